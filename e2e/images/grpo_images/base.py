@@ -1,0 +1,69 @@
+"""A Debian base image without a registry: what python:3.11-slim is elsewhere, made by debootstrap."""
+
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from grpo_cluster.console import step
+from grpo_cluster.settings import ClusterError
+from grpo_images.buildah import buildah, has_image, logged
+
+# debootstrap does not resolve virtual packages: python3-distutils provides what python3.11-venv wants.
+_PACKAGES = (
+    "python3.11",
+    "python3.11-venv",
+    "python3-distutils",
+    "ca-certificates",
+    "util-linux",
+    "libnuma1",
+)
+BASE_TAG = "localhost/grpo-base:bookworm-1"
+
+
+def debian_mirror() -> str:
+    """The package server that this machine's apt uses."""
+    listed = subprocess.run(
+        ["apt-get", "indextargets", "--format", "$(SITE) $(RELEASE) $(CREATED_BY)"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    for line in listed.stdout.splitlines():
+        site, release, kind = line.split(maxsplit=2)
+        if release == "bookworm" and kind == "Packages" and "security" not in site:
+            return site
+    raise ClusterError("apt names no server for Debian bookworm: add one to /etc/apt/sources.list.d")
+
+
+def ensure_base() -> str:
+    """Make the base image unless buildah has it, and name it."""
+    if has_image(BASE_TAG):
+        return BASE_TAG
+    with step("base image (debootstrap)"), tempfile.TemporaryDirectory(prefix="grpo-base-") as folder:
+        root = Path(folder) / "root"
+        # The exit status is checked: a failed debootstrap leaves a tree that looks complete.
+        logged(
+            [
+                "debootstrap", "--variant=minbase", f"--include={','.join(_PACKAGES)}",
+                "bookworm", root, debian_mirror(),
+            ],
+            log="base",
+        )  # fmt: skip
+        _forget_this_machine(root)
+        container = buildah("from", "scratch").strip()
+        try:
+            buildah("add", "--quiet", container, str(root), "/")
+            buildah("commit", "--quiet", container, BASE_TAG)
+        finally:
+            buildah("rm", container)
+    return BASE_TAG
+
+
+def _forget_this_machine(root: Path) -> None:
+    """Remove what names this machine's servers, and caches."""
+    for path in ("etc/apt/sources.list", "etc/resolv.conf", "etc/hostname"):
+        (root / path).write_text("")
+    for path in ("var/lib/apt/lists", "var/cache/apt/archives", "dev"):
+        shutil.rmtree(root / path)
+        (root / path).mkdir(parents=True)
+    (root / "var/lib/apt/lists/partial").mkdir()
+    (root / "var/cache/apt/archives/partial").mkdir()

@@ -1,0 +1,49 @@
+"""What `python e2e/images/cli.py` understands."""
+
+import argparse
+import sys
+
+from grpo_cluster.console import say
+from grpo_cluster.settings import ClusterError
+from grpo_images.local import ensure_built, ensure_loaded
+from grpo_images.registry import publish
+from grpo_images.sources import IMAGES
+
+
+def main() -> int:
+    """Carry out one command; prints the image names on standard output and everything else on error."""
+    parser = argparse.ArgumentParser(prog="cli.py", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, text in (
+        ("build", "build the Containerfiles with buildah, unless nothing changed"),
+        ("load", "bring the images into the local cluster; a code change takes seconds"),
+        ("publish", "build and push the images to a registry, for a cluster of your own"),
+        ("tags", "print the names of the images of this working tree"),
+    ):
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("images", nargs="*", metavar="IMAGE", help="operator, runtime (default: both)")
+        if name == "publish":
+            command.add_argument("--registry", required=True, help="such as registry.example.com/team")
+    arguments = parser.parse_args()
+    unknown = set(arguments.images) - set(IMAGES)
+    if unknown:
+        parser.error(f"no image {', '.join(sorted(unknown))}: choose from {', '.join(IMAGES)}")
+    try:
+        for name in arguments.images or IMAGES:
+            image = IMAGES[name]
+            if arguments.command == "build":
+                print(ensure_built(image))
+            elif arguments.command == "load":
+                print(ensure_loaded(image))
+            elif arguments.command == "publish":
+                print(publish(image, registry=arguments.registry))
+            else:
+                print(image.tag)
+    except ClusterError as error:
+        say(f"error: {error}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""What each image is made of, and the content hashes that say whether it must be made again."""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+_NOT_SOURCE = {"__pycache__", "build", ".mypy_cache", ".ruff_cache"}
+
+
+def digest_of(paths: Iterable[Path]) -> str:
+    """Twelve hex digits over the names and bytes of all files below `paths`, whatever their order."""
+    digest = hashlib.sha256()
+    for path in sorted(file for root in paths for file in files_below(root)):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(REPOSITORY)}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()[:12]
+
+
+def files_below(root: Path) -> list[Path]:
+    """`root` itself, or every source file below it."""
+    if root.is_file():
+        return [root]
+    return [
+        path
+        for path in root.rglob("*")
+        if path.is_file()
+        and not _NOT_SOURCE.intersection(path.relative_to(root).parts)
+        and not any(part.endswith(".egg-info") for part in path.parts)
+    ]
+
+
+@dataclass(frozen=True)
+class Image:
+    """One of the product's images.
+
+    `foundation` is everything below our own code; while its hash stands, a code change needs one thin
+    layer only. `code` are the distributions whose code that layer holds.
+    """
+
+    name: str
+    containerfile: Path
+    foundation: tuple[Path, ...]
+    code: tuple[Path, ...]
+
+    @property
+    def repository(self) -> str:
+        """The image's name in the local cluster, without a tag."""
+        return f"localhost/grpo-{self.name}"
+
+    @property
+    def foundation_digest(self) -> str:
+        return digest_of((self.containerfile, *self.foundation))
+
+    @property
+    def foundation_tag(self) -> str:
+        """What the Containerfile makes; its own copy of our code is hidden by the code layer."""
+        return f"{self.repository}-foundation:{self.foundation_digest}"
+
+    @property
+    def tag(self) -> str:
+        """The image as pods name it: a new name for every change, so it is never pulled or stale."""
+        return f"{self.repository}:{self.foundation_digest}-{digest_of(self.code)}"
+
+
+def _sources(distribution: str, package: str) -> tuple[Path, Path]:
+    return REPOSITORY / distribution / package, REPOSITORY / distribution / "pyproject.toml"
+
+
+_API = _sources("crds", "grpo_api")
+_BUILD_TOOLS = REPOSITORY / "crds/requirements-build.txt"
+
+OPERATOR = Image(
+    name="operator",
+    containerfile=REPOSITORY / "operator/Containerfile",
+    foundation=(_BUILD_TOOLS, REPOSITORY / "operator/requirements.txt"),
+    code=(*_API, *_sources("operator", "grpo_operator")),
+)
+RUNTIME = Image(
+    name="runtime",
+    containerfile=REPOSITORY / "runtime/Containerfile",
+    foundation=(
+        _BUILD_TOOLS,
+        REPOSITORY / "runtime/requirements-cpu.txt",
+        REPOSITORY / "runtime/name_vllm_cpu.py",
+    ),
+    code=(*_API, *_sources("runtime", "grpo_runtime")),
+)
+IMAGES = {image.name: image for image in (OPERATOR, RUNTIME)}

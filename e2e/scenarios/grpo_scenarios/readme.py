@@ -1,0 +1,52 @@
+"""The commands that the README tells people to run, and who runs each of them in the tests."""
+
+import re
+from collections.abc import Iterator
+
+from grpo_images.sources import REPOSITORY
+
+README = REPOSITORY / "README.md"
+SHELL = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
+CONSOLE = re.compile(r"^```console\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+NOT_RUN = {
+    "git clone ": "whoever runs the tests has done it",
+    "docker ": "there is no Docker here: `make images` builds the same Containerfiles with buildah",
+    "make demo CONTEXT=": "needs a registry; apart from where images go it is `make demo`",
+}
+"""Beginnings of commands that no test runs, and why."""
+
+RUN_ELSEWHERE = {
+    "make demo": "the whole README path, run for itself",
+    "make cluster-down": "e2e/scenarios/test_cluster_lifecycle.py, on an instance of its own",
+    "make setup": "the first part of `make test`",
+    "make check": "a part of `make test`",
+    "make test-fast": "`make test` runs the same selection of tests as a part",
+    "make test": "runs everything here",
+    "make help": "tests/contract/test_readme.py",
+}
+"""Targets of make, and where they are run."""
+
+
+def commands(text: str) -> list[str]:
+    """Every command in the shell blocks of a page, in order, without comments and line continuations."""
+    return [
+        command.partition("  #")[0].strip() for command in _lines(text) if command.partition("#")[0].strip()
+    ]
+
+
+def _lines(text: str) -> Iterator[str]:
+    for block in SHELL.findall(text):
+        yield from block.replace("\\\n", "").splitlines()
+    for block in CONSOLE.findall(text):
+        yield from (line[2:] for line in block.splitlines() if line.startswith("$ "))
+
+
+def reason_not_to_run(command: str) -> str:
+    """Why no test runs this command; empty when one does."""
+    return next((why for beginning, why in NOT_RUN.items() if command.startswith(beginning)), "")
+
+
+def is_run_in_scenario(command: str) -> bool:
+    """Whether e2e/scenarios/test_readme.py runs the command as it is written."""
+    return not reason_not_to_run(command) and command not in RUN_ELSEWHERE

@@ -1,0 +1,48 @@
+"""The versions that the local cluster names are those that its modules build."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cluster"))
+
+from grpo_cluster.versions import KUBERNETES_VERSION, MODULES, GoModule
+
+MAIN_REQUIREMENT = {
+    "etcd": "go.etcd.io/etcd/server/v3",
+    "kubernetes": "k8s.io/kubernetes",
+    "coredns": "github.com/coredns/coredns",
+    "helm": "helm.sh/helm/v4",
+}
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if m.name != "pause"], ids=lambda module: module.name)
+def test_a_module_requires_the_version_its_cache_folder_is_named_after(module: GoModule) -> None:
+    required = re.search(
+        rf"^(?:require)?\s+{re.escape(MAIN_REQUIREMENT[module.name])} (\S+)",
+        (module.source / "go.mod").read_text(),
+        re.MULTILINE,
+    )
+    assert required is not None
+    assert required[1] == module.version
+    assert (module.source / "go.sum").is_file()
+
+
+def test_every_staging_module_is_the_release_that_belongs_to_the_kubernetes_version() -> None:
+    kubernetes = next(module for module in MODULES if module.name == "kubernetes")
+    staging = re.findall(
+        r"^\s+(k8s\.io/\S+) => (\S+) (\S+)$", (kubernetes.source / "go.mod").read_text(), re.MULTILINE
+    )
+    assert len(staging) > 20
+    for replaced, replacement, version in staging:
+        assert replaced == replacement
+        assert version == KUBERNETES_VERSION.replace("v1.", "v0.")
+
+
+def test_the_linker_tells_the_programs_their_version() -> None:
+    kubernetes = next(module for module in MODULES if module.name == "kubernetes")
+    _, minor, _ = KUBERNETES_VERSION.split(".")
+    assert f"gitVersion={KUBERNETES_VERSION}" in kubernetes.linker_flags
+    assert f"gitMinor={minor}" in kubernetes.linker_flags

@@ -1,0 +1,61 @@
+"""The images' names follow their content, and a code layer holds our code and nothing else."""
+
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from grpo_images import sources
+from grpo_images.code_layer import code_layer
+from grpo_images.sources import OPERATOR, RUNTIME, Image
+
+
+@pytest.fixture
+def image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Image:
+    """An image of two files in a repository of its own."""
+    monkeypatch.setattr(sources, "REPOSITORY", tmp_path)
+    (tmp_path / "Containerfile").write_text("FROM scratch")
+    (tmp_path / "requirements.txt").write_text("six==1.17.0")
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package/module.py").write_text("x = 1")
+    return replace(
+        RUNTIME,
+        containerfile=tmp_path / "Containerfile",
+        foundation=(tmp_path / "requirements.txt",),
+        code=(tmp_path / "package",),
+    )
+
+
+def test_a_change_of_code_is_a_new_image_on_the_same_foundation(image: Image, tmp_path: Path) -> None:
+    before, foundation = image.tag, image.foundation_tag
+    (tmp_path / "package/module.py").write_text("x = 2")
+    assert image.tag != before
+    assert image.foundation_tag == foundation
+
+
+def test_a_change_of_requirements_is_a_new_foundation(image: Image, tmp_path: Path) -> None:
+    before, foundation = image.tag, image.foundation_tag
+    (tmp_path / "requirements.txt").write_text("six==1.16.0")
+    assert image.foundation_tag != foundation
+    assert image.tag != before
+
+
+def test_what_a_build_leaves_in_the_tree_is_not_source(image: Image, tmp_path: Path) -> None:
+    before = image.tag
+    (tmp_path / "package/__pycache__").mkdir()
+    (tmp_path / "package/__pycache__/module.pyc").write_text("compiled")
+    assert image.tag == before
+
+
+@pytest.mark.parametrize(("image_of", "package"), [(OPERATOR, "grpo_operator"), (RUNTIME, "grpo_runtime")])
+def test_a_code_layer_replaces_all_of_our_code(image_of: Image, package: str) -> None:
+    with code_layer(image_of) as layer, tarfile.open(layer) as archive:
+        members = {member.name: member for member in archive.getmembers()}
+    assert "opt/app/.wh..wh..opq" in members, "an older layer would show through"
+    packages = {name.split("/")[2] for name in members if name.count("/") == 3}
+    assert {"grpo_api", package} <= packages
+    assert {name for name in packages if not name.startswith("grpo_")} == set()
+    for member in members.values():
+        assert (member.uid, member.gid) == (0, 0)
+        assert member.mode & 0o444 == 0o444 or member.size == 0

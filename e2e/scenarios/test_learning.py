@@ -1,0 +1,111 @@
+"""A job from `kubectl apply` to a policy that learned, and then to nothing."""
+
+import base64
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from grpo_demo.follow import condition
+from grpo_runtime.report.metrics import MetricsRecord
+from grpo_scenarios.world import Object, World, copy_job, volume_claim
+
+pytestmark = pytest.mark.cluster
+
+JOB = "copy"
+CLAIM = "checkpoints"
+AGAIN = "again"
+MEASURED_BY_A_CLOCK = ("_seconds", "step_time", "tokens_per_second")
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A job after its end, and what it wrote."""
+
+    job: Object
+    metrics: list[MetricsRecord]
+
+
+@pytest.fixture(scope="module")
+def run(world: World) -> Iterator[FinishedRun]:
+    """200 steps of copy on two ranks and two engines."""
+    world.apply(volume_claim(CLAIM), copy_job(JOB, claim=CLAIM, checkpoint={"keep": 20}))
+    world.wait_for_finish(JOB)
+    yield FinishedRun(job=world.job(JOB), metrics=world.metrics(CLAIM))
+
+
+def test_a_job_ends_complete_with_every_step_in_its_metrics(run: FinishedRun, world: World) -> None:
+    assert condition(run.job, "Complete") == "True", world.describe()
+    assert condition(run.job, "Failed") == "False"
+    assert [record.step for record in run.metrics] == list(range(1, 201))
+    assert run.job["status"]["progress"] == "200/200"
+    assert run.job["status"]["restarts"] == 0
+
+
+def test_the_policy_learns_to_copy(run: FinishedRun) -> None:
+    rewards = [record.values["reward"] for record in run.metrics]
+    assert sum(rewards[:10]) / 10 < 0.3
+    assert sum(rewards[-10:]) / 10 >= 0.95
+
+
+def test_the_reward_that_kubectl_prints_is_the_one_in_the_metrics_file(
+    run: FinishedRun, world: World
+) -> None:
+    header, row = world.kubectl("get", "grpojobs", JOB).splitlines()
+    printed = dict(zip(header.split(), row.split(), strict=True))
+    assert float(printed["REWARD"]) == pytest.approx(run.metrics[-1].values["reward"], abs=5e-4)
+
+
+def test_after_every_sync_the_engines_agree_with_the_trainer(run: FinishedRun) -> None:
+    assert max(record.values["sync/max_probe_error"] for record in run.metrics) <= 1e-4
+    assert {record.values["sync/engines"] for record in run.metrics} == {2.0}
+    # The engines' logprobs of all sampled tokens, not only of the probe.
+    assert max(record.values["sampling/sampling_logp_difference/max"] for record in run.metrics) <= 1e-4
+
+
+def test_no_sample_was_older_than_allowed(run: FinishedRun) -> None:
+    assert {record.values["stale_samples"] for record in run.metrics} == {0.0}
+
+
+def test_the_policy_is_on_the_claim_as_a_model_directory(run: FinishedRun, world: World) -> None:
+    model = world.output_folder(CLAIM) / "model"
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {file.name for file in model.iterdir()}
+
+
+def test_no_token_is_in_a_log_or_an_object(run: FinishedRun, world: World) -> None:
+    secrets = world.target.get("secrets", "--namespace", world.namespace, "--selector", f"grpo.dev/job={JOB}")
+    tokens = [value for secret in secrets["items"] for value in secret["data"].values()]
+    assert len(tokens) == 2
+    told = world.describe() + str(world.job(JOB)) + str(world.pods(f"grpo.dev/job={JOB}"))
+    for token in tokens:
+        assert base64.b64decode(token).decode() not in told
+
+
+def test_the_same_job_again_gives_the_same_tokens_rewards_and_weights_to_the_last_bit(
+    run: FinishedRun, world: World
+) -> None:
+    world.apply(volume_claim(AGAIN), copy_job(AGAIN, claim=AGAIN, algorithm={"steps": 20}))
+    world.wait_for_finish(AGAIN)
+
+    first, second = (
+        [repeatable(record) for record in found[:20]] for found in (run.metrics, world.metrics(AGAIN))
+    )
+    assert len(second) == 20 and "completions/crc32" in second[0]
+    assert first == second
+    for file in ("optimizer.safetensors", "model/model.safetensors"):
+        one, other = (
+            world.output_folder(claim) / "checkpoints/step-000020" / file for claim in (CLAIM, AGAIN)
+        )
+        assert one.read_bytes() == other.read_bytes()
+
+
+def test_deleting_a_job_leaves_nothing_behind_though_no_operator_runs(run: FinishedRun, world: World) -> None:
+    assert world.children(JOB)
+    world.scale_operator(0)
+    world.kubectl("delete", "grpojob", JOB)
+    world.wait_until(lambda: not world.children(JOB), "no child of the job", timeout_seconds=60)
+
+
+def repeatable(record: MetricsRecord) -> dict[str, float]:
+    """What of a step must repeat."""
+    return {name: value for name, value in record.values.items() if not name.endswith(MEASURED_BY_A_CLOCK)}

@@ -1,0 +1,4 @@
+"""Turns GRPOJobs into pods and keeps their status true.
+
+Data flows one way: watch events -> work queue -> observe -> plan (pure) -> apply.
+"""

@@ -1,0 +1,1 @@
+"""Builders of a job's children. Pure: a run in, manifests out."""

@@ -1,0 +1,105 @@
+"""A run: everything its children are built from, frozen when the job starts."""
+
+import json
+from dataclasses import dataclass
+
+from grpo_api.contract import labels
+from grpo_api.contract.run_config import RunConfig
+from grpo_api.resolve import resolve
+from grpo_api.v1alpha1.job import API_VERSION, KIND, GRPOJob, ObjectMeta
+from grpo_api.v1alpha1.spec import GRPOJobSpec
+from grpo_operator.kinds import Kind, Manifest
+from grpo_operator.names import Names
+
+UNFROZEN = frozenset({"failurePolicy"})
+"""Parts of the spec that may change while the job runs, besides rollout.replicas."""
+
+
+@dataclass(frozen=True)
+class Child:
+    """An object the job should own. `is_correction` puts an existing object of ours right by server-side
+    apply; everything else is created, so that a stale view can neither take over nor resurrect anything."""
+
+    kind: Kind
+    manifest: Manifest
+    is_correction: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return str(self.manifest["metadata"]["name"])
+
+
+@dataclass(frozen=True)
+class Run:
+    """One job's frozen spec and image, with its names.
+
+    `revision` is the hash of what is frozen, taken at the start and never again: another release of the
+    operator fills other defaults into the same spec.
+    """
+
+    namespace: str
+    job: str
+    uid: str
+    spec: GRPOJobSpec
+    image: str
+    revision: str
+
+    @classmethod
+    def begin(cls, *, namespace: str, job: str, uid: str, spec: GRPOJobSpec, image: str) -> "Run":
+        """A run of the spec as it is now."""
+        return cls(namespace, job, uid, spec, image, _revision(spec, uid=uid, image=image))
+
+    @property
+    def names(self) -> Names:
+        """Names of the children."""
+        return Names.of(job=self.job, uid=self.uid)
+
+    @property
+    def config(self) -> RunConfig:
+        """What the pods are told."""
+        meta = ObjectMeta(name=self.job, namespace=self.namespace, uid=self.uid)
+        return resolve(
+            GRPOJob(api_version="grpo.dev/v1alpha1", kind="GRPOJob", metadata=meta, spec=self.spec)
+        )
+
+    def metadata(self, name: str, *, role: str = "", extra: dict[str, str] | None = None) -> Manifest:
+        """Metadata of a child: our labels, and the job as its controller.
+
+        blockOwnerDeletion is false: true would need a right on the job's finalizers in clusters that
+        enforce owner references, and foreground deletion does not need it to leave nothing behind.
+        """
+        own = {
+            labels.JOB: labels.bounded(self.job),
+            labels.JOB_UID: self.uid,
+            labels.MANAGED_BY: labels.OPERATOR,
+            labels.NAME: "grpo",
+            labels.INSTANCE: labels.bounded(self.job),
+        }
+        if role:
+            own |= {labels.ROLE: str(role), labels.COMPONENT: str(role)}
+        return {
+            "name": name,
+            "namespace": self.namespace,
+            "labels": own | (extra or {}),
+            "ownerReferences": [
+                {
+                    "apiVersion": API_VERSION,
+                    "kind": KIND,
+                    "name": self.job,
+                    "uid": self.uid,
+                    "controller": True,
+                    "blockOwnerDeletion": False,
+                }
+            ],
+        }
+
+    def selector(self, role: str) -> dict[str, str]:
+        """Labels that select exactly this job's pods of a role."""
+        return {labels.JOB_UID: self.uid, labels.ROLE: str(role)}
+
+
+def _revision(spec: GRPOJobSpec, *, uid: str, image: str) -> str:
+    frozen = {key: value for key, value in spec.to_object().items() if key not in UNFROZEN}
+    frozen["rollout"] = {key: value for key, value in frozen["rollout"].items() if key != "replicas"}
+    return labels.short_hash(json.dumps([uid, image, frozen], sort_keys=True), 10)

@@ -1,0 +1,66 @@
+"""Trainer pods: the supervisor with its training processes. They never restart alone: the gang does."""
+
+from grpo_api.contract import endpoints, labels
+from grpo_api.contract.environment import Env, Role
+from grpo_operator.children.pod import OUTPUT_DIR, http_probe, pod, resources
+from grpo_operator.children.run import Child, Run
+from grpo_operator.kinds import PODS, Manifest
+
+GRACE_SECONDS = 60
+"""Time for a checkpoint after SIGTERM, and for the supervisor to say how it ended."""
+RANKS_GRACE_SECONDS = GRACE_SECONDS - 10
+
+
+def trainer_pod(run: Run, *, attempt: int, index: int) -> Child:
+    """Trainer pod `index` of an attempt; index 0 hosts the rendezvous and mounts the claim."""
+    names = run.names
+    name = names.trainer(attempt=attempt, index=index)
+    metadata = run.metadata(
+        name,
+        role=Role.TRAINER,
+        extra={labels.ATTEMPT: str(attempt), labels.NODE_INDEX: str(index)},
+    )
+    path, port = endpoints.TRAINER_HEALTH_PATH, endpoints.TRAINER_PORT
+    container: Manifest = {
+        "name": endpoints.TRAINER_CONTAINER,
+        "command": ["grpo-runtime", "trainer", f"--grace-seconds={RANKS_GRACE_SECONDS}"],
+        "resources": resources(run.spec.trainer.resources),
+        "ports": [
+            {"name": "http", "containerPort": endpoints.TRAINER_PORT},
+            {"name": "rendezvous", "containerPort": endpoints.RENDEZVOUS_PORT},
+        ],
+        "startupProbe": http_probe(path, port=port, period_seconds=2, failures=150),
+        "livenessProbe": http_probe(path, port=port, period_seconds=10, failures=6),
+        "readinessProbe": http_probe(path, port=port, period_seconds=5, failures=3),
+    }
+    volume, mount = _output(run, is_first=index == 0)
+    return Child(
+        PODS,
+        pod(
+            run,
+            metadata=metadata,
+            role=Role.TRAINER,
+            container=container,
+            restart_policy="Never",
+            grace_seconds=GRACE_SECONDS,
+            environment={
+                Env.OUTPUT_DIR: OUTPUT_DIR,
+                Env.ATTEMPT: str(attempt),
+                Env.NODE_INDEX: str(index),
+                Env.MASTER_ADDR: f"{names.trainer(attempt=attempt, index=0)}.{names.service(Role.TRAINER)}",
+                Env.ROLLOUT_HOST: names.service(Role.ROLLOUT),
+            },
+            volumes=[volume],
+            mounts=[mount],
+        ),
+    )
+
+
+def _output(run: Run, *, is_first: bool) -> tuple[Manifest, Manifest]:
+    """The output directory: the claim for pod 0, a folder per job in it, and scratch space for the others."""
+    mount = {"name": "output", "mountPath": OUTPUT_DIR}
+    claim = run.spec.checkpoint.claim_name
+    if claim is None or not is_first:
+        return {"name": "output", "emptyDir": {}}, mount
+    volume = {"name": "output", "persistentVolumeClaim": {"claimName": claim}}
+    return volume, {**mount, "subPath": run.names.base}

@@ -1,0 +1,137 @@
+"""The command line: `python -m grpo_operator --help`."""
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from grpo_operator.errors import KubernetesError
+from grpo_operator.run import run_operator
+from grpo_operator.settings import ProgressRoute, Settings
+
+RUNTIME_IMAGE_VARIABLE = "GRPO_RUNTIME_IMAGE"
+NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+_EPILOG = """\
+examples:
+  # In a cluster: the namespace of the pod, the service account's rights (the Helm chart does this).
+  python -m grpo_operator --runtime-image registry.example/grpo-runtime:0.1.0
+
+  # From a shell, on the namespace `team-a` of the cluster of your current context:
+  python -m grpo_operator -n team-a --runtime-image registry.example/grpo-runtime:0.1.0
+
+It ends with 0 after SIGTERM or SIGINT, and with 1 and a sentence when it cannot do its work. Starting it
+again is always safe: it writes only what is due.
+"""
+
+
+def parse(arguments: Sequence[str] | None = None) -> tuple[Settings, argparse.Namespace]:
+    """The settings in a command line; exits with 2 and a hint when they are wrong."""
+    parser = argparse.ArgumentParser(
+        prog="grpo-operator",
+        description="Turns GRPOJobs into trainer and rollout pods and keeps their status true.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "-n",
+        "--namespace",
+        action="append",
+        metavar="NAME",
+        help="namespace to watch; may be repeated (default: the pod's own, or `default` from a shell)",
+    )
+    where.add_argument("-A", "--all-namespaces", action="store_true", help="watch every namespace")
+    parser.add_argument("--kubeconfig", metavar="FILE", help="default: $KUBECONFIG, then ~/.kube/config")
+    parser.add_argument(
+        "--context", metavar="NAME", help="context of the kubeconfig (default: its current one)"
+    )
+    parser.add_argument(
+        "--runtime-image",
+        metavar="IMAGE",
+        default=os.environ.get(RUNTIME_IMAGE_VARIABLE),
+        help=f"image of jobs that name none (default: ${RUNTIME_IMAGE_VARIABLE})",
+    )
+    parser.add_argument(
+        "--progress",
+        choices=[route.value for route in ProgressRoute],
+        default=ProgressRoute.AUTO.value,
+        help="how trainers are asked for progress: by pod address, or through the API server, which needs "
+        "the right to get pods/proxy (default: auto, by address inside a cluster)",
+    )
+    parser.add_argument(
+        "--resync-seconds", type=_positive, default=90.0, metavar="S", help="time between full looks (90)"
+    )
+    parser.add_argument(
+        "--poll-seconds", type=_positive, default=2.0, metavar="S", help="time between progress polls (2)"
+    )
+    parser.add_argument(
+        "--health-port", type=int, metavar="PORT", help="serve GET /healthz here (default: not)"
+    )
+    parser.add_argument("--log-format", choices=["text", "json"], default="text", help="(default: text)")
+    parser.add_argument(
+        "--log-level", choices=["debug", "info", "warning"], default="info", help="(default: info)"
+    )
+    given = parser.parse_args(arguments)
+    if not given.runtime_image:
+        parser.error(f"give --runtime-image IMAGE or set {RUNTIME_IMAGE_VARIABLE}")
+    settings = Settings(
+        runtime_image=given.runtime_image,
+        namespaces=() if given.all_namespaces else tuple(given.namespace or (_own_namespace(),)),
+        kubeconfig=given.kubeconfig,
+        context=given.context,
+        progress=ProgressRoute(given.progress),
+        poll_seconds=given.poll_seconds,
+        resync_seconds=given.resync_seconds,
+        health_port=given.health_port,
+    )
+    return settings, given
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the operator; returns the exit code."""
+    settings, given = parse(arguments)
+    _set_up_logging(level=given.log_level, is_json=given.log_format == "json")
+    try:
+        asyncio.run(run_operator(settings))
+    except KubernetesError as error:
+        print(f"grpo-operator: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
+    return value
+
+
+def _own_namespace() -> str:
+    return NAMESPACE_FILE.read_text().strip() if NAMESPACE_FILE.exists() else "default"
+
+
+class _JsonFormatter(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry)
+
+
+def _set_up_logging(*, level: str, is_json: bool) -> None:
+    handler = logging.StreamHandler()
+    text = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(_JsonFormatter() if is_json else text)
+    logging.basicConfig(level=level.upper(), handlers=[handler])

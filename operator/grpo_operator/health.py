@@ -1,0 +1,49 @@
+"""The operator's own liveness endpoint: 200 while it can still see the cluster."""
+
+import time
+from collections.abc import Callable
+
+from aiohttp import web
+
+HEALTH_PATH = "/healthz"
+
+
+class Health:
+    """Alive as long as a full resync succeeded within the last `limit_seconds`."""
+
+    def __init__(self, *, limit_seconds: float, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._limit_seconds = limit_seconds
+        self._monotonic = monotonic
+        self._last = monotonic()
+
+    def beat(self) -> None:
+        """A resync has succeeded."""
+        self._last = self._monotonic()
+
+    @property
+    def silent_seconds(self) -> float:
+        """Time since the last success."""
+        return self._monotonic() - self._last
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the last success is recent enough."""
+        return self.silent_seconds < self._limit_seconds
+
+
+async def serve(health: Health, *, port: int) -> web.AppRunner:
+    """Serve `health` on all addresses; the caller cleans the runner up."""
+
+    async def answer(_: web.Request) -> web.Response:
+        if health.is_alive:
+            return web.Response(text="ok\n")
+        return web.Response(
+            status=503, text=f"no successful look at the cluster for {health.silent_seconds:.0f} s\n"
+        )
+
+    app = web.Application()
+    app.router.add_get(HEALTH_PATH, answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "0.0.0.0", port).start()  # noqa: S104 - the kubelet probes the pod's address
+    return runner

@@ -1,0 +1,49 @@
+"""Conditions: read, set, and keep their transition time while nothing changes."""
+
+from datetime import datetime
+
+from grpo_api.v1alpha1.status import Condition, ConditionStatus, ConditionType, GRPOJobStatus
+
+_LONGEST_MESSAGE = 1024
+
+
+def condition(status: GRPOJobStatus, kind: ConditionType) -> Condition | None:
+    """The condition of this type, if it was ever written."""
+    return next((c for c in status.conditions if c.type == kind), None)
+
+
+def is_true(status: GRPOJobStatus, kind: ConditionType) -> bool:
+    """Whether the condition is True."""
+    found = condition(status, kind)
+    return found is not None and found.status == ConditionStatus.TRUE
+
+
+def with_condition(
+    status: GRPOJobStatus,
+    kind: ConditionType,
+    *,
+    is_met: bool,
+    reason: str,
+    message: str = "",
+    generation: int,
+    now: datetime,
+    is_new_transition: bool = False,
+) -> GRPOJobStatus:
+    """The status with this condition set; conditions keep the order of ConditionType.
+
+    `is_new_transition` dates the condition anew although its status stays.
+    """
+    value = ConditionStatus.TRUE if is_met else ConditionStatus.FALSE
+    known = condition(status, kind)
+    since = known.last_transition_time if known and known.status == value and not is_new_transition else now
+    new = Condition(
+        type=kind,
+        status=value,
+        reason=reason,
+        message=message[:_LONGEST_MESSAGE],
+        last_transition_time=since,
+        observed_generation=generation,
+    )
+    others = {c.type: c for c in status.conditions} | {kind: new}
+    ordered = tuple(others[kind] for kind in ConditionType if kind in others)
+    return status.model_copy(update={"conditions": ordered})

@@ -1,0 +1,169 @@
+"""Policy: the conditions. Each says in one word and one sentence why it is as it is."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from grpo_api.contract.progress import TrainerState
+from grpo_api.v1alpha1.status import Condition, ConditionStatus, ConditionType
+from grpo_operator.observed import Observed, PodView, Trouble
+from grpo_operator.plan.causes import describe, is_done
+from grpo_operator.plan.conditions import condition, is_true, with_condition
+from grpo_operator.plan.counts import is_running
+from grpo_operator.plan.draft import Draft, Stage
+from grpo_operator.plan.gang_view import current_gang, missing_indices
+from grpo_operator.plan.progress import newest_progress
+from grpo_operator.plan.rollout import is_alive
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a condition says."""
+
+    is_met: bool
+    reason: str
+    message: str = ""
+
+
+_WAITING = "WaitingForEarlierAttempt"
+_CREATING_TRAINERS = Finding(False, "CreatingPods", "the trainer pods are being created")
+_WORKING_STATES = {TrainerState.TRAINING, TrainerState.STOPPING, TrainerState.DONE}
+
+
+def explain(draft: Draft, observed: Observed, now: datetime) -> Draft:
+    """Every condition is written the first time a job is seen and whenever it changes."""
+    running = _running(draft, observed)
+    findings = {
+        ConditionType.RUNNING: running,
+        ConditionType.ROLLOUT_READY: _rollout_ready(draft, observed),
+        ConditionType.READY: _ready(draft, observed, running),
+        ConditionType.RESTARTING: _restarting(draft, running),
+        ConditionType.COMPLETE: _end(draft, ConditionType.COMPLETE),
+        ConditionType.FAILED: _end(draft, ConditionType.FAILED),
+        ConditionType.FINISHED: _end(draft, ConditionType.FINISHED),
+    }
+    status = draft.status
+    for kind, found in findings.items():
+        status = with_condition(
+            status,
+            kind,
+            is_met=found.is_met,
+            reason=found.reason,
+            message=found.message,
+            generation=observed.job.generation,
+            now=now,
+        )
+    return draft.with_status(conditions=status.conditions)
+
+
+def _running(draft: Draft, observed: Observed) -> Finding:
+    if draft.stage is Stage.FINISHED:
+        return Finding(False, *_how_it_ended(draft))
+    if draft.run is None:
+        return Finding(False, "NotStarted")
+    if is_running(draft, observed):
+        return Finding(True, "TrainerRunning", "every trainer pod runs")
+    if draft.waits_for:
+        return Finding(False, _WAITING, draft.waits_for)
+    if missing_indices(observed, draft.run, attempt=draft.status.attempt):
+        return _creating(draft, observed, ConditionType.RUNNING, _CREATING_TRAINERS)
+    return _starting(draft, observed)
+
+
+def _starting(draft: Draft, observed: Observed) -> Finding:
+    gang = current_gang(observed, attempt=draft.status.attempt).values()
+    for pod in gang:
+        if pod.ending and not is_done(pod):
+            reason, message = describe(pod.ending)
+            return Finding(False, reason, f"trainer pod {pod.name} has ended: {message}")
+    for pod in gang:
+        if pod.trouble:
+            return Finding(False, pod.trouble.reason, f"trainer pod {pod.name}: {pod.trouble.message}")
+    return Finding(False, "PodsStarting", "the trainer pods are starting")
+
+
+def _creating(draft: Draft, observed: Observed, kind: ConditionType, otherwise: Finding) -> Finding:
+    """Pods are missing. A refusal of the last try stays until there is news: an operator that has just
+    been restarted does not know it any more."""
+    if observed.refusal:
+        return Finding(False, observed.refusal.reason, observed.refusal.message)
+    known = condition(observed.job.status, kind)
+    is_same_attempt = observed.job.status.attempt == draft.status.attempt
+    if known is None or known.status != ConditionStatus.FALSE or known.reason == _WAITING:
+        return otherwise
+    return _again(known) if is_same_attempt else otherwise
+
+
+def _rollout_ready(draft: Draft, observed: Observed) -> Finding:
+    if draft.stage is Stage.FINISHED:
+        return Finding(False, "JobFinished", "the engines have been given back")
+    if draft.run is None:
+        return Finding(False, "NotStarted")
+    rollout = draft.status.rollout
+    if rollout.ready >= rollout.desired:
+        return Finding(True, "EnginesReady", f"all {rollout.desired} engines have been admitted")
+    engines = [pod for pod in observed.rollouts if is_alive(pod)]
+    starting = Finding(False, "EnginesStarting", f"{rollout.summary} engines have been admitted")
+    if len(engines) < rollout.desired:
+        return _refused_engine(observed) or _creating(draft, observed, ConditionType.ROLLOUT_READY, starting)
+    for pod in engines:
+        trouble = None if pod.is_ready else _engine_trouble(pod)
+        if trouble:
+            return Finding(False, trouble.reason, f"rollout pod {pod.name}: {trouble.message}")
+    return starting
+
+
+def _refused_engine(observed: Observed) -> Finding | None:
+    """An engine's pod that ended before it ran, until it is replaced."""
+    for pod in observed.rollouts:
+        if pod.is_over and not pod.is_deleting and pod.trouble:
+            return Finding(False, pod.trouble.reason, f"rollout pod {pod.name}: {pod.trouble.message}")
+    return None
+
+
+def _engine_trouble(pod: PodView) -> Trouble | None:
+    """An engine that keeps ending is explained by how it ended, not by the kubelet's back-off."""
+    if pod.last_ending and not pod.is_ready:
+        reason, message = describe(pod.last_ending)
+        return Trouble(reason, f"the engine has been restarted {pod.restarts} times: {message}")
+    return pod.trouble
+
+
+def _ready(draft: Draft, observed: Observed, running: Finding) -> Finding:
+    """True while the job does its work and after it has done it."""
+    if draft.stage is Stage.FINISHED:
+        return Finding(is_true(draft.status, ConditionType.COMPLETE), *_how_it_ended(draft))
+    if not running.is_met:
+        return running
+    told = newest_progress(observed, attempt=draft.status.attempt)
+    known = condition(observed.job.status, ConditionType.READY)
+    was_running = is_true(observed.job.status, ConditionType.RUNNING)
+    if told is None and known and was_running and observed.job.status.attempt == draft.status.attempt:
+        return _again(known)
+    if told is None:
+        return Finding(False, "TrainerStarting", "the trainer has not reported yet")
+    if told.state in _WORKING_STATES:
+        return Finding(True, "Training", "the trainer makes steps")
+    return Finding(False, told.state.value, told.message or "the trainer is starting")
+
+
+def _restarting(draft: Draft, running: Finding) -> Finding:
+    known = condition(draft.status, ConditionType.RESTARTING)
+    if draft.stage is Stage.ACTIVE and not running.is_met and known and known.status == ConditionStatus.TRUE:
+        return _again(known)
+    return Finding(False, "NotRestarting")
+
+
+def _end(draft: Draft, kind: ConditionType) -> Finding:
+    known = condition(draft.status, kind)
+    if draft.stage is Stage.FINISHED and known:
+        return _again(known)
+    return Finding(False, "InProgress")
+
+
+def _how_it_ended(draft: Draft) -> tuple[str, str]:
+    known = condition(draft.status, ConditionType.FINISHED)
+    return (known.reason, known.message) if known else ("Finished", "")
+
+
+def _again(known: Condition) -> Finding:
+    return Finding(known.status == ConditionStatus.TRUE, known.reason, known.message)

@@ -1,0 +1,103 @@
+"""Policy: a trainer pod that failed, was deleted or was lost ends the whole attempt."""
+
+from datetime import datetime
+
+from grpo_api.v1alpha1.status import ConditionType, LastFailure, Phase
+from grpo_operator.observed import Observed
+from grpo_operator.plan.causes import (
+    Cause,
+    Rank,
+    engine_causes,
+    first_cause,
+    is_done,
+    trainer_causes,
+    vanished_causes,
+)
+from grpo_operator.plan.conditions import with_condition
+from grpo_operator.plan.draft import Draft, Stage
+from grpo_operator.plan.gang_view import current_gang, missing_indices, was_complete
+from grpo_operator.plan.outcome import failed
+
+SETTLE_SECONDS = 3.0
+"""Nodes report a second or two apart: before an effect is taken for the cause the others get this long."""
+
+
+def find_causes(draft: Draft, observed: Observed) -> list[Cause]:
+    """Everything wrong with the current attempt."""
+    if draft.stage is not Stage.ACTIVE or draft.run is None:
+        return []
+    attempt = draft.status.attempt
+    gang = current_gang(observed, attempt=attempt)
+    if 0 in gang and is_done(gang[0]):
+        return []
+    causes = trainer_causes(gang.values()) + engine_causes(observed.rollouts)
+    if observed.job.status.attempt == attempt and was_complete(observed.job.status):
+        names = draft.run.names
+        missing = missing_indices(observed, draft.run, attempt=attempt)
+        causes += vanished_causes(names.trainer(attempt=attempt, index=index) for index in missing)
+    return causes
+
+
+def end_attempt_on_failure(draft: Draft, observed: Observed, now: datetime) -> Draft:
+    """Record the cause; then fail the job, or go to the next attempt.
+
+    Disruptions are not counted against failurePolicy.maxRestarts.
+    """
+    cause = first_cause(find_causes(draft, observed))
+    if cause is None or draft.run is None:
+        return draft
+    patience = _patience(draft, observed, cause, now)
+    if patience > 0:
+        return draft.waking_after(patience)
+    attempt, restarts = draft.status.attempt, draft.status.restarts
+    max_restarts = draft.run.spec.failure_policy.max_restarts
+    draft = draft.with_status(last_failure=_last_failure(cause, attempt=attempt))
+    if not cause.is_retried:
+        return failed(draft, observed, now, reason=cause.reason, message=cause.message)
+    if cause.is_counted and restarts >= max_restarts:
+        message = f"attempt {attempt} failed and failurePolicy.maxRestarts ({max_restarts}) is used up"
+        return failed(draft, observed, now, reason=cause.reason, message=f"{message}: {cause.message}")
+    return _next_attempt(draft, observed, cause, now)
+
+
+def _next_attempt(draft: Draft, observed: Observed, cause: Cause, now: datetime) -> Draft:
+    status = with_condition(
+        draft.status,
+        ConditionType.RESTARTING,
+        is_met=True,
+        reason=cause.reason,
+        message=f"attempt {draft.status.attempt + 1} follows because: {cause.message}",
+        generation=observed.job.generation,
+        now=now,
+        is_new_transition=True,
+    )
+    return draft.with_status(
+        attempt=status.attempt + 1,
+        restarts=status.restarts + cause.is_counted,
+        disruptions=status.disruptions + (not cause.is_counted),
+        phase=Phase.RESTARTING,
+        conditions=status.conditions,
+    )
+
+
+def _patience(draft: Draft, observed: Observed, cause: Cause, now: datetime) -> float:
+    """Seconds to wait for the others' verdict before this cause is believed."""
+    gang = current_gang(observed, attempt=draft.status.attempt).values()
+    if cause.rank in {Rank.CERTAIN, Rank.DISRUPTION} or all(pod.is_over for pod in gang):
+        return 0.0
+    if observed.failing_since is None:
+        return SETTLE_SECONDS
+    return SETTLE_SECONDS - (now - observed.failing_since).total_seconds()
+
+
+def _last_failure(cause: Cause, *, attempt: int) -> LastFailure:
+    return LastFailure(
+        attempt=attempt,
+        role=cause.role.value,
+        pod=cause.pod,
+        node=cause.node,
+        container=cause.container,
+        reason=cause.reason,
+        exit_code=cause.exit_code,
+        message=cause.message[:4096],
+    )

@@ -1,0 +1,42 @@
+"""The two ends of a job, each a set of conditions that is never taken back."""
+
+from dataclasses import replace
+from datetime import datetime
+
+from grpo_api.v1alpha1.status import ConditionType, Phase
+from grpo_operator.observed import Observed
+from grpo_operator.plan.conditions import with_condition
+from grpo_operator.plan.draft import Draft, Stage
+
+
+def complete(draft: Draft, observed: Observed, now: datetime, *, message: str) -> Draft:
+    """The job did what it was asked for."""
+    return _ended(draft, observed, now, is_success=True, reason="Completed", message=message)
+
+
+def failed(draft: Draft, observed: Observed, now: datetime, *, reason: str, message: str) -> Draft:
+    """The job will not be tried again."""
+    return _ended(draft, observed, now, is_success=False, reason=reason, message=message)
+
+
+def _ended(
+    draft: Draft, observed: Observed, now: datetime, *, is_success: bool, reason: str, message: str
+) -> Draft:
+    status = draft.status
+    for kind, is_met in (
+        (ConditionType.COMPLETE, is_success),
+        (ConditionType.FAILED, not is_success),
+        (ConditionType.FINISHED, True),
+    ):
+        status = with_condition(
+            status,
+            kind,
+            is_met=is_met,
+            reason=reason,
+            message=message,
+            generation=observed.job.generation,
+            now=now,
+        )
+    phase = Phase.SUCCEEDED if is_success else Phase.FAILED
+    status = status.model_copy(update={"phase": phase, "completion_time": now})
+    return replace(draft, status=status, stage=Stage.FINISHED)

@@ -1,0 +1,32 @@
+"""Policy: what the pods share exists before they do."""
+
+from dataclasses import replace
+from datetime import datetime
+
+from grpo_api.contract.environment import Role
+from grpo_operator.children.shared import config_map, is_up_to_date, service, tokens
+from grpo_operator.kinds import PODS
+from grpo_operator.observed import Observed
+from grpo_operator.plan.draft import Draft, Stage
+
+
+def provide_shared(draft: Draft, observed: Observed, now: datetime) -> Draft:
+    """ConfigMap and Services where they are missing, put before the pods.
+
+    Secrets cannot be looked at, so the one with the tokens comes with every creation of a pod: the API
+    server refuses the second.
+    """
+    if draft.stage is not Stage.ACTIVE or draft.run is None:
+        return draft
+    run = draft.run
+    needed = []
+    if any(child.kind == PODS for child in draft.create):
+        needed.append(tokens(run))
+    if run.names.config(run.revision) not in observed.config_names:
+        needed.append(config_map(run))
+    for role in Role:
+        desired = service(run, role)
+        found = observed.services.get(desired.name)
+        if found is None or not is_up_to_date(desired, found):
+            needed.append(replace(desired, is_correction=found is not None))
+    return replace(draft, create=(*needed, *draft.create))

@@ -1,0 +1,28 @@
+"""What a person can set when starting the operator."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class ProgressRoute(StrEnum):
+    """How the operator reaches a trainer's /progress."""
+
+    AUTO = "auto"
+    """By pod IP inside the cluster, else through the API server."""
+    POD_IP = "pod-ip"
+    PROXY = "proxy"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of one operator process. `namespaces` empty means all of them."""
+
+    runtime_image: str
+    namespaces: tuple[str, ...] = ()
+    kubeconfig: str | None = None
+    context: str | None = None
+    progress: ProgressRoute = ProgressRoute.AUTO
+    poll_seconds: float = 2.0
+    resync_seconds: float = 90.0
+    num_workers: int = 8
+    health_port: int | None = None

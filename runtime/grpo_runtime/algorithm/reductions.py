@@ -1,0 +1,60 @@
+"""From a loss per token to one number: which sum, divided by what. This is where the named losses differ
+most.
+
+Each takes the per-token loss ([B, T], or [B, 1] for one value at every token of a sequence) and the [B, T]
+mask. All but `micro_batch_mean` divide by counts of the whole step, so the parts of a batch add up exactly.
+"""
+
+import torch
+
+from grpo_runtime.algorithm.types import Denominators, LossOptions
+
+
+def sequence_mean(
+    loss: torch.Tensor, mask: torch.Tensor, denominators: Denominators, options: LossOptions
+) -> torch.Tensor:
+    """grpo, sapo: each sequence's mean over its tokens, then the mean over the step's sequences
+    (arXiv:2402.03300)."""
+    lengths = mask.sum(-1).clamp(min=1)
+    return ((loss * mask).sum(-1) / lengths).sum() / denominators.num_sequences
+
+
+def token_mean(
+    loss: torch.Tensor, mask: torch.Tensor, denominators: Denominators, options: LossOptions
+) -> torch.Tensor:
+    """dapo, cispo, vespo: the mean over the step's tokens, so that each token weighs the same
+    (arXiv:2503.14476)."""
+    return (loss * mask).sum() / max(denominators.num_tokens, 1.0)
+
+
+def micro_batch_mean(
+    loss: torch.Tensor, mask: torch.Tensor, denominators: Denominators, options: LossOptions
+) -> torch.Tensor:
+    """bnpo: the mean over this micro-batch's own tokens, then the mean over micro-batches (TRL's definition).
+
+    It depends on how the batch was cut: on several ranks it is not the bnpo of the whole batch.
+    """
+    return (loss * mask).sum() / mask.sum().clamp(min=1) / denominators.num_micro_batches
+
+
+def constant_length(
+    loss: torch.Tensor, mask: torch.Tensor, denominators: Denominators, options: LossOptions
+) -> torch.Tensor:
+    """dr_grpo: the sum over tokens, divided by sequences times the longest completion allowed
+    (arXiv:2503.20783).
+
+    TRL's constant, `max_completion_length`; some systems divide by another constant or by none.
+    """
+    if options.max_completion_length is None:
+        raise ValueError("loss_type dr_grpo needs max_completion_length: it divides by it")
+    return (loss * mask).sum() / (denominators.num_sequences * options.max_completion_length)
+
+
+def sequence_sum(
+    loss: torch.Tensor, mask: torch.Tensor, denominators: Denominators, options: LossOptions
+) -> torch.Tensor:
+    """luspo: the sum over each sequence's tokens, then the mean over the step's sequences (arXiv:2602.05261).
+
+    Meant for one ratio per sequence (`ratio_level: sequence`): a longer sequence then weighs in proportion.
+    """
+    return (loss * mask).sum() / denominators.num_sequences

@@ -1,0 +1,23 @@
+"""What a step's rewards looked like, by TRL's names."""
+
+import math
+
+import torch
+
+from grpo_runtime.algorithm.advantages import Advantages, nan_std
+
+
+def reward_metrics(rewards: torch.Tensor, *, names: list[str], advantages: Advantages) -> dict[str, float]:
+    """rewards/{name}/{mean,std}, reward, reward_std and frac_reward_zero_std of [B, F] rewards.
+
+    `rewards` holds NaN where a function returned None; such values do not count. `reward` and
+    `reward_std` are over the weighted sums of the whole batch. What has no value (nothing was scored) is
+    left out: there is no NaN in the result.
+    """
+    values = {"frac_reward_zero_std": advantages.is_std_zero.float().mean().item()}
+    for index, name in enumerate(names):
+        values[f"rewards/{name}/mean"] = rewards[:, index].nanmean().item()
+        values[f"rewards/{name}/std"] = nan_std(rewards[:, index], dim=0).item()
+    values["reward"] = advantages.rewards.nanmean().item()
+    values["reward_std"] = nan_std(advantages.rewards, dim=0).item()
+    return {name: value for name, value in values.items() if math.isfinite(value)}

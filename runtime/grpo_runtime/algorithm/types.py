@@ -1,0 +1,99 @@
+"""What goes into a loss and what comes out. Shapes: B sequences, T completion tokens."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from grpo_runtime.algorithm.importance_correction import ImportanceCorrection
+from grpo_runtime.algorithm.kl import KLPenalty
+from grpo_runtime.algorithm.metrics import Metrics
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossInputs:
+    """One micro-batch. Logprobs are natural logarithms of the chosen tokens' probabilities at the
+    sampling temperature."""
+
+    trainer_logprobs: torch.Tensor
+    """[B, T], under the weights being trained; the gradient flows through it."""
+    advantages: torch.Tensor
+    """[B], one per sequence."""
+    loss_mask: torch.Tensor
+    """[B, T] bool, true for the tokens that count. Values elsewhere may be anything, NaN included."""
+    old_logprobs: torch.Tensor | None = None
+    """[B, T], under the trainer's weights before the first update on this batch; None means that this
+    *is* the first update."""
+    rollout_logprobs: torch.Tensor | None = None
+    """[B, T], as the sampler reported them; NaN where it could not score a token (no correction there)."""
+    ref_logprobs: torch.Tensor | None = None
+    """[B, T], under the reference policy; needed by a KL penalty."""
+    entropies: torch.Tensor | None = None
+    """[B, T], of the policy being trained, in nats; for the `entropy` metric and the top-entropy mask."""
+    entropy_threshold: torch.Tensor | None = None
+    """Scalar from `top_entropy_threshold` over the whole batch; None takes it from this micro-batch alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossOptions:
+    """How the loss is made. The defaults are TRL 1.16's, without its KL penalty and correction."""
+
+    loss_type: str = "dapo"
+    """A name in `losses.LOSSES`."""
+    clip_low: float = 0.2
+    """The ratio counts down to 1 - clip_low."""
+    clip_high: float = 0.2
+    """The ratio counts up to 1 + clip_high; for cispo it is the cap of the ratio itself."""
+    delta: float | None = None
+    """Two-sided clip: an upper bound on the ratio also where the advantage is negative (INTELLECT-2).
+    None is off."""
+    dual_clip: float | None = None
+    """DeepSeek-style dual clip: where the advantage is negative the objective never falls below
+    dual_clip times it. None is off."""
+    ratio_level: Literal["token", "sequence"] = "token"
+    """`sequence` is GSPO: one ratio per sequence, the exponential of the mean log ratio."""
+    kl: KLPenalty | None = None
+    importance_correction: ImportanceCorrection | None = None
+    off_policy_threshold: float | None = None
+    """OPSM: drop sequences of negative advantage further than this (mean nats per token) from the
+    sampler. None is off."""
+    top_entropy_quantile: float = 1.0
+    """The fraction of tokens, the most uncertain ones, that carry the policy term. 1.0 is all of them."""
+    max_completion_length: int | None = None
+    """Tokens; the constant by which dr_grpo divides. Required by it, ignored by the others."""
+    sapo_temperature_pos: float = 1.0
+    sapo_temperature_neg: float = 1.05
+    vespo_k_pos: float = 2.0
+    vespo_lambda_pos: float = 3.0
+    vespo_k_neg: float = 3.0
+    vespo_lambda_neg: float = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Denominators:
+    """What sums are divided by: counts of the whole optimizer step, over all ranks and micro-batches.
+
+    With them the losses of the parts of a batch add up to the loss of the batch, however it was cut.
+    """
+
+    num_tokens: float
+    """Tokens under the loss mask."""
+    num_sequences: float
+    num_micro_batches: float = 1
+    """Over all ranks. Only bnpo uses it: it is defined as a mean over micro-batches of their own means."""
+
+    @staticmethod
+    def of_mask(loss_mask: torch.Tensor) -> "Denominators":
+        """Those of a step whose whole batch is the one micro-batch with this [B, T] mask."""
+        return Denominators(num_tokens=float(loss_mask.sum()), num_sequences=float(loss_mask.shape[0]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossOutput:
+    """The loss of one micro-batch and what to report about it."""
+
+    loss: torch.Tensor
+    """Scalar. Sum it over micro-batches and ranks (under DDP, which averages gradients, multiply by the
+    world size)."""
+    metrics: Metrics
+    """By TRL's names; merge over micro-batches and ranks before reading values."""

@@ -1,0 +1,39 @@
+"""Rows from a JSON Lines file: one object a line, every error with its line number."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from grpo_runtime.errors import UserError
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """The objects of the file, in order; empty lines do not count. Raises UserError with the line's
+    number."""
+    if not path.is_file():
+        raise UserError(f"dataset.source: there is no file {path} in this container: add it to the image")
+    rows = []
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    rows.append(_row(line, where=f"{path}, line {number}"))
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"dataset.source: {path} is not UTF-8 text: {error.reason} at byte {error.start}"
+        ) from error
+    except OSError as error:
+        raise UserError(f"dataset.source: {path} cannot be read: {error.strerror}") from error
+    return rows
+
+
+def _row(line: str, *, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise UserError(
+            f"dataset.source: {where} is not JSON: {error.msg} at column {error.colno}"
+        ) from error
+    if not isinstance(row, dict):
+        raise UserError(f"dataset.source: {where} is a {type(row).__name__}, not an object with columns")
+    return row

@@ -1,0 +1,32 @@
+"""The built-in tasks: small enough for builtin://tiny to learn from nothing, on a CPU, in minutes."""
+
+import string
+from collections.abc import Callable, Iterator
+from itertools import product
+
+
+def copy_task() -> Iterator[tuple[str, str]]:
+    """`d=` -> `dddd`: 16 letters. The easiest: the right character is the same at every position."""
+    for letter in string.ascii_lowercase[:16]:
+        yield f"{letter}=", letter * 4
+
+
+def reverse_task() -> Iterator[tuple[str, str]]:
+    """`abc=` -> `cba`: the 64 words of three letters from a to d."""
+    for word in product(string.ascii_lowercase[:4], repeat=3):
+        yield f"{''.join(word)}=", "".join(reversed(word))
+
+
+def add_task() -> Iterator[tuple[str, str]]:
+    """`3+5=` -> `8`: the 55 sums of two digits that are one digit again."""
+    for left, right in product(range(10), repeat=2):
+        if left + right < 10:
+            yield f"{left}+{right}=", str(left + right)
+
+
+TASKS: dict[str, Callable[[], Iterator[tuple[str, str]]]] = {
+    "copy": copy_task,
+    "reverse": reverse_task,
+    "add": add_task,
+}
+"""By the name after builtin://; each yields (prompt, answer) in a fixed order."""

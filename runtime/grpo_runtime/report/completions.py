@@ -1,0 +1,54 @@
+"""What the completions of a step looked like, by TRL's names."""
+
+import zlib
+from array import array
+from collections.abc import Sequence
+
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.rollout.interface import Rollout
+
+
+def completion_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Lengths in tokens of all completions and of those that ended by themselves, and the ratio that did not.
+
+    As in TRL the terminated lengths are 0 when no completion ended by itself. `completions/crc32` is a
+    checksum over all tokens in order: the first step where two runs differ in it is where they parted.
+    """
+    lengths = [len(rollout.completion_ids) for rollout in rollouts]
+    terminated = [len(rollout.completion_ids) for rollout in rollouts if rollout.is_terminated]
+    return {
+        **_statistics("completions/{}_length", lengths),
+        **_statistics("completions/{}_terminated_length", terminated or [0]),
+        "completions/clipped_ratio": 1.0 - len(terminated) / len(rollouts),
+        "completions/crc32": float(_checksum(rollouts)),
+    }
+
+
+def count_tokens(rollouts: Sequence[Rollout]) -> tuple[int, int]:
+    """Tokens of all prompts, each as often as it was completed, and of all completions."""
+    prompts = sum(len(rollout.prompt_ids) for rollout in rollouts)
+    return prompts, sum(len(rollout.completion_ids) for rollout in rollouts)
+
+
+def count_stale(rollouts: Sequence[Rollout], *, policy: PolicyVersion) -> int:
+    """Completions with a token that was not sampled with the weights of `policy`."""
+    return sum(
+        any(span.version != policy for span in rollout.versions) or not rollout.versions
+        for rollout in rollouts
+    )
+
+
+def _checksum(rollouts: Sequence[Rollout]) -> int:
+    checksum = 0
+    for rollout in rollouts:
+        tokens = array("q", (len(rollout.completion_ids), *rollout.completion_ids))
+        checksum = zlib.crc32(tokens.tobytes(), checksum)
+    return checksum
+
+
+def _statistics(pattern: str, lengths: Sequence[int]) -> dict[str, float]:
+    return {
+        pattern.format("mean"): sum(lengths) / len(lengths),
+        pattern.format("min"): float(min(lengths)),
+        pattern.format("max"): float(max(lengths)),
+    }

@@ -1,0 +1,1 @@
+"""Rewards: what a completion was worth, computed outside the trainer process, within a deadline."""

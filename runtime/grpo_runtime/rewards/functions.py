@@ -1,0 +1,114 @@
+"""Find a reward function and call it as TRL does. Runs in the worker process."""
+
+import asyncio
+import importlib
+import inspect
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from grpo_runtime.errors import UserError
+from grpo_runtime.rewards.builtin import BUILTIN_REWARDS
+
+
+def load_function(path: str) -> Callable[..., Any]:
+    """The callable at `module:attribute`. Raises UserError naming the module or attribute that is missing."""
+    module_name, _, attribute = path.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"rewards: function {path} needs module {error.name}, which is not in this image: add it there"
+        ) from error
+    except Exception as error:
+        raise UserError(
+            f"rewards: importing module {module_name} failed: {type(error).__name__}: {error}"
+        ) from error
+    if not hasattr(module, attribute):
+        found = ", ".join(name for name in vars(module) if not name.startswith("_")) or "nothing public"
+        raise UserError(f"rewards: module {module_name} has no attribute {attribute}: it has {found}")
+    function = getattr(module, attribute)
+    if not callable(function):
+        raise UserError(f"rewards: {path} is a {type(function).__name__}, not a function")
+    return function
+
+
+def builtin_function(name: str, *, answer_column: str) -> Callable[..., Any]:
+    """A built-in reward in TRL's calling convention; a completion whose answer is None is not scored."""
+    if name not in BUILTIN_REWARDS:
+        raise UserError(f"rewards: there is no built-in reward {name}: use {' or '.join(BUILTIN_REWARDS)}")
+    score = BUILTIN_REWARDS[name]
+
+    def call(*, completions: list[Any], **columns: list[Any]) -> list[float | None]:
+        answers = columns[answer_column]
+        texts = [text if isinstance(text, str) else text[-1]["content"] for text in completions]
+        return [
+            None if answer is None else score(text, str(answer))
+            for text, answer in zip(texts, answers, strict=True)
+        ]
+
+    return call
+
+
+def call_function(
+    function: Callable[..., Any], request: dict[str, Any]
+) -> tuple[list[Any], dict[str, float]]:
+    """What `function` returns for one request of the wire, and the metrics it logged.
+
+    TRL's convention: keyword arguments prompts, completions, completion_ids, every dataset column by its
+    name, trainer_state (global_step, max_steps) and log_metric(name, value). A completion is text, or a list
+    with one assistant message where the prompt is a chat. What the function's signature does not take is
+    left out. A coroutine is awaited. Raises what the function raises, and TypeError when it returns no list
+    of the right length.
+    """
+    logged: dict[str, list[float]] = {}
+    arguments = {
+        **request["columns"],
+        "prompts": request["prompts"],
+        "completions": [
+            text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
+            for prompt, text in zip(request["prompts"], request["completions"], strict=True)
+        ],
+        "completion_ids": request["completion_ids"],
+        "trainer_state": SimpleNamespace(global_step=request["step"], max_steps=request["total_steps"]),
+        "log_metric": lambda name, value: logged.setdefault(name, []).append(float(value)),
+    }
+    result = function(**_accepted(function, arguments))
+    if inspect.isawaitable(result):
+        result = asyncio.run(_awaited(result))
+    rewards = list(result)
+    if len(rewards) != len(request["completions"]):
+        raise TypeError(f"it returned {len(rewards)} rewards for {len(request['completions'])} completions")
+    means = {name: sum(values) / len(values) for name, values in logged.items()}
+    return rewards, {name: mean for name, mean in means.items() if math.isfinite(mean)}
+
+
+def clean_reward(value: Any) -> float | None:
+    """One returned value as a finite float, or None for "does not apply" (None and NaN, as in TRL).
+
+    Takes whatever float() takes but text. Raises ValueError for anything else, infinities included.
+    """
+    if value is None:
+        return None
+    if isinstance(value, str | bytes):
+        raise ValueError(f"a reward is {value!r}, which is text")
+    try:
+        number = float(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"a reward is a {type(value).__name__}, not a number") from error
+    if math.isinf(number):
+        raise ValueError("a reward is infinite")
+    return None if math.isnan(number) else number
+
+
+def _accepted(function: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, Any]:
+    parameters = inspect.signature(function).parameters.values()
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        return arguments
+    names = {parameter.name for parameter in parameters}
+    return {name: value for name, value in arguments.items() if name in names}
+
+
+async def _awaited(result: Any) -> Any:
+    return await result

@@ -1,0 +1,75 @@
+"""The worker process: one reward function, requests in and rewards out as JSON lines over its pipes.
+
+`python -m grpo_runtime.rewards.worker CONFIG`, CONFIG being JSON with `builtin` or `function`, and
+`answer_column`. The first line out says whether the function was found; then one line out for every line
+in. The function may print and read as it likes: its stdout is the worker's stderr and its stdin is empty.
+"""
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any, TextIO
+
+from grpo_runtime.errors import UserError
+from grpo_runtime.rewards.functions import builtin_function, call_function, clean_reward, load_function
+from grpo_runtime.rewards.types import MAX_REASON_CHARACTERS
+
+
+def main(arguments: list[str]) -> int:
+    """Serve until the requests end; returns the exit code."""
+    requests, replies = _private_pipes()
+    config = json.loads(arguments[0])
+    try:
+        function = _function(config)
+    except UserError as error:
+        _send(replies, {"user_error": str(error)})
+        return 1
+    _send(replies, {"ready": True})
+    for line in requests:
+        _send(replies, _reply(function, json.loads(line)))
+    return 0
+
+
+def _private_pipes() -> tuple[TextIO, TextIO]:
+    """Take the protocol's pipes away from file descriptors 0 and 1, where any library may write."""
+    requests = os.fdopen(os.dup(0), "r", encoding="utf-8")
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return requests, replies
+
+
+def _function(config: dict[str, Any]) -> Callable[..., Any]:
+    if config["builtin"] is not None:
+        return builtin_function(config["builtin"], answer_column=config["answer_column"])
+    return load_function(config["function"])
+
+
+def _reply(function: Callable[..., Any], request: dict[str, Any]) -> dict[str, Any]:
+    """Whatever the user's code does, short of ending the process, becomes a reply."""
+    try:
+        rewards, metrics = call_function(function, request)
+    except Exception as error:
+        sentence = f"{type(error).__name__}: {error}"[:MAX_REASON_CHARACTERS]
+        return {"error": sentence, "traceback": traceback.format_exc()[-MAX_REASON_CHARACTERS:]}
+    values, refused = [], []
+    for index, reward in enumerate(rewards):
+        try:
+            values.append(clean_reward(reward))
+        except ValueError as error:
+            values.append(None)
+            refused.append([index, str(error)])
+    return {"rewards": values, "refused": refused, "metrics": metrics}
+
+
+def _send(replies: TextIO, message: dict[str, Any]) -> None:
+    replies.write(json.dumps(message) + "\n")
+    replies.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,163 @@
+"""Gives requests to engines, and gives them again when an engine is lost.
+
+A request carries its seed, so sampling it twice gives the same completion and sending it again is harmless.
+"""
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from grpo_runtime.errors import UserError
+from grpo_runtime.rollout.errors import EngineError, EngineRefusedError, FencedOffError, RolloutLostError
+from grpo_runtime.rollout.interface import GenerateRequest, Rollout
+from grpo_runtime.rollout.sampling import BadAnswerError
+
+MAX_ENGINES_PER_REQUEST = 5
+"""A request that ended badly on so many engines is the cause and not the victim."""
+
+
+class Worker(Protocol):
+    """One engine that may be given work. `key` is unique to its process."""
+
+    @property
+    def key(self) -> str: ...
+
+    async def sample(self, request: GenerateRequest) -> Rollout:
+        """Raises EngineError or BadAnswerError."""
+        ...
+
+
+class WorkerSource(Protocol):
+    """Who may be given work, which changes at any time."""
+
+    def workers(self) -> Mapping[str, Worker]:
+        """By key: the engines that may be given more work now."""
+        ...
+
+    def is_lost(self, key: str) -> bool:
+        """Whether an engine given work will never answer, so that waiting for it is in vain."""
+        ...
+
+    def distrust(self, key: str, error: Exception) -> None:
+        """Note that an engine failed; it is not given work until it has been looked at."""
+        ...
+
+    async def changed(self, *, timeout_seconds: float) -> None:
+        """Return when the fleet has changed, or after the timeout."""
+        ...
+
+
+@dataclass(frozen=True)
+class DispatchLimits:
+    """`empty_wait_seconds` is how long requests wait while no engine may be given work."""
+
+    max_in_flight: int
+    empty_wait_seconds: float
+    poll_seconds: float = 1.0
+
+
+class Dispatch:
+    """One call of `generate`: hands out its requests and collects the rollouts in the order given."""
+
+    def __init__(
+        self,
+        source: WorkerSource,
+        requests: Sequence[GenerateRequest],
+        *,
+        limits: DispatchLimits,
+        clock: Callable[[], float],
+    ) -> None:
+        self.num_resent = 0
+        self._source = source
+        self._requests = requests
+        self._limits = limits
+        self._clock = clock
+        self._waiting = deque(range(len(requests)))
+        self._results: dict[int, Rollout] = {}
+        self._failures: Counter[int] = Counter()
+        self._running: dict[asyncio.Task[Rollout], tuple[int, str]] = {}
+        self._wake = asyncio.Event()
+        self._done: deque[asyncio.Task[Rollout]] = deque()
+
+    async def run(self) -> list[Rollout]:
+        """All rollouts.
+
+        Raises UserError when an engine refuses a request as wrong, RolloutLostError after the stated wait
+        without an engine, and EngineError for a request that ends badly wherever it goes.
+        """
+        last_served = self._clock()
+        fleet = asyncio.ensure_future(self._watch_fleet())
+        try:
+            while len(self._results) < len(self._requests):
+                self._hand_out()
+                if self._running:
+                    last_served = self._clock()
+                elif self._clock() - last_served > self._limits.empty_wait_seconds:
+                    raise RolloutLostError(
+                        f"no rollout engine for {self._limits.empty_wait_seconds:g} s, with "
+                        f"{len(self._waiting)} of {len(self._requests)} samples still to be drawn"
+                    )
+                await self._wake.wait()
+                self._wake.clear()
+                self._collect()
+                self._give_up_on_the_lost()
+        finally:
+            fleet.cancel()
+            for task in self._running:
+                task.cancel()
+            await asyncio.gather(fleet, *self._running, return_exceptions=True)
+        return [self._results[index] for index in range(len(self._requests))]
+
+    def _hand_out(self) -> None:
+        load = Counter(key for _, key in self._running.values())
+        workers = self._source.workers()
+        while self._waiting and workers:
+            # the least loaded; by name among equals, so that a run is the same each time
+            worker = min(workers.values(), key=lambda candidate: (load[candidate.key], candidate.key))
+            if load[worker.key] >= self._limits.max_in_flight:
+                break
+            index = self._waiting.popleft()
+            task = asyncio.ensure_future(worker.sample(self._requests[index]))
+            self._running[task] = (index, worker.key)
+            task.add_done_callback(self._note_done)
+            load[worker.key] += 1
+
+    def _note_done(self, task: asyncio.Task[Rollout]) -> None:
+        self._done.append(task)
+        self._wake.set()
+
+    async def _watch_fleet(self) -> None:
+        while True:
+            await self._source.changed(timeout_seconds=self._limits.poll_seconds)
+            self._wake.set()
+
+    def _collect(self) -> None:
+        while self._done:
+            task = self._done.popleft()
+            index, key = self._running.pop(task)
+            error = asyncio.CancelledError() if task.cancelled() else task.exception()
+            if error is None:
+                self._results[index] = task.result()
+            elif isinstance(error, asyncio.CancelledError | EngineError | BadAnswerError):
+                self._again(index, key, error)
+            else:
+                raise error
+
+    def _again(self, index: int, key: str, error: BaseException) -> None:
+        is_refusal = isinstance(error, EngineRefusedError) and not isinstance(error, FencedOffError)
+        if is_refusal and error.status == 400:  # type: ignore[attr-defined]
+            raise UserError(f"an engine refuses a prompt, shorten it or raise engine.maxModelLen: {error}")
+        if isinstance(error, Exception):
+            self._source.distrust(key, error)
+            self._failures[index] += 1
+        if self._failures[index] >= MAX_ENGINES_PER_REQUEST:
+            raise EngineError(f"a request failed {MAX_ENGINES_PER_REQUEST} times, at last so: {error}")
+        self.num_resent += 1
+        self._waiting.appendleft(index)
+
+    def _give_up_on_the_lost(self) -> None:
+        for task, (_, key) in self._running.items():
+            if not task.done() and self._source.is_lost(key):
+                task.cancel()

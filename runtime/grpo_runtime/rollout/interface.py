@@ -1,0 +1,105 @@
+"""What the training loop asks of rollout engines, wherever they run."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from grpo_api.contract.progress import EngineCounts
+from grpo_api.contract.versions import PolicyVersion
+
+NamedWeights = Iterable[tuple[str, torch.Tensor]]
+"""Parameters under their Hugging Face names, each whole, in a fixed order."""
+
+
+@dataclass(frozen=True)
+class GenerateRequest:
+    """One completion to sample. `seed` alone decides the tokens, given the weights."""
+
+    prompt_ids: tuple[int, ...]
+    seed: int
+
+
+@dataclass(frozen=True)
+class VersionSpan:
+    """Completion tokens [start, end) were sampled with the weights of `version`."""
+
+    version: PolicyVersion
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One sampled completion.
+
+    `rollout_logprobs` are the sampler's, in nats, after temperature, one per completion token.
+    `is_terminated` is False when the completion was cut at the token limit.
+    """
+
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    rollout_logprobs: tuple[float, ...]
+    versions: tuple[VersionSpan, ...]
+    is_terminated: bool
+    engine: str
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A fixed sequence and the trainer's logprobs of its tokens after the first, in float32.
+
+    Engines must reproduce `logprobs` to `tolerance` (nats) before they may serve the weights.
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    tolerance: float
+
+
+@dataclass(frozen=True)
+class SyncReport:
+    """What one weight sync did. `phase_seconds` are per phase, the slowest engine of each."""
+
+    version: PolicyVersion
+    synced: tuple[str, ...]
+    failed: Mapping[str, str]
+    """Engine -> why it left the fleet."""
+    num_bytes: int
+    phase_seconds: Mapping[str, float] = field(default_factory=dict)
+    max_probe_error: float = 0.0
+    """Largest difference to the probe's logprobs over all synced engines."""
+
+
+class Engines(Protocol):
+    """A fleet of rollout engines. Only engines that are Current are given work.
+
+    Everything raises RolloutLostError when no engine was left for longer than the stated wait.
+    """
+
+    def counts(self) -> EngineCounts:
+        """Engines by state, as of now."""
+        ...
+
+    async def sync(
+        self, weights: Callable[[], NamedWeights], *, version: PolicyVersion, probe: Probe | None
+    ) -> SyncReport:
+        """Give every reachable engine the weights, each in a transfer of its own.
+
+        At the first call of an attempt it waits for all desired engines, or for one after a stated wait;
+        later it takes whom it finds, and waits while there is none.
+        """
+        ...
+
+    async def generate(self, requests: Sequence[GenerateRequest]) -> list[Rollout]:
+        """Sample all requests, in the order given.
+
+        A request of an engine that is lost goes to another one; with the same seed and weights it gives
+        the same tokens. An engine that joins meanwhile gets work only after a verified sync.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Leave the engines as they are and let go of every connection."""
+        ...

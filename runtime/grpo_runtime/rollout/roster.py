@@ -1,0 +1,128 @@
+"""The members of a fleet, kept true by looking at every address again and again."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+
+import aiohttp
+
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.rollout import membership
+from grpo_runtime.rollout.discovery import resolve
+from grpo_runtime.rollout.engine_client import Address, EngineClient
+from grpo_runtime.rollout.errors import EngineError, FencedOffError
+from grpo_runtime.rollout.fleet_settings import FleetSettings
+from grpo_runtime.rollout.membership import Member, MemberState
+
+log = logging.getLogger(__name__)
+
+
+class Roster:
+    """Who is there. Every change of a member goes through `apply`, wakes those who wait, and is logged."""
+
+    def __init__(self, settings: FleetSettings, session: aiohttp.ClientSession) -> None:
+        self.newest: PolicyVersion | None = None
+        self.busy: set[str] = set()
+        """Instances whose engine is blocked by a weight sync and must not be expected to answer."""
+        self.num_lost = 0
+        self._settings = settings
+        self._session = session
+        self._members: dict[Address, Member] = {}
+        self._changed = asyncio.Event()
+        self._fenced: FencedOffError | None = None
+
+    def members(self) -> list[Member]:
+        """Everyone, in the order of their addresses.
+
+        Raises FencedOffError once an engine said that a later attempt has taken over.
+        """
+        if self._fenced is not None:
+            raise self._fenced
+        # a copy first: counts are read from another thread
+        return [member for _, member in sorted(self._members.copy().items())]
+
+    def find(self, instance: str) -> Member | None:
+        """The member with this process, unless it is gone."""
+        return next((member for member in self._members.values() if member.instance == instance), None)
+
+    def client(self, member: Member) -> EngineClient:
+        """Calls to this very process."""
+        return self._client(member.address).for_instance(member.instance)
+
+    def apply(self, instance: str, change: Callable[[Member], Member]) -> None:
+        """Change the member with this process; nothing happens when it is gone."""
+        member = self.find(instance)
+        if member is not None:
+            self._put(change(member))
+
+    def new_version(self, version: PolicyVersion) -> None:
+        """There are newer weights: nobody is Current any more."""
+        self.newest = version
+        for member in list(self._members.values()):
+            self._put(membership.outdated(member))
+
+    async def changed(self, *, timeout_seconds: float) -> None:
+        """Return at the next change, or after the timeout."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), timeout_seconds)
+
+    async def refresh(self) -> None:
+        """Look at every address once."""
+        listed = await resolve(self._settings.hosts)
+        now = time.monotonic()
+        for address in listed - self._members.keys():
+            self._put(Member(address=address, last_seen=now))
+        await asyncio.gather(*(self._look(member) for member in list(self._members.values())))
+        for member in list(self._members.values()):
+            if membership.is_gone(member, is_listed=member.address in listed):
+                self._put(membership.died(member))
+                del self._members[member.address]
+
+    async def _look(self, member: Member) -> None:
+        client = self._client(member.address)
+        limit = self._settings.probe_timeout_seconds
+        lost_after = self._settings.lost_after_seconds
+        try:
+            identity = await client.identity(timeout_seconds=limit)
+            is_idle = identity.instance == member.instance and member.instance not in self.busy
+            if is_idle and identity.is_live:
+                await client.is_paused(timeout_seconds=limit)
+        except FencedOffError as error:
+            self._fenced = error
+            self.wake()
+            return
+        except EngineError as error:
+            log.debug("engine %s does not answer: %s", member.label, error)
+            changed = membership.silent(member, now=time.monotonic(), lost_after_seconds=lost_after)
+        else:
+            changed = membership.seen(member, identity, newest=self.newest, now=time.monotonic())
+            if not identity.is_live:
+                changed = membership.died(changed)
+        if self._members.get(member.address) is member:
+            # else a sync ended meanwhile, and knows better than what was asked before
+            self._put(changed)
+
+    def _client(self, address: Address) -> EngineClient:
+        settings = self._settings
+        return EngineClient(self._session, address, tokens=settings.tokens, attempt=settings.attempt)
+
+    def _put(self, member: Member) -> None:
+        before = self._members.get(member.address)
+        self._members[member.address] = member
+        if before is not None and (before.state, before.instance) == (member.state, member.instance):
+            return
+        is_replaced = before is not None and before.instance not in ("", member.instance)
+        if (is_replaced and before and before.state != MemberState.LOST) or (
+            member.state == MemberState.LOST and member.instance
+        ):
+            self.num_lost += 1
+        log.info("engine %s at %s is %s", member.label, member.address, member.state)
+        self.wake()
+
+    def wake(self) -> None:
+        """Let everyone who waits for a change look again."""
+        # whoever waits now wakes; whoever comes later waits for the next change
+        self._changed.set()
+        self._changed = asyncio.Event()

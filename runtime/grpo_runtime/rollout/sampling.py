@@ -1,0 +1,119 @@
+"""Requests to and answers from vLLM's /inference/v1/generate."""
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError
+
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.rollout.interface import GenerateRequest, Probe, Rollout, VersionSpan
+
+
+class BadAnswerError(Exception):
+    """An engine answered something that is not a whole, versioned completion."""
+
+
+class _LogProb(BaseModel):
+    logprob: float
+
+
+class _LogProbs(BaseModel):
+    content: list[_LogProb]
+
+
+class _Span(BaseModel):
+    version: str
+    start: int
+    end: int
+
+
+class _Choice(BaseModel):
+    token_ids: Annotated[list[int], Field(min_length=1)]
+    finish_reason: str
+    logprobs: _LogProbs
+    weight_versions: Annotated[list[_Span], Field(min_length=1)]
+
+
+class _Answer(BaseModel):
+    choices: Annotated[list[_Choice], Field(min_length=1, max_length=1)]
+
+
+class _ProbeAnswer(BaseModel):
+    prompt_logprobs: list[dict[str, _LogProb] | None]
+
+
+def sampling_body(request: GenerateRequest, *, temperature: float, max_tokens: int) -> dict[str, Any]:
+    """The request for one completion.
+
+    Everything that shapes the distribution is written out: the model's generation_config may say otherwise.
+    """
+    return {
+        "token_ids": list(request.prompt_ids),
+        "sampling_params": {
+            "seed": request.seed,
+            "temperature": temperature,
+            "max_tokens": max_tokens,
+            "top_p": 1.0,
+            "top_k": 0,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "logprobs": 0,
+            "detokenize": False,
+        },
+    }
+
+
+def parse_rollout(answer: Mapping[str, Any], *, request: GenerateRequest, engine: str) -> Rollout:
+    """The completion in an answer. Raises BadAnswerError when it is not whole or not versioned."""
+    try:
+        choice = _Answer.model_validate(answer).choices[0]
+        versions = tuple(
+            VersionSpan(version=PolicyVersion.parse(span.version), start=span.start, end=span.end)
+            for span in choice.weight_versions
+        )
+    except (ValidationError, ValueError) as error:
+        raise BadAnswerError(f"engine {engine} sent an answer that is not understood: {error}") from error
+    num_tokens = len(choice.token_ids)
+    if choice.finish_reason not in ("stop", "length"):
+        raise BadAnswerError(f"engine {engine} ended a completion by {choice.finish_reason}")
+    starts, ends = [span.start for span in versions], [span.end for span in versions]
+    if len(choice.logprobs.content) != num_tokens or [*starts, num_tokens] != [0, *ends]:
+        raise BadAnswerError(f"engine {engine} sent {num_tokens} tokens with parts missing")
+    return Rollout(
+        prompt_ids=request.prompt_ids,
+        completion_ids=tuple(choice.token_ids),
+        rollout_logprobs=tuple(entry.logprob for entry in choice.logprobs.content),
+        versions=versions,
+        is_terminated=choice.finish_reason == "stop",
+        engine=engine,
+    )
+
+
+def probe_body(probe: Probe) -> dict[str, Any]:
+    """The request for the logprobs of a fixed sequence: they come as the logprobs of a prompt."""
+    return {
+        "token_ids": list(probe.token_ids),
+        "sampling_params": {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False},
+    }
+
+
+def probe_error(answer: Mapping[str, Any], *, probe: Probe, engine: str) -> float:
+    """The largest difference (nats) between the engine's logprobs and the probe's; raises BadAnswerError."""
+    try:
+        entries = _ProbeAnswer.model_validate(answer).prompt_logprobs[1:]
+    except ValidationError as error:
+        raise BadAnswerError(f"engine {engine} sent no logprobs for the probe: {error}") from error
+    wanted = list(zip(probe.token_ids[1:], probe.logprobs, strict=True))
+    if len(entries) != len(wanted):
+        raise BadAnswerError(f"engine {engine} sent {len(entries)} logprobs for a probe of {len(wanted)}")
+    largest = 0.0
+    for entry, (token, logprob) in zip(entries, wanted, strict=True):
+        if entry is None or str(token) not in entry:
+            raise BadAnswerError(f"engine {engine} left token {token} of the probe out")
+        difference = abs(entry[str(token)].logprob - logprob)
+        # NaN compares as false with everything and would pass any tolerance
+        largest = max(largest, math.inf if math.isnan(difference) else difference)
+    return largest

@@ -1,0 +1,65 @@
+"""The little of HTTP that the guard speaks itself, on bare ASGI."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.types import Message, Receive, Scope, Send
+
+MAX_BODY_BYTES = 64 * 1024
+
+
+class BadRequestError(Exception):
+    """The request cannot be understood; the message says why."""
+
+
+def header(scope: Scope, name: str) -> str | None:
+    """The first value of a header (`name` in lower case), or None."""
+    wanted = name.encode("latin-1")
+    for key, value in scope["headers"]:
+        if key == wanted:
+            return bytes(value).decode("latin-1")
+    return None
+
+
+def bearer_token(scope: Scope) -> str:
+    """The token of an `Authorization: Bearer` header; empty without one."""
+    scheme, _, token = (header(scope, "authorization") or "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+async def read_json(receive: Receive) -> Mapping[str, Any]:
+    """The request body as a JSON object of at most MAX_BODY_BYTES."""
+    body = bytearray()
+    while True:
+        message: Message = await receive()
+        if message["type"] == "http.disconnect":
+            raise BadRequestError("the caller hung up")
+        body += message.get("body", b"")
+        if len(body) > MAX_BODY_BYTES:
+            raise BadRequestError(f"the body is longer than {MAX_BODY_BYTES} bytes")
+        if not message.get("more_body", False):
+            break
+    try:
+        parsed = json.loads(body)
+    except ValueError as error:
+        raise BadRequestError(f"the body is not JSON: {error}") from error
+    if not isinstance(parsed, dict):
+        raise BadRequestError("the body must be a JSON object")
+    return parsed
+
+
+async def send_json(send: Send, status: int, content: Mapping[str, Any]) -> None:
+    """Answer with a JSON object."""
+    body = json.dumps(content).encode()
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_error(send: Send, status: int, sentence: str) -> None:
+    """Answer with an error and a sentence that says what to do."""
+    await send_json(send, status, {"error": {"message": sentence, "code": status}})

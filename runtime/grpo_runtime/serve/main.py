@@ -1,0 +1,115 @@
+"""`grpo-runtime rollout`: process 1 of a rollout pod.
+
+It runs vLLM's server in this process and ends with the contract's exit codes: 40 with a sentence when the
+configuration is wrong, 143 when it was asked to stop, 1 when the engine died.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from grpo_api.contract.endpoints import ROLLOUT_PORT
+from grpo_api.contract.exit_codes import ExitCode, exit_policy
+from grpo_runtime.errors import UserError
+from grpo_runtime.serve.stopping import Stopping
+from grpo_runtime.serve.vllm_args import Command, vllm_command
+from grpo_runtime.settings import RolloutSettings, read_rollout_settings
+from grpo_runtime.termination import Outcome, termination_message
+
+
+@dataclass(frozen=True)
+class RolloutOptions:
+    """What differs between a pod and a shell."""
+
+    host: str = "0.0.0.0"  # noqa: S104 - a pod serves on its own address
+    port: int = ROLLOUT_PORT
+    termination_log: Path = Path("/dev/termination-log")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serve until asked to stop; returns the exit code of the pod."""
+    defaults = RolloutOptions()
+    parser = argparse.ArgumentParser(prog="grpo-runtime rollout", description="Run one rollout engine.")
+    parser.add_argument("--host", default=defaults.host, help="address to listen on (%(default)s)")
+    parser.add_argument("--port", type=int, default=defaults.port, help="port to listen on (%(default)s)")
+    parser.add_argument(
+        "--termination-log",
+        type=Path,
+        default=defaults.termination_log,
+        help="where the cause of an end goes",
+    )
+    options = RolloutOptions(**vars(parser.parse_args(arguments)))
+    return serve(os.environ, options=options)
+
+
+def serve(environment: Mapping[str, str], *, options: RolloutOptions) -> int:
+    """Run the engine of this pod to its end and leave its cause in the termination log."""
+    stopping = Stopping(lambda: _leave_word(ExitCode.TERMINATED, "asked to stop", options))
+    stopping.listen()
+    try:
+        settings = read_rollout_settings(environment)
+        _run_vllm(_prepare(settings, options), stopping=stopping)
+    except UserError as error:
+        return _leave_word(ExitCode.USER_ERROR, str(error), options)
+    if stopping.is_requested:
+        return _leave_word(ExitCode.TERMINATED, "asked to stop", options)
+    return _leave_word(ExitCode.UNEXPECTED, "the vLLM engine died; see this container's log", options)
+
+
+def _prepare(settings: RolloutSettings, options: RolloutOptions) -> Command:
+    from grpo_runtime.model.source import materialise_model
+
+    model_dir = materialise_model(settings.run.model.source, into=settings.cache_dir / "model")
+    return vllm_command(
+        settings.run, model_dir=model_dir, is_cpu=_is_cpu_build(), host=options.host, port=options.port
+    )
+
+
+def _is_cpu_build() -> bool:
+    """Whether the vLLM in this image is the CPU build, the way vLLM itself tells."""
+    return "cpu" in version("vllm")
+
+
+def _run_vllm(command: Command, *, stopping: Stopping) -> None:
+    """Serve until the engine dies or somebody asks to stop."""
+    os.environ.update(command.environment)
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.entrypoints.launchers.api_server.entry import run_server_worker
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
+    from vllm.entrypoints.launchers.launcher import setup_server
+    from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    cli_env_setup()
+    args = make_arg_parser(FlexibleArgumentParser()).parse_args(list(command.arguments))
+    validate_parsed_serve_args(args)
+    try:
+        # what vLLM refuses here is the configuration; later errors may be anything
+        AsyncEngineArgs.from_cli_args(args).create_engine_config()
+    except ValueError as error:
+        raise UserError(f"vLLM refuses this configuration: {error}") from error
+    # vLLM's run_server without its own way of hearing a stop during the start
+    listen_address, listener = setup_server(args, reuse_port=False)
+    with asyncio.Runner(loop_factory=stopping.new_loop) as runner:
+        runner.run(run_server_worker(listen_address, listener, args))
+
+
+def _leave_word(code: ExitCode, sentence: str, options: RolloutOptions) -> int:
+    """Say why this process ends, to people and to the operator; gives the code back."""
+    print(sentence, file=sys.stderr, flush=True)
+    outcome = Outcome(exit_code=code, reason=exit_policy(code).reason, message=sentence)
+    try:
+        options.termination_log.write_text(termination_message(outcome, None))
+    except OSError as error:
+        # outside a pod there is no such file; the exit code still tells
+        print(f"no termination message written: {error}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

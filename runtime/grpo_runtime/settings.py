@@ -1,0 +1,132 @@
+"""What a pod is told: a few environment variables, the RunConfig file they name, and two tokens."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from grpo_api.contract.endpoints import ADMIN_TOKEN_FILE, DATA_TOKEN_FILE
+from grpo_api.contract.environment import Env, Role
+from grpo_api.contract.run_config import RunConfig, parse_run_config
+from grpo_api.contract.versions import SchemaSkewError
+from grpo_runtime.errors import UserError
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Secrets that the roles of one job share: `data` may sample, `admin` may change weights."""
+
+    data: str = field(repr=False)
+    admin: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class TrainerSettings:
+    """All that a trainer pod knows when it starts."""
+
+    run: RunConfig
+    tokens: Tokens
+    output_dir: Path
+    cache_dir: Path
+    attempt: int
+    node_index: int
+    master_addr: str
+    rollout_host: str
+
+
+@dataclass(frozen=True)
+class RolloutSettings:
+    """All that a rollout pod knows when it starts."""
+
+    run: RunConfig
+    tokens: Tokens
+    cache_dir: Path
+    instance: str
+
+
+def read_trainer_settings(environment: Mapping[str, str]) -> TrainerSettings:
+    """Read what a trainer pod was given.
+
+    Raises UserError naming the variable or file that is missing or wrong, and when the RunConfig was
+    written by an operator of another release.
+    """
+    _require_role(environment, Role.TRAINER)
+    run = _read_run_config(_path(environment, Env.RUN_CONFIG))
+    node_index = _number(environment, Env.NODE_INDEX, lowest=0)
+    if node_index >= run.topology.num_nodes:
+        raise UserError(
+            f"{Env.NODE_INDEX} ({node_index}) must be below the number of trainer pods "
+            f"({run.topology.num_nodes})"
+        )
+    return TrainerSettings(
+        run=run,
+        tokens=_read_tokens(_path(environment, Env.TOKENS_DIR)),
+        output_dir=_path(environment, Env.OUTPUT_DIR),
+        cache_dir=_path(environment, Env.CACHE_DIR),
+        attempt=_number(environment, Env.ATTEMPT, lowest=1),
+        node_index=node_index,
+        master_addr=_text(environment, Env.MASTER_ADDR),
+        rollout_host=_text(environment, Env.ROLLOUT_HOST),
+    )
+
+
+def read_rollout_settings(environment: Mapping[str, str]) -> RolloutSettings:
+    """Read what a rollout pod was given; raises UserError like `read_trainer_settings`."""
+    _require_role(environment, Role.ROLLOUT)
+    return RolloutSettings(
+        run=_read_run_config(_path(environment, Env.RUN_CONFIG)),
+        tokens=_read_tokens(_path(environment, Env.TOKENS_DIR)),
+        cache_dir=_path(environment, Env.CACHE_DIR),
+        instance=_text(environment, Env.INSTANCE),
+    )
+
+
+def _text(environment: Mapping[str, str], name: Env) -> str:
+    value = environment.get(name, "")
+    if not value:
+        raise UserError(f"the environment variable {name} is not set: the operator gives it to every pod")
+    return value
+
+
+def _path(environment: Mapping[str, str], name: Env) -> Path:
+    return Path(_text(environment, name))
+
+
+def _number(environment: Mapping[str, str], name: Env, *, lowest: int) -> int:
+    text = _text(environment, name)
+    if not text.isdecimal() or int(text) < lowest:
+        raise UserError(f"{name} ({text}) must be a whole number of at least {lowest}")
+    return int(text)
+
+
+def _require_role(environment: Mapping[str, str], role: Role) -> None:
+    found = _text(environment, Env.ROLE)
+    if found != role:
+        raise UserError(f"{Env.ROLE} is {found} but this process is a {role}: start the other subcommand")
+
+
+def _read_run_config(path: Path) -> RunConfig:
+    try:
+        return parse_run_config(path.read_text())
+    except SchemaSkewError as error:
+        raise UserError(str(error)) from error
+    except OSError as error:
+        raise UserError(f"{Env.RUN_CONFIG} ({path}) cannot be read: {error.strerror}") from error
+    except (ValidationError, json.JSONDecodeError, AttributeError) as error:
+        raise UserError(f"{Env.RUN_CONFIG} ({path}) is not a valid RunConfig: {error}") from error
+
+
+def _read_tokens(folder: Path) -> Tokens:
+    return Tokens(data=_read_token(folder / DATA_TOKEN_FILE), admin=_read_token(folder / ADMIN_TOKEN_FILE))
+
+
+def _read_token(path: Path) -> str:
+    try:
+        token = path.read_text().strip()
+    except OSError as error:
+        raise UserError(f"{Env.TOKENS_DIR}: {path} cannot be read: {error.strerror}") from error
+    if not token:
+        raise UserError(f"{Env.TOKENS_DIR}: {path} is empty")
+    return token

@@ -1,0 +1,89 @@
+"""What a checkpoint holds: weights, optimizer, and the few numbers from which everything else follows.
+
+Safetensors and JSON only. There is no RNG state, because nothing random is left in the trainer: the seed of
+every sample derives from (run, step, prompt, sample), and the learning rate is a function of the step.
+"""
+
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedTokenizerBase
+
+from grpo_runtime.model.save import save_policy
+from grpo_runtime.model.weights import named_weights
+from grpo_runtime.report.files import sync_directory
+from grpo_runtime.trainer.distributed import Ranks
+from grpo_runtime.trainer.optimizer import PolicyOptimizer
+from grpo_runtime.trainer.policy import Policy
+
+MODEL = "model"
+OPTIMIZER = "optimizer.safetensors"
+STATE = "state.json"
+
+
+@dataclass(frozen=True)
+class RunState:
+    """Where a run stands at a step boundary, beside weights and optimizer.
+
+    `step` counts finished steps, `num_tokens` all prompt and completion tokens so far; `sampler` is the
+    sampler's own state, `stale_samples` those trained on although older than allowed.
+    """
+
+    step: int = 0
+    num_tokens: int = 0
+    stale_samples: int = 0
+    sampler: dict[str, Any] | None = None
+
+
+def write_checkpoint(
+    folder: Path,
+    *,
+    policy: Policy,
+    optimizer: PolicyOptimizer,
+    tokenizer: PreTrainedTokenizerBase,
+    state: RunState,
+) -> None:
+    """Put everything a resume needs into `folder`; transformers and vLLM can load its `model` directory."""
+    save_policy(policy.model, tokenizer=tokenizer, into=folder / MODEL)
+    # clones: safetensors refuses tensors that share storage
+    tensors = {name: tensor.detach().clone().contiguous() for name, tensor in optimizer.state_tensors()}
+    save_file(tensors, folder / OPTIMIZER)
+    (folder / STATE).write_text(json.dumps(asdict(state), indent=1, sort_keys=True))
+
+
+@torch.no_grad()
+def restore_checkpoint(folder: Path, *, policy: Policy, optimizer: PolicyOptimizer) -> RunState:
+    """Load a whole checkpoint into `policy` and `optimizer`, and say where the run stood."""
+    weights: dict[str, torch.Tensor] = {}
+    for path in sorted((folder / MODEL).glob("*.safetensors")):
+        weights |= load_file(path)
+    for name, parameter in named_weights(policy.model):
+        parameter.copy_(weights[name])
+    moments = load_file(folder / OPTIMIZER)
+    for name, tensor in optimizer.state_tensors():
+        tensor.copy_(moments[name])
+    return RunState(**json.loads((folder / STATE).read_text()))
+
+
+@torch.no_grad()
+def share_state(policy: Policy, optimizer: PolicyOptimizer, *, ranks: Ranks) -> None:
+    """Give rank 0's weights and optimizer state to every rank: the others may have no claim to read from."""
+    for _, parameter in named_weights(policy.model):
+        ranks.broadcast(parameter)
+    for _, tensor in optimizer.state_tensors():
+        ranks.broadcast(tensor)
+
+
+def export_model(into: Path, *, policy: Policy, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Write the policy as a Hugging Face directory, replacing what is there only once it is complete."""
+    temporary = into.with_name(f".{into.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    save_policy(policy.model, tokenizer=tokenizer, into=temporary)
+    shutil.rmtree(into, ignore_errors=True)
+    temporary.rename(into)
+    sync_directory(into.parent)

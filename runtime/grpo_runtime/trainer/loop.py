@@ -1,0 +1,145 @@
+"""GRPO, as rank 0 conducts it and as the other ranks follow."""
+
+import math
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from transformers import PreTrainedTokenizerBase
+
+from grpo_api.contract.run_config import RunConfig
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.algorithm.advantages import compute_advantages
+from grpo_runtime.algorithm.reward_metrics import reward_metrics
+from grpo_runtime.data.sampler import PromptSampler
+from grpo_runtime.report.completions import completion_metrics, count_stale, count_tokens
+from grpo_runtime.report.reporter import Reporter
+from grpo_runtime.report.sync import sync_metrics
+from grpo_runtime.rollout.interface import Engines, Rollout, SyncReport
+from grpo_runtime.trainer.batch import make_batch, receive_batch, send_batch
+from grpo_runtime.trainer.checkpoint import RunState
+from grpo_runtime.trainer.distributed import Ranks
+from grpo_runtime.trainer.learner import Learner
+from grpo_runtime.trainer.probe import make_probe
+from grpo_runtime.trainer.prompting import make_requests
+from grpo_runtime.trainer.saver import Saver
+from grpo_runtime.trainer.scoring import Scorer, advantage_options
+from grpo_runtime.trainer.stop import StopRequestedError
+from grpo_runtime.trainer.stopwatch import Stopwatch
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Conductor:
+    """Rank 0 and everything it conducts with."""
+
+    run: RunConfig
+    attempt: int
+    ranks: Ranks
+    learner: Learner
+    engines: Engines
+    sampler: PromptSampler
+    scorer: Scorer
+    reporter: Reporter
+    saver: Saver
+    tokenizer: PreTrainedTokenizerBase
+
+    async def conduct(self, state: RunState) -> bool:
+        """Train from `state` to the last step: True when every step is done, False when asked to stop.
+
+        When any rank is asked to stop, all end at the last step boundary, which is saved.
+        """
+        algorithm = self.run.algorithm
+        for step in range(state.step, algorithm.steps):
+            watch = Stopwatch()
+            try:
+                with watch.phase("sync"):
+                    sync = await self._sync(step)
+                with watch.phase("generate"):
+                    prompts = self.sampler.next_prompts(algorithm.prompts_per_step)
+                    requests = make_requests(prompts, step=step, run=self.run, tokenizer=self.tokenizer)
+                    rollouts = await self._attend(self.engines.generate(requests))
+                with watch.phase("score"):
+                    scores = await self._attend(self.scorer.score(prompts, rollouts, step=step))
+                self.ranks.announce_batch()
+            except StopRequestedError:
+                self._save(state)
+                return False
+            with watch.phase("train"):
+                advantages = compute_advantages(scores.rewards, options=advantage_options(self.run))
+                batch = make_batch(rollouts, advantages=advantages.advantages, pad_id=self._pad_id)
+                send_batch(batch, ranks=self.ranks)
+                learned = self.learner.update(batch, step=step)
+            state = self._after_step(state, rollouts)
+            scored = reward_metrics(scores.rewards, names=self.scorer.names, advantages=advantages)
+            self._report(state, rollouts, sync, {**scores.metrics, **learned, **scored, **watch.seconds()})
+            self._save(state, is_due=state.step % self.run.checkpoint.every_steps == 0)
+        self.ranks.announce_end()
+        self._save(state)
+        self.saver.export()
+        return True
+
+    async def _sync(self, step: int) -> SyncReport:
+        """Give the engines the policy of `step` finished steps; also the first one, and after a resume."""
+        policy = self.learner.policy
+        probe = make_probe(policy, self.run) if self.run.weight_sync.verify else None
+        sync = self.engines.sync(policy.engine_weights, version=self._version(step), probe=probe)
+        return await self._attend(sync)
+
+    def _after_step(self, state: RunState, rollouts: Sequence[Rollout]) -> RunState:
+        """Where the run stands now that the step after `state` is trained."""
+        stale = count_stale(rollouts, policy=self._version(state.step))
+        return RunState(
+            step=state.step + 1,
+            num_tokens=state.num_tokens + sum(count_tokens(rollouts)),
+            stale_samples=state.stale_samples + stale,
+            sampler=self.sampler.state_dict(),
+        )
+
+    def _report(
+        self, state: RunState, rollouts: Sequence[Rollout], sync: SyncReport, measured: dict[str, float]
+    ) -> None:
+        _, num_completion_tokens = count_tokens(rollouts)
+        values = {
+            # a user's own metric may be NaN, which no report can hold
+            **{name: value for name, value in measured.items() if math.isfinite(value)},
+            **completion_metrics(rollouts),
+            **sync_metrics(sync),
+            "num_tokens": float(state.num_tokens),
+            "tokens_per_second": num_completion_tokens / measured["step_time"],
+        }
+        self.reporter.finished_step(
+            values,
+            step=state.step,
+            policy_version=str(self._version(state.step)),
+            stale_samples=state.stale_samples,
+            engines=self.engines.counts(),
+        )
+
+    def _save(self, state: RunState, *, is_due: bool = True) -> None:
+        if is_due:
+            self.saver.save(state)
+            self.reporter.saved(self.saver.newest_step)
+
+    @property
+    def _pad_id(self) -> int:
+        return self.tokenizer.pad_token_id
+
+    def _version(self, step: int) -> PolicyVersion:
+        return PolicyVersion(attempt=self.attempt, step=step)
+
+    async def _attend(self, work: Awaitable[T]) -> T:
+        """Wait for `work` without leaving the other ranks, or whoever watches, alone."""
+        return await self.ranks.attend(work, on_tick=lambda: self.reporter.is_alive(self.engines.counts()))
+
+
+def follow(learner: Learner, *, ranks: Ranks, step: int) -> bool:
+    """Train with rank 0 from `step` on: True when every step is done, False when asked to stop."""
+    try:
+        while ranks.await_announcement():
+            learner.update(receive_batch(ranks=ranks), step=step)
+            step += 1
+    except StopRequestedError:
+        return False
+    return True

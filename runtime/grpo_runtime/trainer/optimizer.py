@@ -1,0 +1,75 @@
+"""AdamW and the learning rate of each step."""
+
+import math
+from collections.abc import Iterator
+
+import torch
+
+from grpo_api.v1alpha1.spec import OptimizerSpec, Schedule
+from grpo_runtime.errors import UserError
+from grpo_runtime.trainer.policy import Policy
+
+
+class PolicyOptimizer:
+    """AdamW on the policy's parameters, with gradient clipping and a learning rate that is set per step."""
+
+    def __init__(self, policy: Policy, spec: OptimizerSpec, *, total_steps: int) -> None:
+        self._spec = spec
+        self._total_steps = total_steps
+        self._parameters = dict(policy.model.named_parameters())
+        matrices = [p for p in self._parameters.values() if p.ndim > 1]
+        others = [p for p in self._parameters.values() if p.ndim <= 1]
+        # as in transformers: norms and biases are not pulled towards zero
+        groups = [
+            {"params": matrices, "weight_decay": spec.weight_decay},
+            {"params": others, "weight_decay": 0.0},
+        ]
+        self._adamw = torch.optim.AdamW(groups, lr=spec.learning_rate, betas=(spec.beta1, spec.beta2))
+
+    def step(self, *, step: int) -> tuple[float, float]:
+        """Clip the gradients, apply them at the learning rate of `step` (from 0), and drop them.
+
+        Returns the global gradient norm before clipping, and the learning rate. Raises UserError, with the
+        weights as they were, when a gradient is not finite: from then on every weight would be NaN.
+        """
+        rate = learning_rate(self._spec, step=step, total_steps=self._total_steps)
+        for group in self._adamw.param_groups:
+            group["lr"] = rate
+        norm = torch.nn.utils.clip_grad_norm_(self._parameters.values(), self._spec.max_grad_norm)
+        if not norm.isfinite():
+            raise UserError(
+                f"the gradient of step {step + 1} is not finite: lower algorithm.optimizer.learningRate, "
+                "or look for completions with extreme rewards"
+            )
+        self._adamw.step()
+        self._adamw.zero_grad()
+        return float(norm), rate
+
+    def state_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """AdamW's state, `moment/parameter` each, in a fixed order; zeros before the first step.
+
+        The tensors are the optimizer's own: writing into them restores a state.
+        """
+        for name, parameter in self._parameters.items():
+            state = self._adamw.state[parameter]
+            if not state:
+                state["step"] = torch.zeros((), dtype=torch.float32)
+                state["exp_avg"] = torch.zeros_like(parameter)
+                state["exp_avg_sq"] = torch.zeros_like(parameter)
+            for kind in ("step", "exp_avg", "exp_avg_sq"):
+                yield f"{kind}/{name}", state[kind]
+
+
+def learning_rate(spec: OptimizerSpec, *, step: int, total_steps: int) -> float:
+    """The learning rate of `step` (from 0): transformers' constant, linear and cosine schedules.
+
+    Linear warm-up from 0 over `warmup_steps`; linear and cosine then reach 0 right after the last step.
+    """
+    if step < spec.warmup_steps:
+        return spec.learning_rate * step / spec.warmup_steps
+    if spec.schedule == Schedule.CONSTANT:
+        return spec.learning_rate
+    passed = (step - spec.warmup_steps) / max(1, total_steps - spec.warmup_steps)
+    if spec.schedule == Schedule.LINEAR:
+        return spec.learning_rate * max(0.0, 1.0 - passed)
+    return spec.learning_rate * max(0.0, 0.5 * (1.0 + math.cos(math.pi * passed)))

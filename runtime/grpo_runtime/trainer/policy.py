@@ -1,0 +1,46 @@
+"""The policy as the loss sees it: token ids in, logprobs of the tokens that were chosen out."""
+
+from collections.abc import Iterator
+
+import torch
+from transformers import PreTrainedModel
+
+from grpo_api.v1alpha1.spec import Dtype
+from grpo_runtime.algorithm.logprobs import TokenLogprobs, token_logprobs
+from grpo_runtime.model.load import DTYPES
+from grpo_runtime.model.weights import named_weights
+
+MASTER_DTYPE = "float32"
+"""The trainer's own weights: a bfloat16 weight would round most updates at usual learning rates away."""
+
+
+class Policy(torch.nn.Module):
+    """A causal language model at the temperature it is sampled with, computing in `dtype` as engines do."""
+
+    def __init__(self, model: PreTrainedModel, *, temperature: float, dtype: Dtype) -> None:
+        super().__init__()
+        # dropout would make the trainer's probabilities differ from the engines'
+        self.model = model.eval()
+        self._temperature = temperature
+        self._dtype = DTYPES[dtype.value]
+
+    def forward(self, token_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logprobs and entropies [B, T-1] of tokens 1.. of `token_ids` [B, T], in nats, in float32."""
+        found = self._score(token_ids, temperature=self._temperature)
+        return found.logprobs, found.entropies
+
+    @torch.no_grad()
+    def logprobs_at_one(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Logprobs [B, T-1] at temperature 1, as an engine reports them for a prompt."""
+        return self._score(token_ids, temperature=1.0).logprobs
+
+    def engine_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The weights as engines hold them: Hugging Face names, each whole, in the run's precision."""
+        for name, parameter in named_weights(self.model):
+            yield name, parameter.to(self._dtype)
+
+    def _score(self, token_ids: torch.Tensor, *, temperature: float) -> TokenLogprobs:
+        is_mixed = self._dtype != torch.float32
+        with torch.autocast(token_ids.device.type, dtype=self._dtype, enabled=is_mixed):
+            logits = self.model(input_ids=token_ids, use_cache=False).logits[:, :-1]
+        return token_logprobs(logits, token_ids=token_ids[:, 1:], temperature=temperature)

@@ -1,0 +1,28 @@
+"""From the sampler's position to the requests of a step."""
+
+from collections.abc import Sequence
+
+from transformers import PreTrainedTokenizerBase
+
+from grpo_api.contract.run_config import RunConfig
+from grpo_runtime.data.prompt import Prompt, encode_prompt
+from grpo_runtime.data.seeds import derive_seed
+from grpo_runtime.rollout.interface import GenerateRequest
+
+
+def make_requests(
+    prompts: Sequence[Prompt], *, step: int, run: RunConfig, tokenizer: PreTrainedTokenizerBase
+) -> list[GenerateRequest]:
+    """`groupSize` requests for each prompt, group by group, each with the seed of its own place in the run.
+
+    Raises UserError for a prompt that leaves no room for maxTokens.
+    """
+    room = run.engine.max_model_len - run.sampling.max_tokens
+    requests = []
+    for place, prompt in enumerate(prompts):
+        token_ids = tuple(encode_prompt(prompt, tokenizer=tokenizer, max_prompt_tokens=room))
+        for sample in range(run.algorithm.group_size):
+            # the place in the step, not in the dataset: a small dataset repeats within one step
+            seed = derive_seed(run.algorithm.seed, step=step, prompt_index=place, sample_index=sample)
+            requests.append(GenerateRequest(prompt_ids=token_ids, seed=seed))
+    return requests

@@ -1,0 +1,27 @@
+"""Where the time of a step went."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+
+class Stopwatch:
+    """Measures named phases of one step, from its creation on."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._phases: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Measure the body of a `with` statement."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self._phases[name] = time.monotonic() - started
+
+    def seconds(self) -> dict[str, float]:
+        """`step_time` and `time/PHASE_seconds`."""
+        phases = {f"time/{name}_seconds": seconds for name, seconds in self._phases.items()}
+        return {"step_time": time.monotonic() - self._started, **phases}

@@ -1,0 +1,55 @@
+"""Problems of a GRPOJob where no API server is near."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from grpo_api.problems import Problem, problems, problems_of
+from grpo_api.v1alpha1.job import parse_job
+from grpo_api.v1alpha1.spec import GRPOJobSpec
+
+
+def job(**spec: Any) -> dict[str, Any]:
+    base = {
+        "model": {"source": "builtin://tiny"},
+        "dataset": {"source": "builtin://copy"},
+        "rewards": [{"name": "copy", "builtin": "exact_match"}],
+        "algorithm": {"steps": 1},
+    }
+    return {
+        "apiVersion": "grpo.dev/v1alpha1",
+        "kind": "GRPOJob",
+        "metadata": {"name": "copy"},
+        "spec": base | spec,
+    }
+
+
+def test_every_problem_of_one_kind_is_listed():
+    found = problems(job() | {"spec": {}})
+    fields = ["spec.model", "spec.dataset", "spec.rewards", "spec.algorithm"]
+    assert found == [Problem(field, "Required value") for field in fields]
+
+
+def test_a_part_that_was_parsed_alone_is_named_by_its_place():
+    with pytest.raises(ValidationError) as caught:
+        GRPOJobSpec.from_object(job(algorithm={"steps": 0})["spec"])
+    assert [str(problem) for problem in problems_of(caught.value, at="spec")] == [
+        "spec.algorithm.steps: Invalid value: 0: "
+        "spec.algorithm.steps in body should be greater than or equal to 1"
+    ]
+
+
+def test_a_broken_item_is_not_also_called_a_missing_one():
+    broken = job(rewards=[{"name": "UPPER", "builtin": "exact_match"}])
+    assert [problem.field for problem in problems(broken)] == ["spec.rewards[0].name"]
+
+
+@pytest.mark.parametrize("something", [None, [], "text", 5, {}])
+def test_something_else_than_a_job_is_a_problem_and_not_a_crash(something: object):
+    assert problems(something)
+
+
+def test_a_broken_rule_is_also_readable_as_a_plain_error():
+    with pytest.raises(ValidationError, match="rewards must not all have weight 0"):
+        parse_job(job(rewards=[{"name": "copy", "builtin": "exact_match", "weight": 0}]))

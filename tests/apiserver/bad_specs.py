@@ -1,0 +1,110 @@
+"""The table of bad_specs.yaml, and broken values for every bound that the schema of the spec states."""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+Manifest = dict[str, Any]
+Step = str | int
+
+_TABLE = yaml.safe_load(Path(__file__).with_name("bad_specs.yaml").read_text())
+BASE: Manifest = _TABLE["base"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A changed base; `field` and `message` are empty where it is valid."""
+
+    what: str
+    job: Manifest
+    field: str = ""
+    message: str = ""
+
+
+def merged(base: Manifest, change: Manifest) -> Manifest:
+    """A merge patch, except that a null for what the base lacks stays, for the API server to judge."""
+    result = dict(base)
+    for key, value in change.items():
+        if isinstance(value, dict):
+            result[key] = merged(result.get(key, {}), value)
+        elif value is None and key in result:
+            del result[key]
+        else:
+            result[key] = value
+    return result
+
+
+BAD = [Case(row["what"], merged(BASE, row["change"]), row["field"], row["message"]) for row in _TABLE["bad"]]
+GOOD = [Case(row["what"], merged(BASE, row["change"])) for row in _TABLE["good"]]
+
+
+def cases_of_every_bound(spec_schema: Manifest) -> Iterator[Case]:
+    """Every field of the spec with wrong types, values just outside of its bounds, and null (often right)."""
+    everything = GOOD[-1].job
+    for path, schema in _fields(("spec",), spec_schema):
+        for value in _values_outside(schema):
+            yield Case(f"{path_text(path)}={str(value)[:30]}", _replaced(everything, path, value))
+        if "properties" in schema:
+            unknown = (*path, "unknownField")
+            yield Case(path_text(unknown), _replaced(everything, unknown, 1))
+
+
+def path_text(path: tuple[Step, ...]) -> str:
+    return ".".join(map(str, path))
+
+
+def _fields(path: tuple[Step, ...], schema: Manifest) -> Iterator[tuple[tuple[Step, ...], Manifest]]:
+    yield path, schema
+    for name, field in schema.get("properties", {}).items():
+        yield from _fields((*path, name), field)
+    if "items" in schema:
+        yield from _fields((*path, 0), schema["items"])
+    if isinstance(schema.get("additionalProperties"), dict):
+        yield from _fields((*path, "memory"), schema["additionalProperties"])
+
+
+_WRONG_TYPES: dict[str | None, list[Any]] = {
+    "integer": ["a", 1.5, True, [], {}],
+    "number": ["a", True, {}],
+    "string": [5, 1.5, True, [], {}],
+    "boolean": ["true", 1],
+    "object": ["a", 1, []],
+    "array": ["a", 1, {}],
+    None: [True, 1.5, [], {}],
+}
+
+
+def _values_outside(schema: Manifest) -> Iterator[Any]:
+    yield None
+    yield from _WRONG_TYPES[schema.get("type")]
+    if "minimum" in schema:
+        yield schema["minimum"] - (0 if schema.get("exclusiveMinimum") else 1)
+    if "maximum" in schema:
+        yield schema["maximum"] + (0 if schema.get("exclusiveMaximum") else 1)
+        if schema["type"] == "number":
+            yield schema["maximum"] + 1.5
+    if "enum" in schema:
+        yield "nothing"
+    if "pattern" in schema:
+        yield from ("", "a b\n", "ä")
+    if "maxLength" in schema:
+        yield "0" * (schema["maxLength"] + 1)
+    if "minLength" in schema:
+        yield ""
+    if "maxProperties" in schema:
+        yield {f"example.com/r{i}": 1 for i in range(schema["maxProperties"] + 1)}
+    if "minItems" in schema:
+        yield []
+
+
+def _replaced(job: Manifest, path: tuple[Step, ...], value: Any) -> Manifest:
+    changed = copy.deepcopy(job)
+    place: Any = changed
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    return changed

@@ -1,0 +1,47 @@
+"""A real kube-apiserver with the GRPOJob CRD, started for these tests alone and taken down after them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kubernetes import config
+
+from grpo_cluster import lifecycle
+from grpo_cluster.versions import program_path
+from grpo_cluster.waiting import wait_until
+
+from .api_server import Jobs, Kubectl, own_instance
+
+CRD = Path(__file__).parents[2] / "crds" / "grpojobs.yaml"
+
+
+@pytest.fixture(scope="session")
+def kubeconfig() -> Iterator[Path]:
+    """The administrator's kubeconfig of an API server that knows GRPOJobs; no node, no scheduler."""
+    with own_instance() as settings:
+        # A run that was killed may have left its server behind.
+        lifecycle.down(settings)
+        lifecycle.up(settings, num_nodes=0)
+        try:
+            kubectl = Kubectl(program_path("kubectl"), settings.kubeconfig)
+            kubectl.run("apply", "--server-side", "-f", str(CRD))
+            wait_until(
+                lambda: "grpojob" in kubectl.run("api-resources", "--api-group=grpo.dev", check=False),
+                timeout_seconds=30,
+                what="the API server to serve GRPOJobs",
+            )
+            yield settings.kubeconfig
+        finally:
+            lifecycle.down(settings)
+
+
+@pytest.fixture(scope="session")
+def kubectl(kubeconfig: Path) -> Kubectl:
+    """kubectl on that server."""
+    return Kubectl(program_path("kubectl"), kubeconfig)
+
+
+@pytest.fixture(scope="session")
+def jobs(kubeconfig: Path) -> Jobs:
+    """GRPOJobs on that server."""
+    return Jobs(config.new_client_from_config(str(kubeconfig)))

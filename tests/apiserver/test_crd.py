@@ -1,0 +1,224 @@
+"""The CRD on a real API server: what users see of it."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from grpo_api.rules import IMMUTABLE, immutable_sentence
+from grpo_api.v1alpha1.job import parse_job
+from grpo_api.v1alpha1.status import (
+    Condition,
+    ConditionStatus,
+    ConditionType,
+    GRPOJobStatus,
+    LastFailure,
+    Phase,
+    RoleStatus,
+    RolloutStatus,
+)
+from grpo_cluster.waiting import wait_until
+
+from .api_server import Jobs, Kubectl
+from .bad_specs import BASE, GOOD, merged
+
+pytestmark = pytest.mark.apiserver
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
+
+
+@pytest.fixture
+def job(jobs: Jobs) -> Iterator[str]:
+    """The name of a stored job that has every field set."""
+    name = "stored"
+    jobs.create(merged(GOOD[-1].job, {"metadata": {"name": name}}))
+    yield name
+    jobs.delete(name)
+
+
+def full_status() -> GRPOJobStatus:
+    """A status with every field set."""
+    conditions = tuple(
+        Condition(
+            type=kind,
+            status=ConditionStatus.TRUE,
+            reason="AsDesired",
+            message="all is well",
+            last_transition_time=NOW,
+            observed_generation=1,
+        )
+        for kind in ConditionType
+    )
+    return GRPOJobStatus(
+        observed_generation=1,
+        phase=Phase.RUNNING,
+        mode="Disaggregated",
+        conditions=conditions,
+        step=17,
+        total_steps=200,
+        progress="17/200",
+        reward="0.412",
+        policy_version="2.17",
+        tokens_per_second="8123",
+        checkpoint_step=10,
+        trainer=RoleStatus(desired=1, ready=1, summary="1/1"),
+        rollout=RolloutStatus(desired=2, ready=2, summary="2/2", replicas=2, current=2, selector="a=b"),
+        attempt=2,
+        restarts=1,
+        disruptions=1,
+        last_failure=LastFailure(
+            attempt=1,
+            role="trainer",
+            pod="copy-0",
+            node="node0",
+            container="trainer",
+            reason="OOMKilled",
+            exit_code=137,
+            message="it wanted more memory than its limit",
+        ),
+        revision="0123abcd",
+        image="registry.example.com/runtime:1",
+        start_time=NOW,
+        completion_time=NOW,
+    )
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_is_accepted_with_the_defaults_of_the_models(example: Path, jobs: Jobs):
+    (manifest,) = (item for item in yaml.safe_load_all(example.read_text()) if item["kind"] == "GRPOJob")
+    created = jobs.create(manifest, is_dry_run=True)
+    assert created["spec"] == parse_job(manifest).to_object()["spec"]
+
+
+def change_of(path: str) -> dict[str, Any]:
+    """A merge patch that gives the immutable field another value, valid in itself."""
+    others: dict[str, Any] = {
+        "mode": "Sideways",  # there is no second mode yet
+        "image": "registry.example.com/other:2",
+        "model": {"dtype": "float32"},
+        "dataset": {"shuffle": True},
+        "rewards": [{"name": "right", "weight": 2, "builtin": "exact_match"}],
+        "algorithm": {"steps": 101},
+        "sampling": {"temperature": 0.8},
+        "trainer": {"numNodes": 3},
+        "engine": {"maxModelLen": 4096},
+        "rollout.resources": {"limits": {"memory": "33Gi"}},
+        "weightSync": {"verify": True},
+        "checkpoint": {"claimName": None},
+    }
+    change = others[path]
+    for name in reversed(path.split(".")):
+        change = {name: change}
+    return {"spec": change}
+
+
+@pytest.mark.parametrize("path", [path for path in IMMUTABLE if path != "mode"])
+def test_what_is_frozen_cannot_be_changed(path: str, job: str, jobs: Jobs):
+    refusal = jobs.try_patch(job, change_of(path))
+    assert refusal is not None
+    assert refusal.causes == {(f"spec.{path}", f'Invalid value: "object": {immutable_sentence(path)}')}
+
+
+def test_an_image_cannot_be_taken_away_or_added_later(job: str, jobs: Jobs):
+    said = {("spec.image", f'Invalid value: "object": {immutable_sentence("image")}')}
+    refusal = jobs.try_patch(job, {"spec": {"image": None}})
+    assert refusal is not None
+    assert refusal.causes == said
+    jobs.create(merged(BASE, {"metadata": {"name": "without-image"}}))
+    refusal = jobs.try_patch("without-image", {"spec": {"image": "registry.example.com/runtime:1"}})
+    jobs.delete("without-image")
+    assert refusal is not None
+    assert refusal.causes == said
+
+
+def test_the_number_of_engines_and_of_restarts_may_change(job: str, jobs: Jobs):
+    change = {"spec": {"rollout": {"replicas": 7}, "failurePolicy": {"maxRestarts": 9}}}
+    assert jobs.try_patch(job, change) is None
+    assert jobs.get(job)["spec"]["rollout"]["replicas"] == 7
+    assert jobs.get(job)["spec"]["failurePolicy"]["maxRestarts"] == 9
+
+
+def test_every_field_of_the_spec_is_frozen_or_known_to_change(job: str, jobs: Jobs):
+    spec = jobs.get(job)["spec"]
+    fields = {section for section in spec if section not in ("rollout", "failurePolicy")}
+    fields |= {f"{section}.{name}" for section in ("rollout", "failurePolicy") for name in spec[section]}
+    assert fields == {*IMMUTABLE, "rollout.replicas", "failurePolicy.maxRestarts"}
+
+
+def test_the_status_keeps_all_that_the_operator_writes(job: str, jobs: Jobs):
+    status = full_status()
+    assert set(type(status).model_fields) == status.model_fields_set
+    jobs.write_status(job, status.to_object())
+    assert GRPOJobStatus.from_object(jobs.get(job)["status"]) == status
+
+
+def test_a_status_may_be_as_long_as_the_models_allow(job: str, jobs: Jobs):
+    status = full_status()
+    failure = status.last_failure.model_copy(update={"message": "x" * 4096})
+    conditions = tuple(each.model_copy(update={"message": "x" * 4096}) for each in status.conditions)
+    longest = status.model_copy(update={"last_failure": failure, "conditions": conditions})
+    jobs.write_status(job, longest.to_object())
+    assert GRPOJobStatus.from_object(jobs.get(job)["status"]) == longest
+
+
+def test_the_empty_status_of_a_new_job_is_accepted(job: str, jobs: Jobs):
+    jobs.write_status(job, GRPOJobStatus().to_object())
+    assert GRPOJobStatus.from_object(jobs.get(job)["status"]) == GRPOJobStatus()
+
+
+def test_a_write_to_the_job_does_not_touch_its_status_and_a_status_write_not_its_spec(job: str, jobs: Jobs):
+    jobs.try_patch(job, {"status": {"phase": "Failed"}})
+    assert "status" not in jobs.get(job)
+    jobs.write_status(job, GRPOJobStatus().to_object())
+    assert jobs.get(job)["metadata"]["generation"] == 1
+
+
+def test_kubectl_get_prints_the_columns_people_watch(job: str, jobs: Jobs, kubectl: Kubectl):
+    jobs.write_status(job, full_status().to_object())
+    head, row = kubectl.run("get", "grpo", job).splitlines()
+    assert head.split() == [
+        "NAME",
+        "PHASE",
+        "MODE",
+        "STEP",
+        "REWARD",
+        "TRAINER",
+        "ROLLOUT",
+        "RESTARTS",
+        "AGE",
+    ]
+    assert row.split()[:-1] == [job, "Running", "Disaggregated", "17/200", "0.412", "1/1", "2/2", "1"]
+
+
+def test_kubectl_wait_ends_when_a_job_is_finished(job: str, jobs: Jobs, kubectl: Kubectl):
+    jobs.write_status(job, full_status().to_object())
+    kubectl.run("wait", "--for=condition=Finished", f"grpojob/{job}", "--timeout=10s")
+
+
+def test_kubectl_scale_sets_the_number_of_engines(job: str, jobs: Jobs, kubectl: Kubectl):
+    jobs.write_status(job, full_status().to_object())
+    kubectl.run("scale", f"grpojob/{job}", "--replicas=5")
+    assert jobs.get(job)["spec"]["rollout"]["replicas"] == 5
+    scale = jobs.scale(job)
+    assert scale["spec"]["replicas"] == 5
+    assert scale["status"] == {"replicas": 2, "selector": "a=b"}
+    said = kubectl.refusal_of("scale", f"grpojob/{job}", "--replicas=0")
+    assert "spec.rollout.replicas in body should be greater than or equal to 1" in said
+
+
+def test_kubectl_explain_tells_what_the_docstrings_tell(kubectl: Kubectl):
+    def explained() -> str:
+        return kubectl.run("explain", "grpojob.spec.algorithm.groupSize", check=False)
+
+    wait_until(lambda: bool(explained()), timeout_seconds=30, what="the schema of GRPOJobs to be published")
+    assert "Completions for each prompt; advantages are relative to this group." in explained()
+
+
+def test_the_crd_can_be_applied_again(kubectl: Kubectl):
+    path = Path(__file__).parents[2] / "crds" / "grpojobs.yaml"
+    before = kubectl.get("crd", "grpojobs.grpo.dev")["metadata"]["resourceVersion"]
+    kubectl.run("apply", "--server-side", "-f", str(path))
+    assert kubectl.get("crd", "grpojobs.grpo.dev")["metadata"]["resourceVersion"] == before

@@ -1,0 +1,70 @@
+"""A broken GRPOJob is refused by the models and by a real API server, at the same field in the same words."""
+
+import pytest
+
+from grpo_api.crd import crd
+from grpo_api.problems import Problem, problems
+from grpo_api.rules import RULES
+from grpo_api.v1alpha1.job import GRPOJob
+
+from .api_server import Jobs, Refusal
+from .bad_specs import BAD, GOOD, Case, cases_of_every_bound
+
+each_bad = pytest.mark.parametrize("case", BAD, ids=lambda case: case.what)
+each_good = pytest.mark.parametrize("case", GOOD, ids=lambda case: case.what)
+
+
+def is_said(problem: Problem, refusal: Refusal) -> bool:
+    """Unknown fields are refused before anything else is looked at, in the message alone."""
+    if problem.message.startswith("unknown field"):
+        return problem.message in refusal.message
+    return (problem.field, problem.message) in refusal.causes
+
+
+@each_bad
+def test_the_models_refuse_a_bad_spec_with_its_sentence_alone(case: Case):
+    assert problems(case.job) == [Problem(case.field, case.message)]
+
+
+@each_good
+def test_the_models_accept_a_good_spec(case: Case):
+    assert problems(case.job) == []
+
+
+def test_every_rule_refuses_something_in_the_table():
+    said = [case.message for case in BAD]
+    for rule in RULES:
+        # without its numbers, which are those of the case
+        beginning = rule.sentence.partition(" ({")[0]
+        assert any(beginning in message for message in said), f"no bad spec breaks: {rule.sentence}"
+
+
+@pytest.mark.apiserver
+@each_bad
+def test_the_api_server_refuses_a_bad_spec_with_the_same_sentence(case: Case, jobs: Jobs):
+    refusal = jobs.try_create(case.job)
+    assert refusal is not None, "the API server accepted it"
+    assert is_said(Problem(case.field, case.message), refusal), refusal
+
+
+@pytest.mark.apiserver
+@each_good
+def test_the_api_server_accepts_a_good_spec_and_fills_in_the_defaults_of_the_models(case: Case, jobs: Jobs):
+    created = jobs.create(case.job, is_dry_run=True)
+    assert created["spec"] == GRPOJob.from_object(case.job).to_object()["spec"]
+
+
+@pytest.mark.apiserver
+def test_every_bound_of_every_field_is_judged_alike_by_the_models_and_the_api_server(jobs: Jobs):
+    schema = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    num_refused = 0
+    for case in cases_of_every_bound(schema):
+        found, refusal = problems(case.job), jobs.try_create(case.job)
+        if not found:
+            assert refusal is None, f"{case.what}: only the API server refuses: {refusal}"
+            continue
+        num_refused += 1
+        assert refusal is not None, f"{case.what}: only the models refuse: {found}"
+        for problem in found:
+            assert is_said(problem, refusal), f"{case.what}: {problem} is not in {refusal}"
+    assert num_refused > 300

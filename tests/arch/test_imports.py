@@ -1,0 +1,62 @@
+"""Who may import whom: the contracts of .importlinter, and what import-linter cannot say."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from importlinter.cli import lint_imports
+
+ROOT = Path(__file__).parents[2]
+API = sorted((ROOT / "crds" / "grpo_api").rglob("*.py"))
+MATHEMATICS = sorted((ROOT / "runtime" / "grpo_runtime" / "algorithm").rglob("*.py"))
+DECIDING = sorted(
+    path
+    for folder in ("plan", "children")
+    for path in (ROOT / "operator" / "grpo_operator" / folder).rglob("*.py")
+)
+CLOCKS = {"now", "utcnow", "today", "time", "monotonic", "perf_counter"}
+
+
+def short(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def imported_packages(path: Path) -> Iterator[str]:
+    """Top-level packages that the file imports, also inside functions."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module is not None and node.level == 0, f"{short(path)} imports relatively"
+            yield node.module.partition(".")[0]
+
+
+def calls_of_clocks(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CLOCKS:
+            yield f"{short(path)}:{node.lineno} calls {node.func.attr}()"
+
+
+def test_every_contract_is_kept(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "path", list(sys.path))  # the linter adds to it
+    code = lint_imports(config_filename=str(ROOT / ".importlinter"), no_cache=True, no_logo=True)
+    assert code == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", API, ids=short)
+def test_the_api_imports_the_standard_library_and_pydantic_only(path: Path):
+    allowed = {*sys.stdlib_module_names, "pydantic", "pydantic_core", "grpo_api"}
+    assert set(imported_packages(path)) <= allowed
+
+
+@pytest.mark.parametrize("path", MATHEMATICS, ids=short)
+def test_the_mathematics_imports_torch_only(path: Path):
+    assert set(imported_packages(path)) <= {*sys.stdlib_module_names, "torch", "grpo_runtime"}
+
+
+@pytest.mark.parametrize("path", DECIDING, ids=short)
+def test_what_decides_is_given_the_time(path: Path):
+    assert list(calls_of_clocks(path)) == []

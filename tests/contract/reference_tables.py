@@ -1,0 +1,139 @@
+"""The tables of docs/reference.md that are written from the code.
+
+After a wanted change: `make generate`, then read the diff.
+"""
+
+import ast
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from enum import Enum
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from grpo_api.contract import environment
+from grpo_api.contract.exit_codes import EXIT_POLICIES, ExitCode
+from grpo_api.contract.progress import TrainerState
+from grpo_api.crd import crd
+from grpo_api.v1alpha1.status import GRPOJobStatus, Phase
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
+
+Rows = list[tuple[str, ...]]
+
+
+def exit_codes() -> Rows:
+    """What each exit code means to the operator."""
+    rows = [("code", "reason", "means", "then")]
+    for code, policy in EXIT_POLICIES.items():
+        after = "next attempt, counted" if policy.is_counted else "next attempt, not counted"
+        after = after if policy.is_retried else "the job fails"
+        done = "the job is complete" if code == ExitCode.DONE else after
+        rows.append((str(int(code)), f"`{policy.reason}`", policy.meaning, done))
+    return rows
+
+
+def variables() -> Rows:
+    """The environment of both roles."""
+    rows = [("variable", "trainer", "rollout", "value")]
+    told = docstrings(environment.Env)
+    for name in environment.Env:
+        roles = (environment.TRAINER_ENV, environment.ROLLOUT_ENV)
+        rows.append((f"`{name}`", *("yes" if name in role else "" for role in roles), told[name.name]))
+    return rows
+
+
+def spec_fields() -> Rows:
+    """Every field of the spec that holds a value, with its default as the API server fills it in."""
+    version = crd()["spec"]["versions"][0]
+    schema = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    return [("field", "default", "meaning"), *_fields(schema, "")]
+
+
+def _fields(schema: dict[str, Any], path: str) -> Iterator[tuple[str, ...]]:
+    required = set(schema.get("required", ()))
+    for name, part in schema.get("properties", {}).items():
+        here = f"{path}{name}"
+        if part.get("type") == "array" and part["items"].get("type") == "object":
+            yield (f"`{here}[]`", "required" if name in required else "", one_line(part["description"]))
+            yield from _fields(part["items"], f"{here}[].")
+        elif part.get("properties"):
+            yield from _fields(part, f"{here}.")
+        else:
+            default = f"`{_shown(part['default'])}`" if "default" in part else ""
+            meaning = one_line(part.get("description", ""))
+            yield (f"`{here}`", "required" if name in required else default, meaning)
+
+
+def status_fields() -> Rows:
+    """The fields of the status."""
+    return [("field", "meaning"), *((f"`{name}`", told) for name, told in _described(GRPOJobStatus))]
+
+
+def phases() -> Rows:
+    """Phases and what the trainer says it does."""
+    return [
+        ("where", "values"),
+        ("`status.phase`", ", ".join(f"`{phase}`" for phase in Phase)),
+        ("`state` in /progress", ", ".join(f"`{state}`" for state in TrainerState)),
+    ]
+
+
+TABLES: dict[str, Callable[[], Rows]] = {
+    "spec": spec_fields,
+    "status": status_fields,
+    "phases": phases,
+    "exit codes": exit_codes,
+    "environment": variables,
+}
+
+
+def rewritten(page: str) -> str:
+    """The page with every generated table as the code has it now."""
+    for name, rows in TABLES.items():
+        begin, end = f"<!-- generated: {name} -->", "<!-- end -->"
+        before, found, rest = page.partition(begin)
+        assert found, f"{PAGE.name} has no place for {name}: add {begin} and {end}"
+        page = f"{before}{begin}\n{markdown(rows())}\n{end}{rest.partition(end)[2]}"
+    return page
+
+
+def markdown(rows: Rows) -> str:
+    """A table; the first row is its head."""
+    head, *body = rows
+    lines = [head, ("---",) * len(head), *body]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in lines)
+
+
+def docstrings(enum: type[Enum]) -> dict[str, str]:
+    """Member -> the docstring under it, as one line."""
+    (definition,) = ast.parse(inspect.getsource(enum)).body
+    assert isinstance(definition, ast.ClassDef)
+    body = definition.body
+    told = {}
+    for statement, following in pairwise(body):
+        is_text = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
+        if isinstance(statement, ast.Assign) and is_text:
+            told[ast.unparse(statement.targets[0])] = one_line(ast.literal_eval(following.value))
+    return told
+
+
+def one_line(text: str) -> str:
+    """Text without its line breaks."""
+    return re.sub(r"\s+", " ", text).strip()
+
+
+def _described(model: type[BaseModel]) -> Iterator[tuple[str, str]]:
+    for field in model.model_fields.values():
+        yield str(field.alias), one_line(field.description or "")
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(rewritten(PAGE.read_text()))

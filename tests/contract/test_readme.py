@@ -1,0 +1,83 @@
+"""The README is true: its commands are run somewhere, its job is the example, its links lead somewhere."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from grpo_scenarios.readme import (
+    NOT_RUN,
+    README,
+    RUN_ELSEWHERE,
+    commands,
+    is_run_in_scenario,
+    reason_not_to_run,
+)
+
+ROOT = README.parent
+TEXT = README.read_text()
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "examples").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+
+
+def make(*arguments: str) -> str:
+    done = subprocess.run(
+        ["make", "--no-print-directory", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+def test_every_command_is_run_by_a_test_or_exempt_for_a_reason() -> None:
+    found = commands(TEXT)
+    assert len(found) > 15
+    for command in found:
+        who = reason_not_to_run(command) or RUN_ELSEWHERE.get(command, "run in the scenario")
+        print(f"{command}\n    {who}")
+        is_make = command.startswith("make")
+        assert not is_make or reason_not_to_run(command) or command in RUN_ELSEWHERE, (
+            f"nothing runs `{command}`"
+        )
+    assert sum(is_run_in_scenario(command) for command in found) >= 12
+
+
+def test_every_exemption_is_still_needed() -> None:
+    found = commands(TEXT)
+    assert [start for start in NOT_RUN if not any(command.startswith(start) for command in found)] == []
+    assert RUN_ELSEWHERE.keys() <= set(found)
+
+
+def test_commands_within_sentences_are_commands_of_the_blocks() -> None:
+    prose = re.sub(r"^```.*?^```", "", TEXT, flags=re.DOTALL | re.MULTILINE)
+    named = re.findall(r"`((?:make|kubectl|helm|docker|python3?|git) [^`]+)`", prose)
+    assert [name for name in named if not any(command.startswith(name) for command in commands(TEXT))] == []
+
+
+def test_make_help_lists_every_target_of_the_readme() -> None:
+    listed = make("help")
+    targets = {command.split()[1] for command in commands(TEXT) if command.startswith("make ")}
+    assert [target for target in targets if f"make {target} " not in listed] == []
+
+
+def test_make_test_runs_what_the_readme_says_it_runs() -> None:
+    parts = (ROOT / "tests" / "run_all.py").read_text()
+    assert '("make", "setup")' in parts and '("make", "check")' in parts
+    (selection,) = re.findall(r'^FAST = "(.+)"$', parts, re.MULTILINE)
+    assert f'-m "{selection}"' in make("--dry-run", "test-fast")
+    assert "e2e/cluster/cli.py down" in make("--dry-run", "cluster-down")
+
+
+def test_the_first_job_is_the_example() -> None:
+    (block,) = re.findall(r"^```yaml\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
+    assert yaml.safe_load(block) == yaml.safe_load((ROOT / "examples/copy-disaggregated.yaml").read_text())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_to_a_file(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
+    local = [link for link in links if "://" not in link]
+    assert [link for link in local if not (page.parent / link).exists()] == []

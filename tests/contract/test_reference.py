@@ -1,0 +1,138 @@
+"""docs/reference.md says what the code says: nothing is missing, nothing is made up."""
+
+import re
+from pathlib import Path
+
+import torch
+
+import grpo_runtime.rollout.engine_sync
+import grpo_runtime.trainer.loop
+from grpo_api.contract import endpoints, labels
+from grpo_api.contract.versions import PolicyVersion
+from grpo_api.v1alpha1.spec import AlgorithmSpec
+from grpo_api.v1alpha1.status import ConditionType
+from grpo_runtime.algorithm.advantages import AdvantageOptions, compute_advantages
+from grpo_runtime.algorithm.losses import compute_loss
+from grpo_runtime.algorithm.reward_metrics import reward_metrics
+from grpo_runtime.algorithm.types import Denominators, LossInputs
+from grpo_runtime.report.completions import completion_metrics
+from grpo_runtime.report.sync import sync_metrics
+from grpo_runtime.rollout.interface import Rollout, SyncReport
+from grpo_runtime.serve.routes import ROUTES, Access
+from grpo_runtime.trainer.learner import loss_options
+
+from .reference_tables import PAGE, rewritten
+
+TEXT = PAGE.read_text()
+PHASE = re.compile(r'\b(?:watch\.phase|phases\.run)\("(\w+)"')
+
+
+def section(title: str) -> str:
+    return TEXT.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def first_cells(title: str) -> list[str]:
+    """What stands in backticks at the beginning of the rows of a section's tables."""
+    return re.findall(r"^\| `([^`]+)` \|", section(title), re.MULTILINE)
+
+
+def test_the_generated_tables_are_fresh() -> None:
+    assert rewritten(TEXT) == TEXT, "run `make generate` and read the diff"
+
+
+def test_every_condition_is_explained() -> None:
+    explained = re.findall(
+        r"^\| `(\w+)` \| [^`]", section("Status").partition("| condition |")[2], re.MULTILINE
+    )
+    assert sorted(explained) == sorted(kind.value for kind in ConditionType)
+
+
+def test_every_label_is_explained() -> None:
+    known = {
+        value for value in vars(labels).values() if isinstance(value, str) and re.search(r"\w/\w", value)
+    }
+    written = {value for value in known if value.startswith((f"{labels.GROUP}/", "app.kubernetes.io/"))}
+    assert sorted(first_cells("Labels")) == sorted(written)
+
+
+def test_every_path_is_explained_with_its_port_and_who_may_call_it() -> None:
+    rows = re.findall(
+        r"^\| (\w+) \| `(\d+)` \| (?:`([^`]+)` )?\| ([^|]+) \|", section("Ports and paths"), re.MULTILINE
+    )
+    trainer = {(int(port), path) for role, port, path, _ in rows if role == "trainer"}
+    reports = (endpoints.PROGRESS_PATH, endpoints.METRICS_PATH, endpoints.TRAINER_HEALTH_PATH)
+    assert trainer == {(endpoints.TRAINER_PORT, path) for path in reports} | {(endpoints.RENDEZVOUS_PORT, "")}
+
+    engine = {
+        path: who
+        for role, port, path, who in rows
+        if role == "rollout" and int(port) == endpoints.ROLLOUT_PORT
+    }
+    words = {Access.OPEN: "anyone", Access.DATA: "the data token", Access.ADMIN: "the admin token"}
+    wanted = {path: words[access] for (_, path), access in ROUTES.items()}
+    assert engine.keys() == wanted.keys()
+    assert all(engine[path].startswith(who) for path, who in wanted.items())
+
+
+def test_every_metric_is_explained() -> None:
+    assert sorted(first_cells("Metrics")) == sorted(metric_names())
+
+
+def metric_names() -> set[str]:
+    """Every metric a run reports with a reward function NAME."""
+    return {
+        *learned(),
+        *scored(),
+        *completion_metrics([rollout()]),
+        *sync_metrics(SyncReport(version=VERSION, synced=(), failed={}, num_bytes=0)),
+        *(
+            f"sync/{phase}_seconds"
+            for phase in ["pack", *phases_in(grpo_runtime.rollout.engine_sync.__file__)]
+        ),
+        *(f"time/{phase}_seconds" for phase in phases_in(grpo_runtime.trainer.loop.__file__)),
+        *("step_time", "num_tokens", "tokens_per_second", "loss", "grad_norm", "learning_rate"),
+        *("rewards/NAME/failures", "stale_samples", "step", "attempt"),
+        *(f"engines/{name}" for name in ("desired", "known", "current")),
+    }
+
+
+VERSION = PolicyVersion(attempt=1, step=0)
+
+
+def phases_in(file: str) -> list[str]:
+    found = PHASE.findall(Path(file).read_text())
+    assert found
+    return found
+
+
+def rollout() -> Rollout:
+    return Rollout(
+        prompt_ids=(1,),
+        completion_ids=(2,),
+        rollout_logprobs=(0.0,),
+        versions=(),
+        is_terminated=True,
+        engine="",
+    )
+
+
+def learned() -> set[str]:
+    """What the loss of the default algorithm reports."""
+    mask = torch.ones((2, 3), dtype=torch.bool)
+    inputs = LossInputs(
+        trainer_logprobs=torch.zeros((2, 3)),
+        rollout_logprobs=torch.zeros((2, 3)),
+        advantages=torch.tensor([1.0, -1.0]),
+        loss_mask=mask,
+        entropies=torch.zeros((2, 3)),
+    )
+    output = compute_loss(
+        inputs, options=loss_options(AlgorithmSpec(steps=1)), denominators=Denominators.of_mask(mask)
+    )
+    return set(output.metrics)
+
+
+def scored() -> set[str]:
+    rewards = torch.tensor([[0.0], [1.0]])
+    advantages = compute_advantages(rewards, options=AdvantageOptions(group_size=2, weights=(1.0,)))
+    return set(reward_metrics(rewards, names=["NAME"], advantages=advantages))

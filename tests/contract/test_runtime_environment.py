@@ -1,0 +1,107 @@
+"""Every variable that the operator gives to a pod is read by the runtime, and nothing else is needed."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from grpo_api.contract.environment import ROLLOUT_ENV, TRAINER_ENV, Env, Role
+from grpo_api.contract.exit_codes import ExitCode
+from grpo_api.resolve import resolve
+from grpo_api.v1alpha1.job import parse_job
+from grpo_runtime.errors import UserError
+from grpo_runtime.settings import read_rollout_settings, read_trainer_settings
+from grpo_runtime.trainer.supervisor import SupervisorOptions, supervise
+
+
+class FakeEnvironment(Mapping[str, str]):
+    """Remembers which variables were asked for."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = values
+        self.read: set[str] = set()
+
+    def __getitem__(self, name: str) -> str:
+        self.read.add(name)
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+@pytest.fixture
+def values(tmp_path: Path) -> dict[str, str]:
+    job = parse_job(
+        {
+            "apiVersion": "grpo.dev/v1alpha1",
+            "kind": "GRPOJob",
+            "metadata": {"name": "copy", "uid": "uid-1"},
+            "spec": {
+                "model": {"source": "builtin://tiny"},
+                "dataset": {"source": "builtin://copy"},
+                "rewards": [{"name": "accuracy", "builtin": "char_accuracy"}],
+                "algorithm": {"steps": 5},
+            },
+        }
+    )
+    (tmp_path / "run.json").write_text(resolve(job).model_dump_json(by_alias=True))
+    (tmp_path / "data-token").write_text("d")
+    (tmp_path / "admin-token").write_text("a")
+    return {
+        Env.RUN_CONFIG: str(tmp_path / "run.json"),
+        Env.TOKENS_DIR: str(tmp_path),
+        Env.OUTPUT_DIR: str(tmp_path / "output"),
+        Env.CACHE_DIR: str(tmp_path / "cache"),
+        Env.ATTEMPT: "2",
+        Env.NODE_INDEX: "0",
+        Env.MASTER_ADDR: "trainer-0",
+        Env.ROLLOUT_HOST: "rollout",
+        Env.INSTANCE: "engine-0",
+    }
+
+
+def test_a_trainer_reads_exactly_the_variables_of_a_trainer_pod(values: dict[str, str]) -> None:
+    environment = FakeEnvironment({**values, Env.ROLE: Role.TRAINER})
+    settings = read_trainer_settings(environment)
+    assert environment.read == TRAINER_ENV
+    assert (settings.attempt, settings.run.algorithm.steps) == (2, 5)
+
+
+def test_a_rollout_engine_reads_exactly_the_variables_of_a_rollout_pod(values: dict[str, str]) -> None:
+    environment = FakeEnvironment({**values, Env.ROLE: Role.ROLLOUT})
+    settings = read_rollout_settings(environment)
+    assert environment.read == ROLLOUT_ENV
+    assert (settings.tokens.data, settings.tokens.admin) == ("d", "a")
+
+
+def test_tokens_never_show_in_a_log(values: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "admin-token").write_text("hush-hush")
+    assert "hush-hush" not in repr(read_trainer_settings({**values, Env.ROLE: Role.TRAINER}))
+
+
+@pytest.mark.parametrize("name", sorted(TRAINER_ENV))
+def test_a_missing_variable_is_named(values: dict[str, str], name: str) -> None:
+    environment = {**values, Env.ROLE: Role.TRAINER}
+    del environment[name]
+    with pytest.raises(UserError, match=name):
+        read_trainer_settings(environment)
+
+
+def test_a_run_config_of_another_release_ends_the_trainer_with_40_and_says_so(
+    values: dict[str, str], tmp_path: Path
+) -> None:
+    config = tmp_path / "run.json"
+    config.write_text(config.read_text().replace('"schemaVersion":1', '"schemaVersion":99'))
+    log = tmp_path / "termination-log"
+    options = SupervisorOptions(port=0, termination_log=log)
+    code = supervise({**values, Env.ROLE: Role.TRAINER}, options=options)
+    assert code == ExitCode.USER_ERROR
+    assert "use an operator and a runtime image of the same release" in log.read_text()
+
+
+def test_a_trainer_does_not_start_in_a_rollout_pod(values: dict[str, str]) -> None:
+    with pytest.raises(UserError, match="this process is a trainer"):
+        read_trainer_settings({**values, Env.ROLE: Role.ROLLOUT})

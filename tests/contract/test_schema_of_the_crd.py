@@ -1,0 +1,142 @@
+"""The generated CRD: fresh, whole, bounded, described. The real API server judges the rest."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+import yaml
+from pydantic import Field
+
+from grpo_api.crd import chart_template, crd, generated_files, main
+from grpo_api.model import ApiModel
+from grpo_api.rules import RULES
+from grpo_api.schema import SchemaError, structural_schema
+from grpo_api.v1alpha1.job import GRPOJob
+
+ROOT = Path(__file__).parents[2]
+VERSION = crd()["spec"]["versions"][0]
+SCHEMA = VERSION["schema"]["openAPIV3Schema"]
+
+
+def fields_below(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, field in schema.get("properties", {}).items():
+        yield f"{path}.{name}", field
+        yield from fields_below(field, f"{path}.{name}")
+    for key, suffix in (("items", "[]"), ("additionalProperties", "{}")):
+        if key in schema:
+            yield f"{path}{suffix}", schema[key]
+            yield from fields_below(schema[key], f"{path}{suffix}")
+
+
+SPEC_AND_STATUS = [
+    *fields_below(SCHEMA["properties"]["spec"], "spec"),
+    *fields_below(SCHEMA["properties"]["status"], "status"),
+]
+
+
+@pytest.mark.parametrize("path", generated_files(ROOT), ids=lambda path: path.name)
+def test_a_generated_file_is_fresh(path: Path):
+    assert path.read_text() == generated_files(ROOT)[path], "run `make generate`"
+
+
+def test_check_has_nothing_to_say_about_fresh_files(capsys: pytest.CaptureFixture[str]):
+    assert main(["--check"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_the_yaml_says_what_the_generator_made():
+    assert yaml.safe_load((ROOT / "crds" / "grpojobs.yaml").read_text()) == crd()
+
+
+def test_the_chart_keeps_the_crd_when_the_release_is_deleted():
+    # nothing in it is Helm's, except what escapes itself
+    lines = chart_template().splitlines()
+    assert [line for line in lines if line.startswith("{{-")] == [
+        "{{- if .Values.crd.install }}",
+        "{{- end }}",
+    ]
+    text = "\n".join(line for line in lines if not line.startswith("{{-")).replace('{{ "{{" }}', "{{")
+    chart = yaml.safe_load(text)
+    assert chart["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
+    assert chart == crd()
+
+
+def test_every_string_list_and_map_is_bounded():
+    unbounded = []
+    for path, field in SPEC_AND_STATUS:
+        is_bounded = {
+            "string": "maxLength" in field or "enum" in field or field.get("format") == "date-time",
+            "array": "maxItems" in field,
+            "object": "properties" in field or "maxProperties" in field,
+            None: "maxLength" in field,
+        }
+        if not is_bounded.get(field.get("type"), True):
+            unbounded.append(path)
+    assert unbounded == []
+
+
+def test_every_number_of_the_spec_is_bounded_on_both_sides():
+    open_ended = [
+        path
+        for path, field in SPEC_AND_STATUS
+        if path.startswith("spec")
+        and field.get("type") in ("integer", "number")
+        and not {"minimum", "maximum"} <= set(field)
+    ]
+    assert open_ended == []
+
+
+def test_every_field_says_what_it_means():
+    fields = [(path, field) for path, field in SPEC_AND_STATUS if not path.endswith("{}")]
+    assert [path for path, field in fields if not field.get("description")] == []
+
+
+def test_every_rule_is_in_the_schema():
+    everything = [SCHEMA, *(field for _, field in fields_below(SCHEMA, ""))]
+    written = {rule["rule"] for field in everything for rule in field.get("x-kubernetes-validations", ())}
+    assert {rule.cel for rule in RULES} <= written
+
+
+def test_every_rule_names_its_field_and_the_fix():
+    for rule in RULES:
+        problem, colon, fix = rule.sentence.partition(": ")
+        assert colon and fix, rule.sentence
+        last = rule.field.rpartition(".")[2]
+        assert not last or last.removeprefix("metadata.") in problem, rule.sentence
+        assert "{" not in rule.message
+
+
+def test_a_status_has_no_defaults():
+    assert [path for path, field in SPEC_AND_STATUS if path.startswith("status") and "default" in field] == []
+
+
+def test_an_object_of_the_spec_that_may_be_left_out_has_its_defaults():
+    for name, section in SCHEMA["properties"]["spec"]["properties"].items():
+        if section.get("type") == "object" and name not in SCHEMA["properties"]["spec"]["required"]:
+            assert "default" in section, name
+
+
+def test_people_see_eight_columns():
+    names = [column["name"].upper() for column in VERSION["additionalPrinterColumns"]]
+    assert names == ["PHASE", "MODE", "STEP", "REWARD", "TRAINER", "ROLLOUT", "RESTARTS", "AGE"]
+    assert not [column for column in VERSION["additionalPrinterColumns"] if "[" in column["jsonPath"]]
+
+
+def test_a_model_that_a_crd_cannot_express_is_refused_by_name():
+    class Odd(ApiModel):
+        value: int | str
+
+    with pytest.raises(SchemaError, match=r"Odd\.value is a union"):
+        structural_schema(Odd)
+
+    class Stranger(ApiModel):
+        value: Annotated[int, Field(multiple_of=3)]
+
+    with pytest.raises(SchemaError, match=r"Stranger\.value has 'multipleOf'"):
+        structural_schema(Stranger)
+
+
+def test_the_root_has_the_fields_of_the_model():
+    names = {field.alias for field in GRPOJob.model_fields.values()}
+    assert set(SCHEMA["properties"]) == names

@@ -1,0 +1,198 @@
+"""A world for planner tests: a job, its pods, and a cluster that does at once what a plan says.
+
+`FakeWorld` has no API server behind it; it keeps the same views the planner gets from the cache. Time
+stands still unless a test moves it.
+"""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from grpo_api.contract.progress import EngineCounts, Progress, TerminationMessage, TrainerState
+from grpo_api.v1alpha1.job import ObjectMeta
+from grpo_api.v1alpha1.spec import GRPOJobSpec
+from grpo_api.v1alpha1.status import Condition, ConditionType, GRPOJobStatus
+from grpo_operator.children.run import Child
+from grpo_operator.kinds import CONFIG_MAPS, PODS, SECRETS, SERVICES
+from grpo_operator.names import rollout_position, trainer_position
+from grpo_operator.observed import Ending, JobView, Observed, PodView, Trouble
+from grpo_operator.plan import make_plan
+from grpo_operator.plan.draft import Plan
+
+NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
+IMAGE = "example.test/grpo-runtime:1"
+UID = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
+
+
+def spec(**changes: Any) -> GRPOJobSpec:
+    """A short valid spec; `changes` replace top-level sections, in YAML's names."""
+    short = {
+        "model": {"source": "builtin://tiny"},
+        "dataset": {"source": "builtin://copy"},
+        "rewards": [{"name": "copy", "builtin": "char_accuracy"}],
+        "algorithm": {"steps": 10},
+        "rollout": {"replicas": 2},
+    }
+    return GRPOJobSpec.from_object(short | changes)
+
+
+def metadata(name: str = "copy") -> ObjectMeta:
+    return ObjectMeta(name=name, namespace="default", uid=UID, generation=1)
+
+
+def ending(exit_code: int, message: str = "", *, reason: str = "", after: float = 0.0) -> Ending:
+    """A container's end, `after` seconds later than NOW."""
+    return Ending("trainer", exit_code, reason, message, NOW + timedelta(seconds=after))
+
+
+def last_words(exit_code: int, reason: str, message: str, *, progress: Progress | None = None) -> str:
+    told = TerminationMessage(exit_code=exit_code, reason=reason, message=message, progress=progress)
+    return told.model_dump_json(by_alias=True)
+
+
+def report(**changes: Any) -> Progress:
+    """What a trainer in the middle of its work says."""
+    said: dict[str, Any] = {
+        "job_uid": UID,
+        "attempt": 1,
+        "state": TrainerState.TRAINING,
+        "step": 4,
+        "total_steps": 10,
+        "reward": 0.12345,
+        "policy_version": "1.4",
+        "tokens_per_second": 1234.5,
+        "engines": EngineCounts(desired=2, known=2, current=2),
+    }
+    return Progress(**(said | changes))
+
+
+class FakeWorld:
+    """One job and what the cluster holds of it."""
+
+    def __init__(self, job_spec: GRPOJobSpec | None = None, *, problem: str = "") -> None:
+        self.now = NOW
+        self.spec = None if problem else (job_spec or spec())
+        self.problem = problem
+        self.generation = 1
+        self.is_deleting = False
+        self.status = GRPOJobStatus()
+        self.pods: dict[str, PodView] = {}
+        self.manifests: dict[str, dict[str, Any]] = {}
+        self.services: dict[str, dict[str, Any]] = {}
+        self.config_names: set[str] = set()
+        self.num_secrets = 0
+        self.frozen_spec: GRPOJobSpec | None = None
+        self.progress: Progress | None = None
+        self.failing_since: datetime | None = None
+        self.refusal: Trouble | None = None
+        self._num_made = 0
+
+    def observed(self) -> Observed:
+        by_name = sorted(self.pods.values(), key=lambda pod: pod.position)
+        return Observed(
+            job=JobView(
+                namespace="default",
+                name="copy",
+                uid=UID,
+                generation=self.generation,
+                resource_version="1",
+                is_deleting=self.is_deleting,
+                spec=self.spec,
+                problem=self.problem,
+                status=self.status,
+            ),
+            trainers=tuple(pod for pod in by_name if "-trainer-" in pod.name),
+            rollouts=tuple(pod for pod in by_name if "-rollout-" in pod.name),
+            services=self.services,
+            config_names=frozenset(self.config_names),
+            frozen_spec=self.frozen_spec,
+            progress=self.progress,
+            failing_since=self.failing_since,
+            refusal=self.refusal,
+        )
+
+    def plan(self) -> Plan:
+        return make_plan(self.observed(), runtime_image=IMAGE, now=self.now)
+
+    def step(self) -> Plan:
+        """Plan once and do it."""
+        plan = self.plan()
+        self.status = plan.status
+        for deletion in plan.delete:
+            assert self.pods[deletion.name].uid == deletion.uid
+            self.change(deletion.name, is_deleting=True)
+        for child in plan.create:
+            self._make(child)
+        return plan
+
+    def settle(self) -> Plan:
+        """Step until nothing changes, at most ten times."""
+        for _ in range(10):
+            before = (self.status, dict(self.pods))
+            plan = self.step()
+            if (self.status, self.pods) == before:
+                return plan
+        raise AssertionError("the plan never comes to rest")
+
+    def start(self) -> "FakeWorld":
+        """A job whose pods all run and are ready."""
+        self.settle()
+        self.run_all()
+        self.settle()
+        return self
+
+    def run_all(self) -> None:
+        for pod in self.pods.values():
+            if not pod.is_deleting and pod.phase == "Pending":
+                self.change(pod.name, phase="Running", is_ready=True, node="node-a")
+
+    def change(self, name: str, **changes: Any) -> None:
+        """The cluster reports something else about a pod."""
+        self.pods[name] = replace(self.pods[name], **changes)
+
+    def end(self, name: str, how: Ending) -> None:
+        """A trainer pod's container ends, and the pod with it."""
+        phase = "Succeeded" if how.exit_code == 0 else "Failed"
+        self.change(name, phase=phase, is_ready=False, ending=how)
+
+    def vanish(self, *names: str) -> None:
+        """Pods are gone for good."""
+        for name in names:
+            del self.pods[name]
+
+    def vanish_deleted(self) -> None:
+        """Everything that was asked to go has gone."""
+        self.vanish(*[pod.name for pod in self.pods.values() if pod.is_deleting])
+
+    def names(self, role: str, *, is_deleting: bool = False) -> list[str]:
+        """Pods of a role, by name without the job's prefix."""
+        found = [p for p in self.pods.values() if f"-{role}-" in p.name and p.is_deleting == is_deleting]
+        return sorted(pod.name.removeprefix(f"copy-{self.prefix}-") for pod in found)
+
+    @property
+    def prefix(self) -> str:
+        return next(iter(self.pods)).split("-")[1]
+
+    def pod(self, short: str) -> str:
+        """The whole name of `trainer-a1-0`."""
+        return f"copy-{self.prefix}-{short}"
+
+    def condition(self, kind: ConditionType) -> Condition:
+        return next(c for c in self.status.conditions if c.type == kind)
+
+    def _make(self, child: Child) -> None:
+        if child.kind == PODS:
+            assert child.name not in self.pods, f"{child.name} is created twice"
+            self._num_made += 1
+            position = trainer_position(child.name) or rollout_position(child.name)
+            assert position is not None
+            self.manifests[child.name] = child.manifest
+            self.pods[child.name] = PodView(
+                child.name, f"uid-{self._num_made}", position, "Pending", is_ready=False, is_deleting=False
+            )
+        elif child.kind == SERVICES:
+            self.services[child.name] = child.manifest
+        elif child.kind == CONFIG_MAPS:
+            self.config_names.add(child.name)
+        elif child.kind == SECRETS:
+            self.num_secrets += 1

@@ -1,0 +1,76 @@
+"""The cache: late and reordered news never win."""
+
+from typing import Any
+
+from grpo_operator.cache import Cache, job_key
+from grpo_operator.kinds import JOBS, PODS
+
+
+def pod(
+    name: str = "p", *, version: int = 10, uid: str = "u1", owner: str | None = "job-uid"
+) -> dict[str, Any]:
+    meta: dict[str, Any] = {
+        "name": name,
+        "namespace": "default",
+        "uid": uid,
+        "resourceVersion": str(version),
+    }
+    if owner:
+        job = {"apiVersion": "grpo.dev/v1alpha1", "kind": "GRPOJob", "name": "copy", "uid": owner}
+        meta["ownerReferences"] = [job | {"controller": True}]
+    return {"metadata": meta}
+
+
+def names(cache: Cache) -> list[str]:
+    return [item["metadata"]["name"] for item in cache.pods("job-uid")]
+
+
+def test_an_older_state_never_replaces_a_newer_one():
+    cache = Cache()
+    assert cache.put(PODS, pod(version=10))
+    assert not cache.put(PODS, pod(version=9))
+    assert not cache.put(PODS, pod(version=10))
+    assert cache.put(PODS, pod(version=11))
+
+
+def test_a_deleted_object_does_not_come_back_with_late_news():
+    cache = Cache()
+    cache.put(PODS, pod())
+    cache.remove(PODS, pod(version=12))
+    assert not cache.put(PODS, pod(version=11))
+    assert names(cache) == []
+
+
+def test_a_late_deletion_leaves_a_namesake_alone():
+    cache = Cache()
+    cache.put(PODS, pod(uid="u2", version=20))
+    cache.remove(PODS, pod(uid="u1", version=12))
+    assert names(cache) == ["p"]
+
+
+def test_a_list_drops_what_vanished_but_not_what_was_created_since():
+    cache = Cache()
+    cache.put(PODS, pod("gone", version=10, uid="a"))
+    cache.put(PODS, pod("new", version=30, uid="b"))
+    changed = cache.replace(PODS, [pod("listed", version=15, uid="c")], namespace=None, listed_at=20)
+    assert names(cache) == ["listed", "new"]
+    assert changed == {("default", "copy")}
+
+
+def test_a_list_that_tells_nothing_new_wakes_nobody():
+    cache = Cache()
+    cache.put(PODS, pod())
+    assert cache.replace(PODS, [pod()], namespace="default", listed_at=20) == set()
+
+
+def test_a_list_of_one_namespace_says_nothing_about_another():
+    cache = Cache()
+    cache.put(PODS, pod())
+    cache.replace(PODS, [], namespace="other", listed_at=20)
+    assert names(cache) == ["p"]
+
+
+def test_children_belong_to_the_job_that_controls_them():
+    assert job_key(PODS, pod()) == ("default", "copy")
+    assert job_key(PODS, pod(owner=None)) is None
+    assert job_key(JOBS, pod("a-job", owner=None)) == ("default", "a-job")

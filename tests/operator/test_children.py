@@ -1,0 +1,85 @@
+"""Names and the parts of pods that depend on the spec."""
+
+import pytest
+
+from grpo_operator.children.rollout import rollout_pod
+from grpo_operator.children.run import Run
+from grpo_operator.children.shared import config_map, frozen_spec
+from grpo_operator.children.trainer import trainer_pod
+from grpo_operator.names import Names, rollout_position, trainer_position
+
+from .fake_world import IMAGE, UID, spec
+
+
+def run(name: str = "copy", **changes) -> Run:
+    return Run.begin(namespace="default", job=name, uid=UID, spec=spec(**changes), image=IMAGE)
+
+
+@pytest.mark.parametrize("job", ["copy", "a" * 63, "9-lives", "with.dots", "x" * 253])
+def test_every_name_is_a_host_name_of_at_most_63_characters(job: str):
+    names = Names.of(job=job, uid=UID)
+    made = [
+        names.tokens,
+        names.config("0123456789"),
+        names.service("trainer"),
+        names.trainer(attempt=99999, index=1023),
+        names.rollout(replica=1023, incarnation=99999),
+    ]
+    for name in made:
+        assert len(name) <= 63
+        assert name[0].isalpha() and name.replace("-", "").isalnum() and name == name.lower()
+
+
+def test_two_long_job_names_never_share_a_child():
+    first, second = Names.of(job="a" * 60 + "1", uid=UID), Names.of(job="a" * 60 + "2", uid=UID)
+    assert first.tokens != second.tokens
+
+
+def test_a_job_created_anew_under_its_name_has_other_children():
+    assert Names.of(job="copy", uid=UID).tokens != Names.of(job="copy", uid=UID[::-1]).tokens
+
+
+def test_positions_are_read_back_from_names():
+    names = Names.of(job="trainer-a1-0", uid=UID)
+    assert trainer_position(names.trainer(attempt=12, index=3)) == (12, 3)
+    assert rollout_position(names.rollout(replica=7, incarnation=2)) == (7, 2)
+    assert trainer_position(names.rollout(replica=7, incarnation=2)) is None
+
+
+def test_only_trainer_pod_0_mounts_the_claim_in_a_folder_of_this_job():
+    with_claim = run(checkpoint={"claimName": "checkpoints"}, trainer={"numNodes": 2})
+    first, second = (trainer_pod(with_claim, attempt=1, index=index).manifest for index in (0, 1))
+    volume = next(v for v in first["spec"]["volumes"] if v["name"] == "output")
+    mount = next(m for m in first["spec"]["containers"][0]["volumeMounts"] if m["name"] == "output")
+    assert volume["persistentVolumeClaim"] == {"claimName": "checkpoints"}
+    assert mount["subPath"] == with_claim.names.base
+    assert next(v for v in second["spec"]["volumes"] if v["name"] == "output") == {
+        "name": "output",
+        "emptyDir": {},
+    }
+
+
+def test_every_trainer_pod_is_told_the_host_name_of_pod_0_of_its_attempt():
+    for index in (0, 1):
+        pod = trainer_pod(run(), attempt=2, index=index).manifest
+        environment = {entry["name"]: entry["value"] for entry in pod["spec"]["containers"][0]["env"]}
+        first = trainer_pod(run(), attempt=2, index=0).manifest["spec"]
+        assert environment["GRPO_MASTER_ADDR"] == f"{first['hostname']}.{first['subdomain']}"
+
+
+def test_resources_are_those_of_the_spec():
+    limits = {"nvidia.com/gpu": 1, "memory": "8Gi"}
+    pod = rollout_pod(run(rollout={"replicas": 1, "resources": {"limits": limits}}), replica=0, incarnation=0)
+    assert pod.manifest["spec"]["containers"][0]["resources"] == {"limits": limits}
+
+
+def test_what_may_change_while_a_job_runs_does_not_change_its_revision():
+    base = run()
+    assert run(rollout={"replicas": 5}).revision == base.revision
+    assert run(failurePolicy={"maxRestarts": 9}).revision == base.revision
+    assert run(algorithm={"steps": 11}).revision != base.revision
+
+
+def test_the_frozen_spec_comes_back_as_it_was():
+    made = run(trainer={"numNodes": 2})
+    assert frozen_spec(config_map(made).manifest) == made.spec

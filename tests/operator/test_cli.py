@@ -1,0 +1,40 @@
+"""The command line."""
+
+import pytest
+
+from grpo_operator.cli import parse
+from grpo_operator.settings import ProgressRoute
+
+
+def test_from_a_shell_the_namespace_default_is_watched(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("GRPO_RUNTIME_IMAGE", raising=False)
+    settings, _ = parse(["--runtime-image", "image"])
+    assert (settings.namespaces, settings.progress) == (("default",), ProgressRoute.AUTO)
+
+
+def test_several_namespaces_or_all_of_them():
+    assert parse(["--runtime-image", "i", "-n", "a", "-n", "b"])[0].namespaces == ("a", "b")
+    assert parse(["--runtime-image", "i", "-A"])[0].namespaces == ()
+
+
+def test_the_image_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("GRPO_RUNTIME_IMAGE", "from-environment")
+    assert parse([])[0].runtime_image == "from-environment"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        ([], "--runtime-image"),
+        (["--runtime-image", "i", "-A", "-n", "a"], "not allowed with"),
+        (["--runtime-image", "i", "--poll-seconds", "0"], "positive"),
+    ],
+)
+def test_a_wrong_command_line_ends_with_2_and_a_hint(
+    arguments: list[str], hint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.delenv("GRPO_RUNTIME_IMAGE", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        parse(arguments)
+    assert ended.value.code == 2
+    assert hint in capsys.readouterr().err

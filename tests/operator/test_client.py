@@ -1,0 +1,174 @@
+"""The client against a server of our own: what it sends, and what becomes of bad answers."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from aiohttp import web
+from kubernetes.aio import client as kube
+
+from grpo_operator import errors
+from grpo_operator.client import Client, Credentials
+from grpo_operator.kinds import JOBS, PODS
+
+
+@dataclass
+class FakeApiServer:
+    """Answers every request with `status` and `body` if it carries `token`; remembers what it was asked."""
+
+    status: int = 200
+    body: dict[str, Any] = field(default_factory=dict)
+    text: str = ""
+    token: str = "first"
+    is_stuck: bool = False
+    seen: list[tuple[str, str, dict[str, Any] | None]] = field(default_factory=list)
+    address: str = ""
+
+    async def answer(self, request: web.Request) -> web.Response:
+        sent = await request.json() if request.can_read_body else None
+        self.seen.append((request.method, request.path_qs, sent))
+        if self.is_stuck:
+            await asyncio.Event().wait()
+        if request.headers.get("Authorization", "").lower() != f"bearer {self.token}":
+            return web.json_response({"reason": "Unauthorized", "message": "who are you"}, status=401)
+        if self.text:
+            return web.Response(text=self.text, status=self.status)
+        return web.json_response(self.body, status=self.status)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[FakeApiServer]:
+    fake = FakeApiServer()
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", fake.answer)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    fake.address = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield fake
+    await runner.cleanup()
+
+
+def write_kubeconfig(path: Path, *, server: str, token: str) -> None:
+    path.write_text(
+        yaml.safe_dump(
+            {
+                "current-context": "c",
+                "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+                "clusters": [{"name": "k", "cluster": {"server": server}}],
+                "users": [{"name": "u", "user": {"token": token}}],
+            }
+        )
+    )
+
+
+@pytest.fixture
+async def client(server: FakeApiServer, tmp_path: Path) -> AsyncIterator[Client]:
+    write_kubeconfig(tmp_path / "config", server=server.address, token="first")
+    made = await Client.connect(kubeconfig=str(tmp_path / "config"))
+    yield made
+    await made.close()
+
+
+async def test_an_expired_token_is_renewed_and_the_request_repeated(
+    client: Client, server: FakeApiServer, tmp_path: Path
+):
+    server.token, server.body = "second", {"metadata": {"name": "p"}}
+    write_kubeconfig(tmp_path / "config", server=server.address, token="second")
+    assert await client.get(PODS, "default", "p") == server.body
+    assert (await client.credentials()).authorization == "Bearer second"
+
+
+async def test_requests_that_find_their_token_expired_together_renew_it_once(server: FakeApiServer):
+    num_loads = 0
+
+    async def load() -> Any:
+        nonlocal num_loads
+        num_loads += 1
+        token = "first" if num_loads == 1 else "second"
+        return kube.Configuration(host=server.address, api_key={"BearerToken": f"Bearer {token}"})
+
+    client = Client(load, await load())
+    server.token, server.body = "second", {"metadata": {"name": "p"}}
+    found = await asyncio.gather(*(client.get(PODS, "default", "p") for _ in range(5)))
+    assert found == [server.body] * 5
+    assert num_loads == 2
+    await client.close()
+
+
+async def test_an_expired_token_is_renewed_for_a_proxied_answer_too(
+    client: Client, server: FakeApiServer, tmp_path: Path
+):
+    server.token, server.text = "second", "hello"
+    write_kubeconfig(tmp_path / "config", server=server.address, token="second")
+    read = client.proxy_get("default", "p", 8780, "/progress", timeout_seconds=5, max_bytes=10)
+    assert await read == b"hello"
+
+
+async def test_a_success_that_is_not_json_is_transient(client: Client, server: FakeApiServer):
+    server.text = "<html>a proxy is starting</html>"
+    with pytest.raises(errors.Transient, match="not JSON"):
+        await client.list(PODS, "default")
+
+
+async def test_a_token_that_stays_wrong_is_forbidden(client: Client, server: FakeApiServer):
+    server.token = "another"
+    with pytest.raises(errors.Forbidden, match="who are you"):
+        await client.get(PODS, "default", "p")
+    assert len(server.seen) == 2
+
+
+async def test_a_list_asks_for_our_own_children_only(client: Client, server: FakeApiServer):
+    server.body = {"metadata": {"resourceVersion": "12"}, "items": [{"metadata": {"name": "p"}}]}
+    listing = await client.list(PODS, "default")
+    assert listing.resource_version == 12
+    assert listing.items[0]["kind"] == "Pod"
+    assert "labelSelector=app.kubernetes.io/managed-by%3Dgrpo-operator" in server.seen[0][1]
+
+
+async def test_a_deletion_carries_the_uid_and_an_object_that_is_gone_is_fine(
+    client: Client, server: FakeApiServer
+):
+    server.status, server.body = 404, {"reason": "NotFound", "message": "gone"}
+    assert await client.delete(PODS, "default", "p", uid="u1") is None
+    sent = server.seen[0][2]
+    assert sent is not None and sent["preconditions"] == {"uid": "u1"}
+
+
+async def test_a_status_is_applied_as_our_field_manager(client: Client, server: FakeApiServer):
+    await client.apply(JOBS, "default", {"metadata": {"name": "copy"}}, subresource="status")
+    method, path, _ = server.seen[0]
+    assert method == "PATCH"
+    assert path.startswith("/apis/grpo.dev/v1alpha1/namespaces/default/grpojobs/copy/status?")
+    assert "fieldManager=grpo-operator" in path
+
+
+async def test_a_server_that_is_away_is_transient(server: FakeApiServer, tmp_path: Path):
+    write_kubeconfig(tmp_path / "config", server="http://127.0.0.1:1", token="first")
+    client = await Client.connect(kubeconfig=str(tmp_path / "config"))
+    with pytest.raises(errors.Transient, match="is the API server up"):
+        await client.get(PODS, "default", "p")
+    await client.close()
+
+
+async def test_a_proxied_answer_has_a_deadline(client: Client, server: FakeApiServer):
+    server.is_stuck = True
+    with pytest.raises(errors.Transient):
+        await client.proxy_get("default", "p", 8780, "/progress", timeout_seconds=0.1, max_bytes=10)
+
+
+async def test_of_a_proxied_answer_no_more_than_its_limit_is_read(client: Client, server: FakeApiServer):
+    server.body = {"text": "x" * 1000}
+    body = await client.proxy_get("default", "p", 8780, "/progress", timeout_seconds=5, max_bytes=10)
+    assert len(body) == 11
+    assert server.seen[0][1] == "/api/v1/namespaces/default/pods/p:8780/proxy/progress"
+
+
+def test_credentials_do_not_show_their_token():
+    shown = repr(Credentials("s", None, None, False, None, None, "Bearer secret"))
+    assert "secret" not in shown

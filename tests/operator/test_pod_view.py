@@ -1,0 +1,116 @@
+"""Reading pods as kubelets report them."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from grpo_operator.pod_view import pod_view
+
+
+def reported(status: dict[str, Any], **meta: Any) -> dict[str, Any]:
+    return {
+        "metadata": {
+            "name": "copy-abc123-trainer-a2-1",
+            "uid": "u",
+            "labels": {"grpo.dev/role": "trainer"},
+            **meta,
+        },
+        "spec": {"nodeName": "node-a"},
+        "status": status,
+    }
+
+
+def container(**state: Any) -> dict[str, Any]:
+    return {"containerStatuses": [{"name": "trainer", "restartCount": 1, **state}]}
+
+
+def test_a_running_pod():
+    status = {"phase": "Running", "podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]}
+    view = pod_view(reported(status | container(state={"running": {}})))
+    assert view is not None
+    assert (view.position, view.phase, view.is_ready, view.node) == ((2, 1), "Running", True, "node-a")
+    assert (view.ending, view.disruption, view.trouble) == (None, None, None)
+
+
+def test_an_ended_container_keeps_code_reason_message_and_time():
+    ended = {"exitCode": 7, "reason": "OOMKilled", "message": "m", "finishedAt": "2026-11-21T12:00:00Z"}
+    view = pod_view(reported({"phase": "Failed"} | container(state={"terminated": ended})))
+    assert view is not None and view.ending is not None
+    assert (view.ending.exit_code, view.ending.reason, view.ending.message) == (7, "OOMKilled", "m")
+    assert view.ending.finished_at == datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+def test_the_end_before_a_restart_is_kept_apart():
+    last = {"terminated": {"exitCode": 40, "reason": "Error"}}
+    view = pod_view(reported(container(state={"waiting": {"reason": "CrashLoopBackOff"}}, lastState=last)))
+    assert view is not None and view.last_ending is not None and view.trouble is not None
+    assert (view.last_ending.exit_code, view.trouble.reason) == (40, "CrashLoopBackOff")
+
+
+@pytest.mark.parametrize(
+    ("status", "meta", "reason"),
+    [
+        ({"phase": "Failed", "reason": "Evicted", "message": "low on memory"}, {}, "Evicted"),
+        ({"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "Drain"}]}, {}, "Drain"),
+        ({"phase": "Running"}, {"deletionTimestamp": "2026-11-21T12:00:00Z"}, "PodDeleted"),
+    ],
+)  # fmt: skip
+def test_disruptions(status: dict[str, Any], meta: dict[str, Any], reason: str):
+    view = pod_view(reported(status, **meta))
+    assert view is not None and view.disruption is not None
+    assert view.disruption.reason == reason
+
+
+@pytest.mark.parametrize("reason", ["ContainerCreating", "PodInitializing"])
+def test_a_pod_on_its_way_up_is_in_no_trouble(reason: str):
+    view = pod_view(reported({"phase": "Pending"} | container(state={"waiting": {"reason": reason}})))
+    assert view is not None and view.trouble is None
+
+
+def test_an_unschedulable_pod_says_why():
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}
+    view = pod_view(reported({"phase": "Pending", "conditions": [condition]}))
+    assert view is not None and view.trouble is not None
+    assert (view.trouble.reason, view.trouble.message) == ("Unschedulable", "0/1 nodes")
+
+
+def test_a_pod_with_a_foreign_name_is_not_ours():
+    item = reported({})
+    item["metadata"]["name"] = "debugger"
+    assert pod_view(item) is None
+
+
+def test_a_pod_whose_labels_were_taken_away_is_still_read_by_its_name():
+    item = reported({"phase": "Running"})
+    del item["metadata"]["labels"]
+    view = pod_view(item)
+    assert view is not None and view.position == (2, 1)
+
+
+def test_a_pod_its_node_refused_says_why_although_no_container_ever_was():
+    status = {"phase": "Failed", "reason": "OutOfcpu", "message": "Node didn't have enough resource: cpu"}
+    view = pod_view(reported(status))
+    assert view is not None and view.trouble is not None
+    assert (view.trouble.reason, view.trouble.message) == (
+        "OutOfcpu",
+        "Node didn't have enough resource: cpu",
+    )
+
+
+def test_a_container_its_node_lost_is_a_disruption_and_not_a_crash():
+    lost = {"exitCode": 137, "reason": "ContainerStatusUnknown", "message": "could not be located"}
+    view = pod_view(reported({"phase": "Failed"} | container(state={"terminated": lost})))
+    assert view is not None and view.disruption is not None
+    assert (view.disruption.reason, view.disruption.message) == (
+        "ContainerStatusUnknown",
+        "could not be located",
+    )
+
+
+@pytest.mark.parametrize(("written", "carried"), [("Node lost: (a)", "Nodelosta"), ("42", "PodTrouble")])
+def test_a_reason_becomes_a_word_that_a_condition_can_carry(written: str, carried: str):
+    target = {"type": "DisruptionTarget", "status": "True", "reason": written}
+    view = pod_view(reported({"conditions": [target]}))
+    assert view is not None and view.disruption is not None
+    assert view.disruption.reason == carried

@@ -1,0 +1,42 @@
+"""Refused writes, in the API server's own sentences."""
+
+import pytest
+
+from grpo_operator import errors
+from grpo_operator.client import error_for
+from grpo_operator.refusals import explain_refusal
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (errors.Forbidden('pods "x" is forbidden: exceeded quota: small'), "QuotaExceeded"),
+        (errors.Forbidden('pods "x" is forbidden: violates PodSecurity "restricted"'), "PodSecurityRefused"),
+        (errors.Forbidden("unable to create new content in namespace x because it is being terminated"),
+         "NamespaceTerminating"),
+        (errors.Forbidden('User "y" cannot create resource "pods"'), "CreateForbidden"),
+        (errors.Invalid('Pod "x" is invalid: spec.containers[0].image: Required value'), "CreateRejected"),
+    ],
+)  # fmt: skip
+def test_a_refusal_has_a_word_and_keeps_the_servers_sentence(error: errors.KubernetesError, reason: str):
+    found = explain_refusal(error, child="Pod x")
+    assert found.reason == reason
+    assert str(error) in found.message
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind"),
+    [
+        (409, '{"reason": "AlreadyExists", "message": "m"}', errors.AlreadyExists),
+        (409, '{"reason": "Conflict", "message": "m"}', errors.Conflict),
+        (404, '{"reason": "NotFound", "message": "m"}', errors.NotFound),
+        (403, '{"reason": "Forbidden", "message": "m"}', errors.Forbidden),
+        (422, '{"reason": "Invalid", "message": "m"}', errors.Invalid),
+        (503, "service unavailable", errors.Transient),
+        (429, "{broken", errors.Transient),
+    ],
+)
+def test_every_http_status_becomes_one_of_our_errors(status: int, body: str, kind: type):
+    error = error_for(status, body)
+    assert type(error) is kind
+    assert str(error) in ("m", body)

@@ -1,0 +1,176 @@
+"""Everything `make test` runs, part by part, and a table of how long each took.
+
+Standard library only: the first part installs what the others need. Some run side by side, for one
+alone leaves cores idle; their output is printed when they end. A failed part does not hide the later ones,
+unless they stand on it.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import BinaryIO
+
+ROOT = Path(__file__).resolve().parents[1]
+PYTEST = (".venv/bin/pytest", "-q", "--durations=8", "--durations-min=5")
+PRINTING = Lock()
+FAST = "not engine and not apiserver and not cluster and not gpu"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One command. `budget_seconds` is its limit; a part that `is_needed` stops the run when it fails."""
+
+    name: str
+    command: Sequence[str]
+    budget_seconds: int
+    is_needed: bool = False
+
+
+Lane = Sequence[Part]
+"""Parts that run one after the other."""
+
+STAGES: Sequence[Sequence[Lane]] = (
+    [[Part("environment", ("make", "setup"), 600, is_needed=True)]],
+    [[Part("cluster programs", ("make", "cluster-programs"), 1500, is_needed=True)]],
+    [
+        [
+            Part("check", ("make", "check"), 300),
+            Part("pure and contract tests", (*PYTEST, "-m", FAST, "tests", "e2e"), 900),
+            Part("real API server", (*PYTEST, "-m", "apiserver", "tests"), 600),
+        ],
+        [
+            Part("real engines", (*PYTEST, "-m", "engine", "tests"), 1200),
+            Part("cluster and images", ("make", "images"), 900, is_needed=True),
+        ],
+    ],
+    [[Part("real pods", (*PYTEST, "-m", "cluster", "e2e"), 2400)]],
+)
+"""Stages run one after the other, the lanes of a stage side by side."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a part ended."""
+
+    part: Part
+    outcome: str
+    seconds: float = 0.0
+
+    @property
+    def is_ok(self) -> bool:
+        return self.outcome == "ok"
+
+
+def run_stage(lanes: Sequence[Lane]) -> list[Result]:
+    """Run lanes side by side; a part that is alone shows its output as it comes."""
+    if [len(lane) for lane in lanes] == [1]:
+        announce(lanes[0][0])
+        return [run(lanes[0][0], output=None)]
+    with ThreadPoolExecutor(len(lanes)) as pool:
+        results = pool.map(lambda lane: [run_quietly(part) for part in lane], lanes)
+        return [result for lane in results for result in lane]
+
+
+def run_quietly(part: Part) -> Result:
+    """Run a part and print what it said in one piece."""
+    with tempfile.TemporaryFile() as output:
+        result = run(part, output=output)
+        output.seek(0)
+        with PRINTING:
+            announce(part)
+            shutil.copyfileobj(output, sys.stdout.buffer)
+            sys.stdout.flush()
+    return result
+
+
+def announce(part: Part) -> None:
+    print(f"\n===== {part.name}: {' '.join(part.command)}", flush=True)
+
+
+def run(part: Part, *, output: BinaryIO | None) -> Result:
+    """Run one part within its budget."""
+    began = time.monotonic()
+    process = subprocess.Popen(
+        part.command,
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT if output else None,
+        start_new_session=True,
+    )
+    try:
+        code = process.wait(timeout=part.budget_seconds)
+        outcome = "ok" if code == 0 else f"FAILED ({code})"
+    except subprocess.TimeoutExpired:
+        end(process)
+        outcome = f"FAILED (over its budget of {part.budget_seconds} s)"
+    except KeyboardInterrupt:
+        end(process)
+        raise
+    return Result(part, outcome, time.monotonic() - began)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ask a part to stop, so that its fixtures end what they started; after a minute, end what is left."""
+    # Handles and not numbers: a number may be a stranger's by the time it is used.
+    handles = []
+    for pid in descendants(process.pid):
+        with contextlib.suppress(ProcessLookupError):
+            handles.append(os.pidfd_open(pid))
+    os.killpg(process.pid, signal.SIGINT)
+    try:
+        process.wait(timeout=60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for handle in handles:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+        os.close(handle)
+
+
+def descendants(pid: int) -> list[int]:
+    """Every process below `pid`: some lead sessions of their own, which a process group does not reach."""
+    parents: dict[int, list[int]] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+                parents.setdefault(parent, []).append(int(folder.name))
+    found = list(parents.get(pid, []))
+    for child in found:
+        found += parents.get(child, [])
+    return found
+
+
+def main() -> int:
+    """0 when every part passed."""
+    began = time.monotonic()
+    results: list[Result] = []
+    for stage in STAGES:
+        if any(result.part.is_needed and not result.is_ok for result in results):
+            results += [Result(part, "not run") for lane in stage for part in lane]
+        else:
+            results += run_stage(stage)
+    width = max(len(result.part.name) for result in results)
+    print(f"\n{'part':{width}}  seconds  outcome")
+    for result in results:
+        print(f"{result.part.name:{width}}  {result.seconds:7.0f}  {result.outcome}")
+    print(f"{'all, some side by side':{width}}  {time.monotonic() - began:7.0f}")
+    num_failed = sum(not result.is_ok for result in results)
+    print(f"\nparts: {len(results) - num_failed} passed, {num_failed} failed")
+    return 1 if num_failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

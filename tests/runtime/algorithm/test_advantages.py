@@ -1,0 +1,77 @@
+"""Advantages and reward metrics against TRL 1.16.0, and the ideas TRL has no number for."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from grpo_runtime.algorithm.advantages import AdvantageOptions, compute_advantages
+from grpo_runtime.algorithm.reward_metrics import reward_metrics
+
+FIXTURES = Path(__file__).parent / "fixtures"
+PUBLISHED = json.loads((FIXTURES / "advantages.json").read_text())
+CASES = PUBLISHED["cases"] | json.loads((FIXTURES / "advantages_more.json").read_text())["cases"]
+
+
+def rewards_of(names: list[str], *, num_samples: int) -> torch.Tensor:
+    columns = [[math.nan if r is None else r for r in PUBLISHED["inputs"][name]] for name in names]
+    return torch.tensor(columns, dtype=torch.float64).T[:num_samples]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_advantages_and_reward_metrics_are_those_of_trl(case: str) -> None:
+    expected = CASES[case]
+    theirs = expected["options"]
+    rewards = rewards_of(theirs["functions"], num_samples=theirs["rows"] * theirs["group_size"])
+    result = compute_advantages(
+        rewards,
+        options=AdvantageOptions(
+            group_size=theirs["group_size"],
+            weights=tuple(theirs["weights"]),
+            scale_rewards=theirs["scale_rewards"],
+            aggregation=theirs["multi_objective_aggregation"],
+        ),
+    )
+    assert result.advantages.tolist() == pytest.approx(expected["advantages"], abs=1e-6)
+    assert reward_metrics(rewards, names=theirs["functions"], advantages=result) == pytest.approx(
+        expected["metrics"], abs=1e-6
+    )
+
+
+def test_leave_one_out_compares_with_the_mean_of_the_others() -> None:
+    rewards = torch.tensor([[1.0], [0.0], [0.5], [math.nan]], dtype=torch.float64)
+    options = AdvantageOptions(group_size=4, weights=(1.0,), scale_rewards="none", baseline="leave_one_out")
+    result = compute_advantages(rewards, options=options)
+    assert result.advantages.tolist() == pytest.approx([1 - 0.25, 0 - 0.75, 0.5 - 0.5, 0.0])
+
+
+def test_a_negative_weight_turns_the_order_of_a_group_round() -> None:
+    rewards = torch.tensor([[1.0], [0.0], [0.5], [0.25]])
+    plus = compute_advantages(rewards, options=AdvantageOptions(group_size=4, weights=(1.0,)))
+    minus = compute_advantages(rewards, options=AdvantageOptions(group_size=4, weights=(-1.0,)))
+    assert torch.allclose(plus.advantages, -minus.advantages)
+    assert minus.rewards.tolist() == [-1.0, -0.0, -0.5, -0.25]
+
+
+def test_a_batch_that_nothing_scored_teaches_nothing_and_reports_no_reward() -> None:
+    rewards = torch.full((4, 2), math.nan)
+    result = compute_advantages(rewards, options=AdvantageOptions(group_size=2, weights=(1.0, 1.0)))
+    assert result.advantages.tolist() == [0.0] * 4
+    assert reward_metrics(rewards, names=["a", "b"], advantages=result) == {"frac_reward_zero_std": 0.0}
+
+
+def test_a_group_with_one_scored_completion_teaches_nothing() -> None:
+    rewards = torch.tensor([[1.0], [math.nan], [0.0], [1.0]])
+    result = compute_advantages(rewards, options=AdvantageOptions(group_size=2, weights=(1.0,)))
+    assert result.advantages[:2].tolist() == [0.0, 0.0]
+    assert result.advantages[2] < 0 < result.advantages[3]
+
+
+@pytest.mark.parametrize(("group_size", "weights"), [(3, (1.0,)), (2, (1.0, 1.0))])
+def test_shapes_that_do_not_fit_are_refused(group_size: int, weights: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match=r"weights|whole groups"):
+        compute_advantages(
+            torch.zeros(4, 1), options=AdvantageOptions(group_size=group_size, weights=weights)
+        )

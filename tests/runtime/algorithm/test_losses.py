@@ -1,0 +1,222 @@
+"""Properties of the losses that one published number cannot show."""
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from grpo_runtime.algorithm.importance_correction import ImportanceCorrection
+from grpo_runtime.algorithm.kl import KLPenalty, kl_k1, kl_k2, kl_k3
+from grpo_runtime.algorithm.losses import LOSSES, compute_loss
+from grpo_runtime.algorithm.metrics import merge_metrics, metric_values
+from grpo_runtime.algorithm.top_entropy import top_entropy_threshold
+from grpo_runtime.algorithm.types import Denominators, LossInputs, LossOptions
+
+CORRECTION = ImportanceCorrection(bounding="mask", floor=0.9, cap=1.1)
+# bnpo is a mean of micro-batch means by definition, so only it depends on the cut
+EXACT_WHEN_CUT = sorted(set(LOSSES) - {"bnpo"})
+
+
+def batch(*, num_sequences: int = 8, num_tokens: int = 7, seed: int = 0) -> LossInputs:
+    generator = torch.Generator().manual_seed(seed)
+
+    def noise(scale: float) -> torch.Tensor:
+        return torch.randn(num_sequences, num_tokens, generator=generator, dtype=torch.float64) * scale
+
+    trainer = -noise(1.0).abs() - 0.1
+    lengths = torch.randint(0, num_tokens + 1, (num_sequences,), generator=generator)
+    return LossInputs(
+        trainer_logprobs=trainer.requires_grad_(),
+        advantages=torch.randn(num_sequences, generator=generator, dtype=torch.float64),
+        loss_mask=torch.arange(num_tokens) < lengths.unsqueeze(1),
+        old_logprobs=trainer.detach() + noise(0.2),
+        rollout_logprobs=trainer.detach() + noise(0.1),
+        ref_logprobs=trainer.detach() + noise(0.3),
+        entropies=noise(1.0).abs(),
+    )
+
+
+def rows(inputs: LossInputs, which: slice, **changes: Any) -> LossInputs:
+    fields = {field.name: getattr(inputs, field.name) for field in dataclasses.fields(inputs)}
+    return LossInputs(**{name: None if t is None else t[which] for name, t in fields.items()} | changes)
+
+
+def options(loss_type: str, **changes: Any) -> LossOptions:
+    return LossOptions(
+        **{
+            "loss_type": loss_type,
+            "kl": KLPenalty(beta=0.1),
+            "importance_correction": CORRECTION,
+            "max_completion_length": 9,
+        }
+        | changes
+    )
+
+
+@pytest.mark.parametrize("num_ranks", [2, 4, 8])
+@pytest.mark.parametrize("loss_type", EXACT_WHEN_CUT)
+def test_the_losses_of_the_parts_of_a_batch_add_up_to_the_loss_of_the_batch(
+    loss_type: str, num_ranks: int
+) -> None:
+    whole = batch()
+    denominators = Denominators.of_mask(whole.loss_mask)
+    chosen = options(loss_type, top_entropy_quantile=0.7, off_policy_threshold=0.05)
+    threshold = top_entropy_threshold(whole.entropies, mask=whole.loss_mask, quantile=0.7)
+    expected = compute_loss(whole, options=chosen, denominators=denominators)
+    expected.loss.backward()
+    gradient, whole.trainer_logprobs.grad = whole.trainer_logprobs.grad, None
+
+    size = 8 // num_ranks
+    parts = [
+        compute_loss(
+            rows(whole, slice(start, start + size), entropy_threshold=threshold),
+            options=chosen,
+            denominators=denominators,
+        )
+        for start in range(0, 8, size)
+    ]
+    total = sum(part.loss for part in parts)
+    total.backward()
+    assert total.item() == pytest.approx(expected.loss.item(), abs=1e-12)
+    assert (whole.trainer_logprobs.grad - gradient).abs().max() < 1e-12
+    merged = metric_values(merge_metrics([part.metrics for part in parts]))
+    assert merged == pytest.approx(metric_values(expected.metrics), abs=1e-12)
+
+
+def test_without_global_denominators_ranks_of_unequal_length_would_not_add_up() -> None:
+    whole = batch()
+    chosen = options("dapo")
+    expected = compute_loss(whole, options=chosen, denominators=Denominators.of_mask(whole.loss_mask)).loss
+    halves = [rows(whole, slice(0, 4)), rows(whole, slice(4, 8))]
+    means = [
+        compute_loss(h, options=chosen, denominators=Denominators.of_mask(h.loss_mask)).loss for h in halves
+    ]
+    assert abs(sum(means).item() / 2 - expected.item()) > 1e-3
+
+
+@pytest.mark.parametrize("loss_type", sorted(LOSSES))
+def test_what_lies_in_the_padding_changes_neither_loss_nor_gradient(loss_type: str) -> None:
+    clean = batch()
+    denominators = Denominators.of_mask(clean.loss_mask)
+    chosen = options(loss_type, off_policy_threshold=0.05, top_entropy_quantile=0.5)
+    dirty = rows(clean, slice(None))
+    for name in ("trainer_logprobs", "old_logprobs", "rollout_logprobs", "ref_logprobs", "entropies"):
+        rubbish = torch.where(clean.loss_mask, getattr(clean, name).detach(), torch.nan)
+        dirty = dataclasses.replace(dirty, **{name: rubbish})
+    dirty.trainer_logprobs.requires_grad_()
+    expected = compute_loss(clean, options=chosen, denominators=denominators).loss
+    loss = compute_loss(dirty, options=chosen, denominators=denominators).loss
+    expected.backward()
+    loss.backward()
+    assert loss.item() == expected.item()
+    assert torch.equal(dirty.trainer_logprobs.grad, clean.trainer_logprobs.grad)
+    assert (clean.trainer_logprobs.grad[~clean.loss_mask] == 0).all()
+
+
+@pytest.mark.parametrize("loss_type", sorted(LOSSES))
+def test_a_batch_with_no_token_has_loss_and_gradient_zero(loss_type: str) -> None:
+    inputs = dataclasses.replace(batch(), loss_mask=torch.zeros(8, 7, dtype=torch.bool))
+    denominators = Denominators.of_mask(inputs.loss_mask)
+    output = compute_loss(inputs, options=options(loss_type), denominators=denominators)
+    output.loss.backward()
+    assert output.loss.item() == 0
+    assert (inputs.trainer_logprobs.grad == 0).all()
+    assert all(math.isfinite(value) for value in metric_values(output.metrics).values())
+
+
+def test_the_first_update_gives_the_plain_policy_gradient() -> None:
+    inputs = dataclasses.replace(batch(), old_logprobs=None)
+    denominators = Denominators.of_mask(inputs.loss_mask)
+    compute_loss(inputs, options=LossOptions(loss_type="dapo"), denominators=denominators).loss.backward()
+    expected = -inputs.advantages.unsqueeze(1) * inputs.loss_mask / denominators.num_tokens
+    assert (inputs.trainer_logprobs.grad - expected).abs().max() < 1e-12
+
+
+def test_a_token_the_sampler_could_not_score_is_not_corrected() -> None:
+    inputs = batch()
+    unscored = inputs.rollout_logprobs.clone()
+    unscored[0] = torch.nan
+    denominators = Denominators.of_mask(inputs.loss_mask)
+    chosen = options("dapo", kl=None)
+    loss = compute_loss(
+        dataclasses.replace(inputs, rollout_logprobs=unscored), options=chosen, denominators=denominators
+    )
+    same = torch.where(torch.isnan(unscored), inputs.old_logprobs, unscored)
+    expected = compute_loss(
+        dataclasses.replace(inputs, rollout_logprobs=same), options=chosen, denominators=denominators
+    )
+    assert loss.loss.item() == expected.loss.item()
+    assert math.isfinite(metric_values(loss.metrics)["sampling/sampling_logp_difference/mean"])
+
+
+def test_sampling_metrics_are_the_distance_to_the_sampler_and_the_bounded_ratios() -> None:
+    inputs = LossInputs(
+        trainer_logprobs=torch.tensor([[-1.0, -1.0, -1.0], [-2.0, -2.0, 0.0]]),
+        advantages=torch.tensor([1.0, -1.0]),
+        loss_mask=torch.tensor([[True, True, True], [True, True, False]]),
+        rollout_logprobs=torch.tensor([[-1.0, -1.1, -0.9], [-2.5, -2.0, 9.0]]),
+    )
+    chosen = LossOptions(importance_correction=ImportanceCorrection(cap=1.2))
+    values = metric_values(
+        compute_loss(inputs, options=chosen, denominators=Denominators.of_mask(inputs.loss_mask)).metrics
+    )
+    assert values["sampling/sampling_logp_difference/mean"] == pytest.approx(0.7 / 5)
+    assert values["sampling/sampling_logp_difference/max"] == pytest.approx(0.5)
+    assert values["sampling/importance_sampling_ratio/max"] == pytest.approx(1.2)
+    assert values["sampling/importance_sampling_ratio/min"] == pytest.approx(math.exp(-0.1))
+    mean = (1 + math.exp(0.1) + math.exp(-0.1) + 1.2 + 1) / 5
+    assert values["sampling/importance_sampling_ratio/mean"] == pytest.approx(mean)
+
+
+def test_dual_clip_bounds_what_a_bad_token_of_high_ratio_costs() -> None:
+    inputs = LossInputs(
+        trainer_logprobs=torch.tensor(
+            [[math.log(10.0)], [math.log(2.0)]], dtype=torch.float64
+        ).requires_grad_(),
+        old_logprobs=torch.zeros(2, 1, dtype=torch.float64),
+        advantages=torch.tensor([-1.0, -1.0], dtype=torch.float64),
+        loss_mask=torch.ones(2, 1, dtype=torch.bool),
+    )
+    output = compute_loss(
+        inputs, options=LossOptions(dual_clip=3.0), denominators=Denominators.of_mask(inputs.loss_mask)
+    )
+    output.loss.backward()
+    assert output.loss.item() == pytest.approx((3.0 + 2.0) / 2)
+    assert inputs.trainer_logprobs.grad.flatten().tolist() == pytest.approx([0.0, 1.0])
+
+
+def test_the_kl_estimators_are_the_published_formulas() -> None:
+    log_difference = torch.tensor([-0.5, 0.0, 0.7], dtype=torch.float64)
+    ratio = log_difference.exp()
+    assert torch.allclose(kl_k1(log_difference), -ratio.log())
+    assert torch.allclose(kl_k2(log_difference), ratio.log() ** 2 / 2)
+    assert torch.allclose(kl_k3(log_difference), (ratio - 1) - ratio.log())
+
+
+@pytest.mark.parametrize(
+    ("chosen", "changes", "sentence"),
+    [
+        (LossOptions(loss_type="ppo"), {}, "must be one of bnpo, cispo, dapo"),
+        (LossOptions(loss_type="dr_grpo"), {}, "needs max_completion_length"),
+        (
+            LossOptions(importance_correction=CORRECTION),
+            {"rollout_logprobs": None},
+            "has no rollout_logprobs",
+        ),
+        (LossOptions(kl=KLPenalty(beta=0.1)), {"ref_logprobs": None}, "has no ref_logprobs"),
+        (LossOptions(top_entropy_quantile=0.2), {"entropies": None}, "has no entropies"),
+        (
+            LossOptions(loss_type="vespo", importance_correction=ImportanceCorrection(level="sequence")),
+            {},
+            "needs importance correction at token level",
+        ),
+    ],
+)
+def test_options_that_cannot_work_are_refused_with_the_reason(
+    chosen: LossOptions, changes: dict[str, Any], sentence: str
+) -> None:
+    inputs = dataclasses.replace(batch(), **changes)
+    with pytest.raises(ValueError, match=sentence):
+        compute_loss(inputs, options=chosen, denominators=Denominators.of_mask(inputs.loss_mask))

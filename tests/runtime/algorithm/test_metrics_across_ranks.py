@@ -1,0 +1,22 @@
+"""Metrics of a batch cut over two gloo ranks: what every rank reports is what the whole batch would give."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent / "metrics_rank.py"
+
+
+def test_every_rank_reports_the_metrics_of_the_whole_batch(tmp_path: Path) -> None:
+    ranks = [
+        subprocess.Popen([sys.executable, SCRIPT, str(rank), str(tmp_path / "store")], stdout=subprocess.PIPE)
+        for rank in range(2)
+    ]
+    outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0]
+    for output in outputs:
+        # five tokens count; a mean of the ranks' means would be 3.625
+        assert json.loads(output) == pytest.approx({"mean": 16.5 / 5, "least": 0.5, "greatest": 10.0})

@@ -1,0 +1,185 @@
+"""Real rollout engines for tests marked `engine`: the pod's own entry point, as a process of this machine."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_api.contract.endpoints import ROLLOUT_LIVE_PATH
+from grpo_api.contract.environment import Env, Role
+from grpo_api.contract.run_config import JobRef, RunConfig, Topology
+from grpo_api.v1alpha1.spec import (
+    AlgorithmSpec,
+    BuiltinReward,
+    CheckpointSpec,
+    DatasetSpec,
+    EngineSpec,
+    ModelSpec,
+    RewardSpec,
+    SamplingSpec,
+    WeightSyncSpec,
+)
+
+START_SECONDS = 240.0
+STOP_SECONDS = 20.0
+
+
+def run_config(*, model_source: str = "builtin://tiny", max_model_len: int = 256) -> RunConfig:
+    """A small run; its sync deadline is short, so that tests of failures are."""
+    return RunConfig(
+        job=JobRef(namespace="default", name="tiny", uid="uid-1"),
+        topology=Topology(num_nodes=1, processes_per_node=1, rollout_replicas=1),
+        model=ModelSpec(source=model_source),
+        dataset=DatasetSpec(source="builtin://copy"),
+        rewards=(RewardSpec(name="match", builtin=BuiltinReward.EXACT_MATCH),),
+        algorithm=AlgorithmSpec(steps=2),
+        sampling=SamplingSpec(max_tokens=16),
+        engine=EngineSpec(max_model_len=max_model_len, kv_cache_memory="64Mi"),
+        weight_sync=WeightSyncSpec(timeout_seconds=10),
+        checkpoint=CheckpointSpec(),
+    )
+
+
+@dataclass
+class EngineProcess:
+    """A rollout pod without the pod. `model_dir` holds the weights it started with."""
+
+    process: subprocess.Popen[bytes]
+    name: str
+    port: int
+    folder: Path
+    data_token: str
+    admin_token: str
+
+    @property
+    def model_dir(self) -> Path:
+        return self.folder / "cache" / "model"
+
+    @property
+    def termination_log(self) -> Path:
+        return self.folder / "termination-log"
+
+    def url(self, path: str) -> str:
+        return f"http://127.0.0.1:{self.port}{path}"
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")
+
+    def is_live(self) -> bool:
+        try:
+            with urllib.request.urlopen(self.url(ROLLOUT_LIVE_PATH), timeout=2) as answer:  # noqa: S310
+                return bool(answer.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def wait_until_live(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while not self.is_live():
+            assert self.process.poll() is None, (
+                f"the engine ended with {self.process.returncode}\n{self.log()}"
+            )
+            assert time.monotonic() < deadline, f"no engine after {START_SECONDS} s\n{self.log()}"
+            time.sleep(0.2)
+
+    def stop(self) -> int:
+        """SIGTERM and its exit code; a process that does not listen fails the test."""
+        self.process.terminate()
+        try:
+            return self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+
+    def kill(self) -> None:
+        """SIGKILL to the whole pod."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(STOP_SECONDS)
+
+
+def start_engine(folder: Path, *, name: str, port: int = 0, run: RunConfig | None = None) -> EngineProcess:
+    """Start an engine without waiting for it. Files and tokens go to `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "run.json").write_text((run or run_config()).model_dump_json(by_alias=True))
+    tokens = folder / "tokens"
+    tokens.mkdir(exist_ok=True)
+    (tokens / "data-token").write_text("data-secret\n")
+    (tokens / "admin-token").write_text("admin-secret\n")
+    port = port or _free_port()
+    environment = os.environ | {
+        Env.ROLE: Role.ROLLOUT,
+        Env.RUN_CONFIG: str(folder / "run.json"),
+        Env.TOKENS_DIR: str(tokens),
+        Env.CACHE_DIR: str(folder / "cache"),
+        Env.INSTANCE: name,
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, "-m", "grpo_runtime.serve.main", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--termination-log", str(folder / "termination-log")]
+    with (folder / "log").open("ab") as log:
+        process = subprocess.Popen(
+            command, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+    return EngineProcess(process, name, port, folder, "data-secret", "admin-secret")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def running_engine(
+    folder: Path, *, name: str, port: int = 0, is_awaited: bool = True, **run: Any
+) -> Iterator[EngineProcess]:
+    """An engine that is live inside the block (unless it is not awaited) and ended after it."""
+    engine = start_engine(folder, name=name, port=port, run=run_config(**run))
+    try:
+        if is_awaited:
+            engine.wait_until_live()
+        yield engine
+    finally:
+        if engine.process.poll() is None:
+            engine.kill()
+
+
+@pytest.fixture(scope="session")
+def start() -> Callable[..., AbstractContextManager[EngineProcess]]:
+    """`running_engine`, for fixtures and tests of the folders below."""
+    return running_engine
+
+
+@pytest.fixture(scope="session")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineProcess]:
+    """One engine for all tests that leave it alive. Each test speaks as an attempt of its own."""
+    with running_engine(tmp_path_factory.mktemp("engine"), name="engine-0") as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def attempts() -> Iterator[int]:
+    """Attempts that rise over the whole session: engines refuse a lower one than they have heard."""
+    return iter(range(1, 10_000))
+
+
+@pytest.fixture
+def attempt(attempts: Iterator[int]) -> int:
+    """An attempt that nobody used before."""
+    return next(attempts)
+
+
+@pytest.fixture
+def run_json() -> str:
+    """A RunConfig as the operator writes it."""
+    return run_config().model_dump_json(by_alias=True)

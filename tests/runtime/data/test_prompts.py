@@ -1,0 +1,142 @@
+"""Datasets: what is read from them, and what a user is told when they cannot be used."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_runtime.data.prompt import Prompt, encode_prompt
+from grpo_runtime.data.source import load_prompts
+from grpo_runtime.errors import UserError
+from grpo_runtime.model.char_tokenizer import char_tokenizer
+
+
+def write(path: Path, *rows: Any) -> str:
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    return f"file://{path}"
+
+
+def load(source: str, **changes: Any) -> tuple[Prompt, ...]:
+    asked = {"prompt_column": "prompt", "answer_column": "answer", "is_answer_required": True}
+    return load_prompts(source, **(asked | changes))
+
+
+@pytest.mark.parametrize(
+    ("task", "num_prompts", "first", "last"),
+    [("copy", 16, ("a=", "aaaa"), ("p=", "pppp")), ("reverse", 64, ("aaa=", "aaa"), ("ddd=", "ddd"))],
+)
+def test_the_built_in_tasks_have_their_prompts_and_answers(
+    task: str, num_prompts: int, first: tuple[str, str], last: tuple[str, str]
+) -> None:
+    prompts = load(f"builtin://{task}")
+    assert len(prompts) == num_prompts
+    assert (prompts[0].content, prompts[0].columns["answer"]) == first
+    assert (prompts[-1].content, prompts[-1].columns["answer"]) == last
+
+
+def test_the_add_task_is_right_about_its_sums() -> None:
+    prompts = load("builtin://add")
+    assert len(prompts) == 55
+    for prompt in prompts:
+        left, right = prompt.content.rstrip("=").split("+")
+        assert prompt.columns["answer"] == str(int(left) + int(right))
+
+
+def test_a_jsonl_file_gives_its_columns_by_their_own_names(tmp_path: Path) -> None:
+    source = write(
+        tmp_path / "data.jsonl",
+        {"question": "1+1?", "gold": 2, "level": "easy"},
+        {"question": "2+2?", "gold": 4},
+    )
+    prompts = load(source, prompt_column="question", answer_column="gold")
+    assert [prompt.content for prompt in prompts] == ["1+1?", "2+2?"]
+    assert [prompt.columns for prompt in prompts] == [
+        {"gold": 2, "level": "easy"},
+        {"gold": 4, "level": None},
+    ]
+    assert [prompt.index for prompt in prompts] == [0, 1]
+
+
+def test_a_file_without_answers_is_fine_unless_a_reward_needs_them(tmp_path: Path) -> None:
+    source = write(tmp_path / "data.jsonl", {"prompt": "hello"})
+    assert load(source, is_answer_required=False)[0].columns == {}
+    with pytest.raises(UserError, match=r"dataset\.answer \(answer\) is not a column of .*: it has prompt"):
+        load(source)
+
+
+def test_a_missing_prompt_column_names_those_there(tmp_path: Path) -> None:
+    source = write(tmp_path / "data.jsonl", {"question": "1+1?", "answer": "2"})
+    with pytest.raises(UserError, match=r"dataset\.prompt \(prompt\) .* it has answer, question"):
+        load(source)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "is empty"),
+        ("\n\n", "is empty"),
+        ('{"prompt": "a", "answer": "b"}\nnot json', "line 2 is not JSON"),
+        ("[1, 2]", "line 1 is a list"),
+        ('{"prompt": 7, "answer": "b"}', "row 1 of the dataset has no usable prompt"),
+        ('{"prompt": [], "answer": "b"}', "row 1 of the dataset has no usable prompt"),
+        ('{"prompt": "a", "answer": "b"}\n{"answer": "b"}', "row 2 of the dataset has no usable prompt"),
+    ],
+)
+def test_a_file_that_cannot_be_used_says_where_and_why(tmp_path: Path, text: str, sentence: str) -> None:
+    (tmp_path / "data.jsonl").write_text(text)
+    with pytest.raises(UserError) as refusal:
+        load(f"file://{tmp_path}/data.jsonl")
+    assert sentence in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        ("builtin://sort", "there are builtin://copy, builtin://reverse, builtin://add"),
+        ("hf://openai/gsm8k", "is not understood"),
+        ("file:///nowhere/data.jsonl", "there is no file /nowhere/data.jsonl"),
+    ],
+)
+def test_a_source_that_cannot_be_used_says_what_can(source: str, sentence: str) -> None:
+    with pytest.raises(UserError, match=r"^dataset\.source") as refusal:
+        load(source)
+    assert sentence in str(refusal.value)
+
+
+def test_bytes_that_are_not_text_are_the_users_error(tmp_path: Path) -> None:
+    (tmp_path / "data.jsonl").write_bytes(b'{"prompt": "\xff"}')
+    with pytest.raises(UserError, match="not UTF-8"):
+        load(f"file://{tmp_path}/data.jsonl")
+
+
+def prompt(content: Any) -> Prompt:
+    return Prompt(index=4, content=content, columns={})
+
+
+def test_a_text_prompt_becomes_its_tokens() -> None:
+    tokenizer = char_tokenizer(max_length_tokens=64)
+    token_ids = encode_prompt(prompt("3+5="), tokenizer=tokenizer, max_prompt_tokens=4)
+    assert tokenizer.decode(token_ids) == "3+5="
+
+
+def test_a_chat_goes_through_the_models_template() -> None:
+    tokenizer = char_tokenizer(max_length_tokens=64)
+    tokenizer.chat_template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[go]"
+    token_ids = encode_prompt(
+        prompt([{"role": "user", "content": "hi"}]), tokenizer=tokenizer, max_prompt_tokens=64
+    )
+    assert tokenizer.decode(token_ids) == "[user]hi[go]"
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("", "without any token"),
+        ("12345", "5 tokens but .* leaves 4: raise engine.maxModelLen"),
+        ([{"role": "user", "content": "hi"}], "has no chat template"),
+    ],
+)
+def test_a_prompt_that_cannot_be_asked_names_its_row(content: Any, sentence: str) -> None:
+    with pytest.raises(UserError, match=f"^row 5 of the dataset.*{sentence}"):
+        encode_prompt(prompt(content), tokenizer=char_tokenizer(max_length_tokens=64), max_prompt_tokens=4)

@@ -1,0 +1,92 @@
+"""The sampler: every prompt once an epoch, and a resume that neither skips nor repeats."""
+
+import json
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from grpo_runtime.data.prompt import Prompt
+from grpo_runtime.data.sampler import PromptSampler
+from grpo_runtime.errors import UserError
+
+
+def prompts(count: int, *, text: str = "prompt") -> tuple[Prompt, ...]:
+    return tuple(Prompt(index=i, content=f"{text} {i}", columns={"answer": i}) for i in range(count))
+
+
+def indexes(sampler: PromptSampler, count: int) -> list[int]:
+    return [prompt.index for prompt in sampler.next_prompts(count)]
+
+
+@given(
+    count=st.integers(1, 40),
+    batches=st.lists(st.integers(0, 25), max_size=12),
+    stop_after=st.integers(0, 12),
+    seed=st.integers(0, 2**31),
+    is_shuffled=st.booleans(),
+)
+def test_a_resumed_run_sees_what_an_uninterrupted_one_would(
+    count: int, batches: list[int], stop_after: int, seed: int, is_shuffled: bool
+) -> None:
+    whole = PromptSampler(prompts(count), seed=seed, is_shuffled=is_shuffled)
+    expected = [indexes(whole, size) for size in batches]
+
+    first = PromptSampler(prompts(count), seed=seed, is_shuffled=is_shuffled)
+    seen = [indexes(first, size) for size in batches[:stop_after]]
+    state = json.loads(json.dumps(first.state_dict()))
+    second = PromptSampler(prompts(count), seed=seed, is_shuffled=is_shuffled)
+    second.load_state_dict(state)
+    seen += [indexes(second, size) for size in batches[stop_after:]]
+
+    assert seen == expected
+    assert second.state_dict() == whole.state_dict()
+
+
+@given(count=st.integers(1, 30), num_epochs=st.integers(1, 4), seed=st.integers(0, 2**31))
+def test_every_epoch_has_every_prompt_once(count: int, num_epochs: int, seed: int) -> None:
+    sampler = PromptSampler(prompts(count), seed=seed, is_shuffled=True)
+    assert Counter(indexes(sampler, count * num_epochs)) == dict.fromkeys(range(count), num_epochs)
+    assert sampler.epoch == num_epochs
+
+
+def test_the_shuffle_never_changes_between_releases() -> None:
+    assert indexes(PromptSampler(prompts(6), seed=1, is_shuffled=True), 12) == [
+        4,
+        2,
+        0,
+        3,
+        5,
+        1,
+        4,
+        0,
+        2,
+        1,
+        5,
+        3,
+    ]
+
+
+def test_epochs_and_seeds_have_different_orders() -> None:
+    sampler = PromptSampler(prompts(30), seed=1, is_shuffled=True)
+    first, second = indexes(sampler, 30), indexes(sampler, 30)
+    assert first != second
+    assert first != indexes(PromptSampler(prompts(30), seed=2, is_shuffled=True), 30)
+
+
+def test_without_shuffling_the_order_is_that_of_the_dataset() -> None:
+    assert indexes(PromptSampler(prompts(3), seed=1, is_shuffled=False), 7) == [0, 1, 2, 0, 1, 2, 0]
+
+
+def test_a_checkpoint_of_another_dataset_is_refused() -> None:
+    state = PromptSampler(prompts(5), seed=1, is_shuffled=True).state_dict()
+    with pytest.raises(UserError, match="the dataset is not the one"):
+        PromptSampler(prompts(5, text="other"), seed=1, is_shuffled=True).load_state_dict(state)
+
+
+@pytest.mark.parametrize(("seed", "is_shuffled"), [(2, True), (1, False)])
+def test_a_checkpoint_of_another_order_is_refused(seed: int, is_shuffled: bool) -> None:
+    state = PromptSampler(prompts(5), seed=1, is_shuffled=True).state_dict()
+    with pytest.raises(UserError, match=r"algorithm\.seed or dataset\.shuffle"):
+        PromptSampler(prompts(5), seed=seed, is_shuffled=is_shuffled).load_state_dict(state)

@@ -1,0 +1,128 @@
+"""builtin://tiny: the same model everywhere, readable by every process, right under transformers."""
+
+import hashlib
+import stat
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from grpo_runtime.errors import UserError
+from grpo_runtime.model.char_tokenizer import CHARACTERS
+from grpo_runtime.model.load import load_policy, load_tokenizer
+from grpo_runtime.model.save import save_policy
+from grpo_runtime.model.source import materialise_model
+from grpo_runtime.model.weights import named_weights
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return materialise_model("builtin://tiny", into=tmp_path_factory.mktemp("model") / "tiny")
+
+
+def weights_digest(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in sorted(load_file(folder / "model.safetensors").items()):
+        digest.update(name.encode())
+        digest.update(tensor.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def test_its_weights_are_the_same_bytes_on_every_machine(tiny: Path) -> None:
+    assert weights_digest(tiny) == "71a029e3c28e525f0dc10f284b20bddb605982e6de031388cfabb53e027502ef"
+
+
+def test_writing_it_twice_changes_no_file(tiny: Path, tmp_path: Path) -> None:
+    again = materialise_model("builtin://tiny", into=tmp_path / "again")
+    assert {path.name: path.read_bytes() for path in tiny.iterdir()} == {
+        path.name: path.read_bytes() for path in again.iterdir()
+    }
+
+
+def test_every_user_id_can_read_every_file(tiny: Path) -> None:
+    for path in [tiny, *tiny.iterdir()]:
+        assert stat.S_IMODE(path.stat().st_mode) & 0o444 == 0o444, path
+
+
+def test_vllm_on_a_cpu_can_serve_its_shape(tiny: Path) -> None:
+    config = load_policy(tiny, dtype="float32").config
+    assert config.hidden_size // config.num_attention_heads == 32
+    assert config.tie_word_embeddings is False
+    assert config.vocab_size == len(load_tokenizer(tiny))
+
+
+def test_a_prompt_is_exactly_its_characters(tiny: Path) -> None:
+    tokenizer = load_tokenizer(tiny)
+    token_ids = tokenizer(CHARACTERS).input_ids
+    assert len(token_ids) == len(CHARACTERS)
+    assert tokenizer.decode(token_ids) == CHARACTERS
+    assert (
+        tokenizer.decode([*tokenizer("3+5=").input_ids, tokenizer.eos_token_id], skip_special_tokens=True)
+        == "3+5="
+    )
+
+
+def test_a_saved_policy_loads_with_the_same_weights_and_tokenizer(tiny: Path, tmp_path: Path) -> None:
+    model = load_policy(tiny, dtype="float32")
+    with torch.no_grad():
+        model.lm_head.weight.add_(1.0)
+    save_policy(model, tokenizer=load_tokenizer(tiny), into=tmp_path / "saved")
+    saved = dict(named_weights(load_policy(tmp_path / "saved", dtype="float32")))
+    for name, weight in named_weights(model):
+        assert torch.equal(weight, saved[name]), name
+    assert load_tokenizer(tmp_path / "saved")("a b").input_ids == load_tokenizer(tiny)("a b").input_ids
+    assert (tmp_path / "saved" / "model.safetensors").stat().st_mode & 0o444 == 0o444
+
+
+def test_weights_carry_the_names_of_the_safetensors_file(tiny: Path) -> None:
+    assert {name for name, _ in named_weights(load_policy(tiny, dtype="float32"))} == set(
+        load_file(tiny / "model.safetensors")
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        ("builtin://huge", "there is builtin://tiny"),
+        ("s3://bucket/model", "use builtin://tiny or file:///absolute/directory"),
+        ("file://host/model", "use builtin://tiny or file:///absolute/directory"),
+        ("file:///nowhere/at/all", "there is no directory /nowhere/at/all"),
+    ],
+)
+def test_a_source_that_cannot_be_used_says_what_can(source: str, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^model\.source") as refusal:
+        materialise_model(source, into=tmp_path)
+    assert sentence in str(refusal.value)
+
+
+@pytest.mark.parametrize("missing", ["config.json", "model.safetensors"])
+def test_a_directory_that_is_no_model_says_what_is_missing(tiny: Path, tmp_path: Path, missing: str) -> None:
+    for path in tiny.iterdir():
+        if path.name != missing:
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+    with pytest.raises(UserError, match="config.json" if missing == "config.json" else "safetensors"):
+        materialise_model(f"file://{tmp_path}", into=tmp_path / "unused")
+
+
+def test_a_file_source_is_used_where_it_lies(tiny: Path, tmp_path: Path) -> None:
+    assert materialise_model(f"file://{tiny}", into=tmp_path / "unused") == tiny
+    assert not (tmp_path / "unused").exists()
+
+
+def test_a_broken_model_file_is_the_users_error(tiny: Path, tmp_path: Path) -> None:
+    for path in tiny.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "model.safetensors").write_bytes(b"not safetensors")
+    with pytest.raises(UserError, match="cannot be loaded"):
+        load_policy(tmp_path, dtype="float32")
+
+
+def test_a_model_that_lacks_a_weight_is_refused(tiny: Path, tmp_path: Path) -> None:
+    for path in tiny.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    weights = load_file(tiny / "model.safetensors")
+    del weights["model.norm.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"lacks 1 of its weights, the first is model\.norm\.weight"):
+        load_policy(tmp_path, dtype="float32")

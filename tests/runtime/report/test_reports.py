@@ -1,0 +1,98 @@
+from pathlib import Path
+
+from pytest import CaptureFixture, approx
+
+from grpo_api.contract.progress import Progress, TrainerState
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.cli import main
+from grpo_runtime.report.completions import completion_metrics, count_stale, count_tokens
+from grpo_runtime.report.metrics import MetricsRecord, MetricsWriter
+from grpo_runtime.report.plot import plot
+from grpo_runtime.report.progress import ProgressFile, read_progress
+from grpo_runtime.report.prometheus import prometheus_text
+from grpo_runtime.rollout.interface import Rollout, VersionSpan
+
+
+def rollout(num_tokens: int, *, is_terminated: bool = True, versions: tuple[str, ...] = ("1.0",)) -> Rollout:
+    spans = tuple(VersionSpan(PolicyVersion.parse(text), 0, num_tokens) for text in versions)
+    return Rollout((1, 2), (3,) * num_tokens, (-1.0,) * num_tokens, spans, is_terminated, "fake")
+
+
+def test_completion_lengths_go_by_the_names_of_trl() -> None:
+    metrics = dict(completion_metrics([rollout(2), rollout(4), rollout(6, is_terminated=False)]))
+    del metrics["completions/crc32"]
+    assert metrics == {
+        "completions/mean_length": 4.0,
+        "completions/min_length": 2.0,
+        "completions/max_length": 6.0,
+        "completions/mean_terminated_length": 3.0,
+        "completions/min_terminated_length": 2.0,
+        "completions/max_terminated_length": 4.0,
+        "completions/clipped_ratio": approx(1 / 3),
+    }
+    assert count_tokens([rollout(2), rollout(4)]) == (4, 6)
+
+
+def test_the_checksum_tells_runs_with_other_tokens_or_another_order_apart() -> None:
+    runs = [[2, 4], [4, 2], [6], [2, 4]]
+    sums = [completion_metrics([rollout(n) for n in run])["completions/crc32"] for run in runs]
+    assert sums[0] == sums[3]
+    assert len(set(sums)) == 3
+
+
+def test_a_completion_with_any_older_token_is_stale() -> None:
+    newest = PolicyVersion(attempt=1, step=5)
+    samples = [
+        rollout(2, versions=("1.5",)),
+        rollout(2, versions=("1.4", "1.5")),
+        rollout(2, versions=("0.5",)),
+        rollout(2, versions=()),
+    ]
+    assert count_stale(samples, policy=newest) == 3
+
+
+def test_prometheus_gets_a_label_for_the_reward_function_and_escaped_names() -> None:
+    values = {"rewards/a/mean": 0.5, "rewards/b-c/mean": 1.0, "completions/mean_length": 3.0}
+    lines = prometheus_text(values, labels={"namespace": "team", "job": "copy"}).splitlines()
+    assert 'grpo_rewards_mean{function="a",job="copy",namespace="team"} 0.5' in lines
+    assert 'grpo_rewards_mean{function="b-c",job="copy",namespace="team"} 1.0' in lines
+    assert 'grpo_completions_mean_length{job="copy",namespace="team"} 3.0' in lines
+
+
+def test_a_users_own_metric_with_the_name_of_the_rewards_gives_way_to_them() -> None:
+    values = {"rewards/mean": 9.0, "rewards/a/mean": 0.5, "rewards_mean": 9.0}
+    lines = prometheus_text(values, labels={"job": "copy"}).splitlines()
+    found = [line for line in lines if line.startswith("grpo_")]
+    assert found == ['grpo_rewards_mean{function="a",job="copy"} 0.5']
+
+
+def test_every_update_of_the_progress_is_a_sign_of_life(tmp_path: Path) -> None:
+    file = ProgressFile(tmp_path, Progress(job_uid="uid", attempt=1, total_steps=5))
+    file.update(state=TrainerState.TRAINING, step=2)
+    file.update()
+    progress = read_progress(tmp_path)
+    assert progress is not None
+    assert (progress.heartbeat, progress.step, progress.state) == (2, 2, TrainerState.TRAINING)
+    assert read_progress(tmp_path / "elsewhere") is None
+
+
+def test_a_curve_rises_from_the_lower_left_to_the_upper_right() -> None:
+    *lines, title = plot(list(range(200)), title="reward by step", width=28, height=3).splitlines()
+    assert [line[:7] for line in lines] == ["199.000", "       ", "  0.000"]
+    assert (lines[0][8], lines[-1][-1]) == ("\u2800", "\u2800")
+    assert "\u2800" not in (lines[0][-1], lines[-1][8])
+    assert title.strip() == "reward by step"
+    assert "\n" in plot([1.0], title="flat")
+
+
+def test_the_plot_command_draws_a_run(tmp_path: Path, capsys: CaptureFixture[str]) -> None:
+    assert main(["plot", str(write_run(tmp_path))]) == 0
+    assert "reward, steps 1 to 3" in capsys.readouterr().out
+
+
+def write_run(folder: Path) -> Path:
+    writer = MetricsWriter(folder)
+    for step in (1, 2, 3):
+        writer.write(MetricsRecord(attempt=1, step=step, time=0.0, values={"reward": step / 3}))
+    writer.close()
+    return folder

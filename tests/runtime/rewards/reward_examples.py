@@ -1,0 +1,94 @@
+"""Reward functions as users write them, good and bad. Tests put this folder on the workers' PYTHONPATH."""
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+NOT_A_FUNCTION = 7
+
+
+def length(completions: list[str], **_: Any) -> list[float]:
+    return [float(len(completion)) for completion in completions]
+
+
+async def slow_length(completions: list[str], **_: Any) -> list[float]:
+    await asyncio.sleep(0.01)
+    return [float(len(completion)) for completion in completions]
+
+
+def everything_trl_passes(
+    *, prompts, completions, completion_ids, trainer_state, log_metric, answer, level, **others
+):
+    assert others == {}
+    log_metric("seen/level", level[0])
+    log_metric("seen/level", level[1])
+    assert len(prompts) == len(completions) == len(completion_ids) == len(answer)
+    return [trainer_state.global_step + trainer_state.max_steps / 1000 + len(ids) for ids in completion_ids]
+
+
+def takes_no_extras(prompts, completions):
+    return [
+        float(completion.startswith(prompt)) for prompt, completion in zip(prompts, completions, strict=True)
+    ]
+
+
+def chat_length(completions, **_):
+    return [float(len(message["content"])) for (message,) in completions]
+
+
+def only_some(completions, **_):
+    return [1.0 if completion == "yes" else None for completion in completions]
+
+
+def noisy(completions, **_):
+    print("from Python, with no new line", end="")
+    os.write(1, b'{"rewards": [9, 9]}\n')
+    subprocess.run(["echo", "from a child"], check=True)
+    assert sys.stdin.read() == ""
+    return [1.0] * len(completions)
+
+
+def raises_on_no(completions, **_):
+    if "no" in completions:
+        raise RuntimeError("I will not")
+    return [1.0] * len(completions)
+
+
+def hangs_on_no(completions, child_file, **_):
+    if "no" in completions:
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        Path(child_file[0]).write_text(str(child.pid))
+        time.sleep(600)
+    return [1.0] * len(completions)
+
+
+def dies_on_no(completions, **_):
+    if "no" in completions:
+        os._exit(3)
+    return [1.0] * len(completions)
+
+
+def too_few(completions, **_):
+    return [1.0] * (len(completions) - 1)
+
+
+def no_list(completions, **_):
+    return 1.0
+
+
+def rubbish(completions, **_):
+    return ["high", float("inf"), float("nan"), [1.0], True, None][: len(completions)]
+
+
+def dies_in_mid_answer_on_no(completions, **_):
+    if "no" in completions:
+        for descriptor in range(3, 16):
+            with contextlib.suppress(OSError):
+                os.write(descriptor, b'{"rewards": [1.')
+        os._exit(3)
+    return [1.0] * len(completions)

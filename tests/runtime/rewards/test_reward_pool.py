@@ -1,0 +1,184 @@
+"""Rewards in worker processes: what functions are given, and that a bad one costs only its own rewards."""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_runtime.errors import UserError
+from grpo_runtime.rewards.pool import RewardPool
+from grpo_runtime.rewards.types import RewardFunction, RewardMatrix, RewardRequest
+
+
+@pytest.fixture(autouse=True)
+def examples_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, folders)))
+
+
+def example(name: str, *, timeout_seconds: float = 30.0) -> RewardFunction:
+    return RewardFunction(name=name, function=f"reward_examples:{name}", timeout_seconds=timeout_seconds)
+
+
+def request(*completions: str, prompts: list[Any] | None = None, **columns: list[Any]) -> RewardRequest:
+    return RewardRequest(
+        prompts=["a="] * len(completions) if prompts is None else prompts,
+        completions=list(completions),
+        completion_ids=[list(range(len(completion))) for completion in completions],
+        columns=columns,
+        step=3,
+        total_steps=200,
+    )
+
+
+async def score(function: RewardFunction, asked: RewardRequest) -> RewardMatrix:
+    async with RewardPool((function,), answer_column="answer") as pool:
+        return await pool.score(asked)
+
+
+def column(matrix: RewardMatrix, index: int = 0) -> list[float | None]:
+    return [row[index] for row in matrix.values]
+
+
+@pytest.mark.parametrize(
+    ("builtin", "expected"),
+    [("exact_match", [1.0, 0.0, 0.0, None]), ("char_accuracy", [1.0, 0.5, 0.8, None])],
+)
+async def test_built_in_rewards_compare_with_the_answer(builtin: str, expected: list[float | None]) -> None:
+    function = RewardFunction(name="correct", builtin=builtin)
+    asked = request("dddd", "dd", "dddde", "x", answer=["dddd", "dddd", "dddd", None])
+    assert column(await score(function, asked)) == expected
+
+
+async def test_a_built_in_reward_reads_the_answer_from_the_column_the_dataset_names() -> None:
+    async with RewardPool((RewardFunction(name="a", builtin="exact_match"),), answer_column="gold") as pool:
+        assert column(await pool.score(request("8", "9", gold=[8, 8]))) == [1.0, 0.0]
+
+
+async def test_functions_are_asked_together_and_give_one_column_each() -> None:
+    functions = (
+        RewardFunction(name="correct", builtin="exact_match"),
+        example("length"),
+        example("slow_length"),
+    )
+    async with RewardPool(functions, answer_column="answer") as pool:
+        matrix = await pool.score(request("aaaa", "b", answer=["aaaa", "aaaa"]))
+    assert matrix.names == ("correct", "length", "slow_length")
+    assert matrix.values == ((1.0, 4.0, 4.0), (0.0, 1.0, 1.0))
+    assert matrix.failures == ()
+
+
+async def test_a_function_gets_everything_that_trl_passes() -> None:
+    matrix = await score(
+        example("everything_trl_passes"), request("ab", "abc", answer=["x", "y"], level=[1, 2])
+    )
+    assert column(matrix) == [3.2 + 2, 3.2 + 3]
+    assert matrix.metrics == {"seen/level": 1.5, "rewards/everything_trl_passes/failures": 0}
+
+
+async def test_a_function_that_names_its_arguments_gets_only_those() -> None:
+    assert column(await score(example("takes_no_extras"), request("a=b", "b", answer=["x", "y"]))) == [
+        1.0,
+        0.0,
+    ]
+
+
+async def test_completions_of_chats_are_messages() -> None:
+    chat = [{"role": "user", "content": "hi"}]
+    assert column(await score(example("chat_length"), request("four", prompts=[chat]))) == [4.0]
+
+
+async def test_none_means_that_a_function_does_not_apply() -> None:
+    matrix = await score(example("only_some"), request("yes", "no"))
+    assert column(matrix) == [1.0, None]
+    assert matrix.failures == ()
+
+
+async def test_what_a_function_prints_and_reads_does_not_touch_the_protocol() -> None:
+    assert column(await score(example("noisy"), request("a", "b"))) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("raises_on_no", "RuntimeError: I will not"),
+        ("dies_on_no", "its process ended with code 3"),
+        ("dies_in_mid_answer_on_no", "its process ended with code 3"),
+    ],
+)
+async def test_a_function_that_fails_costs_the_step_its_rewards_and_works_in_the_next(
+    name: str, reason: str
+) -> None:
+    async with RewardPool((example(name), example("length")), answer_column="answer") as pool:
+        matrix = await pool.score(request("yes", "no"))
+        assert matrix.values == ((None, 3.0), (None, 2.0))
+        assert matrix.metrics == {f"rewards/{name}/failures": 2, "rewards/length/failures": 0}
+        (failure,) = matrix.failures
+        assert failure.name == name
+        assert failure.reason.startswith(reason)
+        assert failure.num_samples == 2
+        assert failure.sample == {"prompt": "a=", "completion": "yes"}
+        assert column(await pool.score(request("yes"))) == [1.0]
+
+
+async def test_a_hanging_function_is_ended_at_its_deadline_with_the_processes_it_started(
+    tmp_path: Path,
+) -> None:
+    child_file = tmp_path / "child"
+    async with RewardPool((example("hangs_on_no", timeout_seconds=3.0),), answer_column="answer") as pool:
+        started = time.monotonic()
+        matrix = await pool.score(request("no", child_file=[str(child_file)]))
+        assert time.monotonic() - started < 20
+        assert column(matrix) == [None]
+        assert matrix.failures[0].reason == "it did not answer within 3 s"
+        assert column(await pool.score(request("yes", child_file=[""]))) == [1.0]
+    assert not is_running(int(child_file.read_text()))
+
+
+async def test_rubbish_counts_as_not_scored_value_by_value() -> None:
+    matrix = await score(example("rubbish"), request("a", "b", "c", "d", "e", "f"))
+    assert column(matrix) == [None, None, None, None, 1.0, None]
+    (failure,) = matrix.failures
+    assert failure.num_samples == 3
+    assert "'high', which is text" in failure.reason
+    assert failure.sample["completion"] == "a"
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("too_few", "returned 1 rewards for 2 completions"), ("no_list", "'float' object is not iterable")],
+)
+async def test_an_answer_of_the_wrong_shape_gives_no_reward_to_anything(name: str, reason: str) -> None:
+    matrix = await score(example(name), request("a", "b"))
+    assert column(matrix) == [None, None]
+    assert reason in matrix.failures[0].reason
+
+
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [
+        ("no_such_module:reward", "needs module no_such_module, which is not in this image"),
+        ("reward_examples:no_such_reward", "module reward_examples has no attribute no_such_reward: it has"),
+        ("reward_examples:NOT_A_FUNCTION", "reward_examples:NOT_A_FUNCTION is a int, not a function"),
+    ],
+)
+async def test_a_function_that_is_not_there_stops_the_start_with_its_name(path: str, sentence: str) -> None:
+    pool = RewardPool((RewardFunction(name="mine", function=path),), answer_column="answer")
+    with pytest.raises(UserError, match=r"^rewards") as refusal:
+        await pool.__aenter__()
+    assert sentence in str(refusal.value)
+
+
+async def test_a_step_larger_than_a_pipe_holds_goes_through() -> None:
+    matrix = await score(example("length"), request(*["x" * 5_000] * 100))
+    assert column(matrix) == [5_000.0] * 100
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"

@@ -1,0 +1,106 @@
+"""Answers of an engine that are not what they should be."""
+
+import math
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from grpo_runtime.rollout.interface import GenerateRequest, Probe
+from grpo_runtime.rollout.sampling import (
+    BadAnswerError,
+    parse_rollout,
+    probe_body,
+    probe_error,
+    sampling_body,
+)
+
+REQUEST = GenerateRequest(prompt_ids=(5, 6), seed=1)
+ANSWER: dict[str, Any] = {
+    "choices": [
+        {
+            "token_ids": [7, 8],
+            "finish_reason": "stop",
+            "logprobs": {"content": [{"logprob": -0.5}, {"logprob": -1.5}]},
+            "weight_versions": [{"version": "1.3", "start": 0, "end": 2}],
+        }
+    ]
+}
+PROBE = Probe(token_ids=(4, 5, 6), logprobs=(-1.0, -2.0), tolerance=1e-4)
+
+
+def changed(**fields: Any) -> dict[str, Any]:
+    answer = deepcopy(ANSWER)
+    answer["choices"][0].update(fields)
+    return answer
+
+
+def test_a_whole_answer_becomes_a_rollout() -> None:
+    rollout = parse_rollout(ANSWER, request=REQUEST, engine="pod-0")
+    assert rollout.completion_ids == (7, 8)
+    assert rollout.rollout_logprobs == (-0.5, -1.5)
+    assert str(rollout.versions[0].version) == "1.3"
+    assert rollout.is_terminated
+    assert not parse_rollout(changed(finish_reason="length"), request=REQUEST, engine="e").is_terminated
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"choices": []},
+        {"choices": ANSWER["choices"] * 2},
+        changed(finish_reason="abort"),
+        changed(finish_reason=None),
+        changed(token_ids=[]),
+        changed(logprobs=None),
+        changed(logprobs={"content": [{"logprob": -0.5}]}),
+        changed(weight_versions=None),
+        changed(weight_versions=[{"version": "default", "start": 0, "end": 2}]),
+        changed(weight_versions=[{"version": "1.3", "start": 0, "end": 1}]),
+        changed(weight_versions=[{"version": "1.3", "start": 1, "end": 2}]),
+    ],
+)
+def test_an_answer_with_anything_missing_is_no_rollout(answer: dict[str, Any]) -> None:
+    with pytest.raises(BadAnswerError):
+        parse_rollout(answer, request=REQUEST, engine="pod-0")
+
+
+def test_a_request_leaves_nothing_to_the_models_own_defaults() -> None:
+    body = sampling_body(REQUEST, temperature=0.7, max_tokens=9)
+    assert (
+        body["sampling_params"] | {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
+        == (body["sampling_params"])
+    )
+    assert body["sampling_params"]["seed"] == 1
+    assert body["token_ids"] == [5, 6]
+
+
+def probe_answer(first: float, second: float) -> dict[str, Any]:
+    return {"prompt_logprobs": [None, {"5": {"logprob": first}}, {"6": {"logprob": second}}]}
+
+
+def test_the_error_of_a_probe_is_the_largest_difference() -> None:
+    assert probe_body(PROBE)["token_ids"] == [4, 5, 6]
+    assert probe_error(probe_answer(-1.0, -2.25), probe=PROBE, engine="e") == pytest.approx(0.25)
+
+
+def test_logprobs_that_are_not_numbers_fail_every_tolerance() -> None:
+    for values in ((math.nan, -2.0), (-1.0, math.nan)):
+        error = probe_error(probe_answer(*values), probe=PROBE, engine="e")
+        assert not error <= PROBE.tolerance
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"prompt_logprobs": None},
+        {"prompt_logprobs": [None, {"5": {"logprob": -1.0}}]},
+        {"prompt_logprobs": [None, {"5": {"logprob": -1.0}}, {"9": {"logprob": -1.0}}]},
+        {"prompt_logprobs": [None, None, {"6": {"logprob": -1.0}}]},
+    ],
+)
+def test_a_probe_that_is_not_answered_in_full_is_no_proof(answer: dict[str, Any]) -> None:
+    with pytest.raises(BadAnswerError):
+        probe_error(answer, probe=PROBE, engine="pod-0")

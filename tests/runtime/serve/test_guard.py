@@ -1,0 +1,171 @@
+"""The guard, without vLLM."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from guard_client import ADMIN, DATA, FakeEngine, FakeVLLM, GuardClient, guard_environment
+
+from grpo_runtime.serve.guard import Guard
+from grpo_runtime.serve.routes import ENGINE_ROUTES, ROUTES, Access
+
+LIVE, READY, IDENTITY = "/grpo/v1/live", "/grpo/v1/ready", "/grpo/v1/identity"
+ADMIT, REVOKE, GENERATE = "/grpo/v1/admit", "/grpo/v1/revoke", "/inference/v1/generate"
+
+
+@pytest.fixture
+def client(tmp_path: Path, run_json: str, monkeypatch: pytest.MonkeyPatch) -> GuardClient:
+    for name, value in guard_environment(tmp_path, run_json=run_json).items():
+        monkeypatch.setitem(os.environ, name, value)
+    vllm = FakeVLLM()
+    return GuardClient(Guard(vllm), vllm, FakeEngine())
+
+
+async def admit(client: GuardClient, *, version: str, attempt: int) -> int:
+    client.engine.weight_version = version
+    status, _ = await client.call("POST", ADMIT, token=ADMIN, attempt=attempt, body={"version": version})
+    return status
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/collective_rpc"),
+        ("GET", "/metrics"),
+        ("GET", "/health"),
+        ("POST", "/v1/completions"),
+        ("POST", "/pause/"),
+        ("POST", "//pause"),
+        ("GET", "/pause"),
+        ("HEAD", LIVE),
+        ("OPTIONS", GENERATE),
+        ("POST", "/inference/v1/generate/../../../pause"),
+    ],
+)
+async def test_what_is_not_listed_is_not_there_even_for_the_admin(
+    client: GuardClient, method: str, path: str
+) -> None:
+    status, _ = await client.call(method, path, token=ADMIN, attempt=1)
+    assert status == 404
+    assert client.vllm.reached == []
+
+
+@pytest.mark.parametrize(("route", "access"), [(r, a) for r, a in ROUTES.items() if a != Access.OPEN])
+@pytest.mark.parametrize("token", [None, "", "wrong", ADMIN + "x", DATA[:-1]])
+async def test_a_listed_route_needs_a_token_of_the_job(
+    client: GuardClient, route: tuple[str, str], access: Access, token: str | None
+) -> None:
+    status, _ = await client.call(*route, token=token, attempt=1)
+    assert status == 401
+    assert client.vllm.reached == []
+
+
+@pytest.mark.parametrize("route", [route for route, access in ROUTES.items() if access == Access.ADMIN])
+async def test_the_data_token_administers_nothing(client: GuardClient, route: tuple[str, str]) -> None:
+    status, _ = await client.call(*route, token=DATA, attempt=1)
+    assert status == 403
+    assert client.vllm.reached == []
+
+
+@pytest.mark.parametrize("route", sorted(ENGINE_ROUTES))
+async def test_the_admin_reaches_every_engine_route(client: GuardClient, route: tuple[str, str]) -> None:
+    status, answer = await client.call(*route, token=ADMIN, attempt=1)
+    assert (status, answer) == (200, {"from": "vllm"})
+    assert client.vllm.reached == [" ".join(route)]
+
+
+async def test_sampling_waits_for_admission_and_the_probe_does_not(client: GuardClient) -> None:
+    status, answer = await client.call("POST", GENERATE, token=DATA)
+    assert (status, answer["error"]["message"]) == (503, "engine pod-0 is not admitted to a fleet yet")
+    status, _ = await client.call("POST", GENERATE, token=ADMIN)
+    assert status == 200
+
+    assert await admit(client, version="1.0", attempt=1) == 200
+    status, _ = await client.call("POST", GENERATE, token=DATA)
+    assert status == 200
+
+
+async def test_an_engine_is_ready_from_admission_until_it_is_revoked(client: GuardClient) -> None:
+    assert (await client.call("GET", READY))[0] == 503
+    await admit(client, version="1.0", attempt=1)
+    assert (await client.call("GET", READY))[0] == 200
+    await client.call("POST", "/start_weight_update", token=ADMIN, attempt=1)
+    assert (await client.call("GET", READY))[0] == 200
+    await client.call("POST", REVOKE, token=ADMIN, attempt=1)
+    assert (await client.call("GET", READY))[0] == 503
+
+
+async def test_weights_that_the_engine_does_not_hold_are_not_admitted(client: GuardClient) -> None:
+    client.engine.weight_version = "1.3"
+    status, answer = await client.call("POST", ADMIT, token=ADMIN, attempt=1, body={"version": "1.4"})
+    assert status == 409
+    assert answer["error"]["message"] == "engine pod-0 holds weights 1.3, not 1.4"
+    assert (await client.call("GET", READY))[0] == 503
+
+
+async def test_an_earlier_attempt_is_refused_and_a_later_one_takes_over(client: GuardClient) -> None:
+    await admit(client, version="2.0", attempt=2)
+
+    status, answer = await client.call("POST", "/pause", token=ADMIN, attempt=1)
+    assert status == 409
+    assert answer["error"]["message"] == "attempt 1 is over: engine pod-0 belongs to attempt 2"
+    assert client.vllm.reached == []
+    assert (await client.call("GET", READY))[0] == 200
+
+    _, identity = await client.call("GET", IDENTITY, token=ADMIN, attempt=3)
+    assert (identity["attempt"], identity["version"], identity["state"]) == (3, "", "waiting")
+    assert (await client.call("GET", READY))[0] == 503
+
+
+async def test_a_call_meant_for_another_process_is_refused(client: GuardClient) -> None:
+    _, identity = await client.call("GET", IDENTITY, token=ADMIN, attempt=1)
+    for path, token in (("/pause", ADMIN), (GENERATE, DATA)):
+        status, answer = await client.call("POST", path, token=token, attempt=1, instance="another")
+        assert status == 409
+        assert "was restarted" in answer["error"]["message"]
+    status, _ = await client.call("POST", "/pause", token=ADMIN, attempt=1, instance=identity["instance"])
+    assert status == 200
+
+
+@pytest.mark.parametrize("attempt", [None, "", "0", "-1", "1.5", "one", "9" * 10])
+async def test_an_admin_call_must_say_its_attempt(client: GuardClient, attempt: Any) -> None:
+    status, answer = await client.call("POST", "/pause", token=ADMIN, attempt=attempt)
+    assert status == 400
+    assert "x-grpo-attempt" in answer["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", [], {}, {"version": "17"}, {"version": "2.1"}, {"version": "1." + "1" * 70_000}]
+)
+async def test_an_admission_that_makes_no_sense_is_refused(client: GuardClient, body: Any) -> None:
+    status, _ = await client.call("POST", ADMIT, token=ADMIN, attempt=1, body=body)
+    assert status == 400
+
+
+async def test_a_dead_engine_is_neither_live_nor_ready(client: GuardClient) -> None:
+    await admit(client, version="1.0", attempt=1)
+    assert (await client.call("GET", LIVE))[0] == 200
+    client.engine.errored = True
+    assert (await client.call("GET", LIVE))[0] == 503
+    assert (await client.call("GET", READY))[0] == 503
+
+
+async def test_a_websocket_is_closed_before_it_is_open(client: GuardClient) -> None:
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, str]:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await client.guard({"type": "websocket", "path": "/v1/realtime", "headers": []}, receive, send)
+    assert sent == [{"type": "websocket.close", "code": 1008}]
+
+
+async def test_two_processes_have_two_identities(client: GuardClient) -> None:
+    other = GuardClient(Guard(FakeVLLM()), FakeVLLM(), FakeEngine())
+    identities = [(await c.call("GET", IDENTITY, token=ADMIN, attempt=1))[1] for c in (client, other)]
+    assert identities[0]["instance"] != identities[1]["instance"]
+    assert identities[0]["name"] == identities[1]["name"] == "pod-0"

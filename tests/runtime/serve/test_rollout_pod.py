@@ -1,0 +1,170 @@
+"""The rollout pod's process 1 with the real vLLM behind it."""
+
+import os
+import re
+import signal
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from grpo_api.contract.exit_codes import ExitCode
+from grpo_api.contract.progress import TerminationMessage
+from grpo_runtime.serve.routes import ROUTES, Access
+
+pytestmark = pytest.mark.engine
+
+
+def call(engine: Any, method: str, path: str, *, token: str | None, attempt: int) -> int:
+    headers = {"Content-Type": "application/json", "X-GRPO-Attempt": str(attempt)}
+    if token is not None:
+        headers["Authorization"] = f"Bearer {token}"
+    body = b"{}" if method == "POST" else None
+    request = urllib.request.Request(engine.url(path), data=body, headers=headers, method=method)  # noqa: S310
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def mounted_routes(engine: Any) -> set[tuple[str, str]]:
+    """What vLLM says it serves."""
+    found = set()
+    for path, methods in re.findall(r"Route: (\S+), Methods: ([A-Z, ]+)", engine.log()):
+        found |= {(method, re.sub(r"\{[^}]*\}", "x", path)) for method in methods.split(", ")}
+    return found
+
+
+def test_of_all_that_vllm_mounts_only_the_list_is_reachable(engine: Any, attempt: int) -> None:
+    mounted = mounted_routes(engine)
+    assert ("POST", "/collective_rpc") in mounted
+    assert len(mounted) > 40
+    for method, path in sorted(mounted - ROUTES.keys()):
+        for token in (None, engine.data_token, engine.admin_token):
+            assert call(engine, method, path, token=token, attempt=attempt) == 404, (method, path)
+
+
+def test_every_route_on_the_list_is_there_and_asks_for_its_token(engine: Any, attempt: int) -> None:
+    # an earlier test may have admitted it
+    assert call(engine, "POST", "/grpo/v1/revoke", token=engine.admin_token, attempt=attempt) == 200
+    outcomes = {
+        route: tuple(
+            call(engine, *route, token=token, attempt=attempt) for token in (None, "wrong", engine.data_token)
+        )
+        for route in ROUTES
+    }
+    for route, access in ROUTES.items():
+        if access == Access.ADMIN:
+            assert outcomes[route] == (401, 401, 403), route
+        elif access == Access.DATA:
+            assert outcomes[route] == (401, 401, 503), route
+    # harmless ones reach vLLM and are answered by it
+    for method, path in (("GET", "/is_paused"), ("GET", "/weight_info"), ("POST", "/resume")):
+        assert call(engine, method, path, token=engine.admin_token, attempt=attempt) == 200
+    # 422: vLLM misses the body's fields, so the request came through
+    for path in ("/init_weight_transfer_engine", "/update_weights", "/inference/v1/generate"):
+        assert call(engine, "POST", path, token=engine.admin_token, attempt=attempt) in (400, 422), path
+
+
+def test_no_token_is_in_the_log_or_on_a_command_line(engine: Any, attempt: int) -> None:
+    call(engine, "POST", "/resume", token=engine.admin_token, attempt=attempt)
+    call(engine, "POST", "/resume", token="wrong-secret", attempt=attempt)
+    own = f"/proc/{engine.process.pid}"
+    texts = [engine.log(), *(Path(own, name).read_text(errors="replace") for name in ("cmdline", "environ"))]
+    for secret in (engine.data_token, engine.admin_token, "wrong-secret"):
+        assert not any(secret in text for text in texts)
+
+
+@pytest.fixture
+def spare(start: Any, tmp_path: Path) -> Iterator[Any]:
+    with start(tmp_path / "spare", name="engine-spare") as started:
+        yield started
+
+
+def termination(engine: Any) -> TerminationMessage:
+    return TerminationMessage.model_validate_json(engine.termination_log.read_text())
+
+
+def test_a_dead_engine_core_shows_at_once_and_ends_the_pod(spare: Any) -> None:
+    os.kill(_core_pid(spare), signal.SIGKILL)
+    killed = time.monotonic()
+    while spare.is_live():
+        assert time.monotonic() - killed < 5
+        time.sleep(0.05)
+    assert spare.process.wait(20) == ExitCode.UNEXPECTED
+    assert termination(spare).message == "the vLLM engine died; see this container's log"
+
+
+def test_a_stop_is_heard_before_the_engine_is_up_and_leaves_nothing(start: Any, tmp_path: Path) -> None:
+    manager: AbstractContextManager[Any] = start(tmp_path / "spare", name="spare", is_awaited=False)
+    with manager as engine:
+        _wait_for(lambda: "EngineCore" in engine.log(), seconds=120)
+        asked = time.monotonic()
+        assert engine.stop() == ExitCode.TERMINATED
+        assert time.monotonic() - asked < 10
+        assert termination(engine).reason == "Terminated"
+        # multiprocessing's own helper ends when it sees the end of the others
+        _wait_for(lambda: _processes_of(engine) == [], seconds=10)
+
+
+def test_a_killed_server_takes_its_engine_with_it(start: Any, tmp_path: Path) -> None:
+    manager: AbstractContextManager[Any] = start(tmp_path / "spare", name="spare", is_awaited=False)
+    with manager as engine:
+        _wait_for(lambda: "(EngineCore pid=" in engine.log(), seconds=120)
+        engine.process.kill()
+        engine.process.wait(20)
+        _wait_for(lambda: _processes_of(engine) == [], seconds=10)
+
+
+def test_a_configuration_that_vllm_refuses_is_the_users_error(start: Any, tmp_path: Path) -> None:
+    manager = start(tmp_path / "spare", name="spare", is_awaited=False, max_model_len=100_000)
+    with manager as engine:
+        assert engine.process.wait(120) == ExitCode.USER_ERROR
+        message = termination(engine)
+        assert (message.exit_code, message.reason) == (40, "UserError")
+        assert "vLLM refuses this configuration" in message.message
+        assert "max_model_len" in message.message
+
+
+def test_a_model_that_is_not_there_is_the_users_error(start: Any, tmp_path: Path) -> None:
+    manager = start(tmp_path / "spare", name="spare", is_awaited=False, model_source="file:///no/such/model")
+    with manager as engine:
+        assert engine.process.wait(60) == ExitCode.USER_ERROR
+        assert "/no/such/model" in termination(engine).message
+
+
+def _wait_for(condition: Any, *, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def _processes_of(engine: Any) -> list[int]:
+    """Living processes of the pod's session."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == engine.process.pid and fields[0] != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def _core_pid(engine: Any) -> int:
+    """The engine core's process."""
+    for pid in _processes_of(engine):
+        if (
+            "EngineCore" in Path(f"/proc/{pid}/comm").read_text()
+            or b"EngineCore" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ):
+            return pid
+    raise AssertionError("no process is called EngineCore")

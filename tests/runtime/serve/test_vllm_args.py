@@ -1,0 +1,60 @@
+"""What vLLM is started with."""
+
+from pathlib import Path
+
+from grpo_api.contract.run_config import RunConfig, parse_run_config
+from grpo_runtime.serve.vllm_args import vllm_command
+
+
+def command(run: RunConfig, *, is_cpu: bool) -> tuple[dict[str, str], dict[str, str]]:
+    """Arguments as a mapping (flags to ""), and the environment."""
+    made = vllm_command(run, model_dir=Path("/m"), is_cpu=is_cpu, host="0.0.0.0", port=8000)
+    words = list(made.arguments)
+    pairs = {}
+    for index, word in enumerate(words):
+        if word.startswith("--"):
+            following = words[index + 1] if index + 1 < len(words) else "--"
+            pairs[word] = "" if following.startswith("--") else following
+    return pairs, dict(made.environment)
+
+
+def changed(run_json: str, **engine: object) -> RunConfig:
+    run = parse_run_config(run_json)
+    return run.model_copy(update={"engine": run.engine.model_copy(update=engine)})
+
+
+def test_the_precision_is_the_one_of_the_run_and_never_auto(run_json: str) -> None:
+    arguments, _ = command(changed(run_json), is_cpu=True)
+    assert arguments["--dtype"] == "float32"
+
+
+def test_on_cpu_a_prefill_is_never_cut_in_two(run_json: str) -> None:
+    for max_model_len, wanted in ((256, "4096"), (20_000, "20000")):
+        arguments, _ = command(changed(run_json, max_model_len=max_model_len), is_cpu=True)
+        assert "--no-enable-chunked-prefill" in arguments
+        assert arguments["--max-num-batched-tokens"] == wanted
+
+
+def test_on_cpu_the_cache_is_bounded_even_when_nobody_says_so(run_json: str) -> None:
+    arguments, _ = command(changed(run_json, kv_cache_memory=None), is_cpu=True)
+    assert arguments["--kv-cache-memory-bytes"] == str(256 * 2**20)
+    arguments, _ = command(changed(run_json, kv_cache_memory="1Gi"), is_cpu=True)
+    assert arguments["--kv-cache-memory-bytes"] == str(2**30)
+
+
+def test_a_gpu_engine_gets_nothing_that_only_a_cpu_needs(run_json: str) -> None:
+    arguments, environment = command(changed(run_json, kv_cache_memory=None), is_cpu=False)
+    for name in ("--enforce-eager", "--no-enable-chunked-prefill", "--max-num-batched-tokens"):
+        assert name not in arguments
+    assert "--kv-cache-memory-bytes" not in arguments
+    assert "OMP_NUM_THREADS" not in environment
+    assert environment["VLLM_SERVER_DEV_MODE"] == "1"
+
+
+def test_the_guard_and_the_sync_backend_are_always_there(run_json: str) -> None:
+    for is_cpu in (True, False):
+        arguments, environment = command(changed(run_json), is_cpu=is_cpu)
+        assert arguments["--middleware"] == "grpo_runtime.serve.guard.Guard"
+        assert arguments["--weight-transfer-config"] == '{"backend": "gloo"}'
+        assert arguments["--logprobs-mode"] == "processed_logprobs"
+        assert environment["HF_HUB_OFFLINE"] == "1"

@@ -1,0 +1,30 @@
+import subprocess
+import sys
+
+import pytest
+
+from grpo_runtime.cli import main
+
+
+def test_help_teaches_what_a_pod_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert "GRPO_RUN_CONFIG" in text
+    assert all(command in text for command in ("trainer", "rank", "rollout", "plot"))
+
+
+def test_an_unknown_option_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["trainer", "--prot", "1"])
+    assert "--prot" in capsys.readouterr().err
+
+
+def test_the_supervisor_needs_neither_torch_nor_transformers() -> None:
+    script = (
+        "import sys, grpo_runtime.cli, grpo_runtime.trainer.supervisor\n"
+        "sys.exit(', '.join({'torch', 'transformers', 'vllm'} & sys.modules.keys()))"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert ended.stderr.strip() == ""

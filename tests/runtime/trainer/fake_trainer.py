@@ -1,0 +1,49 @@
+"""A whole trainer pod as a process, with FakeEngines in place of rollout pods.
+
+`python fake_trainer.py TERMINATION_LOG PORT RENDEZVOUS_PORT` is the supervisor; with `rank` it is a rank.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+
+def supervise_with_fakes(arguments: Sequence[str]) -> int:
+    from grpo_runtime.trainer.supervisor import SupervisorOptions, supervise
+
+    log, port, rendezvous_port = arguments
+    options = SupervisorOptions(
+        port=int(port),
+        rendezvous_port=int(rendezvous_port),
+        termination_log=Path(log),
+        rank_command=(sys.executable, __file__, "rank"),
+    )
+    return supervise(os.environ, options=options)
+
+
+def rank_with_fakes(arguments: Sequence[str]) -> NoReturn:
+    sys.path.insert(0, str(Path(__file__).parent))
+    from fake_engines import FakeEngines
+
+    from grpo_runtime.trainer.rank import run_rank
+
+    class SlowFakeEngines(FakeEngines):
+        """From the step in FAKE_HANG_AT on, generation never ends."""
+
+        async def generate(self, requests):  # type: ignore[no-untyped-def]
+            if self._version.step >= int(os.environ.get("FAKE_HANG_AT", "1000000")):
+                await asyncio.Event().wait()
+            return await super().generate(requests)
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--run-dir", type=Path)
+    run_rank(os.environ, run_dir=parser.parse_args(arguments).run_dir, connect=SlowFakeEngines)
+
+
+if __name__ == "__main__":
+    role, *rest = sys.argv[1:]
+    sys.exit(rank_with_fakes(rest) if role == "rank" else supervise_with_fakes([role, *rest]))

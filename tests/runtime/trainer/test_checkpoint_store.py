@@ -1,0 +1,128 @@
+from pathlib import Path
+
+import pytest
+
+from grpo_runtime.errors import UserError
+from grpo_runtime.trainer.checkpoint_store import CheckpointStore
+from grpo_runtime.trainer.failure import CheckpointCorruptError, FencedError
+
+
+def store(folder: Path, *, attempt: int = 1, keep: int = 2, job_uid: str = "uid") -> CheckpointStore:
+    return CheckpointStore(folder, job_uid=job_uid, attempt=attempt, keep=keep)
+
+
+def save(target: CheckpointStore, step: int, text: str = "weights") -> Path:
+    def write(folder: Path) -> None:
+        (folder / "model").mkdir()
+        (folder / "model" / "data").write_text(f"{text} {step}")
+        (folder / "state").write_text("state")
+
+    return target.save(step, write)
+
+
+def claimed(folder: Path, **options: int) -> CheckpointStore:
+    found = store(folder, **options)
+    found.claim()
+    return found
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("step-*"))
+
+
+def test_a_new_job_has_no_checkpoint(tmp_path: Path) -> None:
+    assert claimed(tmp_path / "checkpoints").newest() is None
+
+
+def test_the_newest_checkpoint_is_found_and_older_ones_go(tmp_path: Path) -> None:
+    first = claimed(tmp_path)
+    for step in (2, 4, 6):
+        save(first, step)
+    found = claimed(tmp_path, attempt=2).newest()
+    assert found is not None
+    path, manifest = found
+    assert (path.name, manifest.step, manifest.attempt) == ("step-000006", 6, 1)
+    assert set(manifest.files) == {"model/data", "state"}
+    assert names(tmp_path) == ["step-000004", "step-000006"]
+    assert (tmp_path / "LATEST").read_text() == "step-000006\n"
+
+
+@pytest.mark.parametrize("harm", ["changed", "cut", "missing", "no manifest", "broken manifest"])
+def test_a_damaged_checkpoint_is_put_aside_and_the_one_before_is_used(tmp_path: Path, harm: str) -> None:
+    first = claimed(tmp_path)
+    save(first, 2)
+    newest = save(first, 4)
+    if harm == "changed":
+        (newest / "model" / "data").write_text("Weights 4")
+    elif harm == "cut":
+        (newest / "model" / "data").write_text("wei")
+    elif harm == "missing":
+        (newest / "state").unlink()
+    elif harm == "no manifest":
+        (newest / "manifest.json").unlink()
+    else:
+        (newest / "manifest.json").write_text("{")
+    found = claimed(tmp_path, attempt=2).newest()
+    assert found is not None
+    assert found[1].step == 2
+    assert names(tmp_path) == ["step-000002", "step-000004.damaged-2"]
+
+
+def test_when_all_that_was_committed_is_damaged_the_job_says_so_each_time(tmp_path: Path) -> None:
+    (save(claimed(tmp_path), 2) / "state").unlink()
+    for attempt in (2, 3):
+        with pytest.raises(CheckpointCorruptError, match="none is whole"):
+            claimed(tmp_path, attempt=attempt).newest()
+
+
+def test_a_write_that_was_cut_short_was_never_committed(tmp_path: Path) -> None:
+    first = claimed(tmp_path)
+    save(first, 2)
+
+    def die(folder: Path) -> None:
+        (folder / "half").write_text("half")
+        raise ConnectionError("the claim went away")
+
+    with pytest.raises(ConnectionError):
+        first.save(4, die)
+    found = claimed(tmp_path, attempt=2).newest()
+    assert found is not None
+    assert found[1].step == 2
+    assert not list(tmp_path.glob(".tmp-*"))
+
+
+def test_an_attempt_that_is_over_can_neither_start_nor_commit(tmp_path: Path) -> None:
+    old = claimed(tmp_path)
+    save(old, 2)
+    new = claimed(tmp_path, attempt=2)
+    with pytest.raises(FencedError, match="attempt 2 has begun"):
+        save(old, 4)
+    with pytest.raises(FencedError):
+        old.claim()
+    save(new, 4)
+    assert names(tmp_path) == ["step-000002", "step-000004"]
+
+
+def test_a_later_attempt_counts_more_than_a_higher_step(tmp_path: Path) -> None:
+    old = claimed(tmp_path, keep=1)
+    save(old, 6)
+    new = claimed(tmp_path, attempt=2, keep=1)
+    save(new, 4)
+    found = claimed(tmp_path, attempt=3).newest()
+    assert found is not None
+    assert (found[1].attempt, found[1].step) == (2, 4)
+    assert names(tmp_path) == ["step-000004"]
+
+
+def test_a_step_that_an_older_attempt_left_is_replaced(tmp_path: Path) -> None:
+    save(claimed(tmp_path), 4, "old")
+    path = save(claimed(tmp_path, attempt=2), 4, "new")
+    assert (path / "model" / "data").read_text() == "new 4"
+
+
+def test_checkpoints_of_another_job_are_refused(tmp_path: Path) -> None:
+    save(claimed(tmp_path), 2)
+    stranger = store(tmp_path, job_uid="another", attempt=2)
+    stranger.claim()
+    with pytest.raises(UserError, match="another job"):
+        stranger.newest()

@@ -1,0 +1,73 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from grpo_api.contract.exit_codes import PEER_LOST_REASON, ExitCode
+from grpo_runtime.errors import UserError
+from grpo_runtime.rollout.errors import EngineGoneError, RolloutLostError
+from grpo_runtime.trainer.failure import (
+    CheckpointCorruptError,
+    FencedError,
+    PeerLostError,
+    describe_failure,
+    find_failure,
+    leave_failure,
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "reason"),
+    [
+        (UserError("spec"), ExitCode.USER_ERROR, "UserError"),
+        (CheckpointCorruptError("none is whole"), ExitCode.CHECKPOINT_CORRUPT, "CheckpointCorrupt"),
+        (RolloutLostError("no engine"), ExitCode.ROLLOUT_LOST, "RolloutLost"),
+        (EngineGoneError("engine-0"), ExitCode.TRANSIENT, "TransientError"),
+        (FencedError("attempt 2 has begun"), ExitCode.TRANSIENT, "TransientError"),
+        (ConnectionResetError("reset"), ExitCode.TRANSIENT, "TransientError"),
+        (PeerLostError("rank gone"), ExitCode.TRANSIENT, PEER_LOST_REASON),
+        (KeyError("x"), ExitCode.UNEXPECTED, "UnexpectedError"),
+    ],
+)
+def test_every_kind_of_error_has_its_exit_code(error: Exception, code: int, reason: str) -> None:
+    failure = describe_failure(error)
+    assert (failure.exit_code, failure.reason) == (code, reason)
+
+
+def test_an_unexpected_error_says_what_and_where() -> None:
+    try:
+        {}["missing"]
+    except KeyError as error:
+        message = describe_failure(error).message
+    assert message.startswith("KeyError: 'missing' (test_failure.py:")
+
+
+def test_last_words_reach_the_supervisor(tmp_path: Path) -> None:
+    words = describe_failure(UserError("set groupSize to 4"))
+    leave_failure(tmp_path, words, local_rank=1)
+    assert find_failure(tmp_path, local_rank=1) == words
+    assert find_failure(tmp_path, local_rank=0) is None
+
+
+STUCK_RANK = """
+import threading
+from pathlib import Path
+from grpo_runtime.trainer.rank import run_rank
+threading.Thread(target=threading.Event().wait).start()
+run_rank({"RANK": "0", "LOCAL_RANK": "0"}, run_dir=Path("gone"))
+"""
+
+
+def test_a_rank_ends_with_its_code_though_a_thread_is_stuck_and_its_last_words_fail(tmp_path: Path) -> None:
+    # it was given no RunConfig, and the run directory does not exist
+    ended = subprocess.run(
+        [sys.executable, "-c", STUCK_RANK],
+        cwd=tmp_path,
+        timeout=120,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == ExitCode.USER_ERROR
+    assert "the cause cannot be left for the supervisor" in ended.stderr

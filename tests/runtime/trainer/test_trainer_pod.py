@@ -1,0 +1,155 @@
+"""Whole trainer pods over FakeEngines: supervisor, ranks, gloo, checkpoints, reports. Some seconds each."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from pod_builder import free_port, run_config
+from safetensors.torch import load_file
+from trainer_pod import TrainerPod
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from grpo_api.contract.progress import TrainerState
+from grpo_api.contract.run_config import RunConfig
+from grpo_runtime.report.metrics import MetricsRecord, read_metrics
+
+STEPS = 6
+TIMINGS = ("time/", "step_time", "tokens_per_second", "sync/")
+
+
+def job(*, num_ranks: int = 2, **spec: object) -> RunConfig:
+    algorithm = {
+        "steps": STEPS,
+        "promptsPerStep": 8,
+        "groupSize": 8,
+        "numIterations": 2,
+        "optimizer": {"learningRate": 2e-4, "schedule": "cosine", "warmupSteps": 1},
+    }
+    sections = {
+        "algorithm": algorithm,
+        "sampling": {"maxTokens": 4},
+        "trainer": {"processesPerNode": num_ranks},
+        "checkpoint": {"everySteps": 2},
+    }
+    return run_config(**{**sections, **spec})
+
+
+def records(folder: Path) -> list[MetricsRecord]:
+    return read_metrics(folder / "output" / "metrics.jsonl")
+
+
+def learned(folder: Path) -> list[Mapping[str, float]]:
+    """The metrics of every step without what a clock decides."""
+    return [
+        {name: value for name, value in record.values.items() if not name.startswith(TIMINGS)}
+        for record in records(folder)
+    ]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "output" / "model" / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The output of an undisturbed run on two ranks."""
+    folder = tmp_path_factory.mktemp("two-ranks")
+    code, message = TrainerPod(folder, job()).end()
+    assert (code, message.reason) == (0, "Done"), message
+    assert message.progress is not None
+    assert message.progress.state == TrainerState.DONE
+    assert (message.progress.step, message.progress.policy_version) == (STEPS, f"1.{STEPS}")
+    assert message.progress.stale_samples == 0
+    return folder
+
+
+def test_every_step_is_reported_and_the_policy_moves(two_ranks: Path) -> None:
+    assert [record.step for record in records(two_ranks)] == list(range(1, STEPS + 1))
+    first, last = learned(two_ranks)[0], learned(two_ranks)[-1]
+    assert last["num_tokens"] > first["num_tokens"] > 0
+    assert last["reward"] > 0
+    assert first["sampling/sampling_logp_difference/max"] < 1e-4
+    assert any((two_ranks / "output" / "tensorboard").iterdir())
+    assert f"step {STEPS}/{STEPS} reward 0." in (two_ranks / "log-1-0").read_text()
+    prometheus = (two_ranks / "cache-1-0" / "run" / "metrics.prom").read_text()
+    assert f'grpo_step{{job="copy",namespace="team"}} {STEPS}.0' in prometheus
+
+
+def test_the_final_model_is_what_transformers_loads(two_ranks: Path) -> None:
+    folder = two_ranks / "output" / "model"
+    assert all(path.stat().st_mode & 0o444 == 0o444 for path in [folder, *folder.iterdir()])
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert model.config.vocab_size == len(tokenizer)
+
+
+def test_only_the_newest_checkpoints_are_kept(two_ranks: Path) -> None:
+    folder = two_ranks / "output" / "checkpoints"
+    assert sorted(path.name for path in folder.glob("step-*")) == ["step-000004", "step-000006"]
+    assert (folder / "LATEST").read_text() == "step-000006\n"
+
+
+def test_one_rank_learns_what_two_ranks_learn(two_ranks: Path, tmp_path: Path) -> None:
+    assert TrainerPod(tmp_path, job(num_ranks=1)).end()[0] == 0
+    for one, two in zip(learned(tmp_path), learned(two_ranks), strict=True):
+        # Adam hides a wrong factor in the gradient, its norm does not
+        assert one == pytest.approx(two, abs=1e-6, rel=1e-5)
+    others = weights(two_ranks)
+    for name, tensor in weights(tmp_path).items():
+        torch.testing.assert_close(tensor, others[name], atol=1e-6, rtol=1e-5)
+
+
+def test_a_run_that_is_stopped_and_killed_ends_with_the_same_bits(two_ranks: Path, tmp_path: Path) -> None:
+    first = TrainerPod(tmp_path, job(), hang_at=3)
+    first.wait_until(lambda progress: progress.step == 3)
+    heartbeat = first.wait_until(lambda progress: progress.state == TrainerState.TRAINING).heartbeat
+    first.wait_until(lambda progress: progress.heartbeat > heartbeat)  # also while it waits
+    first.terminate()
+    code, message = first.end()
+    assert (code, message.reason) == (143, "Terminated")
+    assert message.progress is not None
+    assert (message.progress.step, message.progress.checkpoint_step) == (3, 3)
+
+    second = TrainerPod(tmp_path, job(), attempt=2, hang_at=5)
+    progress = second.wait_until(lambda progress: progress.step == 5)
+    assert (progress.resumed_from_step, progress.checkpoint_step) == (3, 4)
+    second.kill_rank(1)
+    code, message = second.end()
+    assert (code, message.reason, message.rank) == (137, "Killed", 1)
+
+    third = TrainerPod(tmp_path, job(), attempt=3)
+    code, message = third.end()
+    assert code == 0, message
+    assert message.progress is not None
+    assert message.progress.resumed_from_step == 4
+
+    assert [record.attempt for record in records(tmp_path)] == [1, 1, 1, 2, 3, 3]
+    assert learned(tmp_path) == learned(two_ranks)
+    mine, others = weights(tmp_path), weights(two_ranks)
+    assert mine.keys() == others.keys()
+    assert all(torch.equal(mine[name], others[name]) for name in mine)
+
+
+def test_a_wrong_reward_function_ends_with_40_and_names_it(tmp_path: Path) -> None:
+    rewards = [{"name": "mine", "function": "no_such_module:score"}]
+    code, message = TrainerPod(tmp_path, job(num_ranks=2, rewards=rewards)).end()
+    assert (code, message.reason, message.rank) == (40, "UserError", 0)
+    assert "no_such_module" in message.message
+
+
+def test_two_pods_stop_together_when_one_is_asked_to(tmp_path: Path) -> None:
+    run = job(trainer={"numNodes": 2, "processesPerNode": 1})
+    rendezvous_port = free_port()
+    first, second = (
+        TrainerPod(tmp_path, run, node_index=index, hang_at=1, rendezvous_port=rendezvous_port)
+        for index in (0, 1)
+    )
+    first.wait_until(lambda progress: progress.step == 1)
+    second.terminate()
+    assert second.end()[0] == 143
+    code, message = first.end()
+    assert (code, message.reason) == (143, "Terminated")
+    assert message.progress is not None
+    assert message.progress.checkpoint_step == 1
+    assert second.progress() is None, "only pod 0 reports progress"

@@ -1,0 +1,105 @@
+"""A trainer pod as a real process over FakeEngines, and ways to watch and hurt it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from pod_builder import free_port, trainer_environment
+
+from grpo_api.contract.progress import Progress, TerminationMessage
+from grpo_api.contract.run_config import RunConfig
+
+DEADLINE_SECONDS = 180.0
+
+
+STARTED: list[subprocess.Popen[bytes]] = []
+"""Every trainer pod of this test session."""
+
+MakeCommand = Callable[[str, str, str], list[str]]
+"""From termination log, port and rendezvous port to the command of a pod."""
+
+
+def end_what_is_left() -> None:
+    """Kill the pods that a failed test did not wait for."""
+    while STARTED:
+        process = STARTED.pop()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def fake_command(log: str, port: str, rendezvous_port: str) -> list[str]:
+    """A trainer pod over FakeEngines."""
+    return [sys.executable, str(Path(__file__).with_name("fake_trainer.py")), log, port, rendezvous_port]
+
+
+class TrainerPod:
+    """One attempt of a job whose output lies in `folder`; over FakeEngines unless `command` says otherwise.
+
+    With `hang_at` the FakeEngines never finish the generation of that step.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        run: RunConfig,
+        *,
+        attempt: int = 1,
+        node_index: int = 0,
+        rendezvous_port: int | None = None,
+        hang_at: int | None = None,
+        command: MakeCommand = fake_command,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._folder = folder
+        self._name = f"{attempt}-{node_index}"
+        self._log = folder / f"termination-log-{self._name}"
+        given = trainer_environment(folder, run, attempt=attempt, node_index=node_index)
+        variables = {**os.environ, **given, **(environment or {})}
+        if hang_at is not None:
+            variables["FAKE_HANG_AT"] = str(hang_at)
+        arguments = command(str(self._log), str(free_port()), str(rendezvous_port or free_port()))
+        # a session of its own, so that what a failed test leaves can be ended as a whole
+        with (folder / f"log-{self._name}").open("wb") as log:
+            self.process = subprocess.Popen(
+                arguments, env=variables, stdout=log, stderr=log, start_new_session=True
+            )
+        STARTED.append(self.process)
+
+    def progress(self) -> Progress | None:
+        path = self._folder / f"cache-{self._name}" / "run" / "progress.json"
+        return Progress.model_validate_json(path.read_text()) if path.exists() else None
+
+    def wait_until(self, condition: Callable[[Progress], bool]) -> Progress:
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while True:
+            progress = self.progress()
+            if progress is not None and condition(progress):
+                return progress
+            assert self.process.poll() is None, f"the trainer ended early\n{self.log()}"
+            assert time.monotonic() < deadline, f"it never came to that: {progress}"
+            time.sleep(0.05)
+
+    def log(self) -> str:
+        return (self._folder / f"log-{self._name}").read_text(errors="replace")[-8000:]
+
+    def terminate(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+
+    def kill_rank(self, local_rank: int) -> None:
+        os.kill(self._pid_of_rank(local_rank), signal.SIGKILL)
+
+    def end(self) -> tuple[int, TerminationMessage]:
+        code = self.process.wait(timeout=DEADLINE_SECONDS)
+        return code, TerminationMessage.model_validate_json(self._log.read_text())
+
+    def _pid_of_rank(self, local_rank: int) -> int:
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        needle = f"LOCAL_RANK={local_rank}".encode()
+        return next(
+            int(pid) for pid in children if needle in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        )

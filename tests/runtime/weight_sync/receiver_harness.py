@@ -1,0 +1,142 @@
+"""A receiver without vLLM, and channels to it: in this process, and over the pipes of another."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from grpo_runtime.weight_sync.interface import Info, WeightSyncError
+from grpo_runtime.weight_sync.packing import PackedWeights, pack
+from grpo_runtime.weight_sync.receiver import StagingReceiver
+from grpo_runtime.weight_sync.registry import BACKENDS, SenderSettings
+
+BUFFER_BYTES = 4096
+
+
+def some_weights(seed: int) -> dict[str, torch.Tensor]:
+    """Every kind of tensor that travels: dtypes, a scalar, an empty one, one larger than a buffer."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "embedding": torch.randn(97, 33, generator=generator),
+        "scalar": torch.randn((), generator=generator),
+        "empty": torch.zeros(0, 7),
+        "half": torch.randn(5, 3, generator=generator).to(torch.bfloat16),
+        "counts": torch.randint(0, 2**40, (3,), generator=generator),
+        "not-finite": torch.tensor([float("nan"), float("inf"), -0.0]),
+        "transposed": torch.randn(50, 40, generator=generator).t(),
+    }
+
+
+def packed(seed: int) -> PackedWeights:
+    """`some_weights` in many small buffers."""
+    return pack(some_weights(seed).items(), buffer_bytes=BUFFER_BYTES)
+
+
+class Receiver:
+    """What an engine is to a sender. `weights` and `version` are what it would serve."""
+
+    def __init__(self, backend: str) -> None:
+        self.weights = some_weights(0)
+        self.version = "initial"
+        shapes = {name: tuple(tensor.shape) for name, tensor in self.weights.items()}
+        self._staging = StagingReceiver(BACKENDS[backend].make_transport(), shapes=shapes)
+
+    async def init(self, info: Info) -> None:
+        await asyncio.to_thread(self._staging.init, dict(info))
+
+    async def start(self) -> None:
+        self._staging.start()
+
+    async def update(self, info: Info) -> None:
+        await asyncio.to_thread(self._staging.update, json.loads(json.dumps(dict(info))))
+
+    async def finish(self, version: str) -> None:
+        self.weights = {name: tensor.clone() for name, tensor in self._staging.take()}
+        self.version = version
+
+    async def shutdown(self) -> None:
+        self._staging.shutdown()
+
+    def serves(self, wanted: dict[str, torch.Tensor]) -> bool:
+        """Whether the weights are `wanted` to the last bit."""
+        return all(
+            self.weights[name].dtype == tensor.dtype
+            and self.weights[name].shape == tensor.shape
+            and self.weights[name].contiguous().reshape(-1).view(torch.uint8).tolist()
+            == tensor.contiguous().reshape(-1).view(torch.uint8).tolist()
+            for name, tensor in wanted.items()
+        )
+
+
+class BuffersWithAccident(tuple[torch.Tensor, ...]):
+    """Buffers that do something to their sender after the first `before` of them are on their way."""
+
+    accident: Callable[[], None]
+    before: int
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        for index, buffer in enumerate(super().__iter__()):
+            if index == self.before:
+                self.accident()
+            yield buffer
+
+
+def with_accident(weights: PackedWeights, accident: Callable[[], None], *, before: int = 2) -> PackedWeights:
+    """The same weights; sending them runs `accident` after `before` buffers."""
+    buffers = BuffersWithAccident(weights.buffers)
+    buffers.accident, buffers.before = accident, before
+    return replace(weights, buffers=buffers)
+
+
+def stall(until: threading.Event) -> Callable[[], None]:
+    """An accident: the sender hangs until the event."""
+    return lambda: until.wait(60) and None
+
+
+def kill_self() -> None:
+    """An accident: the sender's process is killed."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class PipeChannel:
+    """The sender's end of a channel to another process: one JSON line a verb, one line for its outcome."""
+
+    async def init(self, info: Info) -> None:
+        await self._call("init", dict(info))
+
+    async def start(self) -> None:
+        await self._call("start")
+
+    async def update(self, info: Info) -> None:
+        await self._call("update", dict(info))
+
+    async def finish(self, version: str) -> None:
+        await self._call("finish", version)
+
+    async def shutdown(self) -> None:
+        await self._call("shutdown")
+
+    async def _call(self, verb: str, *arguments: Any) -> None:
+        print(json.dumps([verb, *arguments]), flush=True)
+        outcome = json.loads(await asyncio.to_thread(sys.stdin.readline))
+        if outcome:
+            raise WeightSyncError(outcome)
+
+
+async def _die_in_mid_transfer(backend: str) -> None:
+    settings = SenderSettings(peer_host="127.0.0.1", timeout_seconds=10.0)
+    sender = BACKENDS[backend].make_sender(PipeChannel(), settings)
+    await sender.init()
+    await sender.start()
+    await sender.update(with_accident(packed(1), kill_self))
+
+
+if __name__ == "__main__":
+    asyncio.run(_die_in_mid_transfer(sys.argv[1]))
