@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_api.contract.labels import GROUP
-from grpo_api.rules import IMMUTABLE, immutable_sentence, rules_of, transition_rule
+from grpo_api.rules import IMMUTABLE, ROLLOUT_STAYS, immutable_sentence, rules_of, transition_rule
 from grpo_api.schema import Schema, property_at, structural_schema, validations
 from grpo_api.v1alpha1.job import KIND, PLURAL, VERSION, GRPOJob
 from grpo_api.v1alpha1.spec import GRPOJobSpec
@@ -106,7 +106,8 @@ def _spec_schema() -> Schema:
                 "fieldPath": f".{path}",
             }
         )
-    schema["x-kubernetes-validations"] += transitions
+    rollout = {"rule": ROLLOUT_STAYS.cel, "message": ROLLOUT_STAYS.sentence, "fieldPath": ROLLOUT_STAYS.field}
+    schema["x-kubernetes-validations"] += [*transitions, rollout]
     return schema
 
 

@@ -48,3 +48,12 @@ class Rule:
             lambda match: str(attrgetter(".".join(map(to_snake, match[1].split("."))))(value)),
             self.sentence,
         )
+
+
+@dataclass(frozen=True)
+class Transition:
+    """What must hold between the old and the new spec; only the API server sees both. `field` as in Rule."""
+
+    cel: str
+    sentence: str
+    field: str

@@ -6,11 +6,12 @@ and both refuse with the same sentence. `IMMUTABLE` says what cannot change afte
 server sees old and new together, so these rows are CEL only.
 """
 
+import json
 import re
 from typing import TYPE_CHECKING
 
 from grpo_api.quantity import DEVICE_COUNT_PATTERN, is_device_count, parse_quantity
-from grpo_api.rule import Rule
+from grpo_api.rule import Rule, Transition
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
         DatasetSpec,
         EngineSpec,
         GRPOJobSpec,
+        ModelSpec,
         ResourcesSpec,
         RewardSpec,
         TrainerSpec,
@@ -33,7 +35,16 @@ RESOURCE_PATTERN = (
 )
 GPU = "nvidia.com/gpu"
 MIN_KV_CACHE_BYTES = 2**20
-_ROLLOUT_MEMORY = "self.rollout.resources.limits['memory']"
+OWNED_ENGINE_ARGUMENTS = (
+    *("model", "tokenizer", "served-model-name", "revision", "dtype", "max-model-len"),
+    *("kv-cache-memory-bytes", "gpu-memory-utilization", "logprobs-mode", "load-format", "seed"),
+    *("host", "port", "uds", "api-key", "middleware", "root-path", "config", "ssl-keyfile", "ssl-certfile"),
+    *("enable-scale-out", "weight-transfer-config", "enable-sleep-mode", "enable-server-load-tracking"),
+    *("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size", "distributed-executor-backend"),
+    *("worker-cls", "worker-extension-cls", "trust-remote-code", "disable-uvicorn-access-log"),
+    *("no-enable-scale-out", "no-enable-sleep-mode", "no-disable-uvicorn-access-log", "headless"),
+)
+"""Arguments of vLLM that follow from the spec or that the product relies on."""
 
 
 def broken_rules(value: "BaseModel") -> list[Rule]:
@@ -60,6 +71,21 @@ def _cel_gpus(resources: str) -> str:
     return f"('{GPU}' in {resources}.limits && {_cel_is_device_count(gpus)} ? int(string({gpus})) : 0)"
 
 
+def _cel_holds(pod: str) -> str:
+    """Whether the KV cache fits into a pod; on a GPU it is not in the pod's memory."""
+    limits = f"{pod}.resources.limits"
+    memory = _cel_quantity(f"{limits}['memory']")
+    cache = _cel_quantity("self.engine.kvCacheMemory")
+    return f"(!('memory' in {limits}) || '{GPU}' in {limits} || {cache}.compareTo({memory}) < 0)"
+
+
+_CEL_PROCESSES = (
+    "(has(self.trainer.processesPerNode) ? self.trainer.processesPerNode : "
+    f"{_cel_gpus('self.trainer.resources')} > 0 ? {_cel_gpus('self.trainer.resources')} : 1)"
+)
+"""Training processes of a node."""
+
+
 # Metadata
 
 
@@ -71,7 +97,24 @@ def _name_is_a_label(job: "GRPOJob") -> bool:
 
 
 def _has_one_source(reward: "RewardSpec") -> bool:
-    return (reward.builtin is None) != (reward.function is None)
+    return [reward.builtin, reward.function, reward.config_map].count(None) == 2
+
+
+def _pattern_belongs_to_regex(reward: "RewardSpec") -> bool:
+    return (reward.builtin == "regex") == (reward.pattern is not None)
+
+
+def _overlong_belongs_to_length(reward: "RewardSpec") -> bool:
+    return (reward.builtin == "length") == (reward.overlong_tokens is not None)
+
+
+def _overlong_fits(spec: "GRPOJobSpec") -> bool:
+    return all((reward.overlong_tokens or 0) <= spec.sampling.max_tokens for reward in spec.rewards)
+
+
+def _scorer_has_its_dataset(spec: "GRPOJobSpec") -> bool:
+    has_scorer = any(reward.builtin == "reasoning_gym" for reward in spec.rewards)
+    return not has_scorer or spec.dataset.source.startswith("reasoning-gym://")
 
 
 def _some_reward_counts(spec: "GRPOJobSpec") -> bool:
@@ -82,8 +125,17 @@ def _some_reward_counts(spec: "GRPOJobSpec") -> bool:
 
 
 def _builtin_columns_are_default(dataset: "DatasetSpec") -> bool:
-    is_builtin = dataset.source.startswith("builtin://")
-    return not is_builtin or (dataset.prompt == "prompt" and dataset.answer == "answer")
+    has_columns = not dataset.source.startswith(("builtin://", "reasoning-gym://"))
+    return has_columns or (dataset.prompt == "prompt" and dataset.answer == "answer")
+
+
+def _only_the_hub_has_splits(dataset: "DatasetSpec") -> bool:
+    settings = (dataset.split, dataset.subset, dataset.revision)
+    return dataset.source.startswith("hf://") or settings == (None, None, None)
+
+
+def _only_the_hub_has_revisions(model: "ModelSpec") -> bool:
+    return model.source.startswith("hf://") or model.revision is None
 
 
 def _warmup_ends(algorithm: "AlgorithmSpec") -> bool:
@@ -106,8 +158,29 @@ def _processes_share_gpus_evenly(trainer: "TrainerSpec") -> bool:
     return trainer.processes_per_node is None or trainer.resources.num_gpus % trainer.processes_per_node == 0
 
 
+def _rollout_is_not_colocated(spec: "GRPOJobSpec") -> bool:
+    return spec.mode != "Colocated" or spec.rollout is None
+
+
+def _disaggregated_has_rollout(spec: "GRPOJobSpec") -> bool:
+    return spec.mode != "Disaggregated" or spec.rollout is not None
+
+
 def _engine_has_one_gpu(spec: "GRPOJobSpec") -> bool:
-    return spec.rollout.resources.num_gpus <= 1
+    return spec.rollout is None or spec.rollout.resources.num_gpus <= 1
+
+
+def _rollout_engine_is_whole(spec: "GRPOJobSpec") -> bool:
+    return spec.rollout is None or spec.engine.tensor_parallel_size == 1
+
+
+def _engines_share_processes_evenly(spec: "GRPOJobSpec") -> bool:
+    return spec.trainer.num_processes % spec.engine.tensor_parallel_size == 0
+
+
+def _arguments_are_not_ours(engine: "EngineSpec") -> bool:
+    names = [argument[2:].partition("=")[0] for argument in engine.args]
+    return not any(owned.startswith(name) for name in names for owned in OWNED_ENGINE_ARGUMENTS)
 
 
 def _limits_are_resources(resources: "ResourcesSpec") -> bool:
@@ -142,7 +215,8 @@ def _kv_cache_is_not_tiny(engine: "EngineSpec") -> bool:
 
 
 def _kv_cache_fits(spec: "GRPOJobSpec") -> bool:
-    limits, wanted = spec.rollout.resources.limits, spec.engine.kv_cache_memory
+    pod, wanted = spec.rollout or spec.trainer, spec.engine.kv_cache_memory
+    limits = pod.resources.limits
     if wanted is None or "memory" not in limits or GPU in limits:
         return True
     return parse_quantity(wanted) < parse_quantity(limits["memory"])
@@ -151,6 +225,7 @@ def _kv_cache_fits(spec: "GRPOJobSpec") -> bool:
 IMMUTABLE: tuple[str, ...] = (
     "mode",
     "image",
+    "imagePullSecrets",
     "model",
     "dataset",
     "rewards",
@@ -161,6 +236,7 @@ IMMUTABLE: tuple[str, ...] = (
     "rollout.resources",
     "weightSync",
     "checkpoint",
+    "hub",
 )
 """Paths below spec that are frozen once the job exists."""
 
@@ -173,9 +249,19 @@ def immutable_sentence(path: str) -> str:
 def transition_rule(path: str, *, is_optional: bool) -> str:
     """CEL on the spec: the field at `path` is as it was, and neither added nor removed."""
     same = f"self.{path} == oldSelf.{path}"
-    if not is_optional:
-        return same
-    return f"has(self.{path}) == has(oldSelf.{path}) && (!has(self.{path}) || {same})"
+    if is_optional:
+        same = f"has(self.{path}) == has(oldSelf.{path}) && (!has(self.{path}) || {same})"
+    parent = path.rpartition(".")[0]
+    return f"!has(self.{parent}) || !has(oldSelf.{parent}) || {same}" if parent else same
+
+
+ROLLOUT_STAYS = Transition(
+    "has(self.rollout) == has(oldSelf.rollout)",
+    "spec.rollout can be neither added nor removed once the job exists, also not by kubectl scale, for it "
+    "decides where the engines run: create a new job",
+    field=".rollout",
+)
+"""Whether there are rollout pods; how many may change."""
 
 
 RULES: tuple[Rule, ...] = (
@@ -189,9 +275,41 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "RewardSpec",
-        "has(self.builtin) != has(self.function)",
+        "[has(self.builtin), has(self.function), has(self.configMap)].filter(is, is).size() == 1",
         _has_one_source,
-        "a reward needs exactly one of builtin and function: set one and remove the other",
+        "a reward needs exactly one of builtin, function and configMap: set one and remove the others",
+    ),
+    Rule(
+        "RewardSpec",
+        "(has(self.builtin) && self.builtin == 'regex') == has(self.pattern)",
+        _pattern_belongs_to_regex,
+        "pattern belongs to the builtin regex, which needs it: set both or neither",
+        field=".pattern",
+    ),
+    Rule(
+        "RewardSpec",
+        "(has(self.builtin) && self.builtin == 'length') == has(self.overlongTokens)",
+        _overlong_belongs_to_length,
+        "overlongTokens belongs to the builtin length, which needs it: set both or neither",
+        field=".overlongTokens",
+    ),
+    Rule(
+        "GRPOJobSpec",
+        "self.rewards.all(reward, !has(reward.overlongTokens) || "
+        "reward.overlongTokens <= self.sampling.maxTokens)",
+        _overlong_fits,
+        "overlongTokens of a reward must not exceed sampling.maxTokens ({sampling.maxTokens}): lower it or "
+        "raise maxTokens",
+        field=".rewards",
+    ),
+    Rule(
+        "GRPOJobSpec",
+        "self.dataset.source.startsWith('reasoning-gym://') || "
+        "!self.rewards.exists(reward, has(reward.builtin) && reward.builtin == 'reasoning_gym')",
+        _scorer_has_its_dataset,
+        "the builtin reward reasoning_gym is the scorer of a reasoning-gym:// dataset: take such a dataset "
+        "or another reward",
+        field=".rewards",
     ),
     Rule(
         "GRPOJobSpec",
@@ -202,10 +320,24 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "DatasetSpec",
-        "!self.source.startsWith('builtin://') || (self.prompt == 'prompt' && self.answer == 'answer')",
+        "!(self.source.startsWith('builtin://') || self.source.startsWith('reasoning-gym://')) || "
+        "(self.prompt == 'prompt' && self.answer == 'answer')",
         _builtin_columns_are_default,
-        "dataset.prompt and dataset.answer name columns of a file, and a builtin:// source has none: "
-        "remove them",
+        "dataset.prompt and dataset.answer name columns of a file, and a builtin:// or reasoning-gym:// "
+        "source has none: remove them",
+    ),
+    Rule(
+        "DatasetSpec",
+        "self.source.startsWith('hf://') || !(has(self.split) || has(self.subset) || has(self.revision))",
+        _only_the_hub_has_splits,
+        "dataset.split, dataset.subset and dataset.revision are for hf:// sources: remove them",
+    ),
+    Rule(
+        "ModelSpec",
+        "self.source.startsWith('hf://') || !has(self.revision)",
+        _only_the_hub_has_revisions,
+        "model.revision is for hf:// sources: remove it",
+        field=".revision",
     ),
     Rule(
         "AlgorithmSpec",
@@ -225,9 +357,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "GRPOJobSpec",
-        "self.algorithm.promptsPerStep * self.algorithm.groupSize >= self.trainer.numNodes * "
-        "(has(self.trainer.processesPerNode) ? self.trainer.processesPerNode : "
-        f"{_cel_gpus('self.trainer.resources')} > 0 ? {_cel_gpus('self.trainer.resources')} : 1)",
+        "self.algorithm.promptsPerStep * self.algorithm.groupSize >= "
+        f"self.trainer.numNodes * {_CEL_PROCESSES}",
         _every_rank_has_samples,
         "algorithm.promptsPerStep ({algorithm.promptsPerStep}) times groupSize ({algorithm.groupSize}) must "
         "give every training process a sample: raise promptsPerStep or use fewer trainer processes",
@@ -243,7 +374,48 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "GRPOJobSpec",
-        f"{_cel_gpus('self.rollout.resources')} <= 1",
+        "self.mode != 'Colocated' || !has(self.rollout)",
+        _rollout_is_not_colocated,
+        "rollout describes pods that mode Colocated does not have: remove rollout, or set mode to "
+        "Disaggregated",
+        field=".rollout",
+    ),
+    Rule(
+        "GRPOJobSpec",
+        "self.mode != 'Disaggregated' || has(self.rollout)",
+        _disaggregated_has_rollout,
+        "mode Disaggregated needs rollout, the pods with the engines: add rollout with replicas, or set mode "
+        "to Colocated",
+        field=".mode",
+    ),
+    Rule(
+        "GRPOJobSpec",
+        "!has(self.rollout) || self.engine.tensorParallelSize == 1",
+        _rollout_engine_is_whole,
+        "engine.tensorParallelSize ({engine.tensorParallelSize}) above 1 needs mode Colocated: set it to 1 "
+        "and raise rollout.replicas, or remove rollout",
+        field=".engine.tensorParallelSize",
+    ),
+    Rule(
+        "GRPOJobSpec",
+        f"{_CEL_PROCESSES} % self.engine.tensorParallelSize == 0",
+        _engines_share_processes_evenly,
+        "engine.tensorParallelSize ({engine.tensorParallelSize}) must divide the training processes of a "
+        "node, which share the engines: lower it or change trainer.processesPerNode",
+        field=".engine.tensorParallelSize",
+    ),
+    Rule(
+        "EngineSpec",
+        f"self.args.all(argument, !{json.dumps(list(OWNED_ENGINE_ARGUMENTS))}"
+        ".exists(owned, owned.startsWith(argument.split('=')[0].substring(2))))",
+        _arguments_are_not_ours,
+        "engine.args has an argument that follows from the rest of the spec or that weight sync relies on: "
+        "remove it, and set the field it belongs to if there is one",
+        field=".args",
+    ),
+    Rule(
+        "GRPOJobSpec",
+        f"!has(self.rollout) || {_cel_gpus('self.rollout.resources')} <= 1",
         _engine_has_one_gpu,
         "rollout.resources.limits of nvidia.com/gpu must be at most 1, because an engine uses one: set it "
         "to 1 and raise rollout.replicas",
@@ -298,12 +470,11 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "GRPOJobSpec",
-        "!has(self.engine.kvCacheMemory) || !('memory' in self.rollout.resources.limits) || "
-        f"'{GPU}' in self.rollout.resources.limits || {_cel_quantity('self.engine.kvCacheMemory')}"
-        f".compareTo({_cel_quantity(_ROLLOUT_MEMORY)}) < 0",
+        f"!has(self.engine.kvCacheMemory) || (has(self.rollout) ? {_cel_holds('self.rollout')} : "
+        f"{_cel_holds('self.trainer')})",
         _kv_cache_fits,
-        "engine.kvCacheMemory must be smaller than rollout.resources.limits.memory, which holds it: lower it "
-        "or raise that limit",
+        "engine.kvCacheMemory must be smaller than the memory limit of the pods that hold it, rollout or "
+        "else trainer: lower it or raise that limit",
         field=".engine.kvCacheMemory",
     ),
 )

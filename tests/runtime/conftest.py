@@ -25,6 +25,8 @@ from grpo_api.v1alpha1.spec import (
     CheckpointSpec,
     DatasetSpec,
     EngineSpec,
+    HubSpec,
+    Mode,
     ModelSpec,
     RewardSpec,
     SamplingSpec,
@@ -39,6 +41,7 @@ def run_config(*, model_source: str = "builtin://tiny", max_model_len: int = 256
     """A small run; its sync deadline is short, so that tests of failures are."""
     return RunConfig(
         job=JobRef(namespace="default", name="tiny", uid="uid-1"),
+        mode=Mode.DISAGGREGATED,
         topology=Topology(num_nodes=1, processes_per_node=1, rollout_replicas=1),
         model=ModelSpec(source=model_source),
         dataset=DatasetSpec(source="builtin://copy"),
@@ -48,6 +51,8 @@ def run_config(*, model_source: str = "builtin://tiny", max_model_len: int = 256
         engine=EngineSpec(max_model_len=max_model_len, kv_cache_memory="64Mi"),
         weight_sync=WeightSyncSpec(timeout_seconds=10),
         checkpoint=CheckpointSpec(),
+        hub=HubSpec(),
+        rollout_lost_timeout_seconds=900,
     )
 
 

@@ -20,6 +20,9 @@ class Env(StrEnum):
     """Where a trainer writes metrics, plots, checkpoints and the final model."""
     CACHE_DIR = "GRPO_CACHE_DIR"
     """Writable scratch space that is lost with the pod."""
+    VOLUMES_DIR = "GRPO_VOLUMES_DIR"
+    """Where the claims and ConfigMaps of model, dataset and rewards are mounted: `claims/NAME/` and
+    `configmaps/NAME/`."""
     ATTEMPT = "GRPO_ATTEMPT"
     """Attempt of a trainer pod, from 1. Rollout pods outlive attempts and have none."""
     NODE_INDEX = "GRPO_NODE_INDEX"
@@ -27,18 +30,23 @@ class Env(StrEnum):
     MASTER_ADDR = "GRPO_MASTER_ADDR"
     """Host name of trainer pod 0 of this attempt."""
     ROLLOUT_HOST = "GRPO_ROLLOUT_HOST"
-    """Host name whose addresses are all rollout pods, ready or not. Trainer only."""
+    """Host name whose addresses are all rollout pods, ready or not. Trainers of mode Disaggregated only."""
     INSTANCE = "GRPO_INSTANCE"
     """Pod name: names a rollout engine in logs and in the fleet."""
 
 
 TRAINER_ENV = frozenset(
-    {Env.ROLE, Env.RUN_CONFIG, Env.TOKENS_DIR, Env.OUTPUT_DIR, Env.CACHE_DIR, Env.ATTEMPT, Env.NODE_INDEX,
-     Env.MASTER_ADDR, Env.ROLLOUT_HOST}
+    {Env.ROLE, Env.RUN_CONFIG, Env.TOKENS_DIR, Env.OUTPUT_DIR, Env.CACHE_DIR, Env.VOLUMES_DIR, Env.ATTEMPT,
+     Env.NODE_INDEX, Env.MASTER_ADDR, Env.ROLLOUT_HOST}
 )  # fmt: skip
-"""Variables of a trainer pod."""
+"""Variables of a trainer pod that has rollout pods."""
 
-ROLLOUT_ENV = frozenset({Env.ROLE, Env.RUN_CONFIG, Env.TOKENS_DIR, Env.CACHE_DIR, Env.INSTANCE})
+COLOCATED_ENV = TRAINER_ENV - {Env.TOKENS_DIR, Env.ROLLOUT_HOST}
+"""Variables of a trainer pod that holds its engines itself: there is nobody to talk to."""
+
+ROLLOUT_ENV = frozenset(
+    {Env.ROLE, Env.RUN_CONFIG, Env.TOKENS_DIR, Env.CACHE_DIR, Env.VOLUMES_DIR, Env.INSTANCE}
+)
 """Variables of a rollout pod."""
 
 

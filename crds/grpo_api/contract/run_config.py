@@ -9,6 +9,8 @@ from grpo_api.v1alpha1.spec import (
     CheckpointSpec,
     DatasetSpec,
     EngineSpec,
+    HubSpec,
+    Mode,
     ModelSpec,
     RewardSpec,
     SamplingSpec,
@@ -32,7 +34,7 @@ class Topology(ApiModel):
     processes_per_node: int
     """Training ranks in each of them."""
     rollout_replicas: int
-    """Rollout engines planned at the start; the fleet may grow and shrink later."""
+    """Rollout pods planned at the start, 0 in mode Colocated; the fleet may grow and shrink later."""
 
     @property
     def world_size(self) -> int:
@@ -49,6 +51,8 @@ class RunConfig(ApiModel):
 
     schema_version: int = SCHEMA_VERSION
     job: JobRef
+    mode: Mode
+    """Never Auto."""
     topology: Topology
     model: ModelSpec
     dataset: DatasetSpec
@@ -58,6 +62,9 @@ class RunConfig(ApiModel):
     engine: EngineSpec
     weight_sync: WeightSyncSpec
     checkpoint: CheckpointSpec
+    hub: HubSpec
+    rollout_lost_timeout_seconds: int
+    """How long the trainer waits while there is no rollout engine at all."""
 
 
 def parse_run_config(text: str) -> RunConfig:

@@ -9,14 +9,15 @@ from grpo_api.keyed_list import KeyedBy
 from grpo_api.model import ApiModel
 from grpo_api.quantity import Quantity, parse_quantity
 from grpo_api.rules import GPU
+from grpo_api.source import DATASET_PATTERN, MODEL_PATTERN
 
 QuantityMap = Annotated[dict[str, Quantity], Field(max_length=16)]
 
 
-ModelSource = Annotated[str, Field(pattern=r"^(builtin://tiny|file:///.+)$", max_length=1024)]
-DatasetSource = Annotated[
-    str, Field(pattern=r"^(builtin://(copy|reverse|add)|file:///.+\.jsonl)$", max_length=1024)
-]
+ModelSource = Annotated[str, Field(pattern=MODEL_PATTERN, max_length=1024)]
+DatasetSource = Annotated[str, Field(pattern=DATASET_PATTERN, max_length=1024)]
+Revision = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$", max_length=253)]
+ConfigMapKey = Annotated[str, Field(pattern=r"^[-._a-zA-Z0-9]+$", max_length=253)]
 FunctionPath = Annotated[
     str,
     Field(
@@ -30,10 +31,15 @@ ClaimName = Annotated[
 ]
 
 
+EngineArgument = Annotated[str, Field(pattern=r"^--[a-z][a-z0-9-]*(=.*)?$", max_length=1024)]
+
+
 class Mode(StrEnum):
     """Where the rollout engines run."""
 
+    AUTO = "Auto"
     DISAGGREGATED = "Disaggregated"
+    COLOCATED = "Colocated"
 
 
 class Dtype(StrEnum):
@@ -47,8 +53,11 @@ class ModelSpec(ApiModel):
     """The policy to start from."""
 
     source: ModelSource
-    """`file:///dir` is a Hugging Face model directory in the image; `builtin://tiny` is a small random
+    """`hf://ORG/NAME` is a model of the Hugging Face Hub; `pvc://CLAIM/PATH` and `file:///PATH` are Hugging
+    Face model directories on a PersistentVolumeClaim and in the image; `builtin://tiny` is a small random
     Qwen2 with a character tokenizer that needs no download."""
+    revision: Revision | None = None
+    """Branch, tag or commit of an `hf://` model; a commit never moves."""
     dtype: Dtype = Dtype.FLOAT32
     """Precision of the weights in the engines and of the trainer's forward pass; the trainer itself keeps its
     weights, and what it saves, in float32."""
@@ -58,8 +67,16 @@ class DatasetSpec(ApiModel):
     """Where prompts come from."""
 
     source: DatasetSource
-    """`file:///path.jsonl` is a file in the image; `builtin://copy`, `builtin://reverse` and
-    `builtin://add` are tiny tasks that a tiny model learns in minutes."""
+    """`hf://ORG/NAME` is a dataset of the Hugging Face Hub. `pvc://CLAIM/PATH`, `configmap://NAME/KEY` and
+    `file:///PATH` are .jsonl or .parquet files on a PersistentVolumeClaim, in a ConfigMap and in the image.
+    `reasoning-gym://TASK?SETTING=VALUE&...` makes its own prompts and has its own scorer. `builtin://copy`,
+    `builtin://reverse` and `builtin://add` are tiny tasks that a tiny model learns in minutes."""
+    split: Annotated[str, Field(min_length=1, max_length=253)] | None = None
+    """Split of an `hf://` dataset; `train` where it is left out."""
+    subset: Annotated[str, Field(min_length=1, max_length=253)] | None = None
+    """Subset (configuration) of an `hf://` dataset that has several."""
+    revision: Revision | None = None
+    """Branch, tag or commit of an `hf://` dataset."""
     prompt: Annotated[str, Field(min_length=1, max_length=253)] = "prompt"
     """Column with the prompt: a string, or a list of chat messages."""
     answer: Annotated[str, Field(min_length=1, max_length=253)] = "answer"
@@ -73,22 +90,51 @@ class BuiltinReward(StrEnum):
 
     EXACT_MATCH = "exact_match"
     CHAR_ACCURACY = "char_accuracy"
+    REGEX = "regex"
+    FORMAT = "format"
+    LENGTH = "length"
+    MATH_VERIFY = "math_verify"
+    REASONING_GYM = "reasoning_gym"
+
+
+class CodeRef(ApiModel):
+    """A Python function in a ConfigMap of the job's namespace."""
+
+    name: ClaimName
+    """The ConfigMap."""
+    key: ConfigMapKey
+    """Its key that holds the Python module."""
+    function: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=253)]
+    """Function in that module."""
 
 
 class RewardSpec(ApiModel):
-    """One reward function. Set exactly one of `builtin` and `function`."""
+    """One reward function. Set exactly one of `builtin`, `function` and `configMap`."""
 
     name: Name
     """Name in metrics: rewards/NAME/mean."""
     weight: Annotated[float, Field(ge=-1000, le=1000)] = 1.0
     """Factor in the weighted sum of all rewards."""
     builtin: BuiltinReward | None = None
-    """A function that comes with the runtime: `exact_match` is 1 when the completion is the answer, else
-    0; `char_accuracy` is the share of the answer's characters that are right."""
+    """A function that comes with the runtime. `exact_match` is 1 when the completion is the answer, else 0;
+    `char_accuracy` is the share of the answer's characters that are right; `regex` is 1 when `pattern` is
+    found in the completion; `format` is 1 for `<think>...</think>` followed by `<answer>...</answer>`;
+    `length` is 0 and falls to -1 over the last `overlongTokens` before sampling.maxTokens (DAPO's soft
+    overlong punishment); `math_verify` is 1 when the completion's final expression equals the answer's;
+    `reasoning_gym` is the scorer of a `reasoning-gym://` dataset."""
+    pattern: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    """Python regular expression of the builtin `regex`, searched in the completion."""
+    overlong_tokens: Annotated[int, Field(ge=1, le=1_048_576)] | None = None
+    """Length of the interval in which the builtin `length` falls from 0 to -1, in tokens."""
     function: FunctionPath | None = None
     """`module:attribute` in the image, called the way TRL calls reward functions."""
+    config_map: CodeRef | None = None
+    """A function whose code is in a ConfigMap, called the way TRL calls reward functions."""
     timeout_seconds: Annotated[int, Field(ge=1, le=3600)] = 60
-    """How long one call for a whole step may take before its samples count as not applicable."""
+    """How long one call for a whole step may take before its samples count as failed."""
+    max_failure_share: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """A failed sample (the function raised, hung or returned rubbish) counts as not applicable. When more
+    than this share of a step's samples fail, the job ends with the function's own error."""
 
 
 class LossType(StrEnum):
@@ -219,12 +265,21 @@ class TrainerSpec(ApiModel):
 
 
 class EngineSpec(ApiModel):
-    """vLLM's settings."""
+    """vLLM's settings, in both modes."""
+
+    tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] = 1
+    """Training processes that share one engine in mode Colocated; each computes a part of every layer."""
+    sleep_level: Annotated[int, Field(ge=0, le=2)] = 1
+    """What a colocated engine gives back while the trainer computes: 0 nothing, 1 the KV cache and its
+    weights to memory of the CPU, 2 the KV cache and its weights, which the next sync brings again."""
 
     max_model_len: Annotated[int, Field(ge=8, le=10_000_000)] = 4096
     """Longest prompt plus completion, in tokens."""
     kv_cache_memory: Quantity | None = None
     """Memory for the KV cache of one engine, such as 64Mi; without it vLLM decides."""
+    args: Annotated[tuple[EngineArgument, ...], Field(max_length=64)] = ()
+    """More arguments of `vllm serve`, each as `--name` or `--name=value`. Arguments that follow from other
+    fields are refused."""
 
 
 class RolloutSpec(ApiModel):
@@ -234,6 +289,8 @@ class RolloutSpec(ApiModel):
     """Engines; may be changed while the job runs, also through kubectl scale."""
     resources: ResourcesSpec = ResourcesSpec()
     """Resources of each rollout pod."""
+    lost_timeout_seconds: Annotated[int, Field(ge=1, le=604_800)] = 900
+    """How long training waits while there is no engine at all, before the attempt fails."""
 
 
 class WeightSyncSpec(ApiModel):
@@ -258,6 +315,18 @@ class CheckpointSpec(ApiModel):
     attempt starts from step 0."""
 
 
+class HubSpec(ApiModel):
+    """How `hf://` models and datasets are had from the Hugging Face Hub."""
+
+    token_secret: ClaimName | None = None
+    """Secret whose key `token` is an access token, for what is private or gated."""
+    cache_claim: ClaimName | None = None
+    """PersistentVolumeClaim with the cache of the Hub, mounted by all pods: downloaded once, kept for the
+    next job. Without it every pod downloads for itself."""
+    offline: bool = False
+    """Use what the cache holds and ask nobody."""
+
+
 class FailurePolicySpec(ApiModel):
     """What happens when the trainer fails."""
 
@@ -268,10 +337,13 @@ class FailurePolicySpec(ApiModel):
 class GRPOJobSpec(ApiModel):
     """What to train, on what, with which reward, and on how much hardware."""
 
-    mode: Mode = Mode.DISAGGREGATED
-    """`Disaggregated` runs the rollout engines in pods of their own."""
+    mode: Mode = Mode.AUTO
+    """`Disaggregated` runs the rollout engines in pods of their own, `Colocated` in the trainer's processes.
+    `Auto` is Disaggregated when `rollout` is there and Colocated when it is not."""
     image: Annotated[str, Field(pattern=r"^[^\s]+$", max_length=512)] | None = None
     """Runtime image of all pods; defaults to the operator's."""
+    image_pull_secrets: Annotated[tuple[ClaimName, ...], Field(max_length=16)] = ()
+    """Secrets with credentials for the registry of the image."""
     model: ModelSpec
     """The policy to start from."""
     dataset: DatasetSpec
@@ -286,11 +358,32 @@ class GRPOJobSpec(ApiModel):
     """The trainer pods."""
     engine: EngineSpec = EngineSpec()
     """vLLM's settings."""
-    rollout: RolloutSpec = RolloutSpec()
-    """The rollout pods."""
+    rollout: RolloutSpec | None = None
+    """The rollout pods; only in mode Disaggregated."""
     weight_sync: WeightSyncSpec = WeightSyncSpec()
     """How engines get new weights."""
     checkpoint: CheckpointSpec = CheckpointSpec()
     """When to save and where."""
+    hub: HubSpec = HubSpec()
+    """How `hf://` models and datasets are had from the Hugging Face Hub."""
     failure_policy: FailurePolicySpec = FailurePolicySpec()
     """What happens when the trainer fails."""
+    startup_deadline_seconds: Annotated[int, Field(ge=1, le=604_800)] = 1800
+    """How long an attempt may take until all its trainer pods run and the first step began; then the job
+    fails with what held it up."""
+    stall_timeout_seconds: Annotated[int, Field(ge=10, le=604_800)] = 1800
+    """How long a running trainer may show no sign of life before it counts as failed."""
+
+    @property
+    def chosen_mode(self) -> Mode:
+        """The mode with `Auto` resolved."""
+        if self.mode is not Mode.AUTO:
+            return self.mode
+        return Mode.COLOCATED if self.rollout is None else Mode.DISAGGREGATED
+
+    @property
+    def mode_reason(self) -> str:
+        """Why it is that mode, in a sentence."""
+        if self.mode is not Mode.AUTO:
+            return f"spec.mode is {self.mode.value}"
+        return "spec.mode is Auto and spec.rollout is " + ("not set" if self.rollout is None else "set")

@@ -114,6 +114,8 @@ class GRPOJobStatus(ApiModel):
     """A summary for people."""
     mode: Word = ""
     """Where the engines run, as chosen when the job started."""
+    mode_reason: Word = ""
+    """Why it is that mode."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=16), KeyedBy("type")] = ()
     """The state of the job for machines; `kubectl wait --for=condition=Finished` ends with either
     outcome."""

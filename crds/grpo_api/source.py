@@ -1,0 +1,91 @@
+"""Where models and datasets come from: the URLs of a spec and what they mean for a pod's file system."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path, PurePosixPath
+from urllib.parse import parse_qsl, urlsplit
+
+_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_OBJECT = rf"{_LABEL}(\.{_LABEL})*"
+_HUB = r"hf://[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?"
+_FILE = r"[^?#]+\.(jsonl|parquet)"
+
+MODEL_PATTERN = rf"^(builtin://tiny|{_HUB}|pvc://{_OBJECT}(/[^?#]+)?|file:///[^?#]+)$"
+DATASET_PATTERN = (
+    rf"^(builtin://(copy|reverse|add)|{_HUB}|pvc://{_OBJECT}/{_FILE}|configmap://{_OBJECT}/[-._a-zA-Z0-9]+"
+    rf"\.(jsonl|parquet)|file:///{_FILE}|reasoning-gym://[a-z0-9_]+(\?[^#]+)?)$"
+)
+
+
+class Scheme(StrEnum):
+    """What the part before `://` may be."""
+
+    BUILTIN = "builtin"
+    FILE = "file"
+    CLAIM = "pvc"
+    CONFIG_MAP = "configmap"
+    HUB = "hf"
+    REASONING_GYM = "reasoning-gym"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A parsed URL. `name` is the claim, ConfigMap, task or repository (`ORG/NAME`); `path` is the file or
+    directory in it, or the absolute path of a `file://` URL; `settings` are what follows `?`."""
+
+    scheme: Scheme
+    name: str = ""
+    path: str = ""
+    settings: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def volume(self) -> "Volume | None":
+        """What a pod must mount to read this; None when nothing."""
+        kinds = {Scheme.CLAIM: VolumeKind.CLAIM, Scheme.CONFIG_MAP: VolumeKind.CONFIG_MAP}
+        return Volume(kinds[self.scheme], self.name) if self.scheme in kinds else None
+
+
+def parse_source(url: str) -> Source:
+    """Take a model's or dataset's source apart; raises ValueError for a scheme there is none of."""
+    scheme = Scheme(url.partition("://")[0])
+    if scheme is Scheme.HUB:
+        return Source(scheme, name=url.removeprefix("hf://"))
+    parts = urlsplit(url)
+    settings = tuple(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
+    if scheme is Scheme.FILE:
+        return Source(scheme, path=parts.path)
+    return Source(scheme, name=parts.netloc, path=parts.path.lstrip("/"), settings=settings)
+
+
+class VolumeKind(StrEnum):
+    """What can be mounted for a source. The value is the folder below the volumes directory."""
+
+    CLAIM = "claims"
+    CONFIG_MAP = "configmaps"
+
+
+@dataclass(frozen=True, order=True)
+class Volume:
+    """A claim or a ConfigMap that pods mount read-only at `folder` below the volumes directory."""
+
+    kind: VolumeKind
+    name: str
+
+    @property
+    def folder(self) -> PurePosixPath:
+        """`claims/NAME` or `configmaps/NAME`."""
+        return PurePosixPath(self.kind.value, self.name)
+
+
+def local_path(source: Source, *, volumes_dir: Path) -> Path | None:
+    """Where a process finds the file or directory; None for what is not a file.
+
+    Raises ValueError when the path would leave its volume.
+    """
+    if source.scheme is Scheme.FILE:
+        return Path(source.path)
+    if source.volume is None:
+        return None
+    if ".." in PurePosixPath(source.path).parts:
+        raise ValueError(f"{source.path} leaves the volume {source.name}: remove '..'")
+    return volumes_dir / source.volume.folder / source.path
