@@ -11,6 +11,7 @@ from grpo_api.contract.endpoints import ADMIN_TOKEN_FILE, DATA_TOKEN_FILE
 from grpo_api.contract.environment import Env, Role
 from grpo_api.contract.run_config import RunConfig, parse_run_config
 from grpo_api.contract.versions import SchemaSkewError
+from grpo_api.v1alpha1.spec import Mode
 from grpo_runtime.errors import UserError
 
 
@@ -27,13 +28,16 @@ class TrainerSettings:
     """All that a trainer pod knows when it starts."""
 
     run: RunConfig
-    tokens: Tokens
+    tokens: Tokens | None
+    """None in mode Colocated: there is nobody to talk to."""
     output_dir: Path
     cache_dir: Path
+    volumes_dir: Path
     attempt: int
     node_index: int
     master_addr: str
-    rollout_host: str
+    rollout_host: str | None
+    """None in mode Colocated."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ class RolloutSettings:
     run: RunConfig
     tokens: Tokens
     cache_dir: Path
+    volumes_dir: Path
     instance: str
 
 
@@ -60,15 +65,17 @@ def read_trainer_settings(environment: Mapping[str, str]) -> TrainerSettings:
             f"{Env.NODE_INDEX} ({node_index}) must be below the number of trainer pods "
             f"({run.topology.num_nodes})"
         )
+    has_rollout_pods = run.mode is not Mode.COLOCATED
     return TrainerSettings(
         run=run,
-        tokens=_read_tokens(_path(environment, Env.TOKENS_DIR)),
+        tokens=_read_tokens(_path(environment, Env.TOKENS_DIR)) if has_rollout_pods else None,
         output_dir=_path(environment, Env.OUTPUT_DIR),
         cache_dir=_path(environment, Env.CACHE_DIR),
+        volumes_dir=_path(environment, Env.VOLUMES_DIR),
         attempt=_number(environment, Env.ATTEMPT, lowest=1),
         node_index=node_index,
         master_addr=_text(environment, Env.MASTER_ADDR),
-        rollout_host=_text(environment, Env.ROLLOUT_HOST),
+        rollout_host=_text(environment, Env.ROLLOUT_HOST) if has_rollout_pods else None,
     )
 
 
@@ -79,6 +86,7 @@ def read_rollout_settings(environment: Mapping[str, str]) -> RolloutSettings:
         run=_read_run_config(_path(environment, Env.RUN_CONFIG)),
         tokens=_read_tokens(_path(environment, Env.TOKENS_DIR)),
         cache_dir=_path(environment, Env.CACHE_DIR),
+        volumes_dir=_path(environment, Env.VOLUMES_DIR),
         instance=_text(environment, Env.INSTANCE),
     )
 

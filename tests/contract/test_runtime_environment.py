@@ -2,14 +2,16 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from grpo_api.contract.environment import ROLLOUT_ENV, TRAINER_ENV, Env, Role
+from grpo_api.contract.environment import COLOCATED_ENV, ROLLOUT_ENV, TRAINER_ENV, Env, Role
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.resolve import resolve
 from grpo_api.v1alpha1.job import parse_job
 from grpo_runtime.errors import UserError
+from grpo_runtime.rollout.fleet_settings import fleet_settings
 from grpo_runtime.settings import read_rollout_settings, read_trainer_settings
 from grpo_runtime.trainer.supervisor import SupervisorOptions, supervise
 
@@ -32,8 +34,8 @@ class FakeEnvironment(Mapping[str, str]):
         return len(self._values)
 
 
-@pytest.fixture
-def values(tmp_path: Path) -> dict[str, str]:
+def run_config_json(**spec: Any) -> str:
+    """The file that the operator would write; keyword arguments are added to the spec."""
     job = parse_job(
         {
             "apiVersion": "grpo.dev/v1alpha1",
@@ -44,10 +46,16 @@ def values(tmp_path: Path) -> dict[str, str]:
                 "dataset": {"source": "builtin://copy"},
                 "rewards": [{"name": "accuracy", "builtin": "char_accuracy"}],
                 "algorithm": {"steps": 5},
+                **spec,
             },
         }
     )
-    (tmp_path / "run.json").write_text(resolve(job).model_dump_json(by_alias=True))
+    return resolve(job).model_dump_json(by_alias=True)
+
+
+@pytest.fixture
+def values(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "run.json").write_text(run_config_json(rollout={"lostTimeoutSeconds": 77}))
     (tmp_path / "data-token").write_text("d")
     (tmp_path / "admin-token").write_text("a")
     return {
@@ -55,6 +63,7 @@ def values(tmp_path: Path) -> dict[str, str]:
         Env.TOKENS_DIR: str(tmp_path),
         Env.OUTPUT_DIR: str(tmp_path / "output"),
         Env.CACHE_DIR: str(tmp_path / "cache"),
+        Env.VOLUMES_DIR: str(tmp_path / "volumes"),
         Env.ATTEMPT: "2",
         Env.NODE_INDEX: "0",
         Env.MASTER_ADDR: "trainer-0",
@@ -63,18 +72,47 @@ def values(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def test_a_trainer_reads_exactly_the_variables_of_a_trainer_pod(values: dict[str, str]) -> None:
+def test_a_trainer_reads_exactly_the_variables_of_a_trainer_pod(
+    values: dict[str, str], tmp_path: Path
+) -> None:
     environment = FakeEnvironment({**values, Env.ROLE: Role.TRAINER})
     settings = read_trainer_settings(environment)
     assert environment.read == TRAINER_ENV
     assert (settings.attempt, settings.run.algorithm.steps) == (2, 5)
+    assert settings.volumes_dir == tmp_path / "volumes"
 
 
-def test_a_rollout_engine_reads_exactly_the_variables_of_a_rollout_pod(values: dict[str, str]) -> None:
+def test_a_trainer_that_holds_its_engines_needs_neither_tokens_nor_a_rollout_host(
+    values: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "run.json").write_text(run_config_json(mode="Colocated"))
+    values = {**values, Env.ROLE: Role.TRAINER}
+    environment = FakeEnvironment({name: values[name] for name in COLOCATED_ENV})
+    settings = read_trainer_settings(environment)
+    assert environment.read == COLOCATED_ENV
+    assert (settings.tokens, settings.rollout_host) == (None, None)
+
+
+def test_a_fleet_waits_for_its_engines_as_long_as_the_spec_says(values: dict[str, str]) -> None:
+    settings = fleet_settings(read_trainer_settings({**values, Env.ROLE: Role.TRAINER}))
+    assert settings.empty_wait_seconds == 77
+
+
+def test_a_trainer_that_holds_its_engines_has_no_fleet(values: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(run_config_json(mode="Colocated"))
+    settings = read_trainer_settings({**values, Env.ROLE: Role.TRAINER})
+    with pytest.raises(UserError, match="mode is Colocated: there are no rollout pods"):
+        fleet_settings(settings)
+
+
+def test_a_rollout_engine_reads_exactly_the_variables_of_a_rollout_pod(
+    values: dict[str, str], tmp_path: Path
+) -> None:
     environment = FakeEnvironment({**values, Env.ROLE: Role.ROLLOUT})
     settings = read_rollout_settings(environment)
     assert environment.read == ROLLOUT_ENV
     assert (settings.tokens.data, settings.tokens.admin) == ("d", "a")
+    assert settings.volumes_dir == tmp_path / "volumes"
 
 
 def test_tokens_never_show_in_a_log(values: dict[str, str], tmp_path: Path) -> None:

@@ -126,6 +126,7 @@ def start_engine(folder: Path, *, name: str, port: int = 0, run: RunConfig | Non
         Env.RUN_CONFIG: str(folder / "run.json"),
         Env.TOKENS_DIR: str(tokens),
         Env.CACHE_DIR: str(folder / "cache"),
+        Env.VOLUMES_DIR: str(folder / "volumes"),
         Env.INSTANCE: name,
         "OMP_NUM_THREADS": "1",
     }

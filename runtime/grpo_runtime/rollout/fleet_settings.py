@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from grpo_runtime.errors import UserError
 from grpo_runtime.rollout.discovery import parse_hosts
 from grpo_runtime.rollout.engine_client import Address
 from grpo_runtime.settings import Tokens, TrainerSettings
@@ -35,8 +36,13 @@ class FleetSettings:
 
 
 def fleet_settings(trainer: TrainerSettings) -> FleetSettings:
-    """The settings for the fleet of a trainer pod. Raises UserError when the rollout host is malformed."""
+    """The settings for the fleet of a trainer pod.
+
+    Raises UserError when the rollout host is malformed, and in mode Colocated, which has no fleet.
+    """
     run = trainer.run
+    if trainer.rollout_host is None or trainer.tokens is None:
+        raise UserError(f"mode is {run.mode.value}: there are no rollout pods that a fleet could be made of")
     return FleetSettings(
         hosts=parse_hosts(trainer.rollout_host),
         desired=run.topology.rollout_replicas,
@@ -45,4 +51,5 @@ def fleet_settings(trainer: TrainerSettings) -> FleetSettings:
         temperature=run.sampling.temperature,
         max_tokens=run.sampling.max_tokens,
         sync_timeout_seconds=run.weight_sync.timeout_seconds,
+        empty_wait_seconds=run.rollout_lost_timeout_seconds,
     )

@@ -94,5 +94,6 @@ def guard_environment(folder: Path, *, run_json: str) -> dict[str, str]:
         Env.RUN_CONFIG: str(folder / "run.json"),
         Env.TOKENS_DIR: str(folder),
         Env.CACHE_DIR: str(folder / "cache"),
+        Env.VOLUMES_DIR: str(folder / "volumes"),
         Env.INSTANCE: "pod-0",
     }

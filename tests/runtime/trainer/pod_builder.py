@@ -61,6 +61,7 @@ def trainer_environment(
         Env.TOKENS_DIR: str(folder),
         Env.OUTPUT_DIR: str(folder / "output"),
         Env.CACHE_DIR: str(folder / f"cache-{attempt}-{node_index}"),
+        Env.VOLUMES_DIR: str(folder / "volumes"),
         Env.ATTEMPT: str(attempt),
         Env.NODE_INDEX: str(node_index),
         Env.MASTER_ADDR: "127.0.0.1",
@@ -71,7 +72,7 @@ def trainer_environment(
 def rollout_environment(folder: Path, run: RunConfig, *, instance: str = "engine-0") -> dict[str, str]:
     """The same for a rollout pod."""
     trainer = trainer_environment(folder, run)
-    shared = (Env.RUN_CONFIG, Env.TOKENS_DIR)
+    shared = (Env.RUN_CONFIG, Env.TOKENS_DIR, Env.VOLUMES_DIR)
     return {
         **{name: trainer[name] for name in shared},
         Env.ROLE: Role.ROLLOUT,
