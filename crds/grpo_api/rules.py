@@ -79,6 +79,8 @@ def _cel_holds(pod: str) -> str:
     return f"(!('memory' in {limits}) || '{GPU}' in {limits} || {cache}.compareTo({memory}) < 0)"
 
 
+_CEL_HAS_PODS = "(has(self.rollout) && has(self.rollout.resources))"
+"""Whether rollout can be looked into; the scale subresource writes replicas alone and fills in no default."""
 _CEL_PROCESSES = (
     "(has(self.trainer.processesPerNode) ? self.trainer.processesPerNode : "
     f"{_cel_gpus('self.trainer.resources')} > 0 ? {_cel_gpus('self.trainer.resources')} : 1)"
@@ -234,6 +236,7 @@ IMMUTABLE: tuple[str, ...] = (
     "trainer",
     "engine",
     "rollout.resources",
+    "rollout.lostTimeoutSeconds",
     "weightSync",
     "checkpoint",
     "hub",
@@ -298,7 +301,7 @@ RULES: tuple[Rule, ...] = (
         "self.rewards.all(reward, !has(reward.overlongTokens) || "
         "reward.overlongTokens <= self.sampling.maxTokens)",
         _overlong_fits,
-        "overlongTokens of a reward must not exceed sampling.maxTokens ({sampling.maxTokens}): lower it or "
+        "overlongTokens in rewards must not exceed sampling.maxTokens ({sampling.maxTokens}): lower it or "
         "raise maxTokens",
         field=".rewards",
     ),
@@ -307,8 +310,8 @@ RULES: tuple[Rule, ...] = (
         "self.dataset.source.startsWith('reasoning-gym://') || "
         "!self.rewards.exists(reward, has(reward.builtin) && reward.builtin == 'reasoning_gym')",
         _scorer_has_its_dataset,
-        "the builtin reward reasoning_gym is the scorer of a reasoning-gym:// dataset: take such a dataset "
-        "or another reward",
+        "rewards have the builtin reasoning_gym, which is the scorer of a reasoning-gym:// dataset: take "
+        "such a dataset or another reward",
         field=".rewards",
     ),
     Rule(
@@ -415,7 +418,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "GRPOJobSpec",
-        f"!has(self.rollout) || {_cel_gpus('self.rollout.resources')} <= 1",
+        f"!{_CEL_HAS_PODS} || {_cel_gpus('self.rollout.resources')} <= 1",
         _engine_has_one_gpu,
         "rollout.resources.limits of nvidia.com/gpu must be at most 1, because an engine uses one: set it "
         "to 1 and raise rollout.replicas",
@@ -470,7 +473,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "GRPOJobSpec",
-        f"!has(self.engine.kvCacheMemory) || (has(self.rollout) ? {_cel_holds('self.rollout')} : "
+        f"!has(self.engine.kvCacheMemory) || ({_CEL_HAS_PODS} ? {_cel_holds('self.rollout')} : "
         f"{_cel_holds('self.trainer')})",
         _kv_cache_fits,
         "engine.kvCacheMemory must be smaller than the memory limit of the pods that hold it, rollout or "

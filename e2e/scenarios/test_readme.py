@@ -22,6 +22,8 @@ pytestmark = pytest.mark.cluster
 
 JOB = "copy"
 STEPS = 5
+PATIENCE_SECONDS = 300
+"""For one command, also one that itself would wait longer."""
 COMMANDS = [command for command in commands(README.read_text()) if is_run_in_scenario(command)]
 SAY_NOTHING = ("kubectl get grpojob copy --output jsonpath='{.status.lastFailure}'",)
 """A job that never failed has no failure to show."""
@@ -48,7 +50,11 @@ class Reader:
     def run(self, command: str) -> str:
         """What it printed."""
         with self.start(command) as process:
-            told, complaints = process.communicate(timeout=600)
+            try:
+                told, complaints = process.communicate(timeout=PATIENCE_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
         assert process.returncode == 0, f"`{command}` failed: {complaints}"
         return told
 

@@ -111,6 +111,16 @@ class Jobs:
             return _refusal(error)
         return None
 
+    def try_scale(self, name: str, replicas: int) -> Refusal | None:
+        """What `kubectl scale` does; why the API server refused, or None when it is done."""
+        try:
+            self._objects.patch_namespaced_custom_object_scale(
+                *self._WHERE, name, {"spec": {"replicas": replicas}}
+            )
+        except ApiException as error:
+            return _refusal(error)
+        return None
+
     def write_status(self, name: str, status: dict[str, Any]) -> Any:
         """Replace the status through its subresource; returns the job."""
         return self._objects.patch_namespaced_custom_object_status(

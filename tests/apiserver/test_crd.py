@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from grpo_api.rules import IMMUTABLE, immutable_sentence
+from grpo_api.rules import IMMUTABLE, ROLLOUT_STAYS, immutable_sentence
 from grpo_api.v1alpha1.job import parse_job
 from grpo_api.v1alpha1.status import (
     Condition,
@@ -56,6 +56,7 @@ def full_status() -> GRPOJobStatus:
         observed_generation=1,
         phase=Phase.RUNNING,
         mode="Disaggregated",
+        mode_reason="spec.mode is Disaggregated",
         conditions=conditions,
         step=17,
         total_steps=200,
@@ -96,16 +97,19 @@ def test_every_example_is_accepted_with_the_defaults_of_the_models(example: Path
 def change_of(path: str) -> dict[str, Any]:
     """A merge patch that gives the immutable field another value, valid in itself."""
     others: dict[str, Any] = {
-        "mode": "Sideways",  # there is no second mode yet
+        "mode": "Auto",
         "image": "registry.example.com/other:2",
         "model": {"dtype": "float32"},
         "dataset": {"shuffle": True},
-        "rewards": [{"name": "right", "weight": 2, "builtin": "exact_match"}],
+        "rewards": [{"name": "right", "weight": 3, "builtin": "exact_match"}],
         "algorithm": {"steps": 101},
         "sampling": {"temperature": 0.8},
         "trainer": {"numNodes": 3},
         "engine": {"maxModelLen": 4096},
+        "imagePullSecrets": ["another"],
         "rollout.resources": {"limits": {"memory": "33Gi"}},
+        "rollout.lostTimeoutSeconds": 61,
+        "hub": {"offline": True},
         "weightSync": {"verify": True},
         "checkpoint": {"claimName": None},
     }
@@ -115,7 +119,7 @@ def change_of(path: str) -> dict[str, Any]:
     return {"spec": change}
 
 
-@pytest.mark.parametrize("path", [path for path in IMMUTABLE if path != "mode"])
+@pytest.mark.parametrize("path", IMMUTABLE)
 def test_what_is_frozen_cannot_be_changed(path: str, job: str, jobs: Jobs):
     refusal = jobs.try_patch(job, change_of(path))
     assert refusal is not None
@@ -141,11 +145,32 @@ def test_the_number_of_engines_and_of_restarts_may_change(job: str, jobs: Jobs):
     assert jobs.get(job)["spec"]["failurePolicy"]["maxRestarts"] == 9
 
 
+def test_rollout_pods_can_be_neither_added_nor_taken_away(job: str, jobs: Jobs):
+    said = {("spec.rollout", f'Invalid value: "object": {ROLLOUT_STAYS.sentence}')}
+    refusal = jobs.try_patch(job, {"spec": {"mode": "Auto", "rollout": None}})
+    assert refusal is not None
+    assert said <= refusal.causes
+    jobs.create(merged(BASE, {"metadata": {"name": "colocated"}}))
+    refusal = jobs.try_patch("colocated", {"spec": {"rollout": {"replicas": 2}}})
+    jobs.delete("colocated")
+    assert refusal is not None
+    assert refusal.causes == said
+
+
+def test_a_colocated_job_has_no_replicas_to_scale(jobs: Jobs):
+    jobs.create(merged(BASE, {"metadata": {"name": "colocated"}}))
+    answer = jobs.try_scale("colocated", 3)
+    jobs.delete("colocated")
+    assert answer is not None
+    assert answer.causes == {("spec.rollout", f'Invalid value: "object": {ROLLOUT_STAYS.sentence}')}
+
+
 def test_every_field_of_the_spec_is_frozen_or_known_to_change(job: str, jobs: Jobs):
     spec = jobs.get(job)["spec"]
     fields = {section for section in spec if section not in ("rollout", "failurePolicy")}
     fields |= {f"{section}.{name}" for section in ("rollout", "failurePolicy") for name in spec[section]}
-    assert fields == {*IMMUTABLE, "rollout.replicas", "failurePolicy.maxRestarts"}
+    live = {"rollout.replicas", "failurePolicy.maxRestarts", "startupDeadlineSeconds", "stallTimeoutSeconds"}
+    assert fields == {*IMMUTABLE, *live}
 
 
 def test_the_status_keeps_all_that_the_operator_writes(job: str, jobs: Jobs):

@@ -23,7 +23,19 @@ RESOURCES = [
     "cpu", "cpu", "memory", "memory", "ephemeral-storage", "nvidia.com/gpu", "nvidia.com/gpu", "a.b/c_d-e.f",
     "x.y/" + "z" * 63, "x.y/" + "z" * 64, "gpu", "/b", "A.b/c",
 ]  # fmt: skip
-SOURCES = [*[{"builtin": "exact_match"}, {"function": "a:b"}] * 3, {}]
+CODE = {"configMap": {"name": "code", "key": "code.py", "function": "score"}}
+SOURCES = [
+    *[{"builtin": "exact_match"}, {"function": "a:b"}, CODE, {"builtin": "regex", "pattern": "a"}] * 3,
+    *[{"builtin": "length", "overlongTokens": 8}] * 2, {"builtin": "regex"}, {"function": "a:b", **CODE}, {},
+]  # fmt: skip
+ARGUMENTS = [
+    "--max-num-seqs=8",
+    "--enable-prefix-caching",
+    "--port=1",
+    "--mod",
+    "--no-enable-sleep-mode",
+    "--m",
+]
 
 
 def random_resources(dice: random.Random) -> dict[str, Any]:
@@ -42,11 +54,18 @@ def random_job(dice: random.Random) -> dict[str, Any]:
         trainer["processesPerNode"] = dice.choice([1, 2, 3])
     engine: dict[str, Any] = {"maxModelLen": dice.choice([64, 4096])}
     if dice.random() < 0.3:
+        engine["tensorParallelSize"] = dice.choice([1, 1, 2])
+    if dice.random() < 0.2:
+        engine["args"] = dice.sample(ARGUMENTS, 1)
+    mode = dice.choice(["Auto", "Auto", "Colocated", "Disaggregated"])
+    has_rollout = dice.random() < {"Auto": 0.5, "Colocated": 0.1, "Disaggregated": 0.9}[mode]
+    if dice.random() < 0.3:
         engine["kvCacheMemory"] = dice.choice(QUANTITIES)
     job["spec"] |= {
         "trainer": trainer,
         "engine": engine,
-        "rollout": {"resources": random_resources(dice)},
+        "mode": mode,
+        **({"rollout": {"resources": random_resources(dice)}} if has_rollout else {}),
         "sampling": {"maxTokens": dice.choice([1, 8, 63, 63, 64])},
         "algorithm": {
             "steps": dice.choice([1, 10]),
