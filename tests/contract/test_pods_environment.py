@@ -6,10 +6,13 @@ import pytest
 import yaml
 
 from grpo_api.contract import endpoints
-from grpo_api.contract.environment import ROLLOUT_ENV, TRAINER_ENV, Env
+from grpo_api.contract.environment import COLOCATED_ENV, ROLLOUT_ENV, TRAINER_ENV, Env, Role
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.run_config import parse_run_config
+from grpo_api.resolve import volumes_of
+from grpo_api.source import Scheme, Source, VolumeKind, local_path
 from grpo_api.v1alpha1.job import parse_job
+from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_operator.children.pod import CONFIG_DIR
 from grpo_operator.children.rollout import rollout_pod
 from grpo_operator.children.run import Run
@@ -17,6 +20,15 @@ from grpo_operator.children.shared import RUN_CONFIG_KEY, TOKEN_FILES, config_ma
 from grpo_operator.children.trainer import trainer_pod
 from grpo_runtime.cli import main as runtime
 
+EVERY_SOURCE = GRPOJobSpec.from_object(
+    {
+        "model": {"source": "pvc://models/qwen"},
+        "dataset": {"source": "configmap://tiny/train.jsonl"},
+        "rewards": [{"name": "mine", "configMap": {"name": "code", "key": "reward.py", "function": "score"}}],
+        "algorithm": {"steps": 1},
+    }
+)
+"""A colocated job that mounts everything there is to mount."""
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 
 
@@ -26,25 +38,46 @@ def run_of(example: Path) -> Run:
     return Run.begin(namespace="default", job=job.metadata.name, uid="uid-1", spec=job.spec, image="image")
 
 
+def pods_of(run: Run) -> dict[str, dict]:
+    """One pod of each role the run has."""
+    made = {"trainer": trainer_pod(run, attempt=1, index=0).manifest}
+    if run.has_rollout:
+        made["rollout"] = rollout_pod(run, replica=0, incarnation=0).manifest
+    return made
+
+
 def environment(pod: dict) -> dict[str, str]:
-    return {entry["name"]: entry["value"] for entry in pod["spec"]["containers"][0]["env"]}
+    return {entry["name"]: entry.get("value", "") for entry in pod["spec"]["containers"][0]["env"]}
 
 
 def ours(pod: dict) -> set[str]:
     return {name for name in environment(pod) if name.startswith("GRPO_")}
 
 
-@pytest.fixture(params=EXAMPLES, ids=lambda path: path.stem)
+RUNS = {path.stem: run_of(path) for path in EXAMPLES} | {
+    "every source": Run.begin(
+        namespace="default", job="sources", uid="uid-1", spec=EVERY_SOURCE, image="image"
+    )
+}
+DISAGGREGATED = {name: run for name, run in RUNS.items() if run.has_rollout}
+
+
+@pytest.fixture(params=RUNS.values(), ids=RUNS)
 def run(request: pytest.FixtureRequest) -> Run:
-    return run_of(request.param)
+    return request.param
+
+
+@pytest.fixture(params=DISAGGREGATED.values(), ids=DISAGGREGATED)
+def disaggregated(request: pytest.FixtureRequest) -> Run:
+    return request.param
 
 
 def test_a_trainer_pod_is_given_exactly_the_variables_of_the_contract(run: Run):
-    assert ours(trainer_pod(run, attempt=1, index=0).manifest) == TRAINER_ENV
+    assert ours(pods_of(run)["trainer"]) == (TRAINER_ENV if run.has_rollout else COLOCATED_ENV)
 
 
-def test_a_rollout_pod_is_given_exactly_the_variables_of_the_contract(run: Run):
-    assert ours(rollout_pod(run, replica=0, incarnation=0).manifest) == ROLLOUT_ENV
+def test_a_rollout_pod_is_given_exactly_the_variables_of_the_contract(disaggregated: Run):
+    assert ours(pods_of(disaggregated)["rollout"]) == ROLLOUT_ENV
 
 
 def test_the_run_config_of_every_example_is_read_back_as_it_was_written(run: Run):
@@ -53,17 +86,22 @@ def test_the_run_config_of_every_example_is_read_back_as_it_was_written(run: Run
 
 
 def test_the_variables_point_to_what_is_mounted(run: Run):
-    for child in (trainer_pod(run, attempt=1, index=0), rollout_pod(run, replica=0, incarnation=0)):
-        variables = environment(child.manifest)
-        mounts = {m["mountPath"] for m in child.manifest["spec"]["containers"][0]["volumeMounts"]}
+    for pod in pods_of(run).values():
+        variables = environment(pod)
+        mounts = {m["mountPath"] for m in pod["spec"]["containers"][0]["volumeMounts"]}
         assert variables["GRPO_RUN_CONFIG"] == f"{CONFIG_DIR}/{RUN_CONFIG_KEY}"
-        assert {CONFIG_DIR, variables["GRPO_TOKENS_DIR"], variables["GRPO_CACHE_DIR"]} <= mounts
-        assert variables.get("GRPO_OUTPUT_DIR", CONFIG_DIR) in mounts
+        assert {CONFIG_DIR, variables["GRPO_CACHE_DIR"]} <= mounts
+        assert {variables.get(name, CONFIG_DIR) for name in ("GRPO_TOKENS_DIR", "GRPO_OUTPUT_DIR")} <= mounts
+        for volume in volumes_of(run.config):
+            source = local_path(
+                Source(Scheme.CLAIM if volume.kind is VolumeKind.CLAIM else Scheme.CONFIG_MAP, volume.name),
+                volumes_dir=Path(variables["GRPO_VOLUMES_DIR"]),
+            )
+            assert str(source) in mounts
 
 
-def test_containers_ports_and_probes_are_those_of_the_contract(run: Run):
-    trainer = trainer_pod(run, attempt=1, index=0).manifest["spec"]["containers"][0]
-    engine = rollout_pod(run, replica=0, incarnation=0).manifest["spec"]["containers"][0]
+def test_containers_ports_and_probes_are_those_of_the_contract(disaggregated: Run):
+    trainer, engine = (pod["spec"]["containers"][0] for pod in pods_of(disaggregated).values())
     assert (trainer["name"], engine["name"]) == (endpoints.TRAINER_CONTAINER, endpoints.ROLLOUT_CONTAINER)
     assert trainer["livenessProbe"]["httpGet"] == {
         "path": endpoints.TRAINER_HEALTH_PATH,
@@ -90,9 +128,10 @@ def test_the_trainer_command_is_one_the_runtime_understands(
 
 
 def test_the_host_names_in_the_variables_are_those_of_the_services(run: Run):
-    trainer = trainer_pod(run, attempt=1, index=0).manifest
-    assert environment(trainer)["GRPO_ROLLOUT_HOST"] == service(run, "rollout").name
-    for role, pod in (("trainer", trainer), ("rollout", rollout_pod(run, replica=0, incarnation=0).manifest)):
+    pods = pods_of(run)
+    if run.has_rollout:
+        assert environment(pods["trainer"])["GRPO_ROLLOUT_HOST"] == service(run, Role.ROLLOUT).name
+    for role, pod in pods.items():
         selector = service(run, role).manifest["spec"]["selector"]
         assert selector.items() <= pod["metadata"]["labels"].items()
         assert pod["spec"]["subdomain"] == service(run, role).name

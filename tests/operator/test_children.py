@@ -62,7 +62,7 @@ def test_only_trainer_pod_0_mounts_the_claim_in_a_folder_of_this_job():
 def test_every_trainer_pod_is_told_the_host_name_of_pod_0_of_its_attempt():
     for index in (0, 1):
         pod = trainer_pod(run(), attempt=2, index=index).manifest
-        environment = {entry["name"]: entry["value"] for entry in pod["spec"]["containers"][0]["env"]}
+        environment = {entry["name"]: entry.get("value") for entry in pod["spec"]["containers"][0]["env"]}
         first = trainer_pod(run(), attempt=2, index=0).manifest["spec"]
         assert environment["GRPO_MASTER_ADDR"] == f"{first['hostname']}.{first['subdomain']}"
 
@@ -77,6 +77,7 @@ def test_what_may_change_while_a_job_runs_does_not_change_its_revision():
     base = run()
     assert run(rollout={"replicas": 5}).revision == base.revision
     assert run(failurePolicy={"maxRestarts": 9}).revision == base.revision
+    assert run(startupDeadlineSeconds=60, stallTimeoutSeconds=60).revision == base.revision
     assert run(algorithm={"steps": 11}).revision != base.revision
 
 

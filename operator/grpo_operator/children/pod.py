@@ -1,10 +1,11 @@
 """What every pod of a job has in common, whatever its role: Pod Security `restricted` and writable places."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grpo_api.contract.environment import Env, Role
 from grpo_api.v1alpha1.spec import ResourcesSpec
+from grpo_operator.children.mounts import HUB_DIR, VOLUMES_DIR, Mount, hub_cache, sources, volumes_and_mounts
 from grpo_operator.children.run import Run
 from grpo_operator.children.shared import RUN_CONFIG_KEY
 from grpo_operator.kinds import Manifest
@@ -37,18 +38,20 @@ def pod(
     restart_policy: str,
     grace_seconds: int,
     environment: Mapping[Env, str],
-    volumes: list[Manifest] | None = None,
-    mounts: list[Manifest] | None = None,
+    mounts: Sequence[Mount] = (),
 ) -> Manifest:
     """A pod around one container, whose name, command, ports, resources and probes are in `container`."""
     variables: dict[str, str] = {
         **_PLACES,
         Env.ROLE: role.value,
         Env.RUN_CONFIG: f"{CONFIG_DIR}/{RUN_CONFIG_KEY}",
-        Env.TOKENS_DIR: TOKENS_DIR,
         Env.CACHE_DIR: CACHE_DIR,
+        Env.VOLUMES_DIR: VOLUMES_DIR,
+        **_hub(run),
+        **({Env.TOKENS_DIR: TOKENS_DIR} if run.has_rollout else {}),
         **{str(name): value for name, value in environment.items()},
     }
+    volumes, mounted = volumes_and_mounts([*_own(run), *sources(run), *hub_cache(run), *mounts])
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -69,13 +72,14 @@ def pod(
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
             "tolerations": [_stays_briefly(taint) for taint in ("not-ready", "unreachable")],
-            "volumes": [*_volumes(run), *(volumes or [])],
+            **_pull_secrets(run),
+            "volumes": volumes,
             "containers": [
                 {
                     **container,
                     "image": run.image,
                     "imagePullPolicy": "IfNotPresent",
-                    "env": [{"name": str(name), "value": value} for name, value in sorted(variables.items())],
+                    "env": [*_plain(variables), *_hub_token(run)],
                     "securityContext": {
                         "allowPrivilegeEscalation": False,
                         "readOnlyRootFilesystem": True,
@@ -83,14 +87,7 @@ def pod(
                     },
                     "terminationMessagePath": "/dev/termination-log",
                     "terminationMessagePolicy": "FallbackToLogsOnError",
-                    "volumeMounts": [
-                        {"name": "config", "mountPath": CONFIG_DIR, "readOnly": True},
-                        {"name": "tokens", "mountPath": TOKENS_DIR, "readOnly": True},
-                        {"name": "cache", "mountPath": CACHE_DIR},
-                        {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - an emptyDir of the pod
-                        {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - likewise
-                        *(mounts or []),
-                    ],
+                    "volumeMounts": mounted,
                 }
             ],
         },
@@ -116,20 +113,44 @@ def http_probe(
     }
 
 
-def _volumes(run: Run) -> list[Manifest]:
+def _own(run: Run) -> list[Mount]:
+    """What every pod has for itself."""
+    config = {
+        "name": run.names.config(run.revision),
+        "items": [{"key": RUN_CONFIG_KEY, "path": RUN_CONFIG_KEY}],
+    }
+    tokens = {"secretName": run.names.tokens, "defaultMode": 0o440}
+    shm = {"medium": "Memory", "sizeLimit": _SHARED_MEMORY_LIMIT}
     return [
-        {
-            "name": "config",
-            "configMap": {
-                "name": run.names.config(run.revision),
-                "items": [{"key": RUN_CONFIG_KEY, "path": RUN_CONFIG_KEY}],
-            },
-        },
-        {"name": "tokens", "secret": {"secretName": run.names.tokens, "defaultMode": 0o440}},
-        {"name": "cache", "emptyDir": {}},
-        {"name": "tmp", "emptyDir": {}},
-        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": _SHARED_MEMORY_LIMIT}},
+        Mount("config", CONFIG_DIR, {"configMap": config}, is_read_only=True),
+        *([Mount("tokens", TOKENS_DIR, {"secret": tokens}, is_read_only=True)] if run.has_rollout else []),
+        Mount("cache", CACHE_DIR, {"emptyDir": {}}),
+        Mount("tmp", "/tmp", {"emptyDir": {}}),  # noqa: S108 - an emptyDir of the pod
+        Mount("shm", "/dev/shm", {"emptyDir": shm}),  # noqa: S108 - likewise
     ]
+
+
+def _plain(variables: Mapping[str, str]) -> list[Manifest]:
+    return [{"name": str(name), "value": value} for name, value in sorted(variables.items())]
+
+
+def _hub(run: Run) -> dict[str, str]:
+    hub = run.spec.hub
+    cache = {"HF_HOME": HUB_DIR} if hub.cache_claim else {}
+    return cache | ({"HF_HUB_OFFLINE": "1"} if hub.offline else {})
+
+
+def _hub_token(run: Run) -> list[Manifest]:
+    """The access token goes from the user's Secret into the container without passing through us."""
+    secret = run.spec.hub.token_secret
+    if secret is None:
+        return []
+    return [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": secret, "key": "token"}}}]
+
+
+def _pull_secrets(run: Run) -> dict[str, list[Manifest]]:
+    names = run.spec.image_pull_secrets
+    return {"imagePullSecrets": [{"name": name} for name in names]} if names else {}
 
 
 def _stays_briefly(taint: str) -> Manifest:

@@ -10,7 +10,8 @@ GRACE_SECONDS = 30
 
 
 def rollout_pod(run: Run, *, replica: int, incarnation: int) -> Child:
-    """The pod of a replica; `incarnation` grows with each replacement."""
+    """The pod of a replica of a run that has rollout pods; `incarnation` grows with each replacement."""
+    assert run.spec.rollout is not None
     name = run.names.rollout(replica=replica, incarnation=incarnation)
     port = endpoints.ROLLOUT_PORT
     container: Manifest = {

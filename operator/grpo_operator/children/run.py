@@ -7,11 +7,11 @@ from grpo_api.contract import labels
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.resolve import resolve
 from grpo_api.v1alpha1.job import API_VERSION, KIND, GRPOJob, ObjectMeta
-from grpo_api.v1alpha1.spec import GRPOJobSpec
+from grpo_api.v1alpha1.spec import GRPOJobSpec, Mode
 from grpo_operator.kinds import Kind, Manifest
 from grpo_operator.names import Names
 
-UNFROZEN = frozenset({"failurePolicy"})
+UNFROZEN = frozenset({"failurePolicy", "startupDeadlineSeconds", "stallTimeoutSeconds"})
 """Parts of the spec that may change while the job runs, besides rollout.replicas."""
 
 
@@ -47,13 +47,25 @@ class Run:
 
     @classmethod
     def begin(cls, *, namespace: str, job: str, uid: str, spec: GRPOJobSpec, image: str) -> "Run":
-        """A run of the spec as it is now."""
+        """A run of the spec as it is now. What `Auto` means is decided here and never again: the frozen spec
+        names the mode, whatever a later release would choose."""
+        spec = spec.model_copy(update={"mode": spec.chosen_mode})
         return cls(namespace, job, uid, spec, image, _revision(spec, uid=uid, image=image))
 
     @property
     def names(self) -> Names:
         """Names of the children."""
         return Names.of(job=self.job, uid=self.uid)
+
+    @property
+    def has_rollout(self) -> bool:
+        """Whether the engines have pods of their own, with ports that tokens guard."""
+        return self.spec.chosen_mode is Mode.DISAGGREGATED
+
+    @property
+    def num_rollout_pods(self) -> int:
+        """Rollout pods there should be now."""
+        return self.spec.rollout.replicas if self.has_rollout and self.spec.rollout else 0
 
     @property
     def config(self) -> RunConfig:
@@ -101,5 +113,6 @@ class Run:
 
 def _revision(spec: GRPOJobSpec, *, uid: str, image: str) -> str:
     frozen = {key: value for key, value in spec.to_object().items() if key not in UNFROZEN}
-    frozen["rollout"] = {key: value for key, value in frozen["rollout"].items() if key != "replicas"}
+    if "rollout" in frozen:
+        frozen["rollout"] = {key: value for key, value in frozen["rollout"].items() if key != "replicas"}
     return labels.short_hash(json.dumps([uid, image, frozen], sort_keys=True), 10)

@@ -2,6 +2,7 @@
 
 from grpo_api.contract import endpoints, labels
 from grpo_api.contract.environment import Env, Role
+from grpo_operator.children.mounts import Mount
 from grpo_operator.children.pod import OUTPUT_DIR, http_probe, pod, resources
 from grpo_operator.children.run import Child, Run
 from grpo_operator.kinds import PODS, Manifest
@@ -33,7 +34,6 @@ def trainer_pod(run: Run, *, attempt: int, index: int) -> Child:
         "livenessProbe": http_probe(path, port=port, period_seconds=10, failures=6),
         "readinessProbe": http_probe(path, port=port, period_seconds=5, failures=3),
     }
-    volume, mount = _output(run, is_first=index == 0)
     return Child(
         PODS,
         pod(
@@ -48,19 +48,16 @@ def trainer_pod(run: Run, *, attempt: int, index: int) -> Child:
                 Env.ATTEMPT: str(attempt),
                 Env.NODE_INDEX: str(index),
                 Env.MASTER_ADDR: f"{names.trainer(attempt=attempt, index=0)}.{names.service(Role.TRAINER)}",
-                Env.ROLLOUT_HOST: names.service(Role.ROLLOUT),
+                **({Env.ROLLOUT_HOST: names.service(Role.ROLLOUT)} if run.has_rollout else {}),
             },
-            volumes=[volume],
-            mounts=[mount],
+            mounts=[_output(run, is_first=index == 0)],
         ),
     )
 
 
-def _output(run: Run, *, is_first: bool) -> tuple[Manifest, Manifest]:
+def _output(run: Run, *, is_first: bool) -> Mount:
     """The output directory: the claim for pod 0, a folder per job in it, and scratch space for the others."""
-    mount = {"name": "output", "mountPath": OUTPUT_DIR}
     claim = run.spec.checkpoint.claim_name
     if claim is None or not is_first:
-        return {"name": "output", "emptyDir": {}}, mount
-    volume = {"name": "output", "persistentVolumeClaim": {"claimName": claim}}
-    return volume, {**mount, "subPath": run.names.base}
+        return Mount("output", OUTPUT_DIR, {"emptyDir": {}})
+    return Mount("output", OUTPUT_DIR, claim=claim, sub_path=run.names.base)

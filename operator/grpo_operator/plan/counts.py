@@ -11,6 +11,9 @@ from grpo_operator.plan.draft import Draft, Stage
 from grpo_operator.plan.gang_view import current_gang, missing_indices
 from grpo_operator.plan.rollout import is_alive
 
+IN_TRAINER = "in trainer"
+"""What stands in the ROLLOUT column of a job whose engines have no pods."""
+
 
 def count_pods(draft: Draft, observed: Observed, now: datetime) -> Draft:
     """What `kubectl get` and `kubectl scale` read."""
@@ -21,7 +24,7 @@ def count_pods(draft: Draft, observed: Observed, now: datetime) -> Draft:
     engines = [pod for pod in observed.rollouts if is_alive(pod)]
     is_active = draft.stage is Stage.ACTIVE
     num_trainers = draft.run.spec.trainer.num_nodes if is_active else 0
-    num_engines = draft.run.spec.rollout.replicas if is_active else 0
+    num_engines = draft.run.num_rollout_pods if is_active else 0
     trainers_ready = sum(pod.is_ready and not pod.is_deleting for pod in gang)
     engines_ready = sum(pod.is_ready for pod in engines)
     return draft.with_status(
@@ -32,12 +35,18 @@ def count_pods(draft: Draft, observed: Observed, now: datetime) -> Draft:
         rollout=RolloutStatus(
             desired=num_engines,
             ready=engines_ready,
-            summary=f"{engines_ready}/{num_engines}",
+            summary=f"{engines_ready}/{num_engines}" if draft.run.has_rollout else IN_TRAINER,
             replicas=len(engines),
             current=draft.status.rollout.current if is_running(draft, observed) else 0,
-            selector=",".join(f"{k}={v}" for k, v in draft.run.selector(Role.ROLLOUT).items()),
+            selector=_rollout_selector(draft.run),
         ),
     )
+
+
+def _rollout_selector(run: Run) -> str:
+    """Empty where there is nothing to scale: an autoscaler then says that it cannot."""
+    labels = run.selector(Role.ROLLOUT) if run.has_rollout else {}
+    return ",".join(f"{key}={value}" for key, value in labels.items())
 
 
 def is_running(draft: Draft, observed: Observed) -> bool:

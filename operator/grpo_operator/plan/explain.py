@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from grpo_api.contract.progress import TrainerState
+from grpo_api.contract.progress import EngineCounts, TrainerState
 from grpo_api.v1alpha1.status import Condition, ConditionStatus, ConditionType
 from grpo_operator.observed import Observed, PodView, Trouble
 from grpo_operator.plan.causes import describe, is_done
@@ -24,6 +24,7 @@ class Finding:
     message: str = ""
 
 
+_IN_PROCESS = "InProcess"
 _WAITING = "WaitingForEarlierAttempt"
 _CREATING_TRAINERS = Finding(False, "CreatingPods", "the trainer pods are being created")
 _WORKING_STATES = {TrainerState.TRAINING, TrainerState.STOPPING, TrainerState.DONE}
@@ -98,6 +99,11 @@ def _rollout_ready(draft: Draft, observed: Observed) -> Finding:
         return Finding(False, "JobFinished", "the engines have been given back")
     if draft.run is None:
         return Finding(False, "NotStarted")
+    return _admitted(draft, observed) if draft.run.has_rollout else _in_process(draft, observed)
+
+
+def _admitted(draft: Draft, observed: Observed) -> Finding:
+    """Engines in rollout pods."""
     rollout = draft.status.rollout
     if rollout.ready >= rollout.desired:
         return Finding(True, "EnginesReady", f"all {rollout.desired} engines have been admitted")
@@ -110,6 +116,23 @@ def _rollout_ready(draft: Draft, observed: Observed) -> Finding:
         if trouble:
             return Finding(False, trouble.reason, f"rollout pod {pod.name}: {trouble.message}")
     return starting
+
+
+def _in_process(draft: Draft, observed: Observed) -> Finding:
+    """Engines in the trainer's processes: met from the first report in which all of them hold the newest
+    weights until the attempt is over, as a rollout pod is ready from its first admission until it ends.
+    Between two steps they are behind for a moment, and nobody wants to hear of that."""
+    if not is_running(draft, observed):
+        return Finding(False, "TrainerNotRunning", "the engines are in the trainer's processes")
+    told = newest_progress(observed, attempt=draft.status.attempt)
+    known = condition(observed.job.status, ConditionType.ROLLOUT_READY)
+    is_same_attempt = observed.job.status.attempt == draft.status.attempt
+    if is_same_attempt and known and known.reason == _IN_PROCESS:
+        return _again(known)
+    engines = told.engines if told else EngineCounts()
+    if engines.current >= max(engines.desired, 1):
+        return Finding(True, _IN_PROCESS, "the engines in the trainer's processes hold the newest weights")
+    return Finding(False, "EnginesStarting", "the engines start in the trainer's processes")
 
 
 def _refused_engine(observed: Observed) -> Finding | None:

@@ -14,7 +14,7 @@ def freeze(runtime_image: str) -> Policy:
     """The policy for an operator with this default image."""
 
     def freeze_run(draft: Draft, observed: Observed, now: datetime) -> Draft:
-        """Attempt 1, mode, image and revision; later only rollout.replicas and failurePolicy move."""
+        """Attempt 1, mode, image and revision; later only rollout.replicas and UNFROZEN move."""
         job, status = observed.job, draft.status
         if status.attempt == 0:
             if draft.stage is not Stage.ACTIVE or job.spec is None:
@@ -22,7 +22,8 @@ def freeze(runtime_image: str) -> Policy:
             run = _begin(job, job.spec, image=job.spec.image or runtime_image)
             started = draft.with_status(
                 attempt=1,
-                mode=job.spec.mode.value,
+                mode=run.spec.mode.value,
+                mode_reason=job.spec.mode_reason,
                 image=run.image,
                 revision=run.revision,
                 total_steps=job.spec.algorithm.steps,
@@ -63,6 +64,11 @@ def _resume(observed: Observed) -> Run | None:
 def _with_live_parts(run: Run, live: GRPOJobSpec | None) -> Run:
     if live is None:
         return run
-    rollout = run.spec.rollout.model_copy(update={"replicas": live.rollout.replicas})
-    spec = run.spec.model_copy(update={"rollout": rollout, "failure_policy": live.failure_policy})
-    return replace(run, spec=spec)
+    changes: dict[str, object] = {
+        "failure_policy": live.failure_policy,
+        "startup_deadline_seconds": live.startup_deadline_seconds,
+        "stall_timeout_seconds": live.stall_timeout_seconds,
+    }
+    if run.spec.rollout and live.rollout:
+        changes["rollout"] = run.spec.rollout.model_copy(update={"replicas": live.rollout.replicas})
+    return replace(run, spec=run.spec.model_copy(update=changes))

@@ -22,8 +22,7 @@ def keep_replicas(draft: Draft, observed: Observed, now: datetime) -> Draft:
     if draft.stage is not Stage.ACTIVE or run is None:
         return draft
     kept = set()
-    num_replicas = run.spec.rollout.replicas if run.spec.rollout else 0
-    for replica in range(num_replicas):
+    for replica in range(run.num_rollout_pods):
         pods = [pod for pod in observed.rollouts if pod.position[0] == replica]
         holder = _holder(pods, now)
         if holder is None:

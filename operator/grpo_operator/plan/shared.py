@@ -11,7 +11,8 @@ from grpo_operator.plan.draft import Draft, Stage
 
 
 def provide_shared(draft: Draft, observed: Observed, now: datetime) -> Draft:
-    """ConfigMap and Services where they are missing, put before the pods.
+    """ConfigMap and Services where they are missing, put before the pods. Colocated engines have neither a
+    Service nor tokens, because nobody calls them.
 
     Secrets cannot be looked at, so the one with the tokens comes with every creation of a pod: the API
     server refuses the second.
@@ -20,11 +21,11 @@ def provide_shared(draft: Draft, observed: Observed, now: datetime) -> Draft:
         return draft
     run = draft.run
     needed = []
-    if any(child.kind == PODS for child in draft.create):
+    if run.has_rollout and any(child.kind == PODS for child in draft.create):
         needed.append(tokens(run))
     if run.names.config(run.revision) not in observed.config_names:
         needed.append(config_map(run))
-    for role in Role:
+    for role in Role if run.has_rollout else (Role.TRAINER,):
         desired = service(run, role)
         found = observed.services.get(desired.name)
         if found is None or not is_up_to_date(desired, found):

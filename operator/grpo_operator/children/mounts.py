@@ -1,0 +1,76 @@
+"""What a pod mounts from its namespace: claims, ConfigMaps and the places they get in the container."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from grpo_api.resolve import volumes_of
+from grpo_api.source import VolumeKind
+from grpo_operator.children.run import Run
+from grpo_operator.kinds import Manifest
+
+VOLUMES_DIR = "/grpo/volumes"
+HUB_DIR = "/grpo/hub"
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A volume and where it goes. `name` is that of the volume, `source` its part of the manifest that says
+    what it is; a claim is in `claim` instead."""
+
+    name: str
+    path: str
+    source: Manifest | None = None
+    claim: str = ""
+    sub_path: str = ""
+    is_read_only: bool = False
+
+
+def sources(run: Run) -> list[Mount]:
+    """The claims and ConfigMaps of model, dataset and rewards, read-only, where the runtime looks."""
+    found = []
+    for index, volume in enumerate(volumes_of(run.config)):
+        name, path = f"source-{index}", str(PurePosixPath(VOLUMES_DIR) / volume.folder)
+        if volume.kind is VolumeKind.CLAIM:
+            found.append(Mount(name, path, claim=volume.name, is_read_only=True))
+        else:
+            found.append(Mount(name, path, {"configMap": {"name": volume.name}}, is_read_only=True))
+    return found
+
+
+def hub_cache(run: Run) -> list[Mount]:
+    """The claim with the Hub's cache. Offline nothing is written to it, so it may be a read-only claim."""
+    hub = run.spec.hub
+    if hub.cache_claim is None:
+        return []
+    return [Mount("hub", HUB_DIR, claim=hub.cache_claim, is_read_only=hub.offline)]
+
+
+def volumes_and_mounts(mounts: Iterable[Mount]) -> tuple[list[Manifest], list[Manifest]]:
+    """The `volumes` of a pod and the `volumeMounts` of its container.
+
+    A claim that is used twice is one volume with two mounts: a kubelet may wait for ever for the second
+    volume of one claim. It is read-only as a volume, too, where nobody writes to it: else the kubelet
+    would give each of its files to the pod's group.
+    """
+    mounts = list(mounts)
+    volumes: dict[str, Manifest] = {}
+    of_claim: dict[str, str] = {}
+    mounted = []
+    for mount in mounts:
+        name = of_claim.setdefault(mount.claim, mount.name) if mount.claim else mount.name
+        if mount.claim:
+            is_read_only = all(other.is_read_only for other in mounts if other.claim == mount.claim)
+            volumes[name] = {"name": name, "persistentVolumeClaim": _claim(mount.claim, is_read_only)}
+        else:
+            volumes[name] = {"name": name, **(mount.source or {})}
+        mounted.append(
+            {"name": name, "mountPath": mount.path}
+            | ({"subPath": mount.sub_path} if mount.sub_path else {})
+            | ({"readOnly": True} if mount.is_read_only else {})
+        )
+    return list(volumes.values()), mounted
+
+
+def _claim(name: str, is_read_only: bool) -> Manifest:
+    return {"claimName": name} | ({"readOnly": True} if is_read_only else {})

@@ -1,0 +1,105 @@
+"""What a pod is given of its namespace: claims, ConfigMaps, the Hub's cache and the secrets it may use."""
+
+from typing import Any
+
+import pytest
+
+from grpo_operator.children.rollout import rollout_pod
+from grpo_operator.children.run import Run
+from grpo_operator.children.trainer import trainer_pod
+
+from .fake_world import IMAGE, UID, spec
+
+REWARD = {"name": "mine", "configMap": {"name": "code", "key": "reward.py", "function": "score"}}
+
+
+def pods(**changes: Any) -> list[dict[str, Any]]:
+    """The pod specs of a trainer pod and a rollout pod."""
+    run = Run.begin(namespace="default", job="copy", uid=UID, spec=spec(**changes), image=IMAGE)
+    made = (trainer_pod(run, attempt=1, index=0), rollout_pod(run, replica=0, incarnation=0))
+    return [child.manifest["spec"] for child in made]
+
+
+def mounted(pod: dict[str, Any], path: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(volume, mount) at a path."""
+    mount = next(m for m in pod["containers"][0]["volumeMounts"] if m["mountPath"] == path)
+    return next(v for v in pod["volumes"] if v["name"] == mount["name"]), mount
+
+
+def variables(pod: dict[str, Any]) -> dict[str, Any]:
+    return {
+        entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in pod["containers"][0]["env"]
+    }
+
+
+def test_claims_of_model_and_data_are_mounted_read_only_where_the_runtime_looks():
+    for pod in pods(model={"source": "pvc://models/qwen"}, dataset={"source": "pvc://data/train.jsonl"}):
+        assert variables(pod)["GRPO_VOLUMES_DIR"] == "/grpo/volumes"
+        for name in ("models", "data"):
+            volume, mount = mounted(pod, f"/grpo/volumes/claims/{name}")
+            assert volume["persistentVolumeClaim"] == {"claimName": name, "readOnly": True}
+            assert mount["readOnly"] is True
+
+
+def test_config_maps_of_data_and_rewards_are_mounted():
+    for pod in pods(dataset={"source": "configmap://tiny/train.jsonl"}, rewards=[REWARD]):
+        for name in ("tiny", "code"):
+            volume, mount = mounted(pod, f"/grpo/volumes/configmaps/{name}")
+            assert (volume["configMap"], mount["readOnly"]) == ({"name": name}, True)
+
+
+def test_a_claim_that_is_used_twice_is_one_volume():
+    (trainer, rollout) = pods(
+        model={"source": "pvc://shared/model"},
+        dataset={"source": "pvc://shared/train.jsonl"},
+        checkpoint={"claimName": "shared"},
+    )
+    for pod, is_written in ((trainer, True), (rollout, False)):
+        claims = [v["persistentVolumeClaim"] for v in pod["volumes"] if "persistentVolumeClaim" in v]
+        assert claims == [{"claimName": "shared"} | ({} if is_written else {"readOnly": True})]
+        assert mounted(pod, "/grpo/volumes/claims/shared")[1]["readOnly"] is True
+    volume, mount = mounted(trainer, "/output")
+    assert "readOnly" not in mount and mount["subPath"]
+    assert volume == mounted(trainer, "/grpo/volumes/claims/shared")[0]
+
+
+def test_without_a_cache_claim_every_pod_has_a_cache_of_its_own():
+    for pod in pods():
+        assert variables(pod)["HF_HOME"] == "/cache/huggingface"
+        assert not {"HF_TOKEN", "HF_HUB_OFFLINE"} & set(variables(pod))
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_the_hubs_cache_is_on_its_claim_and_written_only_when_online(offline: bool):
+    for pod in pods(hub={"cacheClaim": "hub", "offline": offline}):
+        volume, mount = mounted(pod, variables(pod)["HF_HOME"])
+        assert volume["persistentVolumeClaim"] == {"claimName": "hub"} | (
+            {"readOnly": True} if offline else {}
+        )
+        assert mount.get("readOnly", False) is offline
+        assert variables(pod).get("HF_HUB_OFFLINE") == ("1" if offline else None)
+
+
+def test_the_hubs_token_comes_from_the_users_secret():
+    for pod in pods(hub={"tokenSecret": "hub-token"}):
+        assert variables(pod)["HF_TOKEN"] == {"secretKeyRef": {"name": "hub-token", "key": "token"}}
+
+
+def test_every_pod_pulls_its_image_with_the_secrets_of_the_spec():
+    for pod in pods(imagePullSecrets=["registry", "mirror"]):
+        assert pod["imagePullSecrets"] == [{"name": "registry"}, {"name": "mirror"}]
+    assert all("imagePullSecrets" not in pod for pod in pods())
+
+
+def test_no_volume_name_is_used_twice():
+    everything = {
+        "model": {"source": "pvc://models/qwen"},
+        "dataset": {"source": "configmap://tiny/train.jsonl"},
+        "rewards": [REWARD],
+        "hub": {"cacheClaim": "hub"},
+        "checkpoint": {"claimName": "checkpoints"},
+    }
+    for pod in pods(**everything):
+        names = [volume["name"] for volume in pod["volumes"]]
+        assert len(names) == len(set(names))
+        assert {mount["name"] for mount in pod["containers"][0]["volumeMounts"]} == set(names)

@@ -1,0 +1,98 @@
+"""The choice of the mode, and a job whose engines live in the trainer's processes."""
+
+from typing import Any
+
+import pytest
+
+from grpo_api.contract.progress import EngineCounts, TrainerState
+from grpo_api.v1alpha1.spec import GRPOJobSpec
+from grpo_api.v1alpha1.status import ConditionType, Phase
+
+from .fake_world import FakeWorld, ending, report, spec
+
+
+def colocated(**changes: Any) -> GRPOJobSpec:
+    data = spec().to_object()
+    del data["rollout"]
+    return GRPOJobSpec.from_object(data | changes)
+
+
+def in_process(**changes: Any) -> dict[str, Any]:
+    return {"engines": EngineCounts(desired=1, known=1, current=1), **changes}
+
+
+@pytest.mark.parametrize(
+    ("job_spec", "mode", "reason"),
+    [
+        (spec(), "Disaggregated", "spec.mode is Auto and spec.rollout is set"),
+        (colocated(), "Colocated", "spec.mode is Auto and spec.rollout is not set"),
+        (spec(mode="Disaggregated"), "Disaggregated", "spec.mode is Disaggregated"),
+        (colocated(mode="Colocated"), "Colocated", "spec.mode is Colocated"),
+    ],
+)
+def test_the_mode_and_its_reason_are_written_down_at_the_start(job_spec: GRPOJobSpec, mode: str, reason: str):
+    world = FakeWorld(job_spec)
+    world.step()
+    assert (world.status.mode, world.status.mode_reason) == (mode, reason)
+
+
+def test_a_run_keeps_its_mode_when_the_spec_no_longer_says_so():
+    world = FakeWorld(colocated()).start()
+    world.frozen_spec = colocated(mode="Colocated")
+    world.spec, world.generation = spec(), 2  # past the API server, which refuses it
+    world.settle()
+    assert (world.status.mode, world.names("rollout")) == ("Colocated", [])
+    world.end(world.pod("trainer-a1-0"), ending(1, "boom"))
+    world.settle()
+    assert (world.status.mode, world.names("rollout")) == ("Colocated", [])
+
+
+def test_colocated_engines_get_no_pods_no_service_and_no_tokens():
+    world = FakeWorld(colocated(trainer={"numNodes": 2})).start()
+    assert world.names("trainer") == ["trainer-a1-0", "trainer-a1-1"]
+    assert world.names("rollout") == []
+    assert (len(world.services), world.num_secrets) == (1, 0)
+    for pod in world.manifests.values():
+        assert "tokens" not in {volume["name"] for volume in pod["spec"]["volumes"]}
+
+
+def test_the_counts_of_a_colocated_job_say_where_its_engines_are():
+    world = FakeWorld(colocated()).start()
+    rollout = world.status.rollout
+    assert (rollout.summary, rollout.desired, rollout.replicas, rollout.selector) == ("in trainer", 0, 0, "")
+    assert (world.status.phase, world.status.trainer.summary) == (Phase.RUNNING, "1/1")
+
+
+def test_rollout_is_ready_once_the_trainer_reports_its_engines_current():
+    world = FakeWorld(colocated())
+    world.step()
+    assert world.condition(ConditionType.ROLLOUT_READY).reason == "TrainerNotRunning"
+    world.start()
+    assert world.condition(ConditionType.ROLLOUT_READY).reason == "EnginesStarting"
+    world.progress = report(**in_process())
+    world.settle()
+    ready = world.condition(ConditionType.ROLLOUT_READY)
+    assert (ready.status, ready.reason) == ("True", "InProcess")
+    world.progress = report(heartbeat=9, **in_process(engines=EngineCounts(desired=1, known=1, current=0)))
+    world.settle()  # behind for a moment, between an optimizer step and the next sync
+    assert world.condition(ConditionType.ROLLOUT_READY) == ready
+
+
+def test_rollout_is_not_ready_again_before_the_next_attempts_engines_are():
+    world = FakeWorld(colocated()).start()
+    world.progress = report(**in_process())
+    world.settle()
+    world.end(world.pod("trainer-a1-0"), ending(1, "boom"))
+    world.settle()
+    assert world.condition(ConditionType.ROLLOUT_READY).reason == "TrainerNotRunning"
+    world.run_all()
+    world.settle()
+    assert world.condition(ConditionType.ROLLOUT_READY).reason == "EnginesStarting"
+
+
+def test_a_colocated_job_completes():
+    world = FakeWorld(colocated()).start()
+    world.progress = report(**in_process(step=10, state=TrainerState.DONE))
+    world.end(world.pod("trainer-a1-0"), ending(0))
+    world.settle()
+    assert (world.status.phase, world.status.rollout.summary) == (Phase.SUCCEEDED, "in trainer")
