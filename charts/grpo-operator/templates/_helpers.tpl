@@ -2,6 +2,11 @@
 {{- .Release.Name | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 
+{{/* Cluster-wide objects of two releases of one name must not meet. */}}
+{{- define "grpo-operator.clusterName" -}}
+{{- printf "%s:%s" .Release.Namespace (include "grpo-operator.name" .) -}}
+{{- end -}}
+
 {{- define "grpo-operator.labels" -}}
 app.kubernetes.io/name: grpo-operator
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -15,8 +20,9 @@ app.kubernetes.io/name: grpo-operator
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
-{{- define "grpo-operator.watchNamespace" -}}
-{{- .Values.watchNamespace | default .Release.Namespace -}}
+{{/* The namespaces that are watched, as a JSON list; not asked for with watch.allNamespaces. */}}
+{{- define "grpo-operator.watched" -}}
+{{- .Values.watch.namespaces | default (list .Release.Namespace) | uniq | toJson -}}
 {{- end -}}
 
 {{- define "grpo-operator.image" -}}
@@ -25,4 +31,33 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- else -}}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end -}}
+{{- end -}}
+
+{{/* Exactly the verbs the operator uses on jobs and their children. Secrets are created and never read. */}}
+{{- define "grpo-operator.rules" -}}
+- apiGroups: [grpo.dev]
+  resources: [grpojobs]
+  verbs: [get, list, watch]
+- apiGroups: [grpo.dev]
+  resources: [grpojobs/status]
+  verbs: [patch]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [get, list, watch, create, delete]
+- apiGroups: [""]
+  resources: [services]
+  verbs: [get, list, watch, create, patch]
+- apiGroups: [""]
+  resources: [configmaps]
+  verbs: [get, list, watch, create]
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [create]
+- apiGroups: [networking.k8s.io]
+  resources: [networkpolicies]
+  verbs: [get, list, watch{{ if .Values.networkPolicies.jobs }}, create, patch{{ end }}]
+# What the operator says about a job, and what the cluster says about its pods: failed mounts, bad images.
+- apiGroups: ["", events.k8s.io]
+  resources: [events]
+  verbs: [list, watch, create, patch]
 {{- end -}}
