@@ -26,7 +26,7 @@ check: setup ## Format, lint, types, who imports whom, generated files fresh
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports && $(BIN)/python -m grpo_api.crd --check
 requirements: uv ## Compile the hash-pinned requirement files again (versions move only with UPGRADE=--upgrade)
 	@compile() { uv pip compile --quiet $(UPGRADE) --generate-hashes --no-emit-index-url --no-header --python-version 3.11 "$$@"; }; \
-	linux="--python-platform x86_64-manylinux_2_28"; cpu="--override runtime/requirements-cpu.overrides.txt"; \
+	linux="--python-platform x86_64-manylinux_2_28 --override runtime/requirements.overrides.txt"; cpu="--override runtime/requirements-cpu.overrides.txt"; \
 	compile crds/requirements-build.in -o crds/requirements-build.txt; \
 	compile operator/requirements.in -o operator/requirements.txt; \
 	compile $$linux $$cpu runtime/requirements-cpu.in -o runtime/requirements-cpu.txt; \
