@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from grpo_operator.kinds import CONFIG_MAPS, JOBS, PODS, SERVICES, WATCHED, Kind, Manifest
+from grpo_operator.kinds import CONFIG_MAPS, JOBS, NETWORK_POLICIES, PODS, SERVICES, WATCHED, Kind, Manifest
 
 Key = tuple[str, str]
 """(namespace, name) of a job."""
@@ -125,6 +125,10 @@ class Cache:
     def config_maps(self, uid: str) -> tuple[Manifest, ...]:
         """ConfigMaps of a job."""
         return self.children(uid, CONFIG_MAPS)
+
+    def network_policies(self, uid: str) -> tuple[Manifest, ...]:
+        """NetworkPolicies of a job."""
+        return self.children(uid, NETWORK_POLICIES)
 
     def _forget(self, kind: Kind, place: Key) -> None:
         item = self._items[kind].pop(place)

@@ -72,6 +72,27 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Settings, argparse.Na
     parser.add_argument(
         "--health-port", type=int, metavar="PORT", help="serve GET /healthz here (default: not)"
     )
+    parser.add_argument(
+        "--leader-elect",
+        choices=["true", "false"],
+        default="true",
+        help="act only while holding a Lease, so that of several operators one works and the others stand by "
+        "(default: true)",
+    )
+    parser.add_argument(
+        "--lease-name",
+        metavar="NAME",
+        default="grpo-operator",
+        help="the Lease, in the pod's namespace, or from a shell in the first one watched "
+        "(default: grpo-operator)",
+    )
+    parser.add_argument(
+        "--network-policies",
+        choices=["true", "false"],
+        default="true",
+        help="give each job a NetworkPolicy that lets only its own pods reach its pods, except for progress "
+        "and metrics (default: true)",
+    )
     parser.add_argument("--log-format", choices=["text", "json"], default="text", help="(default: text)")
     parser.add_argument(
         "--log-level", choices=["debug", "info", "warning"], default="info", help="(default: info)"
@@ -79,15 +100,18 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Settings, argparse.Na
     given = parser.parse_args(arguments)
     if not given.runtime_image:
         parser.error(f"give --runtime-image IMAGE or set {RUNTIME_IMAGE_VARIABLE}")
+    namespaces = () if given.all_namespaces else tuple(given.namespace or (_own_namespace(),))
     settings = Settings(
         runtime_image=given.runtime_image,
-        namespaces=() if given.all_namespaces else tuple(given.namespace or (_own_namespace(),)),
+        namespaces=namespaces,
         kubeconfig=given.kubeconfig,
         context=given.context,
         progress=ProgressRoute(given.progress),
         poll_seconds=given.poll_seconds,
         resync_seconds=given.resync_seconds,
         health_port=given.health_port,
+        lease=(_lease_namespace(namespaces), given.lease_name) if given.leader_elect == "true" else None,
+        has_network_policies=given.network_policies == "true",
     )
     return settings, given
 
@@ -113,6 +137,11 @@ def _positive(text: str) -> float:
 
 def _own_namespace() -> str:
     return NAMESPACE_FILE.read_text().strip() if NAMESPACE_FILE.exists() else "default"
+
+
+def _lease_namespace(watched: Sequence[str]) -> str:
+    """The pod's own: it is the one place where an operator of any width has rights on Leases."""
+    return _own_namespace() if NAMESPACE_FILE.exists() or not watched else watched[0]
 
 
 class _JsonFormatter(logging.Formatter):

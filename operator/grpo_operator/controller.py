@@ -34,12 +34,14 @@ class Controller:
         memory: Memory,
         *,
         runtime_image: str,
+        has_network_policies: bool = True,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._client = client
         self._cache = cache
         self._memory = memory
         self._runtime_image = runtime_image
+        self._has_network_policies = has_network_policies
         self._clock = clock
 
     async def reconcile(self, key: Key) -> float | None:
@@ -57,7 +59,12 @@ class Controller:
             return None
         if await self._find_missing(observed):
             observed = observe(self._cache, key, self._memory, now=now) or observed
-        plan = make_plan(observed, runtime_image=self._runtime_image, now=now)
+        plan = make_plan(
+            observed,
+            runtime_image=self._runtime_image,
+            has_network_policies=self._has_network_policies,
+            now=now,
+        )
         job = observed.job
         if plan.status != job.status:
             try:

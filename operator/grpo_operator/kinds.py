@@ -40,6 +40,8 @@ PODS = Kind("", "v1", "pods", "Pod", _OURS)
 SERVICES = Kind("", "v1", "services", "Service", _OURS)
 CONFIG_MAPS = Kind("", "v1", "configmaps", "ConfigMap", _OURS)
 SECRETS = Kind("", "v1", "secrets", "Secret", _OURS)
+NETWORK_POLICIES = Kind("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", _OURS)
+LEASES = Kind("coordination.k8s.io", "v1", "leases", "Lease")
 
-WATCHED = (JOBS, PODS, SERVICES, CONFIG_MAPS)
+WATCHED = (JOBS, PODS, SERVICES, CONFIG_MAPS, NETWORK_POLICIES)
 """Kinds that are listed and watched. Secrets are only created: the operator may not read them."""

@@ -33,6 +33,11 @@ class Names:
         """The Secret with the job's tokens."""
         return f"{self.base}-tokens"
 
+    @property
+    def network_policy(self) -> str:
+        """The NetworkPolicy of the job's pods."""
+        return self.base
+
     def config(self, revision: str) -> str:
         """The ConfigMap of a revision."""
         return f"{self.base}-config-{revision}"

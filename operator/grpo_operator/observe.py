@@ -43,6 +43,7 @@ def observe(cache: Cache, key: Key, memory: Memory, *, now: datetime) -> Observe
         trainers=trainers,
         rollouts=rollouts,
         services={service["metadata"]["name"]: service for service in cache.services(job.uid)},
+        network_policies={found["metadata"]["name"]: found for found in cache.network_policies(job.uid)},
         config_names=frozenset(configs),
         frozen_spec=frozen_spec(frozen) if frozen else None,
         progress=memory.progress_of(key, uid=job.uid, attempt=job.status.attempt),

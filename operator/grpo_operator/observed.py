@@ -84,6 +84,8 @@ class Observed:
     """Rollout pods, by position."""
     services: Mapping[str, Manifest] = field(default_factory=dict)
     """Our Services by name."""
+    network_policies: Mapping[str, Manifest] = field(default_factory=dict)
+    """Our NetworkPolicies by name."""
     config_names: frozenset[str] = frozenset()
     """Names of our ConfigMaps."""
     frozen_spec: GRPOJobSpec | None = None

@@ -12,6 +12,7 @@ from grpo_operator.client import Client
 from grpo_operator.controller import Controller
 from grpo_operator.health import Health, serve
 from grpo_operator.kinds import JOBS, WATCHED, Kind, Manifest
+from grpo_operator.lease import Lease, own_identity
 from grpo_operator.memory import Memory
 from grpo_operator.poller import Poller, choose_fetch
 from grpo_operator.queue import WorkQueue
@@ -32,7 +33,13 @@ class Operator:
         self._settings = settings
         self._cache = Cache()
         memory = Memory()
-        self._controller = Controller(client, self._cache, memory, runtime_image=settings.runtime_image)
+        self._controller = Controller(
+            client,
+            self._cache,
+            memory,
+            runtime_image=settings.runtime_image,
+            has_network_policies=settings.has_network_policies,
+        )
         self._queue = WorkQueue(self._controller.reconcile, on_error=_log_failure)
         self._poller = Poller(
             self._cache,
@@ -42,21 +49,58 @@ class Operator:
             seconds=settings.poll_seconds,
         )
         self._health = Health(limit_seconds=_MISSED_RESYNCS * settings.resync_seconds)
+        self._stop = asyncio.Event()
+        self._lease = None
+        if settings.lease is not None:
+            namespace, name = settings.lease
+            self._lease = Lease(client, namespace=namespace, name=name, identity=own_identity())
 
     async def run(self) -> None:
-        """Run until SIGTERM or SIGINT. Raises KubernetesError when the cluster refuses a first look."""
+        """Run until SIGTERM or SIGINT. Raises KubernetesError when the cluster refuses a first look, and when
+        the Lease is lost."""
+        # Before the Lease: a standby that could not take over must not look ready.
         await self._first_look()
-        log.info("watching %s", ", ".join(self._settings.namespaces) or "all namespaces")
-        stop, started = asyncio.Event(), asyncio.Event()
         server = None
         if self._settings.health_port is not None:
             server = await serve(self._health, port=self._settings.health_port)
+        try:
+            if self._lease is None:
+                await self._work(lease=None)
+            else:
+                await self._work_while_leading(self._lease)
+        finally:
+            if server is not None:
+                await server.cleanup()
+        log.info("stopped")
+
+    async def _work_while_leading(self, lease: Lease) -> None:
+        """Wait for the Lease, or until asked to stop, then work as long as it is ours."""
+        _stop_on_signals(self._stop)
+        candidacy = asyncio.create_task(lease.acquire(on_look=self._health.beat))
+        stopping = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait([candidacy, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if candidacy.done():
+                candidacy.result()
+                await self._first_look()
+                await self._work(lease=lease)
+        finally:
+            for task in (candidacy, stopping):
+                task.cancel()
+            await asyncio.gather(candidacy, stopping, return_exceptions=True)
+            await lease.release()
+
+    async def _work(self, *, lease: Lease | None) -> None:
+        log.info("watching %s", ", ".join(self._settings.namespaces) or "all namespaces")
+        stop, started = self._stop, asyncio.Event()
         work = [
             asyncio.create_task(self._queue.run(num_workers=self._settings.num_workers), name="workers"),
             asyncio.create_task(self._poller.run(), name="poller"),
             asyncio.create_task(self._resync_for_ever(), name="resync"),
             asyncio.create_task(_stopped_by_signal(started, stop), name="signals"),
         ]
+        if lease is not None:
+            work.append(asyncio.create_task(lease.hold(), name="lease"))
         transport = asyncio.create_task(
             watch(
                 namespaces=self._settings.namespaces,
@@ -78,9 +122,6 @@ class Operator:
             for task in work:
                 task.cancel()
             await asyncio.gather(*work, transport, return_exceptions=True)
-            if server is not None:
-                await server.cleanup()
-        log.info("stopped")
 
     def take_in(self, kind: Kind, event: str | None, item: Manifest) -> None:
         """A watch event: the cache learns it, and the job it belongs to is looked at."""
@@ -140,10 +181,14 @@ async def _stopped_by_signal(started: asyncio.Event, stop: asyncio.Event) -> Non
     kopf's own handlers, set before `started`, would have it wait seconds for our tasks before we hear of it.
     """
     await started.wait()
+    _stop_on_signals(stop)
+    await stop.wait()
+
+
+def _stop_on_signals(stop: asyncio.Event) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await stop.wait()
 
 
 def _log_failure(key: Key, error: Exception, delay_seconds: float) -> None:

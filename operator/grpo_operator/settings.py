@@ -26,3 +26,7 @@ class Settings:
     resync_seconds: float = 90.0
     num_workers: int = 8
     health_port: int | None = None
+    lease: tuple[str, str] | None = None
+    """(namespace, name) of the Lease that says which operator acts; None: act without asking."""
+    has_network_policies: bool = True
+    """Whether a job gets a NetworkPolicy."""

@@ -190,7 +190,9 @@ class OperatorProcess:
 
     def start(self, *extra: str) -> None:
         """Start it and wait until it watches."""
-        command = [sys.executable, "-m", "grpo_operator", "-n", self._namespace.name, *extra]
+        # A successor would otherwise wait for the Lease of one that was killed.
+        command = [sys.executable, "-m", "grpo_operator", "-n", self._namespace.name, "--leader-elect=false"]
+        command += extra
         command += ["--kubeconfig", str(self._kubeconfig), "--runtime-image", "example.test/runtime:1"]
         start = self._log.stat().st_size if self._log.exists() else 0
         with self._log.open("ab") as log:

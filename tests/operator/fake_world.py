@@ -13,7 +13,7 @@ from grpo_api.v1alpha1.job import ObjectMeta
 from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_api.v1alpha1.status import Condition, ConditionType, GRPOJobStatus
 from grpo_operator.children.run import Child
-from grpo_operator.kinds import CONFIG_MAPS, PODS, SECRETS, SERVICES
+from grpo_operator.kinds import CONFIG_MAPS, NETWORK_POLICIES, PODS, SECRETS, SERVICES
 from grpo_operator.names import rollout_position, trainer_position
 from grpo_operator.observed import Ending, JobView, Observed, PodView, Trouble
 from grpo_operator.plan import make_plan
@@ -79,6 +79,7 @@ class FakeWorld:
         self.pods: dict[str, PodView] = {}
         self.manifests: dict[str, dict[str, Any]] = {}
         self.services: dict[str, dict[str, Any]] = {}
+        self.network_policies: dict[str, dict[str, Any]] = {}
         self.config_names: set[str] = set()
         self.num_secrets = 0
         self.frozen_spec: GRPOJobSpec | None = None
@@ -104,6 +105,7 @@ class FakeWorld:
             trainers=tuple(pod for pod in by_name if "-trainer-" in pod.name),
             rollouts=tuple(pod for pod in by_name if "-rollout-" in pod.name),
             services=self.services,
+            network_policies=self.network_policies,
             config_names=frozenset(self.config_names),
             frozen_spec=self.frozen_spec,
             progress=self.progress,
@@ -192,6 +194,8 @@ class FakeWorld:
             )
         elif child.kind == SERVICES:
             self.services[child.name] = child.manifest
+        elif child.kind == NETWORK_POLICIES:
+            self.network_policies[child.name] = child.manifest
         elif child.kind == CONFIG_MAPS:
             self.config_names.add(child.name)
         elif child.kind == SECRETS:

@@ -10,6 +10,7 @@ import pytest
 
 from grpo_operator import transport
 from grpo_operator.client import Credentials
+from grpo_operator.kinds import WATCHED
 
 HERE = Credentials("http://127.0.0.1:1", None, None, True, None, None, None)
 
@@ -38,5 +39,5 @@ async def test_watch_events_are_taken_in_on_the_event_loop_and_not_in_a_thread(
         stop=asyncio.Event(),
         started=asyncio.Event(),
     )
-    assert {kind for kind, _ in taken_in} == {"GRPOJob", "Pod", "Service", "ConfigMap"}
+    assert {kind for kind, _ in taken_in} == {kind.name for kind in WATCHED}
     assert {thread for _, thread in taken_in} == {threading.get_ident()}

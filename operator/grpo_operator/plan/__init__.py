@@ -15,13 +15,14 @@ from grpo_operator.plan.failure import end_attempt_on_failure
 from grpo_operator.plan.finished import release_pods, stay_finished
 from grpo_operator.plan.freeze import freeze
 from grpo_operator.plan.gang import keep_one_gang
+from grpo_operator.plan.network import close_ports
 from grpo_operator.plan.progress import fold_progress
 from grpo_operator.plan.rollout import keep_replicas
 from grpo_operator.plan.shared import provide_shared
 from grpo_operator.plan.validate import refuse_invalid
 
 
-def policies(*, runtime_image: str) -> tuple[Policy, ...]:
+def policies(*, runtime_image: str, has_network_policies: bool) -> tuple[Policy, ...]:
     """Every decision about a job, in order."""
     return (
         stay_finished,  # an end is final
@@ -33,18 +34,21 @@ def policies(*, runtime_image: str) -> tuple[Policy, ...]:
         keep_one_gang,  # older attempts go, then the current one comes
         keep_replicas,  # rollout pods, replaced at once
         provide_shared,  # what pods need comes before them
+        close_ports(is_wanted=has_network_policies),  # to all but the job's own pods
         release_pods,  # a finished job gives its hardware back
         count_pods,  # counts and phase
         explain,  # conditions
     )
 
 
-def make_plan(observed: Observed, *, runtime_image: str, now: datetime) -> Plan:
+def make_plan(
+    observed: Observed, *, runtime_image: str, now: datetime, has_network_policies: bool = True
+) -> Plan:
     """What to do about a job. Nothing for one that is being deleted: its children go by their owner."""
     if observed.job.is_deleting:
         return Plan(status=observed.job.status)
     draft = Draft(status=observed.job.status)
-    for policy in policies(runtime_image=runtime_image):
+    for policy in policies(runtime_image=runtime_image, has_network_policies=has_network_policies):
         draft = policy(draft, observed, now)
     return Plan(
         status=draft.status,

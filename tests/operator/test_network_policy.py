@@ -1,0 +1,63 @@
+"""The NetworkPolicy of a job: what it lets through, and when it is made."""
+
+from typing import Any
+
+from grpo_api.contract.endpoints import TRAINER_PORT
+from grpo_api.contract.labels import JOB_UID
+from grpo_operator.children.run import Child
+from grpo_operator.kinds import NETWORK_POLICIES, PODS
+from grpo_operator.observed import JobView, Observed
+from grpo_operator.plan import make_plan
+
+from .fake_world import IMAGE, NOW, UID, GRPOJobStatus, spec
+
+
+def observed(**more: Any) -> Observed:
+    job = JobView(
+        namespace="default",
+        name="copy",
+        uid=UID,
+        generation=1,
+        resource_version="1",
+        is_deleting=False,
+        spec=spec(),
+        problem="",
+        status=GRPOJobStatus(),
+    )
+    return Observed(job=job, **more)
+
+
+def planned(seen: Observed, *, is_wanted: bool = True) -> list[Child]:
+    plan = make_plan(seen, runtime_image=IMAGE, now=NOW, has_network_policies=is_wanted)
+    return [child for child in plan.create if child.kind == NETWORK_POLICIES]
+
+
+def test_a_jobs_pods_reach_each_other_on_every_port_and_others_only_the_trainers_reports():
+    (policy,) = planned(observed())
+    members = {"podSelector": {"matchLabels": {JOB_UID: UID}}}
+    assert policy.manifest["spec"] == members | {
+        "policyTypes": ["Ingress"],
+        "ingress": [{"from": [members]}, {"ports": [{"protocol": "TCP", "port": TRAINER_PORT}]}],
+    }
+
+
+def test_the_policy_selects_the_pods_that_are_planned_with_it():
+    plan = make_plan(observed(), runtime_image=IMAGE, now=NOW)
+    (policy,) = (child.manifest for child in plan.create if child.kind == NETWORK_POLICIES)
+    selected = policy["spec"]["podSelector"]["matchLabels"].items()
+    pods = [child.manifest for child in plan.create if child.kind == PODS]
+    assert len(pods) == 3
+    assert all(selected <= pod["metadata"]["labels"].items() for pod in pods)
+
+
+def test_one_that_is_right_is_left_alone_and_one_that_was_changed_is_put_right():
+    (policy,) = planned(observed())
+    right = {policy.name: {"spec": policy.manifest["spec"]}}
+    assert planned(observed(network_policies=right)) == []
+    opened = {policy.name: {"spec": policy.manifest["spec"] | {"ingress": [{}]}}}
+    (correction,) = planned(observed(network_policies=opened))
+    assert correction.is_correction and correction.manifest == policy.manifest
+
+
+def test_an_operator_that_is_told_so_makes_none():
+    assert planned(observed(), is_wanted=False) == []
