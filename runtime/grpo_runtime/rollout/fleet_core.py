@@ -107,6 +107,7 @@ class FleetCore:
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+        await self._roster.close()
         for sync in self._syncs.values():
             await sync.close()
         await self._session.close()

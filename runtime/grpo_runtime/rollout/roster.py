@@ -30,6 +30,7 @@ class Roster:
         self._settings = settings
         self._session = session
         self._members: dict[Address, Member] = {}
+        self._looks: dict[Address, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
         self._fenced: FencedOffError | None = None
 
@@ -69,16 +70,32 @@ class Roster:
             await asyncio.wait_for(self._changed.wait(), timeout_seconds)
 
     async def refresh(self) -> None:
-        """Look at every address once."""
+        """Begin to look at every address, and return when all have answered or a heartbeat has passed.
+
+        An address that keeps us waiting is looked at on and on, without anybody waiting for it.
+        """
         listed = await resolve(self._settings.hosts)
         now = time.monotonic()
         for address in listed - self._members.keys():
             self._put(Member(address=address, last_seen=now))
-        await asyncio.gather(*(self._look(member) for member in list(self._members.values())))
+        for address, member in self._members.items():
+            if address not in self._looks:
+                self._looks[address] = asyncio.ensure_future(self._look(member))
+        if self._looks:
+            await asyncio.wait(self._looks.values(), timeout=self._settings.heartbeat_seconds)
+        for address in [address for address, look in self._looks.items() if look.done()]:
+            self._looks.pop(address).result()
         for member in list(self._members.values()):
             if membership.is_gone(member, is_listed=member.address in listed):
                 self._put(membership.died(member))
                 del self._members[member.address]
+
+    async def close(self) -> None:
+        """End every look."""
+        looks = list(self._looks.values())
+        for look in looks:
+            look.cancel()
+        await asyncio.gather(*looks, return_exceptions=True)
 
     async def _look(self, member: Member) -> None:
         client = self._client(member.address)

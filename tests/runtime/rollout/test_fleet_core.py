@@ -1,8 +1,9 @@
 """A fleet some of whose engines misbehave, without models."""
 
 import asyncio
+import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from fake_engine_server import FAKE_BACKEND, FakeEngine
 
 from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.rollout.engine_client import Address
 from grpo_runtime.rollout.fleet_core import FleetCore
 from grpo_runtime.rollout.fleet_settings import FleetSettings
 from grpo_runtime.rollout.interface import GenerateRequest, SyncReport
@@ -25,14 +27,14 @@ def fake_backend(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def fleet_of(*engines: FakeEngine) -> AsyncIterator[FleetCore]:
-    """A fleet of served engines, which have the weights of step 0."""
+async def fleet_of(*engines: FakeEngine, others: Sequence[Address] = ()) -> AsyncIterator[FleetCore]:
+    """A fleet of served engines, which have the weights of step 0; `others` are listed beside them."""
     async with AsyncExitStack() as stack:
         for engine in engines:
             await stack.enter_async_context(engine.serving())
         fleet = FleetCore(
             FleetSettings(
-                hosts=tuple(engine.address for engine in engines),
+                hosts=(*others, *(engine.address for engine in engines)),
                 desired=len(engines),
                 attempt=1,
                 tokens=Tokens(data="data", admin="admin"),
@@ -87,3 +89,13 @@ async def test_requests_of_an_engine_that_fell_out_of_the_fleet_go_to_another_on
         fleet.distrust("process of bad", RuntimeError("a bad answer"))
         rollouts = await asyncio.wait_for(work, 10)
         assert {rollout.engine for rollout in rollouts} == {"good"}
+
+
+async def test_an_address_that_accepts_and_never_answers_keeps_nobody_waiting() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = Address("127.0.0.1", mute.getsockname()[1])
+        began = time.monotonic()
+        async with fleet_of(FakeEngine("a"), FakeEngine("b"), others=[address]) as fleet:
+            assert fleet.counts().current == 2
+        # one look may take 10 s; nothing here waits for as much as one
+        assert time.monotonic() - began < 5
