@@ -160,6 +160,9 @@ state = "/run/containerd"
 [plugins."io.containerd.grpc.v1.cri".containerd]
   snapshotter = "overlayfs"
 
+[plugins."io.containerd.grpc.v1.cri".registry]
+# where a machine's own registries, mirrors and their certificates are usually described
+config_path = "/etc/containerd/certs.d"
 [plugins."io.containerd.grpc.v1.cri".cni]
   bin_dir = "{CNI_PLUGINS}"
   conf_dir = "{node.folder / "cni"}"

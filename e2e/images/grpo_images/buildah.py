@@ -4,7 +4,7 @@ import os
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -76,17 +76,26 @@ def package_secrets() -> Iterator[list[str]]:
         yield [*options, "--secret", f"id=package-settings,src={settings}"]
 
 
-def build(containerfile: Path, *, tag: str, base: str, context: Path, log: str, pull: bool = False) -> None:
-    """Build a Containerfile; the settings of this machine stay out of the image.
+def build(
+    containerfile: Path,
+    *,
+    tag: str,
+    arguments: Mapping[str, str],
+    context: Path,
+    log: str,
+    pull: bool = False,
+) -> None:
+    """Build a Containerfile with its build arguments; the settings of this machine stay out of the image.
 
-    `pull` lets the base come from a registry; otherwise it must be in buildah's storage.
+    `pull` lets a base that is missing come from a registry; otherwise it must be in buildah's storage.
     """
+    options = [f"--build-arg={name}={value}" for name, value in arguments.items()]
     with package_secrets() as secrets:
         logged(
             [
                 "buildah", "bud", "--isolation", "chroot", "--network", "host",
-                "--pull" if pull else "--pull-never",
-                "--build-arg", f"BASE={base}", *secrets, "--tag", tag, "--file", containerfile, context,
+                *([] if pull else ["--pull-never"]), *options, *secrets,
+                "--tag", tag, "--file", containerfile, context,
             ],
             log=log,
         )  # fmt: skip

@@ -6,7 +6,7 @@ import sys
 from grpo_cluster.console import say
 from grpo_cluster.settings import ClusterError
 from grpo_images.local import ensure_built, ensure_loaded
-from grpo_images.registry import publish
+from grpo_images.registry import PUBLIC_BASE, VARIANTS, publish
 from grpo_images.sources import IMAGES
 
 
@@ -24,6 +24,10 @@ def main() -> int:
         command.add_argument("images", nargs="*", metavar="IMAGE", help="operator, runtime (default: both)")
         if name == "publish":
             command.add_argument("--registry", required=True, help="such as registry.example.com/team")
+            command.add_argument("--base", default=PUBLIC_BASE, help="base image (default %(default)s)")
+            command.add_argument(
+                "--variant", choices=VARIANTS, default="cpu", help="runtime for CPUs or GPUs"
+            )
     arguments = parser.parse_args()
     unknown = set(arguments.images) - set(IMAGES)
     if unknown:
@@ -36,7 +40,11 @@ def main() -> int:
             elif arguments.command == "load":
                 print(ensure_loaded(image))
             elif arguments.command == "publish":
-                print(publish(image, registry=arguments.registry))
+                print(
+                    publish(
+                        image, registry=arguments.registry, base=arguments.base, variant=arguments.variant
+                    )
+                )
             else:
                 print(image.tag)
     except ClusterError as error:

@@ -47,6 +47,10 @@ def ensure_built(image: Image) -> str:
             buildah("rmi", older)
         with step(f"{image.name} image by {image.containerfile.relative_to(REPOSITORY)}"):
             build(
-                image.containerfile, tag=image.foundation_tag, base=base, context=REPOSITORY, log=image.name
+                image.containerfile,
+                tag=image.foundation_tag,
+                arguments={"BASE": base},
+                context=REPOSITORY,
+                log=image.name,
             )
     return image.foundation_tag
