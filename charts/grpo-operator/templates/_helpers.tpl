@@ -20,8 +20,11 @@ app.kubernetes.io/name: grpo-operator
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
-{{/* The namespaces that are watched, as a JSON list; not asked for with watch.allNamespaces. */}}
+{{/* The namespaces that are watched, as a JSON list; of no meaning with watch.allNamespaces. */}}
 {{- define "grpo-operator.watched" -}}
+{{- if and .Values.watch.allNamespaces .Values.watch.namespaces -}}
+{{- fail "watch.namespaces names some of what watch.allNamespaces=true has all of: leave one of them out" -}}
+{{- end -}}
 {{- .Values.watch.namespaces | default (list .Release.Namespace) | uniq | toJson -}}
 {{- end -}}
 

@@ -1,4 +1,4 @@
-"""Options of the planner's tests."""
+"""Options of all tests."""
 
 import pytest
 
@@ -7,7 +7,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden",
         action="store_true",
-        help="write what the planner makes of the examples now as what it should make",
+        help="write what is made now as what should be made; read the diff",
     )
 
 

@@ -1,0 +1,43 @@
+"""Helm on the chart, without a cluster."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from grpo_cluster.versions import program_path
+
+CHART = Path(__file__).parents[2] / "charts" / "grpo-operator"
+VALUES = Path(__file__).parent / "values"
+
+
+def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """One call of the helm that the local cluster uses too."""
+    command = [str(program_path("helm")), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def template(*arguments: str) -> str:
+    """What the chart is rendered to, as release `grpo-operator` in namespace `platform`."""
+    done = helm("template", "grpo-operator", str(CHART), "--namespace", "platform", *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def objects(*arguments: str) -> list[dict[str, Any]]:
+    """The rendered objects."""
+    return [item for item in yaml.safe_load_all(template(*arguments)) if item]
+
+
+def schema() -> dict[str, Any]:
+    """The chart's values.schema.json."""
+    found: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
+    return found
+
+
+def chart_values() -> dict[str, Any]:
+    """The chart's values.yaml."""
+    found: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+    return found

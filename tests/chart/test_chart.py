@@ -1,0 +1,151 @@
+"""The chart without a cluster: what it refuses, what it promises whatever the values are."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from .helm import CHART, VALUES, chart_values, helm, objects, schema
+
+pytestmark = pytest.mark.apiserver
+
+FILES = sorted(VALUES.glob("*.yaml"))
+
+
+def paths(values: dict[str, Any], at: str = "") -> Iterator[str]:
+    """Every value's path; what a person may fill freely is one value."""
+    for name, value in values.items():
+        where = f"{at}.{name}".lstrip(".")
+        if isinstance(value, dict) and name not in {"requests", "limits"} and value:
+            yield from paths(value, where)
+        else:
+            yield where
+
+
+def described(part: dict[str, Any], at: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every value of the schema with its own part of it."""
+    for name, value in part.get("properties", {}).items():
+        where = f"{at}.{name}".lstrip(".")
+        if value.get("additionalProperties") is False:
+            yield from described(value, where)
+        else:
+            yield where, value
+
+
+def test_helm_lint_has_nothing_to_say():
+    done = helm("lint", "--strict", str(CHART))
+    assert done.returncode == 0, done.stdout
+    assert "WARNING" not in done.stdout and "ERROR" not in done.stdout
+
+
+def test_the_schema_knows_exactly_the_values_there_are_and_describes_each():
+    known = dict(described(schema()))
+    free = {"affinity", "nodeSelector", "podLabels", "podAnnotations"}
+    assert known.keys() - {"global"} == set(paths(chart_values()))
+    assert free <= known.keys()
+    assert all(part.get("description", "").endswith(".") for part in known.values())
+
+
+def test_the_values_that_set_all_options_set_every_one_of_them_to_something_else():
+    chosen = yaml.safe_load((VALUES / "all-options.yaml").read_text())
+
+    def at(values: Any, path: str) -> Any:
+        for name in path.split("."):
+            values = values[name]
+        return values
+
+    same = [path for path in paths(chart_values()) if at(chosen, path) == at(chart_values(), path)]
+    # It names two namespaces, which leaves no room for all of them.
+    assert same == ["watch.allNamespaces"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("watch.allNamespace=true", "at '/watch': additional properties 'allNamespace' not allowed"),
+        ("replicas=2", "additional properties 'replicas' not allowed"),
+        ("replicaCount=two", "at '/replicaCount': got string, want integer"),
+        ("replicaCount=-1", "at '/replicaCount': minimum"),
+        ("log.level=trace", "at '/log/level': value must be one of 'debug', 'info', 'warning'"),
+        ("image.digest=latest", "at '/image/digest': 'latest' does not match pattern"),
+        ("runtimeImage=", "at '/runtimeImage'"),
+        ("watch.namespaces={Team_A}", "at '/watch/namespaces/0': 'Team_A' does not match pattern"),
+        ("imagePullSecrets[0]=registry", "at '/imagePullSecrets/0': got string, want object"),
+        ("pollSeconds=0", "at '/pollSeconds'"),
+        ("leaderElection.enabled=maybe", "at '/leaderElection/enabled': got string, want boolean"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_name(wrong: str, said: str):
+    done = helm("template", "grpo-operator", str(CHART), "--set", wrong)
+    assert done.returncode != 0
+    assert said in done.stderr
+
+
+def test_some_namespaces_and_all_of_them_contradict_each_other():
+    done = helm(
+        "template", "x", str(CHART), "--set", "watch.allNamespaces=true", "--set", "watch.namespaces={a}"
+    )
+    assert done.returncode != 0
+    assert "watch.namespaces names some of what watch.allNamespaces=true has all of" in done.stderr
+
+
+def test_a_namespaced_operator_has_no_right_outside_the_namespaces_it_watches():
+    made = objects("--set", "watch.namespaces={team-a,team-b}")
+    bindings = [item for item in made if item["kind"] == "RoleBinding"]
+    where = {item["metadata"]["namespace"] for item in bindings if "leader" not in item["metadata"]["name"]}
+    assert where == {"team-a", "team-b"}
+    assert not any(item["kind"] == "ClusterRoleBinding" for item in made)
+    subjects = [subject for item in bindings for subject in item["subjects"]]
+    assert {subject["namespace"] for subject in subjects} == {"platform"}
+
+
+def test_the_same_rights_are_given_for_a_namespace_and_for_the_cluster():
+    def rules(kind: str, name: str, *arguments: str) -> Any:
+        (role,) = (
+            item for item in objects(*arguments) if (item["kind"], item["metadata"]["name"]) == (kind, name)
+        )
+        return role["rules"]
+
+    wide = rules("ClusterRole", "platform:grpo-operator", "--set", "watch.allNamespaces=true")
+    assert wide == rules("Role", "grpo-operator")
+
+
+def test_secrets_are_created_and_never_read_whatever_the_values_are():
+    for values in FILES:
+        for item in objects("--values", str(values)):
+            for rule in item.get("rules", ()) or ():
+                if "secrets" in rule["resources"] or "*" in rule["resources"]:
+                    assert rule["verbs"] == ["create"]
+                assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"]
+
+
+@pytest.mark.parametrize("values", FILES, ids=lambda path: path.stem)
+def test_the_operators_pod_meets_pod_security_restricted(values: Any):
+    (deployment,) = (item for item in objects("--values", str(values)) if item["kind"] == "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] == 1000
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    (container,) = pod["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def test_the_definition_stays_when_the_release_goes_and_can_be_left_out():
+    def definitions(*arguments: str) -> list[Any]:
+        return [item for item in objects(*arguments) if item["kind"] == "CustomResourceDefinition"]
+
+    (definition,) = definitions()
+    assert definition["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    assert definitions("--set", "crd.install=false") == []
+
+
+def test_a_budget_comes_with_the_second_replica_because_with_one_it_would_only_hold_up_drains():
+    def has_budget(replicas: int) -> bool:
+        made = objects("--set", f"replicaCount={replicas}")
+        return any(item["kind"] == "PodDisruptionBudget" for item in made)
+
+    assert [has_budget(replicas) for replicas in (1, 2)] == [False, True]
