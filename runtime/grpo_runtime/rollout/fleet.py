@@ -3,6 +3,9 @@ takes, and meanwhile engines must still be watched, and those that join given th
 """
 
 import asyncio
+import faulthandler
+import logging
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
@@ -16,6 +19,11 @@ from grpo_runtime.rollout.interface import GenerateRequest, NamedWeights, Probe,
 __all__ = ["Fleet", "FleetSettings", "fleet_settings"]
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+CLOSE_SECONDS = 30.0
+"""Letting go takes milliseconds."""
 
 
 class Fleet:
@@ -57,8 +65,17 @@ class Fleet:
         return await self._in_loop(self._core.generate(requests))
 
     async def close(self) -> None:
-        """See `Engines.close`."""
-        await self._in_loop(self._core.close())
+        """See `Engines.close`. A thread that is stuck in a transfer is left behind: it must not hold up a run
+        that has ended."""
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._in_loop(self._core.close())
+        except TimeoutError:
+            log.error(
+                "the fleet is stuck after %g s and is left behind; every thread's stack:", CLOSE_SECONDS
+            )
+            faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
+            return
         self._loop.call_soon_threadsafe(self._loop.stop)
         await asyncio.to_thread(self._thread.join)
         self._loop.close()
