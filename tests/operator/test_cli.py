@@ -22,6 +22,12 @@ def test_the_image_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch
     assert parse([])[0].runtime_image == "from-environment"
 
 
+def test_an_operator_asks_for_the_lease_of_the_namespace_it_watches_unless_told_not_to():
+    assert parse(["--runtime-image", "i", "-n", "a", "-n", "b"])[0].lease == ("a", "grpo-operator")
+    assert parse(["--runtime-image", "i", "-A", "--lease-name", "mine"])[0].lease == ("default", "mine")
+    assert parse(["--runtime-image", "i", "--leader-elect=false"])[0].lease is None
+
+
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
