@@ -52,7 +52,7 @@ def read_metrics(path: Path) -> list[MetricsRecord]:
     was cut short by a kill is left out; so the list may have gaps only where a file was damaged.
     """
     by_attempt: dict[int, dict[int, MetricsRecord]] = {}
-    for record in _read_all(path):
+    for record in parse_metrics(path.read_text()):
         by_attempt.setdefault(record.attempt, {})[record.step] = record
     counting: dict[int, MetricsRecord] = {}
     for _, records in sorted(by_attempt.items()):
@@ -61,9 +61,10 @@ def read_metrics(path: Path) -> list[MetricsRecord]:
     return [counting[step] for step in sorted(counting)]
 
 
-def _read_all(path: Path) -> list[MetricsRecord]:
+def parse_metrics(text: str) -> list[MetricsRecord]:
+    """Every record in lines of a metrics file, in their order; a line that was cut short is left out."""
     records = []
-    for line in path.read_text().splitlines():
+    for line in text.splitlines():
         try:
             found: dict[str, Any] = json.loads(line)
         except json.JSONDecodeError:
