@@ -6,6 +6,7 @@ The tests share the job and run in the order they are written in.
 import pytest
 
 from grpo_demo.follow import condition
+from grpo_scenarios.kill import KILL_A_RANK
 from grpo_scenarios.world import Object, World, copy_job, volume_claim
 
 pytestmark = pytest.mark.cluster
@@ -13,16 +14,6 @@ pytestmark = pytest.mark.cluster
 JOB = "copy"
 CLAIM = "checkpoints"
 STEPS = 240
-KILL_A_RANK = """
-import os, pathlib, signal
-for folder in pathlib.Path("/proc").iterdir():
-    if folder.name.isdigit() and int(folder.name) not in (1, os.getpid()):
-        if b"rank" in (folder / "cmdline").read_bytes().split(b"\\0"):
-            os.kill(int(folder.name), signal.SIGKILL)
-            break
-else:
-    raise SystemExit("no rank is running")
-"""
 
 
 @pytest.fixture(scope="module")

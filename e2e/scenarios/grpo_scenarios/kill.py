@@ -1,0 +1,13 @@
+"""What a scenario runs inside a pod to hurt it."""
+
+KILL_A_RANK = """
+import os, pathlib, signal
+for folder in pathlib.Path("/proc").iterdir():
+    if folder.name.isdigit() and int(folder.name) not in (1, os.getpid()):
+        if b"rank" in (folder / "cmdline").read_bytes().split(b"\\0"):
+            os.kill(int(folder.name), signal.SIGKILL)
+            break
+else:
+    raise SystemExit("no rank is running")
+"""
+"""Python that kills one training process of a trainer pod, as the kernel does when memory is short."""
