@@ -87,7 +87,7 @@ async def _make(client: Client, cache: Cache, job: JobView, child: Child) -> Tro
         return await _adopt(client, cache, job, child)
     except (errors.Forbidden, errors.Invalid) as error:
         log.warning("%s/%s: %s: %s", job.namespace, job.name, label, error)
-        return explain_refusal(error, child=label)
+        return explain_refusal(error, kind=child.kind.name, name=child.name)
     log.info("%s/%s: made %s", job.namespace, job.name, label)
     if child.kind != SECRETS:
         cache.put(child.kind, made)
@@ -113,6 +113,6 @@ async def _adopt(client: Client, cache: Cache, job: JobView, child: Child) -> Tr
         return None
     found = await client.get(child.kind, job.namespace, child.name)
     if owner_uid(found) != job.uid:
-        return name_taken(f"{child.kind.name} {child.name}")
+        return name_taken(child.kind.name, child.name)
     cache.put(child.kind, found)
     return None

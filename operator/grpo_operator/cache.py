@@ -40,6 +40,10 @@ def resource_version(item: Manifest) -> int:
     return int(item["metadata"]["resourceVersion"])
 
 
+def _said(events: Iterable[Manifest]) -> set[tuple[str, str]]:
+    return {(event.get("reason", ""), event.get("message", "")) for event in events}
+
+
 class Cache:
     """Newest known state of every watched object. Not thread-safe: belongs to one event loop.
 
@@ -51,6 +55,7 @@ class Cache:
         self._items: dict[Kind, dict[Key, Manifest]] = {kind: {} for kind in WATCHED}
         self._children: dict[str, set[tuple[Kind, Key]]] = {}
         self._gone: set[str] = set()
+        self._events: dict[str, tuple[Manifest, ...]] = {}
 
     def put(self, kind: Kind, item: Manifest) -> bool:
         """Take a state of an object in; False when it is old news."""
@@ -77,6 +82,7 @@ class Cache:
         known = self._items[kind].get(place)
         if known is not None and known["metadata"]["uid"] == meta["uid"]:
             self._forget(kind, place)
+            self._events.pop(meta["uid"], None)
 
     def replace(
         self, kind: Kind, items: Iterable[Manifest], *, namespace: str | None, listed_at: int
@@ -95,6 +101,7 @@ class Cache:
             if is_covered and place not in listed and resource_version(item) <= listed_at:
                 changed.add(job_key(kind, item))
                 self._forget(kind, place)
+                self._events.pop(item["metadata"]["uid"], None)
         return {key for key in changed if key is not None}
 
     def forget_tombstones(self) -> None:
@@ -117,6 +124,23 @@ class Cache:
     def pods(self, uid: str) -> tuple[Manifest, ...]:
         """Pods of a job."""
         return self.children(uid, PODS)
+
+    def every_pod(self) -> tuple[Manifest, ...]:
+        """Pods of all jobs."""
+        return tuple(self._items[PODS].values())
+
+    def put_events(self, pod: Manifest, events: tuple[Manifest, ...]) -> bool:
+        """Take in what Events say about a pod; False when they say nothing new, or the pod is gone."""
+        meta = pod["metadata"]
+        known = self._items[PODS].get((meta["namespace"], meta["name"]))
+        if known is None or known["metadata"]["uid"] != meta["uid"]:
+            return False
+        before, self._events[meta["uid"]] = self.events(meta["uid"]), events
+        return _said(before) != _said(events)
+
+    def events(self, pod_uid: str) -> tuple[Manifest, ...]:
+        """Events about a pod, as far as anybody asked."""
+        return self._events.get(pod_uid, ())
 
     def services(self, uid: str) -> tuple[Manifest, ...]:
         """Services of a job."""

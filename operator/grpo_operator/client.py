@@ -91,9 +91,11 @@ class Client:
             authorization=token,
         )
 
-    async def list(self, kind: Kind, namespace: str | None) -> Listing:
-        """All objects of a kind in a namespace, or everywhere."""
+    async def list(self, kind: Kind, namespace: str | None, *, fields: str = "") -> Listing:
+        """All objects of a kind in a namespace, or everywhere; `fields` is a field selector."""
         query = {"labelSelector": kind.selector} if kind.selector else {}
+        if fields:
+            query["fieldSelector"] = fields
         found = await self._request("GET", kind.path(namespace), query=query)
         items = tuple(
             {**item, "kind": kind.name, "apiVersion": kind.api_version} for item in found.get("items", ())

@@ -40,6 +40,7 @@ PODS = Kind("", "v1", "pods", "Pod", _OURS)
 SERVICES = Kind("", "v1", "services", "Service", _OURS)
 CONFIG_MAPS = Kind("", "v1", "configmaps", "ConfigMap", _OURS)
 SECRETS = Kind("", "v1", "secrets", "Secret", _OURS)
+EVENTS = Kind("", "v1", "events", "Event")
 NETWORK_POLICIES = Kind("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", _OURS)
 LEASES = Kind("coordination.k8s.io", "v1", "leases", "Lease")
 

@@ -33,7 +33,7 @@ def observe(cache: Cache, key: Key, memory: Memory, *, now: datetime) -> Observe
         return None
     job = job_view(item)
     names = Names.of(job=job.name, uid=job.uid)
-    trainers, rollouts = _pods(cache.pods(job.uid))
+    trainers, rollouts = _pods(cache, uid=job.uid)
     configs = {config["metadata"]["name"]: config for config in cache.config_maps(job.uid)}
     frozen = configs.get(names.config(job.status.revision)) if job.status.revision else None
     current = [pod for pod in trainers if pod.position[0] == job.status.attempt]
@@ -87,8 +87,9 @@ def _sentence(error: ValidationError, *, at: str) -> str:
     return "; ".join(str(problem) for problem in problems_of(error, at=at))
 
 
-def _pods(items: tuple[Manifest, ...]) -> tuple[tuple[PodView, ...], tuple[PodView, ...]]:
+def _pods(cache: Cache, *, uid: str) -> tuple[tuple[PodView, ...], tuple[PodView, ...]]:
     """(trainer pods, rollout pods), each by position."""
-    views = sorted((view for view in map(pod_view, items) if view), key=lambda pod: pod.position)
+    found = (pod_view(item, cache.events(item["metadata"]["uid"])) for item in cache.pods(uid))
+    views = sorted((view for view in found if view), key=lambda pod: pod.position)
     trainers = tuple(pod for pod in views if trainer_position(pod.name))
     return trainers, tuple(pod for pod in views if rollout_position(pod.name))

@@ -38,10 +38,11 @@ class Ending:
 
 @dataclass(frozen=True)
 class Trouble:
-    """Why a pod does not get on: one CamelCase word and a sentence."""
+    """Why a pod does not get on: one CamelCase word and a sentence. `child` names what was refused."""
 
     reason: str
     message: str
+    child: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,15 @@
 """Reads a pod's status: the places where Kubernetes hides why a pod ended or does not start."""
 
-import re
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 from grpo_api.contract import endpoints
+from grpo_api.contract.environment import Role
 from grpo_operator.kinds import Manifest
 from grpo_operator.names import rollout_position, trainer_position
 from grpo_operator.observed import Ending, PodView, Trouble
+from grpo_operator.trouble import IMAGE_PULL_REASONS, not_pulled, not_scheduled, not_started, trouble
 
 _NORMAL_WAITING = {"", "ContainerCreating", "PodInitializing"}
 _DISRUPTIVE_REASONS = {
@@ -24,18 +26,18 @@ _LOST_CONTAINER = "ContainerStatusUnknown"
 """Reason of a container whose end its node cannot tell, with an exit code the node made up."""
 
 
-def pod_view(item: Manifest) -> PodView | None:
-    """The pod as the planner sees it; None when its name is not one of ours."""
+def pod_view(item: Manifest, events: Sequence[Manifest] = ()) -> PodView | None:
+    """The pod as the planner sees it; None when its name is not one of ours.
+
+    `events` are those about it, which matter only while it does not start.
+    """
     meta, status, spec = item["metadata"], item.get("status", {}), item["spec"]
     # By name alone: labels can be taken away from a pod that lives on.
     position = trainer_position(meta["name"]) or rollout_position(meta["name"])
     if position is None:
         return None
-    containers = {entry["name"]: entry for entry in status.get("containerStatuses", ())}
-    name = next(
-        (n for n in (endpoints.TRAINER_CONTAINER, endpoints.ROLLOUT_CONTAINER) if n in containers), ""
-    )
-    container = containers.get(name, {})
+    container = _container(status)
+    name = container.get("name", "")
     return PodView(
         name=meta["name"],
         uid=meta["uid"],
@@ -49,7 +51,7 @@ def pod_view(item: Manifest) -> PodView | None:
         ending=_ending(name, container.get("state", {})),
         last_ending=_ending(name, container.get("lastState", {})),
         disruption=_disruption(meta, status, container),
-        trouble=_cannot_start(status, container),
+        trouble=_cannot_start(item, container, events),
         created_at=_time(meta.get("creationTimestamp")),
     )
 
@@ -74,37 +76,55 @@ def _time(text: str | None) -> datetime | None:
 def _disruption(meta: Manifest, status: dict[str, Any], container: dict[str, Any]) -> Trouble | None:
     target = _condition(status, "DisruptionTarget")
     if target.get("status") == "True":
-        return _trouble(target.get("reason") or "Disrupted", target.get("message") or "the pod was disrupted")
+        return trouble(target.get("reason") or "Disrupted", target.get("message") or "the pod was disrupted")
     reason = status.get("reason", "")
     if reason in _DISRUPTIVE_REASONS:
-        return _trouble(reason, status.get("message") or f"the pod was ended by its node: {reason}")
+        return trouble(reason, status.get("message") or f"the pod was ended by its node: {reason}")
     ended = container.get("state", {}).get("terminated") or {}
     if ended.get("reason") == _LOST_CONTAINER:
-        return _trouble(_LOST_CONTAINER, ended.get("message") or "its node lost the container")
+        return trouble(_LOST_CONTAINER, ended.get("message") or "its node lost the container")
     if "deletionTimestamp" in meta:
         return Trouble("PodDeleted", "the pod was deleted from outside")
     return None
 
 
-def _cannot_start(status: dict[str, Any], container: dict[str, Any]) -> Trouble | None:
+def is_silent(item: Manifest) -> bool:
+    """Whether only Events can tell why this pod does not start: it has a node, and its container says
+    nothing, or that the image cannot be pulled with secrets that may not be there."""
+    status, spec = item.get("status", {}), item["spec"]
+    if status.get("phase", "Pending") != "Pending" or not spec.get("nodeName"):
+        return False
+    reason = _waiting(_container(status)).get("reason", "")
+    return reason in _NORMAL_WAITING or (reason in IMAGE_PULL_REASONS and "imagePullSecrets" in spec)
+
+
+def _cannot_start(item: Manifest, container: dict[str, Any], events: Sequence[Manifest]) -> Trouble | None:
+    status = item.get("status", {})
     scheduled = _condition(status, "PodScheduled")
     if scheduled.get("status") == "False":
-        return _trouble(
-            scheduled.get("reason") or "Unschedulable", scheduled.get("message") or "no node takes it"
-        )
-    waiting = container.get("state", {}).get("waiting", {})
-    reason = waiting.get("reason", "")
+        role = Role.TRAINER if trainer_position(item["metadata"]["name"]) else Role.ROLLOUT
+        return not_scheduled(scheduled.get("reason", ""), scheduled.get("message", ""), role=role)
+    waiting = _waiting(container)
+    reason, message = waiting.get("reason", ""), waiting.get("message", "")
+    if reason in IMAGE_PULL_REASONS:
+        return not_pulled(container.get("image", ""), message, events)
     if reason not in _NORMAL_WAITING:
-        return _trouble(reason, waiting.get("message") or reason)
+        return trouble(reason, message or reason)
     if status.get("phase") == "Failed" and status.get("reason"):
-        return _trouble(status["reason"], status.get("message") or "its node did not say more")
-    return None
+        return trouble(status["reason"], status.get("message") or "its node did not say more")
+    return not_started(events) if is_silent(item) else None
 
 
-def _trouble(reason: str, message: str) -> Trouble:
-    """With a reason that a condition can carry, whatever a node or a controller wrote."""
-    word = re.sub(r"[^A-Za-z0-9]", "", reason)
-    return Trouble(word[:253] if word[:1].isalpha() else "PodTrouble", message)
+def _container(status: dict[str, Any]) -> dict[str, Any]:
+    """What the kubelet says about our container; empty before it says anything."""
+    ours = (endpoints.TRAINER_CONTAINER, endpoints.ROLLOUT_CONTAINER)
+    found: dict[str, Any] = next((c for c in status.get("containerStatuses", ()) if c["name"] in ours), {})
+    return found
+
+
+def _waiting(container: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = container.get("state", {}).get("waiting") or {}
+    return found
 
 
 def _condition(status: dict[str, Any], kind: str) -> dict[str, Any]:

@@ -4,22 +4,26 @@ from grpo_operator import errors
 from grpo_operator.observed import Trouble
 
 
-def explain_refusal(error: errors.KubernetesError, *, child: str) -> Trouble:
-    """Why `child` ("Pod copy-...") could not be made; the server's sentence is kept."""
+def explain_refusal(error: errors.KubernetesError, *, kind: str, name: str) -> Trouble:
+    """Why a child could not be made; the server's sentence is kept."""
+    reason, why = _why(error)
+    return Trouble(reason, f"{kind} {name} {why}: {error}", child=name)
+
+
+def _why(error: errors.KubernetesError) -> tuple[str, str]:
     text = str(error)
-    if isinstance(error, errors.Forbidden):
-        if "exceeded quota" in text:
-            return Trouble("QuotaExceeded", f"{child} does not fit into the namespace's quota: {text}")
-        if "violates PodSecurity" in text:
-            return Trouble("PodSecurityRefused", f"{child} is refused by Pod Security: {text}")
-        if "being terminated" in text:
-            return Trouble("NamespaceTerminating", f"{child} cannot be made: {text}")
-        return Trouble("CreateForbidden", f"{child} is refused: {text}")
-    return Trouble("CreateRejected", f"{child} is rejected by the API server: {text}")
+    if not isinstance(error, errors.Forbidden):
+        return "CreateRejected", "is rejected by the API server"
+    if "exceeded quota" in text or "failed quota" in text:
+        return "QuotaExceeded", "does not fit into the namespace's quota"
+    if "violates PodSecurity" in text:
+        return "PodSecurityRefused", "is refused by Pod Security"
+    if "being terminated" in text:
+        return "NamespaceTerminating", "cannot be made"
+    return "CreateForbidden", "is refused"
 
 
-def name_taken(child: str) -> Trouble:
+def name_taken(kind: str, name: str) -> Trouble:
     """Somebody else's object has the name of one of our children."""
-    return Trouble(
-        "NameTaken", f"{child} exists but does not belong to this job: delete it or rename the job"
-    )
+    sentence = f"{kind} {name} exists but does not belong to this job: delete it or rename the job"
+    return Trouble("NameTaken", sentence, child=name)

@@ -14,6 +14,7 @@ from grpo_operator.health import Health, serve
 from grpo_operator.kinds import JOBS, WATCHED, Kind, Manifest
 from grpo_operator.lease import Lease, own_identity
 from grpo_operator.memory import Memory
+from grpo_operator.pod_events import EventReader
 from grpo_operator.poller import Poller, choose_fetch
 from grpo_operator.queue import WorkQueue
 from grpo_operator.settings import Settings
@@ -48,6 +49,7 @@ class Operator:
             wake=self._queue.add,
             seconds=settings.poll_seconds,
         )
+        self._events = EventReader(client, self._cache, wake=self._queue.add)
         self._health = Health(limit_seconds=_MISSED_RESYNCS * settings.resync_seconds)
         self._stop = asyncio.Event()
         self._lease = None
@@ -96,6 +98,7 @@ class Operator:
         work = [
             asyncio.create_task(self._queue.run(num_workers=self._settings.num_workers), name="workers"),
             asyncio.create_task(self._poller.run(), name="poller"),
+            asyncio.create_task(self._events.run(), name="events"),
             asyncio.create_task(self._resync_for_ever(), name="resync"),
             asyncio.create_task(_stopped_by_signal(started, stop), name="signals"),
         ]

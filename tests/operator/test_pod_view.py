@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from grpo_operator.pod_view import pod_view
+from grpo_operator.pod_view import is_silent, pod_view
 
 
 def reported(status: dict[str, Any], **meta: Any) -> dict[str, Any]:
@@ -114,3 +114,39 @@ def test_a_reason_becomes_a_word_that_a_condition_can_carry(written: str, carrie
     view = pod_view(reported({"conditions": [target]}))
     assert view is not None and view.disruption is not None
     assert view.disruption.reason == carried
+
+
+NOTHING_SAID = {"phase": "Pending"} | container(state={"waiting": {"reason": "ContainerCreating"}})
+FAILED_MOUNT = {
+    "type": "Warning",
+    "reason": "FailedMount",
+    "message": 'MountVolume.SetUp failed for volume "source-0" : configmap "rewards" not found',
+    "lastTimestamp": "2026-11-21T12:00:05Z",
+    "metadata": {},
+}
+
+
+def test_a_mount_that_fails_is_told_by_its_event():
+    view = pod_view(reported(NOTHING_SAID), [FAILED_MOUNT])
+    assert view is not None and view.trouble is not None
+    assert view.trouble.reason == "FailedMount"
+    assert view.trouble.message.startswith("a volume cannot be mounted") and "rewards" in view.trouble.message
+
+
+def test_the_events_of_a_pod_that_runs_are_history():
+    running = {"phase": "Running"} | container(state={"running": {}})
+    view = pod_view(reported(running), [FAILED_MOUNT])
+    assert view is not None and view.trouble is None
+    assert not is_silent(reported(running))
+
+
+def test_only_a_pod_with_a_node_and_without_a_word_is_silent():
+    assert is_silent(reported(NOTHING_SAID))
+    assert is_silent(reported({"phase": "Pending"}))
+    unscheduled = reported({"phase": "Pending"})
+    unscheduled["spec"] = {}
+    assert not is_silent(unscheduled)
+    refused = reported({"phase": "Pending"} | container(state={"waiting": {"reason": "ErrImagePull"}}))
+    assert not is_silent(refused)
+    refused["spec"]["imagePullSecrets"] = [{"name": "registry"}]
+    assert is_silent(refused)

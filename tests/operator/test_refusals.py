@@ -19,8 +19,9 @@ from grpo_operator.refusals import explain_refusal
     ],
 )  # fmt: skip
 def test_a_refusal_has_a_word_and_keeps_the_servers_sentence(error: errors.KubernetesError, reason: str):
-    found = explain_refusal(error, child="Pod x")
-    assert found.reason == reason
+    found = explain_refusal(error, kind="Pod", name="x")
+    assert (found.reason, found.child) == (reason, "x")
+    assert found.message.startswith("Pod x ")
     assert str(error) in found.message
 
 

@@ -15,6 +15,7 @@ from grpo_operator.plan.failure import end_attempt_on_failure
 from grpo_operator.plan.finished import release_pods, stay_finished
 from grpo_operator.plan.freeze import freeze
 from grpo_operator.plan.gang import keep_one_gang
+from grpo_operator.plan.hindrance import note_hindrance
 from grpo_operator.plan.network import close_ports
 from grpo_operator.plan.progress import fold_progress
 from grpo_operator.plan.rollout import keep_replicas
@@ -36,6 +37,7 @@ def policies(*, runtime_image: str, has_network_policies: bool) -> tuple[Policy,
         provide_shared,  # what pods need comes before them
         close_ports(is_wanted=has_network_policies),  # to all but the job's own pods
         release_pods,  # a finished job gives its hardware back
+        note_hindrance,  # a pod that cannot start, an engine that keeps ending, a refused child
         count_pods,  # counts and phase
         explain,  # conditions
     )

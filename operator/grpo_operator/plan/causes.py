@@ -12,12 +12,15 @@ from enum import IntEnum
 
 from pydantic import ValidationError
 
+from grpo_api.contract.endpoints import ROLLOUT_CONTAINER
 from grpo_api.contract.environment import Role
 from grpo_api.contract.exit_codes import PEER_LOST_REASON, ExitCode, exit_policy
 from grpo_api.contract.progress import TerminationMessage
 from grpo_operator.observed import Ending, PodView
 
 OOM_REASON = "OOMKilled"
+_NOT_STARTED = frozenset({"StartError", "ContainerCannotRun"})
+"""Reasons of a container whose command its node could not run, with an exit code that node made up."""
 _LOG_TAIL = 600
 _WORD = re.compile(r"^[A-Za-z][A-Za-z0-9]{0,252}$")
 _EFFECT = re.compile(
@@ -123,11 +126,15 @@ def describe(ending: Ending) -> tuple[str, str]:
     except ValidationError:
         told = None
     if ending.reason == OOM_REASON:
-        what = f": {told.message}" if told and told.message else ""
-        return OOM_REASON, f"out of memory: raise resources.limits.memory or make the work smaller{what}"
+        what = f" ({told.message})" if told and told.message else ""
+        section = "rollout" if ending.container == ROLLOUT_CONTAINER else "trainer"
+        fix = f"raise {section}.resources.limits.memory or make the work smaller"
+        return OOM_REASON, f"the container {ending.container} ran out of memory: {fix}{what}"
     if told:
         return (told.reason if _WORD.match(told.reason) else policy.reason), told.message
     tail = ending.message.strip()[-_LOG_TAIL:]
+    if ending.reason in _NOT_STARTED:
+        return ending.reason, f"the container cannot be started: is spec.image a runtime image? {tail}"
     ended = f"the container ended with exit code {ending.exit_code} ({policy.meaning})"
     return policy.reason, f"{ended}; last words: {tail}" if tail else ended
 

@@ -5,12 +5,13 @@ from datetime import datetime
 
 from grpo_api.contract.progress import EngineCounts, TrainerState
 from grpo_api.v1alpha1.status import Condition, ConditionStatus, ConditionType
-from grpo_operator.observed import Observed, PodView, Trouble
+from grpo_operator.observed import Observed
 from grpo_operator.plan.causes import describe, is_done
 from grpo_operator.plan.conditions import condition, is_true, with_condition
 from grpo_operator.plan.counts import is_running
 from grpo_operator.plan.draft import Draft, Stage
 from grpo_operator.plan.gang_view import current_gang, missing_indices
+from grpo_operator.plan.hindrance import Hindrance, engine_hindrance, trainer_hindrance
 from grpo_operator.plan.progress import newest_progress
 from grpo_operator.plan.rollout import is_alive
 
@@ -76,10 +77,10 @@ def _starting(draft: Draft, observed: Observed) -> Finding:
         if pod.ending and not is_done(pod):
             reason, message = describe(pod.ending)
             return Finding(False, reason, f"trainer pod {pod.name} has ended: {message}")
-    for pod in gang:
-        if pod.trouble:
-            return Finding(False, pod.trouble.reason, f"trainer pod {pod.name}: {pod.trouble.message}")
-    return Finding(False, "PodsStarting", "the trainer pods are starting")
+    hindrance = trainer_hindrance(observed, attempt=draft.status.attempt)
+    return (
+        _hindered(hindrance) if hindrance else Finding(False, "PodsStarting", "the trainer pods are starting")
+    )
 
 
 def _creating(draft: Draft, observed: Observed, kind: ConditionType, otherwise: Finding) -> Finding:
@@ -109,13 +110,15 @@ def _admitted(draft: Draft, observed: Observed) -> Finding:
         return Finding(True, "EnginesReady", f"all {rollout.desired} engines have been admitted")
     engines = [pod for pod in observed.rollouts if is_alive(pod)]
     starting = Finding(False, "EnginesStarting", f"{rollout.summary} engines have been admitted")
-    if len(engines) < rollout.desired:
-        return _refused_engine(observed) or _creating(draft, observed, ConditionType.ROLLOUT_READY, starting)
-    for pod in engines:
-        trouble = None if pod.is_ready else _engine_trouble(pod)
-        if trouble:
-            return Finding(False, trouble.reason, f"rollout pod {pod.name}: {trouble.message}")
-    return starting
+    is_missing = len(engines) < rollout.desired
+    hindrance = None if is_missing and observed.refusal else engine_hindrance(observed)
+    if hindrance:
+        return _hindered(hindrance)
+    return _creating(draft, observed, ConditionType.ROLLOUT_READY, starting) if is_missing else starting
+
+
+def _hindered(hindrance: Hindrance) -> Finding:
+    return Finding(False, hindrance.trouble.reason, hindrance.sentence)
 
 
 def _in_process(draft: Draft, observed: Observed) -> Finding:
@@ -133,22 +136,6 @@ def _in_process(draft: Draft, observed: Observed) -> Finding:
     if engines.current >= max(engines.desired, 1):
         return Finding(True, _IN_PROCESS, "the engines in the trainer's processes hold the newest weights")
     return Finding(False, "EnginesStarting", "the engines start in the trainer's processes")
-
-
-def _refused_engine(observed: Observed) -> Finding | None:
-    """An engine's pod that ended before it ran, until it is replaced."""
-    for pod in observed.rollouts:
-        if pod.is_over and not pod.is_deleting and pod.trouble:
-            return Finding(False, pod.trouble.reason, f"rollout pod {pod.name}: {pod.trouble.message}")
-    return None
-
-
-def _engine_trouble(pod: PodView) -> Trouble | None:
-    """An engine that keeps ending is explained by how it ended, not by the kubelet's back-off."""
-    if pod.last_ending and not pod.is_ready:
-        reason, message = describe(pod.last_ending)
-        return Trouble(reason, f"the engine has been restarted {pod.restarts} times: {message}")
-    return pod.trouble
 
 
 def _ready(draft: Draft, observed: Observed, running: Finding) -> Finding:

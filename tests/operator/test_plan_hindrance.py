@@ -1,0 +1,107 @@
+"""What does not end an attempt but hinders it is told in status.lastFailure as in the condition."""
+
+from datetime import timedelta
+
+import pytest
+
+from grpo_api.v1alpha1.status import ConditionType, LastFailure
+from grpo_operator.observed import Trouble
+from grpo_operator.plan.hindrance import PATIENCE_SECONDS
+
+from .fake_world import FakeWorld, ending, last_words
+
+NO_GPU = Trouble("Unschedulable", "no node has enough nvidia.com/gpu free: lower trainer.resources")
+
+
+def failure(world: FakeWorld) -> LastFailure:
+    assert world.status.last_failure is not None
+    return world.status.last_failure
+
+
+def unschedulable() -> FakeWorld:
+    world = FakeWorld()
+    world.settle()
+    world.change(world.pod("trainer-a1-0"), trouble=NO_GPU, created_at=world.now)
+    return world
+
+
+def test_a_pod_that_cannot_start_is_the_last_failure_once_it_had_a_moment():
+    world = unschedulable()
+    plan = world.step()
+    assert world.condition(ConditionType.RUNNING).reason == "Unschedulable"
+    assert (world.status.last_failure, plan.requeue_after) == (None, PATIENCE_SECONDS)
+    world.now += timedelta(seconds=PATIENCE_SECONDS)
+    world.settle()
+    found = failure(world)
+    assert (found.role, found.pod, found.attempt) == ("trainer", world.pod("trainer-a1-0"), 1)
+    assert (found.reason, found.message, found.exit_code) == (NO_GPU.reason, NO_GPU.message, None)
+    assert (world.status.attempt, world.status.restarts) == (1, 0)
+
+
+def test_a_hindrance_that_is_overcome_stays_the_last_failure():
+    world = unschedulable()
+    world.now += timedelta(seconds=PATIENCE_SECONDS)
+    world.settle()
+    world.change(world.pod("trainer-a1-0"), trouble=None)
+    world.run_all()
+    world.settle()
+    assert world.condition(ConditionType.RUNNING).status == "True"
+    assert failure(world).reason == "Unschedulable"
+
+
+@pytest.mark.parametrize(("suffix", "role"), [("trainer-a1-0", "trainer"), ("rollout-1-i0", "rollout")])
+def test_a_refused_pod_is_the_last_failure_although_it_never_was(suffix: str, role: str):
+    world = FakeWorld()
+    (planned,) = [child.name for child in world.plan().create if child.name.endswith(suffix)]
+    world.refusal = Trouble("QuotaExceeded", "does not fit", child=planned)
+    world.step()
+    found = failure(world)
+    assert (found.role, found.pod, found.reason) == (role, planned, "QuotaExceeded")
+
+
+def test_a_refusal_of_something_that_is_no_longer_wanted_is_not_noted():
+    world = FakeWorld().start()
+    world.refusal = Trouble("QuotaExceeded", "does not fit", child="gone")
+    world.settle()
+    assert world.status.last_failure is None
+
+
+def test_an_engine_that_keeps_ending_is_the_last_failure_with_its_exit_code():
+    world = FakeWorld().start()
+    world.change(
+        world.pod("rollout-1-i0"),
+        last_ending=ending(137, reason="OOMKilled"),
+        restarts=2,
+        is_ready=False,
+    )
+    world.settle()
+    found = failure(world)
+    assert (found.role, found.pod, found.reason, found.exit_code) == (
+        "rollout",
+        world.pod("rollout-1-i0"),
+        "OOMKilled",
+        137,
+    )
+    assert "restarted 2 times" in found.message
+    assert (world.status.attempt, world.status.restarts) == (1, 0)
+
+
+def test_an_engine_that_ended_before_does_not_hide_why_the_trainer_did():
+    world = FakeWorld().start()
+    world.change(world.pod("rollout-1-i0"), last_ending=ending(1, "flake"), restarts=1, is_ready=False)
+    world.now += timedelta(seconds=60)
+    world.end(world.pod("trainer-a1-0"), ending(1, last_words(1, "UnexpectedError", "the cause")))
+    world.settle()
+    world.run_all()
+    world.settle()
+    assert (failure(world).role, failure(world).message) == ("trainer", "the cause")
+
+
+def test_a_node_that_refused_an_engine_at_once_needs_no_moment():
+    world = FakeWorld().start()
+    refused = Trouble("OutOfcpu", "Node didn't have enough resource: cpu")
+    world.change(
+        world.pod("rollout-1-i0"), phase="Failed", is_ready=False, trouble=refused, created_at=world.now
+    )
+    world.step()
+    assert failure(world).reason == "OutOfcpu"

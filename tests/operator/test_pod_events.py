@@ -1,0 +1,124 @@
+"""Events are asked for only where nothing else can tell why a pod does not start."""
+
+from typing import Any
+
+from grpo_operator import errors
+from grpo_operator.cache import Cache, Key
+from grpo_operator.client import Listing
+from grpo_operator.kinds import EVENTS, PODS, Kind
+from grpo_operator.pod_events import LONGEST_PAUSE_SECONDS, PATIENCE_SECONDS, EventReader, pause_seconds
+
+OWNER = {
+    "apiVersion": "grpo.dev/v1alpha1",
+    "kind": "GRPOJob",
+    "name": "copy",
+    "uid": "job-uid",
+    "controller": True,
+}
+
+
+class FakeCluster:
+    """Answers lists of Events, and counts them."""
+
+    def __init__(self) -> None:
+        self.events: tuple[dict[str, Any], ...] = ()
+        self.is_forbidden = False
+        self.asked: list[str] = []
+
+    async def list(self, kind: Kind, namespace: str | None, *, fields: str = "") -> Listing:
+        assert kind == EVENTS
+        self.asked.append(fields)
+        if self.is_forbidden:
+            raise errors.Forbidden("events is forbidden")
+        return Listing(items=self.events, resource_version=1)
+
+
+class World:
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.cluster = FakeCluster()
+        self.cache = Cache()
+        self.woken: list[Key] = []
+        self.reader = EventReader(
+            self.cluster,  # type: ignore[arg-type]
+            self.cache,
+            wake=self.woken.append,
+            monotonic=lambda: self.now,
+        )
+
+    def report(self, status: dict[str, Any], *, version: int = 1) -> None:
+        meta = {
+            "name": "copy-0-trainer-a1-0",
+            "namespace": "default",
+            "uid": "pod-uid",
+            "resourceVersion": str(version),
+            "ownerReferences": [OWNER],
+        }
+        self.cache.put(PODS, {"metadata": meta, "spec": {"nodeName": "node-a"}, "status": status})
+
+    async def look_after(self, seconds: float) -> None:
+        self.now += seconds
+        await self.reader.look()
+
+
+def warning(message: str) -> dict[str, Any]:
+    return {"type": "Warning", "reason": "FailedMount", "message": message, "metadata": {}}
+
+
+async def test_a_pod_that_does_not_start_is_asked_about_and_its_job_is_looked_at():
+    world = World()
+    world.report({"phase": "Pending"})
+    await world.look_after(0)
+    assert world.cluster.asked == []
+    world.cluster.events = (warning("no such path"),)
+    await world.look_after(PATIENCE_SECONDS)
+    assert world.cluster.asked == ["involvedObject.uid=pod-uid"]
+    assert world.woken == [("default", "copy")]
+    assert world.cache.events("pod-uid") == world.cluster.events
+
+
+async def test_what_is_known_already_wakes_nobody():
+    world = World()
+    world.cluster.events = (warning("no such path"),)
+    world.report({"phase": "Pending"})
+    await world.look_after(0)
+    for _ in range(3):
+        await world.look_after(LONGEST_PAUSE_SECONDS)
+    assert len(world.cluster.asked) == 3
+    assert world.woken == [("default", "copy")]
+
+
+async def test_nobody_asks_about_a_pod_that_runs():
+    world = World()
+    world.report({"phase": "Pending"})
+    await world.look_after(0)
+    world.report({"phase": "Running"}, version=2)
+    await world.look_after(PATIENCE_SECONDS)
+    assert world.cluster.asked == []
+
+
+async def test_without_the_right_to_read_events_the_operator_goes_on():
+    world = World()
+    world.cluster.is_forbidden = True
+    world.report({"phase": "Pending"})
+    await world.look_after(0)
+    await world.look_after(PATIENCE_SECONDS)
+    assert world.woken == []
+
+
+async def test_events_of_a_pod_that_is_gone_are_forgotten():
+    world = World()
+    world.cluster.events = (warning("no such path"),)
+    world.report({"phase": "Pending"})
+    await world.look_after(0)
+    await world.look_after(PATIENCE_SECONDS)
+    (pod,) = world.cache.every_pod()
+    world.cache.remove(PODS, pod)
+    assert world.cache.events("pod-uid") == ()
+    assert not world.cache.put_events(pod, world.cluster.events)
+
+
+def test_trouble_that_begins_late_is_still_seen_soon():
+    assert pause_seconds(0.0) == PATIENCE_SECONDS
+    assert pause_seconds(20.0) == 10.0
+    assert pause_seconds(3600.0) == LONGEST_PAUSE_SECONDS

@@ -1,0 +1,74 @@
+"""The words of schedulers, kubelets and Events, as they were seen, become sentences with a fix."""
+
+from typing import Any
+
+import pytest
+
+from grpo_operator.trouble import not_pulled, not_scheduled, not_started
+
+
+@pytest.mark.parametrize(
+    ("told", "fix"),
+    [
+        ('0/1 nodes are available: persistentvolumeclaim "big" not found. preemption: 0/1 nodes',
+         "PersistentVolumeClaim big does not exist: create it, or correct the name in the spec"),
+        ("0/3 nodes are available: 1 Insufficient memory, 3 Insufficient nvidia.com/gpu. preemption: none",
+         "no node has enough memory and nvidia.com/gpu free: lower trainer.resources, or add a node"),
+        ("0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.",
+         "no volume fits one of its PersistentVolumeClaims: see `kubectl describe pvc`"),
+    ],
+)  # fmt: skip
+def test_a_pod_that_no_node_takes_says_what_is_missing_and_where_to_change_it(told: str, fix: str):
+    found = not_scheduled("Unschedulable", told, role="trainer")
+    assert found.reason == "Unschedulable"
+    assert found.message.startswith(f"{fix} (0/")
+    assert "preemption" not in found.message
+
+
+def test_what_a_scheduler_says_that_nobody_foresaw_is_kept():
+    found = not_scheduled("Unschedulable", "0/1 nodes: untolerated taint {x: y}", role="trainer")
+    assert found.message == "0/1 nodes: untolerated taint {x: y}"
+
+
+def test_both_reasons_of_an_image_that_cannot_be_pulled_are_one_sentence():
+    why = "failed to pull and unpack image: connection refused"
+    first = not_pulled("nope:1", why, [])
+    later = not_pulled("nope:1", f'Back-off pulling image "nope:1": ErrImagePull: {why}', [])
+    assert first == later
+    assert first.reason == "ErrImagePull"
+    assert first.message.startswith(f"the image nope:1 cannot be pulled: {why}")
+
+
+def test_a_pull_secret_that_is_not_there_is_named():
+    told = "Unable to retrieve some image pull secrets (mine); attempting to pull the image may not succeed."
+    event = happening("FailedToRetrieveImagePullSecret", told)
+    found = not_pulled("private:1", "401 Unauthorized", [event])
+    assert found.message.startswith("Secret mine of imagePullSecrets does not exist")
+    assert "private:1" in found.message and "401" in found.message
+
+
+def test_the_event_of_a_mount_says_more_than_the_summary_that_follows_it():
+    mount = happening("FailedMount", 'configmap "rewards" not found', at="12:00:01")
+    summary = happening("FailedMount", "Unable to attach or mount volumes: timed out", at="12:02:04")
+    found = not_started([mount, summary])
+    assert found is not None and "rewards" in found.message
+
+
+def test_a_warning_of_before_the_image_was_pulled_is_history():
+    mount = happening("FailedMount", "timed out waiting for the condition", at="12:00:01")
+    pulling = happening("Pulling", "pulling", at="12:00:09", kind="Normal")
+    assert not_started([mount, pulling]) is None
+
+
+def test_no_events_are_no_trouble():
+    assert not_started([]) is None
+
+
+def happening(reason: str, message: str, *, at: str = "12:00:00", kind: str = "Warning") -> dict[str, Any]:
+    return {
+        "type": kind,
+        "reason": reason,
+        "message": message,
+        "lastTimestamp": f"2026-11-21T{at}Z",
+        "metadata": {},
+    }
