@@ -77,11 +77,13 @@ class HttpChannel:
 class EngineSync:
     """Syncs one engine process again and again, over one connection as long as it holds."""
 
-    def __init__(self, client: EngineClient, *, backend: Backend, timeout_seconds: float) -> None:
+    def __init__(
+        self, client: EngineClient, *, backend: Backend[PackedWeights], timeout_seconds: float
+    ) -> None:
         self._client = client
         self._backend = backend
         self._timeout_seconds = timeout_seconds
-        self._sender: WeightSender | None = None
+        self._sender: WeightSender[PackedWeights] | None = None
 
     async def run(self, job: SyncJob) -> EngineSyncReport:
         """Pause, transfer, apply, resume, verify, admit.
@@ -113,7 +115,7 @@ class EngineSync:
             sender, self._sender = self._sender, None
             await sender.shutdown()
 
-    async def _connected(self) -> WeightSender:
+    async def _connected(self) -> WeightSender[PackedWeights]:
         if self._sender is None:
             channel = HttpChannel(self._client, timeout_seconds=self._timeout_seconds)
             settings = SenderSettings(
@@ -137,7 +139,7 @@ class EngineSync:
         return error
 
 
-async def _start(sender: WeightSender) -> None:
+async def _start(sender: WeightSender[PackedWeights]) -> None:
     """Open an update, ending one that an earlier trainer left open."""
     try:
         await sender.start()

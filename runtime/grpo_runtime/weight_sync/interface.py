@@ -9,15 +9,20 @@ manifest; when it fails, or `abort` is called instead of `finish`, the old weigh
 is welcome. A new sender may `init` a receiver at any time: it replaces the connection of the one before.
 """
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol, TypeVar
 
 import torch
 
-from grpo_runtime.weight_sync.packing import Manifest, PackedWeights
+from grpo_runtime.weight_sync.packing import Manifest
 
 Info = Mapping[str, Any]
 """What a verb carries to the receiver: JSON values only."""
+
+WeightSource = Callable[[], Iterable[tuple[str, torch.Tensor]]]
+"""Gives all weights, each whole and under its Hugging Face name, as often as it is asked."""
+
+W_contra = TypeVar("W_contra", contravariant=True)
 
 
 class WeightSyncError(Exception):
@@ -41,9 +46,10 @@ class ControlChannel(Protocol):
     async def shutdown(self) -> None: ...
 
 
-class WeightSender(Protocol):
+class WeightSender(Protocol[W_contra]):
     """The trainer's end. Every method raises WeightSyncError within the deadline it was made with.
 
+    It takes what its backend prepares of a WeightSource: a packed copy, or something that reads it later.
     After an error the connection may be unusable: `shutdown` and make a new sender.
     """
 
@@ -55,7 +61,7 @@ class WeightSender(Protocol):
         """Open an update. The engine must be paused."""
         ...
 
-    async def update(self, weights: PackedWeights) -> None:
+    async def update(self, weights: W_contra) -> None:
         """Deliver all weights and wait until the receiver has checked them. Nothing is applied yet."""
         ...
 
@@ -72,8 +78,42 @@ class WeightSender(Protocol):
         ...
 
 
+class Receiver(Protocol):
+    """The engine's end. Weights leave it only through `take`, whole and checked."""
+
+    def init(self, info: Info) -> None:
+        """Connect to a new sender; what an earlier one had delivered is dropped."""
+        ...
+
+    def start(self) -> None:
+        """Open an update."""
+        ...
+
+    def update(self, info: Info) -> None:
+        """Receive and check a whole update, or give it up.
+
+        Raises WeightSyncError when anything is wrong with it, and always for an abort: an update that was
+        given up must not be finished.
+        """
+        ...
+
+    def take(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """The weights of a complete, checked update; they can be taken once.
+
+        Raises WeightSyncError when there is none.
+        """
+        ...
+
+    def shutdown(self) -> None:
+        """Let go of the connection and of what was delivered."""
+        ...
+
+
 class ReceiverTransport(Protocol):
-    """The engine's end of a connection: bytes only, knows neither names nor versions. Blocking."""
+    """The end of a connection that carries bytes, for a receiver that stages them. Blocking.
+
+    It knows neither names nor versions.
+    """
 
     def init(self, info: Info) -> None:
         """Connect to the sender that wrote `info`, letting go of any other."""

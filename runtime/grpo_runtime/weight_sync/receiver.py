@@ -1,4 +1,4 @@
-"""The engine's end, whatever the transport: stage everything, check it, hand it over once.
+"""The engine's end of whatever carries bytes: stage everything, check it, hand it over once.
 
 Nothing here knows vLLM, so a test can drive it without an engine.
 """
@@ -6,7 +6,7 @@ Nothing here knows vLLM, so a test can drive it without an engine.
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -56,7 +56,7 @@ class StagingReceiver:
         """Open an update."""
         self._staged = None
 
-    def update(self, info: Mapping[str, Any]) -> None:
+    def update(self, info: Info) -> None:
         """Receive and check the whole stream, or give the update up.
 
         Raises WeightSyncError when anything is wrong with it, and always for an abort: an update that was
@@ -87,7 +87,7 @@ class StagingReceiver:
         self._transport.shutdown()
 
     def _receive(self, manifest: Manifest) -> torch.Tensor:
-        if problems := [*manifest.problems(), *self._differences(manifest)]:
+        if problems := [*manifest.problems(), *self._problems(manifest)]:
             raise WeightSyncError(f"weight update refused: {'; '.join(problems[:5])}")
         flat = torch.empty(manifest.num_bytes, dtype=torch.uint8)
         digest = hashlib.sha256()
@@ -96,13 +96,20 @@ class StagingReceiver:
             raise WeightSyncError("weight update refused: the bytes received are not the bytes announced")
         return flat
 
-    def _differences(self, manifest: Manifest) -> list[str]:
+    def _problems(self, manifest: Manifest) -> list[str]:
         sent = {entry.name: entry.shape for entry in manifest.tensors}
         found = [] if manifest.num_bytes <= MAX_SYNC_BYTES else [f"{manifest.num_bytes} bytes is no model"]
-        for name, shape in self._shapes.items():
-            if name not in sent and name not in self._optional:
-                found.append(f"{name} is missing")
-            elif name in sent and sent[name] != shape:
-                found.append(f"{name} has shape {list(sent[name])} but the engine's has {list(shape)}")
-        found += [f"the engine's model has no {name}" for name in sent if name not in self._shapes]
-        return found
+        return found + layout_problems(sent, wanted=self._shapes, optional=self._optional)
+
+
+def layout_problems(
+    sent: Mapping[str, tuple[int, ...]], *, wanted: Mapping[str, tuple[int, ...]], optional: frozenset[str]
+) -> list[str]:
+    """Sentences about how the tensors `sent` differ from those `wanted`; `optional` ones may be missing."""
+    found = []
+    for name, shape in wanted.items():
+        if name not in sent and name not in optional:
+            found.append(f"{name} is missing")
+        elif name in sent and sent[name] != shape:
+            found.append(f"{name} has shape {list(sent[name])} but the engine's has {list(shape)}")
+    return found + [f"the engine's model has no {name}" for name in sent if name not in wanted]

@@ -1,7 +1,7 @@
-"""The receiver inside vLLM's worker: stages what any backend delivers and applies it in finish.
+"""The receiver inside vLLM's worker: takes what any backend delivers and applies it in finish.
 
 vLLM's own engines write into the model while bytes arrive, so a transfer that dies leaves a model that kills
-the server at the next request. This one leaves the model alone until everything is there and checked.
+the server at the next request. This one leaves the model alone until all that can be checked is checked.
 """
 
 import logging
@@ -20,8 +20,7 @@ from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, i
 
 from grpo_runtime.weight_sync.checkpoint_shapes import checkpoint_shapes
 from grpo_runtime.weight_sync.interface import WeightSyncError
-from grpo_runtime.weight_sync.receiver import StagingReceiver
-from grpo_runtime.weight_sync.registry import BACKENDS
+from grpo_runtime.weight_sync.registry import BACKENDS, Reach
 
 TIED_HEAD = "lm_head.weight"
 _LAYERWISE_LOGGER = "vllm.model_executor.model_loader.reload.layerwise"
@@ -42,7 +41,7 @@ class UpdateInfo(WeightTransferUpdateInfo):
 
 
 class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
-    """vLLM's four phases over a StagingReceiver; which backend, says the engine's weight transfer config."""
+    """vLLM's four phases over a Receiver; which backend, says the engine's weight transfer config."""
 
     init_info_cls = InitInfo
     update_info_cls = UpdateInfo
@@ -56,7 +55,9 @@ class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         model: torch.nn.Module,
     ) -> None:
         super().__init__(config, vllm_config, device, model)
-        if self.parallel_config.world_size_across_dp != 1:
+        backend = BACKENDS[config.backend]
+        # across processes all workers of an engine would have to be reached; within one each has its own
+        if backend.reach != Reach.PROCESS and self.parallel_config.world_size_across_dp != 1:
             raise WeightSyncError(
                 f"{config.backend} weight sync serves engines of one worker, "
                 f"this one has {self.parallel_config.world_size_across_dp}"
@@ -64,10 +65,9 @@ class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         # it warns at every sync about tables that no checkpoint holds; finish checks all parameters itself
         logging.getLogger(_LAYERWISE_LOGGER).setLevel(logging.ERROR)
         self._is_tied = bool(getattr(self.model_config.hf_config, "tie_word_embeddings", False))
-        self._receiver = StagingReceiver(
-            BACKENDS[config.backend].make_transport(),
-            shapes=checkpoint_shapes(Path(self.model_config.model)),
-            optional=frozenset({TIED_HEAD}) if self._is_tied else frozenset(),
+        self._receiver = backend.make_receiver(
+            checkpoint_shapes(Path(self.model_config.model)),
+            frozenset({TIED_HEAD}) if self._is_tied else frozenset(),
         )
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
@@ -88,7 +88,7 @@ class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
 
     @torch.no_grad()
     def finish_weight_update(self) -> None:
-        """Load what was staged. Raises WeightSyncError, with the model untouched, when nothing was."""
+        """Load what was delivered. Raises WeightSyncError, with the model untouched, when nothing was."""
         weights = self._receiver.take()
         initialize_layerwise_reload(self.model)
         loaded = self.model.load_weights(weights)

@@ -9,8 +9,7 @@ from aiohttp import web
 
 from grpo_runtime.rollout.engine_client import Address
 from grpo_runtime.serve import routes
-from grpo_runtime.weight_sync.gloo import GlooReceiver
-from grpo_runtime.weight_sync.registry import Backend, Reach
+from grpo_runtime.weight_sync.registry import GLOO, Backend, Reach
 
 
 @dataclass
@@ -94,5 +93,6 @@ FAKE_BACKEND = Backend(
     name="fake",
     reach=Reach.NETWORK,
     make_sender=lambda channel, settings: FakeSender(),
-    make_transport=GlooReceiver,
+    prepare=lambda source: None,
+    make_receiver=GLOO.make_receiver,
 )

@@ -14,7 +14,6 @@ import torch
 
 from grpo_runtime.weight_sync.interface import Info, WeightSyncError
 from grpo_runtime.weight_sync.packing import PackedWeights, pack
-from grpo_runtime.weight_sync.receiver import StagingReceiver
 from grpo_runtime.weight_sync.registry import BACKENDS, SenderSettings
 
 BUFFER_BYTES = 4096
@@ -46,23 +45,23 @@ class Receiver:
         self.weights = some_weights(0)
         self.version = "initial"
         shapes = {name: tuple(tensor.shape) for name, tensor in self.weights.items()}
-        self._staging = StagingReceiver(BACKENDS[backend].make_transport(), shapes=shapes)
+        self.end = BACKENDS[backend].make_receiver(shapes, frozenset())
 
     async def init(self, info: Info) -> None:
-        await asyncio.to_thread(self._staging.init, dict(info))
+        await asyncio.to_thread(self.end.init, dict(info))
 
     async def start(self) -> None:
-        self._staging.start()
+        self.end.start()
 
     async def update(self, info: Info) -> None:
-        await asyncio.to_thread(self._staging.update, json.loads(json.dumps(dict(info))))
+        await asyncio.to_thread(self.end.update, json.loads(json.dumps(dict(info))))
 
     async def finish(self, version: str) -> None:
-        self.weights = {name: tensor.clone() for name, tensor in self._staging.take()}
+        self.weights = {name: tensor.clone() for name, tensor in self.end.take()}
         self.version = version
 
     async def shutdown(self) -> None:
-        self._staging.shutdown()
+        self.end.shutdown()
 
     def serves(self, wanted: dict[str, torch.Tensor]) -> bool:
         """Whether the weights are `wanted` to the last bit."""

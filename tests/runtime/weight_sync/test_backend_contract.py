@@ -1,4 +1,7 @@
-"""What every backend must keep, shown on a receiver without vLLM."""
+"""What every backend must keep, shown on a receiver without vLLM.
+
+Backends whose ends are apart must also outlive each other's end; within one process there is nobody to lose.
+"""
 
 import asyncio
 import json
@@ -8,21 +11,27 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import receiver_harness
-from receiver_harness import BUFFER_BYTES, Receiver, packed, some_weights, stall, with_accident
+from receiver_harness import Receiver, packed, some_weights, stall, with_accident
 
 from grpo_runtime.weight_sync.interface import WeightSender, WeightSyncError
 from grpo_runtime.weight_sync.packing import pack
-from grpo_runtime.weight_sync.registry import BACKENDS, SenderSettings
+from grpo_runtime.weight_sync.registry import BACKENDS, Reach, SenderSettings
 
-MakeSender = Callable[..., WeightSender]
+MakeSender = Callable[..., WeightSender[Any]]
 
 
 @pytest.fixture(params=sorted(BACKENDS))
 def backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
+
+
+ends_are_apart = pytest.mark.parametrize(
+    "backend", sorted(name for name in BACKENDS if BACKENDS[name].reach != Reach.PROCESS), indirect=True
+)
 
 
 @pytest.fixture
@@ -32,9 +41,9 @@ def receiver(backend: str) -> Receiver:
 
 @pytest.fixture
 async def make_sender(backend: str, receiver: Receiver) -> AsyncIterator[MakeSender]:
-    senders: list[WeightSender] = []
+    senders: list[WeightSender[Any]] = []
 
-    def make(*, timeout_seconds: float = 5.0) -> WeightSender:
+    def make(*, timeout_seconds: float = 5.0) -> WeightSender[Any]:
         settings = SenderSettings(peer_host="127.0.0.1", timeout_seconds=timeout_seconds)
         senders.append(BACKENDS[backend].make_sender(receiver, settings))
         return senders[-1]
@@ -45,43 +54,53 @@ async def make_sender(backend: str, receiver: Receiver) -> AsyncIterator[MakeSen
     await receiver.shutdown()
 
 
-async def sync(sender: WeightSender, *, seed: int, version: str) -> None:
+def prepared(backend: str, seed: int) -> Any:
+    """`some_weights` as senders of the backend take them."""
+    return BACKENDS[backend].prepare(lambda: some_weights(seed).items())
+
+
+async def sync(sender: WeightSender[Any], weights: Any, *, version: str) -> None:
     """All of a sync after init."""
     await sender.start()
-    await sender.update(packed(seed))
+    await sender.update(weights)
     await sender.finish(version)
 
 
 async def test_weights_arrive_bit_for_bit_and_under_their_version(
-    receiver: Receiver, make_sender: MakeSender
+    backend: str, receiver: Receiver, make_sender: MakeSender
 ) -> None:
     sender = make_sender()
     await sender.init()
 
-    await sync(sender, seed=1, version="1.0")
+    await sync(sender, prepared(backend, 1), version="1.0")
 
     assert receiver.serves(some_weights(1))
     assert receiver.version == "1.0"
 
 
-async def test_one_connection_carries_sync_after_sync(receiver: Receiver, make_sender: MakeSender) -> None:
+async def test_one_connection_carries_sync_after_sync(
+    backend: str, receiver: Receiver, make_sender: MakeSender
+) -> None:
     sender = make_sender()
     await sender.init()
     for step in range(3):
-        await sync(sender, seed=step, version=f"1.{step}")
+        await sync(sender, prepared(backend, step), version=f"1.{step}")
         assert receiver.serves(some_weights(step))
         assert receiver.version == f"1.{step}"
 
 
-async def test_nothing_is_served_before_finish(receiver: Receiver, make_sender: MakeSender) -> None:
+async def test_nothing_is_served_before_finish(
+    backend: str, receiver: Receiver, make_sender: MakeSender
+) -> None:
     sender = make_sender()
     await sender.init()
     await sender.start()
-    await sender.update(packed(1))
+    await sender.update(prepared(backend, 1))
     assert receiver.serves(some_weights(0))
     assert receiver.version == "initial"
 
 
+@ends_are_apart
 async def test_bytes_that_are_not_the_announced_ones_are_refused(
     receiver: Receiver, make_sender: MakeSender
 ) -> None:
@@ -107,7 +126,11 @@ async def test_bytes_that_are_not_the_announced_ones_are_refused(
     ],
 )
 async def test_another_model_is_refused_before_a_byte_is_received(
-    change: Callable[[dict[str, object]], None], sentence: str, make_sender: MakeSender, receiver: Receiver
+    change: Callable[[dict[str, object]], None],
+    sentence: str,
+    backend: str,
+    make_sender: MakeSender,
+    receiver: Receiver,
 ) -> None:
     weights = some_weights(1)
     change(weights)  # type: ignore[arg-type]
@@ -115,27 +138,30 @@ async def test_another_model_is_refused_before_a_byte_is_received(
     await sender.init()
     await sender.start()
     with pytest.raises(WeightSyncError, match=sentence):
-        await sender.update(pack(weights.items(), buffer_bytes=BUFFER_BYTES))
+        await sender.update(BACKENDS[backend].prepare(weights.items))
     assert receiver.serves(some_weights(0))
 
 
-async def test_an_aborted_update_leaves_the_old_weights(receiver: Receiver, make_sender: MakeSender) -> None:
+async def test_an_aborted_update_leaves_the_old_weights(
+    backend: str, receiver: Receiver, make_sender: MakeSender
+) -> None:
     sender = make_sender()
     await sender.init()
     await sender.start()
-    await sender.update(packed(1))
+    await sender.update(prepared(backend, 1))
 
     await sender.abort()
 
     with pytest.raises(WeightSyncError, match="nothing to finish"):
         await sender.finish("1.0")
     assert receiver.serves(some_weights(0))
-    await sync(sender, seed=2, version="1.1")
+    await sync(sender, prepared(backend, 2), version="1.1")
     assert receiver.serves(some_weights(2))
 
 
+@ends_are_apart
 async def test_a_stalled_sender_is_given_up_at_the_deadline(
-    receiver: Receiver, make_sender: MakeSender
+    backend: str, receiver: Receiver, make_sender: MakeSender
 ) -> None:
     sender, until = make_sender(timeout_seconds=1.0), threading.Event()
     await sender.init()
@@ -151,10 +177,11 @@ async def test_a_stalled_sender_is_given_up_at_the_deadline(
 
     successor = make_sender()
     await successor.init()
-    await sync(successor, seed=2, version="2.0")
+    await sync(successor, prepared(backend, 2), version="2.0")
     assert receiver.serves(some_weights(2))
 
 
+@ends_are_apart
 async def test_a_receiver_that_does_not_receive_is_given_up_at_the_deadline(
     receiver: Receiver, make_sender: MakeSender
 ) -> None:
@@ -188,6 +215,7 @@ async def test_a_receiver_that_cannot_be_met_is_given_up_at_the_deadline(
     assert time.monotonic() - started < 1.5
 
 
+@ends_are_apart
 async def test_after_a_killed_sender_the_next_one_syncs(
     backend: str, receiver: Receiver, make_sender: MakeSender
 ) -> None:
@@ -210,6 +238,22 @@ async def test_after_a_killed_sender_the_next_one_syncs(
 
     sender = make_sender()
     await sender.init()
-    await sync(sender, seed=2, version="2.0")
+    await sync(sender, prepared(backend, 2), version="2.0")
     assert receiver.serves(some_weights(2))
     assert receiver.version == "2.0"
+
+
+@pytest.mark.parametrize(
+    "backend", sorted(name for name in BACKENDS if BACKENDS[name].reach == Reach.PROCESS), indirect=True
+)
+async def test_within_a_process_the_engine_reads_the_tensors_of_the_trainer_itself(
+    backend: str, receiver: Receiver, make_sender: MakeSender
+) -> None:
+    weights, sender = some_weights(1), make_sender()
+    await sender.init()
+    await sender.start()
+    await sender.update(BACKENDS[backend].prepare(weights.items))
+    taken = dict(receiver.end.take())
+    assert {name: tensor.data_ptr() for name, tensor in taken.items()} == {
+        name: tensor.data_ptr() for name, tensor in weights.items()
+    }
