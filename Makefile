@@ -55,7 +55,7 @@ help: ## List the targets
 # What the targets above stand on.
 uv:
 	@command -v uv >/dev/null || { echo "==> installing uv into $(UV)"; \
-	  $(PYTHON) -m venv $(UV) 2>/dev/null || { apt-get update -qq && apt-get install -y -qq python3-venv >/dev/null && $(PYTHON) -m venv --clear $(UV); }; \
+	  $(PYTHON) -m venv $(UV) >/dev/null 2>&1 || { apt-get update -qq && apt-get install -y -qq python3-venv >/dev/null && $(PYTHON) -m venv --clear $(UV); }; \
 	  $(UV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r crds/requirements-build.txt; }
 cluster-programs: uv
 	@$(CLUSTER) prerequisites && $(CLUSTER) build
