@@ -7,3 +7,7 @@ class UserError(Exception):
     The message names the thing and the fix. A role that ends because of it ends with exit code 40,
     which the operator reads as "do not retry".
     """
+
+
+class VolumeFullError(Exception):
+    """No space is left where a run writes; the message names the volume. A retry helps once there is some."""

@@ -11,6 +11,7 @@ from grpo_runtime.report.metrics import MetricsRecord, MetricsWriter
 from grpo_runtime.report.progress import ProgressFile, read_progress
 from grpo_runtime.report.prometheus import write_prometheus
 from grpo_runtime.report.tensorboard import TensorBoardWriter
+from grpo_runtime.report.volume import full_volume_named
 
 logger = logging.getLogger(__name__)
 
@@ -21,14 +22,16 @@ class Reporter:
     def __init__(self, *, output_dir: Path, run_dir: Path, job: JobRef, initial: Progress) -> None:
         """`initial` is the Progress at the step this attempt starts from."""
         output_dir.mkdir(parents=True, exist_ok=True)
+        self._output_dir = output_dir
         self._run_dir = run_dir
         self._attempt = initial.attempt
         self._labels = {"namespace": job.namespace, "job": job.name}
         known = read_progress(run_dir)
         heartbeat = known.heartbeat + 1 if known else 0
         self.progress = ProgressFile(run_dir, initial.model_copy(update={"heartbeat": heartbeat}))
-        self._metrics = MetricsWriter(output_dir)
-        self._tensorboard = TensorBoardWriter(output_dir, start_step=initial.step)
+        with full_volume_named(output_dir):
+            self._metrics = MetricsWriter(output_dir)
+            self._tensorboard = TensorBoardWriter(output_dir, start_step=initial.step)
 
     def is_alive(self, engines: EngineCounts) -> None:
         """Rank 0 waits for engines or rewards; with no current engine, everybody waits for one."""
@@ -56,8 +59,10 @@ class Reporter:
             *(values["loss"], values["grad_norm"], values["step_time"]),
         )
         values = {**values, "stale_samples": float(stale_samples)}
-        self._metrics.write(MetricsRecord(attempt=self._attempt, step=step, time=time.time(), values=values))
-        self._tensorboard.write(values, step=step)
+        record = MetricsRecord(attempt=self._attempt, step=step, time=time.time(), values=values)
+        with full_volume_named(self._output_dir):
+            self._metrics.write(record)
+            self._tensorboard.write(values, step=step)
         numbers = {**values, "step": step, "attempt": self._attempt}
         counts = {f"engines/{name}": count for name, count in engines.to_object().items()}
         write_prometheus(self._run_dir, {**numbers, **counts}, labels=self._labels)

@@ -5,8 +5,9 @@ from pathlib import Path
 
 from grpo_api.contract.exit_codes import PEER_LOST_REASON, ExitCode, exit_policy
 from grpo_api.model import ApiModel
-from grpo_runtime.errors import UserError
+from grpo_runtime.errors import UserError, VolumeFullError
 from grpo_runtime.report.files import write_atomically
+from grpo_runtime.report.volume import is_volume_full
 from grpo_runtime.rollout.errors import EngineError, RolloutLostError
 
 _MAX_SENTENCE_CHARACTERS = 2000
@@ -28,8 +29,16 @@ _EXIT_CODES: tuple[tuple[tuple[type[BaseException], ...], ExitCode], ...] = (
     ((UserError,), ExitCode.USER_ERROR),
     ((CheckpointCorruptError,), ExitCode.CHECKPOINT_CORRUPT),
     ((RolloutLostError,), ExitCode.ROLLOUT_LOST),
-    ((PeerLostError, FencedError, EngineError, ConnectionError, TimeoutError), ExitCode.TRANSIENT),
+    (
+        (PeerLostError, FencedError, EngineError, VolumeFullError, ConnectionError, TimeoutError),
+        ExitCode.TRANSIENT,
+    ),
 )
+_REASONS: tuple[tuple[type[BaseException], str], ...] = (
+    (PeerLostError, PEER_LOST_REASON),
+    (VolumeFullError, "VolumeFull"),
+)
+"""Where the reason says more than that of the exit code."""
 
 
 class RankFailure(ApiModel):
@@ -42,12 +51,14 @@ class RankFailure(ApiModel):
 
 def describe_failure(error: BaseException) -> RankFailure:
     """Exit code, reason and sentence for an exception that ends a rank."""
+    if is_volume_full(error):
+        error = VolumeFullError(f"no space is left on a volume of the pod: {error} ({_where(error)})")
     code = _exit_code(error)
     text = str(error) or type(error).__name__
     if code == ExitCode.UNEXPECTED:
         text = f"{type(error).__name__}: {text} ({_where(error)})"
     return RankFailure(
-        reason=PEER_LOST_REASON if isinstance(error, PeerLostError) else exit_policy(code).reason,
+        reason=next((word for kind, word in _REASONS if isinstance(error, kind)), exit_policy(code).reason),
         message=text[:_MAX_SENTENCE_CHARACTERS],
         exit_code=code,
     )

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
+from grpo_runtime.report.volume import full_volume_named
 from grpo_runtime.trainer.checkpoint import RunState, export_model, write_checkpoint
 from grpo_runtime.trainer.checkpoint_store import CheckpointStore
 from grpo_runtime.trainer.learner import Learner
@@ -48,10 +49,12 @@ class Saver:
                 state=state,
             )
 
-        path = self._store.save(state.step, write)
+        with full_volume_named(self._output_dir):
+            path = self._store.save(state.step, write)
         self.newest_step = state.step
         logger.info("saved %s", path)
 
     def export(self) -> None:
         """Write the policy to OUTPUT/model."""
-        export_model(self._output_dir / MODEL_FOLDER, policy=self._policy, tokenizer=self._tokenizer)
+        with full_volume_named(self._output_dir):
+            export_model(self._output_dir / MODEL_FOLDER, policy=self._policy, tokenizer=self._tokenizer)

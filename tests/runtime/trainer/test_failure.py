@@ -1,3 +1,4 @@
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -5,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from grpo_api.contract.exit_codes import PEER_LOST_REASON, ExitCode
-from grpo_runtime.errors import UserError
+from grpo_runtime.errors import UserError, VolumeFullError
 from grpo_runtime.rollout.errors import EngineGoneError, RolloutLostError
 from grpo_runtime.trainer.failure import (
     CheckpointCorruptError,
@@ -25,6 +26,8 @@ from grpo_runtime.trainer.failure import (
         (RolloutLostError("no engine"), ExitCode.ROLLOUT_LOST, "RolloutLost"),
         (EngineGoneError("engine-0"), ExitCode.TRANSIENT, "TransientError"),
         (FencedError("attempt 2 has begun"), ExitCode.TRANSIENT, "TransientError"),
+        (VolumeFullError("the volume of /output is full"), ExitCode.TRANSIENT, "VolumeFull"),
+        (OSError(errno.ENOSPC, "No space left on device", "/cache/x"), ExitCode.TRANSIENT, "VolumeFull"),
         (ConnectionResetError("reset"), ExitCode.TRANSIENT, "TransientError"),
         (PeerLostError("rank gone"), ExitCode.TRANSIENT, PEER_LOST_REASON),
         (KeyError("x"), ExitCode.UNEXPECTED, "UnexpectedError"),
