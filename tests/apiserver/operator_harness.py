@@ -41,7 +41,7 @@ class Namespace:
         self.kubeconfig = kubeconfig
         api = config.new_client_from_config(str(kubeconfig))
         self.core = client.CoreV1Api(api)
-        self.rbac = client.RbacAuthorizationV1Api(api)
+        self.network = client.NetworkingV1Api(api)
         self.objects = client.CustomObjectsApi(api)
 
     def create(self) -> None:
@@ -92,6 +92,7 @@ class Namespace:
             *self.core.list_namespaced_service(self.name).items,
             *self.core.list_namespaced_config_map(self.name).items,
             *self.core.list_namespaced_secret(self.name).items,
+            *self.network.list_namespaced_network_policy(self.name).items,
         ]
         versions = {f"{type(o).__name__}/{o.metadata.name}": o.metadata.resource_version for o in listed}
         jobs = self.objects.list_namespaced_custom_object(*GROUP, self.name, "grpojobs")["items"]
@@ -188,8 +189,8 @@ class OperatorProcess:
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, *extra: str) -> None:
-        """Start it and wait until it watches."""
+    def start(self, *extra: str, until: str = "watching") -> None:
+        """Start it and wait until its log says that it watches, or something else."""
         # A successor would otherwise wait for the Lease of one that was killed.
         command = [sys.executable, "-m", "grpo_operator", "-n", self._namespace.name, "--leader-elect=false"]
         command += extra
@@ -201,8 +202,8 @@ class OperatorProcess:
             )
         process = self._process
         wait_until(
-            "the operator watches",
-            lambda: process.poll() is not None or b"watching" in self._log.read_bytes()[start:],
+            f"the operator says `{until}`",
+            lambda: process.poll() is not None or until.encode() in self._log.read_bytes()[start:],
             seconds=60,
         )
         assert process.poll() is None, f"the operator ended with {process.returncode}:\n{self.log()}"
@@ -219,6 +220,23 @@ class OperatorProcess:
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
         code = self._process.wait(timeout=15)
+        self._process = None
+        return code
+
+    def freeze(self) -> None:
+        """As on a machine that hangs: it does nothing and does not know it."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """It goes on as if nothing had been."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def wait_for_end(self, *, seconds: float) -> int:
+        """The exit code of one that ends by itself."""
+        assert self._process is not None
+        code = self._process.wait(timeout=seconds)
         self._process = None
         return code
 

@@ -1,6 +1,7 @@
 """The operator with the rights of its chart and not one more, and what it does at the edges of them."""
 
 import json
+import re
 import secrets
 import subprocess
 import sys
@@ -17,11 +18,14 @@ from grpo_api.contract.endpoints import TRAINER_PORT
 from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
 from grpo_cluster.versions import program_path
 
+from .api_server import Kubectl
 from .operator_harness import FakeKubelet, Namespace, OperatorProcess, wait_until
 
 pytestmark = pytest.mark.apiserver
 
 CHART = Path(__file__).parents[2] / "charts" / "grpo-operator"
+GOLDEN = Path(__file__).parent / "golden"
+SCOPES = {"namespaced": (), "cluster-wide": ("--set", "watch.allNamespaces=true")}
 TRAINER_ADDRESS = "127.0.77.1"
 
 
@@ -40,18 +44,18 @@ def rendered_chart(namespace: str, *arguments: str) -> list[dict]:
     return [document for document in yaml.safe_load_all(done.stdout) if document]
 
 
+def install_rights(kubectl: Kubectl, namespace: Namespace, *arguments: str) -> None:
+    """The chart without what runs: its account and every right it gives, to it and to people."""
+    kinds = {"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
+    made = [item for item in rendered_chart(namespace.name, *arguments) if item["kind"] in kinds]
+    kubectl.run("apply", "-f", "-", stdin=yaml.safe_dump_all(made))
+
+
 @pytest.fixture
-def operator(namespace: Namespace, tmp_path: Path) -> Iterator[OperatorProcess]:
-    """An operator with the service account, Role and RoleBinding of the chart."""
-    for document in rendered_chart(namespace.name):
-        match document["kind"]:
-            case "ServiceAccount":
-                name = document["metadata"]["name"]
-                namespace.core.create_namespaced_service_account(namespace.name, document)
-            case "Role":
-                namespace.rbac.create_namespaced_role(namespace.name, document)
-            case "RoleBinding":
-                namespace.rbac.create_namespaced_role_binding(namespace.name, document)
+def operator(namespace: Namespace, kubectl: Kubectl, tmp_path: Path) -> Iterator[OperatorProcess]:
+    """An operator with the service account, Roles and RoleBindings of the chart."""
+    install_rights(kubectl, namespace)
+    name = "grpo-operator"
     request = {"spec": {"expirationSeconds": 3600}}
     token = namespace.core.create_namespaced_service_account_token(name, namespace.name, request)
     settings = yaml.safe_load(namespace.kubeconfig.read_text())
@@ -97,7 +101,8 @@ def fake_trainer() -> Iterator[FakeTrainer]:
 def test_a_whole_job_runs_under_the_rights_of_the_chart(
     namespace: Namespace, operator: OperatorProcess, fake_trainer: FakeTrainer
 ):
-    operator.start("--progress", "pod-ip", "--poll-seconds", "0.2", "--resync-seconds", "1")
+    fast = ("--progress", "pod-ip", "--poll-seconds", "0.2", "--resync-seconds", "1")
+    operator.start("--leader-elect=true", *fast)
     kubelet = FakeKubelet(namespace)
     job = namespace.apply_job()
     wait_until("all pods are there", lambda: len(namespace.pods("trainer") + namespace.pods("rollout")) == 3)
@@ -125,6 +130,17 @@ def test_a_whole_job_runs_under_the_rights_of_the_chart(
         next(s.metadata.name for s in namespace.core.list_namespaced_service(namespace.name).items),
         namespace.name,
         {"spec": {"publishNotReadyAddresses": False}},
+    )
+    (policy,) = namespace.network.list_namespaced_network_policy(namespace.name).items
+    namespace.network.patch_namespaced_network_policy(
+        policy.metadata.name, namespace.name, {"spec": {"ingress": [{}]}}
+    )
+    wait_until(
+        "an opened NetworkPolicy is put right",
+        lambda: (
+            namespace.network.read_namespaced_network_policy(policy.metadata.name, namespace.name).spec
+            == policy.spec
+        ),
     )
     wait_until(
         "a changed Service is put right",
@@ -172,6 +188,150 @@ def test_a_job_whose_progress_stands_still_is_not_written_to(
     assert namespace.versions() == before
     say(step=4, heartbeat=1000)
     wait_until("the next step is folded", lambda: namespace.status()["step"] == 4)
+
+
+def may(kubectl: Kubectl, identity: str, verb: str, resource: str, *, within: Namespace) -> bool:
+    """`kubectl auth can-i`; a subresource follows a colon."""
+    resource, _, subresource = resource.partition(":")
+    question = [verb, resource, *([f"--subresource={subresource}"] if subresource else [])]
+    told = kubectl.run("auth", "can-i", *question, identity, "-n", within.name, check=False)
+    return told.strip().endswith("yes")
+
+
+def rights_of(kubectl: Kubectl, account: str, *, within: str) -> list[str]:
+    """`kubectl auth can-i --list`, one right a line, without the random name of the test's namespace."""
+    told = kubectl.run("auth", "can-i", "--list", f"--as=system:serviceaccount:{account}", "-n", within)
+    lines = [re.sub(r"\s{2,}", "  ", line.strip()) for line in told.splitlines()[1:]]
+    return sorted(line.replace(within, "NAMESPACE") for line in lines)
+
+
+@pytest.fixture
+def elsewhere(kubeconfig: Path) -> Iterator[Namespace]:
+    made = Namespace(kubeconfig, f"elsewhere-{secrets.token_hex(3)}")
+    made.create()
+    yield made
+    made.core.delete_namespace(made.name)
+
+
+@pytest.mark.parametrize("scope", sorted(SCOPES))
+def test_the_operators_rights_are_the_golden_ones(
+    namespace: Namespace,
+    elsewhere: Namespace,
+    kubectl: Kubectl,
+    scope: str,
+    *,
+    is_updating_golden: bool,
+):
+    install_rights(kubectl, namespace, *SCOPES[scope])
+    account = f"{namespace.name}:grpo-operator"
+    everybody = set(rights_of(kubectl, f"{namespace.name}:default", within=namespace.name))
+    made = ""
+    for title, within in (("its own namespace", namespace), ("any other namespace", elsewhere)):
+        own = [line for line in rights_of(kubectl, account, within=within.name) if line not in everybody]
+        made += "\n".join([f"# in {title}", *own]) + "\n"
+    golden = GOLDEN / f"rights-{scope}.txt"
+    if is_updating_golden:
+        golden.write_text(made)
+    assert made == golden.read_text()
+
+
+# verb and resource, with the subresource after a colon
+DENIED = (
+    "get secrets",
+    "list secrets",
+    "watch secrets",
+    "delete secrets",
+    "get pods:exec",
+    "create pods:exec",
+    "get pods:log",
+    "get pods:proxy",
+    "patch pods",
+    "delete services",
+    "delete configmaps",
+    "patch configmaps",
+    "create grpojobs",
+    "delete grpojobs",
+    "patch grpojobs",
+    "create deployments",
+    "create rolebindings",
+    "create serviceaccounts:token",
+    "get nodes",
+    "list namespaces",
+    "get persistentvolumeclaims",
+    "get resourcequotas",
+    "patch leases/of-somebody-else",
+    "impersonate users",
+)
+
+
+@pytest.mark.parametrize("scope", sorted(SCOPES))
+def test_what_the_operator_does_not_need_is_denied(namespace: Namespace, kubectl: Kubectl, scope: str):
+    install_rights(kubectl, namespace, *SCOPES[scope])
+    identity = f"--as=system:serviceaccount:{namespace.name}:grpo-operator"
+    for right in DENIED:
+        verb, _, resource = right.partition(" ")
+        assert not may(kubectl, identity, verb, resource, within=namespace), right
+
+
+def test_a_namespaced_operator_can_touch_nothing_in_another_namespace(
+    namespace: Namespace, elsewhere: Namespace, kubectl: Kubectl
+):
+    install_rights(kubectl, namespace)
+    identity = f"--as=system:serviceaccount:{namespace.name}:grpo-operator"
+    for command in (
+        ("get", "grpojobs"),
+        ("get", "pods"),
+        ("create", "secret", "generic", "x"),
+        ("create", "configmap", "x"),
+        ("delete", "pod", "x"),
+    ):
+        said = kubectl.refusal_of(*command, identity, "-n", elsewhere.name)
+        assert "is forbidden" in said, command
+        assert f'"{elsewhere.name}"' in said
+
+
+def test_secrets_cannot_be_read_even_those_the_operator_made(namespace: Namespace, kubectl: Kubectl):
+    install_rights(kubectl, namespace)
+    identity = f"--as=system:serviceaccount:{namespace.name}:grpo-operator"
+    kubectl.run("create", "secret", "generic", "made", identity, "-n", namespace.name)
+    for command in (("get", "secret", "made"), ("get", "secrets"), ("delete", "secret", "made")):
+        assert "is forbidden" in kubectl.refusal_of(*command, identity, "-n", namespace.name)
+
+
+def test_whoever_may_view_edit_or_administer_a_namespace_may_do_so_with_its_jobs(
+    namespace: Namespace, kubectl: Kubectl
+):
+    install_rights(kubectl, namespace)
+    for right in ("view", "edit", "admin"):
+        kubectl.run(
+            "create",
+            "rolebinding",
+            right,
+            f"--clusterrole={right}",
+            f"--user=a-{right}er",
+            "-n",
+            namespace.name,
+        )
+
+    def verbs(user: str, resource: str) -> str:
+        found = [
+            verb
+            for verb in ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
+            if may(kubectl, f"--as={user}", verb, resource, within=namespace)
+        ]
+        return " ".join(found)
+
+    read, write = "get list watch", "create update patch delete"
+    wait_until("the roles are aggregated", lambda: verbs("a-viewer", "grpojobs.grpo.dev") == read)
+    wait_until(
+        "the roles are aggregated", lambda: verbs("a-adminer", "grpojobs.grpo.dev").endswith("collection")
+    )
+    assert verbs("a-editer", "grpojobs.grpo.dev") == f"{read} {write}"
+    assert verbs("a-viewer", "grpojobs.grpo.dev:scale") == "get"
+    assert verbs("a-editer", "grpojobs.grpo.dev:scale") == "get update patch"
+    # What the operator says about a job is not a user's to write.
+    assert verbs("a-adminer", "grpojobs.grpo.dev:status") == "get"
+    assert verbs("nobody", "grpojobs.grpo.dev") == ""
 
 
 def test_a_kubeconfig_that_is_not_there_ends_the_operator_with_a_sentence(tmp_path: Path):
