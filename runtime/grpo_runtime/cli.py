@@ -1,6 +1,6 @@
-"""`grpo-runtime`: what the pods of a GRPOJob run, and what a person runs to look at a run.
+"""`grpo-runtime`: what the pods of a GRPOJob run, and what a person runs on a machine of their own.
 
-Every import is local: the supervisor must stay small and never load torch.
+Every import is local: the supervisor must stay small, and neither it nor `validate` may load torch.
 """
 
 import argparse
@@ -10,52 +10,153 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _DESCRIPTION = """\
-What runs inside the pods of a GRPOJob.
+GRPO post-training from a GRPOJob: on this machine, or inside the pods of a cluster.
 
-A trainer pod runs `grpo-runtime trainer`: process 1, which starts one `grpo-runtime rank` for each training
-process, serves /progress, /metrics and /healthz, and ends with the exit code of the rank that failed first.
-A rollout pod runs `grpo-runtime rollout`: vLLM's server behind our guard.
-Both are told what to do by the environment (GRPO_RUN_CONFIG and a few more; the operator sets them).
-`grpo-runtime plot OUTPUT` draws the reward of a run in the terminal.
+On your machine, without Kubernetes:
+  grpo-runtime validate job.yaml     what is wrong with a job, or what would be made of it
+  grpo-runtime run job.yaml          train it here: the same processes that a cluster runs in pods
+  grpo-runtime plot grpo-runs/NAME   the reward of a run, in the terminal
+
+Inside the pods of a GRPOJob:
+  A trainer pod runs `grpo-runtime trainer`: process 1, which starts one `grpo-runtime rank` for each training
+  process, serves /progress, /metrics and /healthz, and ends with the exit code of the rank that failed first.
+  A rollout pod runs `grpo-runtime rollout`: vLLM's server behind our guard.
+  Both are told what to do by the environment (GRPO_RUN_CONFIG and a few more; the operator sets them).
+"""
+
+_RUN = """\
+Train a GRPOJob on this machine, without Kubernetes and without a GPU.
+
+It starts what a cluster would start in pods: the trainer with its training processes and, in mode
+Disaggregated, the vLLM engines. What they need is read from the same file that `kubectl apply` takes.
+
+  grpo-runtime run examples/copy-local.yaml
+
+Ctrl-C saves a checkpoint at the next step boundary and stops; the same command goes on from it. A second
+Ctrl-C ends everything at once. A trainer that dies is started again as the next attempt, up to
+failurePolicy.maxRestarts; an engine that dies is started again at once.
+
+In the output directory: metrics.jsonl, checkpoints/, model/ (a Hugging Face directory), TensorBoard's files,
+and logs/ with what each process printed. A job that reads a PersistentVolumeClaim or a ConfigMap is told
+where it is:
+
+  grpo-runtime run job.yaml --volume claim/models=/data/models --volume configmap/rewards=./rewards
+
+ConfigMaps that are in the same file need no flag. spec.checkpoint.claimName needs none either: checkpoints
+go to the output directory. Ends with 0 when every step is done, with 143 when it was stopped, with 130 when
+it was ended at once, and otherwise with the exit code of the trainer.
+"""
+
+_VALIDATE = """\
+Say what is wrong with GRPOJobs, with the field and the words of the API server, or what would be made of
+them: the mode and why, pods, GPUs, steps and samples, what is read, where checkpoints go. Takes YAML files
+with any number of documents. Ends with 0 when there is a GRPOJob in each file and all are valid, else with 1.
+
+  grpo-runtime validate examples/copy-disaggregated.yaml my-job.yaml
+"""
+
+_TRAINER = """\
+Process 1 of a trainer pod: starts the training processes, serves /progress, /metrics and /healthz, and ends
+with the exit code of the one that failed first. The operator sets its environment; by hand use
+`grpo-runtime run`.
+
+  grpo-runtime trainer --grace-seconds 50
+"""
+
+_RANK = """\
+One training process. `grpo-runtime trainer` starts it, with torch's rendezvous in the environment (RANK,
+WORLD_SIZE, MASTER_ADDR, ...).
+
+  grpo-runtime rank --run-dir /cache/run
+"""
+
+_PLOT = """\
+Draw the reward of each step of a run in the terminal, also while it runs.
+
+  grpo-runtime plot grpo-runs/copy-local
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit code."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
     parser = argparse.ArgumentParser(
         prog="grpo-runtime", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    _add_trainer(commands.add_parser("trainer", help="supervise the training processes of one trainer pod"))
-    rank = commands.add_parser("rank", help="one training process; started by `trainer`")
+
+    def command(name: str, text: str, description: str) -> argparse.ArgumentParser:
+        return commands.add_parser(
+            name,
+            help=text,
+            description=description,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+
+    _add_run(command("run", "train a GRPOJob on this machine", _RUN))
+    validate = command("validate", "say what is wrong with a GRPOJob, or what would be made of it", _VALIDATE)
+    validate.add_argument("files", type=Path, nargs="+", metavar="FILE", help="YAML with one GRPOJob or more")
+    _add_plot(command("plot", "draw the reward of a run in the terminal", _PLOT))
+    _add_trainer(command("trainer", "supervise the training processes of one trainer pod", _TRAINER))
+    rank = command("rank", "one training process; started by `trainer`", _RANK)
     rank.add_argument("--run-dir", type=Path, required=True, help="where to leave progress and last words")
     commands.add_parser(
         "rollout", help="serve one rollout engine (vLLM); --help for its options", add_help=False
     )
-    _add_plot(commands.add_parser("plot", help="draw the reward of a run in the terminal"))
-    options, rest = parser.parse_known_args(arguments)
+    options, rest = parser.parse_known_args(given)
     if rest and options.command != "rollout":
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    if options.command == "trainer":
-        return _run_trainer(options)
-    if options.command == "rank":
-        from grpo_runtime.trainer.rank import run_rank
-
-        run_rank(os.environ, run_dir=options.run_dir)
     if options.command == "rollout":
         from grpo_runtime.serve.main import main as serve
 
         return serve(rest)
-    from grpo_runtime.report.plot import plot_rewards
+    if options.command == "run":
+        return _run_locally(options, given)
+    run = {"trainer": _run_trainer, "rank": _run_rank, "validate": _validate, "plot": _plot}
+    return run[options.command](options)
 
-    print(plot_rewards(options.metrics, width=options.width))
-    return 0
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help="YAML with the GRPOJob")
+    parser.add_argument("--job", metavar="NAME", help="which GRPOJob, where the file holds several")
+    parser.add_argument(
+        "--output", type=Path, metavar="DIR", help="where everything goes (default ./grpo-runs/NAME)"
+    )
+    parser.add_argument(
+        "--volume",
+        action="append",
+        default=[],
+        metavar="KIND/NAME=DIR",
+        help="the directory that stands for claim/NAME or configmap/NAME; may be given several times",
+    )
+
+
+def _run_locally(options: argparse.Namespace, given: Sequence[str]) -> int:
+    from grpo_runtime.local.run import RunOptions, run
+
+    return run(
+        RunOptions(
+            file=options.file,
+            job=options.job,
+            output=options.output,
+            volumes=options.volume,
+            command=("grpo-runtime", *given),
+        ),
+        environment=os.environ,
+    )
+
+
+def _validate(options: argparse.Namespace) -> int:
+    from grpo_runtime.local.validate import validate
+
+    return validate(options.files)
 
 
 def _add_trainer(parser: argparse.ArgumentParser) -> None:
     # the defaults live here and not in SupervisorOptions' import, so that --help answers at once
     from grpo_api.contract.endpoints import RENDEZVOUS_PORT, TRAINER_PORT
 
+    parser.add_argument("--host", default="", help="address to listen on (default: all)")
     parser.add_argument("--port", type=int, default=TRAINER_PORT, help="HTTP port (%(default)s)")
     parser.add_argument(
         "--rendezvous-port", type=int, default=RENDEZVOUS_PORT, help="where ranks meet on pod 0 (%(default)s)"
@@ -81,6 +182,7 @@ def _run_trainer(options: argparse.Namespace) -> int:
     return supervise(
         os.environ,
         options=SupervisorOptions(
+            host=options.host,
             port=options.port,
             rendezvous_port=options.rendezvous_port,
             grace_seconds=options.grace_seconds,
@@ -89,9 +191,27 @@ def _run_trainer(options: argparse.Namespace) -> int:
     )
 
 
+def _run_rank(options: argparse.Namespace) -> int:
+    from grpo_runtime.serve.parent_death import die_with
+    from grpo_runtime.trainer.supervisor import SUPERVISOR_PID
+
+    if SUPERVISOR_PID in os.environ:
+        die_with(int(os.environ[SUPERVISOR_PID]))
+    from grpo_runtime.trainer.rank import run_rank
+
+    run_rank(os.environ, run_dir=options.run_dir)
+
+
 def _add_plot(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("metrics", type=Path, help="metrics.jsonl of a run, or the directory it is in")
     parser.add_argument("--width", type=int, default=72, help="columns (%(default)s)")
+
+
+def _plot(options: argparse.Namespace) -> int:
+    from grpo_runtime.report.plot import plot_rewards
+
+    print(plot_rewards(options.metrics, width=options.width))
+    return 0
 
 
 if __name__ == "__main__":

@@ -17,10 +17,10 @@ _FILES = {
 class Endpoint:
     """Serves /progress, /metrics and /healthz from the files in `run_dir` until it is closed."""
 
-    def __init__(self, run_dir: Path, *, port: int) -> None:
-        """Listen on `port` of every address; 0 picks a free one."""
+    def __init__(self, run_dir: Path, *, port: int, host: str = "") -> None:
+        """Listen on `port` of `host`, by default of every address; port 0 picks a free one."""
         handler = type("Handler", (_Handler,), {"run_dir": run_dir})
-        self._server = ThreadingHTTPServer(("", port), handler)
+        self._server = ThreadingHTTPServer((host, port), handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, name="endpoint", daemon=True)
         self._thread.start()

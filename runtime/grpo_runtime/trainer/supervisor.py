@@ -5,6 +5,7 @@ Never imports torch: it must answer while training blocks, and outlive ranks tha
 
 import logging
 import math
+import os
 import shutil
 import signal
 import sys
@@ -29,6 +30,10 @@ logger = logging.getLogger(__name__)
 RANK_COMMAND = (sys.executable, "-m", "grpo_runtime.cli", "rank")
 """What one rank runs; the run directory is appended."""
 
+SUPERVISOR_PID = "SUPERVISOR_PID"
+"""Tells a rank who started it: the kernel kills it when that process is killed, wherever there is no pod to
+end with it."""
+
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 _PEERS_MAY_FINISH_SECONDS = 10.0
 """How long the other ranks get to end after one failed, before they are killed."""
@@ -40,6 +45,8 @@ _CAUSE_MAY_FOLLOW_SECONDS = 1.0
 class SupervisorOptions:
     """What differs between a pod and a shell. `grace_seconds` must end before the pod's own grace period."""
 
+    host: str = ""
+    """Address to listen on; empty means all."""
     port: int = TRAINER_PORT
     rendezvous_port: int = RENDEZVOUS_PORT
     grace_seconds: float = 110.0
@@ -56,7 +63,7 @@ def supervise(environment: Mapping[str, str], *, options: SupervisorOptions) -> 
         words = describe_failure(error)
         return _end(Outcome(words.exit_code, words.reason, words.message), None, options)
     run_dir = _fresh_run_dir(settings)
-    endpoint = Endpoint(run_dir, port=options.port)
+    endpoint = Endpoint(run_dir, port=options.port, host=options.host)
     gang = Gang(
         [*options.rank_command, "--run-dir", str(run_dir)],
         rank_environments(settings, environment, rendezvous_port=options.rendezvous_port),
@@ -88,6 +95,7 @@ def rank_environments(
         "MASTER_PORT": str(rendezvous_port),
         "WORLD_SIZE": str(topology.world_size),
         "LOCAL_WORLD_SIZE": str(topology.processes_per_node),
+        SUPERVISOR_PID: str(os.getpid()),
     }
     return [
         {**common, "RANK": str(first + local_rank), "LOCAL_RANK": str(local_rank)}

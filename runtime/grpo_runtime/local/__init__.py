@@ -1,0 +1,1 @@
+"""A GRPOJob without Kubernetes: the processes of its pods, on this machine."""

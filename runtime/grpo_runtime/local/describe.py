@@ -1,0 +1,92 @@
+"""What would be made of a job, in a few lines. Pure."""
+
+from grpo_api.resolve import resolve, volumes_of
+from grpo_api.source import VolumeKind
+from grpo_api.v1alpha1.job import GRPOJob
+from grpo_api.v1alpha1.spec import Mode
+
+_LABEL_WIDTH = 12
+
+
+def describe(job: GRPOJob) -> str:
+    """A valid job: mode and why, processes, GPUs, steps, what it reads, where its checkpoints go."""
+    rows = {
+        "mode": f"{job.spec.chosen_mode.value}, because {job.spec.mode_reason}",
+        "pods": _pods(job),
+        "GPUs": _gpus(job),
+        "steps": _steps(job),
+        "reads": _reads(job),
+        "rewards": ", ".join(f"{reward.name} x {reward.weight:g}" for reward in job.spec.rewards),
+        "checkpoints": _checkpoints(job),
+        "locally": _locally(job),
+    }
+    return "\n".join(f"  {label:{_LABEL_WIDTH}} {text}" for label, text in rows.items())
+
+
+def gpu_fields(job: GRPOJob) -> list[str]:
+    """The fields with which a job asks for GPUs."""
+    spec = job.spec
+    fields = {"spec.trainer.resources": spec.trainer.resources.num_gpus}
+    if spec.rollout is not None:
+        fields["spec.rollout.resources"] = spec.rollout.resources.num_gpus
+    return [field for field, number in fields.items() if number]
+
+
+def count(number: int, noun: str) -> str:
+    """`1 pod`, `2 pods`, `2 processes`."""
+    return f"{number} {noun}{'' if number == 1 else 'es' if noun.endswith('s') else 's'}"
+
+
+def _pods(job: GRPOJob) -> str:
+    topology = resolve(job).topology
+    processes = count(topology.processes_per_node, "training process")
+    each = f"{processes}{' each' if topology.num_nodes > 1 else ''}"
+    trainers = f"{count(topology.num_nodes, 'trainer pod')} with {each}"
+    if job.spec.chosen_mode is Mode.COLOCATED:
+        size = job.spec.engine.tensor_parallel_size
+        shared = "in each process" if size == 1 else f"for every {size} processes"
+        return f"{trainers} and one vLLM engine {shared}"
+    return f"{trainers}, {count(topology.rollout_replicas, 'rollout pod')} with one vLLM engine each"
+
+
+def _gpus(job: GRPOJob) -> str:
+    spec = job.spec
+    trainers = spec.trainer.num_nodes * spec.trainer.resources.num_gpus
+    rollouts = spec.rollout.replicas * spec.rollout.resources.num_gpus if spec.rollout else 0
+    if not trainers + rollouts:
+        return "none, all on CPU"
+    return f"{trainers + rollouts}: {trainers} for training, {rollouts} for rollouts"
+
+
+def _steps(job: GRPOJob) -> str:
+    algorithm = job.spec.algorithm
+    samples = algorithm.prompts_per_step * algorithm.group_size
+    return (
+        f"{algorithm.steps} of {count(samples, 'sample')} "
+        f"({count(algorithm.prompts_per_step, 'prompt')} x {algorithm.group_size} completions)"
+    )
+
+
+def _reads(job: GRPOJob) -> str:
+    spec = job.spec
+    words = {VolumeKind.CLAIM: "claim", VolumeKind.CONFIG_MAP: "ConfigMap"}
+    volumes = [f"{words[volume.kind]} {volume.name}" for volume in volumes_of(resolve(job))]
+    return ", ".join([f"model {spec.model.source}", f"dataset {spec.dataset.source}", *volumes])
+
+
+def _checkpoints(job: GRPOJob) -> str:
+    spec = job.spec.checkpoint
+    when = f"every {spec.every_steps} steps and at the end, the newest {spec.keep} are kept"
+    if spec.claim_name is None:
+        return f"{when}; lost with the trainer pod, because spec.checkpoint.claimName is not set"
+    return f"{when}; on claim {spec.claim_name}"
+
+
+def _locally(job: GRPOJob) -> str:
+    fields = gpu_fields(job)
+    if fields:
+        return f"not with `grpo-runtime run`, which has no GPU: {' and '.join(fields)}"
+    topology = resolve(job).topology
+    trainers = count(topology.num_nodes * topology.processes_per_node, "training process")
+    engines = f" and {count(topology.rollout_replicas, 'engine')}" if topology.rollout_replicas else ""
+    return f"{trainers}{engines} with `grpo-runtime run`; everything stays in the output directory"

@@ -1,0 +1,71 @@
+"""What each local process is told: exactly what its pod would be."""
+
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from grpo_api.contract.environment import Env, Role
+from grpo_api.contract.run_config import RunConfig
+from grpo_api.v1alpha1.spec import Mode
+from grpo_runtime.local.workspace import Workspace
+
+LOOPBACK = "127.0.0.1"
+
+
+def trainer_environment(
+    run: RunConfig,
+    workspace: Workspace,
+    *,
+    attempt: int,
+    index: int,
+    cache: Path,
+    rollout_ports: Sequence[int],
+) -> dict[str, str]:
+    """The variables of trainer `index`; only the first writes into the output directory, as in a cluster."""
+    environment = _shared(workspace, Role.TRAINER, cache=cache) | {
+        Env.OUTPUT_DIR: str(workspace.output if index == 0 else cache / "output"),
+        Env.ATTEMPT: str(attempt),
+        Env.NODE_INDEX: str(index),
+        Env.MASTER_ADDR: LOOPBACK,
+    }
+    if run.mode is Mode.DISAGGREGATED:
+        environment[Env.TOKENS_DIR] = str(workspace.tokens)
+        environment[Env.ROLLOUT_HOST] = ",".join(f"{LOOPBACK}:{port}" for port in rollout_ports)
+    return environment
+
+
+def rollout_environment(workspace: Workspace, *, name: str, cache: Path) -> dict[str, str]:
+    """The variables of the engine `name`."""
+    return _shared(workspace, Role.ROLLOUT, cache=cache) | {
+        Env.TOKENS_DIR: str(workspace.tokens),
+        Env.INSTANCE: name,
+    }
+
+
+def inherited(environment: Mapping[str, str]) -> dict[str, str]:
+    """The shell's environment without what belongs to a pod or to another gang of ranks."""
+    foreign = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+    return {
+        name: value for name, value in environment.items() if name not in foreign and name not in set(Env)
+    }
+
+
+def free_ports(number: int) -> list[int]:
+    """TCP ports of the loopback address that nobody listens on right now, all different."""
+    sockets = [socket.socket() for _ in range(number)]
+    try:
+        for listener in sockets:
+            listener.bind((LOOPBACK, 0))
+        return [listener.getsockname()[1] for listener in sockets]
+    finally:
+        for listener in sockets:
+            listener.close()
+
+
+def _shared(workspace: Workspace, role: Role, *, cache: Path) -> dict[str, str]:
+    return {
+        Env.ROLE: role.value,
+        Env.RUN_CONFIG: str(workspace.run_config),
+        Env.CACHE_DIR: str(cache),
+        Env.VOLUMES_DIR: str(workspace.volumes),
+    }

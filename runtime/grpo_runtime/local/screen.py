@@ -1,0 +1,89 @@
+"""What a person sees of a local job: a progress bar on a terminal, one line a step anywhere else."""
+
+import sys
+from typing import Protocol, TextIO
+
+from tqdm import tqdm
+
+from grpo_runtime.report.metrics import MetricsRecord
+
+# it would start a thread, and this process forks
+tqdm.monitor_interval = 0
+
+
+class Screen(Protocol):
+    """Where a local job is told about."""
+
+    def say(self, sentence: str) -> None:
+        """Show a sentence that stays."""
+
+    def step(self, record: MetricsRecord, *, total: int) -> None:
+        """Show a finished step."""
+
+    def close(self) -> None:
+        """Leave the bar, if there is one, as it is."""
+
+
+def screen_for(stream: TextIO | None = None) -> Screen:
+    """A bar where `stream` (standard output) is a terminal, else lines."""
+    stream = stream or sys.stdout
+    return Bar(stream) if stream.isatty() else Lines(stream)
+
+
+class Lines:
+    """One line a step."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def say(self, sentence: str) -> None:
+        print(sentence, file=self._stream, flush=True)
+
+    def step(self, record: MetricsRecord, *, total: int) -> None:
+        numbers = "  ".join(f"{name} {value}" for name, value in _numbers(record).items())
+        self.say(f"step {record.step}/{total}  {numbers}")
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+
+class Bar:
+    """A bar that appears with the first step and goes back when an attempt does."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._bar: tqdm[None] | None = None
+
+    def say(self, sentence: str) -> None:
+        tqdm.write(sentence, file=self._stream)
+        self._stream.flush()
+
+    def step(self, record: MetricsRecord, *, total: int) -> None:
+        if self._bar is None:
+            self._bar = tqdm(
+                total=total,
+                initial=record.step - 1,
+                unit="step",
+                file=self._stream,
+                dynamic_ncols=True,
+                mininterval=0,
+            )
+        self._bar.set_postfix(_numbers(record), refresh=False)
+        self._bar.update(record.step - self._bar.n)
+        self._bar.refresh()
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+
+def _numbers(record: MetricsRecord) -> dict[str, str]:
+    """Reward and rates; a step whose samples have no reward has none to show."""
+    formats = {"reward": "{:.3f}", "step_time": "{:.2f} s", "tokens_per_second": "{:.0f}"}
+    names = {"step_time": "time", "tokens_per_second": "tokens/s"}
+    return {
+        names.get(name, name): form.format(record.values[name])
+        for name, form in formats.items()
+        if name in record.values
+    }

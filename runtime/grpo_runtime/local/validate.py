@@ -1,0 +1,47 @@
+"""`grpo-runtime validate`: what is wrong with GRPOJobs, or what would be made of them. No torch here."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from grpo_api.problems import problems
+from grpo_api.v1alpha1.job import KIND, parse_job
+from grpo_runtime.errors import UserError
+from grpo_runtime.local.describe import count, describe
+from grpo_runtime.local.documents import Document, read_documents
+
+
+def validate(paths: Sequence[Path]) -> int:
+    """Print a verdict on every GRPOJob in the files; 0 when there is one at least and all are valid."""
+    num_jobs, num_wrong = 0, 0
+    for path in paths:
+        try:
+            documents = read_documents(path)
+        except UserError as error:
+            print(error)
+            num_wrong += 1
+            continue
+        jobs = [document for document in documents if document.kind == KIND]
+        num_jobs += len(jobs)
+        num_wrong += sum(not _is_valid(job) for job in jobs)
+        others = sorted({document.kind or "without a kind" for document in documents} - {KIND})
+        if others:
+            print(f"{path}: not looked at: {', '.join(others)}")
+        if not jobs:
+            print(f"{path}: there is no object of kind {KIND} in it")
+            num_wrong += 1
+    if len(paths) > 1 or num_jobs > 1:
+        print(f"{count(num_jobs, 'job')}, {num_wrong} with problems")
+    return 1 if num_wrong else 0
+
+
+def _is_valid(document: Document) -> bool:
+    where = f"{document.path}:{document.line}: GRPOJob {document.name or '(no name)'}"
+    found = problems(document.data)
+    if found:
+        print(f"{where}: {count(len(found), 'problem')}")
+        for problem in found:
+            print(f"  {problem}")
+        return False
+    print(f"{where}: valid")
+    print(describe(parse_job(document.data)))
+    return True

@@ -1,0 +1,158 @@
+"""The output directory of a local job: what a pod writes there, and what is needed to go on from it."""
+
+import fcntl
+import os
+import secrets
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from grpo_api.contract.endpoints import ADMIN_TOKEN_FILE, DATA_TOKEN_FILE
+from grpo_api.contract.run_config import RunConfig, parse_run_config
+from grpo_api.contract.versions import SchemaSkewError
+from grpo_api.model import ApiModel
+from grpo_api.resolve import resolve
+from grpo_api.v1alpha1.job import GRPOJob
+from grpo_runtime.errors import UserError
+from grpo_runtime.report.files import write_atomically
+
+RUN_CONFIG_FILE = "run.json"
+_UNFROZEN = "topology.rolloutReplicas"
+"""The one number of a RunConfig that may change while a job runs, here as in a cluster."""
+
+
+class State(ApiModel):
+    """What is remembered from one command to the next."""
+
+    attempt: int = 0
+    """The last attempt that was begun; later ones have higher numbers, or the checkpoints refuse them."""
+    is_done: bool = False
+
+
+class Workspace:
+    """One output directory, held by one command at a time.
+
+    `metrics.jsonl`, `checkpoints/`, `model/` and TensorBoard's files are the trainer's, as in a pod; `logs/`
+    has what each process printed, `run.json` the RunConfig. `.local/` is ours.
+    """
+
+    def __init__(self, output: Path) -> None:
+        self.output = output
+        self.run_config = output / RUN_CONFIG_FILE
+        self.logs = output / "logs"
+        self.own = output / ".local"
+        self.tokens = self.own / "tokens"
+        self.volumes = self.own / "volumes"
+        self._state = self.own / "state.json"
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Make the directory and keep other commands out of it. Raises UserError when one is in it."""
+        for folder in (self.output, self.logs, self.own):
+            folder.mkdir(parents=True, exist_ok=True)
+        with (self.own / "lock").open("a+") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                lock.seek(0)
+                owner = lock.read().strip()
+                raise UserError(
+                    f"{self.output} is in use by process {owner}: wait for it, or choose another --output"
+                ) from None
+            lock.truncate(0)
+            lock.write(f"{os.getpid()}\n")
+            lock.flush()
+            yield
+
+    def begin(self, job: GRPOJob) -> RunConfig:
+        """Write the RunConfig, or find the one this job began with, whose uid the checkpoints carry.
+
+        Raises UserError when the directory belongs to another spec.
+        """
+        known = self._known()
+        uid = known.job.uid if known else str(uuid.uuid4())
+        run = resolve(job.model_copy(update={"metadata": job.metadata.model_copy(update={"uid": uid})}))
+        if known is not None:
+            self._refuse_another(known, run)
+        write_atomically(self.run_config, run.model_dump_json(by_alias=True, indent=1), durable=True)
+        return run
+
+    def state(self) -> State:
+        """What the last command left; the initial state where there was none."""
+        if not self._state.exists():
+            return State()
+        return State.model_validate_json(self._state.read_text())
+
+    def remember(self, state: State) -> None:
+        """Keep it for the next command."""
+        write_atomically(self._state, state.model_dump_json(by_alias=True), durable=True)
+
+    @contextmanager
+    def drawn_tokens(self) -> Iterator[None]:
+        """Fresh tokens that only this user can read, for as long as the processes live."""
+        shutil.rmtree(self.tokens, ignore_errors=True)
+        self.tokens.mkdir(mode=0o700)
+        try:
+            for name in (DATA_TOKEN_FILE, ADMIN_TOKEN_FILE):
+                descriptor = os.open(self.tokens / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                with os.fdopen(descriptor, "w") as file:
+                    file.write(secrets.token_urlsafe(32) + "\n")
+            yield
+        finally:
+            shutil.rmtree(self.tokens)
+
+    def cache(self, name: str) -> Path:
+        """Scratch space of one process."""
+        return self.own / "cache" / name
+
+    def log(self, name: str) -> Path:
+        """Where the process `name` prints to."""
+        return self.logs / f"{name}.log"
+
+    def termination_log(self, name: str) -> Path:
+        """Where the process `name` leaves its last words."""
+        return self.own / f"{name}.termination.json"
+
+    def forget_caches(self) -> None:
+        """Remove all scratch space, as pods lose theirs."""
+        shutil.rmtree(self.own / "cache", ignore_errors=True)
+
+    def _known(self) -> RunConfig | None:
+        if not self.run_config.exists():
+            return None
+        try:
+            return parse_run_config(self.run_config.read_text())
+        except (SchemaSkewError, ValidationError, ValueError) as error:
+            raise UserError(
+                f"{self.run_config} is not of this release ({error}): choose another --output"
+            ) from error
+
+    def _refuse_another(self, known: RunConfig, run: RunConfig) -> None:
+        before, now = dict(_leaves(known.to_object())), dict(_leaves(run.to_object()))
+        changed = [
+            f"{field} was {before.get(field, 'not set')!r} and is now {now.get(field, 'not set')!r}"
+            for field in sorted(before.keys() | now.keys())
+            if before.get(field) != now.get(field) and field != _UNFROZEN
+        ]
+        if changed:
+            raise UserError(
+                f"{self.output} was begun with another spec ({'; '.join(changed)}): "
+                "choose another --output, or undo the change to go on"
+            )
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """(path, value) of everything below `value` that is neither an object nor a list."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _leaves(item, f"{path}.{key}" if path else key)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _leaves(item, f"{path}[{index}]")
+    else:
+        yield path, value
