@@ -1,23 +1,47 @@
-"""What one operator process remembers about a job between two looks. Losing it changes no decision."""
+"""What one operator process remembers about a job between two looks. Losing it loses no decision that was
+made: clocks that run against a job start anew, and are never shorter for it."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 from grpo_api.contract.progress import Progress
+from grpo_api.v1alpha1.status import GRPOJobStatus
 from grpo_operator.cache import Key
-from grpo_operator.observed import Trouble
+from grpo_operator.observed import Signs, Trouble
+from grpo_operator.streak import Streak
+
+SILENCE_SECONDS = 60.0
+"""How long a trainer may be out of reach before it is said."""
+
+
+@dataclass
+class _Word:
+    """What was heard of one attempt's trainer."""
+
+    uid: str
+    attempt: int
+    progress: Progress | None = None
+    signs: Signs | None = None
+    complaint: Trouble | None = None
+    silent_since: datetime | None = None
+    is_told: bool = False
+    """Whether the status says it."""
+    is_overtaken: bool = False
+    """Whether somebody else wrote the status before we could: theirs may be newer than ours."""
 
 
 @dataclass
 class _Entry:
-    progress: Progress | None = None
+    word: _Word | None = None
     failing: tuple[int, datetime] | None = None
     refusal: Trouble | None = None
-    complaint: str = ""
+    streak: Streak | None = None
+    incarnations: tuple[str, dict[int, int]] = ("", {})
 
 
 class Memory:
-    """Reports of trainers, when failures were first seen, what the API server refused, what was logged."""
+    """What trainers said and when, when failures were first seen, what the API server refused."""
 
     def __init__(self) -> None:
         self._entries: dict[Key, _Entry] = {}
@@ -26,17 +50,70 @@ class Memory:
         """The job is gone."""
         self._entries.pop(key, None)
 
-    def remember_progress(self, key: Key, progress: Progress) -> bool:
-        """Keep a report; False when it says nothing new to people."""
-        entry = self._entries.setdefault(key, _Entry())
-        known, entry.progress = entry.progress, progress
-        quiet = {"heartbeat": 0}
-        return known is None or known.model_copy(update=quiet) != progress.model_copy(update=quiet)
+    def remember_progress(self, key: Key, progress: Progress, *, now: datetime) -> bool:
+        """Keep a report; False when it says nothing new to people.
 
-    def progress_of(self, key: Key, *, uid: str, attempt: int) -> Progress | None:
-        """The newest report of this very job and attempt."""
-        told = self._entries.get(key, _Entry()).progress
-        return told if told and (told.job_uid, told.attempt) == (uid, attempt) else None
+        A report older than the one before it, whose answer took longer, is dropped.
+        """
+        word = self._word(key, uid=progress.job_uid, attempt=progress.attempt)
+        known = word.progress
+        if known and (progress.step, progress.heartbeat) < (known.step, known.heartbeat):
+            return False
+        is_alive = known is None or _sign(known) != _sign(progress)
+        changed_at = now if is_alive or word.signs is None else word.signs.changed_at
+        word.signs = Signs(changed_at=changed_at, heard_at=now)
+        is_news = known is None or _quiet(known) != _quiet(progress)
+        is_news = is_news or word.complaint is not None or word.is_overtaken
+        word.is_told = word.is_told and known == progress
+        word.progress, word.complaint, word.silent_since, word.is_overtaken = progress, None, None, False
+        return is_news
+
+    def remember_complaint(self, key: Key, complaint: Trouble, *, uid: str, attempt: int) -> bool:
+        """The trainer said what cannot be understood; True when this is not the complaint before it."""
+        word = self._word(key, uid=uid, attempt=attempt)
+        if word.complaint == complaint:
+            return False
+        word.complaint, word.is_told = complaint, False
+        return True
+
+    def remember_silence(self, key: Key, why: str, *, uid: str, attempt: int, now: datetime) -> bool:
+        """The trainer gave no answer; True when that is to be said from now on."""
+        word = self._word(key, uid=uid, attempt=attempt)
+        word.silent_since = word.silent_since or now
+        if (now - word.silent_since).total_seconds() < SILENCE_SECONDS or word.complaint:
+            return False
+        sentence = (
+            f"the trainer has not answered the operator for {SILENCE_SECONDS:.0f} s ({why}): it may train "
+            "on, but nothing is known of it"
+        )
+        return self.remember_complaint(
+            key, Trouble("ProgressUnreachable", sentence), uid=uid, attempt=attempt
+        )
+
+    def word_of(
+        self, key: Key, *, uid: str, attempt: int
+    ) -> tuple[Progress | None, Trouble | None, Signs | None, bool]:
+        """(report, complaint, signs, whether status does not say it yet) of this very job and attempt."""
+        word = self._word(key, uid=uid, attempt=attempt)
+        return word.progress, word.complaint, word.signs, not (word.is_told or word.is_overtaken)
+
+    def told(self, key: Key, progress: Progress | None, complaint: Trouble | None) -> None:
+        """The status says this now; what was heard in the meantime is still to be told."""
+        word = self._entries.setdefault(key, _Entry()).word
+        if word is not None:
+            word.is_told = (word.progress, word.complaint) == (progress, complaint)
+
+    def overtaken(self, key: Key) -> None:
+        """Somebody else wrote the job: what we heard before may be older than what they heard."""
+        word = self._entries.setdefault(key, _Entry()).word
+        if word is not None:
+            word.is_overtaken = True
+
+    def failures_in_a_row(self, key: Key, status: GRPOJobStatus, *, now: datetime) -> int:
+        """Attempts before the current one that failed one after the other without getting on."""
+        entry = self._entries.setdefault(key, _Entry())
+        entry.streak = entry.streak.seen(status, now) if entry.streak else Streak.begin(status, now)
+        return entry.streak.failures
 
     def failing_since(self, key: Key, *, attempt: int, is_failing: bool, now: datetime) -> datetime | None:
         """When a failing pod of this attempt was first seen; `now` if this is the first time."""
@@ -60,8 +137,28 @@ class Memory:
         known, entry.refusal = entry.refusal, refusal
         return (known.reason if known else "") != (refusal.reason if refusal else "")
 
-    def remember_complaint(self, key: Key, complaint: str) -> bool:
-        """True when this complaint is not the one before it, so that each is logged once."""
+    def highest_incarnations(
+        self, key: Key, *, uid: str, seen: Iterable[tuple[int, int]]
+    ) -> Mapping[int, int]:
+        """By replica the highest incarnation of this very job's rollout pods ever seen, with those seen now
+        as (replica, incarnation)."""
         entry = self._entries.setdefault(key, _Entry())
-        known, entry.complaint = entry.complaint, complaint
-        return known != complaint
+        known = dict(entry.incarnations[1]) if entry.incarnations[0] == uid else {}
+        for replica, incarnation in seen:
+            known[replica] = max(incarnation, known.get(replica, -1))
+        entry.incarnations = (uid, known)
+        return known
+
+    def _word(self, key: Key, *, uid: str, attempt: int) -> _Word:
+        entry = self._entries.setdefault(key, _Entry())
+        if entry.word is None or (entry.word.uid, entry.word.attempt) != (uid, attempt):
+            entry.word = _Word(uid, attempt)
+        return entry.word
+
+
+def _sign(progress: Progress) -> tuple[object, ...]:
+    return progress.heartbeat, progress.step, progress.state
+
+
+def _quiet(progress: Progress) -> Progress:
+    return progress.model_copy(update={"heartbeat": 0})

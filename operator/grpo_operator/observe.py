@@ -26,7 +26,8 @@ class UnreadableStatusError(Exception):
 def observe(cache: Cache, key: Key, memory: Memory, *, now: datetime) -> Observed | None:
     """The job as it is known now, or None when there is no such job.
 
-    Notes in `memory` when a failing pod was first seen. Raises UnreadableStatusError.
+    Notes in `memory` when a failing pod was first seen and how the attempts went.
+    Raises UnreadableStatusError.
     """
     item = cache.job(key)
     if item is None:
@@ -38,15 +39,23 @@ def observe(cache: Cache, key: Key, memory: Memory, *, now: datetime) -> Observe
     frozen = configs.get(names.config(job.status.revision)) if job.status.revision else None
     current = [pod for pod in trainers if pod.position[0] == job.status.attempt]
     is_failing = bool(trainer_causes(current))
+    progress, complaint, signs, is_news = memory.word_of(key, uid=job.uid, attempt=job.status.attempt)
     return Observed(
         job=job,
         trainers=trainers,
         rollouts=rollouts,
+        highest_incarnations=memory.highest_incarnations(
+            key, uid=job.uid, seen=(pod.position for pod in rollouts)
+        ),
         services={service["metadata"]["name"]: service for service in cache.services(job.uid)},
         network_policies={found["metadata"]["name"]: found for found in cache.network_policies(job.uid)},
         config_names=frozenset(configs),
         frozen_spec=frozen_spec(frozen) if frozen else None,
-        progress=memory.progress_of(key, uid=job.uid, attempt=job.status.attempt),
+        progress=progress,
+        complaint=complaint,
+        is_news=is_news,
+        signs=signs,
+        failures_in_a_row=memory.failures_in_a_row(key, job.status, now=now),
         failing_since=memory.failing_since(key, attempt=job.status.attempt, is_failing=is_failing, now=now),
         refusal=memory.refusal(key),
     )

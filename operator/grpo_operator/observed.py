@@ -46,6 +46,16 @@ class Trouble:
 
 
 @dataclass(frozen=True)
+class Signs:
+    """When the trainer of the current attempt was heard, on the clock of this process."""
+
+    changed_at: datetime
+    """When its heartbeat, step or state last changed; its first answer counts as a change."""
+    heard_at: datetime
+    """When it last answered."""
+
+
+@dataclass(frozen=True)
 class PodView:
     """A pod. `position` is (attempt, node index) for a trainer and (replica, incarnation) for a rollout.
 
@@ -83,6 +93,8 @@ class Observed:
     """Trainer pods of every attempt, by position."""
     rollouts: tuple[PodView, ...] = ()
     """Rollout pods, by position."""
+    highest_incarnations: Mapping[int, int] = field(default_factory=dict)
+    """By replica the highest incarnation of a rollout pod that this process has ever seen."""
     services: Mapping[str, Manifest] = field(default_factory=dict)
     """Our Services by name."""
     network_policies: Mapping[str, Manifest] = field(default_factory=dict)
@@ -93,6 +105,14 @@ class Observed:
     """The spec of the revision in status, from its ConfigMap."""
     progress: Progress | None = None
     """Newest report of the trainer of the current attempt, if this process has one."""
+    complaint: Trouble | None = None
+    """Why the trainer cannot be heard or understood, newer than `progress`."""
+    is_news: bool = True
+    """Whether `progress` or `complaint` came after the status was last written by this process."""
+    signs: Signs | None = None
+    """When that trainer was last heard; None before its first answer."""
+    failures_in_a_row: int = 0
+    """Attempts before the current one that failed one after the other without getting on."""
     failing_since: datetime | None = None
     """When this process first saw a pod of the current attempt fail."""
     refusal: Trouble | None = None

@@ -16,7 +16,7 @@ def keep_replicas(draft: Draft, observed: Observed, now: datetime) -> Draft:
     """Create what is missing under a new name, delete what has ended or is too much (highest index first).
 
     A pod that is being deleted may hold its name for a long time on a lost node, so its replacement has
-    the next incarnation in its name and does not wait.
+    the next incarnation in its name and does not wait. A name that was seen is not used again.
     """
     run = draft.run
     if draft.stage is not Stage.ACTIVE or run is None:
@@ -26,7 +26,8 @@ def keep_replicas(draft: Draft, observed: Observed, now: datetime) -> Draft:
         pods = [pod for pod in observed.rollouts if pod.position[0] == replica]
         holder = _holder(pods, now)
         if holder is None:
-            incarnation = max((pod.position[1] for pod in pods), default=-1) + 1
+            used = [pod.position[1] for pod in pods]
+            incarnation = max(*used, observed.highest_incarnations.get(replica, -1), -1) + 1
             draft = draft.creating(rollout_pod(run, replica=replica, incarnation=incarnation))
         else:
             kept.add(holder.uid)
