@@ -19,6 +19,9 @@ MEET_TIMEOUT = timedelta(minutes=15)
 """For the ranks of all pods to appear."""
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 """For one collective operation; rank 0 may be writing a large checkpoint meanwhile."""
+CHANNEL_TIMEOUT = timedelta(days=365)
+"""For one message on a channel: who waits for a command waits as long as training takes. That a rank is gone
+is noticed by its closed connection, and that it hangs by the roll calls."""
 ROLL_CALL_SECONDS = 1.0
 """How often rank 0 meets the others while it waits for engines or rewards."""
 
@@ -73,13 +76,14 @@ class Ranks:
         """Rank 0: every step is done."""
         self._roll_call(is_training_done=True)
 
-    def await_announcement(self) -> bool:
-        """The others: True when a batch comes, False when training is done.
+    def await_announcement(self, *, on_tick: Callable[[], None]) -> bool:
+        """The others: True when a batch comes, False when training is done. Calls `on_tick` again and again.
 
         Raises StopRequestedError when a rank was asked to stop.
         """
         while True:
             call = self._roll_call()
+            on_tick()
             if call.is_training_done:
                 return False
             if call.is_stop_requested:
@@ -113,11 +117,42 @@ class Ranks:
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait({task})
 
+    def open_channel(self) -> "RankChannel":
+        """A way to talk that roll calls and training do not disturb. All ranks open it at the same time."""
+        with peer_errors():
+            group = dist.new_group(backend="gloo", timeout=CHANNEL_TIMEOUT)
+        return RankChannel(rank=self.rank, world_size=self.world_size, group=group)
+
     def leave(self) -> None:
-        """Wait for the other ranks, then let go of them."""
+        """Wait for the other ranks. The group is not destroyed: see `rank._end`."""
         with peer_errors():
             dist.barrier()
-        dist.destroy_process_group()
+
+
+class RankChannel:
+    """Tensors between rank 0 and the others, beside the collective operations of training."""
+
+    def __init__(self, *, rank: int, world_size: int, group: dist.ProcessGroup) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self._group = group
+
+    def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Rank 0's `tensor` on every rank, in place."""
+        with peer_errors():
+            dist.broadcast(tensor, src=0, group=self._group)
+        return tensor
+
+    def send(self, tensor: torch.Tensor) -> None:
+        """Give `tensor` to rank 0, which waits for it in `receive`."""
+        with peer_errors():
+            dist.send(tensor, dst=0, group=self._group)
+
+    def receive(self, tensor: torch.Tensor, *, rank: int) -> torch.Tensor:
+        """Rank 0: what `rank` sends, in place."""
+        with peer_errors():
+            dist.recv(tensor, src=rank, group=self._group)
+        return tensor
 
 
 @contextlib.contextmanager

@@ -17,13 +17,16 @@ from transformers.utils.logging import disable_progress_bar
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
 from grpo_api.contract.versions import PolicyVersion
+from grpo_api.v1alpha1.spec import Mode
 from grpo_runtime.data.sampler import PromptSampler
 from grpo_runtime.data.source import load_prompts
 from grpo_runtime.errors import UserError
 from grpo_runtime.model.load import load_policy, load_tokenizer
-from grpo_runtime.model.source import materialise_model
+from grpo_runtime.model.source import LocalModel, materialise_model
 from grpo_runtime.report.reporter import Reporter
 from grpo_runtime.rewards.pool import RewardPool
+from grpo_runtime.rollout.colocated import Colocated, EngineShare, Follower, num_colocated_engines
+from grpo_runtime.rollout.in_process import InProcessEngine
 from grpo_runtime.rollout.interface import Engines
 from grpo_runtime.settings import TrainerSettings, read_trainer_settings
 from grpo_runtime.trainer.checkpoint import RunState, restore_checkpoint, share_state
@@ -54,6 +57,21 @@ def connect_fleet(settings: TrainerSettings) -> Engines:
     return Fleet(fleet_settings(settings))
 
 
+def _share_engine(settings: TrainerSettings, ranks: Ranks, *, model_dir: Path) -> EngineShare:
+    """This rank's engine in mode Colocated, or its part of one. All ranks come here at the same time."""
+    from grpo_runtime.rollout.vllm_in_process import VllmEngine
+
+    run = settings.run
+    # before the policy's processes wait for commands: making an engine, the ranks meet in vLLM's own groups
+    channel = ranks.open_channel()
+    engine = InProcessEngine(
+        VllmEngine(run, model_dir=model_dir),
+        sleep_level=run.engine.sleep_level,
+        timeout_seconds=run.weight_sync.timeout_seconds,
+    )
+    return EngineShare(engine, channel, ranks_per_engine=run.engine.tensor_parallel_size)
+
+
 def run_rank(environment: Mapping[str, str], *, run_dir: Path, connect: Connect = connect_fleet) -> NoReturn:
     """Be one training rank until the end; leaves its last words in `run_dir` and ends the process."""
     rank, local_rank = int(environment["RANK"]), int(environment["LOCAL_RANK"])
@@ -61,29 +79,37 @@ def run_rank(environment: Mapping[str, str], *, run_dir: Path, connect: Connect 
         level=logging.INFO, format=f"%(asctime)s rank {rank} %(levelname)s %(name)s: %(message)s"
     )
     disable_progress_bar()
-    code = ExitCode.UNEXPECTED
+    kept: list[object] = []
     try:
-        is_done = _train(environment, run_dir=run_dir, connect=connect)
-        code = ExitCode.DONE if is_done else ExitCode.TERMINATED
+        is_done = _train(environment, run_dir=run_dir, connect=connect, kept=kept)
     except BaseException as error:
         traceback.print_exc()
         failure = describe_failure(error)
-        code = ExitCode(failure.exit_code)
         try:
             leave_failure(run_dir, failure, local_rank=local_rank)
         except OSError as full:
             # a full disk may be the very cause; the exit code still tells
             logger.error("the cause cannot be left for the supervisor: %s", full)
-    finally:
-        logging.shutdown()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        # everything that matters is on disk; an orderly exit would wait for threads that may be stuck in a
-        # transfer to an engine or a rank that is gone
-        os._exit(code)
+        # here, while the traceback holds what the failed frames held
+        _end(ExitCode(failure.exit_code))
+    _end(ExitCode.DONE if is_done else ExitCode.TERMINATED)
 
 
-def _train(environment: Mapping[str, str], *, run_dir: Path, connect: Connect) -> bool:
+def _end(code: ExitCode) -> NoReturn:
+    """End the process as it stands, with nothing destroyed.
+
+    Everything that matters is on disk. An orderly exit would wait for threads that may be stuck in a transfer
+    to an engine or a rank that is gone; and torch's destructor of a gloo group waits for its threads while it
+    holds the interpreter's lock, which one of them may need to let go of a tensor: then both wait for ever.
+    """
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _train(environment: Mapping[str, str], *, run_dir: Path, connect: Connect, kept: list[object]) -> bool:
+    """Train to the end; True when every step is done. What is put into `kept` outlives the call (see `_end`)."""
     torch.set_num_threads(int(environment.get("OMP_NUM_THREADS", "1")))
     settings = read_trainer_settings(environment)
     if settings.run.topology.world_size > _samples_per_step(settings):
@@ -91,11 +117,18 @@ def _train(environment: Mapping[str, str], *, run_dir: Path, connect: Connect) -
             f"a step has {_samples_per_step(settings)} samples (promptsPerStep x groupSize) for "
             f"{settings.run.topology.world_size} training processes: give each at least one"
         )
+    if is_colocated := settings.run.mode == Mode.COLOCATED:
+        from grpo_runtime.rollout.vllm_in_process import prepare_environment
+
+        prepare_environment(settings.run)
     # before the ranks meet: transformers saves nothing on other ranks than 0 once they have
-    folder = materialise_model(
-        settings.run.model.source, into=settings.cache_dir / f"model-{environment['LOCAL_RANK']}"
+    origin = materialise_model(
+        settings.run.model,
+        hub=settings.run.hub,
+        volumes_dir=settings.volumes_dir,
+        into=settings.cache_dir / f"model-{environment['LOCAL_RANK']}",
     )
-    model, tokenizer = load_policy(folder, dtype=MASTER_DTYPE), load_tokenizer(folder)
+    model, tokenizer = load_policy(origin.folder, dtype=MASTER_DTYPE), load_tokenizer(origin.folder)
     stop = StopRequest()
     ranks = Ranks.meet(
         rank=int(environment["RANK"]),
@@ -107,10 +140,21 @@ def _train(environment: Mapping[str, str], *, run_dir: Path, connect: Connect) -
     # only from here on is there anything to save; before, SIGTERM simply ends a rank that waits for others
     stop.listen()
     seat = _take_seat(settings, model, tokenizer, ranks=ranks)
+    kept.append(seat)
+    on_tick: Callable[[], None] = lambda: None
+    if is_colocated:
+        share = _share_engine(settings, ranks, model_dir=origin.folder)
+        kept.append(share)
+        if ranks.rank == 0:
+            connect = lambda _: Colocated(share, sync_timeout_seconds=settings.run.weight_sync.timeout_seconds)
+        else:
+            on_tick = Follower(share, weights=seat.learner.policy.engine_weights).check
     if ranks.rank == 0:
-        is_done = asyncio.run(_conduct(settings, seat, run_dir=run_dir, connect=connect))
+        is_done = asyncio.run(
+            _conduct(settings, seat, kept=kept, origin=origin, run_dir=run_dir, connect=connect)
+        )
     else:
-        is_done = follow(seat.learner, ranks=ranks, step=seat.state.step)
+        is_done = follow(seat.learner, ranks=ranks, step=seat.state.step, on_tick=on_tick)
     ranks.leave()
     return is_done
 
@@ -160,16 +204,19 @@ def _take_seat(
     )
 
 
-async def _conduct(settings: TrainerSettings, seat: _Seat, *, run_dir: Path, connect: Connect) -> bool:
+async def _conduct(
+    settings: TrainerSettings,
+    seat: _Seat,
+    *,
+    origin: LocalModel,
+    run_dir: Path,
+    connect: Connect,
+    kept: list[object],
+) -> bool:
     """Rank 0: bring everything together, conduct, and let go of everything."""
     run = settings.run
     sampler = PromptSampler(
-        load_prompts(
-            run.dataset.source,
-            prompt_column=run.dataset.prompt,
-            answer_column=run.dataset.answer,
-            is_answer_required=any(reward.builtin for reward in run.rewards),
-        ),
+        load_prompts(run, volumes_dir=settings.volumes_dir),
         seed=run.algorithm.seed,
         is_shuffled=run.dataset.shuffle,
     )
@@ -181,12 +228,14 @@ async def _conduct(settings: TrainerSettings, seat: _Seat, *, run_dir: Path, con
         tokenizer=seat.tokenizer,
         output_dir=settings.output_dir,
         newest_step=seat.resumed_from,
+        origin=origin,
     )
     reporter = Reporter(
         output_dir=settings.output_dir, run_dir=run_dir, job=run.job, initial=_first_progress(settings, seat)
     )
-    async with RewardPool(reward_functions(run), answer_column=run.dataset.answer) as pool:
+    async with RewardPool(reward_functions(run, volumes_dir=settings.volumes_dir)) as pool:
         engines = connect(settings)
+        kept.append(engines)
         try:
             conductor = Conductor(
                 run=run,
@@ -208,7 +257,9 @@ async def _conduct(settings: TrainerSettings, seat: _Seat, *, run_dir: Path, con
 
 
 def _first_progress(settings: TrainerSettings, seat: _Seat) -> Progress:
-    step = seat.state.step
+    run, step = settings.run, seat.state.step
+    is_colocated = run.mode == Mode.COLOCATED
+    num_engines = num_colocated_engines(run) if is_colocated else run.topology.rollout_replicas
     return Progress(
         job_uid=settings.run.job.uid,
         attempt=settings.attempt,
@@ -219,7 +270,7 @@ def _first_progress(settings: TrainerSettings, seat: _Seat) -> Progress:
         stale_samples=seat.state.stale_samples,
         checkpoint_step=seat.resumed_from,
         resumed_from_step=seat.resumed_from,
-        engines=EngineCounts(desired=settings.run.topology.rollout_replicas),
+        engines=EngineCounts(desired=num_engines),
         message="waiting for the first rollout engines",
     )
 

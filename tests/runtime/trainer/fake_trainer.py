@@ -7,6 +7,7 @@ import argparse
 import asyncio
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -38,6 +39,10 @@ def rank_with_fakes(arguments: Sequence[str]) -> NoReturn:
             if self._version.step >= int(os.environ.get("FAKE_HANG_AT", "1000000")):
                 await asyncio.Event().wait()
             return await super().generate(requests)
+
+        def __del__(self) -> None:
+            # as the destructor of a gloo group may do
+            threading.Event().wait()
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--run-dir", type=Path)
