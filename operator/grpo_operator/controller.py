@@ -72,7 +72,9 @@ class Controller:
             except errors.NotFound:
                 return None  # its deletion is on its way to us
             if not is_written:
+                self._memory.overtaken(key)
                 return _AT_ONCE
+        self._memory.told(key, observed.progress, observed.complaint)
         await delete_objects(self._client, self._cache, job, plan.delete)
         refusal = await apply_children(self._client, self._cache, job, plan.create)
         is_news = self._memory.remember_refusal(key, refusal)

@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 
 import aiohttp
 
@@ -17,6 +18,7 @@ from grpo_operator.client import Client, is_in_cluster
 from grpo_operator.kinds import Manifest
 from grpo_operator.memory import Memory
 from grpo_operator.names import trainer_position
+from grpo_operator.observed import Trouble
 from grpo_operator.settings import ProgressRoute
 
 log = logging.getLogger(__name__)
@@ -30,20 +32,36 @@ Fetch = Callable[[Manifest], Awaitable[bytes]]
 
 
 class UnreadableProgressError(Exception):
-    """An answer that is no progress report; the message says why."""
+    """An answer that is no progress report; the message says why, `reason` does in one word."""
+
+    reason = "ProgressUnreadable"
+
+
+class ForeignProgressError(UnreadableProgressError):
+    """The report of a runtime of another release."""
+
+    reason = "SchemaSkew"
 
 
 class Poller:
     """Polls trainer pod 0 of every job that runs, and wakes the job when it has news."""
 
     def __init__(
-        self, cache: Cache, memory: Memory, fetch: Fetch, *, wake: Callable[[Key], None], seconds: float
+        self,
+        cache: Cache,
+        memory: Memory,
+        fetch: Fetch,
+        *,
+        wake: Callable[[Key], None],
+        seconds: float,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._cache = cache
         self._memory = memory
         self._fetch = fetch
         self._wake = wake
         self._seconds = seconds
+        self._clock = clock
         self._limit = asyncio.Semaphore(_POLLS_IN_FLIGHT)
 
     async def run(self) -> None:
@@ -68,16 +86,21 @@ class Poller:
                 body = await self._fetch(pod)
         except errors.KubernetesError as error:
             log.debug("%s/%s: no progress from %s: %s", *key, pod["metadata"]["name"], error)
+            now = self._clock()
+            if self._memory.remember_silence(key, str(error), uid=uid, attempt=attempt, now=now):
+                self._wake(key)
             return
         try:
             progress = read_progress(body)
         except UnreadableProgressError as error:
-            if self._memory.remember_complaint(key, str(error)):
-                log.warning("%s/%s: the report of %s %s", *key, pod["metadata"]["name"], error)
+            complaint = Trouble(error.reason, f"the report of {pod['metadata']['name']} {error}")
+            if self._memory.remember_complaint(key, complaint, uid=uid, attempt=attempt):
+                log.warning("%s/%s: %s", *key, complaint.message)
+                self._wake(key)
             return
         # Addresses are reused: another job's trainer may answer on this one.
         is_his = (progress.job_uid, progress.attempt) == (uid, attempt)
-        if is_his and self._memory.remember_progress(key, progress):
+        if is_his and self._memory.remember_progress(key, progress, now=self._clock()):
             self._wake(key)
 
 
@@ -89,7 +112,9 @@ def read_progress(body: bytes) -> Progress:
     try:
         require_schema_version(json.loads(body).get("schemaVersion", 0), what="Progress")
         return Progress.model_validate_json(body)
-    except (SchemaSkewError, ValueError, AttributeError, RecursionError) as error:
+    except SchemaSkewError as error:
+        raise ForeignProgressError(f"cannot be read: {error}") from error
+    except (ValueError, AttributeError, RecursionError) as error:
         raise UnreadableProgressError(f"cannot be read: {error}") from error
 
 

@@ -15,9 +15,10 @@ from grpo_api.v1alpha1.status import Condition, ConditionType, GRPOJobStatus
 from grpo_operator.children.run import Child
 from grpo_operator.kinds import CONFIG_MAPS, NETWORK_POLICIES, PODS, SECRETS, SERVICES
 from grpo_operator.names import rollout_position, trainer_position
-from grpo_operator.observed import Ending, JobView, Observed, PodView, Trouble
+from grpo_operator.observed import Ending, JobView, Observed, PodView, Signs, Trouble
 from grpo_operator.plan import make_plan
 from grpo_operator.plan.draft import Plan
+from grpo_operator.streak import Streak
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 IMAGE = "example.test/grpo-runtime:1"
@@ -85,10 +86,15 @@ class FakeWorld:
         self.frozen_spec: GRPOJobSpec | None = None
         self.progress: Progress | None = None
         self.failing_since: datetime | None = None
+        self.complaint: Trouble | None = None
+        self.is_news = True
+        self.signs: Signs | None = None
+        self.streak: Streak | None = None
         self.refusal: Trouble | None = None
         self._num_made = 0
 
     def observed(self) -> Observed:
+        self.streak = self.streak.seen(self.status, self.now) if self.streak else self._new_streak()
         by_name = sorted(self.pods.values(), key=lambda pod: pod.position)
         return Observed(
             job=JobView(
@@ -110,6 +116,10 @@ class FakeWorld:
             frozen_spec=self.frozen_spec,
             progress=self.progress,
             failing_since=self.failing_since,
+            complaint=self.complaint,
+            is_news=self.is_news,
+            signs=self.signs,
+            failures_in_a_row=self.streak.failures,
             refusal=self.refusal,
         )
 
@@ -181,6 +191,9 @@ class FakeWorld:
 
     def condition(self, kind: ConditionType) -> Condition:
         return next(c for c in self.status.conditions if c.type == kind)
+
+    def _new_streak(self) -> Streak:
+        return Streak.begin(self.status, self.now)
 
     def _make(self, child: Child) -> None:
         if child.kind == PODS:

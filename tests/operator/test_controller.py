@@ -68,7 +68,8 @@ async def test_a_new_job_is_looked_at_once_and_then_left_alone(controller, clien
     assert len(cache.pods(UID)) == 3
     await controller.reconcile(KEY)
     num_writes = client.num_writes
-    assert await controller.reconcile(KEY) is None
+    deadline = spec().startup_deadline_seconds
+    assert await controller.reconcile(KEY) == deadline  # nothing but the deadline is waited for
     assert client.num_writes == num_writes
 
 

@@ -155,9 +155,8 @@ def test_restarts_end_at_max_restarts_with_the_cause_in_the_sentence():
         {"disruption": Trouble("PodDeleted", "deleted"), "is_deleting": True},
         {"disruption": Trouble("EvictionByEvictionAPI", "drained"), "is_deleting": True},
         {"disruption": Trouble("Evicted", "low on memory"), "phase": "Failed"},
-        {"phase": "Failed", "ending": ending(143)},
     ],
-    ids=["kubectl delete", "drain", "evicted by the kubelet", "143"],
+    ids=["kubectl delete", "drain", "evicted by the kubelet"],
 )
 def test_a_disruption_restarts_the_gang_and_is_not_counted(happening: dict):
     world = FakeWorld(spec(failurePolicy={"maxRestarts": 0})).start()
@@ -168,6 +167,32 @@ def test_a_disruption_restarts_the_gang_and_is_not_counted(happening: dict):
     assert (world.status.attempt, world.status.restarts, world.status.disruptions) == (2, 0, 1)
     assert "trainer-a2-0" in world.names("trainer")
     assert world.condition(ConditionType.RESTARTING).status == "True"
+
+
+def test_a_stop_that_nobody_asked_for_is_counted():
+    world = FakeWorld(spec(failurePolicy={"maxRestarts": 1})).start()
+    for attempt in (1, 2):
+        world.end(world.pod(f"trainer-a{attempt}-0"), ending(143, last_words(143, "Terminated", "stopped")))
+        world.settle()
+        world.run_all()
+        world.settle()
+    assert (world.status.phase, world.status.restarts, world.status.disruptions) == (Phase.FAILED, 1, 0)
+    assert world.status.last_failure is not None
+    assert "liveness probe" in world.status.last_failure.message
+
+
+def test_the_143_of_a_deleted_pods_peers_is_not_counted():
+    world = two_nodes(max_restarts=0)
+    world.change(
+        world.pod("trainer-a1-0"),
+        phase="Failed",
+        ending=ending(143),
+        disruption=Trouble("PodDeleted", "deleted"),
+        is_deleting=True,
+    )
+    world.end(world.pod("trainer-a1-1"), ending(143, after=-1))
+    world.settle()
+    assert (world.status.attempt, world.status.restarts, world.status.disruptions) == (2, 0, 1)
 
 
 def test_the_broken_pipes_of_an_evicted_pods_peers_are_not_the_cause():
@@ -211,6 +236,39 @@ def test_attempts_that_fail_quickly_are_spaced_out():
     world.now += timedelta(seconds=5)
     world.step()
     assert "trainer-a3-0" in world.names("trainer")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "checkpoint_step", "has_pause"),
+    [(0, None, True), (299, None, True), (300, None, False), (0, 3, False)],
+    ids=["at once", "soon", "after a long life", "after a checkpoint"],
+)
+def test_an_attempt_that_got_on_ends_the_row_of_failures(
+    seconds: int, checkpoint_step: int | None, has_pause: bool
+):
+    world = FakeWorld().start()
+    world.end(world.pod("trainer-a1-0"), ending(1, "boom"))
+    world.settle()
+    world.run_all()
+    world.settle()
+    world.now += timedelta(seconds=seconds)
+    world.progress = report(attempt=2, policy_version="2.4", checkpoint_step=checkpoint_step)
+    world.settle()
+    world.end(world.pod("trainer-a2-0"), ending(1, "boom"))
+    world.step()
+    assert ("trainer-a3-0" not in world.names("trainer")) is has_pause
+
+
+def test_a_restarted_operator_takes_the_failures_before_it_for_a_row():
+    world = FakeWorld().start()
+    world.end(world.pod("trainer-a1-0"), ending(1, "boom"))
+    world.settle()
+    world.run_all()
+    world.settle()
+    world.streak = None
+    world.end(world.pod("trainer-a2-0"), ending(1, "boom"))
+    world.step()
+    assert "trainer-a3-0" not in world.names("trainer")
 
 
 def test_a_restart_is_over_when_the_new_gang_runs():

@@ -1,5 +1,6 @@
 """Polling: only news of the right trainer counts, and a bad answer harms nobody."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from grpo_operator.kinds import JOBS, PODS
 from grpo_operator.memory import Memory
 from grpo_operator.poller import MAX_BYTES, Poller
 
-from .fake_world import UID, report
+from .fake_world import NOW, UID, report
 
 KEY = ("default", "copy")
 
@@ -60,12 +61,17 @@ def a_pod(*, attempt: int = 1, phase: str = "Running") -> dict[str, Any]:
 
 
 @pytest.fixture
-def poller(trainer: FakeTrainer, woken: list, memory: Memory) -> Poller:
-    cache = Cache()
+def cache() -> Cache:
+    made = Cache()
     meta = {"name": "copy", "namespace": "default", "uid": UID, "resourceVersion": "4"}
-    cache.put(JOBS, {"metadata": meta, "status": {"attempt": 1}})
-    cache.put(PODS, a_pod())
-    cache.put(PODS, a_pod(attempt=2))
+    made.put(JOBS, {"metadata": meta, "status": {"attempt": 1}})
+    made.put(PODS, a_pod())
+    made.put(PODS, a_pod(attempt=2))
+    return made
+
+
+@pytest.fixture
+def poller(trainer: FakeTrainer, woken: list, memory: Memory, cache: Cache) -> Poller:
     return Poller(cache, memory, trainer, wake=woken.append, seconds=1)
 
 
@@ -82,7 +88,7 @@ async def test_news_wakes_the_job_and_the_same_again_does_not(poller, trainer, w
     trainer.body = answer(step=5)
     await poller.poll(KEY)
     assert woken == [KEY, KEY]
-    found = memory.progress_of(KEY, uid=UID, attempt=1)
+    found = memory.word_of(KEY, uid=UID, attempt=1)[0]
     assert found is not None and found.step == 5
 
 
@@ -91,21 +97,11 @@ async def test_news_wakes_the_job_and_the_same_again_does_not(poller, trainer, w
     [
         answer(job_uid="another"),
         answer(attempt=2),
-        b"not json",
-        b"[]",
-        b'{"schemaVersion": 999}',
-        b"[" * MAX_BYTES,
-        b"x" * (MAX_BYTES + 1),
         errors.Transient("connection refused"),
     ],
     ids=[
         "another job",
         "another attempt",
-        "not json",
-        "a list",
-        "another schema",
-        "deep",
-        "too large",
         "no answer",
     ],
 )
@@ -115,12 +111,56 @@ async def test_an_answer_that_is_not_this_trainers_progress_changes_nothing(
     trainer.body = body
     await poller.poll(KEY)
     assert woken == []
-    assert memory.progress_of(KEY, uid=UID, attempt=1) is None
+    assert memory.word_of(KEY, uid=UID, attempt=1)[:2] == (None, None)
 
 
-def test_a_complaint_is_news_once_and_again_after_another(memory):
-    told = ["not json", "not json", "too large", "not json"]
-    assert [memory.remember_complaint(KEY, text) for text in told] == [True, False, True, True]
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"not json", "ProgressUnreadable"),
+        (b"[]", "ProgressUnreadable"),
+        (b"[" * MAX_BYTES, "ProgressUnreadable"),
+        (b"x" * (MAX_BYTES + 1), "ProgressUnreadable"),
+        (b'{"schemaVersion": 999}', "SchemaSkew"),
+    ],
+    ids=["not json", "a list", "deep", "too large", "another schema"],
+)
+async def test_an_answer_that_cannot_be_understood_is_told_once(cache, memory, body, reason):
+    trainer, woken = FakeTrainer(), []
+    poller = Poller(cache, memory, trainer, wake=woken.append, seconds=1)
+    trainer.body = body
+    await poller.poll(KEY)
+    await poller.poll(KEY)
+    assert woken == [KEY]
+    complaint = memory.word_of(KEY, uid=UID, attempt=1)[1]
+    assert complaint.reason == reason
+    trainer.body = answer()
+    await poller.poll(KEY)
+    assert (woken, memory.word_of(KEY, uid=UID, attempt=1)[1]) == ([KEY, KEY], None)
+
+
+async def test_a_report_of_another_release_names_both_versions_and_the_fix(poller, trainer, memory):
+    trainer.body = b'{"schemaVersion": 999}'
+    await poller.poll(KEY)
+    message = memory.word_of(KEY, uid=UID, attempt=1)[1].message
+    assert "schemaVersion 999" in message and "runtime image of the same release" in message
+
+
+async def test_a_trainer_that_does_not_answer_is_told_after_a_minute_and_until_it_does(
+    trainer, woken, memory, cache
+):
+    now = [NOW]
+    poller = Poller(cache, memory, trainer, wake=woken.append, seconds=1, clock=lambda: now[0])
+    trainer.body = errors.Transient("connection refused")
+    for seconds in (0, 59, 60, 62):
+        now[0] = NOW + timedelta(seconds=seconds)
+        await poller.poll(KEY)
+    complaint = memory.word_of(KEY, uid=UID, attempt=1)[1]
+    assert (complaint.reason, woken) == ("ProgressUnreachable", [KEY])
+    assert "connection refused" in complaint.message
+    trainer.body = answer()
+    await poller.poll(KEY)
+    assert (memory.word_of(KEY, uid=UID, attempt=1)[1], woken) == (None, [KEY, KEY])
 
 
 async def test_a_job_without_a_running_trainer_is_not_asked(trainer, woken, memory):

@@ -20,6 +20,7 @@ from grpo_operator.plan.network import close_ports
 from grpo_operator.plan.progress import fold_progress
 from grpo_operator.plan.rollout import keep_replicas
 from grpo_operator.plan.shared import provide_shared
+from grpo_operator.plan.startup import keep_startup_deadline
 from grpo_operator.plan.validate import refuse_invalid
 
 
@@ -31,7 +32,8 @@ def policies(*, runtime_image: str, has_network_policies: bool) -> tuple[Policy,
         freeze(runtime_image),  # what this run is, written down once
         fold_progress,  # the trainer's newest numbers
         complete_when_done,  # pod 0 has done every step
-        end_attempt_on_failure,  # one lost trainer pod ends the attempt
+        end_attempt_on_failure,  # one lost trainer pod ends the attempt, and so does a stalled trainer
+        keep_startup_deadline,  # an attempt gets to its first step in time
         keep_one_gang,  # older attempts go, then the current one comes
         keep_replicas,  # rollout pods, replaced at once
         provide_shared,  # what pods need comes before them

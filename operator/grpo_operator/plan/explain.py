@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from grpo_api.contract.progress import EngineCounts, TrainerState
+from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
 from grpo_api.v1alpha1.status import Condition, ConditionStatus, ConditionType
 from grpo_operator.observed import Observed
 from grpo_operator.plan.causes import describe, is_done
@@ -12,7 +12,7 @@ from grpo_operator.plan.counts import is_running
 from grpo_operator.plan.draft import Draft, Stage
 from grpo_operator.plan.gang_view import current_gang, missing_indices
 from grpo_operator.plan.hindrance import Hindrance, engine_hindrance, trainer_hindrance
-from grpo_operator.plan.progress import newest_progress
+from grpo_operator.plan.progress import last_report, newest_progress
 from grpo_operator.plan.rollout import is_alive
 
 
@@ -127,7 +127,7 @@ def _in_process(draft: Draft, observed: Observed) -> Finding:
     Between two steps they are behind for a moment, and nobody wants to hear of that."""
     if not is_running(draft, observed):
         return Finding(False, "TrainerNotRunning", "the engines are in the trainer's processes")
-    told = newest_progress(observed, attempt=draft.status.attempt)
+    told = last_report(observed, attempt=draft.status.attempt)
     known = condition(observed.job.status, ConditionType.ROLLOUT_READY)
     is_same_attempt = observed.job.status.attempt == draft.status.attempt
     if is_same_attempt and known and known.reason == _IN_PROCESS:
@@ -147,8 +147,16 @@ def _ready(draft: Draft, observed: Observed, running: Finding) -> Finding:
     told = newest_progress(observed, attempt=draft.status.attempt)
     known = condition(observed.job.status, ConditionType.READY)
     was_running = is_true(observed.job.status, ConditionType.RUNNING)
-    if told is None and known and was_running and observed.job.status.attempt == draft.status.attempt:
+    is_news = told or (observed.is_news and observed.complaint)
+    if not is_news and known and was_running and observed.job.status.attempt == draft.status.attempt:
         return _again(known)
+    if observed.complaint:
+        return Finding(False, observed.complaint.reason, observed.complaint.message)
+    return _work(told or last_report(observed, attempt=draft.status.attempt))
+
+
+def _work(told: Progress | None) -> Finding:
+    """What the trainer says it does."""
     if told is None:
         return Finding(False, "TrainerStarting", "the trainer has not reported yet")
     if told.state in _WORKING_STATES:

@@ -1,7 +1,9 @@
 """Policy: a trainer pod that failed, was deleted or was lost ends the whole attempt."""
 
+from dataclasses import replace
 from datetime import datetime
 
+from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.v1alpha1.status import ConditionType, LastFailure, Phase
 from grpo_operator.observed import Observed
 from grpo_operator.plan.causes import (
@@ -17,6 +19,7 @@ from grpo_operator.plan.conditions import with_condition
 from grpo_operator.plan.draft import Draft, Stage
 from grpo_operator.plan.gang_view import current_gang, missing_indices, was_complete
 from grpo_operator.plan.outcome import failed
+from grpo_operator.plan.stall import next_look, stalled_causes
 
 SETTLE_SECONDS = 3.0
 """Nodes report a second or two apart: before an effect is taken for the cause the others get this long."""
@@ -35,17 +38,31 @@ def find_causes(draft: Draft, observed: Observed) -> list[Cause]:
         names = draft.run.names
         missing = missing_indices(observed, draft.run, attempt=attempt)
         causes += vanished_causes(names.trainer(attempt=attempt, index=index) for index in missing)
-    return causes
+    return [_unasked(cause) for cause in causes] + stalled_causes(draft, observed, draft.run)
+
+
+def _unasked(cause: Cause) -> Cause:
+    """A trainer that was asked to stop although nobody took its pod away: by its own liveness probe, which
+    leaves no trace on the pod. Uncounted it would go on like that for ever."""
+    if cause.rank is Rank.DISRUPTION or cause.exit_code != ExitCode.TERMINATED:
+        return cause
+    message = (
+        f"trainer pod {cause.pod} was asked to stop although it was neither deleted nor evicted, most likely "
+        f"by its liveness probe: {cause.message}"
+    )
+    return replace(cause, is_counted=True, message=message)
 
 
 def end_attempt_on_failure(draft: Draft, observed: Observed, now: datetime) -> Draft:
     """Record the cause; then fail the job, or go to the next attempt.
 
-    Disruptions are not counted against failurePolicy.maxRestarts.
+    Disruptions are not counted against failurePolicy.maxRestarts, unlike a stop nobody asked for.
     """
     cause = first_cause(find_causes(draft, observed))
-    if cause is None or draft.run is None:
+    if draft.run is None:
         return draft
+    if cause is None:
+        return next_look(draft, observed, draft.run, now)
     patience = _patience(draft, observed, cause, now)
     if patience > 0:
         return draft.waking_after(patience)

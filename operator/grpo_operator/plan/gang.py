@@ -30,9 +30,9 @@ def keep_one_gang(draft: Draft, observed: Observed, now: datetime) -> Draft:
     alive = [pod for pod in older if not pod.is_over]
     if alive:
         return replace(draft, waits_for=_waits_for(alive[0]))
-    delay = _delay(draft, now)
+    delay = _delay(draft, observed, now)
     if delay > 0:
-        waits = f"attempt {attempt} starts after a pause, because attempts before it have failed"
+        waits = f"attempt {attempt} starts after a pause, because those before it have failed"
         return replace(draft, waits_for=waits).waking_after(delay)
     missing = missing_indices(observed, run, attempt=attempt)
     return draft.creating(*(trainer_pod(run, attempt=attempt, index=index) for index in missing))
@@ -49,10 +49,11 @@ def _waits_for(pod: PodView) -> str:
     )
 
 
-def _delay(draft: Draft, now: datetime) -> float:
-    """Seconds until the current attempt may start: none after a first failure, then ever longer."""
+def _delay(draft: Draft, observed: Observed, now: datetime) -> float:
+    """Seconds until the current attempt may start: none after a first failure, then ever longer with each
+    one in a row. An attempt that got on ends the row."""
     status = draft.status
-    failures = status.restarts + status.disruptions
+    failures = observed.failures_in_a_row + status.attempt - observed.job.status.attempt
     restarting = condition(status, ConditionType.RESTARTING)
     if failures < 2 or restarting is None:
         return 0.0

@@ -32,21 +32,32 @@ def fold_progress(draft: Draft, observed: Observed, now: datetime) -> Draft:
 
 
 def newest_progress(observed: Observed, *, attempt: int) -> Progress | None:
-    """The last report of this attempt's trainer 0; None when status already knows a later one.
+    """What this attempt's trainer 0 reported since this process last wrote the status; None without news.
 
-    That one was another operator's news. Two that wrote what each heard last would undo each other's
-    writes without end.
+    Each report is told once, and not when status has a later one from another operator: two that each
+    wrote again what they heard last would undo each other's writes.
     """
     first = current_gang(observed, attempt=attempt).get(0)
     last_words = _last_words(first, uid=observed.job.uid, attempt=attempt) if first else None
-    polled = observed.progress if observed.progress and observed.progress.attempt == attempt else None
+    polled = last_report(observed, attempt=attempt) if observed.is_news else None
     told = last_words or polled
     return None if told and _is_behind(told, observed.job.status) else told
 
 
+def last_report(observed: Observed, *, attempt: int) -> Progress | None:
+    """What this attempt's trainer 0 last said to this process, news or not."""
+    return observed.progress if observed.progress and observed.progress.attempt == attempt else None
+
+
 def _is_behind(told: Progress, status: GRPOJobStatus) -> bool:
-    """Steps only grow within an attempt; the next one may go back to its checkpoint."""
-    return status.policy_version.startswith(f"{told.attempt}.") and told.step < status.step
+    """Steps and checkpoints only grow within an attempt; the next one may go back to its checkpoint."""
+    if not status.policy_version.startswith(f"{told.attempt}."):
+        return False
+    return (told.step, _saved(told.checkpoint_step)) < (status.step, _saved(status.checkpoint_step))
+
+
+def _saved(step: int | None) -> int:
+    return -1 if step is None else step
 
 
 def _last_words(pod: PodView, *, uid: str, attempt: int) -> Progress | None:

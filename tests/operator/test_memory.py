@@ -1,0 +1,66 @@
+"""What a process remembers of a trainer: its newest words, once, and when it last stirred."""
+
+from datetime import timedelta
+
+from grpo_operator.memory import Memory
+
+from .fake_world import NOW, UID, report
+
+KEY = ("default", "copy")
+
+
+def seconds(number: float):
+    return NOW + timedelta(seconds=number)
+
+
+def test_a_report_is_news_until_status_says_it():
+    memory = Memory()
+    first = report(heartbeat=1)
+    memory.remember_progress(KEY, first, now=NOW)
+    assert memory.word_of(KEY, uid=UID, attempt=1)[3]
+    memory.told(KEY, first, None)
+    assert memory.word_of(KEY, uid=UID, attempt=1)[3] is False
+    memory.remember_progress(KEY, report(heartbeat=2), now=NOW)
+    assert memory.word_of(KEY, uid=UID, attempt=1)[3]
+
+
+def test_what_is_heard_while_the_status_is_written_is_still_news():
+    memory = Memory()
+    first = report(heartbeat=1)
+    memory.remember_progress(KEY, first, now=NOW)
+    memory.remember_progress(KEY, report(heartbeat=2), now=NOW)
+    memory.told(KEY, first, None)
+    assert memory.word_of(KEY, uid=UID, attempt=1)[3]
+
+
+def test_an_answer_that_took_longer_than_the_next_is_dropped():
+    memory = Memory()
+    memory.remember_progress(KEY, report(step=5, heartbeat=9), now=NOW)
+    assert memory.remember_progress(KEY, report(step=4, heartbeat=8), now=NOW) is False
+    assert memory.remember_progress(KEY, report(step=5, heartbeat=8), now=NOW) is False
+    told = memory.word_of(KEY, uid=UID, attempt=1)[0]
+    assert told is not None and (told.step, told.heartbeat) == (5, 9)
+
+
+def test_after_another_operators_write_only_a_newer_report_is_told():
+    memory = Memory()
+    memory.remember_progress(KEY, report(heartbeat=1), now=NOW)
+    memory.overtaken(KEY)
+    assert memory.word_of(KEY, uid=UID, attempt=1)[3] is False
+    assert memory.remember_progress(KEY, report(heartbeat=2), now=NOW)  # wakes, though the numbers are old
+    assert memory.word_of(KEY, uid=UID, attempt=1)[3]
+
+
+def test_the_signs_of_life_move_with_the_heartbeat_and_not_with_the_answers():
+    memory = Memory()
+    for at, beat in ((0, 1), (2, 2), (4, 2), (6, 2)):
+        memory.remember_progress(KEY, report(heartbeat=beat), now=seconds(at))
+    signs = memory.word_of(KEY, uid=UID, attempt=1)[2]
+    assert signs is not None
+    assert (signs.changed_at, signs.heard_at) == (seconds(2), seconds(6))
+
+
+def test_the_words_of_one_attempt_are_not_those_of_the_next():
+    memory = Memory()
+    memory.remember_progress(KEY, report(heartbeat=5), now=NOW)
+    assert memory.word_of(KEY, uid=UID, attempt=2) == (None, None, None, True)
