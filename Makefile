@@ -13,8 +13,9 @@ UV := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/grpo-operator/uv
 export PATH := $(PATH):$(UV)/bin
 
 ##@ Try it
-demo: uv ## Train a tiny policy on a cluster and watch it. CONTEXT= uses your cluster, with images at REGISTRY=
-	@$(PYTHON) e2e/demo/cli.py $(if $(CONTEXT),--context '$(CONTEXT)') $(if $(REGISTRY),--registry '$(REGISTRY)')
+demo: uv ## Train a tiny policy in both modes and watch it. CONTEXT= is your cluster, REGISTRY= its images' (BASE=)
+	@$(PYTHON) e2e/demo/cli.py $(if $(CONTEXT),--context '$(CONTEXT)') $(if $(REGISTRY),--registry '$(REGISTRY)') \
+	  $(if $(BASE),--base '$(BASE)')
 
 ##@ Develop
 setup: $(BIN)/.ready ## Create .venv with all tools and all three packages

@@ -3,18 +3,20 @@
 import argparse
 import re
 import time
+from pathlib import Path
 
 from grpo_cluster.console import say, step
 from grpo_cluster.settings import ClusterError
 from grpo_demo.follow import condition, follow
 from grpo_demo.install import install
 from grpo_demo.target import Target, local_target, named_target
+from grpo_images.registry import PUBLIC_BASE
 from grpo_images.sources import REPOSITORY
 from grpo_runtime.report.plot import plot
 
 NAMESPACE = "grpo-demo"
-JOB = "copy"
-EXAMPLE = REPOSITORY / "examples/copy-disaggregated.yaml"
+EXAMPLES = {"copy": "examples/copy-disaggregated.yaml", "copy-colocated": "examples/copy-colocated.yaml"}
+"""Job -> the file it is in: the same task in both modes."""
 _STEP_LINE = re.compile(r"step (\d+)/\d+ .*?\breward (-?[0-9.]+)")
 
 
@@ -23,46 +25,56 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--context", help="a context of your kubeconfig (default: the local cluster)")
     parser.add_argument("--registry", help="where images go, with --context; such as registry.example.com/me")
-    parser.add_argument("--timeout", type=float, default=1200, help="seconds for the job (default 1200)")
+    parser.add_argument(
+        "--base", default=PUBLIC_BASE, help="base of the images, with --context (%(default)s)"
+    )
+    parser.add_argument("--timeout", type=float, default=1200, help="seconds for each job (default 1200)")
     options = parser.parse_args()
     if bool(options.context) != bool(options.registry):
         parser.error("CONTEXT= and REGISTRY= go together: that cluster pulls the images from the registry")
     began = time.monotonic()
     try:
-        target = named_target(options.context, options.registry) if options.context else local_target()
+        if options.context:
+            target = named_target(options.context, options.registry, base=options.base)
+        else:
+            target = local_target()
         install(target, NAMESPACE)
-        job = _run_job(target, options.timeout)
+        jobs = [
+            _run_job(target, name, REPOSITORY / path, timeout_seconds=options.timeout)
+            for name, path in EXAMPLES.items()
+        ]
     except ClusterError as error:
         say(f"error: {error}")
         return 1
     say(f"    all in all {time.monotonic() - began:.0f} s")
-    return 0 if condition(job, "Complete") == "True" else 1
+    return 0 if all(condition(job, "Complete") == "True" for job in jobs) else 1
 
 
-def _run_job(target: Target, timeout_seconds: float) -> dict:
-    with step(f"apply {EXAMPLE.relative_to(REPOSITORY)}"):
+def _run_job(target: Target, name: str, example: Path, *, timeout_seconds: float) -> dict:
+    with step(f"apply {example.relative_to(REPOSITORY)}"):
         # A job is a run: to see it train again, the finished one goes first.
-        target.run_kubectl("delete", "grpojob", JOB, "--namespace", NAMESPACE, "--ignore-not-found", "--wait")
-        target.run_kubectl("apply", "--namespace", NAMESPACE, "--filename", str(EXAMPLE))
-    job = follow(target, JOB, NAMESPACE, timeout_seconds=timeout_seconds)
-    print(target.run_kubectl("get", "grpojobs", JOB, "--namespace", NAMESPACE))
+        target.run_kubectl(
+            "delete", "grpojob", name, "--namespace", NAMESPACE, "--ignore-not-found", "--wait"
+        )
+        target.run_kubectl("apply", "--namespace", NAMESPACE, "--filename", str(example))
+    job = follow(target, name, NAMESPACE, timeout_seconds=timeout_seconds)
+    print(target.run_kubectl("get", "grpojobs", name, "--namespace", NAMESPACE))
     if condition(job, "Complete") == "True":
-        _print_result(target)
+        _print_result(target, name)
     else:
         failure = job["status"].get("lastFailure", {})
         say(f"error: the job failed: {failure.get('reason', '?')}: {failure.get('message', '')}")
-        say(
-            f"    look at it with `{' '.join(target.kubectl)} describe grpojob {JOB} --namespace {NAMESPACE}`"
-        )
+        kubectl = " ".join(target.kubectl)
+        say(f"    look at it with `{kubectl} describe grpojob {name} --namespace {NAMESPACE}`")
     return job
 
 
-def _print_result(target: Target) -> None:
-    selector = f"grpo.dev/job={JOB},grpo.dev/role=trainer,grpo.dev/node-index=0"
+def _print_result(target: Target, name: str) -> None:
+    selector = f"grpo.dev/job={name},grpo.dev/role=trainer,grpo.dev/node-index=0"
     log = target.run_kubectl("logs", "--namespace", NAMESPACE, "--selector", selector, "--tail", "-1")
     rewards = {int(found[1]): float(found[2]) for found in _STEP_LINE.finditer(log)}
     if not rewards:
         raise ClusterError("the trainer's log has no line with a step and a reward")
-    print(plot([rewards[number] for number in sorted(rewards)], title="reward by step"))
+    print(plot([rewards[number] for number in sorted(rewards)], title=f"{name}: reward by step"))
     last = [rewards[number] for number in sorted(rewards)[-10:]]
     print(f"mean reward of the last {len(last)} steps: {sum(last) / len(last):.3f}")

@@ -50,16 +50,16 @@ def local_target() -> Target:
     )
 
 
-def named_target(context: str, registry: str) -> Target:
-    """A cluster of the user's kubeconfig; the images are built and pushed to `registry`."""
+def named_target(context: str, registry: str, *, base: str) -> Target:
+    """A cluster of the user's kubeconfig; the images are built on `base` and pushed to `registry`."""
     for program in ("kubectl", "helm"):
         if shutil.which(program) is None:
             raise ClusterError(f"CONTEXT= needs {program} on PATH: install it, or leave CONTEXT= out")
     return Target(
         kubectl=("kubectl", "--context", context),
         helm=("helm", "--kube-context", context),
-        operator_image=publish(OPERATOR, registry=registry),
-        runtime_image=publish(RUNTIME, registry=registry),
+        operator_image=publish(OPERATOR, registry=registry, base=base),
+        runtime_image=publish(RUNTIME, registry=registry, base=base),
     )
 
 
