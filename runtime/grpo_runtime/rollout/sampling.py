@@ -43,27 +43,34 @@ class _ProbeAnswer(BaseModel):
     prompt_logprobs: list[dict[str, _LogProb] | None]
 
 
-def sampling_body(request: GenerateRequest, *, temperature: float, max_tokens: int) -> dict[str, Any]:
-    """The request for one completion.
+PROBE_PARAMETERS = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False}
+"""vLLM's parameters for the logprobs of a fixed sequence: they come as the logprobs of a prompt."""
+
+
+def sampling_parameters(request: GenerateRequest, *, temperature: float, max_tokens: int) -> dict[str, Any]:
+    """vLLM's parameters for one completion.
 
     Everything that shapes the distribution is written out: the model's generation_config may say otherwise.
     """
     return {
-        "token_ids": list(request.prompt_ids),
-        "sampling_params": {
-            "seed": request.seed,
-            "temperature": temperature,
-            "max_tokens": max_tokens,
-            "top_p": 1.0,
-            "top_k": 0,
-            "min_p": 0.0,
-            "repetition_penalty": 1.0,
-            "presence_penalty": 0.0,
-            "frequency_penalty": 0.0,
-            "logprobs": 0,
-            "detokenize": False,
-        },
+        "seed": request.seed,
+        "temperature": temperature,
+        "max_tokens": max_tokens,
+        "top_p": 1.0,
+        "top_k": 0,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "logprobs": 0,
+        "detokenize": False,
     }
+
+
+def sampling_body(request: GenerateRequest, *, temperature: float, max_tokens: int) -> dict[str, Any]:
+    """The request for one completion."""
+    parameters = sampling_parameters(request, temperature=temperature, max_tokens=max_tokens)
+    return {"token_ids": list(request.prompt_ids), "sampling_params": parameters}
 
 
 def parse_rollout(answer: Mapping[str, Any], *, request: GenerateRequest, engine: str) -> Rollout:
@@ -93,11 +100,8 @@ def parse_rollout(answer: Mapping[str, Any], *, request: GenerateRequest, engine
 
 
 def probe_body(probe: Probe) -> dict[str, Any]:
-    """The request for the logprobs of a fixed sequence: they come as the logprobs of a prompt."""
-    return {
-        "token_ids": list(probe.token_ids),
-        "sampling_params": {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "detokenize": False},
-    }
+    """The request for the logprobs of the probe."""
+    return {"token_ids": list(probe.token_ids), "sampling_params": PROBE_PARAMETERS}
 
 
 def probe_error(answer: Mapping[str, Any], *, probe: Probe, engine: str) -> float:

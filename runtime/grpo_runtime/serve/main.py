@@ -8,16 +8,16 @@ import argparse
 import asyncio
 import os
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 from grpo_api.contract.endpoints import ROLLOUT_PORT
 from grpo_api.contract.exit_codes import ExitCode, exit_policy
 from grpo_runtime.errors import UserError
 from grpo_runtime.serve.stopping import Stopping
-from grpo_runtime.serve.vllm_args import Command, vllm_command
+from grpo_runtime.serve.vllm_args import Command, in_words, is_cpu_build, vllm_command
 from grpo_runtime.settings import RolloutSettings, read_rollout_settings
 from grpo_runtime.termination import Outcome, termination_message
 
@@ -51,11 +51,18 @@ def serve(environment: Mapping[str, str], *, options: RolloutOptions) -> int:
     """Run the engine of this pod to its end and leave its cause in the termination log."""
     stopping = Stopping(lambda: _leave_word(ExitCode.TERMINATED, "asked to stop", options))
     stopping.listen()
+    given: Sequence[str] = ()
     try:
         settings = read_rollout_settings(environment)
-        _run_vllm(_prepare(settings, options), stopping=stopping)
+        given = settings.run.engine.args
+        _run_vllm(_prepare(settings, options), given=given, stopping=stopping)
     except UserError as error:
         return _leave_word(ExitCode.USER_ERROR, str(error), options)
+    except Exception as error:
+        traceback.print_exc()
+        if not stopping.is_requested:
+            cause = f"{type(error).__name__}: {error}".splitlines()[0]
+            return _leave_word(ExitCode.UNEXPECTED, f"vLLM failed{in_words(given)}: {cause}", options)
     if stopping.is_requested:
         return _leave_word(ExitCode.TERMINATED, "asked to stop", options)
     return _leave_word(ExitCode.UNEXPECTED, "the vLLM engine died; see this container's log", options)
@@ -64,18 +71,18 @@ def serve(environment: Mapping[str, str], *, options: RolloutOptions) -> int:
 def _prepare(settings: RolloutSettings, options: RolloutOptions) -> Command:
     from grpo_runtime.model.source import materialise_model
 
-    model_dir = materialise_model(settings.run.model.source, into=settings.cache_dir / "model")
+    model = materialise_model(
+        settings.run.model,
+        hub=settings.run.hub,
+        volumes_dir=settings.volumes_dir,
+        into=settings.cache_dir / "model",
+    )
     return vllm_command(
-        settings.run, model_dir=model_dir, is_cpu=_is_cpu_build(), host=options.host, port=options.port
+        settings.run, model_dir=model.folder, is_cpu=is_cpu_build(), host=options.host, port=options.port
     )
 
 
-def _is_cpu_build() -> bool:
-    """Whether the vLLM in this image is the CPU build, the way vLLM itself tells."""
-    return "cpu" in version("vllm")
-
-
-def _run_vllm(command: Command, *, stopping: Stopping) -> None:
+def _run_vllm(command: Command, *, given: Sequence[str], stopping: Stopping) -> None:
     """Serve until the engine dies or somebody asks to stop."""
     os.environ.update(command.environment)
     from vllm.engine.arg_utils import AsyncEngineArgs
@@ -83,16 +90,14 @@ def _run_vllm(command: Command, *, stopping: Stopping) -> None:
     from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
     from vllm.entrypoints.launchers.launcher import setup_server
     from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    from grpo_runtime.serve.vllm_parser import checked, parse_arguments
 
     cli_env_setup()
-    args = make_arg_parser(FlexibleArgumentParser()).parse_args(list(command.arguments))
-    validate_parsed_serve_args(args)
-    try:
-        # what vLLM refuses here is the configuration; later errors may be anything
-        AsyncEngineArgs.from_cli_args(args).create_engine_config()
-    except ValueError as error:
-        raise UserError(f"vLLM refuses this configuration: {error}") from error
+    args = parse_arguments(command.arguments, add=make_arg_parser)
+    # what vLLM refuses here is the configuration; later errors may be anything
+    checked(lambda: validate_parsed_serve_args(args), given=given)
+    checked(lambda: AsyncEngineArgs.from_cli_args(args).create_engine_config(), given=given)
     # vLLM's run_server without its own way of hearing a stop during the start
     listen_address, listener = setup_server(args, reuse_port=False)
     with asyncio.Runner(loop_factory=stopping.new_loop) as runner:

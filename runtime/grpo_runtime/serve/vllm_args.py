@@ -1,14 +1,16 @@
-"""From a RunConfig to vLLM's command line and environment. Pure; the reasons are in the comments."""
+"""From a RunConfig to vLLM's arguments and environment, for both modes. Reasons are in the comments."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.quantity import parse_quantity
 
 WEIGHT_SYNC_BACKEND = "gloo"
+IN_PROCESS_BACKEND = "in_process"
 CPU_KV_CACHE_BYTES = 256 * 1024 * 1024
 """On CPU vLLM would take 92 % of the machine's memory for the KV cache."""
 CPU_MIN_BATCHED_TOKENS = 4096
@@ -23,24 +25,59 @@ class Command:
     environment: Mapping[str, str]
 
 
+def is_cpu_build() -> bool:
+    """Whether the vLLM in this image is the CPU build, the way vLLM itself tells."""
+    return "cpu" in version("vllm")
+
+
+def in_words(given: Sequence[str]) -> str:
+    """The user's own arguments, for a sentence about an engine that does not start."""
+    return f" (engine.args: {' '.join(given)})" if given else ""
+
+
 def vllm_command(run: RunConfig, *, model_dir: Path, is_cpu: bool, host: str, port: int) -> Command:
-    """The command for one engine of the run, with the model in `model_dir`."""
-    engine = run.engine
+    """The command for the server of a rollout pod, with the model in `model_dir`."""
     arguments = [
-        "--model", str(model_dir),
+        *_engine_arguments(run, model_dir=model_dir, is_cpu=is_cpu, backend=WEIGHT_SYNC_BACKEND),
         "--host", host,
         "--port", str(port),
-        # auto would turn a float32 checkpoint into bfloat16
-        "--dtype", run.model.dtype.value,
-        "--max-model-len", str(engine.max_model_len),
         # token ids in and out
         "--enable-scale-out",
-        # logprobs of the distribution that was sampled from, after temperature
-        "--logprobs-mode", "processed_logprobs",
-        "--weight-transfer-config", json.dumps({"backend": WEIGHT_SYNC_BACKEND}),
         "--middleware", GUARD,
         "--disable-uvicorn-access-log",
         "--disable-fastapi-docs",
+        *run.engine.args,
+    ]  # fmt: skip
+    environment = _COMMON_ENVIRONMENT | _SERVER_ENVIRONMENT | (_CPU_ENVIRONMENT if is_cpu else {})
+    return Command(arguments=tuple(arguments), environment=environment)
+
+
+def in_process_command(run: RunConfig, *, model_dir: Path, is_cpu: bool) -> Command:
+    """The same for an engine within training processes; they must be started with RANK and LOCAL_RANK."""
+    engine = run.engine
+    arguments = [
+        *_engine_arguments(run, model_dir=model_dir, is_cpu=is_cpu, backend=IN_PROCESS_BACKEND),
+        # the ranks are there already and have met: vLLM starts no process of its own
+        "--distributed-executor-backend", "external_launcher",
+        "--tensor-parallel-size", str(engine.tensor_parallel_size),
+        # vLLM refuses the memory pool that sleep needs where it does not support it
+        *(["--enable-sleep-mode"] if engine.sleep_level > 0 and not is_cpu else []),
+        *engine.args,
+    ]  # fmt: skip
+    environment = _COMMON_ENVIRONMENT | _IN_PROCESS_ENVIRONMENT | (_CPU_ENVIRONMENT if is_cpu else {})
+    return Command(arguments=tuple(arguments), environment=environment)
+
+
+def _engine_arguments(run: RunConfig, *, model_dir: Path, is_cpu: bool, backend: str) -> list[str]:
+    engine = run.engine
+    arguments = [
+        "--model", str(model_dir),
+        # auto would turn a float32 checkpoint into bfloat16
+        "--dtype", run.model.dtype.value,
+        "--max-model-len", str(engine.max_model_len),
+        # logprobs of the distribution that was sampled from, after temperature
+        "--logprobs-mode", "processed_logprobs",
+        "--weight-transfer-config", json.dumps({"backend": backend}),
     ]  # fmt: skip
     if engine.kv_cache_memory is not None:
         arguments += ["--kv-cache-memory-bytes", str(int(parse_quantity(engine.kv_cache_memory)))]
@@ -48,9 +85,7 @@ def vllm_command(run: RunConfig, *, model_dir: Path, is_cpu: bool, host: str, po
         arguments += ["--kv-cache-memory-bytes", str(CPU_KV_CACHE_BYTES)]
     if is_cpu:
         arguments += _cpu_arguments(engine.max_model_len)
-    return Command(
-        arguments=tuple(arguments), environment=_COMMON_ENVIRONMENT | (_CPU_ENVIRONMENT if is_cpu else {})
-    )
+    return arguments
 
 
 def _cpu_arguments(max_model_len: int) -> list[str]:
@@ -63,11 +98,16 @@ def _cpu_arguments(max_model_len: int) -> list[str]:
     ]  # fmt: skip
 
 
-_COMMON_ENVIRONMENT = {
+_COMMON_ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1"}
+_SERVER_ENVIRONMENT = {
     # mounts the RL routes; the guard hides all else that it mounts
     "VLLM_SERVER_DEV_MODE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
+    # not in a trainer, which may have a dataset to download
     "HF_HUB_OFFLINE": "1",
+}
+_IN_PROCESS_ENVIRONMENT = {
+    # ranks that share an engine schedule alike only when each runs it in its own process
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
 }
 _CPU_ENVIRONMENT = {
     # the first request with logprobs would compile for 18 s, and need a compiler

@@ -1,7 +1,7 @@
 """GRPO, as rank 0 conducts it and as the other ranks follow."""
 
 import math
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -134,10 +134,13 @@ class Conductor:
         return await self.ranks.attend(work, on_tick=lambda: self.reporter.is_alive(self.engines.counts()))
 
 
-def follow(learner: Learner, *, ranks: Ranks, step: int) -> bool:
-    """Train with rank 0 from `step` on: True when every step is done, False when asked to stop."""
+def follow(learner: Learner, *, ranks: Ranks, step: int, on_tick: Callable[[], None] = lambda: None) -> bool:
+    """Train with rank 0 from `step` on: True when every step is done, False when asked to stop.
+
+    `on_tick` is called again and again while there is nothing to train on, and may raise.
+    """
     try:
-        while ranks.await_announcement():
+        while ranks.await_announcement(on_tick=on_tick):
             learner.update(receive_batch(ranks=ranks), step=step)
             step += 1
     except StopRequestedError:

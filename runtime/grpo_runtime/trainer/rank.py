@@ -1,6 +1,7 @@
 """One training process: meets the others, loads the policy, conducts or follows, and says how it ended."""
 
 import asyncio
+import functools
 import logging
 import os
 import sys
@@ -25,12 +26,12 @@ from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.model.source import LocalModel, materialise_model
 from grpo_runtime.report.reporter import Reporter
 from grpo_runtime.rewards.pool import RewardPool
-from grpo_runtime.rollout.colocated import Colocated, EngineShare, Follower, num_colocated_engines
-from grpo_runtime.rollout.in_process import InProcessEngine
+from grpo_runtime.rollout.colocated import Follower, num_colocated_engines
 from grpo_runtime.rollout.interface import Engines
 from grpo_runtime.settings import TrainerSettings, read_trainer_settings
 from grpo_runtime.trainer.checkpoint import RunState, restore_checkpoint, share_state
 from grpo_runtime.trainer.checkpoint_store import CheckpointStore
+from grpo_runtime.trainer.colocation import connect_colocated, prepare_for_vllm, share_engine
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.failure import describe_failure, leave_failure
 from grpo_runtime.trainer.learner import Learner
@@ -55,21 +56,6 @@ def connect_fleet(settings: TrainerSettings) -> Engines:
     from grpo_runtime.rollout.fleet import Fleet, fleet_settings
 
     return Fleet(fleet_settings(settings))
-
-
-def _share_engine(settings: TrainerSettings, ranks: Ranks, *, model_dir: Path) -> EngineShare:
-    """This rank's engine in mode Colocated, or its part of one. All ranks come here at the same time."""
-    from grpo_runtime.rollout.vllm_in_process import VllmEngine
-
-    run = settings.run
-    # before the policy's processes wait for commands: making an engine, the ranks meet in vLLM's own groups
-    channel = ranks.open_channel()
-    engine = InProcessEngine(
-        VllmEngine(run, model_dir=model_dir),
-        sleep_level=run.engine.sleep_level,
-        timeout_seconds=run.weight_sync.timeout_seconds,
-    )
-    return EngineShare(engine, channel, ranks_per_engine=run.engine.tensor_parallel_size)
 
 
 def run_rank(environment: Mapping[str, str], *, run_dir: Path, connect: Connect = connect_fleet) -> NoReturn:
@@ -109,7 +95,7 @@ def _end(code: ExitCode) -> NoReturn:
 
 
 def _train(environment: Mapping[str, str], *, run_dir: Path, connect: Connect, kept: list[object]) -> bool:
-    """Train to the end; True when every step is done. What is put into `kept` outlives the call (see `_end`)."""
+    """Train to the end; True when every step is done. `kept` outlives the call: see `_end`."""
     torch.set_num_threads(int(environment.get("OMP_NUM_THREADS", "1")))
     settings = read_trainer_settings(environment)
     if settings.run.topology.world_size > _samples_per_step(settings):
@@ -118,9 +104,7 @@ def _train(environment: Mapping[str, str], *, run_dir: Path, connect: Connect, k
             f"{settings.run.topology.world_size} training processes: give each at least one"
         )
     if is_colocated := settings.run.mode == Mode.COLOCATED:
-        from grpo_runtime.rollout.vllm_in_process import prepare_environment
-
-        prepare_environment(settings.run)
+        prepare_for_vllm(settings.run)
     # before the ranks meet: transformers saves nothing on other ranks than 0 once they have
     origin = materialise_model(
         settings.run.model,
@@ -141,19 +125,17 @@ def _train(environment: Mapping[str, str], *, run_dir: Path, connect: Connect, k
     stop.listen()
     seat = _take_seat(settings, model, tokenizer, ranks=ranks)
     kept.append(seat)
-    on_tick: Callable[[], None] = lambda: None
-    if is_colocated:
-        share = _share_engine(settings, ranks, model_dir=origin.folder)
-        kept.append(share)
-        if ranks.rank == 0:
-            connect = lambda _: Colocated(share, sync_timeout_seconds=settings.run.weight_sync.timeout_seconds)
-        else:
-            on_tick = Follower(share, weights=seat.learner.policy.engine_weights).check
+    share = share_engine(settings.run, ranks, model_dir=origin.folder) if is_colocated else None
+    kept.append(share)
     if ranks.rank == 0:
+        if share is not None:
+            connect = functools.partial(connect_colocated, share)
         is_done = asyncio.run(
             _conduct(settings, seat, kept=kept, origin=origin, run_dir=run_dir, connect=connect)
         )
     else:
+        weights = seat.learner.policy.engine_weights
+        on_tick = _nothing if share is None else Follower(share, weights=weights).check
         is_done = follow(seat.learner, ranks=ranks, step=seat.state.step, on_tick=on_tick)
     ranks.leave()
     return is_done
@@ -254,6 +236,10 @@ async def _conduct(
             await engines.close()
     reporter.close(TrainerState.DONE if is_done else TrainerState.STOPPING)
     return is_done
+
+
+def _nothing() -> None:
+    """A rank without an engine has none to look after."""
 
 
 def _first_progress(settings: TrainerSettings, seat: _Seat) -> Progress:

@@ -1,0 +1,39 @@
+"""Mode Colocated: how a training rank comes to hold an engine."""
+
+import os
+from pathlib import Path
+
+from grpo_api.contract.run_config import RunConfig
+from grpo_runtime.rollout.colocated import Colocated, EngineShare
+from grpo_runtime.rollout.in_process import InProcessEngine
+from grpo_runtime.rollout.interface import Engines
+from grpo_runtime.serve.vllm_args import in_process_command, is_cpu_build
+from grpo_runtime.settings import TrainerSettings
+from grpo_runtime.trainer.distributed import Ranks
+
+
+def prepare_for_vllm(run: RunConfig) -> None:
+    """Set what vLLM reads while it is imported, for this whole process."""
+    os.environ.update(in_process_command(run, model_dir=Path(), is_cpu=is_cpu_build()).environment)
+
+
+def share_engine(run: RunConfig, ranks: Ranks, *, model_dir: Path) -> EngineShare:
+    """This rank's engine, or its part of one. All ranks come here at the same time, and none meets any other
+    in a roll call until it is done: vLLM makes its own groups among them.
+
+    Raises UserError naming the argument when vLLM refuses `engine.args`.
+    """
+    from grpo_runtime.rollout.vllm_in_process import VllmEngine
+
+    channel = ranks.open_channel()
+    engine = InProcessEngine(
+        VllmEngine(run, model_dir=model_dir),
+        sleep_level=run.engine.sleep_level,
+        timeout_seconds=run.weight_sync.timeout_seconds,
+    )
+    return EngineShare(engine, channel, ranks_per_engine=run.engine.tensor_parallel_size)
+
+
+def connect_colocated(share: EngineShare, settings: TrainerSettings) -> Engines:
+    """The engines of all ranks, for rank 0, which holds `share`."""
+    return Colocated(share, sync_timeout_seconds=settings.run.weight_sync.timeout_seconds)
