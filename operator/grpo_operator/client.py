@@ -122,7 +122,9 @@ class Client:
             left = await self._request("DELETE", kind.path(namespace, name), body=options)
         except (errors.NotFound, errors.Conflict):
             return None
-        return left if "deletionTimestamp" in left.get("metadata", {}) else None
+        meta = left.get("metadata", {})
+        # An answer without a version is the last state of what is gone: seen when two deleted it at once.
+        return left if "deletionTimestamp" in meta and meta.get("resourceVersion") else None
 
     async def apply(self, kind: Kind, namespace: str, body: Manifest, *, subresource: str = "") -> Manifest:
         """Server-side apply as our field manager.

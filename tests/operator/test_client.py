@@ -172,3 +172,13 @@ async def test_of_a_proxied_answer_no_more_than_its_limit_is_read(client: Client
 def test_credentials_do_not_show_their_token():
     shown = repr(Credentials("s", None, None, False, None, None, "Bearer secret"))
     assert "secret" not in shown
+
+
+async def test_what_a_deletion_leaves_is_told_unless_it_has_no_version_because_it_is_gone(
+    client: Client, server: FakeApiServer
+):
+    meta = {"uid": "u1", "deletionTimestamp": "2026-11-21T12:00:00Z"}
+    server.body = {"metadata": meta | {"resourceVersion": "7"}}
+    assert await client.delete(PODS, "default", "p", uid="u1") == server.body
+    server.body = {"metadata": meta}
+    assert await client.delete(PODS, "default", "p", uid="u1") is None
