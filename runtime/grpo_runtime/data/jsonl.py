@@ -8,10 +8,10 @@ from grpo_runtime.errors import UserError
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """The objects of the file, in order; empty lines do not count. Raises UserError with the line's
-    number."""
-    if not path.is_file():
-        raise UserError(f"dataset.source: there is no file {path} in this container: add it to the image")
+    """The objects of the file, in order; empty lines do not count.
+
+    Raises UserError with the line's number, and OSError when the file cannot be read.
+    """
     rows = []
     try:
         with path.open(encoding="utf-8") as file:
@@ -22,8 +22,6 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
         raise UserError(
             f"dataset.source: {path} is not UTF-8 text: {error.reason} at byte {error.start}"
         ) from error
-    except OSError as error:
-        raise UserError(f"dataset.source: {path} cannot be read: {error.strerror}") from error
     return rows
 
 

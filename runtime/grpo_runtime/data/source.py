@@ -2,52 +2,76 @@
 
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
+from grpo_api.contract.run_config import RunConfig
+from grpo_api.source import Scheme, Source, parse_source
+from grpo_api.v1alpha1.spec import BuiltinReward
+from grpo_runtime.data.hub import read_hub
 from grpo_runtime.data.jsonl import read_jsonl
+from grpo_runtime.data.parquet import read_parquet
 from grpo_runtime.data.prompt import Messages, Prompt
+from grpo_runtime.data.reasoning_gym import read_reasoning_gym
 from grpo_runtime.data.tasks import TASKS
+from grpo_runtime.data.values import plain
 from grpo_runtime.errors import UserError
+from grpo_runtime.volumes import path_of, whereabouts
+
+COMPARING = {BuiltinReward.EXACT_MATCH, BuiltinReward.CHAR_ACCURACY, BuiltinReward.MATH_VERIFY}
+"""Built-in rewards that compare with the answer column."""
+
+Row = dict[str, Any]
 
 
-def load_prompts(
-    source: str, *, prompt_column: str, answer_column: str, is_answer_required: bool
-) -> tuple[Prompt, ...]:
-    """Every prompt of the dataset named by `source`, in its own order; at least one.
+def load_prompts(run: RunConfig, *, volumes_dir: Path) -> tuple[Prompt, ...]:
+    """Every prompt of the run's dataset, in its own order; at least one.
 
-    `builtin://copy|reverse|add` is a task, `file:///path.jsonl` a JSON Lines file. A column that some rows
-    lack is None there. Raises UserError for a source that cannot be read, for one without rows, and for a
-    missing column; a file without the answer column is fine unless `is_answer_required` (a built-in reward
-    compares with it).
+    A column that some rows lack is None there. Raises UserError for a source that cannot be read, for one
+    without rows, for a row without a prompt, and for a missing column; the answer column may be missing
+    unless a built-in reward compares with it.
     """
-    rows = _rows(source)
+    dataset = run.dataset
+    rows = _rows(run, volumes_dir=volumes_dir)
     if not rows:
-        raise UserError(f"dataset.source ({source}) is empty: it needs at least one row")
+        raise UserError(f"dataset.source ({dataset.source}) is empty: it needs at least one row")
     names = list(dict.fromkeys(name for row in rows for name in row))
-    _require_column(prompt_column, names, field="dataset.prompt", source=source)
-    if is_answer_required:
-        _require_column(answer_column, names, field="dataset.answer", source=source)
-    others = [name for name in names if name != prompt_column]
+    _require_column(dataset.prompt, names, field="dataset.prompt", source=dataset.source)
+    if any(reward.builtin in COMPARING for reward in run.rewards):
+        _require_column(dataset.answer, names, field="dataset.answer", source=dataset.source)
+    others = [name for name in names if name != dataset.prompt]
     return tuple(
         Prompt(
             index=index,
-            content=_content(row.get(prompt_column), column=prompt_column, row=index + 1),
-            columns={name: row.get(name) for name in others},
+            content=_content(row.get(dataset.prompt), column=dataset.prompt, row=index + 1),
+            columns={name: plain(row.get(name), column=name, row=index + 1) for name in others},
         )
         for index, row in enumerate(rows)
     )
 
 
-def _rows(source: str) -> list[dict[str, Any]]:
-    url = urlsplit(source)
-    if url.scheme == "builtin":
-        if url.netloc not in TASKS:
-            known = ", ".join(f"builtin://{name}" for name in TASKS)
-            raise UserError(f"dataset.source ({source}) names no built-in task: there are {known}")
-        return [{"prompt": prompt, "answer": answer} for prompt, answer in TASKS[url.netloc]()]
-    if url.scheme == "file" and not url.netloc and url.path.endswith(".jsonl"):
-        return read_jsonl(Path(unquote(url.path)))
-    raise UserError(f"dataset.source ({source}) is not understood: use file:///path.jsonl or builtin://copy")
+def _rows(run: RunConfig, *, volumes_dir: Path) -> list[Row]:
+    source = parse_source(run.dataset.source)
+    if source.scheme is Scheme.BUILTIN:
+        return [{"prompt": prompt, "answer": answer} for prompt, answer in TASKS[source.name]()]
+    if source.scheme is Scheme.HUB:
+        return read_hub(source.name, dataset=run.dataset, hub=run.hub)
+    if source.scheme is Scheme.REASONING_GYM:
+        return read_reasoning_gym(run.dataset.source, seed=run.algorithm.seed)
+    return _read_file(source, url=run.dataset.source, volumes_dir=volumes_dir)
+
+
+def _read_file(source: Source, *, url: str, volumes_dir: Path) -> list[Row]:
+    path = path_of(source, volumes_dir=volumes_dir, field="dataset.source")
+    readers = {".jsonl": read_jsonl, ".parquet": read_parquet}
+    if path.suffix not in readers:
+        raise UserError(f"dataset.source ({url}) must end with {' or '.join(readers)}")
+    if not path.is_file():
+        raise UserError(f"dataset.source ({url}): there is no file {whereabouts(source, path)}")
+    try:
+        return readers[path.suffix](path)
+    except OSError as error:
+        raise UserError(
+            f"dataset.source ({url}): {path} cannot be read: {error.strerror or error}"
+        ) from error
 
 
 def _require_column(name: str, names: list[str], *, field: str, source: str) -> None:
@@ -59,7 +83,7 @@ def _content(value: Any, *, column: str, row: int) -> str | Messages:
     if isinstance(value, str):
         return value
     if isinstance(value, list) and value and all(_is_message(item) for item in value):
-        return value
+        return [plain(message, column=column, row=row) for message in value]
     raise UserError(
         f"row {row} of the dataset has no usable prompt in column {column}: it must be text, or a list of "
         "messages with role and content"

@@ -1,9 +1,13 @@
 """A policy as a Hugging Face directory that every process may read."""
 
+import json
 from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from grpo_runtime.model.source import LocalModel
+
+ORIGIN = "origin.json"
 _READ_BY_ALL = 0o444
 
 
@@ -20,3 +24,10 @@ def save_policy(model: PreTrainedModel, *, tokenizer: PreTrainedTokenizerBase, i
     into.chmod(into.stat().st_mode | _READ_BY_ALL | 0o111)
     for path in into.rglob("*"):
         path.chmod(path.stat().st_mode | _READ_BY_ALL | (0o111 if path.is_dir() else 0))
+
+
+def write_origin(origin: LocalModel, *, into: Path) -> None:
+    """Leave `origin.json` beside a saved policy: the source and the commit of the model it started from."""
+    path = into / ORIGIN
+    path.write_text(json.dumps({"source": origin.source, "commit": origin.commit}, indent=2) + "\n")
+    path.chmod(path.stat().st_mode | _READ_BY_ALL)

@@ -1,50 +1,73 @@
 """`model.source`: from a URL in the spec to a directory with a model in it."""
 
+import logging
+from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
+from grpo_api.source import Scheme, parse_source
+from grpo_api.v1alpha1.spec import HubSpec, ModelSpec
 from grpo_runtime.errors import UserError
+from grpo_runtime.hub import download
+from grpo_runtime.volumes import path_of, whereabouts
+
+logger = logging.getLogger(__name__)
+
+HUB_FILES = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.txt", "*.model", "*.jinja")
+"""What is wanted of a model's repository: weights, configuration, tokenizer, chat template."""
+NOT_HUB_FILES = ("*/*", "consolidated*.safetensors")
+"""Other formats of the same weights, most of them in folders."""
 
 
-def materialise_model(source: str, *, into: Path) -> Path:
-    """The directory that holds the model named by `source`, ready for the trainer and for vLLM.
+@dataclass(frozen=True)
+class LocalModel:
+    """A Hugging Face directory that the trainer and vLLM can load, and where it came from."""
 
-    `builtin://tiny` is written to `into` (again, if it is there: the bytes are the same); `file:///dir` is
-    used where it lies and `into` stays untouched. Raises UserError for any other scheme, and for a
-    directory that is missing or is not a Hugging Face model with safetensors weights and a tokenizer.
+    folder: Path
+    source: str
+    """`model.source` of the job."""
+    commit: str | None
+    """The commit of an `hf://` model."""
+
+
+def materialise_model(model: ModelSpec, *, hub: HubSpec, volumes_dir: Path, into: Path) -> LocalModel:
+    """The model of a run, in a directory of this container.
+
+    `builtin://tiny` is written to `into` (again, if it is there: the bytes are the same); an `hf://` model
+    goes into the Hub's cache, or is found there; `file://` and `pvc://` are used where they lie. Nothing but
+    safetensors is ever loaded, and no code of the model runs. Raises UserError when there is no model, or
+    none with safetensors weights and a tokenizer.
     """
-    url = urlsplit(source)
-    if url.scheme == "builtin":
-        return _builtin(url.netloc, source=source, into=into)
-    if url.scheme == "file" and not url.netloc and url.path:
-        return _checked(Path(url.path), source=source)
-    raise UserError(
-        f"model.source ({source}) is not understood: use builtin://tiny or file:///absolute/directory"
-    )
+    url = model.source
+    source = parse_source(url)
+    if source.scheme is Scheme.BUILTIN:
+        from grpo_runtime.model.tiny import write_tiny_model
 
-
-def _builtin(name: str, *, source: str, into: Path) -> Path:
-    if name != "tiny":
-        raise UserError(f"model.source ({source}) names no built-in model: there is builtin://tiny")
-    from grpo_runtime.model.tiny import write_tiny_model
-
-    write_tiny_model(into)
-    return into
+        write_tiny_model(into)
+        return LocalModel(into, url, commit=None)
+    if source.scheme is Scheme.HUB:
+        snapshot = download(
+            "model", source.name, revision=model.revision, hub=hub, allow=HUB_FILES, ignore=NOT_HUB_FILES
+        )
+        return LocalModel(_checked(snapshot.folder, source=url), url, commit=snapshot.commit)
+    folder = path_of(source, volumes_dir=volumes_dir, field="model.source")
+    if not folder.is_dir():
+        raise UserError(f"model.source ({url}): there is no directory {whereabouts(source, folder)}")
+    return LocalModel(_checked(folder, source=url), url, commit=None)
 
 
 def _checked(folder: Path, *, source: str) -> Path:
-    if not folder.is_dir():
-        raise UserError(
-            f"model.source ({source}): there is no directory {folder} in this container; mount or bake it"
-        )
     if not (folder / "config.json").is_file():
         raise UserError(
             f"model.source ({source}): {folder} has no config.json, so it is not a Hugging Face model"
         )
-    # never .bin: those are pickles
     if not any(folder.glob("*.safetensors")):
+        pickles = sorted(path.name for suffix in ("bin", "pt", "pth") for path in folder.glob(f"*.{suffix}"))
+        found = (
+            f" but {pickles[0]}, a pickle, which could run any code and is never loaded" if pickles else ""
+        )
         raise UserError(
-            f"model.source ({source}): {folder} has no *.safetensors file; convert the weights to it"
+            f"model.source ({source}): {folder} has no *.safetensors file{found}: save the model as "
+            "safetensors"
         )
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
         raise UserError(

@@ -2,14 +2,18 @@
 
 import asyncio
 import importlib
+import importlib.machinery
+import importlib.util
 import inspect
 import math
+import sys
 from collections.abc import Callable
-from types import SimpleNamespace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from grpo_runtime.errors import UserError
-from grpo_runtime.rewards.builtin import BUILTIN_REWARDS
+from grpo_runtime.rewards.builtin import BUILTIN_REWARDS, BuiltinOptions, RewardCall, Unscorable
 
 
 def load_function(path: str) -> Callable[..., Any]:
@@ -25,30 +29,49 @@ def load_function(path: str) -> Callable[..., Any]:
         raise UserError(
             f"rewards: importing module {module_name} failed: {type(error).__name__}: {error}"
         ) from error
+    return _function_of(module, attribute, place=f"module {module_name}")
+
+
+def load_code(path: Path, *, function: str, place: str) -> Callable[..., Any]:
+    """The callable `function` of the Python file `path`, which a ConfigMap holds; `place` names it to people.
+
+    Raises UserError when the file or the function is missing, or running the file fails.
+    """
+    if not path.is_file():
+        names = sorted(entry.name for entry in path.parent.glob("[!.]*")) if path.parent.is_dir() else []
+        raise UserError(f"rewards: {place} is not there: the ConfigMap has {', '.join(names) or 'no key'}")
+    # whatever the key is called: a loader of its own, and a name that no import can mean
+    loader = importlib.machinery.SourceFileLoader("grpo_reward_code", str(path))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[loader.name] = module
+    try:
+        loader.exec_module(module)
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"rewards: {place} needs module {error.name}, which is not in this image: add it there"
+        ) from error
+    except Exception as error:
+        raise UserError(f"rewards: running {place} failed: {type(error).__name__}: {error}") from error
+    return _function_of(module, function, place=place)
+
+
+def _function_of(module: ModuleType, attribute: str, *, place: str) -> Callable[..., Any]:
     if not hasattr(module, attribute):
         found = ", ".join(name for name in vars(module) if not name.startswith("_")) or "nothing public"
-        raise UserError(f"rewards: module {module_name} has no attribute {attribute}: it has {found}")
+        raise UserError(f"rewards: {place} has no attribute {attribute}: it has {found}")
     function = getattr(module, attribute)
     if not callable(function):
-        raise UserError(f"rewards: {path} is a {type(function).__name__}, not a function")
+        raise UserError(f"rewards: {attribute} of {place} is a {type(function).__name__}, not a function")
     return function
 
 
-def builtin_function(name: str, *, answer_column: str) -> Callable[..., Any]:
-    """A built-in reward in TRL's calling convention; a completion whose answer is None is not scored."""
+def builtin_function(name: str, *, options: BuiltinOptions) -> RewardCall:
+    """A built-in reward. Raises UserError when there is none of that name or its options are wrong."""
     if name not in BUILTIN_REWARDS:
         raise UserError(f"rewards: there is no built-in reward {name}: use {' or '.join(BUILTIN_REWARDS)}")
-    score = BUILTIN_REWARDS[name]
-
-    def call(*, completions: list[Any], **columns: list[Any]) -> list[float | None]:
-        answers = columns[answer_column]
-        texts = [text if isinstance(text, str) else text[-1]["content"] for text in completions]
-        return [
-            None if answer is None else score(text, str(answer))
-            for text, answer in zip(texts, answers, strict=True)
-        ]
-
-    return call
+    return BUILTIN_REWARDS[name](options)
 
 
 def call_function(
@@ -87,10 +110,13 @@ def call_function(
 def clean_reward(value: Any) -> float | None:
     """One returned value as a finite float, or None for "does not apply" (None and NaN, as in TRL).
 
-    Takes whatever float() takes but text. Raises ValueError for anything else, infinities included.
+    Takes whatever float() takes but text. Raises ValueError with the reason for anything else, infinities
+    included.
     """
     if value is None:
         return None
+    if isinstance(value, Unscorable):
+        raise ValueError(value.reason)
     if isinstance(value, str | bytes):
         raise ValueError(f"a reward is {value!r}, which is text")
     try:

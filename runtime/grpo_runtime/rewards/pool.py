@@ -5,6 +5,7 @@ import dataclasses
 import json
 import logging
 
+from grpo_runtime.errors import UserError
 from grpo_runtime.rewards.process import WorkerFailedError, WorkerProcess
 from grpo_runtime.rewards.types import RewardFailure, RewardFunction, RewardMatrix, RewardRequest
 
@@ -19,9 +20,9 @@ class RewardPool:
     exist, and ends them.
     """
 
-    def __init__(self, functions: tuple[RewardFunction, ...], *, answer_column: str) -> None:
+    def __init__(self, functions: tuple[RewardFunction, ...]) -> None:
         self._functions = functions
-        self._workers = [WorkerProcess(function, answer_column=answer_column) for function in functions]
+        self._workers = [WorkerProcess(function) for function in functions]
 
     async def __aenter__(self) -> "RewardPool":
         try:
@@ -37,7 +38,8 @@ class RewardPool:
     async def score(self, request: RewardRequest) -> RewardMatrix:
         """The rewards of every completion by every function; failures are in the result and in the log.
 
-        Raises UserError only: a module that was there at the start can be gone when a worker starts again.
+        Raises UserError when a function failed on more than its `max_failure_share` of the completions, and
+        when a module that was there at the start is gone when a worker starts again.
         """
         # made once for all functions: it holds every token of the step
         line = json.dumps(vars(request)).encode() + b"\n"
@@ -50,6 +52,8 @@ class RewardPool:
                 "reward function %s gave no reward for %d completions: %s; the first: %s",
                 *(failure.name, failure.num_samples, failure.reason, failure.sample),
             )
+        for function in self._functions:
+            _refuse_too_many(function, failures, request)
         return RewardMatrix(
             names=tuple(function.name for function in self._functions),
             values=tuple(zip(*(one.column for one in scored), strict=True)),
@@ -67,6 +71,17 @@ class RewardPool:
     async def close(self) -> None:
         """End every worker process; harmless when there is none."""
         await asyncio.gather(*(worker.close() for worker in self._workers))
+
+
+def _refuse_too_many(function: RewardFunction, failures: list[RewardFailure], request: RewardRequest) -> None:
+    mine = [failure for failure in failures if failure.name == function.name]
+    num_failed, num_samples = sum(failure.num_samples for failure in mine), len(request.completions)
+    if num_failed > function.max_failure_share * num_samples:
+        raise UserError(
+            f"reward {function.name} failed on {num_failed} of {num_samples} completions of step "
+            f"{request.step + 1} ({num_failed / num_samples:.0%}), more than its maxFailureShare of "
+            f"{function.max_failure_share:.0%}: {mine[0].reason.partition(chr(10))[0]}"
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,8 +6,10 @@ import json
 import os
 import signal
 import sys
+from dataclasses import asdict
 from typing import Any
 
+from grpo_runtime.data.reasoning_gym import SAME_EVERYWHERE
 from grpo_runtime.errors import UserError
 from grpo_runtime.rewards.types import RewardFunction
 
@@ -23,11 +25,9 @@ class WorkerFailedError(Exception):
 class WorkerProcess:
     """One reward function in a process of its own; a failed call ends it and the next starts another."""
 
-    def __init__(self, function: RewardFunction, *, answer_column: str) -> None:
+    def __init__(self, function: RewardFunction) -> None:
         self._function = function
-        self._config = json.dumps(
-            {"builtin": function.builtin, "function": function.function, "answer_column": answer_column}
-        )
+        self._config = worker_config(function)
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
@@ -39,6 +39,7 @@ class WorkerProcess:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=_MAX_LINE_BYTES,
+            env=os.environ | SAME_EVERYWHERE if self._function.builtin == "reasoning_gym" else None,
             # a process group of its own, so that what the function starts ends with it
             start_new_session=True,
         )
@@ -105,4 +106,11 @@ class WorkerProcess:
         return json.loads(line)
 
     def _importing(self) -> str:
-        return f"rewards: importing {self._function.function or self._function.builtin}"
+        return f"rewards: starting {self._function.name}"
+
+
+def worker_config(function: RewardFunction) -> str:
+    """What a worker is started with, as JSON."""
+    wanted = ("builtin", "function", "code", "options")
+    fields = asdict(function)
+    return json.dumps({name: fields[name] for name in wanted}, default=str)

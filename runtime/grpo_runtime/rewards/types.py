@@ -1,15 +1,28 @@
 """What is asked of reward functions and what comes back. Shapes: B completions, F functions."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from grpo_runtime.rewards.builtin import BuiltinOptions
 
 MAX_REASON_CHARACTERS = 2000
 """A failure's reason is cut to this."""
 
 
 @dataclass(frozen=True, kw_only=True)
+class RewardCode:
+    """A function in a file that a ConfigMap holds."""
+
+    path: Path
+    function: str
+    place: str
+    """The file as people know it: key and ConfigMap."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RewardFunction:
-    """One reward function of the run: exactly one of `builtin` and `function` is set."""
+    """One reward function of the run: exactly one of `builtin`, `function` and `code` is set."""
 
     name: str
     """Its name in metrics: rewards/NAME/mean."""
@@ -17,8 +30,14 @@ class RewardFunction:
     """A name in `builtin.BUILTIN_REWARDS`."""
     function: str | None = None
     """`module:attribute`, importable where the trainer runs."""
+    code: RewardCode | None = None
+    """Run in the worker process only."""
+    options: BuiltinOptions = field(default_factory=BuiltinOptions)
+    """For `builtin`."""
     timeout_seconds: float = 60.0
     """For one call, which scores all completions of a step."""
+    max_failure_share: float = 1.0
+    """When more than this share of a step's completions fail, the run ends."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +63,7 @@ class RewardFailure:
     name: str
     """The reward function's."""
     reason: str
-    """One sentence and, where the function raised, the end of its traceback."""
+    """One sentence; in further lines, where the function raised, the end of its traceback."""
     num_samples: int
     """Completions that count as not scored because of it."""
     sample: dict[str, Any]

@@ -1,8 +1,8 @@
 """The worker process: one reward function, requests in and rewards out as JSON lines over its pipes.
 
-`python -m grpo_runtime.rewards.worker CONFIG`, CONFIG being JSON with `builtin` or `function`, and
-`answer_column`. The first line out says whether the function was found; then one line out for every line
-in. The function may print and read as it likes: its stdout is the worker's stderr and its stdin is empty.
+`python -m grpo_runtime.rewards.worker CONFIG`, CONFIG being what `process.worker_config` writes. The first
+line out says whether the function was found; then one line out for every line in. The function may print and
+read as it likes: its stdout is the worker's stderr and its stdin is empty.
 """
 
 import json
@@ -10,10 +10,18 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TextIO
 
 from grpo_runtime.errors import UserError
-from grpo_runtime.rewards.functions import builtin_function, call_function, clean_reward, load_function
+from grpo_runtime.rewards.builtin import BuiltinOptions
+from grpo_runtime.rewards.functions import (
+    builtin_function,
+    call_function,
+    clean_reward,
+    load_code,
+    load_function,
+)
 from grpo_runtime.rewards.types import MAX_REASON_CHARACTERS
 
 
@@ -45,7 +53,10 @@ def _private_pipes() -> tuple[TextIO, TextIO]:
 
 def _function(config: dict[str, Any]) -> Callable[..., Any]:
     if config["builtin"] is not None:
-        return builtin_function(config["builtin"], answer_column=config["answer_column"])
+        return builtin_function(config["builtin"], options=BuiltinOptions(**config["options"]))
+    if config["code"] is not None:
+        code = config["code"]
+        return load_code(Path(code["path"]), function=code["function"], place=code["place"])
     return load_function(config["function"])
 
 

@@ -14,7 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerBase
 
-from grpo_runtime.model.save import save_policy
+from grpo_runtime.model.save import save_policy, write_origin
+from grpo_runtime.model.source import LocalModel
 from grpo_runtime.model.weights import named_weights
 from grpo_runtime.report.files import sync_directory
 from grpo_runtime.trainer.distributed import Ranks
@@ -79,11 +80,14 @@ def share_state(policy: Policy, optimizer: PolicyOptimizer, *, ranks: Ranks) -> 
         ranks.broadcast(tensor)
 
 
-def export_model(into: Path, *, policy: Policy, tokenizer: PreTrainedTokenizerBase) -> None:
+def export_model(
+    into: Path, *, policy: Policy, tokenizer: PreTrainedTokenizerBase, origin: LocalModel
+) -> None:
     """Write the policy as a Hugging Face directory, replacing what is there only once it is complete."""
     temporary = into.with_name(f".{into.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     save_policy(policy.model, tokenizer=tokenizer, into=temporary)
+    write_origin(origin, into=temporary)
     shutil.rmtree(into, ignore_errors=True)
     temporary.rename(into)
     sync_directory(into.parent)

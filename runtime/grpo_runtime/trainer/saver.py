@@ -5,6 +5,7 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
+from grpo_runtime.model.source import LocalModel
 from grpo_runtime.report.volume import full_volume_named
 from grpo_runtime.trainer.checkpoint import RunState, export_model, write_checkpoint
 from grpo_runtime.trainer.checkpoint_store import CheckpointStore
@@ -26,14 +27,17 @@ class Saver:
         tokenizer: PreTrainedTokenizerBase,
         output_dir: Path,
         newest_step: int | None,
+        origin: LocalModel,
     ) -> None:
-        """`newest_step` is the step of the newest checkpoint that is there already."""
+        """`newest_step` is the step of the newest checkpoint that is there already, `origin` the model that
+        the policy started from."""
         self.newest_step = newest_step
         self._store = store
         self._policy = learner.policy
         self._optimizer = learner.optimizer
         self._tokenizer = tokenizer
         self._output_dir = output_dir
+        self._origin = origin
 
     def save(self, state: RunState) -> None:
         """Save now, unless this step is saved already, or nothing was learned yet."""
@@ -57,4 +61,9 @@ class Saver:
     def export(self) -> None:
         """Write the policy to OUTPUT/model."""
         with full_volume_named(self._output_dir):
-            export_model(self._output_dir / MODEL_FOLDER, policy=self._policy, tokenizer=self._tokenizer)
+            export_model(
+                self._output_dir / MODEL_FOLDER,
+                policy=self._policy,
+                tokenizer=self._tokenizer,
+                origin=self._origin,
+            )

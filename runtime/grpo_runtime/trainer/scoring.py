@@ -3,20 +3,20 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
 from grpo_api.contract.run_config import RunConfig
+from grpo_api.source import Volume, VolumeKind
+from grpo_api.v1alpha1.spec import CodeRef, RewardSpec
 from grpo_runtime.algorithm.advantages import AdvantageOptions
 from grpo_runtime.data.prompt import Prompt
-from grpo_runtime.errors import UserError
+from grpo_runtime.rewards.builtin import BuiltinOptions
 from grpo_runtime.rewards.pool import RewardPool
-from grpo_runtime.rewards.types import RewardFunction, RewardMatrix, RewardRequest
+from grpo_runtime.rewards.types import RewardCode, RewardFunction, RewardRequest
 from grpo_runtime.rollout.interface import Rollout
-
-MAX_UNSCORED_STEPS = 3
-"""Steps in a row without any reward, because functions failed, before the run ends."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,11 @@ class Scorer:
         self._group_size = run.algorithm.group_size
         self._total_steps = run.algorithm.steps
         self._tokenizer = tokenizer
-        self._num_unscored_steps = 0
 
     async def score(self, prompts: Sequence[Prompt], rollouts: Sequence[Rollout], *, step: int) -> Scores:
         """The rewards of `rollouts`, which are the groups of `prompts` one after the other.
 
-        Raises UserError when functions failed on every completion for some steps in a row: training would
-        go on with nothing to learn from.
+        Raises UserError when a function failed on more completions than it may.
         """
         each = [prompt for prompt in prompts for _ in range(self._group_size)]
         matrix = await self._pool.score(
@@ -55,34 +53,43 @@ class Scorer:
                 total_steps=self._total_steps,
             )
         )
-        self._refuse_garbage(matrix)
         rows = [[math.nan if value is None else value for value in row] for row in matrix.values]
         return Scores(rewards=torch.tensor(rows, dtype=torch.float32), metrics=matrix.metrics)
 
     def _text(self, rollout: Rollout) -> str:
         return self._tokenizer.decode(list(rollout.completion_ids), skip_special_tokens=True)
 
-    def _refuse_garbage(self, matrix: RewardMatrix) -> None:
-        is_scored = any(value is not None for row in matrix.values for value in row)
-        self._num_unscored_steps = 0 if is_scored or not matrix.failures else self._num_unscored_steps + 1
-        if self._num_unscored_steps == MAX_UNSCORED_STEPS:
-            first = matrix.failures[0]
-            raise UserError(
-                f"reward function {first.name} failed on every completion of {MAX_UNSCORED_STEPS} steps in a "
-                f"row, and no other gave a reward: {first.reason}"
-            )
 
-
-def reward_functions(run: RunConfig) -> tuple[RewardFunction, ...]:
+def reward_functions(run: RunConfig, *, volumes_dir: Path) -> tuple[RewardFunction, ...]:
     """The reward functions that a run asks for."""
-    return tuple(
-        RewardFunction(
-            name=reward.name,
-            builtin=None if reward.builtin is None else reward.builtin.value,
-            function=reward.function,
-            timeout_seconds=reward.timeout_seconds,
-        )
-        for reward in run.rewards
+    return tuple(_reward_function(reward, run, volumes_dir=volumes_dir) for reward in run.rewards)
+
+
+def _reward_function(reward: RewardSpec, run: RunConfig, *, volumes_dir: Path) -> RewardFunction:
+    return RewardFunction(
+        name=reward.name,
+        builtin=None if reward.builtin is None else reward.builtin.value,
+        function=reward.function,
+        code=None if reward.config_map is None else _code(reward.config_map, volumes_dir=volumes_dir),
+        options=BuiltinOptions(
+            answer_column=run.dataset.answer,
+            pattern=reward.pattern or "",
+            max_tokens=run.sampling.max_tokens,
+            overlong_tokens=reward.overlong_tokens or 0,
+            dataset_source=run.dataset.source,
+            seed=run.algorithm.seed,
+        ),
+        timeout_seconds=reward.timeout_seconds,
+        max_failure_share=reward.max_failure_share,
+    )
+
+
+def _code(code: CodeRef, *, volumes_dir: Path) -> RewardCode:
+    folder = volumes_dir / Volume(VolumeKind.CONFIG_MAP, code.name).folder
+    return RewardCode(
+        path=folder / code.key,
+        function=code.function,
+        place=f"key {code.key} of ConfigMap {code.name}",
     )
 
 

@@ -14,10 +14,11 @@ from grpo_runtime.algorithm.advantages import AdvantageOptions, compute_advantag
 from grpo_runtime.algorithm.logprobs import token_logprobs
 from grpo_runtime.algorithm.losses import compute_loss
 from grpo_runtime.algorithm.types import Denominators, LossInputs, LossOptions
+from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.data.sampler import PromptSampler
-from grpo_runtime.data.source import load_prompts
+from grpo_runtime.data.tasks import copy_task
 from grpo_runtime.model.load import load_policy, load_tokenizer
-from grpo_runtime.model.source import materialise_model
+from grpo_runtime.model.tiny import write_tiny_model
 from grpo_runtime.rewards.builtin import char_accuracy
 
 STEPS, PROMPTS_PER_STEP, GROUP_SIZE, MAX_TOKENS, LEARNING_RATE = 200, 16, 8, 4, 1e-3
@@ -26,10 +27,11 @@ STEPS, PROMPTS_PER_STEP, GROUP_SIZE, MAX_TOKENS, LEARNING_RATE = 200, 16, 8, 4, 
 def mean_rewards(folder: Path, *, weight: float) -> list[float]:
     """The true mean reward of each step of a run that is trained on `weight` times the reward."""
     torch.manual_seed(0)
-    path = materialise_model("builtin://tiny", into=folder)
-    model, tokenizer = load_policy(path, dtype="float32"), load_tokenizer(path)
-    prompts = load_prompts(
-        "builtin://copy", prompt_column="prompt", answer_column="answer", is_answer_required=True
+    write_tiny_model(folder)
+    model, tokenizer = load_policy(folder, dtype="float32"), load_tokenizer(folder)
+    prompts = tuple(
+        Prompt(index=index, content=prompt, columns={"answer": answer})
+        for index, (prompt, answer) in enumerate(copy_task())
     )
     sampler = PromptSampler(prompts, seed=0, is_shuffled=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0)

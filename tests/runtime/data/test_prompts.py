@@ -1,10 +1,15 @@
 """Datasets: what is read from them, and what a user is told when they cannot be used."""
 
+import datetime
+import decimal
 import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
+from data_runs import dataset_run
 
 from grpo_runtime.data.prompt import Prompt, encode_prompt
 from grpo_runtime.data.source import load_prompts
@@ -17,9 +22,10 @@ def write(path: Path, *rows: Any) -> str:
     return f"file://{path}"
 
 
-def load(source: str, **changes: Any) -> tuple[Prompt, ...]:
-    asked = {"prompt_column": "prompt", "answer_column": "answer", "is_answer_required": True}
-    return load_prompts(source, **(asked | changes))
+def load(
+    source: str, *, volumes_dir: Path = Path("/nowhere"), builtin: str = "exact_match", **dataset: Any
+) -> tuple[Prompt, ...]:
+    return load_prompts(dataset_run(source, builtin=builtin, **dataset), volumes_dir=volumes_dir)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +55,7 @@ def test_a_jsonl_file_gives_its_columns_by_their_own_names(tmp_path: Path) -> No
         {"question": "1+1?", "gold": 2, "level": "easy"},
         {"question": "2+2?", "gold": 4},
     )
-    prompts = load(source, prompt_column="question", answer_column="gold")
+    prompts = load(source, prompt="question", answer="gold")
     assert [prompt.content for prompt in prompts] == ["1+1?", "2+2?"]
     assert [prompt.columns for prompt in prompts] == [
         {"gold": 2, "level": "easy"},
@@ -60,7 +66,7 @@ def test_a_jsonl_file_gives_its_columns_by_their_own_names(tmp_path: Path) -> No
 
 def test_a_file_without_answers_is_fine_unless_a_reward_needs_them(tmp_path: Path) -> None:
     source = write(tmp_path / "data.jsonl", {"prompt": "hello"})
-    assert load(source, is_answer_required=False)[0].columns == {}
+    assert load(source, builtin="format")[0].columns == {}
     with pytest.raises(UserError, match=r"dataset\.answer \(answer\) is not a column of .*: it has prompt"):
         load(source)
 
@@ -90,18 +96,64 @@ def test_a_file_that_cannot_be_used_says_where_and_why(tmp_path: Path, text: str
     assert sentence in str(refusal.value)
 
 
-@pytest.mark.parametrize(
-    ("source", "sentence"),
-    [
-        ("builtin://sort", "there are builtin://copy, builtin://reverse, builtin://add"),
-        ("hf://openai/gsm8k", "is not understood"),
-        ("file:///nowhere/data.jsonl", "there is no file /nowhere/data.jsonl"),
-    ],
-)
-def test_a_source_that_cannot_be_used_says_what_can(source: str, sentence: str) -> None:
-    with pytest.raises(UserError, match=r"^dataset\.source") as refusal:
-        load(source)
-    assert sentence in str(refusal.value)
+def test_a_file_that_is_missing_names_those_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "claims" / "data").mkdir(parents=True)
+    write(tmp_path / "claims" / "data" / "train.jsonl", {"prompt": "a", "answer": "b"})
+    with pytest.raises(UserError) as refusal:
+        load("pvc://data/trian.jsonl", volumes_dir=tmp_path)
+    assert str(refusal.value) == (
+        "dataset.source (pvc://data/trian.jsonl): there is no file trian.jsonl on claim data, which has "
+        "train.jsonl there"
+    )
+    with pytest.raises(UserError, match=r"no file /nowhere/data\.jsonl in this container's image"):
+        load("file:///nowhere/data.jsonl")
+
+
+@pytest.mark.parametrize("source", ["pvc://data/sub/train.jsonl", "configmap://data/train.jsonl"])
+def test_a_file_on_a_volume_is_read_from_where_the_pod_mounts_it(tmp_path: Path, source: str) -> None:
+    scheme, _, rest = source.partition("://")
+    path = tmp_path / {"pvc": "claims", "configmap": "configmaps"}[scheme] / rest
+    path.parent.mkdir(parents=True)
+    write(path, {"prompt": "a", "answer": "b"})
+    assert load(source, volumes_dir=tmp_path)[0].content == "a"
+
+
+def test_a_path_that_leaves_its_claim_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^dataset\.source: .* leaves the volume data: remove '\.\.'"):
+        load("pvc://data/../../etc/train.jsonl", volumes_dir=tmp_path)
+
+
+def test_a_file_url_may_be_percent_encoded(tmp_path: Path) -> None:
+    write(tmp_path / "my data.jsonl", {"prompt": "a", "answer": "b"})
+    assert load(f"file://{tmp_path}/my%20data.jsonl")[0].content == "a"
+
+
+def test_a_parquet_file_gives_the_same_prompts_as_the_lines_of_a_text_file(tmp_path: Path) -> None:
+    rows = [
+        {"prompt": [{"role": "user", "content": "hi"}], "answer": "b", "tags": ["x"], "n": 3},
+        {"prompt": [{"role": "user", "content": "ho"}], "answer": None, "tags": [], "n": None},
+    ]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "data.parquet")
+    assert load(f"file://{tmp_path}/data.parquet") == load(write(tmp_path / "data.jsonl", *rows))
+
+
+def test_times_and_decimals_of_a_parquet_file_reach_rewards_as_text(tmp_path: Path) -> None:
+    row = {"prompt": "a", "answer": decimal.Decimal("1.50"), "day": datetime.date(2026, 1, 2)}
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "data.parquet")
+    assert load(f"file://{tmp_path}/data.parquet")[0].columns == {"answer": "1.50", "day": "2026-01-02"}
+
+
+def test_a_column_that_no_reward_could_be_given_is_named(tmp_path: Path) -> None:
+    rows = [{"prompt": "a", "answer": "b", "picture": b"\x89PNG"}]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "data.parquet")
+    with pytest.raises(UserError, match="row 1 of the dataset has a bytes in column picture"):
+        load(f"file://{tmp_path}/data.parquet")
+
+
+def test_a_file_that_only_calls_itself_parquet_is_the_users_error(tmp_path: Path) -> None:
+    (tmp_path / "data.parquet").write_text("not parquet at all")
+    with pytest.raises(UserError, match="is not a Parquet file"):
+        load(f"file://{tmp_path}/data.parquet")
 
 
 def test_bytes_that_are_not_text_are_the_users_error(tmp_path: Path) -> None:

@@ -12,13 +12,15 @@ from grpo_runtime.errors import UserError
 from grpo_runtime.model.char_tokenizer import CHARACTERS
 from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.model.save import save_policy
-from grpo_runtime.model.source import materialise_model
+from grpo_runtime.model.tiny import write_tiny_model
 from grpo_runtime.model.weights import named_weights
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return materialise_model("builtin://tiny", into=tmp_path_factory.mktemp("model") / "tiny")
+    folder = tmp_path_factory.mktemp("model") / "tiny"
+    write_tiny_model(folder)
+    return folder
 
 
 def weights_digest(folder: Path) -> str:
@@ -34,7 +36,8 @@ def test_its_weights_are_the_same_bytes_on_every_machine(tiny: Path) -> None:
 
 
 def test_writing_it_twice_changes_no_file(tiny: Path, tmp_path: Path) -> None:
-    again = materialise_model("builtin://tiny", into=tmp_path / "again")
+    again = tmp_path / "again"
+    write_tiny_model(again)
     assert {path.name: path.read_bytes() for path in tiny.iterdir()} == {
         path.name: path.read_bytes() for path in again.iterdir()
     }
@@ -79,35 +82,6 @@ def test_weights_carry_the_names_of_the_safetensors_file(tiny: Path) -> None:
     assert {name for name, _ in named_weights(load_policy(tiny, dtype="float32"))} == set(
         load_file(tiny / "model.safetensors")
     )
-
-
-@pytest.mark.parametrize(
-    ("source", "sentence"),
-    [
-        ("builtin://huge", "there is builtin://tiny"),
-        ("s3://bucket/model", "use builtin://tiny or file:///absolute/directory"),
-        ("file://host/model", "use builtin://tiny or file:///absolute/directory"),
-        ("file:///nowhere/at/all", "there is no directory /nowhere/at/all"),
-    ],
-)
-def test_a_source_that_cannot_be_used_says_what_can(source: str, sentence: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"^model\.source") as refusal:
-        materialise_model(source, into=tmp_path)
-    assert sentence in str(refusal.value)
-
-
-@pytest.mark.parametrize("missing", ["config.json", "model.safetensors"])
-def test_a_directory_that_is_no_model_says_what_is_missing(tiny: Path, tmp_path: Path, missing: str) -> None:
-    for path in tiny.iterdir():
-        if path.name != missing:
-            (tmp_path / path.name).write_bytes(path.read_bytes())
-    with pytest.raises(UserError, match="config.json" if missing == "config.json" else "safetensors"):
-        materialise_model(f"file://{tmp_path}", into=tmp_path / "unused")
-
-
-def test_a_file_source_is_used_where_it_lies(tiny: Path, tmp_path: Path) -> None:
-    assert materialise_model(f"file://{tiny}", into=tmp_path / "unused") == tiny
-    assert not (tmp_path / "unused").exists()
 
 
 def test_a_broken_model_file_is_the_users_error(tiny: Path, tmp_path: Path) -> None:

@@ -1,15 +1,18 @@
 """Rewards in worker processes: what functions are given, and that a bad one costs only its own rewards."""
 
 import os
+import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from grpo_runtime.errors import UserError
+from grpo_runtime.rewards.builtin import BuiltinOptions
 from grpo_runtime.rewards.pool import RewardPool
-from grpo_runtime.rewards.types import RewardFunction, RewardMatrix, RewardRequest
+from grpo_runtime.rewards.types import RewardCode, RewardFunction, RewardMatrix, RewardRequest
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +37,7 @@ def request(*completions: str, prompts: list[Any] | None = None, **columns: list
 
 
 async def score(function: RewardFunction, asked: RewardRequest) -> RewardMatrix:
-    async with RewardPool((function,), answer_column="answer") as pool:
+    async with RewardPool((function,)) as pool:
         return await pool.score(asked)
 
 
@@ -53,8 +56,8 @@ async def test_built_in_rewards_compare_with_the_answer(builtin: str, expected: 
 
 
 async def test_a_built_in_reward_reads_the_answer_from_the_column_the_dataset_names() -> None:
-    async with RewardPool((RewardFunction(name="a", builtin="exact_match"),), answer_column="gold") as pool:
-        assert column(await pool.score(request("8", "9", gold=[8, 8]))) == [1.0, 0.0]
+    function = RewardFunction(name="a", builtin="exact_match", options=BuiltinOptions(answer_column="gold"))
+    assert column(await score(function, request("8", "9", gold=[8, 8]))) == [1.0, 0.0]
 
 
 async def test_functions_are_asked_together_and_give_one_column_each() -> None:
@@ -63,7 +66,7 @@ async def test_functions_are_asked_together_and_give_one_column_each() -> None:
         example("length"),
         example("slow_length"),
     )
-    async with RewardPool(functions, answer_column="answer") as pool:
+    async with RewardPool(functions) as pool:
         matrix = await pool.score(request("aaaa", "b", answer=["aaaa", "aaaa"]))
     assert matrix.names == ("correct", "length", "slow_length")
     assert matrix.values == ((1.0, 4.0, 4.0), (0.0, 1.0, 1.0))
@@ -111,7 +114,7 @@ async def test_what_a_function_prints_and_reads_does_not_touch_the_protocol() ->
 async def test_a_function_that_fails_costs_the_step_its_rewards_and_works_in_the_next(
     name: str, reason: str
 ) -> None:
-    async with RewardPool((example(name), example("length")), answer_column="answer") as pool:
+    async with RewardPool((example(name), example("length"))) as pool:
         matrix = await pool.score(request("yes", "no"))
         assert matrix.values == ((None, 3.0), (None, 2.0))
         assert matrix.metrics == {f"rewards/{name}/failures": 2, "rewards/length/failures": 0}
@@ -127,7 +130,7 @@ async def test_a_hanging_function_is_ended_at_its_deadline_with_the_processes_it
     tmp_path: Path,
 ) -> None:
     child_file = tmp_path / "child"
-    async with RewardPool((example("hangs_on_no", timeout_seconds=3.0),), answer_column="answer") as pool:
+    async with RewardPool((example("hangs_on_no", timeout_seconds=3.0),)) as pool:
         started = time.monotonic()
         matrix = await pool.score(request("no", child_file=[str(child_file)]))
         assert time.monotonic() - started < 20
@@ -161,14 +164,89 @@ async def test_an_answer_of_the_wrong_shape_gives_no_reward_to_anything(name: st
     [
         ("no_such_module:reward", "needs module no_such_module, which is not in this image"),
         ("reward_examples:no_such_reward", "module reward_examples has no attribute no_such_reward: it has"),
-        ("reward_examples:NOT_A_FUNCTION", "reward_examples:NOT_A_FUNCTION is a int, not a function"),
+        (
+            "reward_examples:NOT_A_FUNCTION",
+            "NOT_A_FUNCTION of module reward_examples is a int, not a function",
+        ),
     ],
 )
 async def test_a_function_that_is_not_there_stops_the_start_with_its_name(path: str, sentence: str) -> None:
-    pool = RewardPool((RewardFunction(name="mine", function=path),), answer_column="answer")
+    pool = RewardPool((RewardFunction(name="mine", function=path),))
     with pytest.raises(UserError, match=r"^rewards") as refusal:
         await pool.__aenter__()
     assert sentence in str(refusal.value)
+
+
+async def test_failures_up_to_the_stated_share_are_borne_and_one_more_ends_the_run() -> None:
+    function = replace(example("rubbish"), max_failure_share=0.5)
+    bearable = await score(function, request("a", "b", "c", "d", "e", "f"))
+    assert bearable.metrics["rewards/rubbish/failures"] == 3
+    with pytest.raises(UserError) as end:
+        await score(function, request("a", "b", "c"))
+    assert str(end.value) == (
+        "reward rubbish failed on 2 of 3 completions of step 4 (67%), more than its maxFailureShare of 50%: "
+        "a reward is 'high', which is text"
+    )
+
+
+async def test_a_run_that_ends_because_of_a_reward_says_what_the_function_raised() -> None:
+    function = replace(example("raises_on_no"), max_failure_share=0.9)
+    with pytest.raises(UserError, match=r"raises_on_no failed on 2 of 2 .* RuntimeError: I will not$"):
+        await score(function, request("yes", "no"))
+
+
+async def test_one_bad_function_is_judged_by_its_own_share() -> None:
+    functions = (replace(example("only_some"), max_failure_share=0.0), example("rubbish"))
+    async with RewardPool(functions) as pool:
+        matrix = await pool.score(request("yes", "no"))
+    assert matrix.values == ((1.0, None), (None, None))
+
+
+def code_in(path: Path, text: str, *, function: str = "reward") -> RewardFunction:
+    path.write_text(text)
+    code = RewardCode(path=path, function=function, place="key reward.py of ConfigMap mine")
+    return RewardFunction(name="mine", code=code)
+
+
+async def test_code_from_a_config_map_is_run_in_the_worker_and_nowhere_else(tmp_path: Path) -> None:
+    text = (
+        "import os\npid = os.getpid()\n\ndef reward(completions, **_):\n    return [pid] * len(completions)\n"
+    )
+    (pid,) = column(await score(code_in(tmp_path / "reward.py", text), request("a")))
+    assert pid is not None and pid != os.getpid()
+    assert "grpo_reward_code" not in sys.modules
+
+
+async def test_code_under_a_key_without_suffix_may_define_dataclasses(tmp_path: Path) -> None:
+    text = (
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n\n"
+        "@dataclass\nclass Weight:\n    value: float\n\n"
+        "def reward(completions, **_):\n    return [Weight(2.0).value for _ in completions]\n"
+    )
+    assert column(await score(code_in(tmp_path / "code", text), request("a"))) == [2.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("def other():\n    pass\n", "key reward.py of ConfigMap mine has no attribute reward: it has other"),
+        ("import no_such_module\n", "needs module no_such_module, which is not in this image"),
+        ("1 / 0\n", "running key reward.py of ConfigMap mine failed: ZeroDivisionError: division by zero"),
+        ("def reward(:\n", "running key reward.py of ConfigMap mine failed: SyntaxError"),
+        ("reward = 3\n", "reward of key reward.py of ConfigMap mine is a int, not a function"),
+    ],
+)
+async def test_code_that_cannot_be_used_stops_the_start(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(UserError, match=r"^rewards: ") as refusal:
+        await score(code_in(tmp_path / "reward.py", text), request("a"))
+    assert sentence in str(refusal.value)
+
+
+async def test_a_key_that_is_not_in_the_config_map_lists_those_there(tmp_path: Path) -> None:
+    (tmp_path / "rewards.py").write_text("")
+    code = RewardCode(path=tmp_path / "reward.py", function="reward", place="key reward.py of ConfigMap mine")
+    with pytest.raises(UserError, match=r"reward\.py of ConfigMap mine is not there: .* has rewards\.py"):
+        await score(RewardFunction(name="mine", code=code), request("a"))
 
 
 async def test_a_step_larger_than_a_pipe_holds_goes_through() -> None:

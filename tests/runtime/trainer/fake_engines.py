@@ -27,7 +27,9 @@ class FakeEngines:
 
     def __init__(self, settings: TrainerSettings) -> None:
         run = settings.run
-        folder = materialise_model(run.model.source, into=settings.cache_dir / "fake-engine")
+        folder = materialise_model(
+            run.model, hub=run.hub, volumes_dir=settings.volumes_dir, into=settings.cache_dir / "fake-engine"
+        ).folder
         self._model = load_policy(folder, dtype=run.model.dtype.value).eval()
         self._eos = load_tokenizer(folder).eos_token_id
         self._temperature = run.sampling.temperature

@@ -1,17 +1,16 @@
 """Rewards of a step, from a pool that answers as told."""
 
 import math
+from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from pod_builder import run_config
 
 from grpo_runtime.data.prompt import Prompt
-from grpo_runtime.errors import UserError
-from grpo_runtime.rewards.types import RewardFailure, RewardMatrix, RewardRequest
+from grpo_runtime.rewards.types import RewardCode, RewardMatrix, RewardRequest
 from grpo_runtime.rollout.interface import Rollout
-from grpo_runtime.trainer.scoring import MAX_UNSCORED_STEPS, Scorer
+from grpo_runtime.trainer.scoring import Scorer, reward_functions
 
 RUN = run_config(algorithm={"steps": 5, "promptsPerStep": 2, "groupSize": 2})
 PROMPTS = [
@@ -27,18 +26,16 @@ class FakeTokenizer:
 
 
 class FakePool:
-    def __init__(self, *columns: list[float | None], failure: str | None = None) -> None:
+    def __init__(self, *columns: list[float | None]) -> None:
         self.requests: list[RewardRequest] = []
         self.columns = columns
-        self.failure = failure
 
     async def score(self, request: RewardRequest) -> RewardMatrix:
         self.requests.append(request)
-        failure = RewardFailure(name="accuracy", reason=self.failure or "", num_samples=4, sample={})
         return RewardMatrix(
             names=("accuracy",),
             values=tuple(zip(*self.columns, strict=True)),
-            failures=(failure,) if self.failure else (),
+            failures=(),
             metrics={"mine": 1.0},
         )
 
@@ -60,26 +57,32 @@ async def test_each_completion_is_scored_with_the_columns_of_its_own_prompt() ->
     assert (request.step, request.total_steps) == (3, 5)
 
 
-async def test_functions_that_fail_on_everything_again_and_again_end_the_run() -> None:
-    pool = FakePool([None] * 4, failure="KeyError: 'answer'")
-    target = scorer(pool)
-    for step in range(MAX_UNSCORED_STEPS - 1):
-        await target.score(PROMPTS, ROLLOUTS, step=step)
-    with pytest.raises(UserError, match=r"accuracy failed on every completion .* KeyError: 'answer'"):
-        await target.score(PROMPTS, ROLLOUTS, step=MAX_UNSCORED_STEPS)
-
-
-async def test_one_good_step_forgives_the_bad_ones_before() -> None:
-    pool = FakePool([None] * 4, failure="TimeoutError")
-    target = scorer(pool)
-    for step in range(3 * MAX_UNSCORED_STEPS):
-        is_good = step % MAX_UNSCORED_STEPS == 0
-        pool.columns = ([1.0] * 4,) if is_good else ([None] * 4,)
-        await target.score(PROMPTS, ROLLOUTS, step=step)
-
-
 async def test_functions_that_do_not_apply_are_no_failure() -> None:
-    target = scorer(FakePool([None] * 4))
-    for step in range(2 * MAX_UNSCORED_STEPS):
-        scores = await target.score(PROMPTS, ROLLOUTS, step=step)
-        assert scores.rewards.isnan().all()
+    scores = await scorer(FakePool([None] * 4)).score(PROMPTS, ROLLOUTS, step=0)
+    assert scores.rewards.isnan().all()
+
+
+def test_every_reward_of_a_run_brings_its_deadline_its_share_and_what_its_function_needs(
+    tmp_path: Path,
+) -> None:
+    run = run_config(
+        algorithm={"steps": 5, "seed": 9},
+        sampling={"maxTokens": 100},
+        engine={"maxModelLen": 128},
+        rewards=[
+            {"name": "long", "builtin": "length", "overlongTokens": 20, "maxFailureShare": 0.25},
+            {"name": "boxed", "builtin": "regex", "pattern": "boxed"},
+            {"name": "mine", "configMap": {"name": "rewards", "key": "code.py", "function": "score"}},
+            {"name": "theirs", "function": "package.module:score", "timeoutSeconds": 5},
+        ],
+    )
+    long, boxed, mine, theirs = reward_functions(run, volumes_dir=tmp_path)
+    assert (long.builtin, long.options.max_tokens, long.options.overlong_tokens) == ("length", 100, 20)
+    assert (long.max_failure_share, long.options.seed) == (0.25, 9)
+    assert boxed.options.pattern == "boxed"
+    assert mine.code == RewardCode(
+        path=tmp_path / "configmaps" / "rewards" / "code.py",
+        function="score",
+        place="key code.py of ConfigMap rewards",
+    )
+    assert (theirs.function, theirs.timeout_seconds) == ("package.module:score", 5)

@@ -1,0 +1,39 @@
+"""Rows of a `reasoning-gym://` dataset, and its own scorer."""
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+from grpo_runtime.errors import UserError
+
+DEFAULT_SIZE = 1000
+"""Problems of a task whose URL names no `size`."""
+ENTRY_INDEX = "entry_index"
+"""Column with a problem's number in its task: its scorer makes the same problem from it again."""
+SAME_EVERYWHERE = {"PYTHONHASHSEED": "0"}
+"""Environment of every process that makes problems: some tasks draw from sets, whose order is random else."""
+
+
+def read_reasoning_gym(url: str, *, seed: int) -> list[dict[str, Any]]:
+    """The problems of the task named by `url`: columns prompt, answer, metadata and `entry_index`.
+
+    The same for the same URL and seed on every machine. They are made in a process of their own. Raises
+    UserError for a task or setting that there is none of.
+    """
+    made = subprocess.run(
+        [sys.executable, "-m", "grpo_runtime.data.reasoning_gym_task", url, str(seed)],
+        env=os.environ | SAME_EVERYWHERE,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        check=False,
+    )
+    lines = [json.loads(line) for line in made.stdout.splitlines()]
+    if lines and "user_error" in lines[-1]:
+        raise UserError(lines[-1]["user_error"])
+    if made.returncode != 0:
+        raise UserError(
+            f"dataset.source ({url}): making its problems ended with code {made.returncode}; see the log"
+        )
+    return lines

@@ -1,0 +1,175 @@
+"""A task of the library reasoning-gym, with its settings from a URL.
+
+`python -m grpo_runtime.data.reasoning_gym_task URL SEED` prints its problems, a line of JSON each. Meant for
+processes that run with `reasoning_gym.SAME_EVERYWHERE`.
+"""
+
+import collections.abc
+import dataclasses
+import difflib
+import enum
+import importlib.util
+import json
+import os
+import sys
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from grpo_api.source import parse_source
+from grpo_runtime.data.reasoning_gym import DEFAULT_SIZE, ENTRY_INDEX
+from grpo_runtime.errors import UserError
+
+NEEDED_BY_ONE_TASK = {"zebra_puzzles": "pycosat"}
+"""Tasks whose library the image may lack: see requirements.overrides.txt."""
+_STAND_INS = (
+    "matplotlib",
+    "matplotlib.animation",
+    "matplotlib.collections",
+    "matplotlib.pyplot",
+    "mpl_toolkits",
+    "mpl_toolkits.mplot3d",
+    "pycosat",
+)
+
+
+def make_task(url: str, *, seed: int) -> Any:
+    """The task's ProceduralDataset. `seed` counts where the URL names none.
+
+    Raises UserError for an unknown task, an unknown setting, a value of the wrong type, and for what the
+    task itself refuses.
+    """
+    source = parse_source(url)
+    tasks = _tasks()
+    name = source.name
+    if name not in tasks:
+        raise UserError(f"dataset.source ({url}): reasoning-gym has no task {name}{_near(name, tasks)}")
+    library = NEEDED_BY_ONE_TASK.get(name)
+    if library and importlib.util.find_spec(library) is None:
+        raise UserError(
+            f"dataset.source ({url}): the task {name} needs the library {library}, which this image lacks: "
+            "install it in an image of your own, or take another task"
+        )
+    task, config = tasks[name]
+    settings = {"seed": seed, "size": DEFAULT_SIZE} | _settings(dict(source.settings), config, url=url)
+    try:
+        return task(config=config(**settings))
+    except (AssertionError, ValueError, TypeError) as error:
+        raise UserError(f"dataset.source ({url}): reasoning-gym refuses these settings: {error}") from error
+
+
+def _tasks() -> Mapping[str, tuple[Any, Any]]:
+    """Every task: its class and its configuration's class."""
+    missing = [name for name in _STAND_INS if importlib.util.find_spec(name.partition(".")[0]) is None]
+    for name in missing:
+        sys.modules[name] = types.ModuleType(name)
+        sys.modules[name].__dict__["Axes3D"] = None
+    try:
+        from reasoning_gym.factory import DATASETS
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"dataset.source is a reasoning-gym:// URL but {error.name} is not installed: "
+            "install grpo-runtime[reasoning-gym]"
+        ) from error
+    finally:
+        # only the import needs them; nothing else may take them for the real ones
+        for name in missing:
+            del sys.modules[name]
+    tasks: Mapping[str, tuple[Any, Any]] = DATASETS
+    return tasks
+
+
+def _settings(given: Mapping[str, str], config: Any, *, url: str) -> dict[str, Any]:
+    hints = typing.get_type_hints(config)
+    known = [field.name for field in dataclasses.fields(config) if field.init]
+    settings = {}
+    for name, text in given.items():
+        if name not in known:
+            raise UserError(f"dataset.source ({url}): the task has no setting {name}{_near(name, known)}")
+        try:
+            settings[name] = typed(text, hints[name])
+        except ValueError as error:
+            raise UserError(f"dataset.source ({url}): {name}={text} {error}") from error
+    return settings
+
+
+def typed(text: str, hint: Any) -> Any:
+    """`text` as the type `hint`; lists are written with commas. Raises ValueError saying what it must be."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        kinds = [argument for argument in arguments if argument is not type(None)]
+        return _first(text, kinds) if text or len(kinds) == len(arguments) else None
+    container = origin or hint
+    if container in (list, tuple, set, collections.abc.Sequence):
+        items = [typed(item.strip(), arguments[0] if arguments else str) for item in text.split(",") if item]
+        return items if container is collections.abc.Sequence else container(items)
+    if (choices := _choices(hint)) is not None:
+        return _chosen(text, choices)
+    return text if hint in (str, Any) else _number(text, hint)
+
+
+def _choices(hint: Any) -> Mapping[str, Any] | None:
+    """What may be written for a type of few values; None for others."""
+    if hint is bool:
+        return {"true": True, "false": False}
+    if typing.get_origin(hint) is typing.Literal:
+        return {str(value): value for value in typing.get_args(hint)}
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return {str(member.value): member for member in hint}
+    return None
+
+
+def _first(text: str, hints: list[Any]) -> Any:
+    refusals = []
+    for hint in hints:
+        try:
+            return typed(text, hint)
+        except ValueError as error:
+            refusals.append(str(error))
+    raise ValueError(" and ".join(refusals))
+
+
+def _number(text: str, kind: Any) -> float:
+    if kind not in (int, float):
+        raise ValueError("cannot be set in a URL")
+    try:
+        return float(text) if kind is float else int(text)
+    except ValueError:
+        raise ValueError(f"must be {'a whole number' if kind is int else 'a number'}") from None
+
+
+def _chosen(text: str, choices: Mapping[str, Any]) -> Any:
+    if text not in choices:
+        raise ValueError(f"must be one of {', '.join(choices)}")
+    return choices[text]
+
+
+def _near(name: str, names: typing.Iterable[str]) -> str:
+    """What may have been meant; everything, where nothing is near."""
+    near = difflib.get_close_matches(name, list(names), n=5)
+    return f": did you mean {' or '.join(near)}?" if near else f": there are {', '.join(sorted(names))}"
+
+
+def main(arguments: list[str]) -> int:
+    """Print every problem; returns the exit code."""
+    # a task may print as it likes
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    url, seed = arguments
+    try:
+        task = make_task(url, seed=int(seed))
+        for index in range(len(task)):
+            entry = task[index]
+            row = {"prompt": entry["question"], "answer": entry["answer"], "metadata": entry["metadata"]}
+            print(json.dumps(row | {ENTRY_INDEX: index}), file=out)
+    except UserError as error:
+        print(json.dumps({"user_error": str(error)}), file=out)
+        return 1
+    finally:
+        out.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

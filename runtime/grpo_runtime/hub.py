@@ -1,0 +1,131 @@
+"""Models and datasets of the Hugging Face Hub: their files in the local cache, or a sentence why not."""
+
+import logging
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Literal
+
+import httpx2
+import huggingface_hub
+from huggingface_hub import constants
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+from grpo_api.v1alpha1.spec import HubSpec
+from grpo_runtime.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+Kind = Literal["model", "dataset"]
+RETRY_SECONDS = (2.0, 5.0, 15.0)
+"""Pauses between tries while the Hub cannot be reached: the network of a new pod may come after the pod."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The files of one commit in the local cache."""
+
+    folder: Path
+    commit: str
+
+
+def download(
+    kind: Kind,
+    name: str,
+    *,
+    revision: str | None,
+    hub: HubSpec,
+    allow: Sequence[str] | None = None,
+    ignore: Sequence[str] | None = None,
+    retry_seconds: Sequence[float] = RETRY_SECONDS,
+) -> Snapshot:
+    """Bring the files of repository `name` (ORG/NAME) into the cache, or find them there.
+
+    The cache is the library's own (HF_HOME) and so is the access token (HF_TOKEN). `allow` and `ignore` are
+    patterns of file names. With `hub.offline` nobody is asked. A `revision` that is a commit is never asked
+    about either once its files are there. Raises UserError when the Hub refuses, cannot be reached after all
+    tries, or the cache lacks the files; ConnectionError when the Hub itself is in trouble.
+    """
+    if hub.offline:
+        go_offline()
+    for pause in (*retry_seconds, None):
+        try:
+            folder = Path(
+                huggingface_hub.snapshot_download(
+                    name,
+                    repo_type=kind,
+                    revision=revision,
+                    allow_patterns=None if allow is None else list(allow),
+                    ignore_patterns=None if ignore is None else list(ignore),
+                    local_files_only=hub.offline,
+                )
+            )
+        except HFValidationError as error:
+            raise UserError(f"{kind}.source (hf://{name}) is no name of a repository: {error}") from error
+        except (OSError, httpx2.TransportError) as error:
+            if pause is None or hub.offline or isinstance(error, HfHubHTTPError):
+                raise _translated(error, kind, name, revision=revision, hub=hub) from error
+            logger.warning("%s %s: the Hub cannot be reached, trying again in %.0f s", kind, name, pause)
+            time.sleep(pause)
+        else:
+            logger.info("%s %s is commit %s", kind, name, folder.name)
+            return Snapshot(folder=folder, commit=folder.name)
+    raise AssertionError("the last try returns or raises")
+
+
+def go_offline() -> None:
+    """Let no library of this process, and none of its children, ask the Hub for anything."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    # the library read the variable when it was imported, which may be long ago
+    constants.HF_HUB_OFFLINE = True
+
+
+def _translated(error: Exception, kind: Kind, name: str, *, revision: str | None, hub: HubSpec) -> Exception:
+    """The library's error as one sentence about the spec."""
+    if isinstance(error, HfHubHTTPError):
+        return _refusal(error, kind, name, revision=revision, hub=hub)
+    what = f"{kind}.source (hf://{name})" + (f" at revision {revision}" if revision else "")
+    if hub.offline:
+        return UserError(
+            f"{what} is not in the cache ({constants.HF_HUB_CACHE}) and hub.offline is set: fill the cache "
+            "by one job without hub.offline, or with `hf download`"
+        )
+    cause = error.__cause__ or error
+    return UserError(
+        f"{what} is not in the cache and the Hub cannot be reached: let the pods reach it, or fill the claim "
+        f"of hub.cacheClaim elsewhere and set hub.offline; the last error: {type(cause).__name__}: {cause}"
+    )
+
+
+def _refusal(
+    error: HfHubHTTPError, kind: Kind, name: str, *, revision: str | None, hub: HubSpec
+) -> Exception:
+    what = f"{kind}.source (hf://{name})"
+    token = f"hub.tokenSecret (it is {hub.token_secret})" if hub.token_secret else "hub.tokenSecret"
+    status = error.response.status_code
+    if isinstance(error, GatedRepoError):
+        return UserError(
+            f"{what} is gated: ask for access on its page of the Hub, and name a Secret with an access token "
+            f"in {token}"
+        )
+    if isinstance(error, RevisionNotFoundError):
+        return UserError(f"{kind}.revision ({revision}) is no branch, tag or commit of hf://{name}")
+    if isinstance(error, RepositoryNotFoundError):
+        return UserError(
+            f"{what}: the Hub has no such {kind}, or it is private: check the name, or name a Secret with an "
+            f"access token in {token}"
+        )
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        return UserError(
+            f"{what}: the Hub refuses access (HTTP {status}): check the access token in the Secret of {token}"
+        )
+    return ConnectionError(f"{what}: the Hub answers with HTTP {status}")

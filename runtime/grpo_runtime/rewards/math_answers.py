@@ -1,0 +1,45 @@
+"""Whether a completion's final expression equals the reference answer, by the library math-verify.
+
+The library ends a parse or a comparison that takes too long by an alarm signal, which only the main thread of
+a process can have: reward functions run there, in the worker.
+"""
+
+import logging
+from typing import Any
+
+from math_verify import parse, verify
+
+from grpo_runtime.rewards.builtin import Unscorable
+from grpo_runtime.rewards.text import final_answer
+
+TIMEOUT_SECONDS = 3
+"""For one parse and for one comparison."""
+_LATEX_MARKS = ("$", r"\(", r"\[", r"\boxed")
+
+# what a policy writes is often no mathematics; the library logs a traceback for each
+logging.getLogger("math_verify").setLevel(logging.CRITICAL)
+
+
+def math_verify(completion: str, answer: str) -> float | Unscorable:
+    """1 when the completion's final expression is the answer's equal, else 0.
+
+    The completion's expression is looked for in its final answer (`<answer>`, what follows `</think>`). Of an
+    answer as GSM8K has them, a derivation that ends with `#### 42`, only what follows the last `####` counts.
+    A completion without any expression is wrong; an answer without any is the data's fault: Unscorable.
+    """
+    gold = _parsed_answer(answer)
+    if not gold:
+        return Unscorable(f"the answer ({answer[-100:]}) holds no expression that math-verify can read")
+    found = parse(final_answer(completion), parsing_timeout=TIMEOUT_SECONDS)
+    return float(verify(gold, found, timeout_seconds=TIMEOUT_SECONDS))
+
+
+def _parsed_answer(answer: str) -> list[Any]:
+    text = answer.rpartition("####")[2].strip()
+    if any(mark in text for mark in _LATEX_MARKS):
+        return list(parse(text, parsing_timeout=TIMEOUT_SECONDS))
+    # as LaTeX first: in \frac{1}{2} alone the library would find the number 2
+    for written in (f"${text}$", text):
+        if parsed := parse(written, parsing_timeout=TIMEOUT_SECONDS):
+            return list(parsed)
+    return []
