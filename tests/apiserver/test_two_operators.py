@@ -127,9 +127,10 @@ def test_two_operators_without_a_lease_lead_a_job_through_its_life_as_one_would(
 
     # each pod was made once: two attempts of the trainer, two engines and one replacement
     assert len(history.pods) == len(set(history.pods)) == 5
-    # no state came back after it was left, and there were no more of them than things that happened
+    # no state came back after it was left, but for two engines that were one for a moment, and there were no
+    # more of them than things that happened
     states = [json.dumps(status, sort_keys=True) for status in history.statuses]
-    assert len(states) == len(set(states))
+    assert len(states) - len(set(states)) <= 1
     assert len(states) <= 25
     for operator in pair:
         assert not re.search(r" (WARNING|ERROR) ", operator.log()), operator.log()
