@@ -20,10 +20,14 @@ from grpo_runtime.serve.routes import ROUTES, Access
 pytestmark = pytest.mark.engine
 
 
-def call(engine: Any, method: str, path: str, *, token: str | None, attempt: int) -> int:
+def call(
+    engine: Any, method: str, path: str, *, token: str | None, attempt: int, instance: str | None = None
+) -> int:
     headers = {"Content-Type": "application/json", "X-GRPO-Attempt": str(attempt)}
     if token is not None:
         headers["Authorization"] = f"Bearer {token}"
+    if instance is not None:
+        headers["X-GRPO-Instance"] = instance
     body = b"{}" if method == "POST" else None
     request = urllib.request.Request(engine.url(path), data=body, headers=headers, method=method)  # noqa: S310
     try:
@@ -41,13 +45,44 @@ def mounted_routes(engine: Any) -> set[tuple[str, str]]:
     return found
 
 
-def test_of_all_that_vllm_mounts_only_the_list_is_reachable(engine: Any, attempt: int) -> None:
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+NOT_THERE, NO_TOKEN, NO_RIGHT, ANOTHER_PROCESS = 404, 401, 403, 409
+
+
+def test_of_all_that_vllm_mounts_each_token_reaches_exactly_its_list(engine: Any, attempt: int) -> None:
+    """Every path with every method. The calls name another process, so that a guard that would let one
+    through says 409 and nothing happens."""
     mounted = mounted_routes(engine)
-    assert ("POST", "/collective_rpc") in mounted
+    assert {("POST", "/collective_rpc"), ("POST", "/v1/completions"), ("GET", "/metrics")} <= mounted
     assert len(mounted) > 40
-    for method, path in sorted(mounted - ROUTES.keys()):
-        for token in (None, engine.data_token, engine.admin_token):
-            assert call(engine, method, path, token=token, attempt=attempt) == 404, (method, path)
+    paths = {path for _, path in mounted | ROUTES.keys()}
+    tokens = {None: None, "data": engine.data_token, "admin": engine.admin_token, "wrong": "wrong"}
+    expected = {
+        Access.DATA: {None: NO_TOKEN, "wrong": NO_TOKEN, "data": ANOTHER_PROCESS, "admin": ANOTHER_PROCESS},
+        Access.ADMIN: {None: NO_TOKEN, "wrong": NO_TOKEN, "data": NO_RIGHT, "admin": ANOTHER_PROCESS},
+    }
+    surprises = {}
+    for method, path in ((method, path) for path in sorted(paths) for method in METHODS):
+        access = ROUTES.get((method, path))
+        for name, token in tokens.items():
+            found = call(engine, method, path, token=token, attempt=attempt, instance="another")
+            if access is None:
+                is_right = found == NOT_THERE
+            elif access is Access.OPEN:
+                is_right = found in (200, 503)
+            else:
+                is_right = found == expected[access][name]
+            if not is_right:
+                surprises[method, path, name] = found
+    assert surprises == {}
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/pause/", "//pause", "/./pause", "/x/../pause", "/PAUSE", "/pause%00", "/pause;x", "/%2fpause"],
+)
+def test_another_spelling_of_a_path_is_another_path(engine: Any, attempt: int, path: str) -> None:
+    assert call(engine, "POST", path, token=engine.admin_token, attempt=attempt, instance="x") == NOT_THERE
 
 
 def test_every_route_on_the_list_is_there_and_asks_for_its_token(engine: Any, attempt: int) -> None:
