@@ -18,6 +18,8 @@ NOT_RUN = {
 
 RUN_ELSEWHERE = {
     "make demo": "the whole README path, run for itself",
+    ".venv/bin/grpo-runtime validate examples/*.yaml": "tests/runtime/local/test_validate.py validates every example",
+    ".venv/bin/grpo-runtime run examples/copy-local.yaml": "tests/runtime/local, with fewer steps",
     "make cluster-down": "e2e/scenarios/test_cluster_lifecycle.py, on an instance of its own",
     "make setup": "the first part of `make test`",
     "make check": "a part of `make test`",
@@ -25,7 +27,7 @@ RUN_ELSEWHERE = {
     "make test": "runs everything here",
     "make help": "tests/contract/test_readme.py",
 }
-"""Targets of make, and where they are run."""
+"""Commands that other tests run, and which."""
 
 
 def commands(text: str) -> list[str]:
