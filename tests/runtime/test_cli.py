@@ -12,7 +12,19 @@ def test_help_teaches_what_a_pod_runs(capsys: pytest.CaptureFixture[str]) -> Non
     assert ended.value.code == 0
     text = capsys.readouterr().out
     assert "GRPO_RUN_CONFIG" in text
-    assert all(command in text for command in ("trainer", "rank", "rollout", "plot"))
+    assert all(command in text for command in ("run", "validate", "plot", "trainer", "rank", "rollout"))
+
+
+@pytest.mark.parametrize("command", ["run", "validate", "plot", "trainer", "rank"])
+def test_help_of_a_command_says_what_it_does_and_shows_an_example(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert f"\n  grpo-runtime {command} " in text
+    assert len(text.splitlines()) > 10
 
 
 def test_an_unknown_option_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

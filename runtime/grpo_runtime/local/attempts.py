@@ -36,7 +36,6 @@ class Verdict:
 
     next: Next
     because: Ending | None = None
-    is_counted: bool = False
     is_used_up: bool = False
     """Whether it would have been retried, had failurePolicy.maxRestarts been higher."""
 
@@ -46,7 +45,7 @@ def judge_attempt(
 ) -> Verdict:
     """The verdict on an attempt whose processes ended in the order of `endings`.
 
-    `restarts` are the counted ones so far. A cause ranks above its consequences: what says itself that a
+    `restarts` are those so far, all counted. A cause ranks above its consequences: what says itself that a
     retry is no use, then what ended by itself, then what only lost others or was asked to stop.
     """
     cause = min(
@@ -62,13 +61,14 @@ def judge_attempt(
     if is_stop_requested:
         is_orderly = cause.outcome.exit_code == ExitCode.TERMINATED
         return Verdict(Next.STOPPED if is_orderly else Next.FAILED, cause)
-    if policy.is_counted and restarts >= max_restarts:
+    # nothing is evicted here: a stop that nobody asked for is a failure like others
+    if restarts >= max_restarts:
         return Verdict(Next.FAILED, cause, is_used_up=True)
-    return Verdict(Next.RETRY, cause, is_counted=policy.is_counted)
+    return Verdict(Next.RETRY, cause)
 
 
 def attempt_delay(failures: int) -> float:
-    """Seconds before the attempt that follows so many failed ones: none after a first, then ever longer."""
+    """Seconds before the attempt that follows so many failures in a row: none after one, then ever longer."""
     if failures < 2:
         return 0.0
     return min(_LONGEST_DELAY_SECONDS, _FIRST_DELAY_SECONDS * 2.0 ** min(failures - 2, 10))

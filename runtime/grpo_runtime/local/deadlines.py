@@ -7,6 +7,7 @@ from grpo_runtime.termination import Outcome
 
 STALLED_REASON = "TrainerStalled"
 STARTUP_REASON = "StartupDeadlineExceeded"
+_BEGUN = {TrainerState.TRAINING, TrainerState.STOPPING, TrainerState.DONE}
 
 
 class Deadlines:
@@ -38,6 +39,6 @@ class Deadlines:
     def _note(self, progress: Progress | None, *, now: float) -> None:
         if progress is None:
             return
-        self._has_begun |= progress.state is TrainerState.TRAINING
+        self._has_begun |= progress.state in _BEGUN
         if progress.heartbeat != self._heartbeat:
             self._heartbeat, self._alive_at = progress.heartbeat, now

@@ -4,6 +4,7 @@ import importlib.metadata
 import shlex
 import signal
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -90,7 +91,8 @@ def _run_in(
         return ExitCode.DONE
     given = parse_volume_flags(options.volumes)
     lay_out_volumes(volumes_of(run_config), given=given, documents=documents, into=workspace.volumes)
-    with workspace.drawn_tokens():
+    needs_tokens = run_config.mode is Mode.DISAGGREGATED
+    with workspace.drawn_tokens() if needs_tokens else nullcontext():
         scene = Scene(
             run=run_config,
             workspace=workspace,

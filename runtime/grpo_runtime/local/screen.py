@@ -1,5 +1,6 @@
 """What a person sees of a local job: a progress bar on a terminal, one line a step anywhere else."""
 
+import os
 import sys
 from typing import Protocol, TextIO
 
@@ -60,13 +61,11 @@ class Bar:
 
     def step(self, record: MetricsRecord, *, total: int) -> None:
         if self._bar is None:
+            size = os.get_terminal_size(self._stream.fileno())
+            # some terminals do not know how large they are
+            shape = {"dynamic_ncols": True} if size.columns else {"ncols": 80, "nrows": 24}
             self._bar = tqdm(
-                total=total,
-                initial=record.step - 1,
-                unit="step",
-                file=self._stream,
-                dynamic_ncols=True,
-                mininterval=0,
+                total=total, initial=record.step - 1, unit="step", file=self._stream, mininterval=0, **shape
             )
         self._bar.set_postfix(_numbers(record), refresh=False)
         self._bar.update(record.step - self._bar.n)

@@ -63,7 +63,8 @@ class Supervisor:
 
 def test_every_rank_gets_its_place_in_the_rendezvous(tmp_path: Path) -> None:
     script = f'env > "$2/env-$LOCAL_RANK"; [ $LOCAL_RANK = 0 ] || exit 0; {DONE}'
-    code, message = Supervisor(tmp_path, script).end()
+    supervisor = Supervisor(tmp_path, script)
+    code, message = supervisor.end()
     assert (code, message.reason) == (0, "Done")
     for rank in (0, 1):
         text = (tmp_path / f"cache-1-0/run/env-{rank}").read_text()
@@ -72,6 +73,7 @@ def test_every_rank_gets_its_place_in_the_rendezvous(tmp_path: Path) -> None:
         assert environment["WORLD_SIZE"] == "2"
         assert (environment["MASTER_ADDR"], environment["MASTER_PORT"]) == ("127.0.0.1", "29500")
         assert environment["OMP_NUM_THREADS"] == "1"
+        assert environment["SUPERVISOR_PID"] == str(supervisor.process.pid)
 
 
 def test_the_first_failure_ends_the_others_and_is_the_pods_exit_code(tmp_path: Path) -> None:

@@ -1,0 +1,88 @@
+"""A trainer pod that trains nothing: it keeps to the contract, and to what FAKE_ATTEMPTS says of its attempt.
+
+FAKE_ATTEMPTS is JSON: attempt -> what it does after `steps` steps of its own: ends with `exit`, or `hold`s
+until it is told to stop, which a `deaf` one never hears. An attempt that is not named finishes the job.
+"""
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+options = argparse.ArgumentParser()
+options.add_argument("--termination-log", type=Path)
+LOG = options.parse_known_args()[0].termination_log
+OUTPUT, CACHE = Path(os.environ["GRPO_OUTPUT_DIR"]), Path(os.environ["GRPO_CACHE_DIR"])
+ATTEMPT, INDEX = int(os.environ["GRPO_ATTEMPT"]), int(os.environ["GRPO_NODE_INDEX"])
+CONFIG = json.loads(Path(os.environ["GRPO_RUN_CONFIG"]).read_text())
+UID, TOTAL = CONFIG["job"]["uid"], CONFIG["algorithm"]["steps"]
+PLAN = json.loads(os.environ.get("FAKE_ATTEMPTS", "{}")).get(str(ATTEMPT), {})
+LATEST = OUTPUT / "checkpoints" / "LATEST"
+STOP = threading.Event()
+
+
+def end(code: int, reason: str, message: str) -> None:
+    LOG.write_text(
+        json.dumps({"schemaVersion": 1, "reason": reason, "message": message, "exitCode": code, "rank": 0})
+    )
+    sys.exit(code)
+
+
+def report(step: int, resumed: int | None, *, state: str = "Training") -> None:
+    text = {
+        "jobUid": UID,
+        "attempt": ATTEMPT,
+        "state": state,
+        "step": step,
+        "totalSteps": TOTAL,
+        "heartbeat": step,
+    }
+    path = CACHE / "run" / "progress.json"
+    path.with_suffix(".new").write_text(json.dumps(text | {"resumedFromStep": resumed}))
+    path.with_suffix(".new").rename(path)
+
+
+def save(step: int) -> None:
+    LATEST.parent.mkdir(parents=True, exist_ok=True)
+    LATEST.write_text(f"step-{step:06d}\n")
+
+
+def log_step(step: int) -> None:
+    values = {"reward": step / TOTAL, "step_time": 0.01, "tokens_per_second": 1000.0}
+    with (OUTPUT / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({**values, "attempt": ATTEMPT, "step": step, "time": time.time()}) + "\n")
+
+
+signal.signal(signal.SIGTERM, lambda *_: None if PLAN.get("deaf") else STOP.set())
+signal.signal(signal.SIGINT, lambda *_: print("heard SIGINT", flush=True))
+OUTPUT.mkdir(parents=True, exist_ok=True)
+(CACHE / "run").mkdir(parents=True)
+if INDEX == 0:
+    told = {name: value for name, value in os.environ.items() if name.startswith("GRPO_")}
+    (OUTPUT / f"told-{ATTEMPT}.json").write_text(json.dumps(told))
+    resumed = int(LATEST.read_text().strip().removeprefix("step-")) if LATEST.exists() else None
+    for own, step in enumerate(range((resumed or 0) + 1, TOTAL + 1)):
+        while own == PLAN.get("steps") and PLAN.get("hold") and not STOP.wait(0.02):
+            pass
+        if STOP.is_set():
+            save(step - 1)
+            end(143, "Terminated", "asked to stop, and stopped at a step boundary")
+        if own == PLAN.get("steps") and "exit" in PLAN:
+            save(step - 1)
+            end(
+                PLAN["exit"],
+                PLAN.get("reason", "FakeReason"),
+                PLAN.get("message", "the fake was told to fail"),
+            )
+        log_step(step)
+        report(step, resumed)
+    report(TOTAL, resumed, state="Done")
+    end(0, "Done", "training is done")
+if PLAN.get("peer_exit"):
+    end(PLAN["peer_exit"], "PeerLost", "another node is gone")
+STOP.wait(60 if PLAN else 0.3)
+end(143 if STOP.is_set() else 0, "Terminated" if STOP.is_set() else "Done", "")

@@ -1,0 +1,149 @@
+"""`grpo-runtime run` as a process, and ways to watch and hurt it."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+DEADLINE_SECONDS = 30.0
+FAKE_RUN = (sys.executable, str(Path(__file__).with_name("fake_run.py")))
+STARTED: list[subprocess.Popen[bytes]] = []
+
+
+def end_what_is_left() -> None:
+    """Kill the commands that a failed test did not wait for; what they started dies with them."""
+    while STARTED:
+        process = STARTED.pop()
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def job_object(**spec: Any) -> dict[str, Any]:
+    """A small disaggregated job; keyword arguments replace sections of its spec, None removes one."""
+    merged = {
+        "model": {"source": "builtin://tiny"},
+        "dataset": {"source": "builtin://copy"},
+        "rewards": [{"name": "copy", "builtin": "char_accuracy"}],
+        "algorithm": {"steps": 8},
+        "rollout": {"replicas": 1},
+        **spec,
+    }
+    return {
+        "apiVersion": "grpo.dev/v1alpha1",
+        "kind": "GRPOJob",
+        "metadata": {"name": "copy"},
+        "spec": {name: value for name, value in merged.items() if value is not None},
+    }
+
+
+def wait_until(condition: Callable[[], Any], what: str, *, seconds: float = DEADLINE_SECONDS) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"it never came to that: {what}"
+        time.sleep(0.02)
+
+
+class LocalCommand:
+    """One `grpo-runtime run` of a job with its output in `folder`; over fakes unless `command` is another.
+
+    With `is_on_terminal` its standard streams are a terminal of its own, in which `type_control_c` types.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        job: dict[str, Any],
+        *,
+        attempts: dict[int, Any] | None = None,
+        engine: dict[int, int] | None = None,
+        command: tuple[str, ...] = FAKE_RUN,
+        is_on_terminal: bool = False,
+    ) -> None:
+        self.output = folder / "out"
+        self.engine_notes = folder / "engines.jsonl"
+        self._log = folder / "screen"
+        file = folder / "job.yaml"
+        file.write_text(yaml.safe_dump(job))
+        self._marker = f"FAKE_ENGINES={self.engine_notes}".encode()
+        environment = os.environ | {
+            "FAKE_ATTEMPTS": json.dumps(attempts or {}),
+            "FAKE_ENGINE": json.dumps(engine or {}),
+            "FAKE_ENGINES": str(self.engine_notes),
+        }
+        arguments = [*command, str(file), str(self.output)]
+        if is_on_terminal:
+            self._master, slave = pty.openpty()
+            streams: dict[str, Any] = {"stdin": slave, "stdout": slave, "stderr": slave}
+            # as a shell does it: a session whose terminal this is
+            arguments = ["setsid", "--ctty", "--wait", *arguments]
+            self.process = subprocess.Popen(arguments, env=environment, **streams)
+            os.close(slave)
+        else:
+            with self._log.open("ab") as log:
+                self.process = subprocess.Popen(arguments, env=environment, stdout=log, stderr=log)
+        STARTED.append(self.process)
+
+    def screen(self) -> str:
+        return self._log.read_text()
+
+    def type_control_c(self) -> None:
+        os.write(self._master, b"\x03")
+
+    def read_terminal(self) -> str:
+        """What is on the terminal once the command has ended."""
+        text = b""
+        while True:
+            try:
+                text += (more := os.read(self._master, 65536))
+            except OSError:  # nobody has it open any more
+                break
+            if not more:
+                break
+        return text.decode()
+
+    def told(self, attempt: int) -> dict[str, str]:
+        """The contract's variables that trainer 0 of an attempt was given."""
+        return json.loads((self.output / f"told-{attempt}.json").read_text())
+
+    def engines(self) -> list[dict[str, Any]]:
+        """Every start of an engine so far."""
+        if not self.engine_notes.exists():
+            return []
+        return [json.loads(line) for line in self.engine_notes.read_text().splitlines()]
+
+    def num_steps(self) -> int:
+        path = self.output / "metrics.jsonl"
+        return len(path.read_text().splitlines()) if path.exists() else 0
+
+    def wait_for_steps(self, number: int, *, seconds: float = DEADLINE_SECONDS) -> None:
+        wait_until(lambda: self.num_steps() >= number, f"{number} steps", seconds=seconds)
+
+    def others(self) -> list[int]:
+        """Processes that this command started, directly or not, and that still run."""
+        found = []
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdigit() and int(folder.name) != self.process.pid:
+                try:
+                    is_ours = self._marker in (folder / "environ").read_bytes().split(b"\0")
+                except (FileNotFoundError, ProcessLookupError, PermissionError):
+                    continue
+                if is_ours:
+                    found.append(int(folder.name))
+        return found
+
+    def interrupt(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+
+    def end(self, *, seconds: float = DEADLINE_SECONDS) -> int:
+        code = self.process.wait(timeout=seconds)
+        assert self.others() == [], "processes outlive the command"
+        return code

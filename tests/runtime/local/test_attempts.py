@@ -1,0 +1,90 @@
+"""What follows from the end of an attempt, and when. Pure."""
+
+import pytest
+from local_command import job_object
+
+from grpo_api.contract.exit_codes import EXIT_POLICIES, PEER_LOST_REASON, exit_policy
+from grpo_api.contract.progress import Progress, TrainerState
+from grpo_api.v1alpha1.job import parse_job
+from grpo_runtime.local.attempts import Ending, Next, Verdict, attempt_delay, engine_delay, judge_attempt
+from grpo_runtime.local.deadlines import Deadlines
+from grpo_runtime.termination import Outcome
+
+
+def ending(code: int, *, name: str = "trainer-0", reason: str = "") -> Ending:
+    return Ending(name, Outcome(code, reason or exit_policy(code).reason, "because"))
+
+
+def judge(*endings: Ending, restarts: int = 0, is_stop_requested: bool = False) -> Verdict:
+    return judge_attempt(endings, restarts=restarts, max_restarts=2, is_stop_requested=is_stop_requested)
+
+
+@pytest.mark.parametrize("code", [code for code in EXIT_POLICIES if code != 0])
+def test_an_exit_code_is_retried_here_exactly_if_it_is_in_a_cluster(code: int) -> None:
+    expected = Next.RETRY if exit_policy(code).is_retried else Next.FAILED
+    assert judge(ending(code)).next is expected
+
+
+def test_all_done_is_done() -> None:
+    assert judge(ending(0), ending(0, name="trainer-1")).next is Next.DONE
+
+
+def test_restarts_are_counted_up_to_the_limit() -> None:
+    assert judge(ending(1), restarts=1).next is Next.RETRY
+    assert judge(ending(1), restarts=2) == Verdict(Next.FAILED, ending(1), is_used_up=True)
+
+
+def test_a_cause_ranks_above_what_follows_from_it_whoever_ended_first() -> None:
+    lost = ending(75, name="trainer-0", reason=PEER_LOST_REASON)
+    assert judge(lost, ending(1, name="trainer-1")).because == ending(1, name="trainer-1")
+    assert judge(ending(143), ending(137, name="trainer-1")).because == ending(137, name="trainer-1")
+    assert judge(ending(1), ending(40, name="trainer-1")).because == ending(40, name="trainer-1")
+
+
+def test_a_requested_stop_ends_the_job_and_a_failure_on_the_way_is_not_retried() -> None:
+    assert judge(ending(143), is_stop_requested=True).next is Next.STOPPED
+    assert judge(ending(1), is_stop_requested=True).next is Next.FAILED
+    assert judge(ending(0), is_stop_requested=True).next is Next.DONE
+
+
+def test_attempts_wait_as_the_operator_lets_them_wait() -> None:
+    assert [attempt_delay(failures) for failures in (1, 2, 3, 4, 5, 6, 50)] == [0, 5, 10, 20, 40, 60, 60]
+
+
+def test_an_engine_is_back_at_once_unless_it_never_lives_long() -> None:
+    assert engine_delay(lived_seconds=3600, short_lives=9) == 0
+    assert [engine_delay(lived_seconds=1, short_lives=n) for n in (0, 1, 2, 9)] == [0, 5, 10, 60]
+
+
+def report(state: TrainerState, *, heartbeat: int, message: str = "") -> Progress:
+    return Progress(job_uid="u", attempt=1, state=state, total_steps=9, heartbeat=heartbeat, message=message)
+
+
+def deadlines() -> Deadlines:
+    spec = parse_job(job_object(startupDeadlineSeconds=100, stallTimeoutSeconds=30)).spec
+    return Deadlines(spec, now=0.0)
+
+
+def test_an_attempt_that_begins_no_step_in_time_fails_with_what_held_it_up() -> None:
+    clocks = deadlines()
+    for now in range(0, 101, 20):
+        waiting = report(TrainerState.WAITING_FOR_ROLLOUT, heartbeat=now, message="no engine")
+        assert clocks.missed(waiting, now=now) is None
+    missed = clocks.missed(waiting.model_copy(update={"heartbeat": 999}), now=101)
+    assert missed is not None
+    assert (missed.reason, missed.message) == (
+        "StartupDeadlineExceeded",
+        "no step began within startupDeadlineSeconds (100): no engine",
+    )
+    assert not exit_policy(missed.exit_code).is_retried
+
+
+def test_a_heart_that_stops_is_a_stall_which_is_retried() -> None:
+    clocks = deadlines()
+    training = report(TrainerState.TRAINING, heartbeat=1)
+    assert clocks.missed(training, now=10) is None
+    assert clocks.missed(training, now=40) is None
+    missed = clocks.missed(training, now=41)
+    assert missed is not None and missed.reason == "TrainerStalled"
+    assert exit_policy(missed.exit_code).is_retried
+    assert clocks.missed(report(TrainerState.TRAINING, heartbeat=2), now=500) is None

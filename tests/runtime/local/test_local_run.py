@@ -1,0 +1,236 @@
+"""`grpo-runtime run` with fake roles: which processes there are, when they start again, and how it ends."""
+
+import json
+import os
+import re
+import signal
+import stat
+from pathlib import Path
+
+import pytest
+from local_command import LocalCommand, job_object, wait_until
+
+from grpo_api.contract.environment import COLOCATED_ENV, ROLLOUT_ENV, TRAINER_ENV
+
+HOLD = {"steps": 3, "hold": True}
+
+
+def test_a_job_runs_to_its_end_and_every_step_is_a_line(tmp_path: Path) -> None:
+    command = LocalCommand(tmp_path, job_object())
+    assert command.end() == 0
+    screen = command.screen()
+    assert re.findall(r"^step (\d)/8  reward (\S+)", screen, re.M)[-1] == ("8", "1.000")
+    assert len(re.findall(r"^step ", screen, re.M)) == 8
+    assert "reward, steps 1 to 8" in screen
+    assert f"done: the trained policy is in {command.output}/model" in screen
+
+
+def test_both_roles_are_given_exactly_the_variables_of_their_pods(tmp_path: Path) -> None:
+    command = LocalCommand(tmp_path, job_object(rollout={"replicas": 2}))
+    assert command.end() == 0
+    told = command.told(1)
+    assert told.keys() == TRAINER_ENV
+    assert told["GRPO_OUTPUT_DIR"] == str(command.output)
+    engines = command.engines()
+    assert [engine["told"].keys() for engine in engines] == [ROLLOUT_ENV, ROLLOUT_ENV]
+    assert {f"127.0.0.1:{engine['port']}" for engine in engines} == set(told["GRPO_ROLLOUT_HOST"].split(","))
+
+
+def test_a_colocated_job_has_no_engine_processes_and_no_tokens(tmp_path: Path) -> None:
+    command = LocalCommand(tmp_path, job_object(rollout=None), attempts={1: HOLD})
+    command.wait_for_steps(3)
+    assert command.told(1).keys() == COLOCATED_ENV
+    assert not (command.output / ".local/tokens").exists()
+    command.interrupt()
+    assert command.end() == 143
+    assert command.engines() == []
+
+
+def test_only_this_user_can_read_the_tokens_and_they_are_nowhere_else(tmp_path: Path) -> None:
+    command = LocalCommand(tmp_path, job_object(), attempts={1: HOLD})
+    command.wait_for_steps(3)
+    folder = Path(command.told(1)["GRPO_TOKENS_DIR"])
+    tokens = {path.read_text().strip() for path in folder.iterdir()}
+    assert len(tokens) == 2 and all(len(token) > 30 for token in tokens)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+    others = [Path(f"/proc/{pid}/{file}") for pid in command.others() for file in ("cmdline", "environ")]
+    assert len(others) == 4
+    command.interrupt()
+    assert command.end() == 143
+    assert not folder.exists()
+    written = [path for path in command.output.rglob("*") if path.is_file()]
+    assert not any(token in path.read_text(errors="replace") for token in tokens for path in written)
+    assert not any(token in command.screen() for token in tokens)
+
+
+def test_a_failed_trainer_is_started_again_as_the_next_attempt_from_its_checkpoint(tmp_path: Path) -> None:
+    command = LocalCommand(tmp_path, job_object(), attempts={1: {"steps": 3, "exit": 1}})
+    assert command.end() == 0
+    screen = command.screen()
+    assert "attempt 2 follows because: the fake was told to fail; log " in screen
+    assert "attempt 2 goes on from the checkpoint of step 3" in screen
+    assert command.num_steps() == 8
+
+
+def test_a_trainer_that_was_killed_is_started_again(tmp_path: Path) -> None:
+    command = LocalCommand(tmp_path, job_object(), attempts={1: HOLD})
+    command.wait_for_steps(3)
+    (engine,) = command.engines()
+    (trainer,) = set(command.others()) - {engine["pid"]}
+    os.kill(trainer, signal.SIGKILL)
+    assert command.end() == 0
+    assert "attempt 2 follows because: trainer-0 was killed by SIGKILL" in command.screen()
+    assert len(command.engines()) == 1
+
+
+def test_when_max_restarts_is_used_up_the_cause_and_its_log_are_named(tmp_path: Path) -> None:
+    failing = {number: {"steps": 0, "exit": 1} for number in range(1, 9)}
+    command = LocalCommand(tmp_path, job_object(failurePolicy={"maxRestarts": 1}), attempts=failing)
+    assert command.end() == 1
+    screen = command.screen()
+    assert "attempt 2 failed and failurePolicy.maxRestarts (1) is used up" in screen
+    assert "failed: FakeReason (exit code 1): the fake was told to fail" in screen
+    assert f"log {command.output}/logs/trainer-0.log" in screen
+
+
+def test_an_error_of_the_user_is_not_tried_again(tmp_path: Path) -> None:
+    plan = {1: {"steps": 0, "exit": 40, "reason": "UserError", "message": "no column prompt"}}
+    command = LocalCommand(tmp_path, job_object(), attempts=plan)
+    assert command.end() == 40
+    assert "failed: UserError (exit code 40): no column prompt" in command.screen()
+    assert not (command.output / "told-2.json").exists()
+
+
+def test_control_c_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    first = LocalCommand(tmp_path, job_object(), attempts={1: HOLD})
+    first.wait_for_steps(3)
+    first.interrupt()
+    assert first.end() == 143
+    again = f"grpo-runtime run {tmp_path}/job.yaml --output {first.output}"
+    assert f"stopped, saved: {first.output}/checkpoints/step-000003" in first.screen()
+    assert f"the same command goes on from there: {again}" in first.screen()
+    uid = json.loads((first.output / "run.json").read_text())["job"]["uid"]
+
+    second = LocalCommand(tmp_path, job_object())
+    assert second.end() == 0
+    assert "attempt 2 goes on from the checkpoint of step 3" in second.screen()
+    assert json.loads((second.output / "run.json").read_text())["job"]["uid"] == uid
+    assert second.num_steps() == 8
+
+
+def test_a_second_control_c_ends_everything_at_once(tmp_path: Path) -> None:
+    command = LocalCommand(tmp_path, job_object(), attempts={1: {**HOLD, "deaf": True}})
+    command.wait_for_steps(3)
+    command.interrupt()
+    wait_until(lambda: "stopping:" in command.screen(), "the stop is acknowledged")
+    command.interrupt()
+    assert command.end(seconds=5) == 130
+
+
+def test_control_c_in_a_terminal_reaches_the_command_alone(tmp_path: Path) -> None:
+    command = LocalCommand(tmp_path, job_object(), attempts={1: HOLD}, is_on_terminal=True)
+    command.wait_for_steps(3)
+    command.type_control_c()
+    assert command.end() == 143
+    terminal = command.read_terminal()
+    assert "stopped, saved:" in terminal
+    assert re.search(r"3/8 .*reward=0.375", terminal)
+    assert "heard SIGINT" not in (command.output / "logs/trainer-0.log").read_text()
+
+
+def test_when_the_command_is_killed_nothing_outlives_it(tmp_path: Path) -> None:
+    command = LocalCommand(
+        tmp_path, job_object(rollout={"replicas": 2}), attempts={1: {**HOLD, "deaf": True}}
+    )
+    command.wait_for_steps(3)
+    assert len(command.others()) == 3
+    command.process.kill()
+    command.process.wait()
+    wait_until(lambda: command.others() == [], "all processes are gone")
+    # and the directory is free for the next one
+    assert LocalCommand(tmp_path, job_object()).end() == 0
+
+
+def test_a_lost_engine_is_started_again_at_its_address_while_training_goes_on(tmp_path: Path) -> None:
+    command = LocalCommand(tmp_path, job_object(), attempts={1: HOLD})
+    command.wait_for_steps(3)
+    os.kill(command.engines()[0]["pid"], signal.SIGKILL)
+    wait_until(lambda: len(command.engines()) == 2, "the engine is back", seconds=5)
+    assert "rollout-0 is started again: rollout-0 was killed by SIGKILL" in command.screen()
+    command.interrupt()
+    assert command.end() == 143
+    first, second = command.engines()
+    assert first["port"] == second["port"] and first["pid"] != second["pid"]
+    assert not (command.output / "told-2.json").exists()
+
+
+def test_an_engine_that_refuses_the_job_fails_it_with_its_own_words(tmp_path: Path) -> None:
+    command = LocalCommand(tmp_path, job_object(), attempts={1: HOLD}, engine={1: 40})
+    assert command.end() == 40
+    assert "failed: UserError (exit code 40): vLLM refuses --speed" in command.screen()
+    assert f"log {command.output}/logs/rollout-0.log" in command.screen()
+
+
+def test_when_one_node_fails_all_start_again_and_the_cause_is_named_not_its_effect(tmp_path: Path) -> None:
+    plan = {1: {"steps": 3, "exit": 1, "message": "rank 0 met a NaN", "peer_exit": 75}}
+    command = LocalCommand(tmp_path, job_object(trainer={"numNodes": 2}), attempts=plan)
+    assert command.end() == 0
+    assert "attempt 2 follows because: rank 0 met a NaN" in command.screen()
+    assert sorted(path.name for path in (command.output / "logs").glob("trainer*")) == [
+        "trainer-0.log",
+        "trainer-1.log",
+    ]
+
+
+def test_a_directory_of_another_spec_is_refused_with_the_field(tmp_path: Path) -> None:
+    assert LocalCommand(tmp_path, job_object()).end() == 0
+    other = LocalCommand(tmp_path, job_object(algorithm={"steps": 9}))
+    assert other.end() == 40
+    assert "algorithm.steps was 8 and is now 9" in other.screen()
+
+
+def test_the_number_of_engines_may_change_between_two_commands(tmp_path: Path) -> None:
+    first = LocalCommand(tmp_path, job_object(), attempts={1: HOLD})
+    first.wait_for_steps(3)
+    first.interrupt()
+    assert first.end() == 143
+    assert LocalCommand(tmp_path, job_object(rollout={"replicas": 2})).end() == 0
+
+
+def test_two_commands_cannot_share_a_directory(tmp_path: Path) -> None:
+    first = LocalCommand(tmp_path, job_object(), attempts={1: HOLD})
+    first.wait_for_steps(3)
+    second = LocalCommand(tmp_path, job_object())
+    assert second.process.wait(timeout=20) == 40
+    assert f"{first.output} is in use by process {first.process.pid}" in second.screen()
+    first.interrupt()
+    assert first.end() == 143
+
+
+def test_a_finished_job_says_so_and_starts_nothing(tmp_path: Path) -> None:
+    assert LocalCommand(tmp_path, job_object()).end() == 0
+    again = LocalCommand(tmp_path, job_object())
+    assert again.end() == 0
+    assert "every step of this job is done" in again.screen()
+    assert len(again.engines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ({"algorithm": {"steps": 0}}, "spec.algorithm.steps: Invalid value"),
+        (
+            {"trainer": {"resources": {"limits": {"nvidia.com/gpu": 1}}}},
+            "spec.trainer.resources ask for GPUs and a local run has none",
+        ),
+        ({"model": {"source": "pvc://models/x"}}, "--volume claim/models=DIRECTORY"),
+        ({"dataset": {"source": "configmap://data/x.jsonl"}}, "--volume configmap/data=DIRECTORY"),
+    ],
+)
+def test_what_cannot_run_here_is_refused_before_anything_starts(
+    tmp_path: Path, spec: dict[str, object], sentence: str
+) -> None:
+    command = LocalCommand(tmp_path, job_object(**spec))
+    assert command.end() == 40
+    assert sentence in command.screen()
+    assert command.engines() == []

@@ -1,0 +1,57 @@
+"""examples/copy-local.yaml for real, shortened: killed, interrupted, gone on with, and done."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from local_command import LocalCommand, wait_until
+
+from grpo_runtime.report.metrics import read_metrics
+
+pytestmark = pytest.mark.engine
+
+STEPS = 24
+START_SECONDS = 240.0
+REAL_RUN = (
+    sys.executable,
+    "-c",
+    "import sys; from grpo_runtime.cli import main; sys.exit(main(['run', sys.argv[1], '--output', sys.argv[2]]))",
+)
+
+
+def shortened() -> dict[str, Any]:
+    example = Path(__file__).parents[3] / "examples/copy-local.yaml"
+    job: dict[str, Any] = yaml.safe_load(example.read_text())
+    job["spec"]["algorithm"]["steps"] = STEPS
+    job["spec"]["checkpoint"] = {"everySteps": 2}
+    return job
+
+
+def test_the_local_example_survives_its_killing_goes_on_after_control_c_and_ends(tmp_path: Path) -> None:
+    job = shortened()
+    killed = LocalCommand(tmp_path, job, command=REAL_RUN)
+    killed.wait_for_steps(3, seconds=START_SECONDS)
+    assert len(killed.others()) >= 2  # the supervisor, a rank, and what they started
+    killed.process.kill()
+    killed.process.wait()
+    wait_until(lambda: killed.others() == [], "no process outlives the command that was killed")
+
+    before = killed.num_steps()
+    interrupted = LocalCommand(tmp_path, job, command=REAL_RUN)
+    interrupted.wait_for_steps(before + 2, seconds=START_SECONDS)
+    interrupted.interrupt()
+    assert interrupted.end(seconds=120) == 143
+    assert "attempt 2 goes on from the checkpoint of step" in interrupted.screen()
+
+    last = LocalCommand(tmp_path, job, command=REAL_RUN)
+    assert last.end(seconds=START_SECONDS) == 0
+    saved = (tmp_path / "out/checkpoints/LATEST").read_text().strip()
+    assert saved == f"step-{STEPS:06d}"
+    assert "attempt 3 goes on from the checkpoint of step" in last.screen()
+    records = read_metrics(tmp_path / "out/metrics.jsonl")
+    assert [record.step for record in records] == list(range(1, STEPS + 1))
+    assert [record.attempt for record in records] == sorted(record.attempt for record in records)
+    assert {record.attempt for record in records} == {1, 2, 3}
+    assert (tmp_path / "out/model/model.safetensors").exists()

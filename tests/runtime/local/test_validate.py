@@ -1,0 +1,155 @@
+"""`grpo-runtime validate` and the files it reads."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from local_command import job_object
+
+from grpo_api.source import Volume, VolumeKind
+from grpo_runtime.cli import main
+from grpo_runtime.errors import UserError
+from grpo_runtime.local.documents import pick_job, read_documents
+from grpo_runtime.local.volumes import lay_out_volumes, parse_volume_flags
+
+EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
+
+
+def written(folder: Path, *documents: object) -> Path:
+    file = folder / "job.yaml"
+    file.write_text(yaml.safe_dump_all(documents))
+    return file
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_every_example_is_valid(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", str(example)]) == 0
+    assert ": valid\n  mode " in capsys.readouterr().out
+
+
+def test_a_valid_job_says_what_would_be_made_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gpus = {"limits": {"nvidia.com/gpu": 2}}
+    job = job_object(
+        trainer={"numNodes": 2, "resources": gpus},
+        rollout={"replicas": 3, "resources": {"limits": {"nvidia.com/gpu": 1}}},
+        algorithm={"steps": 7, "promptsPerStep": 4, "groupSize": 3},
+        dataset={"source": "pvc://data/train.jsonl"},
+        checkpoint={"claimName": "mine", "everySteps": 5},
+    )
+    assert main(["validate", str(written(tmp_path, job))]) == 0
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[1:])
+    assert lines["mode"] == "Disaggregated, because spec.mode is Auto and spec.rollout is set"
+    assert lines["pods"] == (
+        "2 trainer pods with 2 training processes each, 3 rollout pods with one vLLM engine each"
+    )
+    assert lines["GPUs"] == "7: 4 for training, 3 for rollouts"
+    assert lines["steps"] == "7 of 12 samples (4 prompts x 3 completions)"
+    assert lines["reads"] == "model builtin://tiny, dataset pvc://data/train.jsonl, claim data"
+    assert lines["checkpoints"] == "every 5 steps and at the end, the newest 2 are kept; on claim mine"
+    assert lines["locally"].startswith(
+        "not with `grpo-runtime run`, which has no GPU: spec.trainer.resources"
+    )
+
+
+def test_what_is_wrong_is_told_by_field_for_each_document(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    claim = {"kind": "PersistentVolumeClaim", "apiVersion": "v1", "metadata": {"name": "c"}}
+    wrong = job_object(algorithm={"steps": 0, "groupsize": 4}, model=None)
+    file = written(tmp_path, claim, job_object(), wrong)
+    assert main(["validate", str(file)]) == 1
+    text = capsys.readouterr().out
+    assert f"{file}:5: GRPOJob copy: valid" in text
+    assert "GRPOJob copy: 3 problems" in text
+    assert "  spec.model: Required value" in text
+    assert '  spec.algorithm.groupsize: unknown field "spec.algorithm.groupsize"' in text
+    assert "spec.algorithm.steps in body should be greater than or equal to 1" in text
+    assert "not looked at: PersistentVolumeClaim" in text
+    assert "2 jobs, 1 with problems" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("a: [1", "line 1: this is not YAML"),
+        ("a: 1\nb: 2\na: 3\n", "line 3: this is not YAML: the key 'a' is there twice"),
+        ("kind: Pod\n", "there is no object of kind GRPOJob in it"),
+    ],
+)
+def test_a_file_that_holds_no_job_is_told_with_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, sentence: str
+) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(text)
+    assert main(["validate", str(file)]) == 1
+    assert sentence in capsys.readouterr().out
+
+
+def test_a_missing_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", str(tmp_path / "no.yaml")]) == 1
+    assert f"{tmp_path}/no.yaml cannot be read" in capsys.readouterr().out
+
+
+def test_it_answers_within_a_second_and_without_torch(tmp_path: Path) -> None:
+    script = (
+        "import sys; from grpo_runtime.cli import main; code = main(sys.argv[1:])\n"
+        "sys.exit(code or ', '.join({'torch', 'transformers', 'vllm', 'numpy', 'tqdm'} & sys.modules.keys()))"
+    )
+    arguments = [sys.executable, "-c", script, "validate", str(written(tmp_path, job_object()))]
+    seconds = []
+    for _ in range(3):
+        began = time.monotonic()
+        ended = subprocess.run(arguments, capture_output=True, text=True, check=False)
+        seconds.append(time.monotonic() - began)
+        assert (ended.returncode, ended.stderr) == (0, "")
+    # the machine may be busy with other tests: the best of three
+    assert min(seconds) < 1
+
+
+def test_numbers_are_read_as_kubectl_reads_them(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text("{a: 1e-6, b: 1.5E3, c: 12:30, d: 2026-01-01, e: 5, f: -0.5, g: 1_0, h: true, i: 0x10}")
+    (found,) = read_documents(file)
+    assert found.data == {
+        "a": 1e-6, "b": 1500.0, "c": "12:30", "d": "2026-01-01", "e": 5, "f": -0.5, "g": "1_0", "h": True, "i": 16
+    }  # fmt: skip
+
+
+def test_of_several_jobs_one_has_to_be_chosen(tmp_path: Path) -> None:
+    other = job_object() | {"metadata": {"name": "other"}}
+    file = written(tmp_path, job_object(), other)
+    documents = read_documents(file)
+    with pytest.raises(UserError, match=r"several GRPOJobs \(copy, other\): choose one with --job NAME"):
+        pick_job(documents, path=file)
+    assert pick_job(documents, path=file, name="other").data == other
+    with pytest.raises(UserError, match="no GRPOJob of the name third"):
+        pick_job(documents, path=file, name="third")
+
+
+def test_volumes_are_links_to_what_is_given_and_files_for_config_maps_beside_the_job(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    (models / "config.json").write_text("{}")
+    config_map = {"kind": "ConfigMap", "metadata": {"name": "rewards"}, "data": {"r.py": "x = 1\n"}}
+    documents = read_documents(written(tmp_path, config_map, job_object()))
+    needed = [Volume(VolumeKind.CLAIM, "models"), Volume(VolumeKind.CONFIG_MAP, "rewards")]
+    into = tmp_path / "volumes"
+    for _ in range(2):  # also over what an earlier command made
+        given = parse_volume_flags([f"claim/models={models}"])
+        lay_out_volumes(needed, given=given, documents=documents, into=into)
+        assert (into / "claims/models/config.json").read_text() == "{}"
+        assert (into / "configmaps/rewards/r.py").read_text() == "x = 1\n"
+    assert (models / "config.json").exists()
+
+
+@pytest.mark.parametrize(
+    "flag", ["models=/tmp", "secret/x=/tmp", "claim/x", "claim/=/tmp", "claim/x=/no/such"]
+)
+def test_a_volume_flag_that_means_nothing_is_refused(flag: str) -> None:
+    with pytest.raises(UserError, match="--volume"):
+        parse_volume_flags([flag])
