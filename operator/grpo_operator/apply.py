@@ -4,23 +4,29 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 
+from grpo_api.contract.labels import OPERATOR, short_hash
 from grpo_api.v1alpha1.job import API_VERSION, KIND
-from grpo_api.v1alpha1.status import GRPOJobStatus
+from grpo_api.v1alpha1.status import ConditionStatus, ConditionType, GRPOJobStatus
 from grpo_operator import errors
 from grpo_operator.cache import Cache, owner_uid
 from grpo_operator.children.run import Child
 from grpo_operator.children.shared import TOKEN_FILES
-from grpo_operator.client import Client
-from grpo_operator.kinds import JOBS, PODS, SECRETS, Manifest
+from grpo_operator.client import FIELD_MANAGER, Client
+from grpo_operator.kinds import EVENTS, JOBS, PODS, SECRETS, Manifest
+from grpo_operator.names import Names
 from grpo_operator.observed import JobView, Trouble
-from grpo_operator.plan.draft import Deletion
-from grpo_operator.refusals import explain_refusal, name_taken
+from grpo_operator.plan.draft import Announcement, Deletion
+from grpo_operator.plan.validate import SCHEMA_SKEW
+from grpo_operator.refusals import explain_refusal, name_taken, tokens_lost
 
 log = logging.getLogger(__name__)
 
 _TOKEN_BYTES = 32
 _WRITES_IN_FLIGHT = 16
+_READY = ConditionType.READY.value
+_LONGEST_EVENT = 1024
 
 
 async def write_status(client: Client, cache: Cache, job: JobView, status: GRPOJobStatus) -> None:
@@ -42,6 +48,81 @@ async def write_status(client: Client, cache: Cache, job: JobView, status: GRPOJ
     cache.put(JOBS, await client.apply(JOBS, job.namespace, body, subresource="status"))
     if (status.phase, status.attempt) != (job.status.phase, job.status.attempt):
         log.info("%s/%s is %s, attempt %d", job.namespace, job.name, status.phase.value, status.attempt)
+
+
+async def write_skew(client: Client, cache: Cache, job: Manifest, sentence: str, *, now: datetime) -> None:
+    """Say on a job whose status we cannot read why nothing happens: its condition Ready, and nothing else of
+    what the other release wrote, by applying it under a name of its own."""
+    meta, status = job["metadata"], job.get("status", {})
+    said = [
+        (each.get("type"), each.get("reason"), each.get("message")) for each in status.get("conditions", ())
+    ]
+    if (_READY, SCHEMA_SKEW, sentence) in said:
+        return
+    log.error("%s", sentence)
+    ready = {
+        "type": _READY,
+        "status": ConditionStatus.FALSE.value,
+        "reason": SCHEMA_SKEW,
+        "message": sentence,
+        "lastTransitionTime": f"{now:%Y-%m-%dT%H:%M:%SZ}",
+        "observedGeneration": meta["generation"],
+    }
+    body = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {key: meta[key] for key in ("name", "namespace", "uid")},
+        "status": {"conditions": [ready]},
+    }
+    applied = await client.apply(
+        JOBS, meta["namespace"], body, subresource="status", manager=f"{FIELD_MANAGER}-skew"
+    )
+    cache.put(JOBS, applied)
+
+
+async def announce(
+    client: Client, job: JobView, announcements: Iterable[Announcement], *, now: datetime
+) -> None:
+    """Write Events. Each has a name of its own, so that neither a retry nor another operator doubles it; one
+    that cannot be written is logged, because what it tells of has happened all the same."""
+    for said in announcements:
+        try:
+            await client.create(EVENTS, job.namespace, event_of(job, said, now=now))
+        except errors.AlreadyExists:
+            log.debug("%s/%s: %s has been announced before", job.namespace, job.name, said.reason)
+        except errors.KubernetesError as error:
+            log.warning(
+                "%s/%s: the Event %s was not written: %s", job.namespace, job.name, said.reason, error
+            )
+
+
+def event_of(job: JobView, said: Announcement, *, now: datetime) -> Manifest:
+    """The Event as `kubectl describe grpojob` shows it. core/v1, whose times and source kubectl prints."""
+    names = Names.of(job=job.name, uid=job.uid)
+    at = f"{now:%Y-%m-%dT%H:%M:%SZ}"
+    return {
+        "apiVersion": EVENTS.api_version,
+        "kind": EVENTS.name,
+        "metadata": {
+            "name": f"{names.base}.{short_hash(f'{said.reason}/{said.key}', 16)}",
+            "namespace": job.namespace,
+        },
+        "involvedObject": {
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "namespace": job.namespace,
+            "name": job.name,
+            "uid": job.uid,
+        },
+        "type": "Warning" if said.is_warning else "Normal",
+        "reason": said.reason,
+        "message": said.message[:_LONGEST_EVENT],
+        "firstTimestamp": at,
+        "lastTimestamp": at,
+        "count": 1,
+        "source": {"component": OPERATOR},
+        "reportingComponent": OPERATOR,
+    }
 
 
 async def delete_objects(client: Client, cache: Cache, job: JobView, deletions: Iterable[Deletion]) -> None:
@@ -81,6 +162,8 @@ async def apply_children(
 
 async def _make(client: Client, cache: Cache, job: JobView, child: Child) -> Trouble | None:
     label = f"{child.kind.name} {child.name}"
+    if child.is_expected:
+        return await _expect(client, job, child)
     try:
         made = await _write(client, job, child)
     except errors.AlreadyExists:
@@ -92,6 +175,16 @@ async def _make(client: Client, cache: Cache, job: JobView, child: Child) -> Tro
     if child.kind != SECRETS:
         cache.put(child.kind, made)
     return None
+
+
+async def _expect(client: Client, job: JobView, child: Child) -> Trouble | None:
+    """Whether a child that cannot be read is there, from what the API server would say to its creation. A
+    refusal for another reason, such as a full quota, leaves it open, and it is taken to be there."""
+    try:
+        await client.create(child.kind, job.namespace, child.manifest, is_dry_run=True)
+    except (errors.AlreadyExists, errors.Forbidden, errors.Invalid):
+        return None
+    return tokens_lost(child.name, job_uid=job.uid)
 
 
 async def _write(client: Client, job: JobView, child: Child) -> Manifest:

@@ -106,11 +106,15 @@ class Client:
         """One object; NotFound when there is none."""
         return await self._request("GET", kind.path(namespace, name))
 
-    async def create(self, kind: Kind, namespace: str, body: Manifest) -> Manifest:
-        """Create and return what the server made of it; AlreadyExists when the name is taken."""
-        return await self._request(
-            "POST", kind.path(namespace), query={"fieldManager": FIELD_MANAGER}, body=body
-        )
+    async def create(
+        self, kind: Kind, namespace: str, body: Manifest, *, is_dry_run: bool = False
+    ) -> Manifest:
+        """Create and return what the server made of it; AlreadyExists when the name is taken.
+
+        A dry run only says what would have happened.
+        """
+        query = {"fieldManager": FIELD_MANAGER} | ({"dryRun": "All"} if is_dry_run else {})
+        return await self._request("POST", kind.path(namespace), query=query, body=body)
 
     async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str) -> Manifest | None:
         """Delete exactly the object with this uid. Already gone, or another by now, is fine.
@@ -126,13 +130,21 @@ class Client:
         # An answer without a version is the last state of what is gone: seen when two deleted it at once.
         return left if "deletionTimestamp" in meta and meta.get("resourceVersion") else None
 
-    async def apply(self, kind: Kind, namespace: str, body: Manifest, *, subresource: str = "") -> Manifest:
-        """Server-side apply as our field manager.
+    async def apply(
+        self,
+        kind: Kind,
+        namespace: str,
+        body: Manifest,
+        *,
+        subresource: str = "",
+        manager: str = FIELD_MANAGER,
+    ) -> Manifest:
+        """Server-side apply as `manager`, who gives up whatever it applied before and leaves out now.
 
         With metadata.resourceVersion in `body`, Conflict when the object has changed since.
         """
         path = kind.path(namespace, body["metadata"]["name"]) + (f"/{subresource}" if subresource else "")
-        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        query = {"fieldManager": manager, "force": "true"}
         return await self._request(
             "PATCH", path, query=query, body=body, content_type="application/apply-patch+yaml"
         )

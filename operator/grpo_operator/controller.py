@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 
 from grpo_api.v1alpha1.status import GRPOJobStatus
 from grpo_operator import errors
-from grpo_operator.apply import apply_children, delete_objects, write_status
+from grpo_operator.apply import announce, apply_children, delete_objects, write_skew, write_status
 from grpo_operator.cache import Cache, Key
 from grpo_operator.client import Client
 from grpo_operator.kinds import JOBS, PODS
 from grpo_operator.memory import Memory
 from grpo_operator.names import Names
-from grpo_operator.observe import observe
+from grpo_operator.observe import UnreadableStatusError, observe
 from grpo_operator.observed import JobView, Observed
 from grpo_operator.plan import make_plan
 from grpo_operator.plan.gang_view import current_gang, was_complete
@@ -51,14 +51,9 @@ class Controller:
         """
         # Whole seconds, as Kubernetes stores them: what is read back equals what was written.
         now = self._clock().replace(microsecond=0)
-        observed = observe(self._cache, key, self._memory, now=now)
-        if observed is None:
-            self._memory.forget(key)
+        observed = await self._observe(key, now=now)
+        if observed is None or observed.job.is_deleting:
             return None
-        if observed.job.is_deleting:
-            return None
-        if await self._find_missing(observed):
-            observed = observe(self._cache, key, self._memory, now=now) or observed
         plan = make_plan(
             observed,
             runtime_image=self._runtime_image,
@@ -75,6 +70,8 @@ class Controller:
                 self._memory.overtaken(key)
                 return _AT_ONCE
         self._memory.told(key, observed.progress, observed.complaint)
+        news = [said for said in plan.announcements if self._memory.is_unannounced(key, said, uid=job.uid)]
+        await announce(self._client, job, news, now=now)
         await delete_objects(self._client, self._cache, job, plan.delete)
         refusal = await apply_children(self._client, self._cache, job, plan.create)
         is_news = self._memory.remember_refusal(key, refusal)
@@ -82,6 +79,30 @@ class Controller:
             return _AT_ONCE
         waits = [_RETRY_REFUSED_SECONDS if refusal else None, plan.requeue_after]
         return min((wait for wait in waits if wait is not None), default=None)
+
+    async def _observe(self, key: Key, *, now: datetime) -> Observed | None:
+        """The job as it is, or None when there is nothing to do for us."""
+        if self._cache.job(key) is None:
+            self._memory.forget(key)
+            return None
+        try:
+            observed = observe(self._cache, key, self._memory, now=now)
+        except UnreadableStatusError as error:
+            await self._keep_off(key, str(error), now=now)
+            return None
+        if observed and not observed.job.is_deleting and await self._find_missing(observed):
+            return observe(self._cache, key, self._memory, now=now) or observed
+        return observed
+
+    async def _keep_off(self, key: Key, sentence: str, *, now: datetime) -> None:
+        """Leave a job alone that another release of the operator looks after, and say so."""
+        job = self._cache.job(key)
+        if job is None or "deletionTimestamp" in job["metadata"]:
+            return
+        try:
+            await write_skew(self._client, self._cache, job, sentence, now=now)
+        except (errors.NotFound, errors.Conflict):
+            log.debug("%s/%s is gone", *key)
 
     async def _write_status(self, job: JobView, status: GRPOJobStatus) -> bool:
         """False when the job has changed since it was planned for; the cache then holds its newer state.

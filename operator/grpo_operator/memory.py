@@ -2,13 +2,14 @@
 made: clocks that run against a job start anew, and are never shorter for it."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from grpo_api.contract.progress import Progress
 from grpo_api.v1alpha1.status import GRPOJobStatus
 from grpo_operator.cache import Key
 from grpo_operator.observed import Signs, Trouble
+from grpo_operator.plan.draft import Announcement
 from grpo_operator.streak import Streak
 
 SILENCE_SECONDS = 60.0
@@ -38,6 +39,7 @@ class _Entry:
     refusal: Trouble | None = None
     streak: Streak | None = None
     incarnations: tuple[str, dict[int, int]] = ("", {})
+    announced: set[tuple[str, str, str]] = field(default_factory=set)
 
 
 class Memory:
@@ -123,6 +125,14 @@ class Memory:
         elif entry.failing is None or entry.failing[0] != attempt:
             entry.failing = (attempt, now)
         return entry.failing[1] if entry.failing else None
+
+    def is_unannounced(self, key: Key, said: Announcement, *, uid: str) -> bool:
+        """True the first time, so that a plan made again is not announced again."""
+        entry = self._entries.setdefault(key, _Entry())
+        what = (uid, said.reason, said.key)
+        is_new = what not in entry.announced
+        entry.announced.add(what)
+        return is_new
 
     def refusal(self, key: Key) -> Trouble | None:
         """Why the API server refused a child at the last try."""

@@ -38,6 +38,7 @@ def observe(cache: Cache, key: Key, memory: Memory, *, now: datetime) -> Observe
     configs = {config["metadata"]["name"]: config for config in cache.config_maps(job.uid)}
     frozen = configs.get(names.config(job.status.revision)) if job.status.revision else None
     current = [pod for pod in trainers if pod.position[0] == job.status.attempt]
+    run_spec, frozen_problem = _frozen(frozen) if frozen else (None, "")
     is_failing = bool(trainer_causes(current))
     progress, complaint, signs, is_news = memory.word_of(key, uid=job.uid, attempt=job.status.attempt)
     return Observed(
@@ -50,7 +51,8 @@ def observe(cache: Cache, key: Key, memory: Memory, *, now: datetime) -> Observe
         services={service["metadata"]["name"]: service for service in cache.services(job.uid)},
         network_policies={found["metadata"]["name"]: found for found in cache.network_policies(job.uid)},
         config_names=frozenset(configs),
-        frozen_spec=frozen_spec(frozen) if frozen else None,
+        frozen_spec=run_spec,
+        frozen_problem=frozen_problem,
         progress=progress,
         complaint=complaint,
         is_news=is_news,
@@ -64,7 +66,7 @@ def observe(cache: Cache, key: Key, memory: Memory, *, now: datetime) -> Observe
 def job_view(item: Manifest) -> JobView:
     """A job object as the planner sees it. Raises UnreadableStatusError."""
     meta = ObjectMeta.from_object(item["metadata"])
-    spec, problem = _spec(item.get("spec", {}))
+    spec, problem, is_skewed = _spec(item.get("spec", {}))
     try:
         status = GRPOJobStatus.from_object(item.get("status") or {})
     except ValidationError as error:
@@ -81,15 +83,33 @@ def job_view(item: Manifest) -> JobView:
         is_deleting=meta.deletion_timestamp is not None,
         spec=spec,
         problem=problem,
+        is_skewed=is_skewed,
         status=status,
     )
 
 
-def _spec(data: Any) -> tuple[GRPOJobSpec | None, str]:
+_UNHEARD_OF = frozenset({"extra_forbidden", "enum", "string_pattern_mismatch"})
+"""Faults that the API server's schema leaves no room for, unless it is of a newer release than we are."""
+
+
+def _spec(data: Any) -> tuple[GRPOJobSpec | None, str, bool]:
+    """(spec, why it cannot be read, whether a newer operator might)."""
     try:
-        return GRPOJobSpec.from_object(data), ""
+        return GRPOJobSpec.from_object(data), "", False
     except ValidationError as error:
-        return None, _sentence(error, at="spec")
+        is_skewed = any(details["type"] in _UNHEARD_OF for details in error.errors(include_url=False))
+        return None, _sentence(error, at="spec"), is_skewed
+
+
+def _frozen(config: Manifest) -> tuple[GRPOJobSpec | None, str]:
+    """(the spec in a ConfigMap of ours, why it cannot be read)."""
+    try:
+        return frozen_spec(config), ""
+    except ValidationError as error:
+        why = _sentence(error, at="spec")
+    except KeyError as error:
+        why = f"key {error} is missing"
+    return None, f"ConfigMap {config['metadata']['name']}: {why}"
 
 
 def _sentence(error: ValidationError, *, at: str) -> str:

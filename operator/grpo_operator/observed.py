@@ -12,7 +12,8 @@ from grpo_operator.kinds import Manifest
 
 @dataclass(frozen=True)
 class JobView:
-    """The job itself. `spec` is None when it cannot be read, and `problem` then says why."""
+    """The job itself. `spec` is None when it cannot be read, and `problem` then says why; `is_skewed` when it
+    has what this operator has never heard of, so that a newer one may read it."""
 
     namespace: str
     name: str
@@ -23,6 +24,7 @@ class JobView:
     spec: GRPOJobSpec | None
     problem: str
     status: GRPOJobStatus
+    is_skewed: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,8 @@ class Observed:
     """Names of our ConfigMaps."""
     frozen_spec: GRPOJobSpec | None = None
     """The spec of the revision in status, from its ConfigMap."""
+    frozen_problem: str = ""
+    """Why that ConfigMap is there but cannot be read."""
     progress: Progress | None = None
     """Newest report of the trainer of the current attempt, if this process has one."""
     complaint: Trouble | None = None

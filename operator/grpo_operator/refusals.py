@@ -1,5 +1,6 @@
 """From a refused write to the word and the sentence a person needs."""
 
+from grpo_api.contract import labels
 from grpo_operator import errors
 from grpo_operator.observed import Trouble
 
@@ -21,6 +22,15 @@ def _why(error: errors.KubernetesError) -> tuple[str, str]:
     if "being terminated" in text:
         return "NamespaceTerminating", "cannot be made"
     return "CreateForbidden", "is refused"
+
+
+def tokens_lost(name: str, *, job_uid: str) -> Trouble:
+    """The Secret of a job whose pods are running is gone."""
+    sentence = (
+        f"Secret {name} is gone, and with it the tokens that the running pods of this job know: delete all "
+        f"its pods (kubectl delete pods -l {labels.JOB_UID}={job_uid}), and they start again with new ones"
+    )
+    return Trouble("TokensLost", sentence, child=name)
 
 
 def name_taken(kind: str, name: str) -> Trouble:

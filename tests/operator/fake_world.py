@@ -86,6 +86,8 @@ class FakeWorld:
         self.frozen_spec: GRPOJobSpec | None = None
         self.progress: Progress | None = None
         self.failing_since: datetime | None = None
+        self.is_skewed = False
+        self.frozen_problem = ""
         self.complaint: Trouble | None = None
         self.is_news = True
         self.signs: Signs | None = None
@@ -106,6 +108,7 @@ class FakeWorld:
                 is_deleting=self.is_deleting,
                 spec=self.spec,
                 problem=self.problem,
+                is_skewed=self.is_skewed,
                 status=self.status,
             ),
             trainers=tuple(pod for pod in by_name if "-trainer-" in pod.name),
@@ -116,6 +119,7 @@ class FakeWorld:
             frozen_spec=self.frozen_spec,
             progress=self.progress,
             failing_since=self.failing_since,
+            frozen_problem=self.frozen_problem,
             complaint=self.complaint,
             is_news=self.is_news,
             signs=self.signs,
@@ -211,5 +215,7 @@ class FakeWorld:
             self.network_policies[child.name] = child.manifest
         elif child.kind == CONFIG_MAPS:
             self.config_names.add(child.name)
+        elif child.kind == SECRETS and child.is_expected:
+            assert self.num_secrets, "a Secret is expected that was never made"
         elif child.kind == SECRETS:
             self.num_secrets += 1

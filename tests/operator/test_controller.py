@@ -8,7 +8,7 @@ from grpo_operator import errors
 from grpo_operator.cache import Cache
 from grpo_operator.client import Client
 from grpo_operator.controller import Controller
-from grpo_operator.kinds import JOBS, PODS, Kind, Manifest
+from grpo_operator.kinds import EVENTS, JOBS, PODS, SECRETS, Kind, Manifest
 from grpo_operator.memory import Memory
 
 from .fake_world import IMAGE, NOW, UID, spec
@@ -22,11 +22,28 @@ class FakeClient(Client):
     def __init__(self) -> None:
         self.refused: dict[str, errors.KubernetesError] = {}
         self.num_writes = 0
+        self.has_secret = False
+        self.events: list[Manifest] = []
+        self.managers: list[str] = []
 
-    async def create(self, kind: Kind, namespace: str, body: Manifest) -> Manifest:
+    async def create(
+        self, kind: Kind, namespace: str, body: Manifest, *, is_dry_run: bool = False
+    ) -> Manifest:
+        if kind == EVENTS:
+            if EVENTS.name in self.refused:
+                raise self.refused[EVENTS.name]
+            self.events.append(body)
+            return body
+        if kind == SECRETS:
+            if self.has_secret:
+                raise errors.AlreadyExists("secrets already exists")
+            self.has_secret = not is_dry_run
         return self._accept(kind, body)
 
-    async def apply(self, kind: Kind, namespace: str, body: Manifest, *, subresource: str = "") -> Manifest:
+    async def apply(
+        self, kind: Kind, namespace: str, body: Manifest, *, subresource: str = "", manager: str = "operator"
+    ) -> Manifest:
+        self.managers.append(manager)
         return self._accept(kind, body if kind != JOBS else a_job(status=body["status"]))
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Manifest:
@@ -83,3 +100,56 @@ async def test_a_job_that_is_gone_before_its_status_is_written_gets_no_children(
     client.refused = {JOBS.name: errors.Conflict("the uid is another")}
     assert await controller.reconcile(KEY) is None
     assert cache.pods(UID) == ()
+
+
+async def test_a_lost_secret_is_said_instead_of_made_again_under_running_pods(controller, client, cache):
+    await controller.reconcile(KEY)
+    client.has_secret = False  # somebody deleted it
+    engine = next(pod for pod in cache.pods(UID) if "-rollout-1-" in pod["metadata"]["name"])
+    cache.remove(PODS, engine)
+    await controller.reconcile(KEY)
+    await controller.reconcile(KEY)
+    ready = next(c for c in cache.job(KEY)["status"]["conditions"] if c["type"] == "RolloutReady")
+    assert ready["reason"] == "TokensLost"
+    assert "delete all its pods" in ready["message"]
+    assert (client.has_secret, len(cache.pods(UID))) == (False, 2)
+
+
+async def test_news_is_announced_once_after_the_status_says_it(controller, client):
+    await controller.reconcile(KEY)
+    await controller.reconcile(KEY)
+    assert [event["reason"] for event in client.events] == ["ModeChosen"]
+
+
+async def test_nothing_is_announced_that_the_status_does_not_say(controller, client):
+    client.refused = {JOBS.name: errors.Conflict("the uid is another")}
+    await controller.reconcile(KEY)
+    assert client.events == []
+
+
+@pytest.mark.parametrize(
+    "error", [errors.Forbidden("no right to events"), errors.Transient("away"), errors.AlreadyExists("taken")]
+)
+async def test_an_event_that_cannot_be_written_disturbs_nothing(controller, client, cache, error):
+    client.refused = {EVENTS.name: error}
+    await controller.reconcile(KEY)
+    assert len(cache.pods(UID)) == 3
+
+
+async def test_a_job_whose_status_another_release_wrote_says_so_once_and_is_left_alone(
+    controller, client, cache
+):
+    cache.put(JOBS, a_job(status={"attempt": 1, "somethingNew": 1}))
+    newer = a_job(status={"attempt": 1, "somethingNew": 1})
+    newer["metadata"]["resourceVersion"] = "5"
+    cache.put(JOBS, newer)
+    assert await controller.reconcile(KEY) is None
+    (said,) = cache.job(KEY)["status"]["conditions"]
+    assert (said["type"], said["status"], said["reason"]) == ("Ready", "False", "SchemaSkew")
+    assert "somethingNew" in said["message"] and "another release" in said["message"]
+    assert (client.managers, cache.pods(UID)) == (["grpo-operator-skew"], ())
+    told = a_job(status={"attempt": 1, "somethingNew": 1, "conditions": [said]})
+    told["metadata"]["resourceVersion"] = "999"
+    cache.put(JOBS, told)
+    await controller.reconcile(KEY)
+    assert client.num_writes == 1

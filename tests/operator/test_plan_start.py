@@ -19,6 +19,18 @@ def test_a_new_job_gets_its_pods_services_config_and_tokens():
     assert world.num_secrets == 1
 
 
+def test_tokens_are_drawn_only_while_no_pod_knows_others():
+    world = FakeWorld().start()
+    world.change(world.pod("rollout-1-i0"), is_deleting=True)
+    world.settle()
+    assert ("rollout-1-i1" in world.names("rollout"), world.num_secrets) == (True, 1)
+    world.run_all()
+    for name in list(world.pods):
+        world.change(name, is_deleting=True)
+    world.settle()  # every pod was deleted, as the sentence about lost tokens asks for
+    assert world.num_secrets == 2
+
+
 def test_what_the_run_is_reaches_status_with_the_first_write():
     world = FakeWorld()
     plan = world.plan()

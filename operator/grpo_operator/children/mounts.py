@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
 from grpo_api.resolve import volumes_of
 from grpo_api.source import VolumeKind
@@ -30,7 +29,7 @@ def sources(run: Run) -> list[Mount]:
     """The claims and ConfigMaps of model, dataset and rewards, read-only, where the runtime looks."""
     found = []
     for index, volume in enumerate(volumes_of(run.config)):
-        name, path = f"source-{index}", str(PurePosixPath(VOLUMES_DIR) / volume.folder)
+        name, path = f"source-{index}", f"{VOLUMES_DIR}/{volume.folder}"
         if volume.kind is VolumeKind.CLAIM:
             found.append(Mount(name, path, claim=volume.name, is_read_only=True))
         else:

@@ -18,11 +18,13 @@ UNFROZEN = frozenset({"failurePolicy", "startupDeadlineSeconds", "stallTimeoutSe
 @dataclass(frozen=True)
 class Child:
     """An object the job should own. `is_correction` puts an existing object of ours right by server-side
-    apply; everything else is created, so that a stale view can neither take over nor resurrect anything."""
+    apply, and one that `is_expected` must be there and is not made again; everything else is created, so
+    that a stale view can neither take over nor resurrect anything."""
 
     kind: Kind
     manifest: Manifest
     is_correction: bool = False
+    is_expected: bool = False
 
     @property
     def name(self) -> str:

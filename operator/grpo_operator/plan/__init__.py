@@ -7,6 +7,7 @@ keeps it going, and the policies that describe the result come last.
 from datetime import datetime
 
 from grpo_operator.observed import Observed
+from grpo_operator.plan.announce import announcements
 from grpo_operator.plan.completion import complete_when_done
 from grpo_operator.plan.counts import count_pods
 from grpo_operator.plan.draft import Draft, Plan, Policy
@@ -59,4 +60,5 @@ def make_plan(
         create=draft.create,
         delete=draft.delete,
         requeue_after=draft.requeue_after,
+        announcements=announcements(draft, observed),
     )

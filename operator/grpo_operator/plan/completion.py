@@ -15,7 +15,7 @@ TEARDOWN_SECONDS = 60.0
 def complete_when_done(draft: Draft, observed: Observed, now: datetime) -> Draft:
     """Exit code 0 of pod 0 means that the last step and its checkpoint are written: what happens to the
     others afterwards, or to an engine, changes nothing about the result."""
-    if draft.stage is not Stage.ACTIVE or draft.run is None:
+    if draft.stage is not Stage.ACTIVE or draft.status.attempt == 0:
         return draft
     gang = current_gang(observed, attempt=draft.status.attempt)
     first = gang.get(0)

@@ -8,7 +8,7 @@ from enum import StrEnum
 from grpo_api.v1alpha1.status import GRPOJobStatus
 from grpo_operator.children.run import Child, Run
 from grpo_operator.kinds import Kind
-from grpo_operator.observed import Observed
+from grpo_operator.observed import Observed, Trouble
 
 
 class Stage(StrEnum):
@@ -30,12 +30,13 @@ class Deletion:
 @dataclass(frozen=True)
 class Draft:
     """A plan in the making. `run` is None until a readable spec is frozen; `waits_for` names what keeps a
-    new attempt from starting."""
+    new attempt from starting; `blocked` is why this operator keeps its hands off the job."""
 
     status: GRPOJobStatus
     stage: Stage = Stage.ACTIVE
     run: Run | None = None
     waits_for: str = ""
+    blocked: Trouble | None = None
     create: tuple[Child, ...] = ()
     delete: tuple[Deletion, ...] = ()
     requeue_after: float | None = None
@@ -63,11 +64,22 @@ Policy = Callable[[Draft, Observed, datetime], Draft]
 
 
 @dataclass(frozen=True)
+class Announcement:
+    """Something a person wants to be told once, as an Event. `key` tells it from others of its reason."""
+
+    reason: str
+    message: str
+    key: str
+    is_warning: bool = False
+
+
+@dataclass(frozen=True)
 class Plan:
     """What to do about a job. The status is written first: what is in it must not be forgotten by a crash
-    between a decision and its deeds."""
+    between a decision and its deeds. It is announced when that has succeeded."""
 
     status: GRPOJobStatus
     create: tuple[Child, ...] = ()
     delete: tuple[Deletion, ...] = ()
     requeue_after: float | None = None
+    announcements: tuple[Announcement, ...] = ()

@@ -1,6 +1,6 @@
 """Policy: the conditions. Each says in one word and one sentence why it is as it is."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
@@ -37,7 +37,7 @@ def explain(draft: Draft, observed: Observed, now: datetime) -> Draft:
     findings = {
         ConditionType.RUNNING: running,
         ConditionType.ROLLOUT_READY: _rollout_ready(draft, observed),
-        ConditionType.READY: _ready(draft, observed, running),
+        ConditionType.READY: _with_spec_problem(_ready(draft, observed, running), draft, observed),
         ConditionType.RESTARTING: _restarting(draft, running),
         ConditionType.COMPLETE: _end(draft, ConditionType.COMPLETE),
         ConditionType.FAILED: _end(draft, ConditionType.FAILED),
@@ -61,7 +61,7 @@ def _running(draft: Draft, observed: Observed) -> Finding:
     if draft.stage is Stage.FINISHED:
         return Finding(False, *_how_it_ended(draft))
     if draft.run is None:
-        return Finding(False, "NotStarted")
+        return _not_ours_to_tell(draft, ConditionType.RUNNING)
     if is_running(draft, observed):
         return Finding(True, "TrainerRunning", "every trainer pod runs")
     if draft.waits_for:
@@ -69,6 +69,16 @@ def _running(draft: Draft, observed: Observed) -> Finding:
     if missing_indices(observed, draft.run, attempt=draft.status.attempt):
         return _creating(draft, observed, ConditionType.RUNNING, _CREATING_TRAINERS)
     return _starting(draft, observed)
+
+
+def _not_ours_to_tell(draft: Draft, kind: ConditionType) -> Finding:
+    """Nothing is known of a run that cannot be read: what was said of its pods stands, Ready says why."""
+    known = condition(draft.status, kind)
+    if draft.blocked is None:
+        return Finding(False, "NotStarted")
+    if draft.status.attempt > 0 and known:
+        return _again(known)
+    return Finding(False, draft.blocked.reason, draft.blocked.message)
 
 
 def _starting(draft: Draft, observed: Observed) -> Finding:
@@ -99,7 +109,7 @@ def _rollout_ready(draft: Draft, observed: Observed) -> Finding:
     if draft.stage is Stage.FINISHED:
         return Finding(False, "JobFinished", "the engines have been given back")
     if draft.run is None:
-        return Finding(False, "NotStarted")
+        return _not_ours_to_tell(draft, ConditionType.ROLLOUT_READY)
     return _admitted(draft, observed) if draft.run.has_rollout else _in_process(draft, observed)
 
 
@@ -142,8 +152,8 @@ def _ready(draft: Draft, observed: Observed, running: Finding) -> Finding:
     """True while the job does its work and after it has done it."""
     if draft.stage is Stage.FINISHED:
         return Finding(is_true(draft.status, ConditionType.COMPLETE), *_how_it_ended(draft))
-    if not running.is_met:
-        return running
+    if draft.blocked or not running.is_met:
+        return Finding(False, draft.blocked.reason, draft.blocked.message) if draft.blocked else running
     told = newest_progress(observed, attempt=draft.status.attempt)
     known = condition(observed.job.status, ConditionType.READY)
     was_running = is_true(observed.job.status, ConditionType.RUNNING)
@@ -153,6 +163,14 @@ def _ready(draft: Draft, observed: Observed, running: Finding) -> Finding:
     if observed.complaint:
         return Finding(False, observed.complaint.reason, observed.complaint.message)
     return _work(told or last_report(observed, attempt=draft.status.attempt))
+
+
+def _with_spec_problem(ready: Finding, draft: Draft, observed: Observed) -> Finding:
+    """A run goes on with its frozen spec when the live one cannot be read, which must not go unsaid."""
+    if draft.run is None or draft.stage is Stage.FINISHED or not observed.job.problem:
+        return ready
+    unread = f"changes to the spec are not followed, for it cannot be read: {observed.job.problem}"
+    return ready if unread in ready.message else replace(ready, message=f"{ready.message}; {unread}")
 
 
 def _work(told: Progress | None) -> Finding:

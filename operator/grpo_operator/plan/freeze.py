@@ -5,9 +5,10 @@ from datetime import datetime
 
 from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_operator.children.run import Run
-from grpo_operator.observed import JobView, Observed
+from grpo_operator.observed import JobView, Observed, Trouble
 from grpo_operator.plan.draft import Draft, Policy, Stage
 from grpo_operator.plan.outcome import failed
+from grpo_operator.plan.validate import SCHEMA_SKEW, too_new
 
 
 def freeze(runtime_image: str) -> Policy:
@@ -36,6 +37,9 @@ def freeze(runtime_image: str) -> Policy:
             return replace(draft, run=_with_live_parts(resumed, job.spec))
         if draft.stage is not Stage.ACTIVE:
             return draft
+        blocked = _unreadable(observed)
+        if blocked is not None:
+            return replace(draft, blocked=blocked)
         return failed(
             draft,
             observed,
@@ -59,6 +63,18 @@ def _resume(observed: Observed) -> Run | None:
         return Run(job.namespace, job.name, job.uid, observed.frozen_spec, status.image, status.revision)
     run = _begin(job, job.spec, image=status.image) if job.spec else None
     return run if run and run.revision == status.revision else None
+
+
+def _unreadable(observed: Observed) -> Trouble | None:
+    """What this run is was written down, but by another release. Its pods are left to themselves: they need
+    no operator, and acting on a guess could end them."""
+    if observed.frozen_problem:
+        return Trouble(
+            SCHEMA_SKEW,
+            f"the spec this run started from was written by another release ({observed.frozen_problem}): run "
+            "the operator of that release; the pods go on without it",
+        )
+    return too_new(observed.job.problem) if observed.job.is_skewed else None
 
 
 def _with_live_parts(run: Run, live: GRPOJobSpec | None) -> Run:
