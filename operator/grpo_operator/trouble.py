@@ -13,7 +13,8 @@ MISSING_PULL_SECRET = "FailedToRetrieveImagePullSecret"  # noqa: S105 - the reas
 _MOUNTED = frozenset({"Pulling", "Pulled", "Created", "Started"})
 _SCHEDULING = "FailedScheduling"
 _BACK_OFF = re.compile(r'^Back-off pulling image "[^"]*"(: ErrImagePull)?(: )?')
-_PREEMPTION = re.compile(r"\s*preemption: .*$", re.S)
+_AFTERTHOUGHT = re.compile(r"\.\s+(no new claims to deallocate|preemption:|not found).*$", re.S)
+"""What a scheduler adds about pods it might have taken the place of: nothing that a person can use."""
 _NO_CLAIM = re.compile(r'persistentvolumeclaim "([^"]+)" not found')
 _UNBOUND = re.compile(r"unbound immediate PersistentVolumeClaims|available persistent volumes to bind")
 _INSUFFICIENT = re.compile(r"Insufficient ([A-Za-z0-9./-]+[A-Za-z0-9])")
@@ -29,7 +30,7 @@ def trouble(reason: str, message: str) -> Trouble:
 def not_scheduled(reason: str, message: str, *, role: str) -> Trouble:
     """A pod that no node takes: what is missing, and which field asks for it. `role` names its section of
     the spec."""
-    told = _PREEMPTION.sub("", message).strip() or "no node takes it"
+    told = _AFTERTHOUGHT.sub("", message).strip() or "no node takes it"
     missing = _NO_CLAIM.search(told)
     short = sorted(set(_INSUFFICIENT.findall(told)))
     if missing:

@@ -10,9 +10,9 @@ from grpo_operator.trouble import not_pulled, not_scheduled, not_started
 @pytest.mark.parametrize(
     ("told", "fix"),
     [
-        ('0/1 nodes are available: persistentvolumeclaim "big" not found. preemption: 0/1 nodes',
+        ('0/1 nodes are available: persistentvolumeclaim "big" not found. not found',
          "PersistentVolumeClaim big does not exist: create it, or correct the name in the spec"),
-        ("0/3 nodes are available: 1 Insufficient memory, 3 Insufficient nvidia.com/gpu. preemption: none",
+        ("0/3 nodes are available: 1 Insufficient memory, 3 Insufficient nvidia.com/gpu. no new claims to deallocate, preemption: 0/3",
          "no node has enough memory and nvidia.com/gpu free: lower trainer.resources, or add a node"),
         ("0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.",
          "no volume fits one of its PersistentVolumeClaims: see `kubectl describe pvc`"),
@@ -22,7 +22,7 @@ def test_a_pod_that_no_node_takes_says_what_is_missing_and_where_to_change_it(to
     found = not_scheduled("Unschedulable", told, role="trainer")
     assert found.reason == "Unschedulable"
     assert found.message.startswith(f"{fix} (0/")
-    assert "preemption" not in found.message
+    assert "preemption" not in found.message and "not found. not" not in found.message
 
 
 def test_what_a_scheduler_says_that_nobody_foresaw_is_kept():

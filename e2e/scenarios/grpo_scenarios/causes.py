@@ -1,0 +1,138 @@
+"""Jobs that cannot work, each for one cause, and the sentence a person must find on the object.
+
+docs/causes.md has a row for each; a contract test compares the two.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from grpo_scenarios.world import Object
+
+QUOTA_GPUS = 4
+SMALL_CLAIM, BROKEN_CLAIM, HUGE_CLAIM = "small", "broken", "huge"
+CODE = "reward-code"
+DATA = "data"
+PRESENT = {
+    CODE: {
+        "raises.py": "def reward(completions, **_):\n    raise KeyError('answers')\n",
+        "huge.py": "def reward(completions, **_):\n    return [3e38, -3e38] * (len(completions) // 2)\n",
+    },
+    DATA: {
+        "questions.jsonl": '{"question": "a="}\n' * 4,
+        "empty.jsonl": "",
+    },
+}
+"""ConfigMaps that are there, and what is in them."""
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One way of going wrong. `spec` replaces sections of a colocated job that would work.
+
+    `condition` is the condition with the same reason and sentence; `says` are parts of the sentence. The job
+    ends by itself where `is_end`. `seconds` is how long the cause may take to happen; in the 60 s after that
+    it must be told.
+    """
+
+    slug: str
+    spec: Object
+    reason: str
+    says: tuple[str, ...]
+    condition: str = "Running"
+    is_end: bool = False
+    seconds: float = 0.0
+
+    @property
+    def job(self) -> Object:
+        """The GRPOJob."""
+        spec = {**_WORKING, **self.spec}
+        return {
+            "apiVersion": "grpo.dev/v1alpha1",
+            "kind": "GRPOJob",
+            "metadata": {"name": self.slug},
+            "spec": spec,
+        }
+
+
+_REQUESTS = {"cpu": "50m", "memory": "64Mi"}
+_WORKING: Object = {
+    "model": {"source": "builtin://tiny"},
+    "dataset": {"source": "builtin://copy"},
+    "rewards": [{"name": "copy", "builtin": "char_accuracy"}],
+    "algorithm": {"steps": 5, "promptsPerStep": 4, "groupSize": 4},
+    "sampling": {"maxTokens": 4},
+    "engine": {"maxModelLen": 64, "kvCacheMemory": "64Mi"},
+    "trainer": {"resources": {"limits": {"memory": "4Gi"}, "requests": _REQUESTS}},
+    "failurePolicy": {"maxRestarts": 0},
+}
+
+
+def _trainer(**limits: str | int) -> Object:
+    requests = {name: value for name, value in _REQUESTS.items() if name not in limits}
+    return {"trainer": {"resources": {"limits": limits, "requests": requests}}}
+
+
+def _engines(**changes: Any) -> Object:
+    resources = {"limits": {"memory": "4Gi"}, "requests": _REQUESTS}
+    return {"rollout": {"replicas": 1, "resources": resources, **changes}}
+
+
+def _reward(**source: Any) -> Object:
+    return {"rewards": [{"name": "mine", **source}]}
+
+
+def _code(key: str) -> Object:
+    return {"configMap": {"name": CODE, "key": key, "function": "reward"}}
+
+
+WITHOUT_PROCESSES = (
+    Cause("wrong-image", {"image": "localhost/nowhere/grpo-runtime:1"}, "ErrImagePull",
+          ("image localhost/nowhere/grpo-runtime:1 cannot be pulled", "connection refused", "spec.image")),
+    Cause("not-a-runtime-image", {"image": "localhost/pause:dev"}, "StartError",
+          ("is spec.image a runtime image?", "grpo-runtime"), condition="Failed", is_end=True),
+    Cause("pull-secret-missing",
+          {"image": "localhost/private/grpo-runtime:1", "imagePullSecrets": ["registry-login"]},
+          "ErrImagePull",
+          ("Secret registry-login of imagePullSecrets does not exist", "localhost/private/grpo-runtime:1")),
+    Cause("unschedulable-memory", _trainer(memory="900Gi"), "Unschedulable",
+          ("no node has enough memory free", "lower trainer.resources", "Insufficient memory")),
+    Cause("unschedulable-gpu", _trainer(memory="4Gi", **{"nvidia.com/gpu": 1}), "Unschedulable",
+          ("no node has enough nvidia.com/gpu free", "Insufficient nvidia.com/gpu")),
+    Cause("unschedulable-claim", {"checkpoint": {"claimName": HUGE_CLAIM}}, "Unschedulable",
+          ("no volume fits one of its PersistentVolumeClaims", "kubectl describe pvc")),
+    Cause("claim-missing", {"checkpoint": {"claimName": "nowhere"}}, "Unschedulable",
+          ("PersistentVolumeClaim nowhere does not exist: create it",)),
+    Cause("configmap-missing", {"dataset": {"source": "configmap://nowhere/train.jsonl"}}, "FailedMount",
+          ("a volume cannot be mounted", 'configmap "nowhere" not found')),
+    Cause("mount-failing", {"checkpoint": {"claimName": BROKEN_CLAIM}}, "FailedMount",
+          ("a volume cannot be mounted", "does not exist")),
+    Cause("secret-missing", {"hub": {"tokenSecret": "nowhere"}}, "CreateContainerConfigError",
+          ('secret "nowhere" not found',)),
+    Cause("quota", _trainer(memory="4Gi", **{"nvidia.com/gpu": QUOTA_GPUS + 1}), "QuotaExceeded",
+          ("does not fit into the namespace's quota", "requests.nvidia.com/gpu")),
+    Cause("pod-security", {}, "PodSecurityRefused",
+          ("is refused by Pod Security", "violates PodSecurity", "NET_ADMIN")),
+)  # fmt: skip
+"""No process of ours ever runs: all of these may be there at once."""
+
+TRAINER_ONLY = (
+    Cause("oom-supervisor", _trainer(memory="24Mi"), "OOMKilled",
+          ("the container trainer ran out of memory: raise trainer.resources.limits.memory",),
+          condition="Failed", is_end=True, seconds=30),
+    Cause("oom-rank", _trainer(memory="220Mi"), "OOMKilled",
+          ("the container trainer ran out of memory: raise trainer.resources.limits.memory", "rank 0"),
+          condition="Failed", is_end=True, seconds=60),
+    Cause("wrong-model-path", {"model": {"source": "file:///models/nowhere"}}, "UserError",
+          ("model.source (file:///models/nowhere)", "/models/nowhere"),
+          condition="Failed", is_end=True, seconds=90),
+    Cause("dataset-without-column", {"dataset": {"source": f"configmap://{DATA}/questions.jsonl"}},
+          "UserError",
+          ("dataset.prompt (prompt) is not a column of", "it has question"),
+          condition="Failed", is_end=True, seconds=90),
+    Cause("empty-dataset", {"dataset": {"source": f"configmap://{DATA}/empty.jsonl"}}, "UserError",
+          (f"dataset.source (configmap://{DATA}/empty.jsonl) is empty",),
+          condition="Failed", is_end=True, seconds=90),
+    Cause("reward-module-missing", _reward(function="nowhere:reward"), "UserError",
+          ("mine", "nowhere"), condition="Failed", is_end=True, seconds=90),
+)  # fmt: skip
+"""A trainer's processes start and end before an engine is needed."""

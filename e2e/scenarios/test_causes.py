@@ -1,0 +1,65 @@
+"""Every cause, in one sentence: it is in status.lastFailure and in a condition within 60 s.
+
+docs/causes.md is the table of what is shown here.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from grpo_scenarios.causes import (
+    BROKEN_CLAIM,
+    HUGE_CLAIM,
+    PRESENT,
+    QUOTA_GPUS,
+    TRAINER_ONLY,
+    WITHOUT_PROCESSES,
+    Cause,
+)
+from grpo_scenarios.telling import TOLD_WITHIN_SECONDS, Told, print_table, tell
+from grpo_scenarios.trouble import claim_of, config_map, quota, sidecar_injector, volume
+from grpo_scenarios.world import World
+
+pytestmark = pytest.mark.cluster
+
+EMPTY_WORDS = {"", "Error", "Unknown", "UnexpectedError"}
+
+
+@pytest.fixture(scope="module")
+def told(
+    world: World, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[dict[str, Told]]:
+    """What the jobs of the selected tests said. Those without processes go first, all at once."""
+    selected = {item.callspec.params["cause"].slug for item in request.session.items if _is_ours(item)}
+    folder = tmp_path_factory.mktemp("webhook")
+    with ExitStack() as stack:
+        world.apply(
+            quota(gpus=QUOTA_GPUS),
+            claim_of(HUGE_CLAIM, storage="900Ti"),
+            *(config_map(name, data) for name, data in PRESENT.items()),
+        )
+        stack.enter_context(volume(world, BROKEN_CLAIM, path=Path("/nowhere/at/all")))
+        stack.enter_context(sidecar_injector(world, "pod-security", folder=folder))
+        seen = tell(
+            world, [c for c in WITHOUT_PROCESSES if c.slug in selected], at_once=len(WITHOUT_PROCESSES)
+        )
+        seen |= tell(world, [c for c in TRAINER_ONLY if c.slug in selected], at_once=2)
+        print_table(list(seen.values()))
+        yield seen
+
+
+def _is_ours(item: pytest.Item) -> bool:
+    return isinstance(item, pytest.Function) and "told" in item.fixturenames
+
+
+@pytest.mark.parametrize("cause", (*WITHOUT_PROCESSES, *TRAINER_ONLY), ids=lambda cause: cause.slug)
+def test_the_cause_is_told_within_a_minute(cause: Cause, told: dict[str, Told]) -> None:
+    seen = told[cause.slug]
+    assert seen.is_told_by(seen.failure), seen.failure
+    assert seen.is_told_by(seen.condition), seen.status.get("conditions")
+    assert seen.seconds is not None and seen.seconds <= TOLD_WITHIN_SECONDS
+    assert seen.failure["reason"] not in EMPTY_WORDS
+    has_ended = seen.status["phase"] == "Failed"
+    assert has_ended == cause.is_end, seen.status["phase"]
