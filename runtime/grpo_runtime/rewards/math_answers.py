@@ -5,6 +5,7 @@ a process can have: reward functions run there, in the worker.
 """
 
 import logging
+import re
 from typing import Any
 
 from math_verify import parse, verify
@@ -14,7 +15,8 @@ from grpo_runtime.rewards.text import final_answer
 
 TIMEOUT_SECONDS = 3
 """For one parse and for one comparison."""
-_LATEX_MARKS = ("$", r"\(", r"\[", r"\boxed")
+_FORMULA = re.compile(r"[\\^_=+*/(){}<>\[\]]|^[A-Za-z]$")
+_MARKED_LATEX = re.compile(r"\$|\\\(|\\\[|\\boxed")
 
 # what a policy writes is often no mathematics; the library logs a traceback for each
 logging.getLogger("math_verify").setLevel(logging.CRITICAL)
@@ -36,10 +38,7 @@ def math_verify(completion: str, answer: str) -> float | Unscorable:
 
 def _parsed_answer(answer: str) -> list[Any]:
     text = answer.rpartition("####")[2].strip()
-    if any(mark in text for mark in _LATEX_MARKS):
-        return list(parse(text, parsing_timeout=TIMEOUT_SECONDS))
-    # as LaTeX first: in \frac{1}{2} alone the library would find the number 2
-    for written in (f"${text}$", text):
-        if parsed := parse(written, parsing_timeout=TIMEOUT_SECONDS):
-            return list(parsed)
-    return []
+    # a formula without $ around it: as plain text the library would find the number 2 in \frac{1}{2}
+    if _FORMULA.search(text) and not _MARKED_LATEX.search(text):
+        text = f"${text}$"
+    return list(parse(text, parsing_timeout=TIMEOUT_SECONDS))

@@ -1,0 +1,150 @@
+"""What the built-in rewards are worth, in numbers."""
+
+from typing import Any
+
+import pytest
+
+from grpo_runtime.data.reasoning_gym import read_reasoning_gym
+from grpo_runtime.errors import UserError
+from grpo_runtime.rewards.builtin import (
+    BUILTIN_REWARDS,
+    BuiltinOptions,
+    Unscorable,
+    overlong_punishment,
+    r1_format,
+)
+from grpo_runtime.rewards.math_answers import math_verify
+from grpo_runtime.rewards.pool import RewardPool
+from grpo_runtime.rewards.text import final_answer
+from grpo_runtime.rewards.types import RewardFunction, RewardRequest
+
+GSM8K_ANSWER = "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nShe sold 48+24 = 72 altogether.\n#### 1,072"
+
+
+def call(name: str, options: BuiltinOptions, **arguments: Any) -> list[Any]:
+    return BUILTIN_REWARDS[name](options)(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer", "expected"),
+    [
+        ("The answer is 42.", "42", 1.0),
+        ("so it is \\boxed{42}", "#### 42", 1.0),
+        ("She has $1{,}072 in the end, \\boxed{1072}", GSM8K_ANSWER, 1.0),
+        ("<think>first 5, then 72</think><answer>1072</answer>", GSM8K_ANSWER, 1.0),
+        ("<think>it is \\boxed{1072}</think><answer>72</answer>", GSM8K_ANSWER, 0.0),
+        ("The answer is 24.", GSM8K_ANSWER, 0.0),
+        ("$\\frac{1}{2}$", "0.5", 1.0),
+        ("It is 1/2", "\\frac{1}{2}", 1.0),
+        ("\\boxed{(x+1)^2}", "$x^2+2x+1$", 1.0),
+        ("\\boxed{2}", "\\frac{1}{2}", 0.0),
+        ("-3", "-3", 1.0),
+        ("$x$", "x", 1.0),
+        ("12", "12 apples", 1.0),
+        ("3/4", "3/4", 1.0),
+        ("50%", "50%", 1.0),
+        ("$(1, 2)$", "(1, 2)", 1.0),
+        ("I do not know", "42", 0.0),
+        ("", "42", 0.0),
+    ],
+)
+def test_mathematics_is_compared_by_value(completion: str, answer: str, expected: float) -> None:
+    assert math_verify(completion, answer) == expected
+
+
+def test_an_answer_without_any_expression_is_a_failed_sample_with_its_reason() -> None:
+    outcome = math_verify("42", "nobody knows")
+    assert isinstance(outcome, Unscorable)
+    assert "the answer (nobody knows) holds no expression" in outcome.reason
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("<think>a</think><answer>b</answer>", 1.0),
+        ("\n<think>a\nb</think>\n\n<answer>\n4\n</answer>\n", 1.0),
+        ("<answer>b</answer><think>a</think>", 0.0),
+        ("<think>a</think>b", 0.0),
+        ("<think>a</think><answer>b</answer> and more", 0.0),
+        ("<think>a</think><answer>b</answer><answer>c</answer>", 0.0),
+        ("<think>a</think> so <answer>b</answer>", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_the_format_is_thinking_then_an_answer_and_nothing_else(text: str, expected: float) -> None:
+    assert r1_format(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "expected"), [(1, 0.0), (80, 0.0), (81, -0.05), (90, -0.5), (100, -1.0), (120, -1.0)]
+)
+def test_the_length_reward_is_equation_13_of_dapo(num_tokens: int, expected: float) -> None:
+    assert overlong_punishment(num_tokens, max_tokens=100, overlong_tokens=20) == pytest.approx(expected)
+
+
+def test_the_length_reward_counts_tokens_and_not_characters() -> None:
+    options = BuiltinOptions(max_tokens=4, overlong_tokens=2)
+    rewards = call("length", options, completions=["xxxxxxxxx", "y"], completion_ids=[[1], [1, 2, 3]])
+    assert rewards == [0.0, -0.5]
+
+
+def test_a_pattern_is_searched_in_the_completion() -> None:
+    options = BuiltinOptions(pattern=r"\\boxed\{\d+\}")
+    assert call("regex", options, completions=["so \\boxed{42}.", "42"]) == [1.0, 0.0]
+
+
+def test_what_is_no_pattern_is_the_users_error() -> None:
+    with pytest.raises(UserError, match=r"pattern \(\(\) is no regular expression: missing \)"):
+        call("regex", BuiltinOptions(pattern="("), completions=[""])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (" 42 ", "42"),
+        ("<think>7</think> 42", "42"),
+        ("<answer>1</answer> no, <answer> 42 </answer>", "42"),
+        ("<think>7</think><answer>42", "42"),
+    ],
+)
+def test_the_final_answer_is_what_stands_in_its_tags_or_after_the_thinking(text: str, expected: str) -> None:
+    assert final_answer(text) == expected
+
+
+def request(rows: list[dict[str, Any]], completions: list[str]) -> RewardRequest:
+    return RewardRequest(
+        prompts=[row["prompt"] for row in rows],
+        completions=completions,
+        completion_ids=[[1, 2, 3] for _ in rows],
+        columns={name: [row[name] for row in rows] for name in rows[0] if name != "prompt"},
+        step=0,
+        total_steps=1,
+    )
+
+
+# word_ladder and isomorphic_strings draw from sets, whose order differs between processes
+@pytest.mark.parametrize("task", ["leg_counting", "word_ladder?size=6", "isomorphic_strings?size=4"])
+async def test_a_reasoning_gym_task_is_scored_in_the_worker_by_its_own_scorer(task: str) -> None:
+    rows = read_reasoning_gym(f"reasoning-gym://{task}", seed=7)[:4]
+    function = RewardFunction(
+        name="solved",
+        builtin="reasoning_gym",
+        options=BuiltinOptions(dataset_source=f"reasoning-gym://{task}", seed=7),
+    )
+    right = [f"<think>hm</think><answer>{row['answer']}</answer>" for row in rows]
+    async with RewardPool((function,)) as pool:
+        solved = await pool.score(request(rows, right))
+        unsolved = await pool.score(request(rows, ["<answer>no idea</answer>"] * 4))
+    assert [value for (value,) in solved.values] == [1.0] * 4
+    assert max(value or 0.0 for (value,) in unsolved.values) < 0.5
+    assert (solved.failures, unsolved.failures) == ((), ())
+
+
+async def test_math_verify_runs_in_the_worker_and_an_unreadable_answer_costs_only_its_sample() -> None:
+    rows = [{"prompt": "?", "answer": answer} for answer in (GSM8K_ANSWER, "nobody knows", "7")]
+    function = RewardFunction(name="right", builtin="math_verify", max_failure_share=0.5)
+    async with RewardPool((function,)) as pool:
+        matrix = await pool.score(request(rows, ["1072", "1072", "8"]))
+    assert matrix.values == ((1.0,), (None,), (0.0,))
+    assert matrix.failures[0].num_samples == 1
+    assert "holds no expression" in matrix.failures[0].reason
