@@ -1,0 +1,61 @@
+"""docs/guides/install.md: its helm commands render, its rights are the chart's, its YAML can be read."""
+
+import re
+import shlex
+import textwrap
+from pathlib import Path
+
+import pytest
+import yaml
+
+from .helm import CHART, helm, objects
+
+pytestmark = pytest.mark.apiserver
+
+ROOT = CHART.parents[1]
+TEXT = (ROOT / "docs" / "guides" / "install.md").read_text()
+NOT_OF_TEMPLATE = {"--install", "--create-namespace", "--wait", "--reuse-values"}
+
+
+def blocks(language: str) -> list[str]:
+    """The fenced blocks of a language, without the indentation of a list."""
+    found = re.findall(rf"^( *)```{language}\n(.*?)^ *```$", TEXT, re.MULTILINE | re.DOTALL)
+    return [textwrap.dedent(body) for _, body in found]
+
+
+def commands(program: str) -> list[list[str]]:
+    lines = "".join(blocks("sh")).replace("\\\n", " ").splitlines()
+    return [words for words in map(shlex.split, lines) if words and words[0] == program]
+
+
+def rendering(command: list[str]) -> list[str]:
+    """The arguments of `helm template` that render what the command would install."""
+    rest = [word for word in command[2:] if word not in NOT_OF_TEMPLATE]
+    return ["template", *(str(Path(ROOT, word)) if word == "charts/grpo-operator" else word for word in rest)]
+
+
+@pytest.mark.parametrize(
+    "command", [c for c in commands("helm") if c[1] != "uninstall"], ids=lambda c: " ".join(c[-2:])
+)
+def test_a_helm_command_of_the_guide_is_accepted_by_the_chart(command: list[str]):
+    done = helm(*rendering(command))
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_guide_lists_exactly_the_rights_of_the_chart():
+    told = {}
+    for row in re.findall(r"^\|[^|]*\| ([a-z/]+) \| ([^|]+) \|", TEXT, re.MULTILINE):
+        told[row[0]] = set(re.findall(r"get|list|watch|create|delete|patch", row[1]))
+    given: dict[str, set[str]] = {}
+    for item in objects("--set", "userRoles.create=false"):
+        for rule in item.get("rules", ()):
+            for resource in rule["resources"]:
+                given.setdefault(resource, set()).update(rule["verbs"])
+    assert told == given
+
+
+def test_the_yaml_of_the_guide_can_be_read():
+    argo, flux = (yaml.safe_load(text) for text in blocks("yaml"))
+    assert "return health" in argo["resource.customizations.health.grpo.dev_GRPOJob"]
+    (check,) = flux["spec"]["healthCheckExprs"]
+    assert check["kind"] == "GRPOJob"
