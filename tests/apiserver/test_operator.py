@@ -1,5 +1,6 @@
 """The operator against a real API server: what a user sees after each thing that can happen."""
 
+import json
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from .api_server import Kubectl
 from .operator_harness import (
     FakeKubelet,
     Namespace,
@@ -268,3 +270,185 @@ def test_a_name_taken_by_somebody_else_is_said_and_left_alone(
     namespace.core.create_namespaced_service(namespace.name, service)
     operator.start()
     wait_until("it is said", lambda: namespace.condition("Running").get("reason") == "NameTaken")
+
+
+def events(namespace: Namespace, job: str = "copy") -> list[str]:
+    """Reasons of the Events about a job, oldest first."""
+    about = f"involvedObject.kind=GRPOJob,involvedObject.name={job}"
+    found = namespace.core.list_namespaced_event(namespace.name, field_selector=about).items
+    found.sort(key=lambda event: int(event.metadata.resource_version))
+    return [event.reason for event in found]
+
+
+def test_a_colocated_job_is_trainer_pods_alone(
+    namespace: Namespace, operator: OperatorProcess, kubelet: FakeKubelet
+):
+    operator.start()
+    namespace.apply_job(rollout=None)
+    (trainer,) = wait_for_pods(namespace, "trainer", 1)
+    kubelet.run(trainer)
+    wait_until("the job runs", lambda: namespace.status().get("phase") == "Running")
+    status = namespace.status()
+    assert (status["mode"], status["modeReason"]) == (
+        "Colocated",
+        "spec.mode is Auto and spec.rollout is not set",
+    )
+    assert (status["rollout"]["summary"], status["rollout"]["replicas"]) == ("in trainer", 0)
+    core, name = namespace.core, namespace.name
+    assert len(core.list_namespaced_service(name).items) == 1
+    assert core.list_namespaced_secret(name).items == []
+    assert namespace.pods("rollout") == []
+    assert namespace.condition("RolloutReady")["reason"] == "EnginesStarting"
+
+
+def test_pods_with_everything_mounted_pass_the_api_server_and_pod_security(
+    namespace: Namespace, operator: OperatorProcess
+):
+    operator.start()
+    namespace.apply_job(
+        model={"source": "pvc://models/qwen"},
+        dataset={"source": "configmap://data/train.jsonl"},
+        rewards=[{"name": "mine", "configMap": {"name": "code", "key": "reward.py", "function": "score"}}],
+        checkpoint={"claimName": "models"},
+        hub={"tokenSecret": "hub", "cacheClaim": "cache", "offline": True},
+        imagePullSecrets=["registry"],
+    )
+    wait_for_pods(namespace, "rollout", 2)
+    (trainer,) = wait_for_pods(namespace, "trainer", 1)
+    claims = {v.persistent_volume_claim.claim_name for v in trainer.spec.volumes if v.persistent_volume_claim}
+    assert claims == {"models", "cache"}
+    assert [secret.name for secret in trainer.spec.image_pull_secrets] == ["registry"]
+
+
+def test_what_a_person_wants_to_know_is_an_event_once_also_with_two_operators(
+    namespace: Namespace, operator: OperatorProcess, kubelet: FakeKubelet, kubectl: Kubectl, tmp_path: Path
+):
+    second = OperatorProcess(namespace, tmp_path / "second.log")
+    for process in (operator, second):
+        process.start("--leader-elect", "false", "--resync-seconds", "1")
+    try:
+        (trainer,) = running_job(namespace, kubelet)
+        lost = namespace.pods("rollout")[1]
+        kubelet.finish(lost.metadata.name)
+        for pod in wait_for_pods(namespace, "rollout", 2):
+            kubelet.run(pod)
+        kubelet.end(trainer, exit_code=1, message="boom")
+        (trainer,) = wait_for_pods(namespace, "trainer", 1, attempt=2)
+        kubelet.run(trainer)
+        wait_until("it runs again", lambda: namespace.status()["phase"] == "Running")
+        kubelet.end(trainer, exit_code=0, reason="Completed")
+        wait_until("the end is told", lambda: "Completed" in events(namespace))
+        said = ["ModeChosen", "Started", "EngineReplaced", "Restarting", "Started", "Completed"]
+        assert sorted(events(namespace)) == sorted(said)
+        described = kubectl.run("describe", "grpojob", "copy", "-n", namespace.name)
+        for part in (
+            "spec.mode is Auto and spec.rollout is set",
+            lost.metadata.name,
+            "boom",
+            "grpo-operator",
+        ):
+            assert part in described
+    finally:
+        second.kill()
+
+
+def test_a_secret_deleted_under_running_pods_is_said_and_all_pods_anew_cure_it(
+    namespace: Namespace, operator: OperatorProcess, kubelet: FakeKubelet
+):
+    operator.start()
+    running_job(namespace, kubelet)
+    core, name = namespace.core, namespace.name
+    (tokens,) = core.list_namespaced_secret(name).items
+    core.delete_namespaced_secret(tokens.metadata.name, name)
+    kubelet.finish(namespace.pods("rollout")[1].metadata.name)
+    found = wait_until(
+        "the loss is said",
+        lambda: (c := namespace.condition("RolloutReady")).get("reason") == "TokensLost" and c,
+    )
+    assert tokens.metadata.name in found["message"]
+    assert core.list_namespaced_secret(name).items == []
+    for pod in [*namespace.pods("trainer"), *namespace.pods("rollout")]:
+        kubelet.finish(pod.metadata.name)
+    wait_for_pods(namespace, "trainer", 1, attempt=2)
+    wait_for_pods(namespace, "rollout", 2)
+    assert len(core.list_namespaced_secret(name).items) == 1
+
+
+def test_an_attempt_that_does_not_start_in_time_fails_the_job_with_the_cause(
+    namespace: Namespace, operator: OperatorProcess, kubelet: FakeKubelet
+):
+    operator.start()
+    namespace.apply_job(startupDeadlineSeconds=600)
+    (trainer,) = wait_for_pods(namespace, "trainer", 1)
+    kubelet.wait(trainer, reason="ErrImagePull", message="pull access denied for example.test/runtime")
+    wait_until("the reason is shown", lambda: namespace.condition("Running").get("reason") == "ErrImagePull")
+    namespace.patch_job({"spec": {"startupDeadlineSeconds": 1}})
+    wait_until("it is finished", lambda: namespace.condition("Finished").get("status") == "True")
+    failed = namespace.condition("Failed")
+    assert failed["reason"] == "StartupDeadlineExceeded"
+    assert "pull access denied" in failed["message"]
+    assert namespace.status()["lastFailure"]["reason"] == "ErrImagePull"
+
+
+@pytest.fixture
+def newer_crd(kubectl: Kubectl) -> Iterator[None]:
+    """The CRD of a release that has one more field in spec and in status."""
+    schema = "/spec/versions/0/schema/openAPIV3Schema/properties"
+    paths = [f"{schema}/{part}/properties/futureField" for part in ("spec", "status")]
+
+    def patch(operation: dict[str, Any]) -> None:
+        change = json.dumps([operation | {"path": path} for path in paths])
+        kubectl.run("patch", "crd", "grpojobs.grpo.dev", "--type=json", "-p", change)
+
+    patch({"op": "add", "value": {"type": "string"}})
+    yield
+    patch({"op": "remove"})
+
+
+def has_future_field(namespace: Namespace, name: str, part: str) -> bool:
+    """Write it, and see whether the API server kept it: it takes a new schema up in its own time."""
+    change = {part: {"futureField": "x"}}
+    if part == "spec":
+        namespace.patch_job(change, name)
+    else:
+        namespace.objects.patch_namespaced_custom_object_status(
+            "grpo.dev", "v1alpha1", namespace.name, "grpojobs", name, change
+        )
+    return "futureField" in namespace.job(name).get(part, {})
+
+
+@pytest.mark.usefixtures("newer_crd")
+def test_a_job_newer_than_its_operator_waits_with_the_reason_on_it(
+    namespace: Namespace, operator: OperatorProcess
+):
+    namespace.apply_job()
+    wait_until("the schema is taken up", lambda: has_future_field(namespace, "copy", "spec"))
+    operator.start()
+    wait_until("it is said", lambda: namespace.condition("Ready").get("reason") == "SchemaSkew")
+    assert "spec.futureField" in namespace.condition("Ready")["message"]
+    assert (namespace.pods("trainer"), namespace.condition("Finished")["status"]) == ([], "False")
+
+
+@pytest.mark.usefixtures("newer_crd")
+def test_a_status_of_a_newer_operator_is_left_as_it_is_but_for_the_condition_that_says_so(
+    namespace: Namespace, operator: OperatorProcess, kubelet: FakeKubelet
+):
+    operator.start()
+    running_job(namespace, kubelet)
+    operator.kill()
+    wait_until("the schema is taken up", lambda: has_future_field(namespace, "copy", "status"))
+    before = namespace.status()
+    operator.start("--resync-seconds", "1")
+    wait_until("it is said", lambda: namespace.condition("Ready").get("reason") == "SchemaSkew")
+    after = namespace.status()
+    assert {c["type"] for c in after["conditions"]} == {c["type"] for c in before["conditions"]}
+    assert {k: v for k, v in after.items() if k != "conditions"} == {
+        k: v for k, v in before.items() if k != "conditions"
+    }
+    assert len(namespace.pods("rollout")) == 2
+    operator.kill()
+    namespace.objects.patch_namespaced_custom_object_status(
+        "grpo.dev", "v1alpha1", namespace.name, "grpojobs", "copy", {"status": {"futureField": None}}
+    )
+    operator.start()
+    wait_until("it works again", lambda: namespace.condition("Ready").get("reason") != "SchemaSkew")

@@ -70,6 +70,17 @@ def test_a_run_whose_frozen_spec_cannot_be_read_is_left_alone_and_says_so():
     assert (world.status.attempt, world.names("rollout")) == (1, ["rollout-0-i0", "rollout-1-i0"])
 
 
+def test_a_run_that_can_be_read_again_goes_on_as_before():
+    world = blocked()
+    world.settle()
+    world.frozen_problem, world.frozen_spec = "", spec()  # the operator of the right release is back
+    world.settle()
+    assert world.condition(ConditionType.READY).reason == "TrainerStarting"
+    world.progress = report()
+    world.settle()
+    assert world.condition(ConditionType.READY).status == "True"
+
+
 def test_such_a_run_is_complete_when_its_trainer_is_done():
     world = blocked()
     world.settle()

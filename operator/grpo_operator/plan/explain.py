@@ -14,6 +14,7 @@ from grpo_operator.plan.gang_view import current_gang, missing_indices
 from grpo_operator.plan.hindrance import Hindrance, engine_hindrance, trainer_hindrance
 from grpo_operator.plan.progress import last_report, newest_progress
 from grpo_operator.plan.rollout import is_alive
+from grpo_operator.plan.validate import SCHEMA_SKEW
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,9 @@ def _ready(draft: Draft, observed: Observed, running: Finding) -> Finding:
     known = condition(observed.job.status, ConditionType.READY)
     was_running = is_true(observed.job.status, ConditionType.RUNNING)
     is_news = told or (observed.is_news and observed.complaint)
-    if not is_news and known and was_running and observed.job.status.attempt == draft.status.attempt:
+    is_same_attempt = was_running and observed.job.status.attempt == draft.status.attempt
+    # That another release could not read the job is over now that this one can.
+    if not is_news and known and known.reason != SCHEMA_SKEW and is_same_attempt:
         return _again(known)
     if observed.complaint:
         return Finding(False, observed.complaint.reason, observed.complaint.message)
