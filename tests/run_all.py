@@ -2,7 +2,8 @@
 
 Standard library only: the first part installs what the others need. Some run side by side, for one
 alone leaves cores idle; their output is printed when they end. A failed part does not hide the later ones,
-unless they stand on it.
+unless they stand on it. A machine that cannot run containers skips what needs them and says so; with CI=true
+that is an error.
 """
 
 import contextlib
@@ -21,6 +22,10 @@ from threading import Lock
 from typing import BinaryIO
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "e2e/cluster"))
+
+from grpo_cluster.ability import obstacle  # noqa: E402 - of the tree, not installed
+
 PYTEST = (".venv/bin/pytest", "-q", "--durations=8", "--durations-min=5")
 PRINTING = Lock()
 FAST = "not engine and not apiserver and not cluster and not gpu"
@@ -28,12 +33,16 @@ FAST = "not engine and not apiserver and not cluster and not gpu"
 
 @dataclass(frozen=True)
 class Part:
-    """One command. `budget_seconds` is its limit; a part that `is_needed` stops the run when it fails."""
+    """One command. `budget_seconds` is its limit; a part that `is_needed` stops the run when it fails.
+
+    One that `needs_cluster` stands on the local cluster or its programs, which take root to install.
+    """
 
     name: str
     command: Sequence[str]
     budget_seconds: int
     is_needed: bool = False
+    needs_cluster: bool = False
 
 
 Lane = Sequence[Part]
@@ -41,19 +50,19 @@ Lane = Sequence[Part]
 
 STAGES: Sequence[Sequence[Lane]] = (
     [[Part("environment", ("make", "setup"), 600, is_needed=True)]],
-    [[Part("cluster programs", ("make", "cluster-programs"), 1500, is_needed=True)]],
+    [[Part("cluster programs", ("make", "cluster-programs"), 1500, is_needed=True, needs_cluster=True)]],
     [
         [
             Part("check", ("make", "check"), 300),
             Part("pure and contract tests", (*PYTEST, "-m", FAST, "tests", "e2e"), 900),
-            Part("real API server", (*PYTEST, "-m", "apiserver", "tests"), 600),
+            Part("real API server", (*PYTEST, "-m", "apiserver", "tests"), 600, needs_cluster=True),
         ],
         [
             Part("real engines", (*PYTEST, "-m", "engine", "tests"), 1200),
-            Part("cluster and images", ("make", "images"), 900, is_needed=True),
+            Part("cluster and images", ("make", "images"), 900, is_needed=True, needs_cluster=True),
         ],
     ],
-    [[Part("real pods", (*PYTEST, "-m", "cluster", "e2e"), 2400)]],
+    [[Part("real pods", (*PYTEST, "-m", "cluster", "e2e"), 2400, needs_cluster=True)]],
 )
 """Stages run one after the other, the lanes of a stage side by side."""
 
@@ -69,6 +78,16 @@ class Result:
     @property
     def is_ok(self) -> bool:
         return self.outcome == "ok"
+
+    @property
+    def is_skipped(self) -> bool:
+        return self.outcome.startswith("skipped")
+
+
+def without_cluster(stages: Sequence[Sequence[Lane]]) -> list[list[Lane]]:
+    """The same stages with only the parts that need no cluster."""
+    lanes = ([[part for part in lane if not part.needs_cluster] for lane in stage] for stage in stages)
+    return [kept for stage in lanes if (kept := [lane for lane in stage if lane])]
 
 
 def run_stage(lanes: Sequence[Lane]) -> list[Result]:
@@ -153,11 +172,22 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def main() -> int:
-    """0 when every part passed."""
+def main(
+    stages: Sequence[Sequence[Lane]] = STAGES, *, why_no_cluster: str | None = None, is_ci: bool = False
+) -> int:
+    """0 when every part passed that could be run; `why_no_cluster` says why some cannot."""
     began = time.monotonic()
     results: list[Result] = []
-    for stage in STAGES:
+    if why_no_cluster:
+        parts = [part for stage in stages for lane in stage for part in lane if part.needs_cluster]
+        results = [Result(part, f"skipped: {why_no_cluster}") for part in parts]
+        print(f"this machine cannot run containers ({why_no_cluster}); skipped are:")
+        print("\n".join(f"  {part.name}" for part in parts), flush=True)
+        if is_ci:
+            print("with CI=true nothing may be skipped: run on a machine that can run containers")
+            return 1
+        stages = without_cluster(stages)
+    for stage in stages:
         if any(result.part.is_needed and not result.is_ok for result in results):
             results += [Result(part, "not run") for lane in stage for part in lane]
         else:
@@ -167,10 +197,12 @@ def main() -> int:
     for result in results:
         print(f"{result.part.name:{width}}  {result.seconds:7.0f}  {result.outcome}")
     print(f"{'all, some side by side':{width}}  {time.monotonic() - began:7.0f}")
-    num_failed = sum(not result.is_ok for result in results)
-    print(f"\nparts: {len(results) - num_failed} passed, {num_failed} failed")
+    num_passed = sum(result.is_ok for result in results)
+    num_skipped = sum(result.is_skipped for result in results)
+    num_failed = len(results) - num_passed - num_skipped
+    print(f"\nparts: {num_passed} passed, {num_failed} failed, {num_skipped} skipped")
     return 1 if num_failed else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(why_no_cluster=obstacle(), is_ci=os.environ.get("CI") == "true"))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from grpo_cluster import images, lifecycle, status, volumes
+from grpo_cluster.ability import obstacle
 from grpo_cluster.binaries import build_all
 from grpo_cluster.console import say
 from grpo_cluster.prerequisites import ensure_prerequisites
@@ -44,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
         added.set_defaults(run=run)
         return added
 
+    command("can-run", _can_run, "say whether this machine can run containers; ends with 1 when it cannot")
     command("prerequisites", _prerequisites, "install the Debian packages that are missing")
     command("build", _build, "build the programs that are not cached")
     up = command("up", _up, "start what does not run yet and wait until it is ready")
@@ -65,6 +67,12 @@ def _parser() -> argparse.ArgumentParser:
     layer.add_argument("--name", required=True, help="the image that comes out")
     command("recycle-volumes", _recycle, "offer released volumes again, for ever (`up` starts this)")
     return parser
+
+
+def _can_run(_settings: ClusterSettings, _options: argparse.Namespace) -> int:
+    why = obstacle()
+    print(f"this machine cannot run containers: {why}" if why else "this machine can run containers")
+    return 1 if why else 0
 
 
 def _prerequisites(_settings: ClusterSettings, _options: argparse.Namespace) -> int:

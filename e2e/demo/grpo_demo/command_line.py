@@ -5,10 +5,12 @@ import re
 import time
 from pathlib import Path
 
+from grpo_cluster.ability import obstacle
 from grpo_cluster.console import say, step
 from grpo_cluster.settings import ClusterError
 from grpo_demo.follow import condition, follow
 from grpo_demo.install import install
+from grpo_demo.local import train_locally
 from grpo_demo.target import Target, local_target, named_target
 from grpo_images.registry import PUBLIC_BASE
 from grpo_images.sources import REPOSITORY
@@ -32,6 +34,10 @@ def main() -> int:
     options = parser.parse_args()
     if bool(options.context) != bool(options.registry):
         parser.error("CONTEXT= and REGISTRY= go together: that cluster pulls the images from the registry")
+    why = None if options.context else obstacle()
+    if why:
+        say(f"this machine cannot run containers ({why}): training without a cluster, in local mode")
+        return train_locally()
     began = time.monotonic()
     try:
         if options.context:

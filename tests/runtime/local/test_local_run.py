@@ -26,8 +26,11 @@ def test_a_job_runs_to_its_end_and_every_step_is_a_line(tmp_path: Path) -> None:
 
 
 def test_both_roles_are_given_exactly_the_variables_of_their_pods(tmp_path: Path) -> None:
-    command = LocalCommand(tmp_path, job_object(rollout={"replicas": 2}))
-    assert command.end() == 0
+    command = LocalCommand(tmp_path, job_object(rollout={"replicas": 2}), attempts={1: HOLD})
+    command.wait_for_steps(3)
+    wait_until(lambda: len(command.engines()) == 2, "both engines run")
+    command.interrupt()
+    assert command.end() == 143
     told = command.told(1)
     assert told.keys() == TRAINER_ENV
     assert told["GRPO_OUTPUT_DIR"] == str(command.output)

@@ -17,7 +17,8 @@ START_SECONDS = 240.0
 REAL_RUN = (
     sys.executable,
     "-c",
-    "import sys; from grpo_runtime.cli import main; sys.exit(main(['run', sys.argv[1], '--output', sys.argv[2]]))",
+    "import sys; from grpo_runtime.cli import main; _, job, out = sys.argv\n"
+    "sys.exit(main(['run', job, '--output', out]))",
 )
 
 

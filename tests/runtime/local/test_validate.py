@@ -64,7 +64,7 @@ def test_what_is_wrong_is_told_by_field_for_each_document(
     file = written(tmp_path, claim, job_object(), wrong)
     assert main(["validate", str(file)]) == 1
     text = capsys.readouterr().out
-    assert f"{file}:5: GRPOJob copy: valid" in text
+    assert f"{file}:6: GRPOJob copy: valid" in text
     assert "GRPOJob copy: 3 problems" in text
     assert "  spec.model: Required value" in text
     assert '  spec.algorithm.groupsize: unknown field "spec.algorithm.groupsize"' in text
@@ -98,7 +98,8 @@ def test_a_missing_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_it_answers_within_a_second_and_without_torch(tmp_path: Path) -> None:
     script = (
         "import sys; from grpo_runtime.cli import main; code = main(sys.argv[1:])\n"
-        "sys.exit(code or ', '.join({'torch', 'transformers', 'vllm', 'numpy', 'tqdm'} & sys.modules.keys()))"
+        "heavy = {'torch', 'transformers', 'vllm', 'numpy', 'tqdm'} & {*sys.modules}\n"
+        "sys.exit(code or ', '.join(heavy) or 0)"
     )
     arguments = [sys.executable, "-c", script, "validate", str(written(tmp_path, job_object()))]
     seconds = []
@@ -116,7 +117,8 @@ def test_numbers_are_read_as_kubectl_reads_them(tmp_path: Path) -> None:
     file.write_text("{a: 1e-6, b: 1.5E3, c: 12:30, d: 2026-01-01, e: 5, f: -0.5, g: 1_0, h: true, i: 0x10}")
     (found,) = read_documents(file)
     assert found.data == {
-        "a": 1e-6, "b": 1500.0, "c": "12:30", "d": "2026-01-01", "e": 5, "f": -0.5, "g": "1_0", "h": True, "i": 16
+        "a": 1e-6, "b": 1500.0, "c": "12:30", "d": "2026-01-01", "e": 5, "f": -0.5, "g": "1_0", "h": True,
+        "i": 16,
     }  # fmt: skip
 
 

@@ -1,0 +1,24 @@
+"""The demo on a machine that cannot run containers: the same roles as local processes."""
+
+import os
+import shutil
+import subprocess
+from typing import NoReturn
+
+from grpo_cluster.settings import ClusterError
+from grpo_images.sources import REPOSITORY
+
+EXAMPLE = "examples/copy-local.yaml"
+OUTPUT = "out/demo"
+
+
+def train_locally() -> NoReturn:
+    """Become `grpo-runtime run`, with the environment of `make setup`. Raises ClusterError without one."""
+    if subprocess.run(["make", "--no-print-directory", "setup"], cwd=REPOSITORY, check=False).returncode:
+        raise ClusterError("`make setup` failed: see above")
+    os.chdir(REPOSITORY)
+    # to see it train again, the run before goes first
+    shutil.rmtree(OUTPUT, ignore_errors=True)
+    command = [".venv/bin/grpo-runtime", "run", EXAMPLE, "--output", OUTPUT]
+    print(f"$ {' '.join(command)}", flush=True)
+    os.execv(command[0], command)  # noqa: S606 - none is needed

@@ -1,0 +1,69 @@
+"""A machine that cannot run containers is told apart, and what needs them is skipped aloud."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from grpo_cluster.ability import obstacle
+
+
+@pytest.fixture(scope="module")
+def run_all() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("run_all", Path(__file__).with_name("run_all.py"))
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["run_all"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_whoever_is_not_root_cannot_run_containers() -> None:
+    assert obstacle(user_id=1000) == "user 1000 is not root"
+
+
+def test_root_without_the_right_to_mount_cannot_run_containers() -> None:
+    refused = ("bash", "-c", "echo 'unshare failed: Operation not permitted' >&2; exit 1")
+    assert obstacle(user_id=0, probe=refused) == (
+        "namespaces and mounts are not allowed (unshare failed: Operation not permitted)"
+    )
+    assert obstacle(user_id=0, probe=("no-such-program",)) == "there is no program no-such-program"
+
+
+def stages(run_all: ModuleType, witness: Path) -> list[object]:
+    def part(name: str, *, needs_cluster: bool = False) -> object:
+        return run_all.Part(name, ("touch", str(witness / name)), 30, needs_cluster=needs_cluster)
+
+    return [[[part("setup")]], [[part("programs", needs_cluster=True)]], [[part("pure")], [part("engine")]]]
+
+
+def test_parts_that_need_containers_are_skipped_with_the_reason_and_the_others_run(
+    run_all: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_all.main(stages(run_all, tmp_path), why_no_cluster="user 5 is not root") == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"setup", "pure", "engine"}
+    lines = capsys.readouterr().out.splitlines()
+    assert "this machine cannot run containers (user 5 is not root); skipped are:" in lines
+    assert any(line.startswith("programs") and "skipped: user 5 is not root" in line for line in lines)
+    assert lines[-1] == "parts: 3 passed, 0 failed, 1 skipped"
+
+
+def test_in_continuous_integration_nothing_may_be_skipped(
+    run_all: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = run_all.main(stages(run_all, tmp_path), why_no_cluster="user 5 is not root", is_ci=True)
+    assert code == 1
+    assert list(tmp_path.iterdir()) == []
+    assert "with CI=true nothing may be skipped" in capsys.readouterr().out
+
+
+def test_with_containers_every_part_runs(run_all: ModuleType, tmp_path: Path) -> None:
+    assert run_all.main(stages(run_all, tmp_path)) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"setup", "programs", "pure", "engine"}
+
+
+def test_what_needs_no_container_needs_none_of_the_parts_that_do(run_all: ModuleType) -> None:
+    kept = [part.name for stage in run_all.without_cluster(run_all.STAGES) for lane in stage for part in lane]
+    assert kept == ["environment", "check", "pure and contract tests", "real engines"]
