@@ -4,6 +4,7 @@ With tensor parallelism every rank of an engine makes one of these and calls it 
 compute each layer together and all have the result.
 """
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from grpo_runtime.rollout.interface import GenerateRequest
 from grpo_runtime.rollout.sampling import PROBE_PARAMETERS, sampling_parameters
 from grpo_runtime.serve.vllm_args import in_process_command, in_words, is_cpu_build
 from grpo_runtime.weight_sync.interface import Info, WeightSyncError
+
+_CPU_WORKER_LOGGER = "vllm.v1.worker.cpu_worker"
 
 
 class VllmChannel:
@@ -55,6 +58,8 @@ class VllmEngine:
         self._temperature = run.sampling.temperature
         self._max_tokens = run.sampling.max_tokens
         self._llm = _start(run, model_dir=model_dir)
+        # it warns at each sleep and wake, three times a step, that it frees nothing
+        logging.getLogger(_CPU_WORKER_LOGGER).setLevel(logging.ERROR)
         self.channel = VllmChannel(self._llm)
 
     def weight_version(self) -> str:

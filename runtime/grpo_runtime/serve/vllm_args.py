@@ -14,6 +14,7 @@ IN_PROCESS_BACKEND = "in_process"
 CPU_KV_CACHE_BYTES = 256 * 1024 * 1024
 """On CPU vLLM would take 92 % of the machine's memory for the KV cache."""
 CPU_MIN_BATCHED_TOKENS = 4096
+SHARED_ENGINE_WORKER = "grpo_runtime.rollout.vllm_cpu_worker.SharedEngineWorker"
 GUARD = "grpo_runtime.serve.guard.Guard"
 
 
@@ -62,6 +63,7 @@ def in_process_command(run: RunConfig, *, model_dir: Path, is_cpu: bool) -> Comm
         "--tensor-parallel-size", str(engine.tensor_parallel_size),
         # vLLM refuses the memory pool that sleep needs where it does not support it
         *(["--enable-sleep-mode"] if engine.sleep_level > 0 and not is_cpu else []),
+        *(["--worker-cls", SHARED_ENGINE_WORKER] if engine.tensor_parallel_size > 1 and is_cpu else []),
         *engine.args,
     ]  # fmt: skip
     environment = _COMMON_ENVIRONMENT | _IN_PROCESS_ENVIRONMENT | (_CPU_ENVIRONMENT if is_cpu else {})

@@ -257,7 +257,9 @@ def _first_progress(settings: TrainerSettings, seat: _Seat) -> Progress:
         checkpoint_step=seat.resumed_from,
         resumed_from_step=seat.resumed_from,
         engines=EngineCounts(desired=num_engines),
-        message="waiting for the first rollout engines",
+        message="loading the weights into the engines"
+        if is_colocated
+        else "waiting for the first rollout engines",
     )
 
 

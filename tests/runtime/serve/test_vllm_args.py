@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from grpo_api.contract.run_config import RunConfig, parse_run_config
-from grpo_runtime.serve.vllm_args import vllm_command
+from grpo_runtime.serve.vllm_args import in_process_command, vllm_command
 
 
 def command(run: RunConfig, *, is_cpu: bool) -> tuple[dict[str, str], dict[str, str]]:
@@ -58,3 +58,31 @@ def test_the_guard_and_the_sync_backend_are_always_there(run_json: str) -> None:
         assert arguments["--weight-transfer-config"] == '{"backend": "gloo"}'
         assert arguments["--logprobs-mode"] == "processed_logprobs"
         assert environment["HF_HUB_OFFLINE"] == "1"
+
+
+def test_engine_args_reach_vllm_last_in_both_modes(run_json: str) -> None:
+    run = changed(run_json, args=("--max-num-seqs=8", "--enable-prefix-caching"))
+    server = vllm_command(run, model_dir=Path("/m"), is_cpu=True, host="0.0.0.0", port=8000)
+    in_process = in_process_command(run, model_dir=Path("/m"), is_cpu=True)
+    for made in (server, in_process):
+        assert made.arguments[-2:] == ("--max-num-seqs=8", "--enable-prefix-caching")
+
+
+def test_an_engine_in_the_training_processes_starts_none_of_its_own(run_json: str) -> None:
+    run = changed(run_json, tensor_parallel_size=2)
+    made = in_process_command(run, model_dir=Path("/m"), is_cpu=True)
+    words = list(made.arguments)
+    assert words[words.index("--distributed-executor-backend") + 1] == "external_launcher"
+    assert words[words.index("--tensor-parallel-size") + 1] == "2"
+    assert words[words.index("--weight-transfer-config") + 1] == '{"backend": "in_process"}'
+    assert made.environment["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    assert "--host" not in words
+    # the trainer may have a dataset to download
+    assert "HF_HUB_OFFLINE" not in made.environment
+
+
+def test_sleep_needs_a_pool_of_memory_that_only_a_gpu_has(run_json: str) -> None:
+    for level, is_cpu, is_there in ((1, False, True), (2, False, True), (0, False, False), (1, True, False)):
+        run = changed(run_json, sleep_level=level)
+        made = in_process_command(run, model_dir=Path("/m"), is_cpu=is_cpu)
+        assert ("--enable-sleep-mode" in made.arguments) == is_there

@@ -45,8 +45,10 @@ def local_engines(folder: Path, run: RunConfig, *, count: int) -> Iterator[Local
             process.wait()
 
 
-def start_trainer(folder: Path, run: RunConfig, engines: LocalEngines, *, attempt: int = 1) -> TrainerPod:
-    """The trainer pod of `run`, with the command of its container."""
+def start_trainer(
+    folder: Path, run: RunConfig, engines: LocalEngines | None = None, *, attempt: int = 1
+) -> TrainerPod:
+    """The trainer pod of `run`, with the command of its container; it has its own engines or these."""
     return TrainerPod(
         folder,
         run,
@@ -55,7 +57,7 @@ def start_trainer(folder: Path, run: RunConfig, engines: LocalEngines, *, attemp
             *(*CLI, "trainer", "--termination-log", log),
             *("--port", port, "--rendezvous-port", rendezvous_port),
         ],
-        environment={Env.ROLLOUT_HOST: engines.host},
+        environment={Env.ROLLOUT_HOST: engines.host} if engines else {},
     )
 
 

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from grpo_api.contract.endpoints import ADMIN_TOKEN_FILE, DATA_TOKEN_FILE
-from grpo_api.contract.environment import Env, Role
+from grpo_api.contract.environment import COLOCATED_ENV, TRAINER_ENV, Env, Role
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.resolve import resolve
 from grpo_api.v1alpha1.job import parse_job
+from grpo_api.v1alpha1.spec import Mode
 
 JOB_UID = "0f9d1c1e-0000-4000-8000-000000000001"
 
@@ -55,7 +56,7 @@ def trainer_environment(
     config.write_text(run.model_dump_json(by_alias=True))
     for name in (DATA_TOKEN_FILE, ADMIN_TOKEN_FILE):
         (folder / name).write_text(f"secret {name}\n")
-    return {
+    environment = {
         Env.ROLE: Role.TRAINER,
         Env.RUN_CONFIG: str(config),
         Env.TOKENS_DIR: str(folder),
@@ -67,6 +68,8 @@ def trainer_environment(
         Env.MASTER_ADDR: "127.0.0.1",
         Env.ROLLOUT_HOST: "127.0.0.1",
     }
+    given = COLOCATED_ENV if run.mode == Mode.COLOCATED else TRAINER_ENV
+    return {name: value for name, value in environment.items() if name in given}
 
 
 def rollout_environment(folder: Path, run: RunConfig, *, instance: str = "engine-0") -> dict[str, str]:

@@ -1,0 +1,127 @@
+"""Rank 0 and the ranks that hold engines, as threads over fake engines."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+from fake_local_engine import FakeChannel, FakeLocalEngine, some_weights
+
+from grpo_api.contract.progress import EngineCounts
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.rollout.colocated import Colocated, EngineShare, Follower
+from grpo_runtime.rollout.errors import EngineError
+from grpo_runtime.rollout.in_process import PHASES, InProcessEngine
+from grpo_runtime.rollout.interface import GenerateRequest, Probe, VersionSpan
+
+PROBE = Probe(token_ids=(1, 2, 3), logprobs=(-1.0, -2.0), tolerance=1e-4)
+VERSION = PolicyVersion(attempt=1, step=3)
+
+
+def requests(count: int) -> list[GenerateRequest]:
+    return [
+        GenerateRequest(prompt_ids=tuple(range(index % 4 + 1)), seed=index + 2**60) for index in range(count)
+    ]
+
+
+def start(fakes: list[FakeLocalEngine], *, ranks_per_engine: int = 1) -> tuple[Colocated, list[Follower]]:
+    """Rank 0's engines and the other ranks; `fakes` are one for each rank."""
+    shares = [
+        EngineShare(
+            InProcessEngine(fake, sleep_level=1, timeout_seconds=5.0),
+            channel,
+            ranks_per_engine=ranks_per_engine,
+        )
+        for fake, channel in zip(fakes, FakeChannel.of(len(fakes)), strict=True)
+    ]
+    followers = [Follower(share, weights=some_weights) for share in shares[1:]]
+    return Colocated(shares[0], sync_timeout_seconds=5.0), followers
+
+
+def good(count: int) -> list[FakeLocalEngine]:
+    return [FakeLocalEngine(logprobs=PROBE.logprobs) for _ in range(count)]
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "ranks_per_engine", "num_requests"), [(1, 1, 5), (3, 1, 7), (4, 2, 7), (2, 2, 3), (4, 1, 2)]
+)
+async def test_completions_come_in_the_order_of_requests_from_every_engine_once(
+    num_ranks: int, ranks_per_engine: int, num_requests: int
+) -> None:
+    fakes, asked = good(num_ranks), requests(num_requests)
+    engines, _ = start(fakes, ranks_per_engine=ranks_per_engine)
+    report = await engines.sync(some_weights, version=VERSION, probe=PROBE)
+    rollouts = await engines.generate(asked)
+
+    num_engines = num_ranks // ranks_per_engine
+    assert len(report.synced) == num_engines
+    assert engines.counts() == EngineCounts(desired=num_engines, known=num_engines, current=num_engines)
+    assert [(rollout.prompt_ids, rollout.completion_ids[0]) for rollout in rollouts] == [
+        (request.prompt_ids, request.seed) for request in asked
+    ]
+    for rollout in rollouts:
+        assert len(rollout.completion_ids) == len(rollout.rollout_logprobs)
+        assert rollout.versions == (VersionSpan(VERSION, 0, len(rollout.completion_ids)),)
+        assert rollout.is_terminated == (rollout.completion_ids[0] % 2 == 0)
+    for index in range(num_engines):
+        members = fakes[index * ranks_per_engine : (index + 1) * ranks_per_engine]
+        # ranks of one engine must be given the same, or they wait for each other in a layer for ever
+        assert all(fake.sampled == members[0].sampled for fake in members)
+    assert [request for fake in fakes[::ranks_per_engine] for request in fake.sampled] == asked
+
+
+async def test_a_sync_reports_its_phases_its_bytes_and_the_largest_error() -> None:
+    fakes = [FakeLocalEngine(logprobs=PROBE.logprobs), FakeLocalEngine(logprobs=(-1.00005, -2.0))]
+    engines, _ = start(fakes)
+    assert engines.counts() == EngineCounts(desired=2, known=2, current=0)
+    report = await engines.sync(some_weights, version=VERSION, probe=PROBE)
+    assert report.max_probe_error == pytest.approx(5e-5)
+    assert tuple(report.phase_seconds) == PHASES
+    assert (report.num_bytes, report.version, dict(report.failed)) == (16, VERSION, {})
+
+
+async def test_an_engine_that_computes_something_else_ends_the_attempt_by_name() -> None:
+    engines, _ = start([FakeLocalEngine(logprobs=PROBE.logprobs), FakeLocalEngine(logprobs=(-1.2, -2.0))])
+    with pytest.raises(EngineError, match=r"rank 1 does not compute what is trained.*1\.3.*0\.2 nats"):
+        await engines.sync(some_weights, version=VERSION, probe=PROBE)
+    assert engines.counts().current == 0
+
+
+async def test_without_a_probe_nothing_is_verified() -> None:
+    fakes = [FakeLocalEngine()]
+    engines, _ = start(fakes)
+    await engines.sync(some_weights, version=VERSION, probe=None)
+    assert "probe" not in fakes[0].calls
+
+
+async def test_an_engine_with_other_weights_than_the_newest_gives_no_samples() -> None:
+    fakes = good(1)
+    engines, _ = start(fakes)
+    await engines.sync(some_weights, version=VERSION, probe=PROBE)
+    fakes[0].version = "1.2"
+    with pytest.raises(EngineError, match=r"sampled with weights 1\.2, not 1\.3"):
+        await engines.generate(requests(2))
+
+
+async def test_a_rank_whose_engine_fails_says_so_in_its_main_thread() -> None:
+    # the second rank of an engine: rank 0 does not even wait for its answer
+    fakes = [*good(1), FakeLocalEngine(logprobs=PROBE.logprobs, error=ValueError("out of luck"))]
+    engines, [follower] = start(fakes, ranks_per_engine=2)
+    await engines.sync(some_weights, version=VERSION, probe=PROBE)
+    follower.check()
+    await engines.generate(requests(1))
+
+    def has_failed() -> bool:
+        try:
+            follower.check()
+        except ValueError as error:
+            return "out of luck" in str(error)
+        return False
+
+    wait_for(has_failed)

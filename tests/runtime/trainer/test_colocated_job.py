@@ -1,0 +1,116 @@
+"""Mode Colocated as a whole, without a cluster: trainer pods whose ranks hold vLLM."""
+
+from pathlib import Path
+
+import pytest
+from local_job import start_trainer
+from pod_builder import run_config
+
+from grpo_api.contract.progress import EngineCounts
+from grpo_api.contract.run_config import RunConfig
+from grpo_runtime.report.metrics import MetricsRecord, read_metrics
+
+pytestmark = pytest.mark.engine
+
+STEPS = 200
+
+
+def copy_job(*, num_ranks: int = 2, steps: int, ranks_per_engine: int = 1, sleep_level: int = 1) -> RunConfig:
+    """examples/copy-colocated.yaml with `steps` steps."""
+    return run_config(
+        mode="Colocated",
+        rewards=[{"name": "copy", "builtin": "char_accuracy"}],
+        algorithm={
+            "steps": steps,
+            "promptsPerStep": 16,
+            "groupSize": 8,
+            "optimizer": {"learningRate": 1e-3},
+        },
+        sampling={"maxTokens": 4},
+        trainer={"processesPerNode": num_ranks},
+        engine={
+            "maxModelLen": 64,
+            "kvCacheMemory": "64Mi",
+            "tensorParallelSize": ranks_per_engine,
+            "sleepLevel": sleep_level,
+        },
+        checkpoint={"everySteps": 50},
+    )
+
+
+def records(folder: Path) -> list[MetricsRecord]:
+    return read_metrics(folder / "output" / "metrics.jsonl")
+
+
+def tokens(found: list[MetricsRecord]) -> list[float]:
+    """A checksum of all completions of each step."""
+    return [record.values["completions/crc32"] for record in found]
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> list[MetricsRecord]:
+    """Two ranks, two engines; rank 1 is killed once, then the pod is asked to stop once."""
+    folder, run = tmp_path_factory.mktemp("job"), copy_job(steps=STEPS)
+    trainer = start_trainer(folder, run, attempt=1)
+    trainer.wait_until(lambda progress: progress.step >= 55)
+    trainer.kill_rank(1)
+    code, message = trainer.end()
+    assert (code, message.reason, message.rank) == (137, "Killed", 1)
+
+    trainer = start_trainer(folder, run, attempt=2)
+    resumed = trainer.wait_until(lambda progress: progress.step >= 70)
+    assert resumed.resumed_from_step == 50
+    assert resumed.engines == EngineCounts(desired=2, known=2, current=2)
+    trainer.terminate()
+    code, message = trainer.end()
+    assert (code, message.reason) == (143, "Terminated")
+    assert message.progress is not None
+    assert message.progress.checkpoint_step == message.progress.step
+
+    trainer = start_trainer(folder, run, attempt=3)
+    code, message = trainer.end()
+    assert code == 0, f"{message}\n{trainer.log()}"
+    assert message.progress is not None
+    assert message.progress.stale_samples == 0
+    return records(folder)
+
+
+def test_the_copy_task_is_learned_through_a_kill_and_a_stop(learned: list[MetricsRecord]) -> None:
+    assert {record.attempt for record in learned} == {1, 2, 3}
+    rewards = {record.step: record.values["reward"] for record in learned}
+    assert sorted(rewards) == list(range(1, STEPS + 1))
+    assert sum(rewards[step] for step in range(STEPS - 9, STEPS + 1)) / 10 >= 0.95
+
+
+def test_after_every_sync_engines_and_trainer_agree(learned: list[MetricsRecord]) -> None:
+    assert max(record.values["sync/max_probe_error"] for record in learned) < 1e-4
+    assert max(record.values["sampling/sampling_logp_difference/max"] for record in learned) < 1e-4
+    assert {record.values["sync/engines"] for record in learned} == {2.0}
+
+
+@pytest.mark.parametrize(
+    ("run", "steps"),
+    [
+        (copy_job(num_ranks=1, steps=5, sleep_level=0), 5),
+        (copy_job(num_ranks=2, steps=20, ranks_per_engine=2, sleep_level=2), 20),
+    ],
+    ids=["one rank", "two ranks, one engine"],
+)
+def test_seeds_decide_the_tokens_however_ranks_share_engines(
+    tmp_path: Path, learned: list[MetricsRecord], run: RunConfig, steps: int
+) -> None:
+    trainer = start_trainer(tmp_path, run)
+    code, message = trainer.end()
+    assert code == 0, f"{message}\n{trainer.log()}"
+    found = records(tmp_path)
+    assert tokens(found) == tokens(learned[:steps])
+    assert max(record.values["sync/max_probe_error"] for record in found) < 1e-4
+
+
+def test_a_wrong_engine_argument_is_named(tmp_path: Path) -> None:
+    run = copy_job(num_ranks=1, steps=5)
+    run = run.model_copy(update={"engine": run.engine.model_copy(update={"args": ("--wibble=1",)})})
+    code, message = start_trainer(tmp_path, run).end()
+    assert (code, message.reason) == (40, "UserError")
+    assert "engine.args" in message.message
+    assert "--wibble" in message.message
