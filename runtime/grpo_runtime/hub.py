@@ -72,8 +72,10 @@ def download(
         except HFValidationError as error:
             raise UserError(f"{kind}.source (hf://{name}) is no name of a repository: {error}") from error
         except (OSError, httpx2.TransportError) as error:
-            if pause is None or hub.offline or isinstance(error, HfHubHTTPError):
-                raise _translated(error, kind, name, revision=revision, hub=hub) from error
+            # where the cache could not help either, the library hides what the Hub said behind that
+            cause = error.__cause__ if isinstance(error.__cause__, HfHubHTTPError) else error
+            if pause is None or hub.offline or _is_refusal(cause):
+                raise _translated(cause, kind, name, revision=revision, hub=hub) from error
             logger.warning("%s %s: the Hub cannot be reached, trying again in %.0f s", kind, name, pause)
             time.sleep(pause)
         else:
@@ -89,7 +91,17 @@ def go_offline() -> None:
     constants.HF_HUB_OFFLINE = True
 
 
-def _translated(error: Exception, kind: Kind, name: str, *, revision: str | None, hub: HubSpec) -> Exception:
+def _is_refusal(error: BaseException) -> bool:
+    """Whether the Hub answered, and will answer the same again."""
+    if not isinstance(error, HfHubHTTPError):
+        return False
+    status = error.response.status_code
+    return status < HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.TOO_MANY_REQUESTS
+
+
+def _translated(
+    error: BaseException, kind: Kind, name: str, *, revision: str | None, hub: HubSpec
+) -> Exception:
     """The library's error as one sentence about the spec."""
     if isinstance(error, HfHubHTTPError):
         return _refusal(error, kind, name, revision=revision, hub=hub)
@@ -100,9 +112,10 @@ def _translated(error: Exception, kind: Kind, name: str, *, revision: str | None
             "by one job without hub.offline, or with `hf download`"
         )
     cause = error.__cause__ or error
+    last = f"{type(cause).__name__}: {cause}".splitlines()[0]
     return UserError(
         f"{what} is not in the cache and the Hub cannot be reached: let the pods reach it, or fill the claim "
-        f"of hub.cacheClaim elsewhere and set hub.offline; the last error: {type(cause).__name__}: {cause}"
+        f"of hub.cacheClaim elsewhere and set hub.offline; the last error: {last}"
     )
 
 
