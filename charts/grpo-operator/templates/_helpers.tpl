@@ -60,7 +60,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   resources: [networkpolicies]
   verbs: [get, list, watch{{ if .Values.networkPolicies.jobs }}, create, patch{{ end }}]
 # What the operator says about a job, and what the cluster says about its pods: failed mounts, bad images.
-- apiGroups: ["", events.k8s.io]
+- apiGroups: [""]
   resources: [events]
-  verbs: [list, watch, create, patch]
+  verbs: [list, create]
 {{- end -}}
