@@ -16,6 +16,17 @@ SILENCE_SECONDS = 60.0
 """How long a trainer may be out of reach before it is said."""
 
 
+@dataclass(frozen=True)
+class Heard:
+    """The newest report of a trainer, why there is none newer, when it gave signs of life, and whether the
+    status does not say all that yet."""
+
+    progress: Progress | None
+    complaint: Trouble | None
+    signs: Signs | None
+    is_news: bool
+
+
 @dataclass
 class _Word:
     """What was heard of one attempt's trainer."""
@@ -92,12 +103,11 @@ class Memory:
             key, Trouble("ProgressUnreachable", sentence), uid=uid, attempt=attempt
         )
 
-    def word_of(
-        self, key: Key, *, uid: str, attempt: int
-    ) -> tuple[Progress | None, Trouble | None, Signs | None, bool]:
-        """(report, complaint, signs, whether status does not say it yet) of this very job and attempt."""
+    def heard(self, key: Key, *, uid: str, attempt: int) -> Heard:
+        """What the trainer of this very job and attempt said."""
         word = self._word(key, uid=uid, attempt=attempt)
-        return word.progress, word.complaint, word.signs, not (word.is_told or word.is_overtaken)
+        is_news = not (word.is_told or word.is_overtaken)
+        return Heard(word.progress, word.complaint, word.signs, is_news=is_news)
 
     def told(self, key: Key, progress: Progress | None, complaint: Trouble | None) -> None:
         """The status says this now; what was heard in the meantime is still to be told."""

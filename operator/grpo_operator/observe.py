@@ -40,7 +40,7 @@ def observe(cache: Cache, key: Key, memory: Memory, *, now: datetime) -> Observe
     current = [pod for pod in trainers if pod.position[0] == job.status.attempt]
     run_spec, frozen_problem = _frozen(frozen) if frozen else (None, "")
     is_failing = bool(trainer_causes(current))
-    progress, complaint, signs, is_news = memory.word_of(key, uid=job.uid, attempt=job.status.attempt)
+    heard = memory.heard(key, uid=job.uid, attempt=job.status.attempt)
     return Observed(
         job=job,
         trainers=trainers,
@@ -53,10 +53,10 @@ def observe(cache: Cache, key: Key, memory: Memory, *, now: datetime) -> Observe
         config_names=frozenset(configs),
         frozen_spec=run_spec,
         frozen_problem=frozen_problem,
-        progress=progress,
-        complaint=complaint,
-        is_news=is_news,
-        signs=signs,
+        progress=heard.progress,
+        complaint=heard.complaint,
+        is_news=heard.is_news,
+        signs=heard.signs,
         failures_in_a_row=memory.failures_in_a_row(key, job.status, now=now),
         failing_since=memory.failing_since(key, attempt=job.status.attempt, is_failing=is_failing, now=now),
         refusal=memory.refusal(key),

@@ -17,11 +17,11 @@ def test_a_report_is_news_until_status_says_it():
     memory = Memory()
     first = report(heartbeat=1)
     memory.remember_progress(KEY, first, now=NOW)
-    assert memory.word_of(KEY, uid=UID, attempt=1)[3]
+    assert memory.heard(KEY, uid=UID, attempt=1).is_news
     memory.told(KEY, first, None)
-    assert memory.word_of(KEY, uid=UID, attempt=1)[3] is False
+    assert memory.heard(KEY, uid=UID, attempt=1).is_news is False
     memory.remember_progress(KEY, report(heartbeat=2), now=NOW)
-    assert memory.word_of(KEY, uid=UID, attempt=1)[3]
+    assert memory.heard(KEY, uid=UID, attempt=1).is_news
 
 
 def test_what_is_heard_while_the_status_is_written_is_still_news():
@@ -30,7 +30,7 @@ def test_what_is_heard_while_the_status_is_written_is_still_news():
     memory.remember_progress(KEY, first, now=NOW)
     memory.remember_progress(KEY, report(heartbeat=2), now=NOW)
     memory.told(KEY, first, None)
-    assert memory.word_of(KEY, uid=UID, attempt=1)[3]
+    assert memory.heard(KEY, uid=UID, attempt=1).is_news
 
 
 def test_an_answer_that_took_longer_than_the_next_is_dropped():
@@ -38,7 +38,7 @@ def test_an_answer_that_took_longer_than_the_next_is_dropped():
     memory.remember_progress(KEY, report(step=5, heartbeat=9), now=NOW)
     assert memory.remember_progress(KEY, report(step=4, heartbeat=8), now=NOW) is False
     assert memory.remember_progress(KEY, report(step=5, heartbeat=8), now=NOW) is False
-    told = memory.word_of(KEY, uid=UID, attempt=1)[0]
+    told = memory.heard(KEY, uid=UID, attempt=1).progress
     assert told is not None and (told.step, told.heartbeat) == (5, 9)
 
 
@@ -46,16 +46,16 @@ def test_after_another_operators_write_only_a_newer_report_is_told():
     memory = Memory()
     memory.remember_progress(KEY, report(heartbeat=1), now=NOW)
     memory.overtaken(KEY)
-    assert memory.word_of(KEY, uid=UID, attempt=1)[3] is False
+    assert memory.heard(KEY, uid=UID, attempt=1).is_news is False
     assert memory.remember_progress(KEY, report(heartbeat=2), now=NOW)  # wakes, though the numbers are old
-    assert memory.word_of(KEY, uid=UID, attempt=1)[3]
+    assert memory.heard(KEY, uid=UID, attempt=1).is_news
 
 
 def test_the_signs_of_life_move_with_the_heartbeat_and_not_with_the_answers():
     memory = Memory()
     for at, beat in ((0, 1), (2, 2), (4, 2), (6, 2)):
         memory.remember_progress(KEY, report(heartbeat=beat), now=seconds(at))
-    signs = memory.word_of(KEY, uid=UID, attempt=1)[2]
+    signs = memory.heard(KEY, uid=UID, attempt=1).signs
     assert signs is not None
     assert (signs.changed_at, signs.heard_at) == (seconds(2), seconds(6))
 
@@ -63,4 +63,4 @@ def test_the_signs_of_life_move_with_the_heartbeat_and_not_with_the_answers():
 def test_the_words_of_one_attempt_are_not_those_of_the_next():
     memory = Memory()
     memory.remember_progress(KEY, report(heartbeat=5), now=NOW)
-    assert memory.word_of(KEY, uid=UID, attempt=2) == (None, None, None, True)
+    assert memory.heard(KEY, uid=UID, attempt=2).progress is None

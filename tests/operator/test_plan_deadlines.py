@@ -192,6 +192,13 @@ def test_silence_is_not_a_stall():
     assert world.status.attempt == 1
 
 
+def test_a_long_start_is_not_a_stall():
+    world = stalled(1000)
+    world.progress = report(state=TrainerState.STARTING, step=0)
+    world.step()
+    assert world.status.attempt == 1
+
+
 def test_a_trainer_that_ended_is_explained_by_how_it_ended_and_not_as_stalled():
     world = stalled(60)
     world.end(world.pod("trainer-a1-0"), ending(137, reason="OOMKilled"))

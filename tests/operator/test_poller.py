@@ -88,7 +88,7 @@ async def test_news_wakes_the_job_and_the_same_again_does_not(poller, trainer, w
     trainer.body = answer(step=5)
     await poller.poll(KEY)
     assert woken == [KEY, KEY]
-    found = memory.word_of(KEY, uid=UID, attempt=1)[0]
+    found = memory.heard(KEY, uid=UID, attempt=1).progress
     assert found is not None and found.step == 5
 
 
@@ -111,7 +111,8 @@ async def test_an_answer_that_is_not_this_trainers_progress_changes_nothing(
     trainer.body = body
     await poller.poll(KEY)
     assert woken == []
-    assert memory.word_of(KEY, uid=UID, attempt=1)[:2] == (None, None)
+    heard = memory.heard(KEY, uid=UID, attempt=1)
+    assert (heard.progress, heard.complaint) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -132,17 +133,17 @@ async def test_an_answer_that_cannot_be_understood_is_told_once(cache, memory, b
     await poller.poll(KEY)
     await poller.poll(KEY)
     assert woken == [KEY]
-    complaint = memory.word_of(KEY, uid=UID, attempt=1)[1]
+    complaint = memory.heard(KEY, uid=UID, attempt=1).complaint
     assert complaint.reason == reason
     trainer.body = answer()
     await poller.poll(KEY)
-    assert (woken, memory.word_of(KEY, uid=UID, attempt=1)[1]) == ([KEY, KEY], None)
+    assert (woken, memory.heard(KEY, uid=UID, attempt=1).complaint) == ([KEY, KEY], None)
 
 
 async def test_a_report_of_another_release_names_both_versions_and_the_fix(poller, trainer, memory):
     trainer.body = b'{"schemaVersion": 999}'
     await poller.poll(KEY)
-    message = memory.word_of(KEY, uid=UID, attempt=1)[1].message
+    message = memory.heard(KEY, uid=UID, attempt=1).complaint.message
     assert "schemaVersion 999" in message and "runtime image of the same release" in message
 
 
@@ -155,12 +156,12 @@ async def test_a_trainer_that_does_not_answer_is_told_after_a_minute_and_until_i
     for seconds in (0, 59, 60, 62):
         now[0] = NOW + timedelta(seconds=seconds)
         await poller.poll(KEY)
-    complaint = memory.word_of(KEY, uid=UID, attempt=1)[1]
+    complaint = memory.heard(KEY, uid=UID, attempt=1).complaint
     assert (complaint.reason, woken) == ("ProgressUnreachable", [KEY])
     assert "connection refused" in complaint.message
     trainer.body = answer()
     await poller.poll(KEY)
-    assert (memory.word_of(KEY, uid=UID, attempt=1)[1], woken) == (None, [KEY, KEY])
+    assert (memory.heard(KEY, uid=UID, attempt=1).complaint, woken) == (None, [KEY, KEY])
 
 
 async def test_a_job_without_a_running_trainer_is_not_asked(trainer, woken, memory):

@@ -4,6 +4,7 @@ from datetime import datetime
 
 from grpo_api.contract.endpoints import TRAINER_CONTAINER
 from grpo_api.contract.environment import Role
+from grpo_api.contract.progress import TrainerState
 from grpo_operator.children.run import Run
 from grpo_operator.observed import Observed
 from grpo_operator.plan.causes import Cause, Rank
@@ -19,11 +20,14 @@ _LOOK_AGAIN_SECONDS = 5.0
 def stalled_causes(draft: Draft, observed: Observed, run: Run) -> list[Cause]:
     """A trainer whose answers have been the same for `stallTimeoutSeconds`, on this process's own clock.
 
-    Silence is no stall: whoever cannot reach a trainer does not know whether it works.
+    Silence is no stall: whoever cannot reach a trainer does not know whether it works. Neither is a long
+    start, in which nothing beats yet: that has a deadline of its own.
     """
     signs = observed.signs
     told = last_report(observed, attempt=draft.status.attempt)
-    if signs is None or told is None or not is_running(draft, observed):
+    if signs is None or told is None or told.state is TrainerState.STARTING:
+        return []
+    if not is_running(draft, observed):
         return []
     quiet_seconds = (signs.heard_at - signs.changed_at).total_seconds()
     if quiet_seconds < run.spec.stall_timeout_seconds:
