@@ -192,9 +192,10 @@ def test_silence_is_not_a_stall():
     assert world.status.attempt == 1
 
 
-def test_a_long_start_is_not_a_stall():
+@pytest.mark.parametrize("state", [TrainerState.STARTING, TrainerState.WAITING_FOR_ROLLOUT])
+def test_a_long_start_is_not_a_stall(state: TrainerState):
     world = stalled(1000)
-    world.progress = report(state=TrainerState.STARTING, step=0)
+    world.progress = report(state=state, step=0)
     world.step()
     assert world.status.attempt == 1
 

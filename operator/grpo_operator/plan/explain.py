@@ -120,7 +120,10 @@ def _admitted(draft: Draft, observed: Observed) -> Finding:
     if rollout.ready >= rollout.desired:
         return Finding(True, "EnginesReady", f"all {rollout.desired} engines have been admitted")
     engines = [pod for pod in observed.rollouts if is_alive(pod)]
-    starting = Finding(False, "EnginesStarting", f"{rollout.summary} engines have been admitted")
+    late = next(
+        (f": rollout pod {pod.name} is not ready, see its log" for pod in engines if not pod.is_ready), ""
+    )
+    starting = Finding(False, "EnginesStarting", f"{rollout.summary} engines have been admitted{late}")
     is_missing = len(engines) < rollout.desired
     hindrance = None if is_missing and observed.refusal else engine_hindrance(observed)
     if hindrance:

@@ -76,21 +76,29 @@ def note_hindrance(draft: Draft, observed: Observed, now: datetime) -> Draft:
 
     What hindered it before the current attempt was decided on does not hide why that was.
     """
+    attempt = draft.status.attempt
+    if draft.stage is Stage.ACTIVE and draft.blocked:
+        return draft.with_status(last_failure=_without_pod(draft.blocked, attempt=attempt))
     if draft.stage is not Stage.ACTIVE or draft.run is None or draft.waits_for:
         return draft
-    attempt = draft.status.attempt
     found = trainer_hindrance(observed, attempt=attempt) or engine_hindrance(observed)
-    if found is None:
-        refusal = observed.refusal
-        if refusal is None or all(child.name != refusal.child for child in draft.create):
-            return draft
-        return draft.with_status(last_failure=_refused(refusal, attempt=attempt))
+    return _note_pod(draft, found, now) if found else _note_refusal(draft, observed)
+
+
+def _note_pod(draft: Draft, found: Hindrance, now: datetime) -> Draft:
     young = 0.0 if found.ending else _young_seconds(found.pod, now)
     if young > 0:
         return draft.waking_after(young)
     if _is_of_before(found, draft.status):
         return draft
-    return draft.with_status(last_failure=_failure(found, attempt=attempt))
+    return draft.with_status(last_failure=_failure(found, attempt=draft.status.attempt))
+
+
+def _note_refusal(draft: Draft, observed: Observed) -> Draft:
+    refusal = observed.refusal
+    if refusal is None or all(child.name != refusal.child for child in draft.create):
+        return draft
+    return draft.with_status(last_failure=_refused(refusal, attempt=draft.status.attempt))
 
 
 def _young_seconds(pod: PodView, now: datetime) -> float:
@@ -123,10 +131,11 @@ def _failure(found: Hindrance, *, attempt: int) -> LastFailure:
 def _refused(refusal: Trouble, *, attempt: int) -> LastFailure:
     """A child that the API server does not take: a pod that does not exist has a name all the same."""
     role = next((role for role, of in _POSITIONS.items() if of(refusal.child)), None)
+    told = _without_pod(refusal, attempt=attempt)
+    return told.model_copy(update={"role": role.value, "pod": refusal.child}) if role else told
+
+
+def _without_pod(trouble: Trouble, *, attempt: int) -> LastFailure:
     return LastFailure(
-        attempt=attempt,
-        role=role.value if role else "",
-        pod=refusal.child if role else "",
-        reason=refusal.reason,
-        message=refusal.message[:4096],
+        attempt=attempt, role="", pod="", reason=trouble.reason, message=trouble.message[:4096]
     )

@@ -4,14 +4,13 @@ from datetime import datetime
 
 from grpo_api.contract.endpoints import TRAINER_CONTAINER
 from grpo_api.contract.environment import Role
-from grpo_api.contract.progress import TrainerState
 from grpo_operator.children.run import Run
 from grpo_operator.observed import Observed
 from grpo_operator.plan.causes import Cause, Rank
 from grpo_operator.plan.counts import is_running
 from grpo_operator.plan.draft import Draft
 from grpo_operator.plan.gang_view import current_gang
-from grpo_operator.plan.progress import last_report
+from grpo_operator.plan.progress import has_begun, last_report
 
 REASON = "TrainerStalled"
 _LOOK_AGAIN_SECONDS = 5.0
@@ -21,11 +20,11 @@ def stalled_causes(draft: Draft, observed: Observed, run: Run) -> list[Cause]:
     """A trainer whose answers have been the same for `stallTimeoutSeconds`, on this process's own clock.
 
     Silence is no stall: whoever cannot reach a trainer does not know whether it works. Neither is a long
-    start, in which nothing beats yet: that has a deadline of its own.
+    start, in which models are loaded and nothing beats yet: that has a deadline of its own.
     """
     signs = observed.signs
     told = last_report(observed, attempt=draft.status.attempt)
-    if signs is None or told is None or told.state is TrainerState.STARTING:
+    if signs is None or told is None or not has_begun(told):
         return []
     if not is_running(draft, observed):
         return []

@@ -3,7 +3,6 @@
 from datetime import datetime
 
 from grpo_api.contract.environment import Role
-from grpo_api.contract.progress import TrainerState
 from grpo_api.v1alpha1.status import Condition, ConditionStatus, ConditionType, LastFailure, Phase
 from grpo_operator.children.run import Run
 from grpo_operator.observed import Observed
@@ -13,9 +12,7 @@ from grpo_operator.plan.draft import Draft, Stage
 from grpo_operator.plan.gang_view import current_gang, missing_indices
 from grpo_operator.plan.hindrance import engine_hindrance, trainer_hindrance
 from grpo_operator.plan.outcome import failed
-from grpo_operator.plan.progress import last_report
-
-_BEGUN = {TrainerState.TRAINING, TrainerState.STOPPING, TrainerState.DONE}
+from grpo_operator.plan.progress import has_begun, last_report
 
 
 def keep_startup_deadline(draft: Draft, observed: Observed, now: datetime) -> Draft:
@@ -50,9 +47,7 @@ def _held_up_by(draft: Draft, observed: Observed, run: Run) -> Condition | None:
     status = observed.job.status
     if is_running(draft, observed):
         told = last_report(observed, attempt=status.attempt)
-        if told is None or observed.complaint or told.state in _BEGUN:
-            return None
-        if told.step > (told.resumed_from_step or 0):
+        if told is None or observed.complaint or has_begun(told):
             return None
         is_ready = is_true(status, ConditionType.ROLLOUT_READY)
         return _told(status.conditions, ConditionType.READY if is_ready else ConditionType.ROLLOUT_READY)
