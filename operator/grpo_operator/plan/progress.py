@@ -10,7 +10,6 @@ from grpo_operator.observed import Observed, PodView
 from grpo_operator.plan.draft import Draft, Stage
 from grpo_operator.plan.gang_view import current_gang
 
-
 _WORKING_STATES = {TrainerState.TRAINING, TrainerState.STOPPING, TrainerState.DONE}
 
 
