@@ -14,12 +14,14 @@ from grpo_scenarios.causes import (
     HUGE_CLAIM,
     PRESENT,
     QUOTA_GPUS,
+    SMALL_CLAIM,
     TRAINER_ONLY,
+    WITH_ENGINE,
     WITHOUT_PROCESSES,
     Cause,
 )
 from grpo_scenarios.telling import TOLD_WITHIN_SECONDS, Told, print_table, tell
-from grpo_scenarios.trouble import claim_of, config_map, quota, sidecar_injector, volume
+from grpo_scenarios.trouble import claim_of, config_map, quota, sidecar_injector, small_volume, volume
 from grpo_scenarios.world import World
 
 pytestmark = pytest.mark.cluster
@@ -41,11 +43,13 @@ def told(
             *(config_map(name, data) for name, data in PRESENT.items()),
         )
         stack.enter_context(volume(world, BROKEN_CLAIM, path=Path("/nowhere/at/all")))
+        stack.enter_context(small_volume(world, SMALL_CLAIM, size="600k"))
         stack.enter_context(sidecar_injector(world, "pod-security", folder=folder))
         seen = tell(
             world, [c for c in WITHOUT_PROCESSES if c.slug in selected], at_once=len(WITHOUT_PROCESSES)
         )
         seen |= tell(world, [c for c in TRAINER_ONLY if c.slug in selected], at_once=2)
+        seen |= tell(world, [c for c in WITH_ENGINE if c.slug in selected], at_once=2)
         print_table(list(seen.values()))
         yield seen
 
@@ -54,11 +58,13 @@ def _is_ours(item: pytest.Item) -> bool:
     return isinstance(item, pytest.Function) and "told" in item.fixturenames
 
 
-@pytest.mark.parametrize("cause", (*WITHOUT_PROCESSES, *TRAINER_ONLY), ids=lambda cause: cause.slug)
+@pytest.mark.parametrize(
+    "cause", (*WITHOUT_PROCESSES, *TRAINER_ONLY, *WITH_ENGINE), ids=lambda cause: cause.slug
+)
 def test_the_cause_is_told_within_a_minute(cause: Cause, told: dict[str, Told]) -> None:
     seen = told[cause.slug]
-    assert seen.is_told_by(seen.failure), seen.failure
-    assert seen.is_told_by(seen.condition), seen.status.get("conditions")
+    assert seen.is_in_failure, seen.failure
+    assert seen.is_in_condition, seen.status.get("conditions")
     assert seen.seconds is not None and seen.seconds <= TOLD_WITHIN_SECONDS
     assert seen.failure["reason"] not in EMPTY_WORDS
     has_ended = seen.status["phase"] == "Failed"

@@ -105,3 +105,12 @@ def test_a_node_that_refused_an_engine_at_once_needs_no_moment():
     )
     world.step()
     assert failure(world).reason == "OutOfcpu"
+
+
+def test_a_job_that_is_newer_than_its_operator_says_so_there_too():
+    world = FakeWorld(problem='spec.foo: unknown field "spec.foo"')
+    world.is_skewed = True
+    world.settle()
+    found = failure(world)
+    assert (found.reason, found.pod, found.role) == ("SchemaSkew", "", "")
+    assert "spec.foo" in found.message

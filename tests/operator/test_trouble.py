@@ -12,7 +12,7 @@ from grpo_operator.trouble import not_pulled, not_scheduled, not_started
     [
         ('0/1 nodes are available: persistentvolumeclaim "big" not found. not found',
          "PersistentVolumeClaim big does not exist: create it, or correct the name in the spec"),
-        ("0/3 nodes are available: 1 Insufficient memory, 3 Insufficient nvidia.com/gpu. no new claims to deallocate, preemption: 0/3",
+        ("0/3 nodes are available: 1 Insufficient memory, 3 Insufficient nvidia.com/gpu. preemption: 0/3",
          "no node has enough memory and nvidia.com/gpu free: lower trainer.resources, or add a node"),
         ("0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.",
          "no volume fits one of its PersistentVolumeClaims: see `kubectl describe pvc`"),

@@ -29,7 +29,8 @@ PRESENT = {
 class Cause:
     """One way of going wrong. `spec` replaces sections of a colocated job that would work.
 
-    `condition` is the condition with the same reason and sentence; `says` are parts of the sentence. The job
+    `condition` is the condition with the same sentence, and with the same reason unless it has one of its own
+    in `condition_reason`; `says` are parts of the sentence. The job
     ends by itself where `is_end`. `seconds` is how long the cause may take to happen; in the 60 s after that
     it must be told.
     """
@@ -39,6 +40,7 @@ class Cause:
     reason: str
     says: tuple[str, ...]
     condition: str = "Running"
+    condition_reason: str = ""
     is_end: bool = False
     seconds: float = 0.0
 
@@ -55,13 +57,15 @@ class Cause:
 
 
 _REQUESTS = {"cpu": "50m", "memory": "64Mi"}
+_ALGORITHM: Object = {"steps": 5, "promptsPerStep": 4, "groupSize": 4}
+_ENGINE: Object = {"maxModelLen": 64, "kvCacheMemory": "64Mi"}
 _WORKING: Object = {
     "model": {"source": "builtin://tiny"},
     "dataset": {"source": "builtin://copy"},
     "rewards": [{"name": "copy", "builtin": "char_accuracy"}],
-    "algorithm": {"steps": 5, "promptsPerStep": 4, "groupSize": 4},
+    "algorithm": _ALGORITHM,
     "sampling": {"maxTokens": 4},
-    "engine": {"maxModelLen": 64, "kvCacheMemory": "64Mi"},
+    "engine": _ENGINE,
     "trainer": {"resources": {"limits": {"memory": "4Gi"}, "requests": _REQUESTS}},
     "failurePolicy": {"maxRestarts": 0},
 }
@@ -77,6 +81,10 @@ def _engines(**changes: Any) -> Object:
     return {"rollout": {"replicas": 1, "resources": resources, **changes}}
 
 
+_NO_ENGINE = _engines(resources={"limits": {"nvidia.com/gpu": 1}})
+"""A rollout pod that is never scheduled: for what is found out before an engine is needed."""
+
+
 def _reward(**source: Any) -> Object:
     return {"rewards": [{"name": "mine", **source}]}
 
@@ -84,6 +92,9 @@ def _reward(**source: Any) -> Object:
 def _code(key: str) -> Object:
     return {"configMap": {"name": CODE, "key": key, "function": "reward"}}
 
+
+_NO_CACHE: Object = {"engine": {"maxModelLen": 64}}
+"""A KV cache that is larger than the pod's memory would be refused at admission."""
 
 WITHOUT_PROCESSES = (
     Cause("wrong-image", {"image": "localhost/nowhere/grpo-runtime:1"}, "ErrImagePull",
@@ -116,23 +127,52 @@ WITHOUT_PROCESSES = (
 """No process of ours ever runs: all of these may be there at once."""
 
 TRAINER_ONLY = (
-    Cause("oom-supervisor", _trainer(memory="24Mi"), "OOMKilled",
+    Cause("oom-supervisor", {**_trainer(memory="24Mi"), **_NO_CACHE}, "OOMKilled",
           ("the container trainer ran out of memory: raise trainer.resources.limits.memory",),
           condition="Failed", is_end=True, seconds=30),
-    Cause("oom-rank", _trainer(memory="220Mi"), "OOMKilled",
+    Cause("oom-rank", {**_trainer(memory="220Mi"), **_NO_CACHE}, "OOMKilled",
           ("the container trainer ran out of memory: raise trainer.resources.limits.memory", "rank 0"),
           condition="Failed", is_end=True, seconds=60),
     Cause("wrong-model-path", {"model": {"source": "file:///models/nowhere"}}, "UserError",
           ("model.source (file:///models/nowhere)", "/models/nowhere"),
           condition="Failed", is_end=True, seconds=90),
-    Cause("dataset-without-column", {"dataset": {"source": f"configmap://{DATA}/questions.jsonl"}},
-          "UserError",
+    Cause("dataset-without-column",
+          {"dataset": {"source": f"configmap://{DATA}/questions.jsonl"}, **_NO_ENGINE}, "UserError",
           ("dataset.prompt (prompt) is not a column of", "it has question"),
           condition="Failed", is_end=True, seconds=90),
-    Cause("empty-dataset", {"dataset": {"source": f"configmap://{DATA}/empty.jsonl"}}, "UserError",
-          (f"dataset.source (configmap://{DATA}/empty.jsonl) is empty",),
+    Cause("empty-dataset", {"dataset": {"source": f"configmap://{DATA}/empty.jsonl"}, **_NO_ENGINE},
+          "UserError", (f"dataset.source (configmap://{DATA}/empty.jsonl) is empty",),
           condition="Failed", is_end=True, seconds=90),
-    Cause("reward-module-missing", _reward(function="nowhere:reward"), "UserError",
+    Cause("reward-module-missing", {**_reward(function="nowhere:reward"), **_NO_ENGINE}, "UserError",
           ("mine", "nowhere"), condition="Failed", is_end=True, seconds=90),
+    Cause("fleet-lost", _engines(resources={"limits": {"nvidia.com/gpu": 1}}, lostTimeoutSeconds=3),
+          "RolloutLost", ("no rollout engine", "for 3 s"), condition="Failed", is_end=True, seconds=90),
+    Cause("engine-out-of-memory",
+          {**_engines(resources={"limits": {"memory": "220Mi"}, "requests": _REQUESTS}), **_NO_CACHE},
+          "OOMKilled",
+          ("the engine has been restarted",
+           "the container engine ran out of memory: raise rollout.resources.limits.memory"),
+          condition="RolloutReady", seconds=60),
+    Cause("engine-never-ready",
+          {**_engines(resources={"limits": {"memory": "4Gi", "cpu": "20m"}}), "startupDeadlineSeconds": 30},
+          "EnginesStarting", ("0/1 engines have been admitted: rollout pod engine-never-ready",),
+          condition="Failed", condition_reason="StartupDeadlineExceeded", is_end=True, seconds=30),
 )  # fmt: skip
-"""A trainer's processes start and end before an engine is needed."""
+"""A trainer's processes start, and no engine is ever up."""
+
+WITH_ENGINE = (
+    Cause("wrong-engine-argument", {**_engines(), "engine": _ENGINE | {"args": ["--no-such-thing=1"]}},
+          "UserError", ("vLLM refuses engine.args", "--no-such-thing"),
+          condition="Failed", is_end=True, seconds=120),
+    Cause("reward-crashing", _reward(**_code("raises.py")), "UserError",
+          ("reward mine failed on 16 of 16 completions of step 1", "maxFailureShare", "KeyError"),
+          condition="Failed", is_end=True, seconds=180),
+    Cause("gradient-not-finite",
+          {**_reward(**_code("huge.py")), "algorithm": _ALGORITHM | {"scaleRewards": "none"}}, "UserError",
+          ("the gradient of step 1 is not finite", "learningRate", "extreme rewards"),
+          condition="Failed", is_end=True, seconds=180),
+    Cause("checkpoint-volume-full", {"checkpoint": {"claimName": SMALL_CLAIM, "everySteps": 1}}, "VolumeFull",
+          ("the volume of /output is full", "checkpoint.keep", "checkpoint.claimName"),
+          condition="Failed", is_end=True, seconds=180),
+)  # fmt: skip
+"""An engine has to be up, in its own pod or in the trainer's process."""

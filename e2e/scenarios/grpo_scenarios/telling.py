@@ -39,14 +39,23 @@ class Told:
         conditions: list[Object] = self.status.get("conditions", [])
         return next((c for c in conditions if c["type"] == self.cause.condition), {})
 
-    def is_told_by(self, place: Object) -> bool:
-        """Whether lastFailure or a condition has the reason and the whole sentence."""
+    @property
+    def is_in_failure(self) -> bool:
+        """Whether lastFailure has the reason and the whole sentence."""
+        return self._is_in(self.failure, self.cause.reason)
+
+    @property
+    def is_in_condition(self) -> bool:
+        """Whether the condition has them."""
+        return self._is_in(self.condition, self.cause.condition_reason or self.cause.reason)
+
+    def _is_in(self, place: Object, reason: str) -> bool:
         message = place.get("message", "")
-        return place.get("reason") == self.cause.reason and all(part in message for part in self.cause.says)
+        return place.get("reason") == reason and all(part in message for part in self.cause.says)
 
     @property
     def is_told(self) -> bool:
-        return self.is_told_by(self.failure) and self.is_told_by(self.condition)
+        return self.is_in_failure and self.is_in_condition
 
 
 def tell(world: World, causes: Iterable[Cause], *, at_once: int) -> dict[str, Told]:
