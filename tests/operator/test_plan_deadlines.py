@@ -63,6 +63,19 @@ def test_a_trainer_without_engines_in_time_fails_the_job_with_what_is_wrong_with
     assert failure is not None and (failure.role, failure.pod) == ("rollout", world.pod("rollout-1-i0"))
 
 
+def test_engines_that_never_get_ready_without_a_word_are_named():
+    world = short().start()
+    age_pods(world)
+    world.change(world.pod("rollout-1-i0"), is_ready=False, node="node-b")
+    world.progress = report(**WAITING, message="waits for engines")
+    world.settle()
+    later(world, 100)
+    world.settle()
+    failure = world.status.last_failure
+    assert failure is not None and failure.reason == "EnginesStarting"
+    assert (failure.role, failure.pod, failure.node) == ("rollout", world.pod("rollout-1-i0"), "node-b")
+
+
 def test_a_trainer_that_stays_in_its_start_fails_the_job_with_its_own_words():
     world = short().start()
     age_pods(world)

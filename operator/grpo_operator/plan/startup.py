@@ -13,6 +13,7 @@ from grpo_operator.plan.gang_view import current_gang, missing_indices
 from grpo_operator.plan.hindrance import engine_hindrance, trainer_hindrance
 from grpo_operator.plan.outcome import failed
 from grpo_operator.plan.progress import has_begun, last_report
+from grpo_operator.plan.rollout import is_alive
 
 
 def keep_startup_deadline(draft: Draft, observed: Observed, now: datetime) -> Draft:
@@ -86,11 +87,15 @@ def _began_at(observed: Observed, now: datetime) -> datetime:
 
 def _failure(observed: Observed, run: Run, held_up: Condition, *, attempt: int) -> LastFailure:
     found = trainer_hindrance(observed, attempt=attempt) or engine_hindrance(observed)
+    engines = (pod for pod in observed.rollouts if is_alive(pod) and not pod.is_ready)
+    waited_for = next(engines, None) if held_up.type is ConditionType.ROLLOUT_READY else None
+    pod = found.pod if found else waited_for or current_gang(observed, attempt=attempt).get(0)
+    role = Role.ROLLOUT if pod in observed.rollouts else Role.TRAINER
     return LastFailure(
         attempt=attempt,
-        role=(found.role if found else Role.TRAINER).value,
-        pod=found.pod.name if found else run.names.trainer(attempt=attempt, index=0),
-        node=found.pod.node if found else "",
+        role=role.value,
+        pod=pod.name if pod else run.names.trainer(attempt=attempt, index=0),
+        node=pod.node if pod else "",
         reason=held_up.reason,
         message=held_up.message,
     )
