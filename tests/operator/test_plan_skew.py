@@ -129,6 +129,18 @@ def test_a_trainer_of_another_release_is_said_and_left_alone():
     assert (world.status.phase, world.status.attempt) == (Phase.RUNNING, 1)
 
 
+def test_a_report_of_before_a_complaint_is_not_told_again_with_it():
+    world = FakeWorld().start()
+    world.progress = report(tokens_per_second=1.0)
+    world.settle()
+    world.progress = report(tokens_per_second=2.0)  # of another operator, which heard more
+    world.settle()
+    world.progress, world.complaint = report(tokens_per_second=1.0), Trouble("ProgressUnreadable", "rubbish")
+    world.settle()
+    assert world.status.tokens_per_second == "2"
+    assert world.condition(ConditionType.READY).reason == "ProgressUnreadable"
+
+
 def test_what_was_told_before_does_not_undo_what_another_operator_wrote_since():
     world = FakeWorld().start()
     world.progress = report(state=TrainerState.WAITING_FOR_ROLLOUT, message="waits")

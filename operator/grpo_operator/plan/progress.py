@@ -41,7 +41,8 @@ def newest_progress(observed: Observed, *, attempt: int) -> Progress | None:
     """
     first = current_gang(observed, attempt=attempt).get(0)
     last_words = _last_words(first, uid=observed.job.uid, attempt=attempt) if first else None
-    polled = last_report(observed, attempt=attempt) if observed.is_news else None
+    is_newest = observed.is_news and observed.complaint is None
+    polled = last_report(observed, attempt=attempt) if is_newest else None
     told = last_words or polled
     return None if told and _is_behind(told, observed.job.status) else told
 
