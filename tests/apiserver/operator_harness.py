@@ -189,11 +189,11 @@ class OperatorProcess:
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, *extra: str, until: str = "watching") -> None:
+    def start(self, *extra: str, until: str = "watching", is_everywhere: bool = False) -> None:
         """Start it and wait until its log says that it watches, or something else."""
         # A successor would otherwise wait for the Lease of one that was killed.
-        command = [sys.executable, "-m", "grpo_operator", "-n", self._namespace.name, "--leader-elect=false"]
-        command += extra
+        where = ["--all-namespaces"] if is_everywhere else ["-n", self._namespace.name]
+        command = [sys.executable, "-m", "grpo_operator", *where, "--leader-elect=false", *extra]
         command += ["--kubeconfig", str(self._kubeconfig), "--runtime-image", "example.test/runtime:1"]
         start = self._log.stat().st_size if self._log.exists() else 0
         with self._log.open("ab") as log:

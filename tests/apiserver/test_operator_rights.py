@@ -51,19 +51,34 @@ def install_rights(kubectl: Kubectl, namespace: Namespace, *arguments: str) -> N
     kubectl.run("apply", "-f", "-", stdin=yaml.safe_dump_all(made))
 
 
-@pytest.fixture
-def operator(namespace: Namespace, kubectl: Kubectl, tmp_path: Path) -> Iterator[OperatorProcess]:
-    """An operator with the service account, Roles and RoleBindings of the chart."""
-    install_rights(kubectl, namespace)
-    name = "grpo-operator"
+def operator_of_the_chart(
+    kubectl: Kubectl, namespace: Namespace, folder: Path, *arguments: str
+) -> OperatorProcess:
+    """An operator with the service account of the chart, its Roles and bindings and no other right."""
+    install_rights(kubectl, namespace, *arguments)
     request = {"spec": {"expirationSeconds": 3600}}
-    token = namespace.core.create_namespaced_service_account_token(name, namespace.name, request)
+    token = namespace.core.create_namespaced_service_account_token("grpo-operator", namespace.name, request)
     settings = yaml.safe_load(namespace.kubeconfig.read_text())
     for user in settings["users"]:
         user["user"] = {"token": token.status.token}
-    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig = folder / "kubeconfig"
     kubeconfig.write_text(yaml.safe_dump(settings))
-    operator = OperatorProcess(namespace, tmp_path / "operator.log", kubeconfig=kubeconfig)
+    return OperatorProcess(namespace, folder / "operator.log", kubeconfig=kubeconfig)
+
+
+@pytest.fixture
+def operator(namespace: Namespace, kubectl: Kubectl, tmp_path: Path) -> Iterator[OperatorProcess]:
+    """The operator of one namespace."""
+    operator = operator_of_the_chart(kubectl, namespace, tmp_path)
+    yield operator
+    if operator.is_running:
+        operator.kill()
+
+
+@pytest.fixture
+def wide_operator(namespace: Namespace, kubectl: Kubectl, tmp_path: Path) -> Iterator[OperatorProcess]:
+    """The operator of the whole cluster."""
+    operator = operator_of_the_chart(kubectl, namespace, tmp_path, *SCOPES["cluster-wide"])
     yield operator
     if operator.is_running:
         operator.kill()
@@ -233,6 +248,20 @@ def test_the_operators_rights_are_the_golden_ones(
     if is_updating_golden:
         golden.write_text(made)
     assert made == golden.read_text()
+
+
+def test_an_operator_of_the_cluster_serves_a_namespace_that_came_after_it(
+    wide_operator: OperatorProcess, kubeconfig: Path
+):
+    wide_operator.start(is_everywhere=True)
+    later = Namespace(kubeconfig, f"later-{secrets.token_hex(3)}")
+    later.create()
+    later.apply_job()
+    wait_until("all pods are there", lambda: len(later.pods("trainer") + later.pods("rollout")) == 3)
+    assert len(later.network.list_namespaced_network_policy(later.name).items) == 1
+    assert "orbidden" not in wide_operator.log()
+    later.core.delete_namespace(later.name)
+    assert wide_operator.stop() == 0
 
 
 # verb and resource, with the subresource after a colon
