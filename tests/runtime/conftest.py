@@ -5,9 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -16,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from grpo_api.contract.endpoints import ROLLOUT_LIVE_PATH
 from grpo_api.contract.environment import Env, Role
 from grpo_api.contract.run_config import JobRef, RunConfig, Topology
 from grpo_api.v1alpha1.spec import (
@@ -33,7 +29,9 @@ from grpo_api.v1alpha1.spec import (
     WeightSyncSpec,
 )
 
-START_SECONDS = 240.0
+# for the helpers beside this file
+sys.path.insert(0, str(Path(__file__).parent))
+
 STOP_SECONDS = 20.0
 
 
@@ -82,20 +80,14 @@ class EngineProcess:
         return (self.folder / "log").read_text(errors="replace")
 
     def is_live(self) -> bool:
-        try:
-            with urllib.request.urlopen(self.url(ROLLOUT_LIVE_PATH), timeout=2) as answer:  # noqa: S310
-                return bool(answer.status == 200)
-        except (urllib.error.URLError, OSError):
-            return False
+        from engine_life import is_live
+
+        return is_live(self.port)
 
     def wait_until_live(self) -> None:
-        deadline = time.monotonic() + START_SECONDS
-        while not self.is_live():
-            assert self.process.poll() is None, (
-                f"the engine ended with {self.process.returncode}\n{self.log()}"
-            )
-            assert time.monotonic() < deadline, f"no engine after {START_SECONDS} s\n{self.log()}"
-            time.sleep(0.2)
+        from engine_life import wait_until_live
+
+        wait_until_live(self.port, self.process, log=self.folder / "log")
 
     def stop(self) -> int:
         """SIGTERM and its exit code; a process that does not listen fails the test."""

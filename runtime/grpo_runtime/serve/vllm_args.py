@@ -110,6 +110,8 @@ _SERVER_ENVIRONMENT = {
 _IN_PROCESS_ENVIRONMENT = {
     # ranks that share an engine schedule alike only when each runs it in its own process
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    # it tells of every sleep and every wake in every step, in the trainer's log
+    "VLLM_LOGGING_LEVEL": "WARNING",
 }
 _CPU_ENVIRONMENT = {
     # the first request with logprobs would compile for 18 s, and need a compiler

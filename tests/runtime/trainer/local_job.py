@@ -3,22 +3,18 @@
 import os
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine_life import wait_until_live
 from pod_builder import free_port, rollout_environment
 from trainer_pod import TrainerPod
 
-from grpo_api.contract.endpoints import ROLLOUT_LIVE_PATH
 from grpo_api.contract.environment import Env
 from grpo_api.contract.run_config import RunConfig
 
-START_SECONDS = 240.0
 CLI = (sys.executable, "-m", "grpo_runtime.cli")
 
 
@@ -37,7 +33,7 @@ def local_engines(folder: Path, run: RunConfig, *, count: int) -> Iterator[Local
     processes = [_start_engine(folder, run, index=index, port=port) for index, port in enumerate(ports)]
     try:
         for index, port in enumerate(ports):
-            _wait_until_live(port, processes[index], log=folder / f"engine-{index}.log")
+            wait_until_live(port, processes[index], log=folder / f"engine-{index}.log")
         yield LocalEngines(tuple(processes), ",".join(f"127.0.0.1:{port}" for port in ports))
     finally:
         for process in processes:
@@ -67,15 +63,3 @@ def _start_engine(folder: Path, run: RunConfig, *, index: int, port: int) -> sub
     command = [*CLI, "rollout", "--host", "127.0.0.1", "--port", str(port), "--termination-log", str(log)]
     with (folder / f"engine-{index}.log").open("ab") as output:
         return subprocess.Popen(command, env=os.environ | environment, stdout=output, stderr=output)
-
-
-def _wait_until_live(port: int, process: subprocess.Popen[bytes], *, log: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while True:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}{ROLLOUT_LIVE_PATH}", timeout=2):
-                return
-        except (urllib.error.URLError, OSError):
-            assert process.poll() is None, f"the engine ended: {log.read_text()[-4000:]}"
-            assert time.monotonic() < deadline, f"no engine: {log.read_text()[-4000:]}"
-            time.sleep(0.2)

@@ -13,7 +13,7 @@ from pod_builder import free_port, trainer_environment
 from grpo_api.contract.progress import Progress, TerminationMessage
 from grpo_api.contract.run_config import RunConfig
 
-DEADLINE_SECONDS = 180.0
+DEADLINE_SECONDS = 600.0
 
 
 STARTED: list[subprocess.Popen[bytes]] = []
