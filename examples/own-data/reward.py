@@ -1,0 +1,14 @@
+"""What a completion is worth. Called once a step with all its completions, the way TRL calls reward functions."""
+
+
+def right_letters(completions, solution, letters, log_metric, **others):
+    """One number for each completion: the share of right letters, less for what is missing or too much.
+
+    `completions` are texts; `solution` and `letters` are columns of train.jsonl, lists in the same order.
+    """
+    rewards = []
+    for completion, right, wanted in zip(completions, solution, letters, strict=True):
+        hits = sum(ours == theirs for ours, theirs in zip(completion, right, strict=False))
+        rewards.append((hits - 0.5 * abs(len(completion) - wanted)) / wanted)
+    log_metric("own/solved", sum(reward == 1.0 for reward in rewards) / len(rewards))
+    return rewards
