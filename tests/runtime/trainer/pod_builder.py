@@ -15,7 +15,7 @@ JOB_UID = "0f9d1c1e-0000-4000-8000-000000000001"
 
 
 def job_object(**spec: Any) -> dict[str, Any]:
-    """A small copy job; keyword arguments replace sections of its spec."""
+    """A small copy job, with a rollout pod unless `mode` says Colocated; keyword arguments replace sections."""
     return {
         "apiVersion": "grpo.dev/v1alpha1",
         "kind": "GRPOJob",
@@ -34,6 +34,7 @@ def job_object(**spec: Any) -> dict[str, Any]:
             "engine": {"maxModelLen": 64},
             "trainer": {"processesPerNode": 1},
             "checkpoint": {"everySteps": 2},
+            **({} if spec.get("mode") == "Colocated" else {"rollout": {"replicas": 1}}),
             **spec,
         },
     }
