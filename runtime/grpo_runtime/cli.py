@@ -5,6 +5,7 @@ Every import is local: the supervisor must stay small, and neither it nor `valid
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -149,6 +150,7 @@ def _run_locally(options: argparse.Namespace, given: Sequence[str]) -> int:
 def _validate(options: argparse.Namespace) -> int:
     from grpo_runtime.local.validate import validate
 
+    _end_with_the_reader()
     return validate(options.files)
 
 
@@ -210,8 +212,14 @@ def _add_plot(parser: argparse.ArgumentParser) -> None:
 def _plot(options: argparse.Namespace) -> int:
     from grpo_runtime.report.plot import plot_rewards
 
+    _end_with_the_reader()
     print(plot_rewards(options.metrics, width=options.width))
     return 0
+
+
+def _end_with_the_reader() -> None:
+    """End without a word when whoever reads our output (`| head`) has had enough."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 
 if __name__ == "__main__":

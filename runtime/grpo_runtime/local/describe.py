@@ -44,9 +44,12 @@ def _pods(job: GRPOJob) -> str:
     trainers = f"{count(topology.num_nodes, 'trainer pod')} with {each}"
     if job.spec.chosen_mode is Mode.COLOCATED:
         size = job.spec.engine.tensor_parallel_size
-        shared = "in each process" if size == 1 else f"for every {size} processes"
+        shared = "in each of them" if size == 1 else f"for every {size} of them"
+        if topology.world_size == size:
+            shared = "in it" if size == 1 else "for all of them"
         return f"{trainers} and one vLLM engine {shared}"
-    return f"{trainers}, {count(topology.rollout_replicas, 'rollout pod')} with one vLLM engine each"
+    rollouts = count(topology.rollout_replicas, "rollout pod")
+    return f"{trainers}, {rollouts} with one vLLM engine{' each' if topology.rollout_replicas > 1 else ''}"
 
 
 def _gpus(job: GRPOJob) -> str:
