@@ -15,7 +15,7 @@ JOB_UID = "0f9d1c1e-0000-4000-8000-000000000001"
 
 
 def job_object(**spec: Any) -> dict[str, Any]:
-    """A small copy job, with a rollout pod unless `mode` says Colocated; keyword arguments replace sections."""
+    """A small copy job, with a rollout pod unless `mode` is Colocated; keyword arguments replace sections."""
     return {
         "apiVersion": "grpo.dev/v1alpha1",
         "kind": "GRPOJob",
