@@ -42,7 +42,7 @@ def pod_view(item: Manifest, events: Sequence[Manifest] = ()) -> PodView | None:
         name=meta["name"],
         uid=meta["uid"],
         position=position,
-        phase=status.get("phase", "Pending"),
+        phase=_phase(item, container),
         is_ready=_condition(status, "Ready").get("status") == "True",
         is_deleting="deletionTimestamp" in meta,
         node=spec.get("nodeName", ""),
@@ -54,6 +54,15 @@ def pod_view(item: Manifest, events: Sequence[Manifest] = ()) -> PodView | None:
         trouble=_cannot_start(item, container, events),
         created_at=_time(meta.get("creationTimestamp")),
     )
+
+
+def _phase(item: Manifest, container: dict[str, Any]) -> str:
+    """The pod's phase, or what it is about to be: a kubelet reports the end of a pod's only container before
+    that of the pod, and whoever deletes it in between deletes its logs."""
+    ended = container.get("state", {}).get("terminated")
+    if ended and item["spec"].get("restartPolicy") == "Never":
+        return "Succeeded" if ended.get("exitCode") == 0 else "Failed"
+    return str(item.get("status", {}).get("phase", "Pending"))
 
 
 def _ending(container: str, state: dict[str, Any]) -> Ending | None:

@@ -41,6 +41,17 @@ def test_an_ended_container_keeps_code_reason_message_and_time():
     assert view.ending.finished_at == datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
+@pytest.mark.parametrize(("code", "phase"), [(0, "Succeeded"), (40, "Failed")])
+def test_a_trainer_pod_is_over_with_its_container_although_its_phase_follows_later(code: int, phase: str):
+    item = reported({"phase": "Running"} | container(state={"terminated": {"exitCode": code}}))
+    item["spec"]["restartPolicy"] = "Never"
+    view = pod_view(item)
+    assert view is not None and (view.is_over, view.phase) == (True, phase)
+    item["spec"]["restartPolicy"] = "Always"  # an engine is started again
+    view = pod_view(item)
+    assert view is not None and not view.is_over
+
+
 def test_the_end_before_a_restart_is_kept_apart():
     last = {"terminated": {"exitCode": 40, "reason": "Error"}}
     view = pod_view(reported(container(state={"waiting": {"reason": "CrashLoopBackOff"}}, lastState=last)))
