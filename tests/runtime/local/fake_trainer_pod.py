@@ -22,6 +22,7 @@ CONFIG = json.loads(Path(os.environ["GRPO_RUN_CONFIG"]).read_text())
 UID, TOTAL = CONFIG["job"]["uid"], CONFIG["algorithm"]["steps"]
 PLAN = json.loads(os.environ.get("FAKE_ATTEMPTS", "{}")).get(str(ATTEMPT), {})
 LATEST = OUTPUT / "checkpoints" / "LATEST"
+MAIN_OUTPUT = Path(os.environ["GRPO_RUN_CONFIG"]).parent
 STOP = threading.Event()
 
 
@@ -83,6 +84,8 @@ if INDEX == 0:
     report(TOTAL, resumed, state="Done")
     end(0, "Done", "training is done")
 if PLAN.get("peer_exit"):
+    while not (MAIN_OUTPUT / "checkpoints" / "LATEST").exists():  # the last thing trainer 0 does
+        time.sleep(0.01)
     end(PLAN["peer_exit"], "PeerLost", "another node is gone")
 STOP.wait(60 if PLAN else 0.3)
 end(143 if STOP.is_set() else 0, "Terminated" if STOP.is_set() else "Done", "")

@@ -1,8 +1,8 @@
 """`grpo-runtime validate` and the files it reads."""
 
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -102,14 +102,12 @@ def test_it_answers_within_a_second_and_without_torch(tmp_path: Path) -> None:
         "sys.exit(code or ', '.join(heavy) or 0)"
     )
     arguments = [sys.executable, "-c", script, "validate", str(written(tmp_path, job_object()))]
-    seconds = []
-    for _ in range(3):
-        began = time.monotonic()
-        ended = subprocess.run(arguments, capture_output=True, text=True, check=False)
-        seconds.append(time.monotonic() - began)
-        assert (ended.returncode, ended.stderr) == (0, "")
-    # the machine may be busy with other tests: the best of three
-    assert min(seconds) < 1
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    ended = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    # computing, for the machine may be busy with other tests
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1
 
 
 def test_numbers_are_read_as_kubectl_reads_them(tmp_path: Path) -> None:
