@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path, PurePosixPath
 from urllib.parse import parse_qsl, urlsplit
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -72,20 +71,6 @@ class Volume:
     name: str
 
     @property
-    def folder(self) -> PurePosixPath:
+    def folder(self) -> str:
         """`claims/NAME` or `configmaps/NAME`."""
-        return PurePosixPath(self.kind.value, self.name)
-
-
-def local_path(source: Source, *, volumes_dir: Path) -> Path | None:
-    """Where a process finds the file or directory; None for what is not a file.
-
-    Raises ValueError when the path would leave its volume.
-    """
-    if source.scheme is Scheme.FILE:
-        return Path(source.path)
-    if source.volume is None:
-        return None
-    if ".." in PurePosixPath(source.path).parts:
-        raise ValueError(f"{source.path} leaves the volume {source.name}: remove '..'")
-    return volumes_dir / source.volume.folder / source.path
+        return f"{self.kind.value}/{self.name}"

@@ -3,7 +3,8 @@
 from pathlib import Path
 from urllib.parse import unquote
 
-from grpo_api.source import Scheme, Source, local_path
+from grpo_api.contract.volumes import local_path
+from grpo_api.source import Scheme, Source
 from grpo_runtime.errors import UserError
 
 

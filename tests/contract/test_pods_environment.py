@@ -9,8 +9,9 @@ from grpo_api.contract import endpoints
 from grpo_api.contract.environment import COLOCATED_ENV, ROLLOUT_ENV, TRAINER_ENV, Env, Role
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.run_config import parse_run_config
+from grpo_api.contract.volumes import local_path
 from grpo_api.resolve import volumes_of
-from grpo_api.source import Scheme, Source, VolumeKind, local_path
+from grpo_api.source import Scheme, Source, VolumeKind
 from grpo_api.v1alpha1.job import parse_job
 from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_operator.children.pod import CONFIG_DIR
