@@ -56,7 +56,9 @@ class Cause:
         }
 
 
-_REQUESTS = {"cpu": "50m", "memory": "64Mi"}
+PROCESSES_SECONDS = 300.0
+"""Until processes have loaded torch, or an engine is up, on a machine that has much else to do."""
+_REQUESTS = {"cpu": "100m", "memory": "64Mi"}
 _ALGORITHM: Object = {"steps": 5, "promptsPerStep": 4, "groupSize": 4}
 _ENGINE: Object = {"maxModelLen": 64, "kvCacheMemory": "64Mi"}
 _WORKING: Object = {
@@ -129,50 +131,52 @@ WITHOUT_PROCESSES = (
 TRAINER_ONLY = (
     Cause("oom-supervisor", {**_trainer(memory="24Mi"), **_NO_CACHE}, "OOMKilled",
           ("the container trainer ran out of memory: raise trainer.resources.limits.memory",),
-          condition="Failed", is_end=True, seconds=30),
+          condition="Failed", is_end=True, seconds=PROCESSES_SECONDS),
     Cause("oom-rank", {**_trainer(memory="220Mi"), **_NO_CACHE}, "OOMKilled",
           ("the container trainer ran out of memory: raise trainer.resources.limits.memory", "rank 0"),
-          condition="Failed", is_end=True, seconds=60),
+          condition="Failed", is_end=True, seconds=PROCESSES_SECONDS),
     Cause("wrong-model-path", {"model": {"source": "file:///models/nowhere"}}, "UserError",
           ("model.source (file:///models/nowhere)", "/models/nowhere"),
-          condition="Failed", is_end=True, seconds=90),
+          condition="Failed", is_end=True, seconds=PROCESSES_SECONDS),
     Cause("dataset-without-column",
           {"dataset": {"source": f"configmap://{DATA}/questions.jsonl"}, **_NO_ENGINE}, "UserError",
           ("dataset.prompt (prompt) is not a column of", "it has question"),
-          condition="Failed", is_end=True, seconds=90),
+          condition="Failed", is_end=True, seconds=PROCESSES_SECONDS),
     Cause("empty-dataset", {"dataset": {"source": f"configmap://{DATA}/empty.jsonl"}, **_NO_ENGINE},
           "UserError", (f"dataset.source (configmap://{DATA}/empty.jsonl) is empty",),
-          condition="Failed", is_end=True, seconds=90),
+          condition="Failed", is_end=True, seconds=PROCESSES_SECONDS),
     Cause("reward-module-missing", {**_reward(function="nowhere:reward"), **_NO_ENGINE}, "UserError",
-          ("mine", "nowhere"), condition="Failed", is_end=True, seconds=90),
+          ("function nowhere:reward needs module nowhere", "add it there"),
+          condition="Failed", is_end=True, seconds=PROCESSES_SECONDS),
     Cause("fleet-lost", _engines(resources={"limits": {"nvidia.com/gpu": 1}}, lostTimeoutSeconds=3),
-          "RolloutLost", ("no rollout engine", "for 3 s"), condition="Failed", is_end=True, seconds=90),
+          "RolloutLost", ("no rollout engine", "for 3 s"),
+          condition="Failed", is_end=True, seconds=PROCESSES_SECONDS),
     Cause("engine-out-of-memory",
           {**_engines(resources={"limits": {"memory": "220Mi"}, "requests": _REQUESTS}), **_NO_CACHE},
           "OOMKilled",
           ("the engine has been restarted",
            "the container engine ran out of memory: raise rollout.resources.limits.memory"),
-          condition="RolloutReady", seconds=60),
+          condition="RolloutReady", seconds=PROCESSES_SECONDS),
     Cause("engine-never-ready",
           {**_engines(resources={"limits": {"memory": "4Gi", "cpu": "20m"}}), "startupDeadlineSeconds": 30},
           "EnginesStarting", ("0/1 engines have been admitted: rollout pod engine-never-ready",),
-          condition="Failed", condition_reason="StartupDeadlineExceeded", is_end=True, seconds=30),
+          condition="Failed", condition_reason="StartupDeadlineExceeded", is_end=True, seconds=30.0),
 )  # fmt: skip
 """A trainer's processes start, and no engine is ever up."""
 
 WITH_ENGINE = (
     Cause("wrong-engine-argument", {**_engines(), "engine": _ENGINE | {"args": ["--no-such-thing=1"]}},
           "UserError", ("vLLM refuses engine.args", "--no-such-thing"),
-          condition="Failed", is_end=True, seconds=120),
+          condition="Failed", is_end=True, seconds=PROCESSES_SECONDS),
     Cause("reward-crashing", _reward(**_code("raises.py")), "UserError",
           ("reward mine failed on 16 of 16 completions of step 1", "maxFailureShare", "KeyError"),
-          condition="Failed", is_end=True, seconds=180),
+          condition="Failed", is_end=True, seconds=PROCESSES_SECONDS),
     Cause("gradient-not-finite",
           {**_reward(**_code("huge.py")), "algorithm": _ALGORITHM | {"scaleRewards": "none"}}, "UserError",
           ("the gradient of step 1 is not finite", "learningRate", "extreme rewards"),
-          condition="Failed", is_end=True, seconds=180),
+          condition="Failed", is_end=True, seconds=PROCESSES_SECONDS),
     Cause("checkpoint-volume-full", {"checkpoint": {"claimName": SMALL_CLAIM, "everySteps": 1}}, "VolumeFull",
           ("the volume of /output is full", "checkpoint.keep", "checkpoint.claimName"),
-          condition="Failed", is_end=True, seconds=180),
+          condition="Failed", is_end=True, seconds=PROCESSES_SECONDS),
 )  # fmt: skip
 """An engine has to be up, in its own pod or in the trainer's process."""

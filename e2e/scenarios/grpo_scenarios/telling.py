@@ -1,7 +1,7 @@
 """Applies jobs that cannot work side by side and notes when each says why."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -54,6 +54,11 @@ class Told:
         return place.get("reason") == reason and all(part in message for part in self.cause.says)
 
     @property
+    def is_final(self) -> bool:
+        """Whether there is nothing more to come."""
+        return self.status.get("phase") in ("Succeeded", "Failed")
+
+    @property
     def is_told(self) -> bool:
         return self.is_in_failure and self.is_in_condition
 
@@ -77,20 +82,20 @@ def tell(world: World, causes: Iterable[Cause], *, at_once: int) -> dict[str, To
             if seen.is_told:
                 seen.after_apply = passed
                 seen.seconds = passed - _trouble_after(world, seen)
-            if seen.is_told or passed > seen.deadline_seconds:
+            if seen.is_told or seen.is_final or passed > seen.deadline_seconds:
                 over.append(slug)
                 told[slug] = running.pop(slug)
+                print_row(seen)
         if over:
             world.kubectl("delete", "grpojob", *over, "--wait=false")
         time.sleep(POLL_SECONDS)
     return told
 
 
-def print_table(told: Sequence[Told]) -> None:
+def print_row(seen: Told) -> None:
     """Cause, seconds and sentence, as docs/causes.md has them."""
-    for seen in told:
-        took = "never" if seen.seconds is None else f"{seen.seconds:5.1f} s ({seen.after_apply:5.1f} s)"
-        say(f"    {seen.cause.slug:26} {took:20} {seen.failure.get('reason')}: {seen.failure.get('message')}")
+    took = "never" if seen.seconds is None else f"{seen.seconds:5.1f} s ({seen.after_apply:5.1f} s)"
+    say(f"    {seen.cause.slug:26} {took:20} {seen.failure.get('reason')}: {seen.failure.get('message')}")
 
 
 def _statuses(world: World) -> dict[str, Object]:

@@ -28,7 +28,9 @@ def small_volume(world: World, claim: str, *, size: str) -> Iterator[None]:
     node = processes.running(settings, "node0")
     if node is None:
         raise ClusterError("node0 does not run: `make cluster-up`")
-    inside = ["nsenter", f"--mount=/proc/{node.pid}/ns/mnt"]
+    spaces = Path(f"/proc/{node.pid}/ns")
+    # umount reads /proc, which in the node is that of the node's own processes.
+    inside = ["nsenter", f"--mount={spaces / 'mnt'}", f"--pid={spaces / 'pid_for_children'}"]
     _run(*inside, "mount", "-t", "tmpfs", "-o", f"size={size}", "causes", str(folder))
     try:
         with volume(world, claim, path=folder):
