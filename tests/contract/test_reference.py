@@ -17,6 +17,7 @@ from grpo_runtime.algorithm.reward_metrics import reward_metrics
 from grpo_runtime.algorithm.types import Denominators, LossInputs
 from grpo_runtime.report.completions import completion_metrics
 from grpo_runtime.report.sync import sync_metrics
+from grpo_runtime.rollout.in_process import PHASES
 from grpo_runtime.rollout.interface import Rollout, SyncReport
 from grpo_runtime.serve.routes import ROUTES, Access
 from grpo_runtime.trainer.learner import loss_options
@@ -42,7 +43,9 @@ def test_the_generated_tables_are_fresh() -> None:
 
 def test_every_condition_is_explained() -> None:
     explained = re.findall(
-        r"^\| `(\w+)` \| [^`]", section("Status").partition("| condition |")[2], re.MULTILINE
+        r"^\| `(\w+)` \| [^`]",
+        section("Status").partition("| condition |")[2].partition("\n### ")[0],
+        re.MULTILINE,
     )
     assert sorted(explained) == sorted(kind.value for kind in ConditionType)
 
@@ -87,7 +90,7 @@ def metric_names() -> set[str]:
         *sync_metrics(SyncReport(version=VERSION, synced=(), failed={}, num_bytes=0)),
         *(
             f"sync/{phase}_seconds"
-            for phase in ["pack", *phases_in(grpo_runtime.rollout.engine_sync.__file__)]
+            for phase in ["pack", *phases_in(grpo_runtime.rollout.engine_sync.__file__), *PHASES]
         ),
         *(f"time/{phase}_seconds" for phase in phases_in(grpo_runtime.trainer.loop.__file__)),
         *("step_time", "num_tokens", "tokens_per_second", "loss", "grad_norm", "learning_rate"),
