@@ -55,14 +55,14 @@ STAGES: Sequence[Sequence[Lane]] = (
         [
             Part("check", ("make", "check"), 300),
             Part("pure and contract tests", (*PYTEST, "-m", FAST, "tests", "e2e"), 900),
-            Part("real API server", (*PYTEST, "-m", "apiserver", "tests"), 600, needs_cluster=True),
+            Part("real API server", (*PYTEST, "-m", "apiserver", "tests"), 900, needs_cluster=True),
         ],
         [
-            Part("real engines", (*PYTEST, "-m", "engine", "tests"), 1200),
+            Part("real engines", (*PYTEST, "-m", "engine", "tests"), 1500),
             Part("cluster and images", ("make", "images"), 900, is_needed=True, needs_cluster=True),
         ],
     ],
-    [[Part("real pods", (*PYTEST, "-m", "cluster", "e2e"), 2400, needs_cluster=True)]],
+    [[Part("real pods", (*PYTEST, "-m", "cluster", "e2e"), 2700, needs_cluster=True)]],
 )
 """Stages run one after the other, the lanes of a stage side by side."""
 
