@@ -18,7 +18,7 @@ NOT_RUN = {
 
 RUN_ELSEWHERE = {
     "make demo": "the whole README path, run for itself",
-    ".venv/bin/grpo-runtime validate examples/*.yaml": "tests/runtime/local/test_validate.py validates every example",
+    ".venv/bin/grpo-runtime validate examples/*.yaml": "tests/runtime/local/test_validate.py, on each",
     ".venv/bin/grpo-runtime run examples/copy-local.yaml": "tests/runtime/local, with fewer steps",
     "make cluster-down": "e2e/scenarios/test_cluster_lifecycle.py, on an instance of its own",
     "make setup": "the first part of `make test`",
