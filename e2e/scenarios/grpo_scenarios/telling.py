@@ -72,9 +72,9 @@ def tell(world: World, causes: Iterable[Cause], *, at_once: int) -> dict[str, To
         starting = waiting[: at_once - len(running)]
         waiting = waiting[len(starting) :]
         if starting:
-            world.apply(*(cause.job for cause in starting))
-        for cause in starting:
-            running[cause.slug] = Told(cause, datetime.now(UTC))
+            now = datetime.now(UTC)
+            running |= {cause.slug: Told(cause, now) for cause in starting}
+            world.apply({"apiVersion": "v1", "kind": "List", "items": [cause.job for cause in starting]})
         statuses, over = _statuses(world), []
         for slug, seen in list(running.items()):
             seen.status = statuses.get(slug, {})
