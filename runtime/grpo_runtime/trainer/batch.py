@@ -28,6 +28,15 @@ class Batch:
             self.token_ids[rows], self.loss_mask[rows], self.rollout_logprobs[rows], self.advantages[rows]
         )
 
+    def to(self, device: torch.device) -> "Batch":
+        """The same where the policy computes."""
+        return Batch(
+            self.token_ids.to(device),
+            self.loss_mask.to(device),
+            self.rollout_logprobs.to(device),
+            self.advantages.to(device),
+        )
+
 
 def micro_batches(batch: Batch, *, max_logits: int, vocab_size: int) -> list[Batch]:
     """`batch` in pieces whose logits have at most `max_logits` elements, but at least one sequence each."""

@@ -44,14 +44,16 @@ class Ranks:
         self._stop = stop
 
     @classmethod
-    def meet(cls, *, rank: int, world_size: int, address: str, port: int, stop: StopRequest) -> "Ranks":
-        """Wait for all ranks at the static rendezvous on rank 0's pod."""
+    def meet(
+        cls, *, rank: int, world_size: int, address: str, port: int, backend: str, stop: StopRequest
+    ) -> "Ranks":
+        """Wait for all ranks at the static rendezvous on rank 0's pod. `backend` as in torch.distributed."""
         with peer_errors():
             store = dist.TCPStore(
                 address, port, world_size, is_master=rank == 0, timeout=MEET_TIMEOUT, wait_for_workers=True
             )
             dist.init_process_group(
-                "gloo", store=store, rank=rank, world_size=world_size, timeout=COLLECTIVE_TIMEOUT
+                backend, store=store, rank=rank, world_size=world_size, timeout=COLLECTIVE_TIMEOUT
             )
         return cls(rank=rank, world_size=world_size, stop=stop)
 

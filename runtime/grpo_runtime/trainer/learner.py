@@ -36,7 +36,7 @@ class Learner:
         """
         # counts of the whole batch: the parts' losses then add up to the loss of one process
         denominators = Denominators.of_mask(batch.loss_mask)
-        mine = batch.part(self._ranks.part(batch.advantages))
+        mine = batch.part(self._ranks.part(batch.advantages)).to(self.policy.device)
         pieces = micro_batches(mine, max_logits=MAX_LOGITS, vocab_size=self.policy.model.config.vocab_size)
         # under the weights that sampled the batch, once the first iteration has computed them
         old_logprobs: list[torch.Tensor] = []
@@ -77,7 +77,7 @@ class Learner:
     def _part_of_sum(self, loss: torch.Tensor, *, is_first: bool) -> Metric:
         """The loss of a step is the sum over its parts and the mean over iterations: count one part."""
         is_counted = is_first and self._ranks.rank == 0
-        return Metric(kind="mean", total=loss.detach(), count=torch.tensor(float(is_counted)))
+        return Metric(kind="mean", total=loss.detach(), count=loss.new_tensor(float(is_counted)))
 
 
 def loss_options(algorithm: AlgorithmSpec) -> LossOptions:

@@ -24,6 +24,11 @@ class Policy(torch.nn.Module):
         self._temperature = temperature
         self._dtype = DTYPES[dtype.value]
 
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are and token ids must be."""
+        return self.model.device
+
     def forward(self, token_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Logprobs and entropies [B, T-1] of tokens 1.. of `token_ids` [B, T], in nats, in float32."""
         found = self._score(token_ids, temperature=self._temperature)

@@ -26,7 +26,7 @@ def make_probe(policy: Policy, run: RunConfig) -> Probe:
     """The probe of a run under the policy's present weights."""
     vocab_size = policy.model.config.vocab_size
     token_ids = probe_tokens(vocab_size=vocab_size, max_model_len=run.engine.max_model_len)
-    logprobs = policy.logprobs_at_one(torch.tensor([token_ids]))
+    logprobs = policy.logprobs_at_one(torch.tensor([token_ids], device=policy.device))
     return Probe(
         token_ids=token_ids, logprobs=tuple(logprobs[0].tolist()), tolerance=TOLERANCES[run.model.dtype]
     )

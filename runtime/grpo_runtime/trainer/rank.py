@@ -32,6 +32,7 @@ from grpo_runtime.settings import TrainerSettings, read_trainer_settings
 from grpo_runtime.trainer.checkpoint import RunState, restore_checkpoint, share_state
 from grpo_runtime.trainer.checkpoint_store import CheckpointStore
 from grpo_runtime.trainer.colocation import connect_colocated, prepare_for_vllm, share_engine
+from grpo_runtime.trainer.device import collective_backend, training_device
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.failure import describe_failure, leave_failure
 from grpo_runtime.trainer.learner import Learner
@@ -112,13 +113,16 @@ def _train(environment: Mapping[str, str], *, run_dir: Path, connect: Connect, k
         volumes_dir=settings.volumes_dir,
         into=settings.cache_dir / f"model-{environment['LOCAL_RANK']}",
     )
-    model, tokenizer = load_policy(origin.folder, dtype=MASTER_DTYPE), load_tokenizer(origin.folder)
+    device = training_device(local_rank=int(environment["LOCAL_RANK"]))
+    model = load_policy(origin.folder, dtype=MASTER_DTYPE).to(device)
+    tokenizer = load_tokenizer(origin.folder)
     stop = StopRequest()
     ranks = Ranks.meet(
         rank=int(environment["RANK"]),
         world_size=int(environment["WORLD_SIZE"]),
         address=environment["MASTER_ADDR"],
         port=int(environment["MASTER_PORT"]),
+        backend=collective_backend(device),
         stop=stop,
     )
     # only from here on is there anything to save; before, SIGTERM simply ends a rank that waits for others

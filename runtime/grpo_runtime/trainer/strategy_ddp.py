@@ -43,6 +43,6 @@ class DDPStrategy:
         Otherwise a resumed run would sum its first step in another order than the run it continues.
         """
         for _ in range(2):
-            logprobs, _ = self.score(torch.zeros((1, 2), dtype=torch.int64))
+            logprobs, _ = self.score(torch.zeros((1, 2), dtype=torch.int64, device=self.policy.device))
             self.backward(logprobs.sum())
             self.policy.zero_grad()

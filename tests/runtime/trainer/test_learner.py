@@ -26,7 +26,9 @@ from grpo_runtime.trainer.strategy_ddp import DDPStrategy
 @pytest.fixture(scope="module")
 def ranks() -> Iterator[Ranks]:
     assert "RANK" not in os.environ
-    met = Ranks.meet(rank=0, world_size=1, address="127.0.0.1", port=free_port(), stop=StopRequest())
+    met = Ranks.meet(
+        rank=0, world_size=1, address="127.0.0.1", port=free_port(), backend="gloo", stop=StopRequest()
+    )
     yield met
     met.leave()
 

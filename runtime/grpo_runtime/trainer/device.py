@@ -1,0 +1,17 @@
+"""Where a rank computes: its own GPU where the pod has some, else the CPU. The code is the same."""
+
+import torch
+
+
+def training_device(*, local_rank: int) -> torch.device:
+    """The device of the rank `local_rank` of its pod, made the process's default GPU if it is one."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+def collective_backend(device: torch.device) -> str:
+    """For torch.distributed: tensors on a GPU go by NCCL; those on the CPU, such as roll calls, by gloo."""
+    return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
