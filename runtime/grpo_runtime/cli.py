@@ -194,7 +194,7 @@ def _run_trainer(options: argparse.Namespace) -> int:
 
 
 def _run_rank(options: argparse.Namespace) -> int:
-    from grpo_runtime.serve.parent_death import die_with
+    from grpo_runtime.parent_death import die_with
     from grpo_runtime.trainer.supervisor import SUPERVISOR_PID
 
     if SUPERVISOR_PID in os.environ:

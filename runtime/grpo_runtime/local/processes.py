@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo_runtime.serve.parent_death import die_with
+from grpo_runtime.parent_death import die_with
 
 _PR_SET_CHILD_SUBREAPER = 36
 _LAST_ONES_SECONDS = 20.0

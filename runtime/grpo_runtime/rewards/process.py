@@ -35,7 +35,7 @@ class WorkerProcess:
         if self._process is not None:
             return
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "grpo_runtime.rewards.worker", self._config),
+            *(sys.executable, "-m", "grpo_runtime.rewards.worker", self._config, str(os.getpid())),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=_MAX_LINE_BYTES,

@@ -1,8 +1,9 @@
 """The worker process: one reward function, requests in and rewards out as JSON lines over its pipes.
 
-`python -m grpo_runtime.rewards.worker CONFIG`, CONFIG being what `process.worker_config` writes. The first
-line out says whether the function was found; then one line out for every line in. The function may print and
-read as it likes: its stdout is the worker's stderr and its stdin is empty.
+`python -m grpo_runtime.rewards.worker CONFIG PARENT`, CONFIG being what `process.worker_config` writes and
+PARENT the process that started it, which it does not outlive. The first line out says whether the function
+was found; then one line out for every line in. The function may print and read as it likes: its stdout is the
+worker's stderr and its stdin is empty.
 """
 
 import json
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from grpo_runtime.errors import UserError
+from grpo_runtime.parent_death import die_with
 from grpo_runtime.rewards.builtin import BuiltinOptions
 from grpo_runtime.rewards.functions import (
     builtin_function,
@@ -27,8 +29,10 @@ from grpo_runtime.rewards.types import MAX_REASON_CHARACTERS
 
 def main(arguments: list[str]) -> int:
     """Serve until the requests end; returns the exit code."""
+    written_config, parent_pid = arguments
+    die_with(int(parent_pid))
     requests, replies = _private_pipes()
-    config = json.loads(arguments[0])
+    config = json.loads(written_config)
     try:
         function = _function(config)
     except UserError as error:

@@ -34,6 +34,7 @@ def share_engine(run: RunConfig, ranks: Ranks, *, model_dir: Path) -> EngineShar
     return EngineShare(engine, channel, ranks_per_engine=run.engine.tensor_parallel_size)
 
 
-def connect_colocated(share: EngineShare, settings: TrainerSettings) -> Engines:
-    """The engines of all ranks, for rank 0, which holds `share`."""
+def connect_colocated(ranks: Ranks, settings: TrainerSettings, *, model_dir: Path) -> Engines:
+    """Rank 0's engine, and through it those of all ranks, which are in `share_engine` at this time."""
+    share = share_engine(settings.run, ranks, model_dir=model_dir)
     return Colocated(share, sync_timeout_seconds=settings.run.weight_sync.timeout_seconds)

@@ -129,17 +129,18 @@ def _train(environment: Mapping[str, str], *, run_dir: Path, connect: Connect, k
     stop.listen()
     seat = _take_seat(settings, model, tokenizer, ranks=ranks)
     kept.append(seat)
-    share = share_engine(settings.run, ranks, model_dir=origin.folder) if is_colocated else None
-    kept.append(share)
     if ranks.rank == 0:
-        if share is not None:
-            connect = functools.partial(connect_colocated, share)
+        if is_colocated:
+            connect = functools.partial(connect_colocated, ranks, model_dir=origin.folder)
         is_done = asyncio.run(
             _conduct(settings, seat, kept=kept, origin=origin, run_dir=run_dir, connect=connect)
         )
     else:
-        weights = seat.learner.policy.engine_weights
-        on_tick = _nothing if share is None else Follower(share, weights=weights).check
+        on_tick = _nothing
+        if is_colocated:
+            share = share_engine(settings.run, ranks, model_dir=origin.folder)
+            kept.append(share)
+            on_tick = Follower(share, weights=seat.learner.policy.engine_weights).check
         is_done = follow(seat.learner, ranks=ranks, step=seat.state.step, on_tick=on_tick)
     ranks.leave()
     return is_done
@@ -220,6 +221,7 @@ async def _conduct(
         output_dir=settings.output_dir, run_dir=run_dir, job=run.job, initial=_first_progress(settings, seat)
     )
     async with RewardPool(reward_functions(run, volumes_dir=settings.volumes_dir)) as pool:
+        # last, because an engine takes minutes to start, which a wrong dataset or reward should not cost
         engines = connect(settings)
         kept.append(engines)
         try:

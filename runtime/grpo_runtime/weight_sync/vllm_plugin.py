@@ -8,7 +8,7 @@ def register() -> None:
     """
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
-    from grpo_runtime.serve.parent_death import die_with_parent
+    from grpo_runtime.parent_death import die_with_parent
     from grpo_runtime.weight_sync.registry import BACKENDS
 
     die_with_parent()

@@ -157,6 +157,7 @@ def test_when_the_command_is_killed_nothing_outlives_it(tmp_path: Path) -> None:
 def test_a_lost_engine_is_started_again_at_its_address_while_training_goes_on(tmp_path: Path) -> None:
     command = LocalCommand(tmp_path, job_object(), attempts={1: HOLD})
     command.wait_for_steps(3)
+    wait_until(command.engines, "the engine is there")
     os.kill(command.engines()[0]["pid"], signal.SIGKILL)
     wait_until(lambda: len(command.engines()) == 2, "the engine is back", seconds=5)
     assert "rollout-0 is started again: rollout-0 was killed by SIGKILL" in command.screen()

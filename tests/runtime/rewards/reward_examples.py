@@ -92,3 +92,10 @@ def dies_in_mid_answer_on_no(completions, **_):
                 os.write(descriptor, b'{"rewards": [1.')
         os._exit(3)
     return [1.0] * len(completions)
+
+
+def says_who_it_is_and_hangs(completions, *, pid_file, **_):
+    partial = Path(pid_file[0]).with_suffix(".partial")
+    partial.write_text(str(os.getpid()))
+    partial.rename(pid_file[0])
+    time.sleep(3600)

@@ -1,6 +1,7 @@
 """Rewards in worker processes: what functions are given, and that a bad one costs only its own rewards."""
 
 import os
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -260,3 +261,19 @@ def is_running(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"
+
+
+def test_a_worker_that_hangs_does_not_outlive_a_trainer_that_was_killed(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    trainer = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("fake_scoring_trainer.py")), str(pid_file)]
+    )
+    deadline = time.monotonic() + 60
+    while not pid_file.exists():
+        assert time.monotonic() < deadline and trainer.poll() is None
+        time.sleep(0.05)
+    trainer.kill()
+    trainer.wait()
+    while is_running(int(pid_file.read_text())):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
