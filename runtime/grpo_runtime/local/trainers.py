@@ -14,6 +14,8 @@ GRACE_SECONDS = 110.0
 """For a checkpoint after a stop was asked for, as long as a step may last."""
 _SUPERVISOR_MARGIN_SECONDS = 10.0
 _OTHERS_MAY_FINISH_SECONDS = 20.0
+_CAUSE_MAY_FOLLOW_SECONDS = 1.0
+"""A trainer that lost a peer may be seen to end before that peer."""
 
 
 class Attempt:
@@ -23,6 +25,7 @@ class Attempt:
         self.number = number
         self.endings: list[Ending] = []
         self._scene = scene
+        self._stop_at: float | None = None
         self._kill_at: float | None = None
         self._names = [f"trainer-{index}" for index in range(scene.run.topology.num_nodes)]
         (rendezvous_port,) = free_ports(1)
@@ -60,8 +63,10 @@ class Attempt:
 
     @property
     def wakes_at(self) -> float | None:
-        """When what is left of it is killed."""
-        return self._kill_at if self.running else None
+        """When what is left of it is asked to end, or killed."""
+        if not self.running:
+            return None
+        return self._stop_at if self._kill_at is None else self._kill_at
 
     @property
     def progress(self) -> Progress | None:
@@ -69,11 +74,11 @@ class Attempt:
         return read_progress(self._scene.workspace.cache(self._names[0]) / "run")
 
     def ended(self, death: Death, *, now: float) -> None:
-        """Note how a trainer ended; after a failure the others are asked to end too."""
+        """Note how a trainer ended; a moment after a failure the others are asked to end too."""
         log = self._scene.workspace.termination_log(death.name)
         self.endings.append(Ending(death.name, last_words(death, termination_log=log)))
-        if death.exit_code != 0:
-            self.stop(now=now, within_seconds=_OTHERS_MAY_FINISH_SECONDS)
+        if death.exit_code != 0 and self._stop_at is None:
+            self._stop_at = now + _CAUSE_MAY_FOLLOW_SECONDS
 
     def stop(self, *, now: float, within_seconds: float = GRACE_SECONDS) -> None:
         """Ask all to save and end; what is left after that time is killed."""
@@ -82,7 +87,9 @@ class Attempt:
             self._kill_at = now + within_seconds
 
     def tick(self, *, now: float) -> None:
-        """Kill what did not end in time."""
+        """After a failure ask the others to end, and kill what did not in time."""
+        if self._stop_at is not None and now >= self._stop_at:
+            self.stop(now=now, within_seconds=_OTHERS_MAY_FINISH_SECONDS)
         if self._kill_at is not None and now >= self._kill_at:
             self._scene.household.kill(*self.running)
 
