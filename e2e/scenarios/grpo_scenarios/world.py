@@ -85,7 +85,7 @@ class World:
 
     def children(self, job: str) -> dict[str, Object]:
         """Everything in the namespace that carries the job's label, as kind/name -> object."""
-        kinds = "pods,services,configmaps,secrets"
+        kinds = "pods,services,configmaps,secrets,networkpolicies"
         items = self.target.get(kinds, "--namespace", self.namespace, "--selector", f"grpo.dev/job={job}")[
             "items"
         ]
