@@ -7,12 +7,13 @@ from urllib.parse import parse_qsl, urlsplit
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _OBJECT = rf"{_LABEL}(\.{_LABEL})*"
 _HUB = r"hf://[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?"
+_SETTING = r"[^=&#]+=[^&#]*"
 _FILE = r"[^?#]+\.(jsonl|parquet)"
 
 MODEL_PATTERN = rf"^(builtin://tiny|{_HUB}|pvc://{_OBJECT}(/[^?#]+)?|file:///[^?#]+)$"
 DATASET_PATTERN = (
     rf"^(builtin://(copy|reverse|add)|{_HUB}|pvc://{_OBJECT}/{_FILE}|configmap://{_OBJECT}/[-._a-zA-Z0-9]+"
-    rf"\.(jsonl|parquet)|file:///{_FILE}|reasoning-gym://[a-z0-9_]+(\?[^#]+)?)$"
+    rf"\.(jsonl|parquet)|file:///{_FILE}|reasoning-gym://[a-z0-9_]+(\?{_SETTING}(&{_SETTING})*)?)$"
 )
 
 

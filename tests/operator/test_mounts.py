@@ -72,6 +72,8 @@ def test_without_a_cache_claim_every_pod_has_a_cache_of_its_own():
 @pytest.mark.parametrize("offline", [False, True])
 def test_the_hubs_cache_is_on_its_claim_and_written_only_when_online(offline: bool):
     for pod in pods(hub={"cacheClaim": "hub", "offline": offline}):
+        # also where the cache is read-only, what `datasets` makes of its files goes somewhere else
+        assert not variables(pod)["HF_DATASETS_CACHE"].startswith(variables(pod)["HF_HOME"])
         volume, mount = mounted(pod, variables(pod)["HF_HOME"])
         assert volume["persistentVolumeClaim"] == {"claimName": "hub"} | (
             {"readOnly": True} if offline else {}

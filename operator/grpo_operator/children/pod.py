@@ -18,6 +18,7 @@ OUTPUT_DIR = "/output"
 NODE_LOST_SECONDS = 30
 """How long a pod stays on a node that stopped answering."""
 
+DATASETS_DIR = f"{CACHE_DIR}/huggingface/datasets"
 _SHARED_MEMORY_LIMIT = "1Gi"
 _PLACES = {
     "HOME": CACHE_DIR,
@@ -136,7 +137,8 @@ def _plain(variables: Mapping[str, str]) -> list[Manifest]:
 
 def _hub(run: Run) -> dict[str, str]:
     hub = run.spec.hub
-    cache = {"HF_HOME": HUB_DIR} if hub.cache_claim else {}
+    # what `datasets` makes of the files it reads, and its locks, need a place that can be written to
+    cache = {"HF_HOME": HUB_DIR, "HF_DATASETS_CACHE": DATASETS_DIR} if hub.cache_claim else {}
     return cache | ({"HF_HUB_OFFLINE": "1"} if hub.offline else {})
 
 
