@@ -13,6 +13,8 @@ UV := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/grpo-operator/uv
 export PATH := $(PATH):$(UV)/bin
 
 ##@ Try it
+help: ## List the targets
+	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST); echo
 demo: uv ## Train a tiny policy in both modes and watch it. CONTEXT= is your cluster, REGISTRY= its images' (BASE=)
 	@$(PYTHON) e2e/demo/cli.py $(if $(CONTEXT),--context '$(CONTEXT)') $(if $(REGISTRY),--registry '$(REGISTRY)') \
 	  $(if $(BASE),--base '$(BASE)')
@@ -23,7 +25,7 @@ format: setup ## Format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix --quiet .
 generate: setup ## Write what is generated: the CRD, the chart's copy of it, tables of docs/reference.md
 	@$(BIN)/python -m grpo_api.crd && $(BIN)/python tests/contract/reference_tables.py
-check: setup ## Format, lint, types, who imports whom, generated files fresh
+check: setup ## Check format, lint, types, who imports whom, and that the generated CRD is fresh; changes nothing
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports && $(BIN)/python -m grpo_api.crd --check
 requirements: uv ## Compile the hash-pinned requirement files again (versions move only with UPGRADE=--upgrade)
 	@compile() { uv pip compile --quiet $(UPGRADE) --generate-hashes --no-emit-index-url --no-header --python-version 3.11 "$$@"; }; \
@@ -49,9 +51,6 @@ cluster-down: ## End it and leave nothing behind but the cache
 	@$(CLUSTER) down
 images: uv cluster-up ## Build the images and bring them into the local cluster
 	@$(IMAGES) load
-
-help: ## List the targets
-	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST); echo
 
 # What the targets above stand on.
 uv:
