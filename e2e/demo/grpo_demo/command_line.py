@@ -19,12 +19,20 @@ from grpo_runtime.report.plot import plot
 NAMESPACE = "grpo-demo"
 EXAMPLES = {"copy": "examples/copy-disaggregated.yaml", "copy-colocated": "examples/copy-colocated.yaml"}
 """Job -> the file it is in: the same task in both modes."""
+_DESCRIPTION = """Install the operator, train the copy example in both modes, and print how it went: in
+the local cluster, which it starts, or in one of yours.
+
+for example:
+  make demo
+  make demo CONTEXT=my-context REGISTRY=registry.example.com/my-team"""
 _STEP_LINE = re.compile(r"step (\d+)/\d+ .*?\breward (-?[0-9.]+)")
 
 
 def main() -> int:
     """0 when the job succeeded; otherwise 1 and what to do."""
-    parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="make demo", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--context", help="a context of your kubeconfig (default: the local cluster)")
     parser.add_argument("--registry", help="where images go, with --context; such as registry.example.com/me")
     parser.add_argument(

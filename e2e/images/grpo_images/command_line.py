@@ -1,4 +1,4 @@
-"""What `python e2e/images/cli.py` understands."""
+"""The commands of `python3 e2e/images/cli.py`."""
 
 import argparse
 import sys
@@ -9,10 +9,18 @@ from grpo_images.local import ensure_built, ensure_loaded
 from grpo_images.registry import PUBLIC_BASE, VARIANTS, publish
 from grpo_images.sources import IMAGES
 
+_DESCRIPTION = """Build the operator's and the runtime's image, for the local cluster or a registry.
+
+for example:
+  python3 e2e/images/cli.py load runtime
+  python3 e2e/images/cli.py publish runtime --variant cuda --registry registry.example.com/my-team"""
+
 
 def main() -> int:
     """Carry out one command; prints the image names on standard output and everything else on error."""
-    parser = argparse.ArgumentParser(prog="cli.py", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="cli.py", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in (
         ("build", "build the Containerfiles with buildah, unless nothing changed"),
