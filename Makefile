@@ -40,7 +40,7 @@ requirements: uv ## Compile the hash-pinned requirement files again (versions mo
 test: uv ## Run everything there is and print how long each part took
 	@$(PYTHON) tests/run_all.py
 test-fast: setup ## Only the tests that need neither an engine nor a cluster
-	@$(BIN)/pytest -q -m "not engine and not apiserver and not cluster and not gpu"
+	@$(BIN)/pytest -q -m "not engine and not apiserver and not cluster"
 
 ##@ Local cluster
 cluster-up: cluster-programs ## Start the local cluster (NODES=1 or 2)

@@ -28,7 +28,7 @@ from grpo_cluster.ability import obstacle  # noqa: E402 - of the tree, not insta
 
 PYTEST = (".venv/bin/pytest", "-q", "--durations=8", "--durations-min=5")
 PRINTING = Lock()
-FAST = "not engine and not apiserver and not cluster and not gpu"
+FAST = "not engine and not apiserver and not cluster"
 
 
 @dataclass(frozen=True)
