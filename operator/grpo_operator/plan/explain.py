@@ -3,7 +3,8 @@
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
+from grpo_api.contract.progress import EngineCounts, Progress
+from grpo_api.contract.retries import WORKING_STATES
 from grpo_api.v1alpha1.status import Condition, ConditionStatus, ConditionType
 from grpo_operator.observed import Observed
 from grpo_operator.plan.causes import describe, is_done
@@ -29,7 +30,6 @@ class Finding:
 _IN_PROCESS = "InProcess"
 _WAITING = "WaitingForEarlierAttempt"
 _CREATING_TRAINERS = Finding(False, "CreatingPods", "the trainer pods are being created")
-_WORKING_STATES = {TrainerState.TRAINING, TrainerState.STOPPING, TrainerState.DONE}
 
 
 def explain(draft: Draft, observed: Observed, now: datetime) -> Draft:
@@ -183,7 +183,7 @@ def _work(told: Progress | None) -> Finding:
     """What the trainer says it does."""
     if told is None:
         return Finding(False, "TrainerStarting", "the trainer has not reported yet")
-    if told.state in _WORKING_STATES:
+    if told.state in WORKING_STATES:
         return Finding(True, "Training", "the trainer makes steps")
     return Finding(False, told.state.value, told.message or "the trainer is starting")
 

@@ -4,13 +4,14 @@ from datetime import datetime
 
 from pydantic import ValidationError
 
-from grpo_api.contract.progress import Progress, TerminationMessage, TrainerState
+from grpo_api.contract.progress import Progress, TerminationMessage
+from grpo_api.contract.retries import has_begun
 from grpo_api.v1alpha1.status import GRPOJobStatus
 from grpo_operator.observed import Observed, PodView
 from grpo_operator.plan.draft import Draft, Stage
 from grpo_operator.plan.gang_view import current_gang
 
-_WORKING_STATES = {TrainerState.TRAINING, TrainerState.STOPPING, TrainerState.DONE}
+__all__ = ["fold_progress", "has_begun", "last_report", "newest_progress"]
 
 
 def fold_progress(draft: Draft, observed: Observed, now: datetime) -> Draft:
@@ -50,12 +51,6 @@ def newest_progress(observed: Observed, *, attempt: int) -> Progress | None:
 def last_report(observed: Observed, *, attempt: int) -> Progress | None:
     """What this attempt's trainer 0 last said to this process, news or not."""
     return observed.progress if observed.progress and observed.progress.attempt == attempt else None
-
-
-def has_begun(told: Progress) -> bool:
-    """Whether this attempt got to work: it makes its first step, or made one. Before that it loads models
-    and waits, and the startup deadline is its measure."""
-    return told.state in _WORKING_STATES or told.step > (told.resumed_from_step or 0)
 
 
 def _is_behind(told: Progress, status: GRPOJobStatus) -> bool:

@@ -4,13 +4,14 @@ from datetime import datetime
 
 from grpo_api.contract.endpoints import TRAINER_CONTAINER
 from grpo_api.contract.environment import Role
+from grpo_api.contract.retries import has_begun
 from grpo_operator.children.run import Run
 from grpo_operator.observed import Observed
 from grpo_operator.plan.causes import Cause, Rank
 from grpo_operator.plan.counts import is_running
 from grpo_operator.plan.draft import Draft
 from grpo_operator.plan.gang_view import current_gang
-from grpo_operator.plan.progress import has_begun, last_report
+from grpo_operator.plan.progress import last_report
 
 REASON = "TrainerStalled"
 _LOOK_AGAIN_SECONDS = 5.0

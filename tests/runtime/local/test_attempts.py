@@ -79,6 +79,25 @@ def test_an_attempt_that_begins_no_step_in_time_fails_with_what_held_it_up() -> 
     assert not exit_policy(missed.exit_code).is_retried
 
 
+def test_a_long_start_is_no_stall_and_the_startup_deadline_covers_it() -> None:
+    for state in (TrainerState.STARTING, TrainerState.WAITING_FOR_ROLLOUT):
+        clocks = deadlines()
+        starting = report(state, heartbeat=1)
+        assert [clocks.missed(starting, now=now) for now in (1, 32, 99)] == [None, None, None]
+        missed = clocks.missed(starting, now=101)
+        assert missed is not None and missed.reason == "StartupDeadlineExceeded"
+
+
+def test_the_stall_clock_runs_from_the_report_that_says_work_has_begun() -> None:
+    clocks = deadlines()
+    assert clocks.missed(report(TrainerState.STARTING, heartbeat=1), now=1) is None
+    training = report(TrainerState.TRAINING, heartbeat=2)
+    assert clocks.missed(training, now=90) is None
+    assert clocks.missed(training, now=120) is None
+    missed = clocks.missed(training, now=121)
+    assert missed is not None and missed.reason == "TrainerStalled"
+
+
 def test_a_heart_that_stops_is_a_stall_which_is_retried() -> None:
     clocks = deadlines()
     training = report(TrainerState.TRAINING, heartbeat=1)
