@@ -57,6 +57,10 @@ class Signs:
     """When it last answered."""
 
 
+FINAL_PHASES = frozenset({"Succeeded", "Failed"})
+"""Phases that a pod does not leave again."""
+
+
 @dataclass(frozen=True)
 class PodView:
     """A pod. `position` is (attempt, node index) for a trainer and (replica, incarnation) for a rollout.
@@ -79,11 +83,14 @@ class PodView:
     disruption: Trouble | None = None
     trouble: Trouble | None = None
     created_at: datetime | None = None
+    is_settling: bool = False
+    """Whether its containers have ended and its node has not given its verdict on the pod yet. That an
+    eviction ended them comes with the verdict, a moment after their end."""
 
     @property
     def is_over(self) -> bool:
         """Whether all its processes have ended for good."""
-        return self.phase in {"Succeeded", "Failed"}
+        return self.phase in FINAL_PHASES
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from grpo_api.contract import endpoints
 from grpo_api.contract.environment import Role
 from grpo_operator.kinds import Manifest
 from grpo_operator.names import rollout_position, trainer_position
-from grpo_operator.observed import Ending, PodView, Trouble
+from grpo_operator.observed import FINAL_PHASES, Ending, PodView, Trouble
 from grpo_operator.trouble import IMAGE_PULL_REASONS, not_pulled, not_scheduled, not_started, trouble
 
 _NORMAL_WAITING = {"", "ContainerCreating", "PodInitializing"}
@@ -43,6 +43,7 @@ def pod_view(item: Manifest, events: Sequence[Manifest] = ()) -> PodView | None:
         uid=meta["uid"],
         position=position,
         phase=_phase(item, container),
+        is_settling=status.get("phase") not in FINAL_PHASES and _have_all_ended(item),
         is_ready=_condition(status, "Ready").get("status") == "True",
         is_deleting="deletionTimestamp" in meta,
         node=spec.get("nodeName", ""),
@@ -57,12 +58,21 @@ def pod_view(item: Manifest, events: Sequence[Manifest] = ()) -> PodView | None:
 
 
 def _phase(item: Manifest, container: dict[str, Any]) -> str:
-    """The pod's phase, or what it is about to be: a kubelet reports the end of a pod's only container before
+    """The pod's phase, or what it is about to be: a kubelet reports the end of a pod's containers before
     that of the pod, and whoever deletes it in between deletes its logs."""
     ended = container.get("state", {}).get("terminated")
-    if ended and item["spec"].get("restartPolicy") == "Never":
+    if ended and _have_all_ended(item):
         return "Succeeded" if ended.get("exitCode") == 0 else "Failed"
     return str(item.get("status", {}).get("phase", "Pending"))
+
+
+def _have_all_ended(item: Manifest) -> bool:
+    """Whether nothing of the pod runs or will run again: neither our container nor one that somebody added
+    to it, which would hold on to its GPUs."""
+    containers = item.get("status", {}).get("containerStatuses", ())
+    if not containers or item["spec"].get("restartPolicy") != "Never":
+        return False
+    return all("terminated" in each.get("state", {}) for each in containers)
 
 
 def _ending(container: str, state: dict[str, Any]) -> Ending | None:

@@ -84,6 +84,32 @@ def test_an_effect_is_not_believed_before_the_others_had_time_to_report():
     assert world.status.attempt == 2
 
 
+@pytest.mark.parametrize("code", [137, 143])
+def test_an_eviction_that_is_told_after_the_end_it_brought_is_not_a_failure(code: int):
+    world = FakeWorld().start()
+    world.failing_since = world.now
+    world.end(world.pod("trainer-a1-0"), ending(code))
+    world.change(world.pod("trainer-a1-0"), is_settling=True)
+    plan = world.step()
+    assert (world.status.attempt, plan.requeue_after) == (1, SETTLE_SECONDS)
+    evicted = Trouble("Evicted", "The node was low on resource: memory.")
+    world.change(world.pod("trainer-a1-0"), is_settling=False, disruption=evicted)
+    world.step()
+    assert world.status.last_failure is not None and world.status.last_failure.reason == "Evicted"
+    assert (world.status.attempt, world.status.restarts, world.status.disruptions) == (2, 0, 1)
+
+
+def test_an_end_whose_verdict_never_comes_is_believed_after_a_moment():
+    world = FakeWorld().start()
+    world.failing_since = world.now
+    world.end(world.pod("trainer-a1-0"), ending(137))
+    world.change(world.pod("trainer-a1-0"), is_settling=True)
+    world.step()
+    world.now += timedelta(seconds=SETTLE_SECONDS)
+    world.step()
+    assert (world.status.attempt, world.status.restarts) == (2, 1)
+
+
 def test_the_first_of_two_equal_causes_is_named():
     world = two_nodes()
     world.end(world.pod("trainer-a1-0"), ending(1, "late", after=2))

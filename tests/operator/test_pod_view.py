@@ -52,6 +52,27 @@ def test_a_trainer_pod_is_over_with_its_container_although_its_phase_follows_lat
     assert view is not None and not view.is_over
 
 
+@pytest.mark.parametrize(
+    ("phase", "policy", "is_settling"),
+    [("Running", "Never", True), ("Failed", "Never", False), ("Running", "Always", False)],
+)
+def test_only_the_phase_says_that_the_node_has_given_its_verdict(phase: str, policy: str, is_settling: bool):
+    item = reported({"phase": phase} | container(state={"terminated": {"exitCode": 137}}))
+    item["spec"]["restartPolicy"] = policy
+    view = pod_view(item)
+    assert view is not None and view.is_settling is is_settling
+
+
+def test_a_pod_with_a_foreign_container_that_runs_on_is_not_over():
+    status = {"phase": "Running"} | container(state={"terminated": {"exitCode": 0}})
+    status["containerStatuses"].append({"name": "sidecar", "state": {"running": {}}})
+    item = reported(status)
+    item["spec"]["restartPolicy"] = "Never"
+    view = pod_view(item)
+    assert view is not None and view.ending is not None
+    assert (view.is_over, view.is_settling, view.phase) == (False, False, "Running")
+
+
 def test_the_end_before_a_restart_is_kept_apart():
     last = {"terminated": {"exitCode": 40, "reason": "Error"}}
     view = pod_view(reported(container(state={"waiting": {"reason": "CrashLoopBackOff"}}, lastState=last)))

@@ -22,7 +22,8 @@ from grpo_operator.plan.outcome import failed
 from grpo_operator.plan.stall import next_look, stalled_causes
 
 SETTLE_SECONDS = 3.0
-"""Nodes report a second or two apart: before an effect is taken for the cause the others get this long."""
+"""Nodes report a second or two apart, and an eviction later than the end it brought: before an effect is
+taken for the cause the others get this long."""
 
 
 def find_causes(draft: Draft, observed: Observed) -> list[Cause]:
@@ -98,9 +99,10 @@ def _next_attempt(draft: Draft, observed: Observed, cause: Cause, now: datetime)
 
 
 def _patience(draft: Draft, observed: Observed, cause: Cause, now: datetime) -> float:
-    """Seconds to wait for the others' verdict before this cause is believed."""
+    """Seconds to wait for the others' ends, and for every node's verdict, before this cause is believed."""
     gang = current_gang(observed, attempt=draft.status.attempt).values()
-    if cause.rank in {Rank.CERTAIN, Rank.DISRUPTION} or all(pod.is_over for pod in gang):
+    have_all_told = all(pod.is_over and not pod.is_settling for pod in gang)
+    if cause.rank in {Rank.CERTAIN, Rank.DISRUPTION} or have_all_told:
         return 0.0
     if observed.failing_since is None:
         return SETTLE_SECONDS
