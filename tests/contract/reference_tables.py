@@ -12,13 +12,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
 from grpo_api.contract import environment
 from grpo_api.contract.exit_codes import EXIT_POLICIES, ExitCode
 from grpo_api.contract.progress import TrainerState
 from grpo_api.crd import crd
-from grpo_api.v1alpha1.status import GRPOJobStatus, Phase
+from grpo_api.v1alpha1.status import Phase
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
 
@@ -69,8 +67,17 @@ def _fields(schema: dict[str, Any], path: str) -> Iterator[tuple[str, ...]]:
 
 
 def status_fields() -> Rows:
-    """The fields of the status."""
-    return [("field", "meaning"), *((f"`{name}`", told) for name, told in _described(GRPOJobStatus))]
+    """Every field of the status, also those of its parts."""
+    schema = crd()["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
+    return [("field", "meaning"), *_described(schema, "")]
+
+
+def _described(schema: dict[str, Any], path: str) -> Iterator[tuple[str, ...]]:
+    for name, part in schema.get("properties", {}).items():
+        is_list = part.get("type") == "array"
+        here = f"{path}{name}{'[]' if is_list else ''}"
+        yield (f"`{here}`", one_line(part.get("description", "")))
+        yield from _described(part["items"] if is_list else part, f"{here}.")
 
 
 def phases() -> Rows:
@@ -124,11 +131,6 @@ def docstrings(enum: type[Enum]) -> dict[str, str]:
 def one_line(text: str) -> str:
     """Text without its line breaks."""
     return re.sub(r"\s+", " ", text).strip()
-
-
-def _described(model: type[BaseModel]) -> Iterator[tuple[str, str]]:
-    for field in model.model_fields.values():
-        yield str(field.alias), one_line(field.description or "")
 
 
 def _shown(value: Any) -> str:

@@ -15,9 +15,10 @@ class Env(StrEnum):
     RUN_CONFIG = "GRPO_RUN_CONFIG"
     """Path of the RunConfig JSON file."""
     TOKENS_DIR = "GRPO_TOKENS_DIR"
-    """Directory with the files `data-token` and `admin-token`."""
+    """Directory with the files `data-token` and `admin-token`. Trainers of mode Disaggregated and rollout
+    pods only."""
     OUTPUT_DIR = "GRPO_OUTPUT_DIR"
-    """Where a trainer writes metrics, plots, checkpoints and the final model."""
+    """Where a trainer writes metrics, TensorBoard files, checkpoints and the final model."""
     CACHE_DIR = "GRPO_CACHE_DIR"
     """Writable scratch space that is lost with the pod."""
     VOLUMES_DIR = "GRPO_VOLUMES_DIR"

@@ -9,7 +9,6 @@ from pydantic import Field
 from grpo_api.keyed_list import KeyedBy
 from grpo_api.model import ApiModel
 
-Text = Annotated[str, Field(max_length=1024)]
 Word = Annotated[str, Field(max_length=253)]
 Message = Annotated[str, Field(max_length=4096)]
 
@@ -85,14 +84,16 @@ class RolloutStatus(RoleStatus):
 
 
 class LastFailure(ApiModel):
-    """The newest failure and its cause."""
+    """The newest failure or hindrance and its cause: what ended an attempt or the job, and what keeps it from
+    going on. It stays when that is over, until there is something newer."""
 
     attempt: int = 0
     """Attempt in which it happened."""
     role: Word
-    """trainer or rollout."""
+    """trainer or rollout; empty where it is about no pod."""
     pod: Word
-    """Pod that failed first."""
+    """Pod that failed first or that is hindered, also one that could not be made; empty where it is about no
+    pod."""
     node: Word = ""
     """Node it ran on."""
     container: Word = ""
@@ -144,7 +145,7 @@ class GRPOJobStatus(ApiModel):
     disruptions: int = 0
     """Restarts that do not count: evictions, preemptions, node losses."""
     last_failure: LastFailure | None = None
-    """The newest failure and its cause."""
+    """The newest failure or hindrance and its cause; it stays until there is something newer."""
     revision: Word = ""
     """Hash of everything that was frozen when the job started."""
     image: Annotated[str, Field(max_length=512)] = ""

@@ -65,7 +65,7 @@ class SyncReport:
     version: PolicyVersion
     synced: tuple[str, ...]
     failed: Mapping[str, str]
-    """Engine -> why it left the fleet."""
+    """Engine -> why it left the fleet; empty in mode Colocated."""
     num_bytes: int
     phase_seconds: Mapping[str, float] = field(default_factory=dict)
     max_probe_error: float = 0.0
@@ -73,9 +73,11 @@ class SyncReport:
 
 
 class Engines(Protocol):
-    """A fleet of rollout engines. Only engines that are Current are given work.
+    """The rollout engines of a run, as rank 0 sees them. Only those with the newest weights are given work.
 
-    Everything raises RolloutLostError when no engine was left for longer than the stated wait.
+    In mode Disaggregated they are a fleet: pods that come and go by themselves. RolloutLostError is raised
+    when none was left for longer than the stated wait. In mode Colocated every rank holds one, or its share
+    of one: they work in step, are all there or none, and what fails in one of them ends the attempt.
     """
 
     def counts(self) -> EngineCounts:
@@ -85,21 +87,22 @@ class Engines(Protocol):
     async def sync(
         self, weights: Callable[[], NamedWeights], *, version: PolicyVersion, probe: Probe | None
     ) -> SyncReport:
-        """Give every reachable engine the weights, each in a transfer of its own.
+        """Give every engine the weights, and verify them with the probe where there is one.
 
-        At the first call of an attempt it waits for all desired engines, or for one after a stated wait;
-        later it takes whom it finds, and waits while there is none.
+        A fleet makes a transfer to each engine it can reach. At the first call of an attempt it waits for all
+        desired ones, or for one after a stated wait; later it takes whom it finds, and waits while there is
+        none. Colocated engines load from their rank's policy, all at once.
         """
         ...
 
     async def generate(self, requests: Sequence[GenerateRequest]) -> list[Rollout]:
         """Sample all requests, in the order given.
 
-        A request of an engine that is lost goes to another one; with the same seed and weights it gives
-        the same tokens. An engine that joins meanwhile gets work only after a verified sync.
+        In a fleet, a request of an engine that is lost goes to another one; with the same seed and weights
+        it gives the same tokens. An engine that joins meanwhile gets work only after a verified sync.
         """
         ...
 
     async def close(self) -> None:
-        """Leave the engines as they are and let go of every connection."""
+        """Let go of every connection. Engines in pods stay as they are; those in the ranks end with them."""
         ...

@@ -148,7 +148,7 @@ def _train(environment: Mapping[str, str], *, run_dir: Path, connect: Connect, k
 
 @dataclass(frozen=True)
 class _Seat:
-    """What every rank has before the first step. `state` and `newest_step` are rank 0's, except the step."""
+    """What every rank has before the first step. `state` but for its step and `resumed_from` are rank 0's."""
 
     ranks: Ranks
     learner: Learner
