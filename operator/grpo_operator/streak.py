@@ -4,10 +4,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Self
 
+from grpo_api.contract.retries import got_on, newest_step
 from grpo_api.v1alpha1.status import GRPOJobStatus, Phase
-
-LONG_LIFE_SECONDS = 300.0
-"""An attempt that ran this long got on, whether or not it saved a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -16,8 +14,8 @@ class Streak:
 
     attempt: int
     failures: int
-    saved_step: int
-    """Newest checkpoint when the attempt was first seen; -1 for none."""
+    saved_step: int | None
+    """Newest checkpoint known when the attempt was first seen."""
     running_since: datetime | None = None
 
     @classmethod
@@ -25,28 +23,26 @@ class Streak:
         """The first look of a process, which does not know how the attempts before went: the worst is
         assumed, and costs a minute at most."""
         attempt = _attempt(status)
-        return cls(attempt, attempt - 1, _saved(status)).seen(status, now)
+        return cls(attempt, attempt - 1, status.checkpoint_step).seen(status, now)
 
     def seen(self, status: GRPOJobStatus, now: datetime) -> Self:
         """The streak after another look."""
         attempt = _attempt(status)
         if attempt != self.attempt:
             failures = self.failures + attempt - self.attempt
-            return replace(
-                self, attempt=attempt, failures=failures, saved_step=_saved(status), running_since=None
-            )
+            # one that ended before it reported its checkpoint leaves none in the status
+            return type(self)(attempt, failures, newest_step(self.saved_step, status.checkpoint_step))
         since = self.running_since
         if since is None and status.phase is Phase.RUNNING:
             since = now
-        has_lived = since is not None and (now - since).total_seconds() >= LONG_LIFE_SECONDS
-        got_on = has_lived or _saved(status) > self.saved_step
-        return replace(self, running_since=since, failures=0 if got_on else self.failures)
+        has_got_on = got_on(
+            ran_seconds=0.0 if since is None else (now - since).total_seconds(),
+            saved_step=status.checkpoint_step,
+            saved_before=self.saved_step,
+        )
+        return replace(self, running_since=since, failures=0 if has_got_on else self.failures)
 
 
 def _attempt(status: GRPOJobStatus) -> int:
     """A job that has not been started yet is about to make its first."""
     return max(status.attempt, 1)
-
-
-def _saved(status: GRPOJobStatus) -> int:
-    return -1 if status.checkpoint_step is None else status.checkpoint_step

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import datetime
 
+from grpo_api.contract.retries import pause_seconds
 from grpo_api.v1alpha1.status import ConditionType
 from grpo_operator.children.trainer import trainer_pod
 from grpo_operator.kinds import PODS
@@ -10,9 +11,6 @@ from grpo_operator.observed import Observed, PodView
 from grpo_operator.plan.conditions import condition
 from grpo_operator.plan.draft import Deletion, Draft, Stage
 from grpo_operator.plan.gang_view import missing_indices
-
-_FIRST_DELAY_SECONDS = 5.0
-_LONGEST_DELAY_SECONDS = 60.0
 
 
 def keep_one_gang(draft: Draft, observed: Observed, now: datetime) -> Draft:
@@ -50,12 +48,11 @@ def _waits_for(pod: PodView) -> str:
 
 
 def _delay(draft: Draft, observed: Observed, now: datetime) -> float:
-    """Seconds until the current attempt may start: none after a first failure, then ever longer with each
-    one in a row. An attempt that got on ends the row."""
+    """Seconds until the current attempt may start; 0 or less once it may."""
     status = draft.status
     failures = observed.failures_in_a_row + status.attempt - observed.job.status.attempt
     restarting = condition(status, ConditionType.RESTARTING)
-    if failures < 2 or restarting is None:
+    pause = pause_seconds(failures)
+    if pause == 0 or restarting is None:
         return 0.0
-    delay = min(_LONGEST_DELAY_SECONDS, _FIRST_DELAY_SECONDS * 2.0 ** min(failures - 2, 10))
-    return delay - (now - restarting.last_transition_time).total_seconds()
+    return pause - (now - restarting.last_transition_time).total_seconds()

@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Self
 
 from grpo_api.contract.exit_codes import PEER_LOST_REASON, ExitCode, exit_policy
+from grpo_api.contract.progress import Progress
+from grpo_api.contract.retries import got_on, newest_step, pause_seconds
 from grpo_runtime.termination import Outcome
 
-_FIRST_DELAY_SECONDS = 5.0
-_LONGEST_DELAY_SECONDS = 60.0
 _ENGINE_SETTLES_SECONDS = 60.0
 """An engine that lived shorter than this did not do any good."""
 
@@ -67,11 +68,23 @@ def judge_attempt(
     return Verdict(Next.RETRY, cause)
 
 
-def attempt_delay(failures: int) -> float:
-    """Seconds before the attempt that follows so many failures in a row: none after one, then ever longer."""
-    if failures < 2:
-        return 0.0
-    return min(_LONGEST_DELAY_SECONDS, _FIRST_DELAY_SECONDS * 2.0 ** min(failures - 2, 10))
+@dataclass(frozen=True)
+class FailureRow:
+    """Failed attempts since one got on, which the pause before the next grows with."""
+
+    failures: int = 0
+    saved_step: int | None = None
+    """Newest checkpoint that an attempt so far told of."""
+
+    def after(self, progress: Progress | None, *, ran_seconds: float) -> Self:
+        """The row when one more attempt has failed, whose last report was `progress`."""
+        saved_step = None if progress is None else progress.checkpoint_step
+        # what it went on from is not its own: a command before this one may have saved it
+        resumed_from_step = None if progress is None else progress.resumed_from_step
+        saved_before = newest_step(self.saved_step, resumed_from_step)
+        has_got_on = got_on(ran_seconds=ran_seconds, saved_step=saved_step, saved_before=saved_before)
+        failures = 1 if has_got_on else self.failures + 1
+        return type(self)(failures, newest_step(saved_before, saved_step))
 
 
 def engine_delay(*, lived_seconds: float, short_lives: int) -> float:
@@ -79,9 +92,7 @@ def engine_delay(*, lived_seconds: float, short_lives: int) -> float:
 
     `short_lives` are those in a row before this one.
     """
-    if is_short(lived_seconds) and short_lives:
-        return min(_LONGEST_DELAY_SECONDS, _FIRST_DELAY_SECONDS * 2.0 ** min(short_lives - 1, 10))
-    return 0.0
+    return pause_seconds(short_lives + 1) if is_short(lived_seconds) else 0.0
 
 
 def is_short(lived_seconds: float) -> bool:

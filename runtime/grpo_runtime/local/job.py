@@ -3,9 +3,9 @@
 import signal
 import time
 
-from grpo_api.contract.progress import Progress
+from grpo_api.contract.retries import pause_seconds
 from grpo_api.v1alpha1.spec import GRPOJobSpec
-from grpo_runtime.local.attempts import Ending, Next, Verdict, attempt_delay, judge_attempt
+from grpo_runtime.local.attempts import Ending, FailureRow, Next, Verdict, judge_attempt
 from grpo_runtime.local.deadlines import Deadlines
 from grpo_runtime.local.engines import Engines
 from grpo_runtime.local.follow import Follower
@@ -36,7 +36,7 @@ class LocalJob:
         self._follower = Follower(scene.workspace.output, screen, total_steps=scene.run.algorithm.steps)
         self._state = scene.workspace.state()
         self._restarts = 0
-        self._failures_in_a_row = 0
+        self._row = FailureRow()
         self._is_stop_requested = False
         self._engine_ending: Ending | None = None
 
@@ -61,7 +61,8 @@ class LocalJob:
         self._state = self._state.model_copy(update={"attempt": self._state.attempt + 1})
         self._scene.workspace.remember(self._state)
         attempt = Attempt(self._scene, number=self._state.attempt, rollout_ports=list(self._engines.ports))
-        deadlines = Deadlines(self._spec, now=time.monotonic())
+        began_at = time.monotonic()
+        deadlines = Deadlines(self._spec, now=began_at)
         while not attempt.is_over:
             self._turn(attempt)
             missed = deadlines.missed(attempt.progress, now=time.monotonic())
@@ -77,8 +78,9 @@ class LocalJob:
             max_restarts=self._spec.failure_policy.max_restarts,
             is_stop_requested=self._is_stop_requested,
         )
-        self._restarts += verdict.next is Next.RETRY
-        self._failures_in_a_row = 1 if _got_on(attempt.progress) else self._failures_in_a_row + 1
+        if verdict.next is Next.RETRY:
+            self._restarts += 1
+            self._row = self._row.after(attempt.progress, ran_seconds=time.monotonic() - began_at)
         self._state = self._state.model_copy(update={"is_done": verdict.next is Next.DONE})
         self._scene.workspace.remember(self._state)
         return verdict
@@ -89,7 +91,7 @@ class LocalJob:
         Gives the verdict that makes it unneeded, if one comes up.
         """
         assert verdict.because is not None
-        delay = attempt_delay(self._failures_in_a_row)
+        delay = pause_seconds(self._row.failures)
         self._screen.say(
             f"attempt {self._state.attempt + 1} follows{f' in {delay:.0f} s' if delay else ''} because: "
             f"{verdict.because.outcome.message}; log {self._scene.workspace.log(verdict.because.name)}"
@@ -146,8 +148,3 @@ class LocalJob:
             if arrived in self._stop_signals and self._is_stop_requested:
                 return
             self._scene.household.reap()
-
-
-def _got_on(progress: Progress | None) -> bool:
-    """Whether an attempt finished a step of its own, which ends a row of failures."""
-    return progress is not None and progress.step > (progress.resumed_from_step or 0)

@@ -1,7 +1,8 @@
 """A trainer pod that trains nothing: it keeps to the contract, and to what FAKE_ATTEMPTS says of its attempt.
 
-FAKE_ATTEMPTS is JSON: attempt -> what it does after `steps` steps of its own: ends with `exit`, or `hold`s
-until it is told to stop, which a `deaf` one never hears. An attempt that is not named finishes the job.
+FAKE_ATTEMPTS is JSON: attempt -> what it does after `steps` steps of its own: ends with `exit`, where it has
+`lost` them or saved a checkpoint, or `hold`s until it is told to stop, which a `deaf` one never hears. An
+attempt that is not named finishes the job.
 """
 
 import argparse
@@ -33,7 +34,7 @@ def end(code: int, reason: str, message: str) -> None:
     sys.exit(code)
 
 
-def report(step: int, resumed: int | None, *, state: str = "Training") -> None:
+def report(step: int, resumed: int | None, *, saved: int | None = None, state: str = "Training") -> None:
     text = {
         "jobUid": UID,
         "attempt": ATTEMPT,
@@ -41,9 +42,11 @@ def report(step: int, resumed: int | None, *, state: str = "Training") -> None:
         "step": step,
         "totalSteps": TOTAL,
         "heartbeat": step,
+        "resumedFromStep": resumed,
+        "checkpointStep": saved,
     }
     path = CACHE / "run" / "progress.json"
-    path.with_suffix(".new").write_text(json.dumps(text | {"resumedFromStep": resumed}))
+    path.with_suffix(".new").write_text(json.dumps(text))
     path.with_suffix(".new").rename(path)
 
 
@@ -73,15 +76,17 @@ if INDEX == 0:
             save(step - 1)
             end(143, "Terminated", "asked to stop, and stopped at a step boundary")
         if own == PLAN.get("steps") and "exit" in PLAN:
-            save(step - 1)
+            if not PLAN.get("lost"):
+                save(step - 1)
+                report(step - 1, resumed, saved=step - 1)
             end(
                 PLAN["exit"],
                 PLAN.get("reason", "FakeReason"),
                 PLAN.get("message", "the fake was told to fail"),
             )
         log_step(step)
-        report(step, resumed)
-    report(TOTAL, resumed, state="Done")
+        report(step, resumed, saved=resumed)
+    report(TOTAL, resumed, saved=resumed, state="Done")
     end(0, "Done", "training is done")
 if PLAN.get("peer_exit"):
     while not (MAIN_OUTPUT / "checkpoints" / "LATEST").exists():  # the last thing trainer 0 does

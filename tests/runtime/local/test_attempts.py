@@ -6,7 +6,7 @@ from local_command import job_object
 from grpo_api.contract.exit_codes import EXIT_POLICIES, PEER_LOST_REASON, exit_policy
 from grpo_api.contract.progress import Progress, TrainerState
 from grpo_api.v1alpha1.job import parse_job
-from grpo_runtime.local.attempts import Ending, Next, Verdict, attempt_delay, engine_delay, judge_attempt
+from grpo_runtime.local.attempts import Ending, FailureRow, Next, Verdict, engine_delay, judge_attempt
 from grpo_runtime.local.deadlines import Deadlines
 from grpo_runtime.termination import Outcome
 
@@ -47,8 +47,34 @@ def test_a_requested_stop_ends_the_job_and_a_failure_on_the_way_is_not_retried()
     assert judge(ending(0), is_stop_requested=True).next is Next.DONE
 
 
-def test_attempts_wait_as_the_operator_lets_them_wait() -> None:
-    assert [attempt_delay(failures) for failures in (1, 2, 3, 4, 5, 6, 50)] == [0, 5, 10, 20, 40, 60, 60]
+def saved(step: int | None, *, resumed_from_step: int | None = None) -> Progress:
+    return report(TrainerState.TRAINING, heartbeat=1).model_copy(
+        update={"step": 9, "checkpoint_step": step, "resumed_from_step": resumed_from_step}
+    )
+
+
+def test_steps_that_were_not_saved_do_not_end_a_row_of_failures() -> None:
+    row = FailureRow()
+    for _ in range(3):
+        row = row.after(saved(None), ran_seconds=10)
+    assert row.failures == 3
+
+
+def test_a_newer_checkpoint_ends_a_row_and_one_that_was_there_before_does_not() -> None:
+    row = FailureRow(failures=3, saved_step=4).after(saved(6, resumed_from_step=4), ran_seconds=10)
+    assert row == FailureRow(failures=1, saved_step=6)
+    row = row.after(None, ran_seconds=10)
+    assert row.after(saved(6, resumed_from_step=6), ran_seconds=10).failures == 3
+
+
+def test_the_checkpoint_of_a_command_before_this_one_does_not_end_a_row() -> None:
+    row = FailureRow().after(None, ran_seconds=1)
+    assert row.after(saved(6, resumed_from_step=6), ran_seconds=10).failures == 2
+
+
+def test_a_long_attempt_ends_a_row_even_without_a_report() -> None:
+    assert FailureRow(failures=3).after(None, ran_seconds=300).failures == 1
+    assert FailureRow(failures=3).after(None, ran_seconds=299).failures == 4
 
 
 def test_an_engine_is_back_at_once_unless_it_never_lives_long() -> None:

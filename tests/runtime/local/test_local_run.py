@@ -75,6 +75,23 @@ def test_a_failed_trainer_is_started_again_as_the_next_attempt_from_its_checkpoi
     assert command.num_steps() == 8
 
 
+def test_attempts_that_lose_their_steps_are_a_row_and_wait(tmp_path: Path) -> None:
+    losing = {number: {"steps": 3, "exit": 1, "lost": True} for number in (1, 2)}
+    command = LocalCommand(tmp_path, job_object(), attempts=losing)
+    wait_until(lambda: "attempt 3 follows in 5 s because" in command.screen(), "the third attempt waits")
+    assert "attempt 2 follows because" in command.screen()
+    command.interrupt()
+    assert command.end() == 143
+    assert not (command.output / "told-3.json").exists()
+
+
+def test_attempts_that_each_save_a_checkpoint_do_not_wait(tmp_path: Path) -> None:
+    saving = {number: {"steps": 3, "exit": 1} for number in (1, 2)}
+    command = LocalCommand(tmp_path, job_object(), attempts=saving)
+    assert command.end() == 0
+    assert "attempt 3 follows because" in command.screen()
+
+
 def test_a_trainer_that_was_killed_is_started_again(tmp_path: Path) -> None:
     command = LocalCommand(tmp_path, job_object(), attempts={1: HOLD})
     command.wait_for_steps(3)
