@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+import grpo_operator
 import grpo_runtime.rollout.engine_sync
 import grpo_runtime.trainer.loop
 from grpo_api.contract import endpoints, labels
@@ -25,6 +26,12 @@ from grpo_runtime.trainer.learner import loss_options
 from .reference_tables import PAGE, rewritten
 
 TEXT = PAGE.read_text()
+OWN_REASON = re.compile(
+    r'\bTrouble\(\s*"(\w+)"|\breason="(\w+)"|\breturn "([A-Z]\w+)", "|'
+    r'^(?:REASON|SCHEMA_SKEW|_WAITING) = "(\w+)"',
+    re.MULTILINE,
+)
+"""How the operator's sources write down a reason of their own."""
 PHASE = re.compile(r'\b(?:watch\.phase|phases\.run)\("(\w+)"')
 
 
@@ -48,6 +55,16 @@ def test_every_condition_is_explained() -> None:
         re.MULTILINE,
     )
     assert sorted(explained) == sorted(kind.value for kind in ConditionType)
+
+
+def test_every_reason_of_the_operators_own_is_explained() -> None:
+    sources = Path(grpo_operator.__file__).parent.rglob("*.py")
+    named = {
+        found[found.lastindex or 0] for path in sources for found in OWN_REASON.finditer(path.read_text())
+    }
+    assert {"TokensLost", "TrainerStalled", "NameTaken", "CreateRejected", "InvalidSpec"} <= named
+    told = section("Status") + (PAGE.parent / "causes.md").read_text()
+    assert [reason for reason in sorted(named) if f"`{reason}`" not in told] == []
 
 
 def test_every_label_is_explained() -> None:
