@@ -140,7 +140,8 @@ async def apply_children(
     """Create or apply in order: what is shared first, then the pods together.
 
     Returns why a child was refused, if one was; the pods of a job whose shared children are refused are
-    not tried. Raises other KubernetesErrors once all tries have ended.
+    not tried. Raises other KubernetesErrors once all tries have ended, unless there is a refusal to tell:
+    whoever hears of it tries again.
     """
     for child in (child for child in children if child.kind != PODS):
         refusal = await _make(client, cache, job, child)
@@ -154,10 +155,11 @@ async def apply_children(
 
     pods = [child for child in children if child.kind == PODS]
     outcomes = await asyncio.gather(*(make_pod(child) for child in pods), return_exceptions=True)
+    refusals = [outcome for outcome in outcomes if isinstance(outcome, Trouble)]
     for outcome in outcomes:
-        if isinstance(outcome, BaseException):
+        if isinstance(outcome, BaseException) and not (refusals and isinstance(outcome, errors.Transient)):
             raise outcome
-    return next((outcome for outcome in outcomes if isinstance(outcome, Trouble)), None)
+    return next(iter(refusals), None)
 
 
 async def _make(client: Client, cache: Cache, job: JobView, child: Child) -> Trouble | None:
@@ -168,7 +170,7 @@ async def _make(client: Client, cache: Cache, job: JobView, child: Child) -> Tro
         made = await _write(client, job, child)
     except errors.AlreadyExists:
         return await _adopt(client, cache, job, child)
-    except (errors.Forbidden, errors.Invalid) as error:
+    except (errors.Forbidden, errors.Invalid, errors.ServerFailed) as error:
         log.warning("%s/%s: %s: %s", job.namespace, job.name, label, error)
         return explain_refusal(error, kind=child.kind.name, name=child.name)
     log.info("%s/%s: made %s", job.namespace, job.name, label)
@@ -179,10 +181,11 @@ async def _make(client: Client, cache: Cache, job: JobView, child: Child) -> Tro
 
 async def _expect(client: Client, job: JobView, child: Child) -> Trouble | None:
     """Whether a child that cannot be read is there, from what the API server would say to its creation. A
-    refusal for another reason, such as a full quota, leaves it open, and it is taken to be there."""
+    refusal for another reason, such as a full quota or a webhook that is down, leaves it open, and it is
+    taken to be there."""
     try:
         await client.create(child.kind, job.namespace, child.manifest, is_dry_run=True)
-    except (errors.AlreadyExists, errors.Forbidden, errors.Invalid):
+    except (errors.AlreadyExists, errors.Forbidden, errors.Invalid, errors.ServerFailed):
         return None
     return tokens_lost(child.name, job_uid=job.uid)
 

@@ -282,5 +282,7 @@ def error_for(status: int, text: str) -> errors.KubernetesError:
         404: errors.NotFound,
         409: errors.AlreadyExists if reason == "AlreadyExists" else errors.Conflict,
         422: errors.Invalid,
+        500: errors.ServerFailed,
+        504: errors.ServerFailed,
     }
     return kinds.get(status, errors.Transient)(message or f"HTTP {status}")

@@ -30,3 +30,8 @@ class Invalid(KubernetesError):
 
 class Transient(KubernetesError):
     """A retry may cure it: the server is away, busy or restarting."""
+
+
+class ServerFailed(Transient):
+    """The server answered that it failed: most often an admission webhook that is down or too slow, which
+    stays so until somebody looks after it."""

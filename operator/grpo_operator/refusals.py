@@ -13,6 +13,8 @@ def explain_refusal(error: errors.KubernetesError, *, kind: str, name: str) -> T
 
 def _why(error: errors.KubernetesError) -> tuple[str, str]:
     text = str(error)
+    if isinstance(error, errors.ServerFailed):
+        return "CreateFailed", "cannot be made"
     if not isinstance(error, errors.Forbidden):
         return "CreateRejected", "is rejected by the API server"
     if "exceeded quota" in text or "failed quota" in text:

@@ -17,7 +17,7 @@ KEY = ("default", "copy")
 
 
 class FakeClient(Client):
-    """Accepts every write but those named in `refused`; objects are given versions as they come."""
+    """Accepts every write but those of a kind or a name in `refused`; objects get versions as they come."""
 
     def __init__(self) -> None:
         self.refused: dict[str, errors.KubernetesError] = {}
@@ -37,7 +37,9 @@ class FakeClient(Client):
         if kind == SECRETS:
             if self.has_secret:
                 raise errors.AlreadyExists("secrets already exists")
+            accepted = self._accept(kind, body)
             self.has_secret = not is_dry_run
+            return accepted
         return self._accept(kind, body)
 
     async def apply(
@@ -51,8 +53,9 @@ class FakeClient(Client):
 
     def _accept(self, kind: Kind, body: Manifest) -> Manifest:
         self.num_writes += 1
-        if kind.name in self.refused:
-            raise self.refused[kind.name]
+        for refused in (kind.name, body["metadata"].get("name")):
+            if refused in self.refused:
+                raise self.refused[refused]
         version = str(100 + self.num_writes)
         known = {"uid": f"uid-{version}", "namespace": "default", "resourceVersion": version}
         return {**body, "metadata": known | body["metadata"] | {"resourceVersion": version}}
@@ -94,6 +97,43 @@ async def test_a_refused_pod_is_tried_again_after_a_while_and_not_without_rest(c
     client.refused = {PODS.name: errors.Forbidden("exceeded quota: small")}
     waits = [await controller.reconcile(KEY) for _ in range(3)]
     assert waits[-1] == 10.0
+
+
+def running(cache: Cache) -> dict[str, Any]:
+    found: dict[str, Any] = next(c for c in cache.job(KEY)["status"]["conditions"] if c["type"] == "Running")
+    return found
+
+
+@pytest.mark.parametrize("kind", [PODS, SECRETS])
+async def test_a_webhook_that_is_down_is_said_and_the_creation_tried_again(controller, client, cache, kind):
+    why = 'Internal error occurred: failed calling webhook "x.example.test": connection refused'
+    client.refused = {kind.name: errors.ServerFailed(why)}
+    waits = [await controller.reconcile(KEY) for _ in range(3)]
+    assert waits[-1] == 10.0
+    assert running(cache)["reason"] == "CreateFailed" and why in running(cache)["message"]
+    assert cache.job(KEY)["status"]["lastFailure"]["reason"] == "CreateFailed"
+    client.refused = {}
+    await controller.reconcile(KEY)
+    await controller.reconcile(KEY)
+    assert (running(cache)["reason"], len(cache.pods(UID))) == ("PodsStarting", 3)
+
+
+async def test_a_hiccup_with_one_pod_does_not_hide_why_another_is_refused(controller, client, cache):
+    await controller.reconcile(KEY)
+    names = sorted(pod["metadata"]["name"] for pod in cache.pods(UID))
+    for pod in cache.pods(UID):
+        cache.remove(PODS, pod)
+    first, *_, last = names
+    client.refused = {first: errors.Transient("busy"), last: errors.Forbidden("exceeded quota: small")}
+    await controller.reconcile(KEY)
+    await controller.reconcile(KEY)
+    assert running(cache)["reason"] == "QuotaExceeded" and last in running(cache)["message"]
+
+
+async def test_a_server_that_is_away_is_left_to_the_queue_to_try_again(controller, client):
+    client.refused = {PODS.name: errors.Transient("away")}
+    with pytest.raises(errors.Transient):
+        await controller.reconcile(KEY)
 
 
 async def test_a_job_that_is_gone_before_its_status_is_written_gets_no_children(controller, client, cache):

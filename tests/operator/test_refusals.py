@@ -15,6 +15,7 @@ from grpo_operator.refusals import explain_refusal
         (errors.Forbidden("unable to create new content in namespace x because it is being terminated"),
          "NamespaceTerminating"),
         (errors.Forbidden('User "y" cannot create resource "pods"'), "CreateForbidden"),
+        (errors.ServerFailed('failed calling webhook "x.example.test": refused'), "CreateFailed"),
         (errors.Invalid('Pod "x" is invalid: spec.containers[0].image: Required value'), "CreateRejected"),
     ],
 )  # fmt: skip
@@ -33,6 +34,8 @@ def test_a_refusal_has_a_word_and_keeps_the_servers_sentence(error: errors.Kuber
         (404, '{"reason": "NotFound", "message": "m"}', errors.NotFound),
         (403, '{"reason": "Forbidden", "message": "m"}', errors.Forbidden),
         (422, '{"reason": "Invalid", "message": "m"}', errors.Invalid),
+        (500, '{"reason": "InternalError", "message": "m"}', errors.ServerFailed),
+        (504, '{"reason": "Timeout", "message": "m"}', errors.ServerFailed),
         (503, "service unavailable", errors.Transient),
         (429, "{broken", errors.Transient),
     ],
