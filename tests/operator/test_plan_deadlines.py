@@ -104,6 +104,43 @@ def test_a_trainer_that_has_begun_is_not_held_to_the_deadline(told):
     assert world.status.phase == Phase.RUNNING
 
 
+def test_an_attempt_that_loses_its_engine_in_its_first_step_had_begun_all_the_same():
+    world = short().start()
+    age_pods(world)
+    later(world, 50)
+    world.progress = report(step=0, policy_version="1.0")
+    world.settle()
+    later(world, 150)
+    world.progress = report(**WAITING, message="waits for engines")
+    world.settle()
+    later(world, 1000)
+    world.settle()
+    ready = world.condition(ConditionType.READY)
+    assert (world.status.phase, ready.reason) == (Phase.RUNNING, "WaitingForRollout")
+
+
+def test_that_an_earlier_attempt_had_begun_does_not_excuse_the_next():
+    world = short().start()
+    age_pods(world)
+    later(world, 50)
+    world.progress = report(step=0, policy_version="1.0")
+    world.settle()
+    later(world, 60)
+    world.end(world.pod("trainer-a1-0"), ending(1, "boom"))
+    world.step()
+    world.vanish_deleted()
+    world.settle()
+    age_pods(world)
+    later(world, 70)
+    world.run_all()
+    world.progress = report(**WAITING | {"policy_version": "2.0"}, attempt=2, message="waits for engines")
+    world.settle()
+    assert (world.status.phase, world.status.attempt) == (Phase.RUNNING, 2)
+    later(world, 160)
+    world.settle()
+    assert world.condition(ConditionType.FAILED).reason == "StartupDeadlineExceeded"
+
+
 def test_a_resumed_attempt_has_begun_when_it_made_a_step_of_its_own():
     world = short().start()
     age_pods(world)

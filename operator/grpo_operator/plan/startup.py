@@ -3,7 +3,14 @@
 from datetime import datetime
 
 from grpo_api.contract.environment import Role
-from grpo_api.v1alpha1.status import Condition, ConditionStatus, ConditionType, LastFailure, Phase
+from grpo_api.v1alpha1.status import (
+    Condition,
+    ConditionStatus,
+    ConditionType,
+    GRPOJobStatus,
+    LastFailure,
+    Phase,
+)
 from grpo_operator.children.run import Run
 from grpo_operator.observed import Observed
 from grpo_operator.plan.conditions import condition, is_true
@@ -48,13 +55,23 @@ def _held_up_by(draft: Draft, observed: Observed, run: Run) -> Condition | None:
     status = observed.job.status
     if is_running(draft, observed):
         told = last_report(observed, attempt=status.attempt)
-        if told is None or observed.complaint or has_begun(told):
+        if told is None or observed.complaint or has_begun(told) or _was_at_work(status):
             return None
         is_ready = is_true(status, ConditionType.ROLLOUT_READY)
         return _told(status.conditions, ConditionType.READY if is_ready else ConditionType.ROLLOUT_READY)
     if status.phase is Phase.RUNNING or _is_untried(observed, run):
         return None
     return _told(status.conditions, ConditionType.RUNNING)
+
+
+def _was_at_work(status: GRPOJobStatus) -> bool:
+    """Whether this attempt was seen at work before, which its trainer does not say any more when it waits for
+    a lost engine in its first step. Ready is True only at work, and both conditions end with an attempt: one
+    that left its state after Running came was True meanwhile."""
+    ready, running = condition(status, ConditionType.READY), condition(status, ConditionType.RUNNING)
+    if ready is None or running is None or running.status != ConditionStatus.TRUE:
+        return False
+    return is_true(status, ConditionType.READY) or ready.last_transition_time > running.last_transition_time
 
 
 def _is_untried(observed: Observed, run: Run) -> bool:
