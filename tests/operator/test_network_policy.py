@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from grpo_api.contract.endpoints import TRAINER_PORT
 from grpo_api.contract.labels import JOB_UID
 from grpo_operator.children.run import Child
@@ -57,6 +59,20 @@ def test_one_that_is_right_is_left_alone_and_one_that_was_changed_is_put_right()
     opened = {policy.name: {"spec": policy.manifest["spec"] | {"ingress": [{}]}}}
     (correction,) = planned(observed(network_policies=opened))
     assert correction.is_correction and correction.manifest == policy.manifest
+
+
+@pytest.mark.parametrize("field", ["podSelector", "policyTypes", "ingress"])
+def test_each_part_of_ours_is_put_right_when_it_is_lost(field: str):
+    (policy,) = planned(observed())
+    spec_left = {key: value for key, value in policy.manifest["spec"].items() if key != field}
+    (correction,) = planned(observed(network_policies={policy.name: {"spec": spec_left}}))
+    assert correction.is_correction
+
+
+def test_what_an_admin_adds_to_it_is_left_alone():
+    (policy,) = planned(observed())
+    added = {policy.name: {"spec": policy.manifest["spec"] | {"egress": [{"to": []}]}}}
+    assert planned(observed(network_policies=added)) == []
 
 
 def test_an_operator_that_is_told_so_makes_none():
