@@ -82,18 +82,20 @@ class Memory:
         return is_news
 
     def remember_complaint(self, key: Key, complaint: Trouble, *, uid: str, attempt: int) -> bool:
-        """The trainer said what cannot be understood; True when this is not the complaint before it."""
+        """The trainer said what cannot be understood; True when this is not the complaint before it, or when
+        that one was never told because somebody else wrote first."""
         word = self._word(key, uid=uid, attempt=attempt)
-        if word.complaint == complaint:
+        if word.complaint == complaint and not word.is_overtaken:
             return False
-        word.complaint, word.is_told = complaint, False
+        word.complaint, word.is_told, word.is_overtaken = complaint, False, False
         return True
 
     def remember_silence(self, key: Key, why: str, *, uid: str, attempt: int, now: datetime) -> bool:
         """The trainer gave no answer; True when that is to be said from now on."""
         word = self._word(key, uid=uid, attempt=attempt)
         word.silent_since = word.silent_since or now
-        if (now - word.silent_since).total_seconds() < SILENCE_SECONDS or word.complaint:
+        is_said = word.complaint is not None and not word.is_overtaken
+        if (now - word.silent_since).total_seconds() < SILENCE_SECONDS or is_said:
             return False
         sentence = (
             f"the trainer has not answered the operator for {SILENCE_SECONDS:.0f} s ({why}): it may train "

@@ -2,7 +2,8 @@
 
 from datetime import timedelta
 
-from grpo_operator.memory import Memory
+from grpo_operator.memory import SILENCE_SECONDS, Memory
+from grpo_operator.observed import Trouble
 
 from .fake_world import NOW, UID, report
 
@@ -49,6 +50,31 @@ def test_after_another_operators_write_only_a_newer_report_is_told():
     assert memory.heard(KEY, uid=UID, attempt=1).is_news is False
     assert memory.remember_progress(KEY, report(heartbeat=2), now=NOW)  # wakes, though the numbers are old
     assert memory.heard(KEY, uid=UID, attempt=1).is_news
+
+
+def test_a_complaint_is_told_although_another_operator_wrote_before_or_after_it():
+    memory = Memory()
+    memory.remember_progress(KEY, report(heartbeat=1), now=NOW)
+    memory.overtaken(KEY)
+    unreadable = Trouble("ProgressUnreadable", "not a report")
+    for _ in range(2):
+        assert memory.remember_complaint(KEY, unreadable, uid=UID, attempt=1)
+        assert memory.heard(KEY, uid=UID, attempt=1).is_news
+        assert memory.remember_complaint(KEY, unreadable, uid=UID, attempt=1) is False
+        memory.overtaken(KEY)
+
+
+def test_a_silence_is_told_although_another_operator_wrote_before_or_after_it_was_noticed():
+    memory = Memory()
+    memory.remember_silence(KEY, "refused", uid=UID, attempt=1, now=NOW)
+    memory.overtaken(KEY)
+    for at in (SILENCE_SECONDS, SILENCE_SECONDS + 2):
+        assert memory.remember_silence(KEY, "refused", uid=UID, attempt=1, now=seconds(at))
+        heard = memory.heard(KEY, uid=UID, attempt=1)
+        assert heard.complaint is not None and heard.complaint.reason == "ProgressUnreachable"
+        assert heard.is_news
+        assert memory.remember_silence(KEY, "refused", uid=UID, attempt=1, now=seconds(at + 1)) is False
+        memory.overtaken(KEY)
 
 
 def test_the_signs_of_life_move_with_the_heartbeat_and_not_with_the_answers():
