@@ -61,7 +61,7 @@ Process 1 of a trainer pod: starts the training processes, serves /progress, /me
 with the exit code of the one that failed first. The operator sets its environment; by hand use
 `grpo-runtime run`.
 
-  grpo-runtime trainer --grace-seconds 50
+  grpo-runtime trainer --grace-seconds 20
 """
 
 _RANK = """\
@@ -157,6 +157,7 @@ def _validate(options: argparse.Namespace) -> int:
 def _add_trainer(parser: argparse.ArgumentParser) -> None:
     # the defaults live here and not in SupervisorOptions' import, so that --help answers at once
     from grpo_api.contract.endpoints import RENDEZVOUS_PORT, TRAINER_PORT
+    from grpo_api.contract.graces import RANKS_GRACE_SECONDS
 
     parser.add_argument("--host", default="", help="address to listen on (default: all)")
     parser.add_argument("--port", type=int, default=TRAINER_PORT, help="HTTP port (%(default)s)")
@@ -166,7 +167,7 @@ def _add_trainer(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--grace-seconds",
         type=float,
-        default=110.0,
+        default=RANKS_GRACE_SECONDS,
         help="how long ranks may take to save and stop after SIGTERM; keep it a few seconds below the pod's "
         "terminationGracePeriodSeconds (%(default)s)",
     )

@@ -4,6 +4,7 @@ import sys
 import pytest
 
 from grpo_runtime.cli import main
+from grpo_runtime.trainer.supervisor import SupervisorOptions
 
 
 def test_help_teaches_what_a_pod_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -25,6 +26,14 @@ def test_help_of_a_command_says_what_it_does_and_shows_an_example(
     text = capsys.readouterr().out
     assert f"\n  grpo-runtime {command} " in text
     assert len(text.splitlines()) >= 10
+
+
+def test_ranks_get_as_long_to_stop_by_hand_as_in_a_pod(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["trainer", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert "terminationGracePeriodSeconds (50)" in text
+    assert SupervisorOptions().grace_seconds == 50
 
 
 def test_an_unknown_option_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,14 +2,11 @@
 
 from grpo_api.contract import endpoints, labels
 from grpo_api.contract.environment import Env, Role
+from grpo_api.contract.graces import RANKS_GRACE_SECONDS, TRAINER_GRACE_SECONDS
 from grpo_operator.children.mounts import Mount
 from grpo_operator.children.pod import OUTPUT_DIR, http_probe, pod, resources
 from grpo_operator.children.run import Child, Run
 from grpo_operator.kinds import PODS, Manifest
-
-GRACE_SECONDS = 60
-"""Time for a checkpoint after SIGTERM, and for the supervisor to say how it ended."""
-RANKS_GRACE_SECONDS = GRACE_SECONDS - 10
 
 
 def trainer_pod(run: Run, *, attempt: int, index: int) -> Child:
@@ -42,7 +39,7 @@ def trainer_pod(run: Run, *, attempt: int, index: int) -> Child:
             role=Role.TRAINER,
             container=container,
             restart_policy="Never",
-            grace_seconds=GRACE_SECONDS,
+            grace_seconds=TRAINER_GRACE_SECONDS,
             environment={
                 Env.OUTPUT_DIR: OUTPUT_DIR,
                 Env.ATTEMPT: str(attempt),

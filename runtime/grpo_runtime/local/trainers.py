@@ -2,6 +2,7 @@
 
 import signal
 
+from grpo_api.contract.graces import SUPERVISOR_MARGIN_SECONDS
 from grpo_api.contract.progress import Progress
 from grpo_runtime.local.attempts import Ending
 from grpo_runtime.local.environments import LOOPBACK, free_ports, trainer_environment
@@ -11,8 +12,8 @@ from grpo_runtime.local.scene import Scene
 from grpo_runtime.report.progress import read_progress
 
 GRACE_SECONDS = 110.0
-"""For a checkpoint after a stop was asked for, as long as a step may last."""
-_SUPERVISOR_MARGIN_SECONDS = 10.0
+"""For a checkpoint after a stop was asked for. Longer than in a pod: a step on CPU, at whose end it is saved,
+takes long, no node waits to be drained, and a second Ctrl-C ends the wait."""
 _OTHERS_MAY_FINISH_SECONDS = 20.0
 _CAUSE_MAY_FOLLOW_SECONDS = 1.0
 """A trainer that lost a peer may be seen to end before that peer."""
@@ -44,7 +45,7 @@ class Attempt:
                 [
                     *scene.programs.trainer,
                     *("--host", LOOPBACK, "--port", "0", "--rendezvous-port", str(rendezvous_port)),
-                    *("--grace-seconds", str(GRACE_SECONDS - _SUPERVISOR_MARGIN_SECONDS)),
+                    *("--grace-seconds", str(GRACE_SECONDS - SUPERVISOR_MARGIN_SECONDS)),
                     *("--termination-log", str(scene.fresh_termination_log(name))),
                 ],
                 {**scene.environment, **environment},

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_api.contract.endpoints import RENDEZVOUS_PORT, TRAINER_PORT
+from grpo_api.contract.graces import RANKS_GRACE_SECONDS
 from grpo_api.contract.progress import Progress, TrainerState
 from grpo_runtime.errors import UserError
 from grpo_runtime.report.progress import ProgressFile, read_progress
@@ -49,7 +50,7 @@ class SupervisorOptions:
     """Address to listen on; empty means all."""
     port: int = TRAINER_PORT
     rendezvous_port: int = RENDEZVOUS_PORT
-    grace_seconds: float = 110.0
+    grace_seconds: float = RANKS_GRACE_SECONDS
     termination_log: Path = Path("/dev/termination-log")
     rank_command: Sequence[str] = RANK_COMMAND
 
