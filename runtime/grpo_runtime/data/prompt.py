@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from grpo_runtime.errors import UserError
@@ -40,9 +41,14 @@ def encode_prompt(prompt: Prompt, *, tokenizer: PreTrainedTokenizerBase, max_pro
             raise UserError(
                 f"{row} is a chat but the model's tokenizer has no chat template: use text prompts"
             )
-        token_ids = tokenizer.apply_chat_template(
-            prompt.content, add_generation_prompt=True, tokenize=True, return_dict=True
-        )["input_ids"]
+        try:
+            token_ids = tokenizer.apply_chat_template(
+                prompt.content, add_generation_prompt=True, tokenize=True, return_dict=True
+            )["input_ids"]
+        except TemplateError as error:
+            raise UserError(
+                f"{row} is a chat that the model's chat template refuses ({error.message}): change it"
+            ) from error
     else:
         token_ids = tokenizer(prompt.content)["input_ids"]
     if not token_ids:

@@ -36,7 +36,18 @@ def load_policy(folder: Path, *, dtype: str) -> PreTrainedModel:
         raise UserError(
             f"the model in {folder} lacks {len(missing)} of its weights, the first is {missing[0]}"
         )
+    _make_savable(model)
     return model.train()
+
+
+def _make_savable(model: PreTrainedModel) -> None:
+    """Many a model says how to sample without saying that it samples: transformers loads such a generation
+    config with a warning and refuses to save it."""
+    config = model.generation_config
+    try:
+        config.validate(strict=True)
+    except ValueError:
+        config.do_sample = True
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:

@@ -21,6 +21,25 @@ def write_atomically(path: Path, content: str | bytes, *, durable: bool = False)
         sync_directory(path.parent)
 
 
+def sync_tree(path: Path) -> None:
+    """Make everything below the directory `path` survive a power cut."""
+    for found in path.rglob("*"):
+        if found.is_dir():
+            sync_directory(found)
+        else:
+            sync_file(found)
+    sync_directory(path)
+
+
+def sync_file(path: Path) -> None:
+    """Make the content of a file survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def sync_directory(path: Path) -> None:
     """Make renames and new names in the directory `path` survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)

@@ -95,7 +95,7 @@ def call_function(
         ],
         "completion_ids": request["completion_ids"],
         "trainer_state": SimpleNamespace(global_step=request["step"], max_steps=request["total_steps"]),
-        "log_metric": lambda name, value: logged.setdefault(name, []).append(float(value)),
+        "log_metric": lambda name, value: logged.setdefault(str(name), []).append(float(value)),
     }
     result = function(**_accepted(function, arguments))
     if inspect.isawaitable(result):
@@ -105,6 +105,9 @@ def call_function(
         raise TypeError(f"it returned {len(rewards)} rewards for {len(request['completions'])} completions")
     means = {name: sum(values) / len(values) for name, values in logged.items()}
     return rewards, {name: mean for name, mean in means.items() if math.isfinite(mean)}
+
+
+_FLOAT32_MAX = 3.4028234663852886e38
 
 
 def clean_reward(value: Any) -> float | None:
@@ -121,10 +124,11 @@ def clean_reward(value: Any) -> float | None:
         raise ValueError(f"a reward is {value!r}, which is text")
     try:
         number = float(value)
-    except (TypeError, ValueError) as error:
+    except Exception as error:
+        # the object is the user's, and so is what its __float__ does
         raise ValueError(f"a reward is a {type(value).__name__}, not a number") from error
-    if math.isinf(number):
-        raise ValueError("a reward is infinite")
+    if abs(number) > _FLOAT32_MAX:
+        raise ValueError("a reward is infinite, or too large for float32")
     return None if math.isnan(number) else number
 
 

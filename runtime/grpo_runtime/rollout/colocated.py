@@ -40,6 +40,9 @@ from grpo_runtime.rollout.rank_messages import (
     send_message,
 )
 
+DONE = Message.of([])
+"""The answer of a rank that has nothing to tell."""
+
 Weights = Callable[[], NamedWeights]
 
 
@@ -88,9 +91,10 @@ class Follower:
             while True:
                 command = decode_command(broadcast_message(None, channel=channel))
                 answer = self._share.obey(command, weights=self._weights)
-                # the completions of an engine are taken once
-                if is_first or isinstance(command, SyncCommand):
-                    send_message(answer, channel=channel)
+                # the completions of an engine are taken once, but every rank says when it is done: training
+                # must not begin while an engine still gives its memory back
+                is_taken = is_first or isinstance(command, SyncCommand)
+                send_message(answer if is_taken else DONE, channel=channel)
         except BaseException as error:
             # for the main thread, which asks after its next roll call
             self._failure = error
@@ -159,7 +163,8 @@ class Colocated:
     async def _command(
         self, command: SyncCommand | GenerateCommand, *, weights: Weights
     ) -> Sequence[Message]:
-        """The answers: of every rank to a SyncCommand, of every engine's first rank to a GenerateCommand."""
+        """The answers, once every rank has obeyed: of every rank to a SyncCommand, of every engine's first
+        rank to a GenerateCommand."""
         work = self._thread.submit(self._lead, command, weights)
         return await asyncio.wrap_future(work)
 
@@ -167,9 +172,10 @@ class Colocated:
         channel = self._share.channel
         broadcast_message(encode_command(command), channel=channel)
         own = self._share.obey(command, weights=weights)
+        others = (receive_message(channel=channel, rank=rank) for rank in range(1, channel.world_size))
+        answers = [own, *others]
         every = 1 if isinstance(command, SyncCommand) else self._share.ranks_per_engine
-        others = range(0, channel.world_size, every)[1:]
-        return [own, *(receive_message(channel=channel, rank=rank) for rank in others)]
+        return answers[::every]
 
     def _rollouts(
         self, requests: Sequence[GenerateRequest], sampled: Sampled, *, engine: str

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from grpo_runtime.model.save import save_policy, write_origin
 from grpo_runtime.model.source import LocalModel
 from grpo_runtime.model.weights import named_weights
-from grpo_runtime.report.files import sync_directory
+from grpo_runtime.report.files import sync_directory, sync_tree
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.optimizer import PolicyOptimizer
 from grpo_runtime.trainer.policy import Policy
@@ -88,6 +88,7 @@ def export_model(
     shutil.rmtree(temporary, ignore_errors=True)
     save_policy(policy.model, tokenizer=tokenizer, into=temporary)
     write_origin(origin, into=temporary)
+    sync_tree(temporary)
     shutil.rmtree(into, ignore_errors=True)
     temporary.rename(into)
     sync_directory(into.parent)

@@ -2,7 +2,6 @@
 
 import hashlib
 import logging
-import os
 import re
 import shutil
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from pydantic import ValidationError
 
 from grpo_api.model import ApiModel
 from grpo_runtime.errors import UserError
-from grpo_runtime.report.files import sync_directory, write_atomically
+from grpo_runtime.report.files import sync_directory, sync_file, write_atomically
 from grpo_runtime.trainer.failure import CheckpointCorruptError, FencedError
 
 logger = logging.getLogger(__name__)
@@ -111,7 +110,7 @@ class CheckpointStore:
     def _seal(self, folder: Path, *, step: int) -> None:
         files = {}
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-            _sync_file(path)
+            sync_file(path)
             files[str(path.relative_to(folder))] = _entry(path)
         for directory in [path for path in folder.rglob("*") if path.is_dir()]:
             sync_directory(directory)
@@ -195,11 +194,3 @@ def _entry(path: Path) -> FileEntry:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
     return FileEntry(num_bytes=path.stat().st_size, sha256=digest.hexdigest())
-
-
-def _sync_file(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,6 +1,6 @@
 """From the sampler's position to the requests of a step."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from transformers import PreTrainedTokenizerBase
 
@@ -10,6 +10,16 @@ from grpo_runtime.data.seeds import derive_seed
 from grpo_runtime.rollout.interface import GenerateRequest
 
 
+def check_prompts(prompts: Iterable[Prompt], *, run: RunConfig, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Look at every prompt before anything is trained: a row that cannot be used would otherwise end the run
+    when its turn comes, hours later.
+
+    Raises UserError naming the row.
+    """
+    for prompt in prompts:
+        encode_prompt(prompt, tokenizer=tokenizer, max_prompt_tokens=_room(run))
+
+
 def make_requests(
     prompts: Sequence[Prompt], *, step: int, run: RunConfig, tokenizer: PreTrainedTokenizerBase
 ) -> list[GenerateRequest]:
@@ -17,12 +27,16 @@ def make_requests(
 
     Raises UserError for a prompt that leaves no room for maxTokens.
     """
-    room = run.engine.max_model_len - run.sampling.max_tokens
     requests = []
     for place, prompt in enumerate(prompts):
-        token_ids = tuple(encode_prompt(prompt, tokenizer=tokenizer, max_prompt_tokens=room))
+        token_ids = tuple(encode_prompt(prompt, tokenizer=tokenizer, max_prompt_tokens=_room(run)))
         for sample in range(run.algorithm.group_size):
             # the place in the step, not in the dataset: a small dataset repeats within one step
             seed = derive_seed(run.algorithm.seed, step=step, prompt_index=place, sample_index=sample)
             requests.append(GenerateRequest(prompt_ids=token_ids, seed=seed))
     return requests
+
+
+def _room(run: RunConfig) -> int:
+    """Tokens that a prompt may have."""
+    return run.engine.max_model_len - run.sampling.max_tokens

@@ -39,6 +39,7 @@ from grpo_runtime.trainer.learner import Learner
 from grpo_runtime.trainer.loop import Conductor, follow
 from grpo_runtime.trainer.optimizer import PolicyOptimizer
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy
+from grpo_runtime.trainer.prompting import check_prompts
 from grpo_runtime.trainer.saver import Saver
 from grpo_runtime.trainer.scoring import Scorer, reward_functions
 from grpo_runtime.trainer.stop import StopRequest
@@ -202,8 +203,10 @@ async def _conduct(
 ) -> bool:
     """Rank 0: bring everything together, conduct, and let go of everything."""
     run = settings.run
+    prompts = load_prompts(run, volumes_dir=settings.volumes_dir)
+    check_prompts(prompts, run=run, tokenizer=seat.tokenizer)
     sampler = PromptSampler(
-        load_prompts(run, volumes_dir=settings.volumes_dir),
+        prompts,
         seed=run.algorithm.seed,
         is_shuffled=run.dataset.shuffle,
     )

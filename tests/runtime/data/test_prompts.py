@@ -181,6 +181,15 @@ def test_a_chat_goes_through_the_models_template() -> None:
     assert tokenizer.decode(token_ids) == "[user]hi[go]"
 
 
+def test_a_chat_that_the_template_refuses_names_its_row() -> None:
+    tokenizer = char_tokenizer(max_length_tokens=64)
+    tokenizer.chat_template = "{{ raise_exception('no system messages, please') }}"
+    with pytest.raises(UserError, match=r"^row 5 .* refuses \(no system messages, please\)"):
+        encode_prompt(
+            prompt([{"role": "system", "content": "hi"}]), tokenizer=tokenizer, max_prompt_tokens=64
+        )
+
+
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [

@@ -1,6 +1,8 @@
 """builtin://tiny: the same model everywhere, readable by every process, right under transformers."""
 
 import hashlib
+import json
+import shutil
 import stat
 from pathlib import Path
 
@@ -100,3 +102,16 @@ def test_a_model_that_lacks_a_weight_is_refused(tiny: Path, tmp_path: Path) -> N
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(UserError, match=r"lacks 1 of its weights, the first is model\.norm\.weight"):
         load_policy(tmp_path, dtype="float32")
+
+
+def test_a_model_that_says_how_to_sample_but_not_that_it_samples_can_be_saved(
+    tiny: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny, folder)
+    (folder / "generation_config.json").write_text('{"temperature": 0.6, "top_p": 0.9}')
+    save_policy(
+        load_policy(folder, dtype="float32"), tokenizer=load_tokenizer(folder), into=tmp_path / "saved"
+    )
+    saved = json.loads((tmp_path / "saved" / "generation_config.json").read_text())
+    assert (saved["temperature"], saved["top_p"]) == (0.6, 0.9)

@@ -81,8 +81,14 @@ def no_list(completions, **_):
     return 1.0
 
 
+class Grudging:
+    def __float__(self):
+        raise RuntimeError("I am no number")
+
+
 def rubbish(completions, **_):
-    return ["high", float("inf"), float("nan"), [1.0], True, None][: len(completions)]
+    values = ["high", float("inf"), float("nan"), [1.0], True, None, 10**400, 1e39, Grudging()]
+    return values[: len(completions)]
 
 
 def dies_in_mid_answer_on_no(completions, **_):

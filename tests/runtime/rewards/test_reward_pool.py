@@ -142,10 +142,10 @@ async def test_a_hanging_function_is_ended_at_its_deadline_with_the_processes_it
 
 
 async def test_rubbish_counts_as_not_scored_value_by_value() -> None:
-    matrix = await score(example("rubbish"), request("a", "b", "c", "d", "e", "f"))
-    assert column(matrix) == [None, None, None, None, 1.0, None]
+    matrix = await score(example("rubbish"), request(*"abcdefghi"))
+    assert column(matrix) == [None, None, None, None, 1.0, None, None, None, None]
     (failure,) = matrix.failures
-    assert failure.num_samples == 3
+    assert failure.num_samples == 6
     assert "'high', which is text" in failure.reason
     assert failure.sample["completion"] == "a"
 
