@@ -3,12 +3,14 @@
 import asyncio
 import logging
 import signal
+from collections.abc import Coroutine
+from typing import Any
 
 import aiohttp
 
 from grpo_operator import errors
 from grpo_operator.cache import Cache, Key, job_key
-from grpo_operator.client import Client
+from grpo_operator.client import Client, Listing
 from grpo_operator.controller import Controller
 from grpo_operator.health import Health, serve
 from grpo_operator.kinds import JOBS, WATCHED, Kind, Manifest
@@ -51,6 +53,7 @@ class Operator:
         )
         self._events = EventReader(client, self._cache, wake=self._queue.add)
         self._health = Health(limit_seconds=_MISSED_RESYNCS * settings.resync_seconds)
+        self._left_out: set[str | None] = set()
         self._stop = asyncio.Event()
         self._lease = None
         if settings.lease is not None:
@@ -60,6 +63,12 @@ class Operator:
     async def run(self) -> None:
         """Run until SIGTERM or SIGINT. Raises KubernetesError when the cluster refuses a first look, and when
         the Lease is lost."""
+        # Process 1 of a container ignores both signals until somebody handles them.
+        _stop_on_signals(self._stop)
+        await _until_one_ends(self._stop.wait(), self._serve())
+        log.info("stopped")
+
+    async def _serve(self) -> None:
         # Before the Lease: a standby that could not take over must not look ready.
         await self._first_look()
         server = None
@@ -67,43 +76,36 @@ class Operator:
             server = await serve(self._health, port=self._settings.health_port)
         try:
             if self._lease is None:
-                await self._work(lease=None)
+                await self._work()
             else:
                 await self._work_while_leading(self._lease)
         finally:
             if server is not None:
                 await server.cleanup()
-        log.info("stopped")
 
     async def _work_while_leading(self, lease: Lease) -> None:
-        """Wait for the Lease, or until asked to stop, then work as long as it is ours."""
-        _stop_on_signals(self._stop)
-        candidacy = asyncio.create_task(lease.acquire(on_look=self._health.beat))
-        stopping = asyncio.create_task(self._stop.wait())
+        """Wait for the Lease, then work as long as it is ours; it is renewed from the first moment."""
         try:
-            await asyncio.wait([candidacy, stopping], return_when=asyncio.FIRST_COMPLETED)
-            if candidacy.done():
-                candidacy.result()
-                await self._first_look()
-                await self._work(lease=lease)
+            await lease.acquire(on_look=self._health.beat)
+            await _until_one_ends(lease.hold(), self._look_and_work())
         finally:
-            for task in (candidacy, stopping):
-                task.cancel()
-            await asyncio.gather(candidacy, stopping, return_exceptions=True)
             await lease.release()
 
-    async def _work(self, *, lease: Lease | None) -> None:
+    async def _look_and_work(self) -> None:
+        # What was seen while standing by is old.
+        await self._first_look()
+        await self._work()
+
+    async def _work(self) -> None:
         log.info("watching %s", ", ".join(self._settings.namespaces) or "all namespaces")
-        stop, started = self._stop, asyncio.Event()
+        stop, started = asyncio.Event(), asyncio.Event()
+        signals = asyncio.create_task(_handle_signals_again(started, self._stop), name="signals")
         work = [
             asyncio.create_task(self._queue.run(num_workers=self._settings.num_workers), name="workers"),
             asyncio.create_task(self._poller.run(), name="poller"),
             asyncio.create_task(self._events.run(), name="events"),
             asyncio.create_task(self._resync_for_ever(), name="resync"),
-            asyncio.create_task(_stopped_by_signal(started, stop), name="signals"),
         ]
-        if lease is not None:
-            work.append(asyncio.create_task(lease.hold(), name="lease"))
         transport = asyncio.create_task(
             watch(
                 namespaces=self._settings.namespaces,
@@ -118,13 +120,12 @@ class Operator:
             done, _ = await asyncio.wait([*work, transport], return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
-            if transport in done and not stop.is_set():
-                raise errors.KubernetesError("the watch of the cluster has ended by itself")
+            raise errors.KubernetesError("the watch of the cluster has ended by itself")
         finally:
             stop.set()
-            for task in work:
+            for task in (*work, signals):
                 task.cancel()
-            await asyncio.gather(*work, transport, return_exceptions=True)
+            await asyncio.gather(*work, signals, transport, return_exceptions=True)
 
     def take_in(self, kind: Kind, event: str | None, item: Manifest) -> None:
         """A watch event: the cache learns it, and the job it belongs to is looked at."""
@@ -138,23 +139,44 @@ class Operator:
             self._queue.add(key)
 
     async def resync(self) -> None:
-        """List every kind once, which finds what the watch missed; wakes the jobs that changed."""
+        """List every kind once, which finds what the watch missed; wakes the jobs that changed.
+
+        Of several namespaces, one that may not be listed is left out, and the others go on. Raises Forbidden
+        when none may be.
+        """
         namespaces: tuple[str | None, ...] = self._settings.namespaces or (None,)
-        for kind in WATCHED:
+        refused: dict[str | None, errors.Forbidden] = {}
+        for namespace in namespaces:
             try:
-                listings = [await self._client.list(kind, namespace) for namespace in namespaces]
-            except errors.NotFound as error:
-                hint = ": install the CRD (it comes with the Helm chart)" if kind == JOBS else ""
-                raise errors.KubernetesError(f"the cluster does not know {kind.plural}{hint}") from error
-            changed: set[Key] = set()
-            for namespace, listing in zip(namespaces, listings, strict=True):
-                changed |= self._cache.replace(
+                listings = {kind: await self._list(kind, namespace) for kind in WATCHED}
+            except errors.Forbidden as error:
+                refused[namespace] = error
+                continue
+            for kind, listing in listings.items():
+                for key in self._cache.replace(
                     kind, listing.items, namespace=namespace, listed_at=listing.resource_version
-                )
-            for key in changed:
-                self._queue.add(key)
+                ):
+                    self._queue.add(key)
+        if len(refused) == len(namespaces):
+            raise next(iter(refused.values()))
+        self._tell_of(refused)
         self._cache.forget_tombstones()
         self._health.beat()
+
+    async def _list(self, kind: Kind, namespace: str | None) -> Listing:
+        try:
+            return await self._client.list(kind, namespace)
+        except errors.NotFound as error:
+            hint = ": install the CRD (it comes with the Helm chart)" if kind == JOBS else ""
+            raise errors.KubernetesError(f"the cluster does not know {kind.plural}{hint}") from error
+
+    def _tell_of(self, refused: dict[str | None, errors.Forbidden]) -> None:
+        """Say once of a namespace that it is left out, and once that it is not any more."""
+        for namespace in refused.keys() - self._left_out:
+            log.warning("namespace %s is left out until it may be listed: %s", namespace, refused[namespace])
+        for namespace in self._left_out - refused.keys():
+            log.info("namespace %s may be listed again", namespace)
+        self._left_out = set(refused)
 
     async def _first_look(self) -> None:
         """List everything before anything is decided; waits for an API server that is still starting."""
@@ -178,14 +200,24 @@ class Operator:
                 self._queue.add(key)
 
 
-async def _stopped_by_signal(started: asyncio.Event, stop: asyncio.Event) -> None:
-    """Return when SIGTERM or SIGINT comes.
+async def _until_one_ends(*jobs: Coroutine[Any, Any, object]) -> None:
+    """Do these at once until one of them ends, and then end the others. Raises what it raised."""
+    tasks = [asyncio.create_task(job) for job in jobs]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    kopf's own handlers, set before `started`, would have it wait seconds for our tasks before we hear of it.
-    """
+
+async def _handle_signals_again(started: asyncio.Event, stop: asyncio.Event) -> None:
+    """Take SIGTERM and SIGINT back from kopf, which sets handlers of its own before `started`: with those it
+    would wait seconds for our tasks before we hear of it."""
     await started.wait()
     _stop_on_signals(stop)
-    await stop.wait()
 
 
 def _stop_on_signals(stop: asyncio.Event) -> None:
