@@ -92,9 +92,29 @@ def test_an_engine_that_ended_before_does_not_hide_why_the_trainer_did():
     world.now += timedelta(seconds=60)
     world.end(world.pod("trainer-a1-0"), ending(1, last_words(1, "UnexpectedError", "the cause")))
     world.settle()
+    assert world.condition(ConditionType.RESTARTING).status == "True"
+    assert (failure(world).role, failure(world).message) == ("trainer", "the cause")
+    world.change(world.pod("trainer-a2-0"), created_at=world.now)
     world.run_all()
     world.settle()
+    assert world.condition(ConditionType.RESTARTING).status == "False"
     assert (failure(world).role, failure(world).message) == ("trainer", "the cause")
+
+
+def test_an_engine_that_ended_while_the_attempt_started_is_told_once_the_attempt_runs():
+    world = FakeWorld().start()
+    world.end(world.pod("trainer-a1-0"), ending(1, last_words(1, "UnexpectedError", "the cause")))
+    world.settle()
+    world.change(world.pod("trainer-a2-0"), created_at=world.now)
+    world.now += timedelta(seconds=60)
+    world.run_all()
+    world.settle()
+    assert world.condition(ConditionType.RESTARTING).last_transition_time == world.now
+    world.change(
+        world.pod("rollout-1-i0"), last_ending=ending(1, "flake", after=59), restarts=1, is_ready=False
+    )
+    world.settle()
+    assert (failure(world).role, failure(world).attempt) == ("rollout", 2)
 
 
 def test_a_node_that_refused_an_engine_at_once_needs_no_moment():

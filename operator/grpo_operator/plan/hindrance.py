@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from grpo_api.contract.environment import Role
-from grpo_api.v1alpha1.status import ConditionType, GRPOJobStatus, LastFailure
+from grpo_api.v1alpha1.status import ConditionStatus, ConditionType, LastFailure
 from grpo_operator.names import rollout_position, trainer_position
 from grpo_operator.observed import Ending, Observed, PodView, Trouble
 from grpo_operator.plan.causes import describe
@@ -82,14 +82,14 @@ def note_hindrance(draft: Draft, observed: Observed, now: datetime) -> Draft:
     if draft.stage is not Stage.ACTIVE or draft.run is None or draft.waits_for:
         return draft
     found = trainer_hindrance(observed, attempt=attempt) or engine_hindrance(observed)
-    return _note_pod(draft, found, now) if found else _note_refusal(draft, observed)
+    return _note_pod(draft, observed, found, now) if found else _note_refusal(draft, observed)
 
 
-def _note_pod(draft: Draft, found: Hindrance, now: datetime) -> Draft:
+def _note_pod(draft: Draft, observed: Observed, found: Hindrance, now: datetime) -> Draft:
     young = 0.0 if found.ending else _young_seconds(found.pod, now)
     if young > 0:
         return draft.waking_after(young)
-    if _is_of_before(found, draft.status):
+    if _is_of_before(found, draft, observed):
         return draft
     return draft.with_status(last_failure=_failure(found, attempt=draft.status.attempt))
 
@@ -108,11 +108,21 @@ def _young_seconds(pod: PodView, now: datetime) -> float:
     return PATIENCE_SECONDS - age if age >= 0 else 0.0  # clocks that disagree must not make it wait
 
 
-def _is_of_before(found: Hindrance, status: GRPOJobStatus) -> bool:
-    decided = condition(status, ConditionType.RESTARTING)
-    if status.attempt == 1 or decided is None or found.since is None:
+def _is_of_before(found: Hindrance, draft: Draft, observed: Observed) -> bool:
+    began = _began_at(draft, observed)
+    if draft.status.attempt == 1 or began is None or found.since is None:
         return False
-    return found.since < decided.last_transition_time
+    return found.since < began
+
+
+def _began_at(draft: Draft, observed: Observed) -> datetime | None:
+    """When the attempt was decided on; once it runs, and the condition no longer tells that, when its first
+    pod was made."""
+    decided = condition(draft.status, ConditionType.RESTARTING)
+    if decided and decided.status == ConditionStatus.TRUE:
+        return decided.last_transition_time
+    gang = current_gang(observed, attempt=draft.status.attempt).values()
+    return min((pod.created_at for pod in gang if pod.created_at), default=None)
 
 
 def _failure(found: Hindrance, *, attempt: int) -> LastFailure:
