@@ -38,6 +38,7 @@ class LocalJob:
         self._restarts = 0
         self._row = FailureRow()
         self._is_stop_requested = False
+        self._is_next_stop_at_once = False
         self._engine_ending: Ending | None = None
 
     def run(self) -> Verdict:
@@ -109,7 +110,7 @@ class LocalJob:
         until = min([time.monotonic() + LOOK_SECONDS, *(at for at in wakes if at is not None)])
         arrived = wait_for_signal({*self._stop_signals, signal.SIGCHLD}, until=until)
         if arrived in self._stop_signals:
-            self._stop(attempt)
+            self._stop(attempt, is_hang_up=arrived == signal.SIGHUP)
         now = time.monotonic()
         for death in self._scene.household.reap():
             self._ended(death, attempt, now=now)
@@ -126,16 +127,19 @@ class LocalJob:
         elif not self._is_stop_requested:
             self._engine_ending = self._engine_ending or self._engines.ended(death, now=now)
 
-    def _stop(self, attempt: Attempt | None) -> None:
-        if self._is_stop_requested:
-            raise EndedAtOnceError
+    def _stop(self, attempt: Attempt | None, *, is_hang_up: bool) -> None:
+        # a closed terminal hangs up more than once, or beside a SIGTERM: by that nobody asks again
+        if not is_hang_up:
+            if self._is_next_stop_at_once:
+                raise EndedAtOnceError
+            self._is_next_stop_at_once = True
         self._is_stop_requested = True
+        if attempt is not None:
+            attempt.stop(now=time.monotonic())
         self._screen.say(
             "stopping: the trainer saves a checkpoint at the next step boundary, within "
             f"{GRACE_SECONDS:.0f} s; once more ends it at once"
         )
-        if attempt is not None:
-            attempt.stop(now=time.monotonic())
 
     def _follow(self, attempt: Attempt) -> None:
         self._follower.look(attempt.progress)

@@ -2,6 +2,8 @@
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol, TextIO
 
 from tqdm import tqdm
@@ -26,9 +28,46 @@ class Screen(Protocol):
 
 
 def screen_for(stream: TextIO | None = None) -> Screen:
-    """A bar where `stream` (standard output) is a terminal, else lines."""
+    """A bar where `stream` (standard output) is a terminal, else lines; nothing once it cannot be written to."""
     stream = stream or sys.stdout
-    return Bar(stream) if stream.isatty() else Lines(stream)
+    return UntilGone(Bar(stream) if stream.isatty() else Lines(stream), stream)
+
+
+class UntilGone:
+    """Shows on `screen` until its stream is gone: a terminal that was closed, a pipe that nobody reads.
+
+    A job goes on without it, and can still save when it is asked to stop.
+    """
+
+    def __init__(self, screen: Screen, stream: TextIO) -> None:
+        self._screen = screen
+        self._stream = stream
+        self._is_gone = False
+
+    def say(self, sentence: str) -> None:
+        with self._while_it_lasts():
+            if not self._is_gone:
+                self._screen.say(sentence)
+
+    def step(self, record: MetricsRecord, *, total: int) -> None:
+        with self._while_it_lasts():
+            if not self._is_gone:
+                self._screen.step(record, total=total)
+
+    def close(self) -> None:
+        with self._while_it_lasts():
+            self._screen.close()
+
+    @contextmanager
+    def _while_it_lasts(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            self._is_gone = True
+            # what is left in its buffer would fail once more at exit, and change the exit code
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
 
 
 class Lines:

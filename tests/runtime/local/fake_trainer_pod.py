@@ -2,7 +2,7 @@
 
 FAKE_ATTEMPTS is JSON: attempt -> what it does after `steps` steps of its own: ends with `exit`, where it has
 `lost` them or saved a checkpoint, or `hold`s until it is told to stop, which a `deaf` one never hears. An
-attempt that is not named finishes the job.
+attempt that is not named finishes the job. With `saves_at` it saves when that file of its output is there.
 """
 
 import argparse
@@ -73,6 +73,8 @@ if INDEX == 0:
         while own == PLAN.get("steps") and PLAN.get("hold") and not STOP.wait(0.02):
             pass
         if STOP.is_set():
+            while "saves_at" in PLAN and not (OUTPUT / PLAN["saves_at"]).exists():
+                time.sleep(0.01)
             save(step - 1)
             end(143, "Terminated", "asked to stop, and stopped at a step boundary")
         if own == PLAN.get("steps") and "exit" in PLAN:

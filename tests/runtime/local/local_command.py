@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -55,7 +56,8 @@ def wait_until(condition: Callable[[], Any], what: str, *, seconds: float = DEAD
 class LocalCommand:
     """One `grpo-runtime run` of a job with its output in `folder`; over fakes unless `command` is another.
 
-    With `is_on_terminal` its standard streams are a terminal of its own, in which `type_control_c` types.
+    With `is_on_terminal` its standard streams are a terminal of its own, in which `type_control_c` types and
+    which `close_terminal` closes. With `is_piped` they are a pipe whose reader `close_pipe` ends.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class LocalCommand:
         engine: dict[int, int] | None = None,
         command: tuple[str, ...] = FAKE_RUN,
         is_on_terminal: bool = False,
+        is_piped: bool = False,
     ) -> None:
         self.output = folder / "out"
         self.engine_notes = folder / "engines.jsonl"
@@ -84,9 +87,13 @@ class LocalCommand:
             self._master, slave = pty.openpty()
             streams: dict[str, Any] = {"stdin": slave, "stdout": slave, "stderr": slave}
             # as a shell does it: a session whose terminal this is
-            arguments = ["setsid", "--ctty", "--wait", *arguments]
+            arguments = ["env", "--default-signal=HUP", "setsid", "--ctty", "--wait", *arguments]
             self.process = subprocess.Popen(arguments, env=environment, **streams)
             os.close(slave)
+        elif is_piped:
+            self._reader, writer = os.pipe()
+            self.process = subprocess.Popen(arguments, env=environment, stdout=writer, stderr=writer)
+            os.close(writer)
         else:
             with self._log.open("ab") as log:
                 self.process = subprocess.Popen(arguments, env=environment, stdout=log, stderr=log)
@@ -97,6 +104,12 @@ class LocalCommand:
 
     def type_control_c(self) -> None:
         os.write(self._master, b"\x03")
+
+    def close_terminal(self) -> None:
+        os.close(self._master)
+
+    def close_pipe(self) -> None:
+        os.close(self._reader)
 
     def read_terminal(self) -> str:
         """What is on the terminal once the command has ended."""
@@ -123,6 +136,17 @@ class LocalCommand:
     def num_steps(self) -> int:
         path = self.output / "metrics.jsonl"
         return len(path.read_text().splitlines()) if path.exists() else 0
+
+    def checkpoint(self) -> str | None:
+        """The name of the newest one."""
+        latest = self.output / "checkpoints/LATEST"
+        return latest.read_text().strip() if latest.exists() else None
+
+    def has_pending(self, number: signal.Signals) -> bool:
+        """Whether a signal was sent to the command that it has not taken yet."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        (pending,) = re.findall(r"^ShdPnd:\s*(\w+)$", status, re.M)
+        return bool(int(pending, 16) >> (number - 1) & 1)
 
     def wait_for_steps(self, number: int, *, seconds: float = DEADLINE_SECONDS) -> None:
         wait_until(lambda: self.num_steps() >= number, f"{number} steps", seconds=seconds)

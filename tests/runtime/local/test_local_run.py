@@ -158,6 +158,43 @@ def test_control_c_in_a_terminal_reaches_the_command_alone(tmp_path: Path) -> No
     assert "heard SIGINT" not in (command.output / "logs/trainer-0.log").read_text()
 
 
+def test_a_terminal_that_is_closed_saves_and_stops(tmp_path: Path) -> None:
+    command = LocalCommand(tmp_path, job_object(), attempts={1: HOLD}, is_on_terminal=True)
+    command.wait_for_steps(3)
+    command.close_terminal()
+    assert command.end() == 143
+    assert command.checkpoint() == "step-000003"
+
+
+def test_hanging_up_again_or_beside_a_sigterm_still_saves(tmp_path: Path) -> None:
+    command = LocalCommand(
+        tmp_path, job_object(), attempts={1: {**HOLD, "saves_at": "release"}}, is_on_terminal=True
+    )
+    command.wait_for_steps(3)
+    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGHUP):
+        command.process.send_signal(number)
+        wait_until(lambda number=number: not command.has_pending(number), "the command takes the signal")
+    (command.output / "release").touch()
+    assert command.end() == 143
+    assert command.checkpoint() == "step-000003"
+
+
+def test_control_c_saves_also_when_nobody_reads_the_pipe_any_more(tmp_path: Path) -> None:
+    command = LocalCommand(tmp_path, job_object(), attempts={1: HOLD}, is_piped=True)
+    command.wait_for_steps(3)
+    command.close_pipe()
+    command.interrupt()
+    assert command.end() == 143
+    assert command.checkpoint() == "step-000003"
+
+
+def test_a_job_whose_pipe_nobody_reads_trains_to_its_end(tmp_path: Path) -> None:
+    command = LocalCommand(tmp_path, job_object(), is_piped=True)
+    command.close_pipe()
+    assert command.end() == 0
+    assert command.num_steps() == 8
+
+
 def test_when_the_command_is_killed_nothing_outlives_it(tmp_path: Path) -> None:
     command = LocalCommand(
         tmp_path, job_object(rollout={"replicas": 2}), attempts={1: {**HOLD, "deaf": True}}
