@@ -76,6 +76,44 @@ def test_an_engine_that_ended_at_once_is_announced_when_it_is_replaced():
     assert "no cpu left" in replaced.message
 
 
+def refuse(world: FakeWorld, name: str, reason: str) -> None:
+    """A node takes the pod and refuses it at once."""
+    trouble = Trouble(reason, "the node has no room")
+    world.change(name, phase="Failed", is_ready=False, trouble=trouble, created_at=world.now)
+
+
+def test_a_node_that_refuses_every_engine_is_given_fewer_and_fewer_and_told_of_once():
+    world = FakeWorld().start()
+    said, waits = [], []
+    for incarnation in range(6):
+        refuse(world, world.pod(f"rollout-1-i{incarnation}"), "OutOfcpu")
+        plan = world.settle()
+        assert plan.requeue_after is not None
+        waits.append(plan.requeue_after)
+        world.now += timedelta(seconds=plan.requeue_after)
+        said += told(world)
+    assert waits == [10.0, 20.0, 40.0, 80.0, 160.0, 160.0]
+    assert len({each.key for each in said if each.reason == "EngineReplaced"}) == 1
+    refuse(world, world.pod("rollout-1-i6"), "OutOfmemory")
+    world.now += timedelta(seconds=160)
+    said += told(world)
+    assert len({each.key for each in said if each.reason == "EngineReplaced"}) == 2
+
+
+def test_an_engine_that_ran_is_replaced_without_a_longer_wait_and_told_each_time():
+    world = FakeWorld().start()
+    said = []
+    for incarnation in range(4):
+        world.run_all()
+        lost = world.pod(f"rollout-1-i{incarnation}")
+        world.change(lost, created_at=world.now)
+        world.now += timedelta(seconds=10)
+        world.end(lost, ending(137))
+        said += told(world)
+    assert world.names("rollout") == ["rollout-0-i0", "rollout-1-i4"]
+    assert len({each.key for each in said if each.reason == "EngineReplaced"}) == 4
+
+
 def test_more_replicas_are_no_replacement():
     world = FakeWorld().start()
     world.spec, world.generation = spec(rollout={"replicas": 4}), 2

@@ -3,12 +3,14 @@
 from collections.abc import Iterator
 
 from grpo_api.v1alpha1.status import ConditionType
+from grpo_operator.children.run import Child
 from grpo_operator.kinds import PODS
 from grpo_operator.names import rollout_position
 from grpo_operator.observed import Observed, PodView
 from grpo_operator.plan.causes import describe
 from grpo_operator.plan.conditions import condition, is_true
 from grpo_operator.plan.draft import Announcement, Draft
+from grpo_operator.plan.rollout import is_refused
 
 
 def announcements(draft: Draft, observed: Observed) -> tuple[Announcement, ...]:
@@ -40,7 +42,16 @@ def _replacements(draft: Draft, observed: Observed) -> Iterator[Announcement]:
         why = _why(lost) if lost else "it is gone: it was deleted or its node was removed"
         name = lost.name if lost else f"of replica {position[0]}"
         message = f"rollout pod {name} is replaced by {child.name}: {why}"
-        yield Announcement("EngineReplaced", message, key=child.name, is_warning=True)
+        yield Announcement("EngineReplaced", message, key=_news_of(child, lost), is_warning=True)
+
+
+def _news_of(child: Child, lost: PodView | None) -> str:
+    """What makes a replacement news: each is, but those of pods that are refused one after the other for the
+    same reason are told once for a replica."""
+    if lost is None or not is_refused(lost):
+        return child.name
+    why = lost.disruption or lost.trouble
+    return f"{lost.position[0]}/{why.reason if why else ''}"
 
 
 def _why(lost: PodView) -> str:

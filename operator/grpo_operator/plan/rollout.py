@@ -7,9 +7,9 @@ from grpo_operator.kinds import PODS
 from grpo_operator.observed import Observed, PodView
 from grpo_operator.plan.draft import Deletion, Draft, Stage
 
-SHORT_LIFE_SECONDS = 10.0
-"""A pod that has ended is replaced at this age at the earliest: a node that refuses every pod in the moment
-it comes must not make us create them without rest."""
+_SHORT_LIFE_SECONDS = 10.0
+"""A pod that has ended is replaced at this age at the earliest."""
+_LONGEST_REST_SECONDS = 160.0
 
 
 def keep_replicas(draft: Draft, observed: Observed, now: datetime) -> Draft:
@@ -46,11 +46,20 @@ def _holder(pods: list[PodView], now: datetime) -> PodView | None:
 
 
 def _rest_seconds(pod: PodView, now: datetime) -> float:
-    """How long a pod that ended soon after its creation still holds its replica's place."""
+    """How long a pod that ended soon after its creation still holds its replica's place: a node that refuses
+    every pod in the moment it comes must not make us create them without rest. Each that is refused rests
+    twice as long as the one before it, up to a limit."""
     if not pod.is_over or pod.is_deleting or pod.created_at is None:
         return 0.0
+    longer = 2.0 ** min(pod.position[1], 10) if is_refused(pod) else 1.0
+    rest = min(_LONGEST_REST_SECONDS, _SHORT_LIFE_SECONDS * longer)
     age = (now - pod.created_at).total_seconds()
-    return SHORT_LIFE_SECONDS - age if age >= 0 else 0.0  # clocks that disagree must not make it wait
+    return rest - age if age >= 0 else 0.0  # clocks that disagree must not make it wait
+
+
+def is_refused(pod: PodView) -> bool:
+    """Whether this pod has ended without having run."""
+    return pod.is_over and pod.ending is None and pod.last_ending is None and pod.restarts == 0
 
 
 def is_alive(pod: PodView) -> bool:
