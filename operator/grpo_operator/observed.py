@@ -83,6 +83,8 @@ class PodView:
     disruption: Trouble | None = None
     trouble: Trouble | None = None
     created_at: datetime | None = None
+    unready_since: datetime | None = None
+    """Since when it is not ready, where its node says so; None for a pod that is ready."""
     is_settling: bool = False
     """Whether its containers have ended and its node has not given its verdict on the pod yet. That an
     eviction ended them comes with the verdict, a moment after their end."""

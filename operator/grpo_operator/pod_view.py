@@ -37,14 +37,15 @@ def pod_view(item: Manifest, events: Sequence[Manifest] = ()) -> PodView | None:
     if position is None:
         return None
     container = _container(status)
-    name = container.get("name", "")
+    name, ready = container.get("name", ""), _condition(status, "Ready")
     return PodView(
         name=meta["name"],
         uid=meta["uid"],
         position=position,
         phase=_phase(item, container),
         is_settling=status.get("phase") not in FINAL_PHASES and _have_all_ended(item),
-        is_ready=_condition(status, "Ready").get("status") == "True",
+        is_ready=ready.get("status") == "True",
+        unready_since=_time(ready.get("lastTransitionTime")) if ready.get("status") == "False" else None,
         is_deleting="deletionTimestamp" in meta,
         node=spec.get("nodeName", ""),
         ip=status.get("podIP", ""),

@@ -8,7 +8,7 @@ from grpo_api.v1alpha1.status import ConditionType, LastFailure
 from grpo_operator.observed import Trouble
 from grpo_operator.plan.hindrance import PATIENCE_SECONDS
 
-from .fake_world import FakeWorld, ending, last_words
+from .fake_world import NOW, FakeWorld, ending, last_words
 
 NO_GPU = Trouble("Unschedulable", "no node has enough nvidia.com/gpu free: lower trainer.resources")
 
@@ -115,6 +115,20 @@ def test_an_engine_that_ended_while_the_attempt_started_is_told_once_the_attempt
     )
     world.settle()
     assert (failure(world).role, failure(world).attempt) == ("rollout", 2)
+
+
+def test_an_engine_that_ended_hours_ago_and_waits_to_be_admitted_again_is_in_no_trouble():
+    world = FakeWorld().start()
+    engine = world.pod("rollout-1-i0")
+    oom = ending(137, reason="OOMKilled")
+    world.change(engine, last_ending=oom, restarts=1, is_ready=False, unready_since=NOW + timedelta(hours=5))
+    world.settle()
+    assert world.status.last_failure is None
+    assert world.condition(ConditionType.ROLLOUT_READY).reason == "EnginesStarting"
+    world.change(engine, unready_since=NOW + timedelta(seconds=2))  # not ready since it ended
+    world.settle()
+    assert failure(world).reason == "OOMKilled"
+    assert world.condition(ConditionType.ROLLOUT_READY).reason == "OOMKilled"
 
 
 def test_a_node_that_refused_an_engine_at_once_needs_no_moment():

@@ -25,6 +25,14 @@ def container(**state: Any) -> dict[str, Any]:
     return {"containerStatuses": [{"name": "trainer", "restartCount": 1, **state}]}
 
 
+def test_a_pod_that_is_not_ready_says_since_when():
+    since = {"type": "Ready", "status": "False", "lastTransitionTime": "2026-11-21T12:00:00Z"}
+    view = pod_view(reported({"phase": "Running", "conditions": [since]}))
+    assert view is not None and view.unready_since == datetime(2026, 11, 21, 12, tzinfo=UTC)
+    view = pod_view(reported({"phase": "Running", "conditions": [since | {"status": "True"}]}))
+    assert view is not None and view.unready_since is None
+
+
 def test_a_running_pod():
     status = {"phase": "Running", "podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]}
     view = pod_view(reported(status | container(state={"running": {}})))

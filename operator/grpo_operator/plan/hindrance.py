@@ -5,7 +5,7 @@ started again; but a person who looks at the job must find the sentence.
 """
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from grpo_api.contract.environment import Role
 from grpo_api.v1alpha1.status import ConditionStatus, ConditionType, LastFailure
@@ -20,6 +20,8 @@ from grpo_operator.plan.rollout import is_alive
 PATIENCE_SECONDS = 5.0
 """Age from which a pod that does not start is written down as a failure: a scheduler that binds a volume, or
 a node that has just come, needs a moment, which is nobody's failure."""
+_TOLD_WITHIN = timedelta(seconds=30.0)
+"""How much later than the end of its container a node may say that a pod is not ready."""
 _POSITIONS = {Role.TRAINER: trainer_position, Role.ROLLOUT: rollout_position}
 
 
@@ -60,7 +62,7 @@ def engine_hindrance(observed: Observed) -> Hindrance | None:
     for pod in observed.rollouts:
         if not is_alive(pod) or pod.is_ready:
             continue
-        if pod.last_ending:
+        if pod.last_ending and _keeps_unready(pod, pod.last_ending):
             # how it ended explains more than the kubelet's back-off
             reason, message = describe(pod.last_ending)
             times = "once" if pod.restarts == 1 else f"{pod.restarts} times"
@@ -69,6 +71,14 @@ def engine_hindrance(observed: Observed) -> Hindrance | None:
         if pod.trouble:
             return Hindrance(pod, Role.ROLLOUT, pod.trouble)
     return None
+
+
+def _keeps_unready(pod: PodView, ending: Ending) -> bool:
+    """Whether that its container ended is why the pod is not ready. An engine that was ready afterwards waits
+    for something else now, such as the trainer that admits it again."""
+    if pod.unready_since is None or ending.finished_at is None:
+        return True
+    return pod.unready_since <= ending.finished_at + _TOLD_WITHIN
 
 
 def note_hindrance(draft: Draft, observed: Observed, now: datetime) -> Draft:
