@@ -11,7 +11,19 @@ IMAGE_PULL_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff"})
 MISSING_PULL_SECRET = "FailedToRetrieveImagePullSecret"  # noqa: S105 - the reason of an Event
 
 _MOUNTED = frozenset({"Pulling", "Pulled", "Created", "Started"})
-_SCHEDULING = "FailedScheduling"
+_HINDERING = frozenset(
+    {
+        "FailedMount",
+        "FailedAttachVolume",
+        "FailedMapVolume",
+        "FailedCreatePodSandBox",
+        "FailedCreatePodContainer",
+        "FailedPrepareDynamicResources",
+        "NetworkNotReady",
+    }
+)
+"""Warnings about what a pod cannot start without. Of the others most are about what it starts all the same,
+such as a list of name servers that is too long."""
 _BACK_OFF = re.compile(r'^Back-off pulling image "[^"]*"(: ErrImagePull)?(: )?')
 _AFTERTHOUGHT = re.compile(r"\.\s+(no new claims to deallocate|preemption:|not found).*$", re.S)
 """What a scheduler adds about pods it might have taken the place of: nothing that a person can use."""
@@ -57,7 +69,7 @@ def not_pulled(image: str, message: str, events: Sequence[Manifest]) -> Trouble:
 
 
 def not_started(events: Sequence[Manifest]) -> Trouble | None:
-    """What the newest Warning says about a pod that has a node and no word from its container.
+    """What the newest Warning that matters says about a pod that has a node and no word from its container.
 
     A Warning of before the image was pulled is history: by then all volumes were mounted. The kubelet's
     summary of mounts that timed out says less than the Event of the mount itself.
@@ -67,7 +79,7 @@ def not_started(events: Sequence[Manifest]) -> Trouble | None:
         event
         for event in events
         if event.get("type") == "Warning"
-        and event.get("reason") not in (MISSING_PULL_SECRET, _SCHEDULING)
+        and event.get("reason") in _HINDERING
         and happened_at(event) >= mounted
     ]
     if not warnings:

@@ -60,6 +60,24 @@ def test_a_warning_of_before_the_image_was_pulled_is_history():
     assert not_started([mount, pulling]) is None
 
 
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "DNSConfigForming",
+        "MissingClusterDNS",
+        "Unhealthy",
+        "FailedScheduling",
+        "FailedToRetrieveImagePullSecret",
+    ],
+)
+def test_a_warning_about_what_a_pod_starts_without_is_no_trouble(reason: str):
+    harmless = happening(reason, "Nameserver limits were exceeded", at="12:00:09")
+    assert not_started([harmless]) is None
+    sandbox = happening("FailedCreatePodSandBox", "no network plug-in", at="12:00:01")
+    found = not_started([sandbox, harmless])
+    assert found is not None and (found.reason, found.message) == (sandbox["reason"], sandbox["message"])
+
+
 def test_no_events_are_no_trouble():
     assert not_started([]) is None
 
