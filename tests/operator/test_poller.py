@@ -1,17 +1,19 @@
 """Polling: only news of the right trainer counts, and a bad answer harms nobody."""
 
+import json
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from grpo_api.v1alpha1.status import GRPOJobStatus
 from grpo_operator import errors
 from grpo_operator.cache import Cache
 from grpo_operator.kinds import JOBS, PODS
 from grpo_operator.memory import Memory
 from grpo_operator.poller import MAX_BYTES, Poller
 
-from .fake_world import NOW, UID, report
+from .fake_world import NOW, UID, FakeWorld, report
 
 KEY = ("default", "copy")
 
@@ -138,6 +140,39 @@ async def test_an_answer_that_cannot_be_understood_is_told_once(cache, memory, b
     trainer.body = answer()
     await poller.poll(KEY)
     assert (woken, memory.heard(KEY, uid=UID, attempt=1).complaint) == ([KEY, KEY], None)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("policyVersion", "1" * 254),
+        ("step", 10**30),
+        ("step", -1),
+        ("checkpointStep", 10**30),
+        ("engines", {"desired": 1, "known": 1, "current": 10**30}),
+        ("tokensPerSecond", 1e300),
+    ],
+)
+async def test_a_report_that_no_status_could_hold_is_unreadable(poller, trainer, memory, field, value):
+    trainer.body = json.dumps(report().to_object() | {field: value}).encode()
+    await poller.poll(KEY)
+    heard = memory.heard(KEY, uid=UID, attempt=1)
+    assert (heard.progress, heard.complaint.reason) == (None, "ProgressUnreadable")
+    assert field in heard.complaint.message
+
+
+async def test_the_largest_report_that_can_be_read_fits_into_a_status(poller, trainer, memory):
+    most = 2**53 - 1
+    trainer.body = answer(
+        **{"step": most, "total_steps": most, "heartbeat": most, "checkpoint_step": most},
+        **{"policy_version": "1" * 253, "tokens_per_second": 1e12, "message": "x" * 5000},
+    )
+    await poller.poll(KEY)
+    world = FakeWorld().start()
+    world.progress = memory.heard(KEY, uid=UID, attempt=1).progress
+    world.settle()
+    assert GRPOJobStatus.from_object(world.status.to_object()) == world.status
+    assert (world.status.step, world.status.policy_version) == (most, "1" * 253)
 
 
 async def test_a_report_of_another_release_names_both_versions_and_the_fix(poller, trainer, memory):
