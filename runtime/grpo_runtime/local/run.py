@@ -15,7 +15,7 @@ from grpo_api.resolve import volumes_of
 from grpo_api.source import Volume, VolumeKind
 from grpo_api.v1alpha1.job import GRPOJob, parse_job
 from grpo_api.v1alpha1.spec import Mode
-from grpo_runtime.errors import UserError
+from grpo_runtime.errors import UserError, VolumeFullError
 from grpo_runtime.local.attempts import Next, Verdict
 from grpo_runtime.local.describe import count, gpu_fields
 from grpo_runtime.local.documents import Document, pick_job, read_documents
@@ -28,6 +28,7 @@ from grpo_runtime.local.volumes import lay_out_volumes, parse_volume_flags
 from grpo_runtime.local.workspace import Workspace
 from grpo_runtime.report.metrics import METRICS_FILE
 from grpo_runtime.report.plot import plot_rewards
+from grpo_runtime.report.volume import full_volume_named
 
 DEFAULT_OUTPUT = Path("grpo-runs")
 ENDED_AT_ONCE = 130
@@ -48,7 +49,7 @@ class RunOptions:
 
 def run(options: RunOptions, *, environment: Mapping[str, str]) -> int:
     """Run the job to its end and return the exit code: 0 done, 143 stopped with a checkpoint, 130 ended at
-    once, else that of the trainer that failed."""
+    once, 75 its volume is full, else that of the trainer that failed."""
     screen = screen_for()
     stop_signals = _block_stop_signals()
     try:
@@ -70,6 +71,12 @@ def run(options: RunOptions, *, environment: Mapping[str, str]) -> int:
     except UserError as error:
         screen.say(f"error: {error}")
         return ExitCode.USER_ERROR
+    except VolumeFullError as error:
+        screen.say(
+            f"failed: VolumeFull (exit code {ExitCode.TRANSIENT:d}): {error}; once there is space "
+            f"{_resume_sentence(options)}"
+        )
+        return ExitCode.TRANSIENT
 
 
 def _run_in(
@@ -148,9 +155,10 @@ def _output(options: RunOptions, job: GRPOJob) -> Path:
     if options.output is not None:
         return options.output.absolute()
     folder = DEFAULT_OUTPUT.absolute()
-    folder.mkdir(exist_ok=True)
-    # runs are made inside a repository more often than not, and belong into none
-    (folder / ".gitignore").write_text("*\n")
+    with full_volume_named(folder.parent):
+        folder.mkdir(exist_ok=True)
+        # runs are made inside a repository more often than not, and belong into none
+        (folder / ".gitignore").write_text("*\n")
     return folder / job.metadata.name
 
 

@@ -28,7 +28,7 @@ class Screen(Protocol):
 
 
 def screen_for(stream: TextIO | None = None) -> Screen:
-    """A bar where `stream` (standard output) is a terminal, else lines; nothing once it cannot be written to."""
+    """A bar where `stream` (standard output) is a terminal, else lines, until it is gone."""
     stream = stream or sys.stdout
     return UntilGone(Bar(stream) if stream.isatty() else Lines(stream), stream)
 

@@ -20,6 +20,7 @@ from grpo_api.resolve import resolve
 from grpo_api.v1alpha1.job import GRPOJob
 from grpo_runtime.errors import UserError
 from grpo_runtime.report.files import write_atomically
+from grpo_runtime.report.volume import full_volume_named
 
 RUN_CONFIG_FILE = "run.json"
 _UNFROZEN = "topology.rolloutReplicas"
@@ -52,10 +53,14 @@ class Workspace:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Make the directory and keep other commands out of it. Raises UserError when one is in it."""
-        for folder in (self.output, self.logs, self.own):
-            folder.mkdir(parents=True, exist_ok=True)
-        with (self.own / "lock").open("a+") as lock:
+        """Make the directory and keep other commands out of it.
+
+        Raises UserError when one is in it, VolumeFullError for whatever finds no space left meanwhile.
+        """
+        with full_volume_named(_nearest_existing(self.output)):
+            for folder in (self.output, self.logs, self.own):
+                folder.mkdir(parents=True, exist_ok=True)
+        with full_volume_named(self.output), (self.own / "lock").open("a+") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -144,6 +149,11 @@ class Workspace:
                 f"{self.output} was begun with another spec ({'; '.join(changed)}): "
                 "choose another --output, or undo the change to go on"
             )
+
+
+def _nearest_existing(folder: Path) -> Path:
+    """`folder` or the first one above it that is there."""
+    return next(place for place in (folder, *folder.parents) if place.exists())
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

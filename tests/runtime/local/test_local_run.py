@@ -13,6 +13,8 @@ from local_command import LocalCommand, job_object, wait_until
 from grpo_api.contract.environment import COLOCATED_ENV, ROLLOUT_ENV, TRAINER_ENV
 
 HOLD = {"steps": 3, "hold": True}
+FULL = Path("/dev/full")
+"""Answers every write as a volume without space left."""
 
 
 def test_a_job_runs_to_its_end_and_every_step_is_a_line(tmp_path: Path) -> None:
@@ -156,6 +158,32 @@ def test_control_c_in_a_terminal_reaches_the_command_alone(tmp_path: Path) -> No
     assert "stopped, saved:" in terminal
     assert re.search(r"3/8 .*reward=0.375", terminal)
     assert "heard SIGINT" not in (command.output / "logs/trainer-0.log").read_text()
+
+
+def test_a_log_without_space_left_is_a_sentence_and_not_a_traceback(tmp_path: Path) -> None:
+    log = tmp_path / "out/logs/trainer-0.log"
+    log.parent.mkdir(parents=True)
+    log.symlink_to(FULL)
+    command = LocalCommand(tmp_path, job_object())
+    assert command.end() == 75
+    assert_tells_of_a_full_volume(command)
+
+
+def test_a_stop_that_finds_no_space_left_is_a_sentence_and_keeps_the_checkpoint(tmp_path: Path) -> None:
+    command = LocalCommand(tmp_path, job_object(), attempts={1: HOLD})
+    command.wait_for_steps(3)
+    # where the state is written before it replaces the old one
+    (command.output / f".local/.state.json.{command.process.pid}.tmp").symlink_to(FULL)
+    command.interrupt()
+    assert command.end() == 75
+    assert_tells_of_a_full_volume(command)
+    assert command.checkpoint() == "step-000003"
+
+
+def assert_tells_of_a_full_volume(command: LocalCommand) -> None:
+    assert f"failed: VolumeFull (exit code 75): the volume of {command.output} is full" in command.screen()
+    assert "the same command goes on from there: grpo-runtime run" in command.screen()
+    assert "Traceback" not in command.screen()
 
 
 def test_a_terminal_that_is_closed_saves_and_stops(tmp_path: Path) -> None:
