@@ -108,7 +108,8 @@ class Operator:
         ]
         transport = asyncio.create_task(
             watch(
-                namespaces=self._settings.namespaces,
+                # kopf gives up altogether when it may not watch one: the resync alone looks at those.
+                namespaces=tuple(name for name in self._settings.namespaces if name not in self._left_out),
                 credentials=self._client.credentials,
                 on_event=self.take_in,
                 stop=stop,
