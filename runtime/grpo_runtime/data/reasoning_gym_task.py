@@ -11,6 +11,7 @@ import enum
 import importlib.util
 import json
 import os
+import random
 import sys
 import types
 import typing
@@ -53,10 +54,23 @@ def make_task(url: str, *, seed: int) -> Any:
         )
     task, config = tasks[name]
     settings = {"seed": seed, "size": DEFAULT_SIZE} | _settings(dict(source.settings), config, url=url)
+    if settings["seed"] is None:
+        raise UserError(f"dataset.source ({url}): seed= must be a whole number, or leave seed out")
     try:
         return task(config=config(**settings))
     except (AssertionError, ValueError, TypeError) as error:
         raise UserError(f"dataset.source ({url}): reasoning-gym refuses these settings: {error}") from error
+
+
+def make_entry(task: Any, index: int) -> dict[str, Any]:
+    """Problem `index` of `task`, the same in every process, whatever was made before.
+
+    Some tasks draw from Python's own generator beside theirs, so it starts from (seed, index) here. Those
+    that draw from numpy's seed it themselves.
+    """
+    random.seed(f"{task.seed} {index}")
+    entry: dict[str, Any] = task[index]
+    return entry
 
 
 def _tasks() -> Mapping[str, tuple[Any, Any]]:
@@ -160,7 +174,7 @@ def main(arguments: list[str]) -> int:
     try:
         task = make_task(url, seed=int(seed))
         for index in range(len(task)):
-            entry = task[index]
+            entry = make_entry(task, index)
             row = {"prompt": entry["question"], "answer": entry["answer"], "metadata": entry["metadata"]}
             print(json.dumps(row | {ENTRY_INDEX: index}), file=out)
     except UserError as error:

@@ -4,7 +4,7 @@ from functools import lru_cache
 from typing import Any
 
 from grpo_runtime.data.reasoning_gym import ENTRY_INDEX
-from grpo_runtime.data.reasoning_gym_task import make_task
+from grpo_runtime.data.reasoning_gym_task import make_entry, make_task
 from grpo_runtime.rewards.builtin import BuiltinOptions, RewardCall, Unscorable
 from grpo_runtime.rewards.text import completion_text, final_answer
 
@@ -19,8 +19,7 @@ def reasoning_gym(options: BuiltinOptions) -> RewardCall:
 
     @lru_cache(maxsize=4096)
     def entry(index: int) -> dict[str, Any]:
-        made: dict[str, Any] = task[index]
-        return made
+        return make_entry(task, index)
 
     def score(completion: Any, index: int) -> Any:
         try:

@@ -10,7 +10,7 @@ import pytest
 from data_runs import dataset_run
 
 from grpo_runtime.data.prompt import Prompt
-from grpo_runtime.data.reasoning_gym_task import make_task, typed
+from grpo_runtime.data.reasoning_gym_task import make_entry, make_task, typed
 from grpo_runtime.data.source import load_prompts
 from grpo_runtime.errors import UserError
 
@@ -39,6 +39,22 @@ def test_problems_follow_from_the_seed_alone_also_where_a_task_draws_from_sets()
 
 def test_a_seed_in_the_url_counts_more_than_the_runs() -> None:
     assert load("leg_counting?size=3&seed=4", seed=1) == load("leg_counting?size=3", seed=4)
+
+
+def test_problems_follow_from_the_seed_alone_also_where_a_task_draws_from_pythons_own_generator() -> None:
+    first, again = (load("list_functions?size=40", seed=4) for _ in range(2))
+    assert first == again
+
+
+def test_a_problem_made_alone_is_the_one_that_was_made_among_all() -> None:
+    task = make_task("reasoning-gym://list_functions?size=40", seed=4)
+    in_order = [make_entry(task, index) for index in range(40)]
+    assert [make_entry(task, index) for index in reversed(range(40))] == in_order[::-1]
+
+
+def test_a_seed_left_empty_is_refused_since_every_process_would_draw_its_own() -> None:
+    with pytest.raises(UserError, match="seed= must be a whole number, or leave seed out"):
+        make_task("reasoning-gym://chain_sum?seed=", seed=4)
 
 
 @pytest.mark.parametrize(
