@@ -1,5 +1,6 @@
 """Models and datasets of the Hugging Face Hub: their files in the local cache, or a sentence why not."""
 
+import errno
 import logging
 import os
 import time
@@ -21,13 +22,15 @@ from huggingface_hub.errors import (
 )
 
 from grpo_api.v1alpha1.spec import HubSpec
-from grpo_runtime.errors import UserError
+from grpo_runtime.errors import UserError, VolumeFullError
+from grpo_runtime.report.volume import is_volume_full
 
 logger = logging.getLogger(__name__)
 
 Kind = Literal["model", "dataset"]
 RETRY_SECONDS = (2.0, 5.0, 15.0)
 """Pauses between tries while the Hub cannot be reached: the network of a new pod may come after the pod."""
+_FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,8 @@ def download(
     The cache is the library's own (HF_HOME) and so is the access token (HF_TOKEN). `allow` and `ignore` are
     patterns of file names. With `hub.offline` nobody is asked. A `revision` that is a commit is never asked
     about either once its files are there. Raises UserError when the Hub refuses, cannot be reached after all
-    tries, or the cache lacks the files; ConnectionError when the Hub itself is in trouble.
+    tries, or the cache lacks the files or may not be written; VolumeFullError when the cache has no space
+    left; ConnectionError when the Hub itself is in trouble.
     """
     if hub.offline:
         go_offline()
@@ -74,6 +78,8 @@ def download(
         except (OSError, httpx2.TransportError) as error:
             # where the cache could not help either, the library hides what the Hub said behind that
             cause = error.__cause__ if isinstance(error.__cause__, HfHubHTTPError) else error
+            if (trouble := _cache_trouble(cause, hub=hub)) is not None:
+                raise trouble from error
             if pause is None or hub.offline or _is_refusal(cause):
                 raise _translated(cause, kind, name, revision=revision, hub=hub) from error
             logger.warning("%s %s: the Hub cannot be reached, trying again in %.0f s", kind, name, pause)
@@ -97,6 +103,22 @@ def _is_refusal(error: BaseException) -> bool:
         return False
     status = error.response.status_code
     return status < HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.TOO_MANY_REQUESTS
+
+
+def _cache_trouble(error: BaseException, *, hub: HubSpec) -> Exception | None:
+    """What is wrong with the volume of the cache, as one sentence; None when it is something else."""
+    claim = f"hub.cacheClaim ({hub.cache_claim})" if hub.cache_claim else "hub.cacheClaim"
+    if is_volume_full(error):
+        return VolumeFullError(
+            f"the volume of the Hub's cache ({constants.HF_HUB_CACHE}) is full: remove what is not needed "
+            f"there, or name a larger claim in {claim}"
+        )
+    if isinstance(error, OSError) and error.errno in _FORBIDDEN:
+        return UserError(
+            f"the Hub's cache ({constants.HF_HUB_CACHE}) cannot be used, {error}: let the pods' user read "
+            f"and write the claim of {claim}"
+        )
+    return None
 
 
 def _translated(

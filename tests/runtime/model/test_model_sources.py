@@ -11,7 +11,7 @@ import pytest
 from fake_hub import COMMIT, FakeHub, fill_cache, serving, use_cache, use_hub
 
 from grpo_api.v1alpha1.spec import HubSpec, ModelSpec
-from grpo_runtime.errors import UserError
+from grpo_runtime.errors import UserError, VolumeFullError
 from grpo_runtime.hub import download
 from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.model.save import write_origin
@@ -156,6 +156,31 @@ def test_a_hub_in_trouble_is_not_the_users_fault(monkeypatch: pytest.MonkeyPatch
         use_hub(endpoint, monkeypatch)
         with pytest.raises(ConnectionError, match=r"\(hf://org/tiny\): the Hub answers with HTTP 500"):
             download("model", "org/tiny", revision=None, hub=HubSpec(), retry_seconds=(0.0,))
+
+
+def test_a_full_cache_is_told_as_a_full_volume(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def onto_a_full_volume(*_: object, **__: object) -> None:
+        with Path("/dev/full").open("w") as file:
+            file.write("x")
+
+    # the library's last step before the disk: the error is the kernel's own
+    monkeypatch.setattr("huggingface_hub.file_download.http_get", onto_a_full_volume)
+    with serving(FakeHub({("model", "org/tiny"): files_of(tiny)})) as endpoint:
+        use_hub(endpoint, monkeypatch)
+        with pytest.raises(VolumeFullError, match=r"is full: .* hub\.cacheClaim \(models\)$"):
+            download("model", "org/tiny", revision=None, hub=HubSpec(cache_claim="models"), retry_seconds=())
+
+
+def test_a_cache_that_may_not_be_written_names_its_claim_and_is_not_tried_again(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # nobody may make a directory there, root neither
+    use_cache(Path("/sys/cache"), monkeypatch)
+    with serving(FakeHub({("model", "org/tiny"): files_of(tiny)})) as endpoint:
+        use_hub(endpoint, monkeypatch)
+        with pytest.raises(UserError, match=r"^the Hub's cache \(/sys/cache\) .* of hub\.cacheClaim$"):
+            download("model", "org/tiny", revision=None, hub=HubSpec(), retry_seconds=(0.0,))
+    assert "trying again" not in caplog.text
 
 
 def test_a_hub_without_the_model_names_the_secret_that_was_used(
