@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from typing import Any
@@ -20,7 +21,8 @@ def read_reasoning_gym(url: str, *, seed: int) -> list[dict[str, Any]]:
     """The problems of the task named by `url`: columns prompt, answer, metadata and `entry_index`.
 
     The same for the same URL and seed on every machine. They are made in a process of their own. Raises
-    UserError for a task or setting that there is none of.
+    UserError for a task or setting that there is none of, and ChildProcessError, which a retry may cure, when
+    that process was killed.
     """
     made = subprocess.run(
         [sys.executable, "-m", "grpo_runtime.data.reasoning_gym_task", url, str(seed)],
@@ -29,6 +31,13 @@ def read_reasoning_gym(url: str, *, seed: int) -> list[dict[str, Any]]:
         stdout=subprocess.PIPE,
         check=False,
     )
+    if made.returncode < 0:
+        # before anything is read: its last line may be cut
+        name = signal.Signals(-made.returncode).name
+        raise ChildProcessError(
+            f"the process that makes the problems of dataset.source ({url}) was killed by {name}"
+            + (": most likely the container's memory was used up" if name == "SIGKILL" else "")
+        )
     lines = [json.loads(line) for line in made.stdout.splitlines()]
     if lines and "user_error" in lines[-1]:
         raise UserError(lines[-1]["user_error"])

@@ -9,10 +9,12 @@ from typing import Any, Literal
 import pytest
 from data_runs import dataset_run
 
+from grpo_api.contract.exit_codes import exit_policy
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.data.reasoning_gym_task import make_entry, make_task, typed
 from grpo_runtime.data.source import load_prompts
 from grpo_runtime.errors import UserError
+from grpo_runtime.trainer.failure import describe_failure
 
 
 def load(task: str, *, seed: int = 0) -> tuple[Prompt, ...]:
@@ -78,6 +80,19 @@ def test_what_reasoning_gym_does_not_have_is_refused_with_what_it_has(task: str,
 def test_a_refusal_reaches_the_trainer_from_the_process_that_makes_the_problems() -> None:
     with pytest.raises(UserError, match="has no setting sizes: did you mean size"):
         load("chain_sum?sizes=2")
+
+
+def test_a_process_killed_while_it_makes_problems_is_no_error_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # the process kills itself as its interpreter starts, after half a line
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, signal\nos.write(1, b'{\"prompt\": ')\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(ChildProcessError, match=r"\(reasoning-gym://ab\) was killed by SIGKILL") as told:
+        load("ab")
+    assert exit_policy(describe_failure(told.value).exit_code).is_retried
 
 
 def test_stand_ins_for_missing_libraries_are_gone_after_the_import() -> None:
