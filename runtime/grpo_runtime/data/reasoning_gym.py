@@ -17,6 +17,16 @@ SAME_EVERYWHERE = {"PYTHONHASHSEED": "0"}
 """Environment of every process that makes problems: some tasks draw from sets, whose order is random else."""
 
 
+def without_day(columns: dict[str, Any]) -> dict[str, Any]:
+    """The columns of a dataset's row that are the same on every day: all, but for a problem's metadata.
+
+    time_intervals notes today's date there; its question and answer do not depend on it.
+    """
+    if ENTRY_INDEX not in columns:
+        return columns
+    return {name: value for name, value in columns.items() if name != "metadata"}
+
+
 def read_reasoning_gym(url: str, *, seed: int) -> list[dict[str, Any]]:
     """The problems of the task named by `url`: columns prompt, answer, metadata and `entry_index`.
 

@@ -6,6 +6,7 @@ import struct
 from typing import Any
 
 from grpo_runtime.data.prompt import Prompt
+from grpo_runtime.data.reasoning_gym import without_day
 from grpo_runtime.errors import UserError
 
 
@@ -86,5 +87,5 @@ class PromptSampler:
 def _fingerprint(prompts: tuple[Prompt, ...]) -> str:
     digest = hashlib.sha256()
     for prompt in prompts:
-        digest.update(json.dumps([prompt.content, prompt.columns], sort_keys=True).encode())
+        digest.update(json.dumps([prompt.content, without_day(prompt.columns)], sort_keys=True).encode())
     return digest.hexdigest()

@@ -2,12 +2,17 @@
 
 import json
 from collections import Counter
+from datetime import datetime
+from types import SimpleNamespace
 
 import pytest
+from dateutil import parser
 from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_runtime.data.prompt import Prompt
+from grpo_runtime.data.reasoning_gym import ENTRY_INDEX
+from grpo_runtime.data.reasoning_gym_task import make_entry, make_task
 from grpo_runtime.data.sampler import PromptSampler
 from grpo_runtime.errors import UserError
 
@@ -83,6 +88,44 @@ def test_a_checkpoint_of_another_dataset_is_refused() -> None:
     state = PromptSampler(prompts(5), seed=1, is_shuffled=True).state_dict()
     with pytest.raises(UserError, match="the dataset is not the one"):
         PromptSampler(prompts(5, text="other"), seed=1, is_shuffled=True).load_state_dict(state)
+
+
+def problems(day: datetime, monkeypatch: pytest.MonkeyPatch, *, seed: int = 3) -> tuple[Prompt, ...]:
+    """Problems of time_intervals as they are made on `day`: dateutil completes a time with today's date."""
+    task = make_task("reasoning-gym://time_intervals?size=10", seed=seed)
+    on_that_day = SimpleNamespace(parse=lambda text: parser.parse(text, default=day))
+    monkeypatch.setattr("reasoning_gym.arithmetic.time_intervals.parser", on_that_day)
+    entries = [make_entry(task, index) for index in range(10)]
+    return tuple(
+        Prompt(
+            index=index,
+            content=entry["question"],
+            columns={"answer": entry["answer"], "metadata": entry["metadata"], ENTRY_INDEX: index},
+        )
+        for index, entry in enumerate(entries)
+    )
+
+
+def test_problems_whose_metadata_notes_the_day_are_the_same_dataset_on_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    today = problems(datetime(2031, 1, 1), monkeypatch)
+    tomorrow = problems(datetime(2031, 1, 2), monkeypatch)
+    assert today != tomorrow
+    state = PromptSampler(today, seed=1, is_shuffled=True).state_dict()
+    PromptSampler(tomorrow, seed=1, is_shuffled=True).load_state_dict(state)
+    with pytest.raises(UserError, match="the dataset is not the one"):
+        other = problems(datetime(2031, 1, 1), monkeypatch, seed=4)
+        PromptSampler(other, seed=1, is_shuffled=True).load_state_dict(state)
+
+
+def test_a_column_named_metadata_of_any_other_dataset_counts() -> None:
+    first, other = (
+        PromptSampler((Prompt(index=0, content="?", columns={"metadata": text}),), seed=1, is_shuffled=True)
+        for text in "ab"
+    )
+    with pytest.raises(UserError, match="the dataset is not the one"):
+        other.load_state_dict(first.state_dict())
 
 
 @pytest.mark.parametrize(("seed", "is_shuffled"), [(2, True), (1, False)])
