@@ -89,6 +89,13 @@ def test_a_spec_that_cannot_be_read_fails_the_job_with_its_sentence():
     assert not world.pods
 
 
+def test_a_reward_beyond_all_measure_still_fits_into_its_column():
+    world = FakeWorld().start()
+    world.progress = report(reward=1e300)
+    world.step()
+    assert world.status.reward == "1.000e+300"
+
+
 def test_progress_becomes_rounded_strings_for_people():
     world = FakeWorld().start()
     world.progress = report()

@@ -5,13 +5,12 @@ from datetime import datetime
 from pydantic import ValidationError
 
 from grpo_api.contract.progress import Progress, TerminationMessage
-from grpo_api.contract.retries import has_begun
 from grpo_api.v1alpha1.status import GRPOJobStatus
 from grpo_operator.observed import Observed, PodView
 from grpo_operator.plan.draft import Draft, Stage
 from grpo_operator.plan.gang_view import current_gang
 
-__all__ = ["fold_progress", "has_begun", "last_report", "newest_progress"]
+_LARGE = 1e9
 
 
 def fold_progress(draft: Draft, observed: Observed, now: datetime) -> Draft:
@@ -26,12 +25,17 @@ def fold_progress(draft: Draft, observed: Observed, now: datetime) -> Draft:
     return draft.with_status(
         step=told.step,
         progress=f"{told.step}/{draft.status.total_steps}",
-        reward="" if told.reward is None else f"{told.reward:.3f}",
+        reward="" if told.reward is None else _rounded(told.reward),
         policy_version=told.policy_version,
         tokens_per_second="" if rate is None else f"{rate:.0f}",
         checkpoint_step=told.checkpoint_step,
         rollout=draft.status.rollout.model_copy(update={"current": told.engines.current}),
     )
+
+
+def _rounded(reward: float) -> str:
+    """Three decimals, and no more characters than a column can hold."""
+    return f"{reward:.3f}" if abs(reward) < _LARGE else f"{reward:.3e}"
 
 
 def newest_progress(observed: Observed, *, attempt: int) -> Progress | None:

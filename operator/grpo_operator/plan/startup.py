@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from grpo_api.contract.environment import Role
+from grpo_api.contract.retries import has_begun
 from grpo_api.v1alpha1.status import (
     Condition,
     ConditionStatus,
@@ -19,7 +20,7 @@ from grpo_operator.plan.draft import Draft, Stage
 from grpo_operator.plan.gang_view import current_gang, missing_indices
 from grpo_operator.plan.hindrance import engine_hindrance, trainer_hindrance
 from grpo_operator.plan.outcome import failed
-from grpo_operator.plan.progress import has_begun, last_report
+from grpo_operator.plan.progress import last_report
 from grpo_operator.plan.rollout import is_alive
 
 
