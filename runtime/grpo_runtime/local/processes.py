@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_runtime.parent_death import die_with
+from grpo_runtime.trainer.gang import ended_children
 
 _PR_SET_CHILD_SUBREAPER = 36
 _LAST_ONES_SECONDS = 20.0
@@ -66,17 +67,12 @@ class Household:
     def reap(self) -> list[Death]:
         """Those that have ended since the last call, in order. Orphans are collected and forgotten."""
         deaths: list[Death] = []
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return deaths
-            if pid == 0:
-                return deaths
+        for pid, status in ended_children():
             if (name := self._names.pop(pid, None)) is not None:
                 code = os.waitstatus_to_exitcode(status)
                 self._started.pop(name).returncode = code
                 deaths.append(Death(name, code) if code >= 0 else Death(name, 128 - code, -code))
+        return deaths
 
     def send(self, number: signal.Signals, *names: str) -> None:
         """Send a signal to those of `names` that run."""

@@ -27,11 +27,11 @@ def sync_tree(path: Path) -> None:
         if found.is_dir():
             sync_directory(found)
         else:
-            sync_file(found)
+            _sync_file(found)
     sync_directory(path)
 
 
-def sync_file(path: Path) -> None:
+def _sync_file(path: Path) -> None:
     """Make the content of a file survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from grpo_api.model import ApiModel
 from grpo_runtime.errors import UserError
-from grpo_runtime.report.files import sync_directory, sync_file, write_atomically
+from grpo_runtime.report.files import sync_directory, sync_tree, write_atomically
 from grpo_runtime.trainer.failure import CheckpointCorruptError, FencedError
 
 logger = logging.getLogger(__name__)
@@ -108,12 +108,9 @@ class CheckpointStore:
         return final
 
     def _seal(self, folder: Path, *, step: int) -> None:
-        files = {}
-        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-            sync_file(path)
-            files[str(path.relative_to(folder))] = _entry(path)
-        for directory in [path for path in folder.rglob("*") if path.is_dir()]:
-            sync_directory(directory)
+        sync_tree(folder)
+        paths = sorted(path for path in folder.rglob("*") if path.is_file())
+        files = {str(path.relative_to(folder)): _entry(path) for path in paths}
         manifest = Manifest(
             format=_FORMAT, job_uid=self._job_uid, attempt=self._attempt, step=step, files=files
         )

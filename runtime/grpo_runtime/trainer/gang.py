@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -43,15 +43,10 @@ class Gang:
         As process 1 we inherit orphans too: they are collected and forgotten.
         """
         deaths = []
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return deaths
-            if pid == 0:
-                return deaths
+        for pid, status in ended_children():
             if (local_rank := self._ranks.pop(pid, None)) is not None:
                 deaths.append(self._death(local_rank, status))
+        return deaths
 
     def send(self, signal_number: signal.Signals) -> None:
         """Send a signal to every rank that still runs."""
@@ -69,6 +64,18 @@ class Gang:
             return RankDeath(local_rank, exit_code=code)
         is_ours = self._has_killed and -code == signal.SIGKILL
         return RankDeath(local_rank, exit_code=128 - code, signal_number=-code, is_ours=is_ours)
+
+
+def ended_children() -> Iterator[tuple[int, int]]:
+    """Collect the children of this process that have ended, in order: process id and status as of waitpid."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        yield pid, status
 
 
 def wait_for_signal(signals: set[signal.Signals], *, until: float | None) -> int | None:
