@@ -120,7 +120,8 @@ def start_engine(folder: Path, *, name: str, port: int = 0, run: RunConfig | Non
         Env.CACHE_DIR: str(folder / "cache"),
         Env.VOLUMES_DIR: str(folder / "volumes"),
         Env.INSTANCE: name,
-        "OMP_NUM_THREADS": "1",
+        # empty, as a new pod's is
+        "VLLM_CACHE_ROOT": str(folder / "cache" / "vllm"),
     }
     command = [sys.executable, "-m", "grpo_runtime.serve.main", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--termination-log", str(folder / "termination-log")]

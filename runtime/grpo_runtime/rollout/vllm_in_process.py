@@ -15,7 +15,7 @@ from grpo_runtime.rollout.errors import EngineError
 from grpo_runtime.rollout.in_process import Completion
 from grpo_runtime.rollout.interface import GenerateRequest
 from grpo_runtime.rollout.sampling import PROBE_PARAMETERS, sampling_parameters
-from grpo_runtime.serve.vllm_args import in_process_command, in_words, is_cpu_build
+from grpo_runtime.serve.vllm_args import in_process_arguments, in_words, is_cpu_build
 from grpo_runtime.weight_sync.interface import Info, WeightSyncError
 
 _CPU_WORKER_LOGGER = "vllm.v1.worker.cpu_worker"
@@ -110,11 +110,13 @@ def _start(run: RunConfig, *, model_dir: Path) -> Any:
     from vllm import LLM
     from vllm.engine.arg_utils import EngineArgs
 
+    from grpo_runtime.serve.vllm_model import know_model
     from grpo_runtime.serve.vllm_parser import checked, parse_arguments
 
     given = run.engine.args
-    command = in_process_command(run, model_dir=model_dir, is_cpu=is_cpu_build())
-    namespace = parse_arguments(command.arguments, add=EngineArgs.add_cli_args)
+    know_model(model_dir)
+    arguments = in_process_arguments(run, model_dir=model_dir, is_cpu=is_cpu_build())
+    namespace = parse_arguments(arguments, add=EngineArgs.add_cli_args)
     engine_args = checked(lambda: EngineArgs.from_cli_args(namespace), given=given)
     # what vLLM refuses here is the configuration; later errors may be anything
     checked(engine_args.create_engine_config, given=given)

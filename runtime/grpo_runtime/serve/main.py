@@ -15,9 +15,16 @@ from pathlib import Path
 
 from grpo_api.contract.endpoints import ROLLOUT_PORT
 from grpo_api.contract.exit_codes import ExitCode, exit_policy
+from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.errors import UserError
 from grpo_runtime.serve.stopping import Stopping
-from grpo_runtime.serve.vllm_args import Command, in_words, is_cpu_build, vllm_command
+from grpo_runtime.serve.vllm_args import (
+    SERVER_ENVIRONMENT,
+    engine_environment,
+    in_words,
+    is_cpu_build,
+    server_arguments,
+)
 from grpo_runtime.settings import RolloutSettings, read_rollout_settings
 from grpo_runtime.termination import Outcome, termination_message
 
@@ -55,7 +62,8 @@ def serve(environment: Mapping[str, str], *, options: RolloutOptions) -> int:
     try:
         settings = read_rollout_settings(environment)
         given = settings.run.engine.args
-        _run_vllm(_prepare(settings, options), given=given, stopping=stopping)
+        os.environ.update(engine_environment(is_cpu=is_cpu_build()))
+        _run_vllm(settings.run, model_dir=_prepare(settings), options=options, stopping=stopping)
     except UserError as error:
         return _leave_word(ExitCode.USER_ERROR, str(error), options)
     except Exception as error:
@@ -68,7 +76,8 @@ def serve(environment: Mapping[str, str], *, options: RolloutOptions) -> int:
     return _leave_word(ExitCode.UNEXPECTED, "the vLLM engine died; see this container's log", options)
 
 
-def _prepare(settings: RolloutSettings, options: RolloutOptions) -> Command:
+def _prepare(settings: RolloutSettings) -> Path:
+    """The folder of the model, once it is there."""
     from grpo_runtime.model.source import materialise_model
 
     model = materialise_model(
@@ -77,31 +86,35 @@ def _prepare(settings: RolloutSettings, options: RolloutOptions) -> Command:
         volumes_dir=settings.volumes_dir,
         into=settings.cache_dir / "model",
     )
-    return vllm_command(
-        settings.run, model_dir=model.folder, is_cpu=is_cpu_build(), host=options.host, port=options.port
-    )
+    return model.folder
 
 
-def _run_vllm(command: Command, *, given: Sequence[str], stopping: Stopping) -> None:
+def _run_vllm(run: RunConfig, *, model_dir: Path, options: RolloutOptions, stopping: Stopping) -> None:
     """Serve until the engine dies or somebody asks to stop."""
-    os.environ.update(command.environment)
+    os.environ.update(SERVER_ENVIRONMENT)
     from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.entrypoints.launchers.api_server.entry import run_server_worker
     from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
     from vllm.entrypoints.launchers.launcher import setup_server
     from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
 
+    from grpo_runtime.serve.vllm_model import know_model
     from grpo_runtime.serve.vllm_parser import checked, parse_arguments
+    from grpo_runtime.serve.vllm_server import engine_config, serve_engine
 
+    is_cpu, given = is_cpu_build(), run.engine.args
+    if is_cpu:
+        know_model(model_dir)
+    words = server_arguments(run, model_dir=model_dir, is_cpu=is_cpu, host=options.host, port=options.port)
     cli_env_setup()
-    args = parse_arguments(command.arguments, add=make_arg_parser)
+    args = parse_arguments(words, add=make_arg_parser)
     # what vLLM refuses here is the configuration; later errors may be anything
     checked(lambda: validate_parsed_serve_args(args), given=given)
-    checked(lambda: AsyncEngineArgs.from_cli_args(args).create_engine_config(), given=given)
+    arguments = AsyncEngineArgs.from_cli_args(args)
+    config = checked(lambda: engine_config(arguments), given=given)
     # vLLM's run_server without its own way of hearing a stop during the start
-    listen_address, listener = setup_server(args, reuse_port=False)
+    address, listener = setup_server(args, reuse_port=False)
     with asyncio.Runner(loop_factory=stopping.new_loop) as runner:
-        runner.run(run_server_worker(listen_address, listener, args))
+        runner.run(serve_engine(arguments, config, listen_address=address, listener=listener, args=args))
 
 
 def _leave_word(code: ExitCode, sentence: str, options: RolloutOptions) -> int:

@@ -1,8 +1,7 @@
 """From a RunConfig to vLLM's arguments and environment, for both modes. Reasons are in the comments."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -18,14 +17,6 @@ SHARED_ENGINE_WORKER = "grpo_runtime.rollout.vllm_cpu_worker.SharedEngineWorker"
 GUARD = "grpo_runtime.serve.guard.Guard"
 
 
-@dataclass(frozen=True)
-class Command:
-    """How vLLM is started: its arguments, and variables that must be set before it is imported."""
-
-    arguments: tuple[str, ...]
-    environment: Mapping[str, str]
-
-
 def is_cpu_build() -> bool:
     """Whether the vLLM in this image is the CPU build, the way vLLM itself tells."""
     return "cpu" in version("vllm")
@@ -36,9 +27,11 @@ def in_words(given: Sequence[str]) -> str:
     return f" (engine.args: {' '.join(given)})" if given else ""
 
 
-def vllm_command(run: RunConfig, *, model_dir: Path, is_cpu: bool, host: str, port: int) -> Command:
-    """The command for the server of a rollout pod, with the model in `model_dir`."""
-    arguments = [
+def server_arguments(
+    run: RunConfig, *, model_dir: Path, is_cpu: bool, host: str, port: int
+) -> tuple[str, ...]:
+    """For the server of a rollout pod, with the model in `model_dir`."""
+    return (
         *_engine_arguments(run, model_dir=model_dir, is_cpu=is_cpu, backend=WEIGHT_SYNC_BACKEND),
         "--host", host,
         "--port", str(port),
@@ -48,15 +41,13 @@ def vllm_command(run: RunConfig, *, model_dir: Path, is_cpu: bool, host: str, po
         "--disable-uvicorn-access-log",
         "--disable-fastapi-docs",
         *run.engine.args,
-    ]  # fmt: skip
-    environment = _COMMON_ENVIRONMENT | _SERVER_ENVIRONMENT | (_CPU_ENVIRONMENT if is_cpu else {})
-    return Command(arguments=tuple(arguments), environment=environment)
+    )  # fmt: skip
 
 
-def in_process_command(run: RunConfig, *, model_dir: Path, is_cpu: bool) -> Command:
+def in_process_arguments(run: RunConfig, *, model_dir: Path, is_cpu: bool) -> tuple[str, ...]:
     """The same for an engine within training processes; they must be started with RANK and LOCAL_RANK."""
     engine = run.engine
-    arguments = [
+    return (
         *_engine_arguments(run, model_dir=model_dir, is_cpu=is_cpu, backend=IN_PROCESS_BACKEND),
         # the ranks are there already and have met: vLLM starts no process of its own
         "--distributed-executor-backend", "external_launcher",
@@ -65,9 +56,7 @@ def in_process_command(run: RunConfig, *, model_dir: Path, is_cpu: bool) -> Comm
         *(["--enable-sleep-mode"] if engine.sleep_level > 0 and not is_cpu else []),
         *(["--worker-cls", SHARED_ENGINE_WORKER] if engine.tensor_parallel_size > 1 and is_cpu else []),
         *engine.args,
-    ]  # fmt: skip
-    environment = _COMMON_ENVIRONMENT | _IN_PROCESS_ENVIRONMENT | (_CPU_ENVIRONMENT if is_cpu else {})
-    return Command(arguments=tuple(arguments), environment=environment)
+    )  # fmt: skip
 
 
 def _engine_arguments(run: RunConfig, *, model_dir: Path, is_cpu: bool, backend: str) -> list[str]:
@@ -100,24 +89,32 @@ def _cpu_arguments(max_model_len: int) -> list[str]:
     ]  # fmt: skip
 
 
-_COMMON_ENVIRONMENT = {"VLLM_NO_USAGE_STATS": "1"}
-_SERVER_ENVIRONMENT = {
+def engine_environment(*, is_cpu: bool) -> dict[str, str]:
+    """What must be set before torch is imported, in both modes."""
+    environment = {"VLLM_NO_USAGE_STATS": "1"}
+    if is_cpu:
+        environment |= {
+            # the first request with logprobs would compile for 18 s, and need a compiler
+            "TORCHDYNAMO_DISABLE": "1",
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            # engines that share cores and bind threads collapse to a twentieth of their speed
+            "OMP_NUM_THREADS": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        }
+    return environment
+
+
+SERVER_ENVIRONMENT = {
     # mounts the RL routes; the guard hides all else that it mounts
     "VLLM_SERVER_DEV_MODE": "1",
-    # not in a trainer, which may have a dataset to download
+    # the model is there by now
     "HF_HUB_OFFLINE": "1",
 }
-_IN_PROCESS_ENVIRONMENT = {
+"""What a server needs besides, before vLLM is imported."""
+IN_PROCESS_ENVIRONMENT = {
     # ranks that share an engine schedule alike only when each runs it in its own process
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     # it tells of every sleep and every wake in every step, in the trainer's log
     "VLLM_LOGGING_LEVEL": "WARNING",
 }
-_CPU_ENVIRONMENT = {
-    # the first request with logprobs would compile for 18 s, and need a compiler
-    "TORCHDYNAMO_DISABLE": "1",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    # engines that share cores and bind threads collapse to a twentieth of their speed
-    "OMP_NUM_THREADS": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-}
+"""What an engine in a training process needs besides, before vLLM is imported."""

@@ -106,7 +106,7 @@ def _train(environment: Mapping[str, str], *, run_dir: Path, connect: Connect, k
             f"{settings.run.topology.world_size} training processes: give each at least one"
         )
     if is_colocated := settings.run.mode == Mode.COLOCATED:
-        prepare_for_vllm(settings.run)
+        prepare_for_vllm()
     # before the ranks meet: transformers saves nothing on other ranks than 0 once they have
     origin = materialise_model(
         settings.run.model,

@@ -116,6 +116,20 @@ def test_no_token_is_in_the_log_or_on_a_command_line(engine: Any, attempt: int) 
         assert not any(secret in text for text in texts)
 
 
+def test_an_engine_is_a_server_and_its_fork_and_no_process_was_asked_about_the_model(engine: Any) -> None:
+    core = _core_pid(engine)
+    # a core that was spawned has a helper of multiprocessing beside it
+    assert sorted(_processes_of(engine)) == sorted([engine.process.pid, core])
+    # vLLM notes there what a process of its own has told about the model's class
+    assert not (engine.folder / "cache" / "vllm" / "modelinfos").exists()
+
+
+def test_the_core_does_not_hold_the_servers_port(engine: Any) -> None:
+    port = _listening_socket(engine.port)
+    assert port in _open_files(engine.process.pid)
+    assert port not in _open_files(_core_pid(engine))
+
+
 @pytest.fixture
 def spare(start: Any, tmp_path: Path) -> Iterator[Any]:
     with start(tmp_path / "spare", name="engine-spare") as started:
@@ -203,3 +217,16 @@ def _core_pid(engine: Any) -> int:
         ):
             return pid
     raise AssertionError("no process is called EngineCore")
+
+
+def _listening_socket(port: int) -> str:
+    """What /proc calls the socket that listens on `port`."""
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
+            return f"socket:[{fields[9]}]"
+    raise AssertionError(f"nobody listens on {port}")
+
+
+def _open_files(pid: int) -> set[str]:
+    return {str(file.readlink()) for file in Path(f"/proc/{pid}/fd").iterdir()}
