@@ -7,15 +7,17 @@ about how it was made: not on the engine, the order of requests, the number of r
 import hashlib
 import struct
 
-SEED_BITS = 63
-"""A seed fits a signed 64-bit integer and is never negative: torch and vLLM accept it unchanged."""
+GROUP_SEED_BITS = 62
+"""All seeds of a group fit a signed 64-bit integer: torch and vLLM accept them unchanged."""
 
 
 def derive_seed(run_seed: int, *, step: int, prompt_index: int, sample_index: int) -> int:
     """The sampling seed of sample `sample_index` of prompt `prompt_index` in optimizer step `step`.
 
-    SHA-256 over the four numbers as little-endian signed 64-bit integers, cut to 63 bits: the same on every
-    machine and in every version of Python, and neighbouring samples share nothing.
+    SHA-256 over run, step and prompt as little-endian signed 64-bit integers, cut to 62 bits, plus the
+    sample. It is the same on every machine and in every version of Python, neighbouring groups share nothing,
+    and the seeds of a group follow on each other, as those of vLLM's `n` samples do.
     """
-    key = struct.pack("<4q", run_seed, step, prompt_index, sample_index)
-    return int.from_bytes(hashlib.sha256(key).digest()[:8], "little") >> (64 - SEED_BITS)
+    key = struct.pack("<3q", run_seed, step, prompt_index)
+    group = int.from_bytes(hashlib.sha256(key).digest()[:8], "little") >> (64 - GROUP_SEED_BITS)
+    return group + sample_index

@@ -1,15 +1,17 @@
 """Gives requests to engines, and gives them again when an engine is lost.
 
 A request carries its seed, so sampling it twice gives the same completion and sending it again is harmless.
+They travel in bundles: those of one prompt, as far as that leaves every engine with enough to do.
 """
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from grpo_runtime.errors import UserError
+from grpo_runtime.rollout.bundle import Bundle, bundle
 from grpo_runtime.rollout.errors import EngineError, EngineRefusedError, FencedOffError, RolloutLostError
 from grpo_runtime.rollout.interface import GenerateRequest, Rollout
 from grpo_runtime.rollout.sampling import BadAnswerError
@@ -24,8 +26,8 @@ class Worker(Protocol):
     @property
     def key(self) -> str: ...
 
-    async def sample(self, request: GenerateRequest) -> Rollout:
-        """Raises EngineError or BadAnswerError."""
+    async def sample(self, bundle: Bundle) -> list[Rollout]:
+        """All of a bundle's completions, in order. Raises EngineError or BadAnswerError."""
         ...
 
 
@@ -51,7 +53,8 @@ class WorkerSource(Protocol):
 
 @dataclass(frozen=True)
 class DispatchLimits:
-    """`empty_wait_seconds` is how long requests wait while no engine may be given work."""
+    """`max_in_flight` counts the samples at an engine; `empty_wait_seconds` is how long requests wait while
+    no engine may be given work."""
 
     max_in_flight: int
     empty_wait_seconds: float
@@ -71,15 +74,15 @@ class Dispatch:
     ) -> None:
         self.num_resent = 0
         self._source = source
-        self._requests = requests
+        self._bundles = bundle(requests, num_engines=len(source.workers()))
         self._limits = limits
         self._clock = clock
-        self._waiting = deque(range(len(requests)))
-        self._results: dict[int, Rollout] = {}
+        self._waiting = deque(range(len(self._bundles)))
+        self._results: dict[int, list[Rollout]] = {}
         self._failures: Counter[int] = Counter()
-        self._running: dict[asyncio.Task[Rollout], tuple[int, str]] = {}
+        self._running: dict[asyncio.Task[list[Rollout]], tuple[int, str]] = {}
         self._wake = asyncio.Event()
-        self._done: deque[asyncio.Task[Rollout]] = deque()
+        self._done: deque[asyncio.Task[list[Rollout]]] = deque()
 
     async def run(self) -> list[Rollout]:
         """All rollouts.
@@ -90,14 +93,15 @@ class Dispatch:
         last_served = self._clock()
         fleet = asyncio.ensure_future(self._watch_fleet())
         try:
-            while len(self._results) < len(self._requests):
+            while len(self._results) < len(self._bundles):
                 self._hand_out()
                 if self._running:
                     last_served = self._clock()
                 elif self._clock() - last_served > self._limits.empty_wait_seconds:
                     raise RolloutLostError(
                         f"no rollout engine for {self._limits.empty_wait_seconds:g} s, with "
-                        f"{len(self._waiting)} of {len(self._requests)} samples still to be drawn"
+                        f"{self._num_samples(self._waiting)} of "
+                        f"{self._num_samples(range(len(self._bundles)))} samples still to be drawn"
                     )
                 await self._wake.wait()
                 self._wake.clear()
@@ -108,10 +112,15 @@ class Dispatch:
             for task in self._running:
                 task.cancel()
             await asyncio.gather(fleet, *self._running, return_exceptions=True)
-        return [self._results[index] for index in range(len(self._requests))]
+        return [rollout for index in range(len(self._bundles)) for rollout in self._results[index]]
+
+    def _num_samples(self, indices: Iterable[int]) -> int:
+        return sum(self._bundles[index].num_samples for index in indices)
 
     def _hand_out(self) -> None:
-        load = Counter(key for _, key in self._running.values())
+        load: Counter[str] = Counter()
+        for index, key in self._running.values():
+            load[key] += self._bundles[index].num_samples
         workers = self._source.workers()
         while self._waiting and workers:
             # the least loaded; by name among equals, so that a run is the same each time
@@ -119,12 +128,12 @@ class Dispatch:
             if load[worker.key] >= self._limits.max_in_flight:
                 break
             index = self._waiting.popleft()
-            task = asyncio.ensure_future(worker.sample(self._requests[index]))
+            task = asyncio.ensure_future(worker.sample(self._bundles[index]))
             self._running[task] = (index, worker.key)
             task.add_done_callback(self._note_done)
-            load[worker.key] += 1
+            load[worker.key] += self._bundles[index].num_samples
 
-    def _note_done(self, task: asyncio.Task[Rollout]) -> None:
+    def _note_done(self, task: asyncio.Task[list[Rollout]]) -> None:
         self._done.append(task)
         self._wake.set()
 
@@ -154,7 +163,7 @@ class Dispatch:
             self._failures[index] += 1
         if self._failures[index] >= MAX_ENGINES_PER_REQUEST:
             raise EngineError(f"a request failed {MAX_ENGINES_PER_REQUEST} times, at last so: {error}")
-        self.num_resent += 1
+        self.num_resent += self._bundles[index].num_samples
         self._waiting.appendleft(index)
 
     def _give_up_on_the_lost(self) -> None:

@@ -14,6 +14,7 @@ import aiohttp
 from grpo_api.contract.progress import EngineCounts
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.rollout import membership
+from grpo_runtime.rollout.bundle import Bundle
 from grpo_runtime.rollout.dispatch import Dispatch, DispatchLimits
 from grpo_runtime.rollout.engine_client import EngineClient
 from grpo_runtime.rollout.engine_sync import EngineSync, EngineSyncReport, SyncFailedError, SyncJob
@@ -28,7 +29,7 @@ from grpo_runtime.rollout.fleet_settings import FleetSettings
 from grpo_runtime.rollout.interface import GenerateRequest, NamedWeights, Probe, Rollout, SyncReport
 from grpo_runtime.rollout.membership import Member, MemberState
 from grpo_runtime.rollout.roster import Roster
-from grpo_runtime.rollout.sampling import BadAnswerError, parse_rollout, sampling_body
+from grpo_runtime.rollout.sampling import BadAnswerError, parse_rollouts, sampling_body
 from grpo_runtime.weight_sync.packing import pack
 from grpo_runtime.weight_sync.registry import BACKENDS
 
@@ -281,10 +282,11 @@ class EngineWorker:
         self._fleet = fleet
         self._member = member
 
-    async def sample(self, request: GenerateRequest) -> Rollout:
-        """One completion, with the newest weights or not at all."""
+    async def sample(self, bundle: Bundle) -> list[Rollout]:
+        """Its completions, with the newest weights or not at all."""
         temperature, max_tokens = self._fleet.sampling
-        body = sampling_body(request, temperature=temperature, max_tokens=max_tokens)
+        body = sampling_body(bundle, temperature=temperature, max_tokens=max_tokens)
         # no deadline: how long a completion takes is the user's choice, and the watcher sees a dead engine
         answer = await self._fleet.client(self._member).generate(body, timeout_seconds=None)
-        return self._fleet.check_fresh(parse_rollout(answer, request=request, engine=self._member.label))
+        rollouts = parse_rollouts(answer, bundle=bundle, engine=self._member.label)
+        return [self._fleet.check_fresh(rollout) for rollout in rollouts]

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, ValidationError
 
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.rollout.interface import GenerateRequest, Probe, Rollout, VersionSpan
+from grpo_runtime.rollout.bundle import Bundle
+from grpo_runtime.rollout.interface import Probe, Rollout, VersionSpan
 
 
 class BadAnswerError(Exception):
@@ -29,6 +30,7 @@ class _Span(BaseModel):
 
 
 class _Choice(BaseModel):
+    index: int
     token_ids: Annotated[list[int], Field(min_length=1)]
     finish_reason: str
     logprobs: _LogProbs
@@ -36,7 +38,7 @@ class _Choice(BaseModel):
 
 
 class _Answer(BaseModel):
-    choices: Annotated[list[_Choice], Field(min_length=1, max_length=1)]
+    choices: list[_Choice]
 
 
 class _ProbeAnswer(BaseModel):
@@ -47,13 +49,13 @@ PROBE_PARAMETERS = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "
 """vLLM's parameters for the logprobs of a fixed sequence: they come as the logprobs of a prompt."""
 
 
-def sampling_parameters(request: GenerateRequest, *, temperature: float, max_tokens: int) -> dict[str, Any]:
+def sampling_parameters(*, seed: int, temperature: float, max_tokens: int) -> dict[str, Any]:
     """vLLM's parameters for one completion.
 
     Everything that shapes the distribution is written out: the model's generation_config may say otherwise.
     """
     return {
-        "seed": request.seed,
+        "seed": seed,
         "temperature": temperature,
         "max_tokens": max_tokens,
         "top_p": 1.0,
@@ -67,22 +69,34 @@ def sampling_parameters(request: GenerateRequest, *, temperature: float, max_tok
     }
 
 
-def sampling_body(request: GenerateRequest, *, temperature: float, max_tokens: int) -> dict[str, Any]:
-    """The request for one completion."""
-    parameters = sampling_parameters(request, temperature=temperature, max_tokens=max_tokens)
-    return {"token_ids": list(request.prompt_ids), "sampling_params": parameters}
+def sampling_body(bundle: Bundle, *, temperature: float, max_tokens: int) -> dict[str, Any]:
+    """The request for a bundle. Of `n` samples with a seed, vLLM draws number i with seed + i."""
+    parameters = sampling_parameters(seed=bundle.seed, temperature=temperature, max_tokens=max_tokens)
+    return {
+        "token_ids": list(bundle.prompt_ids),
+        "sampling_params": parameters | {"n": bundle.num_samples},
+    }
 
 
-def parse_rollout(answer: Mapping[str, Any], *, request: GenerateRequest, engine: str) -> Rollout:
-    """The completion in an answer. Raises BadAnswerError when it is not whole or not versioned."""
+def parse_rollouts(answer: Mapping[str, Any], *, bundle: Bundle, engine: str) -> list[Rollout]:
+    """The completions in an answer, in order. Raises BadAnswerError unless all are whole and versioned."""
     try:
-        choice = _Answer.model_validate(answer).choices[0]
+        choices = sorted(_Answer.model_validate(answer).choices, key=lambda choice: choice.index)
+    except ValidationError as error:
+        raise BadAnswerError(f"engine {engine} sent an answer that is not understood: {error}") from error
+    if [choice.index for choice in choices] != list(range(bundle.num_samples)):
+        raise BadAnswerError(f"engine {engine} sent {len(choices)} of {bundle.num_samples} completions")
+    return [_rollout(choice, prompt_ids=bundle.prompt_ids, engine=engine) for choice in choices]
+
+
+def _rollout(choice: _Choice, *, prompt_ids: tuple[int, ...], engine: str) -> Rollout:
+    try:
         versions = tuple(
             VersionSpan(version=PolicyVersion.parse(span.version), start=span.start, end=span.end)
             for span in choice.weight_versions
         )
-    except (ValidationError, ValueError) as error:
-        raise BadAnswerError(f"engine {engine} sent an answer that is not understood: {error}") from error
+    except ValueError as error:
+        raise BadAnswerError(f"engine {engine} sent a version that is not understood: {error}") from error
     num_tokens = len(choice.token_ids)
     if choice.finish_reason not in ("stop", "length"):
         raise BadAnswerError(f"engine {engine} ended a completion by {choice.finish_reason}")
@@ -90,7 +104,7 @@ def parse_rollout(answer: Mapping[str, Any], *, request: GenerateRequest, engine
     if len(choice.logprobs.content) != num_tokens or [*starts, num_tokens] != [0, *ends]:
         raise BadAnswerError(f"engine {engine} sent {num_tokens} tokens with parts missing")
     return Rollout(
-        prompt_ids=request.prompt_ids,
+        prompt_ids=prompt_ids,
         completion_ids=tuple(choice.token_ids),
         rollout_logprobs=tuple(entry.logprob for entry in choice.logprobs.content),
         versions=versions,

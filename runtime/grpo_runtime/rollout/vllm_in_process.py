@@ -82,7 +82,7 @@ class VllmEngine:
     def sample(self, requests: Sequence[GenerateRequest]) -> list[Completion]:
         """See `LocalEngine`."""
         parameters = [
-            sampling_parameters(request, temperature=self._temperature, max_tokens=self._max_tokens)
+            sampling_parameters(seed=request.seed, temperature=self._temperature, max_tokens=self._max_tokens)
             for request in requests
         ]
         answers = self._generate([request.prompt_ids for request in requests], parameters)

@@ -35,7 +35,8 @@ class FakeEngine:
             self.requests.append(await request.json())
             if self.is_generate_hanging:
                 await asyncio.Event().wait()
-            return web.json_response({"choices": [self._choice()]})
+            count = self.requests[-1]["sampling_params"]["n"]
+            return web.json_response({"choices": [self._choice(index) for index in range(count)]})
         if request.path == routes.ADMIT_PATH:
             self.admitted = (await request.json())["version"]
         return web.json_response(
@@ -49,8 +50,9 @@ class FakeEngine:
             }
         )
 
-    def _choice(self) -> dict[str, object]:
+    def _choice(self, index: int) -> dict[str, object]:
         return {
+            "index": index,
             "token_ids": [5],
             "finish_reason": "stop",
             "logprobs": {"content": [{"logprob": -1.0}]},

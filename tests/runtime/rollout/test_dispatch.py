@@ -9,12 +9,13 @@ import pytest
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.errors import UserError
+from grpo_runtime.rollout.bundle import Bundle
 from grpo_runtime.rollout.dispatch import MAX_ENGINES_PER_REQUEST, Dispatch, DispatchLimits
 from grpo_runtime.rollout.errors import EngineError, EngineGoneError, EngineRefusedError, RolloutLostError
 from grpo_runtime.rollout.interface import GenerateRequest, Rollout, VersionSpan
 
 VERSION = PolicyVersion(1, 0)
-Behaviour = Callable[["FakeWorker", GenerateRequest], None]
+Behaviour = Callable[["FakeWorker", Bundle], None]
 
 
 @dataclass
@@ -22,31 +23,35 @@ class FakeWorker:
     """An engine that answers with its prompt, after `behave` had its say."""
 
     key: str
-    behave: Behaviour = lambda worker, request: None
+    behave: Behaviour = lambda worker, bundle: None
     is_hanging: bool = False
     sampled: list[int] = field(default_factory=list)
     in_flight: int = 0
     most_in_flight: int = 0
 
-    async def sample(self, request: GenerateRequest) -> Rollout:
-        self.in_flight += 1
+    async def sample(self, bundle: Bundle) -> list[Rollout]:
+        self.in_flight += bundle.num_samples
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         try:
             await asyncio.sleep(0)
             if self.is_hanging:
                 await asyncio.Event().wait()
-            self.behave(self, request)
+            self.behave(self, bundle)
         finally:
-            self.in_flight -= 1
-        self.sampled.append(request.seed)
-        return Rollout(
-            prompt_ids=request.prompt_ids,
-            completion_ids=(request.seed,),
-            rollout_logprobs=(-1.0,),
-            versions=(VersionSpan(VERSION, 0, 1),),
-            is_terminated=True,
-            engine=self.key,
-        )
+            self.in_flight -= bundle.num_samples
+        seeds = [bundle.seed + number for number in range(bundle.num_samples)]
+        self.sampled += seeds
+        return [
+            Rollout(
+                prompt_ids=bundle.prompt_ids,
+                completion_ids=(seed,),
+                rollout_logprobs=(-1.0,),
+                versions=(VersionSpan(VERSION, 0, 1),),
+                is_terminated=True,
+                engine=self.key,
+            )
+            for seed in seeds
+        ]
 
 
 @dataclass
@@ -90,7 +95,7 @@ async def run(fleet: FakeFleet, count: int = 20, *, max_in_flight: int = 4) -> t
 
 
 def fail_with(error: Exception) -> Behaviour:
-    def behave(worker: FakeWorker, request: GenerateRequest) -> None:
+    def behave(worker: FakeWorker, bundle: Bundle) -> None:
         raise error
 
     return behave
@@ -157,8 +162,8 @@ async def test_a_prompt_that_no_engine_takes_is_the_users_error() -> None:
 
 
 async def test_a_request_that_fails_everywhere_does_not_go_round_for_ever() -> None:
-    def poison(worker: FakeWorker, request: GenerateRequest) -> None:
-        if request.seed == 3:
+    def poison(worker: FakeWorker, bundle: Bundle) -> None:
+        if bundle.seed == 3:
             raise EngineRefusedError("the engine core died", status=500)
 
     fleet = fleet_of(FakeWorker("a", poison))
@@ -174,3 +179,19 @@ async def test_nothing_is_left_running_when_the_caller_gives_up() -> None:
         await asyncio.wait_for(run(fleet_of(worker)), 0.1)
     assert worker.most_in_flight == 4
     assert worker.in_flight == 0
+
+
+async def test_the_samples_of_a_prompt_travel_together_and_come_back_in_order() -> None:
+    """16 prompts of 8 samples on 2 engines: one call for each prompt."""
+    calls: list[Bundle] = []
+    first, second = (FakeWorker(key, lambda worker, bundle: calls.append(bundle)) for key in "ab")
+    groups = [
+        GenerateRequest(prompt_ids=(prompt,), seed=1000 * prompt + sample)
+        for prompt in range(16)
+        for sample in range(8)
+    ]
+    limits = DispatchLimits(max_in_flight=32, empty_wait_seconds=0.3, poll_seconds=0.01)
+    rollouts = await Dispatch(fleet_of(first, second), groups, limits=limits, clock=time.monotonic).run()
+    assert [rollout.completion_ids[0] for rollout in rollouts] == [request.seed for request in groups]
+    assert [(call.num_samples, len(call.prompt_ids)) for call in calls] == [(8, 1)] * 16
+    assert first.most_in_flight == second.most_in_flight == 32

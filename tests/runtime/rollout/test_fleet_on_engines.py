@@ -57,12 +57,13 @@ async def open_fleet() -> AsyncIterator[OpenFleet]:
 
 
 def requests(count: int) -> list[GenerateRequest]:
-    """Prompts of 3 to 40 tokens, each with its own seed."""
+    """Four samples of each prompt, with seeds that follow on each other; prompts have 3 to 40 tokens."""
     return [
         GenerateRequest(
-            prompt_ids=tuple(4 + (7 * i + j) % 90 for j in range(3 + i % 38)), seed=2**62 + 31 * i
+            prompt_ids=tuple(4 + (7 * group + place) % 90 for place in range(3 + 5 * group % 38)),
+            seed=2**61 + 31 * group + sample,
         )
-        for i in range(count)
+        for group, sample in (divmod(index, 4) for index in range(count))
     ]
 
 
@@ -102,6 +103,7 @@ async def test_two_engines_give_the_same_bits_as_one_in_any_order(
     work = requests(64)
 
     together = await both.generate(work)
+    # and each in a call of its own: their seeds fall
     backwards = (await both.generate(work[::-1]))[::-1]
     alone = await open_fleet(second_engine, attempt=attempt)
     await alone.sync(lambda: named_weights(policy), version=PolicyVersion(attempt, 0), probe=probe_of(policy))

@@ -6,19 +6,21 @@ from typing import Any
 
 import pytest
 
-from grpo_runtime.rollout.interface import GenerateRequest, Probe
+from grpo_runtime.rollout.bundle import Bundle
+from grpo_runtime.rollout.interface import Probe
 from grpo_runtime.rollout.sampling import (
     BadAnswerError,
-    parse_rollout,
+    parse_rollouts,
     probe_body,
     probe_error,
     sampling_body,
 )
 
-REQUEST = GenerateRequest(prompt_ids=(5, 6), seed=1)
+BUNDLE = Bundle(prompt_ids=(5, 6), seed=1, num_samples=1)
 ANSWER: dict[str, Any] = {
     "choices": [
         {
+            "index": 0,
             "token_ids": [7, 8],
             "finish_reason": "stop",
             "logprobs": {"content": [{"logprob": -0.5}, {"logprob": -1.5}]},
@@ -36,12 +38,27 @@ def changed(**fields: Any) -> dict[str, Any]:
 
 
 def test_a_whole_answer_becomes_a_rollout() -> None:
-    rollout = parse_rollout(ANSWER, request=REQUEST, engine="pod-0")
+    (rollout,) = parse_rollouts(ANSWER, bundle=BUNDLE, engine="pod-0")
     assert rollout.completion_ids == (7, 8)
     assert rollout.rollout_logprobs == (-0.5, -1.5)
     assert str(rollout.versions[0].version) == "1.3"
     assert rollout.is_terminated
-    assert not parse_rollout(changed(finish_reason="length"), request=REQUEST, engine="e").is_terminated
+    (rollout,) = parse_rollouts(changed(finish_reason="length"), bundle=BUNDLE, engine="e")
+    assert not rollout.is_terminated
+
+
+def test_the_completions_of_a_bundle_come_in_the_order_of_their_seeds() -> None:
+    bundle = Bundle(prompt_ids=(5, 6), seed=1, num_samples=2)
+    choices = [
+        changed(index=1, token_ids=[1, 1])["choices"][0],
+        changed(index=0, token_ids=[2, 2])["choices"][0],
+    ]
+    rollouts = parse_rollouts({"choices": choices}, bundle=bundle, engine="e")
+    assert [rollout.completion_ids for rollout in rollouts] == [(2, 2), (1, 1)]
+    assert sampling_body(bundle, temperature=1.0, max_tokens=4)["sampling_params"]["n"] == 2
+    for wrong in (choices[:1], [choices[0], choices[0]], [*choices, choices[0]]):
+        with pytest.raises(BadAnswerError, match="of 2 completions"):
+            parse_rollouts({"choices": wrong}, bundle=bundle, engine="e")
 
 
 @pytest.mark.parametrize(
@@ -63,11 +80,11 @@ def test_a_whole_answer_becomes_a_rollout() -> None:
 )
 def test_an_answer_with_anything_missing_is_no_rollout(answer: dict[str, Any]) -> None:
     with pytest.raises(BadAnswerError):
-        parse_rollout(answer, request=REQUEST, engine="pod-0")
+        parse_rollouts(answer, bundle=BUNDLE, engine="pod-0")
 
 
 def test_a_request_leaves_nothing_to_the_models_own_defaults() -> None:
-    body = sampling_body(REQUEST, temperature=0.7, max_tokens=9)
+    body = sampling_body(BUNDLE, temperature=0.7, max_tokens=9)
     assert (
         body["sampling_params"] | {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
         == (body["sampling_params"])

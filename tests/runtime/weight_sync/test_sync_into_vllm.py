@@ -21,11 +21,11 @@ from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.model.save import save_policy
 from grpo_runtime.model.weights import named_weights
+from grpo_runtime.rollout.bundle import Bundle
 from grpo_runtime.rollout.engine_client import Address, EngineClient
 from grpo_runtime.rollout.engine_sync import EngineSync, SyncFailedError, SyncJob
 from grpo_runtime.rollout.errors import EngineTimeoutError, FencedOffError
-from grpo_runtime.rollout.interface import GenerateRequest
-from grpo_runtime.rollout.sampling import parse_rollout, sampling_body
+from grpo_runtime.rollout.sampling import parse_rollouts, sampling_body
 from grpo_runtime.settings import Tokens
 from grpo_runtime.weight_sync.packing import pack
 from grpo_runtime.weight_sync.registry import BACKENDS
@@ -56,10 +56,10 @@ def sync_of(client: EngineClient, *, timeout_seconds: float = 10.0) -> EngineSyn
 
 async def sample(client: EngineClient) -> tuple[object, ...]:
     """One completion and the version that sampled it, without asking for admission."""
-    request = GenerateRequest(prompt_ids=(10, 20, 30), seed=7)
-    body = sampling_body(request, temperature=1.0, max_tokens=12)
+    bundle = Bundle(prompt_ids=(10, 20, 30), seed=7, num_samples=1)
+    body = sampling_body(bundle, temperature=1.0, max_tokens=12)
     answer = await client.generate(body, is_probe=True, timeout_seconds=10)
-    rollout = parse_rollout(answer, request=request, engine="engine")
+    (rollout,) = parse_rollouts(answer, bundle=bundle, engine="engine")
     return rollout.completion_ids, rollout.rollout_logprobs, rollout.versions
 
 
