@@ -27,6 +27,8 @@ sys.path.insert(0, str(ROOT / "e2e/cluster"))
 from grpo_cluster.ability import obstacle  # noqa: E402 - of the tree, not installed
 
 PYTEST = (".venv/bin/pytest", "-q", "--durations=8", "--durations-min=5")
+BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
+"""Files side by side, and the tests of a file in their order."""
 PRINTING = Lock()
 FAST = "not engine and not apiserver and not cluster"
 
@@ -58,11 +60,11 @@ STAGES: Sequence[Sequence[Lane]] = (
             Part("real API server", (*PYTEST, "-m", "apiserver", "tests"), 900, needs_cluster=True),
         ],
         [
-            Part("real engines", (*PYTEST, "-m", "engine", "tests"), 1500),
+            Part("real engines", (*PYTEST, "-n", "2", *BY_FILE, "-m", "engine", "tests"), 1500),
             Part("cluster and images", ("make", "images"), 900, is_needed=True, needs_cluster=True),
         ],
     ],
-    [[Part("real pods", (*PYTEST, "-m", "cluster", "e2e"), 2700, needs_cluster=True)]],
+    [[Part("real pods", (*PYTEST, "-n", "3", *BY_FILE, "-m", "cluster", "e2e"), 2700, needs_cluster=True)]],
 )
 """Stages run one after the other, the lanes of a stage side by side."""
 

@@ -8,6 +8,14 @@ from grpo_demo.install import ensure_namespace
 from grpo_demo.target import Target, local_target
 from grpo_scenarios.world import World
 
+LONGEST_FIRST = ("kills", "learning", "causes", "guide_own_data", "colocated", "install", "readme")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first: files run side by side, and one that begins last would be waited for alone."""
+    places = {f"test_{name}.py": place for place, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))
+
 
 @pytest.fixture(scope="session")
 def target() -> Target:

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.cluster
 
 JOB = "copy"
 CLAIM = "checkpoints"
-STEPS = 200
+STEPS = 160
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import pytest
 from grpo_cluster.settings import ClusterError
 from grpo_demo.follow import condition
 from grpo_demo.install import CHART, RELEASE
+from grpo_scenarios.trouble import config_map
 from grpo_scenarios.world import Object, World, copy_job, volume_claim
 
 pytestmark = pytest.mark.cluster
@@ -17,7 +18,16 @@ pytestmark = pytest.mark.cluster
 JOB = "copy"
 CLAIM = "checkpoints"
 OPERATOR = "app.kubernetes.io/name=grpo-operator"
-FIRST_STEPS, STEPS = 3, 200
+FIRST_STEPS, STEPS = 3, 100
+PACE = "pace"
+SLOW = """
+import time
+
+def reward(completions, **_):
+    time.sleep(0.5)
+    return [0.0] * len(completions)
+"""
+"""A reward that takes its time: the job lives long and leaves the machine to the others."""
 
 
 @pytest.fixture(scope="module")
@@ -26,11 +36,13 @@ def job(world: World) -> str:
     small = copy_job(
         JOB,
         claim=CLAIM,
-        algorithm={"steps": STEPS},
+        algorithm={"steps": STEPS, "promptsPerStep": 2},
         trainer={"processesPerNode": 1},
         rollout={"replicas": 1},
     )
-    world.apply(volume_claim(CLAIM), small)
+    code = {"name": PACE, "key": "pace.py", "function": "reward"}
+    small["spec"]["rewards"].append({"name": PACE, "configMap": code, "weight": 0})
+    world.apply(config_map(PACE, {"pace.py": SLOW}), volume_claim(CLAIM), small)
     world.wait_for_step(JOB, FIRST_STEPS, timeout_seconds=300)
     return JOB
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.cluster
 
 JOB = "copy"
 CLAIM = "checkpoints"
-STEPS = 240
+STEPS = 160
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from grpo_runtime.report.metrics import MetricsRecord, read_metrics
 
 pytestmark = pytest.mark.engine
 
-STEPS = 200
+STEPS = 160
 
 
 def copy_job(*, num_ranks: int = 2, steps: int, ranks_per_engine: int = 1, sleep_level: int = 1) -> RunConfig:
