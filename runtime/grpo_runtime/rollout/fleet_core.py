@@ -14,7 +14,7 @@ import aiohttp
 from grpo_api.contract.progress import EngineCounts
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.rollout import membership
-from grpo_runtime.rollout.bundle import Bundle
+from grpo_runtime.rollout.bundle import Bundle, bundle
 from grpo_runtime.rollout.dispatch import Dispatch, DispatchLimits
 from grpo_runtime.rollout.engine_client import EngineClient
 from grpo_runtime.rollout.engine_sync import EngineSync, EngineSyncReport, SyncFailedError, SyncJob
@@ -45,7 +45,7 @@ class FleetCore:
         self.num_stale_answers = 0
         """Completions thrown away because other weights than the newest had sampled them."""
         self.num_resent = 0
-        """Requests given to another engine because the first one was lost."""
+        """Samples asked of another engine because the first one was lost."""
         self._settings = settings
         # as many connections as there is work (the limits are in the dispatch), dropped before vLLM does
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=3.0)
@@ -96,7 +96,13 @@ class FleetCore:
             empty_wait_seconds=self._settings.empty_wait_seconds,
             poll_seconds=self._settings.heartbeat_seconds,
         )
-        dispatch = Dispatch(self, requests, limits=limits, clock=time.monotonic)
+        bundles = bundle(
+            requests,
+            # also those that are not Current yet: they may join while the step runs
+            num_engines=max(self._settings.desired, len(self.workers())),
+            max_samples=self._settings.max_in_flight,
+        )
+        dispatch = Dispatch(self, bundles, limits=limits, clock=time.monotonic)
         try:
             return await dispatch.run()
         finally:
@@ -156,15 +162,17 @@ class FleetCore:
         """Calls to the process of a member."""
         return self._roster.client(member)
 
-    def check_fresh(self, rollout: Rollout) -> Rollout:
-        """Refuse a completion that other weights than the newest had a part in."""
-        for span in rollout.versions:
-            if span.version != self._roster.newest:
-                self.num_stale_answers += 1
-                raise BadAnswerError(
-                    f"engine {rollout.engine} sampled with weights {span.version}, not {self._roster.newest}"
-                )
-        return rollout
+    def check_fresh(self, rollouts: list[Rollout]) -> list[Rollout]:
+        """Refuse completions of a call when other weights than the newest had a part in one of them."""
+        for rollout in rollouts:
+            for span in rollout.versions:
+                if span.version != self._roster.newest:
+                    self.num_stale_answers += len(rollouts)
+                    raise BadAnswerError(
+                        f"engine {rollout.engine} sampled with weights {span.version}, "
+                        f"not {self._roster.newest}"
+                    )
+        return rollouts
 
     async def _watch(self) -> None:
         while True:
@@ -289,4 +297,4 @@ class EngineWorker:
         # no deadline: how long a completion takes is the user's choice, and the watcher sees a dead engine
         answer = await self._fleet.client(self._member).generate(body, timeout_seconds=None)
         rollouts = parse_rollouts(answer, bundle=bundle, engine=self._member.label)
-        return [self._fleet.check_fresh(rollout) for rollout in rollouts]
+        return self._fleet.check_fresh(rollouts)

@@ -16,7 +16,7 @@ class FleetSettings:
     `empty_wait_seconds`: how long a sync or a step waits while there is no engine at all.
     `lost_after_seconds`: how long an engine may be silent before its requests go elsewhere.
     `probe_timeout_seconds`: how long one look at an engine may take.
-    `max_in_flight`: requests an engine is given at a time.
+    `max_in_flight`: samples an engine is given at a time.
     """
 
     hosts: tuple[Address, ...]

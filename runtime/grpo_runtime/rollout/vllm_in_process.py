@@ -114,7 +114,7 @@ def _start(run: RunConfig, *, model_dir: Path) -> Any:
     from grpo_runtime.serve.vllm_parser import checked, parse_arguments
 
     given = run.engine.args
-    know_model(model_dir)
+    checked(lambda: know_model(model_dir), given=given)
     arguments = in_process_arguments(run, model_dir=model_dir, is_cpu=is_cpu_build())
     namespace = parse_arguments(arguments, add=EngineArgs.add_cli_args)
     engine_args = checked(lambda: EngineArgs.from_cli_args(namespace), given=given)

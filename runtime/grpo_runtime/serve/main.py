@@ -91,8 +91,11 @@ def _prepare(settings: RolloutSettings) -> Path:
 
 def _run_vllm(run: RunConfig, *, model_dir: Path, options: RolloutOptions, stopping: Stopping) -> None:
     """Serve until the engine dies or somebody asks to stop."""
+    import huggingface_hub.constants
+
     os.environ.update(SERVER_ENVIRONMENT)
-    from vllm.engine.arg_utils import AsyncEngineArgs
+    # it may have been imported for the model, and reads its variable only then
+    huggingface_hub.constants.HF_HUB_OFFLINE = True
     from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
     from vllm.entrypoints.launchers.launcher import setup_server
     from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
@@ -103,18 +106,17 @@ def _run_vllm(run: RunConfig, *, model_dir: Path, options: RolloutOptions, stopp
 
     is_cpu, given = is_cpu_build(), run.engine.args
     if is_cpu:
-        know_model(model_dir)
+        checked(lambda: know_model(model_dir), given=given)
     words = server_arguments(run, model_dir=model_dir, is_cpu=is_cpu, host=options.host, port=options.port)
     cli_env_setup()
     args = parse_arguments(words, add=make_arg_parser)
     # what vLLM refuses here is the configuration; later errors may be anything
     checked(lambda: validate_parsed_serve_args(args), given=given)
-    arguments = AsyncEngineArgs.from_cli_args(args)
-    config = checked(lambda: engine_config(arguments), given=given)
+    config = checked(lambda: engine_config(args), given=given)
     # vLLM's run_server without its own way of hearing a stop during the start
     address, listener = setup_server(args, reuse_port=False)
     with asyncio.Runner(loop_factory=stopping.new_loop) as runner:
-        runner.run(serve_engine(arguments, config, listen_address=address, listener=listener, args=args))
+        runner.run(serve_engine(args, config, listen_address=address, listener=listener))
 
 
 def _leave_word(code: ExitCode, sentence: str, options: RolloutOptions) -> int:

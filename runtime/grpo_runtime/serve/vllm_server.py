@@ -7,13 +7,13 @@ small engine needs to start. A CPU has no device state that a fork would spoil.
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator
+from argparse import Namespace
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
 
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
-from vllm.entrypoints.launchers.api_server.entry import build_and_serve
+from vllm.entrypoints.launchers.api_server.entry import build_and_serve, run_server_worker
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -22,16 +22,20 @@ from grpo_runtime.parent_death import die_with
 START_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 
 
-def engine_config(arguments: AsyncEngineArgs) -> VllmConfig:
+def engine_config(args: Namespace) -> VllmConfig:
     """All of vLLM's configuration, checked by vLLM against itself and against the model."""
+    arguments = AsyncEngineArgs.from_cli_args(args)
     return arguments.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
 
 
 async def serve_engine(
-    arguments: AsyncEngineArgs, config: VllmConfig, *, listen_address: str, listener: socket.socket, args: Any
+    args: Namespace, config: VllmConfig, *, listen_address: str, listener: socket.socket
 ) -> None:
     """Start the engine and answer on `listener` until a signal or the engine's death. Closes `listener`."""
-    async with _engine(arguments, config, listener=listener) as client:
+    if not _may_fork(args, config):
+        return await run_server_worker(listen_address, listener, args)
+    # what vLLM's run_server_worker does, with our way of starting the core
+    async with _forked_engine(args, config, listener=listener) as client:
         shutdown = await build_and_serve(client, listen_address, listener, args)
     try:
         await shutdown
@@ -39,35 +43,53 @@ async def serve_engine(
         listener.close()
 
 
+def _may_fork(args: Namespace, config: VllmConfig) -> bool:
+    """On CPU, where the core is the only worker, and nothing asks for more than vLLM's plain server."""
+    parallel = config.parallel_config
+    return (
+        config.device_config.device_type == "cpu"
+        and (parallel.world_size, parallel.data_parallel_size) == (1, 1)
+        and parallel.distributed_executor_backend == "uni"
+        and not (args.tool_parser_plugin or args.reasoning_parser_plugin)
+    )
+
+
 @asynccontextmanager
-async def _engine(
-    arguments: AsyncEngineArgs, config: VllmConfig, *, listener: socket.socket
+async def _forked_engine(
+    args: Namespace, config: VllmConfig, *, listener: socket.socket
 ) -> AsyncIterator[AsyncLLM]:
-    if _may_fork(config):
-        # making the configuration has set it to spawn
-        os.environ[START_METHOD] = "fork"
-        server = os.getpid()
-        os.register_at_fork(after_in_child=lambda: _become_the_core(server, listener))
+    # making the configuration has set it to spawn
+    os.environ[START_METHOD] = "fork"
+    os.register_at_fork(after_in_child=_become_the_core(os.getpid(), listener))
     client = AsyncLLM.from_vllm_config(
         vllm_config=config,
         usage_context=UsageContext.OPENAI_API_SERVER,
-        enable_log_requests=arguments.enable_log_requests,
-        aggregate_engine_logging=arguments.aggregate_engine_logging,
-        disable_log_stats=arguments.disable_log_stats,
+        enable_log_requests=args.enable_log_requests,
+        aggregate_engine_logging=args.aggregate_engine_logging,
+        disable_log_stats=args.disable_log_stats,
     )
     try:
+        await client.reset_mm_cache()
         yield client
     finally:
         client.shutdown(timeout=config.shutdown_timeout)
 
 
-def _may_fork(config: VllmConfig) -> bool:
-    """On CPU with one worker, which is then the core itself: a core's own workers bind threads to cores."""
-    return config.device_config.device_type == "cpu" and config.parallel_config.world_size == 1
+def _become_the_core(server: int, listener: socket.socket) -> Callable[[], None]:
+    """What the core does first: leave the port and the signals to `server`, and end with it."""
+    is_core = False
 
+    def become_the_core() -> None:
+        nonlocal is_core
+        if is_core:
+            # a process that the core forks in its turn
+            return
+        is_core = True
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        listener.close()
+        os.environ[START_METHOD] = "spawn"
+        die_with(server)
 
-def _become_the_core(server: int, listener: socket.socket) -> None:
-    """The port is the server's, and so are the signals that its loop waits for; the core ends with it."""
-    signal.set_wakeup_fd(-1)
-    listener.close()
-    die_with(server)
+    return become_the_core

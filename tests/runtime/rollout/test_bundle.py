@@ -29,6 +29,11 @@ def test_few_prompts_are_cut_up_so_that_every_engine_has_its_share() -> None:
     assert len(sizes(group(1, 64), num_engines=4)) == 4 * MIN_CALLS_PER_ENGINE
 
 
+def test_no_call_is_larger_than_what_an_engine_may_be_given() -> None:
+    made = bundle(group(1, 64), num_engines=1, max_samples=3)
+    assert max(call.num_samples for call in made) == 3
+
+
 def test_other_prompts_and_other_seeds_are_other_calls() -> None:
     lonely = [GenerateRequest(prompt_ids=(1,), seed=seed) for seed in (5, 9, 8, 7)]
     two_prompts = group(1, 2) + group(2, 2, first_seed=2)

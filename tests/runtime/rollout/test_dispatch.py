@@ -9,7 +9,7 @@ import pytest
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.errors import UserError
-from grpo_runtime.rollout.bundle import Bundle
+from grpo_runtime.rollout.bundle import Bundle, bundle
 from grpo_runtime.rollout.dispatch import MAX_ENGINES_PER_REQUEST, Dispatch, DispatchLimits
 from grpo_runtime.rollout.errors import EngineError, EngineGoneError, EngineRefusedError, RolloutLostError
 from grpo_runtime.rollout.interface import GenerateRequest, Rollout, VersionSpan
@@ -82,14 +82,14 @@ def fleet_of(*workers: FakeWorker) -> FakeFleet:
     return FakeFleet(current={worker.key: worker for worker in workers})
 
 
-def requests(count: int) -> list[GenerateRequest]:
-    return [GenerateRequest(prompt_ids=(index,), seed=index) for index in range(count)]
+def singles(count: int) -> list[Bundle]:
+    return [Bundle(prompt_ids=(index,), seed=index, num_samples=1) for index in range(count)]
 
 
 async def run(fleet: FakeFleet, count: int = 20, *, max_in_flight: int = 4) -> tuple[list[int], int]:
     """The seeds of the rollouts in the order given, and how many were sent again."""
     limits = DispatchLimits(max_in_flight=max_in_flight, empty_wait_seconds=0.3, poll_seconds=0.01)
-    dispatch = Dispatch(fleet, requests(count), limits=limits, clock=time.monotonic)
+    dispatch = Dispatch(fleet, singles(count), limits=limits, clock=time.monotonic)
     rollouts = await asyncio.wait_for(dispatch.run(), 10)
     return [rollout.completion_ids[0] for rollout in rollouts], dispatch.num_resent
 
@@ -182,7 +182,7 @@ async def test_nothing_is_left_running_when_the_caller_gives_up() -> None:
 
 
 async def test_the_samples_of_a_prompt_travel_together_and_come_back_in_order() -> None:
-    """16 prompts of 8 samples on 2 engines: one call for each prompt."""
+    """16 prompts of 8 samples on 2 engines: one call for each prompt, and three of them fit at a time."""
     calls: list[Bundle] = []
     first, second = (FakeWorker(key, lambda worker, bundle: calls.append(bundle)) for key in "ab")
     groups = [
@@ -190,8 +190,9 @@ async def test_the_samples_of_a_prompt_travel_together_and_come_back_in_order() 
         for prompt in range(16)
         for sample in range(8)
     ]
-    limits = DispatchLimits(max_in_flight=32, empty_wait_seconds=0.3, poll_seconds=0.01)
-    rollouts = await Dispatch(fleet_of(first, second), groups, limits=limits, clock=time.monotonic).run()
+    limits = DispatchLimits(max_in_flight=30, empty_wait_seconds=0.3, poll_seconds=0.01)
+    bundles = bundle(groups, num_engines=2, max_samples=limits.max_in_flight)
+    rollouts = await Dispatch(fleet_of(first, second), bundles, limits=limits, clock=time.monotonic).run()
     assert [rollout.completion_ids[0] for rollout in rollouts] == [request.seed for request in groups]
     assert [(call.num_samples, len(call.prompt_ids)) for call in calls] == [(8, 1)] * 16
-    assert first.most_in_flight == second.most_in_flight == 32
+    assert first.most_in_flight == second.most_in_flight == 24
