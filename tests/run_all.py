@@ -57,8 +57,8 @@ STAGES: Sequence[Sequence[Lane]] = (
         [
             Part("check", ("make", "check"), 300),
             Part("pure and contract tests", (*PYTEST, "-m", FAST, "tests", "e2e"), 900),
+            Part("real API server", (*PYTEST, "-m", "apiserver", "tests"), 900, needs_cluster=True),
         ],
-        [Part("real API server", (*PYTEST, "-m", "apiserver", "tests"), 900, needs_cluster=True)],
         [
             Part("real engines", (*PYTEST, "-n", "2", *BY_FILE, "-m", "engine", "tests"), 1500),
             Part("cluster and images", ("make", "images"), 900, is_needed=True, needs_cluster=True),
