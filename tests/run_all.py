@@ -64,7 +64,7 @@ STAGES: Sequence[Sequence[Lane]] = (
             Part("cluster and images", ("make", "images"), 900, is_needed=True, needs_cluster=True),
         ],
     ],
-    [[Part("real pods", (*PYTEST, "-n", "3", *BY_FILE, "-m", "cluster", "e2e"), 2700, needs_cluster=True)]],
+    [[Part("real pods", (*PYTEST, "-n", "2", *BY_FILE, "-m", "cluster", "e2e"), 2700, needs_cluster=True)]],
 )
 """Stages run one after the other, the lanes of a stage side by side."""
 
