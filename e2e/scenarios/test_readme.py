@@ -22,7 +22,7 @@ pytestmark = pytest.mark.cluster
 
 JOB = "copy"
 STEPS = 5
-PATIENCE_SECONDS = 300
+PATIENCE_SECONDS = 900
 """For one command, also one that itself would wait longer."""
 COMMANDS = [command for command in commands(README.read_text()) if is_run_in_scenario(command)]
 SAY_NOTHING = ("kubectl get grpojob copy --output jsonpath='{.status.lastFailure}'",)

@@ -137,9 +137,8 @@ class World:
 
     def wait_for_finish(self, job: str, *, timeout_seconds: float = 420) -> Object:
         """`kubectl wait --for=condition=Finished`, then the status."""
-        self.kubectl(
-            "wait", "--for=condition=Finished", f"grpojob/{job}", f"--timeout={PATIENCE * timeout_seconds:.0f}s"
-        )
+        limit = f"--timeout={PATIENCE * timeout_seconds:.0f}s"
+        self.kubectl("wait", "--for=condition=Finished", f"grpojob/{job}", limit)
         return self.status(job)
 
     def describe(self) -> str:
