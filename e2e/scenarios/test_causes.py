@@ -110,5 +110,6 @@ def test_a_configuration_of_another_release_ends_the_job_with_both_versions(worl
     world.wait_until(is_told, "the cause", timeout_seconds=TOLD_WITHIN_SECONDS)
     seen.seconds = seen.after_apply = (datetime.now(UTC) - started).total_seconds()
     print_row(seen)
+    assert seen.seconds <= TOLD_WITHIN_SECONDS
     assert seen.failure["exitCode"] == ExitCode.USER_ERROR
     world.kubectl("delete", "grpojob", cause.slug, "--wait=false")

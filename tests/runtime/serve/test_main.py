@@ -6,27 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from guard_client import guard_environment
 
-from grpo_api.contract.environment import Env, Role
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_runtime.errors import UserError
 from grpo_runtime.serve import main
-
-
-@pytest.fixture
-def environment(tmp_path: Path, run_json: str) -> dict[str, str]:
-    """What the operator gives a rollout pod."""
-    (tmp_path / "run.json").write_text(run_json)
-    for name in ("data-token", "admin-token"):
-        (tmp_path / name).write_text(name)
-    return {
-        Env.ROLE: Role.ROLLOUT,
-        Env.RUN_CONFIG: str(tmp_path / "run.json"),
-        Env.TOKENS_DIR: str(tmp_path),
-        Env.CACHE_DIR: str(tmp_path / "cache"),
-        Env.VOLUMES_DIR: str(tmp_path / "volumes"),
-        Env.INSTANCE: "engine-0",
-    }
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +21,7 @@ def own_signal_handler() -> Iterator[None]:
 
 
 def test_the_number_of_threads_is_set_before_the_model_is_made_and_torch_imported_for_it(
-    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_json: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """OpenMP reads it once; a fork of a process with more threads would wait for threads it does not have."""
     seen: dict[str, str] = {}
@@ -49,6 +33,7 @@ def test_the_number_of_threads_is_set_before_the_model_is_made_and_torch_importe
     monkeypatch.setattr(os, "environ", {"PATH": os.environ["PATH"]})
     monkeypatch.setattr(main, "is_cpu_build", lambda: True)
     monkeypatch.setattr(main, "_prepare", make_no_model)
+    environment = guard_environment(tmp_path, run_json=run_json)
     options = main.RolloutOptions(termination_log=tmp_path / "termination-log")
     assert main.serve(environment, options=options) == ExitCode.USER_ERROR
     assert seen["OMP_NUM_THREADS"] == "1"

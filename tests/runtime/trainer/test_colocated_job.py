@@ -12,8 +12,7 @@ from grpo_runtime.report.metrics import MetricsRecord, read_metrics
 
 pytestmark = pytest.mark.engine
 
-STEPS = 100
-"""e2e/scenarios/test_colocated.py goes on until the task is learned."""
+STEPS = 160
 
 
 def copy_job(*, num_ranks: int = 2, steps: int, ranks_per_engine: int = 1, sleep_level: int = 1) -> RunConfig:
@@ -76,12 +75,11 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> list[MetricsRecord]:
     return records(folder)
 
 
-def test_the_policy_learns_through_a_kill_and_a_stop(learned: list[MetricsRecord]) -> None:
+def test_the_copy_task_is_learned_through_a_kill_and_a_stop(learned: list[MetricsRecord]) -> None:
     assert {record.attempt for record in learned} == {1, 2, 3}
     rewards = {record.step: record.values["reward"] for record in learned}
     assert sorted(rewards) == list(range(1, STEPS + 1))
-    assert sum(rewards[step] for step in range(1, 11)) / 10 < 0.05
-    assert sum(rewards[step] for step in range(STEPS - 9, STEPS + 1)) / 10 > 0.5
+    assert sum(rewards[step] for step in range(STEPS - 9, STEPS + 1)) / 10 >= 0.95
 
 
 def test_after_every_sync_engines_and_trainer_agree(learned: list[MetricsRecord]) -> None:
