@@ -1,6 +1,11 @@
 """Options of all tests."""
 
+from pathlib import Path
+
 import pytest
+
+SLOW = ("engine", "apiserver")
+"""Markers that stand in the files of their tests and nowhere else."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -9,6 +14,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write what is made now as what should be made; read the diff",
     )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m engine` alone, import no file without such tests: importing them all takes many seconds."""
+    marker = config.option.markexpr
+    if marker not in SLOW or collection_path.suffix != ".py":
+        return None
+    return f"mark.{marker}" not in collection_path.read_text() or None
 
 
 @pytest.fixture

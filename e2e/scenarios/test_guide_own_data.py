@@ -15,7 +15,6 @@ import pytest
 
 from grpo_demo.follow import condition
 from grpo_images.sources import REPOSITORY
-from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_scenarios.readme import commands
 from grpo_scenarios.world import World
 
@@ -83,6 +82,8 @@ def test_the_job_of_the_guide_learned_from_the_readers_own_function(world: World
 
 
 def test_the_model_that_the_reader_took_home_loads_and_says_where_it_came_from(reader: Reader) -> None:
+    from grpo_runtime.model.load import load_policy, load_tokenizer
+
     folder = reader.checkout / "model"
     assert json.loads((folder / "origin.json").read_text())["source"] == "builtin://tiny"
     assert load_policy(folder, dtype="float32").num_parameters() > 0

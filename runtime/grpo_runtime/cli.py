@@ -19,8 +19,9 @@ On your machine, without Kubernetes:
   grpo-runtime plot grpo-runs/NAME   the reward of a run, in the terminal
 
 Inside the pods of a GRPOJob:
-  A trainer pod runs `grpo-runtime trainer`: process 1, which starts one `grpo-runtime rank` for each training
-  process, serves /progress, /metrics and /healthz, and ends with the exit code of the rank that failed first.
+  A trainer pod runs `grpo-runtime trainer`: process 1, which starts the training processes by way of
+  `grpo-runtime ranks`, serves /progress, /metrics and /healthz, and ends with the exit code of the one that
+  failed first.
   A rollout pod runs `grpo-runtime rollout`: vLLM's server behind our guard.
   Both are told what to do by the environment (GRPO_RUN_CONFIG and a few more; the operator sets them).
 """
@@ -64,11 +65,12 @@ with the exit code of the one that failed first. The operator sets its environme
   grpo-runtime trainer --grace-seconds 20
 """
 
-_RANK = """\
-One training process. `grpo-runtime trainer` starts it, with torch's rendezvous in the environment (RANK,
-WORLD_SIZE, MASTER_ADDR, ...).
+_RANKS = """\
+The training processes of one trainer pod: imports what they need once, forks each of them, and leaves them to
+`grpo-runtime trainer`, which starts this with torch's rendezvous in the environment (GROUP_RANK, WORLD_SIZE,
+MASTER_ADDR, ...).
 
-  grpo-runtime rank --run-dir /cache/run
+  grpo-runtime ranks --run-dir /cache/run
 """
 
 _PLOT = """\
@@ -99,8 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     validate.add_argument("files", type=Path, nargs="+", metavar="FILE", help="YAML with one GRPOJob or more")
     _add_plot(command("plot", "draw the reward of a run in the terminal", _PLOT))
     _add_trainer(command("trainer", "supervise the training processes of one trainer pod", _TRAINER))
-    rank = command("rank", "one training process; started by `trainer`", _RANK)
-    rank.add_argument("--run-dir", type=Path, required=True, help="where to leave progress and last words")
+    ranks = command("ranks", "the training processes of one trainer pod; started by `trainer`", _RANKS)
+    ranks.add_argument("--run-dir", type=Path, required=True, help="where to leave progress and last words")
     commands.add_parser(
         "rollout", help="serve one rollout engine (vLLM); --help for its options", add_help=False
     )
@@ -113,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return serve(rest)
     if options.command == "run":
         return _run_locally(options, given)
-    run = {"trainer": _run_trainer, "rank": _run_rank, "validate": _validate, "plot": _plot}
+    run = {"trainer": _run_trainer, "ranks": _run_ranks, "validate": _validate, "plot": _plot}
     return run[options.command](options)
 
 
@@ -194,15 +196,15 @@ def _run_trainer(options: argparse.Namespace) -> int:
     )
 
 
-def _run_rank(options: argparse.Namespace) -> int:
-    from grpo_runtime.parent_death import die_with
-    from grpo_runtime.trainer.supervisor import SUPERVISOR_PID
+def _run_ranks(options: argparse.Namespace) -> int:
+    from grpo_runtime.trainer.nursery import raise_ranks
+    from grpo_runtime.trainer.rank_imports import import_rank
 
-    if SUPERVISOR_PID in os.environ:
-        die_with(int(os.environ[SUPERVISOR_PID]))
-    from grpo_runtime.trainer.rank import run_rank
-
-    run_rank(os.environ, run_dir=options.run_dir)
+    raise_ranks(
+        os.environ,
+        run_dir=options.run_dir,
+        learn=lambda: import_rank(os.environ, run_dir=options.run_dir),
+    )
 
 
 def _add_plot(parser: argparse.ArgumentParser) -> None:

@@ -13,10 +13,10 @@ def test_help_teaches_what_a_pod_runs(capsys: pytest.CaptureFixture[str]) -> Non
     assert ended.value.code == 0
     text = capsys.readouterr().out
     assert "GRPO_RUN_CONFIG" in text
-    assert all(command in text for command in ("run", "validate", "plot", "trainer", "rank", "rollout"))
+    assert all(command in text for command in ("run", "validate", "plot", "trainer", "ranks", "rollout"))
 
 
-@pytest.mark.parametrize("command", ["run", "validate", "plot", "trainer", "rank"])
+@pytest.mark.parametrize("command", ["run", "validate", "plot", "trainer", "ranks"])
 def test_help_of_a_command_says_what_it_does_and_shows_an_example(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,7 +4,7 @@ KILL_A_RANK = """
 import os, pathlib, signal
 for folder in pathlib.Path("/proc").iterdir():
     if folder.name.isdigit() and int(folder.name) not in (1, os.getpid()):
-        if b"rank" in (folder / "cmdline").read_bytes().split(b"\\0"):
+        if b"ranks" in (folder / "cmdline").read_bytes().split(b"\\0"):
             os.kill(int(folder.name), signal.SIGKILL)
             break
 else:

@@ -1,20 +1,17 @@
 """The processes of a local job: each with a log of its own, none outliving the one that started them."""
 
-import ctypes
 import functools
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo_runtime.parent_death import die_with
+from grpo_runtime.parent_death import adopt_orphans, die_with
 from grpo_runtime.trainer.gang import ended_children
 
-_PR_SET_CHILD_SUBREAPER = 36
 _LAST_ONES_SECONDS = 20.0
 
 
@@ -37,9 +34,7 @@ class Household:
     def __init__(self) -> None:
         self._names: dict[int, str] = {}
         self._started: dict[str, subprocess.Popen[bytes]] = {}
-        if sys.platform == "linux":
-            # what our children leave behind comes to us and not to process 1
-            ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        adopt_orphans()
 
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str], *, log: Path) -> None:
         """Start `command` as `name`; what it prints is appended to `log`."""

@@ -8,6 +8,7 @@ from grpo_api.source import Scheme, parse_source
 from grpo_api.v1alpha1.spec import HubSpec, ModelSpec
 from grpo_runtime.errors import UserError
 from grpo_runtime.hub import download
+from grpo_runtime.lasting_imports import lasting_imports
 from grpo_runtime.volumes import path_of, whereabouts
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,8 @@ def materialise_model(model: ModelSpec, *, hub: HubSpec, volumes_dir: Path, into
     url = model.source
     source = parse_source(url)
     if source.scheme is Scheme.BUILTIN:
-        from grpo_runtime.model.tiny import write_tiny_model
+        with lasting_imports():
+            from grpo_runtime.model.tiny import write_tiny_model
 
         write_tiny_model(into)
         return LocalModel(into, url, commit=None)

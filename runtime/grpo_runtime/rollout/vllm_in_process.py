@@ -1,4 +1,4 @@
-"""vLLM within this process: its offline engine under an external launcher. Imports vllm when one is made.
+"""vLLM within this process: its offline engine under an external launcher.
 
 With tensor parallelism every rank of an engine makes one of these and calls it with the same requests; they
 compute each layer together and all have the result.
@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from vllm import LLM, SamplingParams
+from vllm.engine.arg_utils import EngineArgs
+
 from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.errors import UserError
 from grpo_runtime.rollout.errors import EngineError
@@ -16,6 +19,8 @@ from grpo_runtime.rollout.in_process import Completion
 from grpo_runtime.rollout.interface import GenerateRequest
 from grpo_runtime.rollout.sampling import PROBE_PARAMETERS, sampling_parameters
 from grpo_runtime.serve.vllm_args import in_process_arguments, in_words, is_cpu_build
+from grpo_runtime.serve.vllm_model import know_model
+from grpo_runtime.serve.vllm_parser import checked, parse_arguments
 from grpo_runtime.weight_sync.interface import Info, WeightSyncError
 
 _CPU_WORKER_LOGGER = "vllm.v1.worker.cpu_worker"
@@ -95,8 +100,6 @@ class VllmEngine:
         return [float(entry[token].logprob) for token, entry in zip(token_ids[1:], entries, strict=True)]
 
     def _generate(self, prompts: Sequence[Sequence[int]], parameters: Sequence[dict[str, Any]]) -> list[Any]:
-        from vllm import SamplingParams
-
         return list(
             self._llm.generate(
                 [{"prompt_token_ids": list(token_ids)} for token_ids in prompts],
@@ -107,12 +110,6 @@ class VllmEngine:
 
 
 def _start(run: RunConfig, *, model_dir: Path) -> Any:
-    from vllm import LLM
-    from vllm.engine.arg_utils import EngineArgs
-
-    from grpo_runtime.serve.vllm_model import know_model
-    from grpo_runtime.serve.vllm_parser import checked, parse_arguments
-
     given = run.engine.args
     checked(lambda: know_model(model_dir), given=given)
     arguments = in_process_arguments(run, model_dir=model_dir, is_cpu=is_cpu_build())

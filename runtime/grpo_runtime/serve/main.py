@@ -17,6 +17,7 @@ from grpo_api.contract.endpoints import ROLLOUT_PORT
 from grpo_api.contract.exit_codes import ExitCode, exit_policy
 from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.errors import UserError
+from grpo_runtime.lasting_imports import lasting_imports
 from grpo_runtime.serve.stopping import Stopping
 from grpo_runtime.serve.vllm_args import (
     SERVER_ENVIRONMENT,
@@ -96,13 +97,14 @@ def _run_vllm(run: RunConfig, *, model_dir: Path, options: RolloutOptions, stopp
     os.environ.update(SERVER_ENVIRONMENT)
     # it may have been imported for the model, and reads its variable only then
     huggingface_hub.constants.HF_HUB_OFFLINE = True
-    from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
-    from vllm.entrypoints.launchers.launcher import setup_server
-    from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
+    with lasting_imports():
+        from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
+        from vllm.entrypoints.launchers.launcher import setup_server
+        from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
 
-    from grpo_runtime.serve.vllm_model import know_model
-    from grpo_runtime.serve.vllm_parser import checked, parse_arguments
-    from grpo_runtime.serve.vllm_server import engine_config, serve_engine
+        from grpo_runtime.serve.vllm_model import know_model
+        from grpo_runtime.serve.vllm_parser import checked, parse_arguments
+        from grpo_runtime.serve.vllm_server import engine_config, serve_engine
 
     is_cpu, given = is_cpu_build(), run.engine.args
     if is_cpu:

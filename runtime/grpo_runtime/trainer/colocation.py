@@ -1,20 +1,13 @@
 """Mode Colocated: how a training rank comes to hold an engine."""
 
-import os
 from pathlib import Path
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.rollout.colocated import Colocated, EngineShare
 from grpo_runtime.rollout.in_process import InProcessEngine
 from grpo_runtime.rollout.interface import Engines
-from grpo_runtime.serve.vllm_args import IN_PROCESS_ENVIRONMENT, engine_environment, is_cpu_build
 from grpo_runtime.settings import TrainerSettings
 from grpo_runtime.trainer.distributed import Ranks
-
-
-def prepare_for_vllm() -> None:
-    """Set what torch and vLLM read while they are imported, for this whole process."""
-    os.environ.update(engine_environment(is_cpu=is_cpu_build()) | IN_PROCESS_ENVIRONMENT)
 
 
 def share_engine(run: RunConfig, ranks: Ranks, *, model_dir: Path) -> EngineShare:

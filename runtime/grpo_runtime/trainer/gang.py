@@ -5,6 +5,9 @@ import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+from grpo_runtime.trainer.nursery import find_ranks
 
 
 @dataclass(frozen=True)
@@ -21,48 +24,63 @@ class RankDeath:
 
 
 class Gang:
-    """Starts the ranks, reaps every child of this process, and can stop what still runs."""
+    """Starts the ranks by way of a nursery, reaps every child of this process, and can stop what still runs.
 
-    def __init__(self, command: Sequence[str], environments: Sequence[Mapping[str, str]]) -> None:
-        """Start one process of `command` for each of `environments`; their order is the local rank."""
+    This process must adopt orphans: see parent_death.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], *, run_dir: Path) -> None:
+        """Start `command`, a process that raises the ranks: see nursery.raise_ranks."""
         # the signals that the supervisor waits for are blocked in it, which children would inherit
-        self._ranks = {
-            os.posix_spawnp(command[0], command, environment, setsigmask=()): local_rank
-            for local_rank, environment in enumerate(environments)
-        }
-        self._has_killed = False
+        self._nursery: int | None = os.posix_spawnp(command[0], command, environment, setsigmask=())
+        self._ranks: dict[int, int] = {}
+        self._run_dir = run_dir
+        self._sent: list[signal.Signals] = []
 
     @property
     def is_alive(self) -> bool:
-        """Whether any rank still runs."""
-        return bool(self._ranks)
+        """Whether any rank still runs, or is to come."""
+        return self._nursery is not None or bool(self._ranks)
 
     def reap(self) -> list[RankDeath]:
         """Collect the children that have ended, and return those that were ranks, in order.
 
-        As process 1 we inherit orphans too: they are collected and forgotten.
+        A nursery that fails counts as rank 0. Orphans that were no ranks are collected and forgotten.
         """
         deaths = []
-        for pid, status in ended_children():
+        ended = dict(ended_children())
+        if self._nursery is not None and (status := ended.pop(self._nursery, None)) is not None:
+            self._nursery = None
+            self._adopt()
+            if not self._ranks:
+                deaths.append(self._death(0, status))
+        for pid, status in ended.items():
             if (local_rank := self._ranks.pop(pid, None)) is not None:
                 deaths.append(self._death(local_rank, status))
         return deaths
 
     def send(self, signal_number: signal.Signals) -> None:
-        """Send a signal to every rank that still runs."""
-        for pid in self._ranks:
+        """Send a signal to every rank that still runs or is to come."""
+        self._sent.append(signal_number)
+        for pid in [*self._ranks, *([self._nursery] if self._nursery is not None else [])]:
             os.kill(pid, signal_number)
 
     def kill(self) -> None:
         """End every rank that still runs, at once; their deaths are then ours."""
-        self._has_killed = True
         self.send(signal.SIGKILL)
+
+    def _adopt(self) -> None:
+        """Know the ranks, and tell them what the nursery could not pass on."""
+        self._ranks = {pid: local_rank for local_rank, pid in enumerate(find_ranks(self._run_dir))}
+        for pid in self._ranks:
+            for signal_number in self._sent:
+                os.kill(pid, signal_number)
 
     def _death(self, local_rank: int, status: int) -> RankDeath:
         code = os.waitstatus_to_exitcode(status)
         if code >= 0:
             return RankDeath(local_rank, exit_code=code)
-        is_ours = self._has_killed and -code == signal.SIGKILL
+        is_ours = signal.SIGKILL in self._sent and -code == signal.SIGKILL
         return RankDeath(local_rank, exit_code=128 - code, signal_number=-code, is_ours=is_ours)
 
 

@@ -31,7 +31,7 @@ from grpo_runtime.rollout.interface import Engines
 from grpo_runtime.settings import TrainerSettings, read_trainer_settings
 from grpo_runtime.trainer.checkpoint import RunState, restore_checkpoint, share_state
 from grpo_runtime.trainer.checkpoint_store import CheckpointStore
-from grpo_runtime.trainer.colocation import connect_colocated, prepare_for_vllm, share_engine
+from grpo_runtime.trainer.colocation import connect_colocated, share_engine
 from grpo_runtime.trainer.device import collective_backend, training_device
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.failure import describe_failure, leave_failure
@@ -105,8 +105,7 @@ def _train(environment: Mapping[str, str], *, run_dir: Path, connect: Connect, k
             f"a step has {_samples_per_step(settings)} samples (promptsPerStep x groupSize) for "
             f"{settings.run.topology.world_size} training processes: give each at least one"
         )
-    if is_colocated := settings.run.mode == Mode.COLOCATED:
-        prepare_for_vllm()
+    is_colocated = settings.run.mode == Mode.COLOCATED
     # before the ranks meet: transformers saves nothing on other ranks than 0 once they have
     origin = materialise_model(
         settings.run.model,

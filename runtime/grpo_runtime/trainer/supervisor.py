@@ -18,24 +18,21 @@ from grpo_api.contract.endpoints import RENDEZVOUS_PORT, TRAINER_PORT
 from grpo_api.contract.graces import RANKS_GRACE_SECONDS
 from grpo_api.contract.progress import Progress, TrainerState
 from grpo_runtime.errors import UserError
+from grpo_runtime.parent_death import adopt_orphans
 from grpo_runtime.report.progress import ProgressFile, read_progress
 from grpo_runtime.settings import TrainerSettings, read_trainer_settings
 from grpo_runtime.termination import Outcome, termination_message
 from grpo_runtime.trainer.endpoint import Endpoint
 from grpo_runtime.trainer.failure import describe_failure, find_failure
 from grpo_runtime.trainer.gang import Gang, RankDeath, wait_for_signal
+from grpo_runtime.trainer.nursery import STOP_SIGNALS, SUPERVISOR_PID
 from grpo_runtime.trainer.outcome import judge
 
 logger = logging.getLogger(__name__)
 
-RANK_COMMAND = (sys.executable, "-m", "grpo_runtime.cli", "rank")
-"""What one rank runs; the run directory is appended."""
+RANKS_COMMAND = (sys.executable, "-m", "grpo_runtime.cli", "ranks")
+"""What raises the ranks; the run directory is appended."""
 
-SUPERVISOR_PID = "SUPERVISOR_PID"
-"""Tells a rank who started it: the kernel kills it when that process is killed, wherever there is no pod to
-end with it."""
-
-STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 _PEERS_MAY_FINISH_SECONDS = 10.0
 """How long the other ranks get to end after one failed, before they are killed."""
 _CAUSE_MAY_FOLLOW_SECONDS = 1.0
@@ -52,7 +49,7 @@ class SupervisorOptions:
     rendezvous_port: int = RENDEZVOUS_PORT
     grace_seconds: float = RANKS_GRACE_SECONDS
     termination_log: Path = Path("/dev/termination-log")
-    rank_command: Sequence[str] = RANK_COMMAND
+    ranks_command: Sequence[str] = RANKS_COMMAND
 
 
 def supervise(environment: Mapping[str, str], *, options: SupervisorOptions) -> int:
@@ -65,9 +62,11 @@ def supervise(environment: Mapping[str, str], *, options: SupervisorOptions) -> 
         return _end(Outcome(words.exit_code, words.reason, words.message), None, options)
     run_dir = _fresh_run_dir(settings)
     endpoint = Endpoint(run_dir, port=options.port, host=options.host)
+    adopt_orphans()
     gang = Gang(
-        [*options.rank_command, "--run-dir", str(run_dir)],
-        rank_environments(settings, environment, rendezvous_port=options.rendezvous_port),
+        [*options.ranks_command, "--run-dir", str(run_dir)],
+        ranks_environment(settings, environment, rendezvous_port=options.rendezvous_port),
+        run_dir=run_dir,
     )
     deaths, is_stop_requested = _watch(gang, grace_seconds=options.grace_seconds)
     progress = read_progress(run_dir)
@@ -82,13 +81,12 @@ def supervise(environment: Mapping[str, str], *, options: SupervisorOptions) -> 
     return code
 
 
-def rank_environments(
+def ranks_environment(
     settings: TrainerSettings, environment: Mapping[str, str], *, rendezvous_port: int
-) -> list[dict[str, str]]:
-    """The environment of each rank of this pod: the pod's own and torch's static rendezvous."""
+) -> dict[str, str]:
+    """What the ranks of this pod have in common: the pod's own environment and torch's static rendezvous."""
     topology = settings.run.topology
-    first = settings.node_index * topology.processes_per_node
-    common = {
+    return {
         # more threads than one change the order of sums, and ranks share the pod's cores
         "OMP_NUM_THREADS": "1",
         **environment,
@@ -96,12 +94,9 @@ def rank_environments(
         "MASTER_PORT": str(rendezvous_port),
         "WORLD_SIZE": str(topology.world_size),
         "LOCAL_WORLD_SIZE": str(topology.processes_per_node),
+        "GROUP_RANK": str(settings.node_index),
         SUPERVISOR_PID: str(os.getpid()),
     }
-    return [
-        {**common, "RANK": str(first + local_rank), "LOCAL_RANK": str(local_rank)}
-        for local_rank in range(topology.processes_per_node)
-    ]
 
 
 def _fresh_run_dir(settings: TrainerSettings) -> Path:

@@ -1,16 +1,19 @@
 """A whole trainer pod as a process, with FakeEngines in place of rollout pods.
 
-`python fake_trainer.py TERMINATION_LOG PORT RENDEZVOUS_PORT` is the supervisor; with `rank` it is a rank.
+`python fake_trainer.py TERMINATION_LOG PORT RENDEZVOUS_PORT` is the supervisor; with `ranks` it raises them.
 """
 
 import argparse
 import asyncio
+import functools
 import os
 import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
+
+from grpo_runtime.trainer.nursery import Become
 
 
 def supervise_with_fakes(arguments: Sequence[str]) -> int:
@@ -21,12 +24,21 @@ def supervise_with_fakes(arguments: Sequence[str]) -> int:
         port=int(port),
         rendezvous_port=int(rendezvous_port),
         termination_log=Path(log),
-        rank_command=(sys.executable, __file__, "rank"),
+        ranks_command=(sys.executable, __file__, "ranks"),
     )
     return supervise(os.environ, options=options)
 
 
-def rank_with_fakes(arguments: Sequence[str]) -> NoReturn:
+def ranks_with_fakes(arguments: Sequence[str]) -> NoReturn:
+    from grpo_runtime.trainer.nursery import raise_ranks
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--run-dir", type=Path)
+    run_dir = parser.parse_args(arguments).run_dir
+    raise_ranks(os.environ, run_dir=run_dir, learn=lambda: learn_a_rank(run_dir))
+
+
+def learn_a_rank(run_dir: Path) -> Become:
     sys.path.insert(0, str(Path(__file__).parent))
     from fake_engines import FakeEngines
 
@@ -44,11 +56,9 @@ def rank_with_fakes(arguments: Sequence[str]) -> NoReturn:
             # as the destructor of a gloo group may do
             threading.Event().wait()
 
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--run-dir", type=Path)
-    run_rank(os.environ, run_dir=parser.parse_args(arguments).run_dir, connect=SlowFakeEngines)
+    return functools.partial(run_rank, run_dir=run_dir, connect=SlowFakeEngines)
 
 
 if __name__ == "__main__":
     role, *rest = sys.argv[1:]
-    sys.exit(rank_with_fakes(rest) if role == "rank" else supervise_with_fakes([role, *rest]))
+    sys.exit(ranks_with_fakes(rest) if role == "ranks" else supervise_with_fakes([role, *rest]))

@@ -12,6 +12,7 @@ from pod_builder import free_port, trainer_environment
 
 from grpo_api.contract.progress import Progress, TerminationMessage
 from grpo_api.contract.run_config import RunConfig
+from grpo_runtime.trainer.nursery import find_ranks
 
 DEADLINE_SECONDS = 600.0
 
@@ -98,8 +99,4 @@ class TrainerPod:
         return code, TerminationMessage.model_validate_json(self._log.read_text())
 
     def _pid_of_rank(self, local_rank: int) -> int:
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        needle = f"LOCAL_RANK={local_rank}".encode()
-        return next(
-            int(pid) for pid in children if needle in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        )
+        return find_ranks(self._folder / f"cache-{self._name}" / "run")[local_rank]
