@@ -45,6 +45,11 @@ test: uv ## Run everything there is and print how long each part took
 test-fast: setup ## Only the tests that need neither an engine nor a cluster
 	@$(BIN)/pytest -q -m "not engine and not apiserver and not cluster"
 
+##@ Measure
+bench: setup ## Compare two ways of doing the same thing, in turn, by their ratio (PAIRS=, JSON=; scripts have --help)
+	@for script in bench/bundles.py bench/engine_start.py; do echo "==> $$script"; \
+	  $(BIN)/python $$script $(if $(PAIRS),--pairs '$(PAIRS)') $(if $(JSON),--json '$(JSON)') || exit 1; done
+
 ##@ Local cluster
 cluster-up: cluster-programs ## Start the local cluster (NODES=1 or 2)
 	@$(CLUSTER) up --nodes $(NODES)
@@ -76,4 +81,4 @@ $(BIN)/.ready: tests/requirements.txt crds/pyproject.toml operator/pyproject.tom
 	@uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e crds -e operator -e runtime
 	@touch $@
 
-.PHONY: demo setup format generate check requirements test test-fast cluster-up cluster-status cluster-down images help uv cluster-programs
+.PHONY: demo setup format generate check requirements test test-fast bench cluster-up cluster-status cluster-down images help uv cluster-programs

@@ -1,8 +1,11 @@
 """Options of all tests."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from grpo_runtime.lasting_imports import lasting_imports
 
 SLOW = ("engine", "apiserver")
 """Markers that stand in the files of their tests and nowhere else."""
@@ -14,6 +17,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="write what is made now as what should be made; read the diff",
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Importing the tests imports nearly everything there is."""
+    with lasting_imports():
+        yield
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -135,7 +135,7 @@ TRAINER_ONLY = (
     Cause("oom-rank", {**_trainer(memory="220Mi"), **_NO_CACHE}, "OOMKilled",
           ("the container trainer ran out of memory: raise trainer.resources.limits.memory", "rank 0"),
           condition="Failed", is_end=True, seconds=PROCESSES_SECONDS),
-    Cause("wrong-model-path", {"model": {"source": "file:///models/nowhere"}}, "UserError",
+    Cause("wrong-model-path", {"model": {"source": "file:///models/nowhere"}, **_NO_ENGINE}, "UserError",
           ("model.source (file:///models/nowhere)", "/models/nowhere"),
           condition="Failed", is_end=True, seconds=PROCESSES_SECONDS),
     Cause("dataset-without-column",

@@ -1,4 +1,4 @@
-"""A machine that cannot run containers is told apart, and what needs them is skipped aloud."""
+"""`make test`: what it skips aloud where no containers can be run, and what a failure stops."""
 
 import importlib.util
 import sys
@@ -67,3 +67,17 @@ def test_with_containers_every_part_runs(run_all: ModuleType, tmp_path: Path) ->
 def test_what_needs_no_container_needs_none_of_the_parts_that_do(run_all: ModuleType) -> None:
     kept = [part.name for stage in run_all.without_cluster(run_all.STAGES) for lane in stage for part in lane]
     assert kept == ["environment", "check", "pure and contract tests", "real engines"]
+
+
+def test_nothing_after_a_failed_part_that_is_needed_is_run_and_other_lanes_are(
+    run_all: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def part(name: str, *command: str, is_needed: bool = False) -> object:
+        return run_all.Part(name, command or ("touch", str(tmp_path / name)), 30, is_needed=is_needed)
+
+    lanes = [[part("images", "false", is_needed=True), part("pods")], [part("check", "false"), part("pure")]]
+    assert run_all.main([lanes, [[part("later")]]]) == 1
+    assert {path.name for path in tmp_path.iterdir()} == {"pure"}
+    outcomes = dict(line.split(maxsplit=2)[::2] for line in capsys.readouterr().out.splitlines()[-9:-3])
+    assert outcomes["pods"] == outcomes["later"] == "not run"
+    assert outcomes["images"] == outcomes["check"] == "FAILED (1)"

@@ -1,0 +1,47 @@
+"""Under which circumstances something was measured, as far as they matter to a reader anywhere."""
+
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """Nothing here tells whose machine it was. `commit` ends in -dirty when files differed from it."""
+
+    date: str
+    commit: str
+    num_cores: int
+    cpu: str
+    versions: Mapping[str, str]
+
+
+def circumstances() -> Circumstances:
+    """Those of this process."""
+    return Circumstances(
+        date=datetime.now(UTC).date().isoformat(),
+        commit=_commit(),
+        num_cores=len(os.sched_getaffinity(0)),
+        cpu=_cpu(),
+        versions={name: version(name) for name in ("torch", "vllm")},
+    )
+
+
+def _commit() -> str:
+    command = ("git", "describe", "--always", "--dirty", "--exclude=*")
+    asked = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    return asked.stdout.strip() or "unknown"
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    # an ARM processor has no such line
+    return platform.machine()

@@ -1,0 +1,62 @@
+"""Every script in bench/ explains itself at once, and `make bench` runs them all."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = sorted((ROOT / "bench").glob("*.py"))
+HEAVY = {"torch", "vllm", "transformers", "numpy", "grpo_runtime"}
+
+
+def script(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-X", "importtime", str(path), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def imported(importtime: str) -> set[str]:
+    """Top-level packages in what `-X importtime` tells on standard error."""
+    lines = [line for line in importtime.splitlines() if line.startswith("import time:")]
+    return {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_help_teaches_and_loads_nothing_heavy(path: Path) -> None:
+    done = script(path, "--help")
+    assert done.returncode == 0
+    assert f"python bench/{path.name} --pairs" in done.stdout
+    assert "The ratio is how many times as much" in done.stdout
+    assert "grpo_bench" in imported(done.stderr)
+    assert imported(done.stderr) & HEAVY == set()
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
+def test_wrong_options_are_told_before_anything_is_measured(path: Path, tmp_path: Path) -> None:
+    done = script(path, "--pairs", "0")
+    assert (done.returncode, "one pair is the least" in done.stderr) == (2, True)
+    done = script(path, "--json", str(tmp_path / "missing" / "results.jsonl"))
+    assert (done.returncode, "there is no directory" in done.stderr) == (2, True)
+    assert imported(done.stderr) & HEAVY == set()
+
+
+def test_make_bench_runs_every_script_with_the_options_given() -> None:
+    command = ["make", "--no-print-directory", "--dry-run", "bench", "PAIRS=7", "JSON=results.jsonl"]
+    planned = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert len(SCRIPTS) >= 2
+    assert [path.name for path in SCRIPTS if f"bench/{path.name}" not in planned] == []
+    assert "--pairs '7' --json 'results.jsonl'" in planned
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "bench").rglob("*.py")), ids=lambda path: path.name)
+def test_a_bench_stands_on_the_runtime_and_not_on_its_tests(path: Path) -> None:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add(str(node.module).partition(".")[0])
+    ours = {"grpo_bench", "grpo_api", "grpo_runtime"}
+    assert found <= {*sys.stdlib_module_names, *ours, "aiohttp", "psutil", "transformers"}
