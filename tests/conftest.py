@@ -1,6 +1,7 @@
 """Options of all tests."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[None]:
+def pytest_collection() -> Generator[None, object, object]:
     """Importing the tests imports nearly everything there is."""
     with lasting_imports():
-        yield
+        return (yield)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -31,7 +32,21 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     marker = config.option.markexpr
     if marker not in SLOW or collection_path.suffix != ".py":
         return None
-    return f"mark.{marker}" not in collection_path.read_text() or None
+    return not names(collection_path, marker) or None
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    """Hold every file to it, or a test would vanish from `-m engine` without a word."""
+    for item in items:
+        for marker in SLOW:
+            if item.get_closest_marker(marker) and not names(item.path, marker):
+                raise pytest.UsageError(f"{item.nodeid} is marked {marker}: say so in its file")
+
+
+@cache
+def names(path: Path, marker: str) -> bool:
+    """Whether the marker stands in the file."""
+    return f"mark.{marker}" in path.read_text()
 
 
 @pytest.fixture

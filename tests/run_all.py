@@ -59,9 +59,11 @@ STAGES: Sequence[Sequence[Lane]] = (
     [
         [
             Part("check", ("make", "check"), 300),
+            Part("real API server", (*PYTEST, "-m", "apiserver", "tests"), 1200, needs_cluster=True),
+        ],
+        [
             Part("pure and contract tests", (*PYTEST, "-m", FAST, "tests", "e2e"), 1200),
             Part("real engines", (*PYTEST, "-m", "engine", "tests"), 2400),
-            Part("real API server", (*PYTEST, "-m", "apiserver", "tests"), 1200, needs_cluster=True),
         ],
         [
             Part("cluster and images", ("make", "images"), 900, is_needed=True, needs_cluster=True),

@@ -22,11 +22,11 @@ TwoWays = Callable[[], AbstractContextManager[tuple[Way, Way]]]
 """Gives the two ways, and ends what it has started for them."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """What a person asked for."""
 
-    pairs: int
+    num_pairs: int
     json: Path | None
 
 
@@ -37,6 +37,7 @@ def parse_options(description: str, *, num_pairs: int) -> Options:
     )
     parser.add_argument(
         "--pairs",
+        dest="num_pairs",
         type=int,
         default=num_pairs,
         metavar="N",
@@ -46,8 +47,8 @@ def parse_options(description: str, *, num_pairs: int) -> Options:
         "--json", type=Path, metavar="FILE", help="append the result to this file, as one line of JSON"
     )
     options = parser.parse_args()
-    if options.pairs < 1:
-        parser.error(f"--pairs {options.pairs}: one pair is the least")
+    if options.num_pairs < 1:
+        parser.error(f"--pairs {options.num_pairs}: one pair is the least")
     if options.json and not options.json.absolute().parent.is_dir():
         # now, and not after minutes of measuring
         parser.error(f"--json {options.json}: there is no directory {options.json.absolute().parent}")
@@ -59,9 +60,9 @@ def run(bench: str, two_ways: TwoWays, *, options: Options) -> int:
     pairs: list[Pair] = []
     try:
         with two_ways() as (first, second):
-            for pair in alternate(first, second, num_pairs=options.pairs):
+            for pair in alternate(first, second, num_pairs=options.num_pairs):
                 pairs.append(pair)
-                _tell(f"pair {len(pairs)} of {options.pairs}: {_in_words(pair)}")
+                _tell(f"pair {len(pairs)} of {options.num_pairs}: {_in_words(pair)}")
     except BenchError as error:
         _tell(f"error: {error}")
         return 1

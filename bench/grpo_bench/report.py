@@ -74,4 +74,4 @@ def json_line(result: Result) -> str:
 
 def _three_digits(amount: float) -> str:
     """More of them say nothing."""
-    return f"{amount:.3g}" if amount < 1000 else f"{amount:.0f}"
+    return f"{amount:.3g}" if amount < 999.5 else f"{amount:.0f}"

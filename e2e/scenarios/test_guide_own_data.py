@@ -5,16 +5,12 @@ the job and run in the order they are written in.
 """
 
 import json
-import os
-import shutil
-import subprocess
-from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
 from grpo_demo.follow import condition
 from grpo_images.sources import REPOSITORY
+from grpo_scenarios.reader import RUNTIME_IMAGE, Reader
 from grpo_scenarios.readme import commands
 from grpo_scenarios.world import World
 
@@ -23,49 +19,16 @@ pytestmark = pytest.mark.cluster
 GUIDE = REPOSITORY / "docs" / "guides" / "own-data-and-reward.md"
 COMMANDS = commands(GUIDE.read_text())
 JOB = "own-data"
-PATIENCE_SECONDS = 900
-"""For one command; training is the longest."""
-
-
-@dataclass(frozen=True)
-class Reader:
-    """Somebody who follows the guide, in a folder that looks like a checkout."""
-
-    checkout: Path
-    environment: dict[str, str]
-    namespace: str
-
-    def run(self, command: str) -> str:
-        """What a command printed, with our namespace in it."""
-        done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", command.replace("my-team", self.namespace)],
-            cwd=self.checkout, env=self.environment, text=True,
-            stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE_SECONDS, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, f"`{command}` failed: {done.stdout}{done.stderr}"
-        return done.stdout
 
 
 @pytest.fixture(scope="module")
 def reader(world: World, tmp_path_factory: pytest.TempPathFactory) -> Reader:
-    home = tmp_path_factory.mktemp("reader")
-    checkout = home / "grpo-operator"
-    checkout.mkdir()
-    for entry in REPOSITORY.iterdir():
-        if entry.name != "examples":
-            (checkout / entry.name).symlink_to(entry)
-    shutil.copytree(REPOSITORY / "examples", checkout / "examples")
-    look = checkout / "examples" / "own-data" / "look.yaml"
-    ours = look.read_text().replace(
-        "registry.example.com/my-team/grpo-runtime:0.1.0", world.target.runtime_image
-    )
+    reader = Reader.of_world(world, tmp_path_factory.mktemp("reader"))
+    look = reader.checkout / "examples" / "own-data" / "look.yaml"
+    ours = look.read_text().replace(RUNTIME_IMAGE, world.target.runtime_image)
     assert world.target.runtime_image in ours
     look.write_text(ours)
-    kubeconfig = home / "kubeconfig"
-    shutil.copy(world.target.kubectl[-1], kubeconfig)
-    kubectl = Path(world.target.kubectl[0])
-    environment = {"KUBECONFIG": str(kubeconfig), "PATH": f"{kubectl.parent}:{os.environ['PATH']}"}
-    return Reader(checkout=checkout, environment=os.environ | environment, namespace=world.namespace)
+    return reader
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from grpo_api.contract.labels import OPERATOR, short_hash
 from grpo_api.v1alpha1.job import API_VERSION, KIND
 from grpo_api.v1alpha1.status import ConditionStatus, ConditionType, GRPOJobStatus
 from grpo_operator import errors
@@ -14,8 +13,8 @@ from grpo_operator.cache import Cache, owner_uid
 from grpo_operator.children.run import Child
 from grpo_operator.children.shared import TOKEN_FILES
 from grpo_operator.client import FIELD_MANAGER, Client
+from grpo_operator.event import event_of
 from grpo_operator.kinds import EVENTS, JOBS, PODS, SECRETS, Manifest
-from grpo_operator.names import Names
 from grpo_operator.observed import JobView, Trouble
 from grpo_operator.plan.draft import Announcement, Deletion
 from grpo_operator.plan.validate import SCHEMA_SKEW
@@ -26,7 +25,6 @@ log = logging.getLogger(__name__)
 _TOKEN_BYTES = 32
 _WRITES_IN_FLIGHT = 16
 _READY = ConditionType.READY.value
-_LONGEST_EVENT = 1024
 
 
 async def write_status(client: Client, cache: Cache, job: JobView, status: GRPOJobStatus) -> None:
@@ -94,35 +92,6 @@ async def announce(
             log.warning(
                 "%s/%s: the Event %s was not written: %s", job.namespace, job.name, said.reason, error
             )
-
-
-def event_of(job: JobView, said: Announcement, *, now: datetime) -> Manifest:
-    """The Event as `kubectl describe grpojob` shows it. core/v1, whose times and source kubectl prints."""
-    names = Names.of(job=job.name, uid=job.uid)
-    at = f"{now:%Y-%m-%dT%H:%M:%SZ}"
-    return {
-        "apiVersion": EVENTS.api_version,
-        "kind": EVENTS.name,
-        "metadata": {
-            "name": f"{names.base}.{short_hash(f'{said.reason}/{said.key}', 16)}",
-            "namespace": job.namespace,
-        },
-        "involvedObject": {
-            "apiVersion": API_VERSION,
-            "kind": KIND,
-            "namespace": job.namespace,
-            "name": job.name,
-            "uid": job.uid,
-        },
-        "type": "Warning" if said.is_warning else "Normal",
-        "reason": said.reason,
-        "message": said.message[:_LONGEST_EVENT],
-        "firstTimestamp": at,
-        "lastTimestamp": at,
-        "count": 1,
-        "source": {"component": OPERATOR},
-        "reportingComponent": OPERATOR,
-    }
 
 
 async def delete_objects(client: Client, cache: Cache, job: JobView, deletions: Iterable[Deletion]) -> None:

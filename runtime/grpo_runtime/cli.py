@@ -197,14 +197,10 @@ def _run_trainer(options: argparse.Namespace) -> int:
 
 
 def _run_ranks(options: argparse.Namespace) -> int:
-    from grpo_runtime.trainer.nursery import raise_ranks
+    from grpo_runtime.trainer.nursery import fork_ranks
     from grpo_runtime.trainer.rank_imports import import_rank
 
-    raise_ranks(
-        os.environ,
-        run_dir=options.run_dir,
-        learn=lambda: import_rank(os.environ, run_dir=options.run_dir),
-    )
+    fork_ranks(lambda: import_rank(run_dir=options.run_dir), run_dir=options.run_dir)
 
 
 def _add_plot(parser: argparse.ArgumentParser) -> None:

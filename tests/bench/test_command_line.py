@@ -22,7 +22,7 @@ def test_the_table_is_printed_and_a_line_is_added_to_the_file(
 ) -> None:
     file = tmp_path / "results.jsonl"
     for num_pairs in (1, 2):
-        assert run("sleeping", slow_and_fast, options=Options(num_pairs, file)) == 0
+        assert run("sleeping", slow_and_fast, options=Options(num_pairs=num_pairs, json=file)) == 0
     printed = capsys.readouterr()
     assert printed.out.startswith("sleeping: medians of 1 pairs")
     assert printed.out.splitlines()[-1].split() == ["seconds", "3", "2", "1.50", "1.50", "to", "1.50"]
@@ -47,7 +47,7 @@ def test_ways_that_cannot_be_compared_end_it_with_a_sentence_and_without_a_resul
         finally:
             is_ended = True
 
-    assert run("sampling", two_ways, options=Options(2, tmp_path / "results.jsonl")) == 1
+    assert run("sampling", two_ways, options=Options(num_pairs=2, json=tmp_path / "results.jsonl")) == 1
     printed = capsys.readouterr()
     assert printed.err == "error: the two ways drew different tokens\n"
     assert printed.out == ""

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from grpo_operator.apply import event_of
+from grpo_operator.event import event_of
 from grpo_operator.observed import Trouble
 from grpo_operator.plan.draft import Announcement
 

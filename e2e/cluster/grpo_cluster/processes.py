@@ -21,7 +21,8 @@ from grpo_cluster.waiting import wait_until
 _PROC = Path("/proc")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _FEWER_COLLECTIONS = {"GOGC": "400"}
-"""Go's collector takes a quarter of the API server's time; on one machine a core is dearer than memory."""
+"""All of Kubernetes is Go, whose collector takes a quarter of the API server's time. This costs memory, some
+300 MB in the API server: on one machine a core is dearer."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from grpo_api.contract.environment import Env, Role
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.v1alpha1.spec import Mode
 from grpo_runtime.local.workspace import Workspace
+from grpo_runtime.trainer.nursery import GANG_VARIABLES
 
 LOOPBACK = "127.0.0.1"
 
@@ -44,10 +45,8 @@ def rollout_environment(workspace: Workspace, *, name: str, cache: Path) -> dict
 
 def inherited(environment: Mapping[str, str]) -> dict[str, str]:
     """The shell's environment without what belongs to a pod or to another gang of ranks."""
-    foreign = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
-    return {
-        name: value for name, value in environment.items() if name not in foreign and name not in set(Env)
-    }
+    foreign = GANG_VARIABLES | set(Env)
+    return {name: value for name, value in environment.items() if name not in foreign}
 
 
 def free_ports(number: int) -> list[int]:

@@ -8,7 +8,6 @@ from grpo_api.source import Scheme, parse_source
 from grpo_api.v1alpha1.spec import HubSpec, ModelSpec
 from grpo_runtime.errors import UserError
 from grpo_runtime.hub import download
-from grpo_runtime.lasting_imports import lasting_imports
 from grpo_runtime.volumes import path_of, whereabouts
 
 logger = logging.getLogger(__name__)
@@ -30,6 +29,12 @@ class LocalModel:
     """The commit of an `hf://` model."""
 
 
+def import_for(model: ModelSpec) -> None:
+    """Import the heavy part of what `materialise_model` needs, if it will need it."""
+    if parse_source(model.source).scheme is Scheme.BUILTIN:
+        import grpo_runtime.model.tiny  # noqa: F401
+
+
 def materialise_model(model: ModelSpec, *, hub: HubSpec, volumes_dir: Path, into: Path) -> LocalModel:
     """The model of a run, in a directory of this container.
 
@@ -41,8 +46,7 @@ def materialise_model(model: ModelSpec, *, hub: HubSpec, volumes_dir: Path, into
     url = model.source
     source = parse_source(url)
     if source.scheme is Scheme.BUILTIN:
-        with lasting_imports():
-            from grpo_runtime.model.tiny import write_tiny_model
+        from grpo_runtime.model.tiny import write_tiny_model
 
         write_tiny_model(into)
         return LocalModel(into, url, commit=None)

@@ -79,8 +79,10 @@ def serve(environment: Mapping[str, str], *, options: RolloutOptions) -> int:
 
 def _prepare(settings: RolloutSettings) -> Path:
     """The folder of the model, once it is there."""
-    from grpo_runtime.model.source import materialise_model
+    from grpo_runtime.model.source import import_for, materialise_model
 
+    with lasting_imports():
+        import_for(settings.run.model)
     model = materialise_model(
         settings.run.model,
         hub=settings.run.hub,

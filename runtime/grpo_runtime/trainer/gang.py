@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from grpo_runtime.parent_death import adopt_orphans
 from grpo_runtime.trainer.nursery import find_ranks
 
 
@@ -24,13 +25,11 @@ class RankDeath:
 
 
 class Gang:
-    """Starts the ranks by way of a nursery, reaps every child of this process, and can stop what still runs.
-
-    This process must adopt orphans: see parent_death.
-    """
+    """Starts the ranks by a nursery, reaps every child of this process, and can stop what still runs."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], *, run_dir: Path) -> None:
-        """Start `command`, a process that raises the ranks: see nursery.raise_ranks."""
+        """Start `command`, a process that forks the ranks: see nursery.fork_ranks. They come to this one."""
+        adopt_orphans()
         # the signals that the supervisor waits for are blocked in it, which children would inherit
         self._nursery: int | None = os.posix_spawnp(command[0], command, environment, setsigmask=())
         self._ranks: dict[int, int] = {}
@@ -51,7 +50,7 @@ class Gang:
         ended = dict(ended_children())
         if self._nursery is not None and (status := ended.pop(self._nursery, None)) is not None:
             self._nursery = None
-            self._adopt()
+            self._adopt(ended=set(ended))
             if not self._ranks:
                 deaths.append(self._death(0, status))
         for pid, status in ended.items():
@@ -69,10 +68,10 @@ class Gang:
         """End every rank that still runs, at once; their deaths are then ours."""
         self.send(signal.SIGKILL)
 
-    def _adopt(self) -> None:
-        """Know the ranks, and tell them what the nursery could not pass on."""
+    def _adopt(self, *, ended: set[int]) -> None:
+        """Know the ranks, and tell those that have not ended what the nursery could not pass on."""
         self._ranks = {pid: local_rank for local_rank, pid in enumerate(find_ranks(self._run_dir))}
-        for pid in self._ranks:
+        for pid in self._ranks.keys() - ended:
             for signal_number in self._sent:
                 os.kill(pid, signal_number)
 

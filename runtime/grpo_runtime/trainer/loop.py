@@ -134,7 +134,7 @@ class Conductor:
         return await self.ranks.attend(work, on_tick=lambda: self.reporter.is_alive(self.engines.counts()))
 
 
-def follow(learner: Learner, *, ranks: Ranks, step: int, on_tick: Callable[[], None] = lambda: None) -> bool:
+def follow(learner: Learner, *, ranks: Ranks, step: int, on_tick: Callable[[], None]) -> bool:
     """Train with rank 0 from `step` on: True when every step is done, False when asked to stop.
 
     `on_tick` is called again and again while there is nothing to train on, and may raise.

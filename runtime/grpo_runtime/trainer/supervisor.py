@@ -18,7 +18,6 @@ from grpo_api.contract.endpoints import RENDEZVOUS_PORT, TRAINER_PORT
 from grpo_api.contract.graces import RANKS_GRACE_SECONDS
 from grpo_api.contract.progress import Progress, TrainerState
 from grpo_runtime.errors import UserError
-from grpo_runtime.parent_death import adopt_orphans
 from grpo_runtime.report.progress import ProgressFile, read_progress
 from grpo_runtime.settings import TrainerSettings, read_trainer_settings
 from grpo_runtime.termination import Outcome, termination_message
@@ -31,7 +30,7 @@ from grpo_runtime.trainer.outcome import judge
 logger = logging.getLogger(__name__)
 
 RANKS_COMMAND = (sys.executable, "-m", "grpo_runtime.cli", "ranks")
-"""What raises the ranks; the run directory is appended."""
+"""What forks the ranks; the run directory is appended."""
 
 _PEERS_MAY_FINISH_SECONDS = 10.0
 """How long the other ranks get to end after one failed, before they are killed."""
@@ -62,7 +61,6 @@ def supervise(environment: Mapping[str, str], *, options: SupervisorOptions) -> 
         return _end(Outcome(words.exit_code, words.reason, words.message), None, options)
     run_dir = _fresh_run_dir(settings)
     endpoint = Endpoint(run_dir, port=options.port, host=options.host)
-    adopt_orphans()
     gang = Gang(
         [*options.ranks_command, "--run-dir", str(run_dir)],
         ranks_environment(settings, environment, rendezvous_port=options.rendezvous_port),

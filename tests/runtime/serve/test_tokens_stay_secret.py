@@ -66,7 +66,7 @@ def test_no_token_is_in_a_log_a_process_list_a_checkpoint_or_any_other_file(tmp_
 
     # the search looked where there was something to find
     commands = " ".join(shown)
-    assert "trainer" in commands and "rollout" in commands and "rank" in commands
+    assert "trainer" in commands and "rollout" in commands and "ranks" in commands
     assert any(name.startswith("output/checkpoints") for name in left), sorted(left)
     assert {"output/metrics.jsonl", "engine-0.log", "log-1-0"} <= left.keys()
     tokens = [(tmp_path / name).read_text().strip() for name in (DATA_TOKEN_FILE, ADMIN_TOKEN_FILE)]

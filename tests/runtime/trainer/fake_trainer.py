@@ -1,6 +1,6 @@
 """A whole trainer pod as a process, with FakeEngines in place of rollout pods.
 
-`python fake_trainer.py TERMINATION_LOG PORT RENDEZVOUS_PORT` is the supervisor; with `ranks` it raises them.
+`python fake_trainer.py TERMINATION_LOG PORT RENDEZVOUS_PORT` is the supervisor; with `ranks` it forks them.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from grpo_runtime.trainer.nursery import Become
+from grpo_runtime.trainer.nursery import RunRank
 
 
 def supervise_with_fakes(arguments: Sequence[str]) -> int:
@@ -30,15 +30,15 @@ def supervise_with_fakes(arguments: Sequence[str]) -> int:
 
 
 def ranks_with_fakes(arguments: Sequence[str]) -> NoReturn:
-    from grpo_runtime.trainer.nursery import raise_ranks
+    from grpo_runtime.trainer.nursery import fork_ranks
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--run-dir", type=Path)
     run_dir = parser.parse_args(arguments).run_dir
-    raise_ranks(os.environ, run_dir=run_dir, learn=lambda: learn_a_rank(run_dir))
+    fork_ranks(lambda: import_rank_with_fakes(run_dir), run_dir=run_dir)
 
 
-def learn_a_rank(run_dir: Path) -> Become:
+def import_rank_with_fakes(run_dir: Path) -> RunRank:
     sys.path.insert(0, str(Path(__file__).parent))
     from fake_engines import FakeEngines
 

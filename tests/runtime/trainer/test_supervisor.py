@@ -13,15 +13,16 @@ import pytest
 from pod_builder import free_port, run_config, trainer_environment
 
 from grpo_api.contract.progress import Progress, TerminationMessage
+from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.trainer.nursery import find_ranks
 
 SUPERVISE = """
 import os, sys
 from pathlib import Path
 from grpo_runtime.trainer.supervisor import SupervisorOptions, supervise
-port, log, ranks, script = sys.argv[1:]
+port, log, grace_seconds, ranks, script = sys.argv[1:]
 options = SupervisorOptions(
-    port=int(port), grace_seconds=1.0, termination_log=Path(log),
+    port=int(port), grace_seconds=float(grace_seconds), termination_log=Path(log),
     ranks_command=(sys.executable, "-c", ranks, script),
 )
 code = supervise(os.environ, options=options)
@@ -30,30 +31,49 @@ sys.exit(code)
 """
 
 RANKS = """
-import os, sys
+import os, signal, sys, time
 from pathlib import Path
-from grpo_runtime.trainer.nursery import raise_ranks
+from grpo_runtime.trainer.nursery import fork_ranks
 script, _, run_dir = sys.argv[1:]
-command = ("/bin/bash", "-c", script, "rank", "--run-dir", run_dir)
-become = lambda environment: os.execve(command[0], command, environment)
-raise_ranks(os.environ, run_dir=Path(run_dir), learn=lambda: become)
+run_dir = Path(run_dir)
+command = ("/bin/bash", "-c", script, "rank", "--run-dir", str(run_dir))
+
+def import_rank():
+    pass
+    return lambda environment: os.execve(command[0], command, environment)
+
+fork_ranks(import_rank, run_dir=run_dir)
 """
+"""Forks the ranks; what else an import does may stand in the place of `pass`."""
 
 # what a rank that did its work would have written; $2 is the run directory
 DONE = 'sed -i s/Starting/Done/ "$2/progress.json"; exit 0'
 
 
-class Supervisor:
-    """A real supervisor process over ranks that run a bash `script`, raised by Python code, `ranks`."""
+ONE_RANK = run_config(trainer={"processesPerNode": 1})
+TWO_RANKS = run_config(trainer={"processesPerNode": 2})
 
-    def __init__(self, folder: Path, script: str, *, num_ranks: int = 2, ranks: str = RANKS) -> None:
-        run = run_config(trainer={"processesPerNode": num_ranks})
+
+class Supervisor:
+    """A real supervisor process over ranks that run a bash `script`, forked by Python code, `ranks`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        script: str,
+        *,
+        run: RunConfig = TWO_RANKS,
+        node_index: int = 0,
+        ranks: str = RANKS,
+        grace_seconds: float = 60.0,
+    ) -> None:
         self.log = folder / "termination-log"
         self.port = free_port()
-        self.run_dir = folder / "cache-1-0" / "run"
+        self.run_dir = folder / f"cache-1-{node_index}" / "run"
+        arguments = [str(self.port), str(self.log), str(grace_seconds), ranks, script]
+        given = trainer_environment(folder, run, node_index=node_index)
         self.process = subprocess.Popen(
-            [sys.executable, "-c", SUPERVISE, str(self.port), str(self.log), ranks, script],
-            env={**os.environ, **trainer_environment(folder, run)},
+            [sys.executable, "-c", SUPERVISE, *arguments], env={**os.environ, **given}
         )
 
     def get(self, path: str) -> bytes:
@@ -91,6 +111,15 @@ def test_every_rank_gets_its_place_in_the_rendezvous(tmp_path: Path) -> None:
         assert environment["SUPERVISOR_PID"] == str(supervisor.process.pid)
 
 
+def test_ranks_of_a_second_node_come_after_those_of_the_first(tmp_path: Path) -> None:
+    run = run_config(trainer={"numNodes": 2, "processesPerNode": 2})
+    script = 'echo $RANK $LOCAL_RANK $WORLD_SIZE > "$2/$LOCAL_RANK"'
+    supervisor = Supervisor(tmp_path, script, run=run, node_index=1)
+    assert supervisor.end()[0] == 0
+    assert (supervisor.run_dir / "0").read_text() == "2 0 4\n"
+    assert (supervisor.run_dir / "1").read_text() == "3 1 4\n"
+
+
 def test_the_first_failure_ends_the_others_and_is_the_pods_exit_code(tmp_path: Path) -> None:
     words = json.dumps({"reason": "UserError", "message": "the spec is wrong", "exitCode": 40})
     script = f"""
@@ -110,7 +139,7 @@ def test_a_killed_rank_is_128_plus_its_signal(tmp_path: Path) -> None:
 
 def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace_period(tmp_path: Path) -> None:
     script = "trap '' TERM; touch $2/up-$LOCAL_RANK; while true; do sleep 0.1; done"
-    supervisor = Supervisor(tmp_path, script, num_ranks=1)
+    supervisor = Supervisor(tmp_path, script, run=ONE_RANK, grace_seconds=1.0)
     supervisor.wait_for(supervisor.run_dir / "up-0")
     supervisor.process.send_signal(signal.SIGTERM)
     code, message = supervisor.end()
@@ -129,9 +158,9 @@ def test_sigterm_reaches_every_rank(tmp_path: Path) -> None:
 
 
 def test_the_endpoint_answers_whatever_the_ranks_do(tmp_path: Path) -> None:
-    script = "kill -STOP $$"  # as blocked as a process can be
-    supervisor = Supervisor(tmp_path, script, num_ranks=1)
-    supervisor.wait_for(supervisor.run_dir / "progress.json")
+    script = "touch $2/up; kill -STOP $$"  # as blocked as a process can be
+    supervisor = Supervisor(tmp_path, script, run=ONE_RANK, grace_seconds=1.0)
+    supervisor.wait_for(supervisor.run_dir / "up")
     deadline = time.monotonic() + 20
     while True:
         try:
@@ -148,70 +177,85 @@ def test_the_endpoint_answers_whatever_the_ranks_do(tmp_path: Path) -> None:
     assert supervisor.end()[0] == 143
 
 
-def test_a_nursery_that_fails_is_the_pods_failure(tmp_path: Path) -> None:
-    code, message = Supervisor(tmp_path, "", ranks="raise SystemExit(7)").end()
-    assert (code, message.rank) == (7, 0)
-    code, message = Supervisor(tmp_path, "", ranks="import os; os.kill(os.getpid(), 9)").end()
-    assert (code, message.reason) == (137, "Killed")
+def importing(code: str) -> str:
+    """Ranks whose imports do this."""
+    return RANKS.replace("pass", code)
+
+
+def test_what_a_nursery_says_when_it_fails_is_what_the_pod_says(tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path, "", ranks=importing("raise ImportError('no libcuda')"))
+    code, message = supervisor.end()
+    assert (code, message.rank, message.reason) == (1, 0, "UnexpectedError")
+    assert "ImportError: no libcuda" in message.message
+
+
+def test_a_nursery_that_is_killed_is_the_pods_failure(tmp_path: Path) -> None:
+    code, message = Supervisor(tmp_path, "", ranks=importing("os.kill(os.getpid(), 9)")).end()
+    assert (code, message.reason, message.rank) == (137, "Killed", 0)
 
 
 def test_a_stop_ends_a_nursery_that_still_imports(tmp_path: Path) -> None:
-    ranks = """
-import sys, threading
-from pathlib import Path
-(Path(sys.argv[-1]) / "importing").touch()
-threading.Event().wait()
-"""
-    supervisor = Supervisor(tmp_path, "", ranks=ranks)
+    supervisor = Supervisor(
+        tmp_path, "", ranks=importing("(run_dir / 'importing').touch(); signal.sigwait({signal.SIGUSR1})")
+    )
     supervisor.wait_for(supervisor.run_dir / "importing")
     supervisor.process.send_signal(signal.SIGTERM)
     code, message = supervisor.end()
     assert (code, message.reason) == (143, "Terminated")
+    assert "in time" not in message.message, "it had to be killed"
 
 
-def test_a_stop_that_comes_while_ranks_are_raised_reaches_them(tmp_path: Path) -> None:
-    # the nursery ends only when told, with its ranks already forked and SIGTERM blocked
-    ranks = f"""
-import time
-from grpo_runtime.trainer import nursery
-leave_ids = nursery.write_atomically
-def leave_ids_late(path, text):
-    path.with_name("forked").touch()
-    while not path.with_name("told").exists():
-        time.sleep(0.01)
-    leave_ids(path, text)
-nursery.write_atomically = leave_ids_late
-{RANKS}
+BETWEEN_TWO_FORKS = """
+    def wait():
+        (run_dir / "forked").touch()
+        while not (run_dir / "told").exists():
+            time.sleep(0.01)
+    os.register_at_fork(after_in_parent=wait)
 """
-    supervisor = Supervisor(tmp_path, "touch $2/$LOCAL_RANK-began; sleep 600 & wait", ranks=ranks)
+
+
+def stopped_between_two_forks(tmp_path: Path, code: str = "") -> tuple[int, TerminationMessage]:
+    supervisor = Supervisor(tmp_path, "sleep 600 & wait", ranks=importing(BETWEEN_TWO_FORKS.lstrip() + code))
     supervisor.wait_for(supervisor.run_dir / "forked")
     supervisor.process.send_signal(signal.SIGTERM)
     wait_for_a_pending_stop(supervisor.nursery())
     (supervisor.run_dir / "told").touch()
-    code, message = supervisor.end()
+    return supervisor.end()
+
+
+def test_a_stop_that_comes_between_two_forks_reaches_the_ranks(tmp_path: Path) -> None:
+    code, message = stopped_between_two_forks(tmp_path)
     assert (code, message.reason) == (143, "Terminated")
+    assert "in time" not in message.message, "they had to be killed"
+
+
+def test_a_rank_that_died_before_it_was_adopted_is_not_told_to_stop(tmp_path: Path) -> None:
+    died = "    os.register_at_fork(after_in_child=lambda: os._exit(7))"
+    code, message = stopped_between_two_forks(tmp_path, died)
+    assert (code, message.rank) == (7, 0)
 
 
 def test_ranks_whose_nursery_was_killed_do_not_begin(tmp_path: Path) -> None:
-    ranks = f"""
-import os, signal
-from grpo_runtime.trainer import nursery
-def die(path, text):
-    path.with_name("pids").write_text(text)
-    os.kill(os.getpid(), signal.SIGKILL)
-nursery.write_atomically = die
-{RANKS}
+    killed = """
+    def leave_id():
+        (run_dir / f"forked-{os.getpid()}").touch()
+    def die():
+        while not list(run_dir.glob("forked-*")):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.register_at_fork(after_in_child=leave_id, after_in_parent=die)
 """
-    supervisor = Supervisor(tmp_path, "touch $2/$LOCAL_RANK-began; sleep 600 & wait", ranks=ranks)
+    supervisor = Supervisor(tmp_path, "touch $2/began; sleep 600 & wait", ranks=importing(killed.lstrip()))
     code, message = supervisor.end()
     assert (code, message.reason) == (137, "Killed")
-    for pid in json.loads((supervisor.run_dir / "pids").read_text()):
-        wait_for_the_end_of(pid)
-    assert not list(supervisor.run_dir.glob("*-began"))
+    [forked] = supervisor.run_dir.glob("forked-*")
+    wait_for_the_end_of(int(forked.name.partition("-")[2]))
+    assert not (supervisor.run_dir / "began").exists()
 
 
 def test_ranks_are_children_of_the_supervisor_and_end_when_it_is_killed(tmp_path: Path) -> None:
-    supervisor = Supervisor(tmp_path, "echo $PPID > $2/parent-$LOCAL_RANK; sleep 600")
+    script = "echo $PPID > $2/$LOCAL_RANK; mv $2/$LOCAL_RANK $2/parent-$LOCAL_RANK; sleep 600"
+    supervisor = Supervisor(tmp_path, script)
     for rank in (0, 1):
         supervisor.wait_for(supervisor.run_dir / f"parent-{rank}")
     pids = find_ranks(supervisor.run_dir)
