@@ -1,5 +1,6 @@
 """From an exception to an exit code and one sentence, and from a rank to its supervisor."""
 
+import logging
 import traceback
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from grpo_runtime.errors import UserError, VolumeFullError
 from grpo_runtime.report.files import write_atomically
 from grpo_runtime.report.volume import is_volume_full
 from grpo_runtime.rollout.errors import EngineError, RolloutLostError
+
+logger = logging.getLogger(__name__)
 
 _MAX_SENTENCE_CHARACTERS = 2000
 
@@ -78,9 +81,18 @@ def failure_path(run_dir: Path, local_rank: int) -> Path:
     return run_dir / f"error-{local_rank}.json"
 
 
-def leave_failure(run_dir: Path, failure: RankFailure, *, local_rank: int) -> None:
-    """Write a rank's last words for the supervisor."""
-    write_atomically(failure_path(run_dir, local_rank), failure.model_dump_json(by_alias=True))
+def leave_failure(run_dir: Path, error: BaseException, *, local_rank: int) -> ExitCode:
+    """Print what ended a rank, leave its last words for the supervisor, and return the code to end with.
+
+    Where the words cannot be left, for a full disk may be the very cause, the code still tells.
+    """
+    traceback.print_exception(error)
+    failure = describe_failure(error)
+    try:
+        write_atomically(failure_path(run_dir, local_rank), failure.model_dump_json(by_alias=True))
+    except OSError as full:
+        logger.error("the cause cannot be left for the supervisor: %s", full)
+    return ExitCode(failure.exit_code)
 
 
 def find_failure(run_dir: Path, *, local_rank: int) -> RankFailure | None:

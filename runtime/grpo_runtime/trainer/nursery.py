@@ -6,7 +6,6 @@ for it adopts orphans, and it alone sees how they end. No torch here.
 """
 
 import json
-import logging
 import os
 import select
 import signal
@@ -20,9 +19,7 @@ from grpo_runtime.errors import UserError
 from grpo_runtime.lasting_imports import lasting_imports
 from grpo_runtime.parent_death import die_with
 from grpo_runtime.report.files import write_atomically
-from grpo_runtime.trainer.failure import describe_failure, leave_failure
-
-logger = logging.getLogger(__name__)
+from grpo_runtime.trainer.failure import leave_failure
 
 SUPERVISOR_PID = "SUPERVISOR_PID"
 """Tells the nursery and the ranks who started them: the kernel kills them when that process is killed,
@@ -55,16 +52,11 @@ def fork_ranks(import_rank: Callable[[], RunRank], *, run_dir: Path) -> NoReturn
     try:
         _fork_ranks(import_rank, run_dir=run_dir)
     except BaseException as error:
-        traceback.print_exc()
         if os.getpid() != nursery:
+            # a rank that did not come to be one
+            traceback.print_exc()
             os._exit(1)
-        failure = describe_failure(error)
-        try:
-            leave_failure(run_dir, failure, local_rank=0)
-        except OSError as full:
-            # a full disk may be the very cause; the exit code still tells
-            logger.error("the cause cannot be left for the supervisor: %s", full)
-        os._exit(failure.exit_code)
+        os._exit(leave_failure(run_dir, error, local_rank=0))
     os._exit(0)
 
 

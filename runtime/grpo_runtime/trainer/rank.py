@@ -5,7 +5,6 @@ import functools
 import logging
 import os
 import sys
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +33,7 @@ from grpo_runtime.trainer.checkpoint_store import CheckpointStore
 from grpo_runtime.trainer.colocation import connect_colocated, share_engine
 from grpo_runtime.trainer.device import collective_backend, training_device
 from grpo_runtime.trainer.distributed import Ranks
-from grpo_runtime.trainer.failure import describe_failure, leave_failure
+from grpo_runtime.trainer.failure import leave_failure
 from grpo_runtime.trainer.learner import Learner
 from grpo_runtime.trainer.loop import Conductor, follow
 from grpo_runtime.trainer.optimizer import PolicyOptimizer
@@ -71,15 +70,8 @@ def run_rank(environment: Mapping[str, str], *, run_dir: Path, connect: Connect 
     try:
         is_done = _train(environment, run_dir=run_dir, connect=connect, kept=kept)
     except BaseException as error:
-        traceback.print_exc()
-        failure = describe_failure(error)
-        try:
-            leave_failure(run_dir, failure, local_rank=local_rank)
-        except OSError as full:
-            # a full disk may be the very cause; the exit code still tells
-            logger.error("the cause cannot be left for the supervisor: %s", full)
         # here, while the traceback holds what the failed frames held
-        _end(ExitCode(failure.exit_code))
+        _end(leave_failure(run_dir, error, local_rank=local_rank))
     _end(ExitCode.DONE if is_done else ExitCode.TERMINATED)
 
 

@@ -47,9 +47,9 @@ def test_an_unexpected_error_says_what_and_where() -> None:
 
 
 def test_last_words_reach_the_supervisor(tmp_path: Path) -> None:
-    words = describe_failure(UserError("set groupSize to 4"))
-    leave_failure(tmp_path, words, local_rank=1)
-    assert find_failure(tmp_path, local_rank=1) == words
+    error = UserError("set groupSize to 4")
+    assert leave_failure(tmp_path, error, local_rank=1) == ExitCode.USER_ERROR
+    assert find_failure(tmp_path, local_rank=1) == describe_failure(error)
     assert find_failure(tmp_path, local_rank=0) is None
 
 
