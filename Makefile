@@ -43,7 +43,7 @@ requirements: uv ## Compile the hash-pinned requirement files again (versions mo
 test: uv ## Run everything there is and print how long each part took
 	@$(PYTHON) tests/run_all.py
 test-fast: setup ## Only the tests that need neither an engine nor a cluster
-	@$(BIN)/pytest -q -m "not engine and not apiserver and not cluster"
+	@$(BIN)/pytest -q -n auto --dist loadfile -m "not engine and not apiserver and not cluster"
 
 ##@ Measure
 bench: setup ## Compare two ways of doing the same thing, in turn, by their ratio (PAIRS=, JSON=; scripts have --help)

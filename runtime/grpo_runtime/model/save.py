@@ -5,7 +5,7 @@ from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from grpo_runtime.model.source import LocalModel
+from grpo_runtime.model.local_model import LocalModel
 
 ORIGIN = "origin.json"
 _READ_BY_ALL = 0o444

@@ -1,13 +1,13 @@
 """`model.source`: from a URL in the spec to a directory with a model in it."""
 
 import logging
-from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_api.source import Scheme, parse_source
 from grpo_api.v1alpha1.spec import HubSpec, ModelSpec
 from grpo_runtime.errors import UserError
 from grpo_runtime.hub import download
+from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.volumes import path_of, whereabouts
 
 logger = logging.getLogger(__name__)
@@ -16,17 +16,6 @@ HUB_FILES = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.txt", "*.
 """What is wanted of a model's repository: weights, configuration, tokenizer, chat template."""
 NOT_HUB_FILES = ("*/*", "consolidated*.safetensors")
 """Other formats of the same weights, most of them in folders."""
-
-
-@dataclass(frozen=True)
-class LocalModel:
-    """A Hugging Face directory that the trainer and vLLM can load, and where it came from."""
-
-    folder: Path
-    source: str
-    """`model.source` of the job."""
-    commit: str | None
-    """The commit of an `hf://` model."""
 
 
 def import_for(model: ModelSpec) -> None:

@@ -2,33 +2,11 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from grpo_runtime.errors import UserError
 from grpo_runtime.rewards.text import completion_text
-
-RewardCall = Callable[..., list[Any]]
-"""TRL's convention: keyword arguments in, a reward for every completion out (None: does not apply)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BuiltinOptions:
-    """What built-in rewards are told by the job; each reads what it needs."""
-
-    answer_column: str = "answer"
-    pattern: str = ""
-    max_tokens: int = 0
-    overlong_tokens: int = 0
-    dataset_source: str = ""
-    seed: int = 0
-
-
-@dataclass(frozen=True)
-class Unscorable:
-    """Instead of a reward: this one sample failed, and why."""
-
-    reason: str
+from grpo_runtime.rewards.types import BuiltinOptions, RewardCall
 
 
 def exact_match(completion: str, answer: str) -> float:

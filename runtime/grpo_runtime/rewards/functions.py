@@ -13,7 +13,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from grpo_runtime.errors import UserError
-from grpo_runtime.rewards.builtin import BUILTIN_REWARDS, BuiltinOptions, RewardCall, Unscorable
+from grpo_runtime.rewards.builtin import BUILTIN_REWARDS
+from grpo_runtime.rewards.types import BuiltinOptions, RewardCall, Unscorable
 
 
 def load_function(path: str) -> Callable[..., Any]:

@@ -10,8 +10,8 @@ from typing import Any
 
 from math_verify import parse, verify
 
-from grpo_runtime.rewards.builtin import Unscorable
 from grpo_runtime.rewards.text import final_answer
+from grpo_runtime.rewards.types import Unscorable
 
 TIMEOUT_SECONDS = 3
 """For one parse and for one comparison."""

@@ -5,8 +5,8 @@ from typing import Any
 
 from grpo_runtime.data.reasoning_gym import ENTRY_INDEX
 from grpo_runtime.data.reasoning_gym_task import make_entry, make_task
-from grpo_runtime.rewards.builtin import BuiltinOptions, RewardCall, Unscorable
 from grpo_runtime.rewards.text import completion_text, final_answer
+from grpo_runtime.rewards.types import BuiltinOptions, RewardCall, Unscorable
 
 
 def reasoning_gym(options: BuiltinOptions) -> RewardCall:

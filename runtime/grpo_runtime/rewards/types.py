@@ -1,13 +1,34 @@
 """What is asked of reward functions and what comes back. Shapes: B completions, F functions."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from grpo_runtime.rewards.builtin import BuiltinOptions
-
 MAX_REASON_CHARACTERS = 2000
 """A failure's reason is cut to this."""
+
+RewardCall = Callable[..., list[Any]]
+"""TRL's convention: keyword arguments in, a reward for every completion out (None: does not apply)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltinOptions:
+    """What built-in rewards are told by the job; each reads what it needs."""
+
+    answer_column: str = "answer"
+    pattern: str = ""
+    max_tokens: int = 0
+    overlong_tokens: int = 0
+    dataset_source: str = ""
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Unscorable:
+    """Instead of a reward: this one sample failed, and why."""
+
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +101,5 @@ class RewardMatrix:
     """[B][F], finite; None where a function does not apply to a completion or failed on it."""
     failures: tuple[RewardFailure, ...]
     metrics: dict[str, float]
-    """rewards/NAME/failures for every function: completions it failed on in this step. And what reward
-    functions
+    """rewards/NAME/failures for every function: completions it failed on in this step. And what functions
     reported through log_metric: the mean over their calls of it."""

@@ -16,7 +16,6 @@ from typing import Any, TextIO
 
 from grpo_runtime.errors import UserError
 from grpo_runtime.parent_death import die_with
-from grpo_runtime.rewards.builtin import BuiltinOptions
 from grpo_runtime.rewards.functions import (
     builtin_function,
     call_function,
@@ -24,7 +23,7 @@ from grpo_runtime.rewards.functions import (
     load_code,
     load_function,
 )
-from grpo_runtime.rewards.types import MAX_REASON_CHARACTERS
+from grpo_runtime.rewards.types import MAX_REASON_CHARACTERS, BuiltinOptions
 
 
 def main(arguments: list[str]) -> int:

@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerBase
 
+from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.model.save import save_policy, write_origin
-from grpo_runtime.model.source import LocalModel
 from grpo_runtime.model.weights import named_weights
 from grpo_runtime.report.files import sync_directory, sync_tree
 from grpo_runtime.trainer.distributed import Ranks

@@ -22,7 +22,8 @@ from grpo_runtime.data.sampler import PromptSampler
 from grpo_runtime.data.source import load_prompts
 from grpo_runtime.errors import UserError
 from grpo_runtime.model.load import load_policy, load_tokenizer
-from grpo_runtime.model.source import LocalModel, materialise_model
+from grpo_runtime.model.local_model import LocalModel
+from grpo_runtime.model.source import materialise_model
 from grpo_runtime.report.reporter import Reporter
 from grpo_runtime.rewards.pool import RewardPool
 from grpo_runtime.rollout.colocated import Follower, num_colocated_engines

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from grpo_runtime.model.source import LocalModel
+from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.report.volume import full_volume_named
 from grpo_runtime.trainer.checkpoint import RunState, export_model, write_checkpoint
 from grpo_runtime.trainer.checkpoint_store import CheckpointStore

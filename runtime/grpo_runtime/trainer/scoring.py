@@ -13,9 +13,8 @@ from grpo_api.source import Volume, VolumeKind
 from grpo_api.v1alpha1.spec import CodeRef, RewardSpec
 from grpo_runtime.algorithm.advantages import AdvantageOptions
 from grpo_runtime.data.prompt import Prompt
-from grpo_runtime.rewards.builtin import BuiltinOptions
 from grpo_runtime.rewards.pool import RewardPool
-from grpo_runtime.rewards.types import RewardCode, RewardFunction, RewardRequest
+from grpo_runtime.rewards.types import BuiltinOptions, RewardCode, RewardFunction, RewardRequest
 from grpo_runtime.rollout.interface import Rollout
 
 

@@ -14,8 +14,9 @@ from grpo_api.v1alpha1.spec import HubSpec, ModelSpec
 from grpo_runtime.errors import UserError, VolumeFullError
 from grpo_runtime.hub import download
 from grpo_runtime.model.load import load_policy, load_tokenizer
+from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.model.save import write_origin
-from grpo_runtime.model.source import LocalModel, materialise_model
+from grpo_runtime.model.source import materialise_model
 from grpo_runtime.model.tiny import write_tiny_model
 
 OFFLINE = HubSpec(offline=True)

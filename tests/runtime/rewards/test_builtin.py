@@ -8,15 +8,13 @@ from grpo_runtime.data.reasoning_gym import read_reasoning_gym
 from grpo_runtime.errors import UserError
 from grpo_runtime.rewards.builtin import (
     BUILTIN_REWARDS,
-    BuiltinOptions,
-    Unscorable,
     overlong_punishment,
     r1_format,
 )
 from grpo_runtime.rewards.math_answers import math_verify
 from grpo_runtime.rewards.pool import RewardPool
 from grpo_runtime.rewards.text import final_answer
-from grpo_runtime.rewards.types import RewardFunction, RewardRequest
+from grpo_runtime.rewards.types import BuiltinOptions, RewardFunction, RewardRequest, Unscorable
 
 GSM8K_ANSWER = "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nShe sold 48+24 = 72 altogether.\n#### 1,072"
 

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from grpo_runtime.errors import UserError
-from grpo_runtime.rewards.builtin import BuiltinOptions
 from grpo_runtime.rewards.pool import RewardPool
-from grpo_runtime.rewards.types import RewardCode, RewardFunction, RewardMatrix, RewardRequest
+from grpo_runtime.rewards.types import BuiltinOptions, RewardCode, RewardFunction, RewardMatrix, RewardRequest
 
 
 @pytest.fixture(autouse=True)
