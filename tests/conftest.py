@@ -32,20 +32,20 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     marker = config.option.markexpr
     if marker not in SLOW or collection_path.suffix != ".py":
         return None
-    return not names(collection_path, marker) or None
+    return not stands_in(collection_path, marker) or None
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     """Hold every file to it, or a test would vanish from `-m engine` without a word."""
     for item in items:
         for marker in SLOW:
-            if item.get_closest_marker(marker) and not names(item.path, marker):
+            if item.get_closest_marker(marker) and not stands_in(item.path, marker):
                 raise pytest.UsageError(f"{item.nodeid} is marked {marker}: say so in its file")
 
 
 @cache
-def names(path: Path, marker: str) -> bool:
-    """Whether the marker stands in the file."""
+def stands_in(path: Path, marker: str) -> bool:
+    """Whether the file says the marker."""
     return f"mark.{marker}" in path.read_text()
 
 

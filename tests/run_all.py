@@ -112,9 +112,13 @@ def run_lane(lane: Lane) -> list[Result]:
     """Run parts one after the other; what comes after a failed one that is needed is not run."""
     results: list[Result] = []
     for part in lane:
-        is_stopped = any(result.part.is_needed and not result.is_ok for result in results)
-        results.append(Result(part, "not run") if is_stopped else run_quietly(part))
+        results.append(Result(part, "not run") if is_stopped(results) else run_quietly(part))
     return results
+
+
+def is_stopped(results: Sequence[Result]) -> bool:
+    """Whether a part failed that is needed."""
+    return any(result.part.is_needed and not result.is_ok for result in results)
 
 
 def run_quietly(part: Part) -> Result:
@@ -206,7 +210,7 @@ def main(
             return 1
         stages = without_cluster(stages)
     for stage in stages:
-        if any(result.part.is_needed and not result.is_ok for result in results):
+        if is_stopped(results):
             results += [Result(part, "not run") for lane in stage for part in lane]
         else:
             results += run_stage(stage)

@@ -27,15 +27,15 @@ def import_rank(*, run_dir: Path) -> RunRank:
     """
     run = read_trainer_settings(os.environ).run
     is_colocated = run.mode == Mode.COLOCATED
-    of_vllm = engine_environment(is_cpu=is_cpu_build()) | IN_PROCESS_ENVIRONMENT if is_colocated else {}
-    with _environment(_BEFORE_A_FORK | of_vllm):
+    if is_colocated:
+        os.environ.update(engine_environment(is_cpu=is_cpu_build()) | IN_PROCESS_ENVIRONMENT)
+    with _environment(_BEFORE_A_FORK):
         if is_colocated:
             import grpo_runtime.rollout.vllm_in_process
         import grpo_runtime.rollout.fleet  # noqa: F401 - so that no rank has to
         from grpo_runtime.trainer.rank import run_rank
 
         import_for(run.model)
-    os.environ.update(of_vllm)
     return functools.partial(run_rank, run_dir=run_dir)
 
 

@@ -79,6 +79,7 @@ def test_the_copy_task_is_learned_through_a_kill_and_a_stop(learned: list[Metric
     assert {record.attempt for record in learned} == {1, 2, 3}
     rewards = {record.step: record.values["reward"] for record in learned}
     assert sorted(rewards) == list(range(1, STEPS + 1))
+    assert sum(rewards[step] for step in range(1, 11)) / 10 < 0.05
     assert sum(rewards[step] for step in range(STEPS - 9, STEPS + 1)) / 10 >= 0.95
 
 

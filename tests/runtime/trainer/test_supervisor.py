@@ -1,5 +1,6 @@
 """The supervisor with ranks that are shell scripts: fast, and no torch anywhere."""
 
+import functools
 import json
 import os
 import signal
@@ -7,10 +8,12 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pod_builder import free_port, run_config, trainer_environment
+from trainer_pod import STARTED
 
 from grpo_api.contract.progress import Progress, TerminationMessage
 from grpo_api.contract.run_config import RunConfig
@@ -31,7 +34,7 @@ sys.exit(code)
 """
 
 RANKS = """
-import os, signal, sys, time
+import os, signal, sys
 from pathlib import Path
 from grpo_runtime.trainer.nursery import fork_ranks
 script, _, run_dir = sys.argv[1:]
@@ -73,19 +76,22 @@ class Supervisor:
         arguments = [str(self.port), str(self.log), str(grace_seconds), ranks, script]
         given = trainer_environment(folder, run, node_index=node_index)
         self.process = subprocess.Popen(
-            [sys.executable, "-c", SUPERVISE, *arguments], env={**os.environ, **given}
+            [sys.executable, "-c", SUPERVISE, *arguments],
+            env={**os.environ, **given},
+            start_new_session=True,
         )
+        STARTED.append(self.process)
 
     def get(self, path: str) -> bytes:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
             return answer.read()
 
     def wait_for(self, path: Path) -> None:
-        deadline = time.monotonic() + 20
-        while not path.exists():
-            assert time.monotonic() < deadline, f"{path} did not appear"
-            assert self.process.poll() is None, "the supervisor ended early"
-            time.sleep(0.02)
+        def is_there() -> bool:
+            assert path.exists() or self.process.poll() is None, "the supervisor ended early"
+            return path.exists()
+
+        wait_until(is_there, f"{path} to appear")
 
     def nursery(self) -> int:
         pid = self.process.pid
@@ -161,14 +167,8 @@ def test_the_endpoint_answers_whatever_the_ranks_do(tmp_path: Path) -> None:
     script = "touch $2/up; kill -STOP $$"  # as blocked as a process can be
     supervisor = Supervisor(tmp_path, script, run=ONE_RANK, grace_seconds=1.0)
     supervisor.wait_for(supervisor.run_dir / "up")
-    deadline = time.monotonic() + 20
-    while True:
-        try:
-            assert supervisor.get("/healthz") == b"ok\n"
-            break
-        except OSError:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+    wait_until(functools.partial(answers, supervisor), "/healthz to answer")
+    assert supervisor.get("/healthz") == b"ok\n"
     progress = Progress.model_validate_json(supervisor.get("/progress"))
     assert (progress.state, progress.step, progress.attempt) == ("Starting", 0, 1)
     with pytest.raises(urllib.error.HTTPError):
@@ -207,19 +207,23 @@ def test_a_stop_ends_a_nursery_that_still_imports(tmp_path: Path) -> None:
 
 BETWEEN_TWO_FORKS = """
     def wait():
-        (run_dir / "forked").touch()
-        while not (run_dir / "told").exists():
-            time.sleep(0.01)
+        if not (run_dir / "forked").exists():
+            (run_dir / "forked").touch()
+            (run_dir.parents[1] / "told").read_bytes()
     os.register_at_fork(after_in_parent=wait)
 """
+"""Waits for somebody to write into a named pipe."""
 
 
 def stopped_between_two_forks(tmp_path: Path, code: str = "") -> tuple[int, TerminationMessage]:
+    told = tmp_path / "told"
+    os.mkfifo(told)
     supervisor = Supervisor(tmp_path, "sleep 600 & wait", ranks=importing(BETWEEN_TWO_FORKS.lstrip() + code))
     supervisor.wait_for(supervisor.run_dir / "forked")
     supervisor.process.send_signal(signal.SIGTERM)
-    wait_for_a_pending_stop(supervisor.nursery())
-    (supervisor.run_dir / "told").touch()
+    nursery = supervisor.nursery()
+    wait_until(lambda: has_a_pending_stop(nursery), "SIGTERM to arrive")
+    told.write_bytes(b"")
     return supervisor.end()
 
 
@@ -237,11 +241,12 @@ def test_a_rank_that_died_before_it_was_adopted_is_not_told_to_stop(tmp_path: Pa
 
 def test_ranks_whose_nursery_was_killed_do_not_begin(tmp_path: Path) -> None:
     killed = """
+    reading, writing = os.pipe()
     def leave_id():
         (run_dir / f"forked-{os.getpid()}").touch()
+        os.write(writing, b".")
     def die():
-        while not list(run_dir.glob("forked-*")):
-            time.sleep(0.01)
+        os.read(reading, 1)
         os.kill(os.getpid(), signal.SIGKILL)
     os.register_at_fork(after_in_child=leave_id, after_in_parent=die)
 """
@@ -249,7 +254,7 @@ def test_ranks_whose_nursery_was_killed_do_not_begin(tmp_path: Path) -> None:
     code, message = supervisor.end()
     assert (code, message.reason) == (137, "Killed")
     [forked] = supervisor.run_dir.glob("forked-*")
-    wait_for_the_end_of(int(forked.name.partition("-")[2]))
+    wait_until(lambda: has_ended(int(forked.name.partition("-")[2])), "the rank to end")
     assert not (supervisor.run_dir / "began").exists()
 
 
@@ -263,29 +268,32 @@ def test_ranks_are_children_of_the_supervisor_and_end_when_it_is_killed(tmp_path
     supervisor.process.wait()
     for rank, pid in enumerate(pids):
         assert (supervisor.run_dir / f"parent-{rank}").read_text() == f"{supervisor.process.pid}\n"
-        wait_for_the_end_of(pid)
+        wait_until(functools.partial(has_ended, pid), f"rank {rank} to end")
 
 
-def wait_for_the_end_of(pid: int) -> None:
-    """Return when there is no such process, or nobody has collected it yet."""
+def answers(supervisor: Supervisor) -> bool:
+    try:
+        return bool(supervisor.get("/healthz"))
+    except OSError:
+        return False
+
+
+def has_ended(pid: int) -> bool:
+    """Whether there is no such process, or nobody has collected it yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def has_a_pending_stop(pid: int) -> bool:
+    """Whether a SIGTERM waits for that process to take it."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return bool(int(status.partition("ShdPnd:")[2].split()[0], 16) & 1 << (signal.SIGTERM - 1))
+
+
+def wait_until(is_true: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + 20
-    while (stat := Path(f"/proc/{pid}/stat")).exists():
-        try:
-            if stat.read_text().rpartition(")")[2].split()[0] == "Z":
-                return
-        except (FileNotFoundError, ProcessLookupError):
-            return
-        assert time.monotonic() < deadline, f"process {pid} runs on"
-        time.sleep(0.02)
-
-
-def wait_for_a_pending_stop(pid: int) -> None:
-    """Return when a SIGTERM waits for that process to take it."""
-    deadline = time.monotonic() + 20
-    while True:
-        status = Path(f"/proc/{pid}/status").read_text()
-        pending = int(status.partition("ShdPnd:")[2].split()[0], 16)
-        if pending & 1 << (signal.SIGTERM - 1):
-            return
-        assert time.monotonic() < deadline, "no SIGTERM arrived"
+    while not is_true():
+        assert time.monotonic() < deadline, f"waited for {what}"
         time.sleep(0.02)
