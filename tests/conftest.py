@@ -1,54 +1,77 @@
-"""Options of all tests."""
+"""Options of all tests, and what only one test process can have."""
 
-from collections.abc import Generator, Sequence
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Generator, Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from grpo_runtime.lasting_imports import lasting_imports
+from grpo_runtime.process.lasting_imports import lasting_imports
+
+if TYPE_CHECKING:
+    from grpo_runtime.trainer.distributed import Ranks
 
 SLOW = ("engine", "apiserver")
-"""Markers that stand in the files of their tests and nowhere else."""
+"""Markers that must be written in the files of their tests, so that other files need not be imported."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden",
         action="store_true",
-        help="write what is made now as what should be made; read the diff",
+        help="write the golden files anew from what the code makes; then read the diff",
     )
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Importing the tests imports nearly everything there is."""
+    """Collect without the garbage collector: importing the tests imports nearly everything."""
     with lasting_imports():
         return (yield)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With `-m engine` alone, import no file without such tests: importing them all takes many seconds."""
+    """With `-m engine`, ignore files without such tests: importing all files takes many seconds."""
     marker = config.option.markexpr
     if marker not in SLOW or collection_path.suffix != ".py":
         return None
-    return not stands_in(collection_path, marker) or None
+    return not is_written_in(collection_path, marker) or None
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
-    """Hold every file to it, or a test would vanish from `-m engine` without a word."""
+    """Refuse a test whose marker is not written in its file: `-m engine` would silently leave it out."""
     for item in items:
         for marker in SLOW:
-            if item.get_closest_marker(marker) and not stands_in(item.path, marker):
-                raise pytest.UsageError(f"{item.nodeid} is marked {marker}: say so in its file")
+            if item.get_closest_marker(marker) and not is_written_in(item.path, marker):
+                raise pytest.UsageError(f"{item.nodeid} is marked {marker}: write the marker in its file")
 
 
 @cache
-def stands_in(path: Path, marker: str) -> bool:
-    """Whether the file says the marker."""
+def is_written_in(path: Path, marker: str) -> bool:
+    """Whether the file contains the marker."""
     return f"mark.{marker}" in path.read_text()
 
 
 @pytest.fixture
 def is_updating_golden(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--update-golden", default=False))
+
+
+@pytest.fixture(scope="session")
+def ranks() -> Iterator[Ranks]:
+    """This process as rank 0 of 1. A process can meet other ranks only once, whichever folder asks."""
+    from grpo_runtime.trainer.distributed import Ranks
+    from grpo_runtime.trainer.stop import StopRequest
+
+    assert "RANK" not in os.environ
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    met = Ranks.meet(rank=0, world_size=1, address="127.0.0.1", port=port, backend="gloo", stop=StopRequest())
+    yield met
+    met.leave()

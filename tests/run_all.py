@@ -1,9 +1,9 @@
 """Everything `make test` runs, part by part, and a table of how long each took.
 
-Standard library only: the first part installs what the others need. Some run side by side, for one
-alone leaves cores idle; their output is printed when they end. A failed part does not hide the later ones,
-unless they stand on it. A machine that cannot run containers skips what needs them and says so; with CI=true
-that is an error.
+Standard library only: the first part installs what the others need. Some parts run side by side, because one
+alone leaves cores idle; their output is printed when they end. After a failed part the later ones still run,
+unless they need it. On a machine that cannot run containers the parts that need them are skipped, which is
+printed; with CI=true that is an error.
 """
 
 import contextlib
@@ -28,19 +28,20 @@ from grpo_cluster.ability import obstacle  # noqa: E402 - of the tree, not insta
 
 PYTEST = (".venv/bin/pytest", "-q", "--durations=8", "--durations-min=5")
 BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
-"""Files side by side, and the tests of a file in their order."""
+"""Options of pytest that run files side by side, and the tests of a file in their order."""
 PRINTING = Lock()
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-"""Parts start hundreds of processes from the same sources: what one has compiled serves the others."""
+"""Without PYTHONDONTWRITEBYTECODE: parts start hundreds of processes, which then share the compiled
+sources."""
 FAST = "not engine and not apiserver and not cluster"
 
 
 @dataclass(frozen=True)
 class Part:
-    """One command. `budget_seconds` is its limit; when a part that `is_needed` fails, nothing after it is run
-    in its lane or in later stages.
+    """One command, which fails after `budget_seconds`.
 
-    One that `needs_cluster` stands on the local cluster or its programs, which take root to install.
+    When a part that `is_needed` fails, nothing after it runs in its lane or in later stages. A part that
+    `needs_cluster` needs the local cluster or its programs, which only root can install.
     """
 
     name: str
@@ -58,7 +59,7 @@ STAGES: Sequence[Sequence[Lane]] = (
     [[Part("cluster programs", ("make", "cluster-programs"), 1500, is_needed=True, needs_cluster=True)]],
     [
         [
-            Part("check", ("make", "check"), 300),
+            Part("check", ("make", "check"), 1200),
             Part("real API server", (*PYTEST, "-m", "apiserver", "tests"), 1200, needs_cluster=True),
         ],
         [
@@ -78,7 +79,7 @@ STAGES: Sequence[Sequence[Lane]] = (
 
 @dataclass(frozen=True)
 class Result:
-    """How a part ended."""
+    """The outcome of a part."""
 
     part: Part
     outcome: str
@@ -96,49 +97,49 @@ class Result:
 def without_cluster(stages: Sequence[Sequence[Lane]]) -> list[list[Lane]]:
     """The same stages with only the parts that need no cluster."""
     lanes = ([[part for part in lane if not part.needs_cluster] for lane in stage] for stage in stages)
-    return [kept for stage in lanes if (kept := [lane for lane in stage if lane])]
+    return [remaining for stage in lanes if (remaining := [lane for lane in stage if lane])]
 
 
 def run_stage(lanes: Sequence[Lane]) -> list[Result]:
-    """Run lanes side by side; a part that is alone shows its output as it comes."""
+    """Run lanes side by side. A stage with a single part shows its output at once."""
     if [len(lane) for lane in lanes] == [1]:
-        announce(lanes[0][0])
+        print_heading(lanes[0][0])
         return [run(lanes[0][0], output=None)]
     with ThreadPoolExecutor(len(lanes)) as pool:
         return [result for results in pool.map(run_lane, lanes) for result in results]
 
 
 def run_lane(lane: Lane) -> list[Result]:
-    """Run parts one after the other; what comes after a failed one that is needed is not run."""
+    """Run parts one after the other; those after a failed one that is needed are not run."""
     results: list[Result] = []
     for part in lane:
-        results.append(Result(part, "not run") if is_stopped(results) else run_quietly(part))
+        results.append(Result(part, "not run") if is_stopped(results) else run_and_print_later(part))
     return results
 
 
 def is_stopped(results: Sequence[Result]) -> bool:
-    """Whether a part failed that is needed."""
+    """Whether a part that is needed has failed."""
     return any(result.part.is_needed and not result.is_ok for result in results)
 
 
-def run_quietly(part: Part) -> Result:
-    """Run a part and print what it said in one piece."""
+def run_and_print_later(part: Part) -> Result:
+    """Run a part, and print all its output when it has ended."""
     with tempfile.TemporaryFile() as output:
         result = run(part, output=output)
         output.seek(0)
         with PRINTING:
-            announce(part)
+            print_heading(part)
             shutil.copyfileobj(output, sys.stdout.buffer)
             sys.stdout.flush()
     return result
 
 
-def announce(part: Part) -> None:
+def print_heading(part: Part) -> None:
     print(f"\n===== {part.name}: {' '.join(part.command)}", flush=True)
 
 
 def run(part: Part, *, output: BinaryIO | None) -> Result:
-    """Run one part within its budget."""
+    """Run one part. It fails when it takes longer than its budget."""
     began = time.monotonic()
     process = subprocess.Popen(
         part.command,
@@ -162,8 +163,8 @@ def run(part: Part, *, output: BinaryIO | None) -> Result:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Ask a part to stop, so that its fixtures end what they started; after a minute, end what is left."""
-    # Handles and not numbers: a number may be a stranger's by the time it is used.
+    """Interrupt a part, so that its fixtures end what they have started; after a minute, kill the rest."""
+    # Handles instead of pids: a pid may belong to another process by the time it is used.
     handles = []
     for pid in descendants(process.pid):
         with contextlib.suppress(ProcessLookupError):
@@ -181,7 +182,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    """Every process below `pid`: some lead sessions of their own, which a process group does not reach."""
+    """The pids of all descendants of `pid`. Some lead sessions of their own, outside the process group."""
     parents: dict[int, list[int]] = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -197,7 +198,11 @@ def descendants(pid: int) -> list[int]:
 def main(
     stages: Sequence[Sequence[Lane]] = STAGES, *, why_no_cluster: str | None = None, is_ci: bool = False
 ) -> int:
-    """0 when every part passed that could be run; `why_no_cluster` says why some cannot."""
+    """Run all parts. Returns 0 when all of them passed.
+
+    With `why_no_cluster`, the reason why this machine cannot run containers, the parts that need them are
+    skipped, or nothing runs and it returns 1 with `is_ci`.
+    """
     began = time.monotonic()
     results: list[Result] = []
     if why_no_cluster:

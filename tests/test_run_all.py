@@ -1,4 +1,4 @@
-"""`make test`: what it skips aloud where no containers can be run, and what a failure stops."""
+"""`make test`: what it skips, with the reason, where no containers can run, and what a failure stops."""
 
 import importlib.util
 import sys
@@ -20,7 +20,7 @@ def run_all() -> ModuleType:
     return module
 
 
-def test_whoever_is_not_root_cannot_run_containers() -> None:
+def test_a_user_other_than_root_cannot_run_containers() -> None:
     assert obstacle(user_id=1000) == "user 1000 is not root"
 
 
@@ -32,9 +32,9 @@ def test_root_without_the_right_to_mount_cannot_run_containers() -> None:
     assert obstacle(user_id=0, probe=("no-such-program",)) == "there is no program no-such-program"
 
 
-def stages(run_all: ModuleType, witness: Path) -> list[object]:
+def stages(run_all: ModuleType, folder: Path) -> list[object]:
     def part(name: str, *, needs_cluster: bool = False) -> object:
-        return run_all.Part(name, ("touch", str(witness / name)), 30, needs_cluster=needs_cluster)
+        return run_all.Part(name, ("touch", str(folder / name)), 30, needs_cluster=needs_cluster)
 
     return [[[part("setup")]], [[part("programs", needs_cluster=True)]], [[part("pure")], [part("engine")]]]
 
@@ -64,12 +64,14 @@ def test_with_containers_every_part_runs(run_all: ModuleType, tmp_path: Path) ->
     assert {path.name for path in tmp_path.iterdir()} == {"setup", "programs", "pure", "engine"}
 
 
-def test_what_needs_no_container_needs_none_of_the_parts_that_do(run_all: ModuleType) -> None:
-    kept = [part.name for stage in run_all.without_cluster(run_all.STAGES) for lane in stage for part in lane]
-    assert kept == ["environment", "check", "pure and contract tests", "real engines"]
+def test_only_the_parts_that_need_no_container_remain_without_a_cluster(run_all: ModuleType) -> None:
+    names = [
+        part.name for stage in run_all.without_cluster(run_all.STAGES) for lane in stage for part in lane
+    ]
+    assert names == ["environment", "check", "pure and contract tests", "real engines"]
 
 
-def test_nothing_after_a_failed_part_that_is_needed_is_run_and_other_lanes_are(
+def test_after_a_failed_part_that_is_needed_only_other_lanes_of_its_stage_run(
     run_all: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def part(name: str, *command: str, is_needed: bool = False) -> object:

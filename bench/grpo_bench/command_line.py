@@ -1,4 +1,4 @@
-"""What the scripts have in common: their options, and measuring two ways with a word on each pair."""
+"""What the scripts have in common: their options, and measuring two ways with a line on each pair."""
 
 import argparse
 import sys
@@ -19,19 +19,19 @@ with those of another machine or another day.
 """
 
 TwoWays = Callable[[], AbstractContextManager[tuple[Way, Way]]]
-"""Gives the two ways, and ends what it has started for them."""
+"""A context with the two ways to compare; on leaving it ends the processes it has started for them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What a person asked for."""
+    """The options of the command line."""
 
     num_pairs: int
     json: Path | None
 
 
 def parse_options(description: str, *, num_pairs: int) -> Options:
-    """The options of a script; `num_pairs` is what it runs when nobody says. --help ends the process."""
+    """Read the options of a script; `num_pairs` is the default of --pairs. --help ends the process."""
     parser = argparse.ArgumentParser(
         description=description + _HOW_TO_READ_IT, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -48,23 +48,23 @@ def parse_options(description: str, *, num_pairs: int) -> Options:
     )
     options = parser.parse_args()
     if options.num_pairs < 1:
-        parser.error(f"--pairs {options.num_pairs}: one pair is the least")
+        parser.error(f"--pairs {options.num_pairs}: there must be at least one pair")
     if options.json and not options.json.absolute().parent.is_dir():
-        # now, and not after minutes of measuring
+        # found here, it does not cost minutes of measuring
         parser.error(f"--json {options.json}: there is no directory {options.json.absolute().parent}")
     return Options(**vars(options))
 
 
 def run(bench: str, two_ways: TwoWays, *, options: Options) -> int:
-    """Measure and print the table; 0, or 1 with a sentence when there is nothing to compare."""
+    """Measure and print the table. Returns 0, or 1 with a sentence when the ways cannot be compared."""
     pairs: list[Pair] = []
     try:
         with two_ways() as (first, second):
             for pair in alternate(first, second, num_pairs=options.num_pairs):
                 pairs.append(pair)
-                _tell(f"pair {len(pairs)} of {options.num_pairs}: {_in_words(pair)}")
+                _print_progress(f"pair {len(pairs)} of {options.num_pairs}: {_describe(pair)}")
     except BenchError as error:
-        _tell(f"error: {error}")
+        _print_progress(f"error: {error}")
         return 1
     result = Result(bench, first.name, second.name, compare(pairs), circumstances())
     print(table(result))
@@ -74,12 +74,12 @@ def run(bench: str, two_ways: TwoWays, *, options: Options) -> int:
     return 0
 
 
-def _in_words(pair: Pair) -> str:
+def _describe(pair: Pair) -> str:
     return ", ".join(
         f"{quantity} {pair.first[quantity]:.3g} : {pair.second[quantity]:.3g}" for quantity in pair.first
     )
 
 
-def _tell(sentence: str) -> None:
-    """Progress goes to standard error, so that the table alone can be kept."""
+def _print_progress(sentence: str) -> None:
+    """Print to standard error, so that standard output has only the table."""
     print(sentence, file=sys.stderr, flush=True)

@@ -4,7 +4,7 @@ import psutil
 
 
 def seconds_of_descendants() -> float:
-    """CPU seconds that all processes below this one have used so far, with those that they have seen end."""
+    """CPU seconds that all processes started by this one and its children have used, ended ones included."""
     while True:
         try:
             return sum(
@@ -12,5 +12,5 @@ def seconds_of_descendants() -> float:
                 for used in (process.cpu_times() for process in psutil.Process().children(recursive=True))
             )
         except psutil.NoSuchProcess:
-            # it ended since they were listed: its parent has its time by now
+            # it has ended since it was listed: its parent has its time now
             continue

@@ -1,5 +1,5 @@
-"""Why two ways cannot be compared."""
+"""The error of a bench."""
 
 
 class BenchError(Exception):
-    """The message is a sentence for people; it ends the bench."""
+    """Two ways cannot be compared, for the reason in the message. It ends the bench."""

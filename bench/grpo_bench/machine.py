@@ -1,4 +1,4 @@
-"""Under which circumstances something was measured, as far as they matter to a reader anywhere."""
+"""The circumstances of a measurement: date, commit, CPU and versions."""
 
 import os
 import platform
@@ -12,7 +12,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Circumstances:
-    """Nothing here tells whose machine it was. `commit` ends in -dirty when files differed from it."""
+    """What a reader needs to judge a number. `commit` ends in -dirty when files differ from it."""
 
     date: str
     commit: str
@@ -22,7 +22,7 @@ class Circumstances:
 
 
 def circumstances() -> Circumstances:
-    """Those of this process."""
+    """The circumstances of this process."""
     return Circumstances(
         date=datetime.now(UTC).date().isoformat(),
         commit=_commit(),

@@ -1,7 +1,7 @@
 """Two ways of doing the same thing, in turn: A B A B ..., and how many times as much A takes as B.
 
-A machine's speed drifts, and others use it too. Both runs of a pair see much the same machine, so their ratio
-is steadier than either of the numbers; how far the ratios of the pairs lie apart says how far to believe it.
+The speed of a machine changes, and others use it too. Both runs of a pair meet nearly the same conditions, so
+their ratio varies less than either number. The spread of the ratios over the pairs shows how reliable it is.
 """
 
 import statistics
@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 Amounts = Mapping[str, float]
-"""What one run took: quantity with its unit -> how much, above 0."""
+"""What one run took: quantity, with its unit in the name -> amount, above 0."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """`run` does the thing once and measures it. It is given the number of its pair, from 0: both ways of a
-    pair have the same work to do."""
+    """One way of doing the thing. `run` does it once and measures it.
+
+    It gets the number of its pair, from 0, because both runs of a pair do the same work.
+    """
 
     name: str
     run: Callable[[int], Amounts]
@@ -23,7 +25,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Pair:
-    """What one run of each way took, the first right before the second."""
+    """What one run of each way took; the second run follows right after the first."""
 
     first: Amounts
     second: Amounts
@@ -46,15 +48,16 @@ class Comparison:
 
 
 def alternate(first: Way, second: Way, *, num_pairs: int) -> Iterator[Pair]:
-    """Run both ways in turn; gives each pair as soon as it is there."""
+    """Run both ways in turn and yield each pair as soon as it is measured."""
     for number in range(num_pairs):
         yield Pair(first.run(number), second.run(number))
 
 
 def compare(pairs: Sequence[Pair]) -> list[Comparison]:
-    """One comparison for each quantity, in the order in which the ways give them.
+    """One comparison for each quantity, in the order of the quantities.
 
-    Raises ValueError without pairs, for quantities that some runs lack, and for amounts that are not above 0.
+    Raises ValueError without pairs, when a quantity is missing in a run, and for amounts that are not above
+    0.
     """
     if not pairs:
         raise ValueError("there is nothing to compare without pairs")
@@ -64,7 +67,7 @@ def compare(pairs: Sequence[Pair]) -> list[Comparison]:
         if amounts.keys() != runs[0].keys():
             raise ValueError(f"a run measured {', '.join(amounts)} and another one {', '.join(quantities)}")
         if min(amounts.values()) <= 0:
-            raise ValueError(f"a run took nothing, which has no ratio: {dict(amounts)}")
+            raise ValueError(f"a run took nothing, so there is no ratio: {dict(amounts)}")
     return [_compare_one(quantity, pairs) for quantity in quantities]
 
 

@@ -1,4 +1,4 @@
-"""How a result is shown: a table for people, one line of JSON for keeping. Pure."""
+"""Shows a result as a table for people, and as one line of JSON for a file. Pure."""
 
 import json
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from grpo_bench.pairs import Comparison
 
 @dataclass(frozen=True)
 class Result:
-    """What a bench found out. `first` and `second` are the names of its two ways."""
+    """The result of a bench. `first` and `second` are the names of its two ways."""
 
     bench: str
     first: str
@@ -25,7 +25,7 @@ class Result:
 
 
 def table(result: Result) -> str:
-    """A row for each quantity, below a line that says where it was measured."""
+    """A table with a row for each quantity, below a line that says where it was measured."""
     where = result.circumstances
     versions = ", ".join(f"{name} {version}" for name, version in where.versions.items())
     rows = [("", result.first, result.second, "ratio", "lowest to highest")]
@@ -51,7 +51,7 @@ def table(result: Result) -> str:
 
 
 def json_line(result: Result) -> str:
-    """All of it, with the ratio of every pair."""
+    """The whole result, with the ratio of every pair."""
     return json.dumps(
         {
             "bench": result.bench,
@@ -73,5 +73,5 @@ def json_line(result: Result) -> str:
 
 
 def _three_digits(amount: float) -> str:
-    """More of them say nothing."""
+    """Three significant digits: further ones are noise."""
     return f"{amount:.3g}" if amount < 999.5 else f"{amount:.0f}"

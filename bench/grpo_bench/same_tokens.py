@@ -1,4 +1,4 @@
-"""Whether two ways of sampling do the same thing. Pure."""
+"""Checks that two ways of sampling draw the same tokens. Pure."""
 
 from collections.abc import Sequence
 
@@ -8,13 +8,13 @@ Tokens = tuple[int, ...]
 
 
 class SameTokens:
-    """Remembers what was drawn in a step, and holds whoever draws it again to that."""
+    """Remembers the samples of each step and compares later samples of that step with them."""
 
     def __init__(self) -> None:
         self._drawn: dict[int, Sequence[Tokens]] = {}
 
     def check(self, step: int, drawn: Sequence[Tokens]) -> None:
-        """Raises BenchError, with the first sample that is another, unless all are what they were."""
+        """Raises BenchError, with the first sample that differs, unless all samples are as before."""
         before = self._drawn.setdefault(step, drawn)
         if len(drawn) != len(before):
             raise BenchError(f"the two ways drew {len(before)} and {len(drawn)} samples in step {step}")

@@ -1,28 +1,29 @@
-"""The part of a trainer that gives weights to the engines and samples from them."""
+"""The part of a trainer that sends weights to the engines and samples from them."""
 
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import torch
 from transformers.utils.logging import disable_progress_bar
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_bench.cpu_time import seconds_of_descendants
 from grpo_bench.errors import BenchError
+from grpo_bench.example_job import require_all_alive
 from grpo_bench.pairs import Amounts
 from grpo_bench.same_tokens import SameTokens
-from grpo_bench.scene import require_all_alive
 from grpo_runtime.data.source import load_prompts
-from grpo_runtime.local.scene import Scene
+from grpo_runtime.fleet.bundle import bundle
+from grpo_runtime.fleet.fleet import Fleet, open_fleet
+from grpo_runtime.local.context import LocalContext
 from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.model.source import materialise_model
-from grpo_runtime.rollout.bundle import bundle
-from grpo_runtime.rollout.fleet import Fleet, fleet_settings
-from grpo_runtime.rollout.interface import GenerateRequest
+from grpo_runtime.rollout.interface import GenerateRequest, Probe
 from grpo_runtime.settings import TrainerSettings
-from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy
-from grpo_runtime.trainer.probe import make_probe
+from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy, PolicyWeights
+from grpo_runtime.trainer.probe import TOLERANCES, probe_tokens
 from grpo_runtime.trainer.prompting import make_requests
 
 STEPS_PER_RUN = 4
@@ -32,12 +33,14 @@ _WARM_UP = -1
 
 
 @contextmanager
-def joined_sampler(settings: TrainerSettings, scene: Scene, runner: asyncio.Runner) -> Iterator["Sampler"]:
-    """A sampler whose engines all have its weights, verified, and have drawn a few steps each way."""
+def joined_sampler(
+    settings: TrainerSettings, context: LocalContext, runner: asyncio.Runner
+) -> Iterator["Sampler"]:
+    """A sampler whose engines have its weights, and that has sampled a few steps each way to warm up."""
     disable_progress_bar()
-    fleet = Fleet(fleet_settings(settings))
+    fleet = open_fleet(settings)
     try:
-        sampler = Sampler(settings, scene, fleet, runner)
+        sampler = Sampler(settings, context, fleet, runner)
         runner.run(sampler.join())
         sampler.one_by_one(_WARM_UP)
         sampler.in_bundles(_WARM_UP)
@@ -47,15 +50,17 @@ def joined_sampler(settings: TrainerSettings, scene: Scene, runner: asyncio.Runn
 
 
 class Sampler:
-    """Draws the completions of steps through the fleet, as the training loop does. It waits in `runner`."""
+    """Samples the completions of steps from the fleet, as the training loop does, with `runner`."""
 
-    def __init__(self, settings: TrainerSettings, scene: Scene, fleet: Fleet, runner: asyncio.Runner) -> None:
+    def __init__(
+        self, settings: TrainerSettings, context: LocalContext, fleet: Fleet, runner: asyncio.Runner
+    ) -> None:
         run = settings.run
         model = materialise_model(
             run.model, hub=run.hub, volumes_dir=settings.volumes_dir, into=settings.cache_dir / "model"
         )
         self._run = run
-        self._scene = scene
+        self._context = context
         self._fleet = fleet
         self._runner = runner
         self._policy = Policy(
@@ -64,21 +69,22 @@ class Sampler:
             dtype=run.model.dtype,
         )
         self._tokenizer = load_tokenizer(model.folder)
-        self._prompts = load_prompts(run, volumes_dir=settings.volumes_dir)[: run.algorithm.prompts_per_step]
+        prompts = load_prompts(run, volumes_dir=settings.volumes_dir, needs_answers=False)
+        self._prompts = prompts[: run.algorithm.prompts_per_step]
         self._same = SameTokens()
 
     async def join(self) -> None:
-        """Give every engine of the job the weights.
+        """Send the weights to every engine of the job.
 
-        Raises BenchError when one of them ends or cannot be given them.
+        Raises BenchError when an engine ends or does not take them.
         """
-        version, probe = PolicyVersion(1, 0), make_probe(self._policy, self._run)
+        version, probe = PolicyVersion(1, 0), self._probe()
         sync = asyncio.ensure_future(
-            self._fleet.sync(self._policy.engine_weights, version=version, probe=probe)
+            self._fleet.sync(PolicyWeights(self._policy), version=version, probe=probe)
         )
         try:
             while not sync.done():
-                require_all_alive(self._scene)
+                require_all_alive(self._context)
                 await asyncio.wait({sync}, timeout=_LOOK_SECONDS)
         finally:
             sync.cancel()
@@ -88,16 +94,24 @@ class Sampler:
                 f"{len(report.synced)} of {num_engines} engines took the weights: {dict(report.failed)}"
             )
 
+    def _probe(self) -> Probe:
+        """As `make_probe` makes it of a training strategy, which takes ranks that have met."""
+        vocab_size = int(self._policy.model.config.vocab_size)
+        token_ids = probe_tokens(vocab_size=vocab_size, max_model_len=self._run.engine.max_model_len)
+        logprobs = self._policy.logprobs_at_one(torch.tensor([token_ids]))
+        tolerance = TOLERANCES[self._run.model.dtype]
+        return Probe(token_ids=token_ids, logprobs=tuple(logprobs[0].tolist()), tolerance=tolerance)
+
     def one_by_one(self, number: int) -> Amounts:
-        """Every sample in a call of its own: asked for backwards, no seed follows on the one before."""
+        """Ask for every sample in a call of its own: in reverse order no seed follows the one before."""
         return self._measure(number, is_backwards=True)
 
     def in_bundles(self, number: int) -> Amounts:
-        """As the training loop asks for them."""
+        """Ask for the samples as the training loop does."""
         return self._measure(number, is_backwards=False)
 
     def _measure(self, number: int, *, is_backwards: bool) -> Amounts:
-        """What one step took, in the mean of several, which are the same for every way of that number."""
+        """What one step took, as the mean of several steps; `number` decides which steps, for both ways."""
         turned = slice(None, None, -1 if is_backwards else 1)
         steps = range(number * STEPS_PER_RUN, (number + 1) * STEPS_PER_RUN)
         work = {step: self._requests(step)[turned] for step in steps}
@@ -105,8 +119,8 @@ class Sampler:
         drawn = {step: self._runner.run(self._fleet.generate(requests)) for step, requests in work.items()}
         seconds, trainer = time.monotonic() - began, time.process_time() - trainer_began
         engines = seconds_of_descendants() - engines_began
-        # the fleet would go on with fewer engines
-        require_all_alive(self._scene)
+        # the fleet would go on without a lost engine
+        require_all_alive(self._context)
         for step, rollouts in drawn.items():
             self._same.check(step, [rollout.completion_ids for rollout in rollouts[turned]])
         amounts = {
@@ -121,5 +135,5 @@ class Sampler:
         return make_requests(self._prompts, step=step, run=self._run, tokenizer=self._tokenizer)
 
     def _num_calls(self, requests: Sequence[GenerateRequest]) -> int:
-        """In how many calls the fleet sends them."""
+        """The number of calls in which the fleet sends the requests."""
         return len(bundle(requests, num_engines=self._run.topology.rollout_replicas))

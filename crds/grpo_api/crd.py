@@ -1,7 +1,7 @@
 """The CustomResourceDefinition of GRPOJob, generated from the models.
 
-`python -m grpo_api.crd` writes crds/grpojobs.yaml and the chart's copy; with --check it ends with 1 when
-one of them is stale.
+`python -m grpo_api.crd` writes crds/grpojobs.yaml and the chart's copy. With --check it writes nothing and
+ends with 1 when one of them is stale.
 """
 
 import argparse
@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from grpo_api.contract.labels import GROUP
-from grpo_api.rules import IMMUTABLE, ROLLOUT_STAYS, immutable_sentence, rules_of, transition_rule
-from grpo_api.schema import Schema, property_at, structural_schema, validations
+from grpo_api.changes import frozen_paths, stays
+from grpo_api.group import GROUP
+from grpo_api.model import VALIDATIONS
+from grpo_api.schema import Schema, property_at, structural_schema
 from grpo_api.v1alpha1.job import KIND, PLURAL, VERSION, GRPOJob
 from grpo_api.v1alpha1.spec import GRPOJobSpec
+from grpo_api.v1alpha1.spec.rollout import ROLLOUT_STAYS
 from grpo_api.v1alpha1.status import GRPOJobStatus
 from grpo_api.yaml_writer import write_yaml
 
@@ -90,24 +92,17 @@ def _job_schema() -> Schema:
             "spec": _spec_schema(),
             "status": structural_schema(GRPOJobStatus, has_defaults=False),
         },
-        "x-kubernetes-validations": validations(rules_of(KIND)),
+        VALIDATIONS: [rule.validation() for rule in GRPOJob.rules],
     }
 
 
 def _spec_schema() -> Schema:
     schema = structural_schema(GRPOJobSpec)
     transitions = []
-    for path in IMMUTABLE:
+    for path in frozen_paths(GRPOJobSpec):
         is_optional = "default" not in property_at(schema, path) and path not in schema["required"]
-        transitions.append(
-            {
-                "rule": transition_rule(path, is_optional=is_optional),
-                "message": immutable_sentence(path),
-                "fieldPath": f".{path}",
-            }
-        )
-    rollout = {"rule": ROLLOUT_STAYS.cel, "message": ROLLOUT_STAYS.sentence, "fieldPath": ROLLOUT_STAYS.field}
-    schema["x-kubernetes-validations"] += [*transitions, rollout]
+        transitions.append(stays(path, is_optional=is_optional))
+    schema[VALIDATIONS] += [transition.validation() for transition in (*transitions, ROLLOUT_STAYS)]
     return schema
 
 
@@ -118,14 +113,14 @@ _TYPE_META = {
 
 
 def crd_yaml() -> str:
-    """What crds/grpojobs.yaml holds."""
+    """The text of crds/grpojobs.yaml."""
     return HEADER + write_yaml(crd())
 
 
 def chart_template() -> str:
-    """The same as a Helm template. Deleting the release keeps it, for with it would go every job.
+    """The CRD as a Helm template. It stays when the release is deleted, because every job would go with it.
 
-    The definition is one for the whole cluster: a second release leaves it out with crd.install=false.
+    There is one CRD for the whole cluster: a second release leaves it out with crd.install=false.
     """
     text = write_yaml(crd(annotations={"helm.sh/resource-policy": "keep"}))
     escaped = text.replace("{{", '{{ "{{" }}')
@@ -133,7 +128,7 @@ def chart_template() -> str:
 
 
 def generated_files(repository: Path) -> dict[Path, str]:
-    """Every generated file of a checkout and what it must hold."""
+    """Every generated file of a checkout with the text it should have."""
     return {
         repository / "crds" / f"{PLURAL}.yaml": crd_yaml(),
         repository / "charts" / "grpo-operator" / "templates" / "crd.yaml": chart_template(),
@@ -141,7 +136,7 @@ def generated_files(repository: Path) -> dict[Path, str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the files, or say which are stale; 1 when one is."""
+    """Write the files that are stale; with --check only name them, and return 1 if there is one."""
     parser = argparse.ArgumentParser(prog="python -m grpo_api.crd", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; end with 1 when a file is stale")
     options = parser.parse_args(arguments)

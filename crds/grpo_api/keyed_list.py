@@ -1,4 +1,4 @@
-"""Lists whose items are told apart by one field, as the API server's `x-kubernetes-list-type: map`."""
+"""Lists in which one field identifies an item: the API server's `x-kubernetes-list-type: map`."""
 
 import json
 from collections.abc import Sequence
@@ -13,9 +13,8 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 @dataclass(frozen=True)
 class KeyedBy:
-    """Marks a list in an `Annotated`: no two items have the same `key` (its name in YAML).
-
-    Server-side apply then merges the list item by item.
+    """Marks a list in an `Annotated`: no two items may have the same value of the field `key`, which is its
+    name in YAML. Server-side apply then merges the list item by item.
     """
 
     key: str

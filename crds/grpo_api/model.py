@@ -1,20 +1,24 @@
-"""The base of every model that is written to or read from Kubernetes: camelCase outside, strict, frozen."""
+"""The base of every model that is written to Kubernetes or read from it."""
 
 import json
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, model_validator
 from pydantic.alias_generators import to_camel
-from pydantic_core import PydanticCustomError
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
 
-from grpo_api.rules import broken_rules
+from grpo_api.rule import Rule
+
+VALIDATIONS = "x-kubernetes-validations"
+"""The key of CEL rules in a CRD's schema."""
 
 
 class ApiModel(BaseModel):
-    """Strict and closed: an unknown field or a wrong type is an error, never a silent default.
+    """A strict and frozen model, for which an unknown field or a wrong type is an error.
 
     Field names are snake_case in Python and camelCase in YAML and JSON. The docstring under a field is
-    its description in `kubectl explain`. The rows of `grpo_api.rules` about a model are checked last.
+    its description in `kubectl explain`. The model's own `rules` are checked last.
     """
 
     model_config = ConfigDict(
@@ -28,26 +32,36 @@ class ApiModel(BaseModel):
         allow_inf_nan=False,
     )
 
+    rules: ClassVar[tuple[Rule, ...]] = ()
+    """Rules about several fields of a value."""
+
     @model_validator(mode="after")
-    def _hold_the_rules(self) -> Self:
-        broken = [(rule.field, rule.sentence_for(self)) for rule in broken_rules(self)]
+    def _check_rules(self) -> Self:
+        broken = [(rule.field, rule.sentence_for(self)) for rule in self.rules if not rule.holds(self)]
         if broken:
             sentences = "; ".join(sentence for _, sentence in broken)
             raise PydanticCustomError("rule", "{sentences}", {"sentences": sentences, "broken": broken})
         return self
 
     @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        schema = handler(core)
+        if cls.rules:
+            handler.resolve_ref_schema(schema)[VALIDATIONS] = [rule.validation() for rule in cls.rules]
+        return schema
+
+    @classmethod
     def from_object(cls, data: Any) -> Self:
         """Parse plain JSON-like data, such as a Kubernetes object; raises pydantic's ValidationError.
 
-        Goes through JSON so that strict mode means JSON's types: a list becomes a tuple and a string an
-        enum, but a string never becomes a number. A field that is null counts as absent, as it does for the
+        The data goes through JSON, so that strict mode applies JSON's types: a list becomes a tuple and a
+        string an enum, but a string never becomes a number. A field that is null counts as absent, as for the
         API server.
         """
         return cls.model_validate_json(json.dumps(_without_nulls(data)))
 
     def to_object(self) -> dict[str, Any]:
-        """Plain JSON-like data with camelCase keys; unset optional fields are left out."""
+        """Plain JSON-like data with camelCase keys, without fields that are None."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 

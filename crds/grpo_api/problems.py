@@ -1,8 +1,8 @@
 """What is wrong with a GRPOJob, in the words of the API server.
 
-The same fault reads the same wherever it is found: at `kubectl apply`, in a test, or where a job runs
-without Kubernetes. A problem is the pair (field, message) that the API server puts among the causes of its
-refusal; where it stops at the first kind of fault, all are listed here.
+A user reads the same message at `kubectl apply` and from `grpo-runtime validate`. A problem is the pair
+(field, message) that the API server lists among the causes of a refusal. The API server stops at the first
+kind of fault; here all are listed.
 """
 
 import json
@@ -19,7 +19,8 @@ from grpo_api.v1alpha1.job import GRPOJob
 
 @dataclass(frozen=True)
 class Problem:
-    """One fault. `field` is its path, such as spec.rewards[0].name; `message` says what and how to fix it."""
+    """One fault. `field` is a path such as spec.rewards[0].name; `message` says what is wrong and how to fix
+    it."""
 
     field: str
     message: str
@@ -38,7 +39,7 @@ def problems(job: Any) -> list[Problem]:
 
 
 def problems_of(error: ValidationError, *, at: str = "") -> list[Problem]:
-    """A failed parse as problems; `at` is the path of what was parsed, such as spec."""
+    """The problems of a failed parse. `at` is the path of the parsed part, such as spec."""
     return [
         problem
         for details in error.errors(include_url=False)
@@ -53,7 +54,7 @@ def problems_of(error: ValidationError, *, at: str = "") -> list[Problem]:
 
 def _translate(kind: str, path: str, value: Any, context: dict[str, Any]) -> list[Problem]:
     if kind == "rule":
-        # a rule is about an object, and the API server shows its type instead of all of it
+        # where a rule is broken, the API server shows the type of the object and not its content
         return [
             Problem(f"{path}{field}".removeprefix("."), f'Invalid value: "object": {sentence}')
             for field, sentence in context["broken"]
@@ -61,7 +62,7 @@ def _translate(kind: str, path: str, value: Any, context: dict[str, Any]) -> lis
     if kind == "duplicate":
         return [Problem(f"{path}[{context['index']}]", f"Duplicate value: {context['key']}")]
     if kind == "too_short" and len(value) >= context["min_length"]:
-        # pydantic counts valid items only; the invalid ones have problems of their own
+        # pydantic counts only valid items, and the invalid ones have problems of their own
         return []
     return [Problem(path, _message(kind, path, value, context))]
 

@@ -1,4 +1,4 @@
-"""Kubernetes quantities ("64Mi", "1500m", 2): the field type, and their values as numbers."""
+"""Kubernetes quantities ("64Mi", "1500m", 2): a field type, and the numbers they stand for."""
 
 import re
 from decimal import Decimal
@@ -8,7 +8,7 @@ from pydantic import PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
 QUANTITY_PATTERN = r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)(([KMGTPE]i)|[numkMGTPE]|([eE][+-]?[0-9]{1,2}))?$"
-"""Non-negative quantities as the Kubernetes API accepts them; exponents of two digits are plenty."""
+"""Non-negative quantities as the Kubernetes API accepts them, with exponents of at most two digits."""
 
 _SCALE = {
     "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"), "": Decimal(1),
@@ -36,7 +36,7 @@ DEVICE_COUNT_PATTERN = "^[0-9]{1,4}$"
 
 
 def is_device_count(text: str | int) -> bool:
-    """Whether the quantity is a plain whole number, as an amount of devices must be."""
+    """Whether the quantity is a whole number without a unit, as a number of devices has to be."""
     return re.fullmatch(DEVICE_COUNT_PATTERN, str(text)) is not None
 
 

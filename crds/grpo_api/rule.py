@@ -1,11 +1,18 @@
-"""One rule about a GRPOJob in two languages: CEL for the API server, Python for everything else."""
+"""A rule about several fields of a model in two languages: CEL for the API server, Python for everything
+else.
 
+A bound on one field is declared with the field. A rule about more than one value is a predicate that the
+decorator `rule` turns into a Rule; the model lists it in `rules`. The CEL expression goes into the CRD, the
+predicate into the model's validator, and both refuse with the same sentence.
+"""
+
+import inspect
 import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic.alias_generators import to_snake
 
@@ -15,17 +22,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rule:
-    """One row: `cel` and `holds` say the same about a value of the model named `model`.
+    """`cel` and `predicate` say the same about a value of a model. The predicate's parameters are named after
+    the fields it looks at.
 
     `sentence` names the field and the fix; `{path}` in it stands for the integer at that path below the
     value. `field` is the path, below the value, that the refusal is about; empty for the value itself.
     """
 
-    model: str
     cel: str
-    holds: Callable[[Any], bool]
+    predicate: Callable[..., bool]
     sentence: str
     field: str = ""
+
+    def holds(self, value: "BaseModel") -> bool:
+        """Whether a value satisfies the rule."""
+        return self.predicate(**{name: getattr(value, name) for name in _parameters(self.predicate)})
 
     @property
     def message(self) -> str:
@@ -49,11 +60,24 @@ class Rule:
             self.sentence,
         )
 
+    def validation(self) -> dict[str, str]:
+        """The rule as an item of `x-kubernetes-validations`."""
+        validation = {"rule": self.cel, "message": self.message}
+        if self.message_expression is not None:
+            validation["messageExpression"] = self.message_expression
+        if self.field:
+            validation["fieldPath"] = self.field
+        return validation
 
-@dataclass(frozen=True)
-class Transition:
-    """What must hold between the old and the new spec; only the API server sees both. `field` as in Rule."""
 
-    cel: str
-    sentence: str
-    field: str
+def rule(*, cel: str, sentence: str, field: str = "") -> Callable[[Callable[..., bool]], Rule]:
+    """Turn a predicate over fields of a model into a Rule, whose docstring describes the parameters."""
+
+    def decorate(predicate: Callable[..., bool]) -> Rule:
+        return Rule(cel=cel, predicate=predicate, sentence=sentence, field=field)
+
+    return decorate
+
+
+def _parameters(predicate: Callable[..., bool]) -> tuple[str, ...]:
+    return tuple(inspect.signature(predicate).parameters)

@@ -1,12 +1,11 @@
-"""The structural OpenAPI v3 schema of a Kubernetes CRD, made from a pydantic model."""
+"""The structural OpenAPI v3 schema of a Kubernetes CRD, generated from a pydantic model."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel
 
-from grpo_api.rule import Rule
-from grpo_api.rules import rules_of
+from grpo_api.model import VALIDATIONS
 
 Schema = dict[str, Any]
 
@@ -15,37 +14,23 @@ _COPIED = frozenset(
      "maxItems", "maxProperties", "x-kubernetes-int-or-string", "x-kubernetes-list-type",
      "x-kubernetes-list-map-keys"}
 )  # fmt: skip
-_DROPPED = frozenset({"title", "$defs", "default"})
+_DROPPED = frozenset({"title", "$defs", "default", VALIDATIONS})
 
 
 class SchemaError(Exception):
-    """A model uses something that a structural schema cannot say; the message names it."""
+    """A model has something that a structural schema cannot express; the message names it."""
 
 
 def structural_schema(model: type[BaseModel], *, has_defaults: bool = True) -> Schema:
-    """The schema of a model and everything below it, with the rules of every model on the way.
+    """The schema of a model and of the models in its fields, with the rules of each.
 
-    Without defaults nothing is filled in: right for a status, which holds what was written and no more.
-    Raises SchemaError for a construct that structural schemas lack.
+    Without defaults the API server fills in nothing, which is right for a status. Raises SchemaError for what
+    structural schemas lack.
     """
     document = model.model_json_schema(by_alias=True)
     return _Converter(document.get("$defs", {}), has_defaults=has_defaults).convert(
         document, where=model.__name__
     )
-
-
-def validations(rules: list[Rule]) -> list[dict[str, str]]:
-    """Rows of the rule table as `x-kubernetes-validations`."""
-    return [_validation(rule) for rule in rules]
-
-
-def _validation(rule: Rule) -> dict[str, str]:
-    validation = {"rule": rule.cel, "message": rule.message}
-    if rule.message_expression is not None:
-        validation["messageExpression"] = rule.message_expression
-    if rule.field:
-        validation["fieldPath"] = rule.field
-    return validation
 
 
 class _Converter:
@@ -63,12 +48,13 @@ class _Converter:
                 schema |= self._converted(key, value, where)
         if "default" in source:
             schema |= self._default(source["default"])
-        if source.get("type") == "object" and (rules := rules_of(source.get("title", ""))):
-            schema["x-kubernetes-validations"] = validations(rules)
+        if VALIDATIONS in source:
+            schema[VALIDATIONS] = source[VALIDATIONS]
         return schema
 
     def _resolved(self, source: Schema, where: str) -> Schema:
-        """References and `null` alternatives taken out; what stands beside a reference wins over it."""
+        """`source` with its reference replaced by the target and without the alternative `null`. Keys beside
+        a reference win over those of its target."""
         if "anyOf" in source:
             options = [option for option in source["anyOf"] if option.get("type") != "null"]
             if len(options) != 1:
@@ -97,14 +83,15 @@ class _Converter:
                 fields = {name: self.convert(field, where=f"{where}.{name}") for name, field in value.items()}
                 converted = {key: fields}
             case "additionalProperties":
-                # `false` is what every structural schema means: unknown fields are refused or pruned
+                # structural schemas need no `false`: unknown fields are refused or pruned anyway
                 converted = {key: self.convert(value, where=f"{where}.*")} if value else {}
             case _:
                 raise SchemaError(f"{where} has {key!r}, which no structural schema can say")
         return converted
 
     def _default(self, default: Any) -> Schema:
-        """Objects with all their fields: the API server checks a default against the rules as it stands."""
+        """The default with all its own fields, because the API server checks the rules on the default
+        alone."""
         if default is None or not self._has_defaults:
             return {}
         return {"default": _without_nulls(default)}

@@ -1,4 +1,4 @@
-"""Where models and datasets come from: the URLs of a spec and what they mean for a pod's file system."""
+"""The URLs of models and datasets in a spec, and the volumes that pods mount for them."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,14 +11,16 @@ _SETTING = r"[^=&#]+=[^&#]*"
 _FILE = r"[^?#]+\.(jsonl|parquet)"
 
 MODEL_PATTERN = rf"^(builtin://tiny|{_HUB}|pvc://{_OBJECT}(/[^?#]+)?|file:///[^?#]+)$"
+BUILTIN_TASKS = ("copy", "reverse", "add")
+"""Datasets that the runtime makes itself: `builtin://NAME`."""
 DATASET_PATTERN = (
-    rf"^(builtin://(copy|reverse|add)|{_HUB}|pvc://{_OBJECT}/{_FILE}|configmap://{_OBJECT}/[-._a-zA-Z0-9]+"
+    rf"^(builtin://({'|'.join(BUILTIN_TASKS)})|{_HUB}|pvc://{_OBJECT}/{_FILE}|configmap://{_OBJECT}/[-._a-zA-Z0-9]+"
     rf"\.(jsonl|parquet)|file:///{_FILE}|reasoning-gym://[a-z0-9_]+(\?{_SETTING}(&{_SETTING})*)?)$"
 )
 
 
 class Scheme(StrEnum):
-    """What the part before `://` may be."""
+    """The part before `://`."""
 
     BUILTIN = "builtin"
     FILE = "file"
@@ -30,8 +32,8 @@ class Scheme(StrEnum):
 
 @dataclass(frozen=True)
 class Source:
-    """A parsed URL. `name` is the claim, ConfigMap, task or repository (`ORG/NAME`); `path` is the file or
-    directory in it, or the absolute path of a `file://` URL; `settings` are what follows `?`."""
+    """A parsed URL. `name` is the claim, ConfigMap, task or repository (`ORG/NAME`). `path` is the file or
+    directory in it, or the absolute path of a `file://` URL. `settings` are the pairs after `?`."""
 
     scheme: Scheme
     name: str = ""
@@ -40,13 +42,13 @@ class Source:
 
     @property
     def volume(self) -> "Volume | None":
-        """What a pod must mount to read this; None when nothing."""
+        """What a pod has to mount to read this; None when that is nothing."""
         kinds = {Scheme.CLAIM: VolumeKind.CLAIM, Scheme.CONFIG_MAP: VolumeKind.CONFIG_MAP}
         return Volume(kinds[self.scheme], self.name) if self.scheme in kinds else None
 
 
 def parse_source(url: str) -> Source:
-    """Take a model's or dataset's source apart; raises ValueError for a scheme there is none of."""
+    """Parse the source of a model or dataset; raises ValueError for an unknown scheme."""
     scheme = Scheme(url.partition("://")[0])
     if scheme is Scheme.HUB:
         return Source(scheme, name=url.removeprefix("hf://"))
@@ -58,7 +60,7 @@ def parse_source(url: str) -> Source:
 
 
 class VolumeKind(StrEnum):
-    """What can be mounted for a source. The value is the folder below the volumes directory."""
+    """Kinds of volumes. The value is the folder below the volumes directory."""
 
     CLAIM = "claims"
     CONFIG_MAP = "configmaps"

@@ -1,4 +1,4 @@
-"""YAML of plain data, the same text every time; standard library only."""
+"""Writes plain data as YAML, always as the same text, with the standard library only."""
 
 import json
 import re
@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
-# Words such as `on` and `null` are something else than a string to some reader of YAML.
+# Some YAML parsers read words such as `on` and `null` as something other than a string.
 _PLAIN_KEY = re.compile(r"(?!(?:y|n|on|off|yes|no|true|false|null)$)[A-Za-z$][A-Za-z0-9_./-]*", re.IGNORECASE)
 
 
 def write_yaml(value: Any) -> str:
-    """Block style; every string is in double quotes, and floats are written without exponents."""
+    """`value` in block style, with every string in double quotes and floats without exponents."""
     return "\n".join(_lines(value)) + "\n"
 
 
@@ -42,7 +42,7 @@ def _key(key: str) -> str:
 
 def _scalar(value: Any) -> str:
     if isinstance(value, float):
-        # 1e-06 is a string to YAML 1.1, and without a point a float would be an integer
+        # YAML 1.1 reads 1e-06 as a string, and a number without a point as an integer
         text = format(Decimal(repr(value)), "f")
         return text if "." in text else f"{text}.0"
     return json.dumps(value, ensure_ascii=False)

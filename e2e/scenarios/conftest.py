@@ -6,31 +6,31 @@ import pytest
 
 from grpo_demo.install import ensure_namespace
 from grpo_demo.target import Target, local_target
-from grpo_scenarios.world import World
+from grpo_scenarios.namespace import Namespace
 
 LONGEST_FIRST = ("kills", "learning", "causes", "guide_own_data", "colocated", "install", "readme")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first: files run side by side, and one that begins last would be waited for alone."""
+    """Put long files first: files run side by side, and a long one that begins last would run alone."""
     places = {f"test_{name}.py": place for place, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: places.get(item.path.name, len(places)))
 
 
 @pytest.fixture(scope="session")
 def target() -> Target:
-    """The local cluster with the images of the working tree; started when it is not there."""
+    """The local cluster with the images of the working tree; it is started if it does not run."""
     return local_target()
 
 
 @pytest.fixture(scope="module")
-def world(target: Target, request: pytest.FixtureRequest) -> Iterator[World]:
-    """A fresh namespace with an operator, deleted with all that is in it."""
+def namespace(target: Target, request: pytest.FixtureRequest) -> Iterator[Namespace]:
+    """A fresh namespace with an operator. It is deleted at the end, with all that is in it."""
     name = request.module.__name__.rpartition(".")[2].removeprefix("test_").replace("_", "-")
-    world = World(target=target, namespace=f"e2e-{name}")
-    target.run_kubectl("delete", "namespace", world.namespace, "--ignore-not-found", "--wait")
-    ensure_namespace(target, world.namespace)
-    world.install_operator()
-    yield world
-    # Not waited for: the next file has a namespace of its own.
-    target.run_kubectl("delete", "namespace", world.namespace, "--wait=false")
+    namespace = Namespace(target=target, name=f"e2e-{name}")
+    target.run_kubectl("delete", "namespace", namespace.name, "--ignore-not-found", "--wait")
+    ensure_namespace(target, namespace.name)
+    namespace.install_operator()
+    yield namespace
+    # There is no need to wait: the next file has a namespace of its own.
+    target.run_kubectl("delete", "namespace", namespace.name, "--wait=false")

@@ -1,6 +1,6 @@
-"""The local cluster itself: it runs pods, and when it goes it leaves nothing behind.
+"""The local cluster itself: it runs pods, and `down` leaves nothing of it on the machine.
 
-These use clusters of their own, beside the one everybody uses.
+These tests use clusters of their own, beside the default one.
 """
 
 import json
@@ -33,7 +33,7 @@ COMMAND_LINE = Path(lifecycle.__file__).resolve().parents[1] / "cli.py"
 
 SETTINGS = Path("/proc/sys")
 KERNEL_SETTINGS = (
-    # What a kubelet and a kube-proxy set on a machine of their own.
+    # What a kubelet and a kube-proxy set where they have the machine for themselves.
     "vm/overcommit_memory",
     "vm/panic_on_oom",
     "kernel/panic",
@@ -46,13 +46,13 @@ KERNEL_SETTINGS = (
     "net/netfilter/nf_conntrack_max",
 )
 
-# Where containerd, its plug-ins and the kubelet put things on a machine of their own.
+# Where containerd, its plug-ins and the kubelet put files where they have the machine for themselves.
 FOLDERS = tuple(Path(name) for name in ("/etc", "/opt", "/run", "/usr/libexec", "/var/lib", "/var/log"))
 
 
 @dataclass(frozen=True)
 class Traces:
-    """Everything of the machine that a cluster could leave something in."""
+    """What exists on the machine, of every kind of thing that a cluster could leave behind."""
 
     processes: frozenset[str]
     mounts: frozenset[str]
@@ -70,8 +70,8 @@ class Traces:
             processes=frozenset(processes_of(settings)),
             # buildah mounts while it builds, which another test may be doing.
             mounts=frozenset(line for line in mounts if "/var/lib/containers/" not in line),
-            interfaces=not_of_others(lines("ip", "-oneline", "-brief", "link"), settings),
-            routes=not_of_others(lines("ip", "route", "show", "table", "all"), settings),
+            interfaces=without_other_clusters(lines("ip", "-oneline", "-brief", "link"), settings),
+            routes=without_other_clusters(lines("ip", "route", "show", "table", "all"), settings),
             cgroups=frozenset(
                 str(folder) for root in hierarchies() for folder in root.glob(f"{settings.name}-*")
             ),
@@ -95,15 +95,15 @@ class Traces:
         )
 
     def added_since(self, before: "Traces") -> dict[str, set[str]]:
-        """What is there now and was not then, by kind."""
+        """What exists now and did not exist `before`, by kind."""
         added = {
             field.name: getattr(self, field.name) - getattr(before, field.name) for field in fields(self)
         }
         return {kind: set(things) for kind, things in added.items() if things}
 
 
-def not_of_others(texts: Iterable[str], settings: ClusterSettings) -> frozenset[str]:
-    """Without what names another cluster, which may come or go beside the tested one."""
+def without_other_clusters(texts: Iterable[str], settings: ClusterSettings) -> frozenset[str]:
+    """The texts without those that name another cluster, which may start or stop during the test."""
     others = [ClusterSettings.for_instance(n) for n in range(NUM_INSTANCES) if n != settings.instance]
     names = [
         name
@@ -123,11 +123,11 @@ def lines(*command: str) -> list[str]:
 
 
 def processes_of(settings: ClusterSettings) -> Iterator[str]:
-    """Processes that name the cluster's folder or sit in its cgroups: daemons, shims and containers."""
+    """Processes that name the cluster's folder or are in its cgroups: daemons, shims and containers."""
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit() or int(folder.name) == os.getpid():
             continue
-        texts = [read_if_there(folder / file) for file in ("environ", "cmdline", "cgroup")]
+        texts = [read_if_exists(folder / file) for file in ("environ", "cmdline", "cgroup")]
         if any(str(settings.state_dir).encode() in text for text in texts[:2]) or (
             f"/{settings.name}-node".encode() in texts[2]
         ):
@@ -135,8 +135,8 @@ def processes_of(settings: ClusterSettings) -> Iterator[str]:
             yield f"{folder.name} {command.decode(errors='replace')} in {cgroups.decode()}"
 
 
-def read_if_there(file: Path) -> bytes:
-    """Processes come and go while one looks, and process 1 may be closed even to root."""
+def read_if_exists(file: Path) -> bytes:
+    """The content of a file of /proc; empty when its process has ended, or may not be read, as process 1."""
     try:
         return file.read_bytes()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
@@ -179,7 +179,7 @@ def run_pod(api: Api, body: Object) -> Object:
 
 
 def answers(address: str, *, prefix: list[str] | None = None) -> bool:
-    """Whether something at the address answers a connection, if only by refusing it."""
+    """Whether a machine at the address answers a connection, also by refusing it."""
     probe = (
         "import socket,sys\n"
         "try: socket.create_connection((sys.argv[1], 9), timeout=2)\n"
@@ -192,11 +192,11 @@ def answers(address: str, *, prefix: list[str] | None = None) -> bool:
 
 
 def network_of_a_pod(node: NodeSettings) -> list[str]:
-    """Command prefix that runs the rest in the network of some pod of the node."""
+    """Prefix for a command that runs it in the network of some pod of the node."""
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
-            is_pod = f"/{node.cgroup}/".encode() in read_if_there(folder / "cgroup")
-            is_pause = read_if_there(folder / "cmdline").startswith(b"/pause")
+            is_pod = f"/{node.cgroup}/".encode() in read_if_exists(folder / "cgroup")
+            is_pause = read_if_exists(folder / "cmdline").startswith(b"/pause")
             if is_pod and is_pause:
                 return ["nsenter", f"--net=/proc/{folder.name}/ns/net"]
     raise AssertionError(f"{node.name} runs no pod")
@@ -269,7 +269,7 @@ def test_names_resolve_from_the_machine_and_from_a_pod(settings: ClusterSettings
 
 
 def test_a_name_outside_the_cluster_does_not_exist(settings: ClusterSettings) -> None:
-    """NXDOMAIN, not a refusal, which programs take for a passing failure."""
+    """The answer is NXDOMAIN. Programs take a refusal for a temporary failure."""
     query = b"\x00\x01\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x07example\x03org\x00\x00\x01\x00\x01"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
         udp.settimeout(5)
@@ -308,9 +308,9 @@ def test_an_image_built_by_buildah_reaches_the_node(settings: ClusterSettings, a
         lines("buildah", "rmi", "--force", name)
 
 
-def test_loading_an_image_that_nobody_built_names_it(settings: ClusterSettings) -> None:
-    with pytest.raises(ClusterError, match="localhost/nobody-built-this:dev"):
-        images.load_image("localhost/nobody-built-this:dev", settings=settings)
+def test_the_error_for_an_image_that_was_never_built_names_it(settings: ClusterSettings) -> None:
+    with pytest.raises(ClusterError, match="localhost/never-built:dev"):
+        images.load_image("localhost/never-built:dev", settings=settings)
 
 
 def test_a_released_volume_is_emptied_and_offered_again(settings: ClusterSettings, api: Api) -> None:
@@ -369,32 +369,32 @@ def test_down_leaves_no_trace_whatever_was_running(tmp_path: Path) -> None:
     before = Traces.of(settings)
     try:
         lifecycle.up(settings, num_nodes=1)
-        run_pod(Api.of(settings), pod("lives"))
+        run_pod(Api.of(settings), pod("running"))
         while_up = Traces.of(settings).added_since(before)
     finally:
         lifecycle.down(settings)
     assert {"processes", "interfaces", "routes", "cgroups"} <= while_up.keys(), (
-        "the traces see a running cluster"
+        "the traces do not show a running cluster"
     )
     assert Traces.of(settings).added_since(before) == {}
     lifecycle.down(settings)
     assert Traces.of(settings).added_since(before) == {}
 
 
-def test_down_after_a_crash_leaves_no_trace_and_harms_no_stranger(tmp_path: Path) -> None:
-    """Killed parts, a lost record, and a record whose pid is somebody else's by now."""
+def test_down_after_a_crash_leaves_no_trace_and_kills_no_other_process(tmp_path: Path) -> None:
+    """A component was killed, a record is lost, and a record has the pid of a process that is not ours."""
     settings = ClusterSettings.for_instance(8, state_dir=tmp_path)
     before = Traces.of(settings)
-    with subprocess.Popen(["sleep", "300"]) as stranger:
+    with subprocess.Popen(["sleep", "300"]) as other:
         try:
             lifecycle.up(settings, num_nodes=0)
             processes.recorded(settings)["kube-apiserver"].kill()
             (settings.pids / "etcd.json").unlink()
             record = settings.pids / "kube-controller-manager.json"
-            record.write_text(json.dumps({**json.loads(record.read_text()), "pid": stranger.pid}))
+            record.write_text(json.dumps({**json.loads(record.read_text()), "pid": other.pid}))
             lifecycle.down(settings)
-            assert stranger.poll() is None, "the stranger lives"
+            assert other.poll() is None, "a process that is not ours was killed"
         finally:
-            stranger.kill()
+            other.kill()
             lifecycle.down(settings)
     assert Traces.of(settings).added_since(before) == {}

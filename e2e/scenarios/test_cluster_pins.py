@@ -41,7 +41,7 @@ def test_every_staging_module_is_the_release_that_belongs_to_the_kubernetes_vers
         assert version == KUBERNETES_VERSION.replace("v1.", "v0.")
 
 
-def test_the_linker_tells_the_programs_their_version() -> None:
+def test_the_linker_flags_have_the_version_of_the_programs() -> None:
     kubernetes = next(module for module in MODULES if module.name == "kubernetes")
     _, minor, _ = KUBERNETES_VERSION.split(".")
     assert f"gitVersion={KUBERNETES_VERSION}" in kubernetes.linker_flags

@@ -1,4 +1,4 @@
-"""Handing an image over as a stream: both ends end, whichever of them gives up."""
+"""Sending an image as a stream: both processes end, whichever of them fails."""
 
 import pytest
 
@@ -9,11 +9,13 @@ from grpo_cluster.images import pipe
     ("send", "receive", "arrived"),
     [
         (["printf", "layers"], ["cat"], "layers"),
-        (["yes"], ["head", "-c", "4"], "y\ny\n"),  # would send for ever
+        (["yes"], ["head", "-c", "4"], "y\ny\n"),  # an endless sender
     ],
-    ids=["all is taken", "the receiver gives up"],
+    ids=["the receiver reads everything", "the receiver stops early"],
 )
-def test_what_is_sent_arrives_and_a_sender_ends_with_its_receiver(send: list, receive: list, arrived: str):
+def test_the_receiver_gets_what_is_sent_and_the_sender_ends_when_the_receiver_does(
+    send: list, receive: list, arrived: str
+):
     sender, receiver = pipe(send, receive)
     assert receiver.stdout == arrived
     assert (sender.returncode == 0) == (send[0] == "printf")

@@ -1,4 +1,4 @@
-"""The images' names follow their content, and a code layer holds our code and nothing else."""
+"""An image's name is derived from its content, and a code layer holds our code and nothing else."""
 
 import tarfile
 from dataclasses import replace

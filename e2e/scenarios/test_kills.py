@@ -1,4 +1,4 @@
-"""Everything that can be killed is killed while one job runs; it still ends where it should.
+"""Each part of a job is killed while it runs; the job still learns its task.
 
 The tests share the job and run in the order they are written in.
 """
@@ -7,7 +7,7 @@ import pytest
 
 from grpo_demo.follow import condition
 from grpo_scenarios.kill import KILL_A_RANK
-from grpo_scenarios.world import Object, World, copy_job, volume_claim
+from grpo_scenarios.namespace import Namespace, Object, copy_job, volume_claim
 
 pytestmark = pytest.mark.cluster
 
@@ -17,50 +17,54 @@ STEPS = 160
 
 
 @pytest.fixture(scope="module")
-def job(world: World) -> str:
-    world.apply(volume_claim(CLAIM), copy_job(JOB, claim=CLAIM, algorithm={"steps": STEPS}))
-    world.wait_for_step(JOB, 5)
+def job(namespace: Namespace) -> str:
+    namespace.apply(volume_claim(CLAIM), copy_job(JOB, claim=CLAIM, algorithm={"steps": STEPS}))
+    namespace.wait_for_step(JOB, 5)
     return JOB
 
 
-def uids(world: World, role: str) -> dict[str, str]:
-    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in world.pods_of(JOB, role)}
+def uids(namespace: Namespace, role: str) -> dict[str, str]:
+    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in namespace.pods_of(JOB, role)}
 
 
 def test_training_goes_on_when_a_rollout_pod_is_killed_and_its_successor_is_synced(
-    job: str, world: World
+    job: str, namespace: Namespace
 ) -> None:
-    trainers, rollouts = uids(world, "trainer"), uids(world, "rollout")
-    world.delete_pod(sorted(rollouts)[0], is_graceful=False)
-    (successor,) = world.wait_until(
-        lambda: uids(world, "rollout").keys() - rollouts.keys(), "a new rollout pod", timeout_seconds=60
+    trainers, rollouts = uids(namespace, "trainer"), uids(namespace, "rollout")
+    namespace.delete_pod(sorted(rollouts)[0], is_graceful=False)
+    (successor,) = namespace.wait_until(
+        lambda: uids(namespace, "rollout").keys() - rollouts.keys(), "a new rollout pod", timeout_seconds=60
     )
 
-    world.wait_for_step(job, world.status(job)["step"] + 5)
-    assert not is_ready(world, successor), "the engine came back too fast to show that training did not wait"
-    # A rollout pod is ready from its first admission, which a verified sync comes before.
-    world.wait_until(lambda: is_ready(world, successor), f"{successor} to serve", timeout_seconds=180)
-    status = world.wait_until(
+    namespace.wait_for_step(job, namespace.status(job)["step"] + 5)
+    assert not is_ready(namespace, successor), (
+        "the engine came back too fast to show that training did not wait"
+    )
+    # A rollout pod is ready from its first admission, and it is admitted after a verified sync.
+    namespace.wait_until(lambda: is_ready(namespace, successor), f"{successor} to serve", timeout_seconds=180)
+    status = namespace.wait_until(
         lambda: (
-            (found := world.status(job))["rollout"]["current"] == 2
+            (found := namespace.status(job))["rollout"]["current"] == 2
             and found["rollout"]["summary"] == "2/2"
             and found
         ),
         "two engines on the newest weights",
         timeout_seconds=60,
     )
-    assert uids(world, "trainer") == trainers
+    assert uids(namespace, "trainer") == trainers
     assert (status["attempt"], status["restarts"], status["disruptions"]) == (1, 0, 0)
 
 
-def test_an_operator_that_was_killed_writes_nothing_that_was_not_due(job: str, world: World) -> None:
-    before, children = world.job(job), world.children(job)
-    (operator,) = world.pods("app.kubernetes.io/name=grpo-operator")
-    world.delete_pod(operator["metadata"]["name"], is_graceful=False)
-    world.kubectl("rollout", "status", "deployment/grpo-operator", "--timeout=90s")
-    world.wait_for_step(job, before["status"]["step"] + 5)
+def test_an_operator_that_was_killed_changes_only_what_progress_changes(
+    job: str, namespace: Namespace
+) -> None:
+    before, children = namespace.job(job), namespace.children(job)
+    (operator,) = namespace.pods("app.kubernetes.io/name=grpo-operator")
+    namespace.delete_pod(operator["metadata"]["name"], is_graceful=False)
+    namespace.kubectl("rollout", "status", "deployment/grpo-operator", "--timeout=90s")
+    namespace.wait_for_step(job, before["status"]["step"] + 5)
 
-    after, now = world.job(job), world.children(job)
+    after, now = namespace.job(job), namespace.children(job)
     assert identities(now) == identities(children)
     still = {name for name in children if not name.startswith("Pod/")}
     assert {name: version(now[name]) for name in still} == {name: version(children[name]) for name in still}
@@ -69,14 +73,14 @@ def test_an_operator_that_was_killed_writes_nothing_that_was_not_due(job: str, w
     assert after["metadata"]["generation"] == before["metadata"]["generation"]
 
 
-def test_a_killed_training_process_is_attempt_2_from_the_checkpoint(job: str, world: World) -> None:
-    world.wait_until(
-        lambda: world.status(job).get("checkpointStep"), "a committed checkpoint", timeout_seconds=60
+def test_a_killed_training_process_is_attempt_2_from_the_checkpoint(job: str, namespace: Namespace) -> None:
+    namespace.wait_until(
+        lambda: namespace.status(job).get("checkpointStep"), "a committed checkpoint", timeout_seconds=60
     )
-    (trainer,) = world.pods_of(job, "trainer")
-    world.execute(trainer["metadata"]["name"], "python3.11", "-c", KILL_A_RANK)
+    (trainer,) = namespace.pods_of(job, "trainer")
+    namespace.execute(trainer["metadata"]["name"], "python3.11", "-c", KILL_A_RANK)
 
-    status = wait_for_attempt(world, 2)
+    status = wait_for_attempt(namespace, 2)
     assert status["restarts"] == 1
     failure = status["lastFailure"]
     assert (failure["role"], failure["pod"], failure["exitCode"]) == (
@@ -85,47 +89,57 @@ def test_a_killed_training_process_is_attempt_2_from_the_checkpoint(job: str, wo
         137,
     )
     assert failure["message"]
-    resumed = world.wait_until(lambda: first_step_of(world, 2), "a step of attempt 2", timeout_seconds=180)
+    resumed = namespace.wait_until(
+        lambda: first_step_of(namespace, 2), "a step of attempt 2", timeout_seconds=180
+    )
     assert resumed > 10, "the second attempt began from scratch"
 
 
-def test_a_killed_trainer_pod_is_attempt_3_and_is_not_counted(job: str, world: World) -> None:
-    (trainer,) = world.pods_of(job, "trainer")
-    world.delete_pod(trainer["metadata"]["name"], is_graceful=False)
+def test_a_killed_trainer_pod_is_attempt_3_and_is_not_counted(job: str, namespace: Namespace) -> None:
+    (trainer,) = namespace.pods_of(job, "trainer")
+    namespace.delete_pod(trainer["metadata"]["name"], is_graceful=False)
 
-    status = wait_for_attempt(world, 3)
+    status = wait_for_attempt(namespace, 3)
     assert (status["restarts"], status["disruptions"]) == (1, 1)
-    second = first_step_of(world, 2)
-    resumed = world.wait_until(lambda: first_step_of(world, 3), "a step of attempt 3", timeout_seconds=180)
+    second = first_step_of(namespace, 2)
+    resumed = namespace.wait_until(
+        lambda: first_step_of(namespace, 3), "a step of attempt 3", timeout_seconds=180
+    )
     assert second is not None and resumed > second
 
 
-def test_after_all_that_the_job_reaches_the_gate(job: str, world: World) -> None:
-    world.wait_for_finish(job, timeout_seconds=600)
-    assert condition(world.job(job), "Complete") == "True", world.describe()
-    metrics = world.metrics(CLAIM)
+def test_after_all_kills_the_job_completes_with_a_reward_of_at_least_0_95(
+    job: str, namespace: Namespace
+) -> None:
+    namespace.wait_for_finish(job, timeout_seconds=600)
+    assert condition(namespace.job(job), "Complete") == "True", namespace.describe()
+    metrics = namespace.metrics(CLAIM)
     assert [record.step for record in metrics] == list(range(1, STEPS + 1))
     assert sum(record.values["reward"] for record in metrics[-10:]) / 10 >= 0.95
     assert metrics[-1].values["stale_samples"] == 0
     assert max(record.values["sync/max_probe_error"] for record in metrics) <= 1e-4
 
 
-def is_ready(world: World, pod: str) -> bool:
-    conditions = world.target.get("pod", pod, "--namespace", world.namespace)["status"].get("conditions", [])
+def is_ready(namespace: Namespace, pod: str) -> bool:
+    conditions = namespace.target.get("pod", pod, "--namespace", namespace.name)["status"].get(
+        "conditions", []
+    )
     return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
 
 
-def wait_for_attempt(world: World, attempt: int) -> Object:
-    return world.wait_until(
-        lambda: (status := world.status(JOB)).get("attempt") == attempt and status,
+def wait_for_attempt(namespace: Namespace, attempt: int) -> Object:
+    return namespace.wait_until(
+        lambda: (status := namespace.status(JOB)).get("attempt") == attempt and status,
         f"attempt {attempt}",
         timeout_seconds=120,
     )
 
 
-def first_step_of(world: World, attempt: int) -> int | None:
+def first_step_of(namespace: Namespace, attempt: int) -> int | None:
     """The first step that an attempt finished, once it has."""
-    return min((record.step for record in world.metrics(CLAIM) if record.attempt == attempt), default=None)
+    return min(
+        (record.step for record in namespace.metrics(CLAIM) if record.attempt == attempt), default=None
+    )
 
 
 def identities(children: dict[str, Object]) -> dict[str, str]:

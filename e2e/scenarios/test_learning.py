@@ -1,4 +1,4 @@
-"""A job from `kubectl apply` to a policy that learned, and then to nothing."""
+"""A job from `kubectl apply` to a policy that has learned its task, and to its deletion."""
 
 import base64
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import pytest
 
 from grpo_demo.follow import condition
 from grpo_runtime.report.metrics import MetricsRecord
-from grpo_scenarios.world import Object, World, copy_job, volume_claim
+from grpo_scenarios.namespace import Namespace, Object, copy_job, volume_claim
 
 pytestmark = pytest.mark.cluster
 
@@ -20,22 +20,22 @@ MEASURED_BY_A_CLOCK = ("_seconds", "step_time", "tokens_per_second")
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A job after its end, and what it wrote."""
+    """A finished job and the metrics it wrote."""
 
     job: Object
     metrics: list[MetricsRecord]
 
 
 @pytest.fixture(scope="module")
-def run(world: World) -> Iterator[FinishedRun]:
+def run(namespace: Namespace) -> Iterator[FinishedRun]:
     """200 steps of copy on two ranks and two engines."""
-    world.apply(volume_claim(CLAIM), copy_job(JOB, claim=CLAIM, checkpoint={"keep": 20}))
-    world.wait_for_finish(JOB)
-    yield FinishedRun(job=world.job(JOB), metrics=world.metrics(CLAIM))
+    namespace.apply(volume_claim(CLAIM), copy_job(JOB, claim=CLAIM, checkpoint={"keep": 20}))
+    namespace.wait_for_finish(JOB)
+    yield FinishedRun(job=namespace.job(JOB), metrics=namespace.metrics(CLAIM))
 
 
-def test_a_job_ends_complete_with_every_step_in_its_metrics(run: FinishedRun, world: World) -> None:
-    assert condition(run.job, "Complete") == "True", world.describe()
+def test_a_job_ends_complete_with_every_step_in_its_metrics(run: FinishedRun, namespace: Namespace) -> None:
+    assert condition(run.job, "Complete") == "True", namespace.describe()
     assert condition(run.job, "Failed") == "False"
     assert [record.step for record in run.metrics] == list(range(1, 201))
     assert run.job["status"]["progress"] == "200/200"
@@ -49,9 +49,9 @@ def test_the_policy_learns_to_copy(run: FinishedRun) -> None:
 
 
 def test_the_reward_that_kubectl_prints_is_the_one_in_the_metrics_file(
-    run: FinishedRun, world: World
+    run: FinishedRun, namespace: Namespace
 ) -> None:
-    header, row = world.kubectl("get", "grpojobs", JOB).splitlines()
+    header, row = namespace.kubectl("get", "grpojobs", JOB).splitlines()
     printed = dict(zip(header.split(), row.split(), strict=True))
     assert float(printed["REWARD"]) == pytest.approx(run.metrics[-1].values["reward"], abs=5e-4)
 
@@ -67,45 +67,49 @@ def test_no_sample_was_older_than_allowed(run: FinishedRun) -> None:
     assert {record.values["stale_samples"] for record in run.metrics} == {0.0}
 
 
-def test_the_policy_is_on_the_claim_as_a_model_directory(run: FinishedRun, world: World) -> None:
-    model = world.output_folder(CLAIM) / "model"
+def test_the_policy_is_on_the_claim_as_a_model_directory(run: FinishedRun, namespace: Namespace) -> None:
+    model = namespace.output_folder(CLAIM) / "model"
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= {file.name for file in model.iterdir()}
 
 
-def test_no_token_is_in_a_log_or_an_object(run: FinishedRun, world: World) -> None:
-    secrets = world.target.get("secrets", "--namespace", world.namespace, "--selector", f"grpo.dev/job={JOB}")
+def test_no_token_is_in_a_log_or_an_object(run: FinishedRun, namespace: Namespace) -> None:
+    secrets = namespace.target.get(
+        "secrets", "--namespace", namespace.name, "--selector", f"grpo.dev/job={JOB}"
+    )
     tokens = [value for secret in secrets["items"] for value in secret["data"].values()]
     assert len(tokens) == 2
-    told = world.describe() + str(world.job(JOB)) + str(world.pods(f"grpo.dev/job={JOB}"))
+    shown = namespace.describe() + str(namespace.job(JOB)) + str(namespace.pods(f"grpo.dev/job={JOB}"))
     for token in tokens:
-        assert base64.b64decode(token).decode() not in told
+        assert base64.b64decode(token).decode() not in shown
 
 
 def test_the_same_job_again_gives_the_same_tokens_rewards_and_weights_to_the_last_bit(
-    run: FinishedRun, world: World
+    run: FinishedRun, namespace: Namespace
 ) -> None:
-    world.apply(volume_claim(AGAIN), copy_job(AGAIN, claim=AGAIN, algorithm={"steps": 20}))
-    world.wait_for_finish(AGAIN)
+    namespace.apply(volume_claim(AGAIN), copy_job(AGAIN, claim=AGAIN, algorithm={"steps": 20}))
+    namespace.wait_for_finish(AGAIN)
 
     first, second = (
-        [repeatable(record) for record in found[:20]] for found in (run.metrics, world.metrics(AGAIN))
+        [repeatable(record) for record in found[:20]] for found in (run.metrics, namespace.metrics(AGAIN))
     )
     assert len(second) == 20 and "completions/crc32" in second[0]
     assert first == second
     for file in ("optimizer.safetensors", "model/model.safetensors"):
         one, other = (
-            world.output_folder(claim) / "checkpoints/step-000020" / file for claim in (CLAIM, AGAIN)
+            namespace.output_folder(claim) / "checkpoints/step-000020" / file for claim in (CLAIM, AGAIN)
         )
         assert one.read_bytes() == other.read_bytes()
 
 
-def test_deleting_a_job_leaves_nothing_behind_though_no_operator_runs(run: FinishedRun, world: World) -> None:
-    assert world.children(JOB)
-    world.scale_operator(0)
-    world.kubectl("delete", "grpojob", JOB)
-    world.wait_until(lambda: not world.children(JOB), "no child of the job", timeout_seconds=60)
+def test_deleting_a_job_removes_its_children_even_without_an_operator(
+    run: FinishedRun, namespace: Namespace
+) -> None:
+    assert namespace.children(JOB)
+    namespace.scale_operator(0)
+    namespace.kubectl("delete", "grpojob", JOB)
+    namespace.wait_until(lambda: not namespace.children(JOB), "no child of the job", timeout_seconds=60)
 
 
 def repeatable(record: MetricsRecord) -> dict[str, float]:
-    """What of a step must repeat."""
+    """The metrics of a step that must be the same in every run."""
     return {name: value for name, value in record.values.items() if not name.endswith(MEASURED_BY_A_CLOCK)}

@@ -1,6 +1,6 @@
-"""Every command of the README that a machine without Docker can run, as it is written and in its order.
+"""The commands of the README that a machine without Docker can run, as they are written and in their order.
 
-Only names are put in the place of others: the namespace, the images of the working tree, and a job of few
+Only names are replaced (by the namespace and the images of the working tree), and the examples have few
 steps. The tests share the job and run in the order they are written in.
 """
 
@@ -10,23 +10,23 @@ from pathlib import Path
 import pytest
 
 from grpo_demo.follow import condition
+from grpo_scenarios.namespace import Namespace
 from grpo_scenarios.reader import Reader
 from grpo_scenarios.readme import README, commands, is_run_in_scenario
-from grpo_scenarios.world import World
 
 pytestmark = pytest.mark.cluster
 
 JOB = "copy"
 STEPS = 5
 COMMANDS = [command for command in commands(README.read_text()) if is_run_in_scenario(command)]
-SAY_NOTHING = ("kubectl get grpojob copy --output jsonpath='{.status.lastFailure}'",)
-"""A job that never failed has no failure to show."""
+PRINT_NOTHING = ("kubectl get grpojob copy --output jsonpath='{.status.lastFailure}'",)
+"""Commands that print nothing: a job that never failed has no lastFailure."""
 
 
 @pytest.fixture(scope="module")
-def reader(world: World, tmp_path_factory: pytest.TempPathFactory) -> Reader:
-    """One whose examples are short."""
-    reader = Reader.of_world(world, tmp_path_factory.mktemp("reader"))
+def reader(namespace: Namespace, tmp_path_factory: pytest.TempPathFactory) -> Reader:
+    """A reader whose examples have few steps."""
+    reader = Reader.in_namespace(namespace, tmp_path_factory.mktemp("reader"))
     for example in (reader.checkout / "examples").glob("*.yaml"):
         text, count = re.subn(
             r"^    steps: \d+$", f"    steps: {STEPS}", example.read_text(), flags=re.MULTILINE
@@ -37,23 +37,25 @@ def reader(world: World, tmp_path_factory: pytest.TempPathFactory) -> Reader:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_of_the_readme_works_as_it_is_written(command: str, reader: Reader, world: World) -> None:
+def test_a_command_of_the_readme_works_as_it_is_written(
+    command: str, reader: Reader, namespace: Namespace
+) -> None:
     if exported := re.match(r"export (\w+)=", command):
         value = reader.run(f"{command}\nprintenv {exported[1]}")
         assert Path(value.strip().partition(":")[0]).exists()
     elif command.endswith("--watch"):
         assert reader.watch(command, until=JOB)
     elif command.startswith("kubectl scale"):
-        # the first step waits for all the engines that the job began with
-        world.wait_for_step(JOB, 1)
+        # the first step waits for all the engines that the job was created with
+        namespace.wait_for_step(JOB, 1)
         reader.run(command)
-        assert world.job(JOB)["spec"]["rollout"]["replicas"] == int(command.rsplit(maxsplit=1)[-1])
+        assert namespace.job(JOB)["spec"]["rollout"]["replicas"] == int(command.rsplit(maxsplit=1)[-1])
     else:
-        assert bool(reader.run(command).strip()) is (command not in SAY_NOTHING)
+        assert bool(reader.run(command).strip()) is (command not in PRINT_NOTHING)
 
 
-def test_the_first_job_is_complete_at_the_end(world: World) -> None:
-    assert condition(world.job(JOB), "Complete") == "True", world.describe()
+def test_the_first_job_is_complete_at_the_end(namespace: Namespace) -> None:
+    assert condition(namespace.job(JOB), "Complete") == "True", namespace.describe()
 
 
 def test_the_readme_shows_the_columns_that_kubectl_prints(reader: Reader) -> None:

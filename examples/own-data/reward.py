@@ -1,4 +1,4 @@
-"""What a completion is worth. Called once a step with all completions, as TRL calls reward functions."""
+"""The reward of completions. Called once a step with all completions, as TRL calls reward functions."""
 
 
 def right_letters(completions, solution, letters, log_metric, **others):

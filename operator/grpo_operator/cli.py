@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from grpo_operator.errors import KubernetesError
-from grpo_operator.run import run_operator
+from grpo_operator.cluster.errors import KubernetesError
+from grpo_operator.operator import run_operator
 from grpo_operator.settings import ProgressRoute, Settings
 
 RUNTIME_IMAGE_VARIABLE = "GRPO_RUNTIME_IMAGE"
@@ -31,12 +31,44 @@ again is always safe: it writes only what is due.
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[Settings, argparse.Namespace]:
     """The settings in a command line; exits with 2 and a hint when they are wrong."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    if not given.runtime_image:
+        parser.error(f"give --runtime-image IMAGE or set {RUNTIME_IMAGE_VARIABLE}")
+    namespaces = () if given.all_namespaces else tuple(given.namespace or (_own_namespace(),))
+    settings = Settings(
+        runtime_image=given.runtime_image,
+        namespaces=namespaces,
+        kubeconfig=given.kubeconfig,
+        context=given.context,
+        progress=ProgressRoute(given.progress),
+        poll_seconds=given.poll_seconds,
+        resync_seconds=given.resync_seconds,
+        health_port=given.health_port,
+        lease=(_lease_namespace(namespaces), given.lease_name) if given.leader_elect == "true" else None,
+        has_network_policies=given.network_policies == "true",
+    )
+    return settings, given
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="grpo-operator",
         description="Turns GRPOJobs into trainer and rollout pods and keeps their status true.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    _add_cluster_options(parser)
+    _add_work_options(parser)
+    parser.add_argument("--log-format", choices=["text", "json"], default="text", help="(default: text)")
+    parser.add_argument(
+        "--log-level", choices=["debug", "info", "warning"], default="info", help="(default: info)"
+    )
+    return parser
+
+
+def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
+    """Which cluster and namespaces, and which image."""
     where = parser.add_mutually_exclusive_group()
     where.add_argument(
         "-n",
@@ -56,6 +88,10 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Settings, argparse.Na
         default=os.environ.get(RUNTIME_IMAGE_VARIABLE),
         help=f"image of jobs that name none (default: ${RUNTIME_IMAGE_VARIABLE})",
     )
+
+
+def _add_work_options(parser: argparse.ArgumentParser) -> None:
+    """How it works there."""
     parser.add_argument(
         "--progress",
         choices=[route.value for route in ProgressRoute],
@@ -93,27 +129,6 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Settings, argparse.Na
         help="give each job a NetworkPolicy that lets only its own pods reach its pods, except for progress "
         "and metrics (default: true)",
     )
-    parser.add_argument("--log-format", choices=["text", "json"], default="text", help="(default: text)")
-    parser.add_argument(
-        "--log-level", choices=["debug", "info", "warning"], default="info", help="(default: info)"
-    )
-    given = parser.parse_args(arguments)
-    if not given.runtime_image:
-        parser.error(f"give --runtime-image IMAGE or set {RUNTIME_IMAGE_VARIABLE}")
-    namespaces = () if given.all_namespaces else tuple(given.namespace or (_own_namespace(),))
-    settings = Settings(
-        runtime_image=given.runtime_image,
-        namespaces=namespaces,
-        kubeconfig=given.kubeconfig,
-        context=given.context,
-        progress=ProgressRoute(given.progress),
-        poll_seconds=given.poll_seconds,
-        resync_seconds=given.resync_seconds,
-        health_port=given.health_port,
-        lease=(_lease_namespace(namespaces), given.lease_name) if given.leader_elect == "true" else None,
-        has_network_policies=given.network_policies == "true",
-    )
-    return settings, given
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -140,7 +155,7 @@ def _own_namespace() -> str:
 
 
 def _lease_namespace(watched: Sequence[str]) -> str:
-    """The pod's own: it is the one place where an operator of any width has rights on Leases."""
+    """The pod's own namespace: the chart grants rights to Leases there and nowhere else."""
     return _own_namespace() if NAMESPACE_FILE.exists() or not watched else watched[0]
 
 

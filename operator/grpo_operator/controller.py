@@ -6,17 +6,19 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from grpo_api.v1alpha1.status import GRPOJobStatus
-from grpo_operator import errors
-from grpo_operator.apply import announce, apply_children, delete_objects, write_skew, write_status
-from grpo_operator.cache import Cache, Key
-from grpo_operator.client import Client
-from grpo_operator.kinds import JOBS, PODS
-from grpo_operator.memory import Memory
-from grpo_operator.names import Names
-from grpo_operator.observe import UnreadableStatusError, observe
-from grpo_operator.observed import JobView, Observed
+from grpo_operator.apply.children import apply_children, delete_objects
+from grpo_operator.apply.events import write_events
+from grpo_operator.apply.status import write_schema_skew, write_status
+from grpo_operator.children.names import Names
+from grpo_operator.cluster import errors
+from grpo_operator.cluster.client import Client
+from grpo_operator.cluster.kinds import JOBS, PODS
+from grpo_operator.observe.cache import Cache, Key
+from grpo_operator.observe.memory import Memory
+from grpo_operator.observe.observed import JobView, Observed
+from grpo_operator.observe.snapshot import UnreadableStatusError, job_and_pods, observe
 from grpo_operator.plan import make_plan
-from grpo_operator.plan.gang_view import current_gang, was_complete
+from grpo_operator.plan.facts import gang_of, has_all_trainers, missing_of
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +47,9 @@ class Controller:
         self._clock = clock
 
     async def reconcile(self, key: Key) -> float | None:
-        """Bring one job closer to what its spec says; returns in how many seconds to look again.
+        """Bring one job closer to what its spec says; returns in how many seconds to reconcile it again.
 
-        Raises KubernetesError when the API server is in trouble; the queue tries again later.
+        Raises KubernetesError when the API server does not do what it should; the queue tries again later.
         """
         # Whole seconds, as Kubernetes stores them: what is read back equals what was written.
         now = self._clock().replace(microsecond=0)
@@ -65,17 +67,18 @@ class Controller:
             try:
                 is_written = await self._write_status(job, plan.status)
             except errors.NotFound:
-                return None  # its deletion is on its way to us
+                return None  # the watch event of its deletion is still to come
             if not is_written:
-                self._memory.overtaken(key)
+                self._memory.mark_superseded(key)
                 return _AT_ONCE
-        self._memory.told(key, observed.progress, observed.complaint)
-        news = [said for said in plan.announcements if self._memory.is_unannounced(key, said, uid=job.uid)]
-        await announce(self._client, job, news, now=now)
+        self._memory.mark_written(key, observed.remembered.report)
+        events = [
+            event for event in plan.events if self._memory.is_new_event(key, event.identity, uid=job.uid)
+        ]
+        await write_events(self._client, job, events, now=now)
         await delete_objects(self._client, self._cache, job, plan.delete)
         refusal = await apply_children(self._client, self._cache, job, plan.create)
-        is_news = self._memory.remember_refusal(key, refusal)
-        if is_news:
+        if self._memory.remember_refusal(key, refusal):
             return _AT_ONCE
         waits = [_RETRY_REFUSED_SECONDS if refusal else None, plan.requeue_after]
         return min((wait for wait in waits if wait is not None), default=None)
@@ -86,54 +89,59 @@ class Controller:
             self._memory.forget(key)
             return None
         try:
-            observed = observe(self._cache, key, self._memory, now=now)
+            observed = self._observe_cache(key, now=now)
         except UnreadableStatusError as error:
-            await self._keep_off(key, str(error), now=now)
+            await self._leave_to_newer_release(key, str(error), now=now)
             return None
         if observed and not observed.job.is_deleting and await self._find_missing(observed):
-            return observe(self._cache, key, self._memory, now=now) or observed
+            return self._observe_cache(key, now=now) or observed
         return observed
 
-    async def _keep_off(self, key: Key, sentence: str, *, now: datetime) -> None:
-        """Leave a job alone that another release of the operator looks after, and say so."""
+    def _observe_cache(self, key: Key, *, now: datetime) -> Observed | None:
+        """Update the memory from the cache, then take the snapshot. Raises UnreadableStatusError."""
+        found = job_and_pods(self._cache, key)
+        if found is None:
+            return None
+        remembered = self._memory.remember_pods(key, found, now=now)
+        return observe(self._cache, found, remembered)
+
+    async def _leave_to_newer_release(self, key: Key, message: str, *, now: datetime) -> None:
+        """Do nothing about a job whose status another release of the operator wrote, and write that on it."""
         job = self._cache.job(key)
         if job is None or "deletionTimestamp" in job["metadata"]:
             return
         try:
-            await write_skew(self._client, self._cache, job, sentence, now=now)
+            await write_schema_skew(self._client, self._cache, job, message, now=now)
         except (errors.NotFound, errors.Conflict):
             log.debug("%s/%s is gone", *key)
 
     async def _write_status(self, job: JobView, status: GRPOJobStatus) -> bool:
-        """False when the job has changed since it was planned for; the cache then holds its newer state.
+        """False when the job has changed since it was observed; the cache then holds its newer state.
 
         Raises NotFound when the job is gone.
         """
         try:
             await write_status(self._client, self._cache, job, status)
         except errors.Conflict:
-            log.debug("%s/%s changed meanwhile, looking again", job.namespace, job.name)
+            log.debug("%s/%s has changed since it was observed: reconciled again", job.namespace, job.name)
             self._cache.put(JOBS, await self._client.get(JOBS, job.namespace, job.name))
             return False
         return True
 
     async def _find_missing(self, observed: Observed) -> bool:
-        """Ask the API server about trainer pods that the cache misses from a gang that was complete.
+        """Ask the API server for trainer pods that existed and that the cache does not have.
 
-        A missing pod ends the attempt, so this is not left to a cache that may lag. True if one was found.
+        A missing pod ends the attempt, so a cache that lags behind must not decide it. True if one was found.
         """
         job = observed.job
         spec = observed.frozen_spec or job.spec
-        if spec is None or not was_complete(job.status):
+        if spec is None or not has_all_trainers(job.status):
             return False
-        gang = current_gang(observed, attempt=job.status.attempt)
-        names = Names.of(job=job.name, uid=job.uid)
-        missing = [
-            names.trainer(attempt=job.status.attempt, index=index)
-            for index in range(spec.trainer.num_nodes)
-            if index not in gang
-        ]
-        found = await asyncio.gather(*(self._fetch_pod(job.namespace, name) for name in missing))
+        attempt, names = job.status.attempt, Names.of(job=job.name, uid=job.uid)
+        gang = gang_of(observed, attempt=attempt)
+        missing = missing_of(gang, num_nodes=spec.trainer.num_nodes)
+        pods = (names.trainer(attempt=attempt, index=index) for index in missing)
+        found = await asyncio.gather(*(self._fetch_pod(job.namespace, pod) for pod in pods))
         return any(found)
 
     async def _fetch_pod(self, namespace: str, name: str) -> bool:

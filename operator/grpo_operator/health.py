@@ -1,4 +1,4 @@
-"""The operator's own liveness endpoint: 200 while it can still see the cluster."""
+"""The operator's own liveness endpoint: 200 while its looks at the cluster succeed."""
 
 import time
 from collections.abc import Callable
@@ -9,15 +9,15 @@ HEALTH_PATH = "/healthz"
 
 
 class Health:
-    """Alive as long as a full resync succeeded within the last `limit_seconds`."""
+    """Alive as long as a look at the cluster succeeded within the last `limit_seconds`."""
 
     def __init__(self, *, limit_seconds: float, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._limit_seconds = limit_seconds
         self._monotonic = monotonic
         self._last = monotonic()
 
-    def beat(self) -> None:
-        """A resync has succeeded."""
+    def mark_success(self) -> None:
+        """A look at the cluster has succeeded."""
         self._last = self._monotonic()
 
     @property

@@ -1,4 +1,4 @@
-"""`grpo-runtime`: what the pods of a GRPOJob run, and what a person runs on a machine of their own.
+"""`grpo-runtime`: the command that the pods of a GRPOJob run, and that a person runs on their own machine.
 
 Every import is local: the supervisor must stay small, and neither it nor `validate` may load torch.
 """
@@ -14,67 +14,67 @@ _DESCRIPTION = """\
 GRPO post-training from a GRPOJob: on this machine, or inside the pods of a cluster.
 
 On your machine, without Kubernetes:
-  grpo-runtime validate job.yaml     what is wrong with a job, or what would be made of it
-  grpo-runtime run job.yaml          train it here: the same processes that a cluster runs in pods
-  grpo-runtime plot grpo-runs/NAME   the reward of a run, in the terminal
+  grpo-runtime validate job.yaml     say what is wrong with a job, or what it would do
+  grpo-runtime run job.yaml          train it here, in the same processes that a cluster runs in pods
+  grpo-runtime plot grpo-runs/NAME   draw the reward of a job in the terminal
 
 Inside the pods of a GRPOJob:
-  A trainer pod runs `grpo-runtime trainer`: process 1, which starts the training processes by way of
-  `grpo-runtime ranks`, serves /progress, /metrics and /healthz, and ends with the exit code of the one that
+  A trainer pod runs `grpo-runtime trainer`: process 1, which starts `grpo-runtime ranks` for the training
+  processes, serves /progress, /metrics and /healthz, and ends with the exit code of the training process that
   failed first.
-  A rollout pod runs `grpo-runtime rollout`: vLLM's server behind our guard.
-  Both are told what to do by the environment (GRPO_RUN_CONFIG and a few more; the operator sets them).
+  A rollout pod runs `grpo-runtime rollout`: vLLM's server behind a guard that checks tokens and attempts.
+  Both read what to do from environment variables that the operator sets (GRPO_RUN_CONFIG and a few more).
 """
 
 _RUN = """\
 Train a GRPOJob on this machine, without Kubernetes and without a GPU.
 
-It starts what a cluster would start in pods: the trainer with its training processes and, in mode
-Disaggregated, the vLLM engines. What they need is read from the same file that `kubectl apply` takes.
+It starts the processes that a cluster would start in pods: the trainer with its training processes and, in
+mode Disaggregated, the vLLM engines. It reads the same file that `kubectl apply` takes.
 
   grpo-runtime run examples/copy-local.yaml
 
 Ctrl-C saves a checkpoint at the next step boundary and stops; the same command goes on from it. A second
-Ctrl-C ends everything at once. A trainer that dies is started again as the next attempt, up to
-failurePolicy.maxRestarts; an engine that dies is started again at once.
+Ctrl-C ends everything at once. A trainer that fails is started again as the next attempt, up to
+failurePolicy.maxRestarts times; an engine that fails is started again at once.
 
-In the output directory: metrics.jsonl, checkpoints/, model/ (a Hugging Face directory), TensorBoard's files,
-and logs/ with what each process printed. A job that reads a PersistentVolumeClaim or a ConfigMap is told
-where it is:
+The output directory gets metrics.jsonl, checkpoints/, model/ (a Hugging Face directory), TensorBoard's files,
+and logs/ with what each process printed. For a PersistentVolumeClaim or a ConfigMap that the job reads, say
+which directory stands for it:
 
   grpo-runtime run job.yaml --volume claim/models=/data/models --volume configmap/rewards=./rewards
 
-ConfigMaps that are in the same file need no flag. spec.checkpoint.claimName needs none either: checkpoints
-go to the output directory. Ends with 0 when every step is done, with 143 when it was stopped, with 130 when
-it was ended at once, and otherwise with the exit code of the trainer.
+ConfigMaps in the same file need no flag. spec.checkpoint.claimName needs none either: checkpoints go to the
+output directory. The exit code is 0 when every step is done, 143 after a stop, 130 after a second Ctrl-C, 75
+when the volume is full, and otherwise that of the process that failed.
 """
 
 _VALIDATE = """\
-Say what is wrong with GRPOJobs, with the field and the words of the API server, or what would be made of
-them: the mode and why, pods, GPUs, steps and samples, what is read, where checkpoints go. Takes YAML files
-with any number of documents. Ends with 0 when there is a GRPOJob in each file and all are valid, else with 1.
+Say what is wrong with GRPOJobs, by field and in the words of the API server. For a valid job, say what it
+would do: the mode and why, pods, GPUs, steps and samples, what it reads, where checkpoints go. Takes YAML
+files with any number of documents. The exit code is 0 when each file has a GRPOJob and all are valid, else 1.
 
   grpo-runtime validate examples/copy-disaggregated.yaml my-job.yaml
 """
 
 _TRAINER = """\
 Process 1 of a trainer pod: starts the training processes, serves /progress, /metrics and /healthz, and ends
-with the exit code of the one that failed first. The operator sets its environment; by hand use
-`grpo-runtime run`.
+with the exit code of the training process that failed first. The operator sets its environment. On your own
+machine use `grpo-runtime run`.
 
   grpo-runtime trainer --grace-seconds 20
 """
 
 _RANKS = """\
-The training processes of one trainer pod: imports what they need once, forks each of them, and leaves them to
-`grpo-runtime trainer`, which starts this with torch's rendezvous in the environment (GROUP_RANK, WORLD_SIZE,
-MASTER_ADDR, ...).
+The fork server of one trainer pod: imports once what the training processes need, forks each of them, and
+ends. `grpo-runtime trainer` starts it, with torch's rendezvous in the environment (GROUP_RANK, WORLD_SIZE,
+MASTER_ADDR, ...), and the training processes become its children.
 
   grpo-runtime ranks --run-dir /cache/run
 """
 
 _PLOT = """\
-Draw the reward of each step of a run in the terminal, also while it runs.
+Draw the reward of each step of a job in the terminal, also while the job runs.
 
   grpo-runtime plot grpo-runs/copy-local
 """
@@ -97,12 +97,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
 
     _add_run(command("run", "train a GRPOJob on this machine", _RUN))
-    validate = command("validate", "say what is wrong with a GRPOJob, or what would be made of it", _VALIDATE)
+    validate = command("validate", "say what is wrong with a GRPOJob, or what it would do", _VALIDATE)
     validate.add_argument("files", type=Path, nargs="+", metavar="FILE", help="YAML with one GRPOJob or more")
-    _add_plot(command("plot", "draw the reward of a run in the terminal", _PLOT))
+    _add_plot(command("plot", "draw the reward of a job in the terminal", _PLOT))
     _add_trainer(command("trainer", "supervise the training processes of one trainer pod", _TRAINER))
-    ranks = command("ranks", "the training processes of one trainer pod; started by `trainer`", _RANKS)
-    ranks.add_argument("--run-dir", type=Path, required=True, help="where to leave progress and last words")
+    ranks = command("ranks", "fork the training processes of one trainer pod; started by `trainer`", _RANKS)
+    ranks.add_argument(
+        "--run-dir",
+        type=Path,
+        required=True,
+        help="where the training processes write their progress, and why they failed",
+    )
     commands.add_parser(
         "rollout", help="serve one rollout engine (vLLM); --help for its options", add_help=False
     )
@@ -121,9 +126,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="YAML with the GRPOJob")
-    parser.add_argument("--job", metavar="NAME", help="which GRPOJob, where the file holds several")
+    parser.add_argument("--job", metavar="NAME", help="which GRPOJob, if the file has several")
     parser.add_argument(
-        "--output", type=Path, metavar="DIR", help="where everything goes (default ./grpo-runs/NAME)"
+        "--output", type=Path, metavar="DIR", help="output directory (default ./grpo-runs/NAME)"
     )
     parser.add_argument(
         "--volume",
@@ -135,7 +140,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def _run_locally(options: argparse.Namespace, given: Sequence[str]) -> int:
-    from grpo_runtime.local.run import RunOptions, run
+    from grpo_runtime.local.command import RunOptions, run
 
     return run(
         RunOptions(
@@ -152,19 +157,22 @@ def _run_locally(options: argparse.Namespace, given: Sequence[str]) -> int:
 def _validate(options: argparse.Namespace) -> int:
     from grpo_runtime.local.validate import validate
 
-    _end_with_the_reader()
+    _end_when_the_pipe_closes()
     return validate(options.files)
 
 
 def _add_trainer(parser: argparse.ArgumentParser) -> None:
-    # the defaults live here and not in SupervisorOptions' import, so that --help answers at once
+    # not those of SupervisorOptions, whose import takes long: --help answers at once
     from grpo_api.contract.endpoints import RENDEZVOUS_PORT, TRAINER_PORT
     from grpo_api.contract.graces import RANKS_GRACE_SECONDS
 
     parser.add_argument("--host", default="", help="address to listen on (default: all)")
     parser.add_argument("--port", type=int, default=TRAINER_PORT, help="HTTP port (%(default)s)")
     parser.add_argument(
-        "--rendezvous-port", type=int, default=RENDEZVOUS_PORT, help="where ranks meet on pod 0 (%(default)s)"
+        "--rendezvous-port",
+        type=int,
+        default=RENDEZVOUS_PORT,
+        help="port on pod 0 where ranks meet (%(default)s)",
     )
     parser.add_argument(
         "--grace-seconds",
@@ -177,12 +185,12 @@ def _add_trainer(parser: argparse.ArgumentParser) -> None:
         "--termination-log",
         type=Path,
         default=Path("/dev/termination-log"),
-        help="where the cause of the end is written (%(default)s)",
+        help="file for the termination message (%(default)s)",
     )
 
 
 def _run_trainer(options: argparse.Namespace) -> int:
-    from grpo_runtime.trainer.supervisor import SupervisorOptions, supervise
+    from grpo_runtime.supervisor.supervisor import SupervisorOptions, supervise
 
     return supervise(
         os.environ,
@@ -197,27 +205,27 @@ def _run_trainer(options: argparse.Namespace) -> int:
 
 
 def _run_ranks(options: argparse.Namespace) -> int:
-    from grpo_runtime.trainer.nursery import fork_ranks
+    from grpo_runtime.supervisor.fork_server import fork_ranks
     from grpo_runtime.trainer.rank_imports import import_rank
 
     fork_ranks(lambda: import_rank(run_dir=options.run_dir), run_dir=options.run_dir)
 
 
 def _add_plot(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("metrics", type=Path, help="metrics.jsonl of a run, or the directory it is in")
+    parser.add_argument("metrics", type=Path, help="metrics.jsonl of a job, or the directory it is in")
     parser.add_argument("--width", type=int, default=72, help="columns (%(default)s)")
 
 
 def _plot(options: argparse.Namespace) -> int:
     from grpo_runtime.report.plot import plot_rewards
 
-    _end_with_the_reader()
+    _end_when_the_pipe_closes()
     print(plot_rewards(options.metrics, width=options.width))
     return 0
 
 
-def _end_with_the_reader() -> None:
-    """End without a word when whoever reads our output (`| head`) has had enough."""
+def _end_when_the_pipe_closes() -> None:
+    """End without a traceback when the program that reads our output (`| head`) has ended."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 

@@ -1,13 +1,49 @@
-"""What a user can put right, told apart from what only a retry can."""
+"""Errors that end our processes on purpose. Each has its exit code, which says whether a retry helps."""
+
+from typing import ClassVar
+
+from grpo_api.contract.exit_codes import ExitCode
+from grpo_api.contract.reasons import Reason
 
 
-class UserError(Exception):
-    """The user's spec, data or code is wrong: trying again cannot help.
+class KnownError(Exception):
+    """An error with a known cause; the message names the thing and the fix.
 
-    The message names the thing and the fix. A role that ends because of it ends with exit code 40,
-    which the operator reads as "do not retry".
+    A process that fails with it exits with `exit_code`.
     """
 
+    exit_code: ClassVar[ExitCode]
+    reason: ClassVar[Reason | None] = None
+    """Where it says more than the reason of the exit code."""
 
-class VolumeFullError(Exception):
+
+class UserError(KnownError):
+    """The user's spec, data or code is wrong: trying again cannot help."""
+
+    exit_code = ExitCode.USER_ERROR
+
+
+class VolumeFullError(KnownError):
     """No space is left where a run writes; the message names the volume. A retry helps once there is some."""
+
+    exit_code = ExitCode.TRANSIENT
+    reason = Reason.VOLUME_FULL
+
+
+class PeerLostError(KnownError):
+    """A collective operation failed because another rank is gone or does not answer."""
+
+    exit_code = ExitCode.TRANSIENT
+    reason = Reason.PEER_LOST
+
+
+class CheckpointCorruptError(KnownError):
+    """Checkpoints were committed, but none of them is whole."""
+
+    exit_code = ExitCode.CHECKPOINT_CORRUPT
+
+
+class SupersededError(KnownError):
+    """A later attempt has begun: this one may no longer change anything."""
+
+    exit_code = ExitCode.TRANSIENT

@@ -1,4 +1,4 @@
-"""What a pod is told: a few environment variables, the RunConfig file they name, and two tokens."""
+"""The settings of a pod: a few environment variables, the RunConfig file that they name, and two tokens."""
 
 import json
 from collections.abc import Mapping
@@ -25,11 +25,11 @@ class Tokens:
 
 @dataclass(frozen=True)
 class TrainerSettings:
-    """All that a trainer pod knows when it starts."""
+    """The settings of a trainer pod."""
 
     run: RunConfig
     tokens: Tokens | None
-    """None in mode Colocated: there is nobody to talk to."""
+    """None in mode Colocated, where no engine has a network address."""
     output_dir: Path
     cache_dir: Path
     volumes_dir: Path
@@ -42,7 +42,7 @@ class TrainerSettings:
 
 @dataclass(frozen=True)
 class RolloutSettings:
-    """All that a rollout pod knows when it starts."""
+    """The settings of a rollout pod."""
 
     run: RunConfig
     tokens: Tokens
@@ -52,7 +52,7 @@ class RolloutSettings:
 
 
 def read_trainer_settings(environment: Mapping[str, str]) -> TrainerSettings:
-    """Read what a trainer pod was given.
+    """Read the settings of a trainer pod.
 
     Raises UserError naming the variable or file that is missing or wrong, and when the RunConfig was
     written by an operator of another release.
@@ -80,7 +80,7 @@ def read_trainer_settings(environment: Mapping[str, str]) -> TrainerSettings:
 
 
 def read_rollout_settings(environment: Mapping[str, str]) -> RolloutSettings:
-    """Read what a rollout pod was given; raises UserError like `read_trainer_settings`."""
+    """Read the settings of a rollout pod; raises UserError like `read_trainer_settings`."""
     _require_role(environment, Role.ROLLOUT)
     return RolloutSettings(
         run=_read_run_config(_path(environment, Env.RUN_CONFIG)),

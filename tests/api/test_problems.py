@@ -1,4 +1,4 @@
-"""Problems of a GRPOJob where no API server is near."""
+"""Problems of a GRPOJob, found without an API server."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def test_every_problem_of_one_kind_is_listed():
     assert found == [Problem(field, "Required value") for field in fields]
 
 
-def test_a_part_that_was_parsed_alone_is_named_by_its_place():
+def test_problems_of_a_part_that_was_parsed_alone_have_their_full_path():
     with pytest.raises(ValidationError) as caught:
         GRPOJobSpec.from_object(job(algorithm={"steps": 0})["spec"])
     assert [str(problem) for problem in problems_of(caught.value, at="spec")] == [
@@ -40,13 +40,13 @@ def test_a_part_that_was_parsed_alone_is_named_by_its_place():
     ]
 
 
-def test_a_broken_item_is_not_also_called_a_missing_one():
+def test_an_invalid_item_of_a_list_does_not_also_count_as_missing():
     broken = job(rewards=[{"name": "UPPER", "builtin": "exact_match"}])
     assert [problem.field for problem in problems(broken)] == ["spec.rewards[0].name"]
 
 
 @pytest.mark.parametrize("something", [None, [], "text", 5, {}])
-def test_something_else_than_a_job_is_a_problem_and_not_a_crash(something: object):
+def test_what_is_no_job_at_all_is_a_problem_and_raises_nothing(something: object):
     assert problems(something)
 
 

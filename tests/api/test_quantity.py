@@ -31,7 +31,7 @@ def test_a_quantity_is_a_number(text: str | int, value: Decimal | int):
 
 
 @pytest.mark.parametrize("text", ["", "8GB", "-1", "1 Gi", "Mi", "1e", "1e100", "64Mi\n", "٣"])
-def test_other_text_is_refused_by_name(text: str):
+def test_text_that_is_no_quantity_is_refused_with_an_example(text: str):
     with pytest.raises(ValueError, match="is not a quantity: write a number with an optional suffix"):
         parse_quantity(text)
 
@@ -45,5 +45,5 @@ def test_units_scale(number: int, unit: str):
     ("text", "answer"),
     [("1", True), (3, True), (0, True), ("1k", False), ("1000m", False), ("0.5", False), (10_000, False)],
 )
-def test_a_count_of_devices_is_device_count(text: str | int, answer: bool):
+def test_a_device_count_is_a_whole_number_without_a_unit(text: str | int, answer: bool):
     assert is_device_count(text) is answer

@@ -1,4 +1,4 @@
-"""A GRPOJob becomes a RunConfig in which nothing is left to be decided."""
+"""A GRPOJob becomes a RunConfig with every default and every derived number written out."""
 
 from pathlib import Path
 from typing import Any
@@ -37,8 +37,8 @@ def test_processes_default_to_the_gpus_of_a_pod():
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_a_run_config_survives_being_written_and_read(example: Path):
     (found,) = (item for item in yaml.safe_load_all(example.read_text()) if item["kind"] == "GRPOJob")
-    run = resolve(parse_job(found))
-    assert parse_run_config(run.model_dump_json(by_alias=True)) == run
+    config = resolve(parse_job(found))
+    assert parse_run_config(config.model_dump_json(by_alias=True)) == config
 
 
 def test_every_default_is_written_out():
@@ -58,3 +58,9 @@ def test_every_default_is_written_out():
 
 def test_null_counts_as_absent():
     assert job(sampling=None, image=None) == job()
+
+
+def test_the_rollout_section_reaches_the_run_and_its_absence_means_no_pods():
+    run = resolve(job(rollout={"replicas": 3, "lostTimeoutSeconds": 77}))
+    assert (run.topology.rollout_replicas, run.rollout_lost_timeout_seconds) == (3, 77)
+    assert resolve(job()).topology.rollout_replicas == 0

@@ -3,7 +3,7 @@
 import pytest
 
 from grpo_api.contract.progress import Progress, TrainerState
-from grpo_api.contract.retries import LONG_RUN_SECONDS, got_on, has_begun, pause_seconds
+from grpo_api.contract.retries import LONG_RUN_SECONDS, ConsecutiveFailures, has_begun, pause_seconds
 
 
 def report(state: TrainerState, *, step: int = 0, resumed_from_step: int | None = None) -> Progress:
@@ -21,7 +21,7 @@ def test_an_attempt_that_starts_or_waits_has_begun_only_after_a_step_of_its_own(
 
 
 @pytest.mark.parametrize("state", [TrainerState.TRAINING, TrainerState.STOPPING, TrainerState.DONE])
-def test_an_attempt_at_work_has_begun(state: TrainerState):
+def test_an_attempt_that_trains_has_begun(state: TrainerState):
     assert has_begun(report(state, step=4, resumed_from_step=4))
 
 
@@ -31,15 +31,24 @@ def test_the_pause_begins_after_the_second_failure_in_a_row_and_doubles_up_to_a_
 
 
 @pytest.mark.parametrize(
-    ("saved_step", "saved_before", "expected"),
+    ("saved_step", "saved_before", "is_progress"),
     [(None, None, False), (None, 3, False), (0, None, True), (3, 3, False), (2, 3, False), (4, 3, True)],
 )
-def test_a_short_attempt_got_on_if_it_committed_a_newer_checkpoint(
-    saved_step: int | None, saved_before: int | None, expected: bool
+def test_a_short_attempt_makes_progress_by_committing_a_newer_checkpoint(
+    saved_step: int | None, saved_before: int | None, is_progress: bool
 ):
-    assert got_on(ran_seconds=0, saved_step=saved_step, saved_before=saved_before) is expected
+    failures = ConsecutiveFailures(num_failures=2, checkpoint_step=saved_before)
+    after = failures.with_attempt(ran_seconds=0, checkpoint_step=saved_step)
+    assert after.num_failures == (0 if is_progress else 2)
 
 
-def test_a_long_attempt_got_on_without_a_checkpoint():
-    assert got_on(ran_seconds=LONG_RUN_SECONDS, saved_step=None, saved_before=None)
-    assert not got_on(ran_seconds=LONG_RUN_SECONDS - 1, saved_step=None, saved_before=None)
+def test_a_long_attempt_makes_progress_without_a_checkpoint():
+    failures = ConsecutiveFailures(num_failures=2)
+    assert failures.with_attempt(ran_seconds=LONG_RUN_SECONDS, checkpoint_step=None).num_failures == 0
+    assert failures.with_attempt(ran_seconds=LONG_RUN_SECONDS - 1, checkpoint_step=None) == failures
+
+
+def test_a_failure_is_one_more_and_keeps_the_newest_checkpoint():
+    failures = ConsecutiveFailures(num_failures=2, checkpoint_step=5)
+    assert failures.with_failure(checkpoint_step=4) == ConsecutiveFailures(3, 5)
+    assert failures.with_failure(checkpoint_step=6, num_attempts=2) == ConsecutiveFailures(4, 6)

@@ -1,4 +1,4 @@
-"""The generated YAML means the same to every reader."""
+"""Every YAML parser reads from the generated YAML what was written."""
 
 import yaml
 from hypothesis import given
@@ -22,7 +22,7 @@ def test_what_is_written_is_read_back_by_a_reader_of_yaml_1_1(value: object):
     assert yaml.safe_load(write_yaml(value)) == value
 
 
-def test_words_that_mean_something_else_are_quoted_as_keys():
+def test_keys_that_a_parser_could_read_as_other_types_are_quoted():
     assert yaml.safe_load(write_yaml({"on": 1, "null": 2, "Yes": 3, "y": 4})) == {
         "on": 1,
         "null": 2,

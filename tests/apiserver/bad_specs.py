@@ -8,11 +8,11 @@ from typing import Any
 
 import yaml
 
-Manifest = dict[str, Any]
+KubeObject = dict[str, Any]
 Step = str | int
 
 _TABLE = yaml.safe_load(Path(__file__).with_name("bad_specs.yaml").read_text())
-BASE: Manifest = _TABLE["base"]
+BASE: KubeObject = _TABLE["base"]
 
 
 @dataclass(frozen=True)
@@ -20,12 +20,12 @@ class Case:
     """A changed base; `field` and `message` are empty where it is valid."""
 
     what: str
-    job: Manifest
+    job: KubeObject
     field: str = ""
     message: str = ""
 
 
-def merged(base: Manifest, change: Manifest) -> Manifest:
+def merged(base: KubeObject, change: KubeObject) -> KubeObject:
     """A merge patch, except that a null for what the base lacks stays, for the API server to judge."""
     result = dict(base)
     for key, value in change.items():
@@ -42,7 +42,7 @@ BAD = [Case(row["what"], merged(BASE, row["change"]), row["field"], row["message
 GOOD = [Case(row["what"], merged(BASE, row["change"])) for row in _TABLE["good"]]
 
 
-def cases_of_every_bound(spec_schema: Manifest) -> Iterator[Case]:
+def cases_of_every_bound(spec_schema: KubeObject) -> Iterator[Case]:
     """Every field of the spec with wrong types, values just outside of its bounds, and null (often right)."""
     everything = GOOD[-1].job
     for path, schema in _fields(("spec",), spec_schema):
@@ -57,7 +57,7 @@ def path_text(path: tuple[Step, ...]) -> str:
     return ".".join(map(str, path))
 
 
-def _fields(path: tuple[Step, ...], schema: Manifest) -> Iterator[tuple[tuple[Step, ...], Manifest]]:
+def _fields(path: tuple[Step, ...], schema: KubeObject) -> Iterator[tuple[tuple[Step, ...], KubeObject]]:
     yield path, schema
     for name, field in schema.get("properties", {}).items():
         yield from _fields((*path, name), field)
@@ -78,7 +78,7 @@ _WRONG_TYPES: dict[str | None, list[Any]] = {
 }
 
 
-def _values_outside(schema: Manifest) -> Iterator[Any]:
+def _values_outside(schema: KubeObject) -> Iterator[Any]:
     yield None
     yield from _WRONG_TYPES[schema.get("type")]
     if "minimum" in schema:
@@ -101,7 +101,7 @@ def _values_outside(schema: Manifest) -> Iterator[Any]:
         yield []
 
 
-def _replaced(job: Manifest, path: tuple[Step, ...], value: Any) -> Manifest:
+def _replaced(job: KubeObject, path: tuple[Step, ...], value: Any) -> KubeObject:
     changed = copy.deepcopy(job)
     place: Any = changed
     for step in path[:-1]:

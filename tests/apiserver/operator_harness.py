@@ -209,7 +209,7 @@ class OperatorProcess:
         assert process.poll() is None, f"the operator ended with {process.returncode}:\n{self.log()}"
 
     def kill(self) -> None:
-        """As a crash does."""
+        """Kill it, as a crash does."""
         assert self._process is not None
         self._process.send_signal(signal.SIGKILL)
         self._process.wait(timeout=10)
@@ -224,12 +224,12 @@ class OperatorProcess:
         return code
 
     def freeze(self) -> None:
-        """As on a machine that hangs: it does nothing and does not know it."""
+        """Stop it with SIGSTOP, as on a machine that hangs."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """It goes on as if nothing had been."""
+        """Let it continue where it was stopped."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
 
@@ -257,6 +257,6 @@ def operator_process(namespace: Namespace, folder: Path) -> Iterator[OperatorPro
 
 
 def termination_message(exit_code: int, reason: str, message: str) -> str:
-    """What a runtime leaves behind."""
-    told = {"schemaVersion": 1, "reason": reason, "message": message, "exitCode": exit_code}
-    return json.dumps(told)
+    """The termination message of a runtime."""
+    written = {"schemaVersion": 1, "reason": reason, "message": message, "exitCode": exit_code}
+    return json.dumps(written)

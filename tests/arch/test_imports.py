@@ -1,4 +1,4 @@
-"""Who may import whom: the contracts of .importlinter, and what import-linter cannot say."""
+"""Who may import whom: the contracts of .importlinter, and what import-linter cannot check."""
 
 import ast
 import subprocess
@@ -10,8 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 API = sorted((ROOT / "crds" / "grpo_api").rglob("*.py"))
-MATHEMATICS = sorted((ROOT / "runtime" / "grpo_runtime" / "algorithm").rglob("*.py"))
-DECIDING = sorted(
+ALGORITHM = sorted((ROOT / "runtime" / "grpo_runtime" / "algorithm").rglob("*.py"))
+PURE = sorted(
     path
     for folder in ("plan", "children")
     for path in (ROOT / "operator" / "grpo_operator" / folder).rglob("*.py")
@@ -40,7 +40,7 @@ def calls_of_clocks(path: Path) -> Iterator[str]:
 
 
 def test_every_contract_is_kept():
-    # in a process of its own: the linter disables every logger there is
+    # in a process of its own, because the linter disables all loggers
     linted = subprocess.run(
         [Path(sys.executable).with_name("lint-imports"), "--no-cache", "--no-logo"],
         cwd=ROOT,
@@ -57,11 +57,11 @@ def test_the_api_imports_the_standard_library_and_pydantic_only(path: Path):
     assert set(imported_packages(path)) <= allowed
 
 
-@pytest.mark.parametrize("path", MATHEMATICS, ids=short)
-def test_the_mathematics_imports_torch_only(path: Path):
+@pytest.mark.parametrize("path", ALGORITHM, ids=short)
+def test_the_algorithm_imports_torch_and_the_standard_library_only(path: Path):
     assert set(imported_packages(path)) <= {*sys.stdlib_module_names, "torch", "grpo_runtime"}
 
 
-@pytest.mark.parametrize("path", DECIDING, ids=short)
-def test_what_decides_is_given_the_time(path: Path):
+@pytest.mark.parametrize("path", PURE, ids=short)
+def test_pure_code_reads_no_clock(path: Path):
     assert list(calls_of_clocks(path)) == []

@@ -1,4 +1,4 @@
-"""What every script does with its options and its two ways."""
+"""What all scripts do with their options and their two ways."""
 
 import json
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ def test_the_table_is_printed_and_a_line_is_added_to_the_file(
     assert [json.loads(line)["num_pairs"] for line in file.read_text().splitlines()] == [1, 2]
 
 
-def test_ways_that_cannot_be_compared_end_it_with_a_sentence_and_without_a_result(
+def test_ways_that_cannot_be_compared_end_the_script_with_a_sentence_and_no_result(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     is_ended = False

@@ -9,7 +9,7 @@ def seconds(*pairs: tuple[float, float]) -> list[Pair]:
     return [Pair({"seconds": first}, {"seconds": second}) for first, second in pairs]
 
 
-def test_the_ways_take_turns_and_both_have_the_work_of_their_pair() -> None:
+def test_the_ways_run_in_turn_and_both_get_the_number_of_their_pair() -> None:
     done: list[tuple[str, int]] = []
 
     def way(name: str) -> Way:
@@ -52,7 +52,7 @@ def test_each_quantity_is_compared_by_itself() -> None:
     assert [(found.quantity, found.ratio) for found in compare([pair])] == [("seconds", 1.5), ("calls", 8.0)]
 
 
-def test_what_has_no_ratio_is_an_error() -> None:
+def test_amounts_without_a_ratio_are_an_error() -> None:
     with pytest.raises(ValueError, match="without pairs"):
         compare([])
     with pytest.raises(ValueError, match="took nothing"):

@@ -59,7 +59,7 @@ def test_the_json_is_one_line_with_the_ratio_of_every_pair() -> None:
     }
 
 
-def test_every_circumstance_of_this_machine_is_known() -> None:
+def test_every_circumstance_of_this_machine_is_found() -> None:
     found = circumstances()
     assert found.num_cores >= 1
     assert found.cpu

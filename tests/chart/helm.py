@@ -1,4 +1,4 @@
-"""Helm on the chart, without a cluster."""
+"""Calls Helm on the chart, without a cluster."""
 
 import json
 import subprocess
@@ -14,13 +14,13 @@ VALUES = Path(__file__).parent / "values"
 
 
 def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """One call of the helm that the local cluster uses too."""
+    """Call the helm of the local cluster."""
     command = [str(program_path("helm")), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 def template(*arguments: str) -> str:
-    """What the chart is rendered to, as release `grpo-operator` in namespace `platform`."""
+    """The rendered chart, as release `grpo-operator` in namespace `platform`."""
     done = helm("template", "grpo-operator", str(CHART), "--namespace", "platform", *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -1,4 +1,4 @@
-"""The chart without a cluster: what it refuses, what it promises whatever the values are."""
+"""The chart without a cluster: the values it refuses, and what holds for all values."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +14,7 @@ FILES = sorted(VALUES.glob("*.yaml"))
 
 
 def paths(values: dict[str, Any], at: str = "") -> Iterator[str]:
-    """Every value's path; what a person may fill freely is one value."""
+    """The path of every value. A map that a person fills freely, such as limits, is one value."""
     for name, value in values.items():
         where = f"{at}.{name}".lstrip(".")
         if isinstance(value, dict) and name not in {"requests", "limits"} and value:
@@ -24,7 +24,7 @@ def paths(values: dict[str, Any], at: str = "") -> Iterator[str]:
 
 
 def described(part: dict[str, Any], at: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every value of the schema with its own part of it."""
+    """The path of every value of the schema, with the schema of that value."""
     for name, value in part.get("properties", {}).items():
         where = f"{at}.{name}".lstrip(".")
         if value.get("additionalProperties") is False:
@@ -33,13 +33,13 @@ def described(part: dict[str, Any], at: str = "") -> Iterator[tuple[str, dict[st
             yield where, value
 
 
-def test_helm_lint_has_nothing_to_say():
+def test_helm_lint_finds_nothing():
     done = helm("lint", "--strict", str(CHART))
     assert done.returncode == 0, done.stdout
     assert "WARNING" not in done.stdout and "ERROR" not in done.stdout
 
 
-def test_the_schema_knows_exactly_the_values_there_are_and_describes_each():
+def test_the_schema_has_exactly_the_values_of_the_chart_and_describes_each():
     known = dict(described(schema()))
     free = {"affinity", "nodeSelector", "podLabels", "podAnnotations"}
     assert known.keys() - {"global"} == set(paths(chart_values()))
@@ -56,7 +56,7 @@ def test_the_values_that_set_all_options_set_every_one_of_them_to_something_else
         return values
 
     same = [path for path in paths(chart_values()) if at(chosen, path) == at(chart_values(), path)]
-    # It names two namespaces, which leaves no room for all of them.
+    # It names two namespaces, which excludes watching all of them.
     assert same == ["watch.allNamespaces"]
 
 
@@ -82,7 +82,7 @@ def test_a_wrong_value_is_refused_with_its_name(wrong: str, said: str):
     assert said in done.stderr
 
 
-def test_some_namespaces_and_all_of_them_contradict_each_other():
+def test_watching_some_namespaces_and_all_namespaces_is_refused():
     done = helm(
         "template", "x", str(CHART), "--set", "watch.allNamespaces=true", "--set", "watch.namespaces={a}"
     )
@@ -111,7 +111,7 @@ def test_the_same_rights_are_given_for_a_namespace_and_for_the_cluster():
     assert wide == rules("Role", "grpo-operator")
 
 
-def test_secrets_are_created_and_never_read_whatever_the_values_are():
+def test_secrets_are_created_and_never_read_with_any_values():
     for values in FILES:
         for item in objects("--values", str(values)):
             for rule in item.get("rules", ()) or ():
@@ -134,7 +134,7 @@ def test_the_operators_pod_meets_pod_security_restricted(values: Any):
     }
 
 
-def test_the_definition_stays_when_the_release_goes_and_can_be_left_out():
+def test_the_crd_stays_when_the_release_is_removed_and_can_be_left_out():
     def definitions(*arguments: str) -> list[Any]:
         return [item for item in objects(*arguments) if item["kind"] == "CustomResourceDefinition"]
 
@@ -143,7 +143,7 @@ def test_the_definition_stays_when_the_release_goes_and_can_be_left_out():
     assert definitions("--set", "crd.install=false") == []
 
 
-def test_a_budget_comes_with_the_second_replica_because_with_one_it_would_only_hold_up_drains():
+def test_only_two_replicas_get_a_disruption_budget_because_with_one_it_would_block_drains():
     def has_budget(replicas: int) -> bool:
         made = objects("--set", f"replicaCount={replicas}")
         return any(item["kind"] == "PodDisruptionBudget" for item in made)

@@ -1,7 +1,7 @@
-"""What the chart is rendered to, as YAML a person can read.
+"""The rendered chart, as YAML a person can read.
 
-After a wanted change: `pytest tests/chart --update-golden`, then read the diff. The CRD, which is generated
-and has tests of its own, is left out.
+After an intended change: `pytest tests/chart --update-golden`, then read the diff. The CRD is left out: it is
+generated and has tests of its own.
 """
 
 from pathlib import Path

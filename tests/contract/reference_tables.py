@@ -1,6 +1,6 @@
-"""The tables of docs/reference.md that are written from the code.
+"""The tables of docs/reference.md that are generated from the code.
 
-After a wanted change: `make generate`, then read the diff.
+After an intended change: `make generate`, then read the diff.
 """
 
 import ast
@@ -15,6 +15,7 @@ from typing import Any
 from grpo_api.contract import environment
 from grpo_api.contract.exit_codes import EXIT_POLICIES, ExitCode
 from grpo_api.contract.progress import TrainerState
+from grpo_api.contract.reasons import Reason
 from grpo_api.crd import crd
 from grpo_api.v1alpha1.status import Phase
 
@@ -34,13 +35,19 @@ def exit_codes() -> Rows:
     return rows
 
 
+def reasons() -> Rows:
+    """Every reason that the product gives itself."""
+    meanings = docstrings(Reason)
+    return [("reason", "means"), *((f"`{reason}`", meanings[reason.name]) for reason in Reason)]
+
+
 def variables() -> Rows:
     """The environment of both roles."""
     rows = [("variable", "trainer", "rollout", "value")]
-    told = docstrings(environment.Env)
+    meanings = docstrings(environment.Env)
     for name in environment.Env:
         roles = (environment.TRAINER_ENV, environment.ROLLOUT_ENV)
-        rows.append((f"`{name}`", *("yes" if name in role else "" for role in roles), told[name.name]))
+        rows.append((f"`{name}`", *("yes" if name in role else "" for role in roles), meanings[name.name]))
     return rows
 
 
@@ -93,6 +100,7 @@ TABLES: dict[str, Callable[[], Rows]] = {
     "spec": spec_fields,
     "status": status_fields,
     "phases": phases,
+    "reasons": reasons,
     "exit codes": exit_codes,
     "environment": variables,
 }
@@ -120,12 +128,12 @@ def docstrings(enum: type[Enum]) -> dict[str, str]:
     (definition,) = ast.parse(inspect.getsource(enum)).body
     assert isinstance(definition, ast.ClassDef)
     body = definition.body
-    told = {}
+    meanings = {}
     for statement, following in pairwise(body):
         is_text = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
         if isinstance(statement, ast.Assign) and is_text:
-            told[ast.unparse(statement.targets[0])] = one_line(ast.literal_eval(following.value))
-    return told
+            meanings[ast.unparse(statement.targets[0])] = one_line(ast.literal_eval(following.value))
+    return meanings
 
 
 def one_line(text: str) -> str:

@@ -1,4 +1,4 @@
-"""docs/causes.md tells of every cause that a test provokes, and of none that no test does."""
+"""docs/causes.md has exactly one row for every cause that a test provokes, and no other row."""
 
 import ast
 import re
@@ -16,7 +16,7 @@ _ROW = re.compile(r"^\| (?P<cells>.+) \|$")
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table."""
+    """A row of the table in docs/causes.md."""
 
     reason: str
     where: str
@@ -40,12 +40,12 @@ ELSEWHERE = [row for row in rows() if "::" in row.test]
 
 
 def test_every_cause_that_is_provoked_on_the_cluster_has_one_row():
-    told = [row.test for row in rows() if "::" not in row.test]
-    assert sorted(told) == sorted(PROVOKED)
+    listed = [row.test for row in rows() if "::" not in row.test]
+    assert sorted(listed) == sorted(PROVOKED)
 
 
 @pytest.mark.parametrize("cause", PROVOKED.values(), ids=lambda cause: cause.slug)
-def test_a_row_says_what_its_test_asserts(cause: Cause):
+def test_a_row_has_the_reason_the_condition_and_the_sentence_of_its_test(cause: Cause):
     (row,) = [row for row in rows() if row.test == cause.slug]
     assert row.reason == cause.reason
     assert f"`{cause.condition}`" in row.where
@@ -55,7 +55,7 @@ def test_a_row_says_what_its_test_asserts(cause: Cause):
 
 
 @pytest.mark.parametrize("row", ELSEWHERE, ids=lambda row: row.test)
-def test_a_row_that_is_not_shown_on_the_cluster_names_a_test_that_exists(row: Row):
+def test_a_row_that_is_not_tested_on_the_cluster_names_a_test_that_exists(row: Row):
     path, _, name = row.test.partition("::")
     functions = {
         node.name

@@ -1,4 +1,4 @@
-"""The pods the operator makes are the pods the runtime expects."""
+"""The pods that the operator makes have what the runtime expects in them."""
 
 from pathlib import Path
 
@@ -9,14 +9,14 @@ from grpo_api.contract import endpoints
 from grpo_api.contract.environment import COLOCATED_ENV, ROLLOUT_ENV, TRAINER_ENV, Env, Role
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.run_config import parse_run_config
-from grpo_api.contract.volumes import local_path
+from grpo_api.contract.volume_paths import local_path
 from grpo_api.resolve import volumes_of
 from grpo_api.source import Scheme, Source, VolumeKind
 from grpo_api.v1alpha1.job import parse_job
 from grpo_api.v1alpha1.spec import GRPOJobSpec
+from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.pod import CONFIG_DIR
 from grpo_operator.children.rollout import rollout_pod
-from grpo_operator.children.run import Run
 from grpo_operator.children.shared import RUN_CONFIG_KEY, TOKEN_FILES, config_map, service
 from grpo_operator.children.trainer import trainer_pod
 from grpo_runtime.cli import main as runtime
@@ -29,21 +29,23 @@ EVERY_SOURCE = GRPOJobSpec.from_object(
         "algorithm": {"steps": 1},
     }
 )
-"""A colocated job that mounts everything there is to mount."""
+"""A colocated job with a source of every kind that is mounted."""
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 
 
-def run_of(example: Path) -> Run:
+def run_of(example: Path) -> FrozenJob:
     (found,) = (item for item in yaml.safe_load_all(example.read_text()) if item["kind"] == "GRPOJob")
     job = parse_job(found)
-    return Run.begin(namespace="default", job=job.metadata.name, uid="uid-1", spec=job.spec, image="image")
+    return FrozenJob.freeze(
+        namespace="default", job=job.metadata.name, uid="uid-1", spec=job.spec, image="image"
+    )
 
 
-def pods_of(run: Run) -> dict[str, dict]:
+def pods_of(run: FrozenJob) -> dict[str, dict]:
     """One pod of each role the run has."""
-    made = {"trainer": trainer_pod(run, attempt=1, index=0).manifest}
+    made = {"trainer": trainer_pod(run, attempt=1, index=0).body}
     if run.has_rollout:
-        made["rollout"] = rollout_pod(run, replica=0, incarnation=0).manifest
+        made["rollout"] = rollout_pod(run, replica=0, incarnation=0).body
     return made
 
 
@@ -56,7 +58,7 @@ def ours(pod: dict) -> set[str]:
 
 
 RUNS = {path.stem: run_of(path) for path in EXAMPLES} | {
-    "every source": Run.begin(
+    "every source": FrozenJob.freeze(
         namespace="default", job="sources", uid="uid-1", spec=EVERY_SOURCE, image="image"
     )
 }
@@ -64,29 +66,29 @@ DISAGGREGATED = {name: run for name, run in RUNS.items() if run.has_rollout}
 
 
 @pytest.fixture(params=RUNS.values(), ids=RUNS)
-def run(request: pytest.FixtureRequest) -> Run:
+def run(request: pytest.FixtureRequest) -> FrozenJob:
     return request.param
 
 
 @pytest.fixture(params=DISAGGREGATED.values(), ids=DISAGGREGATED)
-def disaggregated(request: pytest.FixtureRequest) -> Run:
+def disaggregated(request: pytest.FixtureRequest) -> FrozenJob:
     return request.param
 
 
-def test_a_trainer_pod_is_given_exactly_the_variables_of_the_contract(run: Run):
+def test_a_trainer_pod_is_given_exactly_the_variables_of_the_contract(run: FrozenJob):
     assert ours(pods_of(run)["trainer"]) == (TRAINER_ENV if run.has_rollout else COLOCATED_ENV)
 
 
-def test_a_rollout_pod_is_given_exactly_the_variables_of_the_contract(disaggregated: Run):
+def test_a_rollout_pod_is_given_exactly_the_variables_of_the_contract(disaggregated: FrozenJob):
     assert ours(pods_of(disaggregated)["rollout"]) == ROLLOUT_ENV
 
 
-def test_the_run_config_of_every_example_is_read_back_as_it_was_written(run: Run):
-    written = config_map(run).manifest["data"][RUN_CONFIG_KEY]
+def test_the_run_config_of_every_example_is_read_back_as_it_was_written(run: FrozenJob):
+    written = config_map(run).body["data"][RUN_CONFIG_KEY]
     assert parse_run_config(written) == run.config
 
 
-def test_the_variables_point_to_what_is_mounted(run: Run):
+def test_the_variables_point_to_what_is_mounted(run: FrozenJob):
     for pod in pods_of(run).values():
         variables = environment(pod)
         mounts = {m["mountPath"] for m in pod["spec"]["containers"][0]["volumeMounts"]}
@@ -101,7 +103,7 @@ def test_the_variables_point_to_what_is_mounted(run: Run):
             assert str(source) in mounts
 
 
-def test_containers_ports_and_probes_are_those_of_the_contract(disaggregated: Run):
+def test_containers_ports_and_probes_are_those_of_the_contract(disaggregated: FrozenJob):
     trainer, engine = (pod["spec"]["containers"][0] for pod in pods_of(disaggregated).values())
     assert (trainer["name"], engine["name"]) == (endpoints.TRAINER_CONTAINER, endpoints.ROLLOUT_CONTAINER)
     assert trainer["livenessProbe"]["httpGet"] == {
@@ -116,23 +118,23 @@ def test_containers_ports_and_probes_are_those_of_the_contract(disaggregated: Ru
     assert TOKEN_FILES == (endpoints.DATA_TOKEN_FILE, endpoints.ADMIN_TOKEN_FILE)
 
 
-def test_the_trainer_command_is_one_the_runtime_understands(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_runtime_understands_the_command_of_the_trainer_pod(
+    run: FrozenJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.delenv(Env.ROLE, raising=False)
-    program, *command = trainer_pod(run, attempt=1, index=0).manifest["spec"]["containers"][0]["command"]
-    words = tmp_path / "termination-log"
-    # A wrong command line ends with argparse's 2; this one gets as far as the missing environment.
-    assert runtime([*command, "--termination-log", str(words)]) == ExitCode.USER_ERROR
-    assert Env.ROLE in words.read_text()
+    program, *command = trainer_pod(run, attempt=1, index=0).body["spec"]["containers"][0]["command"]
+    log = tmp_path / "termination-log"
+    # argparse ends with 2 for a wrong command line; this one is read, and the missing environment ends it.
+    assert runtime([*command, "--termination-log", str(log)]) == ExitCode.USER_ERROR
+    assert Env.ROLE in log.read_text()
     assert program == "grpo-runtime"
 
 
-def test_the_host_names_in_the_variables_are_those_of_the_services(run: Run):
+def test_the_host_names_in_the_variables_are_those_of_the_services(run: FrozenJob):
     pods = pods_of(run)
     if run.has_rollout:
         assert environment(pods["trainer"])["GRPO_ROLLOUT_HOST"] == service(run, Role.ROLLOUT).name
     for role, pod in pods.items():
-        selector = service(run, role).manifest["spec"]["selector"]
+        selector = service(run, role).body["spec"]["selector"]
         assert selector.items() <= pod["metadata"]["labels"].items()
         assert pod["spec"]["subdomain"] == service(run, role).name

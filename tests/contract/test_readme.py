@@ -1,4 +1,4 @@
-"""The README is true: its commands are run somewhere, its job is the example, its links lead somewhere."""
+"""The README is true: tests run its commands, its job is the example, and the files it links to exist."""
 
 import re
 import subprocess
@@ -32,12 +32,12 @@ def make(*arguments: str) -> str:
     return done.stdout
 
 
-def test_every_command_is_run_by_a_test_or_exempt_for_a_reason() -> None:
+def test_every_command_is_run_by_a_test_or_has_a_reason_why_not() -> None:
     found = commands(TEXT)
     assert len(found) > 15
     for command in found:
-        who = reason_not_to_run(command) or RUN_ELSEWHERE.get(command, "run in the scenario")
-        print(f"{command}\n    {who}")
+        where = reason_not_to_run(command) or RUN_ELSEWHERE.get(command, "run in the scenario")
+        print(f"{command}\n    {where}")
         is_make = command.startswith("make")
         assert not is_make or reason_not_to_run(command) or command in RUN_ELSEWHERE, (
             f"nothing runs `{command}`"
@@ -51,7 +51,7 @@ def test_every_exemption_is_still_needed() -> None:
     assert RUN_ELSEWHERE.keys() <= set(found)
 
 
-def test_commands_within_sentences_are_commands_of_the_blocks() -> None:
+def test_a_command_in_a_sentence_is_also_in_a_block() -> None:
     prose = re.sub(r"^```.*?^```", "", TEXT, flags=re.DOTALL | re.MULTILINE)
     named = re.findall(r"`((?:make|kubectl|helm|docker|python3?|git) [^`]+)`", prose)
     assert [name for name in named if not any(command.startswith(name) for command in commands(TEXT))] == []
@@ -77,7 +77,7 @@ def test_the_first_job_is_the_example() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_leads_to_a_file(page: Path) -> None:
+def test_every_local_link_is_to_a_file_that_exists(page: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
     local = [link for link in links if "://" not in link]
     assert [link for link in local if not (page.parent / link).exists()] == []

@@ -1,38 +1,46 @@
 """docs/reference.md says what the code says: nothing is missing, nothing is made up."""
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
 import grpo_operator
-import grpo_runtime.rollout.engine_sync
+import grpo_runtime
+import grpo_runtime.fleet.engine_sync
 import grpo_runtime.trainer.loop
-from grpo_api.contract import endpoints, labels
+from grpo_api.contract import endpoints, exit_codes, labels
+from grpo_api.contract.reasons import Reason
 from grpo_api.contract.versions import PolicyVersion
+from grpo_api.group import GROUP
 from grpo_api.v1alpha1.spec import AlgorithmSpec
 from grpo_api.v1alpha1.status import ConditionType
-from grpo_runtime.algorithm.advantages import AdvantageOptions, compute_advantages
+from grpo_runtime.algorithm.advantages import compute_advantages
 from grpo_runtime.algorithm.losses import compute_loss
 from grpo_runtime.algorithm.reward_metrics import reward_metrics
-from grpo_runtime.algorithm.types import Denominators, LossInputs
+from grpo_runtime.algorithm.types import AdvantageOptions, Denominators, LossInputs
+from grpo_runtime.colocated.rank_engine import PHASES
+from grpo_runtime.engine.routes import ROUTES, Access
 from grpo_runtime.report.completions import completion_metrics
 from grpo_runtime.report.sync import sync_metrics
-from grpo_runtime.rollout.in_process import PHASES
 from grpo_runtime.rollout.interface import Rollout, SyncReport
-from grpo_runtime.serve.routes import ROUTES, Access
 from grpo_runtime.trainer.learner import loss_options
 
 from .reference_tables import PAGE, rewritten
 
 TEXT = PAGE.read_text()
-OWN_REASON = re.compile(
-    r'\bTrouble\(\s*"(\w+)"|\breason="(\w+)"|\breturn "([A-Z]\w+)", "|'
-    r'^(?:REASON|SCHEMA_SKEW|_WAITING) = "(\w+)"',
-    re.MULTILINE,
-)
-"""How the operator's sources write down a reason of their own."""
-PHASE = re.compile(r'\b(?:watch\.phase|phases\.run)\("(\w+)"')
+SOURCES = [
+    path
+    for package in (grpo_operator, grpo_runtime)
+    for path in sorted(Path(package.__file__).parent.rglob("*.py"))
+]
+GIVEN_FIRST = {"ReasonMessage", "reason_message"}
+"""Calls whose first argument is a reason."""
+GIVEN_SECOND = {"ConditionState"}
+"""Calls whose second argument is a reason."""
+PHASE = re.compile(r'\b(?:watch\.phase|phases\.(?:each|together))\("(\w+)"')
 
 
 def section(title: str) -> str:
@@ -57,21 +65,61 @@ def test_every_condition_is_explained() -> None:
     assert sorted(explained) == sorted(kind.value for kind in ConditionType)
 
 
-def test_every_reason_of_the_operators_own_is_explained() -> None:
-    sources = Path(grpo_operator.__file__).parent.rglob("*.py")
-    named = {
-        found[found.lastindex or 0] for path in sources for found in OWN_REASON.finditer(path.read_text())
+def test_every_reason_of_ours_is_given_somewhere():
+    sources = [*SOURCES, Path(exit_codes.__file__)]
+    given = {
+        node.attr
+        for path in sources
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "Reason"
     }
-    assert {"TokensLost", "TrainerStalled", "NameTaken", "CreateRejected", "InvalidSpec"} <= named
-    told = section("Status") + (PAGE.parent / "causes.md").read_text()
-    assert [reason for reason in sorted(named) if f"`{reason}`" not in told] == []
+    assert sorted(given) == sorted(Reason.__members__)
+
+
+def test_no_reason_is_given_as_text():
+    """Ours are members of Reason, and those of Kubernetes are constants with a name."""
+    given = {path.name: texts_given_as_reasons(ast.parse(path.read_text())) for path in SOURCES}
+    assert {name: texts for name, texts in given.items() if texts} == {}
+
+
+def test_a_reason_given_as_text_is_found_wherever_it_may_stand():
+    tree = ast.parse(
+        """
+ReasonMessage("A", "a message")
+ConditionState(False, "B")
+LastFailure(reason="C")
+def why(): return "D", "a message"
+class Error: reason = "E"
+"""
+    )
+    assert texts_given_as_reasons(tree) == set("ABCDE")
+
+
+def texts_given_as_reasons(tree: ast.AST) -> set[str]:
+    return {str(found.value) for found in reasons_in(tree) if isinstance(found, ast.Constant) and found.value}
+
+
+def reasons_in(tree: ast.AST) -> Iterator[ast.expr]:
+    """What is given as a reason: in calls, in (reason, message) pairs and as the reason of a class."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func).rpartition(".")[2]
+            yield from (keyword.value for keyword in node.keywords if keyword.arg == "reason")
+            yield from node.args[:1] if name in GIVEN_FIRST else ()
+            yield from node.args[1:2] if name in GIVEN_SECOND else ()
+        elif isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
+            first = node.value.elts[0]
+            text = first.value if isinstance(first, ast.Constant) else None
+            yield from [first] if isinstance(text, str) and text[:1].isupper() else ()
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "reason":
+            yield node.value
 
 
 def test_every_label_is_explained() -> None:
     known = {
         value for value in vars(labels).values() if isinstance(value, str) and re.search(r"\w/\w", value)
     }
-    written = {value for value in known if value.startswith((f"{labels.GROUP}/", "app.kubernetes.io/"))}
+    written = {value for value in known if value.startswith((f"{GROUP}/", "app.kubernetes.io/"))}
     assert sorted(first_cells("Labels")) == sorted(written)
 
 
@@ -107,7 +155,7 @@ def metric_names() -> set[str]:
         *sync_metrics(SyncReport(version=VERSION, synced=(), failed={}, num_bytes=0)),
         *(
             f"sync/{phase}_seconds"
-            for phase in ["pack", *phases_in(grpo_runtime.rollout.engine_sync.__file__), *PHASES]
+            for phase in ["pack", *phases_in(grpo_runtime.fleet.engine_sync.__file__), *PHASES]
         ),
         *(f"time/{phase}_seconds" for phase in phases_in(grpo_runtime.trainer.loop.__file__)),
         *("step_time", "num_tokens", "tokens_per_second", "loss", "grad_norm", "learning_rate"),

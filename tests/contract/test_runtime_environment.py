@@ -1,4 +1,4 @@
-"""Every variable that the operator gives to a pod is read by the runtime, and nothing else is needed."""
+"""The runtime reads every variable that the operator gives to a pod, and needs no other."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,13 +11,13 @@ from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.resolve import resolve
 from grpo_api.v1alpha1.job import parse_job
 from grpo_runtime.errors import UserError
-from grpo_runtime.rollout.fleet_settings import fleet_settings
+from grpo_runtime.fleet.settings import fleet_settings
 from grpo_runtime.settings import read_rollout_settings, read_trainer_settings
-from grpo_runtime.trainer.supervisor import SupervisorOptions, supervise
+from grpo_runtime.supervisor.supervisor import SupervisorOptions, supervise
 
 
 class FakeEnvironment(Mapping[str, str]):
-    """Remembers which variables were asked for."""
+    """An environment that remembers which variables were read."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         self._values = values
@@ -115,9 +115,9 @@ def test_a_rollout_engine_reads_exactly_the_variables_of_a_rollout_pod(
     assert settings.volumes_dir == tmp_path / "volumes"
 
 
-def test_tokens_never_show_in_a_log(values: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / "admin-token").write_text("hush-hush")
-    assert "hush-hush" not in repr(read_trainer_settings({**values, Env.ROLE: Role.TRAINER}))
+def test_the_repr_of_settings_shows_no_token(values: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "admin-token").write_text("a-secret-token")
+    assert "a-secret-token" not in repr(read_trainer_settings({**values, Env.ROLE: Role.TRAINER}))
 
 
 @pytest.mark.parametrize("name", sorted(TRAINER_ENV))

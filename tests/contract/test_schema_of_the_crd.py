@@ -1,4 +1,4 @@
-"""The generated CRD: fresh, whole, bounded, described. The real API server judges the rest."""
+"""The generated CRD is fresh, complete, bounded and described. Tests on a real API server check the rest."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +10,10 @@ from pydantic import Field
 
 from grpo_api.crd import chart_template, crd, generated_files, main
 from grpo_api.model import ApiModel
-from grpo_api.rules import RULES
 from grpo_api.schema import SchemaError, structural_schema
 from grpo_api.v1alpha1.job import GRPOJob
+
+from ..api.every_rule import every_rule
 
 ROOT = Path(__file__).parents[2]
 VERSION = crd()["spec"]["versions"][0]
@@ -40,17 +41,17 @@ def test_a_generated_file_is_fresh(path: Path):
     assert path.read_text() == generated_files(ROOT)[path], "run `make generate`"
 
 
-def test_check_has_nothing_to_say_about_fresh_files(capsys: pytest.CaptureFixture[str]):
+def test_check_reports_nothing_for_fresh_files(capsys: pytest.CaptureFixture[str]):
     assert main(["--check"]) == 0
     assert capsys.readouterr().err == ""
 
 
-def test_the_yaml_says_what_the_generator_made():
+def test_the_yaml_is_what_the_generator_makes():
     assert yaml.safe_load((ROOT / "crds" / "grpojobs.yaml").read_text()) == crd()
 
 
 def test_the_chart_keeps_the_crd_when_the_release_is_deleted():
-    # nothing in it is Helm's, except what escapes itself
+    # it has no template of Helm in it, except the braces of the CRD, which are escaped
     lines = chart_template().splitlines()
     assert [line for line in lines if line.startswith("{{-")] == [
         "{{- if .Values.crd.install }}",
@@ -88,7 +89,7 @@ def test_every_number_of_the_spec_is_bounded_on_both_sides():
 
 
 def test_every_field_says_what_it_means():
-    # an item that is a mere value is described by its list
+    # an item that is not an object is described by its list
     items = {path for path, field in SPEC_AND_STATUS if path.endswith("[]") and field["type"] != "object"}
     fields = [(path, field) for path, field in SPEC_AND_STATUS if not path.endswith("{}")]
     assert [path for path, field in fields if not field.get("description") and path not in items] == []
@@ -97,11 +98,11 @@ def test_every_field_says_what_it_means():
 def test_every_rule_is_in_the_schema():
     everything = [SCHEMA, *(field for _, field in fields_below(SCHEMA, ""))]
     written = {rule["rule"] for field in everything for rule in field.get("x-kubernetes-validations", ())}
-    assert {rule.cel for rule in RULES} <= written
+    assert {rule.cel for rule in every_rule()} <= written
 
 
 def test_every_rule_names_its_field_and_the_fix():
-    for rule in RULES:
+    for rule in every_rule():
         problem, colon, fix = rule.sentence.partition(": ")
         assert colon and fix, rule.sentence
         last = rule.field.rpartition(".")[2]
@@ -115,13 +116,13 @@ def test_a_status_has_no_defaults():
 
 def test_an_object_of_the_spec_that_may_be_left_out_has_its_defaults():
     for name, section in SCHEMA["properties"]["spec"]["properties"].items():
-        # rollout has none: whether it is there decides the mode
+        # rollout has none: its presence decides the mode
         is_optional = name not in [*SCHEMA["properties"]["spec"]["required"], "rollout"]
         if section.get("type") == "object" and is_optional:
             assert "default" in section, name
 
 
-def test_people_see_eight_columns():
+def test_kubectl_get_prints_eight_columns():
     names = [column["name"].upper() for column in VERSION["additionalPrinterColumns"]]
     assert names == ["PHASE", "MODE", "STEP", "REWARD", "TRAINER", "ROLLOUT", "RESTARTS", "AGE"]
     assert not [column for column in VERSION["additionalPrinterColumns"] if "[" in column["jsonPath"]]
@@ -134,11 +135,11 @@ def test_a_model_that_a_crd_cannot_express_is_refused_by_name():
     with pytest.raises(SchemaError, match=r"Odd\.value is a union"):
         structural_schema(Odd)
 
-    class Stranger(ApiModel):
+    class Divisible(ApiModel):
         value: Annotated[int, Field(multiple_of=3)]
 
-    with pytest.raises(SchemaError, match=r"Stranger\.value has 'multipleOf'"):
-        structural_schema(Stranger)
+    with pytest.raises(SchemaError, match=r"Divisible\.value has 'multipleOf'"):
+        structural_schema(Divisible)
 
 
 def test_the_root_has_the_fields_of_the_model():

@@ -9,16 +9,26 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from grpo_api.contract.progress import EngineCounts, Progress, TerminationMessage, TrainerState
+from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.job import ObjectMeta
 from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_api.v1alpha1.status import Condition, ConditionType, GRPOJobStatus
-from grpo_operator.children.run import Child
-from grpo_operator.kinds import CONFIG_MAPS, NETWORK_POLICIES, PODS, SECRETS, SERVICES
-from grpo_operator.names import rollout_position, trainer_position
-from grpo_operator.observed import Ending, JobView, Observed, PodView, Signs, Trouble
+from grpo_operator.children.child import Child
+from grpo_operator.children.names import rollout_position, trainer_position
+from grpo_operator.cluster.kinds import CONFIG_MAPS, NETWORK_POLICIES, PODS, SECRETS, SERVICES
+from grpo_operator.observe.attempt_history import AttemptHistory
+from grpo_operator.observe.observed import (
+    ContainerTermination,
+    JobView,
+    Liveness,
+    Observed,
+    PodView,
+    Refusal,
+    Remembered,
+    TrainerReport,
+)
 from grpo_operator.plan import make_plan
 from grpo_operator.plan.draft import Plan
-from grpo_operator.streak import Streak
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 IMAGE = "example.test/grpo-runtime:1"
@@ -41,14 +51,18 @@ def metadata(name: str = "copy") -> ObjectMeta:
     return ObjectMeta(name=name, namespace="default", uid=UID, generation=1)
 
 
-def ending(exit_code: int, message: str = "", *, reason: str = "", after: float = 0.0) -> Ending:
+def termination(
+    exit_code: int, message: str = "", *, reason: str = "", after: float = 0.0
+) -> ContainerTermination:
     """A container's end, `after` seconds later than NOW."""
-    return Ending("trainer", exit_code, reason, message, NOW + timedelta(seconds=after))
+    return ContainerTermination("trainer", exit_code, reason, message, NOW + timedelta(seconds=after))
 
 
-def last_words(exit_code: int, reason: str, message: str, *, progress: Progress | None = None) -> str:
-    told = TerminationMessage(exit_code=exit_code, reason=reason, message=message, progress=progress)
-    return told.model_dump_json(by_alias=True)
+def termination_message(
+    exit_code: int, reason: str, message: str, *, progress: Progress | None = None
+) -> str:
+    written = TerminationMessage(exit_code=exit_code, reason=reason, message=message, progress=progress)
+    return written.model_dump_json(by_alias=True)
 
 
 def report(**changes: Any) -> Progress:
@@ -78,7 +92,7 @@ class FakeWorld:
         self.is_deleting = False
         self.status = GRPOJobStatus()
         self.pods: dict[str, PodView] = {}
-        self.manifests: dict[str, dict[str, Any]] = {}
+        self.bodies: dict[str, dict[str, Any]] = {}
         self.services: dict[str, dict[str, Any]] = {}
         self.network_policies: dict[str, dict[str, Any]] = {}
         self.config_names: set[str] = set()
@@ -88,16 +102,21 @@ class FakeWorld:
         self.failing_since: datetime | None = None
         self.is_skewed = False
         self.frozen_problem = ""
-        self.complaint: Trouble | None = None
+        self.report_problem: ReasonMessage | None = None
         self.is_news = True
-        self.signs: Signs | None = None
-        self.streak: Streak | None = None
-        self.refusal: Trouble | None = None
+        self.liveness: Liveness | None = None
+        self.history: AttemptHistory | None = None
+        self.refusal: Refusal | None = None
+        self.highest_incarnations: dict[int, int] = {}
         self._num_made = 0
 
     def observed(self) -> Observed:
-        self.streak = self.streak.seen(self.status, self.now) if self.streak else self._new_streak()
+        known = self.history
+        self.history = known.updated(self.status, self.now) if known else self._new_history()
         by_name = sorted(self.pods.values(), key=lambda pod: pod.position)
+        for replica, incarnation in (pod.position for pod in by_name if "-rollout-" in pod.name):
+            known = self.highest_incarnations.get(replica, -1)
+            self.highest_incarnations[replica] = max(incarnation, known)
         return Observed(
             job=JobView(
                 namespace="default",
@@ -117,14 +136,21 @@ class FakeWorld:
             network_policies=self.network_policies,
             config_names=frozenset(self.config_names),
             frozen_spec=self.frozen_spec,
-            progress=self.progress,
-            failing_since=self.failing_since,
             frozen_problem=self.frozen_problem,
-            complaint=self.complaint,
-            is_news=self.is_news,
-            signs=self.signs,
-            failures_in_a_row=self.streak.failures,
-            refusal=self.refusal,
+            remembered=Remembered(
+                report=TrainerReport(
+                    uid=UID,
+                    attempt=self.status.attempt,
+                    progress=self.progress,
+                    problem=self.report_problem,
+                    liveness=self.liveness,
+                    is_written=not self.is_news,
+                ),
+                num_consecutive_failures=self.history.failures.num_failures,
+                failing_since=self.failing_since,
+                highest_incarnations=self.highest_incarnations,
+                refusal=self.refusal,
+            ),
         )
 
     def plan(self) -> Plan:
@@ -136,6 +162,7 @@ class FakeWorld:
         self.status = plan.status
         for deletion in plan.delete:
             assert self.pods[deletion.name].uid == deletion.uid
+            assert not self.pods[deletion.name].is_deleting, f"{deletion.name} is deleted twice"
             self.change(deletion.name, is_deleting=True)
         for child in plan.create:
             self._make(child)
@@ -166,10 +193,10 @@ class FakeWorld:
         """The cluster reports something else about a pod."""
         self.pods[name] = replace(self.pods[name], **changes)
 
-    def end(self, name: str, how: Ending) -> None:
+    def end(self, name: str, how: ContainerTermination) -> None:
         """A trainer pod's container ends, and the pod with it."""
         phase = "Succeeded" if how.exit_code == 0 else "Failed"
-        self.change(name, phase=phase, is_ready=False, ending=how)
+        self.change(name, phase=phase, is_ready=False, termination=how)
 
     def vanish(self, *names: str) -> None:
         """Pods are gone for good."""
@@ -196,8 +223,8 @@ class FakeWorld:
     def condition(self, kind: ConditionType) -> Condition:
         return next(c for c in self.status.conditions if c.type == kind)
 
-    def _new_streak(self) -> Streak:
-        return Streak.begin(self.status, self.now)
+    def _new_history(self) -> AttemptHistory:
+        return AttemptHistory.begin(self.status, self.now)
 
     def _make(self, child: Child) -> None:
         if child.kind == PODS:
@@ -205,14 +232,14 @@ class FakeWorld:
             self._num_made += 1
             position = trainer_position(child.name) or rollout_position(child.name)
             assert position is not None
-            self.manifests[child.name] = child.manifest
+            self.bodies[child.name] = child.body
             self.pods[child.name] = PodView(
                 child.name, f"uid-{self._num_made}", position, "Pending", is_ready=False, is_deleting=False
             )
         elif child.kind == SERVICES:
-            self.services[child.name] = child.manifest
+            self.services[child.name] = child.body
         elif child.kind == NETWORK_POLICIES:
-            self.network_policies[child.name] = child.manifest
+            self.network_policies[child.name] = child.body
         elif child.kind == CONFIG_MAPS:
             self.config_names.add(child.name)
         elif child.kind == SECRETS and child.is_expected:

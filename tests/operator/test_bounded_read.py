@@ -2,7 +2,7 @@
 
 import pytest
 
-from grpo_operator.bounded_read import read_at_most
+from grpo_operator.cluster.bounded_read import read_at_most
 
 
 class FakeStream:

@@ -1,9 +1,9 @@
-"""The cache: late and reordered news never win."""
+"""The cache: late and reordered states never win."""
 
 from typing import Any
 
-from grpo_operator.cache import Cache, job_key
-from grpo_operator.kinds import JOBS, PODS
+from grpo_operator.cluster.kinds import JOBS, PODS
+from grpo_operator.observe.cache import Cache, job_key
 
 
 def pod(
@@ -33,7 +33,7 @@ def test_an_older_state_never_replaces_a_newer_one():
     assert cache.put(PODS, pod(version=11))
 
 
-def test_a_deleted_object_does_not_come_back_with_late_news():
+def test_a_deleted_object_does_not_come_back_with_a_late_state():
     cache = Cache()
     cache.put(PODS, pod())
     cache.remove(PODS, pod(version=12))
@@ -57,7 +57,22 @@ def test_a_list_drops_what_vanished_but_not_what_was_created_since():
     assert changed == {("default", "copy")}
 
 
-def test_a_list_that_tells_nothing_new_wakes_nobody():
+def test_a_list_says_what_was_there_at_its_own_moment():
+    cache = Cache()
+    cache.put(PODS, pod("gone", version=20, uid="a"))
+    cache.put(PODS, pod("new", version=21, uid="b"))
+    cache.replace(PODS, [], namespace=None, listed_at=20)
+    assert names(cache) == ["new"]
+
+
+def test_a_deleted_uid_is_taken_in_again_once_late_states_can_no_longer_arrive():
+    cache = Cache()
+    cache.remove(PODS, pod(version=12))
+    cache.forget_deleted_uids()
+    assert cache.put(PODS, pod(version=11))
+
+
+def test_a_list_without_changes_wakes_no_job():
     cache = Cache()
     cache.put(PODS, pod())
     assert cache.replace(PODS, [pod()], namespace="default", listed_at=20) == set()

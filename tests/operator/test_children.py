@@ -2,17 +2,17 @@
 
 import pytest
 
+from grpo_operator.children.frozen_job import FrozenJob
+from grpo_operator.children.names import Names, rollout_position, trainer_position
 from grpo_operator.children.rollout import rollout_pod
-from grpo_operator.children.run import Run
 from grpo_operator.children.shared import config_map, frozen_spec
 from grpo_operator.children.trainer import trainer_pod
-from grpo_operator.names import Names, rollout_position, trainer_position
 
 from .fake_world import IMAGE, UID, spec
 
 
-def run(name: str = "copy", **changes) -> Run:
-    return Run.begin(namespace="default", job=name, uid=UID, spec=spec(**changes), image=IMAGE)
+def run(name: str = "copy", **changes) -> FrozenJob:
+    return FrozenJob.freeze(namespace="default", job=name, uid=UID, spec=spec(**changes), image=IMAGE)
 
 
 @pytest.mark.parametrize("job", ["copy", "a" * 63, "9-lives", "with.dots", "x" * 253])
@@ -48,7 +48,7 @@ def test_positions_are_read_back_from_names():
 
 def test_only_trainer_pod_0_mounts_the_claim_in_a_folder_of_this_job():
     with_claim = run(checkpoint={"claimName": "checkpoints"}, trainer={"numNodes": 2})
-    first, second = (trainer_pod(with_claim, attempt=1, index=index).manifest for index in (0, 1))
+    first, second = (trainer_pod(with_claim, attempt=1, index=index).body for index in (0, 1))
     volume = next(v for v in first["spec"]["volumes"] if v["name"] == "output")
     mount = next(m for m in first["spec"]["containers"][0]["volumeMounts"] if m["name"] == "output")
     assert volume["persistentVolumeClaim"] == {"claimName": "checkpoints"}
@@ -61,16 +61,16 @@ def test_only_trainer_pod_0_mounts_the_claim_in_a_folder_of_this_job():
 
 def test_every_trainer_pod_is_told_the_host_name_of_pod_0_of_its_attempt():
     for index in (0, 1):
-        pod = trainer_pod(run(), attempt=2, index=index).manifest
+        pod = trainer_pod(run(), attempt=2, index=index).body
         environment = {entry["name"]: entry.get("value") for entry in pod["spec"]["containers"][0]["env"]}
-        first = trainer_pod(run(), attempt=2, index=0).manifest["spec"]
+        first = trainer_pod(run(), attempt=2, index=0).body["spec"]
         assert environment["GRPO_MASTER_ADDR"] == f"{first['hostname']}.{first['subdomain']}"
 
 
 def test_resources_are_those_of_the_spec():
     limits = {"nvidia.com/gpu": 1, "memory": "8Gi"}
     pod = rollout_pod(run(rollout={"replicas": 1, "resources": {"limits": limits}}), replica=0, incarnation=0)
-    assert pod.manifest["spec"]["containers"][0]["resources"] == {"limits": limits}
+    assert pod.body["spec"]["containers"][0]["resources"] == {"limits": limits}
 
 
 def test_what_may_change_while_a_job_runs_does_not_change_its_revision():
@@ -83,4 +83,4 @@ def test_what_may_change_while_a_job_runs_does_not_change_its_revision():
 
 def test_the_frozen_spec_comes_back_as_it_was():
     made = run(trainer={"numNodes": 2})
-    assert frozen_spec(config_map(made).manifest) == made.spec
+    assert frozen_spec(config_map(made).body) == made.spec

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from grpo_api.v1alpha1.job import parse_job
-from grpo_operator.kinds import PODS
-from grpo_operator.observed import JobView, Observed
+from grpo_operator.cluster.kinds import PODS
+from grpo_operator.observe.observed import JobView, Observed
 from grpo_operator.plan import make_plan
 
 from .fake_world import IMAGE, NOW, UID
@@ -49,7 +49,7 @@ def rendered(example: Path) -> str:
         status=job.status,
     )
     plan = make_plan(Observed(job=view), runtime_image=IMAGE, now=NOW)
-    return yaml.dump_all((child.manifest for child in plan.create), Dumper=Readable, width=100)
+    return yaml.dump_all((child.body for child in plan.create), Dumper=Readable, width=100)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)

@@ -2,63 +2,74 @@
 
 import asyncio
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from grpo_operator import errors
-from grpo_operator.client import Client
-from grpo_operator.kinds import Kind, Manifest
-from grpo_operator.lease import LeadershipLostError, Lease, LeaseTimes
+from grpo_operator.cluster import errors
+from grpo_operator.cluster.client import Client
+from grpo_operator.cluster.kinds import LEASES, Kind, KubeObject
+from grpo_operator.cluster.lease import LeadershipLostError, Lease, LeaseTimes
+
+from .fake_api_server import FakeApiServer
 
 # Short in real time; expiry is judged by the fake clock alone.
 TIMES = LeaseTimes(duration=15, renew_deadline=10.0, retry=0.01)
 
 
 class FakeLeases(Client):
-    """The one Lease, with the API server's rules for versions; `trouble` is what every request meets."""
+    """An API server that keeps one Lease. `failure` is what every request over this connection meets; another
+    connection reaches the same server."""
 
-    def __init__(self) -> None:
-        self.lease: Manifest | None = None
-        self.version = 0
-        self.trouble: errors.KubernetesError | None = None
-        self.num_writes = 0
+    def __init__(self, other: "FakeLeases | None" = None) -> None:
+        self.api: FakeApiServer = other.api if other else FakeApiServer()
+        self.failure: errors.KubernetesError | None = None
         self.num_requests = 0
 
-    async def get(self, kind: Kind, namespace: str, name: str) -> Manifest:
-        await self._meet_trouble()
-        if self.lease is None:
-            raise errors.NotFound(f"leases {name} not found")
-        return self.lease
+    async def get(self, kind: Kind, namespace: str, name: str) -> KubeObject:
+        await self._meet_failure()
+        return await self.api.get(kind, namespace, name)
 
-    async def create(self, kind: Kind, namespace: str, body: Manifest) -> Manifest:
-        await self._meet_trouble()
-        if self.lease is not None:
-            raise errors.AlreadyExists("leases already exists")
-        return self._store(body)
+    async def create(
+        self, kind: Kind, namespace: str, body: KubeObject, *, is_dry_run: bool = False
+    ) -> KubeObject:
+        await self._meet_failure()
+        return await self.api.create(kind, namespace, body)
 
-    async def apply(self, kind: Kind, namespace: str, body: Manifest, *, subresource: str = "") -> Manifest:
-        await self._meet_trouble()
-        if body["metadata"]["resourceVersion"] != str(self.version):
-            raise errors.Conflict("the object has been modified")
-        return self._store(body)
+    async def apply(
+        self,
+        kind: Kind,
+        namespace: str,
+        body: KubeObject,
+        *,
+        subresource: str = "",
+        manager: str = "operator",
+    ) -> KubeObject:
+        await self._meet_failure()
+        return await self.api.apply(kind, namespace, body, subresource=subresource, manager=manager)
 
     @property
-    def holder(self) -> str:
-        return str(self.lease["spec"]["holderIdentity"]) if self.lease else ""
+    def num_writes(self) -> int:
+        return self.api.num_writes
 
-    async def _meet_trouble(self) -> None:
+    @property
+    def spec(self) -> dict[str, Any]:
+        """What the Lease says."""
+        (lease,) = self.api.objects(LEASES)
+        spec: dict[str, Any] = lease["spec"]
+        return spec
+
+    def write(self, **changes: Any) -> None:
+        """Somebody else writes it."""
+        (lease,) = self.api.objects(LEASES)
+        self.api.put(LEASES, {**lease, **changes})
+
+    async def _meet_failure(self) -> None:
         self.num_requests += 1
         await asyncio.sleep(0)
-        if self.trouble:
-            raise self.trouble
-
-    def _store(self, body: Manifest) -> Manifest:
-        self.version += 1
-        self.num_writes += 1
-        self.lease = {**body, "metadata": body["metadata"] | {"resourceVersion": str(self.version)}}
-        return self.lease
+        if self.failure:
+            raise self.failure
 
 
 class FakeTime:
@@ -84,13 +95,13 @@ def time() -> FakeTime:
 def candidate(server: FakeLeases, time: FakeTime, name: str, times: LeaseTimes = TIMES) -> Lease:
     return Lease(
         server,
-        namespace="here",
+        namespace="default",
         name="operator",
         identity=name,
         times=times,
         monotonic=time,
         # A clock that is years off, as on a machine without time service.
-        clock=lambda: datetime(2001, 1, 1, tzinfo=UTC),
+        clock=lambda: datetime(2001, 1, 1, tzinfo=UTC) + timedelta(seconds=time()),
     )
 
 
@@ -105,7 +116,7 @@ async def test_the_first_to_ask_leads_and_the_second_stands_by(server: FakeLease
     looks: list[int] = []
     waiting = asyncio.create_task(candidate(server, time, "second").acquire(on_look=lambda: looks.append(1)))
     await until(lambda: len(looks) >= 3)
-    assert server.holder == "first" and not waiting.done()
+    assert server.spec["holderIdentity"] == "first" and not waiting.done()
     assert server.num_writes == 1
     waiting.cancel()
 
@@ -131,8 +142,24 @@ async def test_a_lease_that_is_not_renewed_is_taken_after_its_duration_and_not_b
     assert not waiting.done()
     time.now += 0.2
     await asyncio.wait_for(waiting, 5)
-    assert server.holder == "heir"
-    assert server.lease is not None and server.lease["spec"]["leaseTransitions"] == 1
+    assert server.spec["holderIdentity"] == "heir"
+    assert server.spec["leaseTransitions"] == 1
+
+
+async def test_of_many_that_take_over_at_once_exactly_one_leads(server: FakeLeases, time: FakeTime):
+    await candidate(server, time, "dead").acquire()
+    looks: list[int] = []
+    asking = [
+        asyncio.create_task(candidate(server, time, f"n{i}").acquire(on_look=lambda: looks.append(1)))
+        for i in range(8)
+    ]
+    await until(lambda: len(looks) >= 8)
+    time.now += TIMES.duration
+    asked = server.num_requests
+    await until(lambda: server.num_requests >= asked + 8 * 5)
+    assert sum(task.done() for task in asking) == 1
+    for task in asking:
+        task.cancel()
 
 
 async def test_a_lease_that_is_renewed_is_never_taken(server: FakeLeases, time: FakeTime):
@@ -144,7 +171,7 @@ async def test_a_lease_that_is_renewed_is_never_taken(server: FakeLeases, time: 
         time.now += 3
         written = server.num_writes
         await until(lambda written=written: server.num_writes >= written + 2)
-    assert server.holder == "leader"
+    assert server.spec["holderIdentity"] == "leader"
     assert not waiting.done() and not holding.done()
     holding.cancel()
     waiting.cancel()
@@ -155,13 +182,13 @@ async def test_a_leader_that_stops_in_order_hands_over_at_once(server: FakeLease
     await leader.acquire()
     await leader.release()
     await asyncio.wait_for(candidate(server, time, "next").acquire(), 5)
-    assert server.holder == "next"
+    assert server.spec["holderIdentity"] == "next"
 
 
 async def test_a_lease_of_somebody_else_is_not_given_back(server: FakeLeases, time: FakeTime):
     await candidate(server, time, "leader").acquire()
     await candidate(server, time, "other").release()
-    assert server.holder == "leader"
+    assert server.spec["holderIdentity"] == "leader"
 
 
 async def test_the_restarted_container_of_the_same_pod_takes_its_lease_up_at_once(
@@ -169,42 +196,71 @@ async def test_the_restarted_container_of_the_same_pod_takes_its_lease_up_at_onc
 ):
     await candidate(server, time, "pod-0").acquire()
     await asyncio.wait_for(candidate(server, time, "pod-0").acquire(), 5)
-    assert server.lease is not None and server.lease["spec"]["leaseTransitions"] == 0
+    assert server.spec["leaseTransitions"] == 0
 
 
-async def test_a_leader_whose_lease_was_taken_stops_at_its_next_look(server: FakeLeases, time: FakeTime):
+async def test_a_leader_whose_lease_was_taken_stops_at_its_next_renewal(server: FakeLeases, time: FakeTime):
     leader = candidate(server, time, "leader")
     await leader.acquire()
-    assert server.lease is not None
-    server.lease["spec"]["holderIdentity"] = "usurper"
+    server.write(spec=server.spec | {"holderIdentity": "usurper"})
     with pytest.raises(LeadershipLostError, match="another operator has taken"):
         await asyncio.wait_for(leader.hold(), 5)
 
 
-@pytest.mark.parametrize("trouble", [errors.Transient("the API server is away"), errors.Forbidden("no")])
-async def test_a_leader_that_cannot_renew_gives_up_before_others_may_take_over(
-    server: FakeLeases, time: FakeTime, trouble: errors.KubernetesError
+@pytest.mark.parametrize("failure", [errors.Transient("the API server is away"), errors.Forbidden("no")])
+async def test_a_leader_that_cannot_renew_gives_up_before_a_standby_takes_over(
+    server: FakeLeases, time: FakeTime, failure: errors.KubernetesError
+):
+    cut_off = FakeLeases(server)
+    leader = candidate(cut_off, time, "leader")
+    await leader.acquire()
+    looks: list[int] = []
+    holding = asyncio.create_task(leader.hold())
+    waiting = asyncio.create_task(candidate(server, time, "heir").acquire(on_look=lambda: looks.append(1)))
+    await until(lambda: looks)
+    cut_off.failure = failure
+    cut_off_at, gave_up_at = time.now, None
+    while not waiting.done():
+        assert time.now < cut_off_at + 10 * TIMES.duration, "nobody leads"
+        time.now += 0.5
+        tries, seen = cut_off.num_requests + 2, len(looks) + 2
+        await until(lambda tries=tries: holding.done() or cut_off.num_requests >= tries)
+        if holding.done() and gave_up_at is None:
+            gave_up_at = time.now
+            assert not waiting.done()
+        await until(lambda seen=seen: waiting.done() or len(looks) >= seen)
+    assert gave_up_at is not None, "two lead at once"
+    assert gave_up_at < time.now == cut_off_at + TIMES.duration
+    with pytest.raises(LeadershipLostError, match="could not be renewed"):
+        await holding
+
+
+async def test_an_outage_that_is_shorter_than_the_deadline_after_the_last_renewal_ends_no_leader(
+    server: FakeLeases, time: FakeTime
 ):
     leader = candidate(server, time, "leader")
     await leader.acquire()
-    renewed_at = time.now
     holding = asyncio.create_task(leader.hold())
-    server.trouble = trouble
-    time.now += 9.5
-    asked = server.num_requests
-    await until(lambda: server.num_requests >= asked + 3)
-    assert not holding.done(), "a short outage must not end a leader"
-    time.now += 0.5
-    with pytest.raises(LeadershipLostError, match="could not be renewed"):
-        await asyncio.wait_for(holding, 5)
-    assert time.now - renewed_at < TIMES.duration
+    for _ in range(2):  # the second outage begins long after the Lease was acquired
+        time.now += 9
+        written = server.num_writes
+        await until(lambda written=written: server.num_writes >= written + 2)
+        server.failure = errors.Transient("the API server is away")
+        time.now += 9.5
+        asked = server.num_requests
+        await until(lambda asked=asked: server.num_requests >= asked + 3)
+        server.failure = None
+        written = server.num_writes
+        await until(lambda written=written: server.num_writes > written)
+    assert not holding.done()
+    holding.cancel()
 
 
 async def test_a_request_that_hangs_counts_as_one_that_failed(server: FakeLeases, time: FakeTime):
     leader = candidate(server, time, "leader")
     await leader.acquire()
 
-    async def hang(*_: Any) -> Manifest:
+    async def hang(*_: Any) -> KubeObject:
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -214,22 +270,20 @@ async def test_a_request_that_hangs_counts_as_one_that_failed(server: FakeLeases
         await asyncio.wait_for(leader.hold(), 5)
 
 
-async def test_somebody_who_touches_the_lease_does_not_end_the_leader(server: FakeLeases, time: FakeTime):
+async def test_another_write_to_the_lease_does_not_end_the_leader(server: FakeLeases, time: FakeTime):
     leader = candidate(server, time, "leader")
     await leader.acquire()
     holding = asyncio.create_task(leader.hold())
-    for _ in range(5):
-        server.version += 1  # between a look and the write, as often as not
-        assert server.lease is not None
-        server.lease["metadata"]["resourceVersion"] = str(server.version)
+    for number in range(5):
+        server.write(touched=number)  # between a look and the write, as often as not
         written = server.num_writes
         await until(lambda written=written: server.num_writes > written)
     assert not holding.done()
     holding.cancel()
 
 
-async def test_without_the_right_to_leases_the_way_out_is_named(server: FakeLeases, time: FakeTime):
-    server.trouble = errors.Forbidden("leases is forbidden")
+async def test_without_the_right_to_leases_the_error_names_the_fix(server: FakeLeases, time: FakeTime):
+    server.failure = errors.Forbidden("leases is forbidden")
     with pytest.raises(errors.Forbidden, match="--leader-elect=false"):
         await candidate(server, time, "powerless").acquire()
 

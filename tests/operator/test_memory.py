@@ -1,9 +1,13 @@
-"""What a process remembers of a trainer: its newest words, once, and when it last stirred."""
+"""What a process remembers of a trainer: its newest report, until it is written, and when it last changed."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 
-from grpo_operator.memory import SILENCE_SECONDS, Memory
-from grpo_operator.observed import Trouble
+from grpo_api.contract.reasons import ReasonMessage
+from grpo_api.v1alpha1.status import GRPOJobStatus
+from grpo_operator.observe.memory import UNREACHABLE_SECONDS, Memory
+from grpo_operator.observe.observed import JobAndPods, JobView, PodView, Refusal, Remembered, TrainerReport
+from grpo_operator.plan.draft import EventDraft
 
 from .fake_world import NOW, UID, report
 
@@ -18,20 +22,20 @@ def test_a_report_is_news_until_status_says_it():
     memory = Memory()
     first = report(heartbeat=1)
     memory.remember_progress(KEY, first, now=NOW)
-    assert memory.heard(KEY, uid=UID, attempt=1).is_news
-    memory.told(KEY, first, None)
-    assert memory.heard(KEY, uid=UID, attempt=1).is_news is False
+    assert memory.report(KEY, uid=UID, attempt=1).is_news
+    memory.mark_written(KEY, TrainerReport(progress=first))
+    assert memory.report(KEY, uid=UID, attempt=1).is_news is False
     memory.remember_progress(KEY, report(heartbeat=2), now=NOW)
-    assert memory.heard(KEY, uid=UID, attempt=1).is_news
+    assert memory.report(KEY, uid=UID, attempt=1).is_news
 
 
-def test_what_is_heard_while_the_status_is_written_is_still_news():
+def test_a_report_that_arrives_while_the_status_is_written_is_still_news():
     memory = Memory()
     first = report(heartbeat=1)
     memory.remember_progress(KEY, first, now=NOW)
     memory.remember_progress(KEY, report(heartbeat=2), now=NOW)
-    memory.told(KEY, first, None)
-    assert memory.heard(KEY, uid=UID, attempt=1).is_news
+    memory.mark_written(KEY, TrainerReport(progress=first))
+    assert memory.report(KEY, uid=UID, attempt=1).is_news
 
 
 def test_an_answer_that_took_longer_than_the_next_is_dropped():
@@ -39,54 +43,135 @@ def test_an_answer_that_took_longer_than_the_next_is_dropped():
     memory.remember_progress(KEY, report(step=5, heartbeat=9), now=NOW)
     assert memory.remember_progress(KEY, report(step=4, heartbeat=8), now=NOW) is False
     assert memory.remember_progress(KEY, report(step=5, heartbeat=8), now=NOW) is False
-    told = memory.heard(KEY, uid=UID, attempt=1).progress
-    assert told is not None and (told.step, told.heartbeat) == (5, 9)
+    known = memory.report(KEY, uid=UID, attempt=1).progress
+    assert known is not None and (known.step, known.heartbeat) == (5, 9)
 
 
-def test_after_another_operators_write_only_a_newer_report_is_told():
+def test_after_another_operators_write_only_a_newer_report_is_news():
     memory = Memory()
     memory.remember_progress(KEY, report(heartbeat=1), now=NOW)
-    memory.overtaken(KEY)
-    assert memory.heard(KEY, uid=UID, attempt=1).is_news is False
+    memory.mark_superseded(KEY)
+    assert memory.report(KEY, uid=UID, attempt=1).is_news is False
     assert memory.remember_progress(KEY, report(heartbeat=2), now=NOW)  # wakes, though the numbers are old
-    assert memory.heard(KEY, uid=UID, attempt=1).is_news
+    assert memory.report(KEY, uid=UID, attempt=1).is_news
 
 
-def test_a_complaint_is_told_although_another_operator_wrote_before_or_after_it():
+def test_a_report_problem_is_news_although_another_operator_wrote_before_or_after_it():
     memory = Memory()
     memory.remember_progress(KEY, report(heartbeat=1), now=NOW)
-    memory.overtaken(KEY)
-    unreadable = Trouble("ProgressUnreadable", "not a report")
+    memory.mark_superseded(KEY)
+    unreadable = ReasonMessage("ProgressUnreadable", "not a report")
     for _ in range(2):
-        assert memory.remember_complaint(KEY, unreadable, uid=UID, attempt=1)
-        assert memory.heard(KEY, uid=UID, attempt=1).is_news
-        assert memory.remember_complaint(KEY, unreadable, uid=UID, attempt=1) is False
-        memory.overtaken(KEY)
+        assert memory.remember_report_problem(KEY, unreadable, uid=UID, attempt=1)
+        assert memory.report(KEY, uid=UID, attempt=1).is_news
+        assert memory.remember_report_problem(KEY, unreadable, uid=UID, attempt=1) is False
+        memory.mark_superseded(KEY)
 
 
-def test_a_silence_is_told_although_another_operator_wrote_before_or_after_it_was_noticed():
+def test_a_report_after_a_report_problem_is_news_although_the_numbers_are_the_same():
     memory = Memory()
-    memory.remember_silence(KEY, "refused", uid=UID, attempt=1, now=NOW)
-    memory.overtaken(KEY)
-    for at in (SILENCE_SECONDS, SILENCE_SECONDS + 2):
-        assert memory.remember_silence(KEY, "refused", uid=UID, attempt=1, now=seconds(at))
-        heard = memory.heard(KEY, uid=UID, attempt=1)
-        assert heard.complaint is not None and heard.complaint.reason == "ProgressUnreachable"
+    memory.remember_progress(KEY, report(heartbeat=1), now=NOW)
+    memory.remember_report_problem(
+        KEY, ReasonMessage("ProgressUnreadable", "not a report"), uid=UID, attempt=1
+    )
+    assert memory.remember_progress(KEY, report(heartbeat=2), now=NOW)
+    heard = memory.report(KEY, uid=UID, attempt=1)
+    assert (heard.problem, heard.is_news) == (None, True)
+
+
+def test_an_unreachable_trainer_is_news_although_another_operator_wrote_before_or_after():
+    memory = Memory()
+    memory.remember_no_answer(KEY, "refused", uid=UID, attempt=1, now=NOW)
+    memory.mark_superseded(KEY)
+    for at in (UNREACHABLE_SECONDS, UNREACHABLE_SECONDS + 2):
+        assert memory.remember_no_answer(KEY, "refused", uid=UID, attempt=1, now=seconds(at))
+        heard = memory.report(KEY, uid=UID, attempt=1)
+        assert heard.problem is not None and heard.problem.reason == "ProgressUnreachable"
         assert heard.is_news
-        assert memory.remember_silence(KEY, "refused", uid=UID, attempt=1, now=seconds(at + 1)) is False
-        memory.overtaken(KEY)
+        assert memory.remember_no_answer(KEY, "refused", uid=UID, attempt=1, now=seconds(at + 1)) is False
+        memory.mark_superseded(KEY)
 
 
-def test_the_signs_of_life_move_with_the_heartbeat_and_not_with_the_answers():
+def test_liveness_changes_with_the_heartbeat_and_not_with_the_answers():
     memory = Memory()
     for at, beat in ((0, 1), (2, 2), (4, 2), (6, 2)):
         memory.remember_progress(KEY, report(heartbeat=beat), now=seconds(at))
-    signs = memory.heard(KEY, uid=UID, attempt=1).signs
+    signs = memory.report(KEY, uid=UID, attempt=1).liveness
     assert signs is not None
-    assert (signs.changed_at, signs.heard_at) == (seconds(2), seconds(6))
+    assert (signs.changed_at, signs.answered_at) == (seconds(2), seconds(6))
 
 
-def test_the_words_of_one_attempt_are_not_those_of_the_next():
+def test_the_report_of_one_attempt_is_not_that_of_the_next():
     memory = Memory()
     memory.remember_progress(KEY, report(heartbeat=5), now=NOW)
-    assert memory.heard(KEY, uid=UID, attempt=2).progress is None
+    assert memory.report(KEY, uid=UID, attempt=2).progress is None
+
+
+def look(
+    memory: Memory,
+    *,
+    uid: str = UID,
+    rollouts: Sequence[tuple[int, int]] = (),
+    failed: int = 0,
+    at: float = 0,
+) -> Remembered:
+    """What is remembered after a look at a job with these rollout pods, whose attempt `failed` failed."""
+    job = JobView("default", "copy", uid, 1, "1", False, None, "", GRPOJobStatus(attempt=max(failed, 1)))
+    pods = [PodView(f"rollout-{position}", "u", position, "Running", True, False) for position in rollouts]
+    failing = [PodView("trainer", "u", (failed, 0), "Failed", False, False)] if failed else []
+    found = JobAndPods(job, tuple(failing), tuple(pods))
+    return memory.remember_pods(KEY, found, now=seconds(at))
+
+
+def test_the_highest_incarnation_of_a_replica_is_remembered_after_its_pod_is_gone():
+    memory = Memory()
+    look(memory, rollouts=[(0, 0), (1, 4)])
+    assert look(memory, rollouts=[(0, 2), (1, 1)]).highest_incarnations == {0: 2, 1: 4}
+    assert look(memory).highest_incarnations == {0: 2, 1: 4}
+
+
+def test_a_job_made_anew_under_its_name_begins_with_the_first_incarnation():
+    memory = Memory()
+    look(memory, rollouts=[(0, 3)])
+    assert look(memory, uid="another", rollouts=[(1, 0)]).highest_incarnations == {1: 0}
+
+
+def test_what_is_remembered_of_a_job_goes_with_it():
+    memory = Memory()
+    memory.remember_progress(KEY, report(), now=NOW)
+    memory.remember_refusal(KEY, Refusal("a-pod", ReasonMessage("QuotaExceeded", "does not fit")))
+    memory.forget(KEY)
+    assert memory.report(KEY, uid=UID, attempt=1).progress is None
+    assert look(memory).refusal is None
+
+
+def test_an_event_of_a_job_that_was_created_again_under_its_name_is_new():
+    memory, started = Memory(), EventDraft(ReasonMessage("Started", "attempt 1 runs"), key="1")
+    assert [memory.is_new_event(KEY, started.identity, uid=uid) for uid in (UID, UID, "another")] == [
+        True,
+        False,
+        True,
+    ]
+
+
+def test_the_failure_of_each_attempt_is_dated_from_when_it_was_first_seen():
+    memory = Memory()
+    assert [look(memory, failed=1, at=at).failing_since for at in (0, 2)] == [NOW, NOW]
+    assert look(memory, failed=2, at=5).failing_since == seconds(5)
+    assert [look(memory, failed=failed, at=at).failing_since for failed, at in ((0, 6), (2, 7))] == [
+        None,
+        seconds(7),
+    ]
+
+
+def test_a_refusal_with_other_numbers_is_no_news_and_one_with_another_reason_is():
+    memory = Memory()
+    for refusal, is_news in (
+        (Refusal("pod", ReasonMessage("QuotaExceeded", "used 3 of 3")), True),
+        (Refusal("pod", ReasonMessage("QuotaExceeded", "used 4 of 3")), False),
+        (Refusal("pod", ReasonMessage("CreateForbidden", "no right")), True),
+        (None, True),
+        (None, False),
+    ):
+        assert memory.remember_refusal(KEY, refusal) is is_news
+        assert look(memory).refusal == refusal

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.rollout import rollout_pod
-from grpo_operator.children.run import Run
 from grpo_operator.children.trainer import trainer_pod
 
 from .fake_world import IMAGE, UID, spec
@@ -15,9 +15,9 @@ REWARD = {"name": "mine", "configMap": {"name": "code", "key": "reward.py", "fun
 
 def pods(**changes: Any) -> list[dict[str, Any]]:
     """The pod specs of a trainer pod and a rollout pod."""
-    run = Run.begin(namespace="default", job="copy", uid=UID, spec=spec(**changes), image=IMAGE)
-    made = (trainer_pod(run, attempt=1, index=0), rollout_pod(run, replica=0, incarnation=0))
-    return [child.manifest["spec"] for child in made]
+    frozen = FrozenJob.freeze(namespace="default", job="copy", uid=UID, spec=spec(**changes), image=IMAGE)
+    made = (trainer_pod(frozen, attempt=1, index=0), rollout_pod(frozen, replica=0, incarnation=0))
+    return [child.body["spec"] for child in made]
 
 
 def mounted(pod: dict[str, Any], path: str) -> tuple[dict[str, Any], dict[str, Any]]:

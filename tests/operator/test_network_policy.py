@@ -6,9 +6,9 @@ import pytest
 
 from grpo_api.contract.endpoints import TRAINER_PORT
 from grpo_api.contract.labels import JOB_UID
-from grpo_operator.children.run import Child
-from grpo_operator.kinds import NETWORK_POLICIES, PODS
-from grpo_operator.observed import JobView, Observed
+from grpo_operator.children.child import Child
+from grpo_operator.cluster.kinds import NETWORK_POLICIES, PODS
+from grpo_operator.observe.observed import JobView, Observed
 from grpo_operator.plan import make_plan
 
 from .fake_world import IMAGE, NOW, UID, GRPOJobStatus, spec
@@ -37,7 +37,7 @@ def planned(seen: Observed, *, is_wanted: bool = True) -> list[Child]:
 def test_a_jobs_pods_reach_each_other_on_every_port_and_others_only_the_trainers_reports():
     (policy,) = planned(observed())
     members = {"podSelector": {"matchLabels": {JOB_UID: UID}}}
-    assert policy.manifest["spec"] == members | {
+    assert policy.body["spec"] == members | {
         "policyTypes": ["Ingress"],
         "ingress": [{"from": [members]}, {"ports": [{"protocol": "TCP", "port": TRAINER_PORT}]}],
     }
@@ -45,35 +45,35 @@ def test_a_jobs_pods_reach_each_other_on_every_port_and_others_only_the_trainers
 
 def test_the_policy_selects_the_pods_that_are_planned_with_it():
     plan = make_plan(observed(), runtime_image=IMAGE, now=NOW)
-    (policy,) = (child.manifest for child in plan.create if child.kind == NETWORK_POLICIES)
+    (policy,) = (child.body for child in plan.create if child.kind == NETWORK_POLICIES)
     selected = policy["spec"]["podSelector"]["matchLabels"].items()
-    pods = [child.manifest for child in plan.create if child.kind == PODS]
+    pods = [child.body for child in plan.create if child.kind == PODS]
     assert len(pods) == 3
     assert all(selected <= pod["metadata"]["labels"].items() for pod in pods)
 
 
 def test_one_that_is_right_is_left_alone_and_one_that_was_changed_is_put_right():
     (policy,) = planned(observed())
-    right = {policy.name: {"spec": policy.manifest["spec"]}}
+    right = {policy.name: {"spec": policy.body["spec"]}}
     assert planned(observed(network_policies=right)) == []
-    opened = {policy.name: {"spec": policy.manifest["spec"] | {"ingress": [{}]}}}
+    opened = {policy.name: {"spec": policy.body["spec"] | {"ingress": [{}]}}}
     (correction,) = planned(observed(network_policies=opened))
-    assert correction.is_correction and correction.manifest == policy.manifest
+    assert correction.is_correction and correction.body == policy.body
 
 
 @pytest.mark.parametrize("field", ["podSelector", "policyTypes", "ingress"])
 def test_each_part_of_ours_is_put_right_when_it_is_lost(field: str):
     (policy,) = planned(observed())
-    spec_left = {key: value for key, value in policy.manifest["spec"].items() if key != field}
+    spec_left = {key: value for key, value in policy.body["spec"].items() if key != field}
     (correction,) = planned(observed(network_policies={policy.name: {"spec": spec_left}}))
     assert correction.is_correction
 
 
 def test_what_an_admin_adds_to_it_is_left_alone():
     (policy,) = planned(observed())
-    added = {policy.name: {"spec": policy.manifest["spec"] | {"egress": [{"to": []}]}}}
+    added = {policy.name: {"spec": policy.body["spec"] | {"egress": [{"to": []}]}}}
     assert planned(observed(network_policies=added)) == []
 
 
-def test_an_operator_that_is_told_so_makes_none():
+def test_an_operator_started_without_network_policies_makes_none():
     assert planned(observed(), is_wanted=False) == []

@@ -8,7 +8,7 @@ from grpo_api.contract.progress import EngineCounts, TrainerState
 from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_api.v1alpha1.status import ConditionType, Phase
 
-from .fake_world import FakeWorld, ending, report, spec
+from .fake_world import FakeWorld, report, spec, termination
 
 
 def colocated(**changes: Any) -> GRPOJobSpec:
@@ -36,13 +36,13 @@ def test_the_mode_and_its_reason_are_written_down_at_the_start(job_spec: GRPOJob
     assert (world.status.mode, world.status.mode_reason) == (mode, reason)
 
 
-def test_a_run_keeps_its_mode_when_the_spec_no_longer_says_so():
+def test_a_job_keeps_its_mode_when_the_spec_no_longer_says_so():
     world = FakeWorld(colocated()).start()
     world.frozen_spec = colocated(mode="Colocated")
     world.spec, world.generation = spec(), 2  # past the API server, which refuses it
     world.settle()
     assert (world.status.mode, world.names("rollout")) == ("Colocated", [])
-    world.end(world.pod("trainer-a1-0"), ending(1, "boom"))
+    world.end(world.pod("trainer-a1-0"), termination(1, "boom"))
     world.settle()
     assert (world.status.mode, world.names("rollout")) == ("Colocated", [])
 
@@ -52,7 +52,7 @@ def test_colocated_engines_get_no_pods_no_service_and_no_tokens():
     assert world.names("trainer") == ["trainer-a1-0", "trainer-a1-1"]
     assert world.names("rollout") == []
     assert (len(world.services), world.num_secrets) == (1, 0)
-    for pod in world.manifests.values():
+    for pod in world.bodies.values():
         assert "tokens" not in {volume["name"] for volume in pod["spec"]["volumes"]}
 
 
@@ -82,7 +82,7 @@ def test_rollout_is_not_ready_again_before_the_next_attempts_engines_are():
     world = FakeWorld(colocated()).start()
     world.progress = report(**in_process())
     world.settle()
-    world.end(world.pod("trainer-a1-0"), ending(1, "boom"))
+    world.end(world.pod("trainer-a1-0"), termination(1, "boom"))
     world.settle()
     assert world.condition(ConditionType.ROLLOUT_READY).reason == "TrainerNotRunning"
     world.run_all()
@@ -93,6 +93,6 @@ def test_rollout_is_not_ready_again_before_the_next_attempts_engines_are():
 def test_a_colocated_job_completes():
     world = FakeWorld(colocated()).start()
     world.progress = report(**in_process(step=10, state=TrainerState.DONE))
-    world.end(world.pod("trainer-a1-0"), ending(0))
+    world.end(world.pod("trainer-a1-0"), termination(0))
     world.settle()
     assert (world.status.phase, world.status.rollout.summary) == (Phase.SUCCEEDED, "in trainer")

@@ -1,4 +1,4 @@
-"""Attempts that never begin, and trainers whose heart stops."""
+"""Attempts that never begin."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -6,10 +6,11 @@ from datetime import timedelta
 import pytest
 
 from grpo_api.contract.progress import EngineCounts, TrainerState
+from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.status import ConditionType, Phase
-from grpo_operator.observed import Signs, Trouble
+from grpo_operator.observe.observed import Refusal
 
-from .fake_world import NOW, FakeWorld, ending, report, spec
+from .fake_world import NOW, FakeWorld, report, spec, termination
 
 WAITING = {"state": TrainerState.WAITING_FOR_ROLLOUT, "step": 0, "policy_version": "1.0"}
 
@@ -32,7 +33,7 @@ def test_trainer_pods_that_do_not_run_in_time_fail_the_job_with_what_held_them_u
     world = short()
     world.settle()
     age_pods(world)
-    world.change(world.pod("trainer-a1-0"), trouble=Trouble("ErrImagePull", "pull access denied"))
+    world.change(world.pod("trainer-a1-0"), start_problem=ReasonMessage("ErrImagePull", "pull access denied"))
     later(world, 99)
     world.settle()
     assert world.condition(ConditionType.FINISHED).status == "False"
@@ -51,7 +52,9 @@ def test_a_trainer_without_engines_in_time_fails_the_job_with_what_is_wrong_with
     world = short().start()
     age_pods(world)
     world.change(
-        world.pod("rollout-1-i0"), is_ready=False, trouble=Trouble("Unschedulable", "Insufficient memory")
+        world.pod("rollout-1-i0"),
+        is_ready=False,
+        start_problem=ReasonMessage("Unschedulable", "Insufficient memory"),
     )
     world.progress = report(**WAITING, message="waits for engines")
     world.settle()
@@ -63,7 +66,7 @@ def test_a_trainer_without_engines_in_time_fails_the_job_with_what_is_wrong_with
     assert failure is not None and (failure.role, failure.pod) == ("rollout", world.pod("rollout-1-i0"))
 
 
-def test_engines_that_never_get_ready_without_a_word_are_named():
+def test_engines_that_never_get_ready_and_give_no_reason_are_named():
     world = short().start()
     age_pods(world)
     world.change(world.pod("rollout-1-i0"), is_ready=False, node="node-b")
@@ -76,7 +79,7 @@ def test_engines_that_never_get_ready_without_a_word_are_named():
     assert (failure.role, failure.pod, failure.node) == ("rollout", world.pod("rollout-1-i0"), "node-b")
 
 
-def test_a_trainer_that_stays_in_its_start_fails_the_job_with_its_own_words():
+def test_a_trainer_that_never_finishes_starting_fails_the_job_with_its_own_message():
     world = short().start()
     age_pods(world)
     world.progress = report(**WAITING | {"state": TrainerState.STARTING}, message="loads the model")
@@ -87,7 +90,7 @@ def test_a_trainer_that_stays_in_its_start_fails_the_job_with_its_own_words():
 
 
 @pytest.mark.parametrize(
-    "told",
+    "progress",
     [
         report(step=0, policy_version="1.0"),
         report(state=TrainerState.WAITING_FOR_ROLLOUT, step=1, policy_version="1.1"),
@@ -95,16 +98,16 @@ def test_a_trainer_that_stays_in_its_start_fails_the_job_with_its_own_words():
     ],
     ids=["in its first step", "waiting after a step", "done"],
 )
-def test_a_trainer_that_has_begun_is_not_held_to_the_deadline(told):
+def test_a_trainer_that_has_begun_is_not_held_to_the_deadline(progress):
     world = short().start()
     age_pods(world)
-    world.progress = told
+    world.progress = progress
     later(world, 1000)
     world.settle()
     assert world.status.phase == Phase.RUNNING
 
 
-def test_an_attempt_that_loses_its_engine_in_its_first_step_had_begun_all_the_same():
+def test_an_attempt_that_loses_its_engine_in_its_first_step_has_begun():
     world = short().start()
     age_pods(world)
     later(world, 50)
@@ -126,7 +129,7 @@ def test_that_an_earlier_attempt_had_begun_does_not_excuse_the_next():
     world.progress = report(step=0, policy_version="1.0")
     world.settle()
     later(world, 60)
-    world.end(world.pod("trainer-a1-0"), ending(1, "boom"))
+    world.end(world.pod("trainer-a1-0"), termination(1, "boom"))
     world.step()
     world.vanish_deleted()
     world.settle()
@@ -152,17 +155,32 @@ def test_a_resumed_attempt_has_begun_when_it_made_a_step_of_its_own():
     assert world.status.phase == Phase.FAILED
 
 
-def test_a_trainer_nobody_can_reach_is_not_held_to_the_deadline():
+def test_a_trainer_that_waited_for_engines_and_cannot_be_reached_any_more_is_not_held_to_the_deadline():
     world = short().start()
     age_pods(world)
-    world.complaint = Trouble("ProgressUnreachable", "the trainer has not answered")
+    world.progress = report(**WAITING, message="waits for engines")
+    world.settle()
+    world.report_problem = ReasonMessage("ProgressUnreachable", "the trainer has not answered")
+    later(world, 1000)
+    world.settle()
+    ready = world.condition(ConditionType.READY)
+    assert (world.status.phase, ready.reason) == (Phase.RUNNING, "ProgressUnreachable")
+    world.report_problem = None  # it answers again, and waits as before
+    world.settle()
+    assert world.condition(ConditionType.FAILED).reason == "StartupDeadlineExceeded"
+
+
+def test_a_trainer_that_never_answered_is_not_held_to_the_deadline():
+    world = short().start()
+    age_pods(world)
+    world.report_problem = ReasonMessage("ProgressUnreachable", "the trainer has not answered")
     later(world, 1000)
     world.settle()
     ready = world.condition(ConditionType.READY)
     assert (world.status.phase, ready.reason) == (Phase.RUNNING, "ProgressUnreachable")
 
 
-def test_an_operator_that_was_away_makes_the_pods_before_it_judges():
+def test_an_operator_that_was_away_creates_the_pods_before_it_gives_the_job_up():
     world = short()
     world.step()
     world.vanish(*list(world.pods))  # it was killed before it made them
@@ -174,17 +192,51 @@ def test_an_operator_that_was_away_makes_the_pods_before_it_judges():
 def test_pods_that_are_refused_until_the_deadline_fail_the_job_with_the_refusal():
     world = short()
     world.status = world.plan().status
-    world.refusal = Trouble("QuotaExceeded", "Pod copy-x does not fit into the namespace's quota")
+    why = ReasonMessage("QuotaExceeded", "Pod copy-x does not fit into the namespace's quota")
+    world.refusal = Refusal("copy-x", why)
     world.status = world.plan().status
     later(world, 100)
-    world.status = world.plan().status
+    plan = world.plan()
+    assert plan.create == ()  # a job that ends gets no pods with its end
+    world.status = plan.status
     failed = world.condition(ConditionType.FAILED)
     assert failed.reason == "StartupDeadlineExceeded" and "QuotaExceeded" in failed.message
     assert world.status.last_failure is not None
     assert world.status.last_failure.reason == "QuotaExceeded"
 
 
-def test_the_deadline_is_woken_up_for():
+def test_the_deadline_runs_from_the_first_pod_of_the_attempt():
+    world = short(trainer={"numNodes": 2})
+    world.settle()
+    world.change(world.pod("trainer-a1-0"), created_at=NOW)
+    world.change(world.pod("trainer-a1-1"), created_at=NOW + timedelta(seconds=50))
+    later(world, 99)
+    world.settle()
+    assert world.condition(ConditionType.FINISHED).status == "False"
+    later(world, 100)
+    world.settle()
+    assert world.condition(ConditionType.FAILED).reason == "StartupDeadlineExceeded"
+
+
+def test_an_attempt_that_waits_for_a_lost_node_has_its_deadline_from_the_decision_for_it():
+    world = short(trainer={"numNodes": 2}).start()
+    age_pods(world)
+    world.progress = report()
+    world.settle()
+    later(world, 500)
+    world.end(world.pod("trainer-a1-0"), termination(1, reason="OOMKilled"))
+    world.settle()
+    assert world.names("trainer", is_deleting=True) == ["trainer-a1-1"]
+    later(world, 599)
+    world.settle()
+    assert (world.status.attempt, world.condition(ConditionType.FINISHED).status) == (2, "False")
+    later(world, 600)
+    world.settle()
+    failed = world.condition(ConditionType.FAILED)
+    assert failed.reason == "StartupDeadlineExceeded" and "must end first" in failed.message
+
+
+def test_the_job_is_planned_again_at_its_deadline():
     world = short()
     world.settle()
     later(world, 40)
@@ -200,62 +252,6 @@ def test_both_deadlines_may_change_while_a_job_runs():
     later(world, 50)
     world.settle()
     assert world.condition(ConditionType.FAILED).reason == "StartupDeadlineExceeded"
-
-
-def stalled(seconds: float, **changes: object) -> FakeWorld:
-    """A trainer that still answers but has said the same for so long."""
-    world = FakeWorld(spec(stallTimeoutSeconds=60, **changes)).start()
-    world.progress = report(message="generating")
-    world.settle()
-    later(world, seconds)
-    world.signs = Signs(changed_at=NOW, heard_at=world.now)
-    return world
-
-
-def test_a_trainer_whose_heart_stopped_ends_its_attempt_and_is_counted():
-    world = stalled(60)
-    world.step()
-    assert (world.status.attempt, world.status.restarts) == (2, 1)
-    failure = world.status.last_failure
-    assert failure is not None and failure.reason == "TrainerStalled"
-    for part in ("for 60 s", "2026-11-21T12:00:00Z", "step 4 of 10", "Training: generating"):
-        assert part in failure.message
-    assert world.names("trainer", is_deleting=True) == ["trainer-a1-0"]
-
-
-def test_stalls_end_at_max_restarts():
-    world = stalled(60, failurePolicy={"maxRestarts": 0})
-    world.step()
-    assert world.condition(ConditionType.FAILED).reason == "TrainerStalled"
-
-
-def test_a_trainer_that_stirs_is_woken_up_for_and_left_alone():
-    world = stalled(59)
-    plan = world.step()
-    assert (world.status.attempt, plan.requeue_after) == (1, 5.0)
-
-
-def test_silence_is_not_a_stall():
-    world = stalled(1000)
-    world.signs = Signs(changed_at=NOW, heard_at=NOW + timedelta(seconds=2))
-    world.step()
-    assert world.status.attempt == 1
-
-
-@pytest.mark.parametrize("state", [TrainerState.STARTING, TrainerState.WAITING_FOR_ROLLOUT])
-def test_a_long_start_is_not_a_stall(state: TrainerState):
-    world = stalled(1000)
-    world.progress = report(state=state, step=0)
-    world.step()
-    assert world.status.attempt == 1
-
-
-def test_a_trainer_that_ended_is_explained_by_how_it_ended_and_not_as_stalled():
-    world = stalled(60)
-    world.end(world.pod("trainer-a1-0"), ending(137, reason="OOMKilled"))
-    world.step()
-    assert world.status.last_failure is not None
-    assert world.status.last_failure.reason == "OOMKilled"
 
 
 def test_an_engine_fleet_that_is_fully_lost_later_is_not_a_slow_start():

@@ -1,18 +1,18 @@
-"""What another release wrote: it is said on the job, and running pods are left to themselves."""
+"""What another release wrote: the job says so, and running pods are left alone."""
 
 from typing import Any
 
 from grpo_api.contract.progress import TrainerState
+from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.status import ConditionType, Phase
-from grpo_operator.cache import Cache
-from grpo_operator.children.run import Run
+from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.shared import FROZEN_SPEC_KEY, config_map
-from grpo_operator.kinds import CONFIG_MAPS, JOBS
-from grpo_operator.memory import Memory
-from grpo_operator.observe import job_view, observe
-from grpo_operator.observed import Trouble
+from grpo_operator.cluster.kinds import CONFIG_MAPS, JOBS
+from grpo_operator.observe.cache import Cache
+from grpo_operator.observe.memory import Memory
+from grpo_operator.observe.snapshot import job_and_pods, job_view, observe
 
-from .fake_world import IMAGE, NOW, UID, FakeWorld, ending, report, spec
+from .fake_world import IMAGE, NOW, UID, FakeWorld, report, spec, termination
 
 
 def item(**changes: Any) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def too_new() -> FakeWorld:
     return world
 
 
-def test_a_field_or_a_choice_nobody_has_heard_of_is_skew_and_a_wrong_number_is_not():
+def test_an_unknown_field_or_choice_is_skew_and_a_wrong_number_is_not():
     assert job_view(item(foo=1)).is_skewed
     assert job_view(item(mode="Sideways")).is_skewed
     wrong = job_view(item(failurePolicy={"maxRestarts": -1}))
@@ -55,7 +55,7 @@ def blocked() -> FakeWorld:
     return world
 
 
-def test_a_run_whose_frozen_spec_cannot_be_read_is_left_alone_and_says_so():
+def test_a_job_whose_frozen_spec_cannot_be_read_is_left_alone_and_says_so():
     world = blocked()
     before = dict(world.pods)
     running = world.condition(ConditionType.RUNNING)
@@ -65,12 +65,12 @@ def test_a_run_whose_frozen_spec_cannot_be_read_is_left_alone_and_says_so():
     assert "spec.foo" in ready.message and "the pods go on" in ready.message
     assert world.condition(ConditionType.RUNNING).status == running.status == "True"
     assert (world.pods, world.status.phase) == (before, Phase.RUNNING)
-    world.end(world.pod("trainer-a1-0"), ending(1, "boom"))
+    world.end(world.pod("trainer-a1-0"), termination(1, "boom"))
     world.settle()
     assert (world.status.attempt, world.names("rollout")) == (1, ["rollout-0-i0", "rollout-1-i0"])
 
 
-def test_a_run_that_can_be_read_again_goes_on_as_before():
+def test_a_job_that_can_be_read_again_goes_on_as_before():
     world = blocked()
     world.settle()
     world.frozen_problem, world.frozen_spec = "", spec()  # the operator of the right release is back
@@ -81,15 +81,15 @@ def test_a_run_that_can_be_read_again_goes_on_as_before():
     assert world.condition(ConditionType.READY).status == "True"
 
 
-def test_such_a_run_is_complete_when_its_trainer_is_done():
+def test_a_job_whose_frozen_spec_cannot_be_read_is_complete_when_its_trainer_is_done():
     world = blocked()
     world.settle()
-    world.end(world.pod("trainer-a1-0"), ending(0))
+    world.end(world.pod("trainer-a1-0"), termination(0))
     world.settle()
     assert world.status.phase == Phase.SUCCEEDED
 
 
-def test_a_frozen_spec_that_cannot_be_read_is_no_matter_while_the_live_one_is_the_same():
+def test_a_frozen_spec_that_cannot_be_read_is_not_needed_while_the_live_one_is_the_same():
     world = FakeWorld().start()
     world.frozen_problem = "ConfigMap copy-config: cut off"
     assert world.plan().status == world.status
@@ -97,13 +97,16 @@ def test_a_frozen_spec_that_cannot_be_read_is_no_matter_while_the_live_one_is_th
 
 def test_a_broken_config_map_is_observed_as_a_problem_and_not_raised():
     cache = Cache()
-    run = Run.begin(namespace="default", job="copy", uid=UID, spec=spec(), image=IMAGE)
-    manifest = config_map(run).manifest
+    run = FrozenJob.freeze(namespace="default", job="copy", uid=UID, spec=spec(), image=IMAGE)
+    manifest = config_map(run).body
     manifest["data"][FROZEN_SPEC_KEY] = '{"foo": 1}'
     manifest["metadata"] |= {"uid": "config", "resourceVersion": "5"}
     cache.put(CONFIG_MAPS, manifest)
     cache.put(JOBS, {**item(), "status": {"attempt": 1, "revision": run.revision}})
-    found = observe(cache, ("default", "copy"), Memory(), now=NOW)
+    key = ("default", "copy")
+    job = job_and_pods(cache, key)
+    assert job is not None
+    found = observe(cache, job, Memory().remember_pods(key, job, now=NOW))
     assert found is not None and found.frozen_spec is None
     assert run.names.config(run.revision) in found.frozen_problem and "foo" in found.frozen_problem
 
@@ -122,26 +125,29 @@ def test_a_live_spec_that_cannot_be_read_any_more_does_not_stop_the_run_but_is_s
 
 def test_a_trainer_of_another_release_is_said_and_left_alone():
     world = FakeWorld().start()
-    world.complaint = Trouble("SchemaSkew", "Progress has schemaVersion 2 but this side speaks 1")
+    world.report_problem = ReasonMessage("SchemaSkew", "Progress has schemaVersion 2 but this side speaks 1")
     world.settle()
     ready = world.condition(ConditionType.READY)
     assert (ready.status, ready.reason) == ("False", "SchemaSkew")
     assert (world.status.phase, world.status.attempt) == (Phase.RUNNING, 1)
 
 
-def test_a_report_of_before_a_complaint_is_not_told_again_with_it():
+def test_a_report_from_before_a_report_problem_is_not_written_again_with_it():
     world = FakeWorld().start()
     world.progress = report(tokens_per_second=1.0)
     world.settle()
     world.progress = report(tokens_per_second=2.0)  # of another operator, which heard more
     world.settle()
-    world.progress, world.complaint = report(tokens_per_second=1.0), Trouble("ProgressUnreadable", "rubbish")
+    world.progress, world.report_problem = (
+        report(tokens_per_second=1.0),
+        ReasonMessage("ProgressUnreadable", "rubbish"),
+    )
     world.settle()
     assert world.status.tokens_per_second == "2"
     assert world.condition(ConditionType.READY).reason == "ProgressUnreadable"
 
 
-def test_what_was_told_before_does_not_undo_what_another_operator_wrote_since():
+def test_what_was_written_before_does_not_undo_what_another_operator_wrote_since():
     world = FakeWorld().start()
     world.progress = report(state=TrainerState.WAITING_FOR_ROLLOUT, message="waits")
     world.settle()

@@ -3,10 +3,11 @@
 import pytest
 
 from grpo_api.contract.progress import TrainerState
+from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.status import ConditionType, Phase
-from grpo_operator.observed import Trouble
+from grpo_operator.observe.observed import Refusal
 
-from .fake_world import IMAGE, FakeWorld, ending, report, spec
+from .fake_world import IMAGE, FakeWorld, report, spec, termination
 
 
 def test_a_new_job_gets_its_pods_services_config_and_tokens():
@@ -19,7 +20,7 @@ def test_a_new_job_gets_its_pods_services_config_and_tokens():
     assert world.num_secrets == 1
 
 
-def test_tokens_are_drawn_only_while_no_pod_knows_others():
+def test_tokens_are_made_only_while_no_pod_knows_others():
     world = FakeWorld().start()
     world.change(world.pod("rollout-1-i0"), is_deleting=True)
     world.settle()
@@ -31,7 +32,22 @@ def test_tokens_are_drawn_only_while_no_pod_knows_others():
     assert world.num_secrets == 2
 
 
-def test_what_the_run_is_reaches_status_with_the_first_write():
+def test_a_trainer_alone_knows_the_tokens_and_keeps_new_ones_from_being_made():
+    world = FakeWorld().start()
+    world.vanish(world.pod("rollout-0-i0"), world.pod("rollout-1-i0"))
+    world.step()
+    assert (len(world.names("rollout")), world.num_secrets) == (2, 1)
+
+
+def test_a_pod_that_has_ended_knows_no_tokens():
+    world = FakeWorld().start()
+    for name in list(world.pods):
+        world.end(name, termination(1, "boom"))
+    world.step()
+    assert world.num_secrets == 2
+
+
+def test_what_was_frozen_is_in_the_status_with_the_first_write():
     world = FakeWorld()
     plan = world.plan()
     assert (plan.status.attempt, plan.status.mode, plan.status.image) == (1, "Disaggregated", IMAGE)
@@ -43,7 +59,7 @@ def test_the_jobs_own_image_goes_before_the_operators():
     world = FakeWorld(spec(image="example.test/mine:2"))
     world.step()
     assert world.status.image == "example.test/mine:2"
-    containers = [m["spec"]["containers"][0] for m in world.manifests.values()]
+    containers = [m["spec"]["containers"][0] for m in world.bodies.values()]
     assert {c["image"] for c in containers} == {"example.test/mine:2"}
 
 
@@ -53,7 +69,7 @@ def test_every_condition_is_there_the_first_time_a_job_is_seen():
     assert {c.observed_generation for c in plan.status.conditions} == {1}
 
 
-def test_a_second_look_at_an_unchanged_job_does_nothing():
+def test_a_second_plan_of_an_unchanged_job_does_nothing():
     world = FakeWorld().start()
     plan = world.plan()
     assert (plan.status, plan.create, plan.delete) == (world.status, (), ())
@@ -89,7 +105,7 @@ def test_a_spec_that_cannot_be_read_fails_the_job_with_its_sentence():
     assert not world.pods
 
 
-def test_a_reward_beyond_all_measure_still_fits_into_its_column():
+def test_a_huge_reward_still_fits_into_its_column():
     world = FakeWorld().start()
     world.progress = report(reward=1e300)
     world.step()
@@ -115,7 +131,7 @@ def test_a_report_that_only_proves_life_changes_nothing():
     assert world.plan().status == world.status
 
 
-def test_an_operator_without_a_report_yet_keeps_what_was_said():
+def test_an_operator_without_a_report_yet_keeps_the_numbers_in_the_status():
     world = FakeWorld().start()
     world.progress = report()
     world.step()
@@ -134,8 +150,8 @@ def test_an_operator_without_a_report_yet_keeps_what_was_said():
 def test_a_pod_that_cannot_start_is_explained_and_not_an_end(reason: str, message: str):
     world = FakeWorld()
     world.settle()
-    world.change(world.pod("trainer-a1-0"), trouble=Trouble(reason, message))
-    world.change(world.pod("rollout-0-i0"), trouble=Trouble(reason, message))
+    world.change(world.pod("trainer-a1-0"), start_problem=ReasonMessage(reason, message))
+    world.change(world.pod("rollout-0-i0"), start_problem=ReasonMessage(reason, message))
     world.settle()
     for kind in (ConditionType.RUNNING, ConditionType.READY, ConditionType.ROLLOUT_READY):
         found = world.condition(kind)
@@ -147,7 +163,8 @@ def test_a_pod_that_cannot_start_is_explained_and_not_an_end(reason: str, messag
 def test_a_refused_pod_is_explained_until_it_can_be_made():
     world = FakeWorld()
     world.status = world.plan().status
-    world.refusal = Trouble("QuotaExceeded", "Pod copy-x does not fit into the namespace's quota")
+    why = ReasonMessage("QuotaExceeded", "Pod copy-x does not fit into the namespace's quota")
+    world.refusal = Refusal("copy-x", why)
     world.status = world.plan().status
     assert world.condition(ConditionType.RUNNING).reason == "QuotaExceeded"
     world.refusal = None  # a restarted operator has forgotten it and must not write
@@ -164,7 +181,7 @@ def test_scaling_adds_and_removes_the_highest_replicas():
     assert (world.status.rollout.desired, world.status.rollout.replicas) == (1, 1)
     world.spec, world.generation = spec(rollout={"replicas": 2}), 3
     world.settle()
-    assert world.names("rollout") == ["rollout-0-i0", "rollout-1-i0"]
+    assert world.names("rollout") == ["rollout-0-i0", "rollout-1-i1"]  # no name is used twice
 
 
 def test_a_spec_changed_after_the_start_is_refused_when_the_frozen_one_is_lost():
@@ -174,16 +191,16 @@ def test_a_spec_changed_after_the_start_is_refused_when_the_frozen_one_is_lost()
     assert world.condition(ConditionType.FAILED).reason == "RevisionLost"
 
 
-def test_a_run_goes_on_under_a_release_that_fills_other_defaults_into_its_spec():
+def test_a_job_goes_on_under_a_release_that_fills_other_defaults_into_its_spec():
     world = FakeWorld().start()
     revision = world.status.revision
     world.frozen_spec = world.spec = spec(checkpoint={"keep": 7})  # as the newer release reads it
     plan = world.plan()
     assert (plan.status, plan.create, plan.delete) == (world.status, (), ())
-    world.end(world.pod("trainer-a1-0"), ending(1, "boom"))
+    world.end(world.pod("trainer-a1-0"), termination(1, "boom"))
     world.settle()
     assert (world.status.attempt, world.status.revision) == (2, revision)
-    volumes = world.manifests[world.pod("trainer-a2-0")]["spec"]["volumes"]
+    volumes = world.bodies[world.pod("trainer-a2-0")]["spec"]["volumes"]
     config = next(volume["configMap"]["name"] for volume in volumes if volume["name"] == "config")
     assert {config} == world.config_names
 
@@ -200,7 +217,7 @@ def test_the_next_attempt_may_go_back_to_its_checkpoint():
     world = FakeWorld().start()
     world.progress = report(step=5, policy_version="1.5")
     world.step()
-    world.end(world.pod("trainer-a1-0"), ending(1, "boom"))
+    world.end(world.pod("trainer-a1-0"), termination(1, "boom"))
     world.settle()
     world.run_all()
     world.progress = report(attempt=2, step=3, policy_version="2.3")

@@ -1,12 +1,17 @@
-"""Events are asked for only where nothing else can tell why a pod does not start."""
+"""Events are read only where nothing else shows why a pod does not start."""
 
 from typing import Any
 
-from grpo_operator import errors
-from grpo_operator.cache import Cache, Key
-from grpo_operator.client import Listing
-from grpo_operator.kinds import EVENTS, PODS, Kind
-from grpo_operator.pod_events import LONGEST_PAUSE_SECONDS, PATIENCE_SECONDS, EventReader, pause_seconds
+from grpo_operator.cluster import errors
+from grpo_operator.cluster.client import Listing
+from grpo_operator.cluster.kinds import EVENTS, PODS, Kind
+from grpo_operator.observe.cache import Cache, Key
+from grpo_operator.observe.pod_events import (
+    LONGEST_PAUSE_SECONDS,
+    PATIENCE_SECONDS,
+    EventReader,
+    pause_seconds,
+)
 
 OWNER = {
     "apiVersion": "grpo.dev/v1alpha1",
@@ -58,14 +63,14 @@ class World:
 
     async def look_after(self, seconds: float) -> None:
         self.now += seconds
-        await self.reader.look()
+        await self.reader.read_due()
 
 
 def warning(message: str) -> dict[str, Any]:
     return {"type": "Warning", "reason": "FailedMount", "message": message, "metadata": {}}
 
 
-async def test_a_pod_that_does_not_start_is_asked_about_and_its_job_is_looked_at():
+async def test_the_events_of_a_pod_that_does_not_start_are_read_and_its_job_is_reconciled():
     world = World()
     world.report({"phase": "Pending"})
     await world.look_after(0)
@@ -77,7 +82,7 @@ async def test_a_pod_that_does_not_start_is_asked_about_and_its_job_is_looked_at
     assert world.cache.events("pod-uid") == world.cluster.events
 
 
-async def test_what_is_known_already_wakes_nobody():
+async def test_events_that_are_known_already_wake_no_job():
     world = World()
     world.cluster.events = (warning("no such path"),)
     world.report({"phase": "Pending"})
@@ -88,7 +93,7 @@ async def test_what_is_known_already_wakes_nobody():
     assert world.woken == [("default", "copy")]
 
 
-async def test_nobody_asks_about_a_pod_that_runs():
+async def test_the_events_of_a_pod_that_runs_are_not_read():
     world = World()
     world.report({"phase": "Pending"})
     await world.look_after(0)
@@ -118,7 +123,7 @@ async def test_events_of_a_pod_that_is_gone_are_forgotten():
     assert not world.cache.put_events(pod, world.cluster.events)
 
 
-def test_trouble_that_begins_late_is_still_seen_soon():
+def test_a_problem_that_begins_late_is_still_seen_soon():
     assert pause_seconds(0.0) == PATIENCE_SECONDS
     assert pause_seconds(20.0) == 10.0
     assert pause_seconds(3600.0) == LONGEST_PAUSE_SECONDS

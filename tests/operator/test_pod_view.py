@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from grpo_operator.pod_view import is_silent, pod_view
+from grpo_operator.observe.pod_view import is_silent, pod_view
 
 
 def reported(status: dict[str, Any], **meta: Any) -> dict[str, Any]:
@@ -38,15 +38,19 @@ def test_a_running_pod():
     view = pod_view(reported(status | container(state={"running": {}})))
     assert view is not None
     assert (view.position, view.phase, view.is_ready, view.node) == ((2, 1), "Running", True, "node-a")
-    assert (view.ending, view.disruption, view.trouble) == (None, None, None)
+    assert (view.termination, view.disruption, view.start_problem) == (None, None, None)
 
 
 def test_an_ended_container_keeps_code_reason_message_and_time():
     ended = {"exitCode": 7, "reason": "OOMKilled", "message": "m", "finishedAt": "2026-11-21T12:00:00Z"}
     view = pod_view(reported({"phase": "Failed"} | container(state={"terminated": ended})))
-    assert view is not None and view.ending is not None
-    assert (view.ending.exit_code, view.ending.reason, view.ending.message) == (7, "OOMKilled", "m")
-    assert view.ending.finished_at == datetime(2026, 11, 21, 12, tzinfo=UTC)
+    assert view is not None and view.termination is not None
+    assert (view.termination.exit_code, view.termination.reason, view.termination.message) == (
+        7,
+        "OOMKilled",
+        "m",
+    )
+    assert view.termination.finished_at == datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(("code", "phase"), [(0, "Succeeded"), (40, "Failed")])
@@ -64,7 +68,9 @@ def test_a_trainer_pod_is_over_with_its_container_although_its_phase_follows_lat
     ("phase", "policy", "is_settling"),
     [("Running", "Never", True), ("Failed", "Never", False), ("Running", "Always", False)],
 )
-def test_only_the_phase_says_that_the_node_has_given_its_verdict(phase: str, policy: str, is_settling: bool):
+def test_only_the_phase_says_that_the_node_has_reported_the_end_of_the_pod(
+    phase: str, policy: str, is_settling: bool
+):
     item = reported({"phase": phase} | container(state={"terminated": {"exitCode": 137}}))
     item["spec"]["restartPolicy"] = policy
     view = pod_view(item)
@@ -77,15 +83,15 @@ def test_a_pod_with_a_foreign_container_that_runs_on_is_not_over():
     item = reported(status)
     item["spec"]["restartPolicy"] = "Never"
     view = pod_view(item)
-    assert view is not None and view.ending is not None
+    assert view is not None and view.termination is not None
     assert (view.is_over, view.is_settling, view.phase) == (False, False, "Running")
 
 
 def test_the_end_before_a_restart_is_kept_apart():
     last = {"terminated": {"exitCode": 40, "reason": "Error"}}
     view = pod_view(reported(container(state={"waiting": {"reason": "CrashLoopBackOff"}}, lastState=last)))
-    assert view is not None and view.last_ending is not None and view.trouble is not None
-    assert (view.last_ending.exit_code, view.trouble.reason) == (40, "CrashLoopBackOff")
+    assert view is not None and view.last_termination is not None and view.start_problem is not None
+    assert (view.last_termination.exit_code, view.start_problem.reason) == (40, "CrashLoopBackOff")
 
 
 @pytest.mark.parametrize(
@@ -103,16 +109,46 @@ def test_disruptions(status: dict[str, Any], meta: dict[str, Any], reason: str):
 
 
 @pytest.mark.parametrize("reason", ["ContainerCreating", "PodInitializing"])
-def test_a_pod_on_its_way_up_is_in_no_trouble(reason: str):
+def test_a_pod_that_is_starting_normally_has_no_start_problem(reason: str):
     view = pod_view(reported({"phase": "Pending"} | container(state={"waiting": {"reason": reason}})))
-    assert view is not None and view.trouble is None
+    assert view is not None and view.start_problem is None
 
 
 def test_an_unschedulable_pod_says_why():
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}
     view = pod_view(reported({"phase": "Pending", "conditions": [condition]}))
-    assert view is not None and view.trouble is not None
-    assert (view.trouble.reason, view.trouble.message) == ("Unschedulable", "0/1 nodes")
+    assert view is not None and view.start_problem is not None
+    assert (view.start_problem.reason, view.start_problem.message) == ("Unschedulable", "0/1 nodes")
+
+
+def test_what_its_node_says_of_other_containers_is_not_taken_for_ours():
+    ours = {"name": "trainer", "restartCount": 3, "state": {"running": {}}}
+    sidecar = {"name": "mesh", "restartCount": 7, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}
+    view = pod_view(reported({"phase": "Running", "containerStatuses": [sidecar, ours]}))
+    assert view is not None
+    assert (view.restarts, view.start_problem) == (3, None)
+
+
+def test_a_pod_knows_when_it_was_made():
+    view = pod_view(reported({}, creationTimestamp="2026-11-21T12:00:00Z"))
+    assert view is not None and view.created_at == datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "reason",
+    ["Evicted", "Preempting", "NodeLost", "Shutdown", "NodeShutdown", "Terminated", "NodeAffinity"],
+)
+def test_a_pod_that_its_node_or_the_scheduler_ended_is_disrupted_whatever_its_container_did(reason: str):
+    status = {"phase": "Failed", "reason": reason} | container(state={"terminated": {"exitCode": 137}})
+    view = pod_view(reported(status))
+    assert view is not None and view.disruption is not None
+    assert view.disruption.reason == reason
+
+
+def test_a_pod_that_failed_by_itself_is_not_disrupted():
+    status = {"phase": "Failed", "reason": "DeadlineExceeded"}
+    view = pod_view(reported(status | container(state={"terminated": {"exitCode": 1}})))
+    assert view is not None and view.disruption is None
 
 
 def test_a_pod_with_a_foreign_name_is_not_ours():
@@ -128,11 +164,11 @@ def test_a_pod_whose_labels_were_taken_away_is_still_read_by_its_name():
     assert view is not None and view.position == (2, 1)
 
 
-def test_a_pod_its_node_refused_says_why_although_no_container_ever_was():
+def test_a_pod_that_its_node_refused_says_why_although_it_never_had_a_container():
     status = {"phase": "Failed", "reason": "OutOfcpu", "message": "Node didn't have enough resource: cpu"}
     view = pod_view(reported(status))
-    assert view is not None and view.trouble is not None
-    assert (view.trouble.reason, view.trouble.message) == (
+    assert view is not None and view.start_problem is not None
+    assert (view.start_problem.reason, view.start_problem.message) == (
         "OutOfcpu",
         "Node didn't have enough resource: cpu",
     )
@@ -166,21 +202,24 @@ FAILED_MOUNT = {
 }
 
 
-def test_a_mount_that_fails_is_told_by_its_event():
+def test_a_mount_that_fails_is_explained_by_its_event():
     view = pod_view(reported(NOTHING_SAID), [FAILED_MOUNT])
-    assert view is not None and view.trouble is not None
-    assert view.trouble.reason == "FailedMount"
-    assert view.trouble.message.startswith("a volume cannot be mounted") and "rewards" in view.trouble.message
+    assert view is not None and view.start_problem is not None
+    assert view.start_problem.reason == "FailedMount"
+    assert (
+        view.start_problem.message.startswith("a volume cannot be mounted")
+        and "rewards" in view.start_problem.message
+    )
 
 
-def test_the_events_of_a_pod_that_runs_are_history():
+def test_the_events_of_a_pod_that_runs_are_ignored():
     running = {"phase": "Running"} | container(state={"running": {}})
     view = pod_view(reported(running), [FAILED_MOUNT])
-    assert view is not None and view.trouble is None
+    assert view is not None and view.start_problem is None
     assert not is_silent(reported(running))
 
 
-def test_only_a_pod_with_a_node_and_without_a_word_is_silent():
+def test_only_a_pod_with_a_node_whose_container_says_nothing_is_silent():
     assert is_silent(reported(NOTHING_SAID))
     assert is_silent(reported({"phase": "Pending"}))
     unscheduled = reported({"phase": "Pending"})

@@ -1,10 +1,10 @@
-"""Refused writes, in the API server's own sentences."""
+"""Refused writes, with the API server's own messages."""
 
 import pytest
 
-from grpo_operator import errors
-from grpo_operator.client import error_for
-from grpo_operator.refusals import explain_refusal
+from grpo_operator.apply.refusals import explain_refusal
+from grpo_operator.cluster import errors
+from grpo_operator.cluster.client import error_for
 
 
 @pytest.mark.parametrize(
@@ -19,11 +19,11 @@ from grpo_operator.refusals import explain_refusal
         (errors.Invalid('Pod "x" is invalid: spec.containers[0].image: Required value'), "CreateRejected"),
     ],
 )  # fmt: skip
-def test_a_refusal_has_a_word_and_keeps_the_servers_sentence(error: errors.KubernetesError, reason: str):
+def test_a_refusal_has_a_reason_and_keeps_the_api_servers_message(error: errors.KubernetesError, reason: str):
     found = explain_refusal(error, kind="Pod", name="x")
-    assert (found.reason, found.child) == (reason, "x")
-    assert found.message.startswith("Pod x ")
-    assert str(error) in found.message
+    assert (found.why.reason, found.child) == (reason, "x")
+    assert found.why.message.startswith("Pod x ")
+    assert str(error) in found.why.message
 
 
 @pytest.mark.parametrize(

@@ -179,6 +179,15 @@ def attempt(attempts: Iterator[int]) -> int:
 
 
 @pytest.fixture
+def pod_environment(tmp_path: Path, run_json: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment of a rollout pod, in which a `FakeEngine` can be made."""
+    from guard_environment import guard_environment
+
+    for name, value in guard_environment(tmp_path, run_json=run_json).items():
+        monkeypatch.setitem(os.environ, name, value)
+
+
+@pytest.fixture
 def run_json() -> str:
     """A RunConfig as the operator writes it."""
     return run_config().model_dump_json(by_alias=True)

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel
+from weight_sources import FixedWeights
 
 from grpo_runtime.model.load import load_policy
+from grpo_runtime.model.weights import named_weights
 from grpo_runtime.rollout.interface import Probe
 
 PROBE_IDS = tuple(range(4, 68))
@@ -19,6 +21,11 @@ def changed_policy(model_dir: Path, *, seed: int) -> PreTrainedModel:
         for parameter in policy.parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
     return policy.eval()
+
+
+def weights_of(policy: PreTrainedModel) -> FixedWeights:
+    """The weights of a policy, for an engine."""
+    return FixedWeights(named_weights(policy))
 
 
 def logprobs(policy: PreTrainedModel, ids: tuple[int, ...], *, temperature: float = 1.0) -> list[float]:

@@ -4,10 +4,10 @@ import sys
 import pytest
 
 from grpo_runtime.cli import main
-from grpo_runtime.trainer.supervisor import SupervisorOptions
+from grpo_runtime.supervisor.supervisor import SupervisorOptions
 
 
-def test_help_teaches_what_a_pod_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_says_what_a_pod_runs(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
     assert ended.value.code == 0
@@ -44,7 +44,7 @@ def test_an_unknown_option_is_refused(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_the_supervisor_needs_neither_torch_nor_transformers() -> None:
     script = (
-        "import sys, grpo_runtime.cli, grpo_runtime.trainer.supervisor\n"
+        "import sys, grpo_runtime.cli, grpo_runtime.supervisor.supervisor\n"
         "sys.exit(', '.join({'torch', 'transformers', 'vllm'} & sys.modules.keys()))"
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

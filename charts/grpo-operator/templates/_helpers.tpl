@@ -2,7 +2,7 @@
 {{- .Release.Name | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* Cluster-wide objects of two releases of one name must not meet. */}}
+{{/* Two releases of the same name must not share cluster-wide objects. */}}
 {{- define "grpo-operator.clusterName" -}}
 {{- printf "%s:%s" .Release.Namespace (include "grpo-operator.name" .) -}}
 {{- end -}}
@@ -20,7 +20,7 @@ app.kubernetes.io/name: grpo-operator
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
-{{/* The namespaces that are watched, as a JSON list; of no meaning with watch.allNamespaces. */}}
+{{/* The namespaces that are watched, as a JSON list; unused with watch.allNamespaces. */}}
 {{- define "grpo-operator.watched" -}}
 {{- if and .Values.watch.allNamespaces .Values.watch.namespaces -}}
 {{- fail "watch.namespaces names some of what watch.allNamespaces=true has all of: leave one of them out" -}}
@@ -59,7 +59,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [get, list, watch{{ if .Values.networkPolicies.jobs }}, create, patch{{ end }}]
-# What the operator says about a job, and what the cluster says about its pods: failed mounts, bad images.
+# What the operator reports about a job, and what the cluster reports about its pods: failed mounts, bad images.
 - apiGroups: [""]
   resources: [events]
   verbs: [list, create]

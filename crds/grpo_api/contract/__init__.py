@@ -1,4 +1,5 @@
-"""What the operator writes and the runtime reads, and the other way round.
+"""What operator and runtime agree on: what the operator writes for the pods, and what the pods report.
 
-Every module here is one part of that agreement. `SCHEMA_VERSION` covers all of them; see `versions`.
+Each module is one part of it, and `versions.SCHEMA_VERSION` covers all of them. The GRPOJob itself is in
+`v1alpha1`.
 """

@@ -10,16 +10,16 @@ ROLLOUT_PORT = 8000
 PROGRESS_PATH = "/progress"
 METRICS_PATH = "/metrics"
 TRAINER_HEALTH_PATH = "/healthz"
-"""200 while the supervisor lives, whatever training does."""
+"""200 while the supervisor runs, also when training hangs."""
 
 ROLLOUT_LIVE_PATH = "/grpo/v1/live"
-"""200 while the engine process can serve; answers while a weight update blocks the engine."""
+"""200 while the engine process can serve, also while a weight update blocks the engine."""
 ROLLOUT_READY_PATH = "/grpo/v1/ready"
-"""200 from the engine's first admission by a trainer until it restarts or is revoked."""
+"""200 once a trainer has admitted the engine, until the engine restarts or its admission is revoked."""
 
 DATA_TOKEN_FILE = "data-token"  # noqa: S105 - a file name
 ADMIN_TOKEN_FILE = "admin-token"  # noqa: S105 - a file name
 
 TRAINER_CONTAINER = "trainer"
 ROLLOUT_CONTAINER = "engine"
-"""Container names, as they appear in status.lastFailure.container."""
+"""Names of the containers, as in status.lastFailure.container."""

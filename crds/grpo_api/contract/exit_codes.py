@@ -1,16 +1,19 @@
-"""Exit codes of a trainer or rollout container, and what the operator does with each."""
+"""Exit codes of a trainer or rollout container, and what follows from each."""
 
 from dataclasses import dataclass
 from enum import IntEnum
 
+from grpo_api.contract.reasons import Reason
+
 
 class ExitCode(IntEnum):
-    """The codes our processes end with on purpose. 137 comes from the kernel."""
+    """The codes that our processes end with, and 137, the code of a process killed by SIGKILL."""
 
     DONE = 0
     UNEXPECTED = 1
     USER_ERROR = 40
     DATA_EXHAUSTED = 41
+    """Reserved, see RESERVED."""
     CHECKPOINT_CORRUPT = 42
     ROLLOUT_LOST = 43
     TRANSIENT = 75
@@ -18,39 +21,66 @@ class ExitCode(IntEnum):
     TERMINATED = 143
 
 
-PEER_LOST_REASON = "PeerLost"
-"""Reason in a termination message of a process that ended only because another one of the gang had."""
+RESERVED = frozenset({ExitCode.DATA_EXHAUSTED})
+"""Codes that no process ends with yet. Nothing runs out of data as long as the sampler starts another epoch
+at the end of a dataset; a limit on epochs will use 41."""
 
 
 @dataclass(frozen=True)
 class ExitPolicy:
-    """What an exit code means for the job.
+    """What an exit code means for the job."""
 
-    `reason` is the CamelCase reason in status, `is_retried` whether another attempt is made, `is_counted`
-    whether that attempt counts against failurePolicy.maxRestarts.
-    """
-
-    reason: str
+    reason: Reason
+    """The reason in status."""
     is_retried: bool
+    """Whether another attempt follows."""
     is_counted: bool
+    """Whether that attempt counts against failurePolicy.maxRestarts."""
     meaning: str
+    """What happened, for messages and the reference."""
 
 
 EXIT_POLICIES: dict[int, ExitPolicy] = {
-    ExitCode.DONE: ExitPolicy("Done", False, False, "every step is done"),
-    ExitCode.UNEXPECTED: ExitPolicy("UnexpectedError", True, True, "an error nobody foresaw"),
-    ExitCode.USER_ERROR: ExitPolicy("UserError", False, False, "the spec, the data or user code is wrong"),
-    ExitCode.DATA_EXHAUSTED: ExitPolicy("DataExhausted", False, False, "the dataset ended before the steps"),
-    ExitCode.CHECKPOINT_CORRUPT: ExitPolicy(
-        "CheckpointCorrupt", False, False, "checkpoints were committed but none is valid"
+    ExitCode.DONE: ExitPolicy(Reason.DONE, is_retried=False, is_counted=False, meaning="every step is done"),
+    ExitCode.UNEXPECTED: ExitPolicy(
+        Reason.UNEXPECTED_ERROR, is_retried=True, is_counted=True, meaning="an unexpected error"
     ),
-    ExitCode.ROLLOUT_LOST: ExitPolicy("RolloutLost", True, True, "no rollout engine for too long"),
-    ExitCode.TRANSIENT: ExitPolicy("TransientError", True, True, "a failure that a retry may cure"),
-    ExitCode.KILLED: ExitPolicy("Killed", True, True, "killed by the kernel, mostly out of memory"),
-    ExitCode.TERMINATED: ExitPolicy("Terminated", True, False, "asked to stop: eviction, drain, deletion"),
+    ExitCode.USER_ERROR: ExitPolicy(
+        Reason.USER_ERROR,
+        is_retried=False,
+        is_counted=False,
+        meaning="the spec, the data or user code is wrong",
+    ),
+    ExitCode.DATA_EXHAUSTED: ExitPolicy(
+        Reason.DATA_EXHAUSTED,
+        is_retried=False,
+        is_counted=False,
+        meaning="the dataset ended before the steps",
+    ),
+    ExitCode.CHECKPOINT_CORRUPT: ExitPolicy(
+        Reason.CHECKPOINT_CORRUPT,
+        is_retried=False,
+        is_counted=False,
+        meaning="checkpoints were committed but none is valid",
+    ),
+    ExitCode.ROLLOUT_LOST: ExitPolicy(
+        Reason.ROLLOUT_LOST, is_retried=True, is_counted=True, meaning="no rollout engine for too long"
+    ),
+    ExitCode.TRANSIENT: ExitPolicy(
+        Reason.TRANSIENT_ERROR, is_retried=True, is_counted=True, meaning="a failure that a retry may cure"
+    ),
+    ExitCode.KILLED: ExitPolicy(
+        Reason.KILLED, is_retried=True, is_counted=True, meaning="killed by the kernel, mostly out of memory"
+    ),
+    ExitCode.TERMINATED: ExitPolicy(
+        Reason.TERMINATED,
+        is_retried=True,
+        is_counted=False,
+        meaning="asked to stop: eviction, drain, deletion",
+    ),
 }
 
 
 def exit_policy(code: int) -> ExitPolicy:
-    """The policy of any exit code; an unlisted one is treated as UNEXPECTED."""
+    """The policy of an exit code; for a code that is not listed it is that of UNEXPECTED."""
     return EXIT_POLICIES.get(code, EXIT_POLICIES[ExitCode.UNEXPECTED])

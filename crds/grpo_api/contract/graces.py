@@ -1,9 +1,9 @@
-"""How long a trainer pod may take to stop: the operator sets it, the supervisor keeps within it."""
+"""How long a trainer pod may take to stop. The operator sets this limit, and the supervisor observes it."""
 
 TRAINER_GRACE_SECONDS = 60
-"""terminationGracePeriodSeconds of a trainer pod: for a checkpoint after SIGTERM, and for the supervisor to
-say how it ended."""
+"""terminationGracePeriodSeconds of a trainer pod: time for a checkpoint after SIGTERM and for the termination
+message."""
 SUPERVISOR_MARGIN_SECONDS = 10
-"""What of it is the supervisor's own, once the ranks are gone."""
+"""The part of it that the supervisor has for itself after the ranks have ended."""
 RANKS_GRACE_SECONDS = TRAINER_GRACE_SECONDS - SUPERVISOR_MARGIN_SECONDS
-"""For the ranks to save and stop, before they are killed."""
+"""The part of it in which the ranks save and stop; then they are killed."""

@@ -1,8 +1,7 @@
-"""Labels on every child of a job, and the name rule that keeps them within Kubernetes' limits."""
+"""Labels of a job's children, and how long names are cut to Kubernetes' limits."""
 
 import hashlib
 
-GROUP = "grpo.dev"
 JOB = "grpo.dev/job"
 JOB_UID = "grpo.dev/job-uid"
 ROLE = "grpo.dev/role"
@@ -22,9 +21,9 @@ def short_hash(text: str, length: int = 8) -> str:
 
 
 def bounded(name: str, limit: int = 63) -> str:
-    """`name` when it fits into `limit` characters, else a cut name that keeps a hash of the whole.
+    """`name` if it has at most `limit` characters, otherwise its beginning and a hash of the whole name.
 
-    Two long names never collide because one was cut.
+    The hash keeps two long names different that begin in the same way.
     """
     if len(name) <= limit:
         return name

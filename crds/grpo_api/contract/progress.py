@@ -1,4 +1,4 @@
-"""What a trainer reports on GET /progress, and what the operator folds into status."""
+"""What a trainer reports: on GET /progress while it runs, and in its termination message."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -7,16 +7,15 @@ from pydantic import Field
 
 from grpo_api.contract.versions import SCHEMA_VERSION
 from grpo_api.model import ApiModel
+from grpo_api.text import ShortText
 
 Count = Annotated[int, Field(ge=0, le=2**53 - 1)]
-"""What every reader of JSON holds exactly."""
-Word = Annotated[str, Field(max_length=253)]
-"""As long as the status may hold."""
+"""A number that every JSON parser reads exactly."""
 Rate = Annotated[float, Field(ge=0, le=1e12)]
 
 
 class TrainerState(StrEnum):
-    """What the trainer is doing right now."""
+    """What the trainer does at the moment."""
 
     STARTING = "Starting"
     WAITING_FOR_ROLLOUT = "WaitingForRollout"
@@ -29,51 +28,49 @@ class EngineCounts(ApiModel):
     """Rollout engines as the trainer sees them."""
 
     desired: Count = 0
-    """Engines the run was planned with."""
+    """Engines that the job asks for at its start."""
     known: Count = 0
-    """Engines found, in any state."""
+    """Engines that the trainer has found, in any state."""
     current: Count = 0
-    """Engines that hold the newest weights, verified, and get work."""
+    """Engines that hold the newest weights, verified, and are given prompts."""
 
 
 class Progress(ApiModel):
-    """One snapshot of a trainer. `heartbeat` grows with every sign of life, also within a step.
-
-    Durations are in seconds; `reward` is the mean reward of the last finished step, and may be any number.
-    What else goes into the status is bounded as that is.
-    """
+    """The state of a trainer at one moment. Its values have the bounds of the status fields they go to."""
 
     schema_version: int = SCHEMA_VERSION
-    job_uid: Word
+    job_uid: ShortText
     attempt: Annotated[Count, Field(ge=1)]
     state: TrainerState = TrainerState.STARTING
     step: Count = 0
     """Finished optimizer steps."""
     total_steps: Count
     heartbeat: Count = 0
+    """Rises whenever the trainer does something, also within a step. The operator calls a trainer stalled
+    when it stays the same for stallTimeoutSeconds."""
     reward: float | None = None
-    policy_version: Word = ""
+    """Mean reward of the last finished step; it may be any number."""
+    policy_version: ShortText = ""
     tokens_per_second: Rate | None = None
     stale_samples: Count = 0
-    """Samples trained on although older than allowed. Stays 0."""
+    """Samples that were trained on although their weights were older than allowed; always 0."""
     checkpoint_step: Count | None = None
     """Step of the newest committed checkpoint."""
     resumed_from_step: Count | None = None
+    """Step of the checkpoint that the attempt began with."""
     engines: EngineCounts = EngineCounts()
     message: str = ""
-    """What the trainer waits for, for people; empty while training."""
+    """What the trainer waits for, as a sentence; empty while it trains."""
 
 
 class TerminationMessage(ApiModel):
-    """What process 1 of a pod leaves in /dev/termination-log, at most 4,096 bytes as JSON.
-
-    `rank` is the local rank that failed first.
-    """
+    """What process 1 of a pod writes to /dev/termination-log, as JSON of at most 4,096 bytes."""
 
     schema_version: int = SCHEMA_VERSION
     reason: str
     message: str
     exit_code: int
     rank: int | None = None
+    """Local rank of the process that failed first."""
     progress: Progress | None = None
-    """Left out where the message would be too long."""
+    """Left out when the message would become too long."""

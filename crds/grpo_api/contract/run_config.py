@@ -1,25 +1,15 @@
-"""The RunConfig: everything about a run that is not a secret and not about one pod."""
+"""The RunConfig: what all pods of a job read, except secrets."""
 
 import json
 
 from grpo_api.contract.versions import SCHEMA_VERSION, require_schema_version
 from grpo_api.model import ApiModel
-from grpo_api.v1alpha1.spec import (
-    AlgorithmSpec,
-    CheckpointSpec,
-    DatasetSpec,
-    EngineSpec,
-    HubSpec,
-    Mode,
-    ModelSpec,
-    RewardSpec,
-    SamplingSpec,
-    WeightSyncSpec,
-)
+from grpo_api.v1alpha1.spec.job_spec import Mode
+from grpo_api.v1alpha1.spec.run_sections import RunSections
 
 
 class JobRef(ApiModel):
-    """Which job this run belongs to. `uid` tells two jobs of one name apart."""
+    """The job. Two jobs of the same name differ in `uid`."""
 
     namespace: str
     name: str
@@ -27,14 +17,14 @@ class JobRef(ApiModel):
 
 
 class Topology(ApiModel):
-    """How many processes there are and where they belong."""
+    """How many processes there are, and in how many pods."""
 
     num_nodes: int
     """Trainer pods."""
     processes_per_node: int
     """Training ranks in each of them."""
     rollout_replicas: int
-    """Rollout pods planned at the start, 0 in mode Colocated; the fleet may grow and shrink later."""
+    """Rollout pods at the start, 0 in mode Colocated; their number may change later."""
 
     @property
     def world_size(self) -> int:
@@ -42,36 +32,38 @@ class Topology(ApiModel):
         return self.num_nodes * self.processes_per_node
 
 
-class RunConfig(ApiModel):
-    """Resolved once, frozen when the job starts, the same for every pod and attempt.
+class RunConfig(RunSections):
+    """Made once, when the job starts, and the same for every pod and attempt.
 
-    The sections are those of the GRPOJob with every default written out, so an old runtime never fills in
-    a default of its own.
+    The sections are those of the GRPOJob with every default written out, so that a runtime of another release
+    does not put in its own defaults. The runtime fills in only fields that an
+    older operator does not know.
     """
 
     schema_version: int = SCHEMA_VERSION
     job: JobRef
     mode: Mode
-    """Never Auto."""
+    """Disaggregated or Colocated, never Auto."""
     topology: Topology
-    model: ModelSpec
-    dataset: DatasetSpec
-    rewards: tuple[RewardSpec, ...]
-    algorithm: AlgorithmSpec
-    sampling: SamplingSpec
-    engine: EngineSpec
-    weight_sync: WeightSyncSpec
-    checkpoint: CheckpointSpec
-    hub: HubSpec
     rollout_lost_timeout_seconds: int
     """How long the trainer waits while there is no rollout engine at all."""
+
+    @property
+    def weight_sync_backend(self) -> str:
+        """Name of the backend that transfers weights. The trainer and its engines both read it here."""
+        return "in_process" if self.mode is Mode.COLOCATED else "gloo"
+
+    @property
+    def strategy(self) -> str:
+        """Name of the strategy that spreads the policy over the training ranks."""
+        return "DDP"
 
 
 def parse_run_config(text: str) -> RunConfig:
     """Read a RunConfig file.
 
-    Raises SchemaSkewError when it was written by another release (checked before anything else, so the
-    sentence is about the release and not about a field), and pydantic's ValidationError when it is broken.
+    Raises SchemaSkewError when its schema version is another one. That is checked first, so that the message
+    is about the release and not about a field. Raises pydantic's ValidationError when the file is invalid.
     """
     require_schema_version(json.loads(text).get("schemaVersion", 0), what="RunConfig")
     return RunConfig.model_validate_json(text)

@@ -1,21 +1,21 @@
-"""Versions two sides must agree on: the schema of the contract, and the version of a policy."""
+"""Two versions that both sides use: that of the contract's schema, and that of a policy."""
 
 import re
 from dataclasses import dataclass
 from typing import Self
 
 SCHEMA_VERSION = 1
-"""Raised whenever RunConfig, Progress, environment names or ports change incompatibly."""
+"""Raised when RunConfig, Progress, environment names or ports change incompatibly."""
 
 
 class SchemaSkewError(Exception):
-    """The other side speaks another contract; the message names both versions and the fix."""
+    """The other side has another schema version; the message names both and the fix."""
 
 
 def require_schema_version(found: int, *, what: str) -> None:
-    """Refuse a document of another contract version.
+    """Raise SchemaSkewError for a document of another schema version.
 
-    `what` names the document ("RunConfig"). Raises SchemaSkewError; a runtime then ends with exit code 40.
+    `what` is the document's name, such as RunConfig. A runtime then ends with exit code 40.
     """
     if found != SCHEMA_VERSION:
         raise SchemaSkewError(
@@ -26,10 +26,11 @@ def require_schema_version(found: int, *, what: str) -> None:
 
 @dataclass(frozen=True, order=True)
 class PolicyVersion:
-    """Which weights: those after `step` optimizer steps, seen by attempt `attempt`.
+    """The weights after `step` optimizer steps of attempt `attempt`.
 
-    Ordered: a later attempt is newer than every step of an earlier one, so a zombie of an old attempt can
-    be told from the present. Written as "attempt.step", which is what vLLM reports per token.
+    Versions are ordered: every step of a later attempt is newer than every step of an earlier one, so a
+    process that is left over from an old attempt is recognised. As text it is "attempt.step", which vLLM
+    reports for every token.
     """
 
     attempt: int
@@ -40,7 +41,7 @@ class PolicyVersion:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The inverse of `str`; raises ValueError naming the text."""
+        """Read what `str` writes; raises ValueError that names the text."""
         match = re.fullmatch(r"(\d+)\.(\d+)", text)
         if match is None:
             raise ValueError(f"{text!r} is not a policy version: expected ATTEMPT.STEP, such as 1.17")

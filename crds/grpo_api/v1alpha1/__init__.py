@@ -1,1 +1,4 @@
-"""GRPOJob v1alpha1. A field is here only when it works."""
+"""GRPOJob v1alpha1: the object, its spec and its status. Every field here works.
+
+What the pods read is in `contract`.
+"""

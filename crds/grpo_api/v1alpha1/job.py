@@ -1,11 +1,13 @@
 """The GRPOJob object as a whole."""
 
+import re
 from typing import Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from grpo_api.contract.labels import GROUP
+from grpo_api.group import GROUP
 from grpo_api.model import ApiModel
+from grpo_api.rule import rule
 from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_api.v1alpha1.status import GRPOJobStatus
 
@@ -16,7 +18,7 @@ API_VERSION = f"{GROUP}/{VERSION}"
 
 
 class ObjectMeta(ApiModel):
-    """The parts of an object's metadata we read; the rest is kept away from us."""
+    """The parts of an object's metadata that we read; the others are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -27,8 +29,24 @@ class ObjectMeta(ApiModel):
     deletion_timestamp: str | None = None
 
 
+JOB_NAME_PATTERN = r"^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$"
+
+
+@rule(
+    cel=f"self.metadata.name.matches('{JOB_NAME_PATTERN}')",
+    sentence="metadata.name becomes a label and part of host names: use at most 63 lower-case letters, "
+    "digits and hyphens, beginning with a letter and ending with a letter or a digit",
+    field=".metadata.name",
+)
+def name_is_a_label(metadata: ObjectMeta) -> bool:
+    """The name can be a label and a part of the children's names."""
+    return re.fullmatch(JOB_NAME_PATTERN, metadata.name) is not None
+
+
 class GRPOJob(ApiModel):
     """A GRPO post-training run: a policy, prompts, rewards, and the hardware to train it on."""
+
+    rules = (name_is_a_label,)
 
     api_version: Literal["grpo.dev/v1alpha1"]
     kind: Literal["GRPOJob"]

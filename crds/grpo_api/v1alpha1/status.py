@@ -1,4 +1,4 @@
-"""The status of a GRPOJob: what is going on and, when something went wrong, why."""
+"""The status of a GRPOJob: the state of the job and, after a failure, the cause."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -8,13 +8,13 @@ from pydantic import Field
 
 from grpo_api.keyed_list import KeyedBy
 from grpo_api.model import ApiModel
+from grpo_api.text import ShortText
 
-Word = Annotated[str, Field(max_length=253)]
 Message = Annotated[str, Field(max_length=4096)]
 
 
 class Phase(StrEnum):
-    """A summary for people; conditions are for machines."""
+    """A summary of the conditions for people."""
 
     PENDING = "Pending"
     STARTING = "Starting"
@@ -25,7 +25,7 @@ class Phase(StrEnum):
 
 
 class ConditionType(StrEnum):
-    """The conditions of a job. All are written the first time it is seen."""
+    """The conditions of a job. The operator writes all of them when it first sees the job."""
 
     READY = "Ready"
     RUNNING = "Running"
@@ -37,7 +37,7 @@ class ConditionType(StrEnum):
 
 
 class ConditionStatus(StrEnum):
-    """As everywhere in Kubernetes."""
+    """The three values that every condition in Kubernetes has."""
 
     TRUE = "True"
     FALSE = "False"
@@ -68,7 +68,7 @@ class RoleStatus(ApiModel):
     """Pods there should be."""
     ready: int = 0
     """Pods that are ready."""
-    summary: Word = ""
+    summary: ShortText = ""
     """READY/DESIRED."""
 
 
@@ -79,29 +79,29 @@ class RolloutStatus(RoleStatus):
     """Rollout pods that exist."""
     current: int = 0
     """Engines that hold the newest weights."""
-    selector: Word = ""
+    selector: ShortText = ""
     """Label selector of the rollout pods, for an autoscaler."""
 
 
 class LastFailure(ApiModel):
-    """The newest failure or hindrance and its cause: what ended an attempt or the job, and what keeps it from
-    going on. It stays when that is over, until there is something newer."""
+    """The newest failure or blocker and its cause. A failure ended an attempt or the job, a blocker keeps the
+    job from going on. It stays when that is over, until there is something newer."""
 
     attempt: int = 0
-    """Attempt in which it happened."""
-    role: Word
-    """trainer or rollout; empty where it is about no pod."""
-    pod: Word
-    """Pod that failed first or that is hindered, also one that could not be made; empty where it is about no
+    """Attempt in which it occurred."""
+    role: ShortText
+    """trainer or rollout; empty when it concerns no pod."""
+    pod: ShortText
+    """Pod that failed first or that is blocked, also one that could not be created; empty when it concerns no
     pod."""
-    node: Word = ""
+    node: ShortText = ""
     """Node it ran on."""
-    container: Word = ""
+    container: ShortText = ""
     """Container that failed."""
-    reason: Word
+    reason: ShortText
     """The cause in one CamelCase word, such as OOMKilled."""
     exit_code: int | None = None
-    """Exit code of the container, when it had one."""
+    """Exit code of the container, if there is one."""
     message: Message = ""
     """The cause in a sentence."""
 
@@ -113,9 +113,9 @@ class GRPOJobStatus(ApiModel):
     """Generation of the spec this status is about."""
     phase: Phase = Phase.PENDING
     """A summary for people."""
-    mode: Word = ""
+    mode: ShortText = ""
     """Where the engines run, as chosen when the job started."""
-    mode_reason: Word = ""
+    mode_reason: ShortText = ""
     """Why it is that mode."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=16), KeyedBy("type")] = ()
     """The state of the job for machines; `kubectl wait --for=condition=Finished` ends with either
@@ -123,14 +123,14 @@ class GRPOJobStatus(ApiModel):
     step: int = 0
     """Finished steps."""
     total_steps: int = 0
-    """Steps to do."""
-    progress: Word = ""
+    """Steps of the whole job."""
+    progress: ShortText = ""
     """STEP/TOTAL."""
-    reward: Word = ""
+    reward: ShortText = ""
     """Mean reward of the last finished step."""
-    policy_version: Word = ""
+    policy_version: ShortText = ""
     """ATTEMPT.STEP of the newest weights."""
-    tokens_per_second: Word = ""
+    tokens_per_second: ShortText = ""
     """Generated tokens per second of the last step."""
     checkpoint_step: int | None = None
     """Step of the newest committed checkpoint."""
@@ -145,12 +145,12 @@ class GRPOJobStatus(ApiModel):
     disruptions: int = 0
     """Restarts that do not count: evictions, preemptions, node losses."""
     last_failure: LastFailure | None = None
-    """The newest failure or hindrance and its cause; it stays until there is something newer."""
-    revision: Word = ""
+    """The newest failure or blocker and its cause; it stays until there is something newer."""
+    revision: ShortText = ""
     """Hash of everything that was frozen when the job started."""
     image: Annotated[str, Field(max_length=512)] = ""
     """Runtime image, frozen when the job started."""
     start_time: datetime | None = None
-    """When the first pods were made."""
+    """When the first pods were created."""
     completion_time: datetime | None = None
     """When the job ended."""

@@ -1,4 +1,4 @@
-"""Whether this machine can run the local cluster's containers at all: what no package can bring."""
+"""Whether this machine can run containers: what the local cluster needs and no package can install."""
 
 import os
 import subprocess
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from grpo_cluster.cgroups import hierarchies
 
 _PROBE = ("unshare", "--mount", "--net", "--pid", "--fork", "mount", "-t", "tmpfs", "probe", "/run")
-"""A mount in namespaces of its own: nobody else sees it, and it ends with the program."""
+"""A mount in namespaces of its own: no other process sees it, and it is gone when the program ends."""
 
 
 def obstacle(*, user_id: int | None = None, probe: Sequence[str] = _PROBE) -> str | None:
     """Why this machine cannot run containers, as the end of a sentence; None when it can.
 
-    `user_id` is by default the one we run as, and `probe` a program that fails where namespaces and mounts
+    `user_id` is by default that of this process. `probe` is a program that fails where namespaces and mounts
     are not allowed.
     """
     user_id = os.geteuid() if user_id is None else user_id

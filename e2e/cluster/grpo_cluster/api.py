@@ -1,4 +1,4 @@
-"""The little of the Kubernetes API that building a cluster needs, with the standard library only."""
+"""The few calls of the Kubernetes API that building a cluster needs, with the standard library only."""
 
 import http.client
 import json
@@ -19,7 +19,7 @@ class ApiUnreachable(ClusterError):
 
 
 class Api:
-    """Requests as the administrator. One connection per request: it is for a few calls, not for load."""
+    """Sends requests as the administrator, each over a connection of its own: there are only a few."""
 
     def __init__(self, settings: ClusterSettings) -> None:
         keys = KeyFolder(settings.keys)
@@ -71,7 +71,7 @@ class Api:
         return True
 
     def watch(self, path: str, *, timeout_seconds: int) -> Iterator[Object]:
-        """Events of a list from its present state on, until the server ends the stream."""
+        """The objects of a list as ADDED events, then its changes, until the server ends the stream."""
         connection = self._connect(timeout_seconds + REQUEST_TIMEOUT_SECONDS)
         try:
             connection.request("GET", f"{path}?watch=true&timeoutSeconds={timeout_seconds}")
@@ -125,5 +125,5 @@ def resolve(name: str, *, server: str, timeout_seconds: float = 1.0) -> str | No
         except OSError:
             return None
     no_error, counts = answer[3] & 0x0F == 0, answer[6:12]
-    # One answer and nothing after it: its address is what the packet ends with.
+    # With one answer and nothing after it, the packet ends with the address.
     return socket.inet_ntoa(answer[-4:]) if no_error and counts == b"\x00\x01\x00\x00\x00\x00" else None

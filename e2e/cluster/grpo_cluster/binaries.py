@@ -14,7 +14,7 @@ from grpo_cluster.versions import MODULES, GoModule
 
 
 def build_all() -> None:
-    """Build whatever is not cached; two callers at once do the work once."""
+    """Build the programs that are not cached; of two callers at once, the second waits for the first."""
     missing = [module for module in MODULES if not module.is_built]
     if not missing:
         return
@@ -40,7 +40,7 @@ def _build(module: GoModule, go: Path) -> None:
     for installed, program in zip(module.installed_as, module.programs, strict=True):
         if not (partial / installed).is_file():
             raise ClusterError(
-                f"building {module.name} brought no {installed}: correct `programs` in versions.py"
+                f"building {module.name} did not make {installed}: correct `programs` in versions.py"
             )
         (partial / installed).rename(partial / program)
     shutil.rmtree(module.folder, ignore_errors=True)

@@ -13,7 +13,7 @@ DAYS_VALID = 3650
 
 @dataclass(frozen=True)
 class Identity:
-    """Who a certificate speaks for: user name and group to the API server, names and addresses to clients."""
+    """What a certificate says: user and group for the API server, names and addresses for clients."""
 
     name: str
     user: str
@@ -41,7 +41,7 @@ def api_server_identity(settings: ClusterSettings) -> Identity:
 
 
 def node_identity(node: NodeSettings) -> Identity:
-    """The kubelet's: client of the API server and server of logs and exec."""
+    """The identity of a kubelet, which is a client of the API server and serves logs and exec."""
     return Identity(
         name=node.name,
         user=f"system:node:{node.name}",
@@ -60,7 +60,7 @@ CLIENTS = (ADMIN, CONTROLLER_MANAGER, SCHEDULER, KUBE_PROXY, COREDNS)
 
 @dataclass(frozen=True)
 class KeyFolder:
-    """The files of one cluster's keys; they survive down and up."""
+    """The files with the keys of one cluster; `down` keeps them."""
 
     folder: Path
 
@@ -84,7 +84,7 @@ class KeyFolder:
 
 
 def ensure_keys(settings: ClusterSettings) -> KeyFolder:
-    """Make the authority and the control plane's certificates where they are missing."""
+    """Make the authority and the certificates of the control plane that are missing."""
     keys = KeyFolder(settings.keys)
     if not keys.authority.is_file():
         shutil.rmtree(settings.keys, ignore_errors=True)
@@ -105,7 +105,7 @@ def ensure_keys(settings: ClusterSettings) -> KeyFolder:
 
 
 def ensure_certificate(keys: KeyFolder, identity: Identity) -> None:
-    """Make one certificate, signed by the cluster's authority, unless it is there."""
+    """Make one certificate, signed by the cluster's authority, unless it exists."""
     if keys.certificate(identity).is_file():
         return
     partial = keys.folder / f".{identity.name}.crt.partial"
@@ -138,7 +138,7 @@ def _new_certificate(subject: str, *, key: Path, certificate: Path) -> list[str 
 
 
 def _openssl(*arguments: str | Path) -> None:
-    # The system's configuration would add extensions of its own: give an empty one.
+    # The system's configuration would add extensions of its own, so use an empty one.
     environment = {**os.environ, "OPENSSL_CONF": "/dev/null"}
     finished = subprocess.run(
         ["openssl", *arguments], capture_output=True, text=True, check=False, env=environment

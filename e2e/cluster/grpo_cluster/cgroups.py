@@ -12,7 +12,7 @@ _V2_CONTROLLERS = ("cpu", "cpuset", "memory", "pids", "io", "hugetlb")
 
 
 def hierarchies() -> list[Path]:
-    """The roots to make a folder in: one per controller (v1), or the only one (v2)."""
+    """The roots of all hierarchies: one per controller (v1), or a single one (v2)."""
     if (CGROUP_ROOT / "cgroup.controllers").is_file():
         return [CGROUP_ROOT]
     mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
@@ -21,7 +21,7 @@ def hierarchies() -> list[Path]:
 
 
 def ensure_node_cgroup(node: NodeSettings) -> None:
-    """Make the node's cgroup; the kubelet does not make its `cgroupRoot` itself."""
+    """Make the node's cgroup, because the kubelet does not make its `cgroupRoot` itself."""
     for root in hierarchies():
         folder = root / node.cgroup
         folder.mkdir(exist_ok=True)
@@ -29,13 +29,13 @@ def ensure_node_cgroup(node: NodeSettings) -> None:
             _pass_controllers_down(root)
             _pass_controllers_down(folder)
         elif (root / _CPUSET_FILES[0]).is_file():
-            # A v1 cpuset starts empty, and no process may enter an empty one.
+            # A v1 cpuset starts without CPUs, and no process may enter one without.
             for file in _CPUSET_FILES:
                 (folder / file).write_text((root / file).read_text())
 
 
 def remove_cgroups(settings: ClusterSettings) -> None:
-    """Remove the folders of all nodes; their processes must be gone."""
+    """Remove the cgroups of all nodes; their processes must have ended."""
 
     def none_left() -> bool:
         tops = [top for root in hierarchies() for top in root.glob(f"{settings.name}-node*")]
@@ -43,7 +43,7 @@ def remove_cgroups(settings: ClusterSettings) -> None:
             _remove_tree(top)
         return not tops
 
-    # The kernel lets go of a cgroup a moment after its last process.
+    # The kernel lets a cgroup be removed only a moment after its last process ended.
     wait_until(none_left, timeout_seconds=20, what=f"the cgroups of {settings.name} to be removed")
 
 

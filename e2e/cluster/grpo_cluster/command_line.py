@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from grpo_cluster import images, lifecycle, status, volumes
+from grpo_cluster import images, lifecycle, persistent_volumes, status
 from grpo_cluster.ability import obstacle
 from grpo_cluster.binaries import build_all
 from grpo_cluster.console import say
@@ -17,7 +17,7 @@ Command = Callable[[ClusterSettings, argparse.Namespace], int]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; 0 when it did what it says, 1 with a sentence on standard error otherwise."""
+    """Run one command and return its exit code: 0, or 1 with a sentence on standard error."""
     options = _parser().parse_args(arguments)
     folder = os.environ.get("GRPO_CLUSTER_FOLDER")
     try:
@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     layer.add_argument("file", type=Path, help="uncompressed tar of the layer")
     layer.add_argument("--base", required=True, help="the image it goes on top of")
     layer.add_argument("--name", required=True, help="the image that comes out")
-    command("recycle-volumes", _recycle, "offer released volumes again, for ever (`up` starts this)")
+    command("recycle-volumes", _recycle, "offer released volumes again, without end (`up` starts this)")
     return parser
 
 
@@ -127,5 +127,5 @@ def _load_layer(settings: ClusterSettings, options: argparse.Namespace) -> int:
 
 
 def _recycle(settings: ClusterSettings, _options: argparse.Namespace) -> int:
-    volumes.recycle_forever(settings)
+    persistent_volumes.recycle_released_volumes(settings)
     return 0

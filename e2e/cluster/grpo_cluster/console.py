@@ -1,4 +1,4 @@
-"""What a person sees while long things happen: one line per step, with its time and its log."""
+"""Progress of long steps for a person: what began, that it still runs, how long it took, where its log is."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from grpo_cluster.settings import ClusterError
 
-HEARTBEAT_SECONDS = 20.0
+STILL_RUNNING_SECONDS = 20.0
 NUM_LOG_LINES = 15
 
 
@@ -20,17 +20,17 @@ def say(message: str) -> None:
 
 @contextmanager
 def step(title: str) -> Iterator[None]:
-    """Say what begins, that it still runs, and how long it took."""
+    """Print when a step begins, that it still runs every 20 s, and how long it took."""
     began = time.monotonic()
     finished = threading.Event()
 
-    def beat() -> None:
-        while not finished.wait(HEARTBEAT_SECONDS):
+    def print_still_running() -> None:
+        while not finished.wait(STILL_RUNNING_SECONDS):
             say(f"   ... {title} ({time.monotonic() - began:.0f} s)")
 
     say(f"==> {title}")
-    heart = threading.Thread(target=beat, daemon=True)
-    heart.start()
+    printer = threading.Thread(target=print_still_running, daemon=True)
+    printer.start()
     try:
         yield
     except BaseException:
@@ -38,7 +38,7 @@ def step(title: str) -> Iterator[None]:
         raise
     finally:
         finished.set()
-        heart.join()
+        printer.join()
     say(f"    done in {time.monotonic() - began:.1f} s")
 
 
@@ -52,7 +52,7 @@ def run_logged(
 ) -> None:
     """Run a command with its output in `log`.
 
-    Raises ClusterError that names the command, the log, its last lines and `fix`, what to do.
+    Raises ClusterError with the command, the log, its last lines, and `fix`: what a person can do.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("wb") as output:

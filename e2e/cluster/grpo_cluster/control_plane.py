@@ -1,4 +1,4 @@
-"""The processes of the control plane, and what a fresh one must hold before nodes join."""
+"""The processes of the control plane, and the DNS objects that must exist before nodes join."""
 
 from pathlib import Path
 
@@ -42,7 +42,7 @@ _COREFILE = """\
 
 
 def component_command(settings: ClusterSettings, component: str) -> list[str | Path]:
-    """The command line of one component; the kubeconfigs it names are beside the keys."""
+    """The command line of one component. The kubeconfigs in it are in the folder of the keys."""
     keys = KeyFolder(settings.keys)
     commands = {
         ETCD: _etcd,
@@ -61,7 +61,7 @@ def _etcd(settings: ClusterSettings, _keys: KeyFolder) -> list[str | Path]:
         "--listen-client-urls=http://127.0.0.1:2379",
         "--advertise-client-urls=http://127.0.0.1:2379",
         "--listen-peer-urls=http://127.0.0.1:2380",
-        "--unsafe-no-fsync",  # nothing in it outlives `down`
+        "--unsafe-no-fsync",  # `down` removes all of it
         "--log-level=warn",
     ]
 
@@ -85,7 +85,7 @@ def _api_server(settings: ClusterSettings, keys: KeyFolder) -> list[str | Path]:
         f"--kubelet-certificate-authority={keys.authority}",
         f"--kubelet-client-certificate={keys.certificate(ADMIN)}",
         f"--kubelet-client-key={keys.key(ADMIN)}",
-        "--kubelet-preferred-address-types=InternalIP",  # node names are in nobody's DNS
+        "--kubelet-preferred-address-types=InternalIP",  # no DNS server knows the node names
         f"--service-account-issuer=https://kubernetes.default.svc.{CLUSTER_DOMAIN}",
         f"--service-account-key-file={keys.service_account_key}",
         f"--service-account-signing-key-file={keys.service_account_key}",
@@ -99,7 +99,7 @@ def _controller_manager(settings: ClusterSettings, keys: KeyFolder) -> list[str 
         "--leader-elect=false",
         "--secure-port=0",
         "--use-service-account-credentials",
-        # The defaults make it wait for itself: without these it needs four seconds to start.
+        # With the default rate limits it needs four seconds to start.
         "--kube-api-qps=200",
         "--kube-api-burst=400",
         f"--service-account-private-key-file={keys.service_account_key}",
@@ -132,7 +132,7 @@ def _coredns(settings: ClusterSettings, keys: KeyFolder) -> list[str | Path]:
 
 
 def apply_dns_objects(api: Api, settings: ClusterSettings) -> None:
-    """CoreDNS runs as a process, so its rights, its Service and its address are written by hand."""
+    """Create the role, the Service and the endpoints of CoreDNS, which runs as a process and not as a pod."""
     rbac = "/apis/rbac.authorization.k8s.io/v1"
     api.apply(f"{rbac}/clusterroles", _dns_role())
     api.apply(f"{rbac}/clusterrolebindings", _dns_binding())

@@ -23,7 +23,7 @@ _DOCKER_MANIFEST = f"{_DOCKER}.distribution.manifest.v2+json"
 
 @dataclass(frozen=True)
 class StoredImage:
-    """Manifest and configuration of an image whose layers somebody else has."""
+    """Manifest and configuration of an image. Its layers are with the node or registry it was read from."""
 
     manifest: dict[str, Any]
     config: dict[str, Any]
@@ -44,7 +44,7 @@ class StoredImage:
 def write_layer_on_top(
     base: StoredImage, layer: Path, *, name: str, config: ImageConfig, archive: Path
 ) -> None:
-    """Write an archive of `base` plus one layer that holds the new blobs only."""
+    """Write an archive of `base` plus one layer. It holds only the blobs that `base` does not have."""
     blob = layer.read_bytes()
     digest = _digest(blob)
     merged = {
@@ -87,7 +87,7 @@ def _write_archive(
     blobs: list[bytes],
     is_docker: bool,
 ) -> None:
-    """An OCI layout as a tar. Layers that are named but not among `blobs` must be there already."""
+    """An OCI layout as a tar. A node that imports it must already have the layers that are not in `blobs`."""
     config_type = f"{_DOCKER}.container.image.v1+json" if is_docker else f"{_OCI}.config.v1+json"
     manifest_type = _DOCKER_MANIFEST if is_docker else f"{_OCI}.manifest.v1+json"
     config_blob = json.dumps(config).encode()

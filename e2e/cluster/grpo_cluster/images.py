@@ -1,4 +1,4 @@
-"""Gives images to the nodes: whole ones from buildah, hand-made ones, and single layers on top."""
+"""Loads images into the nodes: whole ones from buildah, archives, and single layers on top of an image."""
 
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ MAX_NODES = 2
 
 
 def running_nodes(settings: ClusterSettings) -> Iterator[NodeSettings]:
-    """The nodes whose process is alive."""
+    """The nodes whose first process is alive."""
     for index in range(MAX_NODES):
         node = NodeSettings(settings, index)
         if processes.running(settings, node.name):
@@ -28,10 +28,10 @@ def load_image(
     settings: ClusterSettings | None = None,
     buildah: Sequence[str] = ("buildah",),
 ) -> None:
-    """Hand an image from buildah's storage to every running node, as a stream.
+    """Stream an image from buildah's storage to every running node.
 
-    `buildah` is how buildah is called, with its global options. Raises ClusterError when there is
-    no such image or no node.
+    `buildah` is the program with its global options. Raises ClusterError when there is no such image or no
+    node.
     """
     for node in _nodes(settings):
         push = [*buildah, "push", name, f"docker-archive:/dev/stdout:{name}"]
@@ -39,7 +39,7 @@ def load_image(
         if sender.returncode != 0:
             raise ClusterError(
                 f"`{' '.join(push)}` failed: {sender.stderr.strip()}\n"
-                f"{node.name}: {receiver.stderr.strip() or 'took what came'}\nBuild {name} first."
+                f"{node.name}: {receiver.stderr.strip() or 'no error'}\nBuild {name} first."
             )
         _check(receiver, f"{node.name} did not take {name}")
 
@@ -47,19 +47,19 @@ def load_image(
 def pipe(
     send: Sequence[str], receive: Sequence[str]
 ) -> tuple[subprocess.CompletedProcess[str], subprocess.CompletedProcess[str]]:
-    """Run both, the output of the first being the input of the second; how each of them ended."""
+    """Run both commands, the first one's output as the second one's input; return how each of them ended."""
     with subprocess.Popen(send, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as sender:
         receiver = subprocess.run(receive, stdin=sender.stdout, capture_output=True, text=True, check=False)
-        # Nobody reads on: a sender whose receiver gave up must end, and not fill our memory with gigabytes.
+        # Close our end, or a sender whose receiver has ended would write gigabytes into our memory.
         sender.stdout.close()
-        _, complaint = sender.communicate()
-    return subprocess.CompletedProcess(send, sender.returncode, "", complaint), receiver
+        _, error = sender.communicate()
+    return subprocess.CompletedProcess(send, sender.returncode, "", error), receiver
 
 
 def load_oci(archive: Path, *, settings: ClusterSettings | None = None) -> None:
-    """Give every running node the images in an OCI or docker archive.
+    """Load the images of an OCI or docker archive into every running node.
 
-    The archive may lack layers that the node has already.
+    Layers that the node has already may be missing from the archive.
     """
     for node in _nodes(settings):
         answer = subprocess.run(
@@ -76,10 +76,10 @@ def load_layer(
     settings: ClusterSettings | None = None,
     config: ImageConfig | None = None,
 ) -> None:
-    """Make image `name` on every node out of `base`, which it has, and one uncompressed layer tar.
+    """Make image `name` on every node from `base`, which the node has, and one uncompressed layer tar.
 
-    Only the layer travels, so a change of code takes a fraction of a second whatever `base` weighs.
-    `config` replaces the base's entries that it names, such as {"Env": [...]}.
+    Only the layer is sent, so a change of code takes a fraction of a second, however large `base` is.
+    `config` replaces entries of the base's configuration, such as {"Env": [...]}.
     """
     for node in _nodes(settings):
         stored = read_image(node, base)
@@ -93,7 +93,7 @@ def load_layer(
 
 
 def ensure_pause_image(node: NodeSettings) -> None:
-    """The image every pod needs first, made of one program of ours."""
+    """Make the pause image, which every pod needs, from one program of ours."""
     if PAUSE_IMAGE in image_names(node):
         return
     with TemporaryDirectory(prefix="grpo-pause-") as folder:
@@ -106,7 +106,7 @@ def ensure_pause_image(node: NodeSettings) -> None:
 
 
 def image_names(node: NodeSettings) -> list[str]:
-    """What a running node has, by name; without the names that are only digests."""
+    """The names of the images on a running node, without names that are only digests."""
     answer = subprocess.run(
         ctr(node, "images", "list", "--quiet"), capture_output=True, text=True, check=False
     )
@@ -115,11 +115,11 @@ def image_names(node: NodeSettings) -> list[str]:
 
 
 def remove_image(node: NodeSettings, name: str) -> None:
-    """Forget an image; the disk comes back once nothing else shares its layers."""
+    """Remove an image; its layers are deleted once no other image uses them."""
     answer = subprocess.run(
         ctr(node, "images", "remove", "--sync", name), capture_output=True, text=True, check=False
     )
-    _check(answer, f"{node.name} does not forget {name}")
+    _check(answer, f"{node.name} did not remove {name}")
 
 
 def image_digest(node: NodeSettings, name: str) -> str | None:
@@ -133,7 +133,7 @@ def image_digest(node: NodeSettings, name: str) -> str | None:
 
 
 def read_image(node: NodeSettings, name: str) -> StoredImage:
-    """An image that the node has; raises ClusterError when it has not."""
+    """Read the manifest of an image on the node. Raises ClusterError when the node does not have it."""
     digest = image_digest(node, name)
     if digest is None:
         raise ClusterError(f"{node.name} has no image {name}: load it first (`cli.py load {name}`)")

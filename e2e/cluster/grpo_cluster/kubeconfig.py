@@ -1,4 +1,4 @@
-"""kubeconfig files: who speaks to which API server with which certificate."""
+"""Writes kubeconfig files: the API server, and the certificate of a user."""
 
 import base64
 import json
@@ -11,9 +11,9 @@ from grpo_cluster.settings import ClusterSettings
 def write_kubeconfig(
     settings: ClusterSettings, keys: KeyFolder, identity: Identity, *, path: Path | None = None
 ) -> Path:
-    """Write a self-contained kubeconfig, by default beside the keys; JSON, which is YAML.
+    """Write a kubeconfig with the certificates in it, by default to the folder of the keys.
 
-    Its one context is called after the cluster: grpo0.
+    It is JSON, which is valid YAML. Its only context has the name of the cluster, such as grpo0.
     """
     target = path or keys.folder / f"{identity.name}.kubeconfig"
     cluster = {"server": settings.api_url, "certificate-authority-data": _encoded(keys.authority)}

@@ -1,4 +1,4 @@
-"""Up and down: both may be called at any time, in any state, as often as one likes."""
+"""Starting and ending a cluster. Both are safe to repeat, whatever state the cluster is in."""
 
 import fcntl
 import os
@@ -27,9 +27,9 @@ from grpo_cluster.network import (
     remove_network,
 )
 from grpo_cluster.node import is_containerd_up, start_node
+from grpo_cluster.persistent_volumes import apply_storage_class, apply_volumes
 from grpo_cluster.prerequisites import ensure_prerequisites
 from grpo_cluster.settings import CLUSTER_DOMAIN, ClusterError, ClusterSettings, NodeSettings
-from grpo_cluster.volumes import apply_storage_class, apply_volumes
 from grpo_cluster.waiting import wait_until
 
 RECYCLER = "volume-recycler"
@@ -38,10 +38,10 @@ _COMMAND_LINE = Path(__file__).resolve().parents[1] / "cli.py"
 
 
 def up(settings: ClusterSettings, *, num_nodes: int) -> None:
-    """Bring the cluster to at least `num_nodes` ready nodes; what runs already is left alone.
+    """Bring the cluster to at least `num_nodes` ready nodes; what runs already is not touched.
 
-    With 0 nodes only etcd, the API server and the controllers run. Raises ClusterError, naming the
-    log, when something does not come up in time.
+    With 0 nodes only etcd, the API server and the controllers run. Raises ClusterError, with the log's path,
+    when a part does not start in time.
     """
     if not 0 <= num_nodes <= MAX_NODES:
         raise ClusterError(f"--nodes must be 0 to {MAX_NODES}, not {num_nodes}")
@@ -50,7 +50,7 @@ def up(settings: ClusterSettings, *, num_nodes: int) -> None:
     with _lock(settings):
         refuse_foreign_network(settings)
         if not processes.running(settings, HOLDER):
-            # After a crash or a reboot: nothing of the last life can be used.
+            # After a crash or a reboot nothing of what ran before can be used.
             _remove_everything(settings)
             shutil.rmtree(settings.logs, ignore_errors=True)
         with step(f"control plane of {settings.name}"):
@@ -67,7 +67,7 @@ def up(settings: ClusterSettings, *, num_nodes: int) -> None:
 
 
 def down(settings: ClusterSettings) -> None:
-    """End the cluster and leave nothing on the machine but images, keys and logs."""
+    """End the cluster. Only images, keys and logs stay on the machine."""
     if not settings.state_dir.is_dir():
         return
     with _lock(settings), step(f"taking {settings.name} down"):
@@ -102,10 +102,10 @@ def _start_control_plane(
     start(control_plane.ETCD, control_plane.API_SERVER)
     api = Api(settings)
     _wait(settings, lambda: api.is_ok("/readyz"), "the API server to be ready", components[:2])
-    # Earlier they would meet a server that refuses them, and wait before they ask again.
+    # Started earlier they would be refused by the API server, and wait before they try again.
     start(control_plane.CONTROLLERS, control_plane.SCHEDULING)
     if control_plane.DNS in components:
-        # Its rights come first: refused once, it waits seconds before it tries again.
+        # Its role must exist before it starts: refused once, it waits seconds before it tries again.
         control_plane.apply_dns_objects(api, settings)
         start(control_plane.DNS)
         apply_storage_class(api)
@@ -146,7 +146,7 @@ def _start_nodes(settings: ClusterSettings, holder: processes.Process, api: Api,
 
 
 def is_node_ready(api: Api, node: NodeSettings) -> bool:
-    """Whether the node is Ready and was heard of since its process started."""
+    """Whether the node is Ready and has reported to the API server since its process started."""
     process = processes.running(node.cluster, node.name)
     if process is None:
         return False
@@ -156,13 +156,16 @@ def is_node_ready(api: Api, node: NodeSettings) -> bool:
     except ApiUnreachable:
         return False
     conditions = registered.get("status", {}).get("conditions", [])
-    # A node that was killed and started again is still called Ready from its last life, until it
-    # renews its lease. A new one makes its lease only after ten seconds.
-    signs = (registered.get("metadata", {}).get("creationTimestamp"), lease.get("spec", {}).get("renewTime"))
-    is_heard_of = any(
-        datetime.fromisoformat(sign).timestamp() >= int(process.started_at) for sign in signs if sign
+    # A node that was killed and started again is still Ready from before, until it renews its lease.
+    # A new node makes its lease only after ten seconds, so its creation counts as well.
+    reports = (
+        registered.get("metadata", {}).get("creationTimestamp"),
+        lease.get("spec", {}).get("renewTime"),
     )
-    return is_heard_of and any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+    has_reported = any(
+        datetime.fromisoformat(report).timestamp() >= int(process.started_at) for report in reports if report
+    )
+    return has_reported and any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
 
 def _wait(settings: ClusterSettings, is_true: Callable[[], bool], what: str, logs: tuple[str, ...]) -> None:
@@ -185,7 +188,7 @@ def _wait(settings: ClusterSettings, is_true: Callable[[], bool], what: str, log
 
 @contextmanager
 def _lock(settings: ClusterSettings) -> Iterator[None]:
-    """One up or down at a time."""
+    """Let one up or down run at a time."""
     settings.state_dir.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(settings.state_dir / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:

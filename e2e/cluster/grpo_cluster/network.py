@@ -1,4 +1,4 @@
-"""How the parts are joined: one namespace with a bridge for the control plane, one per node, one host end.
+"""How the parts reach each other: a network namespace with a bridge for the control plane, and one per node.
 
             control plane's namespace                     a node's namespace
 machine     br0 NET.1 (API server, DNS)                   eth0 NET.10+i
@@ -24,12 +24,15 @@ def host_interface(settings: ClusterSettings) -> str:
 
 
 def inside(process: processes.Process) -> list[str]:
-    """Command prefix that runs the rest in that process's network namespace."""
+    """Prefix for a command that runs it in the network namespace of the process."""
     return ["nsenter", f"--net=/proc/{process.pid}/ns/net"]
 
 
 def ensure_network(settings: ClusterSettings) -> processes.Process:
-    """The control plane's namespace with its bridge and the machine's end of it."""
+    """Make the control plane's network namespace with its bridge, and the machine's interface on that bridge.
+
+    Returns the process that keeps the namespace alive.
+    """
     holder = processes.running(settings, HOLDER)
     if holder:
         return holder
@@ -42,8 +45,8 @@ def ensure_network(settings: ClusterSettings) -> processes.Process:
     _run("ip", "link", "set", host, "alias", str(settings.state_dir))
     for arguments in (
         ["ip", "link", "set", "lo", "up"],
-        # With an address of its own: otherwise it takes the lowest of its ports', and when a node
-        # comes or goes everybody's connections to the API server hang until ARP notices.
+        # With a fixed hardware address. Otherwise the bridge takes the lowest of its ports, and when a node
+        # joins or leaves, all connections to the API server hang until ARP has learned the new one.
         ["ip", "link", "add", BRIDGE, "address", BRIDGE_HARDWARE_ADDRESS, "type", "bridge"],
         ["ip", "address", "add", f"{settings.api_address}/24", "dev", BRIDGE],
         ["ip", "link", "set", BRIDGE, "up"],
@@ -56,9 +59,9 @@ def ensure_network(settings: ClusterSettings) -> processes.Process:
 
 
 def connect_node(node: NodeSettings, holder: processes.Process, process: processes.Process) -> None:
-    """Give a node its eth0 on the bridge and tell everybody which pods are behind it."""
+    """Give a node its eth0 on the bridge; add routes to its pods on the machine and in the control plane."""
     port = node.name
-    # Killing a node takes its end of the pair with it, but not at once.
+    # When a node was killed, its old interface disappears, but not at once.
     subprocess.run([*inside(holder), "ip", "link", "del", port], capture_output=True, check=False)
     _run(
         *inside(holder),
@@ -85,7 +88,7 @@ def connect_node(node: NodeSettings, holder: processes.Process, process: process
 
 
 def connect_nodes(nodes: dict[NodeSettings, processes.Process]) -> None:
-    """Tell each node which pods are behind the others."""
+    """Add to each node the routes to the pods of the others."""
     for node, process in nodes.items():
         for other in nodes:
             if other != node:
@@ -103,23 +106,23 @@ def refuse_foreign_network(settings: ClusterSettings) -> None:
 
 
 def network_owner(settings: ClusterSettings) -> Path | None:
-    """State folder of the cluster whose interface the machine has; None when there is none."""
-    # All of them in one look: an interface may go between two, as it does when its cluster is ending.
+    """State folder of the cluster that owns this instance's interface; None when there is none."""
+    # One call for all interfaces: between two calls one may disappear, because its cluster is ending.
     answer = subprocess.run(["ip", "-json", "link", "show"], capture_output=True, text=True, check=True)
     found = (link for link in json.loads(answer.stdout) if link["ifname"] == host_interface(settings))
-    # A crash may come between making the interface and naming its owner: then nobody owns it.
+    # After a crash between making the interface and naming its owner, it has no owner.
     name = next(found, {}).get("ifalias")
     return Path(name) if name else None
 
 
 def remove_network(settings: ClusterSettings) -> None:
-    """Take away the machine's end and every route; the rest went with the processes."""
+    """Remove the machine's interface and all routes; the rest went with the processes."""
     if _has_interface(host_interface(settings)):
         subprocess.run(["ip", "link", "del", host_interface(settings)], capture_output=True, check=False)
     wait_until(
         lambda: not _has_interface(host_interface(settings)),
         timeout_seconds=10,
-        what=f"interface {host_interface(settings)} to go",
+        what=f"interface {host_interface(settings)} to disappear",
     )
     for route in (settings.node_range, settings.pod_range, settings.service_range):
         delete = ["ip", "route", "del", "unreachable", route, "metric", UNREACHABLE_METRIC]
@@ -127,13 +130,13 @@ def remove_network(settings: ClusterSettings) -> None:
 
 
 def _block_ranges(settings: ClusterSettings) -> None:
-    """While an interface is missing, connections to it must fail here and not leave by the default route."""
+    """Make connections fail while an interface is missing; else they would leave by the default route."""
     for route in (settings.node_range, settings.pod_range, settings.service_range):
         _run("ip", "route", "replace", "unreachable", route, "metric", UNREACHABLE_METRIC)
 
 
 def _refuse_taken_ranges(settings: ClusterSettings) -> None:
-    """Another network of this machine may already use our addresses."""
+    """Raise ClusterError when another network of this machine already uses our addresses."""
     for wanted in (settings.node_range, settings.pod_range, settings.service_range):
         answer = subprocess.run(
             ["ip", "-json", "route", "show", "root", wanted], capture_output=True, text=True, check=True
@@ -153,7 +156,7 @@ def _has_own_network(process: processes.Process) -> bool:
 
 
 def namespace_of(pid: int | str) -> str:
-    """The identity of a process's network namespace, such as net:[4026531840]."""
+    """The id of a process's network namespace, such as net:[4026531840]."""
     return str(Path(f"/proc/{pid}/ns/net").readlink())
 
 

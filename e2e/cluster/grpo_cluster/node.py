@@ -1,7 +1,7 @@
 """One node: containerd, kubelet and kube-proxy in namespaces of their own.
 
-Killing the node's first process takes everything with it: pods, mounts, interfaces, rules. That is
-how a node is taken down, and also how a test makes one fail.
+Killing the node's first process ends all of it: pods, mounts, interfaces, rules. That is how `down` ends a
+node, and how a test makes one fail.
 """
 
 import json
@@ -23,7 +23,7 @@ _INIT = Path(__file__).with_name("node_init.sh")
 
 
 def start_node(node: NodeSettings, holder: processes.Process) -> processes.Process:
-    """Start a node and join it to the network; its pods' images are what it had before."""
+    """Start a node and join it to the network. It keeps the images it had before."""
     ensure_node_cgroup(node)
     _write_configuration(node)
     process = processes.start(
@@ -63,7 +63,7 @@ def start_node(node: NodeSettings, holder: processes.Process) -> processes.Proce
 
 
 def ctr(node: NodeSettings, *arguments: str) -> list[str]:
-    """The command line that asks this node's containerd, in the namespace the kubelet uses."""
+    """A `ctr` command line for this node's containerd, in the namespace that the kubelet uses."""
     return ["ctr", "--address", str(node.containerd_socket), "--namespace", "k8s.io", *arguments]
 
 
@@ -111,11 +111,11 @@ def _kubelet(node: NodeSettings, keys: KeyFolder) -> dict[str, object]:
         "oomScoreAdj": 0,  # lowering it needs a capability that sandboxes take away
         "clusterDNS": [node.cluster.dns_service_address],
         "clusterDomain": CLUSTER_DOMAIN,
-        # Empty, or the machine's resolver and search domains reach the pods.
+        # An empty file, so that pods do not get the machine's resolver and search domains.
         "resolvConf": str(node.folder / "resolv.conf"),
         "podLogsDir": str(node.folder / "pod-logs"),
         "volumePluginDir": str(node.cluster.state_dir / "volume-plugins"),
-        # A developer's disk is often nearly full, and images loaded by hand cannot be pulled again.
+        # Low limits: a developer's disk is often nearly full, and no image can be pulled again.
         "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
@@ -131,7 +131,7 @@ def _kube_proxy(node: NodeSettings) -> dict[str, object]:
         "mode": "iptables",
         "clusterCIDR": node.cluster.pod_range,
         "oomScoreAdj": 0,
-        # Zero means leave alone: these settings belong to the machine.
+        # Zero leaves these settings of the machine as they are.
         "conntrack": {
             "maxPerCore": 0,
             "min": 0,
@@ -174,7 +174,7 @@ def _pod_network(node: NodeSettings) -> dict[str, object]:
         "type": "host-local",
         "ranges": [[{"subnet": node.pod_range}]],
         "routes": [{"dst": "0.0.0.0/0"}],
-        "dataDir": "/run/cni-addresses",  # private to this life of the node
+        "dataDir": "/run/cni-addresses",  # in /run, so it starts empty with the node
     }
     return {
         "cniVersion": "0.4.0",

@@ -10,8 +10,8 @@ done
 mkdir -p /var/lib/kubelet /var/log/containers
 mount --bind "$KUBELET_ROOT" /var/lib/kubelet
 
-# The kubelet sets these for the whole machine where they differ. Here it finds them as it wants them,
-# in files that only this node sees.
+# The kubelet sets these for the whole machine where they differ. Here it finds the values it wants, in files
+# that only this node sees.
 while read -r setting value; do
   mkdir -p "/run/settings/${setting%/*}"
   echo "$value" >"/run/settings/$setting"
@@ -36,7 +36,7 @@ containerd_pid=$!
 "$KUBE_PROXY" --config "$NODE_FOLDER/kube-proxy.json" >>"$NODE_LOGS/$NODE_NAME-kube-proxy.log" 2>&1 &
 
 until ctr --address "$NODE_FOLDER/containerd.sock" version >/dev/null 2>&1; do
-  kill -0 "$containerd_pid" # one that ended will never answer
+  kill -0 "$containerd_pid" # stop waiting when it has ended
   sleep 0.05
 done
 
@@ -49,5 +49,5 @@ done
 
 ended=0
 wait -n -p pid || ended=$?
-echo "process $pid of $NODE_NAME ended with $ended: the node goes down with it" >&2
+echo "process $pid of $NODE_NAME ended with $ended: the node ends too" >&2
 exit 1

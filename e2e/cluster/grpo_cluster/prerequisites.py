@@ -1,4 +1,4 @@
-"""What the machine itself must have: root, a few Debian packages, a few kernel features."""
+"""What the machine must have: root, some Debian packages, some kernel features."""
 
 import os
 import shutil
@@ -31,7 +31,7 @@ BRIDGE_FILTER = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
 
 
 def ensure_prerequisites() -> None:
-    """Install what is missing; nothing is asked of the package registry when all is there."""
+    """Install the packages that are missing; without any the package registry is not called."""
     if os.geteuid() != 0:
         raise ClusterError("the local cluster makes namespaces and mounts: run it as root")
     _ensure_packages()
@@ -48,7 +48,7 @@ def missing_packages() -> list[str]:
         ["dpkg-query", "--show", "--showformat", "${Package} ${db:Status-Abbrev}\n", *DEBIAN_PACKAGES],
         capture_output=True,
         text=True,
-        check=False,  # 1 when a package is unknown, which is what is asked
+        check=False,  # it is 1 when a package is not known
     )
     installed = {line.split()[0] for line in answer.stdout.splitlines() if line.split()[1:2] == ["ii"]}
     return [package for package in DEBIAN_PACKAGES if package not in installed]
@@ -72,7 +72,7 @@ def _ensure_packages() -> None:
 
 
 def _ensure_kernel() -> None:
-    """Load what is a module on some kernels and built in on others."""
+    """Load the kernel features that are modules on some kernels and built into others."""
     for module, proof in (("overlay", _has_overlay), ("br_netfilter", BRIDGE_FILTER.exists)):
         if proof():
             continue

@@ -1,8 +1,7 @@
-"""The cluster's own processes: started, remembered, and ended without ever touching a stranger's.
+"""Starts, records and ends the processes of the cluster, and never ends a process that is not one of them.
 
-A process is remembered by pid, start time and boot, so a pid that was given to somebody else is
-seen to be another process. Each also carries a marker in its environment, which finds those whose
-record was lost in a crash.
+A process is recorded by pid, start time and boot id, so that a reused pid is recognised as another process.
+Each process also has a marker in its environment, by which it is found when its record was lost in a crash.
 """
 
 import json
@@ -21,8 +20,8 @@ from grpo_cluster.waiting import wait_until
 _PROC = Path("/proc")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _FEWER_COLLECTIONS = {"GOGC": "400"}
-"""All of Kubernetes is Go, whose collector takes a quarter of the API server's time. This costs memory, some
-300 MB in the API server: on one machine a core is dearer."""
+"""Fewer garbage collections in Go, which otherwise take a quarter of the API server's time. They cost some
+300 MB of memory in the API server."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +54,11 @@ class Process:
         return pages * os.sysconf("SC_PAGE_SIZE")
 
     def kill(self) -> None:
-        """End it at once; nothing happens when it is gone or the pid is somebody else's by now."""
+        """Kill it. Does nothing when it has ended, also when its pid belongs to another process by now."""
         with suppress(ProcessLookupError):
             descriptor = os.pidfd_open(self.pid)
             try:
-                # The descriptor pins the process, so the check and the signal mean the same one.
+                # The descriptor refers to one process, so the check and the signal are about the same one.
                 if self.is_alive:
                     signal.pidfd_send_signal(descriptor, signal.SIGKILL)
             finally:
@@ -73,7 +72,7 @@ def start(
     *,
     environment: Mapping[str, str] | None = None,
 ) -> Process:
-    """Start a process that outlives us, with its output in logs/NAME.log, and remember it."""
+    """Start a process that goes on when we end, with its output in logs/NAME.log, and record it."""
     settings.logs.mkdir(parents=True, exist_ok=True)
     settings.pids.mkdir(parents=True, exist_ok=True)
     key, _, value = settings.marker.partition("=")
@@ -99,10 +98,11 @@ def start(
 
 
 def recorded(settings: ClusterSettings) -> dict[str, Process]:
-    """Every remembered process by name, dead or alive."""
+    """All recorded processes by name, dead or alive."""
     found = {}
     for record in sorted(settings.pids.glob("*.json")):
-        with suppress(ValueError, TypeError):  # cut short by a crash: the marker still finds the process
+        # A record that is half written, because of a crash, is left out: the marker still finds its process.
+        with suppress(ValueError, TypeError):
             found[record.stem] = Process(**json.loads(record.read_text()))
     return found
 
@@ -122,7 +122,7 @@ def log_path(settings: ClusterSettings, name: str) -> Path:
 
 
 def marked(settings: ClusterSettings) -> list[Process]:
-    """Every living process that carries this cluster's marker."""
+    """All living processes that have this cluster's marker."""
     marker = settings.marker.encode()
     found = []
     for folder in _PROC.iterdir():
@@ -139,7 +139,7 @@ def marked(settings: ClusterSettings) -> list[Process]:
 
 
 def kill_all(settings: ClusterSettings, *, timeout_seconds: float = 20.0) -> None:
-    """End every process of this cluster, remembered or marked, and wait until none is left."""
+    """Kill all processes of this cluster, recorded or marked, and wait until none is left."""
 
     def none_left() -> bool:
         left = [process for process in recorded(settings).values() if process.is_alive] + marked(settings)
@@ -155,7 +155,7 @@ def kill_all(settings: ClusterSettings, *, timeout_seconds: float = 20.0) -> Non
 def _start_time(pid: int) -> int | None:
     """Field 22 of /proc/PID/stat; None when there is no such process or it is a zombie."""
     try:
-        # The command's name, in parentheses, may hold blanks: count from its end.
+        # The command's name, in parentheses, may contain blanks: count from its end.
         fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None

@@ -1,4 +1,4 @@
-"""Where a cluster lives: its address ranges, its names and its folders."""
+"""The address ranges, names and folders of a cluster."""
 
 import os
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ from pathlib import Path
 NUM_INSTANCES = 10
 CLUSTER_DOMAIN = "cluster.local"
 REPOSITORY = Path(__file__).resolve().parents[3]
-# A node mounts its own empty file systems over these, because containerd, the CNI plug-ins and the
-# kubelet have paths below them compiled in.
+# A node mounts its own empty file systems over these, because paths below them are compiled into containerd,
+# the CNI plug-ins and the kubelet.
 PRIVATE_TO_A_NODE = (Path("/run"), Path("/var/lib"), Path("/var/log"))
 
 
@@ -17,14 +17,14 @@ class ClusterError(Exception):
 
 
 def cache_dir() -> Path:
-    """Everything the cluster keeps between runs is below this folder."""
+    """The folder of all that is kept when no cluster runs."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "grpo-operator"
 
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """One cluster. Two with different `instance` numbers stand side by side on a machine.
+    """One cluster. Two with different `instance` numbers can run on a machine at the same time.
 
     `node_network` is the first three numbers of a /24 and `pod_network`, `service_network` are the
     first two of a /16: "10.245.0", "10.244" and "10.96".
@@ -38,7 +38,7 @@ class ClusterSettings:
 
     @classmethod
     def for_instance(cls, instance: int = 0, *, state_dir: Path | None = None) -> "ClusterSettings":
-        """The settings of cluster number `instance`, 0 being the one everybody uses."""
+        """The settings of cluster number `instance`, 0 being the default one."""
         if not 0 <= instance < NUM_INSTANCES:
             raise ClusterError(
                 f"instance must be 0 to {NUM_INSTANCES - 1}, not {instance}: choose another number"
@@ -60,12 +60,12 @@ class ClusterSettings:
 
     @property
     def name(self) -> str:
-        """Prefix of everything of this cluster that the machine can see: interfaces and cgroups."""
+        """Prefix of the names of this cluster's interfaces and cgroups on the machine."""
         return f"grpo{self.instance}"
 
     @property
     def marker(self) -> str:
-        """Environment entry that every process of this cluster carries, so that none is ever lost."""
+        """Environment entry of every process of this cluster, by which all of them can be found."""
         return f"GRPO_CLUSTER_STATE={self.state_dir}"
 
     # Addresses
@@ -77,7 +77,7 @@ class ClusterSettings:
 
     @property
     def host_address(self) -> str:
-        """The machine's own end."""
+        """The machine's address on the bridge."""
         return f"{self.node_network}.2"
 
     @property
@@ -130,7 +130,7 @@ class ClusterSettings:
 
     @property
     def volumes(self) -> Path:
-        """Folders behind the PersistentVolumes, one sub-folder per node."""
+        """The folders of the PersistentVolumes, one sub-folder per node."""
         return self.state_dir / "volumes"
 
 
@@ -168,7 +168,7 @@ class NodeSettings:
 
     @property
     def containerd_root(self) -> Path:
-        """Images and snapshots; survives down and up."""
+        """Images and snapshots; `down` keeps them."""
         return self.folder / "containerd"
 
     @property

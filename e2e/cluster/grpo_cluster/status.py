@@ -1,4 +1,4 @@
-"""What runs, as a table for people."""
+"""The state of a cluster, as tables for people."""
 
 import shutil
 from collections.abc import Sequence

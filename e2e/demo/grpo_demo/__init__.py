@@ -1,1 +1,4 @@
-"""The whole path of a user in one command. Standard library only, so that it runs on a bare machine."""
+"""`make demo`: everything a new user does, in one command.
+
+Standard library only, so that it runs on a machine where nothing is installed.
+"""

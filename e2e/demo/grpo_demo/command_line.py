@@ -1,4 +1,4 @@
-"""What `make demo` does, in order."""
+"""The steps of `make demo`, in order."""
 
 import argparse
 import re
@@ -18,7 +18,7 @@ from grpo_runtime.report.plot import plot
 
 NAMESPACE = "grpo-demo"
 EXAMPLES = {"copy": "examples/copy-disaggregated.yaml", "copy-colocated": "examples/copy-colocated.yaml"}
-"""Job -> the file it is in: the same task in both modes."""
+"""Job name -> its file: the same task in both modes."""
 _DESCRIPTION = """Install the operator, train the copy example in both modes, and print how it went: in
 the local cluster, which it starts, or in one of yours.
 
@@ -29,7 +29,7 @@ _STEP_LINE = re.compile(r"step (\d+)/\d+ .*?\breward (-?[0-9.]+)")
 
 
 def main() -> int:
-    """0 when the job succeeded; otherwise 1 and what to do."""
+    """Returns 0 when all jobs succeeded; otherwise prints what to do and returns 1."""
     parser = argparse.ArgumentParser(
         prog="make demo", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -60,13 +60,13 @@ def main() -> int:
     except ClusterError as error:
         say(f"error: {error}")
         return 1
-    say(f"    all in all {time.monotonic() - began:.0f} s")
+    say(f"    everything took {time.monotonic() - began:.0f} s")
     return 0 if all(condition(job, "Complete") == "True" for job in jobs) else 1
 
 
 def _run_job(target: Target, name: str, example: Path, *, timeout_seconds: float) -> dict:
     with step(f"apply {example.relative_to(REPOSITORY)}"):
-        # A job is a run: to see it train again, the finished one goes first.
+        # A finished job does not train again, so it is deleted first.
         target.run_kubectl(
             "delete", "grpojob", name, "--namespace", NAMESPACE, "--ignore-not-found", "--wait"
         )

@@ -1,4 +1,4 @@
-"""A job from start to end on the screen: step, reward and pods."""
+"""Shows a job on the screen until it ends: step, reward and pods."""
 
 import sys
 import time
@@ -53,11 +53,11 @@ def describe(status: dict[str, Any], pods: list[dict[str, Any]]) -> str:
     bar = "█" * done + "·" * (_BAR_WIDTH - done)
     return (
         f"{status.get('phase', 'Pending'):10} {bar} {status.get('progress') or '-':>9}"
-        f"  reward {status.get('reward') or '-':>6}  " + "  ".join(sorted(_pod_word(pod) for pod in pods))
+        f"  reward {status.get('reward') or '-':>6}  " + "  ".join(sorted(_describe_pod(pod) for pod in pods))
     )
 
 
-def _pod_word(pod: dict[str, Any]) -> str:
+def _describe_pod(pod: dict[str, Any]) -> str:
     labels = pod["metadata"]["labels"]
     index = labels.get("grpo.dev/replica", labels.get("grpo.dev/node-index", "0"))
     ready = any(

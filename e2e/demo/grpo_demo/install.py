@@ -1,4 +1,4 @@
-"""The operator into a cluster, by its Helm chart."""
+"""Installs the operator into a cluster with its Helm chart."""
 
 from grpo_cluster.console import step
 from grpo_demo.target import Target
@@ -9,7 +9,7 @@ CHART = REPOSITORY / "charts/grpo-operator"
 
 
 def ensure_namespace(target: Target, namespace: str) -> None:
-    """A namespace that admits restricted pods only, which is all the product needs."""
+    """Create a namespace that only admits `restricted` pods; the product needs no other."""
     target.run_kubectl(
         "apply",
         "--filename",
@@ -21,13 +21,13 @@ def ensure_namespace(target: Target, namespace: str) -> None:
 
 def install(target: Target, namespace: str) -> None:
     """Install or upgrade the chart and wait until the operator is ready."""
-    with step(f"operator into namespace {namespace} by Helm"):
+    with step(f"installing the operator into namespace {namespace} with Helm"):
         ensure_namespace(target, namespace)
         repository, _, tag = target.operator_image.rpartition(":")
         target.run_helm(
             "upgrade", "--install", RELEASE, str(CHART), "--namespace", namespace,
             "--set", f"image.repository={repository}", "--set-string", f"image.tag={tag}",
             "--set", f"runtimeImage={target.runtime_image}",
-            # The CRD is one for the whole cluster: whoever installs last looks after it.
+            # The whole cluster has one CRD: the newest release takes it over.
             "--take-ownership", "--wait", "--timeout", "120s",
         )  # fmt: skip

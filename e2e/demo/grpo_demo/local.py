@@ -1,4 +1,4 @@
-"""The demo on a machine that cannot run containers: the same roles as local processes."""
+"""The demo on a machine that cannot run containers: trainer and engine as local processes."""
 
 import os
 import shutil
@@ -13,12 +13,12 @@ OUTPUT = "out/demo"
 
 
 def train_locally() -> NoReturn:
-    """Become `grpo-runtime run`, with the environment of `make setup`. Raises ClusterError without one."""
+    """Replace this process by `grpo-runtime run`. Raises ClusterError when `make setup` fails."""
     if subprocess.run(["make", "--no-print-directory", "setup"], cwd=REPOSITORY, check=False).returncode:
         raise ClusterError("`make setup` failed: see above")
     os.chdir(REPOSITORY)
-    # to see it train again, the run before goes first
+    # an existing output would be continued, so it is removed first
     shutil.rmtree(OUTPUT, ignore_errors=True)
     command = [".venv/bin/grpo-runtime", "run", EXAMPLE, "--output", OUTPUT]
     print(f"$ {' '.join(command)}", flush=True)
-    os.execv(command[0], command)  # noqa: S606 - none is needed
+    os.execv(command[0], command)  # noqa: S606 - no shell is needed

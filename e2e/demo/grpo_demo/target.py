@@ -1,4 +1,4 @@
-"""Where the demo runs: the local cluster, or one of the user's with a registry for the images."""
+"""The cluster of the demo: the local one, or one of the user's with a registry for the images."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ from grpo_images.sources import OPERATOR, RUNTIME
 
 @dataclass(frozen=True)
 class Target:
-    """A cluster, how to call it, and the images it can run."""
+    """A cluster: its kubectl and helm commands, and the images it can run."""
 
     kubectl: tuple[str, ...]
     helm: tuple[str, ...]
@@ -24,11 +24,11 @@ class Target:
     runtime_image: str
 
     def run_kubectl(self, *arguments: str, stdin: str | None = None) -> str:
-        """What kubectl printed; raises ClusterError with what it complained about."""
+        """Run kubectl and return what it printed. Raises ClusterError with its error output."""
         return _run([*self.kubectl, *arguments], stdin=stdin)
 
     def run_helm(self, *arguments: str) -> str:
-        """What helm printed; raises ClusterError with what it complained about."""
+        """Run helm and return what it printed. Raises ClusterError with its error output."""
         return _run([*self.helm, *arguments])
 
     def get(self, kind: str, *arguments: str) -> dict[str, Any]:
@@ -38,7 +38,7 @@ class Target:
 
 
 def local_target() -> Target:
-    """The local cluster, built and started when it is not there, with the images of the working tree."""
+    """The local cluster with the images of the working tree; it is built and started if it does not run."""
     settings = ClusterSettings.for_instance()
     lifecycle.up(settings, num_nodes=1)
     kubeconfig = str(settings.kubeconfig)

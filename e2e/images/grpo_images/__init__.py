@@ -1,4 +1,4 @@
-"""The operator's and the runtime's image: from a Containerfile into a cluster.
+"""Builds the images of the operator and the runtime, and brings them into a cluster or a registry.
 
 Standard library only, so that it runs before anything is installed.
 """

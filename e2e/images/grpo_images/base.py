@@ -1,4 +1,4 @@
-"""A Debian base image without a registry: what python:3.11-slim is elsewhere, made by debootstrap."""
+"""A Debian base image made by debootstrap, without a registry. It takes the place of python:3.11-slim."""
 
 import shutil
 import subprocess
@@ -9,7 +9,7 @@ from grpo_cluster.console import step
 from grpo_cluster.settings import ClusterError
 from grpo_images.buildah import buildah, has_image, logged
 
-# debootstrap does not resolve virtual packages: python3-distutils provides what python3.11-venv wants.
+# debootstrap does not resolve virtual packages: python3-distutils provides one that python3.11-venv needs.
 _PACKAGES = (
     "python3.11",
     "python3.11-venv",
@@ -22,7 +22,7 @@ BASE_TAG = "localhost/grpo-base:bookworm-1"
 
 
 def debian_mirror() -> str:
-    """The package server that this machine's apt uses."""
+    """The package server that apt uses on this machine."""
     listed = subprocess.run(
         ["apt-get", "indextargets", "--format", "$(SITE) $(RELEASE) $(CREATED_BY)"],
         capture_output=True, text=True, check=True,
@@ -35,12 +35,12 @@ def debian_mirror() -> str:
 
 
 def ensure_base() -> str:
-    """Make the base image unless buildah has it, and name it."""
+    """Make the base image unless buildah has it, and return its name."""
     if has_image(BASE_TAG):
         return BASE_TAG
     with step("base image (debootstrap)"), tempfile.TemporaryDirectory(prefix="grpo-base-") as folder:
         root = Path(folder) / "root"
-        # The exit status is checked: a failed debootstrap leaves a tree that looks complete.
+        # `logged` checks the exit status: a failed debootstrap leaves a tree that looks complete.
         logged(
             [
                 "debootstrap", "--variant=minbase", f"--include={','.join(_PACKAGES)}",
@@ -48,7 +48,7 @@ def ensure_base() -> str:
             ],
             log="base",
         )  # fmt: skip
-        _forget_this_machine(root)
+        _remove_traces_of_this_machine(root)
         container = buildah("from", "scratch").strip()
         try:
             buildah("add", "--quiet", container, str(root), "/")
@@ -58,8 +58,8 @@ def ensure_base() -> str:
     return BASE_TAG
 
 
-def _forget_this_machine(root: Path) -> None:
-    """Remove what names this machine's servers, and caches."""
+def _remove_traces_of_this_machine(root: Path) -> None:
+    """Remove the names of this machine's servers, and caches."""
     for path in ("etc/apt/sources.list", "etc/resolv.conf", "etc/hostname"):
         (root / path).write_text("")
     for path in ("var/lib/apt/lists", "var/cache/apt/archives", "dev"):

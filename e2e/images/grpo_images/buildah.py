@@ -1,4 +1,4 @@
-"""Calls to buildah, which builds images as root without a daemon."""
+"""Calls buildah, which builds images as root without a daemon."""
 
 import os
 import shlex
@@ -24,7 +24,7 @@ def buildah(*arguments: str) -> str:
 
 
 def has_image(tag: str) -> bool:
-    """Whether buildah's own storage holds `tag`."""
+    """Whether `tag` is in buildah's storage."""
     found = subprocess.run(["buildah", "images", "--quiet", tag], capture_output=True, check=False)
     return found.returncode == 0
 
@@ -36,17 +36,17 @@ def image_tags(repository: str) -> list[str]:
 
 
 def logged(command: Sequence[str | Path], *, log: str) -> None:
-    """Run a long command with its output in a log file that the error names; raises ClusterError."""
+    """Run a long command with its output in a log file. Raises ClusterError with the path of the log."""
     run_logged(
         command,
         log=cache_dir() / "logs" / f"image-{log}.log",
-        fix="Mend what the log names and run the same command again: finished steps are cached.",
+        fix="Fix what the log reports and run the same command again: finished steps are cached.",
     )
 
 
 @contextmanager
 def package_secrets() -> Iterator[list[str]]:
-    """`--secret` options that carry this machine's package settings into a build and into no layer."""
+    """`--secret` options that give a build this machine's package settings and store them in no layer."""
     bundle = Path(os.environ.get("SSL_CERT_FILE") or _CERTIFICATES)
     with tempfile.TemporaryDirectory(prefix="grpo-build-") as folder:
         exports = {
@@ -60,7 +60,7 @@ def package_secrets() -> Iterator[list[str]]:
                 name: "/run/secrets/ca" for name in ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE")
             }
             options += ["--secret", f"id=ca,src={bundle}"]
-        # The builder's own folders mean nothing inside the build.
+        # These name folders of this machine, which do not exist inside the build.
         for name in (
             "UV_CACHE_DIR",
             "PIP_CACHE_DIR",
@@ -85,9 +85,9 @@ def build(
     log: str,
     pull: bool = False,
 ) -> None:
-    """Build a Containerfile with its build arguments; the settings of this machine stay out of the image.
+    """Build a Containerfile with its build arguments, without settings of this machine in the image.
 
-    `pull` lets a base that is missing come from a registry; otherwise it must be in buildah's storage.
+    With `pull` a base that is missing is pulled from a registry; otherwise it must be in buildah's storage.
     """
     options = [f"--build-arg={name}={value}" for name, value in arguments.items()]
     with package_secrets() as secrets:

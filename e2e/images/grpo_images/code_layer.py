@@ -1,4 +1,4 @@
-"""Our own code as one thin layer: what the last step of a Containerfile would make, in seconds."""
+"""Our own code as one small layer, made in seconds: what the last step of a Containerfile makes."""
 
 import os
 import shutil
@@ -19,20 +19,20 @@ _IMAGE_PYTHON = (3, 11)
 
 @contextmanager
 def code_layer(image: Image) -> Iterator[Path]:
-    """An uncompressed layer tar that replaces /opt/app by the code of the working tree."""
+    """An uncompressed layer tar that replaces /opt/app with the code of the working tree."""
     with tempfile.TemporaryDirectory(prefix="grpo-layer-") as folder:
         app = Path(folder) / "app"
         _install(image, app, Path(folder) / "src")
         layer = Path(folder) / "layer.tar"
         with tarfile.open(layer, "w") as archive:
-            # An opaque whiteout hides the older /opt/app, so that a deleted module is gone.
+            # An opaque whiteout hides the /opt/app of lower layers, so that a deleted module is gone.
             archive.addfile(_owned_by_root(tarfile.TarInfo(f"{_APP}/.wh..wh..opq")))
             archive.add(app, _APP, filter=_owned_by_root)
         yield layer
 
 
 def _install(image: Image, app: Path, scratch: Path) -> None:
-    """Install the distributions of `image` into `app` from a copy: builds leave files in their tree."""
+    """Install the distributions of `image` into `app`, from a copy: builds leave files in their tree."""
     distributions = []
     for pyproject in (path for path in image.code if path.name == "pyproject.toml"):
         distribution = pyproject.parent.relative_to(REPOSITORY)

@@ -17,7 +17,7 @@ for example:
 
 
 def main() -> int:
-    """Carry out one command; prints the image names on standard output and everything else on error."""
+    """Run one command. Prints image names on standard output, and everything else on standard error."""
     parser = argparse.ArgumentParser(
         prog="cli.py", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""Images into the local cluster: the Containerfile's result once, then only thin layers of code."""
+"""Loads images into the local cluster: what the Containerfile makes once, then only small layers of code."""
 
 from grpo_cluster.console import say, step
 from grpo_cluster.images import image_names, load_image, load_layer, remove_image, running_nodes
@@ -10,7 +10,7 @@ from grpo_images.sources import REPOSITORY, Image
 
 
 def ensure_loaded(image: Image) -> str:
-    """Make every node of the local cluster hold `image` as the working tree has it; returns its tag."""
+    """Load `image` with the working tree's code into every node of the local cluster; returns its tag."""
     settings = ClusterSettings.for_instance()
     nodes = list(running_nodes(settings))
     if not nodes:
@@ -22,15 +22,15 @@ def ensure_loaded(image: Image) -> str:
     if image.foundation_tag not in held:
         ensure_built(image)
         with step(f"{image.name} image into the cluster"):
-            _forget_other_foundations(image, nodes)
+            _remove_other_foundations(image, nodes)
             load_image(image.foundation_tag)
     with step(f"{image.name} image: code layer"), code_layer(image) as layer:
         load_layer(layer, base=image.foundation_tag, name=image.tag)
     return image.tag
 
 
-def _forget_other_foundations(image: Image, nodes: list[NodeSettings]) -> None:
-    """Give back the gigabytes of foundations that no longer match the working tree."""
+def _remove_other_foundations(image: Image, nodes: list[NodeSettings]) -> None:
+    """Remove the foundations that no longer match the working tree: each has gigabytes."""
     for node in nodes:
         for name in image_names(node):
             repository, _, tag = name.rpartition(":")
@@ -40,7 +40,7 @@ def _forget_other_foundations(image: Image, nodes: list[NodeSettings]) -> None:
 
 
 def ensure_built(image: Image) -> str:
-    """Build the image by its Containerfile unless buildah holds it; returns the tag of the result."""
+    """Build the image with its Containerfile unless buildah has it; returns the tag of the result."""
     if not has_image(image.foundation_tag):
         base = ensure_base()
         for older in image_tags(f"{image.repository}-foundation"):

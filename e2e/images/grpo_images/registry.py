@@ -1,4 +1,4 @@
-"""Images for a cluster of the user's own: built by docker or buildah, pushed to a registry."""
+"""Builds images with docker or buildah and pushes them to a registry, for any other cluster."""
 
 import shutil
 import subprocess
@@ -14,7 +14,7 @@ VARIANTS = ("cpu", "cuda")
 def publish(image: Image, *, registry: str, base: str = PUBLIC_BASE, variant: str = "cpu") -> str:
     """Build `image` on `base` and push it to `registry`; returns the pushed name.
 
-    `variant` is one of VARIANTS and matters to the runtime only.
+    `variant` is one of VARIANTS; it is for the runtime only.
     """
     suffix = "-cuda" if variant == "cuda" and image is RUNTIME else ""
     name = f"{registry.rstrip('/')}/grpo-{image.name}:{image.tag.rpartition(':')[2]}{suffix}"

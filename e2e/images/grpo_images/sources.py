@@ -1,4 +1,4 @@
-"""What each image is made of, and the content hashes that say whether it must be made again."""
+"""The source files of each image, and the hashes that show whether it must be built again."""
 
 import hashlib
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ _NOT_SOURCE = {"__pycache__", "build", ".mypy_cache", ".ruff_cache"}
 
 
 def digest_of(paths: Iterable[Path]) -> str:
-    """Twelve hex digits over the names and bytes of all files below `paths`, whatever their order."""
+    """Twelve hex digits of a hash of the names and bytes of all files below `paths`, in any order."""
     digest = hashlib.sha256()
     for path in sorted(file for root in paths for file in files_below(root)):
         content = path.read_bytes()
@@ -36,8 +36,8 @@ def files_below(root: Path) -> list[Path]:
 class Image:
     """One of the product's images.
 
-    `foundation` is everything below our own code; while its hash stands, a code change needs one thin
-    layer only. `code` are the distributions whose code that layer holds.
+    `foundation` are the files that decide the layers below our own code; while they stay the same, a change
+    of code needs only one small layer. `code` are the files of the distributions in that layer.
     """
 
     name: str
@@ -56,12 +56,12 @@ class Image:
 
     @property
     def foundation_tag(self) -> str:
-        """What the Containerfile makes; its own copy of our code is hidden by the code layer."""
+        """The image that the Containerfile makes; the code layer hides the copy of our code in it."""
         return f"{self.repository}-foundation:{self.foundation_digest}"
 
     @property
     def tag(self) -> str:
-        """The image as pods name it: a new name for every change, so it is never pulled or stale."""
+        """The name that pods use. It is new for every change, so a pod never gets older code."""
         return f"{self.repository}:{self.foundation_digest}-{digest_of(self.code)}"
 
 

@@ -1,1 +1,4 @@
-"""What the scenarios share: a namespace with an operator in it, and ways to look and to break things."""
+"""What the scenarios share: a namespace with an operator, faults for it, and commands of the documentation.
+
+The tests that use it are in the folder above; starting the local cluster is in `e2e/cluster`.
+"""

@@ -1,4 +1,4 @@
-"""Jobs that cannot work, each for one cause, and the sentence a person must find on the object.
+"""Jobs that cannot work, each for one cause, and the sentence that the GRPOJob's status must then have.
 
 docs/causes.md has a row for each; a contract test compares the two.
 """
@@ -6,7 +6,7 @@ docs/causes.md has a row for each; a contract test compares the two.
 from dataclasses import dataclass
 from typing import Any
 
-from grpo_scenarios.world import Object
+from grpo_scenarios.namespace import Object
 
 QUOTA_GPUS = 4
 SMALL_CLAIM, BROKEN_CLAIM, HUGE_CLAIM = "small", "broken", "huge"
@@ -22,17 +22,17 @@ PRESENT = {
         "empty.jsonl": "",
     },
 }
-"""ConfigMaps that are there, and what is in them."""
+"""The ConfigMaps in the namespace, and what is in them."""
 
 
 @dataclass(frozen=True)
 class Cause:
-    """One way of going wrong. `spec` replaces sections of a colocated job that would work.
+    """One cause, and a job that has it: `spec` replaces sections of a colocated job that would work.
 
-    `condition` is the condition with the same sentence, and with the same reason unless it has one of its own
-    in `condition_reason`; `says` are parts of the sentence. The job
-    ends by itself where `is_end`. `seconds` is how long the cause may take to happen; in the 60 s after that
-    it must be told.
+    status.lastFailure must have `reason` and a message that contains every string of `says`. The condition of
+    type `condition` must have the same message, and the same reason unless `condition_reason` is set.
+    `is_end` is whether the cause ends the job. `seconds` is how long the cause may take to happen; status
+    must report it in the 60 s after that.
     """
 
     slug: str
@@ -57,7 +57,7 @@ class Cause:
 
 
 PROCESSES_SECONDS = 300.0
-"""Until processes have loaded torch, or an engine is up, on a machine that has much else to do."""
+"""How long processes may take to load torch, or an engine to start, on a busy machine."""
 _REQUESTS = {"cpu": "100m", "memory": "64Mi"}
 _ALGORITHM: Object = {"steps": 5, "promptsPerStep": 4, "groupSize": 4}
 _ENGINE: Object = {"maxModelLen": 64, "kvCacheMemory": "64Mi"}
@@ -84,7 +84,7 @@ def _engines(**changes: Any) -> Object:
 
 
 _NO_ENGINE = _engines(resources={"limits": {"nvidia.com/gpu": 1}})
-"""A rollout pod that is never scheduled: for what is found out before an engine is needed."""
+"""A rollout pod that is never scheduled: for causes that show before an engine is needed."""
 
 
 def _reward(**source: Any) -> Object:
@@ -96,7 +96,7 @@ def _code(key: str) -> Object:
 
 
 _NO_CACHE: Object = {"engine": {"maxModelLen": 64}}
-"""A KV cache that is larger than the pod's memory would be refused at admission."""
+"""No kvCacheMemory: one that is larger than the pod's memory would be refused by the API server."""
 
 WITHOUT_PROCESSES = (
     Cause("wrong-image", {"image": "localhost/nowhere/grpo-runtime:1"}, "ErrImagePull",
@@ -126,7 +126,7 @@ WITHOUT_PROCESSES = (
     Cause("pod-security", {}, "PodSecurityRefused",
           ("is refused by Pod Security", "violates PodSecurity", "NET_ADMIN")),
 )  # fmt: skip
-"""No process of ours ever runs: all of these may be there at once."""
+"""None of these jobs ever runs a process of ours, so all of them can exist at once."""
 
 TRAINER_ONLY = (
     Cause("oom-supervisor", {**_trainer(memory="24Mi"), **_NO_CACHE}, "OOMKilled",
@@ -162,7 +162,7 @@ TRAINER_ONLY = (
           "EnginesStarting", ("0/1 engines have been admitted: rollout pod engine-never-ready",),
           condition="Failed", condition_reason="StartupDeadlineExceeded", is_end=True, seconds=30.0),
 )  # fmt: skip
-"""A trainer's processes start, and no engine is ever up."""
+"""The processes of a trainer start, and no engine ever serves."""
 
 WITH_ENGINE = (
     Cause("wrong-engine-argument", {**_engines(), "engine": _ENGINE | {"args": ["--no-such-thing=1"]}},
@@ -179,4 +179,4 @@ WITH_ENGINE = (
           ("the volume of /output is full", "checkpoint.keep", "checkpoint.claimName"),
           condition="Failed", is_end=True, seconds=PROCESSES_SECONDS),
 )  # fmt: skip
-"""An engine has to be up, in its own pod or in the trainer's process."""
+"""These need an engine that serves, in its own pod or in the trainer's process."""

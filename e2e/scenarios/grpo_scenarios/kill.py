@@ -1,4 +1,4 @@
-"""What a scenario runs inside a pod to hurt it."""
+"""Code that a scenario runs inside a pod to kill one of its processes."""
 
 KILL_A_RANK = """
 import os, pathlib, signal
@@ -10,4 +10,4 @@ for folder in pathlib.Path("/proc").iterdir():
 else:
     raise SystemExit("no rank is running")
 """
-"""Python that kills one training process of a trainer pod, as the kernel does when memory is short."""
+"""Python code that kills one training process of a trainer pod, as the kernel does when memory is short."""

@@ -1,4 +1,4 @@
-"""Somebody who follows a page of ours, command by command as it is written."""
+"""Runs the commands of a page of our documentation, one by one, as they are written."""
 
 import os
 import shutil
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_images.sources import REPOSITORY
-from grpo_scenarios.world import World
+from grpo_scenarios.namespace import Namespace
 
 PATIENCE_SECONDS = 900
-"""For one command, also one that itself would wait longer; training is the longest."""
+"""How long one command may take, also one that would itself wait longer. Training takes longest."""
 RUNTIME_IMAGE = "registry.example.com/my-team/grpo-runtime:0.1.0"
-"""As our pages name it."""
+"""The runtime image, as our pages name it."""
 
 
 @dataclass(frozen=True)
 class Reader:
-    """Has a folder that looks like a checkout, with examples that may be changed, and a kubeconfig.
+    """A reader with a kubeconfig and a folder that looks like a checkout, whose examples tests may change.
 
-    `names` are put in the place of those that stand in a command.
+    Each key of `names` that occurs in a command is replaced by its value.
     """
 
     checkout: Path
@@ -27,8 +27,8 @@ class Reader:
     names: dict[str, str]
 
     @classmethod
-    def of_world(cls, world: World, home: Path) -> "Reader":
-        """One who works in the world's namespace with the images of the working tree, at `home`."""
+    def in_namespace(cls, namespace: Namespace, home: Path) -> "Reader":
+        """A reader in `namespace`, with the images of the working tree and its files below `home`."""
         checkout = home / "grpo-operator"
         checkout.mkdir()
         for entry in REPOSITORY.iterdir():
@@ -36,23 +36,25 @@ class Reader:
                 (checkout / entry.name).symlink_to(entry)
         shutil.copytree(REPOSITORY / "examples", checkout / "examples")
         kubeconfig = home / "kubeconfig"
-        shutil.copy(world.target.kubectl[-1], kubeconfig)
-        programs = [str(Path(command[0]).parent) for command in (world.target.kubectl, world.target.helm)]
-        repository, _, tag = world.target.operator_image.rpartition(":")
+        shutil.copy(namespace.target.kubectl[-1], kubeconfig)
+        programs = [
+            str(Path(command[0]).parent) for command in (namespace.target.kubectl, namespace.target.helm)
+        ]
+        repository, _, tag = namespace.target.operator_image.rpartition(":")
         return cls(
             checkout=checkout,
             environment=os.environ
             | {"KUBECONFIG": str(kubeconfig), "PATH": ":".join([*programs, os.environ["PATH"]])},
             names={
-                RUNTIME_IMAGE: world.target.runtime_image,
+                RUNTIME_IMAGE: namespace.target.runtime_image,
                 "registry.example.com/my-team/grpo-operator": repository,
                 "image.tag=0.1.0": f"image.tag={tag}",
-                "my-team": world.namespace,
+                "my-team": namespace.name,
             },
         )
 
     def start(self, command: str) -> subprocess.Popen[str]:
-        """Run a command with our names in it."""
+        """Start a command, with our names in it."""
         for name, ours in self.names.items():
             command = command.replace(name, ours)
         return subprocess.Popen(
@@ -62,18 +64,18 @@ class Reader:
         )  # fmt: skip
 
     def run(self, command: str) -> str:
-        """What it printed."""
+        """Run a command and return what it printed."""
         with self.start(command) as process:
             try:
-                told, complaints = process.communicate(timeout=PATIENCE_SECONDS)
+                output, errors = process.communicate(timeout=PATIENCE_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise
-        assert process.returncode == 0, f"`{command}` failed: {told}{complaints}"
-        return told
+        assert process.returncode == 0, f"`{command}` failed: {output}{errors}"
+        return output
 
     def watch(self, command: str, *, until: str) -> str:
-        """The first line of an endless command that begins with `until`."""
+        """Run an endless command until it prints a line that begins with `until`, and return that line."""
         with self.start(command) as process:
             assert process.stdout is not None
             try:

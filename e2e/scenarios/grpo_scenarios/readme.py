@@ -1,4 +1,4 @@
-"""The commands that the README tells people to run, and who runs each of them in the tests."""
+"""The commands of the README, and which test runs each of them."""
 
 import re
 from collections.abc import Iterator
@@ -10,15 +10,15 @@ SHELL = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
 CONSOLE = re.compile(r"^```console\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 NOT_RUN = {
-    "git clone ": "whoever runs the tests has done it",
+    "git clone ": "to run the tests is to have a clone",
     "docker ": "there is no Docker here: `make images` builds the same Containerfiles with buildah",
     "python3 e2e/images/cli.py publish ": "needs a registry; `make images` builds the same Containerfiles",
-    "make demo CONTEXT=": "needs a registry; apart from where images go it is `make demo`",
+    "make demo CONTEXT=": "needs a registry; all but the place of the images is as in `make demo`",
 }
-"""Beginnings of commands that no test runs, and why."""
+"""How the commands begin that no test runs, and why no test runs them."""
 
 RUN_ELSEWHERE = {
-    "make demo": "the whole README path, run for itself",
+    "make demo": "every scenario runs its parts: the cluster, the images, the chart",
     ".venv/bin/grpo-runtime validate examples/*.yaml": "tests/runtime/local/test_validate.py, on each",
     ".venv/bin/grpo-runtime run examples/copy-local.yaml": "tests/runtime/local, with fewer steps",
     "make cluster-down": "e2e/scenarios/test_cluster_lifecycle.py, on an instance of its own",
@@ -28,7 +28,7 @@ RUN_ELSEWHERE = {
     "make test": "runs everything here",
     "make help": "tests/contract/test_readme.py",
 }
-"""Commands that other tests run, and which."""
+"""Commands that other tests run, and which tests."""
 
 
 def commands(text: str) -> list[str]:

@@ -1,1 +1,4 @@
-"""Builders of a job's children. Pure: a run in, manifests out."""
+"""The objects that a job owns, built from its frozen spec, and their names.
+
+Pure. Whether and when they are created is decided in `plan`.
+"""

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from grpo_api.resolve import volumes_of
 from grpo_api.source import VolumeKind
-from grpo_operator.children.run import Run
-from grpo_operator.kinds import Manifest
+from grpo_operator.children.frozen_job import FrozenJob
+from grpo_operator.cluster.kinds import KubeObject
 
 VOLUMES_DIR = "/grpo/volumes"
 HUB_DIR = "/grpo/hub"
@@ -14,21 +14,21 @@ HUB_DIR = "/grpo/hub"
 
 @dataclass(frozen=True)
 class Mount:
-    """A volume and where it goes. `name` is that of the volume, `source` its part of the manifest that says
-    what it is; a claim is in `claim` instead."""
+    """A volume and where it is mounted. `name` is that of the volume. `source` is the part of the volume's
+    entry in the pod spec that says what it is; for a claim, `claim` names it instead."""
 
     name: str
     path: str
-    source: Manifest | None = None
+    source: KubeObject | None = None
     claim: str = ""
     sub_path: str = ""
     is_read_only: bool = False
 
 
-def sources(run: Run) -> list[Mount]:
+def sources(frozen: FrozenJob) -> list[Mount]:
     """The claims and ConfigMaps of model, dataset and rewards, read-only, where the runtime looks."""
     found = []
-    for index, volume in enumerate(volumes_of(run.config)):
+    for index, volume in enumerate(volumes_of(frozen.config)):
         name, path = f"source-{index}", f"{VOLUMES_DIR}/{volume.folder}"
         if volume.kind is VolumeKind.CLAIM:
             found.append(Mount(name, path, claim=volume.name, is_read_only=True))
@@ -37,23 +37,23 @@ def sources(run: Run) -> list[Mount]:
     return found
 
 
-def hub_cache(run: Run) -> list[Mount]:
+def hub_cache(frozen: FrozenJob) -> list[Mount]:
     """The claim with the Hub's cache. Offline nothing is written to it, so it may be a read-only claim."""
-    hub = run.spec.hub
+    hub = frozen.spec.hub
     if hub.cache_claim is None:
         return []
     return [Mount("hub", HUB_DIR, claim=hub.cache_claim, is_read_only=hub.offline)]
 
 
-def volumes_and_mounts(mounts: Iterable[Mount]) -> tuple[list[Manifest], list[Manifest]]:
+def volumes_and_mounts(mounts: Iterable[Mount]) -> tuple[list[KubeObject], list[KubeObject]]:
     """The `volumes` of a pod and the `volumeMounts` of its container.
 
-    A claim that is used twice is one volume with two mounts: a kubelet may wait for ever for the second
-    volume of one claim. It is read-only as a volume, too, where nobody writes to it: else the kubelet
-    would give each of its files to the pod's group.
+    A claim that is used twice is one volume with two mounts: a kubelet may never finish mounting a second
+    volume of the same claim. Where no mount writes to it, the volume itself is read-only too: else the
+    kubelet would change the group of each of its files to the pod's.
     """
     mounts = list(mounts)
-    volumes: dict[str, Manifest] = {}
+    volumes: dict[str, KubeObject] = {}
     of_claim: dict[str, str] = {}
     mounted = []
     for mount in mounts:
@@ -71,5 +71,5 @@ def volumes_and_mounts(mounts: Iterable[Mount]) -> tuple[list[Manifest], list[Ma
     return list(volumes.values()), mounted
 
 
-def _claim(name: str, is_read_only: bool) -> Manifest:
+def _claim(name: str, is_read_only: bool) -> KubeObject:
     return {"claimName": name} | ({"readOnly": True} if is_read_only else {})

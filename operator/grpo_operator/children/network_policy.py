@@ -1,24 +1,25 @@
-"""The NetworkPolicy of a job: its pods are reached by each other, and the trainer's reports by all."""
+"""The NetworkPolicy of a job: its pods reach each other, and anyone reaches the trainer's reports."""
 
 from grpo_api.contract import endpoints, labels
-from grpo_operator.children.run import Child, Run
-from grpo_operator.kinds import NETWORK_POLICIES, Manifest
+from grpo_operator.children.child import Child
+from grpo_operator.children.frozen_job import FrozenJob
+from grpo_operator.cluster.kinds import NETWORK_POLICIES, KubeObject
 
 
-def network_policy(run: Run) -> Child:
-    """Ingress only, because where models and data come from is not ours to know.
+def network_policy(frozen: FrozenJob) -> Child:
+    """Ingress only, because the operator does not know where models and data come from.
 
-    Inside the job every port is open: gloo and NCCL take any. From elsewhere only the port on which the
-    supervisor tells progress and metrics, which says nothing secret and takes no commands: the operator,
-    the API server's proxy and Prometheus call it, and none of them could be named here for every cluster.
+    Inside the job every port is open: gloo and NCCL take any. From elsewhere only the port is open on which
+    the supervisor serves progress and metrics. It serves nothing secret and takes no commands. The operator,
+    the API server's proxy and Prometheus call it, and no selector would name them in every cluster.
     """
-    members = {"podSelector": {"matchLabels": {labels.JOB_UID: run.uid}}}
+    members = {"podSelector": {"matchLabels": {labels.JOB_UID: frozen.uid}}}
     return Child(
         NETWORK_POLICIES,
         {
             "apiVersion": NETWORK_POLICIES.api_version,
             "kind": NETWORK_POLICIES.name,
-            "metadata": run.metadata(run.names.network_policy),
+            "metadata": frozen.metadata(frozen.names.network_policy),
             "spec": {
                 **members,
                 "policyTypes": ["Ingress"],
@@ -31,8 +32,8 @@ def network_policy(run: Run) -> Child:
     )
 
 
-def says_the_same(desired: Child, found: Manifest) -> bool:
-    """Whether a NetworkPolicy says what we want. What others add, such as egress, is theirs: applying ours
-    again would not take it away."""
-    wanted = desired.manifest["spec"]
+def is_up_to_date(desired: Child, found: KubeObject) -> bool:
+    """Whether a NetworkPolicy has all the fields that we want. What others add, such as egress, stays theirs:
+    applying ours again would not remove it."""
+    wanted = desired.body["spec"]
     return all(found["spec"].get(field) == value for field, value in wanted.items())

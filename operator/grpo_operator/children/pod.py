@@ -1,14 +1,15 @@
-"""What every pod of a job has in common, whatever its role: Pod Security `restricted` and writable places."""
+"""What every pod of a job has in common, whatever its role: Pod Security `restricted` and writable
+directories."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grpo_api.contract.environment import Env, Role
 from grpo_api.v1alpha1.spec import ResourcesSpec
+from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.mounts import HUB_DIR, VOLUMES_DIR, Mount, hub_cache, sources, volumes_and_mounts
-from grpo_operator.children.run import Run
 from grpo_operator.children.shared import RUN_CONFIG_KEY
-from grpo_operator.kinds import Manifest
+from grpo_operator.cluster.kinds import KubeObject
 
 USER_ID = 1000
 CONFIG_DIR = "/etc/grpo/config"
@@ -20,7 +21,7 @@ NODE_LOST_SECONDS = 30
 
 DATASETS_DIR = f"{CACHE_DIR}/huggingface/datasets"
 _SHARED_MEMORY_LIMIT = "1Gi"
-_PLACES = {
+_DIRECTORIES = {
     "HOME": CACHE_DIR,
     "USER": "grpo",
     "TMPDIR": "/tmp",  # noqa: S108 - an emptyDir of the pod
@@ -31,28 +32,30 @@ _PLACES = {
 
 
 def pod(
-    run: Run,
+    frozen: FrozenJob,
     *,
-    metadata: Manifest,
+    metadata: KubeObject,
     role: Role,
-    container: Manifest,
+    container: KubeObject,
     restart_policy: str,
     grace_seconds: int,
     environment: Mapping[Env, str],
     mounts: Sequence[Mount] = (),
-) -> Manifest:
+) -> KubeObject:
     """A pod around one container, whose name, command, ports, resources and probes are in `container`."""
     variables: dict[str, str] = {
-        **_PLACES,
+        **_DIRECTORIES,
         Env.ROLE: role.value,
         Env.RUN_CONFIG: f"{CONFIG_DIR}/{RUN_CONFIG_KEY}",
         Env.CACHE_DIR: CACHE_DIR,
         Env.VOLUMES_DIR: VOLUMES_DIR,
-        **_hub(run),
-        **({Env.TOKENS_DIR: TOKENS_DIR} if run.has_rollout else {}),
+        **_hub(frozen),
+        **({Env.TOKENS_DIR: TOKENS_DIR} if frozen.has_rollout else {}),
         **{str(name): value for name, value in environment.items()},
     }
-    volumes, mounted = volumes_and_mounts([*_own(run), *sources(run), *hub_cache(run), *mounts])
+    volumes, mounted = volumes_and_mounts(
+        [*_common_mounts(frozen), *sources(frozen), *hub_cache(frozen), *mounts]
+    )
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -61,7 +64,7 @@ def pod(
             "restartPolicy": restart_policy,
             "terminationGracePeriodSeconds": grace_seconds,
             "hostname": metadata["name"],
-            "subdomain": run.names.service(role),
+            "subdomain": frozen.names.service(role),
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "securityContext": {
@@ -72,15 +75,15 @@ def pod(
                 "fsGroupChangePolicy": "OnRootMismatch",
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
-            "tolerations": [_stays_briefly(taint) for taint in ("not-ready", "unreachable")],
-            **_pull_secrets(run),
+            "tolerations": [_tolerated_briefly(taint) for taint in ("not-ready", "unreachable")],
+            **_pull_secrets(frozen),
             "volumes": volumes,
             "containers": [
                 {
                     **container,
-                    "image": run.image,
+                    "image": frozen.image,
                     "imagePullPolicy": "IfNotPresent",
-                    "env": [*_plain(variables), *_hub_token(run)],
+                    "env": [*_env_entries(variables), *_hub_token(frozen)],
                     "securityContext": {
                         "allowPrivilegeEscalation": False,
                         "readOnlyRootFilesystem": True,
@@ -104,7 +107,7 @@ def resources(spec: ResourcesSpec) -> dict[str, Any]:
 
 def http_probe(
     path: str, *, port: int, period_seconds: int, failures: int, timeout_seconds: int = 5
-) -> Manifest:
+) -> KubeObject:
     """A probe that gives up after `failures` times `period_seconds`."""
     return {
         "httpGet": {"path": path, "port": port},
@@ -114,48 +117,48 @@ def http_probe(
     }
 
 
-def _own(run: Run) -> list[Mount]:
-    """What every pod has for itself."""
+def _common_mounts(frozen: FrozenJob) -> list[Mount]:
+    """The RunConfig, the tokens and the writable directories of a pod."""
     config = {
-        "name": run.names.config(run.revision),
+        "name": frozen.names.config(frozen.revision),
         "items": [{"key": RUN_CONFIG_KEY, "path": RUN_CONFIG_KEY}],
     }
-    tokens = {"secretName": run.names.tokens, "defaultMode": 0o440}
+    tokens = {"secretName": frozen.names.tokens, "defaultMode": 0o440}
     shm = {"medium": "Memory", "sizeLimit": _SHARED_MEMORY_LIMIT}
     return [
         Mount("config", CONFIG_DIR, {"configMap": config}, is_read_only=True),
-        *([Mount("tokens", TOKENS_DIR, {"secret": tokens}, is_read_only=True)] if run.has_rollout else []),
+        *([Mount("tokens", TOKENS_DIR, {"secret": tokens}, is_read_only=True)] if frozen.has_rollout else []),
         Mount("cache", CACHE_DIR, {"emptyDir": {}}),
         Mount("tmp", "/tmp", {"emptyDir": {}}),  # noqa: S108 - an emptyDir of the pod
         Mount("shm", "/dev/shm", {"emptyDir": shm}),  # noqa: S108 - likewise
     ]
 
 
-def _plain(variables: Mapping[str, str]) -> list[Manifest]:
+def _env_entries(variables: Mapping[str, str]) -> list[KubeObject]:
     return [{"name": str(name), "value": value} for name, value in sorted(variables.items())]
 
 
-def _hub(run: Run) -> dict[str, str]:
-    hub = run.spec.hub
-    # what `datasets` makes of the files it reads, and its locks, need a place that can be written to
+def _hub(frozen: FrozenJob) -> dict[str, str]:
+    hub = frozen.spec.hub
+    # `datasets` writes converted files and locks: they need a directory that is writable.
     cache = {"HF_HOME": HUB_DIR, "HF_DATASETS_CACHE": DATASETS_DIR} if hub.cache_claim else {}
     return cache | ({"HF_HUB_OFFLINE": "1"} if hub.offline else {})
 
 
-def _hub_token(run: Run) -> list[Manifest]:
-    """The access token goes from the user's Secret into the container without passing through us."""
-    secret = run.spec.hub.token_secret
+def _hub_token(frozen: FrozenJob) -> list[KubeObject]:
+    """The access token goes from the user's Secret into the container; the operator never sees it."""
+    secret = frozen.spec.hub.token_secret
     if secret is None:
         return []
     return [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": secret, "key": "token"}}}]
 
 
-def _pull_secrets(run: Run) -> dict[str, list[Manifest]]:
-    names = run.spec.image_pull_secrets
+def _pull_secrets(frozen: FrozenJob) -> dict[str, list[KubeObject]]:
+    names = frozen.spec.image_pull_secrets
     return {"imagePullSecrets": [{"name": name} for name in names]} if names else {}
 
 
-def _stays_briefly(taint: str) -> Manifest:
+def _tolerated_briefly(taint: str) -> KubeObject:
     return {
         "key": f"node.kubernetes.io/{taint}",
         "operator": "Exists",

@@ -2,22 +2,23 @@
 
 from grpo_api.contract import endpoints, labels
 from grpo_api.contract.environment import Env, Role
+from grpo_operator.children.child import Child
+from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.pod import http_probe, pod, resources
-from grpo_operator.children.run import Child, Run
-from grpo_operator.kinds import PODS, Manifest
+from grpo_operator.cluster.kinds import PODS, KubeObject
 
 GRACE_SECONDS = 30
 
 
-def rollout_pod(run: Run, *, replica: int, incarnation: int) -> Child:
-    """The pod of a replica of a run that has rollout pods; `incarnation` grows with each replacement."""
-    assert run.spec.rollout is not None
-    name = run.names.rollout(replica=replica, incarnation=incarnation)
+def rollout_pod(frozen: FrozenJob, *, replica: int, incarnation: int) -> Child:
+    """The pod of a replica of a job that has rollout pods; `incarnation` grows with each replacement."""
+    assert frozen.spec.rollout is not None
+    name = frozen.names.rollout(replica=replica, incarnation=incarnation)
     port = endpoints.ROLLOUT_PORT
-    container: Manifest = {
+    container: KubeObject = {
         "name": endpoints.ROLLOUT_CONTAINER,
         "command": ["grpo-runtime", "rollout"],
-        "resources": resources(run.spec.rollout.resources),
+        "resources": resources(frozen.spec.rollout.resources),
         "ports": [{"name": "http", "containerPort": port}],
         "startupProbe": http_probe(endpoints.ROLLOUT_LIVE_PATH, port=port, period_seconds=2, failures=900),
         "livenessProbe": http_probe(endpoints.ROLLOUT_LIVE_PATH, port=port, period_seconds=10, failures=6),
@@ -26,8 +27,8 @@ def rollout_pod(run: Run, *, replica: int, incarnation: int) -> Child:
     return Child(
         PODS,
         pod(
-            run,
-            metadata=run.metadata(name, role=Role.ROLLOUT, extra={labels.REPLICA: str(replica)}),
+            frozen,
+            metadata=frozen.metadata(name, role=Role.ROLLOUT, extra={labels.REPLICA: str(replica)}),
             role=Role.ROLLOUT,
             container=container,
             restart_policy="Always",

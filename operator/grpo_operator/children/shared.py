@@ -5,8 +5,9 @@ import json
 from grpo_api.contract import endpoints
 from grpo_api.contract.environment import Role
 from grpo_api.v1alpha1.spec import GRPOJobSpec
-from grpo_operator.children.run import Child, Run
-from grpo_operator.kinds import CONFIG_MAPS, SECRETS, SERVICES, Manifest
+from grpo_operator.children.child import Child
+from grpo_operator.children.frozen_job import FrozenJob
+from grpo_operator.cluster.kinds import CONFIG_MAPS, SECRETS, SERVICES, KubeObject
 
 RUN_CONFIG_KEY = "run.json"
 FROZEN_SPEC_KEY = "spec.json"
@@ -18,55 +19,55 @@ _PORTS = {
 }
 
 
-def config_map(run: Run) -> Child:
-    """The immutable ConfigMap of a revision: the RunConfig for the pods, and the frozen spec for us."""
+def config_map(frozen: FrozenJob) -> Child:
+    """The immutable ConfigMap of a revision: the RunConfig for the pods, the frozen spec for the operator."""
     return Child(
         CONFIG_MAPS,
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": run.metadata(run.names.config(run.revision)),
+            "metadata": frozen.metadata(frozen.names.config(frozen.revision)),
             "immutable": True,
             "data": {
-                RUN_CONFIG_KEY: json.dumps(run.config.to_object(), indent=2),
-                FROZEN_SPEC_KEY: json.dumps(run.spec.to_object()),
+                RUN_CONFIG_KEY: json.dumps(frozen.config.to_object(), indent=2),
+                FROZEN_SPEC_KEY: json.dumps(frozen.spec.to_object()),
             },
         },
     )
 
 
-def frozen_spec(config: Manifest) -> GRPOJobSpec:
+def frozen_spec(config: KubeObject) -> GRPOJobSpec:
     """The spec a ConfigMap of ours was made from; raises pydantic's ValidationError when it is broken."""
     return GRPOJobSpec.model_validate_json(config["data"][FROZEN_SPEC_KEY])
 
 
-def tokens(run: Run) -> Child:
-    """The Secret, without its values: they are drawn when it is created and never read back."""
+def tokens(frozen: FrozenJob) -> Child:
+    """The Secret, without its values: they are made when it is created and never read back."""
     return Child(
         SECRETS,
         {
             "apiVersion": "v1",
             "kind": "Secret",
-            "metadata": run.metadata(run.names.tokens),
+            "metadata": frozen.metadata(frozen.names.tokens),
             "type": "Opaque",
             "immutable": True,
         },
     )
 
 
-def service(run: Run, role: Role) -> Child:
-    """The headless Service of a role. It names pods that are not ready too: the trainer decides itself
-    which engines it works with, and ranks must meet before they can be ready."""
+def service(frozen: FrozenJob, role: Role) -> Child:
+    """The headless Service of a role. It resolves to pods that are not ready too: the trainer itself decides
+    which engines it uses, and ranks must meet before their pods can be ready."""
     return Child(
         SERVICES,
         {
             "apiVersion": "v1",
             "kind": "Service",
-            "metadata": run.metadata(run.names.service(role), role=role),
+            "metadata": frozen.metadata(frozen.names.service(role), role=role),
             "spec": {
                 "clusterIP": "None",
                 "publishNotReadyAddresses": True,
-                "selector": run.selector(role),
+                "selector": frozen.selector(role),
                 "ports": [
                     {"name": name, "port": port, "targetPort": port, "protocol": "TCP"}
                     for name, port in _PORTS[role].items()
@@ -76,8 +77,8 @@ def service(run: Run, role: Role) -> Child:
     )
 
 
-def is_up_to_date(desired: Child, found: Manifest) -> bool:
-    """Whether a Service says what we want, whatever the server added to it."""
-    want = desired.manifest["spec"]
+def is_up_to_date(desired: Child, found: KubeObject) -> bool:
+    """Whether a Service has what we want; the API server adds more."""
+    want = desired.body["spec"]
     have = found["spec"]
     return all(have.get(key) == want[key] for key in ("publishNotReadyAddresses", "selector", "ports"))

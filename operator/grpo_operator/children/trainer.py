@@ -1,28 +1,29 @@
-"""Trainer pods: the supervisor with its training processes. They never restart alone: the gang does."""
+"""Trainer pods: the supervisor with its training processes. A pod never restarts alone: all of them do."""
 
 from grpo_api.contract import endpoints, labels
 from grpo_api.contract.environment import Env, Role
 from grpo_api.contract.graces import RANKS_GRACE_SECONDS, TRAINER_GRACE_SECONDS
+from grpo_operator.children.child import Child
+from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.mounts import Mount
 from grpo_operator.children.pod import OUTPUT_DIR, http_probe, pod, resources
-from grpo_operator.children.run import Child, Run
-from grpo_operator.kinds import PODS, Manifest
+from grpo_operator.cluster.kinds import PODS, KubeObject
 
 
-def trainer_pod(run: Run, *, attempt: int, index: int) -> Child:
+def trainer_pod(frozen: FrozenJob, *, attempt: int, index: int) -> Child:
     """Trainer pod `index` of an attempt; index 0 hosts the rendezvous and mounts the claim."""
-    names = run.names
+    names = frozen.names
     name = names.trainer(attempt=attempt, index=index)
-    metadata = run.metadata(
+    metadata = frozen.metadata(
         name,
         role=Role.TRAINER,
         extra={labels.ATTEMPT: str(attempt), labels.NODE_INDEX: str(index)},
     )
     path, port = endpoints.TRAINER_HEALTH_PATH, endpoints.TRAINER_PORT
-    container: Manifest = {
+    container: KubeObject = {
         "name": endpoints.TRAINER_CONTAINER,
         "command": ["grpo-runtime", "trainer", f"--grace-seconds={RANKS_GRACE_SECONDS}"],
-        "resources": resources(run.spec.trainer.resources),
+        "resources": resources(frozen.spec.trainer.resources),
         "ports": [
             {"name": "http", "containerPort": endpoints.TRAINER_PORT},
             {"name": "rendezvous", "containerPort": endpoints.RENDEZVOUS_PORT},
@@ -34,7 +35,7 @@ def trainer_pod(run: Run, *, attempt: int, index: int) -> Child:
     return Child(
         PODS,
         pod(
-            run,
+            frozen,
             metadata=metadata,
             role=Role.TRAINER,
             container=container,
@@ -45,16 +46,16 @@ def trainer_pod(run: Run, *, attempt: int, index: int) -> Child:
                 Env.ATTEMPT: str(attempt),
                 Env.NODE_INDEX: str(index),
                 Env.MASTER_ADDR: f"{names.trainer(attempt=attempt, index=0)}.{names.service(Role.TRAINER)}",
-                **({Env.ROLLOUT_HOST: names.service(Role.ROLLOUT)} if run.has_rollout else {}),
+                **({Env.ROLLOUT_HOST: names.service(Role.ROLLOUT)} if frozen.has_rollout else {}),
             },
-            mounts=[_output(run, is_first=index == 0)],
+            mounts=[_output(frozen, is_first=index == 0)],
         ),
     )
 
 
-def _output(run: Run, *, is_first: bool) -> Mount:
+def _output(frozen: FrozenJob, *, is_first: bool) -> Mount:
     """The output directory: the claim for pod 0, a folder per job in it, and scratch space for the others."""
-    claim = run.spec.checkpoint.claim_name
+    claim = frozen.spec.checkpoint.claim_name
     if claim is None or not is_first:
         return Mount("output", OUTPUT_DIR, {"emptyDir": {}})
-    return Mount("output", OUTPUT_DIR, claim=claim, sub_path=run.names.base)
+    return Mount("output", OUTPUT_DIR, claim=claim, sub_path=frozen.names.base)

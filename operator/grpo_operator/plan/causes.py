@@ -1,7 +1,7 @@
-"""Why an attempt is over: every sign of trouble as a cause, and the order that puts causes above effects.
+"""Why an attempt is over: every failure as a cause, and the order that puts causes before their effects.
 
-When one process of a gang dies the others die of it a moment later, with broken pipes and exit code 1 or
-because somebody stops them. The sentence in status must name the first, not the loudest.
+When one process of a gang dies, the others follow a moment later: with broken pipes and exit code 1, or
+because they are stopped. The message in status must name the first, not the loudest. Pure.
 """
 
 import re
@@ -10,195 +10,133 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import IntEnum
 
-from pydantic import ValidationError
-
-from grpo_api.contract.endpoints import ROLLOUT_CONTAINER
 from grpo_api.contract.environment import Role
-from grpo_api.contract.exit_codes import PEER_LOST_REASON, ExitCode, exit_policy
-from grpo_api.contract.progress import TerminationMessage
-from grpo_operator.observed import Ending, PodView
+from grpo_api.contract.exit_codes import ExitCode
+from grpo_api.contract.reasons import Reason, ReasonMessage
+from grpo_operator.observe.observed import ContainerTermination, PodView
+from grpo_operator.plan.consequence import Consequence, consequence_of
+from grpo_operator.plan.last_failure import Place
+from grpo_operator.plan.termination import explain_termination, is_out_of_memory, policy_of
 
-OOM_REASON = "OOMKilled"
-_NOT_STARTED = frozenset({"StartError", "ContainerCannotRun"})
-"""Reasons of a container whose command its node could not run, with an exit code that node made up."""
-_LOG_TAIL = 600
-_WORD = re.compile(r"^[A-Za-z][A-Za-z0-9]{0,252}$")
 _EFFECT = re.compile(
     r"broken pipe|connection (reset|closed|refused)|closed by (the )?(remote )?peer|socket (timeout|closed)",
     re.I,
 )
+_LATEST = datetime.max.replace(tzinfo=UTC)
 
 
-class Rank(IntEnum):
-    """How likely this is what started it; lower is likelier."""
+class Precedence(IntEnum):
+    """How likely it is that this started the failure; the lower, the likelier."""
 
     CERTAIN = 0
-    """Says itself what is wrong: the user's error, no more data, a corrupt checkpoint, out of memory."""
+    """It names its own cause: the user's error, no more data, a corrupt checkpoint, out of memory."""
     DISRUPTION = 1
     """The cluster or a person took the pod away."""
     ERROR = 2
-    """Ended by itself."""
+    """It ended by itself."""
     EFFECT = 3
-    """Lost its peers, or was asked to stop."""
+    """It lost its peers, or was asked to stop."""
 
 
 @dataclass(frozen=True)
 class Cause:
-    """One sign of trouble. `is_retried` and `is_counted` as in the exit-code table."""
+    """One failure: why, where, and what follows from it."""
 
-    rank: Rank
-    role: Role
-    pod: str
-    node: str
-    container: str
-    reason: str
-    message: str
-    exit_code: int | None
-    finished_at: datetime | None
-    is_retried: bool
-    is_counted: bool
-
-
-_LATEST = datetime.max.replace(tzinfo=UTC)
+    precedence: Precedence
+    why: ReasonMessage
+    place: Place
+    consequence: Consequence
+    exit_code: int | None = None
+    finished_at: datetime | None = None
 
 
 def first_cause(causes: Iterable[Cause]) -> Cause | None:
-    """The cause to show and to act on: by rank, then by time, then by name."""
-    return min(causes, key=lambda c: (c.rank, c.finished_at or _LATEST, c.pod), default=None)
+    """The cause to show and to act on: by precedence, then by time, then by name."""
+    return min(causes, key=lambda c: (c.precedence, c.finished_at or _LATEST, c.place.pod), default=None)
 
 
 def trainer_causes(pods: Iterable[PodView]) -> list[Cause]:
-    """What is wrong with the trainer pods of one attempt."""
-    found = []
-    for pod in pods:
-        if is_done(pod):
-            continue
-        # An end that names its own cause counts even if the pod is being deleted by now.
-        own = _from_ending(pod, pod.ending, role=Role.TRAINER) if pod.ending else None
-        if own and own.rank is Rank.CERTAIN:
-            found.append(own)
-        elif pod.disruption:
-            found.append(_disrupted(pod))
-        elif own:
-            found.append(own)
-        elif pod.phase == "Failed":
-            found.append(_failed_without_word(pod))
-    return found
-
-
-def is_done(pod: PodView) -> bool:
-    """Whether this pod's supervisor says that every step is done.
-
-    Its word stands even where the reason is OOMKilled: cgroup v1 writes that whichever process of the
-    container was killed, also when the supervisor came to its end without it.
-    """
-    return pod.ending is not None and pod.ending.exit_code == ExitCode.DONE
+    """Why trainer pods of one attempt have failed; one cause for each that has."""
+    return [_cause_of(pod) for pod in pods if pod.has_failed]
 
 
 def vanished_causes(names: Iterable[str]) -> list[Cause]:
-    """Trainer pods that were there and are gone without a trace."""
+    """Trainer pods that existed, and of which nothing is left."""
     return [
         _disruption(
-            pod=name,
-            reason="PodDeleted",
-            message=f"trainer pod {name} is gone: it was deleted or its node was removed",
+            ReasonMessage(
+                Reason.POD_DELETED, f"trainer pod {name} is gone: it was deleted or its node was removed"
+            ),
+            Place(Role.TRAINER, name),
         )
         for name in names
     ]
 
 
 def engine_causes(pods: Iterable[PodView]) -> list[Cause]:
-    """Rollout pods that say that a retry is no use; other failures of engines are no matter of the job."""
+    """Rollout pods whose engine says that a retry is no use. Any other failure of an engine ends nothing."""
     found = []
     for pod in pods:
-        for ending in (pod.ending, pod.last_ending):
-            if ending is not None and ending.exit_code == ExitCode.USER_ERROR:
-                found.append(_from_ending(pod, ending, role=Role.ROLLOUT))
+        for termination in (pod.termination, pod.last_termination):
+            if termination is not None and termination.exit_code == ExitCode.USER_ERROR:
+                found.append(_from_termination(pod, termination, role=Role.ROLLOUT))
                 break
     return found
 
 
-def describe(ending: Ending) -> tuple[str, str]:
-    """(reason, message) of a container's end, from its termination message or its last log lines."""
-    policy = exit_policy(ending.exit_code)
-    try:
-        told = TerminationMessage.model_validate_json(ending.message)
-    except ValidationError:
-        told = None
-    if ending.reason == OOM_REASON:
-        what = f" ({told.message})" if told and told.message else ""
-        section = "rollout" if ending.container == ROLLOUT_CONTAINER else "trainer"
-        fix = f"raise {section}.resources.limits.memory or make the work smaller"
-        return OOM_REASON, f"the container {ending.container} ran out of memory: {fix}{what}"
-    if told:
-        return (told.reason if _WORD.match(told.reason) else policy.reason), told.message
-    tail = ending.message.strip()[-_LOG_TAIL:]
-    if ending.reason in _NOT_STARTED:
-        return ending.reason, f"the container cannot be started: is spec.image a runtime image? {tail}"
-    ended = f"the container ended with exit code {ending.exit_code} ({policy.meaning})"
-    return policy.reason, f"{ended}; last words: {tail}" if tail else ended
+def _cause_of(pod: PodView) -> Cause:
+    own = _from_termination(pod, pod.termination, role=Role.TRAINER) if pod.termination else None
+    # A container that names its own cause counts even when its pod is being deleted by now.
+    if own and own.precedence is Precedence.CERTAIN:
+        return own
+    if pod.disruption:
+        why = ReasonMessage(pod.disruption.reason, f"trainer pod {pod.name}: {pod.disruption.message}")
+        return _disruption(why, _place(pod, Role.TRAINER, pod.termination), pod.termination)
+    return own or _failed_without_termination(pod)
 
 
-def _from_ending(pod: PodView, ending: Ending, *, role: Role) -> Cause:
-    reason, message = describe(ending)
-    is_oom = ending.reason == OOM_REASON
-    policy = exit_policy(ExitCode.KILLED if is_oom else ending.exit_code)
-    if is_oom or not policy.is_retried:
-        rank = Rank.CERTAIN
-    elif ending.exit_code == ExitCode.TERMINATED or reason == PEER_LOST_REASON or _EFFECT.search(message):
-        rank = Rank.EFFECT
+def _from_termination(pod: PodView, termination: ContainerTermination, *, role: Role) -> Cause:
+    why = explain_termination(termination)
+    was_asked_to_stop = termination.exit_code == ExitCode.TERMINATED
+    if is_out_of_memory(termination) or not policy_of(termination).is_retried:
+        precedence = Precedence.CERTAIN
+    elif was_asked_to_stop or why.reason == Reason.PEER_LOST or _EFFECT.search(why.message):
+        precedence = Precedence.EFFECT
     else:
-        rank = Rank.ERROR
+        precedence = Precedence.ERROR
+    if was_asked_to_stop:
+        message = (
+            f"trainer pod {pod.name} was asked to stop although it was neither deleted nor evicted, most "
+            f"likely by its liveness probe: {why.message}"
+        )
+        why = ReasonMessage(why.reason, message)
     return Cause(
-        rank=rank,
-        role=role,
-        pod=pod.name,
-        node=pod.node,
-        container=ending.container,
-        reason=reason,
-        message=message,
-        exit_code=ending.exit_code,
-        finished_at=ending.finished_at,
-        is_retried=policy.is_retried,
-        is_counted=policy.is_counted,
+        precedence,
+        why,
+        _place(pod, role, termination),
+        consequence_of(termination, is_disruption=False),
+        termination.exit_code,
+        termination.finished_at,
     )
 
 
-def _disrupted(pod: PodView) -> Cause:
-    assert pod.disruption is not None
-    return _disruption(
-        pod=pod.name,
-        node=pod.node,
-        reason=pod.disruption.reason,
-        message=f"trainer pod {pod.name}: {pod.disruption.message}",
-        ending=pod.ending,
-    )
+def _failed_without_termination(pod: PodView) -> Cause:
+    """The node gave the pod up before or while it started its container."""
+    problem = pod.start_problem or ReasonMessage(Reason.POD_FAILED, "its node reported no reason")
+    why = ReasonMessage(problem.reason, f"trainer pod {pod.name} failed without running: {problem.message}")
+    return _disruption(why, _place(pod, Role.TRAINER))
 
 
-def _failed_without_word(pod: PodView) -> Cause:
-    """Failed without a container's end: the node gave it up before or while starting it."""
-    trouble = pod.trouble.message if pod.trouble else "its node reported no reason"
-    return _disruption(
-        pod=pod.name,
-        node=pod.node,
-        reason=pod.trouble.reason if pod.trouble else "PodFailed",
-        message=f"trainer pod {pod.name} failed without running: {trouble}",
-    )
-
-
-def _disruption(
-    *, pod: str, reason: str, message: str, node: str = "", ending: Ending | None = None
-) -> Cause:
+def _disruption(why: ReasonMessage, place: Place, termination: ContainerTermination | None = None) -> Cause:
     return Cause(
-        rank=Rank.DISRUPTION,
-        role=Role.TRAINER,
-        pod=pod,
-        node=node,
-        container=ending.container if ending else "",
-        reason=reason,
-        message=message,
-        exit_code=ending.exit_code if ending else None,
-        finished_at=ending.finished_at if ending else None,
-        is_retried=True,
-        is_counted=False,
+        Precedence.DISRUPTION,
+        why,
+        place,
+        consequence_of(termination, is_disruption=True),
+        termination.exit_code if termination else None,
+        termination.finished_at if termination else None,
     )
+
+
+def _place(pod: PodView, role: Role, termination: ContainerTermination | None = None) -> Place:
+    return Place(role, pod.name, pod.node, termination.container if termination else "")

@@ -1,10 +1,25 @@
-"""Conditions: read, set, and keep their transition time while nothing changes."""
+"""Conditions of a status: read them, set them, and keep their transition time while nothing changes."""
 
+from dataclasses import dataclass
 from datetime import datetime
 
 from grpo_api.v1alpha1.status import Condition, ConditionStatus, ConditionType, GRPOJobStatus
 
 _LONGEST_MESSAGE = 1024
+
+
+@dataclass(frozen=True)
+class ConditionState:
+    """What a condition says."""
+
+    is_met: bool
+    reason: str
+    message: str = ""
+
+    @classmethod
+    def of(cls, known: Condition) -> "ConditionState":
+        """What this condition says already."""
+        return cls(known.status == ConditionStatus.TRUE, known.reason, known.message)
 
 
 def condition(status: GRPOJobStatus, kind: ConditionType) -> Condition | None:
@@ -21,26 +36,24 @@ def is_true(status: GRPOJobStatus, kind: ConditionType) -> bool:
 def with_condition(
     status: GRPOJobStatus,
     kind: ConditionType,
+    state: ConditionState,
     *,
-    is_met: bool,
-    reason: str,
-    message: str = "",
     generation: int,
     now: datetime,
     is_new_transition: bool = False,
 ) -> GRPOJobStatus:
     """The status with this condition set; conditions keep the order of ConditionType.
 
-    `is_new_transition` dates the condition anew although its status stays.
+    `is_new_transition` sets a new transition time although the condition stays True or False.
     """
-    value = ConditionStatus.TRUE if is_met else ConditionStatus.FALSE
+    value = ConditionStatus.TRUE if state.is_met else ConditionStatus.FALSE
     known = condition(status, kind)
     since = known.last_transition_time if known and known.status == value and not is_new_transition else now
     new = Condition(
         type=kind,
         status=value,
-        reason=reason,
-        message=message[:_LONGEST_MESSAGE],
+        reason=state.reason,
+        message=state.message[:_LONGEST_MESSAGE],
         last_transition_time=since,
         observed_generation=generation,
     )

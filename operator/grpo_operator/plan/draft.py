@@ -5,10 +5,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 
+from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.status import GRPOJobStatus
-from grpo_operator.children.run import Child, Run
-from grpo_operator.kinds import Kind
-from grpo_operator.observed import Observed, Trouble
+from grpo_operator.children.child import Child
+from grpo_operator.children.frozen_job import FrozenJob
+from grpo_operator.cluster.kinds import Kind
+from grpo_operator.observe.observed import Observed
+from grpo_operator.plan.facts import AttemptFacts
 
 
 class Stage(StrEnum):
@@ -20,7 +23,7 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True)
 class Deletion:
-    """An object to delete. The uid keeps a namesake safe."""
+    """An object to delete. The uid protects another object of the same name."""
 
     kind: Kind
     name: str
@@ -29,17 +32,37 @@ class Deletion:
 
 @dataclass(frozen=True)
 class Draft:
-    """A plan in the making. `run` is None until a readable spec is frozen; `waits_for` names what keeps a
-    new attempt from starting; `blocked` is why this operator keeps its hands off the job."""
+    """A plan in the making.
+
+    `facts` are those of the attempt in `status`. `frozen` is None until a readable spec is frozen.
+    `waits_for` says what keeps a new attempt from starting. `skew` says why this operator must not act on the
+    job, which another release wrote.
+    """
 
     status: GRPOJobStatus
+    facts: AttemptFacts
     stage: Stage = Stage.ACTIVE
-    run: Run | None = None
+    frozen: FrozenJob | None = None
     waits_for: str = ""
-    blocked: Trouble | None = None
+    skew: ReasonMessage | None = None
     create: tuple[Child, ...] = ()
     delete: tuple[Deletion, ...] = ()
     requeue_after: float | None = None
+
+    @classmethod
+    def begin(cls, observed: Observed) -> "Draft":
+        """The draft that the first policy gets."""
+        status = observed.job.status
+        return cls(status=status, facts=AttemptFacts.of(observed, frozen=None, status=status))
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the job is active and every trainer pod of its attempt runs, or has done its part."""
+        return self.stage is Stage.ACTIVE and self.facts.is_running
+
+    def with_facts(self, observed: Observed) -> "Draft":
+        """The same draft with the facts computed again, for a policy that changed the attempt."""
+        return replace(self, facts=AttemptFacts.of(observed, frozen=self.frozen, status=self.status))
 
     def with_status(self, **changes: object) -> "Draft":
         """The same draft with fields of the status changed."""
@@ -54,32 +77,36 @@ class Draft:
         return replace(self, delete=self.delete + deletions)
 
     def waking_after(self, seconds: float) -> "Draft":
-        """The same draft, looked at again after this time at the latest."""
+        """The same draft, planned again after this time at the latest."""
         earliest = seconds if self.requeue_after is None else min(seconds, self.requeue_after)
         return replace(self, requeue_after=earliest)
 
 
 Policy = Callable[[Draft, Observed, datetime], Draft]
-"""One decision: pure, and leaves alone what is not its business."""
+"""One decision: pure, and leaves alone what it is not about."""
 
 
 @dataclass(frozen=True)
-class Announcement:
-    """Something a person wants to be told once, as an Event. `key` tells it from others of its reason."""
+class EventDraft:
+    """An Event that is not written yet. `key` distinguishes it from others with its reason."""
 
-    reason: str
-    message: str
+    why: ReasonMessage
     key: str
     is_warning: bool = False
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """What makes it the same Event as another: the reason and the key."""
+        return self.why.reason, self.key
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do about a job. The status is written first: what is in it must not be forgotten by a crash
-    between a decision and its deeds. It is announced when that has succeeded."""
+    """What to do about a job. The status is written first: a crash between a decision and its execution must
+    not lose the decision. The Events are written once that has succeeded."""
 
     status: GRPOJobStatus
     create: tuple[Child, ...] = ()
     delete: tuple[Deletion, ...] = ()
     requeue_after: float | None = None
-    announcements: tuple[Announcement, ...] = ()
+    events: tuple[EventDraft, ...] = ()

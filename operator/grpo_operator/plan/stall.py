@@ -1,61 +1,56 @@
-"""When a trainer that answers, but whose heart does not beat, counts as failed."""
+"""When a trainer that answers, but no longer makes progress, counts as failed. Pure."""
 
 from datetime import datetime
 
 from grpo_api.contract.endpoints import TRAINER_CONTAINER
 from grpo_api.contract.environment import Role
+from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_api.contract.retries import has_begun
-from grpo_operator.children.run import Run
-from grpo_operator.observed import Observed
-from grpo_operator.plan.causes import Cause, Rank
-from grpo_operator.plan.counts import is_running
+from grpo_operator.children.frozen_job import FrozenJob
+from grpo_operator.observe.observed import Observed
+from grpo_operator.plan.causes import Cause, Precedence
+from grpo_operator.plan.consequence import consequence_of
 from grpo_operator.plan.draft import Draft
-from grpo_operator.plan.gang_view import current_gang
-from grpo_operator.plan.progress import last_report
+from grpo_operator.plan.last_failure import Place
 
-REASON = "TrainerStalled"
-_LOOK_AGAIN_SECONDS = 5.0
+_SHORTEST_WAIT_SECONDS = 5.0
 
 
-def stalled_causes(draft: Draft, observed: Observed, run: Run) -> list[Cause]:
-    """A trainer whose answers have been the same for `stallTimeoutSeconds`, on this process's own clock.
+def stalled_causes(draft: Draft, observed: Observed, frozen: FrozenJob) -> list[Cause]:
+    """A trainer whose answers have stayed the same for `stallTimeoutSeconds`, on this process's own clock.
 
-    Silence is no stall: whoever cannot reach a trainer does not know whether it works. Neither is a long
-    start, in which models are loaded and nothing beats yet: that has a deadline of its own.
+    A trainer that does not answer is not stalled: it may well work where this operator cannot reach it. One
+    that still loads models is not stalled either: startupDeadlineSeconds limits that.
     """
-    signs = observed.signs
-    told = last_report(observed, attempt=draft.status.attempt)
-    if signs is None or told is None or not has_begun(told):
+    liveness, progress = observed.remembered.report.liveness, draft.facts.last_progress
+    if liveness is None or progress is None or not has_begun(progress) or not draft.is_running:
         return []
-    if not is_running(draft, observed):
+    quiet_seconds = (liveness.answered_at - liveness.changed_at).total_seconds()
+    if quiet_seconds < frozen.spec.stall_timeout_seconds:
         return []
-    quiet_seconds = (signs.heard_at - signs.changed_at).total_seconds()
-    if quiet_seconds < run.spec.stall_timeout_seconds:
-        return []
-    first = current_gang(observed, attempt=draft.status.attempt)[0]
-    doing = f"{told.state.value}: {told.message}" if told.message else told.state.value
+    first = draft.facts.gang[0]
+    doing = f"{progress.state.value}: {progress.message}" if progress.message else progress.state.value
+    message = (
+        f"the trainer has shown no sign of life for {quiet_seconds:.0f} s "
+        f"(stallTimeoutSeconds is {frozen.spec.stall_timeout_seconds}): last seen at "
+        f"{liveness.changed_at:%Y-%m-%dT%H:%M:%SZ} after step {progress.step} of {progress.total_steps}, "
+        f"{doing}"
+    )
     return [
         Cause(
-            rank=Rank.CERTAIN,
-            role=Role.TRAINER,
-            pod=first.name,
-            node=first.node,
-            container=TRAINER_CONTAINER,
-            reason=REASON,
-            message=f"the trainer has shown no sign of life for {quiet_seconds:.0f} s "
-            f"(stallTimeoutSeconds is {run.spec.stall_timeout_seconds}): last seen at "
-            f"{signs.changed_at:%Y-%m-%dT%H:%M:%SZ} after step {told.step} of {told.total_steps}, {doing}",
-            exit_code=None,
-            finished_at=None,
-            is_retried=True,
-            is_counted=True,
+            Precedence.CERTAIN,
+            ReasonMessage(Reason.TRAINER_STALLED, message),
+            Place(Role.TRAINER, first.name, first.node, TRAINER_CONTAINER),
+            consequence_of(None, is_disruption=False),
         )
     ]
 
 
-def next_look(draft: Draft, observed: Observed, run: Run, now: datetime) -> Draft:
-    """Policy part: wake up when the trainer would count as stalled if it did not stir."""
-    if observed.signs is None or not is_running(draft, observed):
+def wake_when_stalled(draft: Draft, observed: Observed, frozen: FrozenJob, now: datetime) -> Draft:
+    """Plan again at the time from which the trainer counts as stalled unless it makes progress."""
+    liveness = observed.remembered.report.liveness
+    if liveness is None or not draft.is_running:
         return draft
-    quiet_seconds = (now - observed.signs.changed_at).total_seconds()
-    return draft.waking_after(max(_LOOK_AGAIN_SECONDS, run.spec.stall_timeout_seconds - quiet_seconds))
+    quiet_seconds = (now - liveness.changed_at).total_seconds()
+    left = frozen.spec.stall_timeout_seconds - quiet_seconds
+    return draft.waking_after(max(_SHORTEST_WAIT_SECONDS, left))

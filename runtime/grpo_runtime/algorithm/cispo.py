@@ -1,4 +1,4 @@
-"""CISPO: clip the weight of a token, never its gradient."""
+"""CISPO: clips the weight of a token and never its gradient."""
 
 from grpo_runtime.algorithm.metrics import mean_of
 from grpo_runtime.algorithm.policy_term import PolicyTerm, PolicyTermInputs

@@ -1,5 +1,6 @@
-"""Correct for the sampler: vLLM's probabilities are not the trainer's, even with the same weights."""
+"""Correct for the sampler: even with the same weights, vLLM's probabilities differ from the trainer's."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -7,33 +8,52 @@ import torch
 
 from grpo_runtime.algorithm.metrics import Metrics, max_of, mean_of, min_of
 
+Bound = Callable[[torch.Tensor, float | None, float | None], torch.Tensor]
+"""From a ratio, its floor and its cap (None: no such bound) to the bounded ratio of the same shape."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ImportanceCorrection:
-    """Weigh the policy term with pi_trainer / pi_sampler, bounded.
+    """Multiply the policy term by the bounded ratio pi_trainer / pi_sampler.
 
-    `token` + `truncate` is TIS (truncated importance sampling), `token` + `mask` is IcePop; a sequence's
-    ratio is the product of its tokens' ratios (not their geometric mean).
+    Level `token` with mode `truncate` is TIS (truncated importance sampling), with mode `mask` it is IcePop.
+    A sequence's ratio is the product of its tokens' ratios, not their geometric mean.
     """
 
     level: Literal["token", "sequence"] = "token"
-    bounding: Literal["truncate", "mask"] = "truncate"
-    """truncate: a ratio outside [floor, cap] becomes the nearer bound; mask: it becomes 0."""
+    mode: str = "truncate"
+    """How the ratio is bounded: a name in `registry.CORRECTION_MODES`."""
     floor: float | None = None
     cap: float | None = 3.0
+
+
+def truncate(ratio: torch.Tensor, floor: float | None, cap: float | None) -> torch.Tensor:
+    """A ratio outside [floor, cap] becomes the nearer bound."""
+    return ratio.clamp(min=floor, max=cap)
+
+
+def mask_outside(ratio: torch.Tensor, floor: float | None, cap: float | None) -> torch.Tensor:
+    """A ratio outside [floor, cap] becomes 0, so nothing is learned there."""
+    is_outside = torch.zeros_like(ratio, dtype=torch.bool)
+    if floor is not None:
+        is_outside |= ratio < floor
+    if cap is not None:
+        is_outside |= ratio > cap
+    return ratio.masked_fill(is_outside, 0.0)
 
 
 def correction_ratio(
     correction: ImportanceCorrection,
     *,
+    bound: Bound,
     old_logprobs: torch.Tensor,
     rollout_logprobs: torch.Tensor,
     mask: torch.Tensor,
 ) -> torch.Tensor:
     """The bounded ratio, without gradient: [B, T] at token level, [B, 1] at sequence level.
 
-    `old_logprobs` are the trainer's under the weights that sampled. A token that the sampler could not score
-    (NaN) has ratio 1, and so has padding.
+    `old_logprobs` are the trainer's, under the weights that sampled. Padding has ratio 1, and so has a token
+    that the sampler could not score (NaN).
     """
     difference = _difference(old_logprobs, rollout_logprobs, mask)
     if correction.level == "sequence":
@@ -41,21 +61,13 @@ def correction_ratio(
     ratio = difference.exp()
     if correction.floor is None and correction.cap is None:
         return ratio
-    if correction.bounding == "truncate":
-        return ratio.clamp(min=correction.floor, max=correction.cap)
-    is_outside = torch.zeros_like(ratio, dtype=torch.bool)
-    if correction.floor is not None:
-        is_outside |= ratio < correction.floor
-    if correction.cap is not None:
-        is_outside |= ratio > correction.cap
-    return ratio.masked_fill(is_outside, 0.0)
+    return bound(ratio, correction.floor, correction.cap)
 
 
 def correction_metrics(
     ratio: torch.Tensor, *, old_logprobs: torch.Tensor, rollout_logprobs: torch.Tensor, mask: torch.Tensor
 ) -> Metrics:
-    """How far the sampler is from the trainer (absolute nats per scored token), and the ratios after
-    bounding."""
+    """The distance between sampler and trainer (absolute nats per scored token), and the bounded ratios."""
     difference = _difference(old_logprobs, rollout_logprobs, mask).abs()
     is_scored = mask & ~torch.isnan(rollout_logprobs)
     ratios = ratio if ratio.shape[1] == 1 and mask.shape[1] != 1 else ratio[mask]

@@ -1,21 +1,22 @@
-"""The penalty for leaving the reference policy."""
+"""The penalty for leaving the reference policy. The estimators are those of
+http://joschu.net/blog/kl-approx.html."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
 
 @dataclass(frozen=True, kw_only=True)
 class KLPenalty:
-    """beta times the estimated divergence from the reference policy, added to every token's loss."""
+    """`beta` times the estimated divergence from the reference policy, added to every token's loss."""
 
     beta: float
-    estimator: Literal["k1", "k2", "k3"] = "k3"
+    estimator: str = "k3"
+    """A name in `registry.KL_ESTIMATORS`."""
     is_bias_corrected: bool = False
-    """Weigh each token's estimate with the policy ratio, which makes its gradient that of the true KL
-    when the tokens come from an older policy (DeepSeek-V3.2, section 3.1). TRL 1.16 has it on by default."""
+    """Multiply each token's estimate by the policy ratio. Its gradient is then that of the true KL also when
+    the tokens come from an older policy (DeepSeek-V3.2, section 3.1). TRL 1.16 does so by default."""
 
 
 def kl_k1(log_difference: torch.Tensor) -> torch.Tensor:
@@ -33,13 +34,16 @@ def kl_k3(log_difference: torch.Tensor) -> torch.Tensor:
     return log_difference.exp() - log_difference - 1
 
 
-KL_ESTIMATORS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"k1": kl_k1, "k2": kl_k2, "k3": kl_k3}
-"""By name; each takes log(ref / pi). Estimators from http://joschu.net/blog/kl-approx.html."""
-
-
 def token_kl(
-    penalty: KLPenalty, *, trainer_logprobs: torch.Tensor, ref_logprobs: torch.Tensor, ratio: torch.Tensor
+    estimator: Callable[[torch.Tensor], torch.Tensor],
+    *,
+    trainer_logprobs: torch.Tensor,
+    ref_logprobs: torch.Tensor,
+    bias_correction: torch.Tensor | None,
 ) -> torch.Tensor:
-    """[B, T] estimated divergence, without beta; `ratio` is the policy ratio, [B, T] or [B, 1]."""
-    divergence = KL_ESTIMATORS[penalty.estimator](ref_logprobs - trainer_logprobs)
-    return divergence * ratio if penalty.is_bias_corrected else divergence
+    """[B, T] estimated divergence, without beta.
+
+    `bias_correction` is the policy ratio to multiply by, [B, T] or [B, 1], or None.
+    """
+    divergence = estimator(ref_logprobs - trainer_logprobs)
+    return divergence if bias_correction is None else divergence * bias_correction

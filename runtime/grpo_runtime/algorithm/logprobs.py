@@ -1,17 +1,20 @@
-"""Logprobs of the chosen tokens without a second tensor of the size of the logits. V vocabulary, H
-hidden size."""
+"""Logprobs of the chosen tokens, computed without a second tensor of the size of the logits. V vocabulary,
+H hidden size."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
 
 CHUNK_TOKENS = 512
-"""Rows of [V] that are in float32 at one time."""
+"""Rows [V] that are held in float32 at one time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenLogprobs:
+    """Logprobs and entropies of one forward pass."""
+
     logprobs: torch.Tensor
     """[B, T] float32 (float64 for float64 logits), natural logarithm, with gradient."""
     entropies: torch.Tensor
@@ -19,17 +22,18 @@ class TokenLogprobs:
 
 
 def token_logprobs(logits: torch.Tensor, *, token_ids: torch.Tensor, temperature: float) -> TokenLogprobs:
-    """log softmax(logits / temperature) at `token_ids`: what vLLM calls processed logprobs without top-p
-    or top-k.
+    """log softmax(logits / temperature) at `token_ids`: vLLM's processed logprobs without top-p and top-k.
 
-    `logits` [B, T, V] of any float type, position t predicting token_ids[:, t]; `token_ids` [B, T]. Beside
-    the logits and their gradient it holds CHUNK_TOKENS rows at a time.
+    `logits` [B, T, V] may have any float type, and position t predicts token_ids[:, t]; `token_ids` is
+    [B, T]. Beside the logits and their gradient, memory holds CHUNK_TOKENS rows at a time. Raises ValueError
+    when the temperature is not above 0.
     """
     if temperature <= 0:
         raise ValueError(
             f"temperature ({temperature}) must be above 0: at 0 the chosen token has no gradient"
         )
-    logprobs, entropies = _TokenLogprobs.apply(logits.flatten(0, 1), token_ids.flatten(), temperature)
+    apply: Any = _TokenLogprobs.apply  # torch gives it no types
+    logprobs, entropies = apply(logits.flatten(0, 1), token_ids.flatten(), temperature)
     return TokenLogprobs(logprobs=logprobs.view(token_ids.shape), entropies=entropies.view(token_ids.shape))
 
 
@@ -41,10 +45,10 @@ def chunked_token_logprobs(
     temperature: float,
     chunk_tokens: int = CHUNK_TOKENS,
 ) -> TokenLogprobs:
-    """The same from the last hidden states [B, T, H]: logits exist for `chunk_tokens` positions at a time.
+    """The same from the last hidden states [B, T, H], with the logits of `chunk_tokens` positions at a time.
 
-    `head` maps [N, H] to [N, V]. The backward pass computes each chunk's logits again, so [B, T, V] exists
-    neither in the forward nor in the backward pass.
+    `head` maps [N, H] to [N, V]. The backward pass computes each chunk's logits again, so neither pass holds
+    [B, T, V].
     """
 
     def of_chunk(part: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -64,12 +68,12 @@ def chunked_token_logprobs(
 
 
 class _TokenLogprobs(torch.autograd.Function):
-    """[N, V] logits and [N] ids to [N] logprobs and [N] entropies; saves the logits themselves, no
-    softmax."""
+    """From logits [N, V] and ids [N] to logprobs [N] and entropies [N]. For the backward pass it saves the
+    logits and no softmax."""
 
     @staticmethod
     def forward(
-        ctx: torch.autograd.function.FunctionCtx, logits: torch.Tensor, ids: torch.Tensor, temperature: float
+        ctx: Any, logits: torch.Tensor, ids: torch.Tensor, temperature: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
         logprobs, entropies = (torch.empty(ids.shape, dtype=dtype, device=logits.device) for _ in range(2))
@@ -85,9 +89,7 @@ class _TokenLogprobs(torch.autograd.Function):
         return logprobs, entropies
 
     @staticmethod
-    def backward(
-        ctx: torch.autograd.function.FunctionCtx, grad_logprobs: torch.Tensor, _: torch.Tensor
-    ) -> tuple[torch.Tensor, None, None]:
+    def backward(ctx: Any, grad_logprobs: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         """d logprob / d logits = (onehot - softmax) / temperature."""
         logits, ids = ctx.saved_tensors
         grad = torch.empty_like(logits)

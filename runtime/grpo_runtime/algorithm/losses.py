@@ -1,70 +1,32 @@
-"""The losses by name, and how one is put together from its parts."""
-
-from collections.abc import Callable
-from dataclasses import dataclass
+"""How the loss of a micro-batch is put together from its parts."""
 
 import torch
 
-from grpo_runtime.algorithm import reductions
-from grpo_runtime.algorithm.cispo import cispo
 from grpo_runtime.algorithm.importance_correction import correction_metrics, correction_ratio
-from grpo_runtime.algorithm.kl import token_kl
+from grpo_runtime.algorithm.kl import KLPenalty, token_kl
 from grpo_runtime.algorithm.metrics import Metrics, mean_of
 from grpo_runtime.algorithm.off_policy_mask import off_policy_mask
-from grpo_runtime.algorithm.policy_term import PolicyTerm, PolicyTermInputs
-from grpo_runtime.algorithm.ppo_clip import ppo_clip
+from grpo_runtime.algorithm.policy_term import PolicyTermInputs
 from grpo_runtime.algorithm.ratios import log_ratio, policy_ratio
-from grpo_runtime.algorithm.sapo import sapo
+from grpo_runtime.algorithm.registry import CORRECTION_MODES, KL_ESTIMATORS, LOSSES, Loss, find
 from grpo_runtime.algorithm.top_entropy import top_entropy_mask, top_entropy_threshold
 from grpo_runtime.algorithm.types import Denominators, LossInputs, LossOptions, LossOutput
-from grpo_runtime.algorithm.vespo import vespo
-
-
-@dataclass(frozen=True, kw_only=True)
-class Loss:
-    """A named loss: what each token contributes, and how the contributions become one number."""
-
-    policy_term: Callable[[PolicyTermInputs, LossOptions], PolicyTerm]
-    reduction: Callable[[torch.Tensor, torch.Tensor, Denominators, LossOptions], torch.Tensor]
-    has_own_correction: bool = False
-    """The policy term takes the correction to the sampler into its own weight."""
-
-
-LOSSES: dict[str, Loss] = {
-    "grpo": Loss(policy_term=ppo_clip, reduction=reductions.sequence_mean),
-    "dapo": Loss(policy_term=ppo_clip, reduction=reductions.token_mean),
-    "bnpo": Loss(policy_term=ppo_clip, reduction=reductions.micro_batch_mean),
-    "dr_grpo": Loss(policy_term=ppo_clip, reduction=reductions.constant_length),
-    "luspo": Loss(policy_term=ppo_clip, reduction=reductions.sequence_sum),
-    "cispo": Loss(policy_term=cispo, reduction=reductions.token_mean),
-    "sapo": Loss(policy_term=sapo, reduction=reductions.sequence_mean),
-    "vespo": Loss(policy_term=vespo, reduction=reductions.token_mean, has_own_correction=True),
-}
 
 
 def compute_loss(inputs: LossInputs, *, options: LossOptions, denominators: Denominators) -> LossOutput:
     """The loss of one micro-batch as its share of the whole step, with TRL 1.16's definitions and metric
     names.
 
-    Raises ValueError for options that contradict each other or lack an input.
+    Raises ValueError for options that contradict each other, name nothing in the registry or lack an input.
     """
     definition = _definition(options)
     mask = inputs.loss_mask
     trainer = _zero_outside(inputs.trainer_logprobs, mask)
     old = trainer.detach() if inputs.old_logprobs is None else _zero_outside(inputs.old_logprobs, mask)
-    metrics: Metrics = {}
 
     token_log_ratio = log_ratio(trainer, old)
     ratio = policy_ratio(token_log_ratio, mask=mask, level=options.ratio_level)
-
-    correction = None
-    if options.importance_correction is not None:
-        rollout = _required(inputs.rollout_logprobs, "importance_correction", "rollout_logprobs")
-        correction = correction_ratio(
-            options.importance_correction, old_logprobs=old, rollout_logprobs=rollout, mask=mask
-        )
-        metrics |= correction_metrics(correction, old_logprobs=old, rollout_logprobs=rollout, mask=mask)
-
+    correction, metrics = _correction(inputs, options, old=old)
     term = definition.policy_term(
         PolicyTermInputs(
             ratio=ratio,
@@ -81,13 +43,37 @@ def compute_loss(inputs: LossInputs, *, options: LossOptions, denominators: Deno
     if correction is not None and not definition.has_own_correction:
         token_loss = token_loss * correction
     if options.kl is not None:
-        ref = _zero_outside(_required(inputs.ref_logprobs, "kl", "ref_logprobs"), mask)
-        divergence = token_kl(options.kl, trainer_logprobs=trainer, ref_logprobs=ref, ratio=ratio)
+        divergence = _divergence(options.kl, inputs, trainer=trainer, ratio=ratio)
         token_loss = token_loss + options.kl.beta * divergence
         metrics["kl"] = mean_of(divergence, mask=mask)
     if inputs.entropies is not None:
         metrics["entropy"] = mean_of(inputs.entropies, mask=mask)
     return LossOutput(loss=definition.reduction(token_loss, mask, denominators, options), metrics=metrics)
+
+
+def _definition(options: LossOptions) -> Loss:
+    definition = find(LOSSES, options.loss_type, option="loss_type")
+    correction = options.importance_correction
+    if definition.has_own_correction and correction is not None and correction.level != "token":
+        raise ValueError(
+            f"loss_type {options.loss_type} needs importance correction at token level, "
+            f"not {correction.level}"
+        )
+    return definition
+
+
+def _correction(
+    inputs: LossInputs, options: LossOptions, *, old: torch.Tensor
+) -> tuple[torch.Tensor | None, Metrics]:
+    """The factor that corrects for the sampler and its metrics; None and no metrics without a correction."""
+    correction = options.importance_correction
+    if correction is None:
+        return None, {}
+    rollout = _required(inputs.rollout_logprobs, "importance_correction", "rollout_logprobs")
+    bound = find(CORRECTION_MODES, correction.mode, option="importance_correction.mode")
+    mask = inputs.loss_mask
+    ratio = correction_ratio(correction, bound=bound, old_logprobs=old, rollout_logprobs=rollout, mask=mask)
+    return ratio, correction_metrics(ratio, old_logprobs=old, rollout_logprobs=rollout, mask=mask)
 
 
 def _keep_chosen(
@@ -118,17 +104,16 @@ def _keep_chosen(
     return token_loss
 
 
-def _definition(options: LossOptions) -> Loss:
-    if options.loss_type not in LOSSES:
-        raise ValueError(f"loss_type ({options.loss_type}) must be one of {', '.join(sorted(LOSSES))}")
-    definition = LOSSES[options.loss_type]
-    correction = options.importance_correction
-    if definition.has_own_correction and correction is not None and correction.level != "token":
-        raise ValueError(
-            f"loss_type {options.loss_type} needs importance correction at token level, "
-            f"not {correction.level}"
-        )
-    return definition
+def _divergence(
+    penalty: KLPenalty, inputs: LossInputs, *, trainer: torch.Tensor, ratio: torch.Tensor
+) -> torch.Tensor:
+    """[B, T] divergence from the reference policy, without beta."""
+    return token_kl(
+        find(KL_ESTIMATORS, penalty.estimator, option="kl.estimator"),
+        trainer_logprobs=trainer,
+        ref_logprobs=_zero_outside(_required(inputs.ref_logprobs, "kl", "ref_logprobs"), inputs.loss_mask),
+        bias_correction=ratio if penalty.is_bias_corrected else None,
+    )
 
 
 def _zero_outside(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,5 @@
-"""Metrics that stay exact when a batch is cut into micro-batches and ranks: sums, minima and maxima, not
-means."""
+"""Metrics that stay exact when a batch is cut into micro-batches and ranks: they are kept as sums with
+counts, as minima and as maxima, and become means only at the end."""
 
 import math
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ import torch.distributed
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A part of a mean (total and count), or of a minimum or maximum (total is the extreme so far, count
-    unused)."""
+    """A part of a mean (`total` over `count`), or of a minimum or maximum (`total` is the extreme so far and
+    `count` is not used)."""
 
     kind: Literal["mean", "min", "max"]
     total: torch.Tensor
@@ -23,7 +23,7 @@ Metrics = dict[str, Metric]
 
 
 def mean_of(values: torch.Tensor, *, mask: torch.Tensor) -> Metric:
-    """The mean of `values` where `mask` is true; both [B, T], or values [B, 1] for one value per sequence."""
+    """The mean of `values` [B, T] where `mask` [B, T] is true, or of all `values` [B, 1]."""
     values = values.detach()
     if values.shape[1] == 1 and mask.shape[1] != 1:
         return Metric(kind="mean", total=values.sum(), count=values.new_tensor(float(values.shape[0])))
@@ -31,29 +31,29 @@ def mean_of(values: torch.Tensor, *, mask: torch.Tensor) -> Metric:
 
 
 def min_of(values: torch.Tensor) -> Metric:
-    """The least of `values` of any shape that are not NaN."""
+    """The least of the values that are not NaN, of any shape."""
     values = _without_nan(values)
     least = values.min() if values.numel() else values.new_tensor(math.inf)
     return Metric(kind="min", total=least, count=torch.ones_like(least))
 
 
 def max_of(values: torch.Tensor) -> Metric:
-    """The greatest of `values` of any shape that are not NaN."""
+    """The greatest of the values that are not NaN, of any shape."""
     values = _without_nan(values)
     greatest = values.max() if values.numel() else values.new_tensor(-math.inf)
     return Metric(kind="max", total=greatest, count=torch.ones_like(greatest))
 
 
 def sequence_means(values: torch.Tensor, *, mask: torch.Tensor) -> torch.Tensor:
-    """[B]: each sequence's mean of `values` under `mask`, NaN for a sequence without tokens; [B, 1] is
-    taken as it is."""
+    """[B]: each sequence's mean of `values` under `mask`, NaN for a sequence without tokens. Values [B, 1]
+    are returned as they are."""
     if values.shape[1] == 1 and mask.shape[1] != 1:
         return values.detach().squeeze(1)
     return torch.where(mask, values.detach(), 0.0).sum(-1) / mask.sum(-1)
 
 
 def merge_metrics(parts: list[Metrics]) -> Metrics:
-    """The metrics of the micro-batches of one rank as those of all of them together."""
+    """The metrics of several micro-batches of one rank as one."""
     merged: Metrics = {}
     for part in parts:
         for name, metric in part.items():
@@ -62,7 +62,7 @@ def merge_metrics(parts: list[Metrics]) -> Metrics:
 
 
 def reduce_metrics(metrics: Metrics, *, group: torch.distributed.ProcessGroup | None = None) -> Metrics:
-    """The metrics of all ranks together, on every rank. Every rank must call it with the same names."""
+    """The metrics of all ranks together, on every rank. Every rank has to call it, with the same names."""
     names = sorted(metrics)
     reduced: Metrics = {}
     for kind, operation in (
@@ -81,8 +81,7 @@ def reduce_metrics(metrics: Metrics, *, group: torch.distributed.ProcessGroup | 
 
 
 def metric_values(metrics: Metrics) -> dict[str, float]:
-    """The numbers to report. A metric that nothing contributed to is left out: there is no NaN in the
-    result."""
+    """The numbers to report. A metric without any value is left out, so the result holds no NaN."""
     values = {}
     for name, metric in metrics.items():
         total = float(metric.total)

@@ -1,4 +1,4 @@
-"""The part of a loss that rewards good tokens: what each such idea gets and gives."""
+"""The policy term, the part of a loss that makes good tokens more likely: its inputs and its result."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from grpo_runtime.algorithm.metrics import Metrics
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyTermInputs:
-    """Finite everywhere: positions outside `mask` were set to zero (ratio one) beforehand."""
+    """Finite everywhere: logprobs outside `mask` are zero, so the ratio there is one."""
 
     ratio: torch.Tensor
     """[B, T], or [B, 1] at sequence level; with gradient."""
@@ -22,11 +22,14 @@ class PolicyTermInputs:
     mask: torch.Tensor
     """[B, T] bool."""
     correction: torch.Tensor | None
-    """[B, T] or [B, 1]: the bounded ratio to the sampler, for a term that builds it in itself."""
+    """[B, T] or [B, 1]: the bounded ratio to the sampler, for a term that multiplies by it itself; None
+    without a correction."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyTerm:
+    """What a policy term returns."""
+
     loss: torch.Tensor
-    """[B, T], or [B, 1] for one value per sequence that counts at each of its tokens."""
+    """[B, T], or [B, 1] for one value that counts at every token of the sequence."""
     metrics: Metrics

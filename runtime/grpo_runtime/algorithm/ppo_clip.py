@@ -1,4 +1,4 @@
-"""PPO's clipped surrogate: gain from a better ratio only as far as the clip range."""
+"""PPO's clipped surrogate: a ratio beyond the clip range brings no further gain."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""The importance ratio between the policy being trained and the one before this batch's first update."""
+"""The ratio between the policy being trained and the policy before the first update on this batch."""
 
 from typing import Literal
 
@@ -6,8 +6,8 @@ import torch
 
 
 def log_ratio(trainer_logprobs: torch.Tensor, old_logprobs: torch.Tensor | None) -> torch.Tensor:
-    """[B, T] log(pi / pi_old). Without `old_logprobs` the policy itself is the old one: zero, with its
-    gradient."""
+    """[B, T] log(pi / pi_old). Without `old_logprobs` the old policy is the policy itself: the value is zero,
+    and the gradient is the policy's."""
     old = trainer_logprobs.detach() if old_logprobs is None else old_logprobs
     return trainer_logprobs - old
 
@@ -15,10 +15,11 @@ def log_ratio(trainer_logprobs: torch.Tensor, old_logprobs: torch.Tensor | None)
 def policy_ratio(
     token_log_ratio: torch.Tensor, *, mask: torch.Tensor, level: Literal["token", "sequence"]
 ) -> torch.Tensor:
-    """The ratio that the loss weighs advantages with: [B, T] per token, or [B, 1] per sequence.
+    """The ratio that advantages are multiplied by: [B, T] per token, or [B, 1] per sequence.
 
     `sequence` is GSPO's (arXiv:2507.18071, eq. 7): the exponential of the *mean* log ratio over the tokens
-    under `mask`, so a sequence of any length has a ratio of the same scale.
+    under `mask`, so ratios of short and long sequences have the same scale. Raises ValueError for another
+    level.
     """
     if level == "token":
         return token_log_ratio.exp()

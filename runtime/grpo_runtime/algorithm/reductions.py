@@ -1,8 +1,8 @@
-"""From a loss per token to one number: which sum, divided by what. This is where the named losses differ
-most.
+"""From a loss per token to one number: which sum, divided by what.
 
-Each takes the per-token loss ([B, T], or [B, 1] for one value at every token of a sequence) and the [B, T]
-mask. All but `micro_batch_mean` divide by counts of the whole step, so the parts of a batch add up exactly.
+Each function takes the loss per token ([B, T], or [B, 1] for one value at every token of a sequence) and the
+[B, T] mask. All but `micro_batch_mean` divide by counts of the whole step, so the losses of the parts of a
+batch add up to the loss of the batch.
 """
 
 import torch
@@ -32,7 +32,7 @@ def micro_batch_mean(
 ) -> torch.Tensor:
     """bnpo: the mean over this micro-batch's own tokens, then the mean over micro-batches (TRL's definition).
 
-    It depends on how the batch was cut: on several ranks it is not the bnpo of the whole batch.
+    It depends on how the batch is cut: several ranks compute another number than one rank would.
     """
     return (loss * mask).sum() / mask.sum().clamp(min=1) / denominators.num_micro_batches
 
@@ -43,7 +43,8 @@ def constant_length(
     """dr_grpo: the sum over tokens, divided by sequences times the longest completion allowed
     (arXiv:2503.20783).
 
-    TRL's constant, `max_completion_length`; some systems divide by another constant or by none.
+    The constant is TRL's `max_completion_length`. Raises ValueError without it. Some other systems divide by
+    another constant, or by none.
     """
     if options.max_completion_length is None:
         raise ValueError("loss_type dr_grpo needs max_completion_length: it divides by it")
@@ -55,6 +56,6 @@ def sequence_sum(
 ) -> torch.Tensor:
     """luspo: the sum over each sequence's tokens, then the mean over the step's sequences (arXiv:2602.05261).
 
-    Meant for one ratio per sequence (`ratio_level: sequence`): a longer sequence then weighs in proportion.
+    Meant for `ratio_level` sequence, with one ratio per sequence: a longer sequence then counts for more.
     """
     return (loss * mask).sum() / denominators.num_sequences

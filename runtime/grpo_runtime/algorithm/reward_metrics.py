@@ -1,18 +1,19 @@
-"""What a step's rewards looked like, by TRL's names."""
+"""Metrics of a step's rewards, by TRL's names."""
 
 import math
 
 import torch
 
-from grpo_runtime.algorithm.advantages import Advantages, nan_std
+from grpo_runtime.algorithm.advantage_scaling import nan_std
+from grpo_runtime.algorithm.advantages import Advantages
 
 
 def reward_metrics(rewards: torch.Tensor, *, names: list[str], advantages: Advantages) -> dict[str, float]:
     """rewards/{name}/{mean,std}, reward, reward_std and frac_reward_zero_std of [B, F] rewards.
 
     `rewards` holds NaN where a function returned None; such values do not count. `reward` and
-    `reward_std` are over the weighted sums of the whole batch. What has no value (nothing was scored) is
-    left out: there is no NaN in the result.
+    `reward_std` are over the weighted sums of the whole batch. A metric without a value, because nothing was
+    scored, is left out: the result holds no NaN.
     """
     values = {"frac_reward_zero_std": advantages.is_std_zero.float().mean().item()}
     for index, name in enumerate(names):

@@ -1,4 +1,4 @@
-"""SAPO: a soft gate in place of the hard clip."""
+"""SAPO: a soft gate in place of PPO's hard clip."""
 
 import torch
 

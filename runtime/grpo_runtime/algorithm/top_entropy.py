@@ -1,4 +1,4 @@
-"""Learn from the tokens where the policy was uncertain: forks in the text, not its fixed phrases."""
+"""Learn only from the tokens where the policy was uncertain (arXiv:2506.01939)."""
 
 import torch
 
@@ -6,9 +6,9 @@ import torch
 def top_entropy_threshold(entropies: torch.Tensor, *, mask: torch.Tensor, quantile: float) -> torch.Tensor:
     """Scalar: the entropy above which the most uncertain `quantile` of the tokens under `mask` lie.
 
-    arXiv:2506.01939 (the "80/20" paper; TRL's top_entropy_quantile). A quantile of a part of the batch is
-    not the batch's: with several ranks gather the [B, T] tensors of all before calling. Computed in float32
-    with linear interpolation, as TRL does; infinite when no token counts.
+    This is TRL's top_entropy_quantile, computed like there in float32 with linear interpolation; infinite
+    when no token is under `mask`. The quantile of a part of a batch is not the batch's: with several ranks,
+    gather the [B, T] tensors of all of them first.
     """
     counted = entropies.detach()[mask].float()
     if counted.numel() == 0:

@@ -1,4 +1,5 @@
-"""What goes into a loss and what comes out. Shapes: B sequences, T completion tokens."""
+"""What goes into a loss or into advantages, and what comes out. B sequences, T completion tokens, F reward
+functions."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -16,34 +17,37 @@ class LossInputs:
     sampling temperature."""
 
     trainer_logprobs: torch.Tensor
-    """[B, T], under the weights being trained; the gradient flows through it."""
+    """[B, T], under the weights being trained, with gradient."""
     advantages: torch.Tensor
     """[B], one per sequence."""
     loss_mask: torch.Tensor
     """[B, T] bool, true for the tokens that count. Values elsewhere may be anything, NaN included."""
     old_logprobs: torch.Tensor | None = None
-    """[B, T], under the trainer's weights before the first update on this batch; None means that this
-    *is* the first update."""
+    """[B, T], under the trainer's weights before the first update on this batch; None in the first update."""
     rollout_logprobs: torch.Tensor | None = None
-    """[B, T], as the sampler reported them; NaN where it could not score a token (no correction there)."""
+    """[B, T], as the sampler reported them; NaN for a token that it could not score and
+    that is not corrected."""
     ref_logprobs: torch.Tensor | None = None
     """[B, T], under the reference policy; needed by a KL penalty."""
     entropies: torch.Tensor | None = None
     """[B, T], of the policy being trained, in nats; for the `entropy` metric and the top-entropy mask."""
     entropy_threshold: torch.Tensor | None = None
-    """Scalar from `top_entropy_threshold` over the whole batch; None takes it from this micro-batch alone."""
+    """Scalar from `top_entropy_threshold` over the whole batch; None takes this micro-batch alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossOptions:
-    """How the loss is made. The defaults are TRL 1.16's, without its KL penalty and correction."""
+    """How the loss is computed. The defaults are TRL 1.16's, without its KL penalty and correction.
+
+    Which of these a job can set is in `registry.NOT_EXPOSED`.
+    """
 
     loss_type: str = "dapo"
-    """A name in `losses.LOSSES`."""
+    """A name in `registry.LOSSES`."""
     clip_low: float = 0.2
-    """The ratio counts down to 1 - clip_low."""
+    """The ratio is clipped below at 1 - clip_low."""
     clip_high: float = 0.2
-    """The ratio counts up to 1 + clip_high; for cispo it is the cap of the ratio itself."""
+    """The ratio is clipped above at 1 + clip_high; for cispo clip_high is the cap itself."""
     delta: float | None = None
     """Two-sided clip: an upper bound on the ratio also where the advantage is negative (INTELLECT-2).
     None is off."""
@@ -55,12 +59,12 @@ class LossOptions:
     kl: KLPenalty | None = None
     importance_correction: ImportanceCorrection | None = None
     off_policy_threshold: float | None = None
-    """OPSM: drop sequences of negative advantage further than this (mean nats per token) from the
-    sampler. None is off."""
+    """OPSM: drop sequences of negative advantage that are further than this from the sampler (mean nats per
+    token). None is off."""
     top_entropy_quantile: float = 1.0
     """The fraction of tokens, the most uncertain ones, that carry the policy term. 1.0 is all of them."""
     max_completion_length: int | None = None
-    """Tokens; the constant by which dr_grpo divides. Required by it, ignored by the others."""
+    """Tokens; dr_grpo needs it and divides by it, the other losses ignore it."""
     sapo_temperature_pos: float = 1.0
     sapo_temperature_neg: float = 1.05
     vespo_k_pos: float = 2.0
@@ -70,21 +74,38 @@ class LossOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AdvantageOptions:
+    """How rewards become advantages."""
+
+    group_size: int
+    weights: tuple[float, ...]
+    """One per reward function [F]; a negative weight turns a reward into a penalty."""
+    scale_rewards: str = "group"
+    """What advantages are divided by: a name in `registry.ADVANTAGE_SCALINGS`."""
+    aggregation: Literal["sum_then_normalize", "normalize_then_sum"] = "sum_then_normalize"
+    """normalize_then_sum is GDPO (arXiv:2601.05242): each function is normalised in its group, then the
+    sum in the batch."""
+    baseline: Literal["group_mean", "leave_one_out"] = "group_mean"
+    """leave_one_out (RLOO, arXiv:2402.14740) compares a completion with the mean of the *others* of its
+    group."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Denominators:
     """What sums are divided by: counts of the whole optimizer step, over all ranks and micro-batches.
 
-    With them the losses of the parts of a batch add up to the loss of the batch, however it was cut.
+    With them the losses of the parts of a batch add up to the loss of the batch, however it is cut.
     """
 
     num_tokens: float
     """Tokens under the loss mask."""
     num_sequences: float
     num_micro_batches: float = 1
-    """Over all ranks. Only bnpo uses it: it is defined as a mean over micro-batches of their own means."""
+    """Over all ranks. Only bnpo uses it, which is the mean over micro-batches of each one's own mean."""
 
     @staticmethod
     def of_mask(loss_mask: torch.Tensor) -> "Denominators":
-        """Those of a step whose whole batch is the one micro-batch with this [B, T] mask."""
+        """The denominators of a step whose only micro-batch has this [B, T] mask."""
         return Denominators(num_tokens=float(loss_mask.sum()), num_sequences=float(loss_mask.shape[0]))
 
 

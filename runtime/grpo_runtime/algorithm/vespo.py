@@ -1,4 +1,4 @@
-"""VESPO: weigh a whole sequence by a smooth function of how far off policy it is."""
+"""VESPO: weights a whole sequence by a smooth function of how far off policy it is."""
 
 import math
 
@@ -16,9 +16,9 @@ def vespo(inputs: PolicyTermInputs, options: LossOptions) -> PolicyTerm:
     """-phi(w) * A * log pi with phi(w) = e^lambda w^k e^(-lambda w), phi(1) = 1, without gradient
     (arXiv:2602.10693).
 
-    w is the *product* of the sequence's token ratios, times the correction to the sampler where there is one
-    (built in here, so the loss does not multiply by it again). k and lambda depend on the sign of A. The
-    bounds on the logarithms are those of TRL, which took them from the authors' code.
+    w is the *product* of the sequence's token ratios, times the importance correction if there is one; the
+    loss then does not multiply by the correction again. k and lambda depend on the sign of A. The bounds on
+    the logarithms are TRL's, which come from the authors' code.
     """
     phi = _gamma_weight(inputs, options)
     return PolicyTerm(
@@ -29,7 +29,7 @@ def vespo(inputs: PolicyTermInputs, options: LossOptions) -> PolicyTerm:
 
 @torch.no_grad()
 def _gamma_weight(inputs: PolicyTermInputs, options: LossOptions) -> torch.Tensor:
-    """[B, 1]"""
+    """[B, 1] phi(w), without gradient."""
     log_w = (inputs.token_log_ratio.clamp(-20.0, 20.0) * inputs.mask).sum(-1, keepdim=True)
     if inputs.correction is not None:
         log_w = log_w + inputs.correction.log().clamp(_LOWEST_LOG, _HIGHEST_LOG).sum(-1, keepdim=True)

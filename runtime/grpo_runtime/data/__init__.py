@@ -1,1 +1,5 @@
-"""Prompts in: where they come from, in which order, and the seed of each sample."""
+"""Prompts: where they come from, how they become token ids, and the order in which they are used, which a
+checkpoint carries on.
+
+Rewards of completions are in `rewards`.
+"""

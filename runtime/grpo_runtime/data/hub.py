@@ -8,7 +8,7 @@ from typing import Any
 
 from grpo_api.v1alpha1.spec import DatasetSpec, HubSpec
 from grpo_runtime.errors import UserError
-from grpo_runtime.hub import download
+from grpo_runtime.storage.hub import download
 
 _CARD = ("README.md",)
 
@@ -16,11 +16,11 @@ _CARD = ("README.md",)
 def read_hub(name: str, *, dataset: DatasetSpec, hub: HubSpec) -> list[dict[str, Any]]:
     """All rows of one split of the Hub's dataset `name`, at `dataset.revision`.
 
-    The files come into the Hub's cache, and the library `datasets` then reads them without any network, so
-    offline and online read the same bytes. Raises UserError naming the field that is wrong.
+    The files are downloaded into the Hub's cache, and the library `datasets` reads them there without the
+    network, so a job reads the same bytes online and offline. Raises UserError that names the wrong field.
     """
     card = download("dataset", name, revision=dataset.revision, hub=hub, allow=_CARD)
-    # by commit: the branch may have moved between the two calls
+    # by commit, because the branch may move between the two downloads
     files = download(
         "dataset", name, revision=card.commit, hub=hub, allow=_data_files(card.folder, dataset.subset)
     )
@@ -29,7 +29,7 @@ def read_hub(name: str, *, dataset: DatasetSpec, hub: HubSpec) -> list[dict[str,
 
 
 def _data_files(folder: Path, subset: str | None) -> list[str] | None:
-    """Patterns of the files that `subset` needs, None for all: what the dataset's card says."""
+    """Patterns of the files that `subset` needs according to the dataset's card; None for all files."""
     from huggingface_hub import DatasetCard
 
     card = folder / "README.md"
@@ -45,7 +45,7 @@ def _data_files(folder: Path, subset: str | None) -> list[str] | None:
         for entry in found if isinstance(found, list) else [found]:
             paths = entry["path"] if isinstance(entry, dict) else entry
             patterns += [folder_prefix + path for path in (paths if isinstance(paths, list) else [paths])]
-    # fnmatch, which the Hub's library filters by, lets one star match slashes too
+    # the Hub's library filters with fnmatch, where one star matches slashes too
     return [*_CARD, *(pattern.replace("**/", "*") for pattern in patterns)] if patterns else None
 
 
@@ -68,7 +68,7 @@ def _read(folder: Path, *, dataset: DatasetSpec) -> list[dict[str, Any]]:
         split = dataset.split or "train"
         if split not in splits:
             raise UserError(f"dataset.split ({split}) is not a split of {where}: it has {', '.join(splits)}")
-        # as a stream: nothing is written, so a cache that is mounted read-only will do
+        # a stream writes nothing, so the cache may be mounted read-only
         return list(datasets.load_dataset(str(folder), dataset.subset, split=split, streaming=True))
     except (datasets.exceptions.DatasetsError, OSError, ValueError, RuntimeError) as error:
         raise UserError(f"dataset.source ({where}) cannot be read: {error}") from error
@@ -76,7 +76,8 @@ def _read(folder: Path, *, dataset: DatasetSpec) -> list[dict[str, Any]]:
 
 @contextlib.contextmanager
 def _datasets_without_network() -> Iterator[None]:
-    """Import `datasets` as it is offline: all files are here, and a card must not send it anywhere else."""
+    """Let `datasets` be imported in offline mode: all files are in the cache, and a card must not make it ask
+    for others."""
     name = "HF_DATASETS_OFFLINE"
     before = os.environ.get(name)
     os.environ[name] = "1"

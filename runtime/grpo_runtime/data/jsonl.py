@@ -1,4 +1,4 @@
-"""Rows from a JSON Lines file: one object a line, every error with its line number."""
+"""Rows of a JSON Lines file, which has one object in each line."""
 
 import json
 from pathlib import Path
@@ -8,9 +8,9 @@ from grpo_runtime.errors import UserError
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """The objects of the file, in order; empty lines do not count.
+    """The objects of the file, in order, without empty lines.
 
-    Raises UserError with the line's number, and OSError when the file cannot be read.
+    Raises UserError with the number of the line that is wrong, and OSError when the file cannot be read.
     """
     rows = []
     try:

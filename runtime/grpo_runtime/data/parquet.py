@@ -1,4 +1,4 @@
-"""Rows from a Parquet file."""
+"""Rows of a Parquet file."""
 
 from pathlib import Path
 from typing import Any
@@ -7,8 +7,10 @@ from grpo_runtime.errors import UserError
 
 
 def read_parquet(path: Path) -> list[dict[str, Any]]:
-    """The rows of the file, in order. Raises UserError when it is no Parquet file, OSError when it cannot be
-    read."""
+    """The rows of the file, in order.
+
+    Raises UserError when it is not a Parquet file, and OSError when it cannot be read.
+    """
     import pyarrow
     import pyarrow.parquet
 

@@ -1,4 +1,4 @@
-"""One prompt of a dataset, and its way into token ids."""
+"""One prompt of a dataset, and its token ids."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -19,38 +19,22 @@ class Prompt:
     index: int
     """Its place in the dataset, from 0."""
     content: str | Messages
-    """What the policy is asked: text as it is, or a chat that the tokenizer's template turns into text."""
+    """Text, or a chat that the tokenizer's chat template turns into text."""
     columns: dict[str, Any]
-    """Every other column of the row by name, the answer among them; reward functions get all of them."""
-
-    @property
-    def is_chat(self) -> bool:
-        """Whether the content is a list of messages."""
-        return not isinstance(self.content, str)
+    """Every other column of the row by name, the answer included. Reward functions get all of them."""
 
 
 def encode_prompt(prompt: Prompt, *, tokenizer: PreTrainedTokenizerBase, max_prompt_tokens: int) -> list[int]:
-    """The token ids that the policy is given for `prompt`.
+    """The token ids of `prompt`, as the policy gets them.
 
-    Raises UserError, naming the row, when they are none or more than `max_prompt_tokens` (what
-    engine.maxModelLen leaves beside sampling.maxTokens), or when a chat meets a tokenizer without template.
+    Raises UserError that names the row when there is no token, when there are more than `max_prompt_tokens`
+    (engine.maxModelLen minus sampling.maxTokens), and for a chat that has no template or is refused by it.
     """
     row = f"row {prompt.index + 1} of the dataset"
-    if prompt.is_chat:
-        if tokenizer.chat_template is None:
-            raise UserError(
-                f"{row} is a chat but the model's tokenizer has no chat template: use text prompts"
-            )
-        try:
-            token_ids = tokenizer.apply_chat_template(
-                prompt.content, add_generation_prompt=True, tokenize=True, return_dict=True
-            )["input_ids"]
-        except TemplateError as error:
-            raise UserError(
-                f"{row} is a chat that the model's chat template refuses ({error.message}): change it"
-            ) from error
+    if isinstance(prompt.content, str):
+        token_ids: list[int] = tokenizer(prompt.content)["input_ids"]
     else:
-        token_ids = tokenizer(prompt.content)["input_ids"]
+        token_ids = _encode_chat(prompt.content, tokenizer=tokenizer, row=row)
     if not token_ids:
         raise UserError(f"{row} has a prompt without any token: remove the row or fill its prompt")
     if len(token_ids) > max_prompt_tokens:
@@ -59,3 +43,17 @@ def encode_prompt(prompt: Prompt, *, tokenizer: PreTrainedTokenizerBase, max_pro
             f"leaves {max_prompt_tokens}: raise engine.maxModelLen or remove the row"
         )
     return list(token_ids)
+
+
+def _encode_chat(chat: Messages, *, tokenizer: PreTrainedTokenizerBase, row: str) -> list[int]:
+    if tokenizer.chat_template is None:
+        raise UserError(f"{row} is a chat but the model's tokenizer has no chat template: use text prompts")
+    try:
+        encoded: Any = tokenizer.apply_chat_template(
+            chat, add_generation_prompt=True, tokenize=True, return_dict=True
+        )
+    except TemplateError as error:
+        raise UserError(
+            f"{row} is a chat that the model's chat template refuses ({error.message}): change it"
+        ) from error
+    return list(encoded["input_ids"])

@@ -1,4 +1,4 @@
-"""Rows of a `reasoning-gym://` dataset, and its own scorer."""
+"""Rows of a `reasoning-gym://` dataset."""
 
 import json
 import os
@@ -10,17 +10,19 @@ from typing import Any
 from grpo_runtime.errors import UserError
 
 DEFAULT_SIZE = 1000
-"""Problems of a task whose URL names no `size`."""
+"""How many problems a task makes when its URL names no `size`."""
 ENTRY_INDEX = "entry_index"
-"""Column with a problem's number in its task: its scorer makes the same problem from it again."""
+"""Column with the number of a problem in its task. The scorer makes the same problem from it again."""
 SAME_EVERYWHERE = {"PYTHONHASHSEED": "0"}
-"""Environment of every process that makes problems: some tasks draw from sets, whose order is random else."""
+"""Environment of every process that makes problems. Without it sets have a random order, and some tasks draw
+from sets."""
 
 
 def without_day(columns: dict[str, Any]) -> dict[str, Any]:
-    """The columns of a dataset's row that are the same on every day: all, but for a problem's metadata.
+    """The columns of a row without those that depend on the day: a problem's `metadata`.
 
-    time_intervals notes today's date there; its question and answer do not depend on it.
+    The task time_intervals writes today's date there; its question and answer do not depend on it. Rows of
+    other datasets are returned as they are.
     """
     if ENTRY_INDEX not in columns:
         return columns
@@ -30,9 +32,9 @@ def without_day(columns: dict[str, Any]) -> dict[str, Any]:
 def read_reasoning_gym(url: str, *, seed: int) -> list[dict[str, Any]]:
     """The problems of the task named by `url`: columns prompt, answer, metadata and `entry_index`.
 
-    The same for the same URL and seed on every machine. They are made in a process of their own. Raises
-    UserError for a task or setting that there is none of, and ChildProcessError, which a retry may cure, when
-    that process was killed.
+    They are the same on every machine for the same URL and seed, and are made in a process of their own.
+    Raises UserError for an unknown task or setting, and ChildProcessError when that process is killed, which
+    a retry may cure.
     """
     made = subprocess.run(
         [sys.executable, "-m", "grpo_runtime.data.reasoning_gym_task", url, str(seed)],
@@ -42,7 +44,7 @@ def read_reasoning_gym(url: str, *, seed: int) -> list[dict[str, Any]]:
         check=False,
     )
     if made.returncode < 0:
-        # before anything is read: its last line may be cut
+        # checked before its output is read, which may end in the middle of a line
         name = signal.Signals(-made.returncode).name
         raise ChildProcessError(
             f"the process that makes the problems of dataset.source ({url}) was killed by {name}"

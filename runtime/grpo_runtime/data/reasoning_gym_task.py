@@ -1,7 +1,7 @@
 """A task of the library reasoning-gym, with its settings from a URL.
 
-`python -m grpo_runtime.data.reasoning_gym_task URL SEED` prints its problems, a line of JSON each. Meant for
-processes that run with `reasoning_gym.SAME_EVERYWHERE`.
+`python -m grpo_runtime.data.reasoning_gym_task URL SEED` prints its problems, a line of JSON each. Processes
+that use this module run with the environment `reasoning_gym.SAME_EVERYWHERE`.
 """
 
 import collections.abc
@@ -23,7 +23,7 @@ from grpo_runtime.data.reasoning_gym import DEFAULT_SIZE, ENTRY_INDEX
 from grpo_runtime.errors import UserError
 
 NEEDED_BY_ONE_TASK = {"zebra_puzzles": "pycosat"}
-"""Tasks whose library the image may lack: see requirements.overrides.txt."""
+"""Tasks that need a library which the image may lack; see requirements.overrides.txt."""
 _STAND_INS = (
     "matplotlib",
     "matplotlib.animation",
@@ -36,10 +36,10 @@ _STAND_INS = (
 
 
 def make_task(url: str, *, seed: int) -> Any:
-    """The task's ProceduralDataset. `seed` counts where the URL names none.
+    """The task's ProceduralDataset, with `seed` unless the URL names another.
 
-    Raises UserError for an unknown task, an unknown setting, a value of the wrong type, and for what the
-    task itself refuses.
+    Raises UserError for an unknown task or setting, for a value of the wrong type, and when the task itself
+    refuses its settings.
     """
     source = parse_source(url)
     tasks = _tasks()
@@ -63,10 +63,10 @@ def make_task(url: str, *, seed: int) -> Any:
 
 
 def make_entry(task: Any, index: int) -> dict[str, Any]:
-    """Problem `index` of `task`, the same in every process, whatever was made before.
+    """Problem `index` of `task`: the same in every process, also when other problems were made before.
 
-    Some tasks draw from Python's own generator beside theirs, so it starts from (seed, index) here. Those
-    that draw from numpy's seed it themselves.
+    Some tasks also draw from Python's global generator, which is therefore seeded with (seed, index) here.
+    Tasks that draw from numpy's generator seed it themselves.
     """
     random.seed(f"{task.seed} {index}")
     entry: dict[str, Any] = task[index]
@@ -74,7 +74,7 @@ def make_entry(task: Any, index: int) -> dict[str, Any]:
 
 
 def _tasks() -> Mapping[str, tuple[Any, Any]]:
-    """Every task: its class and its configuration's class."""
+    """Every task by name: its class, and the class of its configuration."""
     missing = [name for name in _STAND_INS if importlib.util.find_spec(name.partition(".")[0]) is None]
     for name in missing:
         sys.modules[name] = types.ModuleType(name)
@@ -87,7 +87,7 @@ def _tasks() -> Mapping[str, tuple[Any, Any]]:
             "install grpo-runtime[reasoning-gym]"
         ) from error
     finally:
-        # only the import needs them; nothing else may take them for the real ones
+        # only the import needs these empty modules, and nothing else may find them
         for name in missing:
             del sys.modules[name]
     tasks: Mapping[str, tuple[Any, Any]] = DATASETS
@@ -109,7 +109,10 @@ def _settings(given: Mapping[str, str], config: Any, *, url: str) -> dict[str, A
 
 
 def typed(text: str, hint: Any) -> Any:
-    """`text` as the type `hint`; lists are written with commas. Raises ValueError saying what it must be."""
+    """`text` as a value of the type `hint`; lists have commas between their items.
+
+    Raises ValueError that says what the text has to be.
+    """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         kinds = [argument for argument in arguments if argument is not type(None)]
@@ -124,7 +127,7 @@ def typed(text: str, hint: Any) -> Any:
 
 
 def _choices(hint: Any) -> Mapping[str, Any] | None:
-    """What may be written for a type of few values; None for others."""
+    """Texts and values of a type that has only a few values; None for other types."""
     if hint is bool:
         return {"true": True, "false": False}
     if typing.get_origin(hint) is typing.Literal:
@@ -160,14 +163,14 @@ def _chosen(text: str, choices: Mapping[str, Any]) -> Any:
 
 
 def _near(name: str, names: typing.Iterable[str]) -> str:
-    """What may have been meant; everything, where nothing is near."""
+    """The end of a message: the names most like `name`, or all names when none is like it."""
     near = difflib.get_close_matches(name, list(names), n=5)
     return f": did you mean {' or '.join(near)}?" if near else f": there are {', '.join(sorted(names))}"
 
 
 def main(arguments: list[str]) -> int:
     """Print every problem; returns the exit code."""
-    # a task may print as it likes
+    # file descriptor 1 goes to stderr, because a task may print too
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     url, seed = arguments

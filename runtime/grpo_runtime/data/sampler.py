@@ -1,4 +1,4 @@
-"""Which prompts come next, for ever, from a position that a checkpoint can carry."""
+"""Which prompts come next, epoch after epoch, and the position that a checkpoint holds."""
 
 import hashlib
 import json
@@ -11,9 +11,9 @@ from grpo_runtime.errors import UserError
 
 
 class PromptSampler:
-    """Every prompt once an epoch, epoch after epoch, in an order that only depends on the seed and the epoch.
+    """Gives every prompt once in each epoch, in an order that depends only on the seed and the epoch.
 
-    A batch may span the end of an epoch. The state after `next_prompts` is where the next batch starts, so a
+    A batch may span the end of an epoch. `state_dict` is the position where the next batch starts, so a
     resumed run neither skips nor repeats a prompt.
     """
 
@@ -30,11 +30,11 @@ class PromptSampler:
 
     @property
     def epoch(self) -> float:
-        """Epochs done, with the fraction of the running one."""
+        """Finished epochs, plus the fraction of the current one."""
         return self._epoch + self._position / len(self._prompts)
 
     def next_prompts(self, count: int) -> list[Prompt]:
-        """The next `count` prompts; moves the position behind them."""
+        """The next `count` prompts. The position is then behind them."""
         chosen = []
         for _ in range(count):
             if self._position == len(self._order):
@@ -46,7 +46,7 @@ class PromptSampler:
         return chosen
 
     def state_dict(self) -> dict[str, Any]:
-        """The position, as JSON-like data."""
+        """The position as JSON-like data, with what identifies the dataset and its order."""
         return {
             "epoch": self._epoch,
             "position": self._position,
@@ -56,10 +56,10 @@ class PromptSampler:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a position that `state_dict` gave.
+        """Continue from a position that `state_dict` returned.
 
-        Raises UserError when the dataset, its shuffling or the seed is another one now: the position would
-        mean other prompts.
+        Raises UserError when the dataset, its shuffling or the seed has changed, because the position would
+        then mean other prompts.
         """
         if state["fingerprint"] != self._fingerprint:
             raise UserError(
@@ -75,7 +75,7 @@ class PromptSampler:
         self._order = self._order_of(self._epoch)
 
     def _order_of(self, epoch: int) -> list[int]:
-        """Sorted by a hash of (seed, epoch, index): a shuffle that no version of anything changes."""
+        """Indexes sorted by a hash of (seed, epoch, index). No version of a library changes this shuffle."""
         indexes = range(len(self._prompts))
         if not self._is_shuffled:
             return list(indexes)

@@ -5,7 +5,6 @@ from typing import Any
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.source import Scheme, Source, parse_source
-from grpo_api.v1alpha1.spec import BuiltinReward
 from grpo_runtime.data.hub import read_hub
 from grpo_runtime.data.jsonl import read_jsonl
 from grpo_runtime.data.parquet import read_parquet
@@ -14,20 +13,17 @@ from grpo_runtime.data.reasoning_gym import read_reasoning_gym
 from grpo_runtime.data.tasks import TASKS
 from grpo_runtime.data.values import plain
 from grpo_runtime.errors import UserError
-from grpo_runtime.volumes import path_of, whereabouts
-
-COMPARING = {BuiltinReward.EXACT_MATCH, BuiltinReward.CHAR_ACCURACY, BuiltinReward.MATH_VERIFY}
-"""Built-in rewards that compare with the answer column."""
+from grpo_runtime.storage.source_paths import path_of, whereabouts
 
 Row = dict[str, Any]
 
 
-def load_prompts(run: RunConfig, *, volumes_dir: Path) -> tuple[Prompt, ...]:
-    """Every prompt of the run's dataset, in its own order; at least one.
+def load_prompts(run: RunConfig, *, volumes_dir: Path, needs_answers: bool) -> tuple[Prompt, ...]:
+    """Every prompt of the run's dataset, at least one, in the dataset's order.
 
-    A column that some rows lack is None there. Raises UserError for a source that cannot be read, for one
-    without rows, for a row without a prompt, and for a missing column; the answer column may be missing
-    unless a built-in reward compares with it.
+    A column that some rows lack is None there. Raises UserError for a source that cannot be read or has no
+    rows, for a row without a prompt, and for a missing column; the answer column may be missing unless the
+    rewards need it (`needs_answers`).
     """
     dataset = run.dataset
     rows = _rows(run, volumes_dir=volumes_dir)
@@ -35,7 +31,7 @@ def load_prompts(run: RunConfig, *, volumes_dir: Path) -> tuple[Prompt, ...]:
         raise UserError(f"dataset.source ({dataset.source}) is empty: it needs at least one row")
     names = list(dict.fromkeys(name for row in rows for name in row))
     _require_column(dataset.prompt, names, field="dataset.prompt", source=dataset.source)
-    if any(reward.builtin in COMPARING for reward in run.rewards):
+    if needs_answers:
         _require_column(dataset.answer, names, field="dataset.answer", source=dataset.source)
     others = [name for name in names if name != dataset.prompt]
     return tuple(

@@ -1,4 +1,8 @@
-"""The built-in tasks: small enough for builtin://tiny to learn from nothing, on a CPU, in minutes."""
+"""The built-in tasks, small enough for builtin://tiny to learn from random weights on a CPU in minutes.
+
+To add one, write its function and add a row to TASKS. `grpo_api.source.BUILTIN_TASKS` has the same names, and
+a test compares them.
+"""
 
 import string
 from collections.abc import Callable, Iterator
@@ -6,7 +10,7 @@ from itertools import product
 
 
 def copy_task() -> Iterator[tuple[str, str]]:
-    """`d=` -> `dddd`: 16 letters. The easiest: the right character is the same at every position."""
+    """`d=` -> `dddd`, for 16 letters. The easiest task: every position has the same right character."""
     for letter in string.ascii_lowercase[:16]:
         yield f"{letter}=", letter * 4
 
@@ -18,7 +22,7 @@ def reverse_task() -> Iterator[tuple[str, str]]:
 
 
 def add_task() -> Iterator[tuple[str, str]]:
-    """`3+5=` -> `8`: the 55 sums of two digits that are one digit again."""
+    """`3+5=` -> `8`: the 55 sums of two digits that have one digit."""
     for left, right in product(range(10), repeat=2):
         if left + right < 10:
             yield f"{left}+{right}=", str(left + right)
@@ -29,4 +33,4 @@ TASKS: dict[str, Callable[[], Iterator[tuple[str, str]]]] = {
     "reverse": reverse_task,
     "add": add_task,
 }
-"""By the name after builtin://; each yields (prompt, answer) in a fixed order."""
+"""By the name after builtin://. Each yields (prompt, answer), always in the same order."""

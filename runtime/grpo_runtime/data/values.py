@@ -1,4 +1,4 @@
-"""Values of dataset columns as JSON has them: that is how they reach reward functions."""
+"""Values of dataset columns in the form of JSON, in which they reach reward functions."""
 
 import datetime
 import decimal
@@ -12,8 +12,8 @@ from grpo_runtime.errors import UserError
 def plain(value: Any, *, column: str, row: int) -> Any:
     """`value` as text, number, bool, None, list or dict with text keys.
 
-    Times become ISO 8601 text and decimals text. Raises UserError for what no JSON can say, as pictures and
-    bytes.
+    Times become ISO 8601 text, and decimals become text. Raises UserError for a value that JSON cannot hold,
+    such as a picture or bytes.
     """
     if value is None or isinstance(value, str | bool | int | float):
         return value

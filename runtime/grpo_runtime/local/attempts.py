@@ -1,25 +1,17 @@
-"""What the end of an attempt means for a local job: the operator's rules, by the same table. Pure."""
+"""What follows from the end of an attempt of a local job, by the operator's rules and table. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Self
 
-from grpo_api.contract.exit_codes import PEER_LOST_REASON, ExitCode, exit_policy
+from grpo_api.contract.exit_codes import ExitCode, exit_policy
 from grpo_api.contract.progress import Progress
-from grpo_api.contract.retries import got_on, newest_step, pause_seconds
-from grpo_runtime.termination import Outcome
+from grpo_api.contract.reasons import Reason
+from grpo_api.contract.retries import ConsecutiveFailures, newest_step, pause_seconds
+from grpo_runtime.local.process_outcome import ProcessOutcome
 
-_ENGINE_SETTLES_SECONDS = 60.0
-"""An engine that lived shorter than this did not do any good."""
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How one process ended, in its own words where it left some."""
-
-    name: str
-    outcome: Outcome
+_SHORT_RUN_SECONDS = 60.0
+"""An engine that ended before this long has most likely done no work."""
 
 
 class Next(Enum):
@@ -32,77 +24,71 @@ class Next(Enum):
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What follows, because of whom; nobody when every step is done."""
+class AttemptOutcome:
+    """What follows an attempt, and which process was the cause; None when every step is done."""
 
     next: Next
-    because: Ending | None = None
-    is_used_up: bool = False
-    """Whether it would have been retried, had failurePolicy.maxRestarts been higher."""
+    cause: ProcessOutcome | None = None
+    has_used_up_restarts: bool = False
+    """Whether it would be retried if failurePolicy.maxRestarts were higher."""
 
 
-def judge_attempt(
-    endings: Sequence[Ending], *, restarts: int, max_restarts: int, is_stop_requested: bool
-) -> Verdict:
-    """The verdict on an attempt whose processes ended in the order of `endings`.
+def outcome_of_attempt(
+    outcomes: Sequence[ProcessOutcome], *, restarts: int, max_restarts: int, is_stop_requested: bool
+) -> AttemptOutcome:
+    """The outcome of an attempt whose processes ended in the order of `outcomes`.
 
-    `restarts` are those so far, all counted. A cause ranks above its consequences: what says itself that a
-    retry is no use, then what ended by itself, then what only lost others or was asked to stop.
+    `restarts` are those so far, all counted. A cause ranks above its consequences: first what no retry can
+    help, then a process that failed by itself, then one that only lost others or was asked to stop.
     """
     cause = min(
-        (ending for ending in endings if ending.outcome.exit_code != ExitCode.DONE),
+        (outcome for outcome in outcomes if outcome.termination.exit_code != ExitCode.DONE),
         key=_rank,
         default=None,
     )
     if cause is None:
-        return Verdict(Next.DONE)
-    policy = exit_policy(cause.outcome.exit_code)
-    if not policy.is_retried:
-        return Verdict(Next.FAILED, cause)
+        return AttemptOutcome(Next.DONE)
+    exit_code = cause.termination.exit_code
+    if not exit_policy(exit_code).is_retried:
+        return AttemptOutcome(Next.FAILED, cause)
     if is_stop_requested:
-        is_orderly = cause.outcome.exit_code == ExitCode.TERMINATED
-        return Verdict(Next.STOPPED if is_orderly else Next.FAILED, cause)
-    # nothing is evicted here: a stop that nobody asked for is a failure like others
+        return AttemptOutcome(Next.STOPPED if exit_code == ExitCode.TERMINATED else Next.FAILED, cause)
+    # no node evicts a local process: a stop that was not requested counts as a failure like others
     if restarts >= max_restarts:
-        return Verdict(Next.FAILED, cause, is_used_up=True)
-    return Verdict(Next.RETRY, cause)
+        return AttemptOutcome(Next.FAILED, cause, has_used_up_restarts=True)
+    return AttemptOutcome(Next.RETRY, cause)
 
 
-@dataclass(frozen=True)
-class FailureRow:
-    """Failed attempts since one got on, which the pause before the next grows with."""
-
-    failures: int = 0
-    saved_step: int | None = None
-    """Newest checkpoint that an attempt so far told of."""
-
-    def after(self, progress: Progress | None, *, ran_seconds: float) -> Self:
-        """The row when one more attempt has failed, whose last report was `progress`."""
-        saved_step = None if progress is None else progress.checkpoint_step
-        # what it went on from is not its own: a command before this one may have saved it
-        resumed_from_step = None if progress is None else progress.resumed_from_step
-        saved_before = newest_step(self.saved_step, resumed_from_step)
-        has_got_on = got_on(ran_seconds=ran_seconds, saved_step=saved_step, saved_before=saved_before)
-        failures = 1 if has_got_on else self.failures + 1
-        return type(self)(failures, newest_step(saved_before, saved_step))
+def after_failed_attempt(
+    failures: ConsecutiveFailures, progress: Progress | None, *, ran_seconds: float
+) -> ConsecutiveFailures:
+    """The consecutive failures once one more attempt has failed, whose last report was `progress`."""
+    checkpoint_step = None if progress is None else progress.checkpoint_step
+    # the checkpoint that it resumed from is no progress of its own: an earlier command may have saved it
+    resumed_from_step = None if progress is None else progress.resumed_from_step
+    before = replace(failures, checkpoint_step=newest_step(failures.checkpoint_step, resumed_from_step))
+    return before.with_attempt(ran_seconds=ran_seconds, checkpoint_step=checkpoint_step).with_failure(
+        checkpoint_step=checkpoint_step
+    )
 
 
-def engine_delay(*, lived_seconds: float, short_lives: int) -> float:
-    """Seconds before an engine is started again: none, unless it never lives long.
+def engine_delay(*, ran_seconds: float, num_short_runs: int) -> float:
+    """Seconds before an engine is started again: 0 unless it ended soon after it had started.
 
-    `short_lives` are those in a row before this one.
+    `num_short_runs` is how many times in a row that happened before.
     """
-    return pause_seconds(short_lives + 1) if is_short(lived_seconds) else 0.0
+    return pause_seconds(num_short_runs + 1) if is_short(ran_seconds) else 0.0
 
 
-def is_short(lived_seconds: float) -> bool:
-    """Whether an engine ended about as soon as it had started."""
-    return lived_seconds < _ENGINE_SETTLES_SECONDS
+def is_short(ran_seconds: float) -> bool:
+    """Whether an engine ended soon after it had started."""
+    return ran_seconds < _SHORT_RUN_SECONDS
 
 
-def _rank(ending: Ending) -> int:
-    outcome = ending.outcome
-    if not exit_policy(outcome.exit_code).is_retried:
+def _rank(outcome: ProcessOutcome) -> int:
+    """Lower is more likely the cause."""
+    termination = outcome.termination
+    if not exit_policy(termination.exit_code).is_retried:
         return 0
-    is_effect = outcome.exit_code == ExitCode.TERMINATED or outcome.reason == PEER_LOST_REASON
-    return 2 if is_effect else 1
+    is_consequence = termination.exit_code == ExitCode.TERMINATED or termination.reason == Reason.PEER_LOST
+    return 2 if is_consequence else 1

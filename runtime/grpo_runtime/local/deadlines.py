@@ -1,18 +1,15 @@
-"""When an attempt that runs counts as failed, by the operator's rules: it began no step in time, or shows no
+"""Whether a running attempt counts as failed, by the operator's rules: it began no step in time, or shows no
 sign of life since it did. Pure."""
 
 from grpo_api.contract.exit_codes import ExitCode
-from grpo_api.contract.progress import Progress
+from grpo_api.contract.progress import Progress, TerminationMessage
+from grpo_api.contract.reasons import Reason
 from grpo_api.contract.retries import has_begun
 from grpo_api.v1alpha1.spec import GRPOJobSpec
-from grpo_runtime.termination import Outcome
-
-STALLED_REASON = "TrainerStalled"
-STARTUP_REASON = "StartupDeadlineExceeded"
 
 
 class Deadlines:
-    """The clocks of one attempt, which began at `now` (monotonic)."""
+    """The startup deadline and the stall timeout of one attempt, which began at `now` (monotonic)."""
 
     def __init__(self, spec: GRPOJobSpec, *, now: float) -> None:
         self._startup_seconds = spec.startup_deadline_seconds
@@ -22,20 +19,27 @@ class Deadlines:
         self._heartbeat: int | None = None
         self._has_begun = False
 
-    def missed(self, progress: Progress | None, *, now: float) -> Outcome | None:
-        """The outcome of an attempt that missed one, given its newest report; None while all is well.
+    def missed(self, progress: Progress | None, *, now: float) -> TerminationMessage | None:
+        """Why the attempt counts as failed, given its newest report; None while it does not.
 
-        One that never began a step is not tried again: the same would happen. A stall is retried, counted. A
-        long start is none, for models are loaded then and nothing beats yet.
+        An attempt that began no step is not retried, because the next one would fail in the same way. A stall
+        is retried and counted; it can only happen after the start, because the heartbeat stands still while
+        models are loaded.
         """
         self._note(progress, now=now)
         held_up = f": {progress.message}" if progress and progress.message else ""
         if not self._has_begun and now - self._began_at > self._startup_seconds:
-            sentence = f"no step began within startupDeadlineSeconds ({self._startup_seconds}){held_up}"
-            return Outcome(ExitCode.USER_ERROR, STARTUP_REASON, sentence)
+            return TerminationMessage(
+                exit_code=ExitCode.USER_ERROR,
+                reason=Reason.STARTUP_DEADLINE_EXCEEDED,
+                message=f"no step began within startupDeadlineSeconds ({self._startup_seconds}){held_up}",
+            )
         if self._has_begun and now - self._alive_at > self._stall_seconds:
-            sentence = f"no sign of life for stallTimeoutSeconds ({self._stall_seconds}){held_up}"
-            return Outcome(ExitCode.TRANSIENT, STALLED_REASON, sentence)
+            return TerminationMessage(
+                exit_code=ExitCode.TRANSIENT,
+                reason=Reason.TRAINER_STALLED,
+                message=f"no sign of life for stallTimeoutSeconds ({self._stall_seconds}){held_up}",
+            )
         return None
 
     def _note(self, progress: Progress | None, *, now: float) -> None:

@@ -1,4 +1,4 @@
-"""What would be made of a job, in a few lines. Pure."""
+"""What a cluster and this machine would do with a job, in a few lines. Pure."""
 
 from grpo_api.resolve import resolve, volumes_of
 from grpo_api.source import VolumeKind
@@ -9,7 +9,7 @@ _LABEL_WIDTH = 12
 
 
 def describe(job: GRPOJob) -> str:
-    """A valid job: mode and why, processes, GPUs, steps, what it reads, where its checkpoints go."""
+    """Describe a valid job: mode and why, processes, GPUs, steps, what it reads, where checkpoints go."""
     rows = {
         "mode": f"{job.spec.chosen_mode.value}, because {job.spec.mode_reason}",
         "pods": _pods(job),
@@ -24,7 +24,7 @@ def describe(job: GRPOJob) -> str:
 
 
 def gpu_fields(job: GRPOJob) -> list[str]:
-    """The fields with which a job asks for GPUs."""
+    """The fields in which a job asks for GPUs."""
     spec = job.spec
     fields = {"spec.trainer.resources": spec.trainer.resources.num_gpus}
     if spec.rollout is not None:

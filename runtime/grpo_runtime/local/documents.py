@@ -1,4 +1,4 @@
-"""YAML files as `kubectl` reads them: several documents a file, and no key twice."""
+"""YAML files as `kubectl` reads them: a file may have several documents, and no key may be there twice."""
 
 import re
 from collections.abc import Iterator
@@ -22,12 +22,12 @@ class Document:
 
     @property
     def kind(self) -> str:
-        """Its kind; empty when it says none."""
+        """Its kind; empty when it has none."""
         return str(self.data.get("kind", "")) if isinstance(self.data, dict) else ""
 
     @property
     def name(self) -> str:
-        """Its name; empty when it says none."""
+        """Its name; empty when it has none."""
         metadata = self.data.get("metadata") if isinstance(self.data, dict) else None
         return str(metadata.get("name", "")) if isinstance(metadata, dict) else ""
 
@@ -51,7 +51,7 @@ def read_documents(path: Path) -> list[Document]:
 
 
 def pick_job(documents: list[Document], *, path: Path, name: str | None = None) -> Document:
-    """The GRPOJob to run: the only one, or the one of that name. Raises UserError."""
+    """The GRPOJob to run: the only one, or the one with that name. Raises UserError when there is not one."""
     jobs = [document for document in documents if document.kind == KIND]
     if name is not None:
         jobs = [document for document in jobs if document.name == name]
@@ -64,7 +64,7 @@ def pick_job(documents: list[Document], *, path: Path, name: str | None = None) 
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain data only. Numbers are written as in JSON: 1e-6 is one, 12:30:00 and 2026-01-01 are text."""
+    """Plain data only. Numbers are written as in JSON: 1e-6 is a number, 12:30:00 and 2026-01-01 are text."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys: set[Any] = set()
@@ -98,7 +98,7 @@ def _documents(path: Path, text: str) -> Iterator[Document]:
     try:
         while loader.check_node():
             node = loader.get_node()
-            assert node is not None  # check_node said so
+            assert node is not None  # because check_node returned True
             data = loader.construct_document(node)
             if data is not None:
                 yield Document(path, node.start_mark.line + 1, data)

@@ -1,4 +1,4 @@
-"""What each local process is told: exactly what its pod would be."""
+"""The environment of each local process: the variables that its pod would have."""
 
 import socket
 from collections.abc import Mapping, Sequence
@@ -8,13 +8,13 @@ from grpo_api.contract.environment import Env, Role
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.v1alpha1.spec import Mode
 from grpo_runtime.local.workspace import Workspace
-from grpo_runtime.trainer.nursery import GANG_VARIABLES
+from grpo_runtime.supervisor.fork_server import RENDEZVOUS_VARIABLES
 
 LOOPBACK = "127.0.0.1"
 
 
 def trainer_environment(
-    run: RunConfig,
+    run_config: RunConfig,
     workspace: Workspace,
     *,
     attempt: int,
@@ -22,14 +22,14 @@ def trainer_environment(
     cache: Path,
     rollout_ports: Sequence[int],
 ) -> dict[str, str]:
-    """The variables of trainer `index`; only the first writes into the output directory, as in a cluster."""
+    """The variables of trainer `index`; only trainer 0 writes into the output directory, as in a cluster."""
     environment = _shared(workspace, Role.TRAINER, cache=cache) | {
         Env.OUTPUT_DIR: str(workspace.output if index == 0 else cache / "output"),
         Env.ATTEMPT: str(attempt),
         Env.NODE_INDEX: str(index),
         Env.MASTER_ADDR: LOOPBACK,
     }
-    if run.mode is Mode.DISAGGREGATED:
+    if run_config.mode is Mode.DISAGGREGATED:
         environment[Env.TOKENS_DIR] = str(workspace.tokens)
         environment[Env.ROLLOUT_HOST] = ",".join(f"{LOOPBACK}:{port}" for port in rollout_ports)
     return environment
@@ -44,13 +44,13 @@ def rollout_environment(workspace: Workspace, *, name: str, cache: Path) -> dict
 
 
 def inherited(environment: Mapping[str, str]) -> dict[str, str]:
-    """The shell's environment without what belongs to a pod or to another gang of ranks."""
-    foreign = GANG_VARIABLES | set(Env)
+    """The shell's environment without the variables of a pod or of other ranks."""
+    foreign = RENDEZVOUS_VARIABLES | set(Env)
     return {name: value for name, value in environment.items() if name not in foreign}
 
 
 def free_ports(number: int) -> list[int]:
-    """TCP ports of the loopback address that nobody listens on right now, all different."""
+    """`number` different TCP ports of the loopback address that are free right now."""
     sockets = [socket.socket() for _ in range(number)]
     try:
         for listener in sockets:

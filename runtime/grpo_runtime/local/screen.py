@@ -1,4 +1,4 @@
-"""What a person sees of a local job: a progress bar on a terminal, one line a step anywhere else."""
+"""What a person sees of a local job: a progress bar on a terminal, one line for each step anywhere else."""
 
 import os
 import sys
@@ -10,12 +10,12 @@ from tqdm import tqdm
 
 from grpo_runtime.report.metrics import MetricsRecord
 
-# it would start a thread, and this process forks
+# tqdm would start a thread, and this process forks
 tqdm.monitor_interval = 0
 
 
 class Screen(Protocol):
-    """Where a local job is told about."""
+    """Where a local job shows its steps and sentences."""
 
     def say(self, sentence: str) -> None:
         """Show a sentence that stays."""
@@ -28,50 +28,50 @@ class Screen(Protocol):
 
 
 def screen_for(stream: TextIO | None = None) -> Screen:
-    """A bar where `stream` (standard output) is a terminal, else lines, until it is gone."""
+    """A bar if `stream` (standard output) is a terminal, else lines; nothing any more once it is closed."""
     stream = stream or sys.stdout
-    return UntilGone(Bar(stream) if stream.isatty() else Lines(stream), stream)
+    return UntilClosed(Bar(stream) if stream.isatty() else Lines(stream), stream)
 
 
-class UntilGone:
-    """Shows on `screen` until its stream is gone: a terminal that was closed, a pipe that nobody reads.
+class UntilClosed:
+    """Shows on `screen` until its stream fails: a terminal that was closed, a pipe without a reader.
 
-    A job goes on without it, and can still save when it is asked to stop.
+    The job goes on without it, and can still save when it is asked to stop.
     """
 
     def __init__(self, screen: Screen, stream: TextIO) -> None:
         self._screen = screen
         self._stream = stream
-        self._is_gone = False
+        self._is_closed = False
 
     def say(self, sentence: str) -> None:
-        with self._while_it_lasts():
-            if not self._is_gone:
+        with self._until_closed():
+            if not self._is_closed:
                 self._screen.say(sentence)
 
     def step(self, record: MetricsRecord, *, total: int) -> None:
-        with self._while_it_lasts():
-            if not self._is_gone:
+        with self._until_closed():
+            if not self._is_closed:
                 self._screen.step(record, total=total)
 
     def close(self) -> None:
-        with self._while_it_lasts():
+        with self._until_closed():
             self._screen.close()
 
     @contextmanager
-    def _while_it_lasts(self) -> Iterator[None]:
+    def _until_closed(self) -> Iterator[None]:
         try:
             yield
         except OSError:
-            self._is_gone = True
-            # what is left in its buffer would fail once more at exit, and change the exit code
+            self._is_closed = True
+            # what is left in its buffer would fail again at exit, and change the exit code
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
             os.close(nowhere)
 
 
 class Lines:
-    """One line a step."""
+    """One line for each step."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -84,11 +84,11 @@ class Lines:
         self.say(f"step {record.step}/{total}  {numbers}")
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Lines need no end."""
 
 
 class Bar:
-    """A bar that appears with the first step and goes back when an attempt does."""
+    """A bar that appears with the first step, and goes back when an attempt resumes from an earlier step."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -101,7 +101,7 @@ class Bar:
     def step(self, record: MetricsRecord, *, total: int) -> None:
         if self._bar is None:
             size = os.get_terminal_size(self._stream.fileno())
-            # some terminals do not know how large they are
+            # some terminals do not report their size
             shape = {"dynamic_ncols": True} if size.columns else {"ncols": 80, "nrows": 24}
             self._bar = tqdm(
                 total=total, initial=record.step - 1, unit="step", file=self._stream, mininterval=0, **shape
@@ -117,7 +117,7 @@ class Bar:
 
 
 def _numbers(record: MetricsRecord) -> dict[str, str]:
-    """Reward and rates; a step whose samples have no reward has none to show."""
+    """Reward, time and tokens per second, as far as the step has them."""
     formats = {"reward": "{:.3f}", "step_time": "{:.2f} s", "tokens_per_second": "{:.0f}"}
     names = {"step_time": "time", "tokens_per_second": "tokens/s"}
     return {

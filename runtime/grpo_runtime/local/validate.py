@@ -1,4 +1,4 @@
-"""`grpo-runtime validate`: what is wrong with GRPOJobs, or what would be made of them. No torch here."""
+"""`grpo-runtime validate`: what is wrong with GRPOJobs, or what they would do. No torch here."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +11,10 @@ from grpo_runtime.local.documents import Document, read_documents
 
 
 def validate(paths: Sequence[Path]) -> int:
-    """Print a verdict on every GRPOJob in the files; 0 when there is one at least and all are valid."""
+    """Print what is wrong with each GRPOJob in the files, or what it would do.
+
+    Returns 0 when each file has a GRPOJob and all are valid, else 1.
+    """
     num_jobs, num_wrong = 0, 0
     for path in paths:
         try:

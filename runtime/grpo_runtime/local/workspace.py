@@ -1,4 +1,4 @@
-"""The output directory of a local job: what a pod writes there, and what is needed to go on from it."""
+"""The output directory of a local job: what its processes write, and what the next command needs to go on."""
 
 import fcntl
 import os
@@ -19,27 +19,28 @@ from grpo_api.model import ApiModel
 from grpo_api.resolve import resolve
 from grpo_api.v1alpha1.job import GRPOJob
 from grpo_runtime.errors import UserError
-from grpo_runtime.report.files import write_atomically
-from grpo_runtime.report.volume import full_volume_named
+from grpo_runtime.storage.files import write_atomically
+from grpo_runtime.storage.full_volume import full_volume_named
 
 RUN_CONFIG_FILE = "run.json"
 _UNFROZEN = "topology.rolloutReplicas"
-"""The one number of a RunConfig that may change while a job runs, here as in a cluster."""
+"""The one field of a RunConfig that may change while a job runs, here as in a cluster."""
 
 
 class State(ApiModel):
-    """What is remembered from one command to the next."""
+    """What one command keeps for the next."""
 
     attempt: int = 0
-    """The last attempt that was begun; later ones have higher numbers, or the checkpoints refuse them."""
+    """The last attempt that began. Later ones get higher numbers, because checkpoints refuse lower ones."""
     is_done: bool = False
 
 
 class Workspace:
-    """One output directory, held by one command at a time.
+    """One output directory, used by one command at a time.
 
-    `metrics.jsonl`, `checkpoints/`, `model/` and TensorBoard's files are the trainer's, as in a pod; `logs/`
-    has what each process printed, `run.json` the RunConfig. `.local/` is ours.
+    The trainer writes `metrics.jsonl`, `checkpoints/`, `model/` and TensorBoard's files, as in a pod. `logs/`
+    has what each process printed, `run.json` the RunConfig, and `.local/` the rest of what this command
+    needs.
     """
 
     def __init__(self, output: Path) -> None:
@@ -55,7 +56,8 @@ class Workspace:
     def held(self) -> Iterator[None]:
         """Make the directory and keep other commands out of it.
 
-        Raises UserError when one is in it, VolumeFullError for whatever finds no space left meanwhile.
+        Raises UserError when another command uses it, and VolumeFullError when a write inside the block finds
+        no space left.
         """
         with full_volume_named(_nearest_existing(self.output)):
             for folder in (self.output, self.logs, self.own):
@@ -75,31 +77,33 @@ class Workspace:
             yield
 
     def begin(self, job: GRPOJob) -> RunConfig:
-        """Write the RunConfig, or find the one this job began with, whose uid the checkpoints carry.
+        """Write the RunConfig; it keeps the uid that this job began with, which its checkpoints carry.
 
         Raises UserError when the directory belongs to another spec.
         """
         known = self._known()
         uid = known.job.uid if known else str(uuid.uuid4())
-        run = resolve(job.model_copy(update={"metadata": job.metadata.model_copy(update={"uid": uid})}))
+        run_config = resolve(
+            job.model_copy(update={"metadata": job.metadata.model_copy(update={"uid": uid})})
+        )
         if known is not None:
-            self._refuse_another(known, run)
-        write_atomically(self.run_config, run.model_dump_json(by_alias=True, indent=1), durable=True)
-        return run
+            self._refuse_another(known, run_config)
+        write_atomically(self.run_config, run_config.model_dump_json(by_alias=True, indent=1), durable=True)
+        return run_config
 
     def state(self) -> State:
-        """What the last command left; the initial state where there was none."""
+        """What the last command kept; the initial state if there was none."""
         if not self._state.exists():
             return State()
         return State.model_validate_json(self._state.read_text())
 
     def remember(self, state: State) -> None:
-        """Keep it for the next command."""
+        """Keep `state` for the next command."""
         write_atomically(self._state, state.model_dump_json(by_alias=True), durable=True)
 
     @contextmanager
-    def drawn_tokens(self) -> Iterator[None]:
-        """Fresh tokens that only this user can read, for as long as the processes live."""
+    def fresh_tokens(self) -> Iterator[None]:
+        """Fresh tokens that only this user can read; they are removed at the end of the block."""
         shutil.rmtree(self.tokens, ignore_errors=True)
         self.tokens.mkdir(mode=0o700)
         try:
@@ -120,11 +124,11 @@ class Workspace:
         return self.logs / f"{name}.log"
 
     def termination_log(self, name: str) -> Path:
-        """Where the process `name` leaves its last words."""
+        """Where the process `name` writes its termination message."""
         return self.own / f"{name}.termination.json"
 
-    def forget_caches(self) -> None:
-        """Remove all scratch space, as pods lose theirs."""
+    def remove_caches(self) -> None:
+        """Remove the scratch space of all processes, as pods lose theirs."""
         shutil.rmtree(self.own / "cache", ignore_errors=True)
 
     def _known(self) -> RunConfig | None:
@@ -137,8 +141,8 @@ class Workspace:
                 f"{self.run_config} is not of this release ({error}): choose another --output"
             ) from error
 
-    def _refuse_another(self, known: RunConfig, run: RunConfig) -> None:
-        before, now = dict(_leaves(known.to_object())), dict(_leaves(run.to_object()))
+    def _refuse_another(self, known: RunConfig, given: RunConfig) -> None:
+        before, now = dict(_leaves(known.to_object())), dict(_leaves(given.to_object()))
         changed = [
             f"{field} was {before.get(field, 'not set')!r} and is now {now.get(field, 'not set')!r}"
             for field in sorted(before.keys() | now.keys())
@@ -152,12 +156,12 @@ class Workspace:
 
 
 def _nearest_existing(folder: Path) -> Path:
-    """`folder` or the first one above it that is there."""
+    """`folder`, or else the nearest folder above it that exists."""
     return next(place for place in (folder, *folder.parents) if place.exists())
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """(path, value) of everything below `value` that is neither an object nor a list."""
+    """(path, value) of everything in `value` that is neither an object nor a list."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from _leaves(item, f"{path}.{key}" if path else key)

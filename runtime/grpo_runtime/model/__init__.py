@@ -1,1 +1,4 @@
-"""Policies: where they come from, how they are loaded, saved and named on the wire."""
+"""The policy as files: where models come from, how they are loaded and saved, and the names of their weights.
+
+How a policy is trained is in `trainer`.
+"""

@@ -1,12 +1,12 @@
-"""One token per printable ASCII character: what the tiny model reads and writes."""
+"""The tiny model's tokenizer: one token per printable ASCII character."""
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 PAD, EOS, UNKNOWN = "<|pad|>", "<|eos|>", "<|unk|>"
 CHARACTERS = "\n" + "".join(chr(code) for code in range(0x20, 0x7F))
-# Byte-level BPE, as every Qwen2 tokenizer is (transformers loads it as one whatever class wrote it), spells
-# these two bytes so in its vocabulary; all other characters stand for themselves.
+# How the vocabulary of byte-level BPE spells these two bytes; it has all other characters as they are. Every
+# Qwen2 tokenizer is byte-level BPE, and transformers loads ours as one too.
 _BYTE_LEVEL = {" ": "Ġ", "\n": "Ċ"}
 
 

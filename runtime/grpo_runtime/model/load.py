@@ -1,6 +1,8 @@
-"""A policy and its tokenizer from a Hugging Face directory, without network and without foreign code."""
+"""Loads a policy and its tokenizer from a Hugging Face directory, without the network and without running
+code of the model."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -14,13 +16,13 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 def load_policy(folder: Path, *, dtype: str) -> PreTrainedModel:
     """The causal language model in `folder` with its weights as `dtype` (a key of DTYPES), in training mode.
 
-    Reads safetensors only and runs no code from the directory. Raises UserError when the directory does not
-    hold such a model.
+    Reads safetensors only. Raises UserError when the directory does not hold such a model, or lacks some of
+    its weights.
     """
     if dtype not in DTYPES:
         raise UserError(f"model.dtype ({dtype}) must be one of {', '.join(DTYPES)}")
     try:
-        model, report = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             output_loading_info=True,
             dtype=DTYPES[dtype],
@@ -31,18 +33,21 @@ def load_policy(folder: Path, *, dtype: str) -> PreTrainedModel:
         )
     except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"the model in {folder} cannot be loaded: {error}") from error
-    # transformers fills what the file lacks with random numbers and only warns
+    model: PreTrainedModel
+    model, report = loaded
+    # transformers would only warn, and use random numbers for weights that the file lacks
     if missing := sorted(report["missing_keys"]):
         raise UserError(
             f"the model in {folder} lacks {len(missing)} of its weights, the first is {missing[0]}"
         )
     _make_savable(model)
-    return model.train()
+    model.train()
+    return model
 
 
 def _make_savable(model: PreTrainedModel) -> None:
-    """Many a model says how to sample without saying that it samples: transformers loads such a generation
-    config with a warning and refuses to save it."""
+    """Make the generation config one that transformers agrees to save. Many models set a temperature there
+    but not do_sample, which transformers loads with a warning and refuses to save."""
     config = model.generation_config
     try:
         config.validate(strict=True)
@@ -51,13 +56,15 @@ def _make_savable(model: PreTrainedModel) -> None:
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
-    """The tokenizer in `folder`, with a padding token (the end of sequence, where the model names none).
+    """The tokenizer in `folder`. If it has no padding token, the end-of-sequence token is used for padding.
 
-    Raises UserError when there is no tokenizer or it has no end-of-sequence token: a completion must be able
-    to end.
+    Raises UserError when there is no tokenizer, or when it has no end-of-sequence token, without which no
+    completion could end.
     """
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
     except (OSError, ValueError) as error:
         raise UserError(f"the tokenizer in {folder} cannot be loaded: {error}") from error
     if tokenizer.eos_token_id is None:

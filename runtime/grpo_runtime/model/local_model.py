@@ -1,4 +1,4 @@
-"""A model that is there."""
+"""A model on the local disk."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -6,31 +6,30 @@ from pathlib import Path
 from grpo_api.source import Scheme, parse_source
 from grpo_api.v1alpha1.spec import HubSpec, ModelSpec
 from grpo_runtime.errors import UserError
-from grpo_runtime.hub import download
 from grpo_runtime.model.local_model import LocalModel
-from grpo_runtime.volumes import path_of, whereabouts
+from grpo_runtime.storage.hub import download
+from grpo_runtime.storage.source_paths import path_of, whereabouts
 
 logger = logging.getLogger(__name__)
 
 HUB_FILES = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.txt", "*.model", "*.jinja")
-"""What is wanted of a model's repository: weights, configuration, tokenizer, chat template."""
+"""Files of a repository that are downloaded: weights, configuration, tokenizer, chat template."""
 NOT_HUB_FILES = ("*/*", "consolidated*.safetensors")
-"""Other formats of the same weights, most of them in folders."""
+"""Files that are not downloaded: other formats of the same weights, most of them in folders."""
 
 
 def import_for(model: ModelSpec) -> None:
-    """Import the heavy part of what `materialise_model` needs, if it will need it."""
+    """Import the large modules that `materialise_model` needs for this model."""
     if parse_source(model.source).scheme is Scheme.BUILTIN:
         import grpo_runtime.model.tiny  # noqa: F401
 
 
 def materialise_model(model: ModelSpec, *, hub: HubSpec, volumes_dir: Path, into: Path) -> LocalModel:
-    """The model of a run, in a directory of this container.
+    """The model of a run in a directory of this container.
 
-    `builtin://tiny` is written to `into` (again, if it is there: the bytes are the same); an `hf://` model
-    goes into the Hub's cache, or is found there; `file://` and `pvc://` are used where they lie. Nothing but
-    safetensors is ever loaded, and no code of the model runs. Raises UserError when there is no model, or
-    none with safetensors weights and a tokenizer.
+    `builtin://tiny` is written to `into`, always with the same bytes. An `hf://` model is downloaded into the
+    Hub's cache unless it is there. `file://` and `pvc://` models are used where they are. Raises UserError
+    when there is no model, or when it lacks safetensors weights or a tokenizer.
     """
     url = model.source
     source = parse_source(url)

@@ -1,8 +1,8 @@
 """`builtin://tiny`: a random Qwen2 of 0.1 M parameters that learns the built-in tasks in seconds on a CPU.
 
-The same bytes on every machine. torch's own initialisers are not used: they round differently with
-different vector units. The weights come from PCG64's raw integers, which are turned into float32 by
-operations that are exact or correctly rounded everywhere.
+Its bytes are the same on every machine. torch's own initialisers are not used, because they round differently
+on different CPUs. The weights are PCG64's raw integers, turned into float32 by operations that are exact or
+correctly rounded everywhere.
 """
 
 import hashlib
@@ -18,18 +18,19 @@ from grpo_runtime.model.save import save_policy
 
 MAX_LENGTH_TOKENS = 512
 _INIT_STD = 0.02
-"""Small enough to start near the uniform distribution: with 0.05 the reverse task got stuck half way."""
+"""Small enough to start near the uniform distribution; with 0.05 the policy stops improving half way through
+the reverse task."""
 _SEED = b"grpo tiny 1"
 
 
 def write_tiny_model(into: Path) -> None:
     """Write the tiny policy to the directory `into` as a Hugging Face model that vLLM's CPU build serves.
 
-    head_dim is 32 (vLLM's CPU attention knows 32 and 64) and the embeddings are not tied (a tied head goes
-    stale when vLLM's CPU build reloads weights).
+    head_dim is 32, because vLLM's CPU attention supports 32 and 64. The embeddings are not tied, because a
+    tied head keeps its old weights when vLLM's CPU build reloads weights.
     """
     tokenizer = char_tokenizer(max_length_tokens=MAX_LENGTH_TOKENS)
-    model = Qwen2ForCausalLM(_config(tokenizer)).to(torch.float32)
+    model = Qwen2ForCausalLM(_config(tokenizer)).float()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(_initial_value(name, shape=tuple(parameter.shape)))
@@ -62,7 +63,7 @@ def _initial_value(name: str, *, shape: tuple[int, ...]) -> torch.Tensor:
         return torch.zeros(shape)
     seed = int.from_bytes(hashlib.sha256(_SEED + name.encode()).digest()[:8], "little")
     raw = np.random.PCG64(seed).random_raw(math.prod(shape))
-    # 24 random bits, centred: every value is exact in float32 before the one multiplication
+    # 24 random bits around zero are exact in float32, so only the one multiplication rounds
     centred = (raw >> np.uint64(40)).astype(np.int64) - (1 << 23)
     bound = np.float32(_INIT_STD * math.sqrt(3) / (1 << 23))
     return torch.from_numpy(centred.astype(np.float32) * bound).reshape(shape)

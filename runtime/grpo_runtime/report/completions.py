@@ -1,4 +1,4 @@
-"""What the completions of a step looked like, by TRL's names."""
+"""Metrics of the completions of a step, by TRL's names."""
 
 import zlib
 from array import array
@@ -9,10 +9,11 @@ from grpo_runtime.rollout.interface import Rollout
 
 
 def completion_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Lengths in tokens of all completions and of those that ended by themselves, and the ratio that did not.
+    """Lengths in tokens of all completions and of the terminated ones, and the ratio of those that were
+    clipped.
 
-    As in TRL the terminated lengths are 0 when no completion ended by itself. `completions/crc32` is a
-    checksum over all tokens in order: the first step where two runs differ in it is where they parted.
+    As in TRL the terminated lengths are 0 when no completion is terminated. `completions/crc32` is a checksum
+    over all tokens in order: two runs were the same up to the first step in which it differs.
     """
     lengths = [len(rollout.completion_ids) for rollout in rollouts]
     terminated = [len(rollout.completion_ids) for rollout in rollouts if rollout.is_terminated]
@@ -25,13 +26,13 @@ def completion_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
 
 def count_tokens(rollouts: Sequence[Rollout]) -> tuple[int, int]:
-    """Tokens of all prompts, each as often as it was completed, and of all completions."""
+    """The number of tokens of all prompts, each as often as it was completed, and of all completions."""
     prompts = sum(len(rollout.prompt_ids) for rollout in rollouts)
     return prompts, sum(len(rollout.completion_ids) for rollout in rollouts)
 
 
 def count_stale(rollouts: Sequence[Rollout], *, policy: PolicyVersion) -> int:
-    """Completions with a token that was not sampled with the weights of `policy`."""
+    """The number of completions with a token that was not sampled with the weights of `policy`."""
     return sum(
         any(span.version != policy for span in rollout.versions) or not rollout.versions
         for rollout in rollouts

@@ -1,4 +1,4 @@
-"""metrics.jsonl: one line for each step of each attempt, and the reader that knows which line counts."""
+"""metrics.jsonl: one line for each step of each attempt, and the reader that knows which lines count."""
 
 import json
 import os
@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from grpo_runtime.storage.files import sync_directory
+from grpo_runtime.storage.full_volume import full_volume_named
 
 METRICS_FILE = "metrics.jsonl"
 
@@ -18,27 +21,35 @@ class MetricsRecord:
     step: int
     time: float
     values: Mapping[str, float]
-    """By TRL's names; see `read_metrics` for which record counts where there are several of one step."""
+    """By TRL's names. Of several records of one step `read_metrics` returns the one that counts."""
 
 
-class MetricsWriter:
-    """Appends records to the metrics file in `folder`; every record is on disk before `write` returns."""
+class MetricsFile:
+    """Appends records to the metrics file in `folder`; every record is on disk before `write` returns.
+
+    Raises VolumeFullError, with the name of the volume, when no space is left there.
+    """
 
     def __init__(self, folder: Path) -> None:
         path = folder / METRICS_FILE
-        is_torn = path.exists() and not path.read_bytes().endswith(b"\n") and path.stat().st_size > 0
-        self._file = path.open("a")
-        if is_torn:
-            # the last writer was killed in the middle of a line: keep ours apart from it
-            self._file.write("\n")
+        self._folder = folder
+        with full_volume_named(folder):
+            is_torn = path.exists() and not path.read_bytes().endswith(b"\n") and path.stat().st_size > 0
+            self._file = path.open("a")
+            # otherwise a power cut could remove a new file's name, and with it every record
+            sync_directory(folder)
+            if is_torn:
+                # the last writer was killed in the middle of a line: begin a new one
+                self._file.write("\n")
 
     def write(self, record: MetricsRecord) -> None:
         """Append one line."""
-        # last, so that a user's own metric of such a name cannot move the record to another step
+        # attempt, step and time come last, so that a user's own metric cannot replace them
         line = {**record.values, "attempt": record.attempt, "step": record.step, "time": record.time}
-        self._file.write(json.dumps(line, allow_nan=False) + "\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with full_volume_named(self._folder):
+            self._file.write(json.dumps(line, allow_nan=False) + "\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Close the file."""
@@ -46,10 +57,10 @@ class MetricsWriter:
 
 
 def read_metrics(path: Path) -> list[MetricsRecord]:
-    """The records that count, by step: where attempts overlap, the later one wins.
+    """The records that count, by step: where attempts overlap, those of the later attempt.
 
-    An attempt that resumed at a step also undoes what earlier attempts had logged beyond it. A line that
-    was cut short by a kill is left out; so the list may have gaps only where a file was damaged.
+    An attempt that resumed at a step also undoes what earlier attempts had logged beyond that step. A line
+    that was cut short by a kill is left out; the list has gaps only if the file was damaged.
     """
     by_attempt: dict[int, dict[int, MetricsRecord]] = {}
     for record in parse_metrics(path.read_text()):
@@ -62,7 +73,7 @@ def read_metrics(path: Path) -> list[MetricsRecord]:
 
 
 def parse_metrics(text: str) -> list[MetricsRecord]:
-    """Every record in lines of a metrics file, in their order; a line that was cut short is left out."""
+    """Every record in lines of a metrics file, in order; a line that was cut short is left out."""
     records = []
     for line in text.splitlines():
         try:

@@ -1,4 +1,4 @@
-"""The reward curve in a few lines of terminal."""
+"""The reward curve as text for the terminal."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +23,7 @@ def plot_rewards(path: Path, *, width: int = 72) -> str:
 def plot(values: Sequence[float], *, title: str, width: int = 72, height: int = 8) -> str:
     """`values` from left to right as a curve of braille dots with a title, `width` columns in all.
 
-    Where there are more values than dots, each dot is the mean of its share.
+    If there are more values than dots, a dot is the mean of several values.
     """
     low, high = min(values), max(values)
     labels = [f"{high:{_LABEL_WIDTH}.3f}", *[" " * _LABEL_WIDTH] * (height - 2), f"{low:{_LABEL_WIDTH}.3f}"]
@@ -44,7 +44,7 @@ def _curve(values: Sequence[float], *, width: int, height: int) -> list[str]:
 
 
 def _means(values: Sequence[float], columns: int) -> list[float]:
-    """`columns` numbers that run from the first of `values` to the last."""
+    """`values` as `columns` numbers, from first to last: means where there are more, repeated where fewer."""
     count = len(values)
     means = []
     for column in range(columns):

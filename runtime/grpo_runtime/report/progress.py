@@ -4,13 +4,13 @@ from pathlib import Path
 from typing import Any
 
 from grpo_api.contract.progress import Progress
-from grpo_runtime.report.files import write_atomically
+from grpo_runtime.storage.files import write_atomically
 
 PROGRESS_FILE = "progress.json"
 
 
 class ProgressFile:
-    """The latest Progress of this attempt, in memory and in `run_dir`. Needs no torch."""
+    """The latest Progress of this attempt, in memory and in a file in `run_dir`. Needs no torch."""
 
     def __init__(self, run_dir: Path, initial: Progress) -> None:
         self._path = run_dir / PROGRESS_FILE
@@ -18,7 +18,7 @@ class ProgressFile:
         self._write()
 
     def update(self, **changes: Any) -> None:
-        """Set fields of the Progress and count one sign of life."""
+        """Set fields of the Progress and raise its heartbeat by one."""
         self.latest = Progress.model_validate(
             {**dict(self.latest), **changes, "heartbeat": self.latest.heartbeat + 1}
         )
@@ -29,6 +29,6 @@ class ProgressFile:
 
 
 def read_progress(run_dir: Path) -> Progress | None:
-    """The Progress in `run_dir`, or None where no rank 0 runs."""
+    """The Progress in `run_dir`, or None in a pod without rank 0."""
     path = run_dir / PROGRESS_FILE
     return Progress.model_validate_json(path.read_text()) if path.exists() else None

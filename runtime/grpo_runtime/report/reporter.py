@@ -1,40 +1,42 @@
-"""Everything a finished step is told to: metrics.jsonl, TensorBoard, Prometheus, progress file and log."""
+"""What rank 0 reports: each finished step to every sink, to the progress file and to the log."""
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
 from grpo_api.contract.run_config import JobRef
-from grpo_runtime.report.metrics import MetricsRecord, MetricsWriter
 from grpo_runtime.report.progress import ProgressFile, read_progress
-from grpo_runtime.report.prometheus import write_prometheus
-from grpo_runtime.report.tensorboard import TensorBoardWriter
-from grpo_runtime.report.volume import full_volume_named
+from grpo_runtime.report.sink import OpenSink, SinkContext, StepRecord
+from grpo_runtime.report.sinks import SINKS
 
 logger = logging.getLogger(__name__)
 
 
 class Reporter:
-    """Rank 0's voice."""
+    """Reports progress from rank 0."""
 
-    def __init__(self, *, output_dir: Path, run_dir: Path, job: JobRef, initial: Progress) -> None:
+    def __init__(
+        self,
+        *,
+        output_dir: Path,
+        run_dir: Path,
+        job: JobRef,
+        initial: Progress,
+        sinks: Sequence[OpenSink] = SINKS,
+    ) -> None:
         """`initial` is the Progress at the step this attempt starts from."""
         output_dir.mkdir(parents=True, exist_ok=True)
-        self._output_dir = output_dir
-        self._run_dir = run_dir
         self._attempt = initial.attempt
-        self._labels = {"namespace": job.namespace, "job": job.name}
         known = read_progress(run_dir)
         heartbeat = known.heartbeat + 1 if known else 0
         self.progress = ProgressFile(run_dir, initial.model_copy(update={"heartbeat": heartbeat}))
-        with full_volume_named(output_dir):
-            self._metrics = MetricsWriter(output_dir)
-            self._tensorboard = TensorBoardWriter(output_dir, start_step=initial.step)
+        context = SinkContext(job=job, output_dir=output_dir, run_dir=run_dir, start_step=initial.step)
+        self._sinks = [open_sink(context) for open_sink in sinks]
 
-    def is_alive(self, engines: EngineCounts) -> None:
-        """Rank 0 waits for engines or rewards; with no current engine, everybody waits for one."""
+    def report_waiting(self, engines: EngineCounts) -> None:
+        """Report that rank 0 waits: for an engine if none is current, else for completions or rewards."""
         if engines.current:
             self.progress.update(state=TrainerState.TRAINING, message="", engines=engines)
             return
@@ -52,20 +54,18 @@ class Reporter:
         stale_samples: int,
         engines: EngineCounts,
     ) -> None:
-        """Tell everyone about a step; `step` counts from 1, `stale_samples` are of the whole run."""
+        """Report a step; `step` counts from 1, `stale_samples` counts those of all steps."""
         logger.info(
             "step %d/%d reward %s loss %.4g gradient norm %.3g in %.2f s",
             *(step, self.progress.latest.total_steps, _rounded(values.get("reward"))),
             *(values["loss"], values["grad_norm"], values["step_time"]),
         )
         values = {**values, "stale_samples": float(stale_samples)}
-        record = MetricsRecord(attempt=self._attempt, step=step, time=time.time(), values=values)
-        with full_volume_named(self._output_dir):
-            self._metrics.write(record)
-            self._tensorboard.write(values, step=step)
-        numbers = {**values, "step": step, "attempt": self._attempt}
-        counts = {f"engines/{name}": count for name, count in engines.to_object().items()}
-        write_prometheus(self._run_dir, {**numbers, **counts}, labels=self._labels)
+        record = StepRecord(
+            attempt=self._attempt, step=step, time=time.time(), values=values, engines=engines
+        )
+        for sink in self._sinks:
+            sink.write(record)
         self.progress.update(
             step=step,
             reward=values.get("reward"),
@@ -78,14 +78,14 @@ class Reporter:
         )
 
     def saved(self, step: int | None) -> None:
-        """The newest checkpoint is now that of `step`."""
+        """Report that the newest checkpoint is now that of `step`."""
         self.progress.update(checkpoint_step=step)
 
     def close(self, state: TrainerState) -> None:
-        """Say how it ended, and close the files."""
+        """Report how the attempt ended, and close the sinks."""
         self.progress.update(state=state, message="")
-        self._metrics.close()
-        self._tensorboard.close()
+        for sink in self._sinks:
+            sink.close()
 
 
 def _rounded(reward: float | None) -> str:

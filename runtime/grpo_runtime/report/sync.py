@@ -1,10 +1,10 @@
-"""What the weight sync before a step took."""
+"""Metrics of the weight sync before a step."""
 
 from grpo_runtime.rollout.interface import SyncReport
 
 
 def sync_metrics(sync: SyncReport) -> dict[str, float]:
-    """Seconds of each phase (the slowest engine's), bytes, engines, and the largest error of the probe."""
+    """Seconds of each phase for the slowest engine, bytes, engines, and the largest error of the probe."""
     phases = {f"sync/{phase}_seconds": seconds for phase, seconds in sync.phase_seconds.items()}
     return {
         **phases,

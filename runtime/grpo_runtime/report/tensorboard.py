@@ -1,24 +1,32 @@
-"""The same metrics for TensorBoard."""
+"""The metrics of every step for TensorBoard."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
 
+from grpo_runtime.report.metrics import MetricsRecord
+from grpo_runtime.storage.full_volume import full_volume_named
+
 TENSORBOARD_FOLDER = "tensorboard"
 
 
-class TensorBoardWriter:
-    """Event files in `folder`/tensorboard. What an earlier attempt logged after `start_step` is hidden."""
+class TensorBoardFiles:
+    """Event files in `folder`/tensorboard. What an earlier attempt logged after `start_step` is hidden.
+
+    Raises VolumeFullError, with the name of the volume, when no space is left there.
+    """
 
     def __init__(self, folder: Path, *, start_step: int) -> None:
-        self._writer = SummaryWriter(str(folder / TENSORBOARD_FOLDER), purge_step=start_step + 1)
+        self._folder = folder
+        with full_volume_named(folder):
+            self._writer = SummaryWriter(str(folder / TENSORBOARD_FOLDER), purge_step=start_step + 1)
 
-    def write(self, values: Mapping[str, float], *, step: int) -> None:
-        """Log one finished step; `step` counts from 1."""
-        for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
-        self._writer.flush()
+    def write(self, record: MetricsRecord) -> None:
+        """Add one point to the curve of each metric."""
+        with full_volume_named(self._folder):
+            for name, value in record.values.items():
+                self._writer.add_scalar(name, value, record.step)
+            self._writer.flush()
 
     def close(self) -> None:
         """Close the event file."""

@@ -1,4 +1,5 @@
-"""Reward functions that need no code: made from their options, called the way TRL calls functions."""
+"""Reward functions that need no code. Each is made from the options it names and called the way TRL calls
+reward functions; `registry` lists them."""
 
 import re
 from collections.abc import Callable
@@ -6,19 +7,19 @@ from typing import Any
 
 from grpo_runtime.errors import UserError
 from grpo_runtime.rewards.text import completion_text
-from grpo_runtime.rewards.types import BuiltinOptions, RewardCall
+from grpo_runtime.rewards.types import RewardCall
 
 
 def exact_match(completion: str, answer: str) -> float:
-    """1 when the completion is the answer, spaces at both ends aside; else 0."""
+    """1 when the completion is the answer, apart from spaces at both ends; else 0."""
     return float(completion.strip() == answer.strip())
 
 
 def char_accuracy(completion: str, answer: str) -> float:
     """The share of characters that are right at their position, from 0 to 1.
 
-    Of the longer of the two, so that adding characters costs what leaving them out does. Partial credit is
-    what lets an untrained policy find the first step; `exact_match` is 0 everywhere for it.
+    It is a share of the longer text, so that a character too many costs as much as a character too few. An
+    untrained policy gets partial credit, where `exact_match` is 0 for everything it writes.
     """
     length = max(len(completion), len(answer))
     if length == 0:
@@ -26,11 +27,11 @@ def char_accuracy(completion: str, answer: str) -> float:
     return sum(ours == theirs for ours, theirs in zip(completion, answer, strict=False)) / length
 
 
-def compared(score: Callable[[str, str], Any], options: BuiltinOptions) -> RewardCall:
-    """Compare every completion with the answer of its row; None where the row has no answer."""
+def compared(score: Callable[[str, str], Any], *, answer_column: str) -> RewardCall:
+    """A reward that compares every completion with the answer of its row; None where the row has none."""
 
     def call(*, completions: list[Any], **columns: list[Any]) -> list[Any]:
-        answers = columns[options.answer_column]
+        answers = columns[answer_column]
         return [
             None if answer is None else score(completion_text(completion), str(answer))
             for completion, answer in zip(completions, answers, strict=True)
@@ -39,13 +40,13 @@ def compared(score: Callable[[str, str], Any], options: BuiltinOptions) -> Rewar
     return call
 
 
-def regex(options: BuiltinOptions) -> RewardCall:
-    """1 when `pattern` is found in the completion, else 0. Raises UserError when it is no pattern."""
+def regex(*, pattern: str) -> RewardCall:
+    """1 when `pattern` is found in the completion, else 0. Raises UserError for an invalid pattern."""
     try:
-        pattern = re.compile(options.pattern)
+        compiled = re.compile(pattern)
     except re.error as error:
-        raise UserError(f"pattern ({options.pattern}) is no regular expression: {error}") from error
-    return _of_text(lambda text: float(pattern.search(text) is not None))
+        raise UserError(f"pattern ({pattern}) is no regular expression: {error}") from error
+    return of_text(lambda text: float(compiled.search(text) is not None))
 
 
 _R1_FORMAT = re.compile(r"\s*<think>.*</think>\s*<answer>.*</answer>\s*", re.DOTALL)
@@ -55,8 +56,8 @@ _R1_TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 def r1_format(text: str) -> float:
     """1 for `<think>...</think>` and then `<answer>...</answer>`, each once, and nothing around; else 0.
 
-    The format reward of DeepSeek-R1 (arXiv 2501.12948, section 2.2.2 and table 1). Tags count once, so that
-    repeating them cannot pay.
+    The format reward of DeepSeek-R1 (arXiv 2501.12948, section 2.2.2 and table 1). Every tag may occur once
+    only, so that repeating tags does not pay.
     """
     return float(all(text.count(tag) == 1 for tag in _R1_TAGS) and _R1_FORMAT.fullmatch(text) is not None)
 
@@ -74,46 +75,22 @@ def overlong_punishment(num_tokens: int, *, max_tokens: int, overlong_tokens: in
     return -min(max(excess / overlong_tokens, 0.0), 1.0)
 
 
-def length(options: BuiltinOptions) -> RewardCall:
-    """`overlong_punishment` of every completion's token ids."""
+def length(*, max_tokens: int, overlong_tokens: int) -> RewardCall:
+    """`overlong_punishment` of the number of every completion's tokens."""
 
     def call(*, completion_ids: list[list[int]], **_: Any) -> list[float]:
         return [
-            overlong_punishment(
-                len(ids), max_tokens=options.max_tokens, overlong_tokens=options.overlong_tokens
-            )
+            overlong_punishment(len(ids), max_tokens=max_tokens, overlong_tokens=overlong_tokens)
             for ids in completion_ids
         ]
 
     return call
 
 
-def _of_text(score: Callable[[str], float]) -> RewardCall:
+def of_text(score: Callable[[str], float]) -> RewardCall:
+    """A reward that looks at the text of each completion alone."""
+
     def call(*, completions: list[Any], **_: Any) -> list[float]:
         return [score(completion_text(completion)) for completion in completions]
 
     return call
-
-
-def _math_verify(options: BuiltinOptions) -> RewardCall:
-    from grpo_runtime.rewards.math_answers import math_verify
-
-    return compared(math_verify, options)
-
-
-def _reasoning_gym(options: BuiltinOptions) -> RewardCall:
-    from grpo_runtime.rewards.puzzles import reasoning_gym
-
-    return reasoning_gym(options)
-
-
-BUILTIN_REWARDS: dict[str, Callable[[BuiltinOptions], RewardCall]] = {
-    "exact_match": lambda options: compared(exact_match, options),
-    "char_accuracy": lambda options: compared(char_accuracy, options),
-    "regex": regex,
-    "format": lambda _: _of_text(r1_format),
-    "length": length,
-    "math_verify": _math_verify,
-    "reasoning_gym": _reasoning_gym,
-}
-"""By the name in rewards[].builtin."""

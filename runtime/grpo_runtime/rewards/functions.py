@@ -1,4 +1,4 @@
-"""Find a reward function and call it as TRL does. Runs in the worker process."""
+"""Finds a user's reward function and calls reward functions as TRL does. Runs in the worker process."""
 
 import asyncio
 import importlib
@@ -13,12 +13,12 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from grpo_runtime.errors import UserError
-from grpo_runtime.rewards.builtin import BUILTIN_REWARDS
-from grpo_runtime.rewards.types import BuiltinOptions, RewardCall, Unscorable
+from grpo_runtime.rewards.types import Unscorable
 
 
 def load_function(path: str) -> Callable[..., Any]:
-    """The callable at `module:attribute`. Raises UserError naming the module or attribute that is missing."""
+    """The callable at `module:attribute`. Raises UserError that names the module or attribute that is
+    missing."""
     module_name, _, attribute = path.partition(":")
     try:
         module = importlib.import_module(module_name)
@@ -34,14 +34,15 @@ def load_function(path: str) -> Callable[..., Any]:
 
 
 def load_code(path: Path, *, function: str, place: str) -> Callable[..., Any]:
-    """The callable `function` of the Python file `path`, which a ConfigMap holds; `place` names it to people.
+    """The callable `function` of the Python file `path`, which a ConfigMap holds.
 
-    Raises UserError when the file or the function is missing, or running the file fails.
+    `place` is what error messages call the file. Raises UserError when the file or the function is missing,
+    or when the file raises as it is run.
     """
     if not path.is_file():
         names = sorted(entry.name for entry in path.parent.glob("[!.]*")) if path.parent.is_dir() else []
         raise UserError(f"rewards: {place} is not there: the ConfigMap has {', '.join(names) or 'no key'}")
-    # whatever the key is called: a loader of its own, and a name that no import can mean
+    # the key may have any name, also without .py; the module's name must not be one that code could import
     loader = importlib.machinery.SourceFileLoader("grpo_reward_code", str(path))
     spec = importlib.util.spec_from_loader(loader.name, loader)
     assert spec is not None
@@ -62,29 +63,22 @@ def _function_of(module: ModuleType, attribute: str, *, place: str) -> Callable[
     if not hasattr(module, attribute):
         found = ", ".join(name for name in vars(module) if not name.startswith("_")) or "nothing public"
         raise UserError(f"rewards: {place} has no attribute {attribute}: it has {found}")
-    function = getattr(module, attribute)
+    function: Callable[..., Any] = getattr(module, attribute)
     if not callable(function):
         raise UserError(f"rewards: {attribute} of {place} is a {type(function).__name__}, not a function")
     return function
 
 
-def builtin_function(name: str, *, options: BuiltinOptions) -> RewardCall:
-    """A built-in reward. Raises UserError when there is none of that name or its options are wrong."""
-    if name not in BUILTIN_REWARDS:
-        raise UserError(f"rewards: there is no built-in reward {name}: use {' or '.join(BUILTIN_REWARDS)}")
-    return BUILTIN_REWARDS[name](options)
-
-
 def call_function(
     function: Callable[..., Any], request: dict[str, Any]
 ) -> tuple[list[Any], dict[str, float]]:
-    """What `function` returns for one request of the wire, and the metrics it logged.
+    """What `function` returns for one request, and the means of the metrics it logged.
 
-    TRL's convention: keyword arguments prompts, completions, completion_ids, every dataset column by its
-    name, trainer_state (global_step, max_steps) and log_metric(name, value). A completion is text, or a list
-    with one assistant message where the prompt is a chat. What the function's signature does not take is
-    left out. A coroutine is awaited. Raises what the function raises, and TypeError when it returns no list
-    of the right length.
+    `request` has the fields of RewardRequest. The function is called by TRL's convention, with the keyword
+    arguments prompts, completions, completion_ids, every dataset column by its name, trainer_state
+    (global_step, max_steps) and log_metric(name, value), as far as its signature takes them. A completion is
+    text, or a list with one assistant message where the prompt is a chat. A coroutine is awaited. Raises what
+    the function raises, and TypeError when it does not return a reward for every completion.
     """
     logged: dict[str, list[float]] = {}
     arguments = {
@@ -114,8 +108,8 @@ _FLOAT32_MAX = 3.4028234663852886e38
 def clean_reward(value: Any) -> float | None:
     """One returned value as a finite float, or None for "does not apply" (None and NaN, as in TRL).
 
-    Takes whatever float() takes but text. Raises ValueError with the reason for anything else, infinities
-    included.
+    Accepts what float() accepts, except text. Raises ValueError with the reason for anything else and for
+    infinities.
     """
     if value is None:
         return None
@@ -126,7 +120,7 @@ def clean_reward(value: Any) -> float | None:
     try:
         number = float(value)
     except Exception as error:
-        # the object is the user's, and so is what its __float__ does
+        # the user's object may have a __float__ that raises anything
         raise ValueError(f"a reward is a {type(value).__name__}, not a number") from error
     if abs(number) > _FLOAT32_MAX:
         raise ValueError("a reward is infinite, or too large for float32")

@@ -1,7 +1,7 @@
 """Whether a completion's final expression equals the reference answer, by the library math-verify.
 
-The library ends a parse or a comparison that takes too long by an alarm signal, which only the main thread of
-a process can have: reward functions run there, in the worker.
+The library stops a parse or a comparison that takes too long with an alarm signal, which works only in the
+main thread of a process. The worker calls reward functions there.
 """
 
 import logging
@@ -14,20 +14,20 @@ from grpo_runtime.rewards.text import final_answer
 from grpo_runtime.rewards.types import Unscorable
 
 TIMEOUT_SECONDS = 3
-"""For one parse and for one comparison."""
+"""Limit of one parse and of one comparison."""
 _FORMULA = re.compile(r"[\\^_=+*/(){}<>\[\]]|^[A-Za-z]$")
 _MARKED_LATEX = re.compile(r"\$|\\\(|\\\[|\\boxed")
 
-# what a policy writes is often no mathematics; the library logs a traceback for each
+# a policy often writes what is no mathematics, and the library logs a traceback each time
 logging.getLogger("math_verify").setLevel(logging.CRITICAL)
 
 
 def math_verify(completion: str, answer: str) -> float | Unscorable:
-    """1 when the completion's final expression is the answer's equal, else 0.
+    """1 when the completion's final expression equals the answer's, else 0.
 
-    The completion's expression is looked for in its final answer (`<answer>`, what follows `</think>`). Of an
-    answer as GSM8K has them, a derivation that ends with `#### 42`, only what follows the last `####` counts.
-    A completion without any expression is wrong; an answer without any is the data's fault: Unscorable.
+    The completion's expression is taken from its final answer (`<answer>`, or what follows `</think>`). In an
+    answer of GSM8K's form, a derivation that ends with `#### 42`, only what follows the last `####` counts. A
+    completion without an expression gets 0. An answer without one is a fault of the data: Unscorable.
     """
     gold = _parsed_answer(answer)
     if not gold:
@@ -38,7 +38,7 @@ def math_verify(completion: str, answer: str) -> float | Unscorable:
 
 def _parsed_answer(answer: str) -> list[Any]:
     text = answer.rpartition("####")[2].strip()
-    # a formula without $ around it: as plain text the library would find the number 2 in \frac{1}{2}
+    # in a formula without $ around it the library would find the number 2 of \frac{1}{2}
     if _FORMULA.search(text) and not _MARKED_LATEX.search(text):
         text = f"${text}$"
     return list(parse(text, parsing_timeout=TIMEOUT_SECONDS))

@@ -1,4 +1,5 @@
-"""All reward functions of a run: asked at the same time, each in its own process with its own deadline."""
+"""All reward functions of a run, called at the same time, each in its own process and with its own
+deadline."""
 
 import asyncio
 import dataclasses
@@ -14,10 +15,11 @@ _MAX_SAMPLE_CHARACTERS = 300
 
 
 class RewardPool:
-    """Scores completions. A function that raises, hangs, dies or returns rubbish costs its own rewards only.
+    """Scores completions. When a function raises, hangs, ends its process or returns no number, only its own
+    rewards are missing.
 
-    `async with RewardPool(...) as pool` starts the workers, which raises UserError when a function does not
-    exist, and ends them.
+    `async with RewardPool(...) as pool` starts the workers and ends them. Starting raises UserError when a
+    function does not exist.
     """
 
     def __init__(self, functions: tuple[RewardFunction, ...]) -> None:
@@ -36,12 +38,12 @@ class RewardPool:
         await self.close()
 
     async def score(self, request: RewardRequest) -> RewardMatrix:
-        """The rewards of every completion by every function; failures are in the result and in the log.
+        """The rewards of every completion by every function. Failures are in the result and in the log.
 
-        Raises UserError when a function failed on more than its `max_failure_share` of the completions, and
-        when a module that was there at the start is gone when a worker starts again.
+        Raises UserError when a function fails on more than its `max_failure_share` of the completions, and
+        when a worker that has to start again no longer finds its module.
         """
-        # made once for all functions: it holds every token of the step
+        # written once for all functions, because it holds every token of the step
         line = json.dumps(vars(request)).encode() + b"\n"
         scored = await asyncio.gather(
             *(_ask(f, w, line, request) for f, w in zip(self._functions, self._workers, strict=True))
@@ -69,7 +71,7 @@ class RewardPool:
         return counts
 
     async def close(self) -> None:
-        """End every worker process; harmless when there is none."""
+        """End every worker process."""
         await asyncio.gather(*(worker.close() for worker in self._workers))
 
 

@@ -1,4 +1,5 @@
-"""The trainer's side of a worker process: start it, ask within a deadline, end it and all it started."""
+"""The trainer's side of a worker process: starts it, asks it within a deadline, and ends it with everything
+it started."""
 
 import asyncio
 import contextlib
@@ -9,29 +10,33 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from grpo_runtime.data.reasoning_gym import SAME_EVERYWHERE
 from grpo_runtime.errors import UserError
+from grpo_runtime.rewards.registry import BUILTIN_REWARDS
 from grpo_runtime.rewards.types import RewardFunction
 
 START_TIMEOUT_SECONDS = 120.0
-"""For importing the user's module, which may import torch on a busy machine."""
+"""Covers the import of the user's module, which may import torch on a busy machine."""
 _MAX_LINE_BYTES = 1 << 26
 
 
 class WorkerFailedError(Exception):
-    """The worker gave no answer: it ended, or the deadline passed. The message says which."""
+    """The worker did not answer. The message says whether it ended or the deadline passed."""
 
 
 class WorkerProcess:
-    """One reward function in a process of its own; a failed call ends it and the next starts another."""
+    """One reward function in a process of its own. A failed call ends the process, and the next call starts
+    another one."""
 
     def __init__(self, function: RewardFunction) -> None:
         self._function = function
         self._config = worker_config(function)
+        builtin = BUILTIN_REWARDS.get(function.builtin or "")
+        self._environment = builtin.environment if builtin else {}
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        """Start the process if it does not run. Raises UserError when the function is not there."""
+        """Start the process unless it runs. Raises UserError when there is no such function or when starting
+        takes too long."""
         if self._process is not None:
             return
         self._process = await asyncio.create_subprocess_exec(
@@ -39,7 +44,7 @@ class WorkerProcess:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=_MAX_LINE_BYTES,
-            env=os.environ | SAME_EVERYWHERE if self._function.builtin == "reasoning_gym" else None,
+            env=os.environ | self._environment,
             # a process group of its own, so that what the function starts ends with it
             start_new_session=True,
         )
@@ -50,9 +55,9 @@ class WorkerProcess:
                 raise UserError(first["user_error"])
             is_ready = True
         except TimeoutError:
-            raise UserError(f"{self._importing()} took more than {START_TIMEOUT_SECONDS:.0f} s") from None
+            raise UserError(f"{self._starting()} took more than {START_TIMEOUT_SECONDS:.0f} s") from None
         except WorkerFailedError as error:
-            raise UserError(f"{self._importing()} ended the process: {error}") from error
+            raise UserError(f"{self._starting()} ended the process: {error}") from error
         finally:
             if not is_ready:
                 await self.close()
@@ -60,8 +65,8 @@ class WorkerProcess:
     async def ask(self, request: bytes) -> dict[str, Any]:
         """The reply to one request, which is a line of JSON with its newline.
 
-        Raises WorkerFailedError when there is none within the function's timeout, and UserError when the
-        process has to be started again and the function is gone.
+        Raises WorkerFailedError when there is no reply within the function's timeout, and UserError when the
+        process has to be started again and no longer finds the function.
         """
         await self.start()
         is_answered = False
@@ -72,13 +77,13 @@ class WorkerProcess:
             seconds = self._function.timeout_seconds
             raise WorkerFailedError(f"it did not answer within {seconds:g} s") from None
         finally:
-            # also when the caller is cancelled: a late answer must not be taken for the next one
+            # also when the caller is cancelled: the next request must not get a late answer
             if not is_answered:
                 await self.close()
         return reply
 
     async def close(self) -> None:
-        """End the process and everything it started; harmless when there is none."""
+        """End the process and everything it started; does nothing when there is no process."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -88,7 +93,7 @@ class WorkerProcess:
 
     async def _exchange(self, request: bytes) -> dict[str, Any]:
         assert self._process is not None and self._process.stdin is not None
-        # where the process has ended, reading says so and how
+        # if the process has ended, _read_line says so with its exit code
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._process.stdin.write(request)
             await self._process.stdin.drain()
@@ -103,14 +108,15 @@ class WorkerProcess:
         if not line.endswith(b"\n"):
             # also in the middle of an answer
             raise WorkerFailedError(f"its process ended with code {await self._process.wait()}")
-        return json.loads(line)
+        reply: dict[str, Any] = json.loads(line)
+        return reply
 
-    def _importing(self) -> str:
+    def _starting(self) -> str:
         return f"rewards: starting {self._function.name}"
 
 
 def worker_config(function: RewardFunction) -> str:
-    """What a worker is started with, as JSON."""
+    """The first argument of a worker, as JSON."""
     wanted = ("builtin", "function", "code", "options")
     fields = asdict(function)
     return json.dumps({name: fields[name] for name in wanted}, default=str)

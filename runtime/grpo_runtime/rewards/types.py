@@ -1,4 +1,4 @@
-"""What is asked of reward functions and what comes back. Shapes: B completions, F functions."""
+"""Requests to reward functions and their results. B completions, F functions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -6,15 +6,16 @@ from pathlib import Path
 from typing import Any
 
 MAX_REASON_CHARACTERS = 2000
-"""A failure's reason is cut to this."""
+"""The reason of a failure is cut to this length."""
 
 RewardCall = Callable[..., list[Any]]
-"""TRL's convention: keyword arguments in, a reward for every completion out (None: does not apply)."""
+"""TRL's convention: takes keyword arguments and returns a reward for every completion, None where it does not
+apply."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltinOptions:
-    """What built-in rewards are told by the job; each reads what it needs."""
+    """What a job says to built-in rewards. `registry.BUILTIN_REWARDS` says which one needs what."""
 
     answer_column: str = "answer"
     pattern: str = ""
@@ -26,7 +27,7 @@ class BuiltinOptions:
 
 @dataclass(frozen=True)
 class Unscorable:
-    """Instead of a reward: this one sample failed, and why."""
+    """Stands in place of a reward for a completion that could not be scored, and says why."""
 
     reason: str
 
@@ -38,7 +39,7 @@ class RewardCode:
     path: Path
     function: str
     place: str
-    """The file as people know it: key and ConfigMap."""
+    """What error messages call the file: its key and ConfigMap."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,15 +49,15 @@ class RewardFunction:
     name: str
     """Its name in metrics: rewards/NAME/mean."""
     builtin: str | None = None
-    """A name in `builtin.BUILTIN_REWARDS`."""
+    """A name in `registry.BUILTIN_REWARDS`."""
     function: str | None = None
     """`module:attribute`, importable where the trainer runs."""
     code: RewardCode | None = None
     """Run in the worker process only."""
     options: BuiltinOptions = field(default_factory=BuiltinOptions)
-    """For `builtin`."""
+    """Used with `builtin`."""
     timeout_seconds: float = 60.0
-    """For one call, which scores all completions of a step."""
+    """Deadline of one call, which scores all completions of a step."""
     max_failure_share: float = 1.0
     """When more than this share of a step's completions fail, the run ends."""
 
@@ -66,12 +67,12 @@ class RewardRequest:
     """All completions of a step. Every list has B entries, in the same order."""
 
     prompts: list[Any]
-    """As in the dataset: texts, or lists of messages."""
+    """As in the dataset: a text or a list of messages each."""
     completions: list[str]
     """Decoded, without special tokens."""
     completion_ids: list[list[int]]
     columns: dict[str, list[Any]]
-    """The dataset's other columns by name, the answer among them."""
+    """The dataset's other columns by name, the answer included."""
     step: int
     """Optimizer steps done so far; reward functions see it as trainer_state.global_step."""
     total_steps: int
@@ -79,14 +80,14 @@ class RewardRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class RewardFailure:
-    """A call that gave no usable rewards, or single rewards that were none."""
+    """A call that failed, or single values that are not rewards."""
 
     name: str
-    """The reward function's."""
+    """Name of the reward function."""
     reason: str
-    """One sentence; in further lines, where the function raised, the end of its traceback."""
+    """One sentence. Where the function raised, further lines hold the end of its traceback."""
     num_samples: int
-    """Completions that count as not scored because of it."""
+    """Completions that have no reward because of it."""
     sample: dict[str, Any]
     """The first of them: its prompt and completion."""
 
@@ -101,5 +102,5 @@ class RewardMatrix:
     """[B][F], finite; None where a function does not apply to a completion or failed on it."""
     failures: tuple[RewardFailure, ...]
     metrics: dict[str, float]
-    """rewards/NAME/failures for every function: completions it failed on in this step. And what functions
-    reported through log_metric: the mean over their calls of it."""
+    """rewards/NAME/failures for every function, which is the number of completions it failed on in this step,
+    and the mean of each metric that a function reported through log_metric."""

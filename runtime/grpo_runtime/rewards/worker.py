@@ -1,9 +1,9 @@
 """The worker process: one reward function, requests in and rewards out as JSON lines over its pipes.
 
-`python -m grpo_runtime.rewards.worker CONFIG PARENT`, CONFIG being what `process.worker_config` writes and
-PARENT the process that started it, which it does not outlive. The first line out says whether the function
-was found; then one line out for every line in. The function may print and read as it likes: its stdout is the
-worker's stderr and its stdin is empty.
+It is started as `python -m grpo_runtime.rewards.worker CONFIG PARENT`. CONFIG is what `process.worker_config`
+writes, and PARENT is the process that starts it: the worker ends when that one does. Its first line says
+whether it found the function; after that it answers every line with one line. The function may print and
+read: its stdout is the worker's stderr, and its stdin is empty.
 """
 
 import json
@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from grpo_runtime.errors import UserError
-from grpo_runtime.parent_death import die_with
+from grpo_runtime.process.parent_death import die_with
 from grpo_runtime.rewards.functions import (
-    builtin_function,
     call_function,
     clean_reward,
     load_code,
     load_function,
 )
+from grpo_runtime.rewards.registry import make_builtin
 from grpo_runtime.rewards.types import MAX_REASON_CHARACTERS, BuiltinOptions
 
 
@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _private_pipes() -> tuple[TextIO, TextIO]:
-    """Take the protocol's pipes away from file descriptors 0 and 1, where any library may write."""
+    """Move the protocol's pipes away from file descriptors 0 and 1, which any library may use."""
     requests = os.fdopen(os.dup(0), "r", encoding="utf-8")
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -56,7 +56,7 @@ def _private_pipes() -> tuple[TextIO, TextIO]:
 
 def _function(config: dict[str, Any]) -> Callable[..., Any]:
     if config["builtin"] is not None:
-        return builtin_function(config["builtin"], options=BuiltinOptions(**config["options"]))
+        return make_builtin(config["builtin"], options=BuiltinOptions(**config["options"]))
     if config["code"] is not None:
         code = config["code"]
         return load_code(Path(code["path"]), function=code["function"], place=code["place"])
@@ -64,7 +64,7 @@ def _function(config: dict[str, Any]) -> Callable[..., Any]:
 
 
 def _reply(function: Callable[..., Any], request: dict[str, Any]) -> dict[str, Any]:
-    """Whatever the user's code does, short of ending the process, becomes a reply."""
+    """The reply to one request. An exception of the user's code becomes a reply too."""
     try:
         rewards, metrics = call_function(function, request)
     except Exception as error:

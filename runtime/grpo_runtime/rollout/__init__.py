@@ -1,5 +1,4 @@
-"""Rollout engines as the trainer sees them.
+"""What the training loop asks of rollout engines, and what both kinds of engines share: sampling, errors.
 
-`interface` is what the training loop asks for; `fleet` keeps it with vLLM engines in other pods, through
-`membership` (who is there), `engine_sync` (weights), `dispatch` (work) and `engine_client` (HTTP).
+Engines in pods of their own are in `fleet`, engines in the training processes in `colocated`.
 """

@@ -1,12 +1,19 @@
-"""How talking to rollout engines can fail."""
+"""How rollout engines can fail, in either mode."""
+
+from grpo_api.contract.exit_codes import ExitCode
+from grpo_runtime.errors import KnownError
 
 
-class RolloutLostError(Exception):
-    """No engine was left for longer than the stated wait. Ends the trainer with exit code 43."""
+class RolloutLostError(KnownError):
+    """No engine was left for longer than the stated wait."""
+
+    exit_code = ExitCode.ROLLOUT_LOST
 
 
-class EngineError(Exception):
+class EngineError(KnownError):
     """One engine failed one call; the message names the engine and what it said."""
+
+    exit_code = ExitCode.TRANSIENT
 
 
 class EngineGoneError(EngineError):
@@ -15,15 +22,3 @@ class EngineGoneError(EngineError):
 
 class EngineTimeoutError(EngineError):
     """The engine was reached and did not answer before the deadline."""
-
-
-class EngineRefusedError(EngineError):
-    """The engine answered with an error; `status` is its HTTP status."""
-
-    def __init__(self, message: str, *, status: int) -> None:
-        super().__init__(message)
-        self.status = status
-
-
-class FencedOffError(EngineRefusedError):
-    """The engine belongs to a later attempt than ours, or to another process than we meant."""

@@ -1,16 +1,12 @@
 """What the training loop asks of rollout engines, wherever they run."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import torch
-
 from grpo_api.contract.progress import EngineCounts
 from grpo_api.contract.versions import PolicyVersion
-
-NamedWeights = Iterable[tuple[str, torch.Tensor]]
-"""Parameters under their Hugging Face names, each whole, in a fixed order."""
+from grpo_runtime.weight_sync.source import WeightSource
 
 
 @dataclass(frozen=True)
@@ -84,14 +80,12 @@ class Engines(Protocol):
         """Engines by state, as of now."""
         ...
 
-    async def sync(
-        self, weights: Callable[[], NamedWeights], *, version: PolicyVersion, probe: Probe | None
-    ) -> SyncReport:
+    async def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> SyncReport:
         """Give every engine the weights, and verify them with the probe where there is one.
 
-        A fleet makes a transfer to each engine it can reach. At the first call of an attempt it waits for all
-        desired ones, or for one after a stated wait; later it takes whom it finds, and waits while there is
-        none. Colocated engines load from their rank's policy, all at once.
+        A fleet transfers them to every engine that it can reach. At the first call of an attempt it waits for
+        all desired engines, or for at least one after a stated wait; later it takes those that it finds, and
+        waits while there is none. Colocated engines load from their rank's policy, all at once.
         """
         ...
 
@@ -104,5 +98,6 @@ class Engines(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of every connection. Engines in pods stay as they are; those in the ranks end with them."""
+        """Let go of every connection. Engines in pods stay as they are; those in ranks end with their
+        rank."""
         ...

@@ -1,20 +1,20 @@
-"""Which trainer an engine listens to, and whether it may serve."""
+"""Which attempt's trainer an engine accepts calls from, and whether the engine may serve."""
 
 from dataclasses import dataclass, field
 
 from grpo_api.contract.versions import PolicyVersion
 
 
-class FencedError(Exception):
-    """The caller belongs to the past: a newer attempt has spoken, or it means an earlier process."""
+class RefusedCallerError(Exception):
+    """The caller is of an attempt that is over, or means an earlier process of this engine."""
 
 
 @dataclass
-class Admission:
-    """The memory of one engine process; it starts empty with the process.
+class EngineAdmission:
+    """What one engine process remembers of its callers; a new process starts empty.
 
     `instance` is unique to the process. An engine is ready from its first admission until it is revoked
-    or a higher attempt speaks to it: a weight update in between does not change that.
+    or a higher attempt calls it: a weight update in between does not change that.
     """
 
     instance: str
@@ -27,13 +27,13 @@ class Admission:
         """Whether a trainer has admitted this engine to its fleet."""
         return self.admitted is not None
 
-    def hear(self, attempt: int) -> None:
-        """Note that a trainer of `attempt` speaks.
+    def note_attempt(self, attempt: int) -> None:
+        """Note a call from a trainer of `attempt`.
 
-        Raises FencedError when a later attempt has spoken before.
+        Raises RefusedCallerError when a later attempt has called before.
         """
         if attempt < self.highest_attempt:
-            raise FencedError(
+            raise RefusedCallerError(
                 f"attempt {attempt} is over: engine {self.name} belongs to attempt {self.highest_attempt}"
             )
         if attempt > self.highest_attempt:
@@ -41,9 +41,9 @@ class Admission:
             self.admitted = None
 
     def require_instance(self, expected: str | None) -> None:
-        """Raises FencedError when the caller means another process than this one."""
+        """Raises RefusedCallerError when the caller means another process than this one."""
         if expected is not None and expected != self.instance:
-            raise FencedError(
+            raise RefusedCallerError(
                 f"engine {self.name} was restarted: this is instance {self.instance}, not {expected}"
             )
 

@@ -1,4 +1,4 @@
-"""The ASGI guard in front of vLLM: who may call what, which trainer is listened to, is the engine alive.
+"""The ASGI guard in front of vLLM: who may call what, which attempt may, and whether the engine is alive.
 
 vLLM loads it by name (`--middleware`), as the outermost layer. It logs no header and no token.
 """
@@ -14,9 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from grpo_api.contract.endpoints import ROLLOUT_LIVE_PATH, ROLLOUT_READY_PATH
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.serve.admission import Admission, FencedError
-from grpo_runtime.serve.http import BadRequestError, bearer_token, header, read_json, send_error, send_json
-from grpo_runtime.serve.routes import (
+from grpo_runtime.engine.routes import (
     ADMIT_PATH,
     ATTEMPT_HEADER,
     GENERATE_PATH,
@@ -27,6 +25,8 @@ from grpo_runtime.serve.routes import (
     ROUTES,
     Access,
 )
+from grpo_runtime.serve.admission import EngineAdmission, RefusedCallerError
+from grpo_runtime.serve.http import BadRequestError, bearer_token, header, read_json, send_error, send_json
 from grpo_runtime.settings import Tokens, read_rollout_settings
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Guard:
         settings = read_rollout_settings(os.environ)
         self._app = app
         self._tokens = settings.tokens
-        self._admission = Admission(instance=secrets.token_hex(8), name=settings.instance)
+        self._admission = EngineAdmission(instance=secrets.token_hex(8), name=settings.instance)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, refuse or pass on one connection."""
@@ -70,22 +70,22 @@ class Guard:
             return
         try:
             if access != Access.OPEN:
-                self._fence(scope, access)
+                self._check_caller(scope, access)
             if route in OWN_ROUTES:
                 await self._own(scope, receive, send)
             elif scope["path"] == GENERATE_PATH and caller == Access.DATA and not self._admission.is_ready:
                 await send_error(send, 503, f"engine {self._admission.name} is not admitted to a fleet yet")
             else:
                 await self._app(scope, receive, send)
-        except FencedError as error:
+        except RefusedCallerError as error:
             await send_error(send, 409, str(error))
         except BadRequestError as error:
             await send_error(send, 400, str(error))
 
-    def _fence(self, scope: Scope, access: Access) -> None:
+    def _check_caller(self, scope: Scope, access: Access) -> None:
         self._admission.require_instance(header(scope, INSTANCE_HEADER))
         if access == Access.ADMIN:
-            self._admission.hear(_attempt(scope))
+            self._admission.note_attempt(_attempt(scope))
 
     async def _own(self, scope: Scope, receive: Receive, send: Send) -> None:
         engine: EngineClient = scope["app"].state.engine_client
@@ -108,8 +108,8 @@ class Guard:
     async def _admit(self, scope: Scope, receive: Receive, send: Send, engine: "EngineClient") -> None:
         version = _version(await read_json(receive), attempt=_attempt(scope))
         found = await asyncio.wait_for(engine.get_weight_version(), _VERSION_TIMEOUT_SECONDS)
-        # asked again: another attempt may have spoken during the call
-        self._admission.hear(version.attempt)
+        # checked again: another attempt may have called in the meantime
+        self._admission.note_attempt(version.attempt)
         if found != str(version):
             await send_error(send, 409, f"engine {self._admission.name} holds weights {found}, not {version}")
             return

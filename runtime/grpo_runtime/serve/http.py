@@ -1,4 +1,4 @@
-"""The little of HTTP that the guard speaks itself, on bare ASGI."""
+"""HTTP helpers of the guard: requests and answers of plain ASGI."""
 
 import json
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ async def read_json(receive: Receive) -> Mapping[str, Any]:
     while True:
         message: Message = await receive()
         if message["type"] == "http.disconnect":
-            raise BadRequestError("the caller hung up")
+            raise BadRequestError("the caller closed the connection")
         body += message.get("body", b"")
         if len(body) > MAX_BODY_BYTES:
             raise BadRequestError(f"the body is longer than {MAX_BODY_BYTES} bytes")

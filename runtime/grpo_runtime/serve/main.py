@@ -1,7 +1,7 @@
 """`grpo-runtime rollout`: process 1 of a rollout pod.
 
-It runs vLLM's server in this process and ends with the contract's exit codes: 40 with a sentence when the
-configuration is wrong, 143 when it was asked to stop, 1 when the engine died.
+It runs vLLM's server in this process and ends with the contract's exit codes: 40 when the configuration is
+wrong, 143 when it was asked to stop, 1 when the engine died.
 """
 
 import argparse
@@ -14,20 +14,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_api.contract.endpoints import ROLLOUT_PORT
-from grpo_api.contract.exit_codes import ExitCode, exit_policy
+from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.run_config import RunConfig
-from grpo_runtime.errors import UserError
-from grpo_runtime.lasting_imports import lasting_imports
-from grpo_runtime.serve.stopping import Stopping
-from grpo_runtime.serve.vllm_args import (
+from grpo_runtime.engine.arguments import (
     SERVER_ENVIRONMENT,
     engine_environment,
-    in_words,
     is_cpu_build,
     server_arguments,
+    with_user_arguments,
 )
+from grpo_runtime.errors import UserError
+from grpo_runtime.process.lasting_imports import lasting_imports
+from grpo_runtime.process.termination import termination_message, write_termination_message
+from grpo_runtime.serve.stopping import Stopping
 from grpo_runtime.settings import RolloutSettings, read_rollout_settings
-from grpo_runtime.termination import Outcome, termination_message
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def serve(environment: Mapping[str, str], *, options: RolloutOptions) -> int:
-    """Run the engine of this pod to its end and leave its cause in the termination log."""
-    stopping = Stopping(lambda: _leave_word(ExitCode.TERMINATED, "asked to stop", options))
+    """Run the engine of this pod to its end and write why it ended to the termination log."""
+
+    def end(code: ExitCode, sentence: str) -> int:
+        message = termination_message(code, sentence)
+        return write_termination_message(message, termination_log=options.termination_log)
+
+    stopping = Stopping(lambda: end(ExitCode.TERMINATED, "asked to stop"))
     stopping.listen()
     given: Sequence[str] = ()
     try:
@@ -66,19 +71,19 @@ def serve(environment: Mapping[str, str], *, options: RolloutOptions) -> int:
         os.environ.update(engine_environment(is_cpu=is_cpu_build()))
         _run_vllm(settings.run, model_dir=_prepare(settings), options=options, stopping=stopping)
     except UserError as error:
-        return _leave_word(ExitCode.USER_ERROR, str(error), options)
+        return end(ExitCode.USER_ERROR, str(error))
     except Exception as error:
         traceback.print_exc()
         if not stopping.is_requested:
             cause = f"{type(error).__name__}: {error}".splitlines()[0]
-            return _leave_word(ExitCode.UNEXPECTED, f"vLLM failed{in_words(given)}: {cause}", options)
+            return end(ExitCode.UNEXPECTED, f"vLLM failed{with_user_arguments(given)}: {cause}")
     if stopping.is_requested:
-        return _leave_word(ExitCode.TERMINATED, "asked to stop", options)
-    return _leave_word(ExitCode.UNEXPECTED, "the vLLM engine died; see this container's log", options)
+        return end(ExitCode.TERMINATED, "asked to stop")
+    return end(ExitCode.UNEXPECTED, "the vLLM engine died; see this container's log")
 
 
 def _prepare(settings: RolloutSettings) -> Path:
-    """The folder of the model, once it is there."""
+    """Download or make the model; returns its folder."""
     from grpo_runtime.model.source import import_for, materialise_model
 
     with lasting_imports():
@@ -93,46 +98,36 @@ def _prepare(settings: RolloutSettings) -> Path:
 
 
 def _run_vllm(run: RunConfig, *, model_dir: Path, options: RolloutOptions, stopping: Stopping) -> None:
-    """Serve until the engine dies or somebody asks to stop."""
+    """Serve until the engine dies or the process is asked to stop."""
     import huggingface_hub.constants
 
     os.environ.update(SERVER_ENVIRONMENT)
-    # it may have been imported for the model, and reads its variable only then
+    # it may have been imported for the model, and reads its variable at import only
     huggingface_hub.constants.HF_HUB_OFFLINE = True
     with lasting_imports():
         from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
         from vllm.entrypoints.launchers.launcher import setup_server
         from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
 
-        from grpo_runtime.serve.vllm_model import know_model
-        from grpo_runtime.serve.vllm_parser import checked, parse_arguments
+        from grpo_runtime.engine.argument_parser import checked, parse_arguments
+        from grpo_runtime.engine.model_class import register_model
         from grpo_runtime.serve.vllm_server import engine_config, serve_engine
 
     is_cpu, given = is_cpu_build(), run.engine.args
     if is_cpu:
-        checked(lambda: know_model(model_dir), given=given)
-    words = server_arguments(run, model_dir=model_dir, is_cpu=is_cpu, host=options.host, port=options.port)
+        checked(lambda: register_model(model_dir), given=given)
+    arguments = server_arguments(
+        run, model_dir=model_dir, is_cpu=is_cpu, host=options.host, port=options.port
+    )
     cli_env_setup()
-    args = parse_arguments(words, add=make_arg_parser)
+    args = parse_arguments(arguments, add=make_arg_parser)
     # what vLLM refuses here is the configuration; later errors may be anything
     checked(lambda: validate_parsed_serve_args(args), given=given)
     config = checked(lambda: engine_config(args), given=given)
-    # vLLM's run_server without its own way of hearing a stop during the start
+    # vLLM's run_server without its signal handling during the start
     address, listener = setup_server(args, reuse_port=False)
     with asyncio.Runner(loop_factory=stopping.new_loop) as runner:
         runner.run(serve_engine(args, config, listen_address=address, listener=listener))
-
-
-def _leave_word(code: ExitCode, sentence: str, options: RolloutOptions) -> int:
-    """Say why this process ends, to people and to the operator; gives the code back."""
-    print(sentence, file=sys.stderr, flush=True)
-    outcome = Outcome(exit_code=code, reason=exit_policy(code).reason, message=sentence)
-    try:
-        options.termination_log.write_text(termination_message(outcome, None))
-    except OSError as error:
-        # outside a pod there is no such file; the exit code still tells
-        print(f"no termination message written: {error}", file=sys.stderr)
-    return code
 
 
 if __name__ == "__main__":

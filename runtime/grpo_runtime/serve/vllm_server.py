@@ -1,7 +1,7 @@
 """vLLM's server over an engine whose core, on CPU, is a fork of it.
 
-vLLM starts the core as a fresh process, which imports torch and vLLM once more: 7 s of a core, half of what a
-small engine needs to start. A CPU has no device state that a fork would spoil.
+vLLM starts the core as a new process, which imports torch and vLLM once more: 7 s of CPU time, half of what a
+small engine needs to start. On CPU there is no device state that a fork would break.
 """
 
 import os
@@ -17,15 +17,16 @@ from vllm.entrypoints.launchers.api_server.entry import build_and_serve, run_ser
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from grpo_runtime.parent_death import die_with
+from grpo_runtime.process.parent_death import die_with
 
 START_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 
 
 def engine_config(args: Namespace) -> VllmConfig:
-    """All of vLLM's configuration, checked by vLLM against itself and against the model."""
+    """All of vLLM's configuration, which vLLM has checked against itself and the model."""
     arguments = AsyncEngineArgs.from_cli_args(args)
-    return arguments.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
+    config: VllmConfig = arguments.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
+    return config
 
 
 async def serve_engine(
@@ -44,7 +45,7 @@ async def serve_engine(
 
 
 def _may_fork(args: Namespace, config: VllmConfig) -> bool:
-    """On CPU, where the core is the only worker, and nothing asks for more than vLLM's plain server."""
+    """Whether the core may be a fork: on CPU, as the only worker, with nothing but vLLM's plain server."""
     parallel = config.parallel_config
     return (
         config.device_config.device_type == "cpu"
@@ -58,7 +59,7 @@ def _may_fork(args: Namespace, config: VllmConfig) -> bool:
 async def _forked_engine(
     args: Namespace, config: VllmConfig, *, listener: socket.socket
 ) -> AsyncIterator[AsyncLLM]:
-    # making the configuration has set it to spawn
+    # vLLM set it to spawn when it made the configuration
     os.environ[START_METHOD] = "fork"
     os.register_at_fork(after_in_child=_become_the_core(os.getpid(), listener))
     client = AsyncLLM.from_vllm_config(
@@ -76,13 +77,13 @@ async def _forked_engine(
 
 
 def _become_the_core(server: int, listener: socket.socket) -> Callable[[], None]:
-    """What the core does first: leave the port and the signals to `server`, and end with it."""
+    """What the core does first: leave the port and the signals to `server`, and end when the server ends."""
     is_core = False
 
     def become_the_core() -> None:
         nonlocal is_core
         if is_core:
-            # a process that the core forks in its turn
+            # a process that the core itself forks
             return
         is_core = True
         signal.set_wakeup_fd(-1)

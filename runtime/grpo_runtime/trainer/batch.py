@@ -1,4 +1,4 @@
-"""Rollouts as tensors, and their way to every rank. B sequences, T tokens: prompt, completion, padding."""
+"""Rollouts as tensors, and how every rank gets them. B sequences, T tokens: prompt, completion, padding."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,13 +23,13 @@ class Batch:
     """[B] float32."""
 
     def part(self, rows: slice) -> "Batch":
-        """Some of the sequences."""
+        """The sequences of these rows."""
         return Batch(
             self.token_ids[rows], self.loss_mask[rows], self.rollout_logprobs[rows], self.advantages[rows]
         )
 
     def to(self, device: torch.device) -> "Batch":
-        """The same where the policy computes."""
+        """The same batch on the device of the policy."""
         return Batch(
             self.token_ids.to(device),
             self.loss_mask.to(device),
@@ -61,7 +61,7 @@ def make_batch(rollouts: Sequence[Rollout], *, advantages: torch.Tensor, pad_id:
 
 
 def send_batch(batch: Batch, *, ranks: Ranks) -> None:
-    """Rank 0: give the batch to every other rank, which waits in `receive_batch`."""
+    """Rank 0: send the batch to every other rank, which waits in `receive_batch`."""
     ranks.broadcast(torch.tensor(batch.token_ids.shape))
     for tensor in (
         batch.token_ids,

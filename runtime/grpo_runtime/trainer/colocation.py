@@ -1,26 +1,29 @@
-"""Mode Colocated: how a training rank comes to hold an engine."""
+"""Mode Colocated: starts an engine in each training rank."""
 
 from pathlib import Path
 
 from grpo_api.contract.run_config import RunConfig
-from grpo_runtime.rollout.colocated import Colocated, EngineShare
-from grpo_runtime.rollout.in_process import InProcessEngine
+from grpo_runtime.colocated.engine_share import EngineShare
+from grpo_runtime.colocated.engines import ColocatedEngines
+from grpo_runtime.colocated.rank_engine import RankEngine
 from grpo_runtime.rollout.interface import Engines
 from grpo_runtime.settings import TrainerSettings
 from grpo_runtime.trainer.distributed import Ranks
+from grpo_runtime.weight_sync.registry import find_backend
 
 
 def share_engine(run: RunConfig, ranks: Ranks, *, model_dir: Path) -> EngineShare:
-    """This rank's engine, or its part of one. All ranks come here at the same time, and none meets any other
-    in a roll call until it is done: vLLM makes its own groups among them.
+    """Start this rank's engine, or its part of one. All ranks call this at the same time, and none of them
+    meets the others meanwhile, because vLLM makes process groups of its own among them.
 
     Raises UserError naming the argument when vLLM refuses `engine.args`.
     """
-    from grpo_runtime.rollout.vllm_in_process import VllmEngine
+    from grpo_runtime.colocated.vllm_engine import VllmEngine
 
     channel = ranks.open_channel()
-    engine = InProcessEngine(
+    engine = RankEngine(
         VllmEngine(run, model_dir=model_dir),
+        backend=find_backend(run.weight_sync_backend),
         sleep_level=run.engine.sleep_level,
         timeout_seconds=run.weight_sync.timeout_seconds,
     )
@@ -28,6 +31,6 @@ def share_engine(run: RunConfig, ranks: Ranks, *, model_dir: Path) -> EngineShar
 
 
 def connect_colocated(ranks: Ranks, settings: TrainerSettings, *, model_dir: Path) -> Engines:
-    """Rank 0's engine, and through it those of all ranks, which are in `share_engine` at this time."""
+    """The engines of all ranks, as rank 0 uses them. The other ranks are in `share_engine` meanwhile."""
     share = share_engine(settings.run, ranks, model_dir=model_dir)
-    return Colocated(share, sync_timeout_seconds=settings.run.weight_sync.timeout_seconds)
+    return ColocatedEngines(share, sync_timeout_seconds=settings.run.weight_sync.timeout_seconds)

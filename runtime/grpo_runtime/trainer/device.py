@@ -1,4 +1,5 @@
-"""Where a rank computes: its own GPU where the pod has some, else the CPU. The code is the same."""
+"""Where a rank computes: on a GPU of its own where the pod has some, else on the CPU. The code is the
+same."""
 
 import torch
 
@@ -13,5 +14,5 @@ def training_device(*, local_rank: int) -> torch.device:
 
 
 def collective_backend(device: torch.device) -> str:
-    """For torch.distributed: tensors on a GPU go by NCCL; those on the CPU, such as roll calls, by gloo."""
+    """For torch.distributed: tensors on a GPU go by NCCL; those on the CPU, such as commands, by gloo."""
     return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"

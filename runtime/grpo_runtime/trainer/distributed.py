@@ -1,4 +1,7 @@
-"""The ranks of a run: how they meet, agree, and get a batch. Tensors only, never pickled objects."""
+"""The ranks of a run: how they find each other, agree on what comes next, and get a batch.
+
+Tensors only, never pickled objects.
+"""
 
 import asyncio
 import contextlib
@@ -10,33 +13,35 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from grpo_runtime.trainer.failure import PeerLostError
+from grpo_runtime.errors import PeerLostError
+from grpo_runtime.trainer.commands import STEP_COMMANDS, Command
 from grpo_runtime.trainer.stop import StopRequest, StopRequestedError
 
 T = TypeVar("T")
 
 MEET_TIMEOUT = timedelta(minutes=15)
-"""For the ranks of all pods to appear."""
+"""How long the ranks of all pods may take to appear."""
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
-"""For one collective operation; rank 0 may be writing a large checkpoint meanwhile."""
+"""How long one collective operation may take; rank 0 may be writing a large checkpoint meanwhile."""
 CHANNEL_TIMEOUT = timedelta(days=365)
-"""For one message on a channel: who waits for a command waits as long as training takes. That a rank is gone
-is noticed by its closed connection, and that it hangs by the roll calls."""
-ROLL_CALL_SECONDS = 1.0
+"""How long one message on a channel may take: a rank waits for the next command as long as training takes.
+That another rank is gone is noticed by its closed connection, and that it hangs where the ranks meet."""
+MEET_SECONDS = 1.0
 """How often rank 0 meets the others while it waits for engines or rewards."""
 
 
 @dataclass(frozen=True)
-class _RollCall:
-    """What all ranks know after a roll call. The same on every rank, so that none acts alone."""
+class RankMeeting:
+    """What all ranks know after they have met. The same on every rank, so that none acts alone."""
 
-    is_batch_ready: bool
+    command: Command
+    """What rank 0 announces."""
     is_stop_requested: bool
-    is_training_done: bool
+    """Whether any rank was asked to stop."""
 
 
 class Ranks:
-    """This process's place among the training ranks. Rank 0 conducts, the others follow."""
+    """The training ranks, as this one sees them. Rank 0 announces what comes next, the others execute it."""
 
     def __init__(self, *, rank: int, world_size: int, stop: StopRequest) -> None:
         self.rank = rank
@@ -69,36 +74,33 @@ class Ranks:
             dist.broadcast(tensor, src=0)
         return tensor
 
-    def announce_batch(self) -> None:
-        """Rank 0: the others may come for a batch. Raises StopRequestedError when any was asked to stop."""
-        if self._roll_call(is_batch_ready=True).is_stop_requested:
+    def announce(self, command: Command) -> None:
+        """Rank 0: all ranks do this now.
+
+        Raises StopRequestedError instead, on all ranks at once, when any was asked to stop and the command is
+        one of a step.
+        """
+        met = self._meet_ranks(command)
+        if met.is_stop_requested and command in STEP_COMMANDS:
             raise StopRequestedError
 
-    def announce_end(self) -> None:
-        """Rank 0: every step is done."""
-        self._roll_call(is_training_done=True)
-
-    def await_announcement(self, *, on_tick: Callable[[], None]) -> bool:
-        """The others: True when a batch comes, False when training is done. Calls `on_tick` again and again.
-
-        Raises StopRequestedError when a rank was asked to stop.
-        """
+    def next_command(self, *, on_tick: Callable[[], None]) -> Command:
+        """The other ranks: what rank 0 announces next. Calls `on_tick` each time the ranks have met."""
         while True:
-            call = self._roll_call()
+            met = self._meet_ranks(Command.NONE)
             on_tick()
-            if call.is_training_done:
-                return False
-            if call.is_stop_requested:
-                raise StopRequestedError
-            if call.is_batch_ready:
-                return True
+            is_void = met.is_stop_requested and met.command in STEP_COMMANDS
+            if met.command is not Command.NONE and not is_void:
+                return met.command
 
-    def _roll_call(self, *, is_batch_ready: bool = False, is_training_done: bool = False) -> _RollCall:
-        """Meet all ranks; a flag that one rank raises is seen by all. Blocks until every rank is here."""
-        flags = torch.tensor([is_batch_ready, self._stop.is_set, is_training_done], dtype=torch.int32)
+    def _meet_ranks(self, command: Command) -> RankMeeting:
+        """Meet all ranks; what one of them contributes reaches all of them. Blocks until every rank is
+        here."""
+        flags = torch.tensor([command, self._stop.is_set], dtype=torch.int32)
         with peer_errors():
             dist.all_reduce(flags, op=dist.ReduceOp.MAX)
-        return _RollCall(*(bool(flag) for flag in flags.tolist()))
+        command_number, is_stop_requested = flags.tolist()
+        return RankMeeting(Command(command_number), is_stop_requested=bool(is_stop_requested))
 
     async def attend(self, work: Awaitable[T], *, on_tick: Callable[[], None]) -> T:
         """Rank 0: wait for `work` while meeting the other ranks, and call `on_tick` each time.
@@ -108,11 +110,11 @@ class Ranks:
         task = asyncio.ensure_future(work)
         try:
             while True:
-                done, _ = await asyncio.wait({task}, timeout=ROLL_CALL_SECONDS)
+                done, _ = await asyncio.wait({task}, timeout=MEET_SECONDS)
                 if done:
                     return task.result()
                 on_tick()
-                if self._roll_call().is_stop_requested:
+                if self._meet_ranks(Command.NONE).is_stop_requested:
                     raise StopRequestedError
         finally:
             task.cancel()
@@ -120,7 +122,7 @@ class Ranks:
                 await asyncio.wait({task})
 
     def open_channel(self) -> "RankChannel":
-        """A way to talk that roll calls and training do not disturb. All ranks open it at the same time."""
+        """A group of its own, beside the one that training uses. All ranks open it at the same time."""
         with peer_errors():
             group = dist.new_group(backend="gloo", timeout=CHANNEL_TIMEOUT)
         return RankChannel(rank=self.rank, world_size=self.world_size, group=group)

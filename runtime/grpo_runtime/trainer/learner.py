@@ -1,29 +1,28 @@
 """One training phase: a batch in, updated weights and metrics out. The same on every rank."""
 
+from enum import StrEnum
+from typing import Any
+
 import torch
 
 from grpo_api.v1alpha1.spec import AlgorithmSpec, ImportanceCorrectionMode, ImportanceCorrectionSpec
 from grpo_runtime.algorithm.importance_correction import ImportanceCorrection
 from grpo_runtime.algorithm.losses import compute_loss
 from grpo_runtime.algorithm.metrics import Metric, Metrics, merge_metrics, metric_values, reduce_metrics
+from grpo_runtime.algorithm.registry import exposed_options
 from grpo_runtime.algorithm.types import Denominators, LossInputs, LossOptions, LossOutput
 from grpo_runtime.trainer.batch import Batch, micro_batches
 from grpo_runtime.trainer.distributed import Ranks, peer_errors
-from grpo_runtime.trainer.optimizer import PolicyOptimizer
-from grpo_runtime.trainer.strategy_ddp import DDPStrategy
+from grpo_runtime.trainer.strategy.interface import Strategy
 
 MAX_LOGITS = 1 << 27
 """Elements of the logits of one forward pass: 512 MiB in float32, and as much again for their gradient."""
 
 
 class Learner:
-    """Makes the policy better at what had a positive advantage."""
+    """Updates the policy from batches of rollouts."""
 
-    def __init__(
-        self, strategy: DDPStrategy, optimizer: PolicyOptimizer, algorithm: AlgorithmSpec, *, ranks: Ranks
-    ) -> None:
-        self.policy = strategy.policy
-        self.optimizer = optimizer
+    def __init__(self, strategy: Strategy, algorithm: AlgorithmSpec, *, ranks: Ranks) -> None:
         self._strategy = strategy
         self._ranks = ranks
         self._num_iterations = algorithm.num_iterations
@@ -36,9 +35,9 @@ class Learner:
         """
         # counts of the whole batch: the parts' losses then add up to the loss of one process
         denominators = Denominators.of_mask(batch.loss_mask)
-        mine = batch.part(self._ranks.part(batch.advantages)).to(self.policy.device)
-        pieces = micro_batches(mine, max_logits=MAX_LOGITS, vocab_size=self.policy.model.config.vocab_size)
-        # under the weights that sampled the batch, once the first iteration has computed them
+        mine = batch.part(self._ranks.part(batch.advantages)).to(self._strategy.device)
+        pieces = micro_batches(mine, max_logits=MAX_LOGITS, vocab_size=self._strategy.vocab_size)
+        # of the weights that sampled the batch; the first iteration computes them
         old_logprobs: list[torch.Tensor] = []
         metrics: list[Metrics] = []
         for _ in range(self._num_iterations):
@@ -49,7 +48,7 @@ class Learner:
                 if old is None:
                     old_logprobs.append(logprobs)
                 metrics.append(output.metrics | {"loss": self._part_of_sum(output.loss, is_first=index == 0)})
-            grad_norm, rate = self.optimizer.step(step=step)
+            grad_norm, rate = self._strategy.optimizer_step(step=step)
         with peer_errors():
             reduced = reduce_metrics(merge_metrics(metrics))
         return {**metric_values(reduced), "grad_norm": grad_norm, "learning_rate": rate}
@@ -81,16 +80,19 @@ class Learner:
 
 
 def loss_options(algorithm: AlgorithmSpec) -> LossOptions:
-    """The loss a spec asks for."""
-    return LossOptions(
-        loss_type=algorithm.loss_type.value,
-        clip_low=algorithm.clip_low,
-        clip_high=algorithm.clip_high,
-        importance_correction=_importance_correction(algorithm.importance_correction),
-    )
+    """The loss a spec asks for: every option that a job can set is the field of `algorithm` with its name."""
+    names = exposed_options(LossOptions)
+    return LossOptions(**{name: _loss_option(getattr(algorithm, name)) for name in names})
+
+
+def _loss_option(value: Any) -> Any:
+    """A value of the spec as the algorithm takes it."""
+    if isinstance(value, ImportanceCorrectionSpec):
+        return _importance_correction(value)
+    return value.value if isinstance(value, StrEnum) else value
 
 
 def _importance_correction(spec: ImportanceCorrectionSpec) -> ImportanceCorrection | None:
     if spec.mode == ImportanceCorrectionMode.NONE:
         return None
-    return ImportanceCorrection(level="token", bounding=spec.mode.value, floor=spec.floor, cap=spec.cap)
+    return ImportanceCorrection(mode=spec.mode.value, floor=spec.floor, cap=spec.cap)

@@ -1,7 +1,7 @@
-"""GRPO, as rank 0 conducts it and as the other ranks follow."""
+"""GRPO, as rank 0 coordinates it."""
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -16,27 +16,30 @@ from grpo_runtime.report.completions import completion_metrics, count_stale, cou
 from grpo_runtime.report.reporter import Reporter
 from grpo_runtime.report.sync import sync_metrics
 from grpo_runtime.rollout.interface import Engines, Rollout, SyncReport
-from grpo_runtime.trainer.batch import make_batch, receive_batch, send_batch
-from grpo_runtime.trainer.checkpoint import RunState
+from grpo_runtime.trainer.batch import make_batch, send_batch
+from grpo_runtime.trainer.checkpoint.contents import RunState
+from grpo_runtime.trainer.checkpoint.saver import Saver
+from grpo_runtime.trainer.commands import Command
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.learner import Learner
 from grpo_runtime.trainer.probe import make_probe
 from grpo_runtime.trainer.prompting import make_requests
-from grpo_runtime.trainer.saver import Saver
 from grpo_runtime.trainer.scoring import Scorer, advantage_options
 from grpo_runtime.trainer.stop import StopRequestedError
 from grpo_runtime.trainer.stopwatch import Stopwatch
+from grpo_runtime.trainer.strategy.interface import Strategy
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Conductor:
-    """Rank 0 and everything it conducts with."""
+class Coordinator:
+    """Rank 0 with everything it coordinates. The other ranks are in `following`."""
 
-    run: RunConfig
+    run_config: RunConfig
     attempt: int
     ranks: Ranks
+    strategy: Strategy
     learner: Learner
     engines: Engines
     sampler: PromptSampler
@@ -45,12 +48,12 @@ class Conductor:
     saver: Saver
     tokenizer: PreTrainedTokenizerBase
 
-    async def conduct(self, state: RunState) -> bool:
+    async def train(self, state: RunState) -> bool:
         """Train from `state` to the last step: True when every step is done, False when asked to stop.
 
         When any rank is asked to stop, all end at the last step boundary, which is saved.
         """
-        algorithm = self.run.algorithm
+        run, algorithm = self.run_config, self.run_config.algorithm
         for step in range(state.step, algorithm.steps):
             watch = Stopwatch()
             try:
@@ -58,33 +61,38 @@ class Conductor:
                     sync = await self._sync(step)
                 with watch.phase("generate"):
                     prompts = self.sampler.next_prompts(algorithm.prompts_per_step)
-                    requests = make_requests(prompts, step=step, run=self.run, tokenizer=self.tokenizer)
+                    requests = make_requests(prompts, step=step, run=run, tokenizer=self.tokenizer)
                     rollouts = await self._attend(self.engines.generate(requests))
                 with watch.phase("score"):
                     scores = await self._attend(self.scorer.score(prompts, rollouts, step=step))
-                self.ranks.announce_batch()
+                self.ranks.announce(Command.TRAIN)
             except StopRequestedError:
                 self._save(state)
+                self.ranks.announce(Command.STOP)
                 return False
             with watch.phase("train"):
-                advantages = compute_advantages(scores.rewards, options=advantage_options(self.run))
+                advantages = compute_advantages(scores.rewards, options=advantage_options(run))
                 batch = make_batch(rollouts, advantages=advantages.advantages, pad_id=self._pad_id)
                 send_batch(batch, ranks=self.ranks)
                 learned = self.learner.update(batch, step=step)
             state = self._after_step(state, rollouts)
             scored = reward_metrics(scores.rewards, names=self.scorer.names, advantages=advantages)
             self._report(state, rollouts, sync, {**scores.metrics, **learned, **scored, **watch.seconds()})
-            self._save(state, is_due=state.step % self.run.checkpoint.every_steps == 0)
-        self.ranks.announce_end()
+            self._save(state, is_due=state.step % run.checkpoint.every_steps == 0)
         self._save(state)
+        self.ranks.announce(Command.EXPORT)
         self.saver.export()
+        self.ranks.announce(Command.DONE)
         return True
 
     async def _sync(self, step: int) -> SyncReport:
         """Give the engines the policy of `step` finished steps; also the first one, and after a resume."""
-        policy = self.learner.policy
-        probe = make_probe(policy, self.run) if self.run.weight_sync.verify else None
-        sync = self.engines.sync(policy.engine_weights, version=self._version(step), probe=probe)
+        probe = None
+        if self.run_config.weight_sync.verify:
+            self.ranks.announce(Command.PROBE)
+            probe = make_probe(self.strategy, self.run_config)
+        self.ranks.announce(Command.SYNC)
+        sync = self.engines.sync(self.strategy.engine_weights(), version=self._version(step), probe=probe)
         return await self._attend(sync)
 
     def _after_step(self, state: RunState, rollouts: Sequence[Rollout]) -> RunState:
@@ -118,31 +126,21 @@ class Conductor:
         )
 
     def _save(self, state: RunState, *, is_due: bool = True) -> None:
-        if is_due:
+        if is_due and self.saver.is_new(state):
+            self.ranks.announce(Command.SAVE)
             self.saver.save(state)
+        if is_due:
             self.reporter.saved(self.saver.newest_step)
 
     @property
     def _pad_id(self) -> int:
-        return self.tokenizer.pad_token_id
+        return int(self.tokenizer.pad_token_id)
 
     def _version(self, step: int) -> PolicyVersion:
         return PolicyVersion(attempt=self.attempt, step=step)
 
     async def _attend(self, work: Awaitable[T]) -> T:
-        """Wait for `work` without leaving the other ranks, or whoever watches, alone."""
-        return await self.ranks.attend(work, on_tick=lambda: self.reporter.is_alive(self.engines.counts()))
-
-
-def follow(learner: Learner, *, ranks: Ranks, step: int, on_tick: Callable[[], None]) -> bool:
-    """Train with rank 0 from `step` on: True when every step is done, False when asked to stop.
-
-    `on_tick` is called again and again while there is nothing to train on, and may raise.
-    """
-    try:
-        while ranks.await_announcement(on_tick=on_tick):
-            learner.update(receive_batch(ranks=ranks), step=step)
-            step += 1
-    except StopRequestedError:
-        return False
-    return True
+        """Wait for `work` while the ranks go on meeting and the progress goes on being reported."""
+        return await self.ranks.attend(
+            work, on_tick=lambda: self.reporter.report_waiting(self.engines.counts())
+        )

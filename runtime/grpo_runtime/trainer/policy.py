@@ -9,6 +9,7 @@ from grpo_api.v1alpha1.spec import Dtype
 from grpo_runtime.algorithm.logprobs import TokenLogprobs, token_logprobs
 from grpo_runtime.model.load import DTYPES
 from grpo_runtime.model.weights import named_weights
+from grpo_runtime.weight_sync.source import TensorSpec
 
 MASTER_DTYPE = "float32"
 """The trainer's own weights: a bfloat16 weight would round most updates at usual learning rates away."""
@@ -22,12 +23,14 @@ class Policy(torch.nn.Module):
         # dropout would make the trainer's probabilities differ from the engines'
         self.model = model.eval()
         self._temperature = temperature
-        self._dtype = DTYPES[dtype.value]
+        self.dtype = DTYPES[dtype.value]
+        """The precision of the run: that of the forward pass, and of the engines' weights."""
 
     @property
     def device(self) -> torch.device:
         """Where the weights are and token ids must be."""
-        return self.model.device
+        device: torch.device = self.model.device
+        return device
 
     def forward(self, token_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Logprobs and entropies [B, T-1] of tokens 1.. of `token_ids` [B, T], in nats, in float32."""
@@ -39,13 +42,27 @@ class Policy(torch.nn.Module):
         """Logprobs [B, T-1] at temperature 1, as an engine reports them for a prompt."""
         return self._score(token_ids, temperature=1.0).logprobs
 
-    def engine_weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The weights as engines hold them: Hugging Face names, each whole, in the run's precision."""
-        for name, parameter in named_weights(self.model):
-            yield name, parameter.to(self._dtype)
-
     def _score(self, token_ids: torch.Tensor, *, temperature: float) -> TokenLogprobs:
-        is_mixed = self._dtype != torch.float32
-        with torch.autocast(token_ids.device.type, dtype=self._dtype, enabled=is_mixed):
+        is_mixed = self.dtype != torch.float32
+        with torch.autocast(token_ids.device.type, dtype=self.dtype, enabled=is_mixed):
             logits = self.model(input_ids=token_ids, use_cache=False).logits[:, :-1]
         return token_logprobs(logits, token_ids=token_ids[:, 1:], temperature=temperature)
+
+
+class PolicyWeights:
+    """The weights of a policy as engines hold them, in the run's precision: a `WeightSource`."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+
+    def layout(self) -> tuple[TensorSpec, ...]:
+        """See `WeightSource`."""
+        return tuple(
+            TensorSpec(name, tuple(parameter.shape), self._policy.dtype)
+            for name, parameter in named_weights(self._policy.model)
+        )
+
+    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """See `WeightSource`. Tensors that have the precision already share memory with the policy."""
+        for name, parameter in named_weights(self._policy.model):
+            yield name, parameter.to(self._policy.dtype)

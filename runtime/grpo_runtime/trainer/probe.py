@@ -1,4 +1,5 @@
-"""A fixed sequence by which engines prove that they hold the trainer's weights."""
+"""A fixed sequence of tokens that shows whether an engine holds the trainer's weights: its logprobs must be
+equal."""
 
 import hashlib
 
@@ -7,7 +8,7 @@ import torch
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.v1alpha1.spec import Dtype
 from grpo_runtime.rollout.interface import Probe
-from grpo_runtime.trainer.policy import Policy
+from grpo_runtime.trainer.strategy.interface import Strategy
 
 NUM_PROBE_TOKENS = 16
 TOLERANCES = {Dtype.FLOAT32: 1e-4, Dtype.BFLOAT16: 0.1}
@@ -22,11 +23,10 @@ def probe_tokens(*, vocab_size: int, max_model_len: int) -> tuple[int, ...]:
     return tuple(int.from_bytes(digest[:8], "little") % vocab_size for digest in digests)
 
 
-def make_probe(policy: Policy, run: RunConfig) -> Probe:
-    """The probe of a run under the policy's present weights."""
-    vocab_size = policy.model.config.vocab_size
-    token_ids = probe_tokens(vocab_size=vocab_size, max_model_len=run.engine.max_model_len)
-    logprobs = policy.logprobs_at_one(torch.tensor([token_ids], device=policy.device))
+def make_probe(strategy: Strategy, run: RunConfig) -> Probe:
+    """The probe of a run under the policy's present weights. With a sharded strategy every rank makes it."""
+    token_ids = probe_tokens(vocab_size=strategy.vocab_size, max_model_len=run.engine.max_model_len)
+    logprobs = strategy.probe_logprobs(torch.tensor([token_ids], device=strategy.device))
     return Probe(
         token_ids=token_ids, logprobs=tuple(logprobs[0].tolist()), tolerance=TOLERANCES[run.model.dtype]
     )

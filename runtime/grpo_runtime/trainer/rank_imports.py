@@ -1,4 +1,4 @@
-"""What a training process is made of, imported before there is one."""
+"""Imports what a training process needs, once, before the ranks are forked."""
 
 import functools
 import os
@@ -7,15 +7,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from grpo_api.v1alpha1.spec import Mode
+from grpo_runtime.engine.arguments import IN_PROCESS_ENVIRONMENT, engine_environment, is_cpu_build
 from grpo_runtime.model.source import import_for
-from grpo_runtime.serve.vllm_args import IN_PROCESS_ENVIRONMENT, engine_environment, is_cpu_build
 from grpo_runtime.settings import read_trainer_settings
-from grpo_runtime.trainer.nursery import RunRank
+from grpo_runtime.supervisor.fork_server import RunRank
 
 _BEFORE_A_FORK = {
     # numpy starts as many threads as this says, and no fork would have them
     "OMP_NUM_THREADS": "1",
-    # else whoever asks whether there is a GPU makes it unusable for forks
+    # otherwise the question whether there is a GPU initialises CUDA, and forks could not use it
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }
 
@@ -31,8 +31,8 @@ def import_rank(*, run_dir: Path) -> RunRank:
         os.environ.update(engine_environment(is_cpu=is_cpu_build()) | IN_PROCESS_ENVIRONMENT)
     with _environment(_BEFORE_A_FORK):
         if is_colocated:
-            import grpo_runtime.rollout.vllm_in_process
-        import grpo_runtime.rollout.fleet  # noqa: F401 - so that no rank has to
+            import grpo_runtime.colocated.vllm_engine
+        import grpo_runtime.fleet.fleet  # noqa: F401 - so that no rank has to
         from grpo_runtime.trainer.rank import run_rank
 
         import_for(run.model)

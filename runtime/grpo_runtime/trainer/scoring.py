@@ -1,4 +1,4 @@
-"""What the completions of a step were worth. B completions, F reward functions."""
+"""Scores the completions of a step. B completions, F reward functions."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.source import Volume, VolumeKind
 from grpo_api.v1alpha1.spec import CodeRef, RewardSpec
-from grpo_runtime.algorithm.advantages import AdvantageOptions
+from grpo_runtime.algorithm.types import AdvantageOptions
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.rewards.pool import RewardPool
 from grpo_runtime.rewards.types import BuiltinOptions, RewardCode, RewardFunction, RewardRequest
@@ -56,7 +56,7 @@ class Scorer:
         return Scores(rewards=torch.tensor(rows, dtype=torch.float32), metrics=matrix.metrics)
 
     def _text(self, rollout: Rollout) -> str:
-        return self._tokenizer.decode(list(rollout.completion_ids), skip_special_tokens=True)
+        return str(self._tokenizer.decode(list(rollout.completion_ids), skip_special_tokens=True))
 
 
 def reward_functions(run: RunConfig, *, volumes_dir: Path) -> tuple[RewardFunction, ...]:

@@ -5,7 +5,7 @@ from types import FrameType
 
 
 class StopRequestedError(Exception):
-    """Some rank was asked to stop. Control flow, not a failure: the state is that of the last boundary."""
+    """A rank was asked to stop. Control flow, not a failure: the run stands at its last step boundary."""
 
 
 class StopRequest:

@@ -1,4 +1,4 @@
-"""Where the time of a step went."""
+"""Measures how long each phase of a step takes."""
 
 import contextlib
 import time

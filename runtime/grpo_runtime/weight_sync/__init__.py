@@ -1,6 +1,6 @@
-"""Weights from the trainer to engines: senders, receivers and the backends they can travel by.
+"""How weights travel from the trainer to engines: sources, senders, receivers, and the registry of backends.
 
-The verbs are vLLM's: init, start, update, finish, shutdown. A *sender* lives in the trainer, a *receiver* in
-the engine's worker. The verbs reach the receiver over an authenticated control channel; the bytes take
-whatever way the backend has. `registry.BACKENDS` lists the backends.
+Which engines there are is known in `fleet` and `colocated`; they take a backend from `registry` and see no
+bytes. The verbs are vLLM's: init, start, update, finish, shutdown. They reach an engine over a control
+channel; the bytes take the way of the backend.
 """

@@ -1,4 +1,4 @@
-"""Which of this machine's addresses another machine can reach it by."""
+"""The address of this machine at which another one can reach it."""
 
 import socket
 

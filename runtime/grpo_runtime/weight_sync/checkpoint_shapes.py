@@ -1,4 +1,4 @@
-"""Which tensors a Hugging Face model directory is made of, without loading them."""
+"""The names and shapes of the tensors in a Hugging Face model directory, without loading them."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
-"""Weights over TCP by gloo: trainer rank 0 and one engine, a group of two for each engine.
+"""Weights over TCP by gloo: a group of two for each engine, of which the trainer's rank 0 is one.
 
-Gloo speaks no pickle, needs no GPU and no default process group. The trainer hosts the TCPStore for the
-meeting; its address and a random key travel on the authenticated control channel.
+Gloo speaks no pickle, needs no GPU and no default process group. The trainer hosts the TCPStore at which the
+two meet; its address and a random key travel on the authenticated control channel.
 """
 
 import asyncio
@@ -16,12 +16,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch.distributed import PrefixStore, ProcessGroupGloo, Store, TCPStore
 
 from grpo_runtime.weight_sync.address import local_address_towards
-from grpo_runtime.weight_sync.interface import ControlChannel, Digest, Info, WeightSyncError
-from grpo_runtime.weight_sync.packing import Manifest, PackedWeights, as_memory
+from grpo_runtime.weight_sync.interface import Info, Peer, WeightSyncError
+from grpo_runtime.weight_sync.packing import PackedWeights, WeightManifest, as_memory
+from grpo_runtime.weight_sync.staging import Digest
 
 SENDER, RECEIVER = 0, 1
 MAX_MEETING_SECONDS = 60.0
-"""Both ends are told to meet at the same moment: nobody needs to wait for as long as a transfer may take."""
+"""Both ends begin to meet at the same moment, so that neither waits for as long as a transfer may take."""
 _T = TypeVar("_T")
 
 
@@ -41,20 +42,20 @@ class GlooInitInfo(BaseModel):
         return timedelta(seconds=min(self.timeout_seconds, MAX_MEETING_SECONDS))
 
 
-class GlooSender:
-    """Sends to one engine at `peer_host` (a name or an address)."""
+class GlooConnection:
+    """The trainer's end of the group with one engine; see `Connection`."""
 
-    def __init__(self, channel: ControlChannel, *, peer_host: str, timeout_seconds: float) -> None:
-        self._channel = channel
-        self._peer_host = peer_host
+    def __init__(self, peer: Peer, *, timeout_seconds: float) -> None:
+        self.channel = peer.channel
+        self._host = peer.host
         self._timeout_seconds = timeout_seconds
         self._group: ProcessGroupGloo | None = None
-        # gloo blocks its caller: one thread of our own, so that many engines never wait for each other
+        # gloo blocks its caller: one thread for each engine, so that engines never wait for each other
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="gloo-sender")
 
     async def init(self) -> None:
         """Host the meeting, tell the engine where it is, and wait until both are there."""
-        address = local_address_towards(self._peer_host)
+        address = local_address_towards(self._host)
         store = await self._in_thread(lambda: _host_store(address, self._timeout_seconds))
         info = GlooInitInfo(
             address=address,
@@ -63,11 +64,7 @@ class GlooSender:
             timeout_seconds=self._timeout_seconds,
         )
         meeting = self._in_thread(lambda: _join(store, info, rank=SENDER, own_address=address))
-        self._group = await _both(self._channel.init(info.model_dump()), meeting)
-
-    async def start(self) -> None:
-        """Open an update on the engine."""
-        await self._channel.start()
+        self._group = await _both(self.channel.init(info.model_dump()), meeting)
 
     async def update(self, weights: PackedWeights) -> None:
         """Stream the buffers while the engine receives and checks them."""
@@ -75,21 +72,14 @@ class GlooSender:
             raise WeightSyncError("the gloo sender is not connected: call init first")
         group = self._group
         sending = self._in_thread(lambda: self._send(group, weights))
-        await _both(self._channel.update({"manifest": weights.manifest.model_dump(mode="json")}), sending)
+        await _both(self.channel.update({"manifest": weights.manifest.model_dump(mode="json")}), sending)
 
     async def finish(self, version: str) -> None:
-        """Apply the update as `version`."""
-        await self._channel.finish(version)
-
-    async def abort(self) -> None:
-        """End an open update. The engine answers every abort with an error, which is what ends it."""
-        try:
-            await self._channel.update({"abort": "the sender asked for it"})
-        except WeightSyncError:
-            return
+        """Let the engine load what it has staged."""
+        await self.channel.finish(version)
 
     async def shutdown(self) -> None:
-        """Close the group; a receiver in mid-transfer sees the connection close."""
+        """Close the group; a receiver in the middle of a transfer sees the connection close."""
         if self._group is not None:
             self._group.abort()
             self._group = None
@@ -99,7 +89,7 @@ class GlooSender:
         timeout = timedelta(seconds=self._timeout_seconds)
         for buffer in weights.buffers:
             try:
-                group.send([buffer], RECEIVER, 0).wait(timeout)
+                group.send([buffer], RECEIVER, 0).wait(timeout)  # type: ignore[attr-defined] # not in stubs
             except RuntimeError as error:
                 raise WeightSyncError(f"the engine stopped receiving: {_first_line(error)}") from error
 
@@ -108,7 +98,7 @@ class GlooSender:
 
 
 class GlooReceiver:
-    """The engine's end of the group."""
+    """The engine's end of the group; see `ReceiverTransport`."""
 
     def __init__(self) -> None:
         self._group: ProcessGroupGloo | None = None
@@ -137,13 +127,14 @@ class GlooReceiver:
         own_address = local_address_towards(parsed.address)
         self._group = _join(store, parsed, rank=RECEIVER, own_address=own_address)
 
-    def receive(self, flat: torch.Tensor, *, manifest: Manifest, digest: Digest) -> None:
+    def receive(self, flat: torch.Tensor, *, manifest: WeightManifest, digest: Digest) -> None:
         """Fill `flat` buffer by buffer."""
         if self._group is None:
             raise WeightSyncError("the gloo receiver is not connected: the sender must init first")
         for buffer in flat.split(manifest.buffer_bytes):
             try:
-                self._group.recv([buffer], SENDER, 0).wait(self._timeout)
+                work = self._group.recv([buffer], SENDER, 0)  # type: ignore[attr-defined] # not in stubs
+                work.wait(self._timeout)
             except RuntimeError as error:
                 # a group is not usable after an error: the next sender brings its own
                 self.shutdown()
@@ -167,7 +158,7 @@ def _host_store(address: str, timeout_seconds: float) -> TCPStore:
 
 
 def _join(store: Store, info: GlooInitInfo, *, rank: int, own_address: str) -> ProcessGroupGloo:
-    options = ProcessGroupGloo._Options()
+    options = ProcessGroupGloo._Options()  # type: ignore[attr-defined] # not in stubs
     # by address: a pod's or a laptop's host name may resolve to nothing that the other side can reach
     options._devices = [ProcessGroupGloo.create_device(hostname=own_address)]
     options._timeout = info.meeting_timeout
@@ -180,13 +171,14 @@ def _join(store: Store, info: GlooInitInfo, *, rank: int, own_address: str) -> P
 
 
 async def _both(control: Coroutine[Any, Any, None], local: asyncio.Future[_T]) -> _T:
-    """What `local` gives once the engine has confirmed too; whichever fails first ends the wait for both.
+    """What `local` gives, once the engine has confirmed too. The first failure ends the wait for both.
 
-    A thread behind `local` cannot be cancelled: it ends by its own deadline or when the group is closed.
+    A thread behind `local` cannot be cancelled: it ends at its own deadline, or when the group is closed.
     """
     confirmed = asyncio.ensure_future(control)
     try:
-        await asyncio.wait({confirmed, local}, return_when=asyncio.FIRST_EXCEPTION)
+        both: set[asyncio.Future[Any]] = {confirmed, local}
+        await asyncio.wait(both, return_when=asyncio.FIRST_EXCEPTION)
         # the engine's sentence says more than a closed connection does
         if confirmed.done():
             confirmed.result()
@@ -199,7 +191,8 @@ async def _both(control: Coroutine[Any, Any, None], local: asyncio.Future[_T]) -
 
 
 def _forget(future: asyncio.Future[_T]) -> None:
-    """Look at the outcome of a thread nobody waits for any more, so that asyncio does not complain."""
+    """Read the outcome of a thread that is no longer waited for: asyncio reports errors that are never
+    read."""
     if not future.cancelled():
         future.exception()
 

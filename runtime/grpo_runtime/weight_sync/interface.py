@@ -1,28 +1,25 @@
-"""What a backend must bring: a sender in the trainer and a receiving transport in the engine.
+"""What a backend brings: a sender in the trainer and a receiver in each worker of an engine.
 
 A transfer goes
 
     init -> start -> update -> finish(version) -> ... start -> update -> finish(version) ... -> shutdown
 
-and only `finish` changes the weights that are served. `update` moves all bytes and checks them against the
-manifest; when it fails, or `abort` is called instead of `finish`, the old weights stay and the next `start`
-is welcome. A new sender may `init` a receiver at any time: it replaces the connection of the one before.
+and only `finish` changes the weights that are served. `update` delivers everything and checks it; when it
+fails, or `abort` is called instead of `finish`, the old weights stay and the next `start` opens a new update.
+A new sender may `init` a receiver at any time: it replaces the connection of the one before.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import torch
 
-from grpo_runtime.weight_sync.packing import Manifest
-
 Info = Mapping[str, Any]
 """What a verb carries to the receiver: JSON values only."""
 
-WeightSource = Callable[[], Iterable[tuple[str, torch.Tensor]]]
-"""Gives all weights, each whole and under its Hugging Face name, as often as it is asked."""
-
-W_contra = TypeVar("W_contra", contravariant=True)
+Failures = Mapping[str, Exception]
+"""The engines that failed a verb, by name, and why. Empty when all of them did it."""
 
 
 class WeightSyncError(Exception):
@@ -30,9 +27,10 @@ class WeightSyncError(Exception):
 
 
 class ControlChannel(Protocol):
-    """How the verbs reach one receiver. Each call returns when the receiver has done it, or raises.
+    """How the verbs reach one engine. Each call returns when the engine has done it, or raises
+    WeightSyncError.
 
-    Group transports give one channel per member; a channel within one process calls the receiver directly.
+    An engine of several workers passes each call on to all of them.
     """
 
     async def init(self, info: Info) -> None: ...
@@ -46,40 +44,84 @@ class ControlChannel(Protocol):
     async def shutdown(self) -> None: ...
 
 
-class WeightSender(Protocol[W_contra]):
-    """The trainer's end. Every method raises WeightSyncError within the deadline it was made with.
+@dataclass(frozen=True)
+class Peer:
+    """One engine as a sender sees it. `host` is a name or an address at which the engine is reached."""
 
-    It takes what its backend prepares of a WeightSource: a packed copy, or something that reads it later.
-    After an error the connection may be unusable: `shutdown` and make a new sender.
+    channel: ControlChannel
+    host: str
+
+
+@dataclass(frozen=True)
+class SenderSettings:
+    """`timeout_seconds` is how long each verb may take."""
+
+    timeout_seconds: float
+
+
+@dataclass(frozen=True)
+class ReceiverSettings:
+    """What a receiver knows about the worker that it is made in.
+
+    `layout` has the shape of every tensor that the model is made of, by its name; `optional` names may be
+    left out of a transfer. `device` is where the worker's model is. Each of the `tp_size` workers of an
+    engine takes every tensor whole, and vLLM cuts the part of `tp_rank` from it.
     """
 
-    async def init(self) -> None:
-        """Connect to the receiver."""
+    layout: Mapping[str, tuple[int, ...]]
+    optional: frozenset[str] = frozenset()
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    tp_rank: int = 0
+    tp_size: int = 1
+
+
+class PreparedWeights(Protocol):
+    """What a backend makes of a WeightSource before it sends: a copy, or something that is read later."""
+
+    @property
+    def num_bytes(self) -> int:
+        """What travels to each engine."""
         ...
 
-    async def start(self) -> None:
-        """Open an update. The engine must be paused."""
+
+W_contra = TypeVar("W_contra", bound=PreparedWeights, contravariant=True)
+
+
+class WeightSender(Protocol[W_contra]):
+    """The trainer's end, for the engines that it was made for.
+
+    A verb goes to the `engines` named, all at once, and returns which of them failed: the failure of one is
+    not that of the others. It is over within the deadline of the SenderSettings. After a failure the
+    connection may be unusable: `shutdown`, and make a new sender.
+    """
+
+    async def init(self, engines: Collection[str]) -> Failures:
+        """Connect to the receivers."""
         ...
 
-    async def update(self, weights: W_contra) -> None:
-        """Deliver all weights and wait until the receiver has checked them. Nothing is applied yet."""
+    async def start(self, engines: Collection[str]) -> Failures:
+        """Open an update, ending one that an earlier trainer left open. The engines must be paused."""
         ...
 
-    async def finish(self, version: str) -> None:
+    async def update(self, weights: W_contra, *, engines: Collection[str]) -> Failures:
+        """Deliver all weights and wait until the receivers have checked them. Nothing is applied yet."""
+        ...
+
+    async def finish(self, version: str, *, engines: Collection[str]) -> Failures:
         """Apply what was delivered, under this version."""
         ...
 
-    async def abort(self) -> None:
-        """End an update that somebody left open; the old weights stay. Harmless when none is open."""
+    async def abort(self, engines: Collection[str]) -> Failures:
+        """End an update instead of finishing it; the old weights stay. Harmless when none is open."""
         ...
 
     async def shutdown(self) -> None:
-        """Let go of every connection and thread; the engine is not told."""
+        """Let go of every connection and thread; the engines are not called."""
         ...
 
 
 class Receiver(Protocol):
-    """The engine's end. Weights leave it only through `take`, whole and checked."""
+    """The end in one worker of an engine. Weights leave it only through `take`, whole and checked."""
 
     def init(self, info: Info) -> None:
         """Connect to a new sender; what an earlier one had delivered is dropped."""
@@ -107,31 +149,3 @@ class Receiver(Protocol):
     def shutdown(self) -> None:
         """Let go of the connection and of what was delivered."""
         ...
-
-
-class ReceiverTransport(Protocol):
-    """The end of a connection that carries bytes, for a receiver that stages them. Blocking.
-
-    It knows neither names nor versions.
-    """
-
-    def init(self, info: Info) -> None:
-        """Connect to the sender that wrote `info`, letting go of any other."""
-        ...
-
-    def receive(self, flat: torch.Tensor, *, manifest: Manifest, digest: "Digest") -> None:
-        """Fill `flat` (uint8 [num_bytes], CPU) in order, feeding each part to `digest` once it is there.
-
-        Raises WeightSyncError when the sender is gone or its deadline passes.
-        """
-        ...
-
-    def shutdown(self) -> None:
-        """Let go of the connection. Harmless when there is none."""
-        ...
-
-
-class Digest(Protocol):
-    """The part of hashlib's objects that a transport uses."""
-
-    def update(self, data: memoryview, /) -> None: ...

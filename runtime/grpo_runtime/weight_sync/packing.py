@@ -6,12 +6,14 @@ over the authenticated control channel, so its digest also vouches for bytes tha
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
+
+from grpo_runtime.weight_sync.source import WeightSource, read_tensors
 
 DEFAULT_BUFFER_BYTES = 64 * 1024 * 1024
 _ALIGNMENT_BYTES = 16
@@ -48,7 +50,7 @@ class TensorEntry(_Wire):
         return math.prod(self.shape) * DTYPES[self.dtype].itemsize
 
 
-class Manifest(_Wire):
+class WeightManifest(_Wire):
     """Describes the stream: which tensors, how many bytes, in buffers of how many, and its SHA-256."""
 
     tensors: tuple[TensorEntry, ...]
@@ -82,30 +84,34 @@ class PackedWeights:
     are the stream. A tensor may go from one buffer into the next.
     """
 
-    manifest: Manifest
+    manifest: WeightManifest
     buffers: tuple[torch.Tensor, ...]
 
+    @property
+    def num_bytes(self) -> int:
+        """Length of the stream, with the padding between tensors."""
+        return self.manifest.num_bytes
 
-def pack(
-    weights: Iterable[tuple[str, torch.Tensor]], *, buffer_bytes: int = DEFAULT_BUFFER_BYTES
-) -> PackedWeights:
-    """Copy `weights` into buffers, one tensor at a time: no more than one gathered tensor is alive with them.
 
-    Raises ValueError for a dtype that cannot travel and for a name that comes twice.
+def pack(source: WeightSource, *, buffer_bytes: int = DEFAULT_BUFFER_BYTES) -> PackedWeights:
+    """Copy the weights into buffers, one tensor at a time: no more than one gathered tensor is alive with
+    them.
+
+    Raises ValueError for a dtype that cannot travel, for a name that comes twice, and when the source does
+    not give what its layout says.
     """
+    for spec in source.layout():
+        if (dtype := _dtype_name(spec.dtype)) not in DTYPES:
+            raise ValueError(f"weight {spec.name} has dtype {dtype}: only {', '.join(DTYPES)} can be sent")
     writer = _BufferWriter(buffer_bytes)
     entries = []
-    for name, tensor in weights:
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        if dtype not in DTYPES:
-            raise ValueError(f"weight {name} has dtype {dtype}: only {', '.join(DTYPES)} can be sent")
-        entries.append(
-            TensorEntry(name=name, dtype=dtype, shape=tuple(tensor.shape), offset=writer.num_bytes)
-        )
+    for name, tensor in read_tensors(source):
+        dtype, shape = _dtype_name(tensor.dtype), tuple(tensor.shape)
+        entries.append(TensorEntry(name=name, dtype=dtype, shape=shape, offset=writer.num_bytes))
         writer.write(as_bytes(tensor.detach().cpu()))
         writer.write(torch.zeros(-writer.num_bytes % _ALIGNMENT_BYTES, dtype=torch.uint8))
     buffers = writer.close()
-    manifest = Manifest(
+    manifest = WeightManifest(
         tensors=tuple(entries),
         num_bytes=writer.num_bytes,
         buffer_bytes=buffer_bytes,
@@ -116,7 +122,11 @@ def pack(
     return PackedWeights(manifest=manifest, buffers=buffers)
 
 
-def unpack(flat: torch.Tensor, manifest: Manifest) -> Iterator[tuple[str, torch.Tensor]]:
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def unpack(flat: torch.Tensor, manifest: WeightManifest) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors of the stream `flat` (uint8 [num_bytes]), as views into it."""
     for entry in manifest.tensors:
         part = flat[entry.offset : entry.offset + entry.num_bytes]
@@ -130,7 +140,7 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 def as_memory(buffer: torch.Tensor) -> memoryview:
     """A uint8 CPU tensor as something hashlib reads without a copy."""
-    return memoryview(buffer.numpy())
+    return buffer.numpy().data
 
 
 class _BufferWriter:

@@ -1,72 +1,116 @@
-"""The table of backends. A new one is a module with its two ends and a row here."""
+"""The backends, by name. Which one a run uses is `RunConfig.weight_sync_backend`.
+
+A new backend is a module with its two ends and a row in `_BACKENDS`. One that is not part of this package is
+found as well: its distribution names it as an entry point,
+
+    [project.entry-points."grpo_runtime.weight_sync"]
+    my_backend = "my_package.my_module:MY_BACKEND"
+
+which every process reads for itself, vLLM's workers too. `register` adds a backend to this process only.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
 
-from grpo_runtime.weight_sync.gloo import GlooReceiver, GlooSender
-from grpo_runtime.weight_sync.in_process import InProcessReceiver, InProcessSender, LentWeights, lend
-from grpo_runtime.weight_sync.interface import ControlChannel, Receiver, WeightSender, WeightSource
+from grpo_runtime.weight_sync.gloo import GlooConnection, GlooReceiver
+from grpo_runtime.weight_sync.in_process import InProcessConnection, InProcessReceiver, LentWeights, lend
+from grpo_runtime.weight_sync.interface import (
+    Peer,
+    PreparedWeights,
+    Receiver,
+    ReceiverSettings,
+    SenderSettings,
+    WeightSender,
+)
 from grpo_runtime.weight_sync.packing import PackedWeights, pack
-from grpo_runtime.weight_sync.receiver import StagingReceiver
+from grpo_runtime.weight_sync.pairwise import PairwiseSender
+from grpo_runtime.weight_sync.source import WeightSource
+from grpo_runtime.weight_sync.staging import StagingReceiver
 
-W = TypeVar("W")
+ENTRY_POINTS = "grpo_runtime.weight_sync"
+
+W = TypeVar("W", bound=PreparedWeights)
 
 
 class Reach(StrEnum):
     """How far apart the two ends may be."""
 
     NETWORK = "network"
-    NODE = "node"
     PROCESS = "process"
-
-
-@dataclass(frozen=True)
-class SenderSettings:
-    """What a sender is told about its receiver. `peer_host` is where the engine's API is reached."""
-
-    peer_host: str
-    timeout_seconds: float
 
 
 @dataclass(frozen=True)
 class Backend(Generic[W]):
     """One way for weights to travel. `name` is also the one it has in vLLM's weight transfer config.
 
-    `prepare` makes of the weights what `make_sender`'s senders take, once for all of them. `make_receiver` is
-    given the shapes of the model's tensors, and the names that may be left out.
+    `prepare` makes of the weights what its senders take, once for all of them. `make_sender` is given the
+    engines by name, `make_receiver` what a worker of an engine knows about itself.
+
+    `is_collective` says that one transfer reaches several engines: those that are due at the same time then
+    share a sender and go through a sync together. Otherwise every engine has a sender of its own and waits
+    for no other. `serves_several_workers` says that all workers of an engine are reached, each by a receiver
+    of its own.
     """
 
     name: str
     reach: Reach
     prepare: Callable[[WeightSource], W]
-    make_sender: Callable[[ControlChannel, SenderSettings], WeightSender[W]]
-    make_receiver: Callable[[Mapping[str, tuple[int, ...]], frozenset[str]], Receiver]
+    make_sender: Callable[[Mapping[str, Peer], SenderSettings], WeightSender[W]]
+    make_receiver: Callable[[ReceiverSettings], Receiver]
+    is_collective: bool = False
+    serves_several_workers: bool = False
 
 
-def _gloo_sender(channel: ControlChannel, settings: SenderSettings) -> GlooSender:
-    return GlooSender(channel, peer_host=settings.peer_host, timeout_seconds=settings.timeout_seconds)
+def _gloo_sender(engines: Mapping[str, Peer], settings: SenderSettings) -> PairwiseSender[PackedWeights]:
+    limit = settings.timeout_seconds
+    connections = {name: GlooConnection(peer, timeout_seconds=limit) for name, peer in engines.items()}
+    return PairwiseSender(connections, timeout_seconds=limit)
 
 
-def _gloo_receiver(shapes: Mapping[str, tuple[int, ...]], optional: frozenset[str]) -> StagingReceiver:
-    return StagingReceiver(GlooReceiver(), shapes=shapes, optional=optional)
+def _in_process_sender(engines: Mapping[str, Peer], settings: SenderSettings) -> PairwiseSender[LentWeights]:
+    connections = {name: InProcessConnection(peer) for name, peer in engines.items()}
+    return PairwiseSender(connections, timeout_seconds=settings.timeout_seconds)
 
 
 GLOO = Backend[PackedWeights](
     name="gloo",
     reach=Reach.NETWORK,
-    prepare=lambda source: pack(source()),
+    prepare=pack,
     make_sender=_gloo_sender,
-    make_receiver=_gloo_receiver,
+    make_receiver=lambda settings: StagingReceiver(GlooReceiver(), settings),
 )
 IN_PROCESS = Backend[LentWeights](
     name="in_process",
     reach=Reach.PROCESS,
     prepare=lend,
-    make_sender=lambda channel, settings: InProcessSender(channel),
+    make_sender=_in_process_sender,
     make_receiver=InProcessReceiver,
+    serves_several_workers=True,
 )
 
-BACKENDS: dict[str, Backend[Any]] = {backend.name: backend for backend in (GLOO, IN_PROCESS)}
-"""Every backend there is, by name."""
+_BACKENDS: dict[str, Backend[Any]] = {backend.name: backend for backend in (GLOO, IN_PROCESS)}
+
+
+def register(backend: Backend[Any]) -> None:
+    """Add a backend to this process. Raises ValueError when there is another one of its name."""
+    if _BACKENDS.setdefault(backend.name, backend) is not backend:
+        raise ValueError(f"there is a weight sync backend called {backend.name} already")
+
+
+def find_backend(name: str) -> Backend[Any]:
+    """The backend of that name. Raises LookupError, naming those that there are."""
+    found = all_backends().get(name)
+    if found is None:
+        raise LookupError(f"no weight sync backend is called {name}; there are {', '.join(all_backends())}")
+    return found
+
+
+def all_backends() -> Mapping[str, Backend[Any]]:
+    """Every backend there is, by name: those of this package, those registered, and those of entry points."""
+    for entry in entry_points(group=ENTRY_POINTS):
+        if entry.name not in _BACKENDS:
+            register(entry.load())
+    return dict(_BACKENDS)

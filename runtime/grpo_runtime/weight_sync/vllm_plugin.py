@@ -1,22 +1,22 @@
-"""What vLLM calls in each of its processes: adds our backends, and lets no engine outlive its server."""
+"""What vLLM calls in each of its processes: adds our backends, and ends an engine with its server."""
+
+_MODULE = "grpo_runtime.weight_sync.vllm_transfer_engine"
 
 
 def register() -> None:
     """Register every backend with vLLM's factory, once; the engine class is imported when it is used.
 
-    A name that vLLM or another plugin has taken is an error: weights must not take an unknown way.
+    Raises ValueError when vLLM or another plugin has taken a name: weights must not take an unknown way.
     """
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
-    from grpo_runtime.parent_death import die_with_parent
-    from grpo_runtime.weight_sync.registry import BACKENDS
+    from grpo_runtime.process.parent_death import die_with_parent
+    from grpo_runtime.weight_sync.registry import all_backends
 
     die_with_parent()
 
-    for name in BACKENDS:
+    for name in all_backends():
         loader = WeightTransferEngineFactory._registry.get(name)
-        if loader is not None and loader().__module__ == "grpo_runtime.weight_sync.vllm_engine":
+        if loader is not None and loader().__module__ == _MODULE:
             continue
-        WeightTransferEngineFactory.register_engine(
-            name, "grpo_runtime.weight_sync.vllm_engine", "StagedWeightTransferEngine"
-        )
+        WeightTransferEngineFactory.register_engine(name, _MODULE, "StagedWeightTransferEngine")

@@ -1,4 +1,5 @@
-"""Advantages and reward metrics against TRL 1.16.0, and the ideas TRL has no number for."""
+"""Advantages and reward metrics against TRL 1.16.0, and against numbers worked out by hand where TRL has
+none."""
 
 import json
 import math
@@ -7,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from grpo_runtime.algorithm.advantages import AdvantageOptions, compute_advantages
+from grpo_runtime.algorithm.advantages import compute_advantages
 from grpo_runtime.algorithm.reward_metrics import reward_metrics
+from grpo_runtime.algorithm.types import AdvantageOptions
 
 FIXTURES = Path(__file__).parent / "fixtures"
 PUBLISHED = json.loads((FIXTURES / "advantages.json").read_text())
@@ -47,7 +49,7 @@ def test_leave_one_out_compares_with_the_mean_of_the_others() -> None:
     assert result.advantages.tolist() == pytest.approx([1 - 0.25, 0 - 0.75, 0.5 - 0.5, 0.0])
 
 
-def test_a_negative_weight_turns_the_order_of_a_group_round() -> None:
+def test_a_negative_weight_reverses_the_order_of_a_group() -> None:
     rewards = torch.tensor([[1.0], [0.0], [0.5], [0.25]])
     plus = compute_advantages(rewards, options=AdvantageOptions(group_size=4, weights=(1.0,)))
     minus = compute_advantages(rewards, options=AdvantageOptions(group_size=4, weights=(-1.0,)))

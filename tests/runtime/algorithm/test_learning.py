@@ -1,7 +1,7 @@
-"""The mathematics, the tiny model and the copy task together learn, and learn nothing from a flipped reward.
+"""The algorithm trains the tiny model on the copy task, and does not learn the task from a negated reward.
 
-No engine and no trainer here: sampling is a plain loop over the model, so a failure is the algorithm's. The
-settings are those of examples/copy-disaggregated.yaml.
+There is no engine and no trainer: sampling is a plain loop over the model, so a failure lies in the
+algorithm. The settings are those of examples/copy-disaggregated.yaml.
 """
 
 from collections.abc import Iterator
@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from grpo_runtime.algorithm.advantages import AdvantageOptions, compute_advantages
+from grpo_runtime.algorithm.advantages import compute_advantages
 from grpo_runtime.algorithm.logprobs import token_logprobs
 from grpo_runtime.algorithm.losses import compute_loss
-from grpo_runtime.algorithm.types import Denominators, LossInputs, LossOptions
+from grpo_runtime.algorithm.types import AdvantageOptions, Denominators, LossInputs, LossOptions
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.data.sampler import PromptSampler
 from grpo_runtime.data.tasks import copy_task
@@ -25,7 +25,7 @@ STEPS, PROMPTS_PER_STEP, GROUP_SIZE, MAX_TOKENS, LEARNING_RATE = 200, 16, 8, 4, 
 
 
 def mean_rewards(folder: Path, *, weight: float) -> list[float]:
-    """The true mean reward of each step of a run that is trained on `weight` times the reward."""
+    """The mean reward of each step when the policy is trained on `weight` times the reward."""
     torch.manual_seed(0)
     write_tiny_model(folder)
     model, tokenizer = load_policy(folder, dtype="float32"), load_tokenizer(folder)
@@ -92,5 +92,5 @@ def test_the_copy_task_is_learned_in_200_steps(tmp_path: Path) -> None:
     assert sum(rewards[-10:]) / 10 >= 0.95
 
 
-def test_a_flipped_reward_teaches_nothing_of_the_task(tmp_path: Path) -> None:
+def test_a_negated_reward_does_not_teach_the_task(tmp_path: Path) -> None:
     assert max(mean_rewards(tmp_path, weight=-1.0)) < 0.05

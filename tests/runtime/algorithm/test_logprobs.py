@@ -1,10 +1,9 @@
-"""Chosen-token logprobs: right, with the right gradient, and without a second copy of the logits."""
+"""Logprobs of chosen tokens: their values, their gradient, and the memory they need."""
 
 import pytest
 import torch
 
-from grpo_runtime.algorithm import logprobs as under_test
-from grpo_runtime.algorithm.logprobs import chunked_token_logprobs, token_logprobs
+from grpo_runtime.algorithm.logprobs import CHUNK_TOKENS, chunked_token_logprobs, token_logprobs
 
 
 def example(dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor]:
@@ -23,8 +22,20 @@ def test_logprobs_and_entropies_are_those_of_the_whole_softmax(temperature: floa
     assert torch.allclose(found.entropies, -(scores.exp() * scores).sum(-1), atol=1e-12)
 
 
-def test_the_gradient_is_right_in_every_element(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(under_test, "CHUNK_TOKENS", 4)
+def test_several_chunks_give_the_values_and_the_gradient_of_one() -> None:
+    generator = torch.Generator().manual_seed(2)
+    num_tokens = 2 * CHUNK_TOKENS + 3
+    logits = torch.randn(1, num_tokens, 5, generator=generator, dtype=torch.float64).requires_grad_()
+    ids = torch.randint(0, 5, (1, num_tokens), generator=generator)
+    found = token_logprobs(logits, token_ids=ids, temperature=0.7)
+    expected = (logits / 0.7).log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
+    assert torch.allclose(found.logprobs, expected, atol=1e-12)
+    (gradient,) = torch.autograd.grad(found.logprobs.square().sum(), logits)
+    (expected_gradient,) = torch.autograd.grad(expected.square().sum(), logits)
+    assert torch.allclose(gradient, expected_gradient, atol=1e-12)
+
+
+def test_the_gradient_is_right_in_every_element() -> None:
     logits, ids = example()
     assert torch.autograd.gradcheck(
         lambda x: token_logprobs(x, token_ids=ids, temperature=0.7).logprobs, logits
@@ -48,7 +59,7 @@ def test_a_token_of_probability_zero_has_no_part_in_the_entropy() -> None:
 
 
 @pytest.mark.parametrize("chunk_tokens", [1, 4, 100])
-def test_from_hidden_states_in_chunks_it_is_the_same_with_the_same_gradients(chunk_tokens: int) -> None:
+def test_from_hidden_states_in_chunks_values_and_gradients_are_the_same(chunk_tokens: int) -> None:
     generator = torch.Generator().manual_seed(1)
     head = torch.nn.Linear(6, 11, dtype=torch.float64)
     hidden = torch.randn(3, 5, 6, generator=generator, dtype=torch.float64).requires_grad_()
@@ -65,7 +76,7 @@ def test_from_hidden_states_in_chunks_it_is_the_same_with_the_same_gradients(chu
         assert torch.allclose(ours, theirs, atol=1e-12)
 
 
-def test_what_is_kept_for_the_backward_pass_is_the_logits_and_nothing_of_their_size() -> None:
+def test_the_logits_are_all_of_their_size_that_is_kept_for_the_backward_pass() -> None:
     logits, ids = example(torch.bfloat16)
     kept: list[torch.Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):

@@ -31,7 +31,7 @@ OUR_NAME = {
     "lambda_pos": "vespo_lambda_pos",
     "lambda_neg": "vespo_lambda_neg",
 }
-MADE_INTO_SOMETHING_ELSE = {
+TRANSLATED_BELOW = {
     "beta",
     "use_bias_correction_kl",
     "importance_correction",
@@ -50,7 +50,7 @@ def tensor(name: str, dtype: torch.dtype) -> torch.Tensor:
 
 
 def our_options(theirs: dict[str, Any]) -> LossOptions:
-    unknown = set(theirs) - SAME_NAME - set(OUR_NAME) - MADE_INTO_SOMETHING_ELSE
+    unknown = set(theirs) - SAME_NAME - set(OUR_NAME) - TRANSLATED_BELOW
     assert not unknown, f"the test does not translate {unknown}"
     fields = {OUR_NAME.get(name, name): theirs[name] for name in theirs if name in SAME_NAME | set(OUR_NAME)}
     if theirs.get("beta"):
@@ -59,7 +59,7 @@ def our_options(theirs: dict[str, Any]) -> LossOptions:
     if mode := theirs.get("importance_correction"):
         level, bounding = mode.split("_")
         fields["importance_correction"] = ImportanceCorrection(
-            level=level, bounding=bounding, floor=theirs.get("floor"), cap=theirs.get("cap")
+            level=level, mode=bounding, floor=theirs.get("floor"), cap=theirs.get("cap")
         )
     return LossOptions(max_completion_length=8, **fields)
 

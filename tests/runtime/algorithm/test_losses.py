@@ -1,4 +1,4 @@
-"""Properties of the losses that one published number cannot show."""
+"""Properties of the losses that published numbers do not show."""
 
 import dataclasses
 import math
@@ -9,13 +9,14 @@ import torch
 
 from grpo_runtime.algorithm.importance_correction import ImportanceCorrection
 from grpo_runtime.algorithm.kl import KLPenalty, kl_k1, kl_k2, kl_k3
-from grpo_runtime.algorithm.losses import LOSSES, compute_loss
+from grpo_runtime.algorithm.losses import compute_loss
 from grpo_runtime.algorithm.metrics import merge_metrics, metric_values
+from grpo_runtime.algorithm.registry import LOSSES
 from grpo_runtime.algorithm.top_entropy import top_entropy_threshold
 from grpo_runtime.algorithm.types import Denominators, LossInputs, LossOptions
 
-CORRECTION = ImportanceCorrection(bounding="mask", floor=0.9, cap=1.1)
-# bnpo is a mean of micro-batch means by definition, so only it depends on the cut
+CORRECTION = ImportanceCorrection(mode="mask", floor=0.9, cap=1.1)
+# only bnpo depends on how the batch is cut, because it is the mean of the means of micro-batches
 EXACT_WHEN_CUT = sorted(set(LOSSES) - {"bnpo"})
 
 
@@ -97,7 +98,7 @@ def test_without_global_denominators_ranks_of_unequal_length_would_not_add_up() 
 
 
 @pytest.mark.parametrize("loss_type", sorted(LOSSES))
-def test_what_lies_in_the_padding_changes_neither_loss_nor_gradient(loss_type: str) -> None:
+def test_values_in_the_padding_change_neither_loss_nor_gradient(loss_type: str) -> None:
     clean = batch()
     denominators = Denominators.of_mask(clean.loss_mask)
     chosen = options(loss_type, off_policy_threshold=0.05, top_entropy_quantile=0.5)
@@ -170,7 +171,7 @@ def test_sampling_metrics_are_the_distance_to_the_sampler_and_the_bounded_ratios
     assert values["sampling/importance_sampling_ratio/mean"] == pytest.approx(mean)
 
 
-def test_dual_clip_bounds_what_a_bad_token_of_high_ratio_costs() -> None:
+def test_dual_clip_bounds_the_loss_of_a_bad_token_with_a_high_ratio() -> None:
     inputs = LossInputs(
         trainer_logprobs=torch.tensor(
             [[math.log(10.0)], [math.log(2.0)]], dtype=torch.float64

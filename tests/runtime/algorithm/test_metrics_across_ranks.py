@@ -1,4 +1,4 @@
-"""Metrics of a batch cut over two gloo ranks: what every rank reports is what the whole batch would give."""
+"""Metrics of a batch on two gloo ranks: both ranks report the metrics of the whole batch."""
 
 import json
 import subprocess
@@ -18,5 +18,5 @@ def test_every_rank_reports_the_metrics_of_the_whole_batch(tmp_path: Path) -> No
     outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0]
     for output in outputs:
-        # five tokens count; a mean of the ranks' means would be 3.625
+        # five tokens are under the masks; the mean of the ranks' means would be 3.625
         assert json.loads(output) == pytest.approx({"mean": 16.5 / 5, "least": 0.5, "greatest": 10.0})

@@ -1,4 +1,4 @@
-"""Runs that differ in their dataset."""
+"""RunConfigs that differ in their dataset."""
 
 from typing import Any
 
@@ -15,7 +15,8 @@ def dataset_run(
     hub: dict[str, Any] | None = None,
     **dataset: Any,
 ) -> RunConfig:
-    """A run on the dataset `source`; keyword arguments are further fields of its section."""
+    """The RunConfig of a job on the dataset `source`; keyword arguments are further fields of that
+    section."""
     reward: dict[str, Any] = {"name": "reward", "builtin": builtin}
     return resolve(
         parse_job(

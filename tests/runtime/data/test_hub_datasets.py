@@ -1,4 +1,4 @@
-"""Datasets of the Hub, from a server of this machine and from a cache without any."""
+"""Datasets of the Hub: from a fake Hub on this machine, and from a cache alone."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -66,27 +66,27 @@ def hub(files: Mapping[str, bytes], monkeypatch: pytest.MonkeyPatch) -> Iterator
 def load(name: str, *, is_offline: bool = False, **dataset: Any) -> tuple[Prompt, ...]:
     columns = {"prompt": "question", **dataset}
     run = dataset_run(f"hf://{name}", builtin="math_verify", hub={"offline": is_offline}, **columns)
-    return load_prompts(run, volumes_dir=Path("/nowhere"))
+    return load_prompts(run, volumes_dir=Path("/nowhere"), needs_answers=True)
 
 
 def questions(prompts: tuple[Prompt, ...]) -> list[Any]:
     return [prompt.content for prompt in prompts]
 
 
-def test_the_subset_and_the_split_are_the_specs_and_no_other_subset_is_downloaded(hub: FakeHub) -> None:
+def test_subset_and_split_are_those_of_the_spec_and_no_other_subset_is_downloaded(hub: FakeHub) -> None:
     assert questions(load("org/maths", subset="main")) == ["one", "three"]
     assert questions(load("org/maths", subset="main", split="test")) == ["test"]
     assert not [path for path in hub.asked if "socratic" in path]
 
 
-def test_what_was_downloaded_once_is_had_offline_and_nobody_is_asked(hub: FakeHub) -> None:
+def test_a_downloaded_dataset_is_read_offline_without_asking_the_hub(hub: FakeHub) -> None:
     online = load("org/maths", subset="main")
     num_asked = len(hub.asked)
     assert load("org/maths", subset="main", is_offline=True) == online
     assert len(hub.asked) == num_asked
 
 
-def test_a_cache_that_others_filled_is_honoured_with_its_revision(
+def test_a_cache_that_another_process_filled_is_read_at_the_right_revision(
     cache: Path, files: Mapping[str, bytes], tmp_path: Path
 ) -> None:
     older = {**files, "main/train-00000-of-00001.parquet": parquet(tmp_path / "d", "old")}
@@ -126,7 +126,7 @@ def test_a_dataset_without_a_card_is_one_jsonl_file(cache: Path) -> None:
         ),
     ],
 )
-def test_a_field_that_does_not_fit_the_dataset_lists_what_does(
+def test_a_field_that_does_not_fit_the_dataset_is_refused_with_what_fits(
     hub: FakeHub, dataset: dict[str, str], sentence: str
 ) -> None:
     with pytest.raises(UserError) as refusal:
@@ -141,7 +141,7 @@ def test_a_field_that_does_not_fit_the_dataset_lists_what_does(
         ("org/gated", "is gated: ask for access .* hub.tokenSecret"),
     ],
 )
-def test_what_the_hub_refuses_says_what_to_do(hub: FakeHub, name: str, sentence: str) -> None:
+def test_a_refusal_of_the_hub_says_what_to_do(hub: FakeHub, name: str, sentence: str) -> None:
     with pytest.raises(UserError, match=rf"^dataset\.source \(hf://{name}\).*{sentence}"):
         load(name)
 

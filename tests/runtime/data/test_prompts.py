@@ -1,4 +1,4 @@
-"""Datasets: what is read from them, and what a user is told when they cannot be used."""
+"""Datasets: the prompts that are read from them, and the errors of those that cannot be used."""
 
 import datetime
 import decimal
@@ -15,6 +15,7 @@ from grpo_runtime.data.prompt import Prompt, encode_prompt
 from grpo_runtime.data.source import load_prompts
 from grpo_runtime.errors import UserError
 from grpo_runtime.model.char_tokenizer import char_tokenizer
+from grpo_runtime.rewards.registry import needs_answers
 
 
 def write(path: Path, *rows: Any) -> str:
@@ -25,7 +26,8 @@ def write(path: Path, *rows: Any) -> str:
 def load(
     source: str, *, volumes_dir: Path = Path("/nowhere"), builtin: str = "exact_match", **dataset: Any
 ) -> tuple[Prompt, ...]:
-    return load_prompts(dataset_run(source, builtin=builtin, **dataset), volumes_dir=volumes_dir)
+    run = dataset_run(source, builtin=builtin, **dataset)
+    return load_prompts(run, volumes_dir=volumes_dir, needs_answers=needs_answers([builtin]))
 
 
 @pytest.mark.parametrize(
@@ -41,7 +43,7 @@ def test_the_built_in_tasks_have_their_prompts_and_answers(
     assert (prompts[-1].content, prompts[-1].columns["answer"]) == last
 
 
-def test_the_add_task_is_right_about_its_sums() -> None:
+def test_the_answers_of_the_add_task_are_the_sums() -> None:
     prompts = load("builtin://add")
     assert len(prompts) == 55
     for prompt in prompts:
@@ -71,7 +73,7 @@ def test_a_file_without_answers_is_fine_unless_a_reward_needs_them(tmp_path: Pat
         load(source)
 
 
-def test_a_missing_prompt_column_names_those_there(tmp_path: Path) -> None:
+def test_a_missing_prompt_column_is_refused_with_the_columns_there_are(tmp_path: Path) -> None:
     source = write(tmp_path / "data.jsonl", {"question": "1+1?", "answer": "2"})
     with pytest.raises(UserError, match=r"dataset\.prompt \(prompt\) .* it has answer, question"):
         load(source)
@@ -96,7 +98,7 @@ def test_a_file_that_cannot_be_used_says_where_and_why(tmp_path: Path, text: str
     assert sentence in str(refusal.value)
 
 
-def test_a_file_that_is_missing_names_those_beside_it(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused_with_the_files_there_are(tmp_path: Path) -> None:
     (tmp_path / "claims" / "data").mkdir(parents=True)
     write(tmp_path / "claims" / "data" / "train.jsonl", {"prompt": "a", "answer": "b"})
     with pytest.raises(UserError) as refusal:
@@ -143,20 +145,20 @@ def test_times_and_decimals_of_a_parquet_file_reach_rewards_as_text(tmp_path: Pa
     assert load(f"file://{tmp_path}/data.parquet")[0].columns == {"answer": "1.50", "day": "2026-01-02"}
 
 
-def test_a_column_that_no_reward_could_be_given_is_named(tmp_path: Path) -> None:
+def test_a_column_that_reward_functions_cannot_get_is_refused_by_name(tmp_path: Path) -> None:
     rows = [{"prompt": "a", "answer": "b", "picture": b"\x89PNG"}]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "data.parquet")
     with pytest.raises(UserError, match="row 1 of the dataset has a bytes in column picture"):
         load(f"file://{tmp_path}/data.parquet")
 
 
-def test_a_file_that_only_calls_itself_parquet_is_the_users_error(tmp_path: Path) -> None:
+def test_a_parquet_file_with_other_content_is_a_user_error(tmp_path: Path) -> None:
     (tmp_path / "data.parquet").write_text("not parquet at all")
     with pytest.raises(UserError, match="is not a Parquet file"):
         load(f"file://{tmp_path}/data.parquet")
 
 
-def test_bytes_that_are_not_text_are_the_users_error(tmp_path: Path) -> None:
+def test_a_file_that_is_not_utf_8_is_a_user_error(tmp_path: Path) -> None:
     (tmp_path / "data.jsonl").write_bytes(b'{"prompt": "\xff"}')
     with pytest.raises(UserError, match="not UTF-8"):
         load(f"file://{tmp_path}/data.jsonl")
@@ -174,7 +176,10 @@ def test_a_text_prompt_becomes_its_tokens() -> None:
 
 def test_a_chat_goes_through_the_models_template() -> None:
     tokenizer = char_tokenizer(max_length_tokens=64)
-    tokenizer.chat_template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[go]"
+    tokenizer.chat_template = (
+        "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+        "{% if add_generation_prompt %}[go]{% endif %}"
+    )
     token_ids = encode_prompt(
         prompt([{"role": "user", "content": "hi"}]), tokenizer=tokenizer, max_prompt_tokens=64
     )
@@ -198,6 +203,6 @@ def test_a_chat_that_the_template_refuses_names_its_row() -> None:
         ([{"role": "user", "content": "hi"}], "has no chat template"),
     ],
 )
-def test_a_prompt_that_cannot_be_asked_names_its_row(content: Any, sentence: str) -> None:
+def test_a_prompt_that_cannot_be_used_is_refused_with_its_row(content: Any, sentence: str) -> None:
     with pytest.raises(UserError, match=f"^row 5 of the dataset.*{sentence}"):
         encode_prompt(prompt(content), tokenizer=char_tokenizer(max_length_tokens=64), max_prompt_tokens=4)

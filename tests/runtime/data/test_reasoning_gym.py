@@ -1,4 +1,4 @@
-"""Problems of reasoning-gym: settings from a URL, the same problems everywhere, and what is refused."""
+"""Problems of reasoning-gym: settings from a URL, the same problems on every machine, and errors."""
 
 import importlib.util
 import re
@@ -14,12 +14,12 @@ from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.data.reasoning_gym_task import make_entry, make_task, typed
 from grpo_runtime.data.source import load_prompts
 from grpo_runtime.errors import UserError
-from grpo_runtime.trainer.failure import describe_failure
+from grpo_runtime.process.failure import describe_failure
 
 
 def load(task: str, *, seed: int = 0) -> tuple[Prompt, ...]:
     run = dataset_run(f"reasoning-gym://{task}", builtin="reasoning_gym", seed=seed)
-    return load_prompts(run, volumes_dir=Path("/nowhere"))
+    return load_prompts(run, volumes_dir=Path("/nowhere"), needs_answers=False)
 
 
 def test_a_task_makes_as_many_problems_as_asked_by_its_settings() -> None:
@@ -39,7 +39,7 @@ def test_problems_follow_from_the_seed_alone_also_where_a_task_draws_from_sets()
     assert first != other
 
 
-def test_a_seed_in_the_url_counts_more_than_the_runs() -> None:
+def test_a_seed_in_the_url_overrides_that_of_the_run() -> None:
     assert load("leg_counting?size=3&seed=4", seed=1) == load("leg_counting?size=3", seed=4)
 
 
@@ -54,7 +54,7 @@ def test_a_problem_made_alone_is_the_one_that_was_made_among_all() -> None:
     assert [make_entry(task, index) for index in reversed(range(40))] == in_order[::-1]
 
 
-def test_a_seed_left_empty_is_refused_since_every_process_would_draw_its_own() -> None:
+def test_an_empty_seed_is_refused_because_every_process_would_choose_its_own() -> None:
     with pytest.raises(UserError, match="seed= must be a whole number, or leave seed out"):
         make_task("reasoning-gym://chain_sum?seed=", seed=4)
 
@@ -71,7 +71,9 @@ def test_a_seed_left_empty_is_refused_since_every_process_would_draw_its_own() -
         ("zebra_puzzles", "the task zebra_puzzles needs the library pycosat, which this image lacks"),
     ],
 )
-def test_what_reasoning_gym_does_not_have_is_refused_with_what_it_has(task: str, sentence: str) -> None:
+def test_a_task_or_setting_that_does_not_exist_is_refused_with_those_that_do(
+    task: str, sentence: str
+) -> None:
     with pytest.raises(UserError, match=r"^dataset\.source") as refusal:
         make_task(f"reasoning-gym://{task}", seed=0)
     assert sentence in str(refusal.value)
@@ -82,7 +84,7 @@ def test_a_refusal_reaches_the_trainer_from_the_process_that_makes_the_problems(
         load("chain_sum?sizes=2")
 
 
-def test_a_process_killed_while_it_makes_problems_is_no_error_of_the_user(
+def test_a_process_that_is_killed_while_it_makes_problems_is_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # the process kills itself as its interpreter starts, after half a line
@@ -90,9 +92,9 @@ def test_a_process_killed_while_it_makes_problems_is_no_error_of_the_user(
         "import os, signal\nos.write(1, b'{\"prompt\": ')\nos.kill(os.getpid(), signal.SIGKILL)\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(ChildProcessError, match=r"\(reasoning-gym://ab\) was killed by SIGKILL") as told:
+    with pytest.raises(ChildProcessError, match=r"\(reasoning-gym://ab\) was killed by SIGKILL") as caught:
         load("ab")
-    assert exit_policy(describe_failure(told.value).exit_code).is_retried
+    assert exit_policy(describe_failure(caught.value).exit_code).is_retried
 
 
 def test_stand_ins_for_missing_libraries_are_gone_after_the_import() -> None:

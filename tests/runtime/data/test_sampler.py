@@ -1,4 +1,4 @@
-"""The sampler: every prompt once an epoch, and a resume that neither skips nor repeats."""
+"""The sampler: every prompt once in each epoch, and a resumed run neither skips nor repeats one."""
 
 import json
 from collections import Counter
@@ -106,7 +106,7 @@ def problems(day: datetime, monkeypatch: pytest.MonkeyPatch, *, seed: int = 3) -
     )
 
 
-def test_problems_whose_metadata_notes_the_day_are_the_same_dataset_on_the_next(
+def test_problems_with_the_date_in_their_metadata_are_the_same_dataset_on_the_next_day(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     today = problems(datetime(2031, 1, 1), monkeypatch)
@@ -119,7 +119,7 @@ def test_problems_whose_metadata_notes_the_day_are_the_same_dataset_on_the_next(
         PromptSampler(other, seed=1, is_shuffled=True).load_state_dict(state)
 
 
-def test_a_column_named_metadata_of_any_other_dataset_counts() -> None:
+def test_a_column_named_metadata_counts_in_every_other_dataset() -> None:
     first, other = (
         PromptSampler((Prompt(index=0, content="?", columns={"metadata": text}),), seed=1, is_shuffled=True)
         for text in "ab"

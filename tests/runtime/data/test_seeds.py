@@ -1,4 +1,4 @@
-"""Seeds: what they depend on, and that they never move between releases."""
+"""Seeds: what they depend on, and that no release changes them."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +18,7 @@ def test_a_seed_fits_a_signed_64_bit_integer(run: int, step: int, prompt: int, s
     assert 0 <= derive_seed(run, step=step, prompt_index=prompt, sample_index=sample) < 2**63
 
 
-def test_the_seeds_of_a_group_follow_on_each_other_as_those_of_vllms_n_samples() -> None:
+def test_the_seeds_of_a_group_are_consecutive_as_those_of_vllms_n_samples() -> None:
     seeds = [derive_seed(3, step=2, prompt_index=1, sample_index=sample) for sample in range(8)]
     assert seeds == list(range(seeds[0], seeds[0] + 8))
 

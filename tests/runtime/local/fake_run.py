@@ -4,8 +4,8 @@ import os
 import sys
 from pathlib import Path
 
-from grpo_runtime.local.run import RunOptions, run
-from grpo_runtime.local.scene import Programs
+from grpo_runtime.local.command import RunOptions, run
+from grpo_runtime.local.context import Programs
 
 if __name__ == "__main__":
     folder = Path(__file__).parent

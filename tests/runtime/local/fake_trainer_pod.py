@@ -1,8 +1,10 @@
-"""A trainer pod that trains nothing: it keeps to the contract, and to what FAKE_ATTEMPTS says of its attempt.
+"""A trainer pod that trains nothing: it keeps to the contract, and does what FAKE_ATTEMPTS says of its
+attempt.
 
-FAKE_ATTEMPTS is JSON: attempt -> what it does after `steps` steps of its own: ends with `exit`, where it has
-`lost` them or saved a checkpoint, or `hold`s until it is told to stop, which a `deaf` one never hears. An
-attempt that is not named finishes the job. With `saves_at` it saves when that file of its output is there.
+FAKE_ATTEMPTS is JSON: attempt -> what it does after `steps` steps of its own. With `exit` it ends with that
+code, after it saved a checkpoint unless `lost`. With `hold` it waits for SIGTERM, which it ignores with
+`ignores_sigterm`. With `saves_at` it saves only when that file of its output exists. An attempt that is not
+named finishes the job.
 """
 
 import argparse
@@ -61,13 +63,13 @@ def log_step(step: int) -> None:
         file.write(json.dumps({**values, "attempt": ATTEMPT, "step": step, "time": time.time()}) + "\n")
 
 
-signal.signal(signal.SIGTERM, lambda *_: None if PLAN.get("deaf") else STOP.set())
+signal.signal(signal.SIGTERM, lambda *_: None if PLAN.get("ignores_sigterm") else STOP.set())
 signal.signal(signal.SIGINT, lambda *_: print("heard SIGINT", flush=True))
 OUTPUT.mkdir(parents=True, exist_ok=True)
 (CACHE / "run").mkdir(parents=True)
 if INDEX == 0:
-    told = {name: value for name, value in os.environ.items() if name.startswith("GRPO_")}
-    (OUTPUT / f"told-{ATTEMPT}.json").write_text(json.dumps(told))
+    variables = {name: value for name, value in os.environ.items() if name.startswith("GRPO_")}
+    (OUTPUT / f"variables-{ATTEMPT}.json").write_text(json.dumps(variables))
     resumed = int(LATEST.read_text().strip().removeprefix("step-")) if LATEST.exists() else None
     for own, step in enumerate(range((resumed or 0) + 1, TOTAL + 1)):
         while own == PLAN.get("steps") and PLAN.get("hold") and not STOP.wait(0.02):
@@ -94,5 +96,6 @@ if PLAN.get("peer_exit"):
     while not (MAIN_OUTPUT / "checkpoints" / "LATEST").exists():  # the last thing trainer 0 does
         time.sleep(0.01)
     end(PLAN["peer_exit"], "PeerLost", "another node is gone")
-STOP.wait(60 if PLAN else 0.3)
+if PLAN:
+    STOP.wait()
 end(143 if STOP.is_set() else 0, "Terminated" if STOP.is_set() else "Done", "")

@@ -1,4 +1,4 @@
-"""`grpo-runtime run` as a process, and ways to watch and hurt it."""
+"""`grpo-runtime run` as a process, and ways to watch it and to send it signals."""
 
 import json
 import os
@@ -14,7 +14,8 @@ from typing import Any
 
 import yaml
 
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 120.0
+"""For what comes in a moment; a machine may be busy with other tests."""
 FAKE_RUN = (sys.executable, str(Path(__file__).with_name("fake_run.py")))
 STARTED: list[subprocess.Popen[bytes]] = []
 
@@ -49,12 +50,13 @@ def job_object(**spec: Any) -> dict[str, Any]:
 def wait_until(condition: Callable[[], Any], what: str, *, seconds: float = DEADLINE_SECONDS) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"it never came to that: {what}"
+        assert time.monotonic() < deadline, f"waited for: {what}"
         time.sleep(0.02)
 
 
 class LocalCommand:
-    """One `grpo-runtime run` of a job with its output in `folder`; over fakes unless `command` is another.
+    """One `grpo-runtime run` of a job with its output in `folder`; with fake roles unless `command` is
+    another.
 
     With `is_on_terminal` its standard streams are a terminal of its own, in which `type_control_c` types and
     which `close_terminal` closes. With `is_piped` they are a pipe whose reader `close_pipe` ends.
@@ -72,15 +74,15 @@ class LocalCommand:
         is_piped: bool = False,
     ) -> None:
         self.output = folder / "out"
-        self.engine_notes = folder / "engines.jsonl"
+        self._engine_starts = folder / "engines.jsonl"
         self._log = folder / "screen"
         file = folder / "job.yaml"
         file.write_text(yaml.safe_dump(job))
-        self._marker = f"FAKE_ENGINES={self.engine_notes}".encode()
+        self._marker = f"FAKE_ENGINES={self._engine_starts}".encode()
         environment = os.environ | {
             "FAKE_ATTEMPTS": json.dumps(attempts or {}),
             "FAKE_ENGINE": json.dumps(engine or {}),
-            "FAKE_ENGINES": str(self.engine_notes),
+            "FAKE_ENGINES": str(self._engine_starts),
         }
         arguments = [*command, str(file), str(self.output)]
         if is_on_terminal:
@@ -117,21 +119,21 @@ class LocalCommand:
         while True:
             try:
                 text += (more := os.read(self._master, 65536))
-            except OSError:  # nobody has it open any more
+            except OSError:  # no process has it open any more
                 break
             if not more:
                 break
         return text.decode()
 
-    def told(self, attempt: int) -> dict[str, str]:
-        """The contract's variables that trainer 0 of an attempt was given."""
-        return json.loads((self.output / f"told-{attempt}.json").read_text())
+    def variables(self, attempt: int) -> dict[str, str]:
+        """The contract's variables in the environment of trainer 0 of an attempt."""
+        return json.loads((self.output / f"variables-{attempt}.json").read_text())
 
     def engines(self) -> list[dict[str, Any]]:
         """Every start of an engine so far."""
-        if not self.engine_notes.exists():
+        if not self._engine_starts.exists():
             return []
-        return [json.loads(line) for line in self.engine_notes.read_text().splitlines()]
+        return [json.loads(line) for line in self._engine_starts.read_text().splitlines()]
 
     def num_steps(self) -> int:
         path = self.output / "metrics.jsonl"
@@ -143,7 +145,7 @@ class LocalCommand:
         return latest.read_text().strip() if latest.exists() else None
 
     def has_pending(self, number: signal.Signals) -> bool:
-        """Whether a signal was sent to the command that it has not taken yet."""
+        """Whether a signal was sent to the command that it has not received yet."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         (pending,) = re.findall(r"^ShdPnd:\s*(\w+)$", status, re.M)
         return bool(int(pending, 16) >> (number - 1) & 1)

@@ -3,48 +3,59 @@
 import pytest
 from local_command import job_object
 
-from grpo_api.contract.exit_codes import EXIT_POLICIES, PEER_LOST_REASON, exit_policy
-from grpo_api.contract.progress import Progress, TrainerState
+from grpo_api.contract.exit_codes import EXIT_POLICIES, exit_policy
+from grpo_api.contract.progress import Progress, TerminationMessage, TrainerState
+from grpo_api.contract.reasons import Reason
+from grpo_api.contract.retries import ConsecutiveFailures
 from grpo_api.v1alpha1.job import parse_job
-from grpo_runtime.local.attempts import Ending, FailureRow, Next, Verdict, engine_delay, judge_attempt
+from grpo_runtime.local.attempts import (
+    AttemptOutcome,
+    Next,
+    after_failed_attempt,
+    engine_delay,
+    outcome_of_attempt,
+)
 from grpo_runtime.local.deadlines import Deadlines
-from grpo_runtime.termination import Outcome
+from grpo_runtime.local.process_outcome import ProcessOutcome
 
 
-def ending(code: int, *, name: str = "trainer-0", reason: str = "") -> Ending:
-    return Ending(name, Outcome(code, reason or exit_policy(code).reason, "because"))
+def ended(code: int, *, name: str = "trainer-0", reason: str | None = None) -> ProcessOutcome:
+    message = TerminationMessage(exit_code=code, reason=reason or exit_policy(code).reason, message="because")
+    return ProcessOutcome(name, message)
 
 
-def judge(*endings: Ending, restarts: int = 0, is_stop_requested: bool = False) -> Verdict:
-    return judge_attempt(endings, restarts=restarts, max_restarts=2, is_stop_requested=is_stop_requested)
+def outcome(*outcomes: ProcessOutcome, restarts: int = 0, is_stop_requested: bool = False) -> AttemptOutcome:
+    return outcome_of_attempt(
+        outcomes, restarts=restarts, max_restarts=2, is_stop_requested=is_stop_requested
+    )
 
 
 @pytest.mark.parametrize("code", [code for code in EXIT_POLICIES if code != 0])
 def test_an_exit_code_is_retried_here_exactly_if_it_is_in_a_cluster(code: int) -> None:
     expected = Next.RETRY if exit_policy(code).is_retried else Next.FAILED
-    assert judge(ending(code)).next is expected
+    assert outcome(ended(code)).next is expected
 
 
 def test_all_done_is_done() -> None:
-    assert judge(ending(0), ending(0, name="trainer-1")).next is Next.DONE
+    assert outcome(ended(0), ended(0, name="trainer-1")) == AttemptOutcome(Next.DONE)
 
 
 def test_restarts_are_counted_up_to_the_limit() -> None:
-    assert judge(ending(1), restarts=1).next is Next.RETRY
-    assert judge(ending(1), restarts=2) == Verdict(Next.FAILED, ending(1), is_used_up=True)
+    assert outcome(ended(1), restarts=1).next is Next.RETRY
+    assert outcome(ended(1), restarts=2) == AttemptOutcome(Next.FAILED, ended(1), has_used_up_restarts=True)
 
 
-def test_a_cause_ranks_above_what_follows_from_it_whoever_ended_first() -> None:
-    lost = ending(75, name="trainer-0", reason=PEER_LOST_REASON)
-    assert judge(lost, ending(1, name="trainer-1")).because == ending(1, name="trainer-1")
-    assert judge(ending(143), ending(137, name="trainer-1")).because == ending(137, name="trainer-1")
-    assert judge(ending(1), ending(40, name="trainer-1")).because == ending(40, name="trainer-1")
+def test_a_cause_ranks_above_its_consequences_in_whichever_order_they_end() -> None:
+    lost = ended(75, name="trainer-0", reason=Reason.PEER_LOST)
+    assert outcome(lost, ended(1, name="trainer-1")).cause == ended(1, name="trainer-1")
+    assert outcome(ended(143), ended(137, name="trainer-1")).cause == ended(137, name="trainer-1")
+    assert outcome(ended(1), ended(40, name="trainer-1")).cause == ended(40, name="trainer-1")
 
 
 def test_a_requested_stop_ends_the_job_and_a_failure_on_the_way_is_not_retried() -> None:
-    assert judge(ending(143), is_stop_requested=True).next is Next.STOPPED
-    assert judge(ending(1), is_stop_requested=True).next is Next.FAILED
-    assert judge(ending(0), is_stop_requested=True).next is Next.DONE
+    assert outcome(ended(143), is_stop_requested=True).next is Next.STOPPED
+    assert outcome(ended(1), is_stop_requested=True).next is Next.FAILED
+    assert outcome(ended(0), is_stop_requested=True).next is Next.DONE
 
 
 def saved(step: int | None, *, resumed_from_step: int | None = None) -> Progress:
@@ -53,33 +64,35 @@ def saved(step: int | None, *, resumed_from_step: int | None = None) -> Progress
     )
 
 
-def test_steps_that_were_not_saved_do_not_end_a_row_of_failures() -> None:
-    row = FailureRow()
+def test_steps_that_were_not_saved_are_no_progress() -> None:
+    failures = ConsecutiveFailures()
     for _ in range(3):
-        row = row.after(saved(None), ran_seconds=10)
-    assert row.failures == 3
+        failures = after_failed_attempt(failures, saved(None), ran_seconds=10)
+    assert failures.num_failures == 3
 
 
-def test_a_newer_checkpoint_ends_a_row_and_one_that_was_there_before_does_not() -> None:
-    row = FailureRow(failures=3, saved_step=4).after(saved(6, resumed_from_step=4), ran_seconds=10)
-    assert row == FailureRow(failures=1, saved_step=6)
-    row = row.after(None, ran_seconds=10)
-    assert row.after(saved(6, resumed_from_step=6), ran_seconds=10).failures == 3
+def test_a_newer_checkpoint_is_progress_and_one_that_was_there_before_is_not() -> None:
+    before = ConsecutiveFailures(num_failures=3, checkpoint_step=4)
+    failures = after_failed_attempt(before, saved(6, resumed_from_step=4), ran_seconds=10)
+    assert failures == ConsecutiveFailures(num_failures=1, checkpoint_step=6)
+    failures = after_failed_attempt(failures, None, ran_seconds=10)
+    assert after_failed_attempt(failures, saved(6, resumed_from_step=6), ran_seconds=10).num_failures == 3
 
 
-def test_the_checkpoint_of_a_command_before_this_one_does_not_end_a_row() -> None:
-    row = FailureRow().after(None, ran_seconds=1)
-    assert row.after(saved(6, resumed_from_step=6), ran_seconds=10).failures == 2
+def test_the_checkpoint_of_a_command_before_this_one_is_no_progress() -> None:
+    failures = after_failed_attempt(ConsecutiveFailures(), None, ran_seconds=1)
+    assert after_failed_attempt(failures, saved(6, resumed_from_step=6), ran_seconds=10).num_failures == 2
 
 
-def test_a_long_attempt_ends_a_row_even_without_a_report() -> None:
-    assert FailureRow(failures=3).after(None, ran_seconds=300).failures == 1
-    assert FailureRow(failures=3).after(None, ran_seconds=299).failures == 4
+def test_a_long_attempt_has_made_progress_even_without_a_report() -> None:
+    before = ConsecutiveFailures(num_failures=3)
+    assert after_failed_attempt(before, None, ran_seconds=300).num_failures == 1
+    assert after_failed_attempt(before, None, ran_seconds=299).num_failures == 4
 
 
-def test_an_engine_is_back_at_once_unless_it_never_lives_long() -> None:
-    assert engine_delay(lived_seconds=3600, short_lives=9) == 0
-    assert [engine_delay(lived_seconds=1, short_lives=n) for n in (0, 1, 2, 9)] == [0, 5, 10, 60]
+def test_an_engine_is_started_again_at_once_unless_it_keeps_ending_early() -> None:
+    assert engine_delay(ran_seconds=3600, num_short_runs=9) == 0
+    assert [engine_delay(ran_seconds=1, num_short_runs=n) for n in (0, 1, 2, 9)] == [0, 5, 10, 60]
 
 
 def report(state: TrainerState, *, heartbeat: int, message: str = "") -> Progress:
@@ -124,7 +137,7 @@ def test_the_stall_clock_runs_from_the_report_that_says_work_has_begun() -> None
     assert missed is not None and missed.reason == "TrainerStalled"
 
 
-def test_a_heart_that_stops_is_a_stall_which_is_retried() -> None:
+def test_a_heartbeat_that_stands_still_is_a_stall_which_is_retried() -> None:
     clocks = deadlines()
     training = report(TrainerState.TRAINING, heartbeat=1)
     assert clocks.missed(training, now=10) is None

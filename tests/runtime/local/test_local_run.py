@@ -1,6 +1,5 @@
 """`grpo-runtime run` with fake roles: which processes there are, when they start again, and how it ends."""
 
-import json
 import os
 import re
 import signal
@@ -8,13 +7,11 @@ import stat
 from pathlib import Path
 
 import pytest
-from local_command import LocalCommand, job_object, wait_until
+from local_command import DEADLINE_SECONDS, LocalCommand, job_object, wait_until
 
 from grpo_api.contract.environment import COLOCATED_ENV, ROLLOUT_ENV, TRAINER_ENV
 
 HOLD = {"steps": 3, "hold": True}
-FULL = Path("/dev/full")
-"""Answers every write as a volume without space left."""
 
 
 def test_a_job_runs_to_its_end_and_every_step_is_a_line(tmp_path: Path) -> None:
@@ -33,18 +30,20 @@ def test_both_roles_are_given_exactly_the_variables_of_their_pods(tmp_path: Path
     wait_until(lambda: len(command.engines()) == 2, "both engines run")
     command.interrupt()
     assert command.end() == 143
-    told = command.told(1)
-    assert told.keys() == TRAINER_ENV
-    assert told["GRPO_OUTPUT_DIR"] == str(command.output)
+    variables = command.variables(1)
+    assert variables.keys() == TRAINER_ENV
+    assert variables["GRPO_OUTPUT_DIR"] == str(command.output)
     engines = command.engines()
-    assert [engine["told"].keys() for engine in engines] == [ROLLOUT_ENV, ROLLOUT_ENV]
-    assert {f"127.0.0.1:{engine['port']}" for engine in engines} == set(told["GRPO_ROLLOUT_HOST"].split(","))
+    assert [engine["variables"].keys() for engine in engines] == [ROLLOUT_ENV, ROLLOUT_ENV]
+    assert {f"127.0.0.1:{engine['port']}" for engine in engines} == set(
+        variables["GRPO_ROLLOUT_HOST"].split(",")
+    )
 
 
 def test_a_colocated_job_has_no_engine_processes_and_no_tokens(tmp_path: Path) -> None:
     command = LocalCommand(tmp_path, job_object(rollout=None), attempts={1: HOLD})
     command.wait_for_steps(3)
-    assert command.told(1).keys() == COLOCATED_ENV
+    assert command.variables(1).keys() == COLOCATED_ENV
     assert not (command.output / ".local/tokens").exists()
     command.interrupt()
     assert command.end() == 143
@@ -54,7 +53,7 @@ def test_a_colocated_job_has_no_engine_processes_and_no_tokens(tmp_path: Path) -
 def test_only_this_user_can_read_the_tokens_and_they_are_nowhere_else(tmp_path: Path) -> None:
     command = LocalCommand(tmp_path, job_object(), attempts={1: HOLD})
     command.wait_for_steps(3)
-    folder = Path(command.told(1)["GRPO_TOKENS_DIR"])
+    folder = Path(command.variables(1)["GRPO_TOKENS_DIR"])
     tokens = {path.read_text().strip() for path in folder.iterdir()}
     assert len(tokens) == 2 and all(len(token) > 30 for token in tokens)
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
@@ -77,14 +76,14 @@ def test_a_failed_trainer_is_started_again_as_the_next_attempt_from_its_checkpoi
     assert command.num_steps() == 8
 
 
-def test_attempts_that_lose_their_steps_are_a_row_and_wait(tmp_path: Path) -> None:
+def test_attempts_that_lose_their_steps_are_consecutive_failures_and_wait(tmp_path: Path) -> None:
     losing = {number: {"steps": 3, "exit": 1, "lost": True} for number in (1, 2)}
     command = LocalCommand(tmp_path, job_object(), attempts=losing)
     wait_until(lambda: "attempt 3 follows in 5 s because" in command.screen(), "the third attempt waits")
     assert "attempt 2 follows because" in command.screen()
     command.interrupt()
     assert command.end() == 143
-    assert not (command.output / "told-3.json").exists()
+    assert not (command.output / "variables-3.json").exists()
 
 
 def test_attempts_that_each_save_a_checkpoint_do_not_wait(tmp_path: Path) -> None:
@@ -97,6 +96,7 @@ def test_attempts_that_each_save_a_checkpoint_do_not_wait(tmp_path: Path) -> Non
 def test_a_trainer_that_was_killed_is_started_again(tmp_path: Path) -> None:
     command = LocalCommand(tmp_path, job_object(), attempts={1: HOLD})
     command.wait_for_steps(3)
+    wait_until(command.engines, "the engine is there")
     (engine,) = command.engines()
     (trainer,) = set(command.others()) - {engine["pid"]}
     os.kill(trainer, signal.SIGKILL)
@@ -120,120 +120,18 @@ def test_an_error_of_the_user_is_not_tried_again(tmp_path: Path) -> None:
     command = LocalCommand(tmp_path, job_object(), attempts=plan)
     assert command.end() == 40
     assert "failed: UserError (exit code 40): no column prompt" in command.screen()
-    assert not (command.output / "told-2.json").exists()
+    assert not (command.output / "variables-2.json").exists()
 
 
-def test_control_c_saves_and_the_same_command_goes_on(tmp_path: Path) -> None:
-    first = LocalCommand(tmp_path, job_object(), attempts={1: HOLD})
-    first.wait_for_steps(3)
-    first.interrupt()
-    assert first.end() == 143
-    again = f"grpo-runtime run {tmp_path}/job.yaml --output {first.output}"
-    assert f"stopped, saved: {first.output}/checkpoints/step-000003" in first.screen()
-    assert f"the same command goes on from there: {again}" in first.screen()
-    uid = json.loads((first.output / "run.json").read_text())["job"]["uid"]
-
-    second = LocalCommand(tmp_path, job_object())
-    assert second.end() == 0
-    assert "attempt 2 goes on from the checkpoint of step 3" in second.screen()
-    assert json.loads((second.output / "run.json").read_text())["job"]["uid"] == uid
-    assert second.num_steps() == 8
-
-
-def test_a_second_control_c_ends_everything_at_once(tmp_path: Path) -> None:
-    command = LocalCommand(tmp_path, job_object(), attempts={1: {**HOLD, "deaf": True}})
-    command.wait_for_steps(3)
-    command.interrupt()
-    wait_until(lambda: "stopping:" in command.screen(), "the stop is acknowledged")
-    command.interrupt()
-    assert command.end(seconds=5) == 130
-
-
-def test_control_c_in_a_terminal_reaches_the_command_alone(tmp_path: Path) -> None:
-    command = LocalCommand(tmp_path, job_object(), attempts={1: HOLD}, is_on_terminal=True)
-    command.wait_for_steps(3)
-    command.type_control_c()
-    assert command.end() == 143
-    terminal = command.read_terminal()
-    assert "stopped, saved:" in terminal
-    assert re.search(r"3/8 .*reward=0.375", terminal)
-    assert "heard SIGINT" not in (command.output / "logs/trainer-0.log").read_text()
-
-
-def test_a_log_without_space_left_is_a_sentence_and_not_a_traceback(tmp_path: Path) -> None:
-    log = tmp_path / "out/logs/trainer-0.log"
-    log.parent.mkdir(parents=True)
-    log.symlink_to(FULL)
-    command = LocalCommand(tmp_path, job_object())
-    assert command.end() == 75
-    assert_tells_of_a_full_volume(command)
-
-
-def test_a_stop_that_finds_no_space_left_is_a_sentence_and_keeps_the_checkpoint(tmp_path: Path) -> None:
-    command = LocalCommand(tmp_path, job_object(), attempts={1: HOLD})
-    command.wait_for_steps(3)
-    # where the state is written before it replaces the old one
-    (command.output / f".local/.state.json.{command.process.pid}.tmp").symlink_to(FULL)
-    command.interrupt()
-    assert command.end() == 75
-    assert_tells_of_a_full_volume(command)
-    assert command.checkpoint() == "step-000003"
-
-
-def assert_tells_of_a_full_volume(command: LocalCommand) -> None:
-    assert f"failed: VolumeFull (exit code 75): the volume of {command.output} is full" in command.screen()
-    assert "the same command goes on from there: grpo-runtime run" in command.screen()
-    assert "Traceback" not in command.screen()
-
-
-def test_a_terminal_that_is_closed_saves_and_stops(tmp_path: Path) -> None:
-    command = LocalCommand(tmp_path, job_object(), attempts={1: HOLD}, is_on_terminal=True)
-    command.wait_for_steps(3)
-    command.close_terminal()
-    assert command.end() == 143
-    assert command.checkpoint() == "step-000003"
-
-
-def test_hanging_up_again_or_beside_a_sigterm_still_saves(tmp_path: Path) -> None:
-    command = LocalCommand(
-        tmp_path, job_object(), attempts={1: {**HOLD, "saves_at": "release"}}, is_on_terminal=True
+def test_an_attempt_that_begins_no_step_in_time_is_ended_and_fails_the_job(tmp_path: Path) -> None:
+    idle = {1: {"steps": 0, "hold": True, "ignores_sigterm": True}}
+    command = LocalCommand(tmp_path, job_object(startupDeadlineSeconds=1), attempts=idle)
+    assert command.end() == 40
+    expected = (
+        "failed: StartupDeadlineExceeded (exit code 40): no step began within startupDeadlineSeconds (1)"
     )
-    command.wait_for_steps(3)
-    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGHUP):
-        command.process.send_signal(number)
-        wait_until(lambda number=number: not command.has_pending(number), "the command takes the signal")
-    (command.output / "release").touch()
-    assert command.end() == 143
-    assert command.checkpoint() == "step-000003"
-
-
-def test_control_c_saves_also_when_nobody_reads_the_pipe_any_more(tmp_path: Path) -> None:
-    command = LocalCommand(tmp_path, job_object(), attempts={1: HOLD}, is_piped=True)
-    command.wait_for_steps(3)
-    command.close_pipe()
-    command.interrupt()
-    assert command.end() == 143
-    assert command.checkpoint() == "step-000003"
-
-
-def test_a_job_whose_pipe_nobody_reads_trains_to_its_end(tmp_path: Path) -> None:
-    command = LocalCommand(tmp_path, job_object(), is_piped=True)
-    command.close_pipe()
-    assert command.end() == 0
-    assert command.num_steps() == 8
-
-
-def test_when_the_command_is_killed_nothing_outlives_it(tmp_path: Path) -> None:
-    command = LocalCommand(
-        tmp_path, job_object(rollout={"replicas": 2}), attempts={1: {**HOLD, "deaf": True}}
-    )
-    command.wait_for_steps(3)
-    assert len(command.others()) == 3
-    command.process.kill()
-    command.process.wait()
-    wait_until(lambda: command.others() == [], "all processes are gone")
-    # and the directory is free for the next one
-    assert LocalCommand(tmp_path, job_object()).end() == 0
+    assert expected in command.screen()
+    assert not (command.output / "variables-2.json").exists()
 
 
 def test_a_lost_engine_is_started_again_at_its_address_while_training_goes_on(tmp_path: Path) -> None:
@@ -241,23 +139,25 @@ def test_a_lost_engine_is_started_again_at_its_address_while_training_goes_on(tm
     command.wait_for_steps(3)
     wait_until(command.engines, "the engine is there")
     os.kill(command.engines()[0]["pid"], signal.SIGKILL)
-    wait_until(lambda: len(command.engines()) == 2, "the engine is back", seconds=5)
+    wait_until(lambda: len(command.engines()) == 2, "the engine is back")
     assert "rollout-0 is started again: rollout-0 was killed by SIGKILL" in command.screen()
     command.interrupt()
     assert command.end() == 143
     first, second = command.engines()
     assert first["port"] == second["port"] and first["pid"] != second["pid"]
-    assert not (command.output / "told-2.json").exists()
+    assert not (command.output / "variables-2.json").exists()
 
 
-def test_an_engine_that_refuses_the_job_fails_it_with_its_own_words(tmp_path: Path) -> None:
+def test_an_engine_that_refuses_the_job_fails_it_with_its_own_message(tmp_path: Path) -> None:
     command = LocalCommand(tmp_path, job_object(), attempts={1: HOLD}, engine={1: 40})
     assert command.end() == 40
     assert "failed: UserError (exit code 40): vLLM refuses --speed" in command.screen()
     assert f"log {command.output}/logs/rollout-0.log" in command.screen()
 
 
-def test_when_one_node_fails_all_start_again_and_the_cause_is_named_not_its_effect(tmp_path: Path) -> None:
+def test_when_one_node_fails_all_start_again_and_the_cause_is_named_not_its_consequence(
+    tmp_path: Path,
+) -> None:
     plan = {1: {"steps": 3, "exit": 1, "message": "rank 0 met a NaN", "peer_exit": 75}}
     command = LocalCommand(tmp_path, job_object(trainer={"numNodes": 2}), attempts=plan)
     assert command.end() == 0
@@ -287,7 +187,7 @@ def test_two_commands_cannot_share_a_directory(tmp_path: Path) -> None:
     first = LocalCommand(tmp_path, job_object(), attempts={1: HOLD})
     first.wait_for_steps(3)
     second = LocalCommand(tmp_path, job_object())
-    assert second.process.wait(timeout=20) == 40
+    assert second.process.wait(timeout=DEADLINE_SECONDS) == 40
     assert f"{first.output} is in use by process {first.process.pid}" in second.screen()
     first.interrupt()
     assert first.end() == 143

@@ -1,4 +1,4 @@
-"""examples/copy-local.yaml for real, shortened: killed, interrupted, gone on with, and done."""
+"""examples/copy-local.yaml with real engines, shortened: it is killed, interrupted, resumed and completed."""
 
 import sys
 from pathlib import Path
@@ -30,7 +30,7 @@ def shortened() -> dict[str, Any]:
     return job
 
 
-def test_the_local_example_survives_its_killing_goes_on_after_control_c_and_ends(tmp_path: Path) -> None:
+def test_the_local_example_resumes_after_a_kill_and_after_control_c_and_ends(tmp_path: Path) -> None:
     job = shortened()
     killed = LocalCommand(tmp_path, job, command=REAL_RUN)
     killed.wait_for_steps(3, seconds=START_SECONDS)

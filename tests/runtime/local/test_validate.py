@@ -1,6 +1,5 @@
 """`grpo-runtime validate` and the files it reads."""
 
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ from grpo_api.source import Volume, VolumeKind
 from grpo_runtime.cli import main
 from grpo_runtime.errors import UserError
 from grpo_runtime.local.documents import pick_job, read_documents
-from grpo_runtime.local.volumes import lay_out_volumes, parse_volume_flags
+from grpo_runtime.local.volume_folders import lay_out_volumes, parse_volume_flags
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
 
@@ -30,9 +29,7 @@ def test_every_example_is_valid(example: Path, capsys: pytest.CaptureFixture[str
     assert ": valid\n  mode " in capsys.readouterr().out
 
 
-def test_a_valid_job_says_what_would_be_made_of_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_of_a_valid_job_it_says_what_it_would_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     gpus = {"limits": {"nvidia.com/gpu": 2}}
     job = job_object(
         trainer={"numNodes": 2, "resources": gpus},
@@ -56,7 +53,7 @@ def test_a_valid_job_says_what_would_be_made_of_it(
     )
 
 
-def test_what_is_wrong_is_told_by_field_for_each_document(
+def test_problems_are_named_by_field_for_each_document(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     claim = {"kind": "PersistentVolumeClaim", "apiVersion": "v1", "metadata": {"name": "c"}}
@@ -81,7 +78,7 @@ def test_what_is_wrong_is_told_by_field_for_each_document(
         ("kind: Pod\n", "there is no object of kind GRPOJob in it"),
     ],
 )
-def test_a_file_that_holds_no_job_is_told_with_its_line(
+def test_a_file_without_a_job_is_named_with_the_line_of_the_problem(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, sentence: str
 ) -> None:
     file = tmp_path / "x.yaml"
@@ -95,19 +92,15 @@ def test_a_missing_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert f"{tmp_path}/no.yaml cannot be read" in capsys.readouterr().out
 
 
-def test_it_answers_within_a_second_and_without_torch(tmp_path: Path) -> None:
+def test_it_answers_without_loading_anything_heavy(tmp_path: Path) -> None:
     script = (
         "import sys; from grpo_runtime.cli import main; code = main(sys.argv[1:])\n"
-        "heavy = {'torch', 'transformers', 'vllm', 'numpy', 'tqdm'} & {*sys.modules}\n"
+        "heavy = {'torch', 'transformers', 'vllm', 'numpy', 'tqdm', 'aiohttp'} & {*sys.modules}\n"
         "sys.exit(code or ', '.join(heavy) or 0)"
     )
     arguments = [sys.executable, "-c", script, "validate", str(written(tmp_path, job_object()))]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     ended = subprocess.run(arguments, capture_output=True, text=True, check=False)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert (ended.returncode, ended.stderr) == (0, "")
-    # computing, for the machine may be busy with other tests
-    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1
 
 
 def test_numbers_are_read_as_kubectl_reads_them(tmp_path: Path) -> None:
@@ -131,7 +124,9 @@ def test_of_several_jobs_one_has_to_be_chosen(tmp_path: Path) -> None:
         pick_job(documents, path=file, name="third")
 
 
-def test_volumes_are_links_to_what_is_given_and_files_for_config_maps_beside_the_job(tmp_path: Path) -> None:
+def test_volumes_are_links_to_the_folders_given_and_files_for_config_maps_of_the_same_file(
+    tmp_path: Path,
+) -> None:
     models = tmp_path / "models"
     models.mkdir()
     (models / "config.json").write_text("{}")
@@ -139,7 +134,7 @@ def test_volumes_are_links_to_what_is_given_and_files_for_config_maps_beside_the
     documents = read_documents(written(tmp_path, config_map, job_object()))
     needed = [Volume(VolumeKind.CLAIM, "models"), Volume(VolumeKind.CONFIG_MAP, "rewards")]
     into = tmp_path / "volumes"
-    for _ in range(2):  # also over what an earlier command made
+    for _ in range(2):  # also over the folder of an earlier command
         given = parse_volume_flags([f"claim/models={models}"])
         lay_out_volumes(needed, given=given, documents=documents, into=into)
         assert (into / "claims/models/config.json").read_text() == "{}"
@@ -150,6 +145,6 @@ def test_volumes_are_links_to_what_is_given_and_files_for_config_maps_beside_the
 @pytest.mark.parametrize(
     "flag", ["models=/tmp", "secret/x=/tmp", "claim/x", "claim/=/tmp", "claim/x=/no/such"]
 )
-def test_a_volume_flag_that_means_nothing_is_refused(flag: str) -> None:
+def test_a_volume_flag_that_names_no_folder_is_refused(flag: str) -> None:
     with pytest.raises(UserError, match="--volume"):
         parse_volume_flags([flag])

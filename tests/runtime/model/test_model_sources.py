@@ -1,4 +1,4 @@
-"""Models from the image, from claims and from the Hub; what is no model is refused with what it lacks."""
+"""Models from the image, from claims and from the Hub, and the errors of what is no model."""
 
 import json
 import os
@@ -12,12 +12,12 @@ from fake_hub import COMMIT, FakeHub, fill_cache, serving, use_cache, use_hub
 
 from grpo_api.v1alpha1.spec import HubSpec, ModelSpec
 from grpo_runtime.errors import UserError, VolumeFullError
-from grpo_runtime.hub import download
 from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.model.save import write_origin
 from grpo_runtime.model.source import materialise_model
 from grpo_runtime.model.tiny import write_tiny_model
+from grpo_runtime.storage.hub import download
 
 OFFLINE = HubSpec(offline=True)
 
@@ -68,7 +68,7 @@ def test_models_of_the_image_and_of_claims_are_used_where_they_lie(tiny: Path, t
     assert not (tmp_path / "made").exists()
 
 
-def test_a_missing_directory_names_those_beside_it(tiny: Path, tmp_path: Path) -> None:
+def test_a_missing_directory_is_refused_with_the_directories_there_are(tiny: Path, tmp_path: Path) -> None:
     copy(tiny, tmp_path / "volumes" / "claims" / "models" / "tiny")
     with pytest.raises(UserError) as refusal:
         materialise("pvc://models/tyni", tmp_path)
@@ -83,7 +83,9 @@ def test_a_whole_claim_may_be_the_model(tiny: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["config.json", "model.safetensors"])
-def test_a_directory_that_is_no_model_says_what_is_missing(tiny: Path, tmp_path: Path, missing: str) -> None:
+def test_a_directory_that_is_no_model_is_refused_with_what_is_missing(
+    tiny: Path, tmp_path: Path, missing: str
+) -> None:
     folder = copy(tiny, tmp_path / "broken", without=missing)
     with pytest.raises(UserError, match="config.json" if missing == "config.json" else "safetensors"):
         materialise(f"file://{folder}", tmp_path)
@@ -117,12 +119,12 @@ def test_a_model_of_the_hub_comes_as_safetensors_without_code_and_says_its_commi
     assert (model.source, model.commit) == ("hf://org/tiny", COMMIT)
     assert files_of(model.folder) == files_of(tiny)
     assert load_tokenizer(model.folder)("a b").input_ids == load_tokenizer(tiny)("a b").input_ids
-    # downloaded once: offline has it now, by branch and by commit
+    # it is in the cache now, by branch and by commit
     assert materialise("hf://org/tiny", tmp_path, hub=OFFLINE) == model
     assert materialise("hf://org/tiny", tmp_path, hub=OFFLINE, revision=COMMIT) == model
 
 
-def test_an_offline_cache_named_by_hf_home_is_honoured_by_a_new_process(tiny: Path, tmp_path: Path) -> None:
+def test_a_new_process_uses_an_offline_cache_that_hf_home_names(tiny: Path, tmp_path: Path) -> None:
     snapshot = fill_cache(tmp_path / "home" / "hub", "model", "org/tiny", hub_files(tiny), ref="v1")
     script = (
         "import sys\nfrom pathlib import Path\nfrom grpo_api.v1alpha1.spec import HubSpec, ModelSpec\n"
@@ -141,7 +143,7 @@ def test_an_offline_cache_named_by_hf_home_is_honoured_by_a_new_process(tiny: Pa
     assert found.stdout.strip() == str(snapshot)
 
 
-def test_a_hub_that_nobody_answers_for_is_tried_again_and_then_the_users_to_mend(
+def test_an_unreachable_hub_is_tried_again_and_is_then_a_user_error(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     use_hub("http://127.0.0.1:1", monkeypatch)
@@ -152,19 +154,19 @@ def test_a_hub_that_nobody_answers_for_is_tried_again_and_then_the_users_to_mend
     assert caplog.text.count("trying again") == 2
 
 
-def test_a_hub_in_trouble_is_not_the_users_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_of_the_hub_is_not_a_user_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(FakeHub({}, broken=frozenset({"org/tiny"}))) as endpoint:
         use_hub(endpoint, monkeypatch)
         with pytest.raises(ConnectionError, match=r"\(hf://org/tiny\): the Hub answers with HTTP 500"):
             download("model", "org/tiny", revision=None, hub=HubSpec(), retry_seconds=(0.0,))
 
 
-def test_a_full_cache_is_told_as_a_full_volume(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_cache_is_reported_as_a_full_volume(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def onto_a_full_volume(*_: object, **__: object) -> None:
         with Path("/dev/full").open("w") as file:
             file.write("x")
 
-    # the library's last step before the disk: the error is the kernel's own
+    # the library writes to the disk in this function; the error is a real one of the kernel
     monkeypatch.setattr("huggingface_hub.file_download.http_get", onto_a_full_volume)
     with serving(FakeHub({("model", "org/tiny"): files_of(tiny)})) as endpoint:
         use_hub(endpoint, monkeypatch)
@@ -175,7 +177,7 @@ def test_a_full_cache_is_told_as_a_full_volume(tiny: Path, monkeypatch: pytest.M
 def test_a_cache_that_may_not_be_written_names_its_claim_and_is_not_tried_again(
     tiny: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # nobody may make a directory there, root neither
+    # not even root can create a directory there
     use_cache(Path("/sys/cache"), monkeypatch)
     with serving(FakeHub({("model", "org/tiny"): files_of(tiny)})) as endpoint:
         use_hub(endpoint, monkeypatch)

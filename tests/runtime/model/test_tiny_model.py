@@ -1,4 +1,4 @@
-"""builtin://tiny: the same model everywhere, readable by every process, right under transformers."""
+"""builtin://tiny: the same bytes everywhere, readable by every user, loaded and saved by transformers."""
 
 import hashlib
 import json
@@ -86,7 +86,7 @@ def test_weights_carry_the_names_of_the_safetensors_file(tiny: Path) -> None:
     )
 
 
-def test_a_broken_model_file_is_the_users_error(tiny: Path, tmp_path: Path) -> None:
+def test_a_broken_model_file_is_a_user_error(tiny: Path, tmp_path: Path) -> None:
     for path in tiny.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     (tmp_path / "model.safetensors").write_bytes(b"not safetensors")
@@ -104,9 +104,7 @@ def test_a_model_that_lacks_a_weight_is_refused(tiny: Path, tmp_path: Path) -> N
         load_policy(tmp_path, dtype="float32")
 
 
-def test_a_model_that_says_how_to_sample_but_not_that_it_samples_can_be_saved(
-    tiny: Path, tmp_path: Path
-) -> None:
+def test_a_model_with_a_temperature_but_without_do_sample_can_be_saved(tiny: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(tiny, folder)
     (folder / "generation_config.json").write_text('{"temperature": 0.6, "top_p": 0.9}')
@@ -115,3 +113,23 @@ def test_a_model_that_says_how_to_sample_but_not_that_it_samples_can_be_saved(
     )
     saved = json.loads((tmp_path / "saved" / "generation_config.json").read_text())
     assert (saved["temperature"], saved["top_p"]) == (0.6, 0.9)
+
+
+def without(token: str, tiny: Path, into: Path) -> Path:
+    """The tiny model whose tokenizer does not name this token."""
+    shutil.copytree(tiny, into)
+    path = into / "tokenizer_config.json"
+    config = json.loads(path.read_text())
+    # not left out: some classes of tokenizers have a token of their own for that
+    path.write_text(json.dumps({**config, token: None}))
+    return into
+
+
+def test_a_model_that_names_no_padding_is_padded_with_its_end_of_sequence(tiny: Path, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(without("pad_token", tiny, tmp_path / "model"))
+    assert tokenizer.pad_token_id == tokenizer.eos_token_id == load_tokenizer(tiny).eos_token_id
+
+
+def test_a_model_that_names_no_end_of_sequence_is_refused(tiny: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has no eos_token"):
+        load_tokenizer(without("eos_token", tiny, tmp_path / "model"))

@@ -2,11 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from grpo_runtime.report.metrics import METRICS_FILE, MetricsRecord, MetricsWriter, read_metrics
+from grpo_runtime.report.metrics import METRICS_FILE, MetricsFile, MetricsRecord, read_metrics
 
 
 def write(folder: Path, attempt: int, rewards: dict[int, float]) -> None:
-    writer = MetricsWriter(folder)
+    writer = MetricsFile(folder)
     for step, reward in rewards.items():
         writer.write(MetricsRecord(attempt=attempt, step=step, time=0.0, values={"reward": reward}))
     writer.close()
@@ -42,7 +42,7 @@ def test_a_number_that_json_does_not_have_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_users_own_metric_cannot_move_a_record_to_another_step(tmp_path: Path) -> None:
-    writer = MetricsWriter(tmp_path)
+    writer = MetricsFile(tmp_path)
     own = {"reward": 0.5, "step": 900.0, "attempt": 7.0, "time": -1.0}
     writer.write(MetricsRecord(attempt=1, step=2, time=3.0, values=own))
     writer.close()

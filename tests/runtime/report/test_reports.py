@@ -6,7 +6,7 @@ from grpo_api.contract.progress import Progress, TrainerState
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.cli import main
 from grpo_runtime.report.completions import completion_metrics, count_stale, count_tokens
-from grpo_runtime.report.metrics import MetricsRecord, MetricsWriter
+from grpo_runtime.report.metrics import MetricsFile, MetricsRecord
 from grpo_runtime.report.plot import plot
 from grpo_runtime.report.progress import ProgressFile, read_progress
 from grpo_runtime.report.prometheus import prometheus_text
@@ -91,7 +91,7 @@ def test_the_plot_command_draws_a_run(tmp_path: Path, capsys: CaptureFixture[str
 
 
 def write_run(folder: Path) -> Path:
-    writer = MetricsWriter(folder)
+    writer = MetricsFile(folder)
     for step in (1, 2, 3):
         writer.write(MetricsRecord(attempt=1, step=step, time=0.0, values={"reward": step / 3}))
     writer.close()

@@ -1,5 +1,5 @@
-"""A process that asks a reward function which never answers. `python fake_scoring_trainer.py PID_FILE`: the
-function writes its own process id there."""
+"""A process that calls a reward function which never returns: `python fake_scoring_trainer.py PID_FILE`. The
+function writes its own process id to that file."""
 
 import asyncio
 import sys
@@ -9,7 +9,7 @@ from grpo_runtime.rewards.types import RewardFunction, RewardRequest
 
 
 async def main(pid_file: str) -> None:
-    function = RewardFunction(name="mine", function="reward_examples:says_who_it_is_and_hangs")
+    function = RewardFunction(name="mine", function="reward_examples:writes_its_pid_and_hangs")
     request = RewardRequest(
         prompts=["a="],
         completions=["a"],

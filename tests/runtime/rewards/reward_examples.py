@@ -1,4 +1,4 @@
-"""Reward functions as users write them, good and bad. Tests put this folder on the workers' PYTHONPATH."""
+"""Reward functions as users write them, right and wrong. Tests put this folder on the workers' PYTHONPATH."""
 
 import asyncio
 import contextlib
@@ -81,13 +81,13 @@ def no_list(completions, **_):
     return 1.0
 
 
-class Grudging:
+class RaisesInFloat:
     def __float__(self):
         raise RuntimeError("I am no number")
 
 
 def rubbish(completions, **_):
-    values = ["high", float("inf"), float("nan"), [1.0], True, None, 10**400, 1e39, Grudging()]
+    values = ["high", float("inf"), float("nan"), [1.0], True, None, 10**400, 1e39, RaisesInFloat()]
     return values[: len(completions)]
 
 
@@ -100,7 +100,7 @@ def dies_in_mid_answer_on_no(completions, **_):
     return [1.0] * len(completions)
 
 
-def says_who_it_is_and_hangs(completions, *, pid_file, **_):
+def writes_its_pid_and_hangs(completions, *, pid_file, **_):
     partial = Path(pid_file[0]).with_suffix(".partial")
     partial.write_text(str(os.getpid()))
     partial.rename(pid_file[0])

@@ -1,4 +1,4 @@
-"""What the built-in rewards are worth, in numbers."""
+"""The values of the built-in rewards."""
 
 from typing import Any
 
@@ -6,13 +6,10 @@ import pytest
 
 from grpo_runtime.data.reasoning_gym import read_reasoning_gym
 from grpo_runtime.errors import UserError
-from grpo_runtime.rewards.builtin import (
-    BUILTIN_REWARDS,
-    overlong_punishment,
-    r1_format,
-)
+from grpo_runtime.rewards.builtin import overlong_punishment, r1_format
 from grpo_runtime.rewards.math_answers import math_verify
 from grpo_runtime.rewards.pool import RewardPool
+from grpo_runtime.rewards.registry import make_builtin
 from grpo_runtime.rewards.text import final_answer
 from grpo_runtime.rewards.types import BuiltinOptions, RewardFunction, RewardRequest, Unscorable
 
@@ -20,7 +17,7 @@ GSM8K_ANSWER = "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nShe sold 48+24 
 
 
 def call(name: str, options: BuiltinOptions, **arguments: Any) -> list[Any]:
-    return BUILTIN_REWARDS[name](options)(**arguments)
+    return make_builtin(name, options=options)(**arguments)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +47,7 @@ def test_mathematics_is_compared_by_value(completion: str, answer: str, expected
     assert math_verify(completion, answer) == expected
 
 
-def test_an_answer_without_any_expression_is_a_failed_sample_with_its_reason() -> None:
+def test_an_answer_without_any_expression_makes_the_sample_fail_with_the_reason() -> None:
     outcome = math_verify("42", "nobody knows")
     assert isinstance(outcome, Unscorable)
     assert "the answer (nobody knows) holds no expression" in outcome.reason
@@ -91,7 +88,7 @@ def test_a_pattern_is_searched_in_the_completion() -> None:
     assert call("regex", options, completions=["so \\boxed{42}.", "42"]) == [1.0, 0.0]
 
 
-def test_what_is_no_pattern_is_the_users_error() -> None:
+def test_an_invalid_pattern_is_a_user_error() -> None:
     with pytest.raises(UserError, match=r"pattern \(\(\) is no regular expression: missing \)"):
         call("regex", BuiltinOptions(pattern="("), completions=[""])
 
@@ -105,7 +102,7 @@ def test_what_is_no_pattern_is_the_users_error() -> None:
         ("<think>7</think><answer>42", "42"),
     ],
 )
-def test_the_final_answer_is_what_stands_in_its_tags_or_after_the_thinking(text: str, expected: str) -> None:
+def test_the_final_answer_is_inside_its_tags_or_after_the_thinking(text: str, expected: str) -> None:
     assert final_answer(text) == expected
 
 

@@ -1,5 +1,6 @@
-"""Rewards in worker processes: what functions are given, and that a bad one costs only its own rewards."""
+"""Rewards in worker processes: what functions get, and that one that fails loses only its own rewards."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -13,6 +14,9 @@ import pytest
 from grpo_runtime.errors import UserError
 from grpo_runtime.rewards.pool import RewardPool
 from grpo_runtime.rewards.types import BuiltinOptions, RewardCode, RewardFunction, RewardMatrix, RewardRequest
+
+HUNG_SECONDS = 120.0
+"""For what comes in a moment, when it never comes."""
 
 
 @pytest.fixture(autouse=True)
@@ -111,7 +115,7 @@ async def test_what_a_function_prints_and_reads_does_not_touch_the_protocol() ->
         ("dies_in_mid_answer_on_no", "its process ended with code 3"),
     ],
 )
-async def test_a_function_that_fails_costs_the_step_its_rewards_and_works_in_the_next(
+async def test_a_function_that_fails_gives_no_rewards_in_that_step_and_works_in_the_next(
     name: str, reason: str
 ) -> None:
     async with RewardPool((example(name), example("length"))) as pool:
@@ -131,16 +135,15 @@ async def test_a_hanging_function_is_ended_at_its_deadline_with_the_processes_it
 ) -> None:
     child_file = tmp_path / "child"
     async with RewardPool((example("hangs_on_no", timeout_seconds=3.0),)) as pool:
-        started = time.monotonic()
-        matrix = await pool.score(request("no", child_file=[str(child_file)]))
-        assert time.monotonic() - started < 20
+        async with asyncio.timeout(HUNG_SECONDS):
+            matrix = await pool.score(request("no", child_file=[str(child_file)]))
         assert column(matrix) == [None]
         assert matrix.failures[0].reason == "it did not answer within 3 s"
         assert column(await pool.score(request("yes", child_file=[""]))) == [1.0]
     assert not is_running(int(child_file.read_text()))
 
 
-async def test_rubbish_counts_as_not_scored_value_by_value() -> None:
+async def test_each_value_that_is_no_reward_counts_as_not_scored() -> None:
     matrix = await score(example("rubbish"), request(*"abcdefghi"))
     assert column(matrix) == [None, None, None, None, 1.0, None, None, None, None]
     (failure,) = matrix.failures
@@ -153,7 +156,7 @@ async def test_rubbish_counts_as_not_scored_value_by_value() -> None:
     ("name", "reason"),
     [("too_few", "returned 1 rewards for 2 completions"), ("no_list", "'float' object is not iterable")],
 )
-async def test_an_answer_of_the_wrong_shape_gives_no_reward_to_anything(name: str, reason: str) -> None:
+async def test_a_result_of_the_wrong_shape_gives_no_reward_to_any_completion(name: str, reason: str) -> None:
     matrix = await score(example(name), request("a", "b"))
     assert column(matrix) == [None, None]
     assert reason in matrix.failures[0].reason
@@ -170,17 +173,17 @@ async def test_an_answer_of_the_wrong_shape_gives_no_reward_to_anything(name: st
         ),
     ],
 )
-async def test_a_function_that_is_not_there_stops_the_start_with_its_name(path: str, sentence: str) -> None:
+async def test_a_function_that_does_not_exist_fails_the_start_with_its_name(path: str, sentence: str) -> None:
     pool = RewardPool((RewardFunction(name="mine", function=path),))
     with pytest.raises(UserError, match=r"^rewards") as refusal:
         await pool.__aenter__()
     assert sentence in str(refusal.value)
 
 
-async def test_failures_up_to_the_stated_share_are_borne_and_one_more_ends_the_run() -> None:
+async def test_failures_up_to_max_failure_share_are_tolerated_and_one_more_ends_the_run() -> None:
     function = replace(example("rubbish"), max_failure_share=0.5)
-    bearable = await score(function, request("a", "b", "c", "d", "e", "f"))
-    assert bearable.metrics["rewards/rubbish/failures"] == 3
+    tolerated = await score(function, request("a", "b", "c", "d", "e", "f"))
+    assert tolerated.metrics["rewards/rubbish/failures"] == 3
     with pytest.raises(UserError) as end:
         await score(function, request("a", "b", "c"))
     assert str(end.value) == (
@@ -195,7 +198,7 @@ async def test_a_run_that_ends_because_of_a_reward_says_what_the_function_raised
         await score(function, request("yes", "no"))
 
 
-async def test_one_bad_function_is_judged_by_its_own_share() -> None:
+async def test_max_failure_share_is_about_the_failures_of_its_own_function() -> None:
     functions = (replace(example("only_some"), max_failure_share=0.0), example("rubbish"))
     async with RewardPool(functions) as pool:
         matrix = await pool.score(request("yes", "no"))
@@ -236,13 +239,13 @@ async def test_code_under_a_key_without_suffix_may_define_dataclasses(tmp_path: 
         ("reward = 3\n", "reward of key reward.py of ConfigMap mine is a int, not a function"),
     ],
 )
-async def test_code_that_cannot_be_used_stops_the_start(tmp_path: Path, text: str, sentence: str) -> None:
+async def test_code_that_cannot_be_used_fails_the_start(tmp_path: Path, text: str, sentence: str) -> None:
     with pytest.raises(UserError, match=r"^rewards: ") as refusal:
         await score(code_in(tmp_path / "reward.py", text), request("a"))
     assert sentence in str(refusal.value)
 
 
-async def test_a_key_that_is_not_in_the_config_map_lists_those_there(tmp_path: Path) -> None:
+async def test_a_key_that_the_config_map_lacks_is_refused_with_the_keys_it_has(tmp_path: Path) -> None:
     (tmp_path / "rewards.py").write_text("")
     code = RewardCode(path=tmp_path / "reward.py", function="reward", place="key reward.py of ConfigMap mine")
     with pytest.raises(UserError, match=r"reward\.py of ConfigMap mine is not there: .* has rewards\.py"):
@@ -267,7 +270,7 @@ def test_a_worker_that_hangs_does_not_outlive_a_trainer_that_was_killed(tmp_path
     trainer = subprocess.Popen(
         [sys.executable, str(Path(__file__).with_name("fake_scoring_trainer.py")), str(pid_file)]
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + HUNG_SECONDS
     while not pid_file.exists():
         assert time.monotonic() < deadline and trainer.poll() is None
         time.sleep(0.05)

@@ -1,14 +1,18 @@
 """The guard, without vLLM."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-from guard_client import ADMIN, DATA, FakeEngine, FakeVLLM, GuardClient, guard_environment
+from fake_vllm import FakeVLLM, RefusedError
+from guard_client import GuardClient
+from guard_environment import ADMIN, DATA, guard_environment
 
+from grpo_runtime.engine.routes import ENGINE_ROUTES, ROUTES, Access
 from grpo_runtime.serve.guard import Guard
-from grpo_runtime.serve.routes import ENGINE_ROUTES, ROUTES, Access
+from grpo_runtime.serve.http import MAX_BODY_BYTES
 
 LIVE, READY, IDENTITY = "/grpo/v1/live", "/grpo/v1/ready", "/grpo/v1/identity"
 ADMIT, REVOKE, GENERATE = "/grpo/v1/admit", "/grpo/v1/revoke", "/inference/v1/generate"
@@ -19,11 +23,11 @@ def client(tmp_path: Path, run_json: str, monkeypatch: pytest.MonkeyPatch) -> Gu
     for name, value in guard_environment(tmp_path, run_json=run_json).items():
         monkeypatch.setitem(os.environ, name, value)
     vllm = FakeVLLM()
-    return GuardClient(Guard(vllm), vllm, FakeEngine())
+    return GuardClient(Guard(vllm), vllm)
 
 
 async def admit(client: GuardClient, *, version: str, attempt: int) -> int:
-    client.engine.weight_version = version
+    client.vllm.weight_version = version
     status, _ = await client.call("POST", ADMIT, token=ADMIN, attempt=attempt, body={"version": version})
     return status
 
@@ -70,19 +74,27 @@ async def test_the_data_token_administers_nothing(client: GuardClient, route: tu
 
 @pytest.mark.parametrize("route", sorted(ENGINE_ROUTES))
 async def test_the_admin_reaches_every_engine_route(client: GuardClient, route: tuple[str, str]) -> None:
-    status, answer = await client.call(*route, token=ADMIN, attempt=1)
-    assert (status, answer) == (200, {"from": "vllm"})
+    async def say_no() -> None:
+        raise RefusedError("says vLLM", status=418)
+
+    client.vllm.during[route[1]] = say_no
+    body = {"sampling_params": {}}
+    status, answer = await client.call(*route, token=ADMIN, attempt=1, body=body)
+    assert (status, answer["error"]["message"]) == (418, "says vLLM")
     assert client.vllm.reached == [" ".join(route)]
 
 
 async def test_sampling_waits_for_admission_and_the_probe_does_not(client: GuardClient) -> None:
-    status, answer = await client.call("POST", GENERATE, token=DATA)
+    sample = {"token_ids": [1], "sampling_params": {"seed": 5}}
+    probe = {"token_ids": [1, 2], "sampling_params": {"prompt_logprobs": 0}}
+    status, answer = await client.call("POST", GENERATE, token=DATA, body=sample)
     assert (status, answer["error"]["message"]) == (503, "engine pod-0 is not admitted to a fleet yet")
-    status, _ = await client.call("POST", GENERATE, token=ADMIN)
+    assert client.vllm.reached == []
+    status, _ = await client.call("POST", GENERATE, token=ADMIN, body=probe)
     assert status == 200
 
     assert await admit(client, version="1.0", attempt=1) == 200
-    status, _ = await client.call("POST", GENERATE, token=DATA)
+    status, _ = await client.call("POST", GENERATE, token=DATA, body=sample)
     assert status == 200
 
 
@@ -90,14 +102,15 @@ async def test_an_engine_is_ready_from_admission_until_it_is_revoked(client: Gua
     assert (await client.call("GET", READY))[0] == 503
     await admit(client, version="1.0", attempt=1)
     assert (await client.call("GET", READY))[0] == 200
-    await client.call("POST", "/start_weight_update", token=ADMIN, attempt=1)
-    assert (await client.call("GET", READY))[0] == 200
+    for verb in ("/pause", "/start_weight_update"):
+        assert (await client.call("POST", verb, token=ADMIN, attempt=1, body={}))[0] == 200
+        assert (await client.call("GET", READY))[0] == 200
     await client.call("POST", REVOKE, token=ADMIN, attempt=1)
     assert (await client.call("GET", READY))[0] == 503
 
 
 async def test_weights_that_the_engine_does_not_hold_are_not_admitted(client: GuardClient) -> None:
-    client.engine.weight_version = "1.3"
+    client.vllm.weight_version = "1.3"
     status, answer = await client.call("POST", ADMIT, token=ADMIN, attempt=1, body={"version": "1.4"})
     assert status == 409
     assert answer["error"]["message"] == "engine pod-0 holds weights 1.3, not 1.4"
@@ -107,7 +120,7 @@ async def test_weights_that_the_engine_does_not_hold_are_not_admitted(client: Gu
 async def test_an_earlier_attempt_is_refused_and_a_later_one_takes_over(client: GuardClient) -> None:
     await admit(client, version="2.0", attempt=2)
 
-    status, answer = await client.call("POST", "/pause", token=ADMIN, attempt=1)
+    status, answer = await client.call("POST", "/pause", token=ADMIN, attempt=1, body={})
     assert status == 409
     assert answer["error"]["message"] == "attempt 1 is over: engine pod-0 belongs to attempt 2"
     assert client.vllm.reached == []
@@ -124,7 +137,8 @@ async def test_a_call_meant_for_another_process_is_refused(client: GuardClient) 
         status, answer = await client.call("POST", path, token=token, attempt=1, instance="another")
         assert status == 409
         assert "was restarted" in answer["error"]["message"]
-    status, _ = await client.call("POST", "/pause", token=ADMIN, attempt=1, instance=identity["instance"])
+    instance = identity["instance"]
+    status, _ = await client.call("POST", "/pause", token=ADMIN, attempt=1, instance=instance, body={})
     assert status == 200
 
 
@@ -146,7 +160,7 @@ async def test_an_admission_that_makes_no_sense_is_refused(client: GuardClient, 
 async def test_a_dead_engine_is_neither_live_nor_ready(client: GuardClient) -> None:
     await admit(client, version="1.0", attempt=1)
     assert (await client.call("GET", LIVE))[0] == 200
-    client.engine.errored = True
+    client.vllm.errored = True
     assert (await client.call("GET", LIVE))[0] == 503
     assert (await client.call("GET", READY))[0] == 503
 
@@ -165,7 +179,31 @@ async def test_a_websocket_is_closed_before_it_is_open(client: GuardClient) -> N
 
 
 async def test_two_processes_have_two_identities(client: GuardClient) -> None:
-    other = GuardClient(Guard(FakeVLLM()), FakeVLLM(), FakeEngine())
+    vllm = FakeVLLM()
+    other = GuardClient(Guard(vllm), vllm)
     identities = [(await c.call("GET", IDENTITY, token=ADMIN, attempt=1))[1] for c in (client, other)]
     assert identities[0]["instance"] != identities[1]["instance"]
     assert identities[0]["name"] == identities[1]["name"] == "pod-0"
+
+
+async def test_weights_of_another_attempt_are_not_admitted_for_their_step(client: GuardClient) -> None:
+    client.vllm.weight_version = "1.4"
+    status, answer = await client.call("POST", ADMIT, token=ADMIN, attempt=2, body={"version": "2.4"})
+    assert (status, answer["error"]["message"]) == (409, "engine pod-0 holds weights 1.4, not 2.4")
+
+
+async def test_a_token_under_another_scheme_is_no_token(client: GuardClient) -> None:
+    status, _ = await client.call("GET", IDENTITY, token=ADMIN, scheme="Basic", attempt=1)
+    assert status == 401
+    status, _ = await client.call("GET", IDENTITY, token=ADMIN, scheme="bearer", attempt=1)
+    assert status == 200
+
+
+async def test_a_body_may_come_in_parts_and_has_a_limit(client: GuardClient) -> None:
+    client.vllm.weight_version = "1.0"
+    body = json.dumps({"version": "1.0"}).encode()
+    status, _ = await client.call("POST", ADMIT, token=ADMIN, attempt=1, body=body, num_parts=3)
+    assert status == 200
+    body += b" " * MAX_BODY_BYTES
+    status, answer = await client.call("POST", ADMIT, token=ADMIN, attempt=1, body=body, num_parts=3)
+    assert (status, answer["error"]["message"]) == (400, "the body is longer than 65536 bytes")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from guard_client import guard_environment
+from guard_environment import guard_environment
 
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_runtime.errors import UserError

@@ -11,7 +11,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 @pytest.fixture(autouse=True)
 def no_pod_outlives_its_test() -> Iterator[None]:
-    from trainer_pod import end_what_is_left
+    from started_processes import end_what_is_left
 
     yield
     end_what_is_left()

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -13,13 +13,13 @@ from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.model.source import materialise_model
 from grpo_runtime.rollout.interface import (
     GenerateRequest,
-    NamedWeights,
     Probe,
     Rollout,
     SyncReport,
     VersionSpan,
 )
 from grpo_runtime.settings import TrainerSettings
+from grpo_runtime.weight_sync.source import WeightSource
 
 
 class FakeEngines:
@@ -40,13 +40,11 @@ class FakeEngines:
         has_weights = int(self._version is not None)
         return EngineCounts(desired=1, known=1, current=has_weights)
 
-    async def sync(
-        self, weights: Callable[[], NamedWeights], *, version: PolicyVersion, probe: Probe | None
-    ) -> SyncReport:
+    async def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> SyncReport:
         parameters = dict(self._model.named_parameters())
         num_bytes = 0
         with torch.no_grad():
-            for name, tensor in weights():
+            for name, tensor in weights.tensors():
                 parameters[name].copy_(tensor)
                 num_bytes += tensor.nbytes
             error = 0.0 if probe is None else self._probe_error(probe)

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from grpo_runtime.trainer.nursery import RunRank
+from grpo_runtime.supervisor.fork_server import RunRank
 
 
 def supervise_with_fakes(arguments: Sequence[str]) -> int:
-    from grpo_runtime.trainer.supervisor import SupervisorOptions, supervise
+    from grpo_runtime.supervisor.supervisor import SupervisorOptions, supervise
 
     log, port, rendezvous_port = arguments
     options = SupervisorOptions(
@@ -30,7 +30,7 @@ def supervise_with_fakes(arguments: Sequence[str]) -> int:
 
 
 def ranks_with_fakes(arguments: Sequence[str]) -> NoReturn:
-    from grpo_runtime.trainer.nursery import fork_ranks
+    from grpo_runtime.supervisor.fork_server import fork_ranks
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--run-dir", type=Path)
@@ -41,8 +41,10 @@ def ranks_with_fakes(arguments: Sequence[str]) -> NoReturn:
 def import_rank_with_fakes(run_dir: Path) -> RunRank:
     sys.path.insert(0, str(Path(__file__).parent))
     from fake_engines import FakeEngines
+    from sharded_strategy import ShardedStrategy
 
     from grpo_runtime.trainer.rank import run_rank
+    from grpo_runtime.trainer.strategy.ddp import DDPStrategy
 
     class SlowFakeEngines(FakeEngines):
         """From the step in FAKE_HANG_AT on, generation never ends."""
@@ -56,7 +58,13 @@ def import_rank_with_fakes(run_dir: Path) -> RunRank:
             # as the destructor of a gloo group may do
             threading.Event().wait()
 
-    return functools.partial(run_rank, run_dir=run_dir, connect=SlowFakeEngines)
+    is_sharded = os.environ.get("FAKE_STRATEGY") == "sharded"
+    return functools.partial(
+        run_rank,
+        run_dir=run_dir,
+        connect=SlowFakeEngines,
+        make_strategy=ShardedStrategy if is_sharded else DDPStrategy,
+    )
 
 
 if __name__ == "__main__":

@@ -2,9 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from grpo_runtime.errors import UserError
-from grpo_runtime.trainer.checkpoint_store import CheckpointStore
-from grpo_runtime.trainer.failure import CheckpointCorruptError, FencedError
+from grpo_runtime.errors import CheckpointCorruptError, SupersededError, UserError
+from grpo_runtime.trainer.checkpoint.store import CheckpointStore
 
 
 def store(folder: Path, *, attempt: int = 1, keep: int = 2, job_uid: str = "uid") -> CheckpointStore:
@@ -15,14 +14,15 @@ def save(target: CheckpointStore, step: int, text: str = "weights") -> Path:
     def write(folder: Path) -> None:
         (folder / "model").mkdir()
         (folder / "model" / "data").write_text(f"{text} {step}")
-        (folder / "state").write_text("state")
+        (folder / "model" / "config.json").write_text("{}")
+        (folder / "state.json").write_text("state")
 
     return target.save(step, write)
 
 
 def claimed(folder: Path, **options: int) -> CheckpointStore:
     found = store(folder, **options)
-    found.claim()
+    found.begin_attempt()
     return found
 
 
@@ -42,7 +42,7 @@ def test_the_newest_checkpoint_is_found_and_older_ones_go(tmp_path: Path) -> Non
     assert found is not None
     path, manifest = found
     assert (path.name, manifest.step, manifest.attempt) == ("step-000006", 6, 1)
-    assert set(manifest.files) == {"model/data", "state"}
+    assert set(manifest.files) == {"model/config.json", "model/data", "state.json"}
     assert names(tmp_path) == ["step-000004", "step-000006"]
     assert (tmp_path / "LATEST").read_text() == "step-000006\n"
 
@@ -57,7 +57,7 @@ def test_a_damaged_checkpoint_is_put_aside_and_the_one_before_is_used(tmp_path: 
     elif harm == "cut":
         (newest / "model" / "data").write_text("wei")
     elif harm == "missing":
-        (newest / "state").unlink()
+        (newest / "state.json").unlink()
     elif harm == "no manifest":
         (newest / "manifest.json").unlink()
     else:
@@ -69,7 +69,7 @@ def test_a_damaged_checkpoint_is_put_aside_and_the_one_before_is_used(tmp_path: 
 
 
 def test_when_all_that_was_committed_is_damaged_the_job_says_so_each_time(tmp_path: Path) -> None:
-    (save(claimed(tmp_path), 2) / "state").unlink()
+    (save(claimed(tmp_path), 2) / "state.json").unlink()
     for attempt in (2, 3):
         with pytest.raises(CheckpointCorruptError, match="none is whole"):
             claimed(tmp_path, attempt=attempt).newest()
@@ -95,12 +95,25 @@ def test_an_attempt_that_is_over_can_neither_start_nor_commit(tmp_path: Path) ->
     old = claimed(tmp_path)
     save(old, 2)
     new = claimed(tmp_path, attempt=2)
-    with pytest.raises(FencedError, match="attempt 2 has begun"):
+    with pytest.raises(SupersededError, match="attempt 2 has begun"):
         save(old, 4)
-    with pytest.raises(FencedError):
-        old.claim()
+    with pytest.raises(SupersededError):
+        old.begin_attempt()
     save(new, 4)
     assert names(tmp_path) == ["step-000002", "step-000004"]
+
+
+def test_an_attempt_that_is_fenced_off_while_it_writes_commits_nothing(tmp_path: Path) -> None:
+    old = claimed(tmp_path)
+
+    def write(folder: Path) -> None:
+        (folder / "state").write_text("state")
+        (tmp_path / "attempt-000002").touch()
+
+    with pytest.raises(SupersededError, match="attempt 2 has begun"):
+        old.save(4, write)
+    assert names(tmp_path) == []
+    assert not list(tmp_path.glob(".tmp-*")) and not (tmp_path / "LATEST").exists()
 
 
 def test_a_later_attempt_counts_more_than_a_higher_step(tmp_path: Path) -> None:
@@ -123,6 +136,6 @@ def test_a_step_that_an_older_attempt_left_is_replaced(tmp_path: Path) -> None:
 def test_checkpoints_of_another_job_are_refused(tmp_path: Path) -> None:
     save(claimed(tmp_path), 2)
     stranger = store(tmp_path, job_uid="another", attempt=2)
-    stranger.claim()
+    stranger.begin_attempt()
     with pytest.raises(UserError, match="another job"):
         stranger.newest()

@@ -1,6 +1,5 @@
 """The runtime as a whole on real engines, without a cluster: two vLLM engines and a trainer of two ranks."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,10 +67,9 @@ def test_a_killed_engine_stops_neither_the_training_nor_its_end(
     assert (progress.engines.current, progress.stale_samples) == (1, 0)
 
     trainer.terminate()
-    asked = time.monotonic()
     code, message = trainer.end()
     assert (code, message.reason) == (143, "Terminated")
-    # no thread that is still bound to the dead engine holds the process back
-    assert time.monotonic() - asked < 30
+    # no thread that is still bound to the dead engine held a rank back until it was killed
+    assert message.message.startswith("asked to stop, and stopped at a step boundary")
     assert message.progress is not None
     assert message.progress.checkpoint_step == message.progress.step

@@ -1,12 +1,10 @@
 """One process is rank 0 of 1: the learner without other ranks. Several ranks: test_trainer_pod.py."""
 
-import os
-from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
-from pod_builder import free_port
 
 from grpo_api.v1alpha1.spec import AlgorithmSpec, Dtype, OptimizerSpec
 from grpo_runtime.errors import UserError
@@ -17,20 +15,8 @@ from grpo_runtime.trainer import learner as learner_module
 from grpo_runtime.trainer.batch import Batch, make_batch
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.learner import Learner
-from grpo_runtime.trainer.optimizer import PolicyOptimizer
-from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy
-from grpo_runtime.trainer.stop import StopRequest
-from grpo_runtime.trainer.strategy_ddp import DDPStrategy
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    assert "RANK" not in os.environ
-    met = Ranks.meet(
-        rank=0, world_size=1, address="127.0.0.1", port=free_port(), backend="gloo", stop=StopRequest()
-    )
-    yield met
-    met.leave()
+from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy, PolicyWeights
+from grpo_runtime.trainer.strategy.ddp import DDPStrategy
 
 
 @pytest.fixture(scope="module")
@@ -40,16 +26,27 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@dataclass(frozen=True)
+class PolicyLearner:
+    """A learner with the policy that it changes."""
+
+    policy: Policy
+    learner: Learner
+
+    def update(self, batch: Batch, *, step: int) -> dict[str, float]:
+        return self.learner.update(batch, step=step)
+
+
 def make_learner(
     folder: Path, ranks: Ranks, *, num_iterations: int = 1, dtype: Dtype = Dtype.FLOAT32
-) -> Learner:
+) -> PolicyLearner:
     spec = AlgorithmSpec(steps=10, num_iterations=num_iterations, optimizer=OptimizerSpec(learning_rate=1e-3))
     policy = Policy(load_policy(folder, dtype=MASTER_DTYPE), temperature=1.0, dtype=dtype)
-    optimizer = PolicyOptimizer(policy, spec.optimizer, total_steps=spec.steps)
-    return Learner(DDPStrategy(policy, ranks=ranks), optimizer, spec, ranks=ranks)
+    strategy = DDPStrategy(policy, optimizer=spec.optimizer, total_steps=spec.steps, ranks=ranks)
+    return PolicyLearner(policy, Learner(strategy, spec, ranks=ranks))
 
 
-def a_batch(learner: Learner) -> Batch:
+def a_batch(learner: PolicyLearner) -> Batch:
     """Eight sequences of different lengths, scored by the learner's own policy."""
     completions = [tuple(range(10 + index, 13 + index + index % 3)) for index in range(8)]
     rollouts = [Rollout((7, 8), ids, (0.0,) * len(ids), (), True, "fake") for ids in completions]
@@ -91,7 +88,7 @@ def test_bfloat16_still_learns_at_a_small_learning_rate(ranks: Ranks, model_fold
     for name, tensor in learner.policy.model.named_parameters():
         assert tensor.dtype == torch.float32
         assert not torch.equal(tensor, before[name])
-    assert all(tensor.dtype == torch.bfloat16 for _, tensor in learner.policy.engine_weights())
+    assert all(tensor.dtype == torch.bfloat16 for _, tensor in PolicyWeights(learner.policy).tensors())
 
 
 def test_a_gradient_that_is_not_finite_ends_the_run_before_it_reaches_the_weights(

@@ -1,11 +1,16 @@
-"""The schedules against transformers', and AdamW's state against a run that was never interrupted."""
+"""The schedules against transformers', and whole steps against torch's AdamW with the numbers of the spec."""
+
+import copy
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from transformers import get_scheduler
 
 from grpo_api.v1alpha1.spec import OptimizerSpec, Schedule
-from grpo_runtime.trainer.optimizer import learning_rate
+from grpo_runtime.trainer.optimizer import PolicyOptimizer, learning_rate
 
 TRANSFORMERS_NAMES = {
     Schedule.CONSTANT: "constant_with_warmup",
@@ -31,3 +36,87 @@ def test_the_schedules_are_those_of_transformers(schedule: Schedule, warmup_step
 def test_a_warm_up_longer_than_the_run_only_warms_up() -> None:
     spec = OptimizerSpec(learning_rate=1.0, schedule=Schedule.COSINE, warmup_steps=20)
     assert [learning_rate(spec, step=step, total_steps=10) for step in (0, 5, 9)] == [0.0, 0.25, 0.45]
+
+
+SPEC = OptimizerSpec(
+    learning_rate=0.1,
+    schedule=Schedule.LINEAR,
+    warmup_steps=1,
+    weight_decay=0.5,
+    beta1=0.8,
+    beta2=0.95,
+    max_grad_norm=0.5,
+)
+
+
+def a_model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.LayerNorm(4), torch.nn.Linear(4, 2))
+
+
+def gradients() -> Iterator[torch.Tensor]:
+    """What to multiply the output with in each of three steps; the first is too small to be clipped."""
+    yield from (torch.tensor([scale, -0.5 * scale]) for scale in (0.01, 3.0, 1.0))
+
+
+def policy_optimizer(model: torch.nn.Module) -> PolicyOptimizer:
+    policy: Any = SimpleNamespace(model=model)
+    return PolicyOptimizer(policy, SPEC, total_steps=4)
+
+
+def loss(model: torch.nn.Module, factor: torch.Tensor) -> torch.Tensor:
+    return (model(torch.tensor([[0.5, -1.0, 2.0]])) * factor).sum()
+
+
+def test_a_step_is_adamws_with_every_number_of_the_spec() -> None:
+    model = a_model()
+    expected = copy.deepcopy(model)
+    optimizer = policy_optimizer(model)
+    matrices = [p for p in expected.parameters() if p.ndim == 2]
+    others = [p for p in expected.parameters() if p.ndim == 1]
+    adamw = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": 0.5}, {"params": others, "weight_decay": 0.0}],
+        betas=(0.8, 0.95),
+    )
+    # from zero, then linear down to zero after the fourth step
+    for step, (rate, factor) in enumerate(zip((0.0, 0.1, 0.1 * 2 / 3), gradients(), strict=True)):
+        for group in adamw.param_groups:
+            group["lr"] = rate
+        adamw.zero_grad()
+        loss(expected, factor).backward()
+        norm = torch.nn.utils.clip_grad_norm_(expected.parameters(), 0.5)
+        adamw.step()
+
+        loss(model, factor).backward()
+        assert optimizer.step(step=step) == (pytest.approx(float(norm)), pytest.approx(rate))
+        for ours, theirs in zip(model.parameters(), expected.parameters(), strict=True):
+            torch.testing.assert_close(ours, theirs)
+
+
+def test_a_step_clips_only_what_is_too_large() -> None:
+    norms = []
+    for factor in gradients():
+        model = a_model()
+        loss(model, factor).backward()
+        norms.append(policy_optimizer(model).step(step=1)[0])
+    assert norms[0] < SPEC.max_grad_norm < norms[2] < norms[1], "the steps above clip nothing, or everything"
+
+
+def test_a_restored_state_goes_on_with_the_same_bits() -> None:
+    model = a_model()
+    optimizer = policy_optimizer(model)
+    *before, last = gradients()
+    for step, factor in enumerate(before):
+        loss(model, factor).backward()
+        optimizer.step(step=step)
+    resumed = copy.deepcopy(model)
+    restored = policy_optimizer(resumed)
+    for (name, ours), (other_name, theirs) in zip(
+        restored.state_tensors(), optimizer.state_tensors(), strict=True
+    ):
+        assert name == other_name
+        ours.copy_(theirs)
+    for each, its_optimizer in ((model, optimizer), (resumed, restored)):
+        loss(each, last).backward()
+        its_optimizer.step(step=2)
+    assert all(a.equal(b) for a, b in zip(model.parameters(), resumed.parameters(), strict=True))

@@ -9,28 +9,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pod_builder import free_port, trainer_environment
+from started_processes import STARTED
 
 from grpo_api.contract.progress import Progress, TerminationMessage
 from grpo_api.contract.run_config import RunConfig
-from grpo_runtime.trainer.nursery import find_ranks
+from grpo_runtime.supervisor.fork_server import find_ranks
 
 DEADLINE_SECONDS = 600.0
 
 
-STARTED: list[subprocess.Popen[bytes]] = []
-"""Every trainer pod of this test session."""
-
 MakeCommand = Callable[[str, str, str], list[str]]
 """From termination log, port and rendezvous port to the command of a pod."""
-
-
-def end_what_is_left() -> None:
-    """Kill the pods that a failed test did not wait for."""
-    while STARTED:
-        process = STARTED.pop()
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
 
 
 def fake_command(log: str, port: str, rendezvous_port: str) -> list[str]:

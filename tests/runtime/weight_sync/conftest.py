@@ -1,6 +1,38 @@
-"""Makes the helpers importable for the tests of this and the parent folder."""
+"""Makes the helpers of the tests importable; the two ends of every backend, and of one that is only here."""
 
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+import pytest
+
+_TESTS = Path(__file__).parents[1]
+sys.path[:0] = [str(Path(__file__).parent), str(_TESTS)]
+sys.path += [str(_TESTS / "fleet"), str(_TESTS / "colocated")]
+
+# these are found on the path above
+from receiver_harness import BACKENDS, MakeSender, OneEngineSender, Receiver  # noqa: E402
+
+
+@pytest.fixture(params=sorted(BACKENDS))
+def backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def receiver(backend: str) -> Receiver:
+    return Receiver(backend)
+
+
+@pytest.fixture
+async def make_sender(backend: str, receiver: Receiver) -> AsyncIterator[MakeSender]:
+    senders: list[OneEngineSender] = []
+
+    def make(*, timeout_seconds: float = 30.0) -> OneEngineSender:
+        senders.append(OneEngineSender(backend, receiver, timeout_seconds=timeout_seconds))
+        return senders[-1]
+
+    yield make
+    for sender in senders:
+        await sender.shutdown()
+    await receiver.shutdown()

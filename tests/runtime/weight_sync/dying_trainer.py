@@ -6,27 +6,27 @@ import sys
 from pathlib import Path
 
 import aiohttp
-from receiver_harness import kill_self, with_accident
+from receiver_harness import OneEngineSender, kill_self, with_accident
+from weight_sources import FixedWeights
 
+from grpo_runtime.fleet.control_channel import HttpChannel
+from grpo_runtime.fleet.engine_client import Address, EngineClient
 from grpo_runtime.model.load import load_policy
 from grpo_runtime.model.weights import named_weights
-from grpo_runtime.rollout.engine_client import Address, EngineClient
-from grpo_runtime.rollout.engine_sync import HttpChannel
 from grpo_runtime.settings import Tokens
 from grpo_runtime.weight_sync.packing import pack
-from grpo_runtime.weight_sync.registry import BACKENDS, SenderSettings
 
 
 async def main(model_dir: Path, port: int, attempt: int) -> None:
     policy = load_policy(model_dir, dtype="float32")
-    weights = pack(((name, tensor + 1) for name, tensor in named_weights(policy)), buffer_bytes=8192)
+    source = FixedWeights((name, tensor + 1) for name, tensor in named_weights(policy))
+    weights = pack(source, buffer_bytes=8192)
     tokens = Tokens(data=os.environ["DATA_TOKEN"], admin=os.environ["ADMIN_TOKEN"])
     async with aiohttp.ClientSession() as session:
         client = EngineClient(session, Address("127.0.0.1", port), tokens=tokens, attempt=attempt)
         await client.pause(timeout_seconds=10)
         channel = HttpChannel(client, timeout_seconds=10)
-        settings = SenderSettings(peer_host="127.0.0.1", timeout_seconds=10)
-        sender = BACKENDS["gloo"].make_sender(channel, settings)
+        sender = OneEngineSender("gloo", channel, timeout_seconds=10)
         await sender.init()
         await sender.start()
         await sender.update(with_accident(weights, kill_self, before=5))

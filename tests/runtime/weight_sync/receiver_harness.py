@@ -6,17 +6,37 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from grpo_runtime.weight_sync.interface import Info, WeightSyncError
-from grpo_runtime.weight_sync.packing import PackedWeights, pack
-from grpo_runtime.weight_sync.registry import BACKENDS, SenderSettings
+# this file is also run as a script, without the tests' own path
+sys.path.append(str(Path(__file__).parents[1]))
 
+from file_backend import FILE
+from weight_sources import FixedWeights
+
+from grpo_runtime.weight_sync.interface import (
+    ControlChannel,
+    Failures,
+    Info,
+    Peer,
+    ReceiverSettings,
+    SenderSettings,
+    WeightSender,
+    WeightSyncError,
+)
+from grpo_runtime.weight_sync.packing import PackedWeights, pack
+from grpo_runtime.weight_sync.registry import Backend, all_backends
+
+BACKENDS: dict[str, Backend[Any]] = {**all_backends(), FILE.name: FILE}
+"""Those of the product, and one that it does not know."""
 BUFFER_BYTES = 4096
+ENGINE = "engine"
+MakeSender = Callable[..., "OneEngineSender"]
 
 
 def some_weights(seed: int) -> dict[str, torch.Tensor]:
@@ -35,33 +55,106 @@ def some_weights(seed: int) -> dict[str, torch.Tensor]:
 
 def packed(seed: int) -> PackedWeights:
     """`some_weights` in many small buffers."""
-    return pack(some_weights(seed).items(), buffer_bytes=BUFFER_BYTES)
+    return pack(FixedWeights(some_weights(seed).items()), buffer_bytes=BUFFER_BYTES)
+
+
+def prepare(backend: str, weights: dict[str, torch.Tensor]) -> Any:
+    """`weights` as senders of the backend take them."""
+    return BACKENDS[backend].prepare(FixedWeights(weights.items()))
+
+
+def prepared(backend: str, seed: int) -> Any:
+    """`some_weights` as senders of the backend take them."""
+    return prepare(backend, some_weights(seed))
+
+
+def make_group_sender(
+    backend: str, channels: Mapping[str, ControlChannel], *, timeout_seconds: float
+) -> WeightSender[Any]:
+    """A sender to several engines of this machine."""
+    peers = {name: Peer(channel, host="127.0.0.1") for name, channel in channels.items()}
+    return BACKENDS[backend].make_sender(peers, SenderSettings(timeout_seconds=timeout_seconds))
+
+
+class OneEngineSender:
+    """A sender to one engine. Its verbs raise what the engine fails with."""
+
+    def __init__(self, backend: str, channel: ControlChannel, *, timeout_seconds: float) -> None:
+        self._sender = make_group_sender(backend, {ENGINE: channel}, timeout_seconds=timeout_seconds)
+
+    async def init(self) -> None:
+        _check(await self._sender.init([ENGINE]))
+
+    async def start(self) -> None:
+        _check(await self._sender.start([ENGINE]))
+
+    async def update(self, weights: Any) -> None:
+        _check(await self._sender.update(weights, engines=[ENGINE]))
+
+    async def finish(self, version: str) -> None:
+        _check(await self._sender.finish(version, engines=[ENGINE]))
+
+    async def abort(self) -> None:
+        _check(await self._sender.abort([ENGINE]))
+
+    async def shutdown(self) -> None:
+        await self._sender.shutdown()
+
+
+def _check(failures: Failures) -> None:
+    for error in failures.values():
+        raise error
+
+
+async def sync(sender: OneEngineSender, weights: Any, *, version: str) -> None:
+    """All of a sync after init."""
+    await sender.start()
+    await sender.update(weights)
+    await sender.finish(version)
 
 
 class Receiver:
-    """What an engine is to a sender. `weights` and `version` are what it would serve."""
+    """What an engine is to a sender. `weights` and `version` are what it would serve.
 
-    def __init__(self, backend: str) -> None:
+    It keeps vLLM's order: one update at a time, which ends when it is finished or anything is wrong with it.
+    """
+
+    def __init__(self, backend: str, *, optional: frozenset[str] = frozenset()) -> None:
         self.weights = some_weights(0)
         self.version = "initial"
+        self.is_open = False
         shapes = {name: tuple(tensor.shape) for name, tensor in self.weights.items()}
-        self.end = BACKENDS[backend].make_receiver(shapes, frozenset())
+        self.end = BACKENDS[backend].make_receiver(ReceiverSettings(layout=shapes, optional=optional))
 
     async def init(self, info: Info) -> None:
         await asyncio.to_thread(self.end.init, dict(info))
 
     async def start(self) -> None:
+        if self.is_open:
+            raise WeightSyncError("a weight update is already active")
         self.end.start()
+        self.is_open = True
 
     async def update(self, info: Info) -> None:
-        await asyncio.to_thread(self.end.update, json.loads(json.dumps(dict(info))))
+        self._require_open()
+        try:
+            await asyncio.to_thread(self.end.update, json.loads(json.dumps(dict(info))))
+        except BaseException:
+            self.is_open = False
+            raise
 
     async def finish(self, version: str) -> None:
+        self._require_open()
         self.weights = {name: tensor.clone() for name, tensor in self.end.take()}
         self.version = version
+        self.is_open = False
 
     async def shutdown(self) -> None:
         self.end.shutdown()
+
+    def _require_open(self) -> None:
+        if not self.is_open:
+            raise WeightSyncError("there is nothing to finish: no weight update is active")
 
     def serves(self, wanted: dict[str, torch.Tensor]) -> bool:
         """Whether the weights are `wanted` to the last bit."""
@@ -130,8 +223,7 @@ class PipeChannel:
 
 
 async def _die_in_mid_transfer(backend: str) -> None:
-    settings = SenderSettings(peer_host="127.0.0.1", timeout_seconds=10.0)
-    sender = BACKENDS[backend].make_sender(PipeChannel(), settings)
+    sender = OneEngineSender(backend, PipeChannel(), timeout_seconds=10.0)
     await sender.init()
     await sender.start()
     await sender.update(with_accident(packed(1), kill_self))

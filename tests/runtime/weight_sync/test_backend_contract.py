@@ -7,63 +7,37 @@ import asyncio
 import json
 import sys
 import threading
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import receiver_harness
-from receiver_harness import Receiver, packed, some_weights, stall, with_accident
+import torch
+from receiver_harness import (
+    BACKENDS,
+    MakeSender,
+    OneEngineSender,
+    Receiver,
+    packed,
+    prepare,
+    prepared,
+    some_weights,
+    stall,
+    sync,
+    with_accident,
+)
+from weight_sources import FixedWeights
 
-from grpo_runtime.weight_sync.interface import WeightSender, WeightSyncError
+from grpo_runtime.weight_sync.interface import WeightSyncError
 from grpo_runtime.weight_sync.packing import pack
-from grpo_runtime.weight_sync.registry import BACKENDS, Reach, SenderSettings
+from grpo_runtime.weight_sync.registry import Reach
 
-MakeSender = Callable[..., WeightSender[Any]]
-
-
-@pytest.fixture(params=sorted(BACKENDS))
-def backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
+GIVE_UP_SECONDS = 30.0
 
 ends_are_apart = pytest.mark.parametrize(
     "backend", sorted(name for name in BACKENDS if BACKENDS[name].reach != Reach.PROCESS), indirect=True
 )
-
-
-@pytest.fixture
-def receiver(backend: str) -> Receiver:
-    return Receiver(backend)
-
-
-@pytest.fixture
-async def make_sender(backend: str, receiver: Receiver) -> AsyncIterator[MakeSender]:
-    senders: list[WeightSender[Any]] = []
-
-    def make(*, timeout_seconds: float = 5.0) -> WeightSender[Any]:
-        settings = SenderSettings(peer_host="127.0.0.1", timeout_seconds=timeout_seconds)
-        senders.append(BACKENDS[backend].make_sender(receiver, settings))
-        return senders[-1]
-
-    yield make
-    for sender in senders:
-        await sender.shutdown()
-    await receiver.shutdown()
-
-
-def prepared(backend: str, seed: int) -> Any:
-    """`some_weights` as senders of the backend take them."""
-    return BACKENDS[backend].prepare(lambda: some_weights(seed).items())
-
-
-async def sync(sender: WeightSender[Any], weights: Any, *, version: str) -> None:
-    """All of a sync after init."""
-    await sender.start()
-    await sender.update(weights)
-    await sender.finish(version)
 
 
 async def test_weights_arrive_bit_for_bit_and_under_their_version(
@@ -126,37 +100,32 @@ async def test_bytes_that_are_not_the_announced_ones_are_refused(
     ],
 )
 async def test_another_model_is_refused_before_a_byte_is_received(
-    change: Callable[[dict[str, object]], None],
+    change: Callable[[dict[str, torch.Tensor]], object],
     sentence: str,
     backend: str,
     make_sender: MakeSender,
     receiver: Receiver,
 ) -> None:
     weights = some_weights(1)
-    change(weights)  # type: ignore[arg-type]
+    change(weights)
     sender = make_sender()
     await sender.init()
     await sender.start()
     with pytest.raises(WeightSyncError, match=sentence):
-        await sender.update(BACKENDS[backend].prepare(weights.items))
+        await sender.update(prepare(backend, weights))
     assert receiver.serves(some_weights(0))
 
 
-async def test_an_aborted_update_leaves_the_old_weights(
-    backend: str, receiver: Receiver, make_sender: MakeSender
-) -> None:
-    sender = make_sender()
+async def test_only_an_optional_tensor_may_be_left_out(backend: str) -> None:
+    weights = some_weights(1)
+    del weights["scalar"]
+    receiver = Receiver(backend, optional=frozenset({"scalar"}))
+    sender = OneEngineSender(backend, receiver, timeout_seconds=GIVE_UP_SECONDS)
     await sender.init()
-    await sender.start()
-    await sender.update(prepared(backend, 1))
-
-    await sender.abort()
-
-    with pytest.raises(WeightSyncError, match="nothing to finish"):
-        await sender.finish("1.0")
-    assert receiver.serves(some_weights(0))
-    await sync(sender, prepared(backend, 2), version="1.1")
-    assert receiver.serves(some_weights(2))
+    await sync(sender, prepare(backend, weights), version="1.0")
+    assert receiver.serves(weights)
+    await sender.shutdown()
+    await receiver.shutdown()
 
 
 @ends_are_apart
@@ -166,13 +135,12 @@ async def test_a_stalled_sender_is_given_up_at_the_deadline(
     sender, until = make_sender(timeout_seconds=1.0), threading.Event()
     await sender.init()
     await sender.start()
-    started = time.monotonic()
     try:
+        # nobody but the deadline ends this: the sender hangs for as long as we wait
         with pytest.raises(WeightSyncError):
             await sender.update(with_accident(packed(1), stall(until)))
     finally:
         until.set()
-    assert time.monotonic() - started < 3.0
     assert receiver.serves(some_weights(0))
 
     successor = make_sender()
@@ -188,31 +156,28 @@ async def test_a_receiver_that_does_not_receive_is_given_up_at_the_deadline(
     sender = make_sender(timeout_seconds=1.0)
     await sender.init()
     await sender.start()
-    answered = asyncio.Event()
 
     async def never(info: object) -> None:
-        await answered.wait()
+        await asyncio.Event().wait()
 
     receiver.update = never  # type: ignore[method-assign, assignment]
-    started = time.monotonic()
     # more than fits into the kernel's socket buffers
-    weights = pack([("large", receiver_harness.torch.zeros(64 * 2**20, dtype=receiver_harness.torch.uint8))])
-    with pytest.raises(WeightSyncError):
-        await sender.update(weights)
-    assert time.monotonic() - started < 3.0
+    weights = pack(FixedWeights([("large", torch.zeros(64 * 2**20, dtype=torch.uint8))]))
+    async with asyncio.timeout(GIVE_UP_SECONDS):
+        with pytest.raises(WeightSyncError):
+            await sender.update(weights)
 
 
-async def test_a_receiver_that_cannot_be_met_is_given_up_at_the_deadline(
+async def test_the_error_of_a_receiver_that_refuses_to_meet_arrives_before_the_meeting_times_out(
     receiver: Receiver, make_sender: MakeSender
 ) -> None:
     async def refuse(info: object) -> None:
         raise WeightSyncError("no such thing here")
 
     receiver.init = refuse  # type: ignore[method-assign, assignment]
-    started = time.monotonic()
+    # a sender that waited for the meeting first would only know that nobody came
     with pytest.raises(WeightSyncError, match="no such thing here"):
         await make_sender(timeout_seconds=2.0).init()
-    assert time.monotonic() - started < 1.5
 
 
 @ends_are_apart
@@ -224,16 +189,18 @@ async def test_after_a_killed_sender_the_next_one_syncs(
         sys.executable, script, backend, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
     )
     assert child.stdin and child.stdout
-    failure = ""
+    failure, verbs = "", []
     while line := await asyncio.wait_for(child.stdout.readline(), 60):
         verb, *arguments = json.loads(line)
+        verbs.append(verb)
         try:
             await getattr(receiver, verb)(*arguments)
         except WeightSyncError as error:
             failure = str(error)
         child.stdin.write(json.dumps(failure).encode() + b"\n")
     assert await child.wait() == -9
-    assert failure
+    # a receiver that knew of the transfer says that it broke
+    assert failure or verbs == ["init", "start"]
     assert receiver.serves(some_weights(0))
 
     sender = make_sender()
@@ -252,7 +219,7 @@ async def test_within_a_process_the_engine_reads_the_tensors_of_the_trainer_itse
     weights, sender = some_weights(1), make_sender()
     await sender.init()
     await sender.start()
-    await sender.update(BACKENDS[backend].prepare(weights.items))
+    await sender.update(prepare(backend, weights))
     taken = dict(receiver.end.take())
     assert {name: tensor.data_ptr() for name, tensor in taken.items()} == {
         name: tensor.data_ptr() for name, tensor in weights.items()

@@ -5,7 +5,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from typing import Any
@@ -13,22 +12,24 @@ from typing import Any
 import aiohttp
 import dying_trainer
 import pytest
-from policy_builder import changed_policy, probe_of
+from one_engine_sync import OneEngineSync
+from policy_builder import changed_policy, probe_of, weights_of
 from receiver_harness import stall, with_accident
 
 from grpo_api.contract.endpoints import ROLLOUT_LIVE_PATH, ROLLOUT_READY_PATH
 from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.fleet.bundle import Bundle
+from grpo_runtime.fleet.engine_client import Address, EngineClient
+from grpo_runtime.fleet.engine_sync import SyncFailedError, SyncJob
+from grpo_runtime.fleet.errors import EngineConflictError
+from grpo_runtime.fleet.generate_api import parse_rollouts, sampling_body
 from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.model.save import save_policy
 from grpo_runtime.model.weights import named_weights
-from grpo_runtime.rollout.bundle import Bundle
-from grpo_runtime.rollout.engine_client import Address, EngineClient
-from grpo_runtime.rollout.engine_sync import EngineSync, SyncFailedError, SyncJob
-from grpo_runtime.rollout.errors import EngineTimeoutError, FencedOffError
-from grpo_runtime.rollout.sampling import parse_rollouts, sampling_body
+from grpo_runtime.rollout.errors import EngineTimeoutError
 from grpo_runtime.settings import Tokens
 from grpo_runtime.weight_sync.packing import pack
-from grpo_runtime.weight_sync.registry import BACKENDS
+from grpo_runtime.weight_sync.registry import GLOO
 
 pytestmark = pytest.mark.engine
 
@@ -46,12 +47,12 @@ def client_of(engine: Any, session: aiohttp.ClientSession, *, attempt: int) -> E
 
 def job_of(engine: Any, *, seed: int, attempt: int) -> SyncJob:
     policy = changed_policy(engine.model_dir, seed=seed)
-    weights = pack(named_weights(policy))
+    weights = pack(weights_of(policy))
     return SyncJob(version=PolicyVersion(attempt, seed), weights=weights, probe=probe_of(policy))
 
 
-def sync_of(client: EngineClient, *, timeout_seconds: float = 10.0) -> EngineSync:
-    return EngineSync(client, backend=BACKENDS["gloo"], timeout_seconds=timeout_seconds)
+def sync_of(client: EngineClient, *, timeout_seconds: float = 10.0) -> OneEngineSync:
+    return OneEngineSync(client, backend=GLOO, timeout_seconds=timeout_seconds)
 
 
 async def sample(client: EngineClient) -> tuple[object, ...]:
@@ -94,7 +95,6 @@ async def test_probes_answer_while_a_stalled_transfer_blocks_the_engine(
     before = await sample(client)
     until = threading.Event()
     stalled = replace(good, weights=with_accident(good.weights, stall(until), before=0))
-    started = time.monotonic()
     transfer = asyncio.ensure_future(sync_of(client, timeout_seconds=3.0).run(stalled))
     try:
         with pytest.raises(EngineTimeoutError):
@@ -105,11 +105,11 @@ async def test_probes_answer_while_a_stalled_transfer_blocks_the_engine(
             async with session.get(engine.url(path), timeout=aiohttp.ClientTimeout(total=1)) as answer:
                 assert answer.status == 200
         assert (await client.identity(timeout_seconds=1)).is_live
+        # nobody but the deadline ends it: the sender hangs for as long as we wait
         with pytest.raises(SyncFailedError, match="transfer"):
             await transfer
     finally:
         until.set()
-    assert time.monotonic() - started < 10
 
     await client.resume(timeout_seconds=10)
     assert await sample(client) == before
@@ -152,7 +152,7 @@ async def test_after_a_trainer_killed_in_mid_transfer_the_next_attempt_syncs(
     report = await sync.run(job_of(engine, seed=3, attempt=next_one))
     await sync.close()
     assert report.probe_error < 1e-4
-    with pytest.raises(FencedOffError, match=f"attempt {killed} is over"):
+    with pytest.raises(EngineConflictError, match=f"attempt {killed} is over"):
         await client_of(engine, session, attempt=killed).resume(timeout_seconds=10)
 
 
@@ -186,9 +186,7 @@ async def test_a_tied_head_follows_its_embedding(
     tied_engine: Any, attempt: int, session: aiohttp.ClientSession
 ) -> None:
     policy = changed_policy(tied_engine.folder / "model", seed=5)
-    job = SyncJob(
-        version=PolicyVersion(attempt, 1), weights=pack(named_weights(policy)), probe=probe_of(policy)
-    )
+    job = SyncJob(version=PolicyVersion(attempt, 1), weights=pack(weights_of(policy)), probe=probe_of(policy))
     assert "lm_head.weight" not in dict(named_weights(policy))
     sync = sync_of(client_of(tied_engine, session, attempt=attempt))
     report = await sync.run(job)

@@ -1,0 +1,113 @@
+"""Which fields of a spec may change once its job exists.
+
+A field that may change has MAY_CHANGE in its `Annotated`; all others are frozen. The API server's rules, the
+frozen copy of a running job and the values that it follows are derived from the models here.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar, get_args
+
+from pydantic.fields import FieldInfo
+
+from grpo_api.model import ApiModel
+
+M = TypeVar("M", bound=ApiModel)
+
+
+class _MayChange:
+    """Type of MAY_CHANGE."""
+
+
+MAY_CHANGE = _MayChange()
+"""Marks a field whose changes a running job follows."""
+
+
+@dataclass(frozen=True)
+class Transition:
+    """A rule between the old and the new spec, which only the API server can check. `field` is the path below
+    the spec that a refusal is about."""
+
+    cel: str
+    sentence: str
+    field: str
+
+    def validation(self) -> dict[str, str]:
+        """The rule as an item of `x-kubernetes-validations`."""
+        return {"rule": self.cel, "message": self.sentence, "fieldPath": self.field}
+
+
+def frozen_paths(model: type[ApiModel]) -> tuple[str, ...]:
+    """Paths of all frozen fields, in YAML's names. A section is one path, unless a part of it may change:
+    then its frozen fields have a path each."""
+    return tuple(_frozen_paths(model))
+
+
+def stays(path: str, *, is_optional: bool) -> Transition:
+    """The rule that the field at `path` keeps its value and is neither added nor removed."""
+    cel = f"self.{path} == oldSelf.{path}"
+    if is_optional:
+        cel = f"has(self.{path}) == has(oldSelf.{path}) && (!has(self.{path}) || {cel})"
+    parent = path.rpartition(".")[0]
+    if parent:
+        cel = f"!has(self.{parent}) || !has(oldSelf.{parent}) || {cel}"
+    sentence = f"spec.{path} cannot be changed once the job exists: create a new job"
+    return Transition(cel, sentence, field=f".{path}")
+
+
+def frozen_part(value: ApiModel) -> dict[str, Any]:
+    """`value` as plain data without the fields that may change. Two specs with the same frozen part are the
+    same run."""
+    data = value.to_object()
+    for name, field in type(value).model_fields.items():
+        key, section = _key(field), getattr(value, name)
+        if MAY_CHANGE in field.metadata:
+            data.pop(key, None)
+        elif key in data and isinstance(section, ApiModel):
+            data[key] = frozen_part(section)
+    return data
+
+
+def with_changes(frozen: M, *, live: M) -> M:
+    """`frozen` with the values that `live` has in the fields that may change. A section that only one of them
+    has stays as in `frozen`."""
+    changes: dict[str, Any] = {}
+    for name, field in type(frozen).model_fields.items():
+        before, now = getattr(frozen, name), getattr(live, name)
+        if MAY_CHANGE in field.metadata:
+            changes[name] = now
+        elif isinstance(before, ApiModel) and isinstance(now, ApiModel):
+            changes[name] = with_changes(before, live=now)
+    return frozen.model_copy(update=changes)
+
+
+def _frozen_paths(model: type[ApiModel], prefix: str = "") -> Iterator[str]:
+    for field in model.model_fields.values():
+        section = _section(field)
+        if MAY_CHANGE in field.metadata:
+            continue
+        if section is not None and _has_changes(section):
+            yield from _frozen_paths(section, f"{prefix}{_key(field)}.")
+        else:
+            yield f"{prefix}{_key(field)}"
+
+
+def _has_changes(model: type[ApiModel]) -> bool:
+    fields = model.model_fields.values()
+    return any(
+        MAY_CHANGE in field.metadata or ((section := _section(field)) is not None and _has_changes(section))
+        for field in fields
+    )
+
+
+def _section(field: FieldInfo) -> type[ApiModel] | None:
+    """The model of a field that holds one, or may; None for a value or a list."""
+    options = (field.annotation, *get_args(field.annotation))
+    found = [option for option in options if isinstance(option, type) and issubclass(option, ApiModel)]
+    is_list = getattr(field.annotation, "__origin__", None) in (tuple, list, dict)
+    return found[0] if found and not is_list else None
+
+
+def _key(field: FieldInfo) -> str:
+    assert field.alias is not None  # ApiModel gives every field one
+    return field.alias

@@ -1,0 +1,144 @@
+"""Why a state is as it is: a reason in one word for machines, and a message for people.
+
+`Reason` lists the reasons that this product gives itself, with the line that docs/reference.md prints for
+each. Reasons of Kubernetes, such as Unschedulable, ErrImagePull or Evicted, are passed on unchanged.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Reasons in conditions, in status.lastFailure, in Events and in termination messages."""
+
+    # While a job starts
+    NOT_STARTED = "NotStarted"
+    """The job has not been started yet."""
+    CREATING_PODS = "CreatingPods"
+    """Trainer pods are being created."""
+    PODS_STARTING = "PodsStarting"
+    """The trainer pods exist, but not all of them run yet."""
+    ENGINES_STARTING = "EnginesStarting"
+    """Not all rollout engines hold the newest weights yet; the message names one that is late."""
+    TRAINER_STARTING = "TrainerStarting"
+    """The trainer pods run and the trainer has not reported yet."""
+    TRAINER_NOT_RUNNING = "TrainerNotRunning"
+    """The engines are in the trainer's processes, which do not run."""
+    WAITING_FOR_EARLIER_ATTEMPT = "WaitingForEarlierAttempt"
+    """Pods of the earlier attempt still exist, or the pause after failed attempts is not over."""
+
+    # While a job runs
+    TRAINER_RUNNING = "TrainerRunning"
+    """Every trainer pod runs."""
+    TRAINING = "Training"
+    """The trainer makes steps."""
+    ENGINES_READY = "EnginesReady"
+    """Every rollout engine has been admitted by the trainer."""
+    IN_PROCESS = "InProcess"
+    """The engines in the trainer's processes hold the newest weights."""
+    NOT_RESTARTING = "NotRestarting"
+    """No new attempt is being started."""
+    IN_PROGRESS = "InProgress"
+    """The job has not ended."""
+
+    # When a job ends
+    COMPLETED = "Completed"
+    """Every step is done."""
+    FINISHED = "Finished"
+    """The job has ended."""
+    JOB_FINISHED = "JobFinished"
+    """The job has ended and its engines are gone."""
+
+    # What the operator finds out
+    STARTUP_DEADLINE_EXCEEDED = "StartupDeadlineExceeded"
+    """An attempt did not begin its first step within `startupDeadlineSeconds`; the message says what it
+    waited for; the job fails."""
+    TRAINER_STALLED = "TrainerStalled"
+    """The trainer answered, but its report did not change for `stallTimeoutSeconds`; next attempt,
+    counted."""
+    PROGRESS_UNREACHABLE = "ProgressUnreachable"
+    """The trainer does not answer the operator; its pods are left as they are."""
+    PROGRESS_UNREADABLE = "ProgressUnreadable"
+    """The operator cannot read the trainer's report; its pods are left as they are."""
+    SCHEMA_SKEW = "SchemaSkew"
+    """Operator, runtime image and job are of different releases."""
+    INVALID_SPEC = "InvalidSpec"
+    """The spec breaks a rule although the API server accepted it, for example under another version of the
+    CRD; the job fails before it starts."""
+    REVISION_LOST = "RevisionLost"
+    """The spec was changed after the start although the API server forbids it, and the ConfigMap with the
+    original is gone; the job fails."""
+    POD_DELETED = "PodDeleted"
+    """A trainer pod was deleted, not by the operator, or its node was removed; next attempt, not counted."""
+    POD_FAILED = "PodFailed"
+    """A pod failed before it ran, and its node gave no reason; next attempt, not counted."""
+    POD_TROUBLE = "PodTrouble"
+    """A pod does not start, and the reason that its node gives is too long or has characters that a condition
+    cannot hold."""
+    DISRUPTED = "Disrupted"
+    """The cluster removed the pod and gave no reason; next attempt, not counted."""
+
+    # What the API server refuses
+    TOKENS_LOST = "TokensLost"
+    """The Secret of a running job was deleted, and new pods need it."""
+    NAME_TAKEN = "NameTaken"
+    """An object that does not belong to this job has the name of one that it needs; the job waits until that
+    object is gone."""
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    """The namespace's quota does not admit a pod; the job waits."""
+    POD_SECURITY_REFUSED = "PodSecurityRefused"
+    """Pod Security does not admit a pod; the job waits."""
+    CREATE_FORBIDDEN = "CreateForbidden"
+    """An object of the job is forbidden for another reason, such as a right the operator lacks or an
+    admission plugin; the job waits."""
+    CREATE_REJECTED = "CreateRejected"
+    """The API server calls an object of the job invalid; the job waits."""
+    CREATE_FAILED = "CreateFailed"
+    """The API server could not create an object of the job, most often because an admission webhook is down
+    or too slow; the job waits, and the operator tries again every 10 s."""
+    NAMESPACE_TERMINATING = "NamespaceTerminating"
+    """The namespace is being deleted, and nothing can be created in it."""
+
+    # How a process of the job ended
+    DONE = "Done"
+    """Every step is done."""
+    UNEXPECTED_ERROR = "UnexpectedError"
+    """An unexpected error."""
+    USER_ERROR = "UserError"
+    """The spec, the data or user code is wrong."""
+    DATA_EXHAUSTED = "DataExhausted"
+    """The dataset ended before the steps."""
+    CHECKPOINT_CORRUPT = "CheckpointCorrupt"
+    """Checkpoints were committed but none is valid."""
+    ROLLOUT_LOST = "RolloutLost"
+    """No rollout engine was there for too long."""
+    TRANSIENT_ERROR = "TransientError"
+    """A failure that a retry may cure."""
+    VOLUME_FULL = "VolumeFull"
+    """No space is left on a volume that the job writes to."""
+    PEER_LOST = "PeerLost"
+    """A training process ended because another one had ended; shown only when no other cause is known."""
+    KILLED = "Killed"
+    """Killed by the kernel, mostly out of memory."""
+    TERMINATED = "Terminated"
+    """Asked to stop: eviction, drain, deletion."""
+
+    # Events that are not conditions
+    MODE_CHOSEN = "ModeChosen"
+    """The job has started, in this mode and for this reason."""
+    STARTED = "Started"
+    """Every trainer pod of an attempt runs."""
+    RESTARTING = "Restarting"
+    """Another attempt follows; the message says why."""
+    ENGINE_REPLACED = "EngineReplaced"
+    """A lost rollout pod is replaced; the message says why."""
+    FAILED = "Failed"
+    """The job has failed; the message says why."""
+
+
+@dataclass(frozen=True)
+class ReasonMessage:
+    """A reason in one CamelCase word, of ours or of Kubernetes, and the sentence that goes with it."""
+
+    reason: str
+    message: str = ""

@@ -1,0 +1,58 @@
+"""The spec of a GRPOJob: a file for each section, with the rules about it.
+
+Names follow TRL, vLLM and batch/v1; units are in the names. A rule about two sections is in the file of the
+one that its message asks to change. `job_spec` puts the sections together; `resolve` makes a RunConfig of
+them.
+"""
+
+from grpo_api.v1alpha1.spec.algorithm import (
+    AlgorithmSpec,
+    ImportanceCorrectionMode,
+    ImportanceCorrectionSpec,
+    LossType,
+    OptimizerSpec,
+    ScaleRewards,
+    Schedule,
+)
+from grpo_api.v1alpha1.spec.checkpoint import CheckpointSpec
+from grpo_api.v1alpha1.spec.dataset import DatasetSpec
+from grpo_api.v1alpha1.spec.engine import EngineSpec
+from grpo_api.v1alpha1.spec.failure_policy import FailurePolicySpec
+from grpo_api.v1alpha1.spec.hub import HubSpec
+from grpo_api.v1alpha1.spec.job_spec import GRPOJobSpec, Mode
+from grpo_api.v1alpha1.spec.model import Dtype, ModelSpec
+from grpo_api.v1alpha1.spec.resources import ResourcesSpec
+from grpo_api.v1alpha1.spec.rewards import BuiltinReward, CodeRef, RewardSpec
+from grpo_api.v1alpha1.spec.rollout import RolloutSpec
+from grpo_api.v1alpha1.spec.run_sections import RunSections
+from grpo_api.v1alpha1.spec.sampling import SamplingSpec
+from grpo_api.v1alpha1.spec.trainer import TrainerSpec
+from grpo_api.v1alpha1.spec.weight_sync import WeightSyncSpec
+
+__all__ = [
+    "AlgorithmSpec",
+    "BuiltinReward",
+    "CheckpointSpec",
+    "CodeRef",
+    "DatasetSpec",
+    "Dtype",
+    "EngineSpec",
+    "FailurePolicySpec",
+    "GRPOJobSpec",
+    "HubSpec",
+    "ImportanceCorrectionMode",
+    "ImportanceCorrectionSpec",
+    "LossType",
+    "Mode",
+    "ModelSpec",
+    "OptimizerSpec",
+    "ResourcesSpec",
+    "RewardSpec",
+    "RolloutSpec",
+    "RunSections",
+    "SamplingSpec",
+    "ScaleRewards",
+    "Schedule",
+    "TrainerSpec",
+    "WeightSyncSpec",
+]

@@ -1,0 +1,55 @@
+"""`dataset`: where prompts come from."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from grpo_api.model import ApiModel
+from grpo_api.rule import rule
+from grpo_api.source import DATASET_PATTERN
+from grpo_api.v1alpha1.spec.fields import Revision
+
+
+@rule(
+    cel="!(self.source.startsWith('builtin://') || self.source.startsWith('reasoning-gym://')) || "
+    "(self.prompt == 'prompt' && self.answer == 'answer')",
+    sentence="dataset.prompt and dataset.answer name columns of a file, and a builtin:// or reasoning-gym:// "
+    "source has none: remove them",
+)
+def only_files_have_columns(source: str, prompt: str, answer: str) -> bool:
+    """Only a dataset of files has columns to name."""
+    has_columns = not source.startswith(("builtin://", "reasoning-gym://"))
+    return has_columns or (prompt == "prompt" and answer == "answer")
+
+
+@rule(
+    cel="self.source.startsWith('hf://') || !(has(self.split) || has(self.subset) || has(self.revision))",
+    sentence="dataset.split, dataset.subset and dataset.revision are for hf:// sources: remove them",
+)
+def only_the_hub_has_splits(source: str, split: str | None, subset: str | None, revision: str | None) -> bool:
+    """Splits, subsets and revisions belong to a dataset of the Hub."""
+    return source.startswith("hf://") or (split, subset, revision) == (None, None, None)
+
+
+class DatasetSpec(ApiModel):
+    """Where prompts come from."""
+
+    rules = (only_files_have_columns, only_the_hub_has_splits)
+
+    source: Annotated[str, Field(pattern=DATASET_PATTERN, max_length=1024)]
+    """`hf://ORG/NAME` is a dataset of the Hugging Face Hub. `pvc://CLAIM/PATH`, `configmap://NAME/KEY` and
+    `file:///PATH` are .jsonl or .parquet files on a PersistentVolumeClaim, in a ConfigMap and in the image.
+    `reasoning-gym://TASK?SETTING=VALUE&...` makes its own prompts and has its own scorer. `builtin://copy`,
+    `builtin://reverse` and `builtin://add` are tiny tasks that a tiny model learns in minutes."""
+    split: Annotated[str, Field(min_length=1, max_length=253)] | None = None
+    """Split of an `hf://` dataset; `train` if it is left out."""
+    subset: Annotated[str, Field(min_length=1, max_length=253)] | None = None
+    """Subset (configuration) of an `hf://` dataset that has several."""
+    revision: Revision | None = None
+    """Branch, tag or commit of an `hf://` dataset."""
+    prompt: Annotated[str, Field(min_length=1, max_length=253)] = "prompt"
+    """Column with the prompt: a string, or a list of chat messages."""
+    answer: Annotated[str, Field(min_length=1, max_length=253)] = "answer"
+    """Column with the reference answer that built-in rewards compare with."""
+    shuffle: bool = True
+    """Shuffle in every epoch, by algorithm.seed."""

@@ -1,0 +1,140 @@
+"""`engine`: vLLM's settings, with the rules about them and the pods."""
+
+import json
+from typing import Annotated
+
+from pydantic import Field
+
+from grpo_api import cel
+from grpo_api.model import ApiModel
+from grpo_api.quantity import Quantity, parse_quantity
+from grpo_api.rule import rule
+from grpo_api.v1alpha1.spec.rollout import RolloutSpec
+from grpo_api.v1alpha1.spec.sampling import SamplingSpec
+from grpo_api.v1alpha1.spec.trainer import TrainerSpec
+
+MIN_KV_CACHE_BYTES = 2**20
+OWNED_ENGINE_ARGUMENTS = (
+    *("model", "tokenizer", "served-model-name", "revision", "dtype", "max-model-len"),
+    *("kv-cache-memory-bytes", "gpu-memory-utilization", "logprobs-mode", "load-format", "seed"),
+    *("host", "port", "uds", "api-key", "middleware", "root-path", "config", "ssl-keyfile", "ssl-certfile"),
+    *("enable-scale-out", "weight-transfer-config", "enable-sleep-mode", "enable-server-load-tracking"),
+    *("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size", "distributed-executor-backend"),
+    *("worker-cls", "worker-extension-cls", "trust-remote-code", "disable-uvicorn-access-log"),
+    *("no-enable-scale-out", "no-enable-sleep-mode", "no-disable-uvicorn-access-log", "headless"),
+)
+"""Arguments of vLLM that follow from the spec or that the product relies on."""
+
+EngineArgument = Annotated[str, Field(pattern=r"^--[a-z][a-z0-9-]*(=.*)?$", max_length=1024)]
+
+
+@rule(
+    cel=f"self.args.all(argument, !{json.dumps(list(OWNED_ENGINE_ARGUMENTS))}"
+    ".exists(owned, owned.startsWith(argument.split('=')[0].substring(2))))",
+    sentence="engine.args has an argument that follows from the rest of the spec or that weight sync relies "
+    "on: remove it, and set the field it belongs to if there is one",
+    field=".args",
+)
+def arguments_are_not_ours(args: tuple[str, ...]) -> bool:
+    """No argument, also abbreviated, overrides one that the product relies on."""
+    names = [argument[2:].partition("=")[0] for argument in args]
+    return not any(owned.startswith(name) for name in names for owned in OWNED_ENGINE_ARGUMENTS)
+
+
+@rule(
+    cel=f"!has(self.kvCacheMemory) || {cel.quantity('self.kvCacheMemory')}.compareTo(quantity('1Mi')) >= 0",
+    sentence="engine.kvCacheMemory must be at least 1Mi: write it with a unit, such as 64Mi",
+    field=".kvCacheMemory",
+)
+def kv_cache_is_not_tiny(kv_cache_memory: str | int | None) -> bool:
+    """A number without a unit would mean bytes, which is most likely a mistake."""
+    return kv_cache_memory is None or parse_quantity(kv_cache_memory) >= MIN_KV_CACHE_BYTES
+
+
+class EngineSpec(ApiModel):
+    """vLLM's settings, in both modes."""
+
+    rules = (arguments_are_not_ours, kv_cache_is_not_tiny)
+
+    tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] = 1
+    """Training processes that share one engine in mode Colocated; each computes a part of every layer."""
+    sleep_level: Annotated[int, Field(ge=0, le=2)] = 1
+    """What a colocated engine frees while the trainer computes: 0 nothing; 1 the KV cache, and its weights
+    are moved to CPU memory; 2 the KV cache and its weights, which the next sync loads again."""
+
+    max_model_len: Annotated[int, Field(ge=8, le=10_000_000)] = 4096
+    """Longest prompt plus completion, in tokens."""
+    kv_cache_memory: Quantity | None = None
+    """Memory for the KV cache of one engine, such as 64Mi; without it vLLM decides."""
+    args: Annotated[tuple[EngineArgument, ...], Field(max_length=64)] = ()
+    """More arguments of `vllm serve`, each as `--name` or `--name=value`. Arguments that follow from other
+    fields are refused."""
+
+
+# About the whole spec
+
+
+@rule(
+    cel="self.sampling.maxTokens < self.engine.maxModelLen",
+    sentence="sampling.maxTokens ({sampling.maxTokens}) must be smaller than engine.maxModelLen "
+    "({engine.maxModelLen}), or no prompt fits before the completion: lower one or raise the other",
+    field=".sampling.maxTokens",
+)
+def prompt_fits(sampling: SamplingSpec, engine: EngineSpec) -> bool:
+    """There is room for a prompt."""
+    return sampling.max_tokens < engine.max_model_len
+
+
+@rule(
+    cel="!has(self.rollout) || self.engine.tensorParallelSize == 1",
+    sentence="engine.tensorParallelSize ({engine.tensorParallelSize}) above 1 needs mode Colocated: set it "
+    "to 1 and raise rollout.replicas, or remove rollout",
+    field=".engine.tensorParallelSize",
+)
+def rollout_engine_is_whole(rollout: RolloutSpec | None, engine: EngineSpec) -> bool:
+    """An engine in a pod of its own has no tensor parallelism."""
+    return rollout is None or engine.tensor_parallel_size == 1
+
+
+@rule(
+    cel=f"{cel.PROCESSES_PER_NODE} % self.engine.tensorParallelSize == 0",
+    sentence="engine.tensorParallelSize ({engine.tensorParallelSize}) must divide the training processes of "
+    "a node, which share the engines: lower it or change trainer.processesPerNode",
+    field=".engine.tensorParallelSize",
+)
+def engines_share_processes_evenly(trainer: TrainerSpec, engine: EngineSpec) -> bool:
+    """Every engine has as many training processes as the others."""
+    return trainer.num_processes % engine.tensor_parallel_size == 0
+
+
+@rule(
+    cel=f"!{cel.HAS_ROLLOUT_RESOURCES} || {cel.num_gpus('self.rollout.resources')} <= 1",
+    sentence="rollout.resources.limits of nvidia.com/gpu must be at most 1, because an engine uses one: set "
+    "it to 1 and raise rollout.replicas",
+    field=".rollout.resources.limits",
+)
+def engine_has_one_gpu(rollout: RolloutSpec | None) -> bool:
+    """No GPU is reserved that nothing uses."""
+    return rollout is None or rollout.resources.num_gpus <= 1
+
+
+def _kv_cache_fits_into(pod: str) -> str:
+    """CEL for whether the KV cache fits into a pod. On a GPU it is not in the pod's memory."""
+    limits = f"{pod}.resources.limits"
+    memory, cache = cel.quantity(f"{limits}['memory']"), cel.quantity("self.engine.kvCacheMemory")
+    return f"(!('memory' in {limits}) || '{cel.GPU}' in {limits} || {cache}.compareTo({memory}) < 0)"
+
+
+@rule(
+    cel=f"!has(self.engine.kvCacheMemory) || ({cel.HAS_ROLLOUT_RESOURCES} ? "
+    f"{_kv_cache_fits_into('self.rollout')} : {_kv_cache_fits_into('self.trainer')})",
+    sentence="engine.kvCacheMemory must be smaller than the memory limit of the pods that hold it, rollout "
+    "or else trainer: lower it or raise that limit",
+    field=".engine.kvCacheMemory",
+)
+def kv_cache_fits(engine: EngineSpec, rollout: RolloutSpec | None, trainer: TrainerSpec) -> bool:
+    """An engine can fill its cache without running out of memory."""
+    wanted, limits = engine.kv_cache_memory, (rollout or trainer).resources.limits
+    if wanted is None or "memory" not in limits or cel.GPU in limits:
+        return True
+    return parse_quantity(wanted) < parse_quantity(limits["memory"])

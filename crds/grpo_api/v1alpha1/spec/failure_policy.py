@@ -1,0 +1,14 @@
+"""`failurePolicy`: what happens when the trainer fails."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from grpo_api.model import ApiModel
+
+
+class FailurePolicySpec(ApiModel):
+    """What happens when the trainer fails."""
+
+    max_restarts: Annotated[int, Field(ge=0, le=1000)] = 3
+    """Failed attempts that are retried; evictions and node losses are retried without being counted."""

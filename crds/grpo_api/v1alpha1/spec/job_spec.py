@@ -1,0 +1,103 @@
+"""The whole spec: the sections, the pods and the deadlines."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from grpo_api.changes import MAY_CHANGE
+from grpo_api.rule import rule
+from grpo_api.v1alpha1.spec.engine import (
+    engine_has_one_gpu,
+    engines_share_processes_evenly,
+    kv_cache_fits,
+    prompt_fits,
+    rollout_engine_is_whole,
+)
+from grpo_api.v1alpha1.spec.failure_policy import FailurePolicySpec
+from grpo_api.v1alpha1.spec.fields import ClaimName
+from grpo_api.v1alpha1.spec.rewards import overlong_fits, scorer_has_its_dataset, some_reward_counts
+from grpo_api.v1alpha1.spec.rollout import RolloutSpec
+from grpo_api.v1alpha1.spec.run_sections import RunSections
+from grpo_api.v1alpha1.spec.trainer import TrainerSpec, every_rank_has_samples
+
+
+class Mode(StrEnum):
+    """Where the rollout engines run."""
+
+    AUTO = "Auto"
+    DISAGGREGATED = "Disaggregated"
+    COLOCATED = "Colocated"
+
+
+@rule(
+    cel="self.mode != 'Colocated' || !has(self.rollout)",
+    sentence="rollout describes pods that mode Colocated does not have: remove rollout, or set mode to "
+    "Disaggregated",
+    field=".rollout",
+)
+def rollout_is_not_colocated(mode: Mode, rollout: RolloutSpec | None) -> bool:
+    """Colocated engines have no pods."""
+    return mode is not Mode.COLOCATED or rollout is None
+
+
+@rule(
+    cel="self.mode != 'Disaggregated' || has(self.rollout)",
+    sentence="mode Disaggregated needs rollout, the pods with the engines: add rollout with replicas, or set "
+    "mode to Colocated",
+    field=".mode",
+)
+def disaggregated_has_rollout(mode: Mode, rollout: RolloutSpec | None) -> bool:
+    """Engines in pods of their own need those pods."""
+    return mode is not Mode.DISAGGREGATED or rollout is not None
+
+
+class GRPOJobSpec(RunSections):
+    """What to train, on what, with which reward, and on how much hardware."""
+
+    rules = (
+        overlong_fits,
+        scorer_has_its_dataset,
+        some_reward_counts,
+        prompt_fits,
+        every_rank_has_samples,
+        rollout_is_not_colocated,
+        disaggregated_has_rollout,
+        rollout_engine_is_whole,
+        engines_share_processes_evenly,
+        engine_has_one_gpu,
+        kv_cache_fits,
+    )
+
+    mode: Mode = Mode.AUTO
+    """`Disaggregated` runs the rollout engines in pods of their own, `Colocated` in the trainer's processes.
+    `Auto` is Disaggregated when `rollout` is there and Colocated when it is not."""
+    image: Annotated[str, Field(pattern=r"^[^\s]+$", max_length=512)] | None = None
+    """Runtime image of all pods; defaults to the operator's."""
+    image_pull_secrets: Annotated[tuple[ClaimName, ...], Field(max_length=16)] = ()
+    """Secrets with credentials for the registry of the image."""
+    trainer: TrainerSpec = TrainerSpec()
+    """The trainer pods."""
+    rollout: RolloutSpec | None = None
+    """The rollout pods; only in mode Disaggregated."""
+    failure_policy: Annotated[FailurePolicySpec, MAY_CHANGE] = FailurePolicySpec()
+    """What happens when the trainer fails."""
+    startup_deadline_seconds: Annotated[int, Field(ge=1, le=604_800), MAY_CHANGE] = 1800
+    """How long an attempt may take until all its trainer pods run and the first step has begun. After that
+    the job fails, and the message says what it waited for."""
+    stall_timeout_seconds: Annotated[int, Field(ge=10, le=604_800), MAY_CHANGE] = 1800
+    """How long the report of a running trainer may stay the same before the trainer counts as failed."""
+
+    @property
+    def chosen_mode(self) -> Mode:
+        """The mode with `Auto` resolved."""
+        if self.mode is not Mode.AUTO:
+            return self.mode
+        return Mode.COLOCATED if self.rollout is None else Mode.DISAGGREGATED
+
+    @property
+    def mode_reason(self) -> str:
+        """Why the job has that mode, as a sentence."""
+        if self.mode is not Mode.AUTO:
+            return f"spec.mode is {self.mode.value}"
+        return "spec.mode is Auto and spec.rollout is " + ("not set" if self.rollout is None else "set")

@@ -1,0 +1,101 @@
+"""`resources` of trainer and rollout pods."""
+
+import re
+from typing import Annotated
+
+from pydantic import Field
+
+from grpo_api import cel
+from grpo_api.model import ApiModel
+from grpo_api.quantity import Quantity, is_device_count, parse_quantity
+from grpo_api.rule import rule
+
+QuantityMap = Annotated[dict[str, Quantity], Field(max_length=16)]
+
+RESOURCE_PATTERN = (
+    r"^(cpu|memory|ephemeral-storage"
+    r"|[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)$"
+)
+
+
+@rule(
+    cel=f"self.limits.all(name, name.matches('{RESOURCE_PATTERN}'))",
+    sentence="limits has a name that is not a resource: use cpu, memory, ephemeral-storage or DOMAIN/NAME, "
+    "such as nvidia.com/gpu",
+    field=".limits",
+)
+def limits_are_resources(limits: QuantityMap) -> bool:
+    """Limits name resources."""
+    return all(re.fullmatch(RESOURCE_PATTERN, name) for name in limits)
+
+
+@rule(
+    cel=f"self.requests.all(name, name.matches('{RESOURCE_PATTERN}'))",
+    sentence="requests has a name that is not a resource: use cpu, memory, ephemeral-storage or DOMAIN/NAME, "
+    "such as nvidia.com/gpu",
+    field=".requests",
+)
+def requests_are_resources(requests: QuantityMap) -> bool:
+    """Requests name resources."""
+    return all(re.fullmatch(RESOURCE_PATTERN, name) for name in requests)
+
+
+@rule(
+    cel=f"self.limits.all(name, !name.contains('/') || {cel.is_device_count('self.limits[name]')})",
+    sentence="limits of devices such as nvidia.com/gpu must be whole numbers without a unit, up to 9999: "
+    "write 1, not 1000m or 0.5",
+    field=".limits",
+)
+def devices_are_whole(limits: QuantityMap) -> bool:
+    """Devices cannot be divided."""
+    return all("/" not in name or is_device_count(amount) for name, amount in limits.items())
+
+
+@rule(
+    cel="self.requests.all(name, !(name in self.limits) || "
+    f"{cel.quantity('self.requests[name]')}.compareTo({cel.quantity('self.limits[name]')}) <= 0)",
+    sentence="requests must not exceed limits of the same resource: lower the request or raise the limit",
+    field=".requests",
+)
+def requests_are_within_limits(requests: QuantityMap, limits: QuantityMap) -> bool:
+    """No pod asks for more than it may use."""
+    return all(
+        name not in limits or parse_quantity(amount) <= parse_quantity(limits[name])
+        for name, amount in requests.items()
+    )
+
+
+@rule(
+    cel="self.requests.all(name, !name.contains('/') || (name in self.limits && "
+    f"{cel.quantity('self.requests[name]')}.compareTo({cel.quantity('self.limits[name]')}) == 0))",
+    sentence="requests of devices such as nvidia.com/gpu must equal their limits: set only the limit",
+    field=".requests",
+)
+def device_requests_are_limits(requests: QuantityMap, limits: QuantityMap) -> bool:
+    """A device is either reserved or not there."""
+    return all(
+        "/" not in name or (name in limits and parse_quantity(amount) == parse_quantity(limits[name]))
+        for name, amount in requests.items()
+    )
+
+
+class ResourcesSpec(ApiModel):
+    """Compute resources of one pod, as in a container."""
+
+    rules = (
+        limits_are_resources,
+        requests_are_resources,
+        devices_are_whole,
+        requests_are_within_limits,
+        device_requests_are_limits,
+    )
+
+    limits: QuantityMap = Field(default={})
+    """Upper bounds, such as cpu, memory, nvidia.com/gpu."""
+    requests: QuantityMap = Field(default={})
+    """What the scheduler reserves; defaults to the limits."""
+
+    @property
+    def num_gpus(self) -> int:
+        """NVIDIA GPUs of one pod."""
+        return int(parse_quantity(self.limits.get(cel.GPU, 0)))

@@ -1,0 +1,143 @@
+"""`rewards`: the reward functions, with the rules about them and the rest of the spec."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from grpo_api.model import ApiModel
+from grpo_api.rule import rule
+from grpo_api.v1alpha1.spec.dataset import DatasetSpec
+from grpo_api.v1alpha1.spec.fields import ClaimName
+from grpo_api.v1alpha1.spec.sampling import SamplingSpec
+
+ConfigMapKey = Annotated[str, Field(pattern=r"^[-._a-zA-Z0-9]+$", max_length=253)]
+FunctionPath = Annotated[
+    str,
+    Field(
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$", max_length=253
+    ),
+]
+Name = Annotated[str, Field(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
+
+
+class BuiltinReward(StrEnum):
+    """Reward functions that need no code."""
+
+    EXACT_MATCH = "exact_match"
+    CHAR_ACCURACY = "char_accuracy"
+    REGEX = "regex"
+    FORMAT = "format"
+    LENGTH = "length"
+    MATH_VERIFY = "math_verify"
+    REASONING_GYM = "reasoning_gym"
+
+
+class CodeRef(ApiModel):
+    """A Python function in a ConfigMap of the job's namespace."""
+
+    name: ClaimName
+    """The ConfigMap."""
+    key: ConfigMapKey
+    """Its key that holds the Python module."""
+    function: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=253)]
+    """Function in that module."""
+
+
+@rule(
+    cel="[has(self.builtin), has(self.function), has(self.configMap)].filter(is, is).size() == 1",
+    sentence="a reward needs exactly one of builtin, function and configMap: set one and remove the others",
+)
+def has_one_source(builtin: BuiltinReward | None, function: str | None, config_map: CodeRef | None) -> bool:
+    """A reward has exactly one function."""
+    return [builtin, function, config_map].count(None) == 2
+
+
+@rule(
+    cel="(has(self.builtin) && self.builtin == 'regex') == has(self.pattern)",
+    sentence="pattern belongs to the builtin regex, which needs it: set both or neither",
+    field=".pattern",
+)
+def pattern_belongs_to_regex(builtin: BuiltinReward | None, pattern: str | None) -> bool:
+    """Only `regex` has a pattern."""
+    return (builtin is BuiltinReward.REGEX) == (pattern is not None)
+
+
+@rule(
+    cel="(has(self.builtin) && self.builtin == 'length') == has(self.overlongTokens)",
+    sentence="overlongTokens belongs to the builtin length, which needs it: set both or neither",
+    field=".overlongTokens",
+)
+def overlong_belongs_to_length(builtin: BuiltinReward | None, overlong_tokens: int | None) -> bool:
+    """Only `length` has overlongTokens."""
+    return (builtin is BuiltinReward.LENGTH) == (overlong_tokens is not None)
+
+
+class RewardSpec(ApiModel):
+    """One reward function. Set exactly one of `builtin`, `function` and `configMap`."""
+
+    rules = (has_one_source, pattern_belongs_to_regex, overlong_belongs_to_length)
+
+    name: Name
+    """Name in metrics: rewards/NAME/mean."""
+    weight: Annotated[float, Field(ge=-1000, le=1000)] = 1.0
+    """Factor in the weighted sum of all rewards."""
+    builtin: BuiltinReward | None = None
+    """A function that comes with the runtime. `exact_match` is 1 when the completion is the answer, else 0;
+    `char_accuracy` is the share of the answer's characters that are right; `regex` is 1 when `pattern` is
+    found in the completion; `format` is 1 for `<think>...</think>` followed by `<answer>...</answer>`;
+    `length` is 0 and falls to -1 over the last `overlongTokens` before sampling.maxTokens (DAPO's soft
+    overlong punishment); `math_verify` is 1 when the completion's final expression equals the answer's;
+    `reasoning_gym` is the scorer of a `reasoning-gym://` dataset."""
+    pattern: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
+    """Python regular expression of the builtin `regex`, searched in the completion."""
+    overlong_tokens: Annotated[int, Field(ge=1, le=1_048_576)] | None = None
+    """Length of the interval in which the builtin `length` falls from 0 to -1, in tokens."""
+    function: FunctionPath | None = None
+    """`module:attribute` in the image, called the way TRL calls reward functions."""
+    config_map: CodeRef | None = None
+    """A function whose code is in a ConfigMap, called the way TRL calls reward functions."""
+    timeout_seconds: Annotated[int, Field(ge=1, le=3600)] = 60
+    """How long one call, for all samples of a step, may take before they count as failed."""
+    max_failure_share: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """A sample fails when the function raises, hangs or returns no number, and then has no reward. When more
+    than this share of a step's samples fail, the job fails with the function's own error."""
+
+
+# About the whole spec
+
+
+@rule(
+    cel="self.rewards.all(reward, !has(reward.overlongTokens) || "
+    "reward.overlongTokens <= self.sampling.maxTokens)",
+    sentence="overlongTokens in rewards must not exceed sampling.maxTokens ({sampling.maxTokens}): lower it "
+    "or raise maxTokens",
+    field=".rewards",
+)
+def overlong_fits(rewards: tuple[RewardSpec, ...], sampling: SamplingSpec) -> bool:
+    """The interval of `length` is not longer than the longest completion."""
+    return all((reward.overlong_tokens or 0) <= sampling.max_tokens for reward in rewards)
+
+
+@rule(
+    cel="self.dataset.source.startsWith('reasoning-gym://') || "
+    "!self.rewards.exists(reward, has(reward.builtin) && reward.builtin == 'reasoning_gym')",
+    sentence="rewards have the builtin reasoning_gym, which is the scorer of a reasoning-gym:// dataset: "
+    "take such a dataset or another reward",
+    field=".rewards",
+)
+def scorer_has_its_dataset(rewards: tuple[RewardSpec, ...], dataset: DatasetSpec) -> bool:
+    """The scorer of reasoning-gym needs its own prompts."""
+    has_scorer = any(reward.builtin is BuiltinReward.REASONING_GYM for reward in rewards)
+    return not has_scorer or dataset.source.startswith("reasoning-gym://")
+
+
+@rule(
+    cel="self.rewards.exists(reward, reward.weight != 0.0)",
+    sentence="rewards must not all have weight 0, for then nothing is learned: set the weight of at least "
+    "one",
+    field=".rewards",
+)
+def some_reward_counts(rewards: tuple[RewardSpec, ...]) -> bool:
+    """At least one reward has an effect."""
+    return any(reward.weight != 0 for reward in rewards)

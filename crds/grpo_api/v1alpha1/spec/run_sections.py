@@ -1,0 +1,41 @@
+"""The sections of a spec that every pod gets."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from grpo_api.keyed_list import KeyedBy
+from grpo_api.model import ApiModel
+from grpo_api.v1alpha1.spec.algorithm import AlgorithmSpec
+from grpo_api.v1alpha1.spec.checkpoint import CheckpointSpec
+from grpo_api.v1alpha1.spec.dataset import DatasetSpec
+from grpo_api.v1alpha1.spec.engine import EngineSpec
+from grpo_api.v1alpha1.spec.hub import HubSpec
+from grpo_api.v1alpha1.spec.model import ModelSpec
+from grpo_api.v1alpha1.spec.rewards import RewardSpec
+from grpo_api.v1alpha1.spec.sampling import SamplingSpec
+from grpo_api.v1alpha1.spec.weight_sync import WeightSyncSpec
+
+
+class RunSections(ApiModel):
+    """A section that is declared here is a part of a GRPOJob's spec and of the RunConfig that its pods read.
+    Nothing else has to name it."""
+
+    model: ModelSpec
+    """The policy to start from."""
+    dataset: DatasetSpec
+    """Where prompts come from."""
+    rewards: Annotated[tuple[RewardSpec, ...], Field(min_length=1, max_length=16), KeyedBy("name")]
+    """Reward functions; their weighted sum is the reward."""
+    algorithm: AlgorithmSpec
+    """GRPO and its numbers."""
+    sampling: SamplingSpec = SamplingSpec()
+    """How completions are sampled."""
+    engine: EngineSpec = EngineSpec()
+    """vLLM's settings."""
+    weight_sync: WeightSyncSpec = WeightSyncSpec()
+    """How engines get new weights."""
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    """When to save and where."""
+    hub: HubSpec = HubSpec()
+    """How `hf://` models and datasets are downloaded from the Hugging Face Hub."""

@@ -1,0 +1,112 @@
+"""Makes and deletes the children of a job. The cache takes in what the API server answers."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Iterable, Sequence
+
+from grpo_operator.apply.refusals import explain_refusal, name_taken, tokens_lost
+from grpo_operator.children.child import Child
+from grpo_operator.children.shared import TOKEN_FILES
+from grpo_operator.cluster import errors
+from grpo_operator.cluster.client import Client
+from grpo_operator.cluster.kinds import PODS, SECRETS, KubeObject
+from grpo_operator.observe.cache import Cache, owner_uid
+from grpo_operator.observe.observed import JobView, Refusal
+from grpo_operator.plan.draft import Deletion
+
+log = logging.getLogger(__name__)
+
+_TOKEN_BYTES = 32
+_WRITES_IN_FLIGHT = 16
+
+
+async def delete_objects(client: Client, cache: Cache, job: JobView, deletions: Iterable[Deletion]) -> None:
+    """Delete exactly these objects."""
+    for deletion in deletions:
+        log.info("%s/%s: deleting %s %s", job.namespace, job.name, deletion.kind.name, deletion.name)
+        left = await client.delete(deletion.kind, job.namespace, deletion.name, uid=deletion.uid)
+        if left is not None:
+            cache.put(deletion.kind, left)
+
+
+async def apply_children(
+    client: Client, cache: Cache, job: JobView, children: Sequence[Child]
+) -> Refusal | None:
+    """Create or apply in order: what is shared first, then the pods together.
+
+    Returns why a child was refused, if one was. When a shared child is refused, the pods are not tried.
+    Raises any other KubernetesError once all tries have ended. A Transient error beside a refusal is not
+    raised, because a job with a refusal is tried again soon anyway.
+    """
+    for child in (child for child in children if child.kind != PODS):
+        refusal = await _make(client, cache, job, child)
+        if refusal:
+            return refusal
+    limit = asyncio.Semaphore(_WRITES_IN_FLIGHT)
+
+    async def make_pod(child: Child) -> Refusal | None:
+        async with limit:
+            return await _make(client, cache, job, child)
+
+    pods = [child for child in children if child.kind == PODS]
+    outcomes = await asyncio.gather(*(make_pod(child) for child in pods), return_exceptions=True)
+    refusals = [outcome for outcome in outcomes if isinstance(outcome, Refusal)]
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException) and not (refusals and isinstance(outcome, errors.Transient)):
+            raise outcome
+    return next(iter(refusals), None)
+
+
+async def _make(client: Client, cache: Cache, job: JobView, child: Child) -> Refusal | None:
+    label = f"{child.kind.name} {child.name}"
+    if child.is_expected:
+        return await _require(client, job, child)
+    try:
+        made = await _write(client, job, child)
+    except errors.AlreadyExists:
+        return await _adopt(client, cache, job, child)
+    except (errors.Forbidden, errors.Invalid, errors.ServerFailed) as error:
+        log.warning("%s/%s: %s: %s", job.namespace, job.name, label, error)
+        return explain_refusal(error, kind=child.kind.name, name=child.name)
+    log.info("%s/%s: made %s", job.namespace, job.name, label)
+    if child.kind != SECRETS:
+        cache.put(child.kind, made)
+    return None
+
+
+async def _require(client: Client, job: JobView, child: Child) -> Refusal | None:
+    """Check that a Secret exists, which the operator may not read: a dry run of its creation says so.
+
+    Where the dry run is refused for another reason, such as a full quota or a webhook that is down, the
+    Secret is taken to exist.
+    """
+    try:
+        await client.create(child.kind, job.namespace, child.body, is_dry_run=True)
+    except (errors.AlreadyExists, errors.Forbidden, errors.Invalid, errors.ServerFailed):
+        return None
+    return tokens_lost(child.name, job_uid=job.uid)
+
+
+async def _write(client: Client, job: JobView, child: Child) -> KubeObject:
+    if child.is_correction:
+        return await client.apply(child.kind, job.namespace, child.body)
+    body = child.body
+    if child.kind == SECRETS:
+        tokens = {name: secrets.token_urlsafe(_TOKEN_BYTES) for name in TOKEN_FILES}
+        body = {**body, "stringData": tokens}
+    return await client.create(child.kind, job.namespace, body)
+
+
+async def _adopt(client: Client, cache: Cache, job: JobView, child: Child) -> Refusal | None:
+    """The name is taken, which is fine when the object is ours: an earlier try or another operator made it.
+
+    The Secret cannot be read and is trusted by its name, which carries a hash of the job's uid.
+    """
+    if child.kind == SECRETS:
+        return None
+    found = await client.get(child.kind, job.namespace, child.name)
+    if owner_uid(found) != job.uid:
+        return name_taken(child.kind.name, child.name)
+    cache.put(child.kind, found)
+    return None

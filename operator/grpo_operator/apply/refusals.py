@@ -1,0 +1,42 @@
+"""From a write that the API server refused to the reason and the message that a person needs. Pure."""
+
+from grpo_api.contract import labels
+from grpo_api.contract.reasons import Reason, ReasonMessage
+from grpo_operator.cluster import errors
+from grpo_operator.observe.observed import Refusal
+
+
+def explain_refusal(error: errors.KubernetesError, *, kind: str, name: str) -> Refusal:
+    """Why a child could not be made; the API server's own message is kept."""
+    reason, what = _reason_of(error)
+    return Refusal(name, ReasonMessage(reason, f"{kind} {name} {what}: {error}"))
+
+
+def _reason_of(error: errors.KubernetesError) -> tuple[Reason, str]:
+    text = str(error)
+    if isinstance(error, errors.ServerFailed):
+        return Reason.CREATE_FAILED, "cannot be made"
+    if not isinstance(error, errors.Forbidden):
+        return Reason.CREATE_REJECTED, "is rejected by the API server"
+    if "exceeded quota" in text or "failed quota" in text:
+        return Reason.QUOTA_EXCEEDED, "does not fit into the namespace's quota"
+    if "violates PodSecurity" in text:
+        return Reason.POD_SECURITY_REFUSED, "is refused by Pod Security"
+    if "being terminated" in text:
+        return Reason.NAMESPACE_TERMINATING, "cannot be made"
+    return Reason.CREATE_FORBIDDEN, "is refused"
+
+
+def tokens_lost(name: str, *, job_uid: str) -> Refusal:
+    """The Secret of a job whose pods are running is gone."""
+    message = (
+        f"Secret {name} is gone, and with it the tokens that the running pods of this job know: delete all "
+        f"its pods (kubectl delete pods -l {labels.JOB_UID}={job_uid}), and they start again with new ones"
+    )
+    return Refusal(name, ReasonMessage(Reason.TOKENS_LOST, message))
+
+
+def name_taken(kind: str, name: str) -> Refusal:
+    """An object that is not the job's has the name of one of its children."""
+    message = f"{kind} {name} exists but does not belong to this job: delete it or rename the job"
+    return Refusal(name, ReasonMessage(Reason.NAME_TAKEN, message))

@@ -1,0 +1,25 @@
+"""An object that a job owns, and how it is written."""
+
+from dataclasses import dataclass
+
+from grpo_operator.cluster.kinds import Kind, KubeObject
+
+
+@dataclass(frozen=True)
+class Child:
+    """An object that the job should own.
+
+    `is_correction`: an object of ours exists and is corrected by server-side apply. `is_expected`: it must
+    exist, and is not made again. Every other child is created, so that a plan made from old state neither
+    takes over nor resurrects an object.
+    """
+
+    kind: Kind
+    body: KubeObject
+    is_correction: bool = False
+    is_expected: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return str(self.body["metadata"]["name"])

@@ -1,0 +1,98 @@
+"""A job as it was frozen when it started: everything that its children are built from."""
+
+import json
+from dataclasses import dataclass
+
+from grpo_api.changes import frozen_part
+from grpo_api.contract import labels
+from grpo_api.contract.run_config import RunConfig
+from grpo_api.resolve import resolve
+from grpo_api.v1alpha1.job import API_VERSION, KIND, GRPOJob, ObjectMeta
+from grpo_api.v1alpha1.spec import GRPOJobSpec, Mode
+from grpo_operator.children.names import Names
+from grpo_operator.cluster.kinds import KubeObject
+
+
+@dataclass(frozen=True)
+class FrozenJob:
+    """One job's frozen spec and image, with its names.
+
+    `revision` is the hash of what is frozen, taken at the start and never again: another release of the
+    operator fills other defaults into the same spec.
+    """
+
+    namespace: str
+    job: str
+    uid: str
+    spec: GRPOJobSpec
+    image: str
+    revision: str
+
+    @classmethod
+    def freeze(cls, *, namespace: str, job: str, uid: str, spec: GRPOJobSpec, image: str) -> "FrozenJob":
+        """Freeze the spec as it is now. What `Auto` means is decided here and never again: the frozen spec
+        names the mode, whatever a later release would choose."""
+        spec = spec.model_copy(update={"mode": spec.chosen_mode})
+        return cls(namespace, job, uid, spec, image, _revision(spec, uid=uid, image=image))
+
+    @property
+    def names(self) -> Names:
+        """Names of the children."""
+        return Names.of(job=self.job, uid=self.uid)
+
+    @property
+    def has_rollout(self) -> bool:
+        """Whether the engines have pods of their own, with ports that tokens guard."""
+        return self.spec.chosen_mode is Mode.DISAGGREGATED
+
+    @property
+    def num_rollout_pods(self) -> int:
+        """Rollout pods there should be now."""
+        return self.spec.rollout.replicas if self.has_rollout and self.spec.rollout else 0
+
+    @property
+    def config(self) -> RunConfig:
+        """The RunConfig that the pods get."""
+        meta = ObjectMeta(name=self.job, namespace=self.namespace, uid=self.uid)
+        return resolve(
+            GRPOJob(api_version="grpo.dev/v1alpha1", kind="GRPOJob", metadata=meta, spec=self.spec)
+        )
+
+    def metadata(self, name: str, *, role: str = "", extra: dict[str, str] | None = None) -> KubeObject:
+        """Metadata of a child: our labels, and the job as its controller.
+
+        blockOwnerDeletion is false: true would need a right on the job's finalizers in clusters that
+        enforce owner references, and foreground deletion does not need it to leave nothing behind.
+        """
+        own = {
+            labels.JOB: labels.bounded(self.job),
+            labels.JOB_UID: self.uid,
+            labels.MANAGED_BY: labels.OPERATOR,
+            labels.NAME: "grpo",
+            labels.INSTANCE: labels.bounded(self.job),
+        }
+        if role:
+            own |= {labels.ROLE: str(role), labels.COMPONENT: str(role)}
+        return {
+            "name": name,
+            "namespace": self.namespace,
+            "labels": own | (extra or {}),
+            "ownerReferences": [
+                {
+                    "apiVersion": API_VERSION,
+                    "kind": KIND,
+                    "name": self.job,
+                    "uid": self.uid,
+                    "controller": True,
+                    "blockOwnerDeletion": False,
+                }
+            ],
+        }
+
+    def selector(self, role: str) -> dict[str, str]:
+        """Labels that select exactly this job's pods of a role."""
+        return {labels.JOB_UID: self.uid, labels.ROLE: str(role)}
+
+
+def _revision(spec: GRPOJobSpec, *, uid: str, image: str) -> str:
+    return labels.short_hash(json.dumps([uid, image, frozen_part(spec)], sort_keys=True), 10)

@@ -1,0 +1,67 @@
+"""Every name of every child, built and parsed in one place.
+
+Names are deterministic, so creating a child twice is refused by the API server, and carry a hash of the
+job's uid, so two jobs of one name never share a child. They fit into 63 characters: a pod's name is
+its host name too.
+"""
+
+import re
+from dataclasses import dataclass
+
+from grpo_api.contract.labels import bounded, short_hash
+
+_LONGEST_SUFFIX = len("-123456-trainer-a123456-1234")
+_TRAINER = re.compile(r"-trainer-a(?P<attempt>\d+)-(?P<index>\d+)$")
+_ROLLOUT = re.compile(r"-rollout-(?P<replica>\d+)-i(?P<incarnation>\d+)$")
+
+
+@dataclass(frozen=True)
+class Names:
+    """Names of one job's children."""
+
+    base: str
+
+    @classmethod
+    def of(cls, *, job: str, uid: str) -> "Names":
+        """Names for the job called `job` with this uid."""
+        slug = re.sub(r"[^a-z0-9-]", "-", job)
+        slug = slug if slug[0].isalpha() else f"j-{slug}"
+        return cls(base=f"{bounded(slug, 63 - _LONGEST_SUFFIX)}-{short_hash(uid, 6)}")
+
+    @property
+    def tokens(self) -> str:
+        """The Secret with the job's tokens."""
+        return f"{self.base}-tokens"
+
+    @property
+    def network_policy(self) -> str:
+        """The NetworkPolicy of the job's pods."""
+        return self.base
+
+    def config(self, revision: str) -> str:
+        """The ConfigMap of a revision."""
+        return f"{self.base}-config-{revision}"
+
+    def service(self, role: str) -> str:
+        """The headless Service of a role."""
+        return f"{self.base}-{role}"
+
+    def trainer(self, *, attempt: int, index: int) -> str:
+        """Trainer pod `index` of an attempt."""
+        return f"{self.base}-trainer-a{attempt}-{index}"
+
+    def rollout(self, *, replica: int, incarnation: int) -> str:
+        """A rollout pod. The incarnation grows with every replacement: the old name may still be in use."""
+        return f"{self.base}-rollout-{replica}-i{incarnation}"
+
+
+def trainer_position(name: str) -> tuple[int, int] | None:
+    """(attempt, index) of a trainer pod's name; None for any other name."""
+    match = _TRAINER.search(name)
+    return (int(match["attempt"]), int(match["index"])) if match else None
+
+
+def rollout_position(name: str) -> tuple[int, int] | None:
+    """(replica, incarnation) of a rollout pod's name; None for any other name."""
+    match = _ROLLOUT.search(name)
+    return (int(match["replica"]), int(match["incarnation"])) if match else None

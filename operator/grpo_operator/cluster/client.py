@@ -1,0 +1,291 @@
+"""The only module that knows the Kubernetes client library. Speaks plain dicts and our own errors."""
+
+import asyncio
+import json
+import os
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, Self
+from urllib.parse import urlencode
+
+import aiohttp
+from kubernetes.aio import client as kube
+from kubernetes.aio import config as kube_config
+
+from grpo_operator.cluster import errors
+from grpo_operator.cluster.bounded_read import read_at_most
+from grpo_operator.cluster.kinds import Kind, KubeObject
+
+FIELD_MANAGER = "grpo-operator"
+REQUEST_TIMEOUT_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """How to reach the API server, for a second client such as the one that watches."""
+
+    server: str
+    ca_path: str | None
+    ca_data: str | bytes | None
+    is_insecure: bool
+    certificate_path: str | None
+    private_key_path: str | None
+    authorization: str | None = field(repr=False)
+    """Value of the Authorization header, scheme included."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """One list of a kind: the objects, and the version of the cluster's state that it shows."""
+
+    items: tuple[KubeObject, ...]
+    resource_version: int
+
+
+LoadConfiguration = Callable[[], Awaitable[Any]]
+"""Makes a configuration of the library, with credentials that are valid now."""
+
+
+class Client:
+    """Requests to one API server. Raises only `grpo_operator.cluster.errors`."""
+
+    def __init__(self, load: LoadConfiguration, configuration: Any) -> None:
+        self._load = load
+        self._api = kube.ApiClient(configuration)
+        self._renewing = asyncio.Lock()
+        self._in_flight: Counter[kube.ApiClient] = Counter()
+
+    @classmethod
+    async def connect(cls, *, kubeconfig: str | None = None, context: str | None = None) -> Self:
+        """Use the service account inside a cluster, else a kubeconfig (`--kubeconfig`, $KUBECONFIG, ~/.kube).
+
+        Raises KubernetesError naming what is missing.
+        """
+
+        async def load() -> Any:
+            return await _load_configuration(kubeconfig=kubeconfig, context=context)
+
+        return cls(load, await load())
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._api.close()  # type: ignore[no-untyped-call]
+
+    async def credentials(self) -> Credentials:
+        """Fresh credentials: a service account's token, or what a kubeconfig's plug-in gives now."""
+        found = await self._load()
+        settings = await found.auth_settings()
+        bearer = settings.get("BearerToken")
+        token = bearer["value"] if bearer else None
+        if token and token.lower().startswith("bearer "):
+            token = "Bearer " + token[len("bearer ") :].strip()
+        return Credentials(
+            server=found.host,
+            ca_path=found.ssl_ca_cert,
+            ca_data=None if found.ssl_ca_cert else found.ca_cert_data,
+            is_insecure=not found.verify_ssl,
+            certificate_path=found.cert_file,
+            private_key_path=found.key_file,
+            authorization=token,
+        )
+
+    async def list(self, kind: Kind, namespace: str | None, *, fields: str = "") -> Listing:
+        """All objects of a kind in a namespace, or everywhere; `fields` is a field selector."""
+        query = {"labelSelector": kind.selector} if kind.selector else {}
+        if fields:
+            query["fieldSelector"] = fields
+        found = await self._request("GET", kind.path(namespace), query=query)
+        items = tuple(
+            {**item, "kind": kind.name, "apiVersion": kind.api_version} for item in found.get("items", ())
+        )
+        return Listing(items=items, resource_version=int(found["metadata"]["resourceVersion"]))
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> KubeObject:
+        """One object; NotFound when there is none."""
+        return await self._request("GET", kind.path(namespace, name))
+
+    async def create(
+        self, kind: Kind, namespace: str, body: KubeObject, *, is_dry_run: bool = False
+    ) -> KubeObject:
+        """Create and return what the server made of it; AlreadyExists when the name is taken.
+
+        A dry run only says what would have happened.
+        """
+        query = {"fieldManager": FIELD_MANAGER} | ({"dryRun": "All"} if is_dry_run else {})
+        return await self._request("POST", kind.path(namespace), query=query, body=body)
+
+    async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str) -> KubeObject | None:
+        """Delete exactly the object with this uid. It is no error when it is gone, or when another has its
+        name.
+
+        Returns the object while it is being deleted; None when it is gone.
+        """
+        options = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
+        try:
+            left = await self._request("DELETE", kind.path(namespace, name), body=options)
+        except (errors.NotFound, errors.Conflict):
+            return None
+        meta = left.get("metadata", {})
+        # An answer without a version is the last state of an object that is gone: seen when two delete at
+        # once.
+        return left if "deletionTimestamp" in meta and meta.get("resourceVersion") else None
+
+    async def apply(
+        self,
+        kind: Kind,
+        namespace: str,
+        body: KubeObject,
+        *,
+        subresource: str = "",
+        manager: str = FIELD_MANAGER,
+    ) -> KubeObject:
+        """Server-side apply as the field manager `manager`. Fields it applied before and leaves out now are
+        removed.
+
+        With metadata.resourceVersion in `body`, Conflict when the object has changed since.
+        """
+        path = kind.path(namespace, body["metadata"]["name"]) + (f"/{subresource}" if subresource else "")
+        query = {"fieldManager": manager, "force": "true"}
+        return await self._request(
+            "PATCH", path, query=query, body=body, content_type="application/apply-patch+yaml"
+        )
+
+    async def proxy_get(
+        self, namespace: str, pod: str, port: int, path: str, *, timeout_seconds: float, max_bytes: int
+    ) -> bytes:
+        """GET from a pod's port through the API server; needs the right to get pods/proxy."""
+        address = f"/api/v1/namespaces/{namespace}/pods/{pod}:{port}/proxy{path}"
+        response = await self._send("GET", address, timeout_seconds=timeout_seconds)
+        try:
+            body = await read_at_most(response.response.content, num_bytes=max_bytes + 1)
+        except (TimeoutError, aiohttp.ClientError) as error:
+            raise errors.Transient(f"GET {address}: {error or 'timed out'}") from error
+        finally:
+            response.response.release()
+        if response.status != HTTPStatus.OK:
+            raise error_for(response.status, body.decode(errors="replace"))
+        return body
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: dict[str, str] | None = None,
+        body: KubeObject | None = None,
+        content_type: str = "application/json",
+    ) -> KubeObject:
+        address = path + (f"?{urlencode(query)}" if query else "")
+        response = await self._send(method, address, body=body, content_type=content_type)
+        try:
+            text = (await response.read()).decode(errors="replace")
+        except (TimeoutError, aiohttp.ClientError) as error:
+            raise errors.Transient(f"{method} {path}: {error or 'timed out'}") from error
+        if not 200 <= response.status < 300:
+            raise error_for(response.status, text)
+        try:
+            parsed: KubeObject = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise errors.Transient(f"{method} {path}: the answer is not JSON: {error}") from error
+        return parsed
+
+    async def _renew(self, expired: kube.ApiClient) -> None:
+        """Load the credentials again. Tokens of kubeconfig plug-ins expire after minutes, and the library
+        keeps the first one. Of many requests that are refused at once, the first renews the token for all.
+        """
+        async with self._renewing:
+            if self._api is expired:
+                self._api = kube.ApiClient(await self._load())
+                await self._close_unused(expired)
+
+    async def _close_unused(self, api: kube.ApiClient) -> None:
+        """Close an expired client after its last request: closing would break those under way."""
+        if api is not self._api and not self._in_flight[api]:
+            del self._in_flight[api]
+            await api.close()  # type: ignore[no-untyped-call]
+
+    async def _send(self, method: str, address: str, **options: Any) -> Any:
+        """The response. The request is sent again with fresh credentials when the ones we have are
+        refused."""
+        expired = self._api
+        response = await self._send_once(method, address, **options)
+        if response.status != HTTPStatus.UNAUTHORIZED:
+            return response
+        response.response.release()
+        await self._renew(expired)
+        return await self._send_once(method, address, **options)
+
+    async def _send_once(
+        self,
+        method: str,
+        address: str,
+        *,
+        body: KubeObject | None = None,
+        content_type: str = "application/json",
+        timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+    ) -> Any:
+        api = self._api
+        self._in_flight[api] += 1
+        try:
+            _, url, headers, payload, _ = await api.param_serialize(
+                method,
+                address,
+                header_params={"Accept": "application/json", "Content-Type": content_type},
+                body=body,
+                auth_settings=["BearerToken"],
+            )
+            return await api.call_api(
+                method, url, headers, payload, _request_timeout=aiohttp.ClientTimeout(total=timeout_seconds)
+            )
+        except (TimeoutError, aiohttp.ClientError, OSError) as error:
+            raise errors.Transient(
+                f"{method} {address}: {error or 'timed out'}: is the API server up?"
+            ) from error
+        finally:
+            self._in_flight[api] -= 1
+            await self._close_unused(api)
+
+
+async def _load_configuration(*, kubeconfig: str | None, context: str | None) -> Any:
+    configuration = kube.Configuration()
+    try:
+        if kubeconfig is None and context is None and is_in_cluster():
+            kube_config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        else:
+            await kube_config.load_kube_config(  # type: ignore[no-untyped-call]
+                config_file=kubeconfig, context=context, client_configuration=configuration
+            )
+    except kube_config.ConfigException as error:
+        raise errors.KubernetesError(
+            f"no way to reach a cluster: {error}. Give --kubeconfig FILE, set KUBECONFIG, or run in a pod"
+        ) from error
+    return configuration
+
+
+def is_in_cluster() -> bool:
+    """Whether this process runs in a pod with a service account."""
+    return bool(os.environ.get(kube_config.incluster_config.SERVICE_HOST_ENV_NAME))
+
+
+def error_for(status: int, text: str) -> errors.KubernetesError:
+    """Our error for an HTTP status, with the message of the API server's Status object."""
+    reason, message = "", text.strip()[:2000]
+    if text.startswith("{"):
+        try:
+            parsed = json.loads(text)
+            reason, message = str(parsed.get("reason", "")), str(parsed.get("message", message))
+        except json.JSONDecodeError:
+            reason = ""  # a proxy's answer may only look like a Status: its text is then the message
+    kinds: dict[int, type[errors.KubernetesError]] = {
+        400: errors.Invalid,
+        401: errors.Forbidden,
+        403: errors.Forbidden,
+        404: errors.NotFound,
+        409: errors.AlreadyExists if reason == "AlreadyExists" else errors.Conflict,
+        422: errors.Invalid,
+        500: errors.ServerFailed,
+        504: errors.ServerFailed,
+    }
+    return kinds.get(status, errors.Transient)(message or f"HTTP {status}")

@@ -1,0 +1,49 @@
+"""The kinds of objects that the operator uses, and the paths of their URLs."""
+
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from grpo_api.contract.labels import MANAGED_BY, OPERATOR
+from grpo_api.group import GROUP
+from grpo_api.v1alpha1.job import KIND, PLURAL, VERSION
+
+KubeObject = dict[str, Any]
+"""A Kubernetes object as plain JSON-like data."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of object. `selector` limits what is listed and watched to our own objects."""
+
+    group: str
+    version: str
+    plural: str
+    name: str
+    selector: str = ""
+
+    @property
+    def api_version(self) -> str:
+        """As in a manifest's apiVersion."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str | None, name: str = "") -> str:
+        """The URL path of the collection, or of one object; `namespace=None` means all namespaces."""
+        root = f"/apis/{self.api_version}" if self.group else f"/api/{self.version}"
+        scope = f"/namespaces/{quote(namespace, safe='')}" if namespace is not None else ""
+        return f"{root}{scope}/{self.plural}" + (f"/{quote(name, safe='')}" if name else "")
+
+
+_OURS = f"{MANAGED_BY}={OPERATOR}"
+
+JOBS = Kind(GROUP, VERSION, PLURAL, KIND)
+PODS = Kind("", "v1", "pods", "Pod", _OURS)
+SERVICES = Kind("", "v1", "services", "Service", _OURS)
+CONFIG_MAPS = Kind("", "v1", "configmaps", "ConfigMap", _OURS)
+SECRETS = Kind("", "v1", "secrets", "Secret", _OURS)
+EVENTS = Kind("", "v1", "events", "Event")
+NETWORK_POLICIES = Kind("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", _OURS)
+LEASES = Kind("coordination.k8s.io", "v1", "leases", "Lease")
+
+WATCHED = (JOBS, PODS, SERVICES, CONFIG_MAPS, NETWORK_POLICIES)
+"""Kinds that are listed and watched. Secrets are only created: the operator may not read them."""

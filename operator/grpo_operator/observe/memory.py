@@ -1,0 +1,177 @@
+"""What one operator process remembers about a job between two reconciles.
+
+A new process starts with an empty memory and loses no decision by it: what was decided is in the status, and
+clocks that run against a job start again, so they never run out early.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from grpo_api.contract.progress import Progress
+from grpo_api.contract.reasons import Reason, ReasonMessage
+from grpo_api.v1alpha1.status import GRPOJobStatus
+from grpo_operator.observe.attempt_history import AttemptHistory
+from grpo_operator.observe.cache import Key
+from grpo_operator.observe.observed import JobAndPods, Liveness, Refusal, Remembered, TrainerReport
+
+UNREACHABLE_SECONDS = 60.0
+"""How long a trainer may give no answer before the status says so."""
+
+
+@dataclass
+class _Entry:
+    """What is remembered about one job."""
+
+    report: TrainerReport = field(default_factory=TrainerReport)
+    failing: tuple[int, datetime] | None = None
+    """(attempt, when its first failing pod was seen)."""
+    refusal: Refusal | None = None
+    history: AttemptHistory | None = None
+    incarnations: tuple[str, Mapping[int, int]] = ("", {})
+    """(uid of the job, highest incarnation by replica)."""
+    written_events: set[tuple[str, str, str]] = field(default_factory=set)
+    """(uid of the job, reason, key) of each."""
+
+
+class Memory:
+    """What the trainers reported and when, when failures were first seen, what the API server refused."""
+
+    def __init__(self) -> None:
+        self._entries: dict[Key, _Entry] = {}
+
+    def forget(self, key: Key) -> None:
+        """Drop everything about a job that is gone."""
+        self._entries.pop(key, None)
+
+    def remember_progress(self, key: Key, progress: Progress, *, now: datetime) -> bool:
+        """Keep a progress report. Returns whether the status should be updated from it.
+
+        An answer that took so long that a newer report has come before it is dropped.
+        """
+        report = self.report(key, uid=progress.job_uid, attempt=progress.attempt)
+        known = report.progress
+        if known and (progress.step, progress.heartbeat) < (known.step, known.heartbeat):
+            return False
+        has_changed = known is None or _liveness_fields(known) != _liveness_fields(progress)
+        changed_at = now if has_changed or report.liveness is None else report.liveness.changed_at
+        is_news = known is None or _without_heartbeat(known) != _without_heartbeat(progress)
+        self._entry(key).report = TrainerReport(
+            uid=progress.job_uid,
+            attempt=progress.attempt,
+            progress=progress,
+            liveness=Liveness(changed_at=changed_at, answered_at=now),
+            is_written=report.is_written and known == progress,
+        )
+        return is_news or report.problem is not None or report.is_superseded
+
+    def remember_report_problem(self, key: Key, problem: ReasonMessage, *, uid: str, attempt: int) -> bool:
+        """Keep why the trainer's progress is not known. Returns whether the status should be updated: when
+        it is another problem than before, or when another operator has written the status since."""
+        report = self.report(key, uid=uid, attempt=attempt)
+        if report.problem == problem and not report.is_superseded:
+            return False
+        self._entry(key).report = replace(report, problem=problem, is_written=False, is_superseded=False)
+        return True
+
+    def remember_no_answer(self, key: Key, why: str, *, uid: str, attempt: int, now: datetime) -> bool:
+        """Note that the trainer gave no answer. Returns whether the status should be updated, which is so
+        once it has not answered for `UNREACHABLE_SECONDS`."""
+        report = self.report(key, uid=uid, attempt=attempt)
+        since = report.silent_since or now
+        self._entry(key).report = replace(report, silent_since=since)
+        has_problem = report.problem is not None and not report.is_superseded
+        if (now - since).total_seconds() < UNREACHABLE_SECONDS or has_problem:
+            return False
+        message = (
+            f"the trainer has not answered the operator for {UNREACHABLE_SECONDS:.0f} s ({why}): it may "
+            "train on, but nothing is known of it"
+        )
+        problem = ReasonMessage(Reason.PROGRESS_UNREACHABLE, message)
+        return self.remember_report_problem(key, problem, uid=uid, attempt=attempt)
+
+    def mark_written(self, key: Key, written: TrainerReport) -> None:
+        """The status has been updated from this report; what was reported since is still news."""
+        report = self._entry(key).report
+        is_same = (report.progress, report.problem) == (written.progress, written.problem)
+        self._entry(key).report = replace(report, is_written=is_same)
+
+    def mark_superseded(self, key: Key) -> None:
+        """Another operator has written the job: what this one was told before may be older than what the
+        other knows."""
+        entry = self._entry(key)
+        entry.report = replace(entry.report, is_superseded=True)
+
+    def remember_refusal(self, key: Key, refusal: Refusal | None) -> bool:
+        """Keep the outcome of making the children. Returns whether the reason is another than before.
+
+        The message alone is no news: its numbers may differ with every try, and a job that is reconciled at
+        each difference would be tried without pause.
+        """
+        entry = self._entry(key)
+        known, entry.refusal = entry.refusal, refusal
+        return (known.why.reason if known else "") != (refusal.why.reason if refusal else "")
+
+    def is_new_event(self, key: Key, event: tuple[str, str], *, uid: str) -> bool:
+        """Whether this process has not written this Event (reason, key) yet; from now on it has. A plan that
+        is made again must not write its Events again."""
+        written = self._entry(key).written_events
+        is_new = (uid, *event) not in written
+        written.add((uid, *event))
+        return is_new
+
+    def remember_pods(self, key: Key, found: JobAndPods, *, now: datetime) -> Remembered:
+        """Take in how a job and its pods look now, and return everything that is remembered about the job."""
+        job, attempt = found.job, found.job.status.attempt
+        is_failing = any(pod.has_failed for pod in found.trainers if pod.position[0] == attempt)
+        positions = (pod.position for pod in found.rollouts)
+        return Remembered(
+            report=self.report(key, uid=job.uid, attempt=attempt),
+            num_consecutive_failures=self._num_consecutive_failures(key, job.status, now=now),
+            failing_since=self._failing_since(key, attempt=attempt, is_failing=is_failing, now=now),
+            highest_incarnations=self._highest_incarnations(key, uid=job.uid, seen=positions),
+            refusal=self._entry(key).refusal,
+        )
+
+    def _num_consecutive_failures(self, key: Key, status: GRPOJobStatus, *, now: datetime) -> int:
+        entry = self._entry(key)
+        known = entry.history
+        entry.history = known.updated(status, now) if known else AttemptHistory.begin(status, now)
+        return entry.history.failures.num_failures
+
+    def _failing_since(self, key: Key, *, attempt: int, is_failing: bool, now: datetime) -> datetime | None:
+        entry = self._entry(key)
+        if not is_failing:
+            entry.failing = None
+        elif entry.failing is None or entry.failing[0] != attempt:
+            entry.failing = (attempt, now)
+        return entry.failing[1] if entry.failing else None
+
+    def _highest_incarnations(
+        self, key: Key, *, uid: str, seen: Iterable[tuple[int, int]]
+    ) -> Mapping[int, int]:
+        """A job that was made anew under its name starts with none."""
+        entry = self._entry(key)
+        highest = dict(entry.incarnations[1]) if entry.incarnations[0] == uid else {}
+        for replica, incarnation in seen:
+            highest[replica] = max(incarnation, highest.get(replica, -1))
+        entry.incarnations = (uid, highest)
+        return highest
+
+    def report(self, key: Key, *, uid: str, attempt: int) -> TrainerReport:
+        """The report of this very job and attempt; an empty one replaces that of any other."""
+        entry = self._entry(key)
+        if (entry.report.uid, entry.report.attempt) != (uid, attempt):
+            entry.report = TrainerReport(uid=uid, attempt=attempt)
+        return entry.report
+
+    def _entry(self, key: Key) -> _Entry:
+        return self._entries.setdefault(key, _Entry())
+
+
+def _liveness_fields(progress: Progress) -> tuple[object, ...]:
+    return progress.heartbeat, progress.step, progress.state
+
+
+def _without_heartbeat(progress: Progress) -> Progress:
+    return progress.model_copy(update={"heartbeat": 0})

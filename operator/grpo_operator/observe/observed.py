@@ -1,0 +1,196 @@
+"""One snapshot of a job and its children, as the planner sees them. Frozen; no client objects inside."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from grpo_api.contract.exit_codes import ExitCode
+from grpo_api.contract.progress import Progress
+from grpo_api.contract.reasons import ReasonMessage
+from grpo_api.v1alpha1.spec import GRPOJobSpec
+from grpo_api.v1alpha1.status import GRPOJobStatus
+from grpo_operator.cluster.kinds import KubeObject
+
+FINAL_PHASES = frozenset({"Succeeded", "Failed"})
+"""Phases that a pod does not leave again."""
+
+
+@dataclass(frozen=True)
+class JobView:
+    """The job itself. `spec` is None when it cannot be read, and `problem` then says why; `is_skewed` when it
+    has fields or values that this operator does not know, which a newer operator may."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    resource_version: str
+    is_deleting: bool
+    spec: GRPOJobSpec | None
+    problem: str
+    status: GRPOJobStatus
+    is_skewed: bool = False
+
+
+@dataclass(frozen=True)
+class ContainerTermination:
+    """How a container ended. `reason` and `message` are the kubelet's."""
+
+    container: str
+    exit_code: int
+    reason: str
+    message: str
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True)
+class PodView:
+    """A pod. `position` is (attempt, node index) for a trainer and (replica, incarnation) for a rollout.
+
+    `termination` says how the container ended if it is not running now, `last_termination` how it ended
+    before its last restart. `disruption` is set when the cluster or a person took the pod away,
+    `start_problem` when it does not start.
+    """
+
+    name: str
+    uid: str
+    position: tuple[int, int]
+    phase: str
+    is_ready: bool
+    is_deleting: bool
+    node: str = ""
+    ip: str = ""
+    restarts: int = 0
+    termination: ContainerTermination | None = None
+    last_termination: ContainerTermination | None = None
+    disruption: ReasonMessage | None = None
+    start_problem: ReasonMessage | None = None
+    created_at: datetime | None = None
+    unready_since: datetime | None = None
+    """Since when it is not ready, where its node says so; None for a pod that is ready."""
+    is_settling: bool = False
+    """Whether its containers have ended and its node has not reported the end of the pod yet. An eviction
+    shows only in that report, a moment after the containers ended."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all its processes have ended for good."""
+        return self.phase in FINAL_PHASES
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it neither has ended nor is being deleted."""
+        return not self.is_over and not self.is_deleting
+
+    @property
+    def is_done(self) -> bool:
+        """Whether its container ended with exit code 0: of a trainer pod, that every step is done.
+
+        The exit code counts even where the reason is OOMKilled. cgroup v1 gives that reason whichever process
+        of the container was killed, even when the supervisor itself ended well.
+        """
+        return self.termination is not None and self.termination.exit_code == ExitCode.DONE
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it ended, or was taken away, before it was done."""
+        is_gone = self.termination is not None or self.disruption is not None or self.phase == "Failed"
+        return is_gone and not self.is_done
+
+    @property
+    def has_never_run(self) -> bool:
+        """Whether its node gave it up before any of its containers ran."""
+        has_ended_before = self.last_termination is not None or self.restarts > 0
+        return self.is_over and self.termination is None and not has_ended_before
+
+
+@dataclass(frozen=True)
+class Liveness:
+    """When the trainer of the current attempt last answered, on the clock of this process."""
+
+    changed_at: datetime
+    """When its heartbeat, step or state last changed; its first answer counts as a change."""
+    answered_at: datetime
+    """When it last answered."""
+
+
+@dataclass(frozen=True)
+class TrainerReport:
+    """What the trainer of one attempt reported last."""
+
+    uid: str = ""
+    attempt: int = 0
+    progress: Progress | None = None
+    """Its newest progress, if it ever answered."""
+    problem: ReasonMessage | None = None
+    """Why nothing newer than `progress` is known: the trainer does not answer, or its answer cannot be
+    read."""
+    liveness: Liveness | None = None
+    """When it last answered; None before its first answer."""
+    silent_since: datetime | None = None
+    """When this process first got no answer; None while it answers."""
+    is_written: bool = False
+    """Whether this process has written it into the status."""
+    is_superseded: bool = False
+    """Whether another operator wrote the status after we heard this: theirs may be newer."""
+
+    @property
+    def is_news(self) -> bool:
+        """Whether the status is yet to be updated from it."""
+        return not (self.is_written or self.is_superseded)
+
+
+@dataclass(frozen=True)
+class JobAndPods:
+    """A job with its pods, each role by position."""
+
+    job: JobView
+    trainers: tuple[PodView, ...] = ()
+    rollouts: tuple[PodView, ...] = ()
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A child that the API server refused at the last try, and why."""
+
+    child: str
+    why: ReasonMessage
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """What this process knows about a job that the cluster does not show."""
+
+    report: TrainerReport = TrainerReport()
+    """What the trainer of the current attempt reported."""
+    num_consecutive_failures: int = 0
+    """Attempts before the current one that failed one after the other without making progress."""
+    failing_since: datetime | None = None
+    """When this process first saw a trainer pod of the current attempt fail."""
+    highest_incarnations: Mapping[int, int] = field(default_factory=dict)
+    """By replica the highest incarnation of a rollout pod that this process has ever seen."""
+    refusal: Refusal | None = None
+    """The child that the API server refused at the last try, if it refused one."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Everything a plan is made from, besides the settings and the time."""
+
+    job: JobView
+    trainers: tuple[PodView, ...] = ()
+    """Trainer pods of every attempt, by position."""
+    rollouts: tuple[PodView, ...] = ()
+    """Rollout pods, by position."""
+    services: Mapping[str, KubeObject] = field(default_factory=dict)
+    """Our Services by name."""
+    network_policies: Mapping[str, KubeObject] = field(default_factory=dict)
+    """Our NetworkPolicies by name."""
+    config_names: frozenset[str] = frozenset()
+    """Names of our ConfigMaps."""
+    frozen_spec: GRPOJobSpec | None = None
+    """The spec of the revision in status, from its ConfigMap."""
+    frozen_problem: str = ""
+    """Why that ConfigMap is there but cannot be read."""
+    remembered: Remembered = Remembered()
+    """What this process remembers of the job."""

@@ -1,0 +1,85 @@
+"""Reads the Events of pods that do not start and whose status does not say why, such as for a failed
+mount."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from grpo_operator.cluster import errors
+from grpo_operator.cluster.client import Client
+from grpo_operator.cluster.kinds import EVENTS, PODS, KubeObject
+from grpo_operator.observe.cache import Cache, Key, job_key
+from grpo_operator.observe.pod_view import is_silent
+
+log = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 4.0
+"""Most pods start within this time, and their Events are not needed."""
+LONGEST_PAUSE_SECONDS = 20.0
+_ROUND_SECONDS = 1.0
+_LISTS_IN_FLIGHT = 8
+
+
+def pause_seconds(waited: float) -> float:
+    """Seconds until the Events of a pod are read again, after it has waited for `waited` seconds. A pod that
+    pulls a large image for an hour is not looked up every few seconds, and a problem that begins late is
+    still seen soon."""
+    return min(LONGEST_PAUSE_SECONDS, max(PATIENCE_SECONDS, waited / 2))
+
+
+class EventReader:
+    """Lists the Events of each pod whose status says nothing for long. No request while all pods start
+    well."""
+
+    def __init__(
+        self,
+        client: Client,
+        cache: Cache,
+        *,
+        wake: Callable[[Key], None],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._cache = cache
+        self._wake = wake
+        self._monotonic = monotonic
+        self._silent: dict[str, tuple[float, float]] = {}
+        """Uid of a silent pod -> (since when, when to read its Events)."""
+        self._limit = asyncio.Semaphore(_LISTS_IN_FLIGHT)
+        self._logged_error = ""
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        while True:
+            await self.read_due()
+            await asyncio.sleep(_ROUND_SECONDS)
+
+    async def read_due(self) -> None:
+        """Read the Events of every silent pod that is due."""
+        now = self._monotonic()
+        silent = {pod["metadata"]["uid"]: pod for pod in self._cache.every_pod() if is_silent(pod)}
+        fresh = (now, now + PATIENCE_SECONDS)
+        self._silent = {uid: self._silent.get(uid, fresh) for uid in silent}
+        due = [pod for uid, pod in silent.items() if self._silent[uid][1] <= now]
+        for pod in due:
+            since, _ = self._silent[pod["metadata"]["uid"]]
+            self._silent[pod["metadata"]["uid"]] = (since, now + pause_seconds(now - since))
+        await asyncio.gather(*(self._read(pod) for pod in due))
+
+    async def _read(self, pod: KubeObject) -> None:
+        meta = pod["metadata"]
+        try:
+            async with self._limit:
+                found = await self._client.list(
+                    EVENTS, meta["namespace"], fields=f"involvedObject.uid={meta['uid']}"
+                )
+        except errors.KubernetesError as error:
+            # Without Events only the explanation is poorer, so everything else goes on.
+            if str(error) != self._logged_error:
+                log.warning("the Events of %s/%s cannot be read: %s", meta["namespace"], meta["name"], error)
+            self._logged_error = str(error)
+            return
+        key = job_key(PODS, pod)
+        if self._cache.put_events(pod, found.items) and key is not None:
+            self._wake(key)

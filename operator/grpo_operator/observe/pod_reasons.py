@@ -1,0 +1,113 @@
+"""From what a scheduler, a kubelet or an Event says to a reason and a message that names the fix."""
+
+import re
+from collections.abc import Sequence
+
+from grpo_api.contract.reasons import Reason, ReasonMessage
+from grpo_operator.cluster.kinds import KubeObject
+
+UNSCHEDULABLE = "Unschedulable"
+ERR_IMAGE_PULL = "ErrImagePull"
+IMAGE_PULL_REASONS = frozenset({ERR_IMAGE_PULL, "ImagePullBackOff"})
+"""The kubelet alternates between the two; both mean the same to a person."""
+FAILED_MOUNT = "FailedMount"
+MISSING_PULL_SECRET = "FailedToRetrieveImagePullSecret"  # noqa: S105 - the reason of an Event
+
+_AFTER_MOUNTING = frozenset({"Pulling", "Pulled", "Created", "Started"})
+_BLOCKING_WARNINGS = frozenset(
+    {
+        FAILED_MOUNT,
+        "FailedAttachVolume",
+        "FailedMapVolume",
+        "FailedCreatePodSandBox",
+        "FailedCreatePodContainer",
+        "FailedPrepareDynamicResources",
+        "NetworkNotReady",
+    }
+)
+"""Warnings about something that a pod cannot start without. Most others do not keep it from starting, such as
+the one about a list of name servers that is too long."""
+_BACK_OFF = re.compile(r'^Back-off pulling image "[^"]*"(: ErrImagePull)?(: )?')
+_PREEMPTION_NOTE = re.compile(r"\.\s+(no new claims to deallocate|preemption:|not found).*$", re.S)
+"""What a scheduler adds about preempting other pods. It does not help a person."""
+_NO_CLAIM = re.compile(r'persistentvolumeclaim "([^"]+)" not found')
+_UNBOUND = re.compile(r"unbound immediate PersistentVolumeClaims|available persistent volumes to bind")
+_INSUFFICIENT = re.compile(r"Insufficient ([A-Za-z0-9./-]+[A-Za-z0-9])")
+_IN_BRACKETS = re.compile(r"\(([^)]+)\)")
+
+
+def reason_message(reason: str, message: str) -> ReasonMessage:
+    """What a node or a controller gave as a reason, made into one that a condition can hold."""
+    word = re.sub(r"[^A-Za-z0-9]", "", reason)
+    return ReasonMessage(word[:253] if word[:1].isalpha() else Reason.POD_TROUBLE, message)
+
+
+def not_scheduled(reason: str, message: str, *, role: str) -> ReasonMessage:
+    """Why no node takes a pod: what is missing, and which field asks for it. `role` names its section of the
+    spec."""
+    text = _PREEMPTION_NOTE.sub("", message).strip() or "no node takes it"
+    missing = _NO_CLAIM.search(text)
+    short = sorted(set(_INSUFFICIENT.findall(text)))
+    if missing:
+        fix = f"PersistentVolumeClaim {missing[1]} does not exist: create it, or correct the name in the spec"
+    elif short:
+        fix = f"no node has enough {' and '.join(short)} free: lower {role}.resources, or add a node"
+    elif _UNBOUND.search(text):
+        fix = "no volume fits one of its PersistentVolumeClaims: see `kubectl describe pvc`"
+    else:
+        return reason_message(reason or UNSCHEDULABLE, text)
+    return reason_message(reason or UNSCHEDULABLE, f"{fix} ({text.rstrip('.')})")
+
+
+def not_pulled(image: str, message: str, events: Sequence[KubeObject]) -> ReasonMessage:
+    """Why an image cannot be pulled. That a pull secret is missing shows only in an Event."""
+    text = _BACK_OFF.sub("", message).strip()
+    sentence = f"the image {image} cannot be pulled" + (f": {text}" if text else "")
+    absent = [event for event in events if event.get("reason") == MISSING_PULL_SECRET]
+    if absent:
+        named = _IN_BRACKETS.search(absent[-1].get("message", ""))
+        secrets = f"Secret {named[1]}" if named else "one of the Secrets"
+        return ReasonMessage(ERR_IMAGE_PULL, f"{secrets} of imagePullSecrets does not exist, and {sentence}")
+    return ReasonMessage(
+        ERR_IMAGE_PULL, f"{sentence}: is spec.image right, and does it need imagePullSecrets?"
+    )
+
+
+def not_started(events: Sequence[KubeObject]) -> ReasonMessage | None:
+    """What the newest Warning that matters says about a pod that has a node and whose container says nothing.
+
+    A Warning from before the image was pulled no longer matters: the volumes are mounted by then. The
+    kubelet's summary of mounts that timed out says less than the Event about the mount itself.
+    """
+    mounted_at = max(
+        (happened_at(event) for event in events if event.get("reason") in _AFTER_MOUNTING), default=""
+    )
+    warnings = [
+        event
+        for event in events
+        if event.get("type") == "Warning"
+        and event.get("reason") in _BLOCKING_WARNINGS
+        and happened_at(event) >= mounted_at
+    ]
+    if not warnings:
+        return None
+    newest = max(warnings, key=lambda event: (not _is_summary(event), happened_at(event)))
+    reason, message = newest.get("reason", ""), newest.get("message", "").strip()
+    if reason == FAILED_MOUNT:
+        return ReasonMessage(reason, f"a volume cannot be mounted: {message}")
+    return reason_message(reason, message or "its node says no more than that")
+
+
+def _is_summary(event: KubeObject) -> bool:
+    return str(event.get("message", "")).startswith("Unable to attach or mount volumes")
+
+
+def happened_at(event: KubeObject) -> str:
+    """When an Event last happened, as text that sorts by time."""
+    series = event.get("series") or {}
+    return str(
+        series.get("lastObservedTime")
+        or event.get("lastTimestamp")
+        or event.get("eventTime")
+        or event["metadata"].get("creationTimestamp", "")
+    )

@@ -1,0 +1,163 @@
+"""Reads a pod's status: the many places in which Kubernetes says why a pod ended or does not start."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from grpo_api.contract import endpoints
+from grpo_api.contract.environment import Role
+from grpo_api.contract.reasons import Reason, ReasonMessage
+from grpo_operator.children.names import rollout_position, trainer_position
+from grpo_operator.cluster.kinds import KubeObject
+from grpo_operator.observe.observed import FINAL_PHASES, ContainerTermination, PodView
+from grpo_operator.observe.pod_reasons import (
+    IMAGE_PULL_REASONS,
+    not_pulled,
+    not_scheduled,
+    not_started,
+    reason_message,
+)
+
+_NORMAL_WAITING = {"", "ContainerCreating", "PodInitializing"}
+_DISRUPTIVE_REASONS = {
+    "Evicted",
+    "Preempting",
+    "NodeLost",
+    "Shutdown",
+    "NodeShutdown",
+    "Terminated",
+    "NodeAffinity",
+}
+"""status.reason of a pod that the kubelet or the scheduler ended, whatever its containers did."""
+_LOST_CONTAINER = "ContainerStatusUnknown"
+"""Reason of a container whose end its node does not know; its exit code is made up by the node."""
+
+
+def pod_view(item: KubeObject, events: Sequence[KubeObject] = ()) -> PodView | None:
+    """The pod as the planner sees it; None when its name is not one of ours.
+
+    `events` are those about it, which matter only while it does not start.
+    """
+    meta, status, spec = item["metadata"], item.get("status", {}), item["spec"]
+    # By name alone: labels can be taken away from a running pod.
+    position = trainer_position(meta["name"]) or rollout_position(meta["name"])
+    if position is None:
+        return None
+    container = _container(status)
+    name, ready = container.get("name", ""), _condition(status, "Ready")
+    return PodView(
+        name=meta["name"],
+        uid=meta["uid"],
+        position=position,
+        phase=_phase(item, container),
+        is_settling=status.get("phase") not in FINAL_PHASES and _have_all_ended(item),
+        is_ready=ready.get("status") == "True",
+        unready_since=_time(ready.get("lastTransitionTime")) if ready.get("status") == "False" else None,
+        is_deleting="deletionTimestamp" in meta,
+        node=spec.get("nodeName", ""),
+        ip=status.get("podIP", ""),
+        restarts=container.get("restartCount", 0),
+        termination=_termination(name, container.get("state", {})),
+        last_termination=_termination(name, container.get("lastState", {})),
+        disruption=_disruption(meta, status, container),
+        start_problem=_start_problem(item, container, events),
+        created_at=_time(meta.get("creationTimestamp")),
+    )
+
+
+def _phase(item: KubeObject, container: dict[str, Any]) -> str:
+    """The pod's phase, or the one it is about to have: a kubelet reports the end of a pod's containers before
+    that of the pod. A pod that is deleted in between loses its logs."""
+    ended = container.get("state", {}).get("terminated")
+    if ended and _have_all_ended(item):
+        return "Succeeded" if ended.get("exitCode") == 0 else "Failed"
+    return str(item.get("status", {}).get("phase", "Pending"))
+
+
+def _have_all_ended(item: KubeObject) -> bool:
+    """Whether nothing of the pod runs or will run again: neither our container nor one that was added to
+    the pod, which would keep its GPUs."""
+    containers = item.get("status", {}).get("containerStatuses", ())
+    if not containers or item["spec"].get("restartPolicy") != "Never":
+        return False
+    return all("terminated" in each.get("state", {}) for each in containers)
+
+
+def _termination(container: str, state: dict[str, Any]) -> ContainerTermination | None:
+    ended = state.get("terminated")
+    if not ended:
+        return None
+    return ContainerTermination(
+        container=container,
+        exit_code=ended.get("exitCode", 0),
+        reason=ended.get("reason", ""),
+        message=ended.get("message", ""),
+        finished_at=_time(ended.get("finishedAt")),
+    )
+
+
+def _time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
+
+
+def _disruption(meta: KubeObject, status: dict[str, Any], container: dict[str, Any]) -> ReasonMessage | None:
+    target = _condition(status, "DisruptionTarget")
+    if target.get("status") == "True":
+        return reason_message(
+            target.get("reason") or Reason.DISRUPTED, target.get("message") or "the pod was disrupted"
+        )
+    reason = status.get("reason", "")
+    if reason in _DISRUPTIVE_REASONS:
+        return reason_message(reason, status.get("message") or f"the pod was ended by its node: {reason}")
+    ended = container.get("state", {}).get("terminated") or {}
+    if ended.get("reason") == _LOST_CONTAINER:
+        return reason_message(_LOST_CONTAINER, ended.get("message") or "its node lost the container")
+    if "deletionTimestamp" in meta:
+        return ReasonMessage(Reason.POD_DELETED, "the pod was deleted from outside")
+    return None
+
+
+def is_silent(item: KubeObject) -> bool:
+    """Whether only Events can show why this pod does not start. It has a node, and the status of its
+    container says nothing, or says that the image cannot be pulled, which a missing pull secret may
+    cause."""
+    status, spec = item.get("status", {}), item["spec"]
+    if status.get("phase", "Pending") != "Pending" or not spec.get("nodeName"):
+        return False
+    reason = _waiting(_container(status)).get("reason", "")
+    return reason in _NORMAL_WAITING or (reason in IMAGE_PULL_REASONS and "imagePullSecrets" in spec)
+
+
+def _start_problem(
+    item: KubeObject, container: dict[str, Any], events: Sequence[KubeObject]
+) -> ReasonMessage | None:
+    status = item.get("status", {})
+    scheduled = _condition(status, "PodScheduled")
+    if scheduled.get("status") == "False":
+        role = Role.TRAINER if trainer_position(item["metadata"]["name"]) else Role.ROLLOUT
+        return not_scheduled(scheduled.get("reason", ""), scheduled.get("message", ""), role=role)
+    waiting = _waiting(container)
+    reason, message = waiting.get("reason", ""), waiting.get("message", "")
+    if reason in IMAGE_PULL_REASONS:
+        return not_pulled(container.get("image", ""), message, events)
+    if reason not in _NORMAL_WAITING:
+        return reason_message(reason, message or reason)
+    if status.get("phase") == "Failed" and status.get("reason"):
+        return reason_message(status["reason"], status.get("message") or "its node did not say more")
+    return not_started(events) if is_silent(item) else None
+
+
+def _container(status: dict[str, Any]) -> dict[str, Any]:
+    """The status of our container; empty before the kubelet reports it."""
+    ours = (endpoints.TRAINER_CONTAINER, endpoints.ROLLOUT_CONTAINER)
+    found: dict[str, Any] = next((c for c in status.get("containerStatuses", ()) if c["name"] in ours), {})
+    return found
+
+
+def _waiting(container: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = container.get("state", {}).get("waiting") or {}
+    return found
+
+
+def _condition(status: dict[str, Any], kind: str) -> dict[str, Any]:
+    return next((c for c in status.get("conditions", ()) if c["type"] == kind), {})

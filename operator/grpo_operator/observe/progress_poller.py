@@ -1,0 +1,159 @@
+"""Asks the trainers of running jobs for their progress, beside the workers that reconcile."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+import aiohttp
+
+from grpo_api.contract.endpoints import PROGRESS_PATH, TRAINER_PORT
+from grpo_api.contract.progress import Progress
+from grpo_api.contract.reasons import Reason, ReasonMessage
+from grpo_api.contract.versions import SchemaSkewError, require_schema_version
+from grpo_operator.children.names import trainer_position
+from grpo_operator.cluster import errors
+from grpo_operator.cluster.bounded_read import read_at_most
+from grpo_operator.cluster.client import Client, is_in_cluster
+from grpo_operator.cluster.kinds import KubeObject
+from grpo_operator.observe.cache import Cache, Key
+from grpo_operator.observe.memory import Memory
+from grpo_operator.settings import ProgressRoute
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_SECONDS = 2.0
+MAX_BYTES = 64 * 1024
+_POLLS_IN_FLIGHT = 32
+
+Fetch = Callable[[KubeObject], Awaitable[bytes]]
+"""Reads /progress of a trainer pod. Raises KubernetesError when the pod does not answer."""
+
+
+class UnreadableProgressError(Exception):
+    """An answer that is no progress report. `reason` is the one for the status, the message says more."""
+
+    reason = Reason.PROGRESS_UNREADABLE
+
+
+class ForeignProgressError(UnreadableProgressError):
+    """The report of a runtime of another release."""
+
+    reason = Reason.SCHEMA_SKEW
+
+
+class Poller:
+    """Polls trainer pod 0 of every job that runs, and wakes the job when its status should be updated."""
+
+    def __init__(
+        self,
+        cache: Cache,
+        memory: Memory,
+        fetch: Fetch,
+        *,
+        wake: Callable[[Key], None],
+        seconds: float,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._cache = cache
+        self._memory = memory
+        self._fetch = fetch
+        self._wake = wake
+        self._seconds = seconds
+        self._clock = clock
+        self._limit = asyncio.Semaphore(_POLLS_IN_FLIGHT)
+
+    async def run(self) -> None:
+        """Poll until cancelled."""
+        while True:
+            async with asyncio.TaskGroup() as group:
+                for key in self._cache.job_keys():
+                    group.create_task(self.poll(key))
+            await asyncio.sleep(self._seconds)
+
+    async def poll(self, key: Key) -> None:
+        """Ask one job's trainer, if it runs. A trainer that does not answer keeps its last report."""
+        job = self._cache.job(key)
+        if job is None:
+            return
+        uid, attempt = job["metadata"]["uid"], job.get("status", {}).get("attempt", 0)
+        pod = next((pod for pod in self._cache.pods(uid) if _is_running_first(pod, attempt=attempt)), None)
+        if pod is None:
+            return
+        try:
+            async with self._limit:
+                body = await self._fetch(pod)
+        except errors.KubernetesError as error:
+            log.debug("%s/%s: no progress from %s: %s", *key, pod["metadata"]["name"], error)
+            now = self._clock()
+            if self._memory.remember_no_answer(key, str(error), uid=uid, attempt=attempt, now=now):
+                self._wake(key)
+            return
+        try:
+            progress = read_progress(body)
+        except UnreadableProgressError as error:
+            problem = ReasonMessage(error.reason, f"the report of {pod['metadata']['name']} {error}")
+            if self._memory.remember_report_problem(key, problem, uid=uid, attempt=attempt):
+                log.warning("%s/%s: %s", *key, problem.message)
+                self._wake(key)
+            return
+        # Addresses are reused: another job's trainer may answer on this one.
+        is_ours = (progress.job_uid, progress.attempt) == (uid, attempt)
+        if is_ours and self._memory.remember_progress(key, progress, now=self._clock()):
+            self._wake(key)
+
+
+def read_progress(body: bytes) -> Progress:
+    """The report in an answer. Raises UnreadableProgressError when there is none: the pod runs its user's
+    code, so its answer may be anything."""
+    if len(body) > MAX_BYTES:
+        raise UnreadableProgressError(f"is larger than {MAX_BYTES} bytes")
+    try:
+        require_schema_version(json.loads(body).get("schemaVersion", 0), what="Progress")
+        return Progress.model_validate_json(body)
+    except SchemaSkewError as error:
+        raise ForeignProgressError(f"cannot be read: {error}") from error
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise UnreadableProgressError(f"cannot be read: {error}") from error
+
+
+def _is_running_first(pod: KubeObject, *, attempt: int) -> bool:
+    is_first = trainer_position(pod["metadata"]["name"]) == (attempt, 0)
+    return is_first and pod.get("status", {}).get("phase") == "Running"
+
+
+def choose_fetch(route: ProgressRoute, client: Client, session: aiohttp.ClientSession) -> Fetch:
+    """How this process reads /progress of a trainer pod."""
+    if route is ProgressRoute.AUTO:
+        route = ProgressRoute.POD_IP if is_in_cluster() else ProgressRoute.PROXY
+
+    async def by_pod_ip(pod: KubeObject) -> bytes:
+        address = pod["status"].get("podIP")
+        if not address:
+            raise errors.Transient("the pod has no address yet")
+        host = f"[{address}]" if ":" in address else address
+        try:
+            async with session.get(
+                f"http://{host}:{TRAINER_PORT}{PROGRESS_PATH}",
+                timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS),
+                allow_redirects=False,
+            ) as response:
+                if response.status != 200:
+                    raise errors.Transient(f"HTTP {response.status}")
+                return await read_at_most(response.content, num_bytes=MAX_BYTES + 1)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise errors.Transient(str(error) or "timed out") from error
+
+    async def by_proxy(pod: KubeObject) -> bytes:
+        meta = pod["metadata"]
+        return await client.proxy_get(
+            meta["namespace"],
+            meta["name"],
+            TRAINER_PORT,
+            PROGRESS_PATH,
+            timeout_seconds=TIMEOUT_SECONDS,
+            max_bytes=MAX_BYTES,
+        )
+
+    return by_pod_ip if route is ProgressRoute.POD_IP else by_proxy

@@ -1,0 +1,110 @@
+"""From the cache to one frozen snapshot of a job. Pure: the cache is read and nothing is changed."""
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from grpo_api.problems import problems_of
+from grpo_api.v1alpha1.job import ObjectMeta
+from grpo_api.v1alpha1.spec import GRPOJobSpec
+from grpo_api.v1alpha1.status import GRPOJobStatus
+from grpo_operator.children.names import Names, rollout_position, trainer_position
+from grpo_operator.children.shared import frozen_spec
+from grpo_operator.cluster.kinds import KubeObject
+from grpo_operator.observe.cache import Cache, Key
+from grpo_operator.observe.observed import JobAndPods, JobView, Observed, Remembered
+from grpo_operator.observe.pod_view import pod_view
+
+
+class UnreadableStatusError(Exception):
+    """A job's status was written by another release. Acting on a guess could break a job that trains."""
+
+
+def job_and_pods(cache: Cache, key: Key) -> JobAndPods | None:
+    """The job with its pods, or None when there is no such job. Raises UnreadableStatusError."""
+    item = cache.job(key)
+    if item is None:
+        return None
+    job = job_view(item)
+    found = (pod_view(pod, cache.events(pod["metadata"]["uid"])) for pod in cache.pods(job.uid))
+    pods = sorted((pod for pod in found if pod), key=lambda pod: pod.position)
+    return JobAndPods(
+        job=job,
+        trainers=tuple(pod for pod in pods if trainer_position(pod.name)),
+        rollouts=tuple(pod for pod in pods if rollout_position(pod.name)),
+    )
+
+
+def observe(cache: Cache, found: JobAndPods, remembered: Remembered) -> Observed:
+    """The whole snapshot: `found`, the other children in the cache, and what the memory has of the job."""
+    job = found.job
+    names = Names.of(job=job.name, uid=job.uid)
+    configs = {config["metadata"]["name"]: config for config in cache.config_maps(job.uid)}
+    frozen = configs.get(names.config(job.status.revision)) if job.status.revision else None
+    spec, problem = _frozen_spec(frozen) if frozen else (None, "")
+    return Observed(
+        job=job,
+        trainers=found.trainers,
+        rollouts=found.rollouts,
+        services={service["metadata"]["name"]: service for service in cache.services(job.uid)},
+        network_policies={policy["metadata"]["name"]: policy for policy in cache.network_policies(job.uid)},
+        config_names=frozenset(configs),
+        frozen_spec=spec,
+        frozen_problem=problem,
+        remembered=remembered,
+    )
+
+
+def job_view(item: KubeObject) -> JobView:
+    """A job object as the planner sees it. Raises UnreadableStatusError."""
+    meta = ObjectMeta.from_object(item["metadata"])
+    spec, problem, is_skewed = _spec(item.get("spec", {}))
+    try:
+        status = GRPOJobStatus.from_object(item.get("status") or {})
+    except ValidationError as error:
+        raise UnreadableStatusError(
+            f"the status of GRPOJob {meta.namespace}/{meta.name} was written by another release of the "
+            f"operator ({_problems_text(error, at='status')}): run the newer release"
+        ) from error
+    return JobView(
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        generation=meta.generation,
+        resource_version=item["metadata"]["resourceVersion"],
+        is_deleting=meta.deletion_timestamp is not None,
+        spec=spec,
+        problem=problem,
+        is_skewed=is_skewed,
+        status=status,
+    )
+
+
+_NEWER_SCHEMA_ERRORS = frozenset({"extra_forbidden", "enum", "string_pattern_mismatch"})
+"""pydantic's types of error about a spec that only a newer CRD than ours could have let through."""
+
+
+def _spec(data: Any) -> tuple[GRPOJobSpec | None, str, bool]:
+    """(the spec, or else why it cannot be read, and whether a newer operator may be able to)."""
+    try:
+        return GRPOJobSpec.from_object(data), "", False
+    except ValidationError as error:
+        is_skewed = any(
+            details["type"] in _NEWER_SCHEMA_ERRORS for details in error.errors(include_url=False)
+        )
+        return None, _problems_text(error, at="spec"), is_skewed
+
+
+def _frozen_spec(config: KubeObject) -> tuple[GRPOJobSpec | None, str]:
+    """(the spec in a ConfigMap of ours, or else why it cannot be read)."""
+    try:
+        return frozen_spec(config), ""
+    except ValidationError as error:
+        why = _problems_text(error, at="spec")
+    except KeyError as error:
+        why = f"key {error} is missing"
+    return None, f"ConfigMap {config['metadata']['name']}: {why}"
+
+
+def _problems_text(error: ValidationError, *, at: str) -> str:
+    return "; ".join(str(problem) for problem in problems_of(error, at=at))

@@ -1,0 +1,245 @@
+"""Puts the operator together and runs it until it is asked to stop."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Coroutine
+from typing import Any
+
+import aiohttp
+
+from grpo_operator.cluster import errors
+from grpo_operator.cluster.client import Client, Listing
+from grpo_operator.cluster.kinds import JOBS, WATCHED, Kind, KubeObject
+from grpo_operator.cluster.lease import Lease, own_identity
+from grpo_operator.cluster.watch import watch
+from grpo_operator.controller import Controller
+from grpo_operator.health import Health, serve
+from grpo_operator.observe.cache import Cache, Key, job_key
+from grpo_operator.observe.memory import Memory
+from grpo_operator.observe.pod_events import EventReader
+from grpo_operator.observe.progress_poller import Poller, choose_fetch
+from grpo_operator.settings import Settings
+from grpo_operator.work_queue import WorkQueue
+
+log = logging.getLogger(__name__)
+
+_MISSED_RESYNCS = 4
+_FIRST_RESYNC_RETRY_SECONDS = 2.0
+
+
+class Operator:
+    """One operator process: cache, queue, controller, poller and watch around one client."""
+
+    def __init__(self, client: Client, settings: Settings, session: aiohttp.ClientSession) -> None:
+        self._client = client
+        self._settings = settings
+        self._cache = Cache()
+        memory = Memory()
+        self._controller = Controller(
+            client,
+            self._cache,
+            memory,
+            runtime_image=settings.runtime_image,
+            has_network_policies=settings.has_network_policies,
+        )
+        self._queue = WorkQueue(self._controller.reconcile, on_error=_log_failure)
+        self._poller = Poller(
+            self._cache,
+            memory,
+            choose_fetch(settings.progress, client, session),
+            wake=self._queue.add,
+            seconds=settings.poll_seconds,
+        )
+        self._events = EventReader(client, self._cache, wake=self._queue.add)
+        self._health = Health(limit_seconds=_MISSED_RESYNCS * settings.resync_seconds)
+        self._left_out: set[str | None] = set()
+        self._stop = asyncio.Event()
+        self._lease = None
+        if settings.lease is not None:
+            namespace, name = settings.lease
+            self._lease = Lease(client, namespace=namespace, name=name, identity=own_identity())
+
+    async def run(self) -> None:
+        """Run until SIGTERM or SIGINT. Raises KubernetesError when the cluster refuses the first lists, and
+        when the Lease is lost."""
+        # As process 1 of a container we get neither signal unless a handler is installed.
+        _stop_on_signals(self._stop)
+        await _until_one_ends(self._stop.wait(), self._serve())
+        log.info("stopped")
+
+    async def _serve(self) -> None:
+        # Before the Lease is asked for: a standby without the rights to take over must not seem ready.
+        await self._first_resync()
+        server = None
+        if self._settings.health_port is not None:
+            server = await serve(self._health, port=self._settings.health_port)
+        try:
+            if self._lease is None:
+                await self._work()
+            else:
+                await self._work_while_leading(self._lease)
+        finally:
+            if server is not None:
+                await server.cleanup()
+
+    async def _work_while_leading(self, lease: Lease) -> None:
+        """Wait for the Lease, then work as long as it is ours. It is renewed from the first moment on."""
+        try:
+            await lease.acquire(on_look=self._health.mark_success)
+            await _until_one_ends(lease.hold(), self._resync_and_work())
+        finally:
+            await lease.release()
+
+    async def _resync_and_work(self) -> None:
+        # What was listed before the wait for the Lease is old.
+        await self._first_resync()
+        await self._work()
+
+    async def _work(self) -> None:
+        log.info("watching %s", ", ".join(self._settings.namespaces) or "all namespaces")
+        stop, started = asyncio.Event(), asyncio.Event()
+        signals = asyncio.create_task(_handle_signals_again(started, self._stop), name="signals")
+        work = [
+            asyncio.create_task(self._queue.run(num_workers=self._settings.num_workers), name="workers"),
+            asyncio.create_task(self._poller.run(), name="poller"),
+            asyncio.create_task(self._events.run(), name="events"),
+            asyncio.create_task(self._resync_regularly(), name="resync"),
+        ]
+        watching = asyncio.create_task(
+            watch(
+                # kopf gives up altogether when it may not watch one namespace: the resync alone covers those.
+                namespaces=tuple(name for name in self._settings.namespaces if name not in self._left_out),
+                credentials=self._client.credentials,
+                on_event=self.take_in,
+                stop=stop,
+                started=started,
+            ),
+            name="watch",
+        )
+        try:
+            done, _ = await asyncio.wait([*work, watching], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+            raise errors.KubernetesError("the watch of the cluster has ended by itself")
+        finally:
+            stop.set()
+            for task in (*work, signals):
+                task.cancel()
+            await asyncio.gather(*work, signals, watching, return_exceptions=True)
+
+    def take_in(self, kind: Kind, event: str | None, item: KubeObject) -> None:
+        """Put a watch event into the cache and the job it belongs to into the queue."""
+        key = job_key(kind, item)
+        if key is None:
+            return
+        if event == "DELETED":
+            self._cache.remove(kind, item)
+            self._queue.add(key)
+        elif self._cache.put(kind, item):
+            self._queue.add(key)
+
+    async def resync(self) -> None:
+        """List every kind once, which finds what the watch missed. The jobs that changed go into the queue.
+
+        Of several namespaces, those that may not be listed are left out. Raises Forbidden when none may be
+        listed.
+        """
+        namespaces: tuple[str | None, ...] = self._settings.namespaces or (None,)
+        refused: dict[str | None, errors.Forbidden] = {}
+        for namespace in namespaces:
+            try:
+                listings = {kind: await self._list(kind, namespace) for kind in WATCHED}
+            except errors.Forbidden as error:
+                refused[namespace] = error
+                continue
+            for kind, listing in listings.items():
+                for key in self._cache.replace(
+                    kind, listing.items, namespace=namespace, listed_at=listing.resource_version
+                ):
+                    self._queue.add(key)
+        if len(refused) == len(namespaces):
+            raise next(iter(refused.values()))
+        self._log_left_out(refused)
+        self._cache.forget_deleted_uids()
+        self._health.mark_success()
+
+    async def _list(self, kind: Kind, namespace: str | None) -> Listing:
+        try:
+            return await self._client.list(kind, namespace)
+        except errors.NotFound as error:
+            hint = ": install the CRD (it comes with the Helm chart)" if kind == JOBS else ""
+            raise errors.KubernetesError(f"the cluster does not know {kind.plural}{hint}") from error
+
+    def _log_left_out(self, refused: dict[str | None, errors.Forbidden]) -> None:
+        """Log once that a namespace is left out, and once that it no longer is."""
+        for namespace in refused.keys() - self._left_out:
+            log.warning("namespace %s is left out until it may be listed: %s", namespace, refused[namespace])
+        for namespace in self._left_out - refused.keys():
+            log.info("namespace %s may be listed again", namespace)
+        self._left_out = set(refused)
+
+    async def _first_resync(self) -> None:
+        """List everything before anything is decided. Waits for an API server that does not answer yet."""
+        while True:
+            try:
+                return await self.resync()
+            except errors.Transient as error:
+                log.warning("%s; next try in %.0f s", error, _FIRST_RESYNC_RETRY_SECONDS)
+                await asyncio.sleep(_FIRST_RESYNC_RETRY_SECONDS)
+
+    async def _resync_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.resync_seconds)
+            try:
+                await self.resync()
+            except errors.KubernetesError as error:
+                # The liveness probe ends a process whose resyncs fail for long; a short outage must not end
+                # it.
+                log.warning("resync failed: %s", error)
+                continue
+            for key in self._cache.job_keys():
+                self._queue.add(key)
+
+
+async def _until_one_ends(*jobs: Coroutine[Any, Any, object]) -> None:
+    """Run all of these until one of them ends, then cancel the others. Raises what that one raised."""
+    tasks = [asyncio.create_task(job) for job in jobs]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _handle_signals_again(started: asyncio.Event, stop: asyncio.Event) -> None:
+    """Install our handlers of SIGTERM and SIGINT again: kopf installs its own before it sets `started`. With
+    those, kopf would wait seconds for our tasks before we learn of the signal."""
+    await started.wait()
+    _stop_on_signals(stop)
+
+
+def _stop_on_signals(stop: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+
+
+def _log_failure(key: Key, error: Exception, delay_seconds: float) -> None:
+    is_ours = isinstance(error, errors.KubernetesError)
+    log.warning(
+        "%s/%s: %s; next try in %.1f s", *key, error, delay_seconds, exc_info=None if is_ours else error
+    )
+
+
+async def run_operator(settings: Settings) -> None:
+    """Connect and run. Raises KubernetesError naming what is wrong with the cluster or the rights."""
+    client = await Client.connect(kubeconfig=settings.kubeconfig, context=settings.context)
+    try:
+        async with aiohttp.ClientSession() as session:
+            await Operator(client, settings, session).run()
+    finally:
+        await client.close()

@@ -1,0 +1,81 @@
+"""What keeps a job from its work without ending it: a pod that does not start, an engine that keeps ending.
+
+Such a pod may start later, and a rollout pod that ended is restarted. But a person who looks at the job must
+find the message: in a condition, and in status.lastFailure. Pure.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from grpo_api.contract.environment import Role
+from grpo_api.contract.reasons import ReasonMessage
+from grpo_operator.observe.observed import ContainerTermination, PodView
+from grpo_operator.plan.last_failure import Place
+from grpo_operator.plan.termination import explain_termination
+
+_LATE_REPORT = timedelta(seconds=30.0)
+"""How much later than the end of its container a node may report that a pod is not ready."""
+
+
+@dataclass(frozen=True)
+class Blocker:
+    """A pod that blocks the job, and why."""
+
+    pod: PodView
+    role: Role
+    why: ReasonMessage
+    termination: ContainerTermination | None = None
+    """How its container ended the last time, for an engine that keeps ending."""
+
+    @property
+    def since(self) -> datetime | None:
+        """The earliest time at which it blocked the job."""
+        return self.termination.finished_at if self.termination else self.pod.created_at
+
+    @property
+    def place(self) -> Place:
+        """Where it is."""
+        container = self.termination.container if self.termination else ""
+        return Place(self.role, self.pod.name, self.pod.node, container)
+
+    @property
+    def message_with_pod(self) -> str:
+        """The message for a condition, which does not name the pod anywhere else."""
+        return f"{self.role.value} pod {self.pod.name}: {self.why.message}"
+
+
+def trainer_blocker(gang: Iterable[PodView]) -> Blocker | None:
+    """The first of these trainer pods that does not start."""
+    return next((Blocker(pod, Role.TRAINER, pod.start_problem) for pod in gang if pod.start_problem), None)
+
+
+def engine_blocker(rollouts: Iterable[PodView]) -> Blocker | None:
+    """The first rollout pod that its node refused, or else the first that does not start or keeps ending."""
+    rollouts = tuple(rollouts)
+    for pod in rollouts:
+        if pod.is_over and not pod.is_deleting and pod.start_problem:
+            return Blocker(pod, Role.ROLLOUT, pod.start_problem)
+    for pod in rollouts:
+        if not pod.is_alive or pod.is_ready:
+            continue
+        if pod.last_termination and _keeps_unready(pod, pod.last_termination):
+            # How the container ended explains more than the kubelet's back-off does.
+            return Blocker(pod, Role.ROLLOUT, _restarted(pod, pod.last_termination), pod.last_termination)
+        if pod.start_problem:
+            return Blocker(pod, Role.ROLLOUT, pod.start_problem)
+    return None
+
+
+def _restarted(pod: PodView, termination: ContainerTermination) -> ReasonMessage:
+    times = "once" if pod.restarts == 1 else f"{pod.restarts} times"
+    why = explain_termination(termination)
+    return ReasonMessage(why.reason, f"the engine has been restarted {times}: {why.message}")
+
+
+def _keeps_unready(pod: PodView, termination: ContainerTermination) -> bool:
+    """Whether the pod is not ready because its container ended. An engine that has been ready since then
+    waits for something else, such as the trainer to admit it again."""
+    if pod.unready_since is None or termination.finished_at is None:
+        return True
+    return pod.unready_since <= termination.finished_at + _LATE_REPORT

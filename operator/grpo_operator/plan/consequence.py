@@ -1,0 +1,31 @@
+"""The one place that decides what follows from a failure: another attempt or not, and whether it counts."""
+
+from dataclasses import dataclass
+
+from grpo_api.contract.exit_codes import ExitCode
+from grpo_operator.observe.observed import ContainerTermination
+from grpo_operator.plan.termination import policy_of
+
+
+@dataclass(frozen=True)
+class Consequence:
+    """`is_retried`: another attempt follows. `is_counted`: it uses up one of failurePolicy.maxRestarts."""
+
+    is_retried: bool
+    is_counted: bool
+
+
+def consequence_of(termination: ContainerTermination | None, *, is_disruption: bool) -> Consequence:
+    """What follows when a container ended so, or hangs (None), or the cluster took its pod away.
+
+    The exit-code table decides, with two exceptions. A disruption is retried and never counted, whatever the
+    exit code of the container. A trainer that was asked to stop (143) although its pod was not taken away is
+    counted: most likely its own liveness probe stopped it, and uncounted that could repeat without limit.
+    """
+    if is_disruption:
+        return Consequence(is_retried=True, is_counted=False)
+    if termination is None:
+        return Consequence(is_retried=True, is_counted=True)
+    policy = policy_of(termination)
+    was_asked_to_stop = termination.exit_code == ExitCode.TERMINATED
+    return Consequence(is_retried=policy.is_retried, is_counted=policy.is_counted or was_asked_to_stop)

@@ -1,0 +1,78 @@
+"""The Events that people get, found from what a plan changes. Each is written once. Pure."""
+
+from collections.abc import Iterator
+
+from grpo_api.contract.reasons import Reason, ReasonMessage
+from grpo_api.v1alpha1.status import ConditionType
+from grpo_operator.children.child import Child
+from grpo_operator.children.names import rollout_position
+from grpo_operator.cluster.kinds import PODS
+from grpo_operator.observe.observed import Observed, PodView
+from grpo_operator.plan.conditions import condition, is_true
+from grpo_operator.plan.draft import Draft, EventDraft
+from grpo_operator.plan.termination import explain_termination
+
+
+def events_of(draft: Draft, observed: Observed) -> tuple[EventDraft, ...]:
+    """The difference between the status that was read and the one that will be written, as Events."""
+    return (*_beginning(draft, observed), *_replacements(draft, observed), *_end(draft, observed))
+
+
+def _beginning(draft: Draft, observed: Observed) -> Iterator[EventDraft]:
+    """The choice of the mode, each new attempt with its cause, and that its pods run."""
+    old, new = observed.job.status, draft.status
+    if old.attempt == 0 and new.attempt > 0:
+        yield EventDraft(ReasonMessage(Reason.MODE_CHOSEN, f"{new.mode}, because {new.mode_reason}"), key="")
+    restarting = condition(new, ConditionType.RESTARTING)
+    if new.attempt > old.attempt > 0 and restarting:
+        why = ReasonMessage(Reason.RESTARTING, restarting.message)
+        yield EventDraft(why, key=str(new.attempt), is_warning=True)
+    if is_true(new, ConditionType.RUNNING) and not is_true(old, ConditionType.RUNNING):
+        why = ReasonMessage(Reason.STARTED, f"attempt {new.attempt}: every trainer pod runs")
+        yield EventDraft(why, key=str(new.attempt))
+
+
+def _replacements(draft: Draft, observed: Observed) -> Iterator[EventDraft]:
+    """Rollout pods that take the place of lost ones. More replicas are no replacement."""
+    desired_before = observed.job.status.rollout.desired
+    for child in draft.create:
+        position = rollout_position(child.name) if child.kind == PODS else None
+        if position is None or position[1] == 0 or position[0] >= desired_before:
+            continue
+        before = [pod for pod in observed.rollouts if pod.position[0] == position[0]]
+        lost = max(before, key=lambda pod: pod.position, default=None)
+        cause = _what_happened_to(lost) if lost else "it is gone: it was deleted or its node was removed"
+        name = lost.name if lost else f"of replica {position[0]}"
+        message = f"rollout pod {name} is replaced by {child.name}: {cause}"
+        why = ReasonMessage(Reason.ENGINE_REPLACED, message)
+        yield EventDraft(why, key=_replacement_key(child, lost), is_warning=True)
+
+
+def _replacement_key(child: Child, lost: PodView | None) -> str:
+    """Each replacement gets an Event. But pods that are refused one after the other, for the same reason, get
+    one for a replica."""
+    if lost is None or not lost.has_never_run:
+        return child.name
+    why = lost.disruption or lost.start_problem
+    return f"{lost.position[0]}/{why.reason if why else ''}"
+
+
+def _what_happened_to(lost: PodView) -> str:
+    if lost.disruption:
+        return lost.disruption.message
+    if lost.termination:
+        return explain_termination(lost.termination).message
+    return lost.start_problem.message if lost.start_problem else "its node gave it up"
+
+
+def _end(draft: Draft, observed: Observed) -> Iterator[EventDraft]:
+    found = condition(draft.status, ConditionType.FINISHED)
+    if not is_true(draft.status, ConditionType.FINISHED) or found is None:
+        return
+    if is_true(observed.job.status, ConditionType.FINISHED):
+        return
+    if is_true(draft.status, ConditionType.COMPLETE):
+        yield EventDraft(ReasonMessage(Reason.COMPLETED, found.message), key="")
+    else:
+        why = ReasonMessage(Reason.FAILED, f"{found.reason}: {found.message}")
+        yield EventDraft(why, key="", is_warning=True)

@@ -1,0 +1,127 @@
+"""What several policies need to know about one attempt of a job, computed once. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from grpo_api.contract.progress import Progress
+from grpo_api.v1alpha1.status import ConditionType, GRPOJobStatus, Phase
+from grpo_operator.children.frozen_job import FrozenJob
+from grpo_operator.observe.observed import Observed, PodView
+from grpo_operator.plan.blockers import Blocker, engine_blocker, trainer_blocker
+from grpo_operator.plan.conditions import condition, is_true
+from grpo_operator.plan.termination import termination_message_of
+
+
+@dataclass(frozen=True)
+class AttemptFacts:
+    """One attempt: its trainer pods, what they report, and what blocks it."""
+
+    attempt: int
+    gang: Mapping[int, PodView] = field(default_factory=dict)
+    """Trainer pods by node index."""
+    missing: tuple[int, ...] = ()
+    """Node indices without a trainer pod; empty while no readable spec says how many there should be."""
+    was_complete: bool = False
+    """Whether every trainer pod of the attempt has been seen before."""
+    is_running: bool = False
+    """Whether every trainer pod runs, or has done its part."""
+    decided_at: datetime | None = None
+    """When it was decided to start this attempt; None for the first, and once the attempt runs."""
+    first_pod_at: datetime | None = None
+    """When the first of its trainer pods was created."""
+    trainer_blocker: Blocker | None = None
+    """The first trainer pod that does not start."""
+    engine_blocker: Blocker | None = None
+    """The first rollout pod that does not start or keeps ending."""
+    last_progress: Progress | None = None
+    """What trainer pod 0 last answered to this process, whether or not the status says it already."""
+    new_progress: Progress | None = None
+    """What trainer pod 0 reported since this process last wrote the status."""
+
+    @classmethod
+    def of(cls, observed: Observed, *, frozen: FrozenJob | None, status: GRPOJobStatus) -> "AttemptFacts":
+        """The facts about the attempt in `status`, which a plan may have advanced beyond the observed one."""
+        attempt = status.attempt
+        gang = gang_of(observed, attempt=attempt)
+        missing = missing_of(gang, num_nodes=frozen.spec.trainer.num_nodes) if frozen else ()
+        restarting = condition(status, ConditionType.RESTARTING)
+        is_restarting = restarting is not None and is_true(status, ConditionType.RESTARTING)
+        return cls(
+            attempt=attempt,
+            gang=gang,
+            missing=missing,
+            was_complete=observed.job.status.attempt == attempt and has_all_trainers(observed.job.status),
+            is_running=frozen is not None and not missing and all(map(_runs, gang.values())),
+            decided_at=restarting.last_transition_time if restarting and is_restarting else None,
+            first_pod_at=min((pod.created_at for pod in gang.values() if pod.created_at), default=None),
+            trainer_blocker=trainer_blocker(gang.values()),
+            engine_blocker=engine_blocker(observed.rollouts),
+            last_progress=_last_progress(observed, attempt=attempt),
+            new_progress=_new_progress(observed, gang.get(0), attempt=attempt),
+        )
+
+    @property
+    def first(self) -> PodView | None:
+        """Trainer pod 0."""
+        return self.gang.get(0)
+
+
+def gang_of(observed: Observed, *, attempt: int) -> dict[int, PodView]:
+    """Trainer pods of an attempt by node index."""
+    return {pod.position[1]: pod for pod in observed.trainers if pod.position[0] == attempt}
+
+
+def missing_of(gang: Mapping[int, PodView], *, num_nodes: int) -> tuple[int, ...]:
+    """Node indices without a pod."""
+    return tuple(index for index in range(num_nodes) if index not in gang)
+
+
+def has_all_trainers(status: GRPOJobStatus) -> bool:
+    """Whether the status says that every trainer pod of its attempt exists.
+
+    This distinguishes a pod that is yet to be made from one that was taken away, also after a restart of the
+    operator: the phase leaves Pending and Restarting only when all pods exist.
+    """
+    return status.phase in {Phase.STARTING, Phase.RUNNING}
+
+
+def _runs(pod: PodView) -> bool:
+    return pod.is_done or (pod.phase == "Running" and not pod.is_deleting)
+
+
+def _last_progress(observed: Observed, *, attempt: int) -> Progress | None:
+    progress = observed.remembered.report.progress
+    return progress if progress and progress.attempt == attempt else None
+
+
+def _new_progress(observed: Observed, first: PodView | None, *, attempt: int) -> Progress | None:
+    """From the termination message of trainer pod 0, if it ended between two polls, else from the last poll.
+
+    Each report is written once, and not when the status has a later one from another operator: two operators
+    that both repeat what they heard last would undo each other's writes.
+    """
+    report = observed.remembered.report
+    is_polled = report.is_news and report.problem is None
+    polled = _last_progress(observed, attempt=attempt) if is_polled else None
+    found = _final_progress(first, uid=observed.job.uid, attempt=attempt) or polled
+    return None if found and _is_behind(found, observed.job.status) else found
+
+
+def _final_progress(first: PodView | None, *, uid: str, attempt: int) -> Progress | None:
+    """The progress that a trainer wrote down when it ended."""
+    message = termination_message_of(first.termination) if first and first.termination else None
+    progress = message.progress if message else None
+    return progress if progress and (progress.job_uid, progress.attempt) == (uid, attempt) else None
+
+
+def _is_behind(progress: Progress, status: GRPOJobStatus) -> bool:
+    """Steps and checkpoints only grow within an attempt; the next one may go back to its checkpoint."""
+    if not status.policy_version.startswith(f"{progress.attempt}."):
+        return False
+    written = (status.step, _checkpoint_order(status.checkpoint_step))
+    return (progress.step, _checkpoint_order(progress.checkpoint_step)) < written
+
+
+def _checkpoint_order(step: int | None) -> int:
+    return -1 if step is None else step

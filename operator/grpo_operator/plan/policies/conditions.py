@@ -1,0 +1,191 @@
+"""Policy: the conditions. Each says in one word and one sentence why it is as it is."""
+
+from dataclasses import replace
+from datetime import datetime
+
+from grpo_api.contract.progress import EngineCounts, Progress
+from grpo_api.contract.reasons import Reason, ReasonMessage
+from grpo_api.contract.retries import WORKING_STATES
+from grpo_api.v1alpha1.status import ConditionStatus, ConditionType
+from grpo_operator.observe.observed import Observed
+from grpo_operator.plan.blockers import Blocker
+from grpo_operator.plan.conditions import ConditionState, condition, is_true, with_condition
+from grpo_operator.plan.draft import Draft, Stage
+from grpo_operator.plan.termination import explain_termination
+
+
+def write_conditions(draft: Draft, observed: Observed, now: datetime) -> Draft:
+    """Every condition is written the first time a job is seen and whenever it changes."""
+    running = _running(draft, observed)
+    states = {
+        ConditionType.RUNNING: running,
+        ConditionType.ROLLOUT_READY: _rollout_ready(draft, observed),
+        ConditionType.READY: _with_spec_problem(_ready(draft, observed, running), draft, observed),
+        ConditionType.RESTARTING: _restarting(draft, running),
+        ConditionType.COMPLETE: _end(draft, ConditionType.COMPLETE),
+        ConditionType.FAILED: _end(draft, ConditionType.FAILED),
+        ConditionType.FINISHED: _end(draft, ConditionType.FINISHED),
+    }
+    status = draft.status
+    for kind, state in states.items():
+        status = with_condition(status, kind, state, generation=observed.job.generation, now=now)
+    return draft.with_status(conditions=status.conditions)
+
+
+def _not_met(why: ReasonMessage) -> ConditionState:
+    return ConditionState(False, why.reason, why.message)
+
+
+def _blocked_by(blocker: Blocker) -> ConditionState:
+    return ConditionState(False, blocker.why.reason, blocker.message_with_pod)
+
+
+def _running(draft: Draft, observed: Observed) -> ConditionState:
+    if draft.stage is Stage.FINISHED:
+        return _not_met(_how_it_ended(draft))
+    if draft.frozen is None:
+        return _not_frozen(draft, ConditionType.RUNNING)
+    if draft.is_running:
+        return ConditionState(True, Reason.TRAINER_RUNNING, "every trainer pod runs")
+    if draft.waits_for:
+        return ConditionState(False, Reason.WAITING_FOR_EARLIER_ATTEMPT, draft.waits_for)
+    if draft.facts.missing:
+        creating = ConditionState(False, Reason.CREATING_PODS, "the trainer pods are being created")
+        return _creating(draft, observed, ConditionType.RUNNING, creating)
+    return _starting(draft)
+
+
+def _not_frozen(draft: Draft, kind: ConditionType) -> ConditionState:
+    """A job whose spec cannot be read: what the condition said before stays, and Ready says why."""
+    known = condition(draft.status, kind)
+    if draft.skew is None:
+        return ConditionState(False, Reason.NOT_STARTED)
+    if draft.status.attempt > 0 and known:
+        return ConditionState.of(known)
+    return _not_met(draft.skew)
+
+
+def _starting(draft: Draft) -> ConditionState:
+    for pod in draft.facts.gang.values():
+        if pod.termination and not pod.is_done:
+            why = explain_termination(pod.termination)
+            return ConditionState(False, why.reason, f"trainer pod {pod.name} has ended: {why.message}")
+    blocker = draft.facts.trainer_blocker
+    starting = ConditionState(False, Reason.PODS_STARTING, "the trainer pods are starting")
+    return _blocked_by(blocker) if blocker else starting
+
+
+def _creating(
+    draft: Draft, observed: Observed, kind: ConditionType, otherwise: ConditionState
+) -> ConditionState:
+    """Pods are missing. The condition keeps the refusal of the last try until another outcome is known: an
+    operator that has just restarted does not remember the refusal."""
+    refusal = observed.remembered.refusal
+    if refusal:
+        return _not_met(refusal.why)
+    known = condition(observed.job.status, kind)
+    is_same_attempt = observed.job.status.attempt == draft.status.attempt
+    if known is None or known.status != ConditionStatus.FALSE or not is_same_attempt:
+        return otherwise
+    return otherwise if known.reason == Reason.WAITING_FOR_EARLIER_ATTEMPT else ConditionState.of(known)
+
+
+def _rollout_ready(draft: Draft, observed: Observed) -> ConditionState:
+    if draft.stage is Stage.FINISHED:
+        return ConditionState(False, Reason.JOB_FINISHED, "the engines have been given back")
+    if draft.frozen is None:
+        return _not_frozen(draft, ConditionType.ROLLOUT_READY)
+    return _admitted(draft, observed) if draft.frozen.has_rollout else _in_process(draft, observed)
+
+
+def _admitted(draft: Draft, observed: Observed) -> ConditionState:
+    """Engines in rollout pods."""
+    rollout = draft.status.rollout
+    if rollout.ready >= rollout.desired:
+        return ConditionState(True, Reason.ENGINES_READY, f"all {rollout.desired} engines have been admitted")
+    engines = [pod for pod in observed.rollouts if pod.is_alive]
+    late = next((pod.name for pod in engines if not pod.is_ready), None)
+    hint = f": rollout pod {late} is not ready, see its log" if late else ""
+    starting = ConditionState(
+        False, Reason.ENGINES_STARTING, f"{rollout.summary} engines have been admitted{hint}"
+    )
+    is_missing = len(engines) < rollout.desired
+    blocker = None if is_missing and observed.remembered.refusal else draft.facts.engine_blocker
+    if blocker:
+        return _blocked_by(blocker)
+    return _creating(draft, observed, ConditionType.ROLLOUT_READY, starting) if is_missing else starting
+
+
+def _in_process(draft: Draft, observed: Observed) -> ConditionState:
+    """Engines in the trainer's processes: met from the first report in which all of them hold the newest
+    weights until the attempt is over, as a rollout pod is ready from its first admission until it ends.
+    That they lack the newest weights for a moment between two steps does not change the condition."""
+    if not draft.is_running:
+        return ConditionState(False, Reason.TRAINER_NOT_RUNNING, "the engines are in the trainer's processes")
+    known = condition(observed.job.status, ConditionType.ROLLOUT_READY)
+    is_same_attempt = observed.job.status.attempt == draft.status.attempt
+    if is_same_attempt and known and known.reason == Reason.IN_PROCESS:
+        return ConditionState.of(known)
+    progress = draft.facts.last_progress
+    engines = progress.engines if progress else EngineCounts()
+    if engines.current >= max(engines.desired, 1):
+        message = "the engines in the trainer's processes hold the newest weights"
+        return ConditionState(True, Reason.IN_PROCESS, message)
+    message = "the engines start in the trainer's processes"
+    return ConditionState(False, Reason.ENGINES_STARTING, message)
+
+
+def _ready(draft: Draft, observed: Observed, running: ConditionState) -> ConditionState:
+    """True while the trainer trains and after the job is complete."""
+    if draft.stage is Stage.FINISHED:
+        ended = _how_it_ended(draft)
+        return ConditionState(is_true(draft.status, ConditionType.COMPLETE), ended.reason, ended.message)
+    if draft.skew:
+        return _not_met(draft.skew)
+    if not running.is_met:
+        return running
+    report, new = observed.remembered.report, draft.facts.new_progress
+    known = condition(observed.job.status, ConditionType.READY)
+    has_news = new is not None or (report.is_news and report.problem is not None)
+    was_running = is_true(observed.job.status, ConditionType.RUNNING)
+    is_same_attempt = was_running and observed.job.status.attempt == draft.status.attempt
+    # SchemaSkew was written because another release could not read the job. This one can.
+    if not has_news and known and known.reason != Reason.SCHEMA_SKEW and is_same_attempt:
+        return ConditionState.of(known)
+    return _not_met(report.problem) if report.problem else _at_work(new or draft.facts.last_progress)
+
+
+def _at_work(progress: Progress | None) -> ConditionState:
+    """What the trainer reports that it does."""
+    if progress is None:
+        return ConditionState(False, Reason.TRAINER_STARTING, "the trainer has not reported yet")
+    if progress.state in WORKING_STATES:
+        return ConditionState(True, Reason.TRAINING, "the trainer makes steps")
+    return ConditionState(False, progress.state.value, progress.message or "the trainer is starting")
+
+
+def _with_spec_problem(ready: ConditionState, draft: Draft, observed: Observed) -> ConditionState:
+    """A job whose live spec cannot be read goes on with its frozen one; the message must say so."""
+    if draft.frozen is None or draft.stage is Stage.FINISHED or not observed.job.problem:
+        return ready
+    unread = f"changes to the spec are not followed, for it cannot be read: {observed.job.problem}"
+    return ready if unread in ready.message else replace(ready, message=f"{ready.message}; {unread}")
+
+
+def _restarting(draft: Draft, running: ConditionState) -> ConditionState:
+    known = condition(draft.status, ConditionType.RESTARTING)
+    if draft.stage is Stage.ACTIVE and not running.is_met and known and known.status == ConditionStatus.TRUE:
+        return ConditionState.of(known)
+    return ConditionState(False, Reason.NOT_RESTARTING)
+
+
+def _end(draft: Draft, kind: ConditionType) -> ConditionState:
+    known = condition(draft.status, kind)
+    if draft.stage is Stage.FINISHED and known:
+        return ConditionState.of(known)
+    return ConditionState(False, Reason.IN_PROGRESS)
+
+
+def _how_it_ended(draft: Draft) -> ReasonMessage:
+    known = condition(draft.status, ConditionType.FINISHED)
+    return ReasonMessage(known.reason, known.message) if known else ReasonMessage(Reason.FINISHED)

@@ -1,0 +1,95 @@
+"""Policy: a trainer pod that failed, was deleted or was lost ends the whole attempt."""
+
+from datetime import datetime
+
+from grpo_api.contract.reasons import ReasonMessage
+from grpo_api.v1alpha1.status import ConditionType, Phase
+from grpo_operator.children.frozen_job import FrozenJob
+from grpo_operator.observe.observed import Observed
+from grpo_operator.plan.causes import (
+    Cause,
+    Precedence,
+    engine_causes,
+    first_cause,
+    trainer_causes,
+    vanished_causes,
+)
+from grpo_operator.plan.conditions import ConditionState, with_condition
+from grpo_operator.plan.draft import Draft, Stage
+from grpo_operator.plan.last_failure import last_failure
+from grpo_operator.plan.outcome import failed
+from grpo_operator.plan.stall import stalled_causes, wake_when_stalled
+
+SETTLE_SECONDS = 3.0
+"""Nodes report a second or two apart, and an eviction later than the end of the containers it stopped. Before
+an effect is taken for the cause, the other reports get this long to arrive."""
+
+
+def end_attempt_on_failure(draft: Draft, observed: Observed, now: datetime) -> Draft:
+    """Record the cause; then fail the job, or go to the next attempt.
+
+    What follows from a cause, and whether it counts, is decided in `consequence`.
+    """
+    frozen = draft.frozen
+    if frozen is None:
+        return draft
+    cause = first_cause(_causes(draft, observed, frozen))
+    if cause is None:
+        return wake_when_stalled(draft, observed, frozen, now)
+    wait = _settling_left(draft, observed, cause, now)
+    if wait > 0:
+        return draft.waking_after(wait)
+    attempt, restarts = draft.status.attempt, draft.status.restarts
+    max_restarts = frozen.spec.failure_policy.max_restarts
+    failure = last_failure(cause.why, attempt=attempt, place=cause.place, exit_code=cause.exit_code)
+    draft = draft.with_status(last_failure=failure)
+    if not cause.consequence.is_retried:
+        return failed(draft, observed, now, cause.why)
+    if cause.consequence.is_counted and restarts >= max_restarts:
+        used_up = f"attempt {attempt} failed and failurePolicy.maxRestarts ({max_restarts}) is used up"
+        why = ReasonMessage(cause.why.reason, f"{used_up}: {cause.why.message}")
+        return failed(draft, observed, now, why)
+    return _next_attempt(draft, observed, cause, now)
+
+
+def _causes(draft: Draft, observed: Observed, frozen: FrozenJob) -> list[Cause]:
+    """Everything wrong with the current attempt."""
+    facts = draft.facts
+    if draft.stage is not Stage.ACTIVE or (facts.first and facts.first.is_done):
+        return []
+    missing = facts.missing if facts.was_complete else ()
+    vanished = (frozen.names.trainer(attempt=facts.attempt, index=index) for index in missing)
+    return [
+        *trainer_causes(facts.gang.values()),
+        *engine_causes(observed.rollouts),
+        *vanished_causes(vanished),
+        *stalled_causes(draft, observed, frozen),
+    ]
+
+
+def _next_attempt(draft: Draft, observed: Observed, cause: Cause, now: datetime) -> Draft:
+    attempt, is_counted = draft.status.attempt + 1, cause.consequence.is_counted
+    status = with_condition(
+        draft.status,
+        ConditionType.RESTARTING,
+        ConditionState(True, cause.why.reason, f"attempt {attempt} follows because: {cause.why.message}"),
+        generation=observed.job.generation,
+        now=now,
+        is_new_transition=True,
+    )
+    return draft.with_status(
+        attempt=attempt,
+        restarts=status.restarts + is_counted,
+        disruptions=status.disruptions + (not is_counted),
+        phase=Phase.RESTARTING,
+        conditions=status.conditions,
+    ).with_facts(observed)
+
+
+def _settling_left(draft: Draft, observed: Observed, cause: Cause, now: datetime) -> float:
+    """Seconds to wait until all pods and nodes have reported, before this cause is acted on."""
+    have_all_reported = all(pod.is_over and not pod.is_settling for pod in draft.facts.gang.values())
+    if cause.precedence in {Precedence.CERTAIN, Precedence.DISRUPTION} or have_all_reported:
+        return 0.0
+    since = observed.remembered.failing_since
+    return SETTLE_SECONDS if since is None else SETTLE_SECONDS - (now - since).total_seconds()

@@ -1,0 +1,81 @@
+"""Policy: at the first start, write down what this job runs, and hold every later attempt to it."""
+
+from dataclasses import replace
+from datetime import datetime
+
+from grpo_api.changes import with_changes
+from grpo_api.contract.reasons import Reason, ReasonMessage
+from grpo_api.v1alpha1.spec import GRPOJobSpec
+from grpo_operator.children.frozen_job import FrozenJob
+from grpo_operator.observe.observed import JobView, Observed
+from grpo_operator.plan.draft import Draft, Policy, Stage
+from grpo_operator.plan.outcome import failed
+from grpo_operator.plan.skew import newer_spec, unreadable_frozen_spec
+
+
+def freeze(runtime_image: str) -> Policy:
+    """The policy for an operator with this default image."""
+
+    def freeze_job(draft: Draft, observed: Observed, now: datetime) -> Draft:
+        """Attempt 1, mode, image and revision; later only what the spec marks as MAY_CHANGE changes."""
+        job = observed.job
+        if draft.status.attempt == 0:
+            if draft.stage is not Stage.ACTIVE or job.spec is None:
+                return draft
+            return _started(draft, observed, job.spec, now, runtime_image=runtime_image)
+        frozen = _resumed(observed)
+        if frozen is not None:
+            spec = with_changes(frozen.spec, live=job.spec) if job.spec else frozen.spec
+            return replace(draft, frozen=replace(frozen, spec=spec)).with_facts(observed)
+        if draft.stage is not Stage.ACTIVE:
+            return draft
+        skew = _skew(observed)
+        return replace(draft, skew=skew) if skew else failed(draft, observed, now, _REVISION_LOST)
+
+    return freeze_job
+
+
+_REVISION_LOST = ReasonMessage(
+    Reason.REVISION_LOST,
+    "the spec was changed after the start and the ConfigMap with the one this run started from is gone: "
+    "create the job anew",
+)
+
+
+def _started(
+    draft: Draft, observed: Observed, spec: GRPOJobSpec, now: datetime, *, runtime_image: str
+) -> Draft:
+    frozen = _freeze(observed.job, spec, image=spec.image or runtime_image)
+    started = draft.with_status(
+        attempt=1,
+        mode=frozen.spec.mode.value,
+        mode_reason=spec.mode_reason,
+        image=frozen.image,
+        revision=frozen.revision,
+        total_steps=spec.algorithm.steps,
+        progress=f"0/{spec.algorithm.steps}",
+        start_time=now,
+    )
+    return replace(started, frozen=frozen).with_facts(observed)
+
+
+def _freeze(job: JobView, spec: GRPOJobSpec, *, image: str) -> FrozenJob:
+    return FrozenJob.freeze(namespace=job.namespace, job=job.name, uid=job.uid, spec=spec, image=image)
+
+
+def _resumed(observed: Observed) -> FrozenJob | None:
+    """What the status says runs: from its ConfigMap, or from the job's spec while that is still the same."""
+    job, status = observed.job, observed.job.status
+    if observed.frozen_spec is not None:
+        return FrozenJob(
+            job.namespace, job.name, job.uid, observed.frozen_spec, status.image, status.revision
+        )
+    frozen = _freeze(job, job.spec, image=status.image) if job.spec else None
+    return frozen if frozen and frozen.revision == status.revision else None
+
+
+def _skew(observed: Observed) -> ReasonMessage | None:
+    """Why what the status says runs cannot be read by this release, but maybe by another."""
+    if observed.frozen_problem:
+        return unreadable_frozen_spec(observed.frozen_problem)
+    return newer_spec(observed.job.problem) if observed.job.is_skewed else None

@@ -1,0 +1,59 @@
+"""Policy: every replica has a living rollout pod; a lost one is replaced at once."""
+
+from datetime import datetime
+
+from grpo_operator.children.rollout import rollout_pod
+from grpo_operator.cluster.kinds import PODS
+from grpo_operator.observe.observed import Observed, PodView
+from grpo_operator.plan.draft import Deletion, Draft, Stage
+
+_MIN_REPLACE_AGE_SECONDS = 10.0
+"""A pod that has ended is replaced at this age at the earliest."""
+_MAX_REPLACE_AGE_SECONDS = 160.0
+"""The same for a pod that its node refused, like several before it."""
+
+
+def keep_replicas(draft: Draft, observed: Observed, now: datetime) -> Draft:
+    """Create what is missing under a new name, delete what has ended or is too much (highest index first).
+
+    A pod that is being deleted may hold its name for a long time on a lost node, so its replacement has
+    the next incarnation in its name and does not wait. A name that was seen is not used again.
+    """
+    frozen = draft.frozen
+    if draft.stage is not Stage.ACTIVE or frozen is None:
+        return draft
+    highest = observed.remembered.highest_incarnations
+    kept = set()
+    for replica in range(frozen.num_rollout_pods):
+        pods = [pod for pod in observed.rollouts if pod.position[0] == replica]
+        holder = _holder(pods, now)
+        if holder is None:
+            used = [pod.position[1] for pod in pods]
+            incarnation = max(*used, highest.get(replica, -1), -1) + 1
+            draft = draft.creating(rollout_pod(frozen, replica=replica, incarnation=incarnation))
+        else:
+            kept.add(holder.uid)
+            wait = _seconds_until_replaced(holder, now)
+            draft = draft.waking_after(wait) if wait > 0 else draft
+    unneeded = [pod for pod in observed.rollouts if pod.uid not in kept]
+    unneeded.sort(key=lambda pod: pod.position, reverse=True)
+    return draft.deleting(*(Deletion(PODS, pod.name, pod.uid) for pod in unneeded if not pod.is_deleting))
+
+
+def _holder(pods: list[PodView], now: datetime) -> PodView | None:
+    """The one pod of a replica. There may be two alive for a moment when two operators replaced the same
+    pod: then the one that is ready stays, else the older."""
+    standing = [pod for pod in pods if pod.is_alive or _seconds_until_replaced(pod, now) > 0]
+    return min(standing, key=lambda pod: (pod.is_over, not pod.is_ready, pod.position), default=None)
+
+
+def _seconds_until_replaced(pod: PodView, now: datetime) -> float:
+    """How long a pod that ended soon after its creation still holds its replica's place. A node that refuses
+    every pod at once must not make us create pods without pause, so each refused pod holds the place twice as
+    long as the one before it, up to a limit."""
+    if not pod.is_over or pod.is_deleting or pod.created_at is None:
+        return 0.0
+    factor = 2.0 ** min(pod.position[1], 10) if pod.has_never_run else 1.0
+    shortest_life = min(_MAX_REPLACE_AGE_SECONDS, _MIN_REPLACE_AGE_SECONDS * factor)
+    age = (now - pod.created_at).total_seconds()
+    return shortest_life - age if age >= 0 else 0.0  # clocks that disagree must not make it wait

@@ -1,0 +1,35 @@
+"""Policy: what the pods share exists before they do."""
+
+from dataclasses import replace
+from datetime import datetime
+
+from grpo_api.contract.environment import Role
+from grpo_operator.children.shared import config_map, is_up_to_date, service, tokens
+from grpo_operator.cluster.kinds import PODS
+from grpo_operator.observe.observed import Observed
+from grpo_operator.plan.draft import Draft, Stage
+
+
+def provide_shared(draft: Draft, observed: Observed, now: datetime) -> Draft:
+    """ConfigMap and Services where they are missing, put before the pods. Colocated engines have neither a
+    Service nor tokens, because nothing calls them.
+
+    The operator may not read Secrets, so the one with the tokens comes with every creation of a pod. New
+    tokens are made only while no living pod knows others; after that the Secret must be there. One made
+    again would give the new pods tokens that the running ones refuse, and nothing would say so.
+    """
+    frozen = draft.frozen
+    if draft.stage is not Stage.ACTIVE or frozen is None:
+        return draft
+    needed = []
+    if frozen.has_rollout and any(child.kind == PODS for child in draft.create):
+        has_living_pod = any(pod.is_alive for pod in (*observed.trainers, *observed.rollouts))
+        needed.append(replace(tokens(frozen), is_expected=has_living_pod))
+    if frozen.names.config(frozen.revision) not in observed.config_names:
+        needed.append(config_map(frozen))
+    for role in Role if frozen.has_rollout else (Role.TRAINER,):
+        desired = service(frozen, role)
+        found = observed.services.get(desired.name)
+        if found is None or not is_up_to_date(desired, found):
+            needed.append(replace(desired, is_correction=found is not None))
+    return replace(draft, create=(*needed, *draft.create))

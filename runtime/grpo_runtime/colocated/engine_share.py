@@ -1,0 +1,46 @@
+"""A rank's place among the engines: which engine it holds, or has a part of, and which requests are its
+own."""
+
+from grpo_api.contract.run_config import RunConfig
+from grpo_runtime.colocated.messages import Channel, GenerateCommand, Sampled, SyncCommand
+from grpo_runtime.colocated.rank_engine import RankEngine, RankSync
+from grpo_runtime.weight_sync.source import WeightSource
+
+
+class EngineShare:
+    """What one rank holds: an engine, or with tensor parallelism a part of one.
+
+    Ranks [k * ranks_per_engine, (k + 1) * ranks_per_engine) hold engine k, as vLLM itself groups them.
+    """
+
+    def __init__(self, engine: RankEngine, channel: Channel, *, ranks_per_engine: int) -> None:
+        self.channel = channel
+        self.ranks_per_engine = ranks_per_engine
+        self.num_engines = channel.world_size // ranks_per_engine
+        self._engine = engine
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the first rank of its engine."""
+        return self.channel.rank % self.ranks_per_engine == 0
+
+    def sync(self, command: SyncCommand, *, weights: WeightSource) -> RankSync:
+        """Load `weights`, which are this rank's copy of the policy."""
+        return self._engine.sync(weights, version=command.version, probe=command.probe)
+
+    def generate(self, command: GenerateCommand) -> Sampled:
+        """Sample the requests of this rank's engine. All ranks of an engine have the same completions."""
+        index = self.channel.rank // self.ranks_per_engine
+        own = command.requests[part(len(command.requests), index=index, num_parts=self.num_engines)]
+        completions = self._engine.generate(own)
+        return Sampled(self._engine.weight_version(), completions)
+
+
+def num_colocated_engines(run_config: RunConfig) -> int:
+    """How many engines the training processes hold together."""
+    return run_config.topology.world_size // run_config.engine.tensor_parallel_size
+
+
+def part(count: int, *, index: int, num_parts: int) -> slice:
+    """Which of `count` things go to part `index`: parts are contiguous and differ by at most one."""
+    return slice(count * index // num_parts, count * (index + 1) // num_parts)

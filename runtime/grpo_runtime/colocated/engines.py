@@ -1,0 +1,132 @@
+"""Rank 0's end of the engines in the training processes: it sends commands to every rank that holds an
+engine.
+
+Commands travel on a channel of their own and are executed in a thread of their own, because the main threads
+go on meeting meanwhile: so a stop request of any rank is noticed, and rank 0 reports that it is alive.
+Training and engines never compute at the same time: rank 0 waits for its engines first.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from grpo_api.contract.progress import EngineCounts
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.colocated.engine_share import EngineShare, part
+from grpo_runtime.colocated.messages import (
+    GenerateCommand,
+    Message,
+    Sampled,
+    SyncCommand,
+    broadcast_message,
+    decode_sampled,
+    decode_sync,
+    encode_command,
+    receive_message,
+)
+from grpo_runtime.colocated.rank_engine import PHASES, RankSync
+from grpo_runtime.rollout.errors import EngineError, EngineTimeoutError
+from grpo_runtime.rollout.interface import GenerateRequest, Probe, Rollout, SyncReport, VersionSpan
+from grpo_runtime.weight_sync.source import WeightSource
+
+
+class ColocatedEngines:
+    """`Engines` in the training processes, as rank 0 uses them."""
+
+    def __init__(self, share: EngineShare, *, sync_timeout_seconds: float) -> None:
+        self._share = share
+        self._sync_timeout_seconds = sync_timeout_seconds
+        self._version: PolicyVersion | None = None
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+
+    def counts(self) -> EngineCounts:
+        """All engines are there from the start; they are current once they were verified."""
+        count = self._share.num_engines
+        return EngineCounts(desired=count, known=count, current=count if self._version else 0)
+
+    async def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> SyncReport:
+        """See `Engines.sync`. `weights` is read in another thread until this returns.
+
+        Raises EngineTimeoutError after the deadlines of all phases together, and EngineError when an engine's
+        logprobs of the probe are not the trainer's: it computes something else than what is trained.
+        """
+        limit = self._sync_timeout_seconds * len(PHASES)
+        try:
+            async with asyncio.timeout(limit):
+                command = SyncCommand(version, probe)
+                syncs = await asyncio.wrap_future(self._thread.submit(self._lead_sync, command, weights))
+        except TimeoutError as error:
+            raise EngineTimeoutError(f"the engines did not load the weights within {limit:g} s") from error
+        for rank, sync in enumerate(syncs):
+            if probe is not None and not sync.probe_error <= probe.tolerance:
+                raise EngineError(
+                    f"the engine of rank {rank} does not compute what is trained: after weight sync "
+                    f"{version} its logprobs differ from the trainer's by {sync.probe_error:.3g} nats, "
+                    f"more than {probe.tolerance:g}"
+                )
+        self._version = version
+        slowest = map(max, zip(*(sync.phase_seconds for sync in syncs), strict=True))
+        return SyncReport(
+            version=version,
+            synced=tuple(self._name(index) for index in range(self._share.num_engines)),
+            failed={},
+            num_bytes=syncs[0].num_bytes,
+            phase_seconds=dict(zip(PHASES, slowest, strict=True)),
+            max_probe_error=max(sync.probe_error for sync in syncs),
+        )
+
+    async def generate(self, requests: Sequence[GenerateRequest]) -> list[Rollout]:
+        """See `Engines.generate`. The engines sleep when it returns."""
+        if self._version is None:
+            raise RuntimeError("the engines have no weights yet: call sync before generate")
+        command = GenerateCommand(requests)
+        sampled = await asyncio.wrap_future(self._thread.submit(self._lead_generate, command))
+        rollouts: list[Rollout] = []
+        for index, one in enumerate(sampled):
+            own = requests[part(len(requests), index=index, num_parts=self._share.num_engines)]
+            rollouts += self._rollouts(own, one, engine=self._name(index))
+        return rollouts
+
+    async def close(self) -> None:
+        """Let go of the thread; engines end with their processes."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _lead_sync(self, command: SyncCommand, weights: WeightSource) -> list[RankSync]:
+        """What every rank says of its sync, once all of them are done."""
+        broadcast_message(encode_command(command), channel=self._share.channel)
+        own = self._share.sync(command, weights=weights)
+        return [own, *(decode_sync(answer) for answer in self._answers())]
+
+    def _lead_generate(self, command: GenerateCommand) -> list[Sampled]:
+        """What every engine sampled, once all ranks are done."""
+        broadcast_message(encode_command(command), channel=self._share.channel)
+        own = self._share.generate(command)
+        per_engine = self._share.ranks_per_engine
+        # only the first rank of each engine returns completions; rank 0's are in `own`
+        firsts = self._answers()[per_engine - 1 :: per_engine]
+        return [own, *(decode_sampled(answer) for answer in firsts)]
+
+    def _answers(self) -> list[Message]:
+        """The answers of ranks 1, 2, ..."""
+        channel = self._share.channel
+        return [receive_message(channel=channel, rank=rank) for rank in range(1, channel.world_size)]
+
+    def _rollouts(
+        self, requests: Sequence[GenerateRequest], sampled: Sampled, *, engine: str
+    ) -> list[Rollout]:
+        if sampled.version != self._version:
+            raise EngineError(f"{engine} sampled with weights {sampled.version}, not {self._version}")
+        return [
+            Rollout(
+                prompt_ids=request.prompt_ids,
+                completion_ids=completion.token_ids,
+                rollout_logprobs=completion.logprobs,
+                versions=(VersionSpan(sampled.version, start=0, end=len(completion.token_ids)),),
+                is_terminated=completion.is_terminated,
+                engine=engine,
+            )
+            for request, completion in zip(requests, sampled.completions, strict=True)
+        ]
+
+    def _name(self, index: int) -> str:
+        return f"engine-{index}"

@@ -1,0 +1,55 @@
+"""What a rank other than 0 does with its engine: it executes rank 0's commands until the process ends.
+
+It does so in a thread of its own, because the main thread goes on meeting the other ranks meanwhile.
+"""
+
+import threading
+
+from grpo_runtime.colocated.engine_share import EngineShare
+from grpo_runtime.colocated.messages import (
+    DONE,
+    SyncCommand,
+    broadcast_message,
+    decode_command,
+    encode_sampled,
+    encode_sync,
+    send_message,
+)
+from grpo_runtime.weight_sync.source import WeightSource
+
+
+class EngineExecutor:
+    """Executes the commands of rank 0 from now on."""
+
+    def __init__(self, share: EngineShare, *, weights: WeightSource) -> None:
+        """`weights` is this rank's copy of the policy, which is the same on every rank."""
+        self._share = share
+        self._weights = weights
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise the error that ended the engine of this rank."""
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            while True:
+                self._execute_next()
+        except BaseException as error:
+            # for the main thread, which calls `check` after each meeting of the ranks
+            self._failure = error
+
+    def _execute_next(self) -> None:
+        channel = self._share.channel
+        command = decode_command(broadcast_message(None, channel=channel))
+        if isinstance(command, SyncCommand):
+            answer = encode_sync(self._share.sync(command, weights=self._weights))
+        else:
+            sampled = self._share.generate(command)
+            # one rank of an engine gives its completions, but every rank answers when it is done: training
+            # must not begin while an engine still gives its memory back
+            answer = encode_sampled(sampled) if self._share.is_first else DONE
+        send_message(answer, channel=channel)

@@ -1,0 +1,203 @@
+"""Rank 0's commands to the ranks that hold engines, and their answers: two tensors each, nothing is
+pickled."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol, TypeVar
+
+import torch
+
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.colocated.rank_engine import Completion, RankSync
+from grpo_runtime.rollout.interface import GenerateRequest, Probe
+
+T = TypeVar("T")
+
+
+class Channel(Protocol):
+    """How ranks exchange tensors beside the meetings of training. Blocks; raises when a rank is gone."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def world_size(self) -> int: ...
+
+    def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Rank 0's tensor on every rank, in place."""
+        ...
+
+    def send(self, tensor: torch.Tensor) -> None:
+        """Give a tensor to rank 0."""
+        ...
+
+    def receive(self, tensor: torch.Tensor, *, rank: int) -> torch.Tensor:
+        """Rank 0: what `rank` sends, in place."""
+        ...
+
+
+@dataclass(frozen=True)
+class Message:
+    """`integers` int64 and `floats` float64, both one-dimensional."""
+
+    integers: torch.Tensor
+    floats: torch.Tensor
+
+    @classmethod
+    def of(cls, integers: Sequence[int], floats: Sequence[float] = ()) -> "Message":
+        """A message of plain numbers."""
+        return cls(torch.tensor(integers, dtype=torch.int64), torch.tensor(floats, dtype=torch.float64))
+
+
+DONE = Message.of([])
+"""The answer of a rank that is done and has nothing to give."""
+
+
+@dataclass(frozen=True)
+class SyncCommand:
+    """Load the policy of your own process as `version`, and compute the probe."""
+
+    version: PolicyVersion
+    probe: Probe | None
+
+
+@dataclass(frozen=True)
+class GenerateCommand:
+    """Sample your engine's part of `requests`."""
+
+    requests: Sequence[GenerateRequest]
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """One engine's completions, and the version of the weights that sampled them."""
+
+    version: PolicyVersion
+    completions: Sequence[Completion]
+
+
+class _Kind(IntEnum):
+    SYNC = 1
+    GENERATE = 2
+
+
+def encode_command(command: SyncCommand | GenerateCommand) -> Message:
+    """A command as rank 0 broadcasts it."""
+    if isinstance(command, SyncCommand):
+        header = [_Kind.SYNC, command.version.attempt, command.version.step]
+        if command.probe is None:
+            return Message.of(header)
+        probe = command.probe
+        return Message.of([*header, *probe.token_ids], [probe.tolerance, *probe.logprobs])
+    requests = command.requests
+    return Message.of(
+        [
+            _Kind.GENERATE,
+            len(requests),
+            *(request.seed for request in requests),
+            *(len(request.prompt_ids) for request in requests),
+            *(token for request in requests for token in request.prompt_ids),
+        ]
+    )
+
+
+def decode_command(message: Message) -> SyncCommand | GenerateCommand:
+    """The command in a message."""
+    numbers = iter(message.integers.tolist())
+    if next(numbers) == _Kind.SYNC:
+        version = PolicyVersion(attempt=next(numbers), step=next(numbers))
+        tolerance, *logprobs = message.floats.tolist() or [0.0]
+        probe = Probe(token_ids=tuple(numbers), logprobs=tuple(logprobs), tolerance=tolerance)
+        return SyncCommand(version, probe if probe.token_ids else None)
+    count = next(numbers)
+    seeds, lengths = _take(numbers, count), _take(numbers, count)
+    return GenerateCommand(
+        [
+            GenerateRequest(prompt_ids=tuple(_take(numbers, length)), seed=seed)
+            for seed, length in zip(seeds, lengths, strict=True)
+        ]
+    )
+
+
+def encode_sync(sync: RankSync) -> Message:
+    """A rank's answer to a SyncCommand."""
+    return Message.of([sync.num_bytes], [sync.probe_error, *sync.phase_seconds])
+
+
+def decode_sync(message: Message) -> RankSync:
+    """See `encode_sync`."""
+    error, *seconds = message.floats.tolist()
+    return RankSync(
+        phase_seconds=tuple(seconds), num_bytes=int(message.integers[0]), probe_error=float(error)
+    )
+
+
+def encode_sampled(sampled: Sampled) -> Message:
+    """An engine's answer to a GenerateCommand."""
+    completions = sampled.completions
+    return Message.of(
+        [
+            sampled.version.attempt,
+            sampled.version.step,
+            len(completions),
+            *(completion.is_terminated for completion in completions),
+            *(len(completion.token_ids) for completion in completions),
+            *(token for completion in completions for token in completion.token_ids),
+        ],
+        [logprob for completion in completions for logprob in completion.logprobs],
+    )
+
+
+def decode_sampled(message: Message) -> Sampled:
+    """See `encode_sampled`."""
+    numbers, logprobs = iter(message.integers.tolist()), iter(message.floats.tolist())
+    version = PolicyVersion(attempt=next(numbers), step=next(numbers))
+    count = next(numbers)
+    ends, lengths = _take(numbers, count), _take(numbers, count)
+    completions = [
+        Completion(
+            token_ids=tuple(_take(numbers, length)),
+            logprobs=tuple(_take(logprobs, length)),
+            is_terminated=bool(end),
+        )
+        for end, length in zip(ends, lengths, strict=True)
+    ]
+    return Sampled(version, completions)
+
+
+def broadcast_message(message: Message | None, *, channel: Channel) -> Message:
+    """Rank 0's message on every rank; the others give None."""
+    sizes = [0, 0] if message is None else [len(message.integers), len(message.floats)]
+    sizes = channel.broadcast(torch.tensor(sizes)).tolist()
+    message = message or _empty(sizes)
+    for tensor in (message.integers, message.floats):
+        if len(tensor):
+            channel.broadcast(tensor)
+    return message
+
+
+def send_message(message: Message, *, channel: Channel) -> None:
+    """Answer rank 0, which waits in `receive_message`."""
+    channel.send(torch.tensor([len(message.integers), len(message.floats)]))
+    for tensor in (message.integers, message.floats):
+        if len(tensor):
+            channel.send(tensor)
+
+
+def receive_message(*, channel: Channel, rank: int) -> Message:
+    """Rank 0: the answer of `rank`."""
+    message = _empty(channel.receive(torch.zeros(2, dtype=torch.int64), rank=rank).tolist())
+    for tensor in (message.integers, message.floats):
+        if len(tensor):
+            channel.receive(tensor, rank=rank)
+    return message
+
+
+def _empty(sizes: Sequence[int]) -> Message:
+    num_integers, num_floats = sizes
+    return Message(torch.zeros(num_integers, dtype=torch.int64), torch.zeros(num_floats, dtype=torch.float64))
+
+
+def _take(numbers: Iterator[T], count: int) -> list[T]:
+    return [next(numbers) for _ in range(count)]

@@ -1,0 +1,165 @@
+"""What one rank does with its engine, or its part of one, in the order that shared memory asks for.
+
+    wake the weights -> load -> wake the KV cache -> forget cached prefixes -> verify -> generate -> sleep
+
+Trainer and engine share one device: there is no room for the KV cache while the weights are loaded, nor for
+either while the trainer computes.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.rollout.interface import GenerateRequest, Probe
+from grpo_runtime.rollout.sampling import probe_error
+from grpo_runtime.weight_sync.interface import ControlChannel, Failures, Peer, SenderSettings
+from grpo_runtime.weight_sync.registry import Backend
+from grpo_runtime.weight_sync.source import WeightSource
+
+ENGINE = "engine"
+"""The only one that the sender of a rank serves."""
+PHASES = ("wake_weights", "transfer", "finish", "wake_kv_cache", "verify")
+"""Of a sync, in order."""
+
+
+@dataclass(frozen=True)
+class Completion:
+    """The tokens sampled for one request, and the sampler's logprobs of them, in nats."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    is_terminated: bool
+
+
+@dataclass(frozen=True)
+class RankSync:
+    """What one sync did on one rank. `phase_seconds` are those of PHASES; without a probe the error is 0."""
+
+    phase_seconds: tuple[float, ...]
+    num_bytes: int
+    probe_error: float
+
+
+class LocalEngine(Protocol):
+    """An engine in this process. Everything blocks."""
+
+    @property
+    def channel(self) -> ControlChannel:
+        """The verbs of weight transfer, as calls."""
+        ...
+
+    def weight_version(self) -> str:
+        """What the last finished update was called."""
+        ...
+
+    def sleep(self, level: int) -> None:
+        """Give memory back: the KV cache, and the weights to the CPU (level 1) or for good (level 2)."""
+        ...
+
+    def wake_up(self, tag: str) -> None:
+        """Take memory again, for `weights` or for `kv_cache`."""
+        ...
+
+    def reset_prefix_cache(self) -> None:
+        """Forget what older weights computed."""
+        ...
+
+    def sample(self, requests: Sequence[GenerateRequest]) -> list[Completion]:
+        """One completion for each request, in their order."""
+        ...
+
+    def probe_logprobs(self, token_ids: Sequence[int]) -> list[float]:
+        """Logprobs (nats, temperature 1) of all tokens after the first."""
+        ...
+
+
+class RankEngine:
+    """Keeps the weights of one LocalEngine new, and lets it sleep while the trainer computes."""
+
+    def __init__(
+        self, engine: LocalEngine, *, backend: Backend[Any], sleep_level: int, timeout_seconds: float
+    ) -> None:
+        """`sleep_level` 0 leaves the engine awake all the time. `timeout_seconds` is for
+        backends whose verbs await; those of vLLM in this process block."""
+        self._engine = engine
+        self._sleep_level = sleep_level
+        self._is_asleep = False
+        self._backend = backend
+        peers = {ENGINE: Peer(engine.channel, host="localhost")}
+        self._sender = backend.make_sender(peers, SenderSettings(timeout_seconds=timeout_seconds))
+        self._is_connected = False
+
+    def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> RankSync:
+        """Give the engine the weights. The caller compares the probe's error with its
+        tolerance. Raises WeightSyncError."""
+        clock = _Clock()
+        with clock.phase("wake_weights"):
+            self._wake_up("weights")
+        num_bytes = asyncio.run(self._load(weights, version=version, clock=clock))
+        with clock.phase("wake_kv_cache"):
+            self._wake_up("kv_cache")
+            self._is_asleep = False
+            self._engine.reset_prefix_cache()
+        with clock.phase("verify"):
+            error = 0.0 if probe is None else self._probe_error(probe)
+        return RankSync(
+            phase_seconds=tuple(clock.seconds[phase] for phase in PHASES),
+            num_bytes=num_bytes,
+            probe_error=error,
+        )
+
+    def generate(self, requests: Sequence[GenerateRequest]) -> list[Completion]:
+        """Sample all requests. The engine sleeps afterwards, because training follows."""
+        completions = self._engine.sample(requests) if requests else []
+        if self._sleep_level > 0:
+            self._engine.sleep(self._sleep_level)
+            self._is_asleep = True
+        return completions
+
+    def weight_version(self) -> PolicyVersion:
+        """The version of the engine's weights, as the engine reports it."""
+        return PolicyVersion.parse(self._engine.weight_version())
+
+    def _wake_up(self, tag: str) -> None:
+        if self._is_asleep:
+            self._engine.wake_up(tag)
+
+    def _probe_error(self, probe: Probe) -> float:
+        return probe_error(self._engine.probe_logprobs(probe.token_ids), probe=probe)
+
+    async def _load(self, weights: WeightSource, *, version: PolicyVersion, clock: "_Clock") -> int:
+        with clock.phase("transfer"):
+            prepared = self._backend.prepare(weights)
+            if not self._is_connected:
+                _check(await self._sender.init([ENGINE]))
+                self._is_connected = True
+            _check(await self._sender.start([ENGINE]))
+            _check(await self._sender.update(prepared, engines=[ENGINE]))
+        with clock.phase("finish"):
+            _check(await self._sender.finish(str(version), engines=[ENGINE]))
+        return int(prepared.num_bytes)
+
+
+def _check(failures: Failures) -> None:
+    """Raise what the engine failed with."""
+    for error in failures.values():
+        raise error
+
+
+class _Clock:
+    """Seconds of named phases."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = time.monotonic() - start

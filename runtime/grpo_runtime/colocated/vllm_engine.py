@@ -1,0 +1,139 @@
+"""vLLM in this process: its offline engine under an external launcher.
+
+With tensor parallelism every rank of an engine makes one of these and calls it with the same requests: the
+ranks compute each layer together, and all of them have the result.
+"""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vllm import LLM, SamplingParams
+from vllm.engine.arg_utils import EngineArgs
+
+from grpo_api.contract.run_config import RunConfig
+from grpo_runtime.colocated.rank_engine import Completion
+from grpo_runtime.engine.argument_parser import checked, parse_arguments
+from grpo_runtime.engine.arguments import in_process_arguments, is_cpu_build, with_user_arguments
+from grpo_runtime.engine.model_class import register_model
+from grpo_runtime.errors import UserError
+from grpo_runtime.rollout.errors import EngineError
+from grpo_runtime.rollout.interface import GenerateRequest
+from grpo_runtime.rollout.sampling import PROBE_PARAMETERS, sampling_parameters
+from grpo_runtime.weight_sync.interface import Info, WeightSyncError
+
+_CPU_WORKER_LOGGER = "vllm.v1.worker.cpu_worker"
+
+
+class VllmChannel:
+    """The verbs of weight transfer as calls of `vllm.LLM`."""
+
+    def __init__(self, llm: Any) -> None:
+        self._llm = llm
+
+    async def init(self, info: Info) -> None:
+        """Let the engine forget an earlier sender."""
+        self._llm.init_weight_transfer_engine({"init_info": dict(info)})
+
+    async def start(self) -> None:
+        """Open an update."""
+        self._llm.start_weight_update()
+
+    async def update(self, info: Info) -> None:
+        """Let the engine check what it will get."""
+        self._llm.update_weights({"update_info": dict(info)})
+
+    async def finish(self, version: str) -> None:
+        """Load it."""
+        self._llm.finish_weight_update(version)
+
+    async def shutdown(self) -> None:
+        """Let the engine forget the sender."""
+        self._llm.shutdown_weight_transfer_engine()
+
+
+class VllmEngine:
+    """A `LocalEngine`. The ranks must have met before, because vLLM makes its process groups among them.
+
+    Raises UserError naming the argument when vLLM refuses the configuration.
+    """
+
+    def __init__(self, run: RunConfig, *, model_dir: Path) -> None:
+        self._temperature = run.sampling.temperature
+        self._max_tokens = run.sampling.max_tokens
+        self._llm = _start(run, model_dir=model_dir)
+        # at each sleep and wake, three times a step, it warns that it frees nothing
+        logging.getLogger(_CPU_WORKER_LOGGER).setLevel(logging.ERROR)
+        self.channel = VllmChannel(self._llm)
+
+    def weight_version(self) -> str:
+        """See `LocalEngine`."""
+        return str(self._llm.get_weight_version())
+
+    def sleep(self, level: int) -> None:
+        """See `LocalEngine`. On CPU vLLM frees nothing."""
+        self._llm.sleep(level=level)
+
+    def wake_up(self, tag: str) -> None:
+        """See `LocalEngine`."""
+        self._llm.wake_up(tags=[tag])
+
+    def reset_prefix_cache(self) -> None:
+        """See `LocalEngine`."""
+        if not self._llm.reset_prefix_cache():
+            raise EngineError("vLLM kept cached prefixes of older weights")
+
+    def sample(self, requests: Sequence[GenerateRequest]) -> list[Completion]:
+        """See `LocalEngine`."""
+        parameters = [
+            sampling_parameters(seed=request.seed, temperature=self._temperature, max_tokens=self._max_tokens)
+            for request in requests
+        ]
+        answers = self._generate([request.prompt_ids for request in requests], parameters)
+        return [_completion(answer.outputs[0]) for answer in answers]
+
+    def probe_logprobs(self, token_ids: Sequence[int]) -> list[float]:
+        """See `LocalEngine`."""
+        [answer] = self._generate([token_ids], [PROBE_PARAMETERS])
+        entries = answer.prompt_logprobs[1:]
+        return [float(entry[token].logprob) for token, entry in zip(token_ids[1:], entries, strict=True)]
+
+    def _generate(self, prompts: Sequence[Sequence[int]], parameters: Sequence[dict[str, Any]]) -> list[Any]:
+        return list(
+            self._llm.generate(
+                [{"prompt_token_ids": list(token_ids)} for token_ids in prompts],
+                [SamplingParams(**given) for given in parameters],
+                use_tqdm=False,
+            )
+        )
+
+
+def _start(run: RunConfig, *, model_dir: Path) -> Any:
+    given = run.engine.args
+    checked(lambda: register_model(model_dir), given=given)
+    arguments = in_process_arguments(run, model_dir=model_dir, is_cpu=is_cpu_build())
+    namespace = parse_arguments(arguments, add=EngineArgs.add_cli_args)
+    engine_args = checked(lambda: EngineArgs.from_cli_args(namespace), given=given)
+    # what vLLM refuses here is the configuration; later errors may be anything
+    checked(engine_args.create_engine_config, given=given)
+    try:
+        return LLM.from_engine_args(engine_args)
+    except (UserError, WeightSyncError):
+        raise
+    except Exception as error:
+        cause = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise EngineError(f"vLLM did not start{with_user_arguments(given)}: {cause}") from error
+
+
+def _completion(output: Any) -> Completion:
+    if output.finish_reason not in ("stop", "length"):
+        raise EngineError(f"vLLM ended a completion by {output.finish_reason}")
+    return Completion(
+        token_ids=tuple(output.token_ids),
+        logprobs=tuple(
+            float(entry[token].logprob)
+            for token, entry in zip(output.token_ids, output.logprobs, strict=True)
+        ),
+        is_terminated=output.finish_reason == "stop",
+    )

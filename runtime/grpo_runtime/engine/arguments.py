@@ -1,0 +1,118 @@
+"""From a RunConfig to vLLM's arguments and environment, for both modes. The comments say why."""
+
+import json
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from grpo_api.contract.run_config import RunConfig
+from grpo_api.quantity import parse_quantity
+
+CPU_KV_CACHE_BYTES = 256 * 1024 * 1024
+"""On CPU vLLM would take 92 % of the machine's memory for the KV cache."""
+CPU_MIN_BATCHED_TOKENS = 4096
+SHARED_ENGINE_WORKER = "grpo_runtime.colocated.vllm_cpu_worker.SharedEngineWorker"
+GUARD = "grpo_runtime.serve.guard.Guard"
+
+
+def is_cpu_build() -> bool:
+    """Whether the vLLM in this image is its CPU build; vLLM itself looks at its version too."""
+    return "cpu" in version("vllm")
+
+
+def with_user_arguments(given: Sequence[str]) -> str:
+    """The user's own arguments, for a sentence about an engine that does not start."""
+    return f" (engine.args: {' '.join(given)})" if given else ""
+
+
+def server_arguments(
+    run_config: RunConfig, *, model_dir: Path, is_cpu: bool, host: str, port: int
+) -> tuple[str, ...]:
+    """For the server of a rollout pod, with the model in `model_dir`."""
+    return (
+        *_engine_arguments(run_config, model_dir=model_dir, is_cpu=is_cpu),
+        "--host", host,
+        "--port", str(port),
+        # token ids in and out
+        "--enable-scale-out",
+        "--middleware", GUARD,
+        "--disable-uvicorn-access-log",
+        "--disable-fastapi-docs",
+        *run_config.engine.args,
+    )  # fmt: skip
+
+
+def in_process_arguments(run_config: RunConfig, *, model_dir: Path, is_cpu: bool) -> tuple[str, ...]:
+    """For an engine in training processes, which must be started with RANK and LOCAL_RANK."""
+    engine = run_config.engine
+    return (
+        *_engine_arguments(run_config, model_dir=model_dir, is_cpu=is_cpu),
+        # the ranks exist and have met: vLLM starts no process of its own
+        "--distributed-executor-backend", "external_launcher",
+        "--tensor-parallel-size", str(engine.tensor_parallel_size),
+        # vLLM refuses the memory pool that sleep needs where it does not support it
+        *(["--enable-sleep-mode"] if engine.sleep_level > 0 and not is_cpu else []),
+        *(["--worker-cls", SHARED_ENGINE_WORKER] if engine.tensor_parallel_size > 1 and is_cpu else []),
+        *engine.args,
+    )  # fmt: skip
+
+
+def _engine_arguments(run_config: RunConfig, *, model_dir: Path, is_cpu: bool) -> list[str]:
+    engine = run_config.engine
+    arguments = [
+        "--model", str(model_dir),
+        # auto would turn a float32 checkpoint into bfloat16
+        "--dtype", run_config.model.dtype.value,
+        "--max-model-len", str(engine.max_model_len),
+        # logprobs of the distribution that was sampled from, after temperature
+        "--logprobs-mode", "processed_logprobs",
+        "--weight-transfer-config", json.dumps({"backend": run_config.weight_sync_backend}),
+    ]  # fmt: skip
+    if engine.kv_cache_memory is not None:
+        arguments += ["--kv-cache-memory-bytes", str(int(parse_quantity(engine.kv_cache_memory)))]
+    elif is_cpu:
+        arguments += ["--kv-cache-memory-bytes", str(CPU_KV_CACHE_BYTES)]
+    if is_cpu:
+        arguments += _cpu_arguments(engine.max_model_len)
+    return arguments
+
+
+def _cpu_arguments(max_model_len: int) -> list[str]:
+    return [
+        "--enforce-eager",
+        # a seeded request whose prefill is cut in two kills the engine on CPU; uncut, seeds make every
+        # sample repeatable to the last bit
+        "--no-enable-chunked-prefill",
+        "--max-num-batched-tokens", str(max(CPU_MIN_BATCHED_TOKENS, max_model_len)),
+    ]  # fmt: skip
+
+
+def engine_environment(*, is_cpu: bool) -> dict[str, str]:
+    """What must be set before torch is imported, in both modes."""
+    environment = {"VLLM_NO_USAGE_STATS": "1"}
+    if is_cpu:
+        environment |= {
+            # the first request with logprobs would compile for 18 s, and need a compiler
+            "TORCHDYNAMO_DISABLE": "1",
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            # engines that share cores and bind threads collapse to a twentieth of their speed
+            "OMP_NUM_THREADS": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        }
+    return environment
+
+
+SERVER_ENVIRONMENT = {
+    # mounts the RL routes; the guard hides all else that it mounts
+    "VLLM_SERVER_DEV_MODE": "1",
+    # the model has been downloaded before
+    "HF_HUB_OFFLINE": "1",
+}
+"""What a server needs besides, before vLLM is imported."""
+IN_PROCESS_ENVIRONMENT = {
+    # ranks that share an engine make the same schedule only when each runs the engine in its own process
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    # else it logs every sleep and wake of every step in the trainer's log
+    "VLLM_LOGGING_LEVEL": "WARNING",
+}
+"""What an engine in a training process needs besides, before vLLM is imported."""

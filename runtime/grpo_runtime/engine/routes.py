@@ -1,0 +1,62 @@
+"""Every route of a rollout pod. What is not in these tables answers 404, even if vLLM serves it.
+
+vLLM's RL routes exist only in its development mode, which also mounts routes that run arbitrary code.
+"""
+
+from enum import StrEnum
+
+from grpo_api.contract.endpoints import ROLLOUT_LIVE_PATH, ROLLOUT_READY_PATH
+
+ATTEMPT_HEADER = "x-grpo-attempt"
+"""On every admin call: the attempt of the trainer that calls. A lower one than seen before gets 409."""
+INSTANCE_HEADER = "x-grpo-instance"
+"""On any call that is meant for one process: every other process answers 409, also its successor."""
+
+GENERATE_PATH = "/inference/v1/generate"
+IDENTITY_PATH = "/grpo/v1/identity"
+ADMIT_PATH = "/grpo/v1/admit"
+REVOKE_PATH = "/grpo/v1/revoke"
+
+PAUSE_PATH = "/pause"
+RESUME_PATH = "/resume"
+IS_PAUSED_PATH = "/is_paused"
+INIT_PATH = "/init_weight_transfer_engine"
+START_PATH = "/start_weight_update"
+UPDATE_PATH = "/update_weights"
+FINISH_PATH = "/finish_weight_update"
+SHUTDOWN_PATH = "/shutdown_weight_transfer_engine"
+WEIGHT_INFO_PATH = "/weight_info"
+
+
+class Access(StrEnum):
+    """Who may call a route."""
+
+    OPEN = "open"
+    DATA = "data"
+    ADMIN = "admin"
+
+
+OWN_ROUTES = {
+    ("GET", ROLLOUT_LIVE_PATH): Access.OPEN,
+    ("GET", ROLLOUT_READY_PATH): Access.OPEN,
+    ("GET", IDENTITY_PATH): Access.ADMIN,
+    ("POST", ADMIT_PATH): Access.ADMIN,
+    ("POST", REVOKE_PATH): Access.ADMIN,
+}
+"""Answered by the guard itself, also while a weight update blocks the engine."""
+
+ENGINE_ROUTES = {
+    ("POST", GENERATE_PATH): Access.DATA,
+    ("POST", PAUSE_PATH): Access.ADMIN,
+    ("POST", RESUME_PATH): Access.ADMIN,
+    ("GET", IS_PAUSED_PATH): Access.ADMIN,
+    ("POST", INIT_PATH): Access.ADMIN,
+    ("POST", START_PATH): Access.ADMIN,
+    ("POST", UPDATE_PATH): Access.ADMIN,
+    ("POST", FINISH_PATH): Access.ADMIN,
+    ("POST", SHUTDOWN_PATH): Access.ADMIN,
+    ("GET", WEIGHT_INFO_PATH): Access.ADMIN,
+}
+"""Passed on to vLLM."""
+
+ROUTES = OWN_ROUTES | ENGINE_ROUTES

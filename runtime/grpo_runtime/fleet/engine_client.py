@@ -1,0 +1,168 @@
+"""One rollout engine over HTTP. Every call has a deadline, and every failure is an EngineError; none is
+retried."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.engine import routes
+from grpo_runtime.fleet.errors import EngineConflictError, EngineRefusedError
+from grpo_runtime.rollout.errors import EngineGoneError, EngineTimeoutError
+from grpo_runtime.settings import Tokens
+
+CONNECT_TIMEOUT_SECONDS = 5.0
+_MAX_ERROR_CHARACTERS = 500
+
+
+@dataclass(frozen=True, order=True)
+class Address:
+    """Where an engine listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What an engine says about itself. `instance` is unique to its process."""
+
+    instance: str
+    name: str
+    attempt: int
+    version: str
+    is_live: bool
+
+
+class EngineClient:
+    """Calls one engine at `address` for a trainer of `attempt`.
+
+    With `instance` every call is for that process only: its successor at the same address refuses it.
+    """
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        address: Address,
+        *,
+        tokens: Tokens,
+        attempt: int,
+        instance: str | None = None,
+    ) -> None:
+        self.address = address
+        self.instance = instance
+        self._session = session
+        self._tokens = tokens
+        self._attempt = attempt
+
+    def for_instance(self, instance: str) -> "EngineClient":
+        """The same engine, bound to one process."""
+        return EngineClient(
+            self._session, self.address, tokens=self._tokens, attempt=self._attempt, instance=instance
+        )
+
+    async def identity(self, *, timeout_seconds: float) -> Identity:
+        """Which process answers at this address. The call also sends our attempt to the engine."""
+        answer = await self._admin("GET", routes.IDENTITY_PATH, timeout_seconds=timeout_seconds)
+        return Identity(
+            instance=str(answer["instance"]),
+            name=str(answer["name"]),
+            attempt=int(answer["attempt"]),
+            version=str(answer["version"]),
+            is_live=bool(answer["live"]),
+        )
+
+    async def is_paused(self, *, timeout_seconds: float) -> bool:
+        """Whether the scheduler is paused. Answered by the engine core, so it also shows that it lives."""
+        answer = await self._admin("GET", routes.IS_PAUSED_PATH, timeout_seconds=timeout_seconds)
+        return bool(answer["is_paused"])
+
+    async def pause(self, *, timeout_seconds: float) -> None:
+        """Freeze requests in flight and forget every cached key and value."""
+        query = "?mode=keep&clear_cache=true"
+        await self._admin("POST", routes.PAUSE_PATH + query, timeout_seconds=timeout_seconds)
+
+    async def resume(self, *, timeout_seconds: float) -> None:
+        """Go on with the frozen requests and take new ones."""
+        await self._admin("POST", routes.RESUME_PATH, timeout_seconds=timeout_seconds)
+
+    async def admit(self, version: PolicyVersion, *, timeout_seconds: float) -> None:
+        """Let the engine serve; it refuses when its weights are not of `version`."""
+        body = {"version": str(version)}
+        await self._admin("POST", routes.ADMIT_PATH, body=body, timeout_seconds=timeout_seconds)
+
+    async def revoke(self, *, timeout_seconds: float) -> None:
+        """Take the engine out of service."""
+        await self._admin("POST", routes.REVOKE_PATH, timeout_seconds=timeout_seconds)
+
+    async def weight_verb(self, path: str, body: Mapping[str, Any], *, timeout_seconds: float) -> None:
+        """One of vLLM's weight transfer verbs, by its path in `engine.routes`."""
+        await self._admin("POST", path, body=body, timeout_seconds=timeout_seconds)
+
+    async def generate(
+        self, body: Mapping[str, Any], *, is_probe: bool = False, timeout_seconds: float | None
+    ) -> Mapping[str, Any]:
+        """Token ids in, token ids out: see vLLM's /inference/v1/generate.
+
+        A probe passes before the engine is admitted. Without a timeout the caller watches the engine, and
+        cancels the call when the engine is lost.
+        """
+        token = self._tokens.admin if is_probe else self._tokens.data
+        return await self._call(
+            "POST", routes.GENERATE_PATH, token=token, body=body, timeout_seconds=timeout_seconds
+        )
+
+    async def _admin(
+        self, method: str, path: str, *, body: Mapping[str, Any] | None = None, timeout_seconds: float
+    ) -> Mapping[str, Any]:
+        return await self._call(
+            method, path, token=self._tokens.admin, body=body, timeout_seconds=timeout_seconds
+        )
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        token: str,
+        body: Mapping[str, Any] | None,
+        timeout_seconds: float | None,
+    ) -> Mapping[str, Any]:
+        headers = {"Authorization": f"Bearer {token}", routes.ATTEMPT_HEADER: str(self._attempt)}
+        if path != routes.GENERATE_PATH:
+            # vLLM's server closes a connection after an internal error, and no verb must meet a closed one
+            headers["Connection"] = "close"
+        if self.instance is not None:
+            headers[routes.INSTANCE_HEADER] = self.instance
+        timeout = aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=CONNECT_TIMEOUT_SECONDS)
+        what = f"{method} {path.partition('?')[0]} on engine {self.address}"
+        try:
+            async with self._session.request(
+                method, f"http://{self.address}{path}", json=body, headers=headers, timeout=timeout
+            ) as response:
+                if response.status != 200:
+                    raise _refusal(what, response.status, await response.text())
+                answer = await response.json()
+        except aiohttp.ConnectionTimeoutError as error:
+            raise EngineGoneError(f"{what}: no connection within {CONNECT_TIMEOUT_SECONDS:g} s") from error
+        except (TimeoutError, aiohttp.ServerTimeoutError) as error:
+            limit = "the connection's own limit" if timeout_seconds is None else f"{timeout_seconds:g} s"
+            raise EngineTimeoutError(f"{what}: no answer within {limit}") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise EngineGoneError(f"{what}: {error or type(error).__name__}") from error
+        except ValueError as error:
+            raise EngineRefusedError(f"{what}: the answer is not JSON", status=200) from error
+        if not isinstance(answer, dict):
+            raise EngineRefusedError(f"{what}: the answer is not a JSON object", status=200)
+        return answer
+
+
+def _refusal(what: str, status: int, text: str) -> EngineRefusedError:
+    message = f"{what}: HTTP {status}: {text[:_MAX_ERROR_CHARACTERS]}"
+    return (EngineConflictError if status == 409 else EngineRefusedError)(message, status=status)

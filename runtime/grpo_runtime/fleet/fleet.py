@@ -1,0 +1,98 @@
+"""The fleet of rollout engines, in a thread of its own.
+
+Training blocks its thread for as long as a step takes. Meanwhile engines must still be watched, and those
+that join must be given their weights.
+"""
+
+import asyncio
+import faulthandler
+import logging
+import sys
+import threading
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+from grpo_api.contract.progress import EngineCounts
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.fleet.core import FleetCore
+from grpo_runtime.fleet.settings import FleetSettings, fleet_settings
+from grpo_runtime.rollout.interface import GenerateRequest, Probe, Rollout, SyncReport
+from grpo_runtime.settings import TrainerSettings
+from grpo_runtime.weight_sync.registry import Backend, find_backend
+from grpo_runtime.weight_sync.source import WeightSource
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+CLOSE_SECONDS = 30.0
+"""To let go of the engines, which takes milliseconds."""
+
+
+def open_fleet(trainer: TrainerSettings) -> "Fleet":
+    """The fleet of a trainer pod. Raises UserError as `fleet_settings` does."""
+    return Fleet(fleet_settings(trainer), backend=find_backend(trainer.run.weight_sync_backend))
+
+
+class Fleet:
+    """`Engines` in other pods. It starts to look for them at once; `close` it at the end."""
+
+    def __init__(
+        self, settings: FleetSettings, *, backend: Backend[Any], close_seconds: float = CLOSE_SECONDS
+    ) -> None:
+        self._close_seconds = close_seconds
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fleet", daemon=True)
+        self._thread.start()
+        self._core = asyncio.run_coroutine_threadsafe(_make_core(settings, backend), self._loop).result()
+
+    @property
+    def num_stale_answers(self) -> int:
+        """Completions thrown away because other weights than the newest had sampled them."""
+        return self._core.num_stale_answers
+
+    @property
+    def num_resent(self) -> int:
+        """Requests given to another engine because the first one was lost."""
+        return self._core.num_resent
+
+    @property
+    def num_lost(self) -> int:
+        """Engine processes lost so far."""
+        return self._core.num_lost
+
+    def counts(self) -> EngineCounts:
+        """Engines by state, as of now."""
+        return self._core.counts()
+
+    async def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> SyncReport:
+        """See `Engines.sync`. `weights` is read once, before this returns, in another thread."""
+        return await self._in_loop(self._core.sync(weights, version=version, probe=probe))
+
+    async def generate(self, requests: Sequence[GenerateRequest]) -> list[Rollout]:
+        """See `Engines.generate`."""
+        return await self._in_loop(self._core.generate(requests))
+
+    async def close(self) -> None:
+        """See `Engines.close`. A thread that is stuck in a transfer is left running, so that the run can
+        end."""
+        try:
+            async with asyncio.timeout(self._close_seconds):
+                await self._in_loop(self._core.close())
+        except TimeoutError:
+            log.error(
+                "the fleet is not closed after %g s and is left running; every thread's stack:",
+                self._close_seconds,
+            )
+            faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
+            return
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        await asyncio.to_thread(self._thread.join)
+        self._loop.close()
+
+    async def _in_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+
+async def _make_core(settings: FleetSettings, backend: Backend[Any]) -> FleetCore:
+    return FleetCore(settings, backend=backend)

@@ -1,0 +1,150 @@
+"""The members of a fleet, kept up to date by calling every address again and again."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+
+import aiohttp
+
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.fleet import membership
+from grpo_runtime.fleet.discovery import resolve
+from grpo_runtime.fleet.engine_client import Address, EngineClient
+from grpo_runtime.fleet.errors import EngineConflictError
+from grpo_runtime.fleet.membership import Member, MemberState
+from grpo_runtime.fleet.settings import FleetSettings
+from grpo_runtime.rollout.errors import EngineError
+
+log = logging.getLogger(__name__)
+
+_EVERY_STEP = {MemberState.STALE, MemberState.CURRENT}
+
+
+class Roster:
+    """The members by address. Every change of one is logged and wakes those who wait in `changed`."""
+
+    def __init__(self, settings: FleetSettings, session: aiohttp.ClientSession) -> None:
+        self.newest: PolicyVersion | None = None
+        self.busy: set[str] = set()
+        """Instances whose engine is in a weight sync: its core answers no calls meanwhile."""
+        self.num_lost = 0
+        self._settings = settings
+        self._session = session
+        self._members: dict[Address, Member] = {}
+        self._looks: dict[Address, asyncio.Task[None]] = {}
+        self._changed = asyncio.Event()
+        self._conflict: EngineConflictError | None = None
+
+    def members(self) -> list[Member]:
+        """All members, in the order of their addresses.
+
+        Raises EngineConflictError once an engine has said that a later attempt has taken over.
+        """
+        if self._conflict is not None:
+            raise self._conflict
+        # a copy first: counts are read from another thread
+        return [member for _, member in sorted(self._members.copy().items())]
+
+    def find(self, instance: str) -> Member | None:
+        """The member with this process, unless it is gone."""
+        return next((member for member in self._members.values() if member.instance == instance), None)
+
+    def client(self, member: Member) -> EngineClient:
+        """Calls to the process of a member; a later one at its address refuses them."""
+        return self._client(member.address).for_instance(member.instance)
+
+    def apply(self, instance: str, change: Callable[[Member], Member]) -> None:
+        """Change the member with this process; nothing happens when it is gone."""
+        member = self.find(instance)
+        if member is not None:
+            self._put(change(member))
+
+    def new_version(self, version: PolicyVersion) -> None:
+        """There are newer weights: no member is Current any more."""
+        self.newest = version
+        for member in list(self._members.values()):
+            self._put(membership.outdated(member))
+
+    async def changed(self, *, timeout_seconds: float) -> None:
+        """Return at the next change, or after the timeout."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), timeout_seconds)
+
+    async def refresh(self) -> None:
+        """Begin to look at every address, and return when all have answered or a heartbeat has passed.
+
+        A look that takes longer goes on in the background.
+        """
+        listed = await resolve(self._settings.hosts)
+        now = time.monotonic()
+        for address in listed - self._members.keys():
+            self._put(Member(address=address, last_seen=now))
+        for address, member in self._members.items():
+            if address not in self._looks:
+                self._looks[address] = asyncio.ensure_future(self._look(member))
+        if self._looks:
+            await asyncio.wait(self._looks.values(), timeout=self._settings.heartbeat_seconds)
+        for address in [address for address, look in self._looks.items() if look.done()]:
+            self._looks.pop(address).result()
+        for member in list(self._members.values()):
+            if membership.is_gone(member, is_listed=member.address in listed):
+                self._put(membership.died(member))
+                del self._members[member.address]
+
+    async def close(self) -> None:
+        """End every look."""
+        looks = list(self._looks.values())
+        for look in looks:
+            look.cancel()
+        await asyncio.gather(*looks, return_exceptions=True)
+
+    async def _look(self, member: Member) -> None:
+        client = self._client(member.address)
+        limit = self._settings.probe_timeout_seconds
+        lost_after = self._settings.lost_after_seconds
+        try:
+            identity = await client.identity(timeout_seconds=limit)
+            is_idle = identity.instance == member.instance and member.instance not in self.busy
+            if is_idle and identity.is_live:
+                await client.is_paused(timeout_seconds=limit)
+        except EngineConflictError as error:
+            self._conflict = error
+            self.wake()
+            return
+        except EngineError as error:
+            log.debug("engine %s does not answer: %s", member.label, error)
+            changed = membership.silent(member, now=time.monotonic(), lost_after_seconds=lost_after)
+        else:
+            changed = membership.seen(member, identity, newest=self.newest, now=time.monotonic())
+            if not identity.is_live:
+                changed = membership.died(changed)
+        if self._members.get(member.address) is member:
+            # else a sync ended in the meantime, and what it found is newer
+            self._put(changed)
+
+    def _client(self, address: Address) -> EngineClient:
+        settings = self._settings
+        return EngineClient(self._session, address, tokens=settings.tokens, attempt=settings.attempt)
+
+    def _put(self, member: Member) -> None:
+        before = self._members.get(member.address)
+        self._members[member.address] = member
+        if before is not None and (before.state, before.instance) == (member.state, member.instance):
+            return
+        is_replaced = before is not None and before.instance not in ("", member.instance)
+        was_lost = before is not None and before.state == MemberState.LOST
+        is_lost = member.state == MemberState.LOST and member.instance != ""
+        if is_lost or (is_replaced and not was_lost):
+            self.num_lost += 1
+        # an engine goes from Stale to Current and back in every step
+        is_routine = before is not None and {before.state, member.state} <= _EVERY_STEP
+        level = logging.DEBUG if is_routine and not is_replaced else logging.INFO
+        log.log(level, "engine %s at %s is %s", member.label, member.address, member.state)
+        self.wake()
+
+    def wake(self) -> None:
+        """Wake those who wait for a change; a later call of `changed` waits for the next one."""
+        self._changed.set()
+        self._changed = asyncio.Event()

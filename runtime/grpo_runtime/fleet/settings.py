@@ -1,0 +1,54 @@
+"""The settings of a fleet: addresses, deadlines, limits."""
+
+from dataclasses import dataclass, field
+
+from grpo_runtime.errors import UserError
+from grpo_runtime.fleet.discovery import parse_hosts
+from grpo_runtime.fleet.engine_client import Address
+from grpo_runtime.settings import Tokens, TrainerSettings
+
+
+@dataclass(frozen=True)
+class FleetSettings:
+    """All about a fleet but the backend by which weights travel.
+
+    `start_wait_seconds`: how long the first sync waits for all desired engines before it takes those there.
+    `empty_wait_seconds`: how long a sync or a step waits while there is no engine at all.
+    `lost_after_seconds`: how long an engine may be silent before its requests go elsewhere.
+    `probe_timeout_seconds`: how long one look at an engine may take.
+    `max_in_flight`: samples an engine is given at a time.
+    """
+
+    hosts: tuple[Address, ...]
+    desired: int
+    attempt: int
+    tokens: Tokens = field(repr=False)
+    temperature: float
+    max_tokens: int
+    sync_timeout_seconds: float
+    start_wait_seconds: float = 120.0
+    empty_wait_seconds: float = 900.0
+    lost_after_seconds: float = 60.0
+    heartbeat_seconds: float = 1.0
+    probe_timeout_seconds: float = 10.0
+    max_in_flight: int = 64
+
+
+def fleet_settings(trainer: TrainerSettings) -> FleetSettings:
+    """The settings for the fleet of a trainer pod.
+
+    Raises UserError when the rollout host is malformed, and in mode Colocated, which has no fleet.
+    """
+    run = trainer.run
+    if trainer.rollout_host is None or trainer.tokens is None:
+        raise UserError(f"mode is {run.mode.value}: there are no rollout pods that a fleet could be made of")
+    return FleetSettings(
+        hosts=parse_hosts(trainer.rollout_host),
+        desired=run.topology.rollout_replicas,
+        attempt=trainer.attempt,
+        tokens=trainer.tokens,
+        temperature=run.sampling.temperature,
+        max_tokens=run.sampling.max_tokens,
+        sync_timeout_seconds=run.weight_sync.timeout_seconds,
+        empty_wait_seconds=run.rollout_lost_timeout_seconds,
+    )

@@ -1,0 +1,184 @@
+"""Which engines of a fleet are given the newest weights, when, and with whom.
+
+A call for new weights begins a sync with every engine that needs them; the watcher does the same all the time
+for engines that join, also in the middle of a step, and for those whose last sync failed, ever less often.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.fleet import membership
+from grpo_runtime.fleet.engine_sync import EngineSync, EngineSyncReport, SyncFailedError, SyncJob
+from grpo_runtime.fleet.membership import Member, MemberState
+from grpo_runtime.fleet.roster import Roster
+from grpo_runtime.rollout.errors import EngineError
+from grpo_runtime.rollout.interface import Probe, SyncReport
+from grpo_runtime.weight_sync.registry import Backend, Reach
+from grpo_runtime.weight_sync.source import WeightSource
+
+log = logging.getLogger(__name__)
+
+_REVOKE_TIMEOUT_SECONDS = 5.0
+
+
+class FleetSyncer:
+    """Gives the members of a roster the weights of the newest `prepare`."""
+
+    def __init__(self, roster: Roster, *, backend: Backend[Any], timeout_seconds: float) -> None:
+        if backend.reach is Reach.PROCESS:
+            raise ValueError(f"{backend.name} weight sync does not reach engines in other processes")
+        self._roster = roster
+        self._backend = backend
+        self._timeout_seconds = timeout_seconds
+        self._job: SyncJob | None = None
+        self._syncs: dict[frozenset[str], EngineSync] = {}
+        """By the instances of the engines that share a sender."""
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        """The running sync of an instance."""
+        self._reports: dict[str, EngineSyncReport] = {}
+        self._failures: dict[str, str] = {}
+        self._prepare_seconds = 0.0
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether there are weights to give."""
+        return self._job is not None
+
+    @property
+    def failures(self) -> Mapping[str, str]:
+        """Why engines could not be given the newest weights, by their label."""
+        return self._failures
+
+    async def prepare(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> None:
+        """Make these the newest weights. From now on no engine is Current until it has them.
+
+        They are copied or otherwise made ready first, so that an engine that joins later gets the same ones.
+        """
+        start = time.monotonic()
+        prepared = await asyncio.to_thread(self._backend.prepare, weights)
+        self._prepare_seconds = time.monotonic() - start
+        self._job = SyncJob(version=version, weights=prepared, probe=probe)
+        self._reports, self._failures = {}, {}
+        self._roster.new_version(version)
+
+    def start_syncs(self, *, is_called: bool) -> set[asyncio.Task[None]]:
+        """Begin to sync the engines that need it. A call for new weights takes all whose last sync was good.
+
+        Returns the syncs worth waiting for: not those of engines whose last one failed, which may well take
+        until the deadline again.
+        """
+        started: set[asyncio.Task[None]] = set()
+        if self._job is None:
+            return started
+        now = time.monotonic()
+        due = [
+            member
+            for member in self._roster.members()
+            if member.state == MemberState.STALE
+            and member.instance not in self._tasks
+            and (now >= member.retry_at or (is_called and member.num_failures == 0))
+        ]
+        for group in self._groups(due):
+            task = asyncio.ensure_future(self._sync(group, self._job))
+            self._tasks |= {member.instance: task for member in group}
+            self._roster.busy.update(member.instance for member in group)
+            if all(member.num_failures == 0 for member in group):
+                started.add(task)
+        return started
+
+    async def forget_the_lost(self) -> None:
+        """Close the senders to engines that are lost."""
+        present = {m.instance for m in self._roster.members() if m.state != MemberState.LOST}
+        for key in [key for key in self._syncs if not key <= present and not key & self._tasks.keys()]:
+            # while one is closed, a new sync may have closed another
+            if (sync := self._syncs.pop(key, None)) is not None:
+                await sync.close()
+
+    def report(self) -> SyncReport:
+        """What became of the newest weights so far."""
+        job = self._job
+        if job is None:
+            raise RuntimeError("there are no weights to report about: call prepare first")
+        phase_seconds = {"pack": self._prepare_seconds}
+        for report in self._reports.values():
+            for phase, seconds in report.phase_seconds.items():
+                phase_seconds[phase] = max(seconds, phase_seconds.get(phase, 0.0))
+        return SyncReport(
+            version=job.version,
+            synced=tuple(sorted(self._reports)),
+            failed=dict(self._failures),
+            num_bytes=job.weights.num_bytes,
+            phase_seconds=phase_seconds,
+            max_probe_error=max((report.probe_error for report in self._reports.values()), default=0.0),
+        )
+
+    async def close(self) -> None:
+        """End every sync and close every sender."""
+        running = set(self._tasks.values())
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        for sync in self._syncs.values():
+            await sync.close()
+
+    def _groups(self, members: Sequence[Member]) -> list[list[Member]]:
+        """Who shares a sender. An engine whose last sync failed never shares one: it may fail again."""
+        if not self._backend.is_collective:
+            return [[member] for member in members]
+        together = [member for member in members if member.num_failures == 0]
+        alone = [[member] for member in members if member.num_failures > 0]
+        return [together, *alone] if together else alone
+
+    async def _sync(self, group: Sequence[Member], job: SyncJob) -> None:
+        try:
+            try:
+                outcomes = await (await self._sync_of(group)).run(job)
+            except Exception as error:
+                outcomes = {member.instance: error for member in group}
+            await asyncio.gather(*(self._finish(member, job, outcomes[member.instance]) for member in group))
+        finally:
+            for member in group:
+                self._tasks.pop(member.instance, None)
+                self._roster.busy.discard(member.instance)
+            self._roster.wake()
+
+    async def _sync_of(self, group: Sequence[Member]) -> EngineSync:
+        """The sender of these engines; one that any of them shared with others is closed."""
+        key = frozenset(member.instance for member in group)
+        if key not in self._syncs:
+            for other in [other for other in self._syncs if other & key]:
+                await self._syncs.pop(other).close()
+            clients = {member.instance: self._roster.client(member) for member in group}
+            self._syncs[key] = EngineSync(
+                clients, backend=self._backend, timeout_seconds=self._timeout_seconds
+            )
+        return self._syncs[key]
+
+    async def _finish(self, member: Member, job: SyncJob, outcome: EngineSyncReport | Exception) -> None:
+        now = time.monotonic()
+        if isinstance(outcome, Exception):
+            # every error ends here: the engine leaves the fleet, and `failures` keeps the cause
+            if not isinstance(outcome, SyncFailedError):
+                log.error("unexpected error in the sync of engine %s", member.label, exc_info=outcome)
+            log.warning("engine %s did not get weights %s: %s", member.label, job.version, outcome)
+            self._failures[member.label] = str(outcome) or type(outcome).__name__
+            self._roster.apply(member.instance, lambda found: membership.failed_sync(found, now=now))
+            await self._revoke(member)
+            return
+        newest = self._roster.newest or job.version
+        if job.version == newest:
+            self._reports[member.label] = outcome
+        self._roster.apply(
+            member.instance, lambda found: membership.synced(found, job.version, newest=newest, now=now)
+        )
+
+    async def _revoke(self, member: Member) -> None:
+        try:
+            await self._roster.client(member).revoke(timeout_seconds=_REVOKE_TIMEOUT_SECONDS)
+        except EngineError as error:
+            # it is out of our fleet in any case; this only keeps its pod from looking ready
+            log.info("engine %s could not be taken out of service: %s", member.label, error)

@@ -1,0 +1,54 @@
+"""Shows a running trainer on the screen: new lines of metrics.jsonl and changes of its progress."""
+
+from pathlib import Path
+
+from grpo_api.contract.progress import Progress
+from grpo_runtime.local.screen import Screen
+from grpo_runtime.report.metrics import METRICS_FILE, MetricsRecord, parse_metrics
+
+
+class MetricsTail:
+    """Reads what is appended to the metrics file of `output` from now on."""
+
+    def __init__(self, output: Path) -> None:
+        self._path = output / METRICS_FILE
+        self._position = self._path.stat().st_size if self._path.exists() else 0
+
+    def read_new(self) -> list[MetricsRecord]:
+        """The records whose lines were finished since the last call."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._position)
+            text, newline, _ = file.read().rpartition(b"\n")
+        self._position += len(text) + len(newline)
+        return parse_metrics(text.decode())
+
+
+class ProgressDisplay:
+    """Shows on `screen` what is new about a job of `total_steps`."""
+
+    def __init__(self, output: Path, screen: Screen, *, total_steps: int) -> None:
+        self._tail = MetricsTail(output)
+        self._screen = screen
+        self._total = total_steps
+        self._shown: tuple[int, str] = (0, "")
+        """Attempt and message that were shown last."""
+        self._resumed_attempt = 0
+        """The last attempt whose resume was shown."""
+
+    def update(self, progress: Progress | None) -> None:
+        """Show what is new, given the newest report of the trainer."""
+        if progress is not None:
+            self._show_resume(progress)
+        for record in self._tail.read_new():
+            self._screen.step(record, total=self._total)
+        if progress is not None and progress.message and self._shown != (progress.attempt, progress.message):
+            self._shown = (progress.attempt, progress.message)
+            self._screen.say(f"{progress.state.value}: {progress.message}")
+
+    def _show_resume(self, progress: Progress) -> None:
+        step = progress.resumed_from_step
+        if step is not None and self._resumed_attempt != progress.attempt:
+            self._resumed_attempt = progress.attempt
+            self._screen.say(f"attempt {progress.attempt} goes on from the checkpoint of step {step}")

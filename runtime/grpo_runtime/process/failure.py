@@ -1,0 +1,71 @@
+"""From an exception to exit code, reason and message, and from a rank that failed to its supervisor."""
+
+import logging
+import traceback
+from pathlib import Path
+
+from grpo_api.contract.exit_codes import ExitCode, exit_policy
+from grpo_api.contract.progress import TerminationMessage
+from grpo_runtime.errors import KnownError, VolumeFullError
+from grpo_runtime.storage.files import write_atomically
+from grpo_runtime.storage.full_volume import is_volume_full
+
+logger = logging.getLogger(__name__)
+
+_MAX_MESSAGE_CHARACTERS = 2000
+
+
+def describe_failure(error: BaseException) -> TerminationMessage:
+    """Exit code, reason and message of a process that this exception ends."""
+    if is_volume_full(error):
+        error = VolumeFullError(f"no space is left on a volume of the pod: {error} ({_where(error)})")
+    code = _exit_code(error)
+    text = str(error) or type(error).__name__
+    if code == ExitCode.UNEXPECTED:
+        text = f"{type(error).__name__}: {text} ({_where(error)})"
+    own_reason = error.reason if isinstance(error, KnownError) else None
+    return TerminationMessage(
+        reason=own_reason or exit_policy(code).reason,
+        message=text[:_MAX_MESSAGE_CHARACTERS],
+        exit_code=code,
+    )
+
+
+def write_failure(run_dir: Path, error: BaseException, *, local_rank: int) -> ExitCode:
+    """Print what ends a rank, write it for the supervisor, and return the exit code to end with.
+
+    It may be that it cannot be written, for example because a full volume is the cause: then the supervisor
+    learns the exit code only.
+    """
+    traceback.print_exception(error)
+    failure = describe_failure(error)
+    try:
+        write_atomically(
+            failure_path(run_dir, local_rank), failure.model_dump_json(by_alias=True, exclude_none=True)
+        )
+    except OSError as not_written:
+        logger.error("the cause of this failure cannot be written for the supervisor: %s", not_written)
+    return ExitCode(failure.exit_code)
+
+
+def read_failure(run_dir: Path, *, local_rank: int) -> TerminationMessage | None:
+    """Why a rank failed, as it wrote it; None when it was killed or failed before it could."""
+    path = failure_path(run_dir, local_rank)
+    return TerminationMessage.model_validate_json(path.read_text()) if path.exists() else None
+
+
+def failure_path(run_dir: Path, local_rank: int) -> Path:
+    """The file in which a rank writes why it failed."""
+    return run_dir / f"error-{local_rank}.json"
+
+
+def _exit_code(error: BaseException) -> ExitCode:
+    if isinstance(error, KnownError):
+        return error.exit_code
+    # what the network does, from whichever library it comes
+    return ExitCode.TRANSIENT if isinstance(error, ConnectionError | TimeoutError) else ExitCode.UNEXPECTED
+
+
+def _where(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "no traceback"

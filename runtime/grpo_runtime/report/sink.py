@@ -1,0 +1,43 @@
+"""What a tracker is: it gets every finished step, and is closed at the end."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from grpo_api.contract.progress import EngineCounts
+from grpo_api.contract.run_config import JobRef
+from grpo_runtime.report.metrics import MetricsRecord
+
+
+@dataclass(frozen=True)
+class StepRecord(MetricsRecord):
+    """One finished step as a sink gets it: its metrics and the engines at its end."""
+
+    engines: EngineCounts
+
+
+class MetricsSink(Protocol):
+    """One place where the metrics of finished steps go."""
+
+    def write(self, record: StepRecord) -> None:
+        """Take one step; steps come in order. An error ends the attempt, VolumeFullError by its name."""
+
+    def close(self) -> None:
+        """Finish: every step was written."""
+
+
+@dataclass(frozen=True)
+class SinkContext:
+    """What a sink may need to know about the attempt whose steps it gets."""
+
+    job: JobRef
+    output_dir: Path
+    """On the claim, if the job has one: what later attempts and people find."""
+    run_dir: Path
+    """On the pod's own volume: what the supervisor serves."""
+    start_step: int
+    """The step this attempt starts from; its first record is that of `start_step` + 1."""
+
+
+OpenSink = Callable[[SinkContext], MetricsSink]

@@ -1,0 +1,151 @@
+"""Process 1 of a trainer pod: starts the ranks, serves their progress, and ends with the code of the first
+failure.
+
+Never imports torch: it must answer while training blocks, and outlive ranks that run out of memory.
+"""
+
+import logging
+import math
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from grpo_api.contract.endpoints import RENDEZVOUS_PORT, TRAINER_PORT
+from grpo_api.contract.graces import RANKS_GRACE_SECONDS
+from grpo_api.contract.progress import Progress, TerminationMessage, TrainerState
+from grpo_runtime.errors import UserError
+from grpo_runtime.process.failure import describe_failure, read_failure
+from grpo_runtime.process.termination import write_termination_message
+from grpo_runtime.report.progress import ProgressFile, read_progress
+from grpo_runtime.settings import TrainerSettings, read_trainer_settings
+from grpo_runtime.supervisor.endpoint import Endpoint
+from grpo_runtime.supervisor.fork_server import STOP_SIGNALS, SUPERVISOR_PID
+from grpo_runtime.supervisor.outcome import decide_outcome
+from grpo_runtime.supervisor.rank_processes import RankExit, RankProcesses, wait_for_signal
+
+logger = logging.getLogger(__name__)
+
+RANKS_COMMAND = (sys.executable, "-m", "grpo_runtime.cli", "ranks")
+"""Starts the fork server; the run directory is appended."""
+
+_PEERS_MAY_FINISH_SECONDS = 10.0
+"""How long the other ranks have to end after one failed, before they are killed."""
+_CAUSE_MAY_FOLLOW_SECONDS = 1.0
+"""How long the cause of a failure may follow it: a rank that lost a peer may be seen to end before that
+peer."""
+
+
+@dataclass(frozen=True)
+class SupervisorOptions:
+    """What differs between a pod and a shell. `grace_seconds` must be below the pod's own grace period."""
+
+    host: str = ""
+    """Address to listen on; empty means all."""
+    port: int = TRAINER_PORT
+    rendezvous_port: int = RENDEZVOUS_PORT
+    grace_seconds: float = RANKS_GRACE_SECONDS
+    termination_log: Path = Path("/dev/termination-log")
+    ranks_command: Sequence[str] = RANKS_COMMAND
+
+
+def supervise(environment: Mapping[str, str], *, options: SupervisorOptions) -> int:
+    """Run the trainer of this pod to its end and return the exit code of the pod."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS | {signal.SIGCHLD})
+    try:
+        settings = read_trainer_settings(environment)
+    except UserError as error:
+        return write_termination_message(describe_failure(error), termination_log=options.termination_log)
+    run_dir = _fresh_run_dir(settings)
+    endpoint = Endpoint(run_dir, port=options.port, host=options.host)
+    ranks = RankProcesses(
+        [*options.ranks_command, "--run-dir", str(run_dir)],
+        ranks_environment(settings, environment, rendezvous_port=options.rendezvous_port),
+        run_dir=run_dir,
+    )
+    exits, is_stop_requested = _watch(ranks, grace_seconds=options.grace_seconds)
+    progress = read_progress(run_dir)
+    outcome = decide_outcome(
+        exits, _failures(exits, run_dir), progress=progress, is_stop_requested=is_stop_requested
+    )
+    code = write_termination_message(
+        outcome.model_copy(update={"progress": progress}), termination_log=options.termination_log
+    )
+    endpoint.close()
+    return code
+
+
+def ranks_environment(
+    settings: TrainerSettings, environment: Mapping[str, str], *, rendezvous_port: int
+) -> dict[str, str]:
+    """What all ranks of this pod get: the pod's own environment and torch's variables for the rendezvous."""
+    topology = settings.run.topology
+    return {
+        # more threads than one change the order of sums, and ranks share the pod's cores
+        "OMP_NUM_THREADS": "1",
+        **environment,
+        "MASTER_ADDR": settings.master_addr,
+        "MASTER_PORT": str(rendezvous_port),
+        "WORLD_SIZE": str(topology.world_size),
+        "LOCAL_WORLD_SIZE": str(topology.processes_per_node),
+        "GROUP_RANK": str(settings.node_index),
+        SUPERVISOR_PID: str(os.getpid()),
+    }
+
+
+def _fresh_run_dir(settings: TrainerSettings) -> Path:
+    """An empty directory for progress and failures of the ranks; on pod 0 with a first progress in it."""
+    run_dir = settings.cache_dir / "run"
+    shutil.rmtree(run_dir, ignore_errors=True)
+    run_dir.mkdir(parents=True)
+    if settings.node_index == 0:
+        ProgressFile(
+            run_dir,
+            Progress(
+                job_uid=settings.run.job.uid,
+                attempt=settings.attempt,
+                state=TrainerState.STARTING,
+                total_steps=settings.run.algorithm.steps,
+                message="the training processes are starting",
+            ),
+        )
+    return run_dir
+
+
+def _failures(exits: Sequence[RankExit], run_dir: Path) -> dict[int, TerminationMessage]:
+    """The failures that ranks wrote before they ended, by local rank."""
+    found = {rank.local_rank: read_failure(run_dir, local_rank=rank.local_rank) for rank in exits}
+    return {local_rank: failure for local_rank, failure in found.items() if failure is not None}
+
+
+def _watch(ranks: RankProcesses, *, grace_seconds: float) -> tuple[list[RankExit], bool]:
+    """Wait until every rank has ended; stop them on request, and when one of them fails.
+
+    Returns the exits in order, and whether a stop was requested.
+    """
+    exits: list[RankExit] = []
+    terminate_at: float | None = None
+    kill_at: float | None = None
+    is_stop_requested = False
+    while ranks.is_alive:
+        until = min((moment for moment in (terminate_at, kill_at) if moment is not None), default=None)
+        arrived = wait_for_signal({*STOP_SIGNALS, signal.SIGCHLD}, until=until)
+        now = time.monotonic()
+        exits += (new := ranks.collect_exits())
+        if arrived in STOP_SIGNALS and not is_stop_requested:
+            is_stop_requested = True
+            ranks.send(signal.SIGTERM)
+            kill_at = min(kill_at if kill_at is not None else math.inf, now + grace_seconds)
+        if any(rank.exit_code != 0 for rank in new) and terminate_at is None and not is_stop_requested:
+            terminate_at = now + _CAUSE_MAY_FOLLOW_SECONDS
+        if terminate_at is not None and now >= terminate_at:
+            ranks.send(signal.SIGTERM)
+            terminate_at, kill_at = None, kill_at or now + _PEERS_MAY_FINISH_SECONDS
+        if kill_at is not None and now >= kill_at and ranks.is_alive:
+            ranks.kill()
+            kill_at = None
+    return exits, is_stop_requested

@@ -1,0 +1,193 @@
+"""Checkpoints that are whole or absent, and attempts that are fenced."""
+
+import hashlib
+import logging
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from grpo_api.model import ApiModel
+from grpo_runtime.errors import CheckpointCorruptError, SupersededError, UserError
+from grpo_runtime.storage.files import sync_directory, sync_tree, write_atomically
+
+logger = logging.getLogger(__name__)
+
+MANIFEST = "manifest.json"
+LATEST = "LATEST"
+"""A file with the name of the newest checkpoint, for people and tools; a resume trusts manifests only."""
+_FORMAT = 1
+_CHUNK_BYTES = 1 << 20
+
+
+class FileEntry(ApiModel):
+    """One file of a checkpoint."""
+
+    num_bytes: int
+    sha256: str
+
+
+class Manifest(ApiModel):
+    """Written last: a checkpoint without it, or that differs from it, was never committed or is damaged."""
+
+    format: int
+    job_uid: str
+    attempt: int
+    step: int
+    files: dict[str, FileEntry]
+
+
+class CheckpointStore:
+    """The checkpoints of one job in one directory, written by one attempt at a time."""
+
+    def __init__(self, folder: Path, *, job_uid: str, attempt: int, keep: int) -> None:
+        self._folder = folder
+        self._job_uid = job_uid
+        self._attempt = attempt
+        self._keep = keep
+
+    def begin_attempt(self) -> None:
+        """Begin this attempt: from now on every lower attempt is refused. Removes unfinished writes.
+
+        Raises SupersededError when a higher attempt has begun.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        sync_directory(self._folder.parent)
+        self._refuse_when_fenced()
+        write_atomically(self._folder / _marker(self._attempt), "", durable=True)
+        for leftover in self._folder.glob(".tmp-*"):
+            shutil.rmtree(leftover)
+
+    def newest(self) -> tuple[Path, Manifest] | None:
+        """The newest whole checkpoint; damaged ones are renamed out of the way. None when none was committed.
+
+        Raises CheckpointCorruptError when some were committed but none is whole, and UserError when the
+        directory holds another job's.
+        """
+        whole = []
+        for path in self._committed():
+            problem = self._problem(path)
+            if problem is None:
+                whole.append((path, _read_manifest(path)))
+            else:
+                self._quarantine(path, problem)
+        if whole:
+            return max(whole, key=lambda found: _age(found[1]))
+        if (self._folder / LATEST).exists() or any(self._folder.glob("step-*.damaged*")):
+            raise CheckpointCorruptError(
+                f"checkpoints were committed to {self._folder} but none is whole: "
+                "restore one, or empty the directory to start from step 0"
+            )
+        return None
+
+    def save(self, step: int, write: Callable[[Path], None]) -> Path:
+        """Commit what `write` puts into the directory it is given as the checkpoint of `step`.
+
+        Raises SupersededError, leaving nothing behind, when a higher attempt has begun.
+        """
+        temporary = self._folder / f".tmp-{_name(step)}-{self._attempt}"
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        write(temporary)
+        self._seal(temporary, step=step)
+        try:
+            self._refuse_when_fenced()
+        except SupersededError:
+            shutil.rmtree(temporary)
+            raise
+        final = self._folder / _name(step)
+        if final.exists():
+            # of a lower attempt, which computed it once more from an older checkpoint: ours replaces it
+            self._discard(final)
+        temporary.rename(final)
+        sync_directory(self._folder)
+        write_atomically(self._folder / LATEST, f"{final.name}\n", durable=True)
+        self._forget_old()
+        return final
+
+    def _seal(self, folder: Path, *, step: int) -> None:
+        sync_tree(folder)
+        paths = sorted(path for path in folder.rglob("*") if path.is_file())
+        files = {str(path.relative_to(folder)): _entry(path) for path in paths}
+        manifest = Manifest(
+            format=_FORMAT, job_uid=self._job_uid, attempt=self._attempt, step=step, files=files
+        )
+        write_atomically(folder / MANIFEST, manifest.model_dump_json(by_alias=True, indent=1), durable=True)
+
+    def _committed(self) -> list[Path]:
+        return sorted(path for path in self._folder.glob("step-*") if re.fullmatch(r"step-\d+", path.name))
+
+    def _problem(self, path: Path) -> str | None:
+        """Why the checkpoint at `path` must not be used, or None."""
+        try:
+            manifest = _read_manifest(path)
+        except (OSError, ValidationError) as error:
+            return f"its manifest cannot be read ({type(error).__name__})"
+        if manifest.job_uid != self._job_uid:
+            raise UserError(
+                f"{self._folder} holds checkpoints of another job (uid {manifest.job_uid}): "
+                "give this job a claim of its own, or empty that directory"
+            )
+        for name, entry in manifest.files.items():
+            file = path / name
+            if not file.is_file() or _entry(file) != entry:
+                return f"{name} is missing or differs from the manifest"
+        return None
+
+    def _quarantine(self, path: Path, problem: str) -> None:
+        target = path.with_name(f"{path.name}.damaged-{self._attempt}")
+        logger.warning("checkpoint %s is damaged: %s; it is now %s", path.name, problem, target.name)
+        shutil.rmtree(target, ignore_errors=True)
+        path.rename(target)
+        sync_directory(self._folder)
+
+    def _refuse_when_fenced(self) -> None:
+        newest = max((_attempt_of(path) for path in self._folder.glob("attempt-*")), default=0)
+        if newest > self._attempt:
+            raise SupersededError(
+                f"attempt {newest} has begun, so attempt {self._attempt} may no longer write checkpoints"
+            )
+
+    def _forget_old(self) -> None:
+        manifests = {path: _read_manifest(path) for path in self._committed()}
+        newest_first = sorted(manifests, key=lambda path: _age(manifests[path]), reverse=True)
+        for path in newest_first[self._keep :]:
+            self._discard(path)
+
+    def _discard(self, path: Path) -> None:
+        """Remove a checkpoint so that no half of it is ever seen."""
+        doomed = path.with_name(f".tmp-{path.name}-discarded")
+        shutil.rmtree(doomed, ignore_errors=True)
+        path.rename(doomed)
+        shutil.rmtree(doomed)
+
+
+def _name(step: int) -> str:
+    return f"step-{step:06d}"
+
+
+def _marker(attempt: int) -> str:
+    return f"attempt-{attempt:06d}"
+
+
+def _attempt_of(marker: Path) -> int:
+    return int(marker.name.removeprefix("attempt-"))
+
+
+def _age(manifest: Manifest) -> tuple[int, int]:
+    """Greater is newer: an attempt that was fenced off may have left a higher step."""
+    return manifest.attempt, manifest.step
+
+
+def _read_manifest(path: Path) -> Manifest:
+    return Manifest.model_validate_json((path / MANIFEST).read_text())
+
+
+def _entry(path: Path) -> FileEntry:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return FileEntry(num_bytes=path.stat().st_size, sha256=digest.hexdigest())

@@ -1,0 +1,55 @@
+"""A rank other than 0: executes what rank 0 announces."""
+
+from collections.abc import Callable
+
+from grpo_api.contract.run_config import RunConfig
+from grpo_api.v1alpha1.spec import Mode
+from grpo_runtime.trainer.batch import receive_batch
+from grpo_runtime.trainer.commands import Command
+from grpo_runtime.trainer.distributed import Ranks
+from grpo_runtime.trainer.learner import Learner
+from grpo_runtime.trainer.probe import make_probe
+from grpo_runtime.trainer.strategy.interface import NamedTensors, Strategy
+
+
+class Follower:
+    """Trains with rank 0, and takes part where whole tensors exist only while all ranks read them."""
+
+    def __init__(self, run_config: RunConfig, *, ranks: Ranks, strategy: Strategy, learner: Learner) -> None:
+        self._run_config = run_config
+        self._ranks = ranks
+        self._strategy = strategy
+        self._learner = learner
+
+    def follow(self, *, step: int, on_tick: Callable[[], None]) -> bool:
+        """Execute commands from `step` on: True when every step is done, False when asked to stop.
+
+        `on_tick` is called each time the ranks have met, and may raise.
+        """
+        while True:
+            command = self._ranks.next_command(on_tick=on_tick)
+            if command in (Command.DONE, Command.STOP):
+                return command is Command.DONE
+            if command is Command.TRAIN:
+                self._learner.update(receive_batch(ranks=self._ranks), step=step)
+                step += 1
+            elif self._strategy.is_sharded:
+                self._take_part(command)
+
+    def _take_part(self, command: Command) -> None:
+        """Join the gather of the tensors that rank 0 reads. In mode Colocated the engine of this rank reads
+        the weights, in its thread."""
+        if command is Command.PROBE:
+            make_probe(self._strategy, self._run_config)
+        elif command is Command.SYNC and self._run_config.mode is not Mode.COLOCATED:
+            _read(self._strategy.engine_weights().tensors())
+        elif command is Command.SAVE:
+            _read(self._strategy.model_state())
+            _read(self._strategy.optimizer_state())
+        elif command is Command.EXPORT:
+            _read(self._strategy.model_state())
+
+
+def _read(tensors: NamedTensors) -> None:
+    for _ in tensors:
+        pass

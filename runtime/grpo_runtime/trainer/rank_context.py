@@ -1,0 +1,86 @@
+"""What every rank has before the first step: the policy spread over the ranks, and where the run stands."""
+
+import logging
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from grpo_runtime.model.local_model import LocalModel
+from grpo_runtime.settings import TrainerSettings
+from grpo_runtime.trainer.checkpoint.contents import RunState, read_run_state, read_tensors
+from grpo_runtime.trainer.checkpoint.store import CheckpointStore
+from grpo_runtime.trainer.distributed import Ranks
+from grpo_runtime.trainer.learner import Learner
+from grpo_runtime.trainer.policy import Policy
+from grpo_runtime.trainer.strategy.interface import MakeStrategy, Strategy
+
+logger = logging.getLogger(__name__)
+
+CHECKPOINTS = "checkpoints"
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """The policy to start from, on the device of this rank."""
+
+    origin: LocalModel
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True)
+class RankContext:
+    """`state` but for its step, and `resumed_from`, are known on rank 0 only."""
+
+    settings: TrainerSettings
+    ranks: Ranks
+    loaded: LoadedModel
+    strategy: Strategy
+    learner: Learner
+    store: CheckpointStore
+    state: RunState
+    resumed_from: int | None
+
+
+def make_rank_context(
+    settings: TrainerSettings, loaded: LoadedModel, *, ranks: Ranks, make_strategy: MakeStrategy
+) -> RankContext:
+    """Spread the policy over the ranks, restore the newest checkpoint if there is one, and make all ranks
+    equal.
+
+    Raises SupersededError when a later attempt has begun, and CheckpointCorruptError and UserError as
+    `CheckpointStore.newest` does.
+    """
+    run = settings.run
+    store = CheckpointStore(
+        settings.output_dir / CHECKPOINTS,
+        job_uid=run.job.uid,
+        attempt=settings.attempt,
+        keep=run.checkpoint.keep,
+    )
+    checkpoint = None
+    if ranks.rank == 0:
+        store.begin_attempt()
+        checkpoint = store.newest()
+    state = read_run_state(checkpoint[0]) if checkpoint else RunState()
+    step = int(ranks.broadcast(torch.tensor(state.step)))
+    strategy = make_strategy(
+        Policy(loaded.model, temperature=run.sampling.temperature, dtype=run.model.dtype),
+        optimizer=run.algorithm.optimizer,
+        total_steps=run.algorithm.steps,
+        ranks=ranks,
+    )
+    if checkpoint:
+        logger.info("resuming from %s", checkpoint[0])
+    strategy.load(read_tensors(checkpoint[0]) if checkpoint else None)
+    return RankContext(
+        settings=settings,
+        ranks=ranks,
+        loaded=loaded,
+        strategy=strategy,
+        learner=Learner(strategy, run.algorithm, ranks=ranks),
+        store=store,
+        state=state if ranks.rank == 0 else RunState(step=step),
+        resumed_from=state.step if checkpoint else None,
+    )

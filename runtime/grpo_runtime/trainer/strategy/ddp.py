@@ -1,0 +1,99 @@
+"""Data parallelism with torch's DDP: every rank holds the whole policy and trains on part of the batch."""
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from grpo_api.v1alpha1.spec import OptimizerSpec
+from grpo_runtime.model.weights import named_weights
+from grpo_runtime.trainer.distributed import Ranks, peer_errors
+from grpo_runtime.trainer.optimizer import PolicyOptimizer
+from grpo_runtime.trainer.policy import Policy, PolicyWeights
+from grpo_runtime.trainer.strategy.interface import NamedTensors, TrainingState
+from grpo_runtime.weight_sync.source import WeightSource
+
+
+class DDPStrategy:
+    """A replica of the policy on every rank; see `Strategy`."""
+
+    is_sharded = False
+
+    def __init__(self, policy: Policy, *, optimizer: OptimizerSpec, total_steps: int, ranks: Ranks) -> None:
+        self.policy = policy
+        self._ranks = ranks
+        self._optimizer = PolicyOptimizer(policy, optimizer, total_steps=total_steps)
+        with peer_errors():
+            self._replica = DistributedDataParallel(policy)
+        self._settle_buckets()
+
+    @property
+    def device(self) -> torch.device:
+        """See `Strategy`."""
+        return self.policy.device
+
+    @property
+    def vocab_size(self) -> int:
+        """See `Strategy`."""
+        return int(self.policy.model.config.vocab_size)
+
+    @contextlib.contextmanager
+    def micro_batch(self, *, is_last: bool) -> Iterator[None]:
+        """See `Strategy`; ranks meet in the last part only."""
+        with contextlib.nullcontext() if is_last else self._replica.no_sync():
+            yield
+
+    def score(self, token_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `Strategy`."""
+        with peer_errors():
+            logprobs, entropies = self._replica(token_ids)
+        return logprobs, entropies
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """See `Strategy`."""
+        with peer_errors():
+            # DDP averages gradients
+            (loss * self._ranks.world_size).backward()
+
+    def optimizer_step(self, *, step: int) -> tuple[float, float]:
+        """See `Strategy`. Every rank has all gradients, so its norm is the global one."""
+        return self._optimizer.step(step=step)
+
+    def probe_logprobs(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """See `Strategy`."""
+        return self.policy.logprobs_at_one(token_ids)
+
+    def engine_weights(self) -> WeightSource:
+        """See `Strategy`."""
+        return PolicyWeights(self.policy)
+
+    def model_state(self) -> NamedTensors:
+        """See `Strategy`."""
+        yield from self.policy.model.state_dict().items()
+
+    def optimizer_state(self) -> NamedTensors:
+        """See `Strategy`."""
+        yield from self._optimizer.state_tensors()
+
+    @torch.no_grad()
+    def load(self, state: TrainingState | None) -> None:
+        """See `Strategy`. Rank 0 copies the state in and gives it to every rank."""
+        for name, parameter in named_weights(self.policy.model):
+            if state is not None:
+                parameter.copy_(state.model[name])
+            self._ranks.broadcast(parameter)
+        for name, tensor in self._optimizer.state_tensors():
+            if state is not None:
+                tensor.copy_(state.optimizer[name])
+            self._ranks.broadcast(tensor)
+
+    def _settle_buckets(self) -> None:
+        """Run dummy backward passes, because DDP rebuilds its buckets after the first one.
+
+        Otherwise a resumed run would sum its first step in another order than the run it continues.
+        """
+        for _ in range(2):
+            logprobs, _ = self.score(torch.zeros((1, 2), dtype=torch.int64, device=self.device))
+            self.backward(logprobs.sum())
+            self.policy.zero_grad()

@@ -1,0 +1,104 @@
+"""The interface of a strategy: how the policy is spread over the ranks. B sequences, T tokens.
+
+Every rank has a strategy and calls the same methods in the same order, after rank 0 has announced what comes
+(`trainer.commands`). A sharded strategy, whose weights are spread over the ranks, puts a tensor together only
+while all ranks read it; it does so in a process group of its own, because a thread may read while the main
+threads meet. In mode Colocated the engines read `engine_weights` in such threads, and may still do so when a
+checkpoint is saved after a stop: that reading needs a group apart from the others.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from grpo_api.v1alpha1.spec import OptimizerSpec
+from grpo_runtime.trainer.distributed import Ranks
+from grpo_runtime.trainer.policy import Policy
+from grpo_runtime.weight_sync.source import WeightSource
+
+NamedTensors = Iterator[tuple[str, torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """The tensors of a checkpoint, whole, by name."""
+
+    model: Mapping[str, torch.Tensor]
+    """As `Strategy.model_state` gave them; more than the parameters may be there."""
+    optimizer: Mapping[str, torch.Tensor]
+    """As `Strategy.optimizer_state` gave them."""
+
+
+class Strategy(Protocol):
+    """The policy and its optimizer on this rank."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where token ids must be."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Entries of the model's vocabulary."""
+        ...
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether a whole tensor exists only while all ranks read it. The ranks other than 0 then take part
+        in every reading of rank 0."""
+        ...
+
+    def micro_batch(self, *, is_last: bool) -> AbstractContextManager[None]:
+        """Around forward and backward of one part of a step. Gradients are complete after the last one."""
+        ...
+
+    def score(self, token_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logprobs and entropies [B, T-1] of tokens 1.. of `token_ids` [B, T], with gradients."""
+        ...
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Add the gradient of the sum of all ranks' `loss`."""
+        ...
+
+    def optimizer_step(self, *, step: int) -> tuple[float, float]:
+        """Clip the gradients to the global norm, apply them at the learning rate of `step` (from 0), drop
+        them.
+
+        Returns the norm over all ranks before clipping, and the learning rate. Raises UserError, with the
+        weights as they were, when a gradient is not finite.
+        """
+        ...
+
+    def probe_logprobs(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Logprobs [B, T-1] at temperature 1, without gradients."""
+        ...
+
+    def engine_weights(self) -> WeightSource:
+        """The weights as engines hold them: Hugging Face names, each whole, in the run's precision."""
+        ...
+
+    def model_state(self) -> NamedTensors:
+        """The model's state dict, each tensor whole, in a fixed order."""
+        ...
+
+    def optimizer_state(self) -> NamedTensors:
+        """The optimizer's state as `KIND/PARAMETER`, each tensor whole, in a fixed order."""
+        ...
+
+    def load(self, state: TrainingState | None) -> None:
+        """Take over a state on every rank. Rank 0 has it; the others give None and get their part.
+
+        None on rank 0 makes all ranks equal to it as it is.
+        """
+        ...
+
+
+class MakeStrategy(Protocol):
+    """Spreads a policy, which every rank has loaded, over the ranks. All ranks call it at the same time."""
+
+    def __call__(
+        self, policy: Policy, *, optimizer: OptimizerSpec, total_steps: int, ranks: Ranks
+    ) -> Strategy: ...

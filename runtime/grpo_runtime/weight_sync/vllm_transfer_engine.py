@@ -1,0 +1,120 @@
+"""vLLM's weight transfer engine in each worker: takes what any backend delivers and applies it in `finish`.
+
+vLLM's own transfer engines write into the model while bytes arrive, so a transfer that breaks leaves a model
+that kills the server at the next request. This one leaves the model alone until all that can be checked is
+checked.
+"""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from vllm.config import VllmConfig
+from vllm.config.weight_transfer import WeightTransferConfig
+from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+from grpo_runtime.weight_sync.checkpoint_shapes import checkpoint_shapes
+from grpo_runtime.weight_sync.interface import ReceiverSettings, WeightSyncError
+from grpo_runtime.weight_sync.registry import find_backend
+
+TIED_HEAD = "lm_head.weight"
+_LAYERWISE_LOGGER = "vllm.model_executor.model_loader.reload.layerwise"
+
+
+class InitInfo(WeightTransferInitInfo):
+    """What a sender wrote for its receiver; the backend parses it."""
+
+    def __init__(self, **info: Any) -> None:
+        self.info = info
+
+
+class UpdateInfo(WeightTransferUpdateInfo):
+    """What came with an update; the receiver parses it."""
+
+    def __init__(self, **info: Any) -> None:
+        self.info = info
+
+
+class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
+    """vLLM's four phases over the Receiver of the backend that is named in the engine's weight transfer
+    config."""
+
+    init_info_cls = InitInfo
+    update_info_cls = UpdateInfo
+    supports_draft_weight_update = False
+
+    def __init__(
+        self,
+        config: WeightTransferConfig,
+        vllm_config: VllmConfig,
+        device: torch.device,
+        model: torch.nn.Module,
+    ) -> None:
+        super().__init__(config, vllm_config, device, model)
+        backend = find_backend(config.backend)
+        num_workers = self.parallel_config.world_size_across_dp
+        if num_workers != 1 and not backend.serves_several_workers:
+            raise WeightSyncError(
+                f"{config.backend} weight sync serves engines of one worker, this one has {num_workers}"
+            )
+        # it warns at every sync about tables that no checkpoint holds; finish checks all parameters itself
+        logging.getLogger(_LAYERWISE_LOGGER).setLevel(logging.ERROR)
+        self._is_tied = bool(getattr(self.model_config.hf_config, "tie_word_embeddings", False))
+        self._receiver = backend.make_receiver(
+            ReceiverSettings(
+                layout=checkpoint_shapes(Path(self.model_config.model)),
+                optional=frozenset({TIED_HEAD}) if self._is_tied else frozenset(),
+                device=device,
+                tp_rank=get_tensor_model_parallel_rank(),
+                tp_size=get_tensor_model_parallel_world_size(),
+            )
+        )
+
+    def init_transfer_engine(self, init_info: InitInfo) -> None:
+        """Connect to a trainer, letting go of the one before."""
+        self._receiver.init(init_info.info)
+
+    def start_weight_update(self) -> None:
+        """Open an update; the model stays as it is."""
+        self._receiver.start()
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        """Stage and check a whole transfer. vLLM ends the update when this raises."""
+        self._receiver.update(update_info)
+
+    def receive_weights(self, update_info: UpdateInfo) -> None:
+        """The part of `update_weights` that vLLM asks an engine to have."""
+        self._receiver.update(update_info.info)
+
+    @torch.no_grad()
+    def finish_weight_update(self) -> None:
+        """Load what was delivered. Raises WeightSyncError, with the model untouched, when nothing was."""
+        weights = self._receiver.take()
+        initialize_layerwise_reload(self.model)
+        loaded = self.model.load_weights(weights)  # type: ignore[operator] # a method of every vLLM model
+        finalize_layerwise_reload(self.model, self.model_config)
+        self._repack_tied_head()
+        left_out = {name for name, _ in self.model.named_parameters()} - set(loaded or ())
+        if loaded is not None and left_out and not (self._is_tied and left_out == {TIED_HEAD}):
+            raise WeightSyncError(f"vLLM kept the old {', '.join(sorted(left_out)[:5])}")
+
+    def shutdown(self) -> None:
+        """Let go of the trainer."""
+        self._receiver.shutdown()
+
+    def _repack_tied_head(self) -> None:
+        """On CPU vLLM packs lm_head once, and a tied head is a copy of the embedding as it was then."""
+        head = getattr(self.model, "lm_head", None)
+        if not isinstance(head, torch.nn.Module) or not hasattr(head, "weight"):
+            return
+        if self.device.type == "cpu" and self._is_tied:
+            from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
+
+            dispatch_cpu_unquantized_gemm(head, remove_weight=False)

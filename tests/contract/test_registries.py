@@ -1,0 +1,126 @@
+"""What a spec can ask for is what the runtime's registries offer: neither side has a name more."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from grpo_api.contract.exit_codes import RESERVED, ExitCode
+from grpo_api.source import BUILTIN_TASKS
+from grpo_api.v1alpha1.spec import (
+    AlgorithmSpec,
+    BuiltinReward,
+    ImportanceCorrectionMode,
+    LossType,
+    RewardSpec,
+    ScaleRewards,
+)
+from grpo_runtime.algorithm.importance_correction import ImportanceCorrection
+from grpo_runtime.algorithm.registry import (
+    ADVANTAGE_SCALINGS,
+    CORRECTION_MODES,
+    KL_ESTIMATORS,
+    LOSSES,
+    NOT_EXPOSED,
+    exposed_names,
+    exposed_options,
+)
+from grpo_runtime.algorithm.types import AdvantageOptions, LossOptions
+from grpo_runtime.data.tasks import TASKS
+from grpo_runtime.rewards.registry import BUILTIN_REWARDS
+from grpo_runtime.rewards.types import BuiltinOptions
+from grpo_runtime.trainer.learner import loss_options
+
+from .reference_tables import PAGE
+
+OPTION_FIELDS = {"pattern": "x", "overlong_tokens": 5}
+"""Fields of a reward that are for built-in rewards alone, each with a value."""
+
+
+def test_a_spec_can_ask_for_every_exposed_loss_and_for_no_other() -> None:
+    assert exposed_names(LOSSES) == {value.value for value in LossType}
+
+
+def test_a_spec_can_ask_for_every_exposed_correction_or_for_none() -> None:
+    modes = {value.value for value in ImportanceCorrectionMode}
+    assert exposed_names(CORRECTION_MODES) == modes - {"none"}
+
+
+def test_a_spec_can_ask_for_every_exposed_scaling_of_advantages() -> None:
+    assert exposed_names(ADVANTAGE_SCALINGS) == {value.value for value in ScaleRewards}
+
+
+def test_no_kl_estimator_is_exposed_while_a_spec_has_no_kl_penalty() -> None:
+    assert "kl" in NOT_EXPOSED[LossOptions]
+    assert exposed_names(KL_ESTIMATORS) == set()
+
+
+@pytest.mark.parametrize("kind", NOT_EXPOSED, ids=lambda kind: kind.__name__)
+def test_what_is_listed_as_not_exposed_exists(kind: type[Any]) -> None:
+    assert NOT_EXPOSED[kind] <= {field.name for field in dataclasses.fields(kind)}
+
+
+def test_every_exposed_option_of_the_loss_follows_the_spec() -> None:
+    algorithm = AlgorithmSpec.from_object(
+        {
+            "steps": 1,
+            "lossType": "grpo",
+            "clipLow": 0.1,
+            "clipHigh": 0.3,
+            "importanceCorrection": {"mode": "mask", "floor": 0.5, "cap": 4.0},
+        }
+    )
+    options, defaults = loss_options(algorithm), LossOptions()
+    changed = {
+        field.name
+        for field in dataclasses.fields(LossOptions)
+        if getattr(options, field.name) != getattr(defaults, field.name)
+    }
+    assert changed == set(exposed_options(LossOptions))
+    assert options.importance_correction == ImportanceCorrection(mode="mask", floor=0.5, cap=4.0)
+
+
+def test_a_loss_option_reaches_the_loss_by_its_field_and_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    class WithDelta(AlgorithmSpec):
+        delta: float | None = None
+        """Upper bound on the ratio."""
+
+    monkeypatch.setitem(NOT_EXPOSED, LossOptions, NOT_EXPOSED[LossOptions] - {"delta"})
+    assert loss_options(WithDelta(steps=1, delta=4.0)).delta == 4.0
+
+
+def test_the_options_of_advantages_that_have_a_field_are_these() -> None:
+    assert set(exposed_options(AdvantageOptions)) == {"group_size", "weights", "scale_rewards"}
+
+
+def test_a_spec_can_ask_for_every_built_in_reward() -> None:
+    assert set(BUILTIN_REWARDS) == {value.value for value in BuiltinReward}
+
+
+@pytest.mark.parametrize("name", BUILTIN_REWARDS)
+def test_a_built_in_reward_needs_options_that_there_are(name: str) -> None:
+    assert set(BUILTIN_REWARDS[name].options) <= {field.name for field in dataclasses.fields(BuiltinOptions)}
+
+
+@pytest.mark.parametrize("field", OPTION_FIELDS)
+@pytest.mark.parametrize("name", BUILTIN_REWARDS)
+def test_a_spec_has_exactly_the_options_that_its_built_in_reward_needs(name: str, field: str) -> None:
+    needed = {
+        option: OPTION_FIELDS[option] for option in BUILTIN_REWARDS[name].options if option in OPTION_FIELDS
+    }
+    assert RewardSpec(name="r", builtin=BuiltinReward(name), **needed)
+    other = {option: value for option, value in needed.items() if option != field}
+    if field not in needed:
+        other[field] = OPTION_FIELDS[field]
+    with pytest.raises(ValidationError, match="belongs to the builtin"):
+        RewardSpec(name="r", builtin=BuiltinReward(name), **other)
+
+
+def test_a_spec_can_name_every_built_in_task() -> None:
+    assert set(TASKS) == set(BUILTIN_TASKS)
+
+
+def test_the_reference_says_which_exit_codes_are_reserved() -> None:
+    assert {ExitCode.DATA_EXHAUSTED} == RESERVED
+    assert all(f"{code.value} is reserved" in PAGE.read_text() for code in RESERVED)

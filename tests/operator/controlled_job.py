@@ -1,0 +1,49 @@
+"""One job on the fake API server, and what a test says and reads about it."""
+
+from typing import Any
+
+from grpo_api.v1alpha1.job import API_VERSION, KIND
+from grpo_operator.cluster.kinds import JOBS, PODS, KubeObject
+from grpo_operator.controller import Controller
+from grpo_operator.observe.cache import Cache
+from grpo_operator.observe.memory import Memory
+
+from .fake_api_server import FakeApiServer
+from .fake_world import IMAGE, NOW, UID, spec
+
+KEY = ("default", "copy")
+
+
+def a_job(**more: Any) -> KubeObject:
+    meta = {"name": "copy", "namespace": "default", "uid": UID, "generation": 1}
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": meta, "spec": spec().to_object(), **more}
+
+
+def controller_of(client: FakeApiServer, cache: Cache, memory: Memory | None = None) -> Controller:
+    """An operator whose clock stands still, and that sees what is in `cache`."""
+    return Controller(client, cache, memory or Memory(), runtime_image=IMAGE, clock=lambda: NOW)
+
+
+def status_of(client: FakeApiServer) -> dict[str, Any]:
+    """The job's status as the API server has it."""
+    (job,) = client.objects(JOBS)
+    status: dict[str, Any] = job["status"]
+    return status
+
+
+def condition_of(client: FakeApiServer, kind: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(c for c in status_of(client)["conditions"] if c["type"] == kind)
+    return found
+
+
+def pod_names(client: FakeApiServer, role: str = "") -> list[str]:
+    """Pods of a role by name, without those that are being deleted."""
+    pods = [pod["metadata"] for pod in client.objects(PODS) if "deletionTimestamp" not in pod["metadata"]]
+    return sorted(meta["name"] for meta in pods if f"-{role}" in meta["name"])
+
+
+def run_pods(client: FakeApiServer) -> None:
+    """Every pod is bound to a node, runs and is ready."""
+    for pod in client.objects(PODS):
+        ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+        client.put(PODS, pod | {"spec": pod["spec"] | {"nodeName": "node-a"}, "status": ready})

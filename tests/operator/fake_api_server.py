@@ -1,0 +1,257 @@
+"""An API server in memory, behind the operator's client.
+
+It keeps objects and refuses what a real one refuses: old versions, wrong uids, names that are taken or
+malformed, kinds and fields it does not know, owners that are not there, and what its Role does not allow.
+"""
+
+import re
+from base64 import b64encode
+from collections.abc import Callable
+from copy import deepcopy
+from datetime import datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from grpo_api.v1alpha1.job import API_VERSION, KIND
+from grpo_api.v1alpha1.status import GRPOJobStatus
+from grpo_operator.cluster import errors
+from grpo_operator.cluster.client import FIELD_MANAGER, Client, Listing
+from grpo_operator.cluster.kinds import (
+    EVENTS,
+    JOBS,
+    LEASES,
+    PODS,
+    SECRETS,
+    SERVICES,
+    WATCHED,
+    Kind,
+    KubeObject,
+)
+from grpo_operator.observe.cache import Cache
+
+from .fake_world import NOW
+
+SERVED = (*WATCHED, SECRETS, EVENTS, LEASES)
+NAMESPACE = "default"
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_HOST_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+_LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+
+
+class FakeApiServer(Client):
+    """One namespace. `refused` is what a write meets, by the kind or the name of its object."""
+
+    def __init__(self, *, clock: Callable[[], datetime] = lambda: NOW) -> None:
+        self._clock = clock
+        self.refused: dict[str, errors.KubernetesError] = {}
+        self.num_writes = 0
+        self._version = 100
+        self._objects: dict[tuple[Kind, str], KubeObject] = {}
+        self._applied: dict[tuple[str, str], set[str]] = {}
+        """(uid, field manager) -> parts of the status that this manager applied the last time."""
+
+    # What others do
+
+    def put(self, kind: Kind, item: KubeObject) -> KubeObject:
+        """Somebody else writes an object, or a part of it; returns it as it is stored."""
+        name = item["metadata"]["name"]
+        known = self._objects.get((kind, name), {})
+        meta = {"namespace": NAMESPACE, "creationTimestamp": self._now()}
+        meta |= known.get("metadata", {}) | item["metadata"]
+        return self._store(kind, {**known, **item, "metadata": meta})
+
+    def remove(self, kind: Kind, name: str) -> None:
+        """An object goes for good, and with it what it owns."""
+        del self._objects[kind, name]
+        self._collect_garbage()
+
+    # What a test looks at
+
+    def objects(self, kind: Kind) -> tuple[KubeObject, ...]:
+        """Every object of a kind, oldest first."""
+        return tuple(deepcopy(item) for (of, _), item in self._objects.items() if of == kind)
+
+    def show(self, cache: Cache, *, but: str = "") -> None:
+        """Fill a cache as a resync does; `but` is the name of an object that its list misses."""
+        for kind in WATCHED:
+            items = [item for item in self._listed(kind) if item["metadata"]["name"] != but]
+            cache.replace(kind, items, namespace=None, listed_at=self._version)
+
+    # What the operator asks for
+
+    async def list(self, kind: Kind, namespace: str | None, *, fields: str = "") -> Listing:
+        self._know(kind)
+        return Listing(items=self._listed(kind), resource_version=self._version)
+
+    async def get(self, kind: Kind, namespace: str, name: str) -> KubeObject:
+        self._know(kind)
+        if kind == SECRETS:
+            raise errors.Forbidden(f'secrets "{name}" is forbidden: cannot get resource')
+        if (kind, name) not in self._objects:
+            raise errors.NotFound(f'{kind.plural} "{name}" not found')
+        return deepcopy(self._objects[kind, name])
+
+    async def create(
+        self, kind: Kind, namespace: str, body: KubeObject, *, is_dry_run: bool = False
+    ) -> KubeObject:
+        name = self._admit(kind, namespace, body)
+        if "resourceVersion" in body["metadata"]:
+            raise errors.Invalid("resourceVersion should not be set on objects to be created")
+        if (kind, name) in self._objects:
+            raise errors.AlreadyExists(f'{kind.plural} "{name}" already exists')
+        meta = body["metadata"] | {"namespace": namespace, "creationTimestamp": self._now()}
+        made = {**body, "metadata": meta}
+        if kind == PODS:
+            made["status"] = {"phase": "Pending"}
+        if kind == SECRETS:
+            made["data"] = {key: b64encode(v.encode()) for key, v in made.pop("stringData", {}).items()}
+        return deepcopy(made) if is_dry_run else self._store(kind, made)
+
+    async def apply(
+        self,
+        kind: Kind,
+        namespace: str,
+        body: KubeObject,
+        *,
+        subresource: str = "",
+        manager: str = FIELD_MANAGER,
+    ) -> KubeObject:
+        name, meta = self._admit(kind, namespace, body), body["metadata"]
+        found = self._objects.get((kind, name))
+        if subresource and (subresource != "status" or kind != JOBS or found is None):
+            raise errors.NotFound(f'{kind.plural} "{name}" not found, or it has no {subresource}')
+        for field in ("uid", "resourceVersion"):
+            if field in meta and meta[field] != (found or {"metadata": {}})["metadata"].get(field):
+                raise errors.Conflict(f'Operation cannot be fulfilled on {kind.plural} "{name}": {field}')
+        if found is None:
+            return await self.create(kind, namespace, body)
+        if subresource:
+            status = self._applied_status(found, body.get("status", {}), manager=manager)
+            return self._store(kind, {**found, "status": status})
+        if found.get("immutable") and any(found.get(k) != body.get(k) for k in ("data", "immutable")):
+            raise errors.Invalid(f"{kind.name} {name} is invalid: field is immutable when `immutable` is set")
+        given = {key: value for key, value in body.items() if key != "status"}
+        return self._store(kind, {**found, **given, "metadata": found["metadata"] | meta})
+
+    async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str) -> KubeObject | None:
+        self._know(kind)
+        found = self._objects.get((kind, name))
+        if found is None or found["metadata"]["uid"] != uid:
+            return None
+        self._meet_refusal(kind, name)
+        if kind == PODS and found["spec"].get("nodeName"):  # its kubelet has to end it first
+            meta = found["metadata"] | {"deletionTimestamp": self._now()}
+            return self._store(kind, {**found, "metadata": meta})
+        self.num_writes += 1
+        self.remove(kind, name)
+        return None
+
+    def _listed(self, kind: Kind) -> tuple[KubeObject, ...]:
+        if kind == SECRETS:
+            raise errors.Forbidden("secrets is forbidden: cannot list resource")
+        wanted = dict(part.split("=") for part in kind.selector.split(",") if part).items()
+        return tuple(i for i in self.objects(kind) if wanted <= i["metadata"].get("labels", {}).items())
+
+    def _now(self) -> str:
+        return f"{self._clock():%Y-%m-%dT%H:%M:%SZ}"
+
+    def _know(self, kind: Kind) -> None:
+        if kind not in SERVED:
+            raise errors.NotFound("the server could not find the requested resource")
+
+    def _meet_refusal(self, kind: Kind, name: str) -> None:
+        for refused in (kind.name, name):
+            if refused in self.refused:
+                raise self.refused[refused]
+
+    def _admit(self, kind: Kind, namespace: str, body: KubeObject) -> str:
+        """The name of an object that may be written. Raises what the API server says to others."""
+        self._know(kind)
+        meta = body.get("metadata", {})
+        name = str(meta.get("name", ""))
+        self._meet_refusal(kind, name)
+        if (body.get("apiVersion"), body.get("kind")) != (kind.api_version, kind.name):
+            raise errors.Invalid(f"{body.get('kind')} in the body is not the {kind.name} in the address")
+        if meta.get("namespace", namespace) != namespace:
+            raise errors.Invalid("the namespace of the object does not match that of the request")
+        if not (_HOST_NAME if kind == SERVICES else _NAME).fullmatch(name):
+            raise errors.Invalid(f'{kind.name} "{name}" is invalid: metadata.name')
+        for key, value in meta.get("labels", {}).items():
+            if not _LABEL_VALUE.fullmatch(value):
+                raise errors.Invalid(f'{kind.name} "{name}" is invalid: metadata.labels: {key}: "{value}"')
+        _check_owners(meta.get("ownerReferences", []))
+        if kind == EVENTS and body["involvedObject"].get("namespace") != namespace:
+            raise errors.Invalid("involvedObject.namespace: does not match event.namespace")
+        if kind == PODS:
+            _check_mounts(body["spec"])
+        return name
+
+    def _applied_status(self, job: KubeObject, status: KubeObject, *, manager: str) -> KubeObject:
+        """Server-side apply: what this manager gives replaces what it gave before; the rest stays."""
+        try:
+            GRPOJobStatus.from_object(status)
+        except ValidationError as error:
+            raise errors.Invalid(f"{KIND} is invalid: status: {error}") from error
+        uid = job["metadata"]["uid"]
+        given = _parts(status)
+        others = [parts for (of, by), parts in self._applied.items() if of == uid and by != manager]
+        dropped = self._applied.get((uid, manager), set()) - set(given) - set().union(*others)
+        self._applied[uid, manager] = set(given)
+        kept = {k: v for k, v in _parts(job.get("status", {})).items() if k not in dropped}
+        merged = kept | given
+        conditions = [v for k, v in merged.items() if k.startswith("conditions/")]
+        rest = {k: v for k, v in merged.items() if not k.startswith("conditions/")}
+        return rest | ({"conditions": conditions} if conditions else {})
+
+    def _store(self, kind: Kind, item: KubeObject) -> KubeObject:
+        self.num_writes += 1
+        place = (kind, item["metadata"]["name"])
+        meta = {"uid": f"uid-{self._version + 1}"} | item["metadata"]
+        known = self._objects.get(place)
+        if known and {**item, "metadata": meta | _version_of(known)} == known:
+            return deepcopy(known)  # a write that changes nothing makes no new version
+        self._version += 1
+        meta["resourceVersion"] = str(self._version)
+        stored = deepcopy({**item, "metadata": meta})
+        self._objects[place] = stored
+        self._collect_garbage()
+        return deepcopy(stored)
+
+    def _collect_garbage(self) -> None:
+        """What belongs to a job that is not there goes, as soon as it is made."""
+        jobs = {item["metadata"]["uid"] for (kind, _), item in self._objects.items() if kind == JOBS}
+        for place, item in list(self._objects.items()):
+            owners = item["metadata"].get("ownerReferences", [])
+            if owners and not any(owner["uid"] in jobs for owner in owners):
+                del self._objects[place]
+
+
+def _version_of(item: KubeObject) -> dict[str, str]:
+    return {"resourceVersion": item["metadata"]["resourceVersion"]}
+
+
+def _check_owners(owners: list[dict[str, Any]]) -> None:
+    for owner in owners:
+        if not all(owner.get(field) for field in ("apiVersion", "kind", "name", "uid")):
+            raise errors.Invalid("metadata.ownerReferences: a part is missing")
+        if owner["kind"] == KIND and owner["apiVersion"] != API_VERSION:
+            raise errors.Invalid(f"metadata.ownerReferences: {owner['apiVersion']} has no {KIND}")
+    if sum(bool(owner.get("controller")) for owner in owners) > 1:
+        raise errors.Invalid("metadata.ownerReferences: only one may be the controller")
+
+
+def _check_mounts(spec: KubeObject) -> None:
+    names = [volume["name"] for volume in spec.get("volumes", ())]
+    mounts = [mount for container in spec["containers"] for mount in container.get("volumeMounts", ())]
+    paths = [mount["mountPath"] for mount in mounts]
+    if len(set(names)) < len(names) or len(set(paths)) < len(paths):
+        raise errors.Invalid("spec.volumes or volumeMounts: Duplicate value")
+    if not {mount["name"] for mount in mounts} <= set(names):
+        raise errors.Invalid("spec.containers[0].volumeMounts[0].name: Not found")
+
+
+def _parts(status: KubeObject) -> dict[str, Any]:
+    """A status as its fields, with each condition a part of its own."""
+    conditions = {f"conditions/{each['type']}": each for each in status.get("conditions", ())}
+    return {key: value for key, value in status.items() if key != "conditions"} | conditions

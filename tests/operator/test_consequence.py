@@ -1,0 +1,49 @@
+"""What follows from each way in which an attempt can fail."""
+
+import pytest
+
+from grpo_operator.plan.consequence import Consequence, consequence_of
+
+from .fake_world import termination
+
+COUNTED = Consequence(is_retried=True, is_counted=True)
+NOT_COUNTED = Consequence(is_retried=True, is_counted=False)
+FINAL = Consequence(is_retried=False, is_counted=False)
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "consequence"),
+    [
+        (1, COUNTED),
+        (7, COUNTED),
+        (40, FINAL),
+        (41, FINAL),
+        (42, FINAL),
+        (43, COUNTED),
+        (75, COUNTED),
+        (137, COUNTED),
+    ],
+)
+def test_an_exit_code_has_the_consequence_of_the_contracts_table(exit_code: int, consequence: Consequence):
+    assert consequence_of(termination(exit_code), is_disruption=False) == consequence
+
+
+@pytest.mark.parametrize("exit_code", [0, 1, 40, 137, 143])
+def test_a_disruption_is_retried_and_not_counted_whatever_the_exit_code(exit_code: int):
+    assert consequence_of(termination(exit_code), is_disruption=True) == NOT_COUNTED
+
+
+def test_a_pod_that_was_lost_with_its_node_is_retried_and_not_counted():
+    assert consequence_of(None, is_disruption=True) == NOT_COUNTED
+
+
+def test_a_trainer_that_hangs_is_retried_and_counted():
+    assert consequence_of(None, is_disruption=False) == COUNTED
+
+
+def test_a_stop_without_a_disruption_is_counted():
+    assert consequence_of(termination(143), is_disruption=False) == COUNTED
+
+
+def test_out_of_memory_is_retried_and_counted_whatever_the_exit_code():
+    assert consequence_of(termination(40, reason="OOMKilled"), is_disruption=False) == COUNTED

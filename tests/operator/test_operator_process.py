@@ -1,0 +1,203 @@
+"""The operator process on a fake API server: its first resync, its Lease, namespaces it may not list."""
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import kopf
+import pytest
+from aiohttp import ClientSession
+
+from grpo_operator.cluster import errors
+from grpo_operator.cluster.client import FIELD_MANAGER, Listing
+from grpo_operator.cluster.kinds import JOBS, LEASES, PODS, WATCHED, Kind, KubeObject
+from grpo_operator.operator import Operator
+from grpo_operator.settings import Settings
+
+from .controlled_job import a_job, pod_names
+from .fake_api_server import FakeApiServer
+from .fake_world import IMAGE
+
+
+class FakeServer(FakeApiServer):
+    """`forbidden` are the (kind, namespace) it does not list, `hangs_at` the number of the list that never
+    comes back."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=lambda: datetime.now(UTC))
+        self.forbidden: set[tuple[Kind, str]] = set()
+        self.hangs_at: int | None = None
+        self.lists: list[tuple[Kind, str | None]] = []
+        self.renewals: list[str] = []
+
+    @property
+    def is_hanging(self) -> bool:
+        return self.hangs_at is not None and len(self.lists) > self.hangs_at
+
+    async def list(self, kind: Kind, namespace: str | None, *, fields: str = "") -> Listing:
+        self.lists.append((kind, namespace))
+        if self.is_hanging:
+            await asyncio.Event().wait()
+        if (kind, namespace) in self.forbidden:
+            raise errors.Forbidden(f"{kind.plural} is forbidden in the namespace {namespace}")
+        return await super().list(kind, namespace, fields=fields)
+
+    async def create(
+        self, kind: Kind, namespace: str, body: KubeObject, *, is_dry_run: bool = False
+    ) -> KubeObject:
+        return self._noted(kind, await super().create(kind, namespace, body, is_dry_run=is_dry_run))
+
+    async def apply(
+        self,
+        kind: Kind,
+        namespace: str,
+        body: KubeObject,
+        *,
+        subresource: str = "",
+        manager: str = FIELD_MANAGER,
+    ) -> KubeObject:
+        applied = await super().apply(kind, namespace, body, subresource=subresource, manager=manager)
+        return self._noted(kind, applied)
+
+    def _noted(self, kind: Kind, written: KubeObject) -> KubeObject:
+        if kind == LEASES:
+            self.renewals.append(written["spec"]["holderIdentity"])
+        return written
+
+
+@pytest.fixture
+def server() -> FakeServer:
+    return FakeServer()
+
+
+@pytest.fixture
+def heard() -> Iterator[list[int]]:
+    """SIGTERMs that nobody else handled: they must not end the test run."""
+    numbers: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: numbers.append(number))
+    yield numbers
+    signal.signal(signal.SIGTERM, before)
+
+
+def operator(server: FakeServer, session: ClientSession, **changes: Any) -> Operator:
+    return Operator(server, Settings(runtime_image=IMAGE, **changes), session)
+
+
+async def until(check: Callable[[], Any]) -> None:
+    async with asyncio.timeout(10):
+        while not check():  # noqa: ASYNC110 - any state of the fake may be waited for
+            await asyncio.sleep(0.01)
+
+
+async def test_the_lease_is_renewed_while_the_first_resync_of_a_new_leader_is_slow(
+    server: FakeServer, heard: list[int]
+):
+    server.hangs_at = len(WATCHED)  # the look before the Lease goes well
+    async with ClientSession() as session:
+        running = asyncio.create_task(operator(server, session, lease=("default", "operator")).run())
+        await until(lambda: server.is_hanging)
+        (holder,) = server.renewals
+        await until(lambda: len(server.renewals) >= 2)
+        assert server.renewals == [holder] * 2
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(running, 5)
+    assert server.renewals[-1] == ""  # given back
+    assert heard == []
+
+
+async def test_a_leader_that_loses_its_lease_in_its_first_resync_ends(server: FakeServer):
+    server.hangs_at = len(WATCHED)
+    async with ClientSession() as session:
+        running = asyncio.create_task(operator(server, session, lease=("default", "operator")).run())
+        await until(lambda: server.is_hanging)
+        (lease,) = server.objects(LEASES)
+        server.put(LEASES, lease | {"spec": lease["spec"] | {"holderIdentity": "another"}})
+        with pytest.raises(errors.KubernetesError, match="another operator has taken the Lease"):
+            await asyncio.wait_for(running, 10)
+
+
+async def test_a_first_resync_that_hangs_does_not_outlive_a_request_to_stop(
+    server: FakeServer, heard: list[int]
+):
+    server.hangs_at = 0
+    async with ClientSession() as session:
+        running = asyncio.create_task(operator(server, session).run())
+        await until(lambda: server.is_hanging)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(running, 5)
+    assert heard == []
+
+
+async def test_a_namespace_that_may_not_be_listed_is_left_out_and_logged_once(
+    server: FakeServer, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level(logging.INFO)
+    async with ClientSession() as session:
+        watching = operator(server, session, namespaces=("lost", "kept"))
+        server.forbidden = {(PODS, "lost")}
+        await watching.resync()
+        await watching.resync()
+        assert {kind for kind, namespace in server.lists if namespace == "kept"} == set(WATCHED)
+        (warning,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+        assert "namespace lost is left out" in warning and "pods is forbidden" in warning
+        server.forbidden = set()
+        await watching.resync()
+        assert "namespace lost may be listed again" in caplog.messages
+
+
+async def test_an_operator_that_may_list_none_of_its_namespaces_says_so(server: FakeServer):
+    server.forbidden = {(JOBS, "one"), (PODS, "two")}
+    async with ClientSession() as session:
+        with pytest.raises(errors.Forbidden, match="namespace one"):
+            await operator(server, session, namespaces=("one", "two")).resync()
+
+
+@pytest.fixture
+async def working(
+    server: FakeServer, heard: list[int], monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Operator]:
+    """An operator that has looked once and works; kopf's watch tells it nothing, the test does."""
+
+    async def watch(*, stop_flag: asyncio.Event, **_: Any) -> None:
+        await stop_flag.wait()
+
+    monkeypatch.setattr(kopf, "operator", watch)
+    server.put(JOBS, a_job())
+    async with ClientSession() as session:
+        made = operator(server, session, resync_seconds=3600)
+        running = asyncio.create_task(made.run())
+        await until(lambda: len(pod_names(server)) == 3)
+        yield made
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(running, 5)
+
+
+def engine_uid(server: FakeServer) -> str:
+    """Of the pod of replica 1; empty while there is none."""
+    found = [pod for pod in server.objects(PODS) if "-rollout-1-" in pod["metadata"]["name"]]
+    return str(found[0]["metadata"]["uid"]) if found else ""
+
+
+async def test_a_watch_event_of_a_deleted_pod_has_its_job_reconciled(server: FakeServer, working: Operator):
+    (lost,) = [pod for pod in server.objects(PODS) if "-rollout-1-" in pod["metadata"]["name"]]
+    server.remove(PODS, lost["metadata"]["name"])
+    working.take_in(PODS, "DELETED", lost)
+    await until(lambda: engine_uid(server) not in ("", lost["metadata"]["uid"]))
+
+
+async def test_a_watch_event_of_a_new_job_has_it_reconciled(server: FakeServer, working: Operator):
+    another = a_job()
+    another["metadata"] |= {"name": "another", "uid": "another-uid"}
+    working.take_in(JOBS, "ADDED", server.put(JOBS, another))
+    await until(lambda: len(pod_names(server)) == 6)
+
+
+async def test_what_the_watch_missed_is_found_by_the_next_list(server: FakeServer, working: Operator):
+    lost = engine_uid(server)
+    server.remove(PODS, pod_names(server, "rollout-1")[0])
+    await working.resync()
+    await until(lambda: engine_uid(server) not in ("", lost))

@@ -1,0 +1,225 @@
+"""Polling: only reports of the right trainer count, and a bad answer does no harm."""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from grpo_api.v1alpha1.status import GRPOJobStatus
+from grpo_operator.cluster import errors
+from grpo_operator.cluster.kinds import JOBS, PODS
+from grpo_operator.observe.cache import Cache
+from grpo_operator.observe.memory import Memory
+from grpo_operator.observe.progress_poller import MAX_BYTES, Poller
+
+from .fake_world import NOW, UID, FakeWorld, report
+
+KEY = ("default", "copy")
+
+
+class FakeTrainer:
+    """Answers /progress with `body`, or with an error."""
+
+    def __init__(self) -> None:
+        self.body: bytes | Exception = b""
+        self.num_asked = 0
+
+    async def __call__(self, pod: dict[str, Any]) -> bytes:
+        self.num_asked += 1
+        if isinstance(self.body, Exception):
+            raise self.body
+        return self.body
+
+
+@pytest.fixture
+def trainer() -> FakeTrainer:
+    return FakeTrainer()
+
+
+@pytest.fixture
+def woken() -> list[tuple[str, str]]:
+    return []
+
+
+@pytest.fixture
+def memory() -> Memory:
+    return Memory()
+
+
+def a_pod(*, attempt: int = 1, phase: str = "Running") -> dict[str, Any]:
+    job = {"apiVersion": "grpo.dev/v1alpha1", "kind": "GRPOJob", "name": "copy", "uid": UID}
+    return {
+        "metadata": {
+            "name": f"copy-abc123-trainer-a{attempt}-0",
+            "namespace": "default",
+            "uid": f"pod-{attempt}",
+            "resourceVersion": "5",
+            "labels": {"grpo.dev/role": "trainer"},
+            "ownerReferences": [job | {"controller": True}],
+        },
+        "status": {"phase": phase},
+    }
+
+
+@pytest.fixture
+def cache() -> Cache:
+    made = Cache()
+    meta = {"name": "copy", "namespace": "default", "uid": UID, "resourceVersion": "4"}
+    made.put(JOBS, {"metadata": meta, "status": {"attempt": 1}})
+    made.put(PODS, a_pod())
+    made.put(PODS, a_pod(attempt=2))
+    return made
+
+
+@pytest.fixture
+def poller(trainer: FakeTrainer, woken: list, memory: Memory, cache: Cache) -> Poller:
+    return Poller(cache, memory, trainer, wake=woken.append, seconds=1)
+
+
+def answer(**changes: Any) -> bytes:
+    return report(**changes).model_dump_json(by_alias=True).encode()
+
+
+async def test_news_wakes_the_job_and_the_same_again_does_not(poller, trainer, woken, memory):
+    trainer.body = answer()
+    await poller.poll(KEY)
+    trainer.body = answer(heartbeat=9)
+    await poller.poll(KEY)
+    assert (woken, trainer.num_asked) == ([KEY], 2)
+    trainer.body = answer(step=5)
+    await poller.poll(KEY)
+    assert woken == [KEY, KEY]
+    found = memory.report(KEY, uid=UID, attempt=1).progress
+    assert found is not None and found.step == 5
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        answer(job_uid="another"),
+        answer(attempt=2),
+        errors.Transient("connection refused"),
+    ],
+    ids=[
+        "another job",
+        "another attempt",
+        "no answer",
+    ],
+)
+async def test_an_answer_that_is_not_this_trainers_progress_changes_nothing(
+    poller, trainer, woken, memory, body
+):
+    trainer.body = body
+    await poller.poll(KEY)
+    assert woken == []
+    heard = memory.report(KEY, uid=UID, attempt=1)
+    assert (heard.progress, heard.problem) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"not json", "ProgressUnreadable"),
+        (b"[]", "ProgressUnreadable"),
+        (b"[" * MAX_BYTES, "ProgressUnreadable"),
+        (b"x" * (MAX_BYTES + 1), "ProgressUnreadable"),
+        (b'{"schemaVersion": 999}', "SchemaSkew"),
+    ],
+    ids=["not json", "a list", "deep", "too large", "another schema"],
+)
+async def test_an_answer_that_cannot_be_read_wakes_the_job_once(cache, memory, body, reason):
+    trainer, woken = FakeTrainer(), []
+    poller = Poller(cache, memory, trainer, wake=woken.append, seconds=1)
+    trainer.body = body
+    await poller.poll(KEY)
+    await poller.poll(KEY)
+    assert woken == [KEY]
+    report_problem = memory.report(KEY, uid=UID, attempt=1).problem
+    assert report_problem.reason == reason
+    trainer.body = answer()
+    await poller.poll(KEY)
+    assert (woken, memory.report(KEY, uid=UID, attempt=1).problem) == ([KEY, KEY], None)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("policyVersion", "1" * 254),
+        ("step", 10**30),
+        ("step", -1),
+        ("checkpointStep", 10**30),
+        ("engines", {"desired": 1, "known": 1, "current": 10**30}),
+        ("tokensPerSecond", 1e300),
+    ],
+)
+async def test_a_report_that_no_status_could_hold_is_unreadable(poller, trainer, memory, field, value):
+    trainer.body = json.dumps(report().to_object() | {field: value}).encode()
+    await poller.poll(KEY)
+    heard = memory.report(KEY, uid=UID, attempt=1)
+    assert (heard.progress, heard.problem.reason) == (None, "ProgressUnreadable")
+    assert field in heard.problem.message
+
+
+async def test_the_largest_report_that_can_be_read_fits_into_a_status(poller, trainer, memory):
+    most = 2**53 - 1
+    trainer.body = answer(
+        **{"step": most, "total_steps": most, "heartbeat": most, "checkpoint_step": most},
+        **{"policy_version": "1" * 253, "tokens_per_second": 1e12, "message": "x" * 5000},
+    )
+    await poller.poll(KEY)
+    world = FakeWorld().start()
+    world.progress = memory.report(KEY, uid=UID, attempt=1).progress
+    world.settle()
+    assert GRPOJobStatus.from_object(world.status.to_object()) == world.status
+    assert (world.status.step, world.status.policy_version) == (most, "1" * 253)
+
+
+async def test_a_report_of_another_release_names_both_versions_and_the_fix(poller, trainer, memory):
+    trainer.body = b'{"schemaVersion": 999}'
+    await poller.poll(KEY)
+    message = memory.report(KEY, uid=UID, attempt=1).problem.message
+    assert "schemaVersion 999" in message and "runtime image of the same release" in message
+
+
+async def test_a_trainer_that_does_not_answer_is_a_report_problem_from_a_minute_on_until_it_does(
+    trainer, woken, memory, cache
+):
+    now = [NOW]
+    poller = Poller(cache, memory, trainer, wake=woken.append, seconds=1, clock=lambda: now[0])
+    trainer.body = errors.Transient("connection refused")
+    for seconds in (0, 59, 60, 62):
+        now[0] = NOW + timedelta(seconds=seconds)
+        await poller.poll(KEY)
+    report_problem = memory.report(KEY, uid=UID, attempt=1).problem
+    assert (report_problem.reason, woken) == ("ProgressUnreachable", [KEY])
+    assert "connection refused" in report_problem.message
+    trainer.body = answer()
+    await poller.poll(KEY)
+    assert (memory.report(KEY, uid=UID, attempt=1).problem, woken) == (None, [KEY, KEY])
+
+
+async def test_a_job_without_a_running_trainer_is_not_asked(trainer, woken, memory):
+    cache = Cache()
+    meta = {"name": "copy", "namespace": "default", "uid": UID, "resourceVersion": "4"}
+    cache.put(JOBS, {"metadata": meta, "status": {"attempt": 1}})
+    cache.put(PODS, a_pod(phase="Pending"))
+    await Poller(cache, memory, trainer, wake=woken.append, seconds=1).poll(KEY)
+    assert trainer.num_asked == 0
+
+
+async def test_the_first_trainer_of_the_current_attempt_is_asked_and_no_other(woken, memory, cache):
+    asked: list[str] = []
+
+    async def fetch(pod: dict[str, Any]) -> bytes:
+        asked.append(pod["metadata"]["name"])
+        return answer(attempt=2)
+
+    job = cache.job(KEY)
+    cache.put(JOBS, {"metadata": job["metadata"] | {"resourceVersion": "6"}, "status": {"attempt": 2}})
+    second = a_pod(attempt=2)
+    second["metadata"] |= {"name": "copy-abc123-trainer-a2-1", "uid": "pod-2-1"}
+    cache.put(PODS, second)
+    await Poller(cache, memory, fetch, wake=woken.append, seconds=1).poll(KEY)
+    assert asked == ["copy-abc123-trainer-a2-0"]
+    assert memory.report(KEY, uid=UID, attempt=2).progress is not None

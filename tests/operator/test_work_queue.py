@@ -1,0 +1,129 @@
+"""The work queue: one worker per key, nothing lost, failures spaced out."""
+
+import asyncio
+
+import pytest
+
+from grpo_operator.work_queue import Backoff, WorkQueue
+
+KEY, OTHER = ("default", "a"), ("default", "b")
+FAST = Backoff(first_seconds=0.01, limit_seconds=0.04, jitter=0.0)
+
+
+class FakeHandler:
+    """Records what is looked at; `gate` holds workers while it is closed."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str]] = []
+        self.busy = 0
+        self.most_busy = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.outcomes: list[float | Exception | None] = []
+
+    async def __call__(self, key: tuple[str, str]) -> float | None:
+        self.seen.append(key)
+        self.busy += 1
+        self.most_busy = max(self.most_busy, self.busy)
+        await self.gate.wait()
+        self.busy -= 1
+        outcome = self.outcomes.pop(0) if self.outcomes else None
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+
+class Running:
+    """A queue with workers for the length of a test."""
+
+    def __init__(self, handler: FakeHandler, *, num_workers: int = 4) -> None:
+        self.delays: list[float] = []
+        self.queue = WorkQueue(
+            handler, on_error=lambda key, error, delay: self.delays.append(delay), backoff=FAST
+        )
+        self._num_workers = num_workers
+
+    async def __aenter__(self) -> "Running":
+        self._task = asyncio.create_task(self.queue.run(num_workers=self._num_workers))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await self._task
+
+
+async def until(check) -> None:
+    async with asyncio.timeout(5):
+        while not check():  # noqa: ASYNC110 - the queue has no event to wait for
+            await asyncio.sleep(0.001)
+
+
+async def test_a_key_added_many_times_before_a_worker_is_free_is_handled_once():
+    handler = FakeHandler()
+    async with Running(handler) as running:
+        for _ in range(10):
+            running.queue.add(KEY)
+        running.queue.add(OTHER)
+        await until(lambda: OTHER in handler.seen)
+        assert handler.seen == [KEY, OTHER]
+
+
+async def test_two_workers_never_have_the_same_key_and_one_added_meanwhile_is_not_lost():
+    handler = FakeHandler()
+    handler.gate.clear()
+    async with Running(handler) as running:
+        running.queue.add(KEY)
+        await until(lambda: handler.busy == 1)
+        running.queue.add(KEY)
+        running.queue.add(KEY)
+        handler.gate.set()
+        await until(lambda: len(handler.seen) == 2)
+        assert handler.most_busy == 1
+
+
+async def test_a_slow_key_does_not_hold_up_another():
+    handler = FakeHandler()
+    handler.gate.clear()
+    async with Running(handler) as running:
+        running.queue.add(KEY)
+        running.queue.add(OTHER)
+        await until(lambda: handler.busy == 2)
+        handler.gate.set()
+
+
+async def test_failures_are_retried_ever_later_and_success_forgets_them():
+    handler = FakeHandler()
+    handler.outcomes = [ValueError("x")] * 4
+    async with Running(handler) as running:
+        running.queue.add(KEY)
+        await until(lambda: len(handler.seen) == 5)
+        assert running.delays == [0.01, 0.02, 0.04, 0.04]
+        handler.outcomes = [ValueError("again")]
+        running.queue.add(KEY)
+        await until(lambda: len(handler.seen) == 7)
+        assert running.delays[-1] == 0.01
+
+
+async def test_the_earlier_of_two_wake_ups_wins():
+    handler = FakeHandler()
+    async with Running(handler) as running:
+        running.queue.add_after(KEY, 60)
+        running.queue.add_after(KEY, 0.01)
+        running.queue.add_after(KEY, 60)
+        await until(lambda: handler.seen == [KEY])
+
+
+async def test_a_handler_can_ask_to_be_called_again():
+    handler = FakeHandler()
+    handler.outcomes = [0.0, 0.01]
+    async with Running(handler) as running:
+        running.queue.add(KEY)
+        await until(lambda: len(handler.seen) == 3)
+
+
+def test_jitter_spreads_a_delay_around_its_value():
+    backoff = Backoff(first_seconds=1.0, limit_seconds=60.0, jitter=0.3)
+    assert backoff.delay(1, chance=0.0) == pytest.approx(0.7)
+    assert backoff.delay(1, chance=0.5) == pytest.approx(1.0)
+    assert backoff.delay(100, chance=0.5) == pytest.approx(60.0)

@@ -1,0 +1,138 @@
+"""An engine in this process that computes nothing and remembers what it was asked, and ranks as threads."""
+
+import queue
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from weight_sources import FixedWeights
+
+from grpo_runtime.colocated.rank_engine import Completion
+from grpo_runtime.rollout.interface import GenerateRequest
+from grpo_runtime.weight_sync.in_process import InProcessReceiver
+from grpo_runtime.weight_sync.interface import Info, Receiver, ReceiverSettings
+
+SHAPES: Mapping[str, tuple[int, ...]] = {"weight": (2, 2)}
+
+
+def some_weights() -> FixedWeights:
+    """A model of one tensor."""
+    return FixedWeights([("weight", torch.ones(2, 2))])
+
+
+class FakeLocalEngine:
+    """A `LocalEngine`. It answers the seed of a request as its tokens, and `logprobs` to every probe.
+
+    What is asleep cannot be used: vLLM would read memory that it has given back.
+    """
+
+    def __init__(
+        self,
+        *,
+        logprobs: Sequence[float] = (),
+        error: Exception | None = None,
+        receiver: Receiver | None = None,
+    ) -> None:
+        self.calls: list[str] = []
+        self.sampled: list[GenerateRequest] = []
+        self.channel = FakeControlChannel(
+            self, receiver or InProcessReceiver(ReceiverSettings(layout=SHAPES))
+        )
+        self.version = "initial"
+        self.asleep: set[str] = set()
+        self._logprobs = list(logprobs)
+        self._error = error
+
+    def weight_version(self) -> str:
+        return self.version
+
+    def sleep(self, level: int) -> None:
+        self.calls.append(f"sleep {level}")
+        self.asleep = {"weights", "kv_cache"}
+
+    def wake_up(self, tag: str) -> None:
+        self.calls.append(f"wake {tag}")
+        self.asleep.discard(tag)
+
+    def reset_prefix_cache(self) -> None:
+        self.calls.append("reset prefix cache")
+
+    def sample(self, requests: Sequence[GenerateRequest]) -> list[Completion]:
+        self.calls.append("sample")
+        self.require_awake("weights", "kv_cache")
+        if self._error is not None:
+            raise self._error
+        self.sampled += requests
+        return [_completion(request.seed) for request in requests]
+
+    def probe_logprobs(self, token_ids: Sequence[int]) -> list[float]:
+        self.calls.append("probe")
+        self.require_awake("weights", "kv_cache")
+        return self._logprobs
+
+    def require_awake(self, *tags: str) -> None:
+        """Raise where vLLM would crash."""
+        if asleep := self.asleep.intersection(tags):
+            raise RuntimeError(f"{', '.join(sorted(asleep))} asleep")
+
+
+def _completion(seed: int) -> Completion:
+    length = seed % 3 + 1
+    return Completion(token_ids=(seed,) * length, logprobs=(-0.1,) * length, is_terminated=seed % 2 == 0)
+
+
+class FakeControlChannel:
+    """The verbs, with the receiver that an engine has."""
+
+    def __init__(self, engine: FakeLocalEngine, receiver: Receiver) -> None:
+        self._engine = engine
+        self._receiver = receiver
+
+    async def init(self, info: Info) -> None:
+        self._receiver.init(info)
+
+    async def start(self) -> None:
+        self._engine.calls.append("start")
+        self._receiver.start()
+
+    async def update(self, info: Info) -> None:
+        self._engine.calls.append("update")
+        self._receiver.update(info)
+
+    async def finish(self, version: str) -> None:
+        self._engine.calls.append("finish")
+        self._engine.require_awake("weights")
+        assert [name for name, _ in self._receiver.take()] == list(SHAPES)
+        self._engine.version = version
+
+    async def shutdown(self) -> None:
+        self._receiver.shutdown()
+
+
+class FakeChannel:
+    """One rank's end of a channel among threads; `of(n)` makes the ends of `n` ranks."""
+
+    def __init__(self, rank: int, downs: list["queue.Queue[Any]"], ups: list["queue.Queue[Any]"]) -> None:
+        self.rank = rank
+        self.world_size = len(downs)
+        self._downs = downs
+        self._ups = ups
+
+    @classmethod
+    def of(cls, world_size: int) -> list["FakeChannel"]:
+        downs: list[queue.Queue[Any]] = [queue.Queue() for _ in range(world_size)]
+        ups: list[queue.Queue[Any]] = [queue.Queue() for _ in range(world_size)]
+        return [cls(rank, downs, ups) for rank in range(world_size)]
+
+    def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self.rank == 0:
+            for down in self._downs[1:]:
+                down.put(tensor.clone())
+            return tensor
+        return tensor.copy_(self._downs[self.rank].get())
+
+    def send(self, tensor: torch.Tensor) -> None:
+        self._ups[self.rank].put(tensor.clone())
+
+    def receive(self, tensor: torch.Tensor, *, rank: int) -> torch.Tensor:
+        return tensor.copy_(self._ups[rank].get(timeout=10))

@@ -1,0 +1,154 @@
+"""Rank 0 and the ranks that hold engines, as threads over fake engines."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from fake_local_engine import FakeChannel, FakeLocalEngine, some_weights
+
+from grpo_api.contract.progress import EngineCounts
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.colocated.engine_share import EngineShare
+from grpo_runtime.colocated.engines import ColocatedEngines
+from grpo_runtime.colocated.executor import EngineExecutor
+from grpo_runtime.colocated.rank_engine import PHASES, RankEngine
+from grpo_runtime.rollout.errors import EngineError, EngineTimeoutError
+from grpo_runtime.rollout.interface import GenerateRequest, Probe, VersionSpan
+from grpo_runtime.weight_sync.registry import IN_PROCESS
+
+PROBE = Probe(token_ids=(1, 2, 3), logprobs=(-1.0, -2.0), tolerance=1e-4)
+VERSION = PolicyVersion(attempt=1, step=3)
+
+
+def requests(count: int) -> list[GenerateRequest]:
+    return [
+        GenerateRequest(prompt_ids=tuple(range(index % 4 + 1)), seed=index + 2**60) for index in range(count)
+    ]
+
+
+def start(
+    fakes: list[FakeLocalEngine], *, ranks_per_engine: int = 1, sync_timeout_seconds: float = 5.0
+) -> tuple[ColocatedEngines, list[EngineExecutor]]:
+    """Rank 0's engines and the other ranks; `fakes` are one for each rank."""
+    shares = [
+        EngineShare(
+            RankEngine(fake, backend=IN_PROCESS, sleep_level=1, timeout_seconds=5.0),
+            channel,
+            ranks_per_engine=ranks_per_engine,
+        )
+        for fake, channel in zip(fakes, FakeChannel.of(len(fakes)), strict=True)
+    ]
+    executors = [EngineExecutor(share, weights=some_weights()) for share in shares[1:]]
+    return ColocatedEngines(shares[0], sync_timeout_seconds=sync_timeout_seconds), executors
+
+
+def good(count: int) -> list[FakeLocalEngine]:
+    return [FakeLocalEngine(logprobs=PROBE.logprobs) for _ in range(count)]
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "ranks_per_engine", "num_requests"), [(1, 1, 5), (3, 1, 7), (4, 2, 7), (2, 2, 3), (4, 1, 2)]
+)
+async def test_completions_come_in_the_order_of_requests_from_every_engine_once(
+    num_ranks: int, ranks_per_engine: int, num_requests: int
+) -> None:
+    fakes, asked = good(num_ranks), requests(num_requests)
+    engines, _ = start(fakes, ranks_per_engine=ranks_per_engine)
+    report = await engines.sync(some_weights(), version=VERSION, probe=PROBE)
+    rollouts = await engines.generate(asked)
+
+    num_engines = num_ranks // ranks_per_engine
+    assert len(report.synced) == num_engines
+    assert engines.counts() == EngineCounts(desired=num_engines, known=num_engines, current=num_engines)
+    assert [(rollout.prompt_ids, rollout.completion_ids[0]) for rollout in rollouts] == [
+        (request.prompt_ids, request.seed) for request in asked
+    ]
+    for rollout in rollouts:
+        assert len(rollout.completion_ids) == len(rollout.rollout_logprobs)
+        assert rollout.versions == (VersionSpan(VERSION, 0, len(rollout.completion_ids)),)
+        assert rollout.is_terminated == (rollout.completion_ids[0] % 2 == 0)
+    for index in range(num_engines):
+        members = fakes[index * ranks_per_engine : (index + 1) * ranks_per_engine]
+        # ranks of one engine must be given the same requests, or each waits for the others in a layer;
+        # and all of them are done when rank 0 is
+        assert all(fake.sampled == members[0].sampled for fake in members)
+    assert [request for fake in fakes[::ranks_per_engine] for request in fake.sampled] == asked
+
+
+async def test_a_sync_reports_its_phases_its_bytes_and_the_largest_error() -> None:
+    fakes = [FakeLocalEngine(logprobs=PROBE.logprobs), FakeLocalEngine(logprobs=(-1.00005, -2.0))]
+    engines, _ = start(fakes)
+    assert engines.counts() == EngineCounts(desired=2, known=2, current=0)
+    report = await engines.sync(some_weights(), version=VERSION, probe=PROBE)
+    assert report.max_probe_error == pytest.approx(5e-5)
+    assert tuple(report.phase_seconds) == PHASES
+    assert (report.num_bytes, report.version, dict(report.failed)) == (16, VERSION, {})
+
+
+async def test_an_engine_that_computes_something_else_ends_the_attempt_by_name() -> None:
+    engines, _ = start([FakeLocalEngine(logprobs=PROBE.logprobs), FakeLocalEngine(logprobs=(-1.2, -2.0))])
+    with pytest.raises(EngineError, match=r"rank 1 does not compute what is trained.*1\.3.*0\.2 nats"):
+        await engines.sync(some_weights(), version=VERSION, probe=PROBE)
+    assert engines.counts().current == 0
+
+
+async def test_without_a_probe_nothing_is_verified() -> None:
+    fakes = [FakeLocalEngine()]
+    engines, _ = start(fakes)
+    await engines.sync(some_weights(), version=VERSION, probe=None)
+    assert "probe" not in fakes[0].calls
+
+
+@pytest.mark.parametrize("version", ["1.2", "1.4", "2.3"])
+async def test_an_engine_with_other_weights_than_the_newest_gives_no_samples(version: str) -> None:
+    fakes = good(1)
+    engines, _ = start(fakes)
+    await engines.sync(some_weights(), version=VERSION, probe=PROBE)
+    fakes[0].version = version
+    with pytest.raises(EngineError, match=f"sampled with weights {version}, not 1.3"):
+        await engines.generate(requests(2))
+
+
+async def test_an_engine_that_never_loads_the_weights_is_given_up_at_the_deadline() -> None:
+    may_go_on = threading.Event()
+
+    class StuckEngine(FakeLocalEngine):
+        def reset_prefix_cache(self) -> None:
+            may_go_on.wait(60)
+
+    engines, _ = start([StuckEngine()], sync_timeout_seconds=0.1)
+    try:
+        # nobody but the deadline ends this
+        with pytest.raises(EngineTimeoutError, match=r"did not load the weights within 0\.5 s"):
+            await engines.sync(some_weights(), version=VERSION, probe=None)
+    finally:
+        may_go_on.set()
+    assert engines.counts().current == 0
+
+
+async def test_a_rank_whose_engine_fails_says_so_in_its_main_thread() -> None:
+    fakes = [*good(1), FakeLocalEngine(logprobs=PROBE.logprobs, error=ValueError("the engine is broken"))]
+    engines, [executor] = start(fakes, ranks_per_engine=2)
+    await engines.sync(some_weights(), version=VERSION, probe=PROBE)
+    executor.check()
+    # rank 0 waits for its answer; where ranks are processes the end of this one ends the wait
+    waiting = asyncio.ensure_future(engines.generate(requests(1)))
+
+    def has_failed() -> bool:
+        try:
+            executor.check()
+        except ValueError as error:
+            return "the engine is broken" in str(error)
+        return False
+
+    await asyncio.to_thread(wait_for, has_failed)
+    waiting.cancel()

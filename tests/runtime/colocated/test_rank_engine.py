@@ -1,0 +1,76 @@
+"""The order in which an engine that shares its device sleeps, wakes and is given weights."""
+
+import math
+
+import pytest
+from fake_local_engine import FakeLocalEngine, some_weights
+
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.colocated.rank_engine import RankEngine
+from grpo_runtime.rollout.interface import GenerateRequest, Probe
+from grpo_runtime.weight_sync.registry import IN_PROCESS
+
+REQUESTS = [GenerateRequest(prompt_ids=(1, 2), seed=7)]
+LOAD = ["start", "update", "finish"]
+
+
+def make(fake: FakeLocalEngine, *, sleep_level: int) -> RankEngine:
+    return RankEngine(fake, backend=IN_PROCESS, sleep_level=sleep_level, timeout_seconds=1.0)
+
+
+def run_step(engine: RankEngine, step: int) -> None:
+    engine.sync(some_weights(), version=PolicyVersion(1, step), probe=None)
+    engine.generate(REQUESTS)
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_weights_come_before_the_cache_and_the_engine_sleeps_while_the_trainer_computes(level: int) -> None:
+    fake = FakeLocalEngine()
+    engine = make(fake, sleep_level=level)
+    run_step(engine, 0)
+    assert fake.calls == [*LOAD, "reset prefix cache", "sample", f"sleep {level}"]
+
+    fake.calls.clear()
+    run_step(engine, 1)
+    assert fake.calls == [
+        *("wake weights", *LOAD, "wake kv_cache", "reset prefix cache", "sample", f"sleep {level}")
+    ]
+
+
+def test_at_level_0_the_engine_is_never_asleep() -> None:
+    fake = FakeLocalEngine()
+    engine = make(fake, sleep_level=0)
+    for step in range(2):
+        run_step(engine, step)
+    assert fake.calls == [*LOAD, "reset prefix cache", "sample"] * 2
+
+
+def test_an_engine_without_work_sleeps_as_well() -> None:
+    fake = FakeLocalEngine()
+    engine = make(fake, sleep_level=1)
+    engine.sync(some_weights(), version=PolicyVersion(1, 0), probe=None)
+    assert engine.generate([]) == []
+    assert fake.calls[-1] == "sleep 1"
+    assert "sample" not in fake.calls
+
+
+def test_the_version_is_the_one_the_engine_names() -> None:
+    engine = make(FakeLocalEngine(), sleep_level=1)
+    engine.sync(some_weights(), version=PolicyVersion(2, 5), probe=None)
+    assert engine.weight_version() == PolicyVersion(2, 5)
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "error"),
+    [((-1.0, -2.0), 0.0), ((-1.5, -2.0), 0.5), ((-1.0, math.nan), math.inf), ((-1.0, -math.inf), math.inf)],
+)
+def test_the_probe_is_computed_once_the_cache_is_there(logprobs: tuple[float, float], error: float) -> None:
+    fake = FakeLocalEngine(logprobs=logprobs)
+    engine = make(fake, sleep_level=1)
+    run_step(engine, 0)
+    fake.calls.clear()
+    probe = Probe(token_ids=(1, 2, 3), logprobs=(-1.0, -2.0), tolerance=1e-4)
+    report = engine.sync(some_weights(), version=PolicyVersion(1, 1), probe=probe)
+    assert report.probe_error == error
+    assert report.num_bytes == 16
+    assert fake.calls[-3:] == ["wake kv_cache", "reset prefix cache", "probe"]

@@ -1,0 +1,99 @@
+"""What vLLM is started with."""
+
+from pathlib import Path
+
+from grpo_api.contract.run_config import RunConfig, parse_run_config
+from grpo_api.v1alpha1.spec import Mode
+from grpo_runtime.engine.arguments import (
+    IN_PROCESS_ENVIRONMENT,
+    SERVER_ENVIRONMENT,
+    engine_environment,
+    in_process_arguments,
+    server_arguments,
+)
+
+
+def of_server(run: RunConfig, *, is_cpu: bool) -> dict[str, str]:
+    """Arguments as a mapping (flags to "")."""
+    words = server_arguments(run, model_dir=Path("/m"), is_cpu=is_cpu, host="0.0.0.0", port=8000)
+    pairs = {}
+    for index, word in enumerate(words):
+        if word.startswith("--"):
+            following = words[index + 1] if index + 1 < len(words) else "--"
+            pairs[word] = "" if following.startswith("--") else following
+    return pairs
+
+
+def changed(run_json: str, **engine: object) -> RunConfig:
+    run = parse_run_config(run_json)
+    return run.model_copy(update={"engine": run.engine.model_copy(update=engine)})
+
+
+def test_the_precision_is_the_one_of_the_run_and_never_auto(run_json: str) -> None:
+    arguments = of_server(changed(run_json), is_cpu=True)
+    assert arguments["--dtype"] == "float32"
+
+
+def test_on_cpu_a_prefill_is_never_cut_in_two(run_json: str) -> None:
+    for max_model_len, wanted in ((256, "4096"), (20_000, "20000")):
+        arguments = of_server(changed(run_json, max_model_len=max_model_len), is_cpu=True)
+        assert "--no-enable-chunked-prefill" in arguments
+        assert arguments["--max-num-batched-tokens"] == wanted
+
+
+def test_on_cpu_the_cache_is_bounded_even_when_nobody_says_so(run_json: str) -> None:
+    arguments = of_server(changed(run_json, kv_cache_memory=None), is_cpu=True)
+    assert arguments["--kv-cache-memory-bytes"] == str(256 * 2**20)
+    arguments = of_server(changed(run_json, kv_cache_memory="1Gi"), is_cpu=True)
+    assert arguments["--kv-cache-memory-bytes"] == str(2**30)
+
+
+def test_a_gpu_engine_gets_nothing_that_only_a_cpu_needs(run_json: str) -> None:
+    arguments = of_server(changed(run_json, kv_cache_memory=None), is_cpu=False)
+    for name in ("--enforce-eager", "--no-enable-chunked-prefill", "--max-num-batched-tokens"):
+        assert name not in arguments
+    assert "--kv-cache-memory-bytes" not in arguments
+    assert "OMP_NUM_THREADS" not in engine_environment(is_cpu=False)
+
+
+def test_threads_are_counted_before_torch_is_imported_and_the_hub_is_left_for_the_model() -> None:
+    first = engine_environment(is_cpu=True)
+    assert first["OMP_NUM_THREADS"] == "1"
+    assert "HF_HUB_OFFLINE" not in first
+    assert SERVER_ENVIRONMENT == {"VLLM_SERVER_DEV_MODE": "1", "HF_HUB_OFFLINE": "1"}
+
+
+def test_the_guard_and_the_sync_backend_are_always_there(run_json: str) -> None:
+    for is_cpu in (True, False):
+        arguments = of_server(changed(run_json), is_cpu=is_cpu)
+        assert arguments["--middleware"] == "grpo_runtime.serve.guard.Guard"
+        assert arguments["--weight-transfer-config"] == '{"backend": "gloo"}'
+        assert arguments["--logprobs-mode"] == "processed_logprobs"
+
+
+def test_engine_args_reach_vllm_last_in_both_modes(run_json: str) -> None:
+    run = changed(run_json, args=("--max-num-seqs=8", "--enable-prefix-caching"))
+    server = server_arguments(run, model_dir=Path("/m"), is_cpu=True, host="0.0.0.0", port=8000)
+    in_process = in_process_arguments(run, model_dir=Path("/m"), is_cpu=True)
+    for made in (server, in_process):
+        assert made[-2:] == ("--max-num-seqs=8", "--enable-prefix-caching")
+
+
+def test_an_engine_in_the_training_processes_starts_none_of_its_own(run_json: str) -> None:
+    run = changed(run_json, tensor_parallel_size=2).model_copy(update={"mode": Mode.COLOCATED})
+    made = in_process_arguments(run, model_dir=Path("/m"), is_cpu=True)
+    words = list(made)
+    assert words[words.index("--distributed-executor-backend") + 1] == "external_launcher"
+    assert words[words.index("--tensor-parallel-size") + 1] == "2"
+    assert words[words.index("--weight-transfer-config") + 1] == '{"backend": "in_process"}'
+    assert IN_PROCESS_ENVIRONMENT["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    assert "--host" not in words
+    # the trainer may have a dataset to download
+    assert "HF_HUB_OFFLINE" not in IN_PROCESS_ENVIRONMENT
+
+
+def test_sleep_needs_a_pool_of_memory_that_only_a_gpu_has(run_json: str) -> None:
+    for level, is_cpu, is_there in ((1, False, True), (2, False, True), (0, False, False), (1, True, False)):
+        run = changed(run_json, sleep_level=level)
+        made = in_process_arguments(run, model_dir=Path("/m"), is_cpu=is_cpu)
+        assert ("--enable-sleep-mode" in made) == is_there

@@ -1,0 +1,231 @@
+"""vLLM without a model, behind the real guard: it refuses and keeps waiting what the real one does."""
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import parse_qs
+
+import torch
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from grpo_runtime.engine import routes
+from grpo_runtime.serve.http import read_json, send_error, send_json
+from grpo_runtime.weight_sync.interface import Receiver, WeightSyncError
+
+Happening = Callable[[], Awaitable[object]]
+NUM_TOKENS = 3
+WITH_BODY = (routes.GENERATE_PATH, routes.INIT_PATH, routes.UPDATE_PATH, routes.FINISH_PATH)
+
+
+class RefusedError(Exception):
+    """vLLM answers a call with an error."""
+
+    def __init__(self, message: str, *, status: int = 500) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass
+class FakeVLLM:
+    """One engine: the application behind the guard, and the engine client that the guard asks.
+
+    `during` says by path what happens while a call is answered: it may wait, call the guard, or raise
+    RefusedError. `next_versions` are the weight versions of the next completions, token by token; without
+    them the first token is of the weights at the start of the call and the others of those at its end. A
+    completion's tokens are its seed and the numbers that follow.
+    """
+
+    weight_version: str = "default"
+    weights: str | None = None
+    """What the sender said of the weights that were finished last."""
+    receiver: Receiver | None = None
+    """Takes the weights; without one only what the sender says of them is kept."""
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    """What the receiver gave at the last finish."""
+    errored: bool = False
+    probe_logprob: float = -1.0
+    during: dict[str, Happening] = field(default_factory=dict)
+    next_versions: deque[tuple[str, ...]] = field(default_factory=deque)
+    reached: list[str] = field(default_factory=list)
+    completions_asked: list[Mapping[str, Any]] = field(default_factory=list)
+    """The bodies of generate calls that are no probes."""
+    num_sampling: int = 0
+    """Completions in work at this moment."""
+    is_update_open: bool = False
+    _sender: str | None = None
+    _received: str | None = None
+    _num_aborts: int = 0
+    _running: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self._running.set()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether requests are frozen."""
+        return not self._running.is_set()
+
+    async def get_weight_version(self) -> str:
+        """The engine client's call for it, which the guard makes."""
+        await self._let_happen(routes.WEIGHT_INFO_PATH)
+        return self.weight_version
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Every route that the guard passes on."""
+        path = scope["path"]
+        self.reached.append(f"{scope['method']} {path}")
+        try:
+            body = await read_json(receive) if path in WITH_BODY else {}
+            if path == routes.GENERATE_PATH:
+                answer = await self._generate(body)
+            else:
+                await self._let_happen(path)
+                query = parse_qs(scope.get("query_string", b"").decode())
+                answer = self._verb(path, body, query=query)
+        except RefusedError as error:
+            if path == routes.UPDATE_PATH:
+                # vLLM ends an update that fails
+                self.is_update_open = False
+            await send_error(send, error.status, str(error))
+        else:
+            await send_json(send, 200, answer)
+
+    async def _let_happen(self, path: str) -> None:
+        if path in self.during:
+            await self.during[path]()
+
+    def _verb(self, path: str, body: Mapping[str, Any], *, query: Mapping[str, list[str]]) -> dict[str, Any]:
+        if path == routes.PAUSE_PATH:
+            self._running.clear()
+            # without a mode vLLM aborts what is in flight
+            self._num_aborts += query.get("mode") != ["keep"]
+        elif path == routes.RESUME_PATH:
+            self._running.set()
+        elif path == routes.INIT_PATH:
+            self._init(body["init_info"])
+        elif path == routes.START_PATH:
+            self._start()
+        elif path == routes.UPDATE_PATH:
+            self._update(body["update_info"])
+        elif path == routes.FINISH_PATH:
+            self._finish(body["weight_version"])
+        elif path == routes.SHUTDOWN_PATH:
+            if self.is_update_open:
+                raise RefusedError("Cannot release a trainer connection during a weight update")
+            self._sender = None
+        return {"is_paused": self.is_paused, "weight_version": self.weight_version}
+
+    def _init(self, info: Mapping[str, Any]) -> None:
+        self._received = None
+        if self.receiver is None:
+            self._sender = info["sender"]
+        else:
+            self._by_receiver(lambda receiver: receiver.init(info))
+
+    def _by_receiver(self, call: Callable[[Receiver], None]) -> None:
+        assert self.receiver is not None
+        try:
+            call(self.receiver)
+        except WeightSyncError as error:
+            raise RefusedError(str(error)) from error
+
+    def _start(self) -> None:
+        if not self.is_paused:
+            # vLLM does not look, and samples from half of the new weights
+            raise RefusedError("start_weight_update called while requests are running")
+        if self.is_update_open:
+            raise RefusedError("start_weight_update called while a weight update is already active")
+        self.is_update_open, self._received = True, None
+        if self.receiver is not None:
+            self.receiver.start()
+
+    def _update(self, info: Mapping[str, Any]) -> None:
+        if not self.is_update_open:
+            raise RefusedError("start_weight_update must be called before update_weights")
+        if "abort" in info:
+            raise RefusedError(f"weight update given up: {info['abort']}")
+        if self.receiver is not None:
+            self._by_receiver(lambda receiver: receiver.update(info))
+            self._received = "taken by the receiver"
+            return
+        if info["sender"] != self._sender:
+            raise RefusedError(f"the receiver is not connected to sender {info['sender']}")
+        self._received = info["weights"]
+
+    def _finish(self, version: str) -> None:
+        if not self.is_update_open or self._received is None:
+            raise RefusedError("finish_weight_update called without a matching update")
+        self.is_update_open = False
+        self.weights, self._received = self._received, None
+        if self.receiver is not None:
+            self.tensors = dict(self.receiver.take())
+        self.weight_version = version
+
+    async def _generate(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        parameters, num_aborts = body["sampling_params"], self._num_aborts
+        if "prompt_logprobs" not in parameters:
+            self.completions_asked.append(body)
+        num_samples, first_version = parameters.get("n", 1), self.weight_version
+        self.num_sampling += num_samples
+        try:
+            await self._let_happen(routes.GENERATE_PATH)
+            await self._running.wait()
+        finally:
+            self.num_sampling -= num_samples
+        if self.is_update_open:
+            raise RefusedError("a request ran into half of the new weights")
+        if "prompt_logprobs" in parameters:
+            entries = [{str(token): {"logprob": self.probe_logprob}} for token in body["token_ids"][1:]]
+            return {"choices": [], "prompt_logprobs": [None, *entries]}
+        reason = "length" if self._num_aborts == num_aborts else "abort"
+        own = (first_version, *[self.weight_version] * (NUM_TOKENS - 1))
+        return {
+            "choices": [
+                self._choice(index, seed=parameters["seed"] + index, reason=reason, own=own)
+                for index in range(num_samples)
+            ]
+        }
+
+    def _choice(self, index: int, *, seed: int, reason: str, own: tuple[str, ...]) -> dict[str, Any]:
+        versions = self.next_versions.popleft() if self.next_versions else own
+        spans, start = [], 0
+        for version, tokens in groupby(versions):
+            end = start + len(list(tokens))
+            spans.append({"version": version, "start": start, "end": end})
+            start = end
+        return {
+            "index": index,
+            "token_ids": [seed + place for place in range(len(versions))],
+            "finish_reason": reason,
+            "logprobs": {"content": [{"logprob": -1.0}] * len(versions)},
+            "weight_versions": spans,
+        }
+
+
+async def call_asgi(
+    app: ASGIApp, vllm: FakeVLLM, *, method: str, path: str, query: bytes, headers: Any, parts: list[bytes]
+) -> tuple[int, dict[str, Any]]:
+    """Status and JSON of one request to `app`, whose body comes in `parts`."""
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "query_string": query,
+        "headers": headers,
+        "app": SimpleNamespace(state=SimpleNamespace(engine_client=vllm)),
+    }
+    waiting, sent = deque(parts), list[Any]()
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": waiting.popleft(), "more_body": bool(waiting)}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    return sent[0]["status"], json.loads(sent[1]["body"])

@@ -1,0 +1,76 @@
+"""Calls to one engine: whom they are for, whose they are, and what becomes of their failures."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+from fake_engine_server import FakeEngine
+from fleet_builder import GIVE_UP_SECONDS, TOKENS, hang
+
+from grpo_runtime.engine.routes import IS_PAUSED_PATH
+from grpo_runtime.fleet.engine_client import EngineClient
+from grpo_runtime.fleet.errors import EngineConflictError, EngineRefusedError
+from grpo_runtime.rollout.errors import EngineGoneError, EngineTimeoutError
+
+pytestmark = pytest.mark.usefixtures("pod_environment")
+
+SAMPLE = {"token_ids": [1], "sampling_params": {"seed": 5}}
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[FakeEngine]:
+    async with FakeEngine("a").serving() as served:
+        yield served
+
+
+@pytest.fixture
+async def client(engine: FakeEngine) -> AsyncIterator[EngineClient]:
+    async with aiohttp.ClientSession() as session:
+        yield EngineClient(session, engine.address, tokens=TOKENS, attempt=1)
+
+
+async def test_a_call_for_one_process_is_refused_by_its_successor(
+    engine: FakeEngine, client: EngineClient
+) -> None:
+    bound = client.for_instance((await client.identity(timeout_seconds=GIVE_UP_SECONDS)).instance)
+    await bound.pause(timeout_seconds=GIVE_UP_SECONDS)
+    engine.restart()
+    with pytest.raises(EngineConflictError, match="engine a was restarted"):
+        await bound.pause(timeout_seconds=GIVE_UP_SECONDS)
+    assert not engine.vllm.is_paused
+
+
+async def test_a_call_of_an_attempt_that_is_over_is_refused(engine: FakeEngine, client: EngineClient) -> None:
+    await engine.note_attempt(attempt=2)
+    with pytest.raises(EngineConflictError, match="attempt 1 is over"):
+        await client.pause(timeout_seconds=GIVE_UP_SECONDS)
+
+
+async def test_only_a_probe_passes_before_admission(client: EngineClient) -> None:
+    with pytest.raises(EngineRefusedError, match=r"HTTP 503: .*not admitted") as refusal:
+        await client.generate(SAMPLE, timeout_seconds=GIVE_UP_SECONDS)
+    assert refusal.value.status == 503
+    probe = {"token_ids": [1, 2], "sampling_params": {"prompt_logprobs": 0}}
+    assert await client.generate(probe, is_probe=True, timeout_seconds=GIVE_UP_SECONDS)
+
+
+async def test_an_engine_that_does_not_answer_is_given_up_at_the_deadline(
+    engine: FakeEngine, client: EngineClient
+) -> None:
+    engine.vllm.during[IS_PAUSED_PATH] = hang
+    async with asyncio.timeout(GIVE_UP_SECONDS):
+        with pytest.raises(EngineTimeoutError, match=r"GET /is_paused on engine .*: no answer within 0\.2 s"):
+            await client.is_paused(timeout_seconds=0.2)
+
+
+async def test_an_engine_that_hangs_up_is_gone(engine: FakeEngine, client: EngineClient) -> None:
+    engine.hang_up()
+    with pytest.raises(EngineGoneError, match="GET /is_paused on engine"):
+        await client.is_paused(timeout_seconds=GIVE_UP_SECONDS)
+
+
+async def test_resume_undoes_a_pause(engine: FakeEngine, client: EngineClient) -> None:
+    for verb, is_paused in ((client.pause, True), (client.resume, False)):
+        await verb(timeout_seconds=GIVE_UP_SECONDS)
+        assert engine.vllm.is_paused == await client.is_paused(timeout_seconds=GIVE_UP_SECONDS) == is_paused

@@ -1,0 +1,190 @@
+"""The fleet on real engines."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from policy_builder import changed_policy, logprobs, probe_of, weights_of
+
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.fleet.discovery import parse_hosts
+from grpo_runtime.fleet.errors import EngineConflictError
+from grpo_runtime.fleet.fleet import Fleet
+from grpo_runtime.fleet.settings import FleetSettings
+from grpo_runtime.rollout.interface import GenerateRequest, Rollout
+from grpo_runtime.settings import Tokens
+from grpo_runtime.weight_sync.registry import GLOO
+
+pytestmark = pytest.mark.engine
+
+OpenFleet = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def second_engine(start: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A second engine, which the last test here kills."""
+    with start(tmp_path_factory.mktemp("second"), name="engine-1") as started:
+        yield started
+
+
+@pytest.fixture
+async def open_fleet() -> AsyncIterator[OpenFleet]:
+    fleets: list[Fleet] = []
+
+    async def open_one(*engines: Any, attempt: int, **changes: Any) -> Fleet:
+        settings = FleetSettings(
+            **{
+                "hosts": parse_hosts(",".join(f"127.0.0.1:{engine.port}" for engine in engines)),
+                "desired": len(engines),
+                "attempt": attempt,
+                "tokens": Tokens(data=engines[0].data_token, admin=engines[0].admin_token),
+                "temperature": 1.0,
+                "max_tokens": 12,
+                "sync_timeout_seconds": 10.0,
+                "start_wait_seconds": 20.0,
+                "empty_wait_seconds": 30.0,
+                "heartbeat_seconds": 0.2,
+            }
+            | changes
+        )
+        fleets.append(Fleet(settings, backend=GLOO))
+        return fleets[-1]
+
+    yield open_one
+    for fleet in fleets:
+        await fleet.close()
+
+
+def requests(count: int) -> list[GenerateRequest]:
+    """Four samples of each prompt, with seeds that follow on each other; prompts have 3 to 40 tokens."""
+    return [
+        GenerateRequest(
+            prompt_ids=tuple(4 + (7 * group + place) % 90 for place in range(3 + 5 * group % 38)),
+            seed=2**61 + 31 * group + sample,
+        )
+        for group, sample in (divmod(index, 4) for index in range(count))
+    ]
+
+
+def facts(rollouts: list[Rollout]) -> list[tuple[object, ...]]:
+    """What must be the same whichever engine sampled it."""
+    return [(r.prompt_ids, r.completion_ids, r.rollout_logprobs, r.is_terminated) for r in rollouts]
+
+
+async def test_after_a_sync_the_engine_samples_from_the_trainers_policy(
+    engine: Any, attempt: int, open_fleet: OpenFleet
+) -> None:
+    fleet = await open_fleet(engine, attempt=attempt, temperature=0.7)
+    policy = changed_policy(engine.model_dir, seed=1)
+    version = PolicyVersion(attempt, 0)
+
+    report = await fleet.sync(weights_of(policy), version=version, probe=probe_of(policy))
+    rollouts = await fleet.generate(requests(24))
+
+    assert report.synced == ("engine-0",)
+    assert report.max_probe_error < 1e-4
+    assert set(report.phase_seconds) >= {"pause", "transfer", "finish", "verify", "admit"}
+    for rollout in rollouts:
+        ids = rollout.prompt_ids + rollout.completion_ids
+        wanted = logprobs(policy, ids, temperature=0.7)[len(rollout.prompt_ids) - 1 :]
+        assert rollout.rollout_logprobs == pytest.approx(wanted, abs=1e-4)
+        assert [(span.version, span.start) for span in rollout.versions] == [(version, 0)]
+        assert rollout.versions[0].end == len(rollout.completion_ids)
+    assert fleet.num_stale_answers == 0
+
+
+async def test_two_engines_give_the_same_bits_as_one_in_any_order(
+    engine: Any, second_engine: Any, attempt: int, open_fleet: OpenFleet
+) -> None:
+    policy = changed_policy(engine.model_dir, seed=2)
+    both = await open_fleet(engine, second_engine, attempt=attempt)
+    await both.sync(weights_of(policy), version=PolicyVersion(attempt, 0), probe=probe_of(policy))
+    work = requests(64)
+
+    together = await both.generate(work)
+    # and each in a call of its own: their seeds fall
+    backwards = (await both.generate(work[::-1]))[::-1]
+    alone = await open_fleet(second_engine, attempt=attempt)
+    await alone.sync(weights_of(policy), version=PolicyVersion(attempt, 0), probe=probe_of(policy))
+
+    assert {rollout.engine for rollout in together} == {"engine-0", "engine-1"}
+    assert facts(backwards) == facts(together)
+    assert facts(await alone.generate(work)) == facts(together)
+
+
+async def test_new_weights_change_the_samples_and_their_version(
+    engine: Any, attempt: int, open_fleet: OpenFleet
+) -> None:
+    fleet = await open_fleet(engine, attempt=attempt)
+    sampled = []
+    for step in range(3):
+        policy = changed_policy(engine.model_dir, seed=10 + step)
+        version = PolicyVersion(attempt, step)
+        await fleet.sync(weights_of(policy), version=version, probe=probe_of(policy))
+        rollouts = await fleet.generate(requests(8))
+        assert {span.version for rollout in rollouts for span in rollout.versions} == {version}
+        sampled.append([rollout.completion_ids for rollout in rollouts])
+    assert sampled[0] != sampled[1] != sampled[2]
+
+
+async def test_a_fleet_whose_attempt_is_over_does_not_go_on(
+    engine: Any, second_engine: Any, attempts: Iterator[int], open_fleet: OpenFleet
+) -> None:
+    attempt, later = next(attempts), next(attempts)
+    fleet = await open_fleet(engine, second_engine, attempt=attempt)
+    policy = changed_policy(engine.model_dir, seed=3)
+    await fleet.sync(weights_of(policy), version=PolicyVersion(attempt, 0), probe=probe_of(policy))
+    other = await open_fleet(second_engine, attempt=later)
+    await other.sync(weights_of(policy), version=PolicyVersion(later, 0), probe=probe_of(policy))
+
+    with pytest.raises(EngineConflictError, match=f"attempt {attempt} is over"):
+        await _until(lambda: fleet.counts().current == 0, seconds=10)
+
+
+async def test_an_engine_killed_in_mid_step_is_replaced_and_synced_before_it_serves(
+    engine: Any, second_engine: Any, start: Any, attempts: Iterator[int], open_fleet: OpenFleet
+) -> None:
+    attempt = next(attempts)
+    fleet = await open_fleet(engine, second_engine, attempt=attempt, max_tokens=200)
+    policy = changed_policy(engine.model_dir, seed=4)
+    version = PolicyVersion(attempt, 0)
+    await fleet.sync(weights_of(policy), version=version, probe=probe_of(policy))
+    work = requests(160)
+
+    step = asyncio.ensure_future(fleet.generate(work))
+    # looks at an engine go over one connection at a time: more of them are calls of the step
+    await _until(lambda: num_connections_to(second_engine.port) >= 4, seconds=30)
+    assert not step.done()
+    second_engine.kill()
+    survived = await step
+
+    assert fleet.num_resent > 0
+    assert fleet.num_lost == 0
+    assert fleet.counts().current == 1
+    assert facts(survived) == facts(await fleet.generate(work))
+
+    with start(second_engine.folder, name="engine-1", port=second_engine.port):
+        await _until(lambda: fleet.counts().current == 2, seconds=60)
+        together = await fleet.generate(work)
+    assert {rollout.engine for rollout in together} == {"engine-0", "engine-1"}
+    assert {span.version for rollout in together for span in rollout.versions} == {version}
+    assert facts(together) == facts(survived)
+    assert fleet.num_lost == 1
+    assert fleet.num_stale_answers == 0
+
+
+def num_connections_to(port: int) -> int:
+    """How many open connections of this machine lead to `port`."""
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    ends = [(line.split()[2], line.split()[3]) for line in lines]
+    return sum(int(remote.rpartition(":")[2], 16) == port and state == "01" for remote, state in ends)
+
+
+async def _until(condition: Callable[[], bool], *, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)

@@ -1,0 +1,138 @@
+"""Who is in the fleet: the states and what moves between them."""
+
+from dataclasses import replace
+
+import pytest
+
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.fleet.engine_client import Address, Identity
+from grpo_runtime.fleet.membership import (
+    MAX_RETRY_SECONDS,
+    SUPERSEDED_WAIT_SECONDS,
+    Member,
+    MemberState,
+    count,
+    died,
+    failed_sync,
+    is_gone,
+    outdated,
+    seen,
+    silent,
+    synced,
+    unhealthy,
+    will_answer,
+)
+
+ADDRESS = Address("10.0.0.1", 8000)
+OLD, NEW = PolicyVersion(1, 4), PolicyVersion(1, 5)
+
+
+def identity(*, instance: str = "a", version: str = "") -> Identity:
+    return Identity(instance=instance, name="pod-0", attempt=1, version=version, is_live=True)
+
+
+def joining() -> Member:
+    return Member(address=ADDRESS, last_seen=0.0)
+
+
+def current() -> Member:
+    """A member that was seen, synced with NEW and admitted."""
+    found = seen(joining(), identity(), newest=NEW, now=1.0)
+    return synced(found, NEW, newest=NEW, now=2.0)
+
+
+def test_an_address_that_answers_is_alive_with_unknown_weights() -> None:
+    member = seen(joining(), identity(version=str(NEW)), newest=NEW, now=1.0)
+    # whatever it says of itself: nobody here has verified it
+    assert (member.state, member.instance, member.name) == (MemberState.STALE, "a", "pod-0")
+
+
+def test_only_a_verified_sync_with_the_newest_weights_makes_a_member_current() -> None:
+    assert current().state == MemberState.CURRENT
+    late = synced(seen(joining(), identity(), newest=NEW, now=1.0), OLD, newest=NEW, now=2.0)
+    assert late.state == MemberState.STALE
+    assert late.retry_at == 2.0 + SUPERSEDED_WAIT_SECONDS
+
+
+def test_newer_weights_make_every_member_stale() -> None:
+    assert outdated(current()).state == MemberState.STALE
+    assert outdated(joining()).state == MemberState.JOINING
+
+
+def test_a_restarted_process_starts_from_nothing() -> None:
+    member = seen(current(), identity(instance="b", version=str(NEW)), newest=NEW, now=3.0)
+    assert (member.state, member.instance, member.version) == (MemberState.STALE, "b", None)
+
+
+def test_a_silent_member_is_suspected_at_once_and_lost_after_the_wait() -> None:
+    suspect = silent(current(), now=3.0, lost_after_seconds=10.0)
+    assert suspect.state == MemberState.SUSPECT
+    assert silent(suspect, now=12.0, lost_after_seconds=10.0).state == MemberState.SUSPECT
+    assert silent(suspect, now=12.1, lost_after_seconds=10.0).state == MemberState.LOST
+
+
+def test_a_suspect_that_answers_goes_on_where_it_was() -> None:
+    suspect = silent(current(), now=3.0, lost_after_seconds=10.0)
+    assert seen(suspect, identity(version=str(NEW)), newest=NEW, now=4.0).state == MemberState.CURRENT
+    revoked = seen(suspect, identity(version=""), newest=NEW, now=4.0)
+    assert revoked.state == MemberState.STALE
+
+
+def test_an_address_that_never_answered_cannot_be_lost() -> None:
+    assert silent(joining(), now=1e6, lost_after_seconds=10.0).state == MemberState.JOINING
+
+
+def test_a_failed_sync_takes_a_member_out_and_is_tried_ever_less_often() -> None:
+    member, waits = current(), []
+    for _ in range(10):
+        member = failed_sync(member, now=100.0)
+        assert member.state == MemberState.STALE
+        waits.append(member.retry_at - 100.0)
+    assert waits[:3] == [2.0, 4.0, 8.0]
+    assert waits[-1] == MAX_RETRY_SECONDS
+    assert synced(member, NEW, newest=NEW, now=200.0).num_failures == 0
+
+
+def test_an_engine_that_is_broken_for_days_is_still_tried_now_and_then() -> None:
+    member = replace(current(), num_failures=5000)
+    assert failed_sync(member, now=100.0).retry_at == 100.0 + MAX_RETRY_SECONDS
+
+
+def test_requests_that_fail_together_count_as_one_failure() -> None:
+    member = current()
+    for _ in range(64):
+        member = unhealthy(member, now=100.0)
+    assert (member.state, member.num_failures, member.retry_at) == (MemberState.STALE, 1, 102.0)
+
+
+def test_nobody_waits_for_the_requests_of_an_engine_that_is_out_of_the_fleet() -> None:
+    assert will_answer(current())
+    # it may come back, with its requests
+    assert will_answer(silent(current(), now=3.0, lost_after_seconds=10.0))
+    assert not will_answer(unhealthy(current(), now=3.0))
+    # a failed sync may leave it paused
+    assert not will_answer(failed_sync(current(), now=3.0))
+    assert not will_answer(died(current()))
+
+
+@pytest.mark.parametrize(
+    ("state", "is_forgotten"),
+    [
+        (MemberState.JOINING, True),
+        (MemberState.SUSPECT, True),
+        (MemberState.LOST, True),
+        (MemberState.STALE, False),
+        (MemberState.CURRENT, False),
+    ],
+)
+def test_an_address_no_longer_listed_is_forgotten_once_nothing_answers_there(
+    state: MemberState, is_forgotten: bool
+) -> None:
+    member = replace(current(), state=state)
+    assert is_gone(member, is_listed=False) == is_forgotten
+    assert not is_gone(member, is_listed=True)
+
+
+def test_counts_leave_out_the_lost() -> None:
+    counts = count([current(), joining(), died(current())], desired=4)
+    assert (counts.desired, counts.known, counts.current) == (4, 2, 1)

@@ -1,0 +1,78 @@
+import errno
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from grpo_api.contract.exit_codes import ExitCode
+from grpo_api.contract.reasons import Reason
+from grpo_runtime.errors import (
+    CheckpointCorruptError,
+    PeerLostError,
+    SupersededError,
+    UserError,
+    VolumeFullError,
+)
+from grpo_runtime.process.failure import describe_failure, read_failure, write_failure
+from grpo_runtime.rollout.errors import EngineGoneError, RolloutLostError
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "reason"),
+    [
+        (UserError("spec"), ExitCode.USER_ERROR, "UserError"),
+        (CheckpointCorruptError("none is whole"), ExitCode.CHECKPOINT_CORRUPT, "CheckpointCorrupt"),
+        (RolloutLostError("no engine"), ExitCode.ROLLOUT_LOST, "RolloutLost"),
+        (EngineGoneError("engine-0"), ExitCode.TRANSIENT, "TransientError"),
+        (SupersededError("attempt 2 has begun"), ExitCode.TRANSIENT, "TransientError"),
+        (VolumeFullError("the volume of /output is full"), ExitCode.TRANSIENT, "VolumeFull"),
+        (OSError(errno.ENOSPC, "No space left on device", "/cache/x"), ExitCode.TRANSIENT, "VolumeFull"),
+        (ConnectionResetError("reset"), ExitCode.TRANSIENT, "TransientError"),
+        (PeerLostError("rank gone"), ExitCode.TRANSIENT, Reason.PEER_LOST),
+        (KeyError("x"), ExitCode.UNEXPECTED, "UnexpectedError"),
+    ],
+)
+def test_every_kind_of_error_has_its_exit_code(error: Exception, code: int, reason: str) -> None:
+    failure = describe_failure(error)
+    assert (failure.exit_code, failure.reason) == (code, reason)
+
+
+def test_an_unexpected_error_says_what_and_where() -> None:
+    try:
+        {}["missing"]
+    except KeyError as error:
+        message = describe_failure(error).message
+    assert message.startswith("KeyError: 'missing' (test_failure.py:")
+
+
+def test_what_a_rank_writes_is_what_the_supervisor_reads(tmp_path: Path) -> None:
+    error = UserError("set groupSize to 4")
+    assert write_failure(tmp_path, error, local_rank=1) == ExitCode.USER_ERROR
+    assert read_failure(tmp_path, local_rank=1) == describe_failure(error)
+    assert read_failure(tmp_path, local_rank=0) is None
+
+
+STUCK_RANK = """
+import threading
+from pathlib import Path
+from grpo_runtime.trainer.rank import run_rank
+threading.Thread(target=threading.Event().wait).start()
+run_rank({"RANK": "0", "LOCAL_RANK": "0"}, run_dir=Path("gone"))
+"""
+
+
+def test_a_rank_ends_with_its_code_though_a_thread_is_stuck_and_its_failure_cannot_be_written(
+    tmp_path: Path,
+) -> None:
+    # it was given no RunConfig, and the run directory does not exist
+    ended = subprocess.run(
+        [sys.executable, "-c", STUCK_RANK],
+        cwd=tmp_path,
+        timeout=120,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == ExitCode.USER_ERROR
+    assert "the cause of this failure cannot be written for the supervisor" in ended.stderr

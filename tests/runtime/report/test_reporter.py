@@ -1,0 +1,143 @@
+"""What the reporter writes: progress file, Prometheus text, TensorBoard and metrics.jsonl."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from power_cut import PowerCuts
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
+from grpo_api.contract.run_config import JobRef
+from grpo_runtime.report.metrics import METRICS_FILE, MetricsFile, MetricsRecord, read_metrics
+from grpo_runtime.report.progress import ProgressFile, read_progress
+from grpo_runtime.report.reporter import Reporter
+
+JOB = JobRef(namespace="team", name="copy", uid="uid")
+VALUES = {"reward": 0.25, "loss": 0.5, "grad_norm": 1.5, "step_time": 2.0, "tokens_per_second": 100.0}
+MakeReporter = Callable[..., Reporter]
+
+
+@pytest.fixture
+def reporter_of(tmp_path: Path) -> MakeReporter:
+    """The reporter of an attempt that starts from `step`; the output directory is the same for all."""
+
+    def make(*, attempt: int = 1, step: int = 0) -> Reporter:
+        (tmp_path / "run").mkdir(exist_ok=True)
+        initial = Progress(job_uid="uid", attempt=attempt, step=step, total_steps=9)
+        return Reporter(output_dir=tmp_path / "output", run_dir=tmp_path / "run", job=JOB, initial=initial)
+
+    return make
+
+
+def finish(reporter: Reporter, step: int, **changes: Any) -> None:
+    engines = EngineCounts(desired=3, known=2, current=1)
+    rest: dict[str, Any] = {"policy_version": f"1.{step}", "stale_samples": 4, "engines": engines}
+    reporter.finished_step({**VALUES, **changes}, step=step, **rest)
+
+
+def progress(folder: Path) -> Progress:
+    found = read_progress(folder / "run")
+    assert found is not None
+    return found
+
+
+def test_a_finished_step_is_the_newest_progress(reporter_of: MakeReporter, tmp_path: Path) -> None:
+    reporter = reporter_of()
+    finish(reporter, 1)
+    reporter.saved(1)
+    assert progress(tmp_path).model_copy(update={"heartbeat": 0}) == Progress(
+        job_uid="uid",
+        attempt=1,
+        state=TrainerState.TRAINING,
+        step=1,
+        total_steps=9,
+        reward=0.25,
+        policy_version="1.1",
+        tokens_per_second=100.0,
+        stale_samples=4,
+        checkpoint_step=1,
+        engines=EngineCounts(desired=3, known=2, current=1),
+    )
+
+
+def test_a_step_without_a_reward_does_not_keep_the_one_before(
+    reporter_of: MakeReporter, tmp_path: Path
+) -> None:
+    reporter = reporter_of()
+    finish(reporter, 1)
+    reporter.finished_step(
+        {name: value for name, value in VALUES.items() if name != "reward"},
+        step=2,
+        policy_version="1.2",
+        stale_samples=0,
+        engines=EngineCounts(),
+    )
+    assert progress(tmp_path).reward is None
+
+
+def test_a_trainer_waits_for_engines_only_while_none_is_current(
+    reporter_of: MakeReporter, tmp_path: Path
+) -> None:
+    reporter = reporter_of()
+    reporter.report_waiting(EngineCounts(desired=3, known=2, current=0))
+    waiting = progress(tmp_path)
+    assert waiting.state is TrainerState.WAITING_FOR_ROLLOUT
+    assert "2 of 3 engines found" in waiting.message
+    reporter.report_waiting(EngineCounts(desired=3, known=2, current=1))
+    training = progress(tmp_path)
+    assert (training.state, training.message) == (TrainerState.TRAINING, "")
+    assert training.heartbeat > waiting.heartbeat
+
+
+def test_the_heartbeat_goes_on_from_that_of_the_supervisor(reporter_of: MakeReporter, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    file = ProgressFile(tmp_path / "run", Progress(job_uid="uid", attempt=1, total_steps=9))
+    for _ in range(5):
+        file.update()
+    reporter_of()
+    assert progress(tmp_path).heartbeat == 6
+
+
+def test_prometheus_has_every_number_of_the_newest_step(reporter_of: MakeReporter, tmp_path: Path) -> None:
+    reporter = reporter_of(attempt=2)
+    finish(reporter, 1)
+    finish(reporter, 2, reward=0.75)
+    lines = (tmp_path / "run" / "metrics.prom").read_text().splitlines()
+    labels = '{job="copy",namespace="team"}'
+    for name, value in {
+        "reward": 0.75, "loss": 0.5, "step": 2.0, "attempt": 2.0, "stale_samples": 4.0,
+        "engines_desired": 3.0, "engines_known": 2.0, "engines_current": 1.0,
+    }.items():  # fmt: skip
+        assert f"grpo_{name}{labels} {value}" in lines
+
+
+def test_tensorboard_shows_what_counts_of_two_attempts(reporter_of: MakeReporter, tmp_path: Path) -> None:
+    first = reporter_of()
+    for step in range(1, 6):
+        finish(first, step, reward=step / 10)
+    first.close(TrainerState.STOPPING)
+    # from the checkpoint of step 3: the steps 4 and 5 are done again
+    second = reporter_of(attempt=2, step=3)
+    finish(second, 4, reward=0.9)
+    second.close(TrainerState.STOPPING)
+    shown = EventAccumulator(str(tmp_path / "output" / "tensorboard"), purge_orphaned_data=True).Reload()
+    rewards = {event.step: pytest.approx(event.value) for event in shown.Scalars("reward")}
+    assert rewards == {1: 0.1, 2: 0.2, 3: 0.3, 4: 0.9}
+    counting = read_metrics(tmp_path / "output" / METRICS_FILE)
+    assert {record.step: record.values["reward"] for record in counting} == rewards
+
+
+def test_no_power_cut_takes_a_step_away_that_was_written(tmp_path: Path) -> None:
+    root, states = tmp_path / "claim", tmp_path / "states"
+    root.mkdir()
+    states.mkdir()
+    cuts = PowerCuts(root, at_each=lambda _: None)
+    with cuts.watched():
+        writer = MetricsFile(root)
+        for step in (1, 2):
+            writer.write(MetricsRecord(attempt=1, step=step, time=0.0, values={"reward": 0.5}))
+            for state in cuts.states(states):
+                assert len(read_metrics(state / METRICS_FILE)) == step
+        writer.close()

@@ -1,0 +1,57 @@
+"""A tracker is a sink. A fourth one is added here, without a change to the product."""
+
+from pathlib import Path
+
+from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
+from grpo_api.contract.run_config import JobRef
+from grpo_runtime.report.reporter import Reporter
+from grpo_runtime.report.sink import SinkContext, StepRecord
+from grpo_runtime.report.sinks import SINKS
+
+ENGINES = EngineCounts(desired=2, known=2, current=1)
+
+
+class TextSink:
+    """Writes the reward of each step as a line of text."""
+
+    def __init__(self, context: SinkContext) -> None:
+        self._file = (context.output_dir / "rewards.txt").open("w")
+        self._file.write(f"{context.job.name} from step {context.start_step}\n")
+
+    def write(self, record: StepRecord) -> None:
+        reward, current = record.values["reward"], record.engines.current
+        self._file.write(f"{record.attempt}.{record.step} {reward} with {current} engine\n")
+
+    def close(self) -> None:
+        self._file.write("closed\n")
+        self._file.close()
+
+
+def test_a_fourth_sink_gets_every_step_beside_the_others_and_is_closed(tmp_path: Path) -> None:
+    output, run_dir = tmp_path / "output", tmp_path / "run"
+    run_dir.mkdir()
+    reporter = Reporter(
+        output_dir=output,
+        run_dir=run_dir,
+        job=JobRef(namespace="team", name="copy", uid="uid"),
+        initial=Progress(job_uid="uid", attempt=2, step=3, total_steps=5),
+        sinks=(*SINKS, TextSink),
+    )
+    for step in (4, 5):
+        reporter.finished_step(
+            {"reward": step / 10, "loss": 0.5, "grad_norm": 1.0, "step_time": 2.0},
+            step=step,
+            policy_version=f"2.{step}",
+            stale_samples=0,
+            engines=ENGINES,
+        )
+    reporter.close(TrainerState.DONE)
+    assert (output / "rewards.txt").read_text().splitlines() == [
+        "copy from step 3",
+        "2.4 0.4 with 1 engine",
+        "2.5 0.5 with 1 engine",
+        "closed",
+    ]
+    assert len((output / "metrics.jsonl").read_text().splitlines()) == 2
+    assert any((output / "tensorboard").iterdir())
+    assert 'grpo_step{job="copy",namespace="team"} 5.0' in (run_dir / "metrics.prom").read_text()

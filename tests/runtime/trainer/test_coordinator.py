@@ -1,0 +1,151 @@
+"""What rank 0 does in a run: requests, versions, batches, checkpoints and reports. No other process."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from coordinated_run import COMPLETION_TOKENS, PROMPT_TOKENS, PROMPTS, FakeRun
+from pod_builder import run_config
+
+from grpo_api.contract.run_config import RunConfig
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.data.sampler import PromptSampler
+from grpo_runtime.trainer.checkpoint.contents import RunState
+from grpo_runtime.trainer.commands import Command
+
+REWARDS = [[1.0], [0.0], [0.25], [0.75]]
+TOKENS_OF_A_STEP = 4 * (PROMPT_TOKENS + COMPLETION_TOKENS)
+
+
+def job(*, rewards: list[dict[str, Any]] | None = None, algorithm: dict[str, Any] | None = None) -> RunConfig:
+    """Five steps of two prompts with two completions each; a checkpoint after every second step."""
+    named = [{"name": "a", "builtin": "exact_match"}]
+    numbers = {"steps": 5, "promptsPerStep": 2, "groupSize": 2, "seed": 7}
+    return run_config(rewards=rewards or named, algorithm={**numbers, **(algorithm or {})})
+
+
+async def test_every_completion_of_a_run_has_a_seed_of_its_own(tmp_path: Path) -> None:
+    run = FakeRun(tmp_path, job(), rewards=REWARDS)
+    assert await run.train()
+    seeds = [request.seed for requests in run.engines.requests for request in requests]
+    assert len(seeds) == len(set(seeds)) == 5 * 4
+
+
+async def test_a_resumed_run_asks_for_what_the_uninterrupted_one_would(tmp_path: Path) -> None:
+    whole, first, second = (FakeRun(tmp_path / name, job(), rewards=REWARDS) for name in "abc")
+    assert await whole.train()
+    assert await first.train()
+    state = first.saver.states[0]
+    assert state.sampler is not None
+    second.sampler.load_state_dict(state.sampler)
+    assert await second.train(state)
+    assert second.engines.requests == whole.engines.requests[2:]
+    assert second.scorer.prompts == whole.scorer.prompts[2:]
+    assert second.saver.states[-1] == whole.saver.states[-1]
+
+
+async def test_the_place_in_the_data_that_is_saved_is_where_the_next_step_begins(tmp_path: Path) -> None:
+    run = FakeRun(tmp_path, job(), rewards=REWARDS)
+    await run.train()
+    for state in run.saver.states:
+        assert state.sampler is not None
+        resumed = PromptSampler(PROMPTS, seed=7, is_shuffled=True)
+        resumed.load_state_dict(state.sampler)
+        expected = PromptSampler(PROMPTS, seed=7, is_shuffled=True)
+        expected.next_prompts(2 * state.step)
+        assert resumed.next_prompts(5) == expected.next_prompts(5)
+
+
+async def test_engines_get_the_policy_of_every_step_before_they_sample_it(tmp_path: Path) -> None:
+    run = FakeRun(tmp_path, job(), rewards=REWARDS)
+    await run.train()
+    assert run.engines.versions == [PolicyVersion(3, step) for step in range(5)]
+    assert [report["policy_version"] for report in run.reporter.steps.values()] == [
+        f"3.{n}" for n in range(1, 6)
+    ]
+
+
+@pytest.mark.parametrize("is_verified", [True, False])
+async def test_engines_are_probed_exactly_when_the_job_asks_for_it(tmp_path: Path, is_verified: bool) -> None:
+    run = FakeRun(tmp_path, run_config(weightSync={"verify": is_verified}), rewards=REWARDS * 4)
+    await run.train()
+    assert [probe is not None for probe in run.engines.probes] == [is_verified] * 5
+
+
+async def test_checkpoints_are_due_every_few_steps_and_at_the_end(tmp_path: Path) -> None:
+    run = FakeRun(tmp_path, job(), rewards=REWARDS)
+    assert await run.train()
+    assert [state.step for state in run.saver.states] == [2, 4, 5]
+    assert run.reporter.checkpoint_step == 5
+    assert run.saver.is_exported and run.ranks.commands[-2:] == [Command.EXPORT, Command.DONE]
+
+
+@pytest.mark.parametrize("wait", [1, 2, 3])
+async def test_a_stop_ends_the_run_at_the_last_step_boundary_which_is_saved(
+    tmp_path: Path, wait: int
+) -> None:
+    # sync, generate and score are three waits of every step
+    run = FakeRun(tmp_path, job(), rewards=REWARDS, stops_at=3 * 3 + wait)
+    assert not await run.train()
+    assert [state.step for state in run.saver.states] == [2, 3]
+    assert (run.reporter.checkpoint_step, set(run.learner.batches)) == (3, {0, 1, 2})
+    assert not run.saver.is_exported and run.ranks.commands[-2:] == [Command.SAVE, Command.STOP]
+    assert run.saver.states[-1].num_tokens == 3 * TOKENS_OF_A_STEP
+
+
+async def test_tokens_and_stale_samples_are_counted_over_the_whole_run(tmp_path: Path) -> None:
+    run = FakeRun(tmp_path, job(), rewards=REWARDS, sampled_with=PolicyVersion(3, 3))
+    await run.train(RunState(step=2, num_tokens=1000, stale_samples=10))
+    # only those of the fourth step are of its own policy
+    assert [report["stale_samples"] for report in run.reporter.steps.values()] == [14, 14, 18]
+    tokens = [report["num_tokens"] for report in run.reporter.steps.values()]
+    assert tokens == [1000 + number * TOKENS_OF_A_STEP for number in (1, 2, 3)]
+    assert run.saver.states[-1].stale_samples == 18
+
+
+async def advantages(folder: Path, run: RunConfig, rewards: list[list[float]]) -> torch.Tensor:
+    trained = FakeRun(folder, run, rewards=rewards)
+    await trained.train()
+    return trained.learner.batches[0].advantages
+
+
+async def test_rewards_count_by_their_weights(tmp_path: Path) -> None:
+    two = [
+        {"name": "a", "builtin": "exact_match", "weight": 2.0},
+        {"name": "b", "builtin": "char_accuracy", "weight": -0.5},
+    ]
+    run = job(rewards=two, algorithm={"scaleRewards": "none"})
+    found = await advantages(tmp_path, run, [[1.0, 0.0], [0.0, 1.0], [0.5, 1.0], [0.5, 0.0]])
+    # sums of 2 and -0.5, then of 0.5 and 1, less the mean of their group
+    assert found.tolist() == pytest.approx([1.25, -1.25, -0.25, 0.25])
+
+
+@pytest.mark.parametrize(
+    ("scale", "expected"),
+    [
+        ("none", [0.5, -0.5, -0.25, 0.25]),
+        ("group", [0.7071, -0.7071, -0.7071, 0.7071]),
+        ("batch", [1.0954, -1.0954, -0.5477, 0.5477]),
+    ],
+)
+async def test_advantages_are_scaled_as_the_job_says(
+    tmp_path: Path, scale: str, expected: list[float]
+) -> None:
+    found = await advantages(tmp_path, job(algorithm={"scaleRewards": scale}), REWARDS)
+    assert found.tolist() == pytest.approx(expected, rel=1e-3)
+
+
+async def test_a_metric_of_the_users_that_is_no_number_is_left_out_of_the_report(tmp_path: Path) -> None:
+    metrics = {"mine": 3.0, "broken": math.nan, "endless": math.inf}
+    run = FakeRun(tmp_path, job(), rewards=REWARDS, metrics=metrics)
+    await run.train()
+    assert run.reporter.steps[1]["mine"] == 3.0
+    assert not {"broken", "endless"} & set(run.reporter.steps[1])
+
+
+async def test_a_completion_that_no_function_scored_teaches_nothing(tmp_path: Path) -> None:
+    found = await advantages(tmp_path, job(), [[1.0], [math.nan], [0.0], [1.0]])
+    assert found[:2].tolist() == [0.0, 0.0]
+    assert found[2] < 0 < found[3]

@@ -1,0 +1,33 @@
+"""What is gloo's own: where the two ends meet."""
+
+from typing import Any
+
+from receiver_harness import OneEngineSender, Receiver
+
+from grpo_runtime.weight_sync.gloo import GlooInitInfo
+
+
+class ListeningReceiver(Receiver):
+    """Remembers the info of each meeting."""
+
+    def __init__(self) -> None:
+        super().__init__("gloo")
+        self.infos: list[GlooInitInfo] = []
+
+    async def init(self, info: Any) -> None:
+        self.infos.append(GlooInitInfo.model_validate(dict(info)))
+        await super().init(info)
+
+
+async def test_every_meeting_has_a_key_that_nobody_else_knows() -> None:
+    """The meeting's port is open to the network: the key comes over the authenticated channel."""
+    receiver = ListeningReceiver()
+    for _ in range(2):
+        sender = OneEngineSender("gloo", receiver, timeout_seconds=10.0)
+        await sender.init()
+        await sender.shutdown()
+    await receiver.shutdown()
+    first, second = receiver.infos
+    assert first.key != second.key
+    assert min(len(first.key), len(second.key)) >= 32
+    assert first.timeout_seconds == 10.0

@@ -1,0 +1,44 @@
+"""How a backend is found."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from grpo_api.contract.run_config import RunConfig
+from grpo_api.v1alpha1.spec import Mode
+from grpo_runtime.weight_sync.registry import ENTRY_POINTS, GLOO, Reach, all_backends, find_backend, register
+
+
+@pytest.mark.parametrize(
+    ("mode", "reach"), [(Mode.DISAGGREGATED, Reach.NETWORK), (Mode.COLOCATED, Reach.PROCESS)]
+)
+def test_every_run_has_a_backend_that_reaches_its_engines(run_json: str, mode: Mode, reach: Reach) -> None:
+    run_config = RunConfig.model_validate_json(run_json).model_copy(update={"mode": mode})
+    assert find_backend(run_config.weight_sync_backend).reach is reach
+
+
+def test_a_backend_that_does_not_exist_is_named_with_those_that_do() -> None:
+    with pytest.raises(LookupError, match=r"called pigeon; there are gloo, in_process"):
+        find_backend("pigeon")
+
+
+def test_a_name_that_is_taken_is_refused() -> None:
+    with pytest.raises(ValueError, match="called gloo already"):
+        register(replace(GLOO, is_collective=True))
+    assert find_backend("gloo") is GLOO
+
+
+def test_a_backend_of_another_distribution_is_found_by_its_entry_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in vLLM's worker process, where no code of ours runs before vLLM looks the backend up."""
+    module = "from dataclasses import replace\nfrom grpo_runtime.weight_sync.registry import GLOO\n"
+    (tmp_path / "their_module.py").write_text(module + 'THEIRS = replace(GLOO, name="theirs")\n')
+    metadata = tmp_path / "theirs-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[{ENTRY_POINTS}]\ntheirs = their_module:THEIRS\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert find_backend("theirs").name == "theirs"
+    assert "theirs" in all_backends()
