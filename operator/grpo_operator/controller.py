@@ -13,7 +13,7 @@ from grpo_operator.children.names import Names
 from grpo_operator.cluster import errors
 from grpo_operator.cluster.client import Client
 from grpo_operator.cluster.kinds import JOBS, PODS
-from grpo_operator.observe.cache import Cache, Key
+from grpo_operator.observe.cache import Cache, Key, owner_uid
 from grpo_operator.observe.memory import Memory
 from grpo_operator.observe.observed import JobView, Observed
 from grpo_operator.observe.snapshot import UnreadableStatusError, job_and_pods, observe
@@ -90,11 +90,11 @@ class Controller:
             return None
         try:
             observed = self._observe_cache(key, now=now)
+            while observed and not observed.job.is_deleting and await self._find_missing(observed):
+                observed = self._observe_cache(key, now=now)
         except UnreadableStatusError as error:
             await self._leave_to_newer_release(key, str(error), now=now)
             return None
-        if observed and not observed.job.is_deleting and await self._find_missing(observed):
-            return self._observe_cache(key, now=now) or observed
         return observed
 
     def _observe_cache(self, key: Key, *, now: datetime) -> Observed | None:
@@ -129,9 +129,10 @@ class Controller:
         return True
 
     async def _find_missing(self, observed: Observed) -> bool:
-        """Ask the API server for trainer pods that existed and that the cache does not have.
+        """Ask the API server for trainer pods that existed and that the snapshot does not have.
 
-        A missing pod ends the attempt, so a cache that lags behind must not decide it. True if one was found.
+        A missing pod ends the attempt, so a cache that lags behind must not decide it. True if one was found:
+        the cache has it now, and another snapshot must be taken.
         """
         job = observed.job
         spec = observed.frozen_spec or job.spec
@@ -141,11 +142,14 @@ class Controller:
         gang = gang_of(observed, attempt=attempt)
         missing = missing_of(gang, num_nodes=spec.trainer.num_nodes)
         pods = (names.trainer(attempt=attempt, index=index) for index in missing)
-        found = await asyncio.gather(*(self._fetch_pod(job.namespace, pod) for pod in pods))
+        found = await asyncio.gather(*(self._fetch_pod(job, pod) for pod in pods))
         return any(found)
 
-    async def _fetch_pod(self, namespace: str, name: str) -> bool:
+    async def _fetch_pod(self, job: JobView, name: str) -> bool:
+        """Whether the job has a pod of this name. Its watch event may come before the answer."""
         try:
-            return self._cache.put(PODS, await self._client.get(PODS, namespace, name))
+            found = await self._client.get(PODS, job.namespace, name)
         except errors.NotFound:
             return False
+        self._cache.put(PODS, found)
+        return owner_uid(found) == job.uid

@@ -1,5 +1,6 @@
 """A real kube-apiserver with the GRPOJob CRD, started for these tests alone and taken down after them."""
 
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from grpo_cluster.versions import program_path
 from grpo_cluster.waiting import wait_until
 
 from .api_server import Jobs, Kubectl, own_instance
+from .operator_harness import FakeKubelet, Namespace, OperatorProcess, killed_at_the_end
 
 CRD = Path(__file__).parents[2] / "crds" / "grpojobs.yaml"
 
@@ -45,3 +47,26 @@ def kubectl(kubeconfig: Path) -> Kubectl:
 def jobs(kubeconfig: Path) -> Jobs:
     """GRPOJobs on that server."""
     return Jobs(config.new_client_from_config(str(kubeconfig)))
+
+
+@pytest.fixture
+def namespace(kubeconfig: Path) -> Iterator[Namespace]:
+    """A namespace for one test."""
+    made = Namespace(kubeconfig, f"test-{secrets.token_hex(3)}")
+    made.create()
+    yield made
+    made.delete()
+
+
+@pytest.fixture
+def kubelet(namespace: Namespace) -> FakeKubelet:
+    """What reports about the namespace's pods."""
+    return FakeKubelet(namespace)
+
+
+@pytest.fixture
+def operator(namespace: Namespace, tmp_path: Path) -> Iterator[OperatorProcess]:
+    """An operator of the namespace, to be started by the test."""
+    made = OperatorProcess(namespace, tmp_path / "operator.log")
+    with killed_at_the_end(made):
+        yield made

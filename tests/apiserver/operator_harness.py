@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,9 @@ class Namespace:
         versions = {f"{type(o).__name__}/{o.metadata.name}": o.metadata.resource_version for o in listed}
         jobs = self.objects.list_namespaced_custom_object(*GROUP, self.name, "grpojobs")["items"]
         return versions | {job["metadata"]["name"]: job["metadata"]["resourceVersion"] for job in jobs}
+
+    def delete(self) -> None:
+        self.core.delete_namespace(self.name)
 
     def _has_service_account(self) -> bool:
         try:
@@ -241,19 +245,44 @@ class OperatorProcess:
         return code
 
     def log(self) -> str:
-        return self._log.read_text()
+        return self._log.read_text() if self._log.exists() else ""
 
     @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
 
-def operator_process(namespace: Namespace, folder: Path) -> Iterator[OperatorProcess]:
-    """An operator that is not left running; for use in a fixture."""
-    operator = OperatorProcess(namespace, folder / "operator.log")
-    yield operator
-    if operator.is_running:
-        operator.kill()
+def wait_for_pods(namespace: Namespace, role: str, count: int, **more: Any) -> list[Any]:
+    """The pods of a role once there are `count` of them."""
+    return wait_until(
+        f"{count} {role} pods",
+        lambda: len(found := namespace.pods(role, **more)) == count and found,
+    )
+
+
+def running_job(namespace: Namespace, kubelet: FakeKubelet, **spec: Any) -> list[Any]:
+    """A job whose pods all run; returns its trainer pods."""
+    num_trainers = spec.get("trainer", {}).get("numNodes", 1)
+    namespace.apply_job(**spec)
+    trainers = wait_for_pods(namespace, "trainer", num_trainers)
+    for pod in [*trainers, *wait_for_pods(namespace, "rollout", 2)]:
+        kubelet.run(pod)
+    wait_until("the job runs", lambda: namespace.status().get("phase") == "Running")
+    wait_until("the engines are counted", lambda: namespace.status()["rollout"]["summary"] == "2/2")
+    return trainers
+
+
+@contextmanager
+def killed_at_the_end(*operators: OperatorProcess) -> Iterator[None]:
+    """None of these is left running. Their logs are printed, which pytest shows when the test has failed."""
+    try:
+        yield
+    finally:
+        for operator in operators:
+            if operator.is_running:
+                operator.thaw()
+                operator.kill()
+            print(operator.log())
 
 
 def termination_message(exit_code: int, reason: str, message: str) -> str:

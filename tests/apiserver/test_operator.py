@@ -1,10 +1,6 @@
 """The operator against a real API server: what a user sees after each thing that can happen."""
 
-import json
-import secrets
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,47 +9,13 @@ from .operator_harness import (
     FakeKubelet,
     Namespace,
     OperatorProcess,
-    operator_process,
+    running_job,
     termination_message,
+    wait_for_pods,
     wait_until,
 )
 
 pytestmark = pytest.mark.apiserver
-
-
-@pytest.fixture
-def namespace(kubeconfig: Path) -> Iterator[Namespace]:
-    made = Namespace(kubeconfig, f"operator-{secrets.token_hex(3)}")
-    made.create()
-    yield made
-    made.core.delete_namespace(made.name)
-
-
-@pytest.fixture
-def kubelet(namespace: Namespace) -> FakeKubelet:
-    return FakeKubelet(namespace)
-
-
-@pytest.fixture
-def operator(namespace: Namespace, tmp_path: Path) -> Iterator[OperatorProcess]:
-    yield from operator_process(namespace, tmp_path)
-
-
-def wait_for_pods(namespace: Namespace, role: str, count: int, **more: Any) -> list[Any]:
-    wait_until(f"{count} {role} pods", lambda: len(namespace.pods(role, **more)) == count)
-    return namespace.pods(role, **more)
-
-
-def running_job(namespace: Namespace, kubelet: FakeKubelet, **spec: Any) -> list[Any]:
-    """A job whose pods all run; returns its trainer pods."""
-    num_trainers = spec.get("trainer", {}).get("numNodes", 1)
-    namespace.apply_job(**spec)
-    trainers = wait_for_pods(namespace, "trainer", num_trainers)
-    for pod in [*trainers, *wait_for_pods(namespace, "rollout", 2)]:
-        kubelet.run(pod)
-    wait_until("the job runs", lambda: namespace.status().get("phase") == "Running")
-    wait_until("the engines are counted", lambda: namespace.status()["rollout"]["summary"] == "2/2")
-    return trainers
 
 
 def test_a_job_becomes_pods_services_config_and_tokens_and_the_pods_pass_pod_security(
@@ -390,67 +352,3 @@ def test_an_attempt_that_does_not_start_in_time_fails_the_job_with_the_cause(
     assert failed["reason"] == "StartupDeadlineExceeded"
     assert "pull access denied" in failed["message"]
     assert namespace.status()["lastFailure"]["reason"] == "ErrImagePull"
-
-
-@pytest.fixture
-def newer_crd(kubectl: Kubectl) -> Iterator[None]:
-    """The CRD of a release that has one more field in spec and in status."""
-    schema = "/spec/versions/0/schema/openAPIV3Schema/properties"
-    paths = [f"{schema}/{part}/properties/futureField" for part in ("spec", "status")]
-
-    def patch(operation: dict[str, Any]) -> None:
-        change = json.dumps([operation | {"path": path} for path in paths])
-        kubectl.run("patch", "crd", "grpojobs.grpo.dev", "--type=json", "-p", change)
-
-    patch({"op": "add", "value": {"type": "string"}})
-    yield
-    patch({"op": "remove"})
-
-
-def has_future_field(namespace: Namespace, name: str, part: str) -> bool:
-    """Write it, and see whether the API server kept it: it takes a new schema up in its own time."""
-    change = {part: {"futureField": "x"}}
-    if part == "spec":
-        namespace.patch_job(change, name)
-    else:
-        namespace.objects.patch_namespaced_custom_object_status(
-            "grpo.dev", "v1alpha1", namespace.name, "grpojobs", name, change
-        )
-    return "futureField" in namespace.job(name).get(part, {})
-
-
-@pytest.mark.usefixtures("newer_crd")
-def test_a_job_newer_than_its_operator_waits_with_the_reason_on_it(
-    namespace: Namespace, operator: OperatorProcess
-):
-    namespace.apply_job()
-    wait_until("the schema is taken up", lambda: has_future_field(namespace, "copy", "spec"))
-    operator.start()
-    wait_until("it is said", lambda: namespace.condition("Ready").get("reason") == "SchemaSkew")
-    assert "spec.futureField" in namespace.condition("Ready")["message"]
-    assert (namespace.pods("trainer"), namespace.condition("Finished")["status"]) == ([], "False")
-
-
-@pytest.mark.usefixtures("newer_crd")
-def test_a_status_of_a_newer_operator_is_left_as_it_is_but_for_the_condition_that_says_so(
-    namespace: Namespace, operator: OperatorProcess, kubelet: FakeKubelet
-):
-    operator.start()
-    running_job(namespace, kubelet)
-    operator.kill()
-    wait_until("the schema is taken up", lambda: has_future_field(namespace, "copy", "status"))
-    before = namespace.status()
-    operator.start("--resync-seconds", "1")
-    wait_until("it is said", lambda: namespace.condition("Ready").get("reason") == "SchemaSkew")
-    after = namespace.status()
-    assert {c["type"] for c in after["conditions"]} == {c["type"] for c in before["conditions"]}
-    assert {k: v for k, v in after.items() if k != "conditions"} == {
-        k: v for k, v in before.items() if k != "conditions"
-    }
-    assert len(namespace.pods("rollout")) == 2
-    operator.kill()
-    namespace.objects.patch_namespaced_custom_object_status(
-        "grpo.dev", "v1alpha1", namespace.name, "grpojobs", "copy", {"status": {"futureField": None}}
-    )
-    operator.start()
-    wait_until("it works again", lambda: namespace.condition("Ready").get("reason") != "SchemaSkew")

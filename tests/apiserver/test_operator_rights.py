@@ -19,7 +19,7 @@ from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
 from grpo_cluster.versions import program_path
 
 from .api_server import Kubectl
-from .operator_harness import FakeKubelet, Namespace, OperatorProcess, wait_until
+from .operator_harness import FakeKubelet, Namespace, OperatorProcess, killed_at_the_end, wait_until
 
 pytestmark = pytest.mark.apiserver
 
@@ -27,14 +27,6 @@ CHART = Path(__file__).parents[2] / "charts" / "grpo-operator"
 GOLDEN = Path(__file__).parent / "golden"
 SCOPES = {"namespaced": (), "cluster-wide": ("--set", "watch.allNamespaces=true")}
 TRAINER_ADDRESS = "127.0.77.1"
-
-
-@pytest.fixture
-def namespace(kubeconfig: Path) -> Iterator[Namespace]:
-    made = Namespace(kubeconfig, f"rights-{secrets.token_hex(3)}")
-    made.create()
-    yield made
-    made.core.delete_namespace(made.name)
 
 
 def rendered_chart(namespace: str, *arguments: str) -> list[dict]:
@@ -69,19 +61,17 @@ def operator_of_the_chart(
 @pytest.fixture
 def operator(namespace: Namespace, kubectl: Kubectl, tmp_path: Path) -> Iterator[OperatorProcess]:
     """The operator of one namespace."""
-    operator = operator_of_the_chart(kubectl, namespace, tmp_path)
-    yield operator
-    if operator.is_running:
-        operator.kill()
+    made = operator_of_the_chart(kubectl, namespace, tmp_path)
+    with killed_at_the_end(made):
+        yield made
 
 
 @pytest.fixture
 def wide_operator(namespace: Namespace, kubectl: Kubectl, tmp_path: Path) -> Iterator[OperatorProcess]:
     """The operator of the whole cluster."""
-    operator = operator_of_the_chart(kubectl, namespace, tmp_path, *SCOPES["cluster-wide"])
-    yield operator
-    if operator.is_running:
-        operator.kill()
+    made = operator_of_the_chart(kubectl, namespace, tmp_path, *SCOPES["cluster-wide"])
+    with killed_at_the_end(made):
+        yield made
 
 
 @dataclass
@@ -225,7 +215,7 @@ def elsewhere(kubeconfig: Path) -> Iterator[Namespace]:
     made = Namespace(kubeconfig, f"elsewhere-{secrets.token_hex(3)}")
     made.create()
     yield made
-    made.core.delete_namespace(made.name)
+    made.delete()
 
 
 @pytest.mark.parametrize("scope", sorted(SCOPES))

@@ -2,7 +2,6 @@
 
 import json
 import re
-import secrets
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +12,15 @@ import pytest
 from kubernetes import client, config, watch
 from urllib3.exceptions import HTTPError
 
-from .operator_harness import GROUP, FakeKubelet, Namespace, OperatorProcess, wait_until
+from .operator_harness import (
+    GROUP,
+    FakeKubelet,
+    Namespace,
+    OperatorProcess,
+    killed_at_the_end,
+    wait_for_pods,
+    wait_until,
+)
 
 pytestmark = pytest.mark.apiserver
 
@@ -22,24 +29,13 @@ ELECTED = ("--leader-elect=true", *FAST)
 
 
 @pytest.fixture
-def namespace(kubeconfig: Path) -> Iterator[Namespace]:
-    made = Namespace(kubeconfig, f"two-{secrets.token_hex(3)}")
-    made.create()
-    yield made
-    made.core.delete_namespace(made.name)
-
-
-@pytest.fixture
 def pair(namespace: Namespace, tmp_path: Path) -> Iterator[tuple[OperatorProcess, OperatorProcess]]:
     made = (
         OperatorProcess(namespace, tmp_path / "first.log"),
         OperatorProcess(namespace, tmp_path / "second.log"),
     )
-    yield made
-    for operator in made:
-        if operator.is_running:
-            operator.thaw()
-            operator.kill()
+    with killed_at_the_end(*made):
+        yield made
 
 
 class History:
@@ -86,13 +82,6 @@ def history(namespace: Namespace) -> Iterator[History]:
     made.stop()
 
 
-def pods_when_there(namespace: Namespace, role: str, count: int, **more: Any) -> list[Any]:
-    return wait_until(
-        f"{count} {role} pods",
-        lambda: len(found := namespace.pods(role, **more)) == count and found,
-    )
-
-
 def test_two_operators_without_a_lease_lead_a_job_through_its_life_as_one_would(
     namespace: Namespace, pair: tuple[OperatorProcess, OperatorProcess], history: History
 ):
@@ -100,12 +89,12 @@ def test_two_operators_without_a_lease_lead_a_job_through_its_life_as_one_would(
         operator.start(*FAST)
     kubelet = FakeKubelet(namespace)
     namespace.apply_job()
-    (trainer,) = pods_when_there(namespace, "trainer", 1)
-    for pod in [trainer, *pods_when_there(namespace, "rollout", 2)]:
+    (trainer,) = wait_for_pods(namespace, "trainer", 1)
+    for pod in [trainer, *wait_for_pods(namespace, "rollout", 2)]:
         kubelet.run(pod)
     wait_until("it runs", lambda: namespace.status().get("phase") == "Running")
     kubelet.end(trainer, exit_code=1, message="boom")
-    (trainer,) = pods_when_there(namespace, "trainer", 1, attempt=2)
+    (trainer,) = wait_for_pods(namespace, "trainer", 1, attempt=2)
     kubelet.run(trainer)
     lost = namespace.pods("rollout")[0].metadata.name
     namespace.core.delete_namespaced_pod(lost, namespace.name)

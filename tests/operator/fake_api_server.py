@@ -40,11 +40,13 @@ _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 
 
 class FakeApiServer(Client):
-    """One namespace. `refused` is what a write meets, by the kind or the name of its object."""
+    """One namespace. `refused` is what a write meets, by the kind or the name of its object. `before_answer`
+    gets the object of each GET before the one who asked does."""
 
     def __init__(self, *, clock: Callable[[], datetime] = lambda: NOW) -> None:
         self._clock = clock
         self.refused: dict[str, errors.KubernetesError] = {}
+        self.before_answer: Callable[[Kind, KubeObject], object] = lambda kind, item: None
         self.num_writes = 0
         self._version = 100
         self._objects: dict[tuple[Kind, str], KubeObject] = {}
@@ -90,6 +92,7 @@ class FakeApiServer(Client):
             raise errors.Forbidden(f'secrets "{name}" is forbidden: cannot get resource')
         if (kind, name) not in self._objects:
             raise errors.NotFound(f'{kind.plural} "{name}" not found')
+        self.before_answer(kind, deepcopy(self._objects[kind, name]))
         return deepcopy(self._objects[kind, name])
 
     async def create(

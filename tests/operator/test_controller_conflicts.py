@@ -80,6 +80,15 @@ async def test_a_trainer_pod_that_only_the_cache_misses_is_not_taken_for_lost(ru
     assert FIRST_TRAINER in [pod["metadata"]["name"] for pod in cache.pods(UID)]
 
 
+async def test_a_trainer_pod_that_the_watch_shows_while_the_api_server_is_asked_is_not_taken_for_lost(
+    running, client, cache
+):
+    client.show(cache, but=FIRST_TRAINER)
+    client.before_answer = cache.put  # the watch event with the same state of the pod comes first
+    await running.reconcile(KEY)
+    assert (status_of(client)["attempt"], status_of(client)["phase"]) == (1, "Running")
+
+
 async def test_a_trainer_pod_that_the_api_server_misses_too_is_lost(running, client, cache):
     client.remove(PODS, FIRST_TRAINER)
     client.show(cache)

@@ -4,6 +4,7 @@ own."""
 from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.colocated.messages import Channel, GenerateCommand, Sampled, SyncCommand
 from grpo_runtime.colocated.rank_engine import RankEngine, RankSync
+from grpo_runtime.shares import share
 from grpo_runtime.weight_sync.source import WeightSource
 
 
@@ -31,7 +32,7 @@ class EngineShare:
     def generate(self, command: GenerateCommand) -> Sampled:
         """Sample the requests of this rank's engine. All ranks of an engine have the same completions."""
         index = self.channel.rank // self.ranks_per_engine
-        own = command.requests[part(len(command.requests), index=index, num_parts=self.num_engines)]
+        own = command.requests[share(len(command.requests), index=index, num_shares=self.num_engines)]
         completions = self._engine.generate(own)
         return Sampled(self._engine.weight_version(), completions)
 
@@ -39,8 +40,3 @@ class EngineShare:
 def num_colocated_engines(run_config: RunConfig) -> int:
     """How many engines the training processes hold together."""
     return run_config.topology.world_size // run_config.engine.tensor_parallel_size
-
-
-def part(count: int, *, index: int, num_parts: int) -> slice:
-    """Which of `count` things go to part `index`: parts are contiguous and differ by at most one."""
-    return slice(count * index // num_parts, count * (index + 1) // num_parts)

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from grpo_api.contract.progress import EngineCounts
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.colocated.engine_share import EngineShare, part
+from grpo_runtime.colocated.engine_share import EngineShare
 from grpo_runtime.colocated.messages import (
     GenerateCommand,
     Message,
@@ -27,6 +27,7 @@ from grpo_runtime.colocated.messages import (
 from grpo_runtime.colocated.rank_engine import PHASES, RankSync
 from grpo_runtime.rollout.errors import EngineError, EngineTimeoutError
 from grpo_runtime.rollout.interface import GenerateRequest, Probe, Rollout, SyncReport, VersionSpan
+from grpo_runtime.shares import share
 from grpo_runtime.weight_sync.source import WeightSource
 
 
@@ -83,7 +84,7 @@ class ColocatedEngines:
         sampled = await asyncio.wrap_future(self._thread.submit(self._lead_generate, command))
         rollouts: list[Rollout] = []
         for index, one in enumerate(sampled):
-            own = requests[part(len(requests), index=index, num_parts=self._share.num_engines)]
+            own = requests[share(len(requests), index=index, num_shares=self._share.num_engines)]
             rollouts += self._rollouts(own, one, engine=self._name(index))
         return rollouts
 

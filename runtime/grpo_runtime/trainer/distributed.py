@@ -62,12 +62,6 @@ class Ranks:
             )
         return cls(rank=rank, world_size=world_size, stop=stop)
 
-    def part(self, advantages: torch.Tensor) -> slice:
-        """Which sequences of a batch are this rank's: shares are contiguous and differ by at most one."""
-        num_sequences = len(advantages)
-        bounds = [num_sequences * rank // self.world_size for rank in (self.rank, self.rank + 1)]
-        return slice(*bounds)
-
     def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
         """Rank 0's `tensor` on every rank, in place."""
         with peer_errors():

@@ -11,6 +11,7 @@ from grpo_runtime.algorithm.losses import compute_loss
 from grpo_runtime.algorithm.metrics import Metric, Metrics, merge_metrics, metric_values, reduce_metrics
 from grpo_runtime.algorithm.registry import exposed_options
 from grpo_runtime.algorithm.types import Denominators, LossInputs, LossOptions, LossOutput
+from grpo_runtime.shares import share
 from grpo_runtime.trainer.batch import Batch, micro_batches
 from grpo_runtime.trainer.distributed import Ranks, peer_errors
 from grpo_runtime.trainer.strategy.interface import Strategy
@@ -35,7 +36,8 @@ class Learner:
         """
         # counts of the whole batch: the parts' losses then add up to the loss of one process
         denominators = Denominators.of_mask(batch.loss_mask)
-        mine = batch.part(self._ranks.part(batch.advantages)).to(self._strategy.device)
+        own = share(len(batch.advantages), index=self._ranks.rank, num_shares=self._ranks.world_size)
+        mine = batch.part(own).to(self._strategy.device)
         pieces = micro_batches(mine, max_logits=MAX_LOGITS, vocab_size=self._strategy.vocab_size)
         # of the weights that sampled the batch; the first iteration computes them
         old_logprobs: list[torch.Tensor] = []

@@ -2,15 +2,15 @@
 
 import functools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 from grpo_api.v1alpha1.spec import Mode
 from grpo_runtime.engine.arguments import IN_PROCESS_ENVIRONMENT, engine_environment, is_cpu_build
 from grpo_runtime.model.source import import_for
 from grpo_runtime.settings import read_trainer_settings
-from grpo_runtime.supervisor.fork_server import RunRank
 
 _BEFORE_A_FORK = {
     # numpy starts as many threads as this says, and no fork would have them
@@ -20,7 +20,7 @@ _BEFORE_A_FORK = {
 }
 
 
-def import_rank(*, run_dir: Path) -> RunRank:
+def import_rank(*, run_dir: Path) -> Callable[[Mapping[str, str]], NoReturn]:
     """Import what a rank will need, and return what it does. In mode Colocated also vLLM.
 
     Raises UserError as `read_trainer_settings` does.

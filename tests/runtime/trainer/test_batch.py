@@ -2,8 +2,6 @@ import torch
 
 from grpo_runtime.rollout.interface import Rollout
 from grpo_runtime.trainer.batch import make_batch, micro_batches
-from grpo_runtime.trainer.distributed import Ranks
-from grpo_runtime.trainer.stop import StopRequest
 
 
 def rollout(prompt: tuple[int, ...], completion: tuple[int, ...], logprobs: tuple[float, ...]) -> Rollout:
@@ -21,15 +19,6 @@ def test_the_mask_covers_the_positions_that_predict_a_completion_token() -> None
     assert batch.loss_mask.tolist() == [[False, True, False], [True, True, True]]
     assert batch.rollout_logprobs.tolist() == [[0.0, -0.5, 0.0], [-1.0, -2.0, -3.0]]
     assert batch.token_ids[:, 1:][batch.loss_mask].tolist() == [7, 8, 9, 3]
-
-
-def test_the_ranks_share_every_sequence_once() -> None:
-    advantages = torch.arange(7)
-    for world_size in (1, 2, 3, 7):
-        ranks = [Ranks(rank=rank, world_size=world_size, stop=StopRequest()) for rank in range(world_size)]
-        parts = [advantages[rank.part(advantages)].tolist() for rank in ranks]
-        assert [row for part in parts for row in part] == list(range(7))
-        assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
 def test_micro_batches_bound_the_logits_and_lose_no_sequence() -> None:

@@ -1,0 +1,76 @@
+"""An operator meets a job that a newer release wrote: it waits, and the reason is on the object."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from .api_server import Kubectl
+from .operator_harness import FakeKubelet, Namespace, OperatorProcess, running_job, wait_until
+
+pytestmark = pytest.mark.apiserver
+
+
+@pytest.fixture
+def newer_crd(kubectl: Kubectl) -> Iterator[None]:
+    """The CRD of a release that has one more field in spec and in status."""
+    schema = "/spec/versions/0/schema/openAPIV3Schema/properties"
+    paths = [f"{schema}/{part}/properties/futureField" for part in ("spec", "status")]
+
+    def patch(operation: dict[str, Any]) -> None:
+        change = json.dumps([operation | {"path": path} for path in paths])
+        kubectl.run("patch", "crd", "grpojobs.grpo.dev", "--type=json", "-p", change)
+
+    patch({"op": "add", "value": {"type": "string"}})
+    yield
+    patch({"op": "remove"})
+
+
+def has_future_field(namespace: Namespace, name: str, part: str) -> bool:
+    """Write it, and see whether the API server kept it: it takes a new schema up in its own time."""
+    change = {part: {"futureField": "x"}}
+    if part == "spec":
+        namespace.patch_job(change, name)
+    else:
+        namespace.objects.patch_namespaced_custom_object_status(
+            "grpo.dev", "v1alpha1", namespace.name, "grpojobs", name, change
+        )
+    return "futureField" in namespace.job(name).get(part, {})
+
+
+@pytest.mark.usefixtures("newer_crd")
+def test_a_job_newer_than_its_operator_waits_with_the_reason_on_it(
+    namespace: Namespace, operator: OperatorProcess
+):
+    namespace.apply_job()
+    wait_until("the schema is taken up", lambda: has_future_field(namespace, "copy", "spec"))
+    operator.start()
+    wait_until("it is said", lambda: namespace.condition("Ready").get("reason") == "SchemaSkew")
+    assert "spec.futureField" in namespace.condition("Ready")["message"]
+    assert (namespace.pods("trainer"), namespace.condition("Finished")["status"]) == ([], "False")
+
+
+@pytest.mark.usefixtures("newer_crd")
+def test_a_status_of_a_newer_operator_is_left_as_it_is_but_for_the_condition_that_says_so(
+    namespace: Namespace, operator: OperatorProcess, kubelet: FakeKubelet
+):
+    operator.start()
+    running_job(namespace, kubelet)
+    operator.kill()
+    wait_until("the schema is taken up", lambda: has_future_field(namespace, "copy", "status"))
+    before = namespace.status()
+    operator.start("--resync-seconds", "1")
+    wait_until("it is said", lambda: namespace.condition("Ready").get("reason") == "SchemaSkew")
+    after = namespace.status()
+    assert {c["type"] for c in after["conditions"]} == {c["type"] for c in before["conditions"]}
+    assert {k: v for k, v in after.items() if k != "conditions"} == {
+        k: v for k, v in before.items() if k != "conditions"
+    }
+    assert len(namespace.pods("rollout")) == 2
+    operator.kill()
+    namespace.objects.patch_namespaced_custom_object_status(
+        "grpo.dev", "v1alpha1", namespace.name, "grpojobs", "copy", {"status": {"futureField": None}}
+    )
+    operator.start()
+    wait_until("it works again", lambda: namespace.condition("Ready").get("reason") != "SchemaSkew")
