@@ -55,22 +55,25 @@ class Sampler:
     def __init__(
         self, settings: TrainerSettings, context: LocalContext, fleet: Fleet, runner: asyncio.Runner
     ) -> None:
-        run = settings.run
+        run_config = settings.run_config
         model = materialise_model(
-            run.model, hub=run.hub, volumes_dir=settings.volumes_dir, into=settings.cache_dir / "model"
+            run_config.model,
+            hub=run_config.hub,
+            volumes_dir=settings.volumes_dir,
+            into=settings.cache_dir / "model",
         )
-        self._run = run
+        self._run_config = run_config
         self._context = context
         self._fleet = fleet
         self._runner = runner
         self._policy = Policy(
             load_policy(model.folder, dtype=MASTER_DTYPE),
-            temperature=run.sampling.temperature,
-            dtype=run.model.dtype,
+            temperature=run_config.sampling.temperature,
+            dtype=run_config.model.dtype,
         )
         self._tokenizer = load_tokenizer(model.folder)
-        prompts = load_prompts(run, volumes_dir=settings.volumes_dir, needs_answers=False)
-        self._prompts = prompts[: run.algorithm.prompts_per_step]
+        prompts = load_prompts(run_config, volumes_dir=settings.volumes_dir, needs_answers=False)
+        self._prompts = prompts[: run_config.algorithm.prompts_per_step]
         self._same = SameTokens()
 
     async def join(self) -> None:
@@ -88,7 +91,7 @@ class Sampler:
                 await asyncio.wait({sync}, timeout=_LOOK_SECONDS)
         finally:
             sync.cancel()
-        report, num_engines = sync.result(), self._run.topology.rollout_replicas
+        report, num_engines = sync.result(), self._run_config.topology.rollout_replicas
         if len(report.synced) != num_engines:
             raise BenchError(
                 f"{len(report.synced)} of {num_engines} engines took the weights: {dict(report.failed)}"
@@ -97,9 +100,9 @@ class Sampler:
     def _probe(self) -> Probe:
         """As `make_probe` makes it of a training strategy, which takes ranks that have met."""
         vocab_size = int(self._policy.model.config.vocab_size)
-        token_ids = probe_tokens(vocab_size=vocab_size, max_model_len=self._run.engine.max_model_len)
+        token_ids = probe_tokens(vocab_size=vocab_size, max_model_len=self._run_config.engine.max_model_len)
         logprobs = self._policy.logprobs_at_one(torch.tensor([token_ids]))
-        tolerance = TOLERANCES[self._run.model.dtype]
+        tolerance = TOLERANCES[self._run_config.model.dtype]
         return Probe(token_ids=token_ids, logprobs=tuple(logprobs[0].tolist()), tolerance=tolerance)
 
     def one_by_one(self, number: int) -> Amounts:
@@ -132,8 +135,8 @@ class Sampler:
         return {f"{quantity} per step": amount / STEPS_PER_RUN for quantity, amount in amounts.items()}
 
     def _requests(self, step: int) -> list[GenerateRequest]:
-        return make_requests(self._prompts, step=step, run=self._run, tokenizer=self._tokenizer)
+        return make_requests(self._prompts, step=step, run_config=self._run_config, tokenizer=self._tokenizer)
 
     def _num_calls(self, requests: Sequence[GenerateRequest]) -> int:
         """The number of calls in which the fleet sends the requests."""
-        return len(bundle(requests, num_engines=self._run.topology.rollout_replicas))
+        return len(bundle(requests, num_engines=self._run_config.topology.rollout_replicas))

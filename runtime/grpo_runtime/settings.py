@@ -27,7 +27,7 @@ class Tokens:
 class TrainerSettings:
     """The settings of a trainer pod."""
 
-    run: RunConfig
+    run_config: RunConfig
     tokens: Tokens | None
     """None in mode Colocated, where no engine has a network address."""
     output_dir: Path
@@ -44,7 +44,7 @@ class TrainerSettings:
 class RolloutSettings:
     """The settings of a rollout pod."""
 
-    run: RunConfig
+    run_config: RunConfig
     tokens: Tokens
     cache_dir: Path
     volumes_dir: Path
@@ -58,16 +58,16 @@ def read_trainer_settings(environment: Mapping[str, str]) -> TrainerSettings:
     written by an operator of another release.
     """
     _require_role(environment, Role.TRAINER)
-    run = _read_run_config(_path(environment, Env.RUN_CONFIG))
+    run_config = _read_run_config(_path(environment, Env.RUN_CONFIG))
     node_index = _number(environment, Env.NODE_INDEX, lowest=0)
-    if node_index >= run.topology.num_nodes:
+    if node_index >= run_config.topology.num_nodes:
         raise UserError(
             f"{Env.NODE_INDEX} ({node_index}) must be below the number of trainer pods "
-            f"({run.topology.num_nodes})"
+            f"({run_config.topology.num_nodes})"
         )
-    has_rollout_pods = run.mode is not Mode.COLOCATED
+    has_rollout_pods = run_config.mode is not Mode.COLOCATED
     return TrainerSettings(
-        run=run,
+        run_config=run_config,
         tokens=_read_tokens(_path(environment, Env.TOKENS_DIR)) if has_rollout_pods else None,
         output_dir=_path(environment, Env.OUTPUT_DIR),
         cache_dir=_path(environment, Env.CACHE_DIR),
@@ -83,7 +83,7 @@ def read_rollout_settings(environment: Mapping[str, str]) -> RolloutSettings:
     """Read the settings of a rollout pod; raises UserError like `read_trainer_settings`."""
     _require_role(environment, Role.ROLLOUT)
     return RolloutSettings(
-        run=_read_run_config(_path(environment, Env.RUN_CONFIG)),
+        run_config=_read_run_config(_path(environment, Env.RUN_CONFIG)),
         tokens=_read_tokens(_path(environment, Env.TOKENS_DIR)),
         cache_dir=_path(environment, Env.CACHE_DIR),
         volumes_dir=_path(environment, Env.VOLUMES_DIR),

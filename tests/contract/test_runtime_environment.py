@@ -78,7 +78,7 @@ def test_a_trainer_reads_exactly_the_variables_of_a_trainer_pod(
     environment = FakeEnvironment({**values, Env.ROLE: Role.TRAINER})
     settings = read_trainer_settings(environment)
     assert environment.read == TRAINER_ENV
-    assert (settings.attempt, settings.run.algorithm.steps) == (2, 5)
+    assert (settings.attempt, settings.run_config.algorithm.steps) == (2, 5)
     assert settings.volumes_dir == tmp_path / "volumes"
 
 

@@ -9,7 +9,7 @@ from grpo_operator.observe.cache import Cache
 from grpo_operator.observe.memory import Memory
 
 from .fake_api_server import FakeApiServer
-from .fake_world import IMAGE, NOW, UID, spec
+from .fake_cluster import IMAGE, NOW, UID, spec
 
 KEY = ("default", "copy")
 

@@ -30,7 +30,7 @@ from grpo_operator.cluster.kinds import (
 )
 from grpo_operator.observe.cache import Cache
 
-from .fake_world import NOW
+from .fake_cluster import NOW
 
 SERVED = (*WATCHED, SECRETS, EVENTS, LEASES)
 NAMESPACE = "default"

@@ -5,7 +5,7 @@ from datetime import timedelta
 from grpo_api.v1alpha1.status import GRPOJobStatus, Phase
 from grpo_operator.observe.attempt_history import AttemptHistory
 
-from .fake_world import NOW
+from .fake_cluster import NOW
 
 
 def status(attempt: int, *, checkpoint_step: int | None, phase: Phase = Phase.RUNNING) -> GRPOJobStatus:

@@ -8,7 +8,7 @@ from grpo_operator.children.rollout import rollout_pod
 from grpo_operator.children.shared import config_map, frozen_spec
 from grpo_operator.children.trainer import trainer_pod
 
-from .fake_world import IMAGE, UID, spec
+from .fake_cluster import IMAGE, UID, spec
 
 
 def run(name: str = "copy", **changes) -> FrozenJob:

@@ -4,7 +4,7 @@ import pytest
 
 from grpo_operator.plan.consequence import Consequence, consequence_of
 
-from .fake_world import termination
+from .fake_cluster import termination
 
 COUNTED = Consequence(is_retried=True, is_counted=True)
 NOT_COUNTED = Consequence(is_retried=True, is_counted=False)

@@ -10,7 +10,7 @@ from grpo_operator.cluster.kinds import CONFIG_MAPS, EVENTS, JOBS, PODS, SECRETS
 
 from .controlled_job import KEY, a_job, condition_of, pod_names, status_of
 from .fake_api_server import FakeApiServer
-from .fake_world import UID, spec
+from .fake_cluster import UID, spec
 
 
 async def test_a_new_job_is_reconciled_once_and_then_left_alone(controller, client, cache):

@@ -16,7 +16,7 @@ from .controlled_job import (
     status_of,
 )
 from .fake_api_server import FakeApiServer
-from .fake_world import UID
+from .fake_cluster import UID
 
 NAMES = Names.of(job="copy", uid=UID)
 FIRST_TRAINER = NAMES.trainer(attempt=1, index=0)

@@ -12,7 +12,7 @@ from grpo_operator.controller import Controller
 from grpo_operator.observe.observed import Refusal
 
 from .controlled_job import KEY, a_job, pod_names, run_pods, status_of
-from .fake_world import IMAGE, NOW, report, spec
+from .fake_cluster import IMAGE, NOW, report, spec
 
 
 @pytest.fixture

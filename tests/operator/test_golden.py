@@ -13,7 +13,7 @@ from grpo_operator.cluster.kinds import PODS
 from grpo_operator.observe.observed import JobView, Observed
 from grpo_operator.plan import make_plan
 
-from .fake_world import IMAGE, NOW, UID
+from .fake_cluster import IMAGE, NOW, UID
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 GOLDEN = Path(__file__).parent / "golden"

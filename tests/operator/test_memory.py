@@ -9,7 +9,7 @@ from grpo_operator.observe.memory import UNREACHABLE_SECONDS, Memory
 from grpo_operator.observe.observed import JobAndPods, JobView, PodView, Refusal, Remembered, TrainerReport
 from grpo_operator.plan.draft import EventDraft
 
-from .fake_world import NOW, UID, report
+from .fake_cluster import NOW, UID, report
 
 KEY = ("default", "copy")
 

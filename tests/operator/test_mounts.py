@@ -8,7 +8,7 @@ from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.rollout import rollout_pod
 from grpo_operator.children.trainer import trainer_pod
 
-from .fake_world import IMAGE, UID, spec
+from .fake_cluster import IMAGE, UID, spec
 
 REWARD = {"name": "mine", "configMap": {"name": "code", "key": "reward.py", "function": "score"}}
 

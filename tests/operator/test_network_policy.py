@@ -11,7 +11,7 @@ from grpo_operator.cluster.kinds import NETWORK_POLICIES, PODS
 from grpo_operator.observe.observed import JobView, Observed
 from grpo_operator.plan import make_plan
 
-from .fake_world import IMAGE, NOW, UID, GRPOJobStatus, spec
+from .fake_cluster import IMAGE, NOW, UID, GRPOJobStatus, spec
 
 
 def observed(**more: Any) -> Observed:

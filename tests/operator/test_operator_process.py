@@ -20,7 +20,7 @@ from grpo_operator.settings import Settings
 
 from .controlled_job import a_job, pod_names
 from .fake_api_server import FakeApiServer
-from .fake_world import IMAGE
+from .fake_cluster import IMAGE
 
 
 class FakeServer(FakeApiServer):

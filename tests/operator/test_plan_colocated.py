@@ -8,7 +8,7 @@ from grpo_api.contract.progress import EngineCounts, TrainerState
 from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_api.v1alpha1.status import ConditionType, Phase
 
-from .fake_world import FakeWorld, report, spec, termination
+from .fake_cluster import FakeCluster, report, spec, termination
 
 
 def colocated(**changes: Any) -> GRPOJobSpec:
@@ -31,68 +31,68 @@ def in_process(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_the_mode_and_its_reason_are_written_down_at_the_start(job_spec: GRPOJobSpec, mode: str, reason: str):
-    world = FakeWorld(job_spec)
-    world.step()
-    assert (world.status.mode, world.status.mode_reason) == (mode, reason)
+    cluster = FakeCluster(job_spec)
+    cluster.step()
+    assert (cluster.status.mode, cluster.status.mode_reason) == (mode, reason)
 
 
 def test_a_job_keeps_its_mode_when_the_spec_no_longer_says_so():
-    world = FakeWorld(colocated()).start()
-    world.frozen_spec = colocated(mode="Colocated")
-    world.spec, world.generation = spec(), 2  # past the API server, which refuses it
-    world.settle()
-    assert (world.status.mode, world.names("rollout")) == ("Colocated", [])
-    world.end(world.pod("trainer-a1-0"), termination(1, "boom"))
-    world.settle()
-    assert (world.status.mode, world.names("rollout")) == ("Colocated", [])
+    cluster = FakeCluster(colocated()).start()
+    cluster.frozen_spec = colocated(mode="Colocated")
+    cluster.spec, cluster.generation = spec(), 2  # past the API server, which refuses it
+    cluster.settle()
+    assert (cluster.status.mode, cluster.names("rollout")) == ("Colocated", [])
+    cluster.end(cluster.pod("trainer-a1-0"), termination(1, "boom"))
+    cluster.settle()
+    assert (cluster.status.mode, cluster.names("rollout")) == ("Colocated", [])
 
 
 def test_colocated_engines_get_no_pods_no_service_and_no_tokens():
-    world = FakeWorld(colocated(trainer={"numNodes": 2})).start()
-    assert world.names("trainer") == ["trainer-a1-0", "trainer-a1-1"]
-    assert world.names("rollout") == []
-    assert (len(world.services), world.num_secrets) == (1, 0)
-    for pod in world.bodies.values():
+    cluster = FakeCluster(colocated(trainer={"numNodes": 2})).start()
+    assert cluster.names("trainer") == ["trainer-a1-0", "trainer-a1-1"]
+    assert cluster.names("rollout") == []
+    assert (len(cluster.services), cluster.num_secrets) == (1, 0)
+    for pod in cluster.bodies.values():
         assert "tokens" not in {volume["name"] for volume in pod["spec"]["volumes"]}
 
 
 def test_the_counts_of_a_colocated_job_say_where_its_engines_are():
-    world = FakeWorld(colocated()).start()
-    rollout = world.status.rollout
+    cluster = FakeCluster(colocated()).start()
+    rollout = cluster.status.rollout
     assert (rollout.summary, rollout.desired, rollout.replicas, rollout.selector) == ("in trainer", 0, 0, "")
-    assert (world.status.phase, world.status.trainer.summary) == (Phase.RUNNING, "1/1")
+    assert (cluster.status.phase, cluster.status.trainer.summary) == (Phase.RUNNING, "1/1")
 
 
 def test_rollout_is_ready_once_the_trainer_reports_its_engines_current():
-    world = FakeWorld(colocated())
-    world.step()
-    assert world.condition(ConditionType.ROLLOUT_READY).reason == "TrainerNotRunning"
-    world.start()
-    assert world.condition(ConditionType.ROLLOUT_READY).reason == "EnginesStarting"
-    world.progress = report(**in_process())
-    world.settle()
-    ready = world.condition(ConditionType.ROLLOUT_READY)
+    cluster = FakeCluster(colocated())
+    cluster.step()
+    assert cluster.condition(ConditionType.ROLLOUT_READY).reason == "TrainerNotRunning"
+    cluster.start()
+    assert cluster.condition(ConditionType.ROLLOUT_READY).reason == "EnginesStarting"
+    cluster.progress = report(**in_process())
+    cluster.settle()
+    ready = cluster.condition(ConditionType.ROLLOUT_READY)
     assert (ready.status, ready.reason) == ("True", "InProcess")
-    world.progress = report(heartbeat=9, **in_process(engines=EngineCounts(desired=1, known=1, current=0)))
-    world.settle()  # behind for a moment, between an optimizer step and the next sync
-    assert world.condition(ConditionType.ROLLOUT_READY) == ready
+    cluster.progress = report(heartbeat=9, **in_process(engines=EngineCounts(desired=1, known=1, current=0)))
+    cluster.settle()  # behind for a moment, between an optimizer step and the next sync
+    assert cluster.condition(ConditionType.ROLLOUT_READY) == ready
 
 
 def test_rollout_is_not_ready_again_before_the_next_attempts_engines_are():
-    world = FakeWorld(colocated()).start()
-    world.progress = report(**in_process())
-    world.settle()
-    world.end(world.pod("trainer-a1-0"), termination(1, "boom"))
-    world.settle()
-    assert world.condition(ConditionType.ROLLOUT_READY).reason == "TrainerNotRunning"
-    world.run_all()
-    world.settle()
-    assert world.condition(ConditionType.ROLLOUT_READY).reason == "EnginesStarting"
+    cluster = FakeCluster(colocated()).start()
+    cluster.progress = report(**in_process())
+    cluster.settle()
+    cluster.end(cluster.pod("trainer-a1-0"), termination(1, "boom"))
+    cluster.settle()
+    assert cluster.condition(ConditionType.ROLLOUT_READY).reason == "TrainerNotRunning"
+    cluster.run_all()
+    cluster.settle()
+    assert cluster.condition(ConditionType.ROLLOUT_READY).reason == "EnginesStarting"
 
 
 def test_a_colocated_job_completes():
-    world = FakeWorld(colocated()).start()
-    world.progress = report(**in_process(step=10, state=TrainerState.DONE))
-    world.end(world.pod("trainer-a1-0"), termination(0))
-    world.settle()
-    assert (world.status.phase, world.status.rollout.summary) == (Phase.SUCCEEDED, "in trainer")
+    cluster = FakeCluster(colocated()).start()
+    cluster.progress = report(**in_process(step=10, state=TrainerState.DONE))
+    cluster.end(cluster.pod("trainer-a1-0"), termination(0))
+    cluster.settle()
+    assert (cluster.status.phase, cluster.status.rollout.summary) == (Phase.SUCCEEDED, "in trainer")

@@ -8,125 +8,127 @@ from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_api.v1alpha1.status import ConditionType, Phase
 from grpo_operator.plan.policies.failure import SETTLE_SECONDS
 
-from .fake_world import FakeWorld, spec, termination, termination_message
+from .fake_cluster import FakeCluster, spec, termination, termination_message
 
 
-def two_nodes(max_restarts: int = 3) -> FakeWorld:
-    return FakeWorld(spec(trainer={"numNodes": 2}, failurePolicy={"maxRestarts": max_restarts})).start()
+def two_nodes(max_restarts: int = 3) -> FakeCluster:
+    return FakeCluster(spec(trainer={"numNodes": 2}, failurePolicy={"maxRestarts": max_restarts})).start()
 
 
 def test_the_cause_ranks_above_the_broken_pipe_it_led_to():
-    world = two_nodes()
-    world.end(world.pod("trainer-a1-0"), termination(1, "RuntimeError: Connection closed by peer", after=0))
-    world.end(world.pod("trainer-a1-1"), termination(7, reason="OOMKilled", after=1))
-    world.step()
-    failure = world.status.last_failure
+    cluster = two_nodes()
+    cluster.end(
+        cluster.pod("trainer-a1-0"), termination(1, "RuntimeError: Connection closed by peer", after=0)
+    )
+    cluster.end(cluster.pod("trainer-a1-1"), termination(7, reason="OOMKilled", after=1))
+    cluster.step()
+    failure = cluster.status.last_failure
     assert failure is not None
-    assert (failure.pod, failure.reason, failure.exit_code) == (world.pod("trainer-a1-1"), "OOMKilled", 7)
+    assert (failure.pod, failure.reason, failure.exit_code) == (cluster.pod("trainer-a1-1"), "OOMKilled", 7)
     assert (failure.role, failure.container, failure.node) == ("trainer", "trainer", "node-a")
 
 
 def test_a_process_that_only_lost_a_peer_is_not_the_cause():
-    world = two_nodes()
+    cluster = two_nodes()
     lost = termination_message(1, Reason.PEER_LOST, "rank 0 lost rank 1")
-    world.end(world.pod("trainer-a1-0"), termination(1, lost, after=0))
-    world.end(world.pod("trainer-a1-1"), termination(1, "ZeroDivisionError", after=2))
-    world.step()
-    assert world.status.last_failure is not None
-    assert world.status.last_failure.pod == world.pod("trainer-a1-1")
+    cluster.end(cluster.pod("trainer-a1-0"), termination(1, lost, after=0))
+    cluster.end(cluster.pod("trainer-a1-1"), termination(1, "ZeroDivisionError", after=2))
+    cluster.step()
+    assert cluster.status.last_failure is not None
+    assert cluster.status.last_failure.pod == cluster.pod("trainer-a1-1")
 
 
 def test_an_effect_is_not_acted_on_before_the_other_pods_had_time_to_report():
-    world = two_nodes()
-    world.failing_since = world.now
-    world.end(world.pod("trainer-a1-0"), termination(1, "Broken pipe"))
-    plan = world.step()
-    assert (world.status.attempt, plan.requeue_after) == (1, SETTLE_SECONDS)
-    world.now += timedelta(seconds=SETTLE_SECONDS)
-    world.step()
-    assert world.status.attempt == 2
+    cluster = two_nodes()
+    cluster.failing_since = cluster.now
+    cluster.end(cluster.pod("trainer-a1-0"), termination(1, "Broken pipe"))
+    plan = cluster.step()
+    assert (cluster.status.attempt, plan.requeue_after) == (1, SETTLE_SECONDS)
+    cluster.now += timedelta(seconds=SETTLE_SECONDS)
+    cluster.step()
+    assert cluster.status.attempt == 2
 
 
 @pytest.mark.parametrize("code", [137, 143])
 def test_an_eviction_that_is_reported_after_the_containers_ended_is_not_a_failure(code: int):
-    world = FakeWorld().start()
-    world.failing_since = world.now
-    world.end(world.pod("trainer-a1-0"), termination(code))
-    world.change(world.pod("trainer-a1-0"), is_settling=True)
-    plan = world.step()
-    assert (world.status.attempt, plan.requeue_after) == (1, SETTLE_SECONDS)
+    cluster = FakeCluster().start()
+    cluster.failing_since = cluster.now
+    cluster.end(cluster.pod("trainer-a1-0"), termination(code))
+    cluster.change(cluster.pod("trainer-a1-0"), is_settling=True)
+    plan = cluster.step()
+    assert (cluster.status.attempt, plan.requeue_after) == (1, SETTLE_SECONDS)
     evicted = ReasonMessage("Evicted", "The node was low on resource: memory.")
-    world.change(world.pod("trainer-a1-0"), is_settling=False, disruption=evicted)
-    world.step()
-    assert world.status.last_failure is not None and world.status.last_failure.reason == "Evicted"
-    assert (world.status.attempt, world.status.restarts, world.status.disruptions) == (2, 0, 1)
+    cluster.change(cluster.pod("trainer-a1-0"), is_settling=False, disruption=evicted)
+    cluster.step()
+    assert cluster.status.last_failure is not None and cluster.status.last_failure.reason == "Evicted"
+    assert (cluster.status.attempt, cluster.status.restarts, cluster.status.disruptions) == (2, 0, 1)
 
 
 def test_an_end_that_its_node_never_reports_for_the_pod_is_acted_on_after_a_few_seconds():
-    world = FakeWorld().start()
-    world.failing_since = world.now
-    world.end(world.pod("trainer-a1-0"), termination(137))
-    world.change(world.pod("trainer-a1-0"), is_settling=True)
-    world.step()
-    world.now += timedelta(seconds=SETTLE_SECONDS)
-    world.step()
-    assert (world.status.attempt, world.status.restarts) == (2, 1)
+    cluster = FakeCluster().start()
+    cluster.failing_since = cluster.now
+    cluster.end(cluster.pod("trainer-a1-0"), termination(137))
+    cluster.change(cluster.pod("trainer-a1-0"), is_settling=True)
+    cluster.step()
+    cluster.now += timedelta(seconds=SETTLE_SECONDS)
+    cluster.step()
+    assert (cluster.status.attempt, cluster.status.restarts) == (2, 1)
 
 
 def test_the_first_of_two_equal_causes_is_named():
-    world = two_nodes()
-    world.end(world.pod("trainer-a1-0"), termination(1, "late", after=2))
-    world.end(world.pod("trainer-a1-1"), termination(1, "early", after=1))
-    world.step()
-    assert world.status.last_failure is not None
-    assert world.status.last_failure.pod == world.pod("trainer-a1-1")
+    cluster = two_nodes()
+    cluster.end(cluster.pod("trainer-a1-0"), termination(1, "late", after=2))
+    cluster.end(cluster.pod("trainer-a1-1"), termination(1, "early", after=1))
+    cluster.step()
+    assert cluster.status.last_failure is not None
+    assert cluster.status.last_failure.pod == cluster.pod("trainer-a1-1")
 
 
 @pytest.mark.parametrize(
     ("code", "reason"), [(40, "UserError"), (41, "DataExhausted"), (42, "CheckpointCorrupt")]
 )
 def test_what_a_retry_cannot_cure_fails_the_job_at_once(code: int, reason: str):
-    world = FakeWorld().start()
+    cluster = FakeCluster().start()
     sentence = "dataset.prompt: the file has no column `question`: name one of prompt, answer"
-    world.end(world.pod("trainer-a1-0"), termination(code, termination_message(code, reason, sentence)))
-    world.settle()
-    assert (world.status.phase, world.status.restarts) == (Phase.FAILED, 0)
-    failed = world.condition(ConditionType.FAILED)
+    cluster.end(cluster.pod("trainer-a1-0"), termination(code, termination_message(code, reason, sentence)))
+    cluster.settle()
+    assert (cluster.status.phase, cluster.status.restarts) == (Phase.FAILED, 0)
+    failed = cluster.condition(ConditionType.FAILED)
     assert (failed.status, failed.reason, failed.message) == ("True", reason, sentence)
-    assert world.condition(ConditionType.FINISHED).status == "True"
-    assert world.status.completion_time == world.now
+    assert cluster.condition(ConditionType.FINISHED).status == "True"
+    assert cluster.status.completion_time == cluster.now
 
 
 def test_an_engine_that_says_40_fails_the_job_although_it_is_restarted():
-    world = FakeWorld().start()
+    cluster = FakeCluster().start()
     words = termination_message(
         40, "UserError", "engine.maxModelLen (64) is longer than the model allows (32)"
     )
-    world.change(
-        world.pod("rollout-1-i0"), last_termination=termination(40, words), restarts=1, is_ready=False
+    cluster.change(
+        cluster.pod("rollout-1-i0"), last_termination=termination(40, words), restarts=1, is_ready=False
     )
-    world.settle()
-    assert world.condition(ConditionType.FAILED).message.startswith("engine.maxModelLen")
-    assert world.status.last_failure is not None
-    assert world.status.last_failure.role == "rollout"
-    assert world.names("rollout") == []
-    assert world.names("trainer", is_deleting=True) == ["trainer-a1-0"]
+    cluster.settle()
+    assert cluster.condition(ConditionType.FAILED).message.startswith("engine.maxModelLen")
+    assert cluster.status.last_failure is not None
+    assert cluster.status.last_failure.role == "rollout"
+    assert cluster.names("rollout") == []
+    assert cluster.names("trainer", is_deleting=True) == ["trainer-a1-0"]
 
 
 def test_an_engine_that_crashes_is_left_to_its_kubelet_and_explained():
-    world = FakeWorld().start()
-    world.change(
-        world.pod("rollout-1-i0"),
+    cluster = FakeCluster().start()
+    cluster.change(
+        cluster.pod("rollout-1-i0"),
         last_termination=termination(1, "ValueError: bad"),
         restarts=2,
         is_ready=False,
         start_problem=ReasonMessage("CrashLoopBackOff", "back-off 20s"),
     )
-    world.settle()
-    ready = world.condition(ConditionType.ROLLOUT_READY)
+    cluster.settle()
+    ready = cluster.condition(ConditionType.ROLLOUT_READY)
     assert ready.status == "False"
     assert "restarted 2 times" in ready.message and "ValueError: bad" in ready.message
-    assert world.status.phase == Phase.RUNNING
+    assert cluster.status.phase == Phase.RUNNING
 
 
 @pytest.mark.parametrize(
@@ -139,81 +141,81 @@ def test_an_engine_that_crashes_is_left_to_its_kubelet_and_explained():
     ids=["kubectl delete", "drain", "evicted by the kubelet"],
 )
 def test_a_disruption_restarts_the_gang_and_is_not_counted(happening: dict):
-    world = FakeWorld(spec(failurePolicy={"maxRestarts": 0})).start()
-    world.change(world.pod("trainer-a1-0"), **happening)
-    world.settle()
-    world.vanish_deleted()
-    world.settle()
-    assert (world.status.attempt, world.status.restarts, world.status.disruptions) == (2, 0, 1)
-    assert "trainer-a2-0" in world.names("trainer")
-    assert world.condition(ConditionType.RESTARTING).status == "True"
+    cluster = FakeCluster(spec(failurePolicy={"maxRestarts": 0})).start()
+    cluster.change(cluster.pod("trainer-a1-0"), **happening)
+    cluster.settle()
+    cluster.vanish_deleted()
+    cluster.settle()
+    assert (cluster.status.attempt, cluster.status.restarts, cluster.status.disruptions) == (2, 0, 1)
+    assert "trainer-a2-0" in cluster.names("trainer")
+    assert cluster.condition(ConditionType.RESTARTING).status == "True"
 
 
 def test_a_stop_without_deletion_or_eviction_is_counted():
-    world = FakeWorld(spec(failurePolicy={"maxRestarts": 1})).start()
+    cluster = FakeCluster(spec(failurePolicy={"maxRestarts": 1})).start()
     for attempt in (1, 2):
-        world.end(
-            world.pod(f"trainer-a{attempt}-0"),
+        cluster.end(
+            cluster.pod(f"trainer-a{attempt}-0"),
             termination(143, termination_message(143, "Terminated", "stopped")),
         )
-        world.settle()
-        world.run_all()
-        world.settle()
-    assert (world.status.phase, world.status.restarts, world.status.disruptions) == (Phase.FAILED, 1, 0)
-    assert world.status.last_failure is not None
-    assert "liveness probe" in world.status.last_failure.message
+        cluster.settle()
+        cluster.run_all()
+        cluster.settle()
+    assert (cluster.status.phase, cluster.status.restarts, cluster.status.disruptions) == (Phase.FAILED, 1, 0)
+    assert cluster.status.last_failure is not None
+    assert "liveness probe" in cluster.status.last_failure.message
 
 
 def test_the_143_of_a_deleted_pods_peers_is_not_counted():
-    world = two_nodes(max_restarts=0)
-    world.change(
-        world.pod("trainer-a1-0"),
+    cluster = two_nodes(max_restarts=0)
+    cluster.change(
+        cluster.pod("trainer-a1-0"),
         phase="Failed",
         termination=termination(143),
         disruption=ReasonMessage("PodDeleted", "deleted"),
         is_deleting=True,
     )
-    world.end(world.pod("trainer-a1-1"), termination(143, after=-1))
-    world.settle()
-    assert (world.status.attempt, world.status.restarts, world.status.disruptions) == (2, 0, 1)
+    cluster.end(cluster.pod("trainer-a1-1"), termination(143, after=-1))
+    cluster.settle()
+    assert (cluster.status.attempt, cluster.status.restarts, cluster.status.disruptions) == (2, 0, 1)
 
 
 def test_the_broken_pipes_of_an_evicted_pods_peers_are_not_the_cause():
-    world = two_nodes()
-    world.end(world.pod("trainer-a1-0"), termination(1, "gloo: something odd"))
-    world.change(
-        world.pod("trainer-a1-1"),
+    cluster = two_nodes()
+    cluster.end(cluster.pod("trainer-a1-0"), termination(1, "gloo: something odd"))
+    cluster.change(
+        cluster.pod("trainer-a1-1"),
         disruption=ReasonMessage("TaintManagerEviction", "drained"),
         is_deleting=True,
     )
-    world.step()
-    assert world.status.last_failure is not None
-    assert (world.status.last_failure.reason, world.status.disruptions) == ("TaintManagerEviction", 1)
+    cluster.step()
+    assert cluster.status.last_failure is not None
+    assert (cluster.status.last_failure.reason, cluster.status.disruptions) == ("TaintManagerEviction", 1)
 
 
 def test_a_trainer_pod_that_vanished_from_a_complete_gang_ends_the_attempt():
-    world = two_nodes()
-    world.vanish(world.pod("trainer-a1-1"))
-    world.step()
-    assert world.status.attempt == 2
-    assert world.status.last_failure is not None
-    assert world.status.last_failure.reason == "PodDeleted"
+    cluster = two_nodes()
+    cluster.vanish(cluster.pod("trainer-a1-1"))
+    cluster.step()
+    assert cluster.status.attempt == 2
+    assert cluster.status.last_failure is not None
+    assert cluster.status.last_failure.reason == "PodDeleted"
 
 
 def test_a_pod_still_to_be_made_is_made_and_not_taken_for_lost():
-    world = FakeWorld(spec(trainer={"numNodes": 2}))
-    world.step()
-    world.vanish(world.pod("trainer-a1-1"))  # a crash between two creations
-    world.step()
-    assert (world.status.attempt, world.names("trainer")) == (1, ["trainer-a1-0", "trainer-a1-1"])
+    cluster = FakeCluster(spec(trainer={"numNodes": 2}))
+    cluster.step()
+    cluster.vanish(cluster.pod("trainer-a1-1"))  # a crash between two creations
+    cluster.step()
+    assert (cluster.status.attempt, cluster.names("trainer")) == (1, ["trainer-a1-0", "trainer-a1-1"])
 
 
 def test_while_the_cause_is_not_known_yet_the_condition_does_not_say_that_pods_are_starting():
-    world = two_nodes()
-    world.failing_since = world.now
-    world.end(world.pod("trainer-a1-0"), termination(1, "Broken pipe"))
-    world.step()
-    running = world.condition(ConditionType.RUNNING)
+    cluster = two_nodes()
+    cluster.failing_since = cluster.now
+    cluster.end(cluster.pod("trainer-a1-0"), termination(1, "Broken pipe"))
+    cluster.step()
+    running = cluster.condition(ConditionType.RUNNING)
     assert (running.status, running.reason) == ("False", "UnexpectedError")
     assert "has ended" in running.message and "Broken pipe" in running.message
-    assert world.status.phase == Phase.RUNNING
+    assert cluster.status.phase == Phase.RUNNING

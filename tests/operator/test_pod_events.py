@@ -22,7 +22,7 @@ OWNER = {
 }
 
 
-class FakeCluster:
+class FakeEvents:
     """Answers lists of Events, and counts them."""
 
     def __init__(self) -> None:
@@ -38,14 +38,14 @@ class FakeCluster:
         return Listing(items=self.events, resource_version=1)
 
 
-class World:
+class EventReading:
     def __init__(self) -> None:
         self.now = 100.0
-        self.cluster = FakeCluster()
+        self.server = FakeEvents()
         self.cache = Cache()
         self.woken: list[Key] = []
         self.reader = EventReader(
-            self.cluster,  # type: ignore[arg-type]
+            self.server,  # type: ignore[arg-type]
             self.cache,
             wake=self.woken.append,
             monotonic=lambda: self.now,
@@ -71,56 +71,56 @@ def warning(message: str) -> dict[str, Any]:
 
 
 async def test_the_events_of_a_pod_that_does_not_start_are_read_and_its_job_is_reconciled():
-    world = World()
-    world.report({"phase": "Pending"})
-    await world.look_after(0)
-    assert world.cluster.asked == []
-    world.cluster.events = (warning("no such path"),)
-    await world.look_after(PATIENCE_SECONDS)
-    assert world.cluster.asked == ["involvedObject.uid=pod-uid"]
-    assert world.woken == [("default", "copy")]
-    assert world.cache.events("pod-uid") == world.cluster.events
+    reading = EventReading()
+    reading.report({"phase": "Pending"})
+    await reading.look_after(0)
+    assert reading.server.asked == []
+    reading.server.events = (warning("no such path"),)
+    await reading.look_after(PATIENCE_SECONDS)
+    assert reading.server.asked == ["involvedObject.uid=pod-uid"]
+    assert reading.woken == [("default", "copy")]
+    assert reading.cache.events("pod-uid") == reading.server.events
 
 
 async def test_events_that_are_known_already_wake_no_job():
-    world = World()
-    world.cluster.events = (warning("no such path"),)
-    world.report({"phase": "Pending"})
-    await world.look_after(0)
+    reading = EventReading()
+    reading.server.events = (warning("no such path"),)
+    reading.report({"phase": "Pending"})
+    await reading.look_after(0)
     for _ in range(3):
-        await world.look_after(LONGEST_PAUSE_SECONDS)
-    assert len(world.cluster.asked) == 3
-    assert world.woken == [("default", "copy")]
+        await reading.look_after(LONGEST_PAUSE_SECONDS)
+    assert len(reading.server.asked) == 3
+    assert reading.woken == [("default", "copy")]
 
 
 async def test_the_events_of_a_pod_that_runs_are_not_read():
-    world = World()
-    world.report({"phase": "Pending"})
-    await world.look_after(0)
-    world.report({"phase": "Running"}, version=2)
-    await world.look_after(PATIENCE_SECONDS)
-    assert world.cluster.asked == []
+    reading = EventReading()
+    reading.report({"phase": "Pending"})
+    await reading.look_after(0)
+    reading.report({"phase": "Running"}, version=2)
+    await reading.look_after(PATIENCE_SECONDS)
+    assert reading.server.asked == []
 
 
 async def test_without_the_right_to_read_events_the_operator_goes_on():
-    world = World()
-    world.cluster.is_forbidden = True
-    world.report({"phase": "Pending"})
-    await world.look_after(0)
-    await world.look_after(PATIENCE_SECONDS)
-    assert world.woken == []
+    reading = EventReading()
+    reading.server.is_forbidden = True
+    reading.report({"phase": "Pending"})
+    await reading.look_after(0)
+    await reading.look_after(PATIENCE_SECONDS)
+    assert reading.woken == []
 
 
 async def test_events_of_a_pod_that_is_gone_are_forgotten():
-    world = World()
-    world.cluster.events = (warning("no such path"),)
-    world.report({"phase": "Pending"})
-    await world.look_after(0)
-    await world.look_after(PATIENCE_SECONDS)
-    (pod,) = world.cache.every_pod()
-    world.cache.remove(PODS, pod)
-    assert world.cache.events("pod-uid") == ()
-    assert not world.cache.put_events(pod, world.cluster.events)
+    reading = EventReading()
+    reading.server.events = (warning("no such path"),)
+    reading.report({"phase": "Pending"})
+    await reading.look_after(0)
+    await reading.look_after(PATIENCE_SECONDS)
+    (pod,) = reading.cache.every_pod()
+    reading.cache.remove(PODS, pod)
+    assert reading.cache.events("pod-uid") == ()
+    assert not reading.cache.put_events(pod, reading.server.events)
 
 
 def test_a_problem_that_begins_late_is_still_seen_soon():

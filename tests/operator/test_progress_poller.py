@@ -13,7 +13,7 @@ from grpo_operator.observe.cache import Cache
 from grpo_operator.observe.memory import Memory
 from grpo_operator.observe.progress_poller import MAX_BYTES, Poller
 
-from .fake_world import NOW, UID, FakeWorld, report
+from .fake_cluster import NOW, UID, FakeCluster, report
 
 KEY = ("default", "copy")
 
@@ -168,11 +168,11 @@ async def test_the_largest_report_that_can_be_read_fits_into_a_status(poller, tr
         **{"policy_version": "1" * 253, "tokens_per_second": 1e12, "message": "x" * 5000},
     )
     await poller.poll(KEY)
-    world = FakeWorld().start()
-    world.progress = memory.report(KEY, uid=UID, attempt=1).progress
-    world.settle()
-    assert GRPOJobStatus.from_object(world.status.to_object()) == world.status
-    assert (world.status.step, world.status.policy_version) == (most, "1" * 253)
+    polling = FakeCluster().start()
+    polling.progress = memory.report(KEY, uid=UID, attempt=1).progress
+    polling.settle()
+    assert GRPOJobStatus.from_object(polling.status.to_object()) == polling.status
+    assert (polling.status.step, polling.status.policy_version) == (most, "1" * 253)
 
 
 async def test_a_report_of_another_release_names_both_versions_and_the_fix(poller, trainer, memory):

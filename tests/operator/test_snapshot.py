@@ -7,7 +7,7 @@ from grpo_operator.observe.observed import Remembered
 from grpo_operator.observe.snapshot import job_and_pods
 
 from .controlled_job import KEY, pod_names, run_pods, status_of
-from .fake_world import NOW
+from .fake_cluster import NOW
 
 
 def remembered(cache: Cache, memory: Memory) -> Remembered:

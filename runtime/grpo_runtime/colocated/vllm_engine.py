@@ -59,10 +59,10 @@ class VllmEngine:
     Raises UserError naming the argument when vLLM refuses the configuration.
     """
 
-    def __init__(self, run: RunConfig, *, model_dir: Path) -> None:
-        self._temperature = run.sampling.temperature
-        self._max_tokens = run.sampling.max_tokens
-        self._llm = _start(run, model_dir=model_dir)
+    def __init__(self, run_config: RunConfig, *, model_dir: Path) -> None:
+        self._temperature = run_config.sampling.temperature
+        self._max_tokens = run_config.sampling.max_tokens
+        self._llm = _start(run_config, model_dir=model_dir)
         # at each sleep and wake, three times a step, it warns that it frees nothing
         logging.getLogger(_CPU_WORKER_LOGGER).setLevel(logging.ERROR)
         self.channel = VllmChannel(self._llm)
@@ -109,10 +109,10 @@ class VllmEngine:
         )
 
 
-def _start(run: RunConfig, *, model_dir: Path) -> Any:
-    given = run.engine.args
+def _start(run_config: RunConfig, *, model_dir: Path) -> Any:
+    given = run_config.engine.args
     checked(lambda: register_model(model_dir), given=given)
-    arguments = in_process_arguments(run, model_dir=model_dir, is_cpu=is_cpu_build())
+    arguments = in_process_arguments(run_config, model_dir=model_dir, is_cpu=is_cpu_build())
     namespace = parse_arguments(arguments, add=EngineArgs.add_cli_args)
     engine_args = checked(lambda: EngineArgs.from_cli_args(namespace), given=given)
     # what vLLM refuses here is the configuration; later errors may be anything

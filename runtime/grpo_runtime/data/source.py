@@ -18,15 +18,15 @@ from grpo_runtime.storage.source_paths import path_of, whereabouts
 Row = dict[str, Any]
 
 
-def load_prompts(run: RunConfig, *, volumes_dir: Path, needs_answers: bool) -> tuple[Prompt, ...]:
+def load_prompts(run_config: RunConfig, *, volumes_dir: Path, needs_answers: bool) -> tuple[Prompt, ...]:
     """Every prompt of the run's dataset, at least one, in the dataset's order.
 
     A column that some rows lack is None there. Raises UserError for a source that cannot be read or has no
     rows, for a row without a prompt, and for a missing column; the answer column may be missing unless the
     rewards need it (`needs_answers`).
     """
-    dataset = run.dataset
-    rows = _rows(run, volumes_dir=volumes_dir)
+    dataset = run_config.dataset
+    rows = _rows(run_config, volumes_dir=volumes_dir)
     if not rows:
         raise UserError(f"dataset.source ({dataset.source}) is empty: it needs at least one row")
     names = list(dict.fromkeys(name for row in rows for name in row))
@@ -44,15 +44,15 @@ def load_prompts(run: RunConfig, *, volumes_dir: Path, needs_answers: bool) -> t
     )
 
 
-def _rows(run: RunConfig, *, volumes_dir: Path) -> list[Row]:
-    source = parse_source(run.dataset.source)
+def _rows(run_config: RunConfig, *, volumes_dir: Path) -> list[Row]:
+    source = parse_source(run_config.dataset.source)
     if source.scheme is Scheme.BUILTIN:
         return [{"prompt": prompt, "answer": answer} for prompt, answer in TASKS[source.name]()]
     if source.scheme is Scheme.HUB:
-        return read_hub(source.name, dataset=run.dataset, hub=run.hub)
+        return read_hub(source.name, dataset=run_config.dataset, hub=run_config.hub)
     if source.scheme is Scheme.REASONING_GYM:
-        return read_reasoning_gym(run.dataset.source, seed=run.algorithm.seed)
-    return _read_file(source, url=run.dataset.source, volumes_dir=volumes_dir)
+        return read_reasoning_gym(run_config.dataset.source, seed=run_config.algorithm.seed)
+    return _read_file(source, url=run_config.dataset.source, volumes_dir=volumes_dir)
 
 
 def _read_file(source: Source, *, url: str, volumes_dir: Path) -> list[Row]:

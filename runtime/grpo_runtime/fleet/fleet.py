@@ -31,7 +31,7 @@ CLOSE_SECONDS = 30.0
 
 def open_fleet(trainer: TrainerSettings) -> "Fleet":
     """The fleet of a trainer pod. Raises UserError as `fleet_settings` does."""
-    return Fleet(fleet_settings(trainer), backend=find_backend(trainer.run.weight_sync_backend))
+    return Fleet(fleet_settings(trainer), backend=find_backend(trainer.run_config.weight_sync_backend))
 
 
 class Fleet:

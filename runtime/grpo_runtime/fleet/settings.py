@@ -39,16 +39,18 @@ def fleet_settings(trainer: TrainerSettings) -> FleetSettings:
 
     Raises UserError when the rollout host is malformed, and in mode Colocated, which has no fleet.
     """
-    run = trainer.run
+    run_config = trainer.run_config
     if trainer.rollout_host is None or trainer.tokens is None:
-        raise UserError(f"mode is {run.mode.value}: there are no rollout pods that a fleet could be made of")
+        raise UserError(
+            f"mode is {run_config.mode.value}: there are no rollout pods that a fleet could be made of"
+        )
     return FleetSettings(
         hosts=parse_hosts(trainer.rollout_host),
-        desired=run.topology.rollout_replicas,
+        desired=run_config.topology.rollout_replicas,
         attempt=trainer.attempt,
         tokens=trainer.tokens,
-        temperature=run.sampling.temperature,
-        max_tokens=run.sampling.max_tokens,
-        sync_timeout_seconds=run.weight_sync.timeout_seconds,
-        empty_wait_seconds=run.rollout_lost_timeout_seconds,
+        temperature=run_config.sampling.temperature,
+        max_tokens=run_config.sampling.max_tokens,
+        sync_timeout_seconds=run_config.weight_sync.timeout_seconds,
+        empty_wait_seconds=run_config.rollout_lost_timeout_seconds,
     )

@@ -67,9 +67,9 @@ def serve(environment: Mapping[str, str], *, options: RolloutOptions) -> int:
     given: Sequence[str] = ()
     try:
         settings = read_rollout_settings(environment)
-        given = settings.run.engine.args
+        given = settings.run_config.engine.args
         os.environ.update(engine_environment(is_cpu=is_cpu_build()))
-        _run_vllm(settings.run, model_dir=_prepare(settings), options=options, stopping=stopping)
+        _run_vllm(settings.run_config, model_dir=_prepare(settings), options=options, stopping=stopping)
     except UserError as error:
         return end(ExitCode.USER_ERROR, str(error))
     except Exception as error:
@@ -87,17 +87,17 @@ def _prepare(settings: RolloutSettings) -> Path:
     from grpo_runtime.model.source import import_for, materialise_model
 
     with lasting_imports():
-        import_for(settings.run.model)
+        import_for(settings.run_config.model)
     model = materialise_model(
-        settings.run.model,
-        hub=settings.run.hub,
+        settings.run_config.model,
+        hub=settings.run_config.hub,
         volumes_dir=settings.volumes_dir,
         into=settings.cache_dir / "model",
     )
     return model.folder
 
 
-def _run_vllm(run: RunConfig, *, model_dir: Path, options: RolloutOptions, stopping: Stopping) -> None:
+def _run_vllm(run_config: RunConfig, *, model_dir: Path, options: RolloutOptions, stopping: Stopping) -> None:
     """Serve until the engine dies or the process is asked to stop."""
     import huggingface_hub.constants
 
@@ -113,11 +113,11 @@ def _run_vllm(run: RunConfig, *, model_dir: Path, options: RolloutOptions, stopp
         from grpo_runtime.engine.model_class import register_model
         from grpo_runtime.serve.vllm_server import engine_config, serve_engine
 
-    is_cpu, given = is_cpu_build(), run.engine.args
+    is_cpu, given = is_cpu_build(), run_config.engine.args
     if is_cpu:
         checked(lambda: register_model(model_dir), given=given)
     arguments = server_arguments(
-        run, model_dir=model_dir, is_cpu=is_cpu, host=options.host, port=options.port
+        run_config, model_dir=model_dir, is_cpu=is_cpu, host=options.host, port=options.port
     )
     cli_env_setup()
     args = parse_arguments(arguments, add=make_arg_parser)

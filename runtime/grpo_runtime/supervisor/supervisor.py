@@ -83,7 +83,7 @@ def ranks_environment(
     settings: TrainerSettings, environment: Mapping[str, str], *, rendezvous_port: int
 ) -> dict[str, str]:
     """What all ranks of this pod get: the pod's own environment and torch's variables for the rendezvous."""
-    topology = settings.run.topology
+    topology = settings.run_config.topology
     return {
         # more threads than one change the order of sums, and ranks share the pod's cores
         "OMP_NUM_THREADS": "1",
@@ -106,10 +106,10 @@ def _fresh_run_dir(settings: TrainerSettings) -> Path:
         ProgressFile(
             run_dir,
             Progress(
-                job_uid=settings.run.job.uid,
+                job_uid=settings.run_config.job.uid,
                 attempt=settings.attempt,
                 state=TrainerState.STARTING,
-                total_steps=settings.run.algorithm.steps,
+                total_steps=settings.run_config.algorithm.steps,
                 message="the training processes are starting",
             ),
         )

@@ -12,7 +12,7 @@ from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.weight_sync.registry import find_backend
 
 
-def share_engine(run: RunConfig, ranks: Ranks, *, model_dir: Path) -> EngineShare:
+def share_engine(run_config: RunConfig, ranks: Ranks, *, model_dir: Path) -> EngineShare:
     """Start this rank's engine, or its part of one. All ranks call this at the same time, and none of them
     meets the others meanwhile, because vLLM makes process groups of its own among them.
 
@@ -22,15 +22,15 @@ def share_engine(run: RunConfig, ranks: Ranks, *, model_dir: Path) -> EngineShar
 
     channel = ranks.open_channel()
     engine = RankEngine(
-        VllmEngine(run, model_dir=model_dir),
-        backend=find_backend(run.weight_sync_backend),
-        sleep_level=run.engine.sleep_level,
-        timeout_seconds=run.weight_sync.timeout_seconds,
+        VllmEngine(run_config, model_dir=model_dir),
+        backend=find_backend(run_config.weight_sync_backend),
+        sleep_level=run_config.engine.sleep_level,
+        timeout_seconds=run_config.weight_sync.timeout_seconds,
     )
-    return EngineShare(engine, channel, ranks_per_engine=run.engine.tensor_parallel_size)
+    return EngineShare(engine, channel, ranks_per_engine=run_config.engine.tensor_parallel_size)
 
 
 def connect_colocated(ranks: Ranks, settings: TrainerSettings, *, model_dir: Path) -> Engines:
     """The engines of all ranks, as rank 0 uses them. The other ranks are in `share_engine` meanwhile."""
-    share = share_engine(settings.run, ranks, model_dir=model_dir)
-    return ColocatedEngines(share, sync_timeout_seconds=settings.run.weight_sync.timeout_seconds)
+    share = share_engine(settings.run_config, ranks, model_dir=model_dir)
+    return ColocatedEngines(share, sync_timeout_seconds=settings.run_config.weight_sync.timeout_seconds)

@@ -27,7 +27,7 @@ Connect = Callable[[TrainerSettings], Engines]
 async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_alive: list[object]) -> bool:
     """Train to the end: True when every step is done, False when asked to stop. The engines outlive the call
     in `keep_alive`: see `rank`."""
-    settings, run = context.settings, context.settings.run
+    settings, run_config = context.settings, context.settings.run_config
     sampler = _make_sampler(context)
     saver = Saver(
         context.store,
@@ -39,22 +39,22 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
         origin=context.loaded.origin,
     )
     reporter = Reporter(
-        output_dir=settings.output_dir, run_dir=run_dir, job=run.job, initial=_first_progress(context)
+        output_dir=settings.output_dir, run_dir=run_dir, job=run_config.job, initial=_first_progress(context)
     )
-    async with RewardPool(reward_functions(run, volumes_dir=settings.volumes_dir)) as pool:
+    async with RewardPool(reward_functions(run_config, volumes_dir=settings.volumes_dir)) as pool:
         # last, because an engine takes minutes to start, which a wrong dataset or reward should not cost
         engines = connect(settings)
         keep_alive.append(engines)
         try:
             coordinator = Coordinator(
-                run_config=run,
+                run_config=run_config,
                 attempt=settings.attempt,
                 ranks=context.ranks,
                 strategy=context.strategy,
                 learner=context.learner,
                 engines=engines,
                 sampler=sampler,
-                scorer=Scorer(pool, run, tokenizer=context.loaded.tokenizer),
+                scorer=Scorer(pool, run_config, tokenizer=context.loaded.tokenizer),
                 reporter=reporter,
                 saver=saver,
                 tokenizer=context.loaded.tokenizer,
@@ -68,29 +68,29 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
 
 def _make_sampler(context: RankContext) -> PromptSampler:
     """The prompts, all of them checked, at the position of the checkpoint."""
-    run = context.settings.run
+    run_config = context.settings.run_config
     prompts = load_prompts(
-        run,
+        run_config,
         volumes_dir=context.settings.volumes_dir,
-        needs_answers=needs_answers(reward.builtin for reward in run.rewards),
+        needs_answers=needs_answers(reward.builtin for reward in run_config.rewards),
     )
-    check_prompts(prompts, run=run, tokenizer=context.loaded.tokenizer)
-    sampler = PromptSampler(prompts, seed=run.algorithm.seed, is_shuffled=run.dataset.shuffle)
+    check_prompts(prompts, run_config=run_config, tokenizer=context.loaded.tokenizer)
+    sampler = PromptSampler(prompts, seed=run_config.algorithm.seed, is_shuffled=run_config.dataset.shuffle)
     if context.state.sampler is not None:
         sampler.load_state_dict(context.state.sampler)
     return sampler
 
 
 def _first_progress(context: RankContext) -> Progress:
-    settings, run, step = context.settings, context.settings.run, context.state.step
-    is_colocated = run.mode is Mode.COLOCATED
-    num_engines = num_colocated_engines(run) if is_colocated else run.topology.rollout_replicas
+    settings, run_config, step = context.settings, context.settings.run_config, context.state.step
+    is_colocated = run_config.mode is Mode.COLOCATED
+    num_engines = num_colocated_engines(run_config) if is_colocated else run_config.topology.rollout_replicas
     return Progress(
-        job_uid=run.job.uid,
+        job_uid=run_config.job.uid,
         attempt=settings.attempt,
         state=TrainerState.WAITING_FOR_ROLLOUT,
         step=step,
-        total_steps=run.algorithm.steps,
+        total_steps=run_config.algorithm.steps,
         policy_version=str(PolicyVersion(attempt=settings.attempt, step=step)),
         stale_samples=context.state.stale_samples,
         checkpoint_step=context.resumed_from,

@@ -53,7 +53,7 @@ class Coordinator:
 
         When any rank is asked to stop, all end at the last step boundary, which is saved.
         """
-        run, algorithm = self.run_config, self.run_config.algorithm
+        run_config, algorithm = self.run_config, self.run_config.algorithm
         for step in range(state.step, algorithm.steps):
             watch = Stopwatch()
             try:
@@ -61,7 +61,9 @@ class Coordinator:
                     sync = await self._sync(step)
                 with watch.phase("generate"):
                     prompts = self.sampler.next_prompts(algorithm.prompts_per_step)
-                    requests = make_requests(prompts, step=step, run=run, tokenizer=self.tokenizer)
+                    requests = make_requests(
+                        prompts, step=step, run_config=run_config, tokenizer=self.tokenizer
+                    )
                     rollouts = await self._attend(self.engines.generate(requests))
                 with watch.phase("score"):
                     scores = await self._attend(self.scorer.score(prompts, rollouts, step=step))
@@ -71,14 +73,14 @@ class Coordinator:
                 self.ranks.announce(Command.STOP)
                 return False
             with watch.phase("train"):
-                advantages = compute_advantages(scores.rewards, options=advantage_options(run))
+                advantages = compute_advantages(scores.rewards, options=advantage_options(run_config))
                 batch = make_batch(rollouts, advantages=advantages.advantages, pad_id=self._pad_id)
                 send_batch(batch, ranks=self.ranks)
                 learned = self.learner.update(batch, step=step)
             state = self._after_step(state, rollouts)
             scored = reward_metrics(scores.rewards, names=self.scorer.names, advantages=advantages)
             self._report(state, rollouts, sync, {**scores.metrics, **learned, **scored, **watch.seconds()})
-            self._save(state, is_due=state.step % run.checkpoint.every_steps == 0)
+            self._save(state, is_due=state.step % run_config.checkpoint.every_steps == 0)
         self._save(state)
         self.ranks.announce(Command.EXPORT)
         self.saver.export()

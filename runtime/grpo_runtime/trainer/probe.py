@@ -23,10 +23,12 @@ def probe_tokens(*, vocab_size: int, max_model_len: int) -> tuple[int, ...]:
     return tuple(int.from_bytes(digest[:8], "little") % vocab_size for digest in digests)
 
 
-def make_probe(strategy: Strategy, run: RunConfig) -> Probe:
+def make_probe(strategy: Strategy, run_config: RunConfig) -> Probe:
     """The probe of a run under the policy's present weights. With a sharded strategy every rank makes it."""
-    token_ids = probe_tokens(vocab_size=strategy.vocab_size, max_model_len=run.engine.max_model_len)
+    token_ids = probe_tokens(vocab_size=strategy.vocab_size, max_model_len=run_config.engine.max_model_len)
     logprobs = strategy.probe_logprobs(torch.tensor([token_ids], device=strategy.device))
     return Probe(
-        token_ids=token_ids, logprobs=tuple(logprobs[0].tolist()), tolerance=TOLERANCES[run.model.dtype]
+        token_ids=token_ids,
+        logprobs=tuple(logprobs[0].tolist()),
+        tolerance=TOLERANCES[run_config.model.dtype],
     )

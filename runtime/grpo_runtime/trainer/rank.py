@@ -93,8 +93,8 @@ def _prepare(environment: Mapping[str, str], *, make_strategy: MakeStrategy | No
     _require_samples_for_all(settings)
     # before the ranks meet: transformers saves nothing on other ranks than 0 once they have
     origin = materialise_model(
-        settings.run.model,
-        hub=settings.run.hub,
+        settings.run_config.model,
+        hub=settings.run_config.hub,
         volumes_dir=settings.volumes_dir,
         into=settings.cache_dir / f"model-{environment['LOCAL_RANK']}",
     )
@@ -115,13 +115,13 @@ def _prepare(environment: Mapping[str, str], *, make_strategy: MakeStrategy | No
     # only from here on is there anything to save; before, SIGTERM simply ends a rank that waits for others
     stop.listen()
     return make_rank_context(
-        settings, loaded, ranks=ranks, make_strategy=make_strategy or STRATEGIES[settings.run.strategy]
+        settings, loaded, ranks=ranks, make_strategy=make_strategy or STRATEGIES[settings.run_config.strategy]
     )
 
 
 def _lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_alive: list[object]) -> bool:
     """Rank 0; True when every step is done."""
-    if context.settings.run.mode is Mode.COLOCATED:
+    if context.settings.run_config.mode is Mode.COLOCATED:
         connect = functools.partial(
             connect_colocated,
             context.ranks,
@@ -132,13 +132,13 @@ def _lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_alive: 
 
 def _follow(context: RankContext, *, run_dir: Path, connect: Connect, keep_alive: list[object]) -> bool:
     """Another rank, in mode Colocated with its own engine; True when every step is done."""
-    run, ranks = context.settings.run, context.ranks
+    run_config, ranks = context.settings.run_config, context.ranks
     on_tick = _nothing
-    if run.mode is Mode.COLOCATED:
-        share = share_engine(run, ranks, model_dir=context.loaded.origin.folder)
+    if run_config.mode is Mode.COLOCATED:
+        share = share_engine(run_config, ranks, model_dir=context.loaded.origin.folder)
         keep_alive.append(share)
         on_tick = EngineExecutor(share, weights=context.strategy.engine_weights()).check
-    follower = Follower(run, ranks=ranks, strategy=context.strategy, learner=context.learner)
+    follower = Follower(run_config, ranks=ranks, strategy=context.strategy, learner=context.learner)
     return follower.follow(step=context.state.step, on_tick=on_tick)
 
 
@@ -147,7 +147,7 @@ def _nothing() -> None:
 
 
 def _require_samples_for_all(settings: TrainerSettings) -> None:
-    algorithm, num_ranks = settings.run.algorithm, settings.run.topology.world_size
+    algorithm, num_ranks = settings.run_config.algorithm, settings.run_config.topology.world_size
     num_samples = algorithm.prompts_per_step * algorithm.group_size
     if num_ranks > num_samples:
         raise UserError(

@@ -52,12 +52,12 @@ def make_rank_context(
     Raises SupersededError when a later attempt has begun, and CheckpointCorruptError and UserError as
     `CheckpointStore.newest` does.
     """
-    run = settings.run
+    run_config = settings.run_config
     store = CheckpointStore(
         settings.output_dir / CHECKPOINTS,
-        job_uid=run.job.uid,
+        job_uid=run_config.job.uid,
         attempt=settings.attempt,
-        keep=run.checkpoint.keep,
+        keep=run_config.checkpoint.keep,
     )
     checkpoint = None
     if ranks.rank == 0:
@@ -66,9 +66,9 @@ def make_rank_context(
     state = read_run_state(checkpoint[0]) if checkpoint else RunState()
     step = int(ranks.broadcast(torch.tensor(state.step)))
     strategy = make_strategy(
-        Policy(loaded.model, temperature=run.sampling.temperature, dtype=run.model.dtype),
-        optimizer=run.algorithm.optimizer,
-        total_steps=run.algorithm.steps,
+        Policy(loaded.model, temperature=run_config.sampling.temperature, dtype=run_config.model.dtype),
+        optimizer=run_config.algorithm.optimizer,
+        total_steps=run_config.algorithm.steps,
         ranks=ranks,
     )
     if checkpoint:
@@ -79,7 +79,7 @@ def make_rank_context(
         ranks=ranks,
         loaded=loaded,
         strategy=strategy,
-        learner=Learner(strategy, run.algorithm, ranks=ranks),
+        learner=Learner(strategy, run_config.algorithm, ranks=ranks),
         store=store,
         state=state if ranks.rank == 0 else RunState(step=step),
         resumed_from=state.step if checkpoint else None,

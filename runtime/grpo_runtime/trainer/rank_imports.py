@@ -25,8 +25,8 @@ def import_rank(*, run_dir: Path) -> Callable[[Mapping[str, str]], NoReturn]:
 
     Raises UserError as `read_trainer_settings` does.
     """
-    run = read_trainer_settings(os.environ).run
-    is_colocated = run.mode == Mode.COLOCATED
+    run_config = read_trainer_settings(os.environ).run_config
+    is_colocated = run_config.mode == Mode.COLOCATED
     if is_colocated:
         os.environ.update(engine_environment(is_cpu=is_cpu_build()) | IN_PROCESS_ENVIRONMENT)
     with _environment(_BEFORE_A_FORK):
@@ -35,7 +35,7 @@ def import_rank(*, run_dir: Path) -> Callable[[Mapping[str, str]], NoReturn]:
         import grpo_runtime.fleet.fleet  # noqa: F401 - so that no rank has to
         from grpo_runtime.trainer.rank import run_rank
 
-        import_for(run.model)
+        import_for(run_config.model)
     return functools.partial(run_rank, run_dir=run_dir)
 
 

@@ -29,11 +29,13 @@ class Scores:
 class Scorer:
     """Asks the reward functions about the rollouts of a step."""
 
-    def __init__(self, pool: RewardPool, run: RunConfig, *, tokenizer: PreTrainedTokenizerBase) -> None:
-        self.names = [reward.name for reward in run.rewards]
+    def __init__(
+        self, pool: RewardPool, run_config: RunConfig, *, tokenizer: PreTrainedTokenizerBase
+    ) -> None:
+        self.names = [reward.name for reward in run_config.rewards]
         self._pool = pool
-        self._group_size = run.algorithm.group_size
-        self._total_steps = run.algorithm.steps
+        self._group_size = run_config.algorithm.group_size
+        self._total_steps = run_config.algorithm.steps
         self._tokenizer = tokenizer
 
     async def score(self, prompts: Sequence[Prompt], rollouts: Sequence[Rollout], *, step: int) -> Scores:
@@ -59,24 +61,26 @@ class Scorer:
         return str(self._tokenizer.decode(list(rollout.completion_ids), skip_special_tokens=True))
 
 
-def reward_functions(run: RunConfig, *, volumes_dir: Path) -> tuple[RewardFunction, ...]:
+def reward_functions(run_config: RunConfig, *, volumes_dir: Path) -> tuple[RewardFunction, ...]:
     """The reward functions that a run asks for."""
-    return tuple(_reward_function(reward, run, volumes_dir=volumes_dir) for reward in run.rewards)
+    return tuple(
+        _reward_function(reward, run_config, volumes_dir=volumes_dir) for reward in run_config.rewards
+    )
 
 
-def _reward_function(reward: RewardSpec, run: RunConfig, *, volumes_dir: Path) -> RewardFunction:
+def _reward_function(reward: RewardSpec, run_config: RunConfig, *, volumes_dir: Path) -> RewardFunction:
     return RewardFunction(
         name=reward.name,
         builtin=None if reward.builtin is None else reward.builtin.value,
         function=reward.function,
         code=None if reward.config_map is None else _code(reward.config_map, volumes_dir=volumes_dir),
         options=BuiltinOptions(
-            answer_column=run.dataset.answer,
+            answer_column=run_config.dataset.answer,
             pattern=reward.pattern or "",
-            max_tokens=run.sampling.max_tokens,
+            max_tokens=run_config.sampling.max_tokens,
             overlong_tokens=reward.overlong_tokens or 0,
-            dataset_source=run.dataset.source,
-            seed=run.algorithm.seed,
+            dataset_source=run_config.dataset.source,
+            seed=run_config.algorithm.seed,
         ),
         timeout_seconds=reward.timeout_seconds,
         max_failure_share=reward.max_failure_share,
@@ -92,10 +96,10 @@ def _code(code: CodeRef, *, volumes_dir: Path) -> RewardCode:
     )
 
 
-def advantage_options(run: RunConfig) -> AdvantageOptions:
+def advantage_options(run_config: RunConfig) -> AdvantageOptions:
     """How a run turns rewards into advantages."""
     return AdvantageOptions(
-        group_size=run.algorithm.group_size,
-        weights=tuple(reward.weight for reward in run.rewards),
-        scale_rewards=run.algorithm.scale_rewards.value,
+        group_size=run_config.algorithm.group_size,
+        weights=tuple(reward.weight for reward in run_config.rewards),
+        scale_rewards=run_config.algorithm.scale_rewards.value,
     )

@@ -26,7 +26,7 @@ class FakeEngines:
     """One engine of its own weights, which change only in `sync`. The seed alone decides the tokens."""
 
     def __init__(self, settings: TrainerSettings) -> None:
-        run = settings.run
+        run = settings.run_config
         folder = materialise_model(
             run.model, hub=run.hub, volumes_dir=settings.volumes_dir, into=settings.cache_dir / "fake-engine"
         ).folder

@@ -1,6 +1,6 @@
-"""A world for planner tests: a job, its pods, and a cluster that does at once what a plan says.
+"""A fake cluster for planner tests: it holds one job and its pods, and does at once what a plan says.
 
-`FakeWorld` has no API server behind it; it keeps the same views the planner gets from the cache. Time
+`FakeCluster` has no API server behind it; it keeps the same views the planner gets from the cache. Time
 stands still unless a test moves it.
 """
 
@@ -81,7 +81,7 @@ def report(**changes: Any) -> Progress:
     return Progress(**(said | changes))
 
 
-class FakeWorld:
+class FakeCluster:
     """One job and what the cluster holds of it."""
 
     def __init__(self, job_spec: GRPOJobSpec | None = None, *, problem: str = "") -> None:
@@ -177,7 +177,7 @@ class FakeWorld:
                 return plan
         raise AssertionError("the plan never comes to rest")
 
-    def start(self) -> "FakeWorld":
+    def start(self) -> "FakeCluster":
         """A job whose pods all run and are ready."""
         self.settle()
         self.run_all()
