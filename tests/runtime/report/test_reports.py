@@ -6,8 +6,8 @@ from grpo_api.contract.progress import Progress, TrainerState
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.cli import main
 from grpo_runtime.report.completions import completion_metrics, count_stale, count_tokens
+from grpo_runtime.report.curve import plot
 from grpo_runtime.report.metrics import MetricsFile, MetricsRecord
-from grpo_runtime.report.plot import plot
 from grpo_runtime.report.progress import ProgressFile, read_progress
 from grpo_runtime.report.prometheus import prometheus_text
 from grpo_runtime.rollout.interface import Rollout, VersionSpan
