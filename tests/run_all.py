@@ -67,7 +67,7 @@ STAGES: Sequence[Sequence[Lane]] = (
             Part("real engines", (*PYTEST, "-m", "engine", "tests"), 2400),
         ],
         [
-            Part("cluster and images", ("make", "images"), 900, is_needed=True, needs_cluster=True),
+            Part("cluster and images", ("make", "images"), 1500, is_needed=True, needs_cluster=True),
             Part(
                 "real pods", (*PYTEST, "-n", "2", *BY_FILE, "-m", "cluster", "e2e"), 3600, needs_cluster=True
             ),

@@ -79,10 +79,9 @@ class GlooConnection:
         await self.channel.finish(version)
 
     async def shutdown(self) -> None:
-        """Close the group; a receiver in the middle of a transfer sees the connection close."""
-        if self._group is not None:
-            self._group.abort()
-            self._group = None
+        """Let go of the group. Gloo closes it with its last reference: at once, or when the thread that
+        still sends has reached its deadline. A receiver then sees the connection close."""
+        self._group = None
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _send(self, group: ProcessGroupGloo, weights: PackedWeights) -> None:
@@ -129,11 +128,13 @@ class GlooReceiver:
 
     def receive(self, flat: torch.Tensor, *, manifest: WeightManifest, digest: Digest) -> None:
         """Fill `flat` buffer by buffer."""
-        if self._group is None:
+        # a reference of our own: the process ends when a group is destroyed while it receives
+        group = self._group
+        if group is None:
             raise WeightSyncError("the gloo receiver is not connected: the sender must init first")
         for buffer in flat.split(manifest.buffer_bytes):
             try:
-                work = self._group.recv([buffer], SENDER, 0)  # type: ignore[attr-defined] # not in stubs
+                work = group.recv([buffer], SENDER, 0)  # type: ignore[attr-defined] # not in stubs
                 work.wait(self._timeout)
             except RuntimeError as error:
                 # a group is not usable after an error: the next sender brings its own
@@ -142,10 +143,8 @@ class GlooReceiver:
             digest.update(as_memory(buffer))
 
     def shutdown(self) -> None:
-        """Close the group, if there is one."""
-        if self._group is not None:
-            self._group.abort()
-            self._group = None
+        """Let go of the group, if there is one, which closes it."""
+        self._group = None
 
 
 def _host_store(address: str, timeout_seconds: float) -> TCPStore:

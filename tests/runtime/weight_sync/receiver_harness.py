@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -125,9 +126,11 @@ class Receiver:
         self.is_open = False
         shapes = {name: tuple(tensor.shape) for name, tensor in self.weights.items()}
         self.end = BACKENDS[backend].make_receiver(ReceiverSettings(layout=shapes, optional=optional))
+        # as an engine's worker, which carries out one call after the other
+        self._worker = ThreadPoolExecutor(max_workers=1)
 
     async def init(self, info: Info) -> None:
-        await asyncio.to_thread(self.end.init, dict(info))
+        await self._in_worker(self.end.init, dict(info))
 
     async def start(self) -> None:
         if self.is_open:
@@ -138,7 +141,7 @@ class Receiver:
     async def update(self, info: Info) -> None:
         self._require_open()
         try:
-            await asyncio.to_thread(self.end.update, json.loads(json.dumps(dict(info))))
+            await self._in_worker(self.end.update, json.loads(json.dumps(dict(info))))
         except BaseException:
             self.is_open = False
             raise
@@ -151,6 +154,9 @@ class Receiver:
 
     async def shutdown(self) -> None:
         self.end.shutdown()
+
+    async def _in_worker(self, call: Callable[[Info], None], info: Info) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._worker, call, info)
 
     def _require_open(self) -> None:
         if not self.is_open:
