@@ -17,7 +17,7 @@ async def sync(sender: WeightSender[object], weights: object, *, engines: set[st
 
 async def test_all_engines_of_a_sender_get_the_weights_of_every_sync(backend: str) -> None:
     receivers = {name: Receiver(backend) for name in "abc"}
-    sender = make_group_sender(backend, receivers, timeout_seconds=30.0)
+    sender = make_group_sender(backend, receivers, timeout_seconds=10.0)
     assert await sender.init(receivers) == {}
     for step in (1, 2):
         failed = await sync(sender, prepared(backend, step), engines=set(receivers), version=f"1.{step}")
@@ -37,7 +37,7 @@ async def test_an_engine_that_refuses_is_named_and_the_others_go_on(backend: str
 
     setattr(bad, verb, refuse)
     channels: dict[str, ControlChannel] = {"good": good, "bad": bad}
-    sender = make_group_sender(backend, channels, timeout_seconds=30.0)
+    sender = make_group_sender(backend, channels, timeout_seconds=10.0)
     failed = await sender.init(channels)
     assert failed.keys() == ({"bad"} if verb == "init" else set())
     outcome = await sync(sender, prepared(backend, 1), engines=channels.keys() - failed.keys(), version="1.1")
@@ -65,7 +65,7 @@ async def test_an_engine_that_never_answers_is_given_up_at_the_deadline_and_the_
 
 async def test_engines_that_are_not_named_are_left_alone(backend: str) -> None:
     receivers = {name: Receiver(backend) for name in "ab"}
-    sender = make_group_sender(backend, receivers, timeout_seconds=30.0)
+    sender = make_group_sender(backend, receivers, timeout_seconds=10.0)
     assert await sender.init({"a"}) == {}
     assert await sync(sender, prepared(backend, 1), engines={"a"}, version="1.1") == set()
     assert (receivers["a"].version, receivers["b"].version) == ("1.1", "initial")
