@@ -193,6 +193,25 @@ def test_the_broken_pipes_of_an_evicted_pods_peers_are_not_the_cause():
     assert (cluster.status.last_failure.reason, cluster.status.disruptions) == ("TaintManagerEviction", 1)
 
 
+def test_an_hour_without_the_hub_uses_up_no_restart_and_names_the_hub_and_not_the_lost_peer():
+    cluster = two_nodes(max_restarts=0)
+    refused = "the Hub cannot be reached: let the pods reach it; the last error: Connection refused"
+    for attempt in (1, 2, 3):
+        first, second = (cluster.pod(f"trainer-a{attempt}-{index}") for index in (0, 1))
+        lost = termination_message(75, Reason.PEER_LOST, "rank 0 is gone")
+        cluster.end(second, termination(75, lost, after=0))
+        told = termination_message(75, Reason.HUB_UNREACHABLE, refused)
+        cluster.end(first, termination(75, told, after=1))
+        cluster.settle()
+        assert cluster.status.last_failure is not None
+        assert (cluster.status.last_failure.reason, cluster.status.attempt) == ("HubUnreachable", attempt + 1)
+        cluster.now += timedelta(minutes=20)
+        cluster.settle()
+        cluster.run_all()
+        cluster.settle()
+    assert (cluster.status.phase, cluster.status.restarts) == (Phase.RUNNING, 0)
+
+
 def test_a_trainer_pod_that_vanished_from_a_complete_gang_ends_the_attempt():
     cluster = two_nodes()
     cluster.vanish(cluster.pod("trainer-a1-1"))

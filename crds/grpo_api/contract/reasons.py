@@ -116,6 +116,9 @@ class Reason(StrEnum):
     """A failure that a retry may cure."""
     VOLUME_FULL = "VolumeFull"
     """No space is left on a volume that the job writes to."""
+    HUB_UNREACHABLE = "HubUnreachable"
+    """The Hugging Face Hub cannot be reached or fails itself, and the files are not in the cache; a trainer
+    gets its next attempt, not counted, and an engine is started again."""
     PEER_LOST = "PeerLost"
     """A training process ended because another one had ended; shown only when no other cause is known."""
     KILLED = "Killed"

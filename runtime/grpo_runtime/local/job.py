@@ -80,7 +80,7 @@ class LocalJob:
             is_stop_requested=self._is_stop_requested,
         )
         if outcome.next is Next.RETRY:
-            self._restarts += 1
+            self._restarts += outcome.is_counted
             self._failures = after_failed_attempt(
                 self._failures, attempt.progress, ran_seconds=time.monotonic() - began_at
             )
