@@ -99,22 +99,6 @@ def test_what_a_retry_cannot_cure_fails_the_job_at_once(code: int, reason: str):
     assert cluster.status.completion_time == cluster.now
 
 
-def test_an_engine_that_says_40_fails_the_job_although_it_is_restarted():
-    cluster = FakeCluster().start()
-    words = termination_message(
-        40, "UserError", "engine.maxModelLen (64) is longer than the model allows (32)"
-    )
-    cluster.change(
-        cluster.pod("rollout-1-i0"), last_termination=termination(40, words), restarts=1, is_ready=False
-    )
-    cluster.settle()
-    assert cluster.condition(ConditionType.FAILED).message.startswith("engine.maxModelLen")
-    assert cluster.status.last_failure is not None
-    assert cluster.status.last_failure.role == "rollout"
-    assert cluster.names("rollout") == []
-    assert cluster.names("trainer", is_deleting=True) == ["trainer-a1-0"]
-
-
 def test_an_engine_that_crashes_is_left_to_its_kubelet_and_explained():
     cluster = FakeCluster().start()
     cluster.change(
