@@ -30,6 +30,14 @@ class VolumeFullError(KnownError):
     reason = Reason.VOLUME_FULL
 
 
+class HubUnreachableError(KnownError):
+    """The Hugging Face Hub cannot be reached, or fails itself. A retry helps once it can, so such an end does
+    not count against failurePolicy.maxRestarts."""
+
+    exit_code = ExitCode.TRANSIENT
+    reason = Reason.HUB_UNREACHABLE
+
+
 class PeerLostError(KnownError):
     """A collective operation failed because another rank is gone or does not answer."""
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from grpo_api.contract.engine_absence import EngineAbsence
 from grpo_api.contract.progress import EngineCounts, Progress, TerminationMessage, TrainerState
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.job import ObjectMeta
@@ -105,6 +106,8 @@ class FakeCluster:
         self.report_problem: ReasonMessage | None = None
         self.is_news = True
         self.liveness: Liveness | None = None
+        self.silent_since: datetime | None = None
+        self.absence = EngineAbsence()
         self.history: AttemptHistory | None = None
         self.refusal: Refusal | None = None
         self.highest_incarnations: dict[int, int] = {}
@@ -144,6 +147,8 @@ class FakeCluster:
                     progress=self.progress,
                     problem=self.report_problem,
                     liveness=self.liveness,
+                    silent_since=self.silent_since,
+                    absence=self.absence,
                     is_written=not self.is_news,
                 ),
                 num_consecutive_failures=self.history.failures.num_failures,

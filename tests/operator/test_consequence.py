@@ -4,7 +4,7 @@ import pytest
 
 from grpo_operator.plan.consequence import Consequence, consequence_of
 
-from .fake_cluster import termination
+from .fake_cluster import termination, termination_message
 
 COUNTED = Consequence(is_retried=True, is_counted=True)
 NOT_COUNTED = Consequence(is_retried=True, is_counted=False)
@@ -47,3 +47,23 @@ def test_a_stop_without_a_disruption_is_counted():
 
 def test_out_of_memory_is_retried_and_counted_whatever_the_exit_code():
     assert consequence_of(termination(40, reason="OOMKilled"), is_disruption=False) == COUNTED
+
+
+def test_a_hub_that_cannot_be_reached_is_retried_and_not_counted_as_the_process_itself_says():
+    written = termination_message(75, "HubUnreachable", "the Hub cannot be reached")
+    assert consequence_of(termination(75, written), is_disruption=False) == NOT_COUNTED
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "message", "reason", "expected"),
+    [
+        (75, "HubUnreachable: the Hub cannot be reached", "", COUNTED),
+        (75, termination_message(75, "VolumeFull", "no space is left"), "", COUNTED),
+        (1, termination_message(1, "HubUnreachable", "told so"), "", COUNTED),
+        (40, termination_message(40, "HubUnreachable", "told so"), "", FINAL),
+        (75, termination_message(75, "HubUnreachable", "told so"), "OOMKilled", COUNTED),
+    ],
+    ids=["the end of a log", "another reason", "another code", "the user's error", "out of memory"],
+)
+def test_nothing_else_passes_for_a_hub_that_cannot_be_reached(exit_code, message, reason, expected):
+    assert consequence_of(termination(exit_code, message, reason=reason), is_disruption=False) == expected

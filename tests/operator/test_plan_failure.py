@@ -99,22 +99,6 @@ def test_what_a_retry_cannot_cure_fails_the_job_at_once(code: int, reason: str):
     assert cluster.status.completion_time == cluster.now
 
 
-def test_an_engine_that_says_40_fails_the_job_although_it_is_restarted():
-    cluster = FakeCluster().start()
-    words = termination_message(
-        40, "UserError", "engine.maxModelLen (64) is longer than the model allows (32)"
-    )
-    cluster.change(
-        cluster.pod("rollout-1-i0"), last_termination=termination(40, words), restarts=1, is_ready=False
-    )
-    cluster.settle()
-    assert cluster.condition(ConditionType.FAILED).message.startswith("engine.maxModelLen")
-    assert cluster.status.last_failure is not None
-    assert cluster.status.last_failure.role == "rollout"
-    assert cluster.names("rollout") == []
-    assert cluster.names("trainer", is_deleting=True) == ["trainer-a1-0"]
-
-
 def test_an_engine_that_crashes_is_left_to_its_kubelet_and_explained():
     cluster = FakeCluster().start()
     cluster.change(
@@ -191,6 +175,25 @@ def test_the_broken_pipes_of_an_evicted_pods_peers_are_not_the_cause():
     cluster.step()
     assert cluster.status.last_failure is not None
     assert (cluster.status.last_failure.reason, cluster.status.disruptions) == ("TaintManagerEviction", 1)
+
+
+def test_an_hour_without_the_hub_uses_up_no_restart_and_names_the_hub_and_not_the_lost_peer():
+    cluster = two_nodes(max_restarts=0)
+    refused = "the Hub cannot be reached: let the pods reach it; the last error: Connection refused"
+    for attempt in (1, 2, 3):
+        first, second = (cluster.pod(f"trainer-a{attempt}-{index}") for index in (0, 1))
+        lost = termination_message(75, Reason.PEER_LOST, "rank 0 is gone")
+        cluster.end(second, termination(75, lost, after=0))
+        told = termination_message(75, Reason.HUB_UNREACHABLE, refused)
+        cluster.end(first, termination(75, told, after=1))
+        cluster.settle()
+        assert cluster.status.last_failure is not None
+        assert (cluster.status.last_failure.reason, cluster.status.attempt) == ("HubUnreachable", attempt + 1)
+        cluster.now += timedelta(minutes=20)
+        cluster.settle()
+        cluster.run_all()
+        cluster.settle()
+    assert (cluster.status.phase, cluster.status.restarts) == (Phase.RUNNING, 0)
 
 
 def test_a_trainer_pod_that_vanished_from_a_complete_gang_ends_the_attempt():

@@ -54,6 +54,7 @@ class FakeHub:
     repositories: dict[tuple[str, str], Mapping[str, bytes]]
     gated: frozenset[str] = frozenset()
     broken: frozenset[str] = frozenset()
+    broken_status: int = 500
     asked: list[str] = field(default_factory=list)
 
 
@@ -72,7 +73,7 @@ def serving(hub: FakeHub) -> Iterator[str]:
             kind, name, rest = _asked_for(self.path.partition("?")[0].strip("/").split("/"))
             files = hub.repositories.get((kind, name))
             if name in hub.broken:
-                self._answer(500)
+                self._answer(hub.broken_status)
             elif name in hub.gated:
                 self._answer(403, {"X-Error-Code": "GatedRepo"})
             elif files is None:

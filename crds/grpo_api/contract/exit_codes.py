@@ -81,6 +81,16 @@ EXIT_POLICIES: dict[int, ExitPolicy] = {
 }
 
 
+UNCOUNTED_REASONS = frozenset({Reason.HUB_UNREACHABLE})
+"""Reasons in the termination message of a process with exit code 75 whose attempt is retried but not counted:
+what lies outside the job and the cluster may last longer than failurePolicy.maxRestarts."""
+
+
+def is_uncounted(code: int, *, reason: str) -> bool:
+    """Whether the reason that a process wrote before it ended with this code makes the attempt uncounted."""
+    return code == ExitCode.TRANSIENT and reason in UNCOUNTED_REASONS
+
+
 def exit_policy(code: int) -> ExitPolicy:
     """The policy of an exit code; for a code that is not listed it is that of UNEXPECTED."""
     return EXIT_POLICIES.get(code, EXIT_POLICIES[ExitCode.UNEXPECTED])

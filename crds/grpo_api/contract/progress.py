@@ -46,8 +46,8 @@ class Progress(ApiModel):
     """Finished optimizer steps."""
     total_steps: Count
     heartbeat: Count = 0
-    """Rises whenever the trainer does something, also within a step. The operator calls a trainer stalled
-    when it stays the same for stallTimeoutSeconds."""
+    """Rises whenever the trainer does something, also within a step; while completions are sampled, only when
+    one is finished. The operator calls a trainer stalled when it stays the same for stallTimeoutSeconds."""
     reward: float | None = None
     """Mean reward of the last finished step; it may be any number."""
     policy_version: ShortText = ""
@@ -60,7 +60,8 @@ class Progress(ApiModel):
     """Step of the checkpoint that the attempt began with."""
     engines: EngineCounts = EngineCounts()
     message: str = ""
-    """What the trainer waits for, as a sentence; empty while it trains."""
+    """What the trainer waits for, as a sentence, also while it trains and no completion has been finished for
+    some seconds; empty otherwise."""
 
 
 class TerminationMessage(ApiModel):

@@ -31,7 +31,7 @@ class Reason(StrEnum):
     TRAINER_RUNNING = "TrainerRunning"
     """Every trainer pod runs."""
     TRAINING = "Training"
-    """The trainer makes steps."""
+    """The trainer makes steps; the message says so when no completion was finished for some seconds."""
     ENGINES_READY = "EnginesReady"
     """Every rollout engine has been admitted by the trainer."""
     IN_PROCESS = "InProcess"
@@ -54,8 +54,8 @@ class Reason(StrEnum):
     """An attempt did not begin its first step within `startupDeadlineSeconds`; the message says what it
     waited for; the job fails."""
     TRAINER_STALLED = "TrainerStalled"
-    """The trainer answered, but its report did not change for `stallTimeoutSeconds`; next attempt,
-    counted."""
+    """The trainer answered, but made no progress for `stallTimeoutSeconds`, also when not one completion was
+    finished for so long; next attempt, counted."""
     PROGRESS_UNREACHABLE = "ProgressUnreachable"
     """The trainer does not answer the operator; its pods are left as they are."""
     PROGRESS_UNREADABLE = "ProgressUnreadable"
@@ -116,6 +116,9 @@ class Reason(StrEnum):
     """A failure that a retry may cure."""
     VOLUME_FULL = "VolumeFull"
     """No space is left on a volume that the job writes to."""
+    HUB_UNREACHABLE = "HubUnreachable"
+    """The Hugging Face Hub cannot be reached or fails itself, and the files are not in the cache; a trainer
+    gets its next attempt, not counted, and an engine is started again."""
     PEER_LOST = "PeerLost"
     """A training process ended because another one had ended; shown only when no other cause is known."""
     KILLED = "Killed"

@@ -61,6 +61,7 @@ class Memory:
             attempt=progress.attempt,
             progress=progress,
             liveness=Liveness(changed_at=changed_at, answered_at=now),
+            absence=report.absence.updated(progress, now=now.timestamp()),
             is_written=report.is_written and known == progress,
         )
         return is_news or report.problem is not None or report.is_superseded

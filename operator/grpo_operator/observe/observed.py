@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from grpo_api.contract.engine_absence import EngineAbsence
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import Progress
 from grpo_api.contract.reasons import ReasonMessage
@@ -129,10 +130,17 @@ class TrainerReport:
     """When it last answered; None before its first answer."""
     silent_since: datetime | None = None
     """When this process first got no answer; None while it answers."""
+    absence: EngineAbsence = field(default_factory=EngineAbsence)
+    """For how long its answers have told of no Current engine."""
     is_written: bool = False
     """Whether this process has written it into the status."""
     is_superseded: bool = False
     """Whether another operator wrote the status after we heard this: theirs may be newer."""
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether its last answer came and could be read."""
+        return self.problem is None and self.silent_since is None
 
     @property
     def is_news(self) -> bool:

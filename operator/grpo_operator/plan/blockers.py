@@ -59,7 +59,7 @@ def engine_blocker(rollouts: Iterable[PodView]) -> Blocker | None:
     for pod in rollouts:
         if not pod.is_alive or pod.is_ready:
             continue
-        if pod.last_termination and _keeps_unready(pod, pod.last_termination):
+        if pod.last_termination and is_unready_since(pod, pod.last_termination):
             # How the container ended explains more than the kubelet's back-off does.
             return Blocker(pod, Role.ROLLOUT, _restarted(pod, pod.last_termination), pod.last_termination)
         if pod.start_problem:
@@ -73,7 +73,7 @@ def _restarted(pod: PodView, termination: ContainerTermination) -> ReasonMessage
     return ReasonMessage(why.reason, f"the engine has been restarted {times}: {why.message}")
 
 
-def _keeps_unready(pod: PodView, termination: ContainerTermination) -> bool:
+def is_unready_since(pod: PodView, termination: ContainerTermination) -> bool:
     """Whether the pod is not ready because its container ended. An engine that has been ready since then
     waits for something else, such as the trainer to admit it again."""
     if pod.unready_since is None or termination.finished_at is None:

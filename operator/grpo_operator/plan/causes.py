@@ -73,19 +73,8 @@ def vanished_causes(names: Iterable[str]) -> list[Cause]:
     ]
 
 
-def engine_causes(pods: Iterable[PodView]) -> list[Cause]:
-    """Rollout pods whose engine says that a retry is no use. Any other failure of an engine ends nothing."""
-    found = []
-    for pod in pods:
-        for termination in (pod.termination, pod.last_termination):
-            if termination is not None and termination.exit_code == ExitCode.USER_ERROR:
-                found.append(_from_termination(pod, termination, role=Role.ROLLOUT))
-                break
-    return found
-
-
 def _cause_of(pod: PodView) -> Cause:
-    own = _from_termination(pod, pod.termination, role=Role.TRAINER) if pod.termination else None
+    own = cause_from_termination(pod, pod.termination, role=Role.TRAINER) if pod.termination else None
     # A container that names its own cause counts even when its pod is being deleted by now.
     if own and own.precedence is Precedence.CERTAIN:
         return own
@@ -95,11 +84,14 @@ def _cause_of(pod: PodView) -> Cause:
     return own or _failed_without_termination(pod)
 
 
-def _from_termination(pod: PodView, termination: ContainerTermination, *, role: Role) -> Cause:
+def cause_from_termination(pod: PodView, termination: ContainerTermination, *, role: Role) -> Cause:
+    """Why the container of a pod ended, as a cause."""
     why = explain_termination(termination)
     was_asked_to_stop = termination.exit_code == ExitCode.TERMINATED
     if is_out_of_memory(termination) or not policy_of(termination).is_retried:
         precedence = Precedence.CERTAIN
+    elif why.reason == Reason.HUB_UNREACHABLE:
+        precedence = Precedence.ERROR  # its message may name a refused connection, but not one to a peer
     elif was_asked_to_stop or why.reason == Reason.PEER_LOST or _EFFECT.search(why.message):
         precedence = Precedence.EFFECT
     else:

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from grpo_api.contract.exit_codes import ExitCode
+from grpo_api.contract.exit_codes import ExitCode, is_uncounted
 from grpo_operator.observe.observed import ContainerTermination
-from grpo_operator.plan.termination import policy_of
+from grpo_operator.plan.termination import is_out_of_memory, policy_of, termination_message_of
 
 
 @dataclass(frozen=True)
@@ -18,14 +18,25 @@ class Consequence:
 def consequence_of(termination: ContainerTermination | None, *, is_disruption: bool) -> Consequence:
     """What follows when a container ended so, or hangs (None), or the cluster took its pod away.
 
-    The exit-code table decides, with two exceptions. A disruption is retried and never counted, whatever the
-    exit code of the container. A trainer that was asked to stop (143) although its pod was not taken away is
-    counted: most likely its own liveness probe stopped it, and uncounted that could repeat without limit.
+    The exit-code table decides, with three exceptions. A disruption is retried and never counted, whatever
+    the exit code of the container. A trainer that was asked to stop (143) although its pod was not taken away
+    is counted: most likely its own liveness probe stopped it, and uncounted that could repeat without limit.
+    One that could not reach the Hub is not counted. The reason in its termination message tells, which our
+    own process writes as it chooses its exit code.
     """
     if is_disruption:
         return Consequence(is_retried=True, is_counted=False)
     if termination is None:
         return Consequence(is_retried=True, is_counted=True)
     policy = policy_of(termination)
+    if _is_uncounted(termination):
+        return Consequence(is_retried=True, is_counted=False)
     was_asked_to_stop = termination.exit_code == ExitCode.TERMINATED
     return Consequence(is_retried=policy.is_retried, is_counted=policy.is_counted or was_asked_to_stop)
+
+
+def _is_uncounted(termination: ContainerTermination) -> bool:
+    written = termination_message_of(termination)
+    if written is None or is_out_of_memory(termination):
+        return False
+    return is_uncounted(termination.exit_code, reason=written.reason)

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from grpo_api.contract.progress import Progress
-from grpo_api.v1alpha1.status import ConditionType, GRPOJobStatus, Phase
+from grpo_api.contract.retries import has_begun
+from grpo_api.v1alpha1.status import ConditionStatus, ConditionType, GRPOJobStatus, Phase
 from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.observe.observed import Observed, PodView
 from grpo_operator.plan.blockers import Blocker, engine_blocker, trainer_blocker
@@ -26,6 +27,9 @@ class AttemptFacts:
     """Whether every trainer pod of the attempt has been seen before."""
     is_running: bool = False
     """Whether every trainer pod runs, or has done its part."""
+    has_begun: bool | None = None
+    """Whether the attempt has begun its first step. None when this process cannot know: its trainer runs, or
+    ran, and has not answered this process, or does not answer now."""
     decided_at: datetime | None = None
     """When it was decided to start this attempt; None for the first, and once the attempt runs."""
     first_pod_at: datetime | None = None
@@ -47,12 +51,14 @@ class AttemptFacts:
         missing = missing_of(gang, num_nodes=frozen.spec.trainer.num_nodes) if frozen else ()
         restarting = condition(status, ConditionType.RESTARTING)
         is_restarting = restarting is not None and is_true(status, ConditionType.RESTARTING)
+        is_running = frozen is not None and not missing and all(map(_runs, gang.values()))
         return cls(
             attempt=attempt,
             gang=gang,
             missing=missing,
             was_complete=observed.job.status.attempt == attempt and has_all_trainers(observed.job.status),
-            is_running=frozen is not None and not missing and all(map(_runs, gang.values())),
+            is_running=is_running,
+            has_begun=_has_begun(observed, status, is_running=is_running),
             decided_at=restarting.last_transition_time if restarting and is_restarting else None,
             first_pod_at=min((pod.created_at for pod in gang.values() if pod.created_at), default=None),
             trainer_blocker=trainer_blocker(gang.values()),
@@ -88,6 +94,28 @@ def has_all_trainers(status: GRPOJobStatus) -> bool:
 
 def _runs(pod: PodView) -> bool:
     return pod.is_done or (pod.phase == "Running" and not pod.is_deleting)
+
+
+def _has_begun(observed: Observed, status: GRPOJobStatus, *, is_running: bool) -> bool | None:
+    """See `AttemptFacts.has_begun`: from what the trainer reports, and what the status tells of it."""
+    known, progress = observed.job.status, _last_progress(observed, attempt=status.attempt)
+    if known.attempt == status.attempt and _has_trained(known):
+        return True
+    if progress is not None and has_begun(progress):
+        return True
+    if not is_running:
+        return None if status.phase is Phase.RUNNING else False
+    return False if progress is not None and observed.remembered.report.is_answering else None
+
+
+def _has_trained(status: GRPOJobStatus) -> bool:
+    """Whether this attempt trained before. Its trainer no longer says so once it waits for a lost engine in
+    its first step. Ready is True only while a trainer trains, and both conditions become False when an
+    attempt ends. So Ready was True in this attempt if it changed after Running became True."""
+    ready, running = condition(status, ConditionType.READY), condition(status, ConditionType.RUNNING)
+    if ready is None or running is None or running.status != ConditionStatus.TRUE:
+        return False
+    return is_true(status, ConditionType.READY) or ready.last_transition_time > running.last_transition_time
 
 
 def _last_progress(observed: Observed, *, attempt: int) -> Progress | None:

@@ -1,4 +1,7 @@
-"""When a trainer that answers, but no longer makes progress, counts as failed. Pure."""
+"""When a trainer that answers, but no longer makes progress, counts as failed. Pure.
+
+What counts is its heartbeat. While completions are sampled, that rises only with samples that are finished.
+"""
 
 from datetime import datetime
 
@@ -31,8 +34,8 @@ def stalled_causes(draft: Draft, observed: Observed, frozen: FrozenJob) -> list[
     first = draft.facts.gang[0]
     doing = f"{progress.state.value}: {progress.message}" if progress.message else progress.state.value
     message = (
-        f"the trainer has shown no sign of life for {quiet_seconds:.0f} s "
-        f"(stallTimeoutSeconds is {frozen.spec.stall_timeout_seconds}): last seen at "
+        f"the trainer has made no progress for {quiet_seconds:.0f} s "
+        f"(stallTimeoutSeconds is {frozen.spec.stall_timeout_seconds}): its last was at "
         f"{liveness.changed_at:%Y-%m-%dT%H:%M:%SZ} after step {progress.step} of {progress.total_steps}, "
         f"{doing}"
     )

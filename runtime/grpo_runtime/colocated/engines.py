@@ -26,7 +26,14 @@ from grpo_runtime.colocated.messages import (
 )
 from grpo_runtime.colocated.rank_engine import PHASES, RankSync
 from grpo_runtime.rollout.errors import EngineError, EngineTimeoutError
-from grpo_runtime.rollout.interface import GenerateRequest, Probe, Rollout, SyncReport, VersionSpan
+from grpo_runtime.rollout.interface import (
+    GenerateRequest,
+    Generation,
+    Probe,
+    Rollout,
+    SyncReport,
+    VersionSpan,
+)
 from grpo_runtime.shares import share
 from grpo_runtime.weight_sync.source import WeightSource
 
@@ -87,6 +94,10 @@ class ColocatedEngines:
             own = requests[share(len(requests), index=index, num_shares=self._share.num_engines)]
             rollouts += self._rollouts(own, one, engine=self._name(index))
         return rollouts
+
+    def generation(self) -> Generation | None:
+        """See `Engines.generation`."""
+        return None
 
     async def close(self) -> None:
         """Let go of the thread; engines end with their processes."""

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import aiohttp
@@ -24,7 +25,7 @@ from grpo_runtime.fleet.roster import Roster
 from grpo_runtime.fleet.settings import FleetSettings
 from grpo_runtime.fleet.syncer import FleetSyncer
 from grpo_runtime.rollout.errors import EngineGoneError, EngineTimeoutError, RolloutLostError
-from grpo_runtime.rollout.interface import GenerateRequest, Probe, Rollout, SyncReport
+from grpo_runtime.rollout.interface import GenerateRequest, Generation, Probe, Rollout, SyncReport
 from grpo_runtime.weight_sync.registry import Backend
 from grpo_runtime.weight_sync.source import WeightSource
 
@@ -40,6 +41,7 @@ class FleetCore:
         self.num_resent = 0
         """Samples asked of another engine because the first one was lost."""
         self._settings = settings
+        self._dispatch: Dispatch | None = None
         # as many connections as there is work (the limits are in the dispatch), dropped before vLLM does
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=3.0)
         self._session = aiohttp.ClientSession(connector=connector)
@@ -86,11 +88,21 @@ class FleetCore:
             num_engines=max(self._settings.desired, len(self.workers())),
             max_samples=self._settings.max_in_flight,
         )
-        dispatch = Dispatch(self, bundles, limits=limits, clock=time.monotonic)
+        self._dispatch = dispatch = Dispatch(self, bundles, limits=limits, clock=time.monotonic)
         try:
             return await dispatch.run()
         finally:
+            self._dispatch = None
             self.num_resent += dispatch.num_resent
+
+    def generation(self) -> Generation | None:
+        """How far the running call of `generate` has come. May be called in another thread."""
+        dispatch = self._dispatch
+        if dispatch is None:
+            return None
+        found = dispatch.generation()
+        labels = {member.instance: member.label for member in self._roster.members()}
+        return replace(found, given={labels.get(key, key): number for key, number in found.given.items()})
 
     async def close(self) -> None:
         """Leave the engines as they are and let go of every connection."""

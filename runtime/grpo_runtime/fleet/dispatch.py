@@ -14,7 +14,7 @@ from grpo_runtime.errors import UserError
 from grpo_runtime.fleet.bundle import Bundle
 from grpo_runtime.fleet.errors import BadAnswerError, EngineRefusedError
 from grpo_runtime.rollout.errors import EngineError, RolloutLostError
-from grpo_runtime.rollout.interface import Rollout
+from grpo_runtime.rollout.interface import Generation, Rollout
 
 MAX_ENGINES_PER_REQUEST = 5
 """A request that failed so often is itself the cause."""
@@ -84,6 +84,18 @@ class Dispatch:
         self._running: dict[asyncio.Task[list[Rollout]], tuple[int, str]] = {}
         self._wake = asyncio.Event()
         self._done: deque[asyncio.Task[list[Rollout]]] = deque()
+        self._finished_at = clock()
+        self._given: Mapping[str, int] = {}
+        self._num_done = 0
+
+    def generation(self) -> Generation:
+        """How far it has come; engines by key. May be called in another thread."""
+        return Generation(
+            num_samples=self._num_samples(range(len(self._bundles))),
+            num_done=self._num_done,
+            quiet_seconds=self._clock() - self._finished_at,
+            given=self._given,
+        )
 
     async def run(self) -> list[Rollout]:
         """All rollouts.
@@ -134,6 +146,7 @@ class Dispatch:
             self._running[task] = (index, worker.key)
             task.add_done_callback(self._note_done)
             load[worker.key] += num_samples
+        self._given = +load  # another mapping each time, because it is read in another thread
 
     def _note_done(self, task: asyncio.Task[list[Rollout]]) -> None:
         self._done.append(task)
@@ -151,6 +164,8 @@ class Dispatch:
             error = asyncio.CancelledError() if task.cancelled() else task.exception()
             if error is None:
                 self._results[index] = task.result()
+                self._num_done += self._bundles[index].num_samples
+                self._finished_at = self._clock()
             elif isinstance(error, asyncio.CancelledError | EngineError | BadAnswerError):
                 self._send_again(index, key, error)
             else:

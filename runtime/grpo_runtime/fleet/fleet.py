@@ -16,7 +16,7 @@ from grpo_api.contract.progress import EngineCounts
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.fleet.core import FleetCore
 from grpo_runtime.fleet.settings import FleetSettings, fleet_settings
-from grpo_runtime.rollout.interface import GenerateRequest, Probe, Rollout, SyncReport
+from grpo_runtime.rollout.interface import GenerateRequest, Generation, Probe, Rollout, SyncReport
 from grpo_runtime.settings import TrainerSettings
 from grpo_runtime.weight_sync.registry import Backend, find_backend
 from grpo_runtime.weight_sync.source import WeightSource
@@ -72,6 +72,10 @@ class Fleet:
     async def generate(self, requests: Sequence[GenerateRequest]) -> list[Rollout]:
         """See `Engines.generate`."""
         return await self._in_loop(self._core.generate(requests))
+
+    def generation(self) -> Generation | None:
+        """See `Engines.generation`."""
+        return self._core.generation()
 
     async def close(self) -> None:
         """See `Engines.close`. A thread that is stuck in a transfer is left running, so that the run can

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from grpo_api.contract.exit_codes import ExitCode, exit_policy
+from grpo_api.contract.exit_codes import ExitCode, exit_policy, is_uncounted
 from grpo_api.contract.progress import Progress
 from grpo_api.contract.reasons import Reason
 from grpo_api.contract.retries import ConsecutiveFailures, newest_step, pause_seconds
@@ -29,6 +29,8 @@ class AttemptOutcome:
 
     next: Next
     cause: ProcessOutcome | None = None
+    is_counted: bool = True
+    """Whether the attempt that follows uses up one of failurePolicy.maxRestarts."""
     has_used_up_restarts: bool = False
     """Whether it would be retried if failurePolicy.maxRestarts were higher."""
 
@@ -38,7 +40,7 @@ def outcome_of_attempt(
 ) -> AttemptOutcome:
     """The outcome of an attempt whose processes ended in the order of `outcomes`.
 
-    `restarts` are those so far, all counted. A cause ranks above its consequences: first what no retry can
+    `restarts` are those so far that counted. A cause ranks above its consequences: first what no retry can
     help, then a process that failed by itself, then one that only lost others or was asked to stop.
     """
     cause = min(
@@ -53,6 +55,8 @@ def outcome_of_attempt(
         return AttemptOutcome(Next.FAILED, cause)
     if is_stop_requested:
         return AttemptOutcome(Next.STOPPED if exit_code == ExitCode.TERMINATED else Next.FAILED, cause)
+    if is_uncounted(exit_code, reason=cause.termination.reason):
+        return AttemptOutcome(Next.RETRY, cause, is_counted=False)
     # no node evicts a local process: a stop that was not requested counts as a failure like others
     if restarts >= max_restarts:
         return AttemptOutcome(Next.FAILED, cause, has_used_up_restarts=True)

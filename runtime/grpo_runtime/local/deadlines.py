@@ -1,5 +1,5 @@
 """Whether a running attempt counts as failed, by the operator's rules: it began no step in time, or shows no
-sign of life since it did. Pure."""
+progress since it did. Pure."""
 
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import Progress, TerminationMessage
@@ -38,7 +38,7 @@ class Deadlines:
             return TerminationMessage(
                 exit_code=ExitCode.TRANSIENT,
                 reason=Reason.TRAINER_STALLED,
-                message=f"no sign of life for stallTimeoutSeconds ({self._stall_seconds}){held_up}",
+                message=f"no progress for stallTimeoutSeconds ({self._stall_seconds}){held_up}",
             )
         return None
 

@@ -19,6 +19,8 @@ class _Engine:
     num_short_runs: int = 0
     due_at: float | None = None
     """When it is started again; None while it runs."""
+    user_error: tuple[float, ProcessOutcome] | None = None
+    """When and how it last ended, if that was with exit code 40 and it has not worked since."""
 
 
 class EngineProcesses:
@@ -57,13 +59,23 @@ class EngineProcesses:
         for name in self._engines:
             self._start(name, now=now)
 
-    def ended(self, process_exit: ProcessExit, *, now: float) -> ProcessOutcome | None:
-        """Plan the next start of an engine; returns its outcome instead when a retry cannot help."""
+    def user_errors(self, *, since: float, num_current: int) -> list[ProcessOutcome]:
+        """How engines ended that said after `since` that no retry can help, and that are not back.
+
+        The trainer tells only how many engines are Current, so all are back when all are Current.
+        """
+        if num_current >= len(self._engines):
+            for engine in self._engines.values():
+                engine.user_error = None
+        found = (engine.user_error for engine in self._engines.values())
+        return [outcome for at, outcome in filter(None, found) if at >= since]
+
+    def ended(self, process_exit: ProcessExit, *, now: float) -> None:
+        """Plan the next start of an engine."""
         name = process_exit.name
         engine, workspace = self._engines[name], self._context.workspace
         outcome = outcome_of(process_exit, termination_log=workspace.termination_log(name))
-        if process_exit.exit_code == ExitCode.USER_ERROR:
-            return outcome
+        engine.user_error = (now, outcome) if process_exit.exit_code == ExitCode.USER_ERROR else None
         lived = now - engine.started_at
         engine.due_at = now + engine_delay(ran_seconds=lived, num_short_runs=engine.num_short_runs)
         engine.num_short_runs = engine.num_short_runs + 1 if is_short(lived) else 0
@@ -72,7 +84,6 @@ class EngineProcesses:
             f"{name} is started again{f' in {delay:.0f} s' if delay else ''}: "
             f"{outcome.termination.message}; log {workspace.log(name)}"
         )
-        return None
 
     def tick(self, *, now: float) -> None:
         """Start those that are due."""

@@ -8,6 +8,7 @@ from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_runtime.local.attempts import AttemptOutcome, Next, after_failed_attempt, outcome_of_attempt
 from grpo_runtime.local.context import LocalContext
 from grpo_runtime.local.deadlines import Deadlines
+from grpo_runtime.local.engine_errors import EngineErrorRule
 from grpo_runtime.local.engine_processes import EngineProcesses
 from grpo_runtime.local.process_outcome import ProcessOutcome
 from grpo_runtime.local.process_table import ProcessExit
@@ -43,8 +44,6 @@ class LocalJob:
         self._failures = ConsecutiveFailures()
         self._is_stop_requested = False
         self._is_next_stop_at_once = False
-        self._failed_engine: ProcessOutcome | None = None
-        """An engine that no retry can help, which fails the job."""
 
     def run(self) -> AttemptOutcome:
         """Train to the end, a stop or a failure; every process that was started has ended then.
@@ -70,7 +69,7 @@ class LocalJob:
             self._context, number=self._state.attempt, rollout_ports=list(self._engines.ports)
         )
         began_at = time.monotonic()
-        self._watch(attempt, Deadlines(self._spec, now=began_at))
+        self._watch(attempt, began_at=began_at)
         self._display.update(attempt.progress)
         self._context.processes.end_orphans()
         outcome = outcome_of_attempt(
@@ -80,7 +79,7 @@ class LocalJob:
             is_stop_requested=self._is_stop_requested,
         )
         if outcome.next is Next.RETRY:
-            self._restarts += 1
+            self._restarts += outcome.is_counted
             self._failures = after_failed_attempt(
                 self._failures, attempt.progress, ran_seconds=time.monotonic() - began_at
             )
@@ -88,20 +87,27 @@ class LocalJob:
         self._context.workspace.remember(self._state)
         return outcome
 
-    def _watch(self, attempt: TrainerAttempt, deadlines: Deadlines) -> None:
+    def _watch(self, attempt: TrainerAttempt, *, began_at: float) -> None:
         """Return when all trainers of an attempt have ended; end them when it can no longer succeed."""
+        deadlines, engine_errors = Deadlines(self._spec, now=began_at), EngineErrorRule()
         while not attempt.is_over:
             self._turn(attempt)
-            missed = deadlines.missed(attempt.progress, now=time.monotonic())
-            if self._failed_engine is not None:
-                attempt.fail(self._failed_engine)
-            elif missed is not None and not self._is_stop_requested and not attempt.is_over:
+            progress, now = attempt.progress, time.monotonic()
+            num_current = progress.engines.current if progress else 0
+            errors = self._engines.user_errors(since=began_at, num_current=num_current)
+            failed_engine = engine_errors.fatal(errors, progress, now=now)
+            missed = deadlines.missed(progress, now=now)
+            if self._is_stop_requested or attempt.is_over:
+                continue
+            if failed_engine is not None:
+                attempt.fail(failed_engine)
+            elif missed is not None:
                 attempt.fail(ProcessOutcome("trainer-0", missed))
 
     def _pause(self, outcome: AttemptOutcome) -> AttemptOutcome | None:
         """Say why the next attempt follows, and wait before it if several in a row have failed.
 
-        Returns the outcome if meanwhile something happens that makes another attempt needless.
+        Returns the outcome if the job is asked to stop meanwhile.
         """
         assert outcome.cause is not None
         delay = pause_seconds(self._failures.num_failures)
@@ -110,11 +116,9 @@ class LocalJob:
             f"{outcome.cause.termination.message}; log {self._context.workspace.log(outcome.cause.name)}"
         )
         until = time.monotonic() + delay
-        while time.monotonic() < until and not self._is_stop_requested and self._failed_engine is None:
+        while time.monotonic() < until and not self._is_stop_requested:
             self._turn(None)
-        if self._is_stop_requested:
-            return AttemptOutcome(Next.STOPPED)
-        return None if self._failed_engine is None else AttemptOutcome(Next.FAILED, self._failed_engine)
+        return AttemptOutcome(Next.STOPPED) if self._is_stop_requested else None
 
     def _turn(self, attempt: TrainerAttempt | None) -> None:
         """Wait for a signal, for a moment at most, and do what is due."""
@@ -137,7 +141,7 @@ class LocalJob:
             assert attempt is not None  # trainers run only during their attempt
             attempt.ended(process_exit, now=now)
         elif not self._is_stop_requested:
-            self._failed_engine = self._failed_engine or self._engines.ended(process_exit, now=now)
+            self._engines.ended(process_exit, now=now)
 
     def _stop(self, attempt: TrainerAttempt | None, *, is_hang_up: bool) -> None:
         # a terminal that is closed may send SIGHUP twice, or beside a SIGTERM: that is no second request

@@ -17,11 +17,10 @@ class ProgressFile:
         self.latest = initial
         self._write()
 
-    def update(self, **changes: Any) -> None:
-        """Set fields of the Progress and raise its heartbeat by one."""
-        self.latest = Progress.model_validate(
-            {**dict(self.latest), **changes, "heartbeat": self.latest.heartbeat + 1}
-        )
+    def update(self, *, is_sign_of_life: bool = True, **changes: Any) -> None:
+        """Set fields of the Progress, and raise its heartbeat by one when that is a sign of life."""
+        heartbeat = self.latest.heartbeat + is_sign_of_life
+        self.latest = Progress.model_validate({**dict(self.latest), **changes, "heartbeat": heartbeat})
         self._write()
 
     def _write(self) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
 from grpo_api.contract.run_config import JobRef
+from grpo_runtime.report.generation import still_message
 from grpo_runtime.report.progress import ProgressFile, read_progress
 from grpo_runtime.report.sink import OpenSink, SinkContext, StepRecord
 from grpo_runtime.report.sinks import SINKS
+from grpo_runtime.rollout.interface import Generation
 
 logger = logging.getLogger(__name__)
 
@@ -29,16 +31,29 @@ class Reporter:
         """`initial` is the Progress at the step this attempt starts from."""
         output_dir.mkdir(parents=True, exist_ok=True)
         self._attempt = initial.attempt
+        self._num_done: int | None = None
+        """Samples that were finished at the last report, while completions are sampled."""
         known = read_progress(run_dir)
         heartbeat = known.heartbeat + 1 if known else 0
         self.progress = ProgressFile(run_dir, initial.model_copy(update={"heartbeat": heartbeat}))
         context = SinkContext(job=job, output_dir=output_dir, run_dir=run_dir, start_step=initial.step)
         self._sinks = [open_sink(context) for open_sink in sinks]
 
-    def report_waiting(self, engines: EngineCounts) -> None:
-        """Report that rank 0 waits: for an engine if none is current, else for completions or rewards."""
+    def report_waiting(self, engines: EngineCounts, *, generation: Generation | None = None) -> None:
+        """Report that rank 0 waits: for an engine if none is current, else for completions or rewards.
+
+        While completions are sampled, only one that was finished is a sign of life: rank 0 itself lives on
+        when all engines hang.
+        """
+        num_done = generation.num_done if generation and engines.current else None
+        is_still = num_done is not None and num_done == self._num_done
+        self._num_done = num_done
         if engines.current:
-            self.progress.update(state=TrainerState.TRAINING, message="", engines=engines)
+            step = self.progress.latest.step + 1
+            message = still_message(generation, step=step) if generation else ""
+            self.progress.update(
+                is_sign_of_life=not is_still, state=TrainerState.TRAINING, message=message, engines=engines
+            )
             return
         message = (
             f"no rollout engine has the newest weights: {engines.known} of {engines.desired} engines found"

@@ -68,6 +68,24 @@ class SyncReport:
     """Largest difference to the probe's logprobs over all synced engines."""
 
 
+@dataclass(frozen=True)
+class Generation:
+    """How far the running call of `generate` has come, in samples: of one that is not finished nothing is
+    known."""
+
+    num_samples: int
+    num_done: int
+    quiet_seconds: float
+    """Since a sample was finished last, or else since the call began."""
+    given: Mapping[str, int]
+    """Engine -> the samples it was given and has not finished."""
+
+    @property
+    def num_waiting(self) -> int:
+        """Samples that no engine has been given."""
+        return max(0, self.num_samples - self.num_done - sum(self.given.values()))
+
+
 class Engines(Protocol):
     """The rollout engines of a run, as rank 0 sees them. Only those with the newest weights are given work.
 
@@ -95,6 +113,11 @@ class Engines(Protocol):
         In a fleet, a request of an engine that is lost goes to another one; with the same seed and weights
         it gives the same tokens. An engine that joins meanwhile gets work only after a verified sync.
         """
+        ...
+
+    def generation(self) -> Generation | None:
+        """How far the running call of `generate` has come. None when none runs, and where it cannot be
+        told."""
         ...
 
     async def close(self) -> None:

@@ -1,7 +1,7 @@
 """`grpo-runtime rollout`: process 1 of a rollout pod.
 
 It runs vLLM's server in this process and ends with the contract's exit codes: 40 when the configuration is
-wrong, 143 when it was asked to stop, 1 when the engine died.
+wrong, 75 when a retry may help, 143 when it was asked to stop, 1 when the engine died.
 """
 
 import argparse
@@ -23,7 +23,8 @@ from grpo_runtime.engine.arguments import (
     server_arguments,
     with_user_arguments,
 )
-from grpo_runtime.errors import UserError
+from grpo_runtime.errors import KnownError, UserError
+from grpo_runtime.process.failure import describe_failure
 from grpo_runtime.process.lasting_imports import lasting_imports
 from grpo_runtime.process.termination import termination_message, write_termination_message
 from grpo_runtime.serve.stopping import Stopping
@@ -72,6 +73,9 @@ def serve(environment: Mapping[str, str], *, options: RolloutOptions) -> int:
         _run_vllm(settings.run_config, model_dir=_prepare(settings), options=options, stopping=stopping)
     except UserError as error:
         return end(ExitCode.USER_ERROR, str(error))
+    except KnownError as error:
+        if not stopping.is_requested:
+            return write_termination_message(describe_failure(error), termination_log=options.termination_log)
     except Exception as error:
         traceback.print_exc()
         if not stopping.is_requested:

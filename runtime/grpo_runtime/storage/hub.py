@@ -23,7 +23,7 @@ from huggingface_hub.errors import (
 )
 
 from grpo_api.v1alpha1.spec import HubSpec
-from grpo_runtime.errors import UserError, VolumeFullError
+from grpo_runtime.errors import HubUnreachableError, UserError, VolumeFullError
 from grpo_runtime.storage.full_volume import is_volume_full
 
 logger = logging.getLogger(__name__)
@@ -58,9 +58,9 @@ def download(
     patterns of file names. With `hub.offline` the Hub is not asked, nor about a `revision` that is a commit
     whose files are in the cache.
 
-    Raises UserError when the Hub refuses, cannot be reached after all tries, or the cache lacks the files or
-    may not be written; VolumeFullError when the cache has no space left; ConnectionError when the Hub itself
-    fails.
+    Raises HubUnreachableError when the Hub cannot be reached after all tries, or fails itself (HTTP 5xx and
+    429); UserError when it refuses, or offline the cache lacks the files, or the cache may not be written;
+    VolumeFullError when the cache has no space left; ConnectionError for any other answer of the Hub.
     """
     if hub.offline:
         go_offline()
@@ -139,7 +139,7 @@ def _translated(
         )
     cause = error.__cause__ or error
     last = f"{type(cause).__name__}: {cause}".splitlines()[0]
-    return UserError(
+    return HubUnreachableError(
         f"{what} is not in the cache and the Hub cannot be reached: let the pods reach it, or fill the claim "
         f"of hub.cacheClaim elsewhere and set hub.offline; the last error: {last}"
     )
@@ -167,4 +167,5 @@ def _refusal(
         return UserError(
             f"{what}: the Hub refuses access (HTTP {status}): check the access token in the Secret of {token}"
         )
-    return ConnectionError(f"{what}: the Hub answers with HTTP {status}")
+    message = f"{what}: the Hub answers with HTTP {status}"
+    return ConnectionError(message) if _is_refusal(error) else HubUnreachableError(message)

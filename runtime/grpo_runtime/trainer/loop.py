@@ -95,7 +95,10 @@ class Coordinator:
             probe = make_probe(self.strategy, self.run_config)
         self.ranks.announce(Command.SYNC)
         sync = self.engines.sync(self.strategy.engine_weights(), version=self._version(step), probe=probe)
-        return await self._attend(sync)
+        report = await self._attend(sync)
+        # generation may end before the next report is due, and training then takes as long as it takes
+        self.reporter.report_waiting(self.engines.counts())
+        return report
 
     def _after_step(self, state: RunState, rollouts: Sequence[Rollout]) -> RunState:
         """Where the run stands now that the step after `state` is trained."""
@@ -144,5 +147,8 @@ class Coordinator:
     async def _attend(self, work: Awaitable[T]) -> T:
         """Wait for `work` while the ranks go on meeting and the progress goes on being reported."""
         return await self.ranks.attend(
-            work, on_tick=lambda: self.reporter.report_waiting(self.engines.counts())
+            work,
+            on_tick=lambda: self.reporter.report_waiting(
+                self.engines.counts(), generation=self.engines.generation()
+            ),
         )

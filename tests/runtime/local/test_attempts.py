@@ -45,6 +45,13 @@ def test_restarts_are_counted_up_to_the_limit() -> None:
     assert outcome(ended(1), restarts=2) == AttemptOutcome(Next.FAILED, ended(1), has_used_up_restarts=True)
 
 
+def test_a_hub_that_cannot_be_reached_uses_up_no_restart() -> None:
+    unreachable = ended(75, reason=Reason.HUB_UNREACHABLE)
+    assert outcome(unreachable, restarts=2) == AttemptOutcome(Next.RETRY, unreachable, is_counted=False)
+    assert outcome(ended(1, reason=Reason.HUB_UNREACHABLE), restarts=2).next is Next.FAILED
+    assert outcome(ended(75), restarts=1).is_counted
+
+
 def test_a_cause_ranks_above_its_consequences_in_whichever_order_they_end() -> None:
     lost = ended(75, name="trainer-0", reason=Reason.PEER_LOST)
     assert outcome(lost, ended(1, name="trainer-1")).cause == ended(1, name="trainer-1")

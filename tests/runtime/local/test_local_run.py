@@ -149,10 +149,23 @@ def test_a_lost_engine_is_started_again_at_its_address_while_training_goes_on(tm
 
 
 def test_an_engine_that_refuses_the_job_fails_it_with_its_own_message(tmp_path: Path) -> None:
-    command = LocalCommand(tmp_path, job_object(), attempts={1: HOLD}, engine={1: 40})
+    idle = {1: {"steps": 0, "hold": True}}
+    command = LocalCommand(tmp_path, job_object(), attempts=idle, engine={1: 40})
     assert command.end() == 40
     assert "failed: UserError (exit code 40): vLLM refuses --speed" in command.screen()
     assert f"log {command.output}/logs/rollout-0.log" in command.screen()
+
+
+def test_an_engine_that_refuses_the_job_after_its_first_step_is_started_again(tmp_path: Path) -> None:
+    command = LocalCommand(tmp_path, job_object(), attempts={1: HOLD}, engine={2: 40})
+    command.wait_for_steps(3)
+    wait_until(command.engines, "the engine is there")
+    os.kill(command.engines()[0]["pid"], signal.SIGKILL)
+    said = "rollout-0 is started again in 5 s: vLLM refuses --speed"
+    wait_until(lambda: said in command.screen(), "the second start of the engine has ended")
+    command.interrupt()
+    assert command.end() == 143
+    assert command.checkpoint() == "step-000003"
 
 
 def test_when_one_node_fails_all_start_again_and_the_cause_is_named_not_its_consequence(

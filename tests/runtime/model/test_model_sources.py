@@ -11,7 +11,7 @@ import pytest
 from fake_hub import COMMIT, FakeHub, fill_cache, serving, use_cache, use_hub
 
 from grpo_api.v1alpha1.spec import HubSpec, ModelSpec
-from grpo_runtime.errors import UserError, VolumeFullError
+from grpo_runtime.errors import HubUnreachableError, UserError, VolumeFullError
 from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.model.save import write_origin
@@ -143,21 +143,27 @@ def test_a_new_process_uses_an_offline_cache_that_hf_home_names(tiny: Path, tmp_
     assert found.stdout.strip() == str(snapshot)
 
 
-def test_an_unreachable_hub_is_tried_again_and_is_then_a_user_error(
+def test_an_unreachable_hub_is_tried_again_and_is_then_a_transient_error_of_its_own(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     use_hub("http://127.0.0.1:1", monkeypatch)
     with pytest.raises(
-        UserError, match=r"^model\.source \(hf://org/tiny\) .* the Hub cannot be reached: let"
+        HubUnreachableError, match=r"^model\.source \(hf://org/tiny\) .* the Hub cannot be reached: let"
     ):
         download("model", "org/tiny", revision=None, hub=HubSpec(), retry_seconds=(0.0, 0.0))
     assert caplog.text.count("trying again") == 2
 
 
-def test_an_internal_error_of_the_hub_is_not_a_user_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving(FakeHub({}, broken=frozenset({"org/tiny"}))) as endpoint:
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_hub_that_fails_itself_is_as_one_that_cannot_be_reached(
+    status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = FakeHub({}, broken=frozenset({"org/tiny"}), broken_status=status)
+    with serving(hub) as endpoint:
         use_hub(endpoint, monkeypatch)
-        with pytest.raises(ConnectionError, match=r"\(hf://org/tiny\): the Hub answers with HTTP 500"):
+        with pytest.raises(
+            HubUnreachableError, match=rf"\(hf://org/tiny\): the Hub answers with HTTP {status}"
+        ):
             download("model", "org/tiny", revision=None, hub=HubSpec(), retry_seconds=(0.0,))
 
 

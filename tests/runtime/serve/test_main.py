@@ -9,7 +9,8 @@ import pytest
 from guard_environment import guard_environment
 
 from grpo_api.contract.exit_codes import ExitCode
-from grpo_runtime.errors import UserError
+from grpo_api.contract.progress import TerminationMessage
+from grpo_runtime.errors import HubUnreachableError, UserError
 from grpo_runtime.serve import main
 
 
@@ -40,3 +41,20 @@ def test_the_number_of_threads_is_set_before_the_model_is_made_and_torch_importe
     # the model may have to be downloaded
     assert "HF_HUB_OFFLINE" not in seen
     assert "no model today" in options.termination_log.read_text()
+
+
+def test_an_engine_that_cannot_reach_the_hub_ends_as_transient_with_a_reason_of_its_own(
+    run_json: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def download_nothing(_: object) -> Path:
+        raise HubUnreachableError("model.source (hf://org/tiny): the Hub cannot be reached")
+
+    monkeypatch.setattr(os, "environ", {"PATH": os.environ["PATH"]})
+    monkeypatch.setattr(main, "is_cpu_build", lambda: True)
+    monkeypatch.setattr(main, "_prepare", download_nothing)
+    options = main.RolloutOptions(termination_log=tmp_path / "termination-log")
+    environment = guard_environment(tmp_path, run_json=run_json)
+    assert main.serve(environment, options=options) == ExitCode.TRANSIENT
+    written = TerminationMessage.model_validate_json(options.termination_log.read_text())
+    assert (written.reason, written.exit_code) == ("HubUnreachable", 75)
+    assert "hf://org/tiny" in written.message

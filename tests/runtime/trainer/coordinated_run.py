@@ -16,6 +16,7 @@ from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.model.tiny import write_tiny_model
 from grpo_runtime.rollout.interface import (
     GenerateRequest,
+    Generation,
     Probe,
     Rollout,
     SyncReport,
@@ -101,6 +102,9 @@ class RecordingEngines:
     def counts(self) -> EngineCounts:
         return EngineCounts(desired=1, known=1, current=1)
 
+    def generation(self) -> None:
+        return None
+
     async def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> SyncReport:
         self.versions.append(version)
         self.probes.append(probe)
@@ -134,7 +138,7 @@ class RecordingReporter:
         self.steps: dict[int, dict[str, Any]] = {}
         self.checkpoint_step: int | None = None
 
-    def report_waiting(self, engines: EngineCounts) -> None:
+    def report_waiting(self, engines: EngineCounts, *, generation: Generation | None = None) -> None:
         assert engines.known == 1
 
     def finished_step(self, values: Mapping[str, float], *, step: int, **rest: Any) -> None:

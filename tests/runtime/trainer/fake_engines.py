@@ -13,6 +13,7 @@ from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.model.source import materialise_model
 from grpo_runtime.rollout.interface import (
     GenerateRequest,
+    Generation,
     Probe,
     Rollout,
     SyncReport,
@@ -39,6 +40,9 @@ class FakeEngines:
     def counts(self) -> EngineCounts:
         has_weights = int(self._version is not None)
         return EngineCounts(desired=1, known=1, current=has_weights)
+
+    def generation(self) -> Generation | None:
+        return None
 
     async def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> SyncReport:
         parameters = dict(self._model.named_parameters())

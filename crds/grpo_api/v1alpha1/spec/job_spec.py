@@ -86,7 +86,8 @@ class GRPOJobSpec(RunSections):
     """How long an attempt may take until all its trainer pods run and the first step has begun. After that
     the job fails, and the message says what it waited for."""
     stall_timeout_seconds: Annotated[int, Field(ge=10, le=604_800), MAY_CHANGE] = 1800
-    """How long the report of a running trainer may stay the same before the trainer counts as failed."""
+    """How long a running trainer may make no progress before it counts as failed. While completions are
+    sampled, each one that is finished is progress, so this must be longer than one takes."""
 
     @property
     def chosen_mode(self) -> Mode:

@@ -9,13 +9,13 @@ from grpo_operator.observe.observed import Observed
 from grpo_operator.plan.causes import (
     Cause,
     Precedence,
-    engine_causes,
     first_cause,
     trainer_causes,
     vanished_causes,
 )
 from grpo_operator.plan.conditions import ConditionState, with_condition
 from grpo_operator.plan.draft import Draft, Stage
+from grpo_operator.plan.engine_errors import engine_causes, wake_when_no_engine
 from grpo_operator.plan.last_failure import last_failure
 from grpo_operator.plan.outcome import failed
 from grpo_operator.plan.stall import stalled_causes, wake_when_stalled
@@ -35,6 +35,7 @@ def end_attempt_on_failure(draft: Draft, observed: Observed, now: datetime) -> D
         return draft
     cause = first_cause(_causes(draft, observed, frozen))
     if cause is None:
+        draft = wake_when_no_engine(draft, observed, now)
         return wake_when_stalled(draft, observed, frozen, now)
     wait = _settling_left(draft, observed, cause, now)
     if wait > 0:
@@ -61,7 +62,7 @@ def _causes(draft: Draft, observed: Observed, frozen: FrozenJob) -> list[Cause]:
     vanished = (frozen.names.trainer(attempt=facts.attempt, index=index) for index in missing)
     return [
         *trainer_causes(facts.gang.values()),
-        *engine_causes(observed.rollouts),
+        *engine_causes(draft, observed),
         *vanished_causes(vanished),
         *stalled_causes(draft, observed, frozen),
     ]

@@ -5,7 +5,6 @@ from datetime import datetime
 
 from grpo_api.contract.environment import Role
 from grpo_api.contract.reasons import Reason, ReasonMessage
-from grpo_api.contract.retries import has_begun
 from grpo_api.v1alpha1.status import Condition, ConditionStatus, ConditionType, GRPOJobStatus, Phase
 from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.observe.observed import Observed
@@ -45,26 +44,13 @@ def _held_up_by(draft: Draft, observed: Observed) -> Condition | None:
     when this operator cannot know: a trainer that does not answer it may still be training."""
     status = observed.job.status
     if draft.is_running:
-        progress = draft.facts.last_progress
-        if progress is None or observed.remembered.report.problem:
-            return None
-        if has_begun(progress) or _has_trained(status):
+        if draft.facts.has_begun is not False:
             return None
         is_rollout_ready = is_true(status, ConditionType.ROLLOUT_READY)
         return _unmet(status, ConditionType.READY if is_rollout_ready else ConditionType.ROLLOUT_READY)
     if status.phase is Phase.RUNNING or _is_untried(draft, observed):
         return None
     return _unmet(status, ConditionType.RUNNING)
-
-
-def _has_trained(status: GRPOJobStatus) -> bool:
-    """Whether this attempt trained before. Its trainer no longer says so once it waits for a lost engine in
-    its first step. Ready is True only while a trainer trains, and both conditions become False when an
-    attempt ends. So Ready was True in this attempt if it changed after Running became True."""
-    ready, running = condition(status, ConditionType.READY), condition(status, ConditionType.RUNNING)
-    if ready is None or running is None or running.status != ConditionStatus.TRUE:
-        return False
-    return is_true(status, ConditionType.READY) or ready.last_transition_time > running.last_transition_time
 
 
 def _is_untried(draft: Draft, observed: Observed) -> bool:

@@ -1,0 +1,78 @@
+"""When an engine that says that no retry can mend its error (exit code 40) ends the job. Pure.
+
+Before the first step of an attempt it does: what is wrong with one engine is mostly wrong with all of them,
+and nobody should have to wait for a deadline to be told. Later the same spec has worked, and the engine's
+node or network may be at fault: the job goes on with the other engines, and this one is shown and started
+again. Then it ends the job only when the trainer has had no engine at all for a while.
+"""
+
+from dataclasses import replace
+from datetime import datetime
+
+from grpo_api.contract.engine_absence import NO_ENGINE_SECONDS
+from grpo_api.contract.environment import Role
+from grpo_api.contract.exit_codes import ExitCode
+from grpo_api.contract.reasons import ReasonMessage
+from grpo_operator.observe.observed import ContainerTermination, Observed, PodView
+from grpo_operator.plan.blockers import is_unready_since
+from grpo_operator.plan.causes import Cause, cause_from_termination
+from grpo_operator.plan.draft import Draft
+from grpo_operator.plan.facts import AttemptFacts
+
+_SHORTEST_WAIT_SECONDS = 5.0
+
+
+def engine_causes(draft: Draft, observed: Observed) -> list[Cause]:
+    """Engines whose error ends the job: before the first step, or while the trainer has no engine at all."""
+    causes = [
+        cause_from_termination(pod, termination, role=Role.ROLLOUT)
+        for pod, termination in _user_errors(draft.facts, observed)
+    ]
+    if draft.facts.has_begun is False:
+        return causes
+    return [_without_engines(cause, observed) for cause in causes] if _has_no_engine(observed) else []
+
+
+def wake_when_no_engine(draft: Draft, observed: Observed, now: datetime) -> Draft:
+    """Plan again when such an engine may end the job: reports that tell the same as before cause no plan."""
+    if not draft.is_running or not _user_errors(draft.facts, observed):
+        return draft
+    since = observed.remembered.report.absence.since
+    if draft.facts.has_begun and since is None:
+        return draft
+    left = 0.0 if since is None else NO_ENGINE_SECONDS - (now.timestamp() - since)
+    return draft.waking_after(max(_SHORTEST_WAIT_SECONDS, left))
+
+
+def _user_errors(facts: AttemptFacts, observed: Observed) -> list[tuple[PodView, ContainerTermination]]:
+    """Rollout pods that are not ready because their engine ended with 40 in the current attempt."""
+    found = []
+    for pod in observed.rollouts:
+        termination = pod.termination or pod.last_termination
+        if termination is None or termination.exit_code != ExitCode.USER_ERROR:
+            continue
+        is_out = pod.is_alive and not pod.is_ready and is_unready_since(pod, termination)
+        if is_out and _is_of_attempt(termination, facts):
+            found.append((pod, termination))
+    return found
+
+
+def _is_of_attempt(termination: ContainerTermination, facts: AttemptFacts) -> bool:
+    """Engines outlive attempts. What ended one before this attempt had a pod says nothing about it."""
+    if facts.attempt == 1:
+        return True
+    if termination.finished_at is None or facts.first_pod_at is None:
+        return False
+    return termination.finished_at >= facts.first_pod_at
+
+
+def _without_engines(cause: Cause, observed: Observed) -> Cause:
+    seconds = observed.remembered.report.absence.seconds
+    message = f"{cause.why.message} (and no engine has held the newest weights for {seconds:.0f} s)"
+    return replace(cause, why=ReasonMessage(cause.why.reason, message))
+
+
+def _has_no_engine(observed: Observed) -> bool:
+    """Whether the trainer, which answers, has told of no Current engine for long enough."""
+    report = observed.remembered.report
+    return report.is_answering and report.absence.seconds >= NO_ENGINE_SECONDS

@@ -1,0 +1,32 @@
+"""The sentence about a generation that stands still: for some seconds no sample has been finished. Pure."""
+
+from grpo_runtime.rollout.interface import Generation
+
+STILL_SECONDS = 10.0
+"""From when on it is told of. Rank 0's next report and the operator's next poll follow within 5 s."""
+_MAX_ENGINES = 4
+
+
+def still_message(generation: Generation, *, step: int) -> str:
+    """What stands still in `step`, since when, and on which engines; empty while samples finish.
+
+    The seconds are rounded down, ever more coarsely: whoever stores the sentence should not have to write it
+    every second.
+    """
+    if generation.quiet_seconds < STILL_SECONDS:
+        return ""
+    seconds = _rounded_down(generation.quiet_seconds)
+    given = sorted(generation.given.items(), key=lambda item: (-item[1], item[0]))
+    places = [f"{number} on {engine}" for engine, number in given[:_MAX_ENGINES]]
+    if len(given) > _MAX_ENGINES:
+        rest = given[_MAX_ENGINES:]
+        places.append(f"{sum(number for _, number in rest)} on {len(rest)} other engines")
+    if generation.num_waiting:
+        places.append(f"{generation.num_waiting} not given to an engine yet")
+    done = f"step {step}: {generation.num_done} of {generation.num_samples} samples are done"
+    return f"{done}, and none was finished in the last {seconds} s; open are {', '.join(places)}"
+
+
+def _rounded_down(seconds: float) -> int:
+    unit = 10 if seconds < 60 else 60 if seconds < 600 else 300
+    return int(seconds // unit) * unit

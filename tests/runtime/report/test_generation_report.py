@@ -1,0 +1,97 @@
+"""What the trainer reports while a generation stands still."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
+from grpo_api.contract.run_config import JobRef
+from grpo_runtime.report.generation import still_message
+from grpo_runtime.report.progress import read_progress
+from grpo_runtime.report.reporter import Reporter
+from grpo_runtime.rollout.interface import Generation
+
+CURRENT = EngineCounts(desired=2, known=2, current=2)
+NONE_CURRENT = EngineCounts(desired=2, known=2, current=0)
+HELD = {"rollout-0": 12, "rollout-1": 8}
+
+
+def generation(num_done: int, quiet_seconds: float, given: Mapping[str, int] = HELD) -> Generation:
+    return Generation(num_samples=32, num_done=num_done, quiet_seconds=quiet_seconds, given=given)
+
+
+@pytest.fixture
+def reporter(tmp_path: Path) -> Reporter:
+    (tmp_path / "run").mkdir()
+    return Reporter(
+        output_dir=tmp_path / "output",
+        run_dir=tmp_path / "run",
+        job=JobRef(namespace="team", name="copy", uid="uid"),
+        initial=Progress(job_uid="uid", attempt=1, step=4, total_steps=9),
+        sinks=(),
+    )
+
+
+def said(reporter: Reporter, tmp_path: Path, found: Generation | None) -> Progress:
+    """The report about a moment of a generation, as the supervisor serves it."""
+    reporter.report_waiting(CURRENT, generation=found)
+    progress = read_progress(tmp_path / "run")
+    assert progress is not None
+    return progress
+
+
+def test_a_generation_that_stands_still_is_told_of_within_15_seconds_and_no_longer_once_it_goes_on(
+    reporter: Reporter, tmp_path: Path
+) -> None:
+    messages = {
+        seconds: said(reporter, tmp_path, generation(12, float(seconds))).message for seconds in range(13)
+    }
+    assert messages[9] == ""
+    assert messages[12] == (
+        "step 5: 12 of 32 samples are done, and none was finished in the last 10 s; "
+        "open are 12 on rollout-0, 8 on rollout-1"
+    )
+    after = said(reporter, tmp_path, generation(13, 0.5))
+    assert (after.state, after.message) == (TrainerState.TRAINING, "")
+
+
+def test_the_sentence_changes_ever_less_often() -> None:
+    sentences = {still_message(generation(0, float(seconds)), step=1) for seconds in range(10, 1800)}
+    assert len(sentences) == 5 + 9 + 4
+    assert "in the last 1500 s" in still_message(generation(0, 1799.9), step=1)
+
+
+def test_many_engines_are_summed_up_and_what_waits_is_named() -> None:
+    given = {f"rollout-{index}": 2 + (index == 5) for index in range(7)}
+    sentence = still_message(generation(6, 30, given), step=1)
+    assert sentence.endswith(
+        "open are 3 on rollout-5, 2 on rollout-0, 2 on rollout-1, 2 on rollout-2, 6 on 3 other engines, "
+        "11 not given to an engine yet"
+    )
+
+
+def test_while_no_sample_finishes_no_report_is_a_sign_of_life(reporter: Reporter, tmp_path: Path) -> None:
+    first = said(reporter, tmp_path, generation(0, 1.0))
+    still = [said(reporter, tmp_path, generation(0, float(seconds))) for seconds in range(2, 100)]
+    assert {progress.heartbeat for progress in still} == {first.heartbeat}
+    assert {progress.state for progress in still} == {TrainerState.TRAINING}
+    finished = said(reporter, tmp_path, generation(4, 0.3))
+    assert finished.heartbeat > first.heartbeat
+    assert said(reporter, tmp_path, None).heartbeat > finished.heartbeat  # rewards are computed
+
+
+def test_waiting_for_engines_is_a_sign_of_life_and_so_is_the_next_generation(
+    reporter: Reporter, tmp_path: Path
+) -> None:
+    before = said(reporter, tmp_path, generation(4, 30.0))
+    heartbeats = []
+    for _ in range(3):
+        reporter.report_waiting(NONE_CURRENT, generation=generation(4, 31.0))
+        heartbeats.append(reporter.progress.latest.heartbeat)
+    assert heartbeats == [before.heartbeat + number for number in (1, 2, 3)]
+    assert reporter.progress.latest.state is TrainerState.WAITING_FOR_ROLLOUT
+    assert said(reporter, tmp_path, generation(4, 32.0)).heartbeat == before.heartbeat + 4
+    said(reporter, tmp_path, None)
+    again = said(reporter, tmp_path, generation(4, 0.5))
+    assert again.heartbeat == before.heartbeat + 6
