@@ -1,6 +1,5 @@
 """Reconciles one job: observe, plan, apply. Every write is safe to repeat and safe with two operators."""
 
-import asyncio
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -9,16 +8,15 @@ from grpo_api.v1alpha1.status import GRPOJobStatus
 from grpo_operator.apply.children import apply_children, delete_objects
 from grpo_operator.apply.events import write_events
 from grpo_operator.apply.status import write_schema_skew, write_status
-from grpo_operator.children.names import Names
 from grpo_operator.cluster import errors
 from grpo_operator.cluster.client import Client
-from grpo_operator.cluster.kinds import JOBS, PODS
-from grpo_operator.observe.cache import Cache, Key, owner_uid
+from grpo_operator.cluster.kinds import JOBS
+from grpo_operator.find_missing import find_missing
+from grpo_operator.observe.cache import Cache, Key
 from grpo_operator.observe.memory import Memory
 from grpo_operator.observe.observed import JobView, Observed
 from grpo_operator.observe.snapshot import UnreadableStatusError, job_and_pods, observe
 from grpo_operator.plan import make_plan
-from grpo_operator.plan.facts import gang_of, has_all_trainers, missing_of
 
 log = logging.getLogger(__name__)
 
@@ -90,12 +88,15 @@ class Controller:
             return None
         try:
             observed = self._observe_cache(key, now=now)
-            while observed and not observed.job.is_deleting and await self._find_missing(observed):
+            while observed and not observed.job.is_deleting and await self._find_missing(key, observed):
                 observed = self._observe_cache(key, now=now)
         except UnreadableStatusError as error:
             await self._leave_to_newer_release(key, str(error), now=now)
             return None
         return observed
+
+    async def _find_missing(self, key: Key, observed: Observed) -> bool:
+        return await find_missing(self._client, self._cache, self._memory, key=key, observed=observed)
 
     def _observe_cache(self, key: Key, *, now: datetime) -> Observed | None:
         """Update the memory from the cache, then take the snapshot. Raises UnreadableStatusError."""
@@ -127,29 +128,3 @@ class Controller:
             self._cache.put(JOBS, await self._client.get(JOBS, job.namespace, job.name))
             return False
         return True
-
-    async def _find_missing(self, observed: Observed) -> bool:
-        """Ask the API server for trainer pods that existed and that the snapshot does not have.
-
-        A missing pod ends the attempt, so a cache that lags behind must not decide it. True if one was found:
-        the cache has it now, and another snapshot must be taken.
-        """
-        job = observed.job
-        spec = observed.frozen_spec or job.spec
-        if spec is None or not has_all_trainers(job.status):
-            return False
-        attempt, names = job.status.attempt, Names.of(job=job.name, uid=job.uid)
-        gang = gang_of(observed, attempt=attempt)
-        missing = missing_of(gang, num_nodes=spec.trainer.num_nodes)
-        pods = (names.trainer(attempt=attempt, index=index) for index in missing)
-        found = await asyncio.gather(*(self._fetch_pod(job, pod) for pod in pods))
-        return any(found)
-
-    async def _fetch_pod(self, job: JobView, name: str) -> bool:
-        """Whether the job has a pod of this name. Its watch event may come before the answer."""
-        try:
-            found = await self._client.get(PODS, job.namespace, name)
-        except errors.NotFound:
-            return False
-        self._cache.put(PODS, found)
-        return owner_uid(found) == job.uid

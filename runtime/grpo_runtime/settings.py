@@ -28,6 +28,7 @@ class TrainerSettings:
     """The settings of a trainer pod."""
 
     run_config: RunConfig
+    """With the number of rollout engines that this attempt waits for."""
     tokens: Tokens | None
     """None in mode Colocated, where no engine has a network address."""
     output_dir: Path
@@ -67,7 +68,7 @@ def read_trainer_settings(environment: Mapping[str, str]) -> TrainerSettings:
         )
     has_rollout_pods = run_config.mode is not Mode.COLOCATED
     return TrainerSettings(
-        run_config=run_config,
+        run_config=_scaled(run_config, environment) if has_rollout_pods else run_config,
         tokens=_read_tokens(_path(environment, Env.TOKENS_DIR)) if has_rollout_pods else None,
         output_dir=_path(environment, Env.OUTPUT_DIR),
         cache_dir=_path(environment, Env.CACHE_DIR),
@@ -89,6 +90,15 @@ def read_rollout_settings(environment: Mapping[str, str]) -> RolloutSettings:
         volumes_dir=_path(environment, Env.VOLUMES_DIR),
         instance=_text(environment, Env.INSTANCE),
     )
+
+
+def _scaled(run_config: RunConfig, environment: Mapping[str, str]) -> RunConfig:
+    """The RunConfig with the number of engines of this attempt; the file has that of the job's start."""
+    if Env.ROLLOUT_REPLICAS not in environment:
+        return run_config
+    replicas = _number(environment, Env.ROLLOUT_REPLICAS, lowest=1)
+    topology = run_config.topology.model_copy(update={"rollout_replicas": replicas})
+    return run_config.model_copy(update={"topology": topology})
 
 
 def _text(environment: Mapping[str, str], name: Env) -> str:

@@ -1,5 +1,6 @@
 """The pods that the operator makes have what the runtime expects in them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ from grpo_operator.children.rollout import rollout_pod
 from grpo_operator.children.shared import RUN_CONFIG_KEY, TOKEN_FILES, config_map, service
 from grpo_operator.children.trainer import trainer_pod
 from grpo_runtime.cli import main as runtime
+from grpo_runtime.fleet.settings import fleet_settings
+from grpo_runtime.settings import read_trainer_settings
 
 EVERY_SOURCE = GRPOJobSpec.from_object(
     {
@@ -101,6 +104,26 @@ def test_the_variables_point_to_what_is_mounted(run: FrozenJob):
                 volumes_dir=Path(variables["GRPO_VOLUMES_DIR"]),
             )
             assert str(source) in mounts
+
+
+def test_each_attempt_waits_for_the_number_of_engines_that_was_asked_for_when_it_was_made(
+    disaggregated: FrozenJob, tmp_path: Path
+):
+    assert disaggregated.spec.rollout is not None
+    rollout = disaggregated.spec.rollout.model_copy(update={"replicas": 7})
+    scaled = replace(disaggregated, spec=disaggregated.spec.model_copy(update={"rollout": rollout}))
+    config = config_map(disaggregated).body  # immutable: it is from the start
+    (tmp_path / RUN_CONFIG_KEY).write_text(config["data"][RUN_CONFIG_KEY])
+    for name in TOKEN_FILES:
+        (tmp_path / name).write_text("a-token")
+    places = {Env.RUN_CONFIG: str(tmp_path / RUN_CONFIG_KEY), Env.TOKENS_DIR: str(tmp_path)}
+    waited_for = []
+    for frozen, attempt in ((disaggregated, 1), (scaled, 2)):
+        pod = trainer_pod(frozen, attempt=attempt, index=0).body
+        settings = read_trainer_settings(environment(pod) | places)
+        assert settings.run_config.topology.rollout_replicas == fleet_settings(settings).desired
+        waited_for.append(fleet_settings(settings).desired)
+    assert waited_for == [disaggregated.num_rollout_pods, 7]
 
 
 def test_containers_ports_and_probes_are_those_of_the_contract(disaggregated: FrozenJob):

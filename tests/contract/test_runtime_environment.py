@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from grpo_api.contract.environment import COLOCATED_ENV, ROLLOUT_ENV, TRAINER_ENV, Env, Role
+from grpo_api.contract.environment import COLOCATED_ENV, OPTIONAL_ENV, ROLLOUT_ENV, TRAINER_ENV, Env, Role
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.resolve import resolve
 from grpo_api.v1alpha1.job import parse_job
@@ -68,6 +68,7 @@ def values(tmp_path: Path) -> dict[str, str]:
         Env.NODE_INDEX: "0",
         Env.MASTER_ADDR: "trainer-0",
         Env.ROLLOUT_HOST: "rollout",
+        Env.ROLLOUT_REPLICAS: "3",
         Env.INSTANCE: "engine-0",
     }
 
@@ -98,6 +99,20 @@ def test_a_fleet_waits_for_its_engines_as_long_as_the_spec_says(values: dict[str
     assert settings.empty_wait_seconds == 77
 
 
+def test_a_pod_of_an_operator_of_0_1_0_waits_for_the_engines_of_its_run_config(
+    values: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "run.json").write_text(run_config_json(rollout={"replicas": 4}))
+    del values[Env.ROLLOUT_REPLICAS]
+    assert fleet_settings(read_trainer_settings({**values, Env.ROLE: Role.TRAINER})).desired == 4
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "many"])
+def test_a_number_of_engines_that_cannot_be_waited_for_is_named(values: dict[str, str], value: str) -> None:
+    with pytest.raises(UserError, match=Env.ROLLOUT_REPLICAS):
+        read_trainer_settings({**values, Env.ROLE: Role.TRAINER, Env.ROLLOUT_REPLICAS: value})
+
+
 def test_a_trainer_that_holds_its_engines_has_no_fleet(values: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(run_config_json(mode="Colocated"))
     settings = read_trainer_settings({**values, Env.ROLE: Role.TRAINER})
@@ -120,7 +135,7 @@ def test_the_repr_of_settings_shows_no_token(values: dict[str, str], tmp_path: P
     assert "a-secret-token" not in repr(read_trainer_settings({**values, Env.ROLE: Role.TRAINER}))
 
 
-@pytest.mark.parametrize("name", sorted(TRAINER_ENV))
+@pytest.mark.parametrize("name", sorted(TRAINER_ENV - OPTIONAL_ENV))
 def test_a_missing_variable_is_named(values: dict[str, str], name: str) -> None:
     environment = {**values, Env.ROLE: Role.TRAINER}
     del environment[name]

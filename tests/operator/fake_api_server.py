@@ -41,12 +41,14 @@ _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 
 class FakeApiServer(Client):
     """One namespace. `refused` is what a write meets, by the kind or the name of its object. `before_answer`
-    gets the object of each GET before the one who asked does."""
+    gets the object of each GET before the one who asked does. `is_collecting_garbage` says whether what a
+    job owns goes with it."""
 
     def __init__(self, *, clock: Callable[[], datetime] = lambda: NOW) -> None:
         self._clock = clock
         self.refused: dict[str, errors.KubernetesError] = {}
         self.before_answer: Callable[[Kind, KubeObject], object] = lambda kind, item: None
+        self.is_collecting_garbage = True
         self.num_writes = 0
         self._version = 100
         self._objects: dict[tuple[Kind, str], KubeObject] = {}
@@ -62,6 +64,10 @@ class FakeApiServer(Client):
         meta = {"namespace": NAMESPACE, "creationTimestamp": self._now()}
         meta |= known.get("metadata", {}) | item["metadata"]
         return self._store(kind, {**known, **item, "metadata": meta})
+
+    def unlabel(self, kind: Kind, name: str) -> KubeObject:
+        """Somebody takes all labels away from an object; returns it as it is stored."""
+        return self.put(kind, {"metadata": {"name": name, "labels": {}}})
 
     def remove(self, kind: Kind, name: str) -> None:
         """An object goes for good, and with it what it owns."""
@@ -223,6 +229,8 @@ class FakeApiServer(Client):
 
     def _collect_garbage(self) -> None:
         """What belongs to a job that is not there goes, as soon as it is made."""
+        if not self.is_collecting_garbage:
+            return
         jobs = {item["metadata"]["uid"] for (kind, _), item in self._objects.items() if kind == JOBS}
         for place, item in list(self._objects.items()):
             owners = item["metadata"].get("ownerReferences", [])

@@ -101,7 +101,6 @@ class FakeCluster:
         self.frozen_spec: GRPOJobSpec | None = None
         self.progress: Progress | None = None
         self.failing_since: datetime | None = None
-        self.is_skewed = False
         self.frozen_problem = ""
         self.report_problem: ReasonMessage | None = None
         self.is_news = True
@@ -130,7 +129,6 @@ class FakeCluster:
                 is_deleting=self.is_deleting,
                 spec=self.spec,
                 problem=self.problem,
-                is_skewed=self.is_skewed,
                 status=self.status,
             ),
             trainers=tuple(pod for pod in by_name if "-trainer-" in pod.name),

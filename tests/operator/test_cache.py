@@ -41,6 +41,16 @@ def test_a_deleted_object_does_not_come_back_with_a_late_state():
     assert names(cache) == []
 
 
+def test_an_object_that_is_as_new_as_its_deletion_was_not_deleted():
+    cache = Cache()
+    cache.put(PODS, pod())
+    cache.remove(PODS, pod(version=12))  # it lost the label that the watch selects
+    assert cache.put(PODS, pod(version=12))
+    assert names(cache) == ["p"]
+    cache.remove(PODS, pod(version=15))
+    assert not cache.put(PODS, pod(version=14))
+
+
 def test_a_late_deletion_leaves_a_namesake_alone():
     cache = Cache()
     cache.put(PODS, pod(uid="u2", version=20))

@@ -136,6 +136,14 @@ def test_a_job_made_anew_under_its_name_begins_with_the_first_incarnation():
     assert look(memory, uid="another", rollouts=[(1, 0)]).highest_incarnations == {1: 0}
 
 
+def test_a_failure_of_the_job_before_is_not_one_of_the_job_made_anew_under_its_name():
+    memory = Memory()
+    look(memory, failed=1)
+    memory.remember_refusal(KEY, Refusal("a-pod", ReasonMessage("QuotaExceeded", "does not fit")))
+    anew = look(memory, uid="another", failed=1, at=60)
+    assert (anew.failing_since, anew.refusal) == (seconds(60), None)
+
+
 def test_what_is_remembered_of_a_job_goes_with_it():
     memory = Memory()
     memory.remember_progress(KEY, report(), now=NOW)

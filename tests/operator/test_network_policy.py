@@ -54,9 +54,9 @@ def test_the_policy_selects_the_pods_that_are_planned_with_it():
 
 def test_one_that_is_right_is_left_alone_and_one_that_was_changed_is_put_right():
     (policy,) = planned(observed())
-    right = {policy.name: {"spec": policy.body["spec"]}}
+    right = {policy.name: policy.body}
     assert planned(observed(network_policies=right)) == []
-    opened = {policy.name: {"spec": policy.body["spec"] | {"ingress": [{}]}}}
+    opened = {policy.name: policy.body | {"spec": policy.body["spec"] | {"ingress": [{}]}}}
     (correction,) = planned(observed(network_policies=opened))
     assert correction.is_correction and correction.body == policy.body
 
@@ -65,13 +65,13 @@ def test_one_that_is_right_is_left_alone_and_one_that_was_changed_is_put_right()
 def test_each_part_of_ours_is_put_right_when_it_is_lost(field: str):
     (policy,) = planned(observed())
     spec_left = {key: value for key, value in policy.body["spec"].items() if key != field}
-    (correction,) = planned(observed(network_policies={policy.name: {"spec": spec_left}}))
+    (correction,) = planned(observed(network_policies={policy.name: policy.body | {"spec": spec_left}}))
     assert correction.is_correction
 
 
 def test_what_an_admin_adds_to_it_is_left_alone():
     (policy,) = planned(observed())
-    added = {policy.name: {"spec": policy.body["spec"] | {"egress": [{"to": []}]}}}
+    added = {policy.name: policy.body | {"spec": policy.body["spec"] | {"egress": [{"to": []}]}}}
     assert planned(observed(network_policies=added)) == []
 
 

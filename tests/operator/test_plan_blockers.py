@@ -159,7 +159,6 @@ def test_an_engine_that_its_node_refused_is_recorded_at_once():
 
 def test_that_a_job_is_newer_than_its_operator_is_its_last_failure():
     cluster = FakeCluster(problem='spec.foo: unknown field "spec.foo"')
-    cluster.is_skewed = True
     cluster.settle()
     found = failure(cluster)
     assert (found.reason, found.pod, found.role) == ("SchemaSkew", "", "")

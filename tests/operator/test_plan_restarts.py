@@ -15,6 +15,21 @@ def two_nodes(max_restarts: int = 3) -> FakeCluster:
     return FakeCluster(spec(trainer={"numNodes": 2}, failurePolicy={"maxRestarts": max_restarts})).start()
 
 
+def test_the_next_attempt_waits_for_the_number_of_engines_that_is_asked_for_now():
+    cluster = FakeCluster(spec(rollout={"replicas": 2})).start()
+    revision = cluster.status.revision
+    cluster.spec, cluster.generation = spec(rollout={"replicas": 3}), 2
+    cluster.settle()
+    cluster.end(cluster.pod("trainer-a1-0"), termination(1, "boom"))
+    cluster.settle()
+    told = {}
+    for name in ("trainer-a1-0", "trainer-a2-0"):
+        (container,) = cluster.bodies[cluster.pod(name)]["spec"]["containers"]
+        told[name] = next(e["value"] for e in container["env"] if e["name"] == "GRPO_ROLLOUT_REPLICAS")
+    assert told == {"trainer-a1-0": "2", "trainer-a2-0": "3"}
+    assert (cluster.status.revision, len(cluster.config_names)) == (revision, 1)
+
+
 def test_a_failed_trainer_restarts_the_whole_gang():
     cluster = two_nodes()
     cluster.end(cluster.pod("trainer-a1-1"), termination(1, reason="OOMKilled"))

@@ -1,6 +1,9 @@
 """What another release wrote: the job says so, and running pods are left alone."""
 
+from datetime import timedelta
 from typing import Any
+
+import pytest
 
 from grpo_api.contract.progress import TrainerState
 from grpo_api.contract.reasons import ReasonMessage
@@ -20,31 +23,58 @@ def item(**changes: Any) -> dict[str, Any]:
     return {"metadata": meta, "spec": spec().to_object() | changes}
 
 
-def too_new() -> FakeCluster:
-    cluster = FakeCluster(problem='spec.foo: unknown field "spec.foo"')
-    cluster.is_skewed = True
-    return cluster
+UNKNOWN_FIELD = 'spec.foo: unknown field "spec.foo"'
+UNKNOWN_BOUND = "spec.algorithm.groupSize: Invalid value: 1: should be greater than or equal to 2"
 
 
-def test_an_unknown_field_or_choice_is_skew_and_a_wrong_number_is_not():
-    assert job_view(item(foo=1)).is_skewed
-    assert job_view(item(mode="Sideways")).is_skewed
-    wrong = job_view(item(failurePolicy={"maxRestarts": -1}))
-    assert wrong.problem and not wrong.is_skewed
-
-
-def test_a_job_that_is_newer_than_its_operator_waits_and_says_for_what():
-    cluster = too_new()
+@pytest.mark.parametrize(
+    ("change", "fields"),
+    [
+        ({"foo": 1}, ["spec.foo"]),
+        ({"futureSection": {"a": 1, "b": {"c": 2}}}, ["spec.futureSection"]),
+        ({"mode": "Sideways"}, ["spec.mode"]),
+        ({"failurePolicy": {"maxRestarts": -1}}, ["spec.failurePolicy.maxRestarts"]),
+        (
+            {"foo": 1, "algorithm": {"steps": 0, "groupSize": 1}, "rewards": [{"name": "a", "bar": 2}]},
+            ["spec.foo", "spec.algorithm.steps", "spec.algorithm.groupSize", "spec.rewards[0].bar"],
+        ),
+    ],
+)
+def test_a_spec_that_this_operator_cannot_read_waits_and_every_field_of_it_is_named(
+    change: dict[str, Any], fields: list[str]
+):
+    view = job_view(item(**change))
+    assert view.spec is None
+    cluster = FakeCluster(problem=view.problem)
     cluster.settle()
     for kind in (ConditionType.READY, ConditionType.RUNNING, ConditionType.ROLLOUT_READY):
         found = cluster.condition(kind)
         assert (found.status, found.reason) == ("False", "SchemaSkew")
-        assert "spec.foo" in found.message and "operator is older" in found.message
+        assert [field for field in fields if field not in found.message] == []
     assert (cluster.status.phase, cluster.status.attempt, cluster.pods) == (Phase.PENDING, 0, {})
+    for kind in (ConditionType.FAILED, ConditionType.FINISHED):
+        assert cluster.condition(kind).status == "False"
+
+
+@pytest.mark.parametrize("problem", [UNKNOWN_FIELD, UNKNOWN_BOUND])
+def test_a_job_that_waited_starts_by_itself_once_its_spec_can_be_read(problem: str):
+    cluster = FakeCluster(problem=problem)
+    cluster.settle()
+    cluster.now += timedelta(days=7)  # no clock runs against it
+    cluster.settle()
     assert cluster.condition(ConditionType.FINISHED).status == "False"
-    cluster.spec, cluster.problem, cluster.is_skewed = spec(), "", False  # the operator was upgraded
+    cluster.spec, cluster.problem = spec(), ""  # the operator was upgraded, or the spec was corrected
     cluster.start()
     assert cluster.status.phase == Phase.RUNNING
+
+
+def test_the_fix_is_said_also_where_there_is_no_room_for_every_field():
+    view = job_view(item(**{f"aFieldOfTheFuture{n}": n for n in range(100)}))
+    cluster = FakeCluster(problem=view.problem)
+    cluster.settle()
+    ready = cluster.condition(ConditionType.READY)
+    assert "run the operator of the release that the GRPOJob CRD came with" in ready.message
+    assert "aFieldOfTheFuture0" in ready.message
 
 
 def blocked() -> FakeCluster:
@@ -111,16 +141,32 @@ def test_a_broken_config_map_is_observed_as_a_problem_and_not_raised():
     assert run.names.config(run.revision) in found.frozen_problem and "foo" in found.frozen_problem
 
 
-def test_a_live_spec_that_cannot_be_read_any_more_does_not_stop_the_run_but_is_said():
+@pytest.mark.parametrize("problem", [UNKNOWN_FIELD, UNKNOWN_BOUND])
+def test_a_live_spec_that_cannot_be_read_any_more_does_not_stop_the_run_but_is_said(problem: str):
     cluster = FakeCluster().start()
     cluster.frozen_spec = spec()
     cluster.progress = report()
     cluster.settle()
-    cluster.spec, cluster.problem, cluster.is_skewed = None, 'spec.foo: unknown field "spec.foo"', True
+    cluster.spec, cluster.problem = None, problem
     cluster.settle()
     ready = cluster.condition(ConditionType.READY)
     assert ready.status == "True"
-    assert ready.message.count("changes to the spec are not followed") == 1 and "spec.foo" in ready.message
+    assert ready.message.count("changes to the spec are not followed") == 1 and problem in ready.message
+    cluster.end(cluster.pod("trainer-a1-0"), termination(1, "boom"))
+    cluster.settle()
+    assert cluster.names("trainer") == ["trainer-a1-0", "trainer-a2-0"]
+
+
+@pytest.mark.parametrize("problem", [UNKNOWN_FIELD, UNKNOWN_BOUND])
+def test_a_run_of_which_neither_the_live_nor_the_frozen_spec_can_be_read_is_left_alone(problem: str):
+    cluster = FakeCluster().start()
+    cluster.spec, cluster.problem = None, problem
+    before = dict(cluster.pods)
+    cluster.settle()
+    ready = cluster.condition(ConditionType.READY)
+    assert (ready.status, ready.reason) == ("False", "SchemaSkew")
+    assert (cluster.pods, cluster.status.phase) == (before, Phase.RUNNING)
+    assert cluster.condition(ConditionType.FINISHED).status == "False"
 
 
 def test_a_trainer_of_another_release_is_said_and_left_alone():
@@ -158,3 +204,37 @@ def test_what_was_written_before_does_not_undo_what_another_operator_wrote_since
     cluster.settle()  # the other operator's newer report
     cluster.progress, cluster.is_news = mine, False
     assert cluster.plan().status == cluster.status
+
+
+def lost() -> FakeCluster:
+    """A running job whose spec was changed and of whose frozen one nothing is left."""
+    cluster = FakeCluster().start()
+    cluster.spec, cluster.generation = spec(algorithm={"steps": 99}), 2
+    return cluster
+
+
+def test_a_run_whose_frozen_spec_is_lost_goes_on_and_says_what_is_missing():
+    cluster = lost()
+    before = dict(cluster.pods)
+    cluster.settle()
+    ready = cluster.condition(ConditionType.READY)
+    assert (ready.status, ready.reason) == ("False", "RevisionLost")
+    (config,) = cluster.config_names
+    assert config in ready.message and "create the job anew" in ready.message
+    assert cluster.condition(ConditionType.RUNNING).status == "True"
+    assert (cluster.pods, cluster.status.phase) == (before, Phase.RUNNING)
+    cluster.end(cluster.pod("trainer-a1-0"), termination(0))
+    cluster.settle()
+    assert cluster.status.phase == Phase.SUCCEEDED
+
+
+def test_a_run_whose_spec_is_changed_back_is_led_again():
+    cluster = lost()
+    cluster.settle()
+    cluster.spec, cluster.generation = spec(), 3
+    cluster.progress = report()
+    cluster.settle()
+    assert cluster.condition(ConditionType.READY).status == "True"
+    cluster.end(cluster.pod("trainer-a1-0"), termination(1, "boom"))
+    cluster.settle()
+    assert cluster.status.attempt == 2

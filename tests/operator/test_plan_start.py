@@ -94,17 +94,6 @@ def test_a_job_being_deleted_gets_nothing():
     assert (plan.create, plan.delete, plan.status) == ((), (), cluster.status)
 
 
-def test_a_spec_that_cannot_be_read_fails_the_job_with_its_sentence():
-    cluster = FakeCluster(problem="algorithm.groupSize: must be at least 2")
-    cluster.settle()
-    assert cluster.status.phase == Phase.FAILED
-    failed = cluster.condition(ConditionType.FAILED)
-    assert (failed.status, failed.reason) == ("True", "InvalidSpec")
-    assert failed.message == "algorithm.groupSize: must be at least 2"
-    assert cluster.condition(ConditionType.FINISHED).status == "True"
-    assert not cluster.pods
-
-
 def test_a_huge_reward_still_fits_into_its_column():
     cluster = FakeCluster().start()
     cluster.progress = report(reward=1e300)
@@ -182,13 +171,6 @@ def test_scaling_adds_and_removes_the_highest_replicas():
     cluster.spec, cluster.generation = spec(rollout={"replicas": 2}), 3
     cluster.settle()
     assert cluster.names("rollout") == ["rollout-0-i0", "rollout-1-i1"]  # no name is used twice
-
-
-def test_a_spec_changed_after_the_start_is_refused_when_the_frozen_one_is_lost():
-    cluster = FakeCluster().start()
-    cluster.spec, cluster.generation = spec(algorithm={"steps": 99}), 2
-    cluster.step()
-    assert cluster.condition(ConditionType.FAILED).reason == "RevisionLost"
 
 
 def test_a_job_goes_on_under_a_release_that_fills_other_defaults_into_its_spec():

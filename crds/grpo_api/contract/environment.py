@@ -32,23 +32,30 @@ class Env(StrEnum):
     ROLLOUT_HOST = "GRPO_ROLLOUT_HOST"
     """Host name that resolves to the addresses of all rollout pods, ready or not. Only trainers of mode
     Disaggregated have it."""
+    ROLLOUT_REPLICAS = "GRPO_ROLLOUT_REPLICAS"
+    """Number of rollout engines that this attempt waits for: those asked for when its pods were made. It goes
+    before `topology.rolloutReplicas` of the RunConfig, which is from the start of the job. Only trainers of
+    mode Disaggregated have it, and not those of an operator of 0.1.0."""
     INSTANCE = "GRPO_INSTANCE"
     """Name of a rollout pod, which is the engine's name in logs and messages."""
 
 
 TRAINER_ENV = frozenset(
     {Env.ROLE, Env.RUN_CONFIG, Env.TOKENS_DIR, Env.OUTPUT_DIR, Env.CACHE_DIR, Env.VOLUMES_DIR, Env.ATTEMPT,
-     Env.NODE_INDEX, Env.MASTER_ADDR, Env.ROLLOUT_HOST}
+     Env.NODE_INDEX, Env.MASTER_ADDR, Env.ROLLOUT_HOST, Env.ROLLOUT_REPLICAS}
 )  # fmt: skip
 """Variables of a trainer pod in mode Disaggregated."""
 
-COLOCATED_ENV = TRAINER_ENV - {Env.TOKENS_DIR, Env.ROLLOUT_HOST}
+COLOCATED_ENV = TRAINER_ENV - {Env.TOKENS_DIR, Env.ROLLOUT_HOST, Env.ROLLOUT_REPLICAS}
 """Variables of a trainer pod in mode Colocated, where the engines are in its own processes."""
 
 ROLLOUT_ENV = frozenset(
     {Env.ROLE, Env.RUN_CONFIG, Env.TOKENS_DIR, Env.CACHE_DIR, Env.VOLUMES_DIR, Env.INSTANCE}
 )
 """Variables of a rollout pod."""
+
+OPTIONAL_ENV = frozenset({Env.ROLLOUT_REPLICAS})
+"""Variables that a pod may lack, because an operator of an older release made it."""
 
 
 class Role(StrEnum):

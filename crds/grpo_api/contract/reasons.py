@@ -61,13 +61,11 @@ class Reason(StrEnum):
     PROGRESS_UNREADABLE = "ProgressUnreadable"
     """The operator cannot read the trainer's report; its pods are left as they are."""
     SCHEMA_SKEW = "SchemaSkew"
-    """Operator, runtime image and job are of different releases."""
-    INVALID_SPEC = "InvalidSpec"
-    """The spec breaks a rule although the API server accepted it, for example under another version of the
-    CRD; the job fails before it starts."""
+    """Operator, CRD, runtime image and job are of different releases; a job that this operator cannot read
+    waits."""
     REVISION_LOST = "RevisionLost"
     """The spec was changed after the start although the API server forbids it, and the ConfigMap with the
-    original is gone; the job fails."""
+    original is gone; the pods go on, and the operator makes no new ones."""
     POD_DELETED = "PodDeleted"
     """A trainer pod was deleted, not by the operator, or its node was removed; next attempt, not counted."""
     POD_FAILED = "PodFailed"

@@ -24,7 +24,8 @@ class Topology(ApiModel):
     processes_per_node: int
     """Training ranks in each of them."""
     rollout_replicas: int
-    """Rollout pods at the start, 0 in mode Colocated; their number may change later."""
+    """Rollout pods at the start, 0 in mode Colocated. Each attempt is told by `GRPO_ROLLOUT_REPLICAS` how
+    many there should be when it begins."""
 
     @property
     def world_size(self) -> int:

@@ -23,3 +23,9 @@ class Child:
     def name(self) -> str:
         """Its name."""
         return str(self.body["metadata"]["name"])
+
+    def has_its_labels(self, found: KubeObject) -> bool:
+        """Whether the object in the cluster has all the labels that we give it; others may add more."""
+        wanted: dict[str, str] = self.body["metadata"]["labels"]
+        given: dict[str, str] = found["metadata"].get("labels", {})
+        return wanted.items() <= given.items()

@@ -36,4 +36,6 @@ def is_up_to_date(desired: Child, found: KubeObject) -> bool:
     """Whether a NetworkPolicy has all the fields that we want. What others add, such as egress, stays theirs:
     applying ours again would not remove it."""
     wanted = desired.body["spec"]
-    return all(found["spec"].get(field) == value for field, value in wanted.items())
+    return desired.has_its_labels(found) and all(
+        found["spec"].get(field) == value for field, value in wanted.items()
+    )

@@ -79,6 +79,8 @@ def service(frozen: FrozenJob, role: Role) -> Child:
 
 def is_up_to_date(desired: Child, found: KubeObject) -> bool:
     """Whether a Service has what we want; the API server adds more."""
+    if not desired.has_its_labels(found):
+        return False
     want = desired.body["spec"]
     have = found["spec"]
     return all(have.get(key) == want[key] for key in ("publishNotReadyAddresses", "selector", "ports"))

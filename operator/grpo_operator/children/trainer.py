@@ -46,11 +46,22 @@ def trainer_pod(frozen: FrozenJob, *, attempt: int, index: int) -> Child:
                 Env.ATTEMPT: str(attempt),
                 Env.NODE_INDEX: str(index),
                 Env.MASTER_ADDR: f"{names.trainer(attempt=attempt, index=0)}.{names.service(Role.TRAINER)}",
-                **({Env.ROLLOUT_HOST: names.service(Role.ROLLOUT)} if frozen.has_rollout else {}),
+                **_rollout_environment(frozen),
             },
             mounts=[_output(frozen, is_first=index == 0)],
         ),
     )
+
+
+def _rollout_environment(frozen: FrozenJob) -> dict[Env, str]:
+    """Where the engines are, and how many to wait for: `kubectl scale` may have changed that since the
+    RunConfig was made."""
+    if not frozen.has_rollout:
+        return {}
+    return {
+        Env.ROLLOUT_HOST: frozen.names.service(Role.ROLLOUT),
+        Env.ROLLOUT_REPLICAS: str(frozen.num_rollout_pods),
+    }
 
 
 def _output(frozen: FrozenJob, *, is_first: bool) -> Mount:

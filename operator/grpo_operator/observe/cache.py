@@ -17,6 +17,9 @@ from grpo_operator.cluster.kinds import (
 Key = tuple[str, str]
 """(namespace, name) of a job."""
 
+ChildName = tuple[Kind, str]
+"""A child of a job, in the job's namespace."""
+
 
 def job_key(kind: Kind, item: KubeObject) -> Key | None:
     """The job that an object is, or belongs to; None for an object that is not ours."""
@@ -58,14 +61,16 @@ class Cache:
     """Newest known state of every watched object. Not thread-safe: belongs to one event loop.
 
     States may arrive late and out of order, such as a watch event from before our own write, or a list that
-    began before a create. So an older state never replaces a newer one, and an object with a uid that was
-    deleted is not taken in again.
+    began before a create. So an older state never replaces a newer one, and a state from before the deletion
+    of an object is not taken in again. A state that is as new as its deletion shows that it was none: a watch
+    with a label selector also says DELETED when an object loses the label.
     """
 
     def __init__(self) -> None:
         self._items: dict[Kind, dict[Key, KubeObject]] = {kind: {} for kind in WATCHED}
         self._children: dict[str, set[tuple[Kind, Key]]] = {}
-        self._deleted_uids: set[str] = set()
+        self._deleted: dict[str, int] = {}
+        """Uid of a deleted object -> version at which it was deleted."""
         self._events: dict[str, tuple[KubeObject, ...]] = {}
 
     def put(self, kind: Kind, item: KubeObject) -> bool:
@@ -73,12 +78,13 @@ class Cache:
         meta = item["metadata"]
         place = (meta["namespace"], meta["name"])
         known = self._items[kind].get(place)
-        if meta["uid"] in self._deleted_uids:
+        if resource_version(item) < self._deleted.get(meta["uid"], 0):
             return False
         if known is not None and resource_version(known) >= resource_version(item):
             return False
         if known is not None:
             self._drop(kind, place)
+        self._deleted.pop(meta["uid"], None)
         self._items[kind][place] = item
         owner = owner_uid(item)
         if owner:
@@ -89,7 +95,7 @@ class Cache:
         """Forget an object that was deleted; another object of the same name stays."""
         meta = item["metadata"]
         place = (meta["namespace"], meta["name"])
-        self._deleted_uids.add(meta["uid"])
+        self._deleted[meta["uid"]] = resource_version(item)
         known = self._items[kind].get(place)
         if known is not None and known["metadata"]["uid"] == meta["uid"]:
             self._drop(kind, place)
@@ -117,7 +123,7 @@ class Cache:
 
     def forget_deleted_uids(self) -> None:
         """Drop the uids of deleted objects, after a full resync: states from before it no longer arrive."""
-        self._deleted_uids.clear()
+        self._deleted.clear()
 
     def job(self, key: Key) -> KubeObject | None:
         """The job of this name."""
@@ -131,6 +137,10 @@ class Cache:
         """Objects of a kind that the job with this uid controls, by name."""
         places = sorted(place for child_kind, place in self._children.get(uid, ()) if child_kind == kind)
         return tuple(self._items[kind][place] for place in places)
+
+    def child_names(self, uid: str) -> frozenset[ChildName]:
+        """Every object that the job with this uid controls."""
+        return frozenset((kind, name) for kind, (_, name) in self._children.get(uid, ()))
 
     def pods(self, uid: str) -> tuple[KubeObject, ...]:
         """Pods of a job."""

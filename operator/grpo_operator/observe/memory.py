@@ -12,7 +12,7 @@ from grpo_api.contract.progress import Progress
 from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_api.v1alpha1.status import GRPOJobStatus
 from grpo_operator.observe.attempt_history import AttemptHistory
-from grpo_operator.observe.cache import Key
+from grpo_operator.observe.cache import ChildName, Key
 from grpo_operator.observe.observed import JobAndPods, Liveness, Refusal, Remembered, TrainerReport
 
 UNREACHABLE_SECONDS = 60.0
@@ -23,6 +23,7 @@ UNREACHABLE_SECONDS = 60.0
 class _Entry:
     """What is remembered about one job."""
 
+    uid: str = ""
     report: TrainerReport = field(default_factory=TrainerReport)
     failing: tuple[int, datetime] | None = None
     """(attempt, when its first failing pod was seen)."""
@@ -30,6 +31,8 @@ class _Entry:
     history: AttemptHistory | None = None
     incarnations: tuple[str, Mapping[int, int]] = ("", {})
     """(uid of the job, highest incarnation by replica)."""
+    children: dict[ChildName, bool] = field(default_factory=dict)
+    """Whether it may exist, of each child that was ever shown or asked for."""
     written_events: set[tuple[str, str, str]] = field(default_factory=set)
     """(uid of the job, reason, key) of each."""
 
@@ -124,6 +127,7 @@ class Memory:
     def remember_pods(self, key: Key, found: JobAndPods, *, now: datetime) -> Remembered:
         """Take in how a job and its pods look now, and return everything that is remembered about the job."""
         job, attempt = found.job, found.job.status.attempt
+        self._begin(key, uid=job.uid)
         is_failing = any(pod.has_failed for pod in found.trainers if pod.position[0] == attempt)
         positions = (pod.position for pod in found.rollouts)
         return Remembered(
@@ -133,6 +137,32 @@ class Memory:
             highest_incarnations=self._highest_incarnations(key, uid=job.uid, seen=positions),
             refusal=self._entry(key).refusal,
         )
+
+    def _begin(self, key: Key, *, uid: str) -> None:
+        """Nothing that is remembered of a job is about another that was made anew under its name."""
+        entry = self._entry(key)
+        if entry.uid not in ("", uid):
+            entry = self._entries[key] = _Entry(report=entry.report)  # a report says itself whose it is
+        entry.uid = uid
+
+    def missing_children(
+        self, key: Key, *, shown: frozenset[ChildName], expected: frozenset[ChildName]
+    ) -> tuple[ChildName, ...]:
+        """Children that were seen before or that are `expected`, that are not `shown` now, and of which it is
+        not known that they are gone."""
+        entry = self._entry(key)
+        entry.children = {
+            child: may_exist
+            for child, may_exist in entry.children.items()
+            if may_exist or child in expected  # the others are never asked for again
+        } | dict.fromkeys(shown, True)
+        unseen = (expected | entry.children.keys()) - shown
+        missing = (child for child in unseen if entry.children.get(child, True))
+        return tuple(sorted(missing, key=lambda child: (child[0].plural, child[1])))
+
+    def mark_gone(self, key: Key, child: ChildName) -> None:
+        """The API server has no such child of the job."""
+        self._entry(key).children[child] = False
 
     def _num_consecutive_failures(self, key: Key, status: GRPOJobStatus, *, now: datetime) -> int:
         entry = self._entry(key)

@@ -18,8 +18,7 @@ FINAL_PHASES = frozenset({"Succeeded", "Failed"})
 
 @dataclass(frozen=True)
 class JobView:
-    """The job itself. `spec` is None when it cannot be read, and `problem` then says why; `is_skewed` when it
-    has fields or values that this operator does not know, which a newer operator may."""
+    """The job itself. `spec` is None when this operator cannot read it, and `problem` then says why."""
 
     namespace: str
     name: str
@@ -30,7 +29,6 @@ class JobView:
     spec: GRPOJobSpec | None
     problem: str
     status: GRPOJobStatus
-    is_skewed: bool = False
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def observe(cache: Cache, found: JobAndPods, remembered: Remembered) -> Observed
 def job_view(item: KubeObject) -> JobView:
     """A job object as the planner sees it. Raises UnreadableStatusError."""
     meta = ObjectMeta.from_object(item["metadata"])
-    spec, problem, is_skewed = _spec(item.get("spec", {}))
+    spec, problem = _spec(item.get("spec", {}))
     try:
         status = GRPOJobStatus.from_object(item.get("status") or {})
     except ValidationError as error:
@@ -75,24 +75,16 @@ def job_view(item: KubeObject) -> JobView:
         is_deleting=meta.deletion_timestamp is not None,
         spec=spec,
         problem=problem,
-        is_skewed=is_skewed,
         status=status,
     )
 
 
-_NEWER_SCHEMA_ERRORS = frozenset({"extra_forbidden", "enum", "string_pattern_mismatch"})
-"""pydantic's types of error about a spec that only a newer CRD than ours could have let through."""
-
-
-def _spec(data: Any) -> tuple[GRPOJobSpec | None, str, bool]:
-    """(the spec, or else why it cannot be read, and whether a newer operator may be able to)."""
+def _spec(data: Any) -> tuple[GRPOJobSpec | None, str]:
+    """(the spec, or else why it cannot be read)."""
     try:
-        return GRPOJobSpec.from_object(data), "", False
+        return GRPOJobSpec.from_object(data), ""
     except ValidationError as error:
-        is_skewed = any(
-            details["type"] in _NEWER_SCHEMA_ERRORS for details in error.errors(include_url=False)
-        )
-        return None, _problems_text(error, at="spec"), is_skewed
+        return None, _problems_text(error, at="spec")
 
 
 def _frozen_spec(config: KubeObject) -> tuple[GRPOJobSpec | None, str]:

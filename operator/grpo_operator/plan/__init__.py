@@ -24,14 +24,14 @@ from grpo_operator.plan.policies.rollout import keep_replicas
 from grpo_operator.plan.policies.shared import provide_shared
 from grpo_operator.plan.policies.startup import keep_startup_deadline
 from grpo_operator.plan.policies.stay_finished import stay_finished
-from grpo_operator.plan.policies.validate import refuse_invalid
+from grpo_operator.plan.policies.validate import wait_until_readable
 
 
 def policies(*, runtime_image: str, has_network_policies: bool) -> tuple[Policy, ...]:
     """Every decision about a job, in order."""
     return (
         stay_finished,  # an end is final
-        refuse_invalid,  # a spec that cannot be read ends the job with its message
+        wait_until_readable,  # a spec that this operator cannot read waits for one that can
         freeze(runtime_image),  # what this job runs, written down once
         fold_progress,  # the trainer's newest numbers
         complete_when_done,  # pod 0 has done every step

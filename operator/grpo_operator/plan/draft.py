@@ -35,8 +35,8 @@ class Draft:
     """A plan in the making.
 
     `facts` are those of the attempt in `status`. `frozen` is None until a readable spec is frozen.
-    `waits_for` says what keeps a new attempt from starting. `skew` says why this operator must not act on the
-    job, which another release wrote.
+    `waits_for` says what keeps a new attempt from starting. `left_alone` says why this operator leaves the
+    job as it is until a person has done something about it.
     """
 
     status: GRPOJobStatus
@@ -44,7 +44,7 @@ class Draft:
     stage: Stage = Stage.ACTIVE
     frozen: FrozenJob | None = None
     waits_for: str = ""
-    skew: ReasonMessage | None = None
+    left_alone: ReasonMessage | None = None
     create: tuple[Child, ...] = ()
     delete: tuple[Deletion, ...] = ()
     requeue_after: float | None = None

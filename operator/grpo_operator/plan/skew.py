@@ -1,14 +1,15 @@
-"""Why this operator must not act on a job that another release has written. Pure."""
+"""Why this operator must leave a job as it is, although the job has not ended. Pure."""
 
 from grpo_api.contract.reasons import Reason, ReasonMessage
 
 
-def newer_spec(problem: str) -> ReasonMessage:
-    """The spec has fields or values that this operator does not know."""
+def unreadable_spec(problem: str) -> ReasonMessage:
+    """The API server's CRD let through a spec that this operator cannot read: the two are of different
+    releases. The fix comes first, because the problems may be more than a condition can hold."""
     return ReasonMessage(
         Reason.SCHEMA_SKEW,
-        f"this operator is older than the job's schema ({problem}): run the operator of the release the "
-        "GRPOJob CRD came with",
+        "this operator cannot read the job's spec: run the operator of the release that the GRPOJob CRD came "
+        f"with, or create the job anew without what this operator does not know: {problem}",
     )
 
 
@@ -19,4 +20,14 @@ def unreadable_frozen_spec(problem: str) -> ReasonMessage:
         Reason.SCHEMA_SKEW,
         f"the spec this run started from was written by another release ({problem}): run the operator of "
         "that release; the pods go on without it",
+    )
+
+
+def lost_revision(config: str) -> ReasonMessage:
+    """The frozen spec is gone and the live one is another. The pods go on; new ones cannot be made."""
+    return ReasonMessage(
+        Reason.REVISION_LOST,
+        f"ConfigMap {config} with the spec that this run started from is gone, and the spec was changed "
+        "since: change it back or restore the ConfigMap, or create the job anew; the pods go on, but none is "
+        "replaced",
     )

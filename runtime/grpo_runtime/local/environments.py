@@ -32,6 +32,7 @@ def trainer_environment(
     if run_config.mode is Mode.DISAGGREGATED:
         environment[Env.TOKENS_DIR] = str(workspace.tokens)
         environment[Env.ROLLOUT_HOST] = ",".join(f"{LOOPBACK}:{port}" for port in rollout_ports)
+        environment[Env.ROLLOUT_REPLICAS] = str(len(rollout_ports))
     return environment
 
 

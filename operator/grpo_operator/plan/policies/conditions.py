@@ -13,6 +13,9 @@ from grpo_operator.plan.conditions import ConditionState, condition, is_true, wi
 from grpo_operator.plan.draft import Draft, Stage
 from grpo_operator.plan.termination import explain_termination
 
+_LEFT_ALONE = frozenset({Reason.SCHEMA_SKEW.value, Reason.REVISION_LOST.value})
+"""Reasons that were written because the job could not be read, and that are over once it can be."""
+
 
 def write_conditions(draft: Draft, observed: Observed, now: datetime) -> Draft:
     """Every condition is written the first time a job is seen and whenever it changes."""
@@ -58,11 +61,11 @@ def _running(draft: Draft, observed: Observed) -> ConditionState:
 def _not_frozen(draft: Draft, kind: ConditionType) -> ConditionState:
     """A job whose spec cannot be read: what the condition said before stays, and Ready says why."""
     known = condition(draft.status, kind)
-    if draft.skew is None:
+    if draft.left_alone is None:
         return ConditionState(False, Reason.NOT_STARTED)
     if draft.status.attempt > 0 and known:
         return ConditionState.of(known)
-    return _not_met(draft.skew)
+    return _not_met(draft.left_alone)
 
 
 def _starting(draft: Draft) -> ConditionState:
@@ -140,8 +143,8 @@ def _ready(draft: Draft, observed: Observed, running: ConditionState) -> Conditi
     if draft.stage is Stage.FINISHED:
         ended = _how_it_ended(draft)
         return ConditionState(is_true(draft.status, ConditionType.COMPLETE), ended.reason, ended.message)
-    if draft.skew:
-        return _not_met(draft.skew)
+    if draft.left_alone:
+        return _not_met(draft.left_alone)
     if not running.is_met:
         return running
     report, new = observed.remembered.report, draft.facts.new_progress
@@ -149,8 +152,7 @@ def _ready(draft: Draft, observed: Observed, running: ConditionState) -> Conditi
     has_news = new is not None or (report.is_news and report.problem is not None)
     was_running = is_true(observed.job.status, ConditionType.RUNNING)
     is_same_attempt = was_running and observed.job.status.attempt == draft.status.attempt
-    # SchemaSkew was written because another release could not read the job. This one can.
-    if not has_news and known and known.reason != Reason.SCHEMA_SKEW and is_same_attempt:
+    if not has_news and known and known.reason not in _LEFT_ALONE and is_same_attempt:
         return ConditionState.of(known)
     return _not_met(report.problem) if report.problem else _at_work(new or draft.facts.last_progress)
 

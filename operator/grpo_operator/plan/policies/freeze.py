@@ -4,13 +4,13 @@ from dataclasses import replace
 from datetime import datetime
 
 from grpo_api.changes import with_changes
-from grpo_api.contract.reasons import Reason, ReasonMessage
+from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_operator.children.frozen_job import FrozenJob
+from grpo_operator.children.names import Names
 from grpo_operator.observe.observed import JobView, Observed
 from grpo_operator.plan.draft import Draft, Policy, Stage
-from grpo_operator.plan.outcome import failed
-from grpo_operator.plan.skew import newer_spec, unreadable_frozen_spec
+from grpo_operator.plan.skew import lost_revision, unreadable_frozen_spec, unreadable_spec
 
 
 def freeze(runtime_image: str) -> Policy:
@@ -29,17 +29,9 @@ def freeze(runtime_image: str) -> Policy:
             return replace(draft, frozen=replace(frozen, spec=spec)).with_facts(observed)
         if draft.stage is not Stage.ACTIVE:
             return draft
-        skew = _skew(observed)
-        return replace(draft, skew=skew) if skew else failed(draft, observed, now, _REVISION_LOST)
+        return replace(draft, left_alone=_why_unknown(observed))
 
     return freeze_job
-
-
-_REVISION_LOST = ReasonMessage(
-    Reason.REVISION_LOST,
-    "the spec was changed after the start and the ConfigMap with the one this run started from is gone: "
-    "create the job anew",
-)
 
 
 def _started(
@@ -74,8 +66,11 @@ def _resumed(observed: Observed) -> FrozenJob | None:
     return frozen if frozen and frozen.revision == status.revision else None
 
 
-def _skew(observed: Observed) -> ReasonMessage | None:
-    """Why what the status says runs cannot be read by this release, but maybe by another."""
+def _why_unknown(observed: Observed) -> ReasonMessage:
+    """Why it is not known what runs. The job may go on once a person has mended it: this ends nothing."""
+    job = observed.job
     if observed.frozen_problem:
         return unreadable_frozen_spec(observed.frozen_problem)
-    return newer_spec(observed.job.problem) if observed.job.is_skewed else None
+    if job.problem:
+        return unreadable_spec(job.problem)
+    return lost_revision(Names.of(job=job.name, uid=job.uid).config(job.status.revision))

@@ -21,8 +21,8 @@ def record_blocker(draft: Draft, observed: Observed, now: datetime) -> Draft:
     """
     if draft.stage is not Stage.ACTIVE:
         return draft
-    if draft.skew:
-        return draft.with_status(last_failure=last_failure(draft.skew, attempt=draft.status.attempt))
+    if draft.left_alone:
+        return draft.with_status(last_failure=last_failure(draft.left_alone, attempt=draft.status.attempt))
     if draft.frozen is None or draft.waits_for:
         return draft
     blocker = draft.facts.trainer_blocker or draft.facts.engine_blocker

@@ -1,0 +1,65 @@
+"""Asks the API server by name for children that the cache does not show, before they count as gone.
+
+A cache may lag behind, and a child whose label was taken away is in no list and no watch of ours, which looks
+like a deletion. A new attempt, a second pod of a place or a lost revision must not follow from either.
+"""
+
+import asyncio
+from collections.abc import Iterator
+
+from grpo_api.v1alpha1.status import ConditionType
+from grpo_operator.children.names import Names
+from grpo_operator.cluster import errors
+from grpo_operator.cluster.client import Client
+from grpo_operator.cluster.kinds import CONFIG_MAPS, PODS
+from grpo_operator.observe.cache import Cache, ChildName, Key, owner_uid
+from grpo_operator.observe.memory import Memory
+from grpo_operator.observe.observed import JobView, Observed
+from grpo_operator.plan.conditions import is_true
+from grpo_operator.plan.facts import has_all_trainers
+
+
+async def find_missing(client: Client, cache: Cache, memory: Memory, *, key: Key, observed: Observed) -> bool:
+    """Look for children that this process has seen, or that the status speaks of, and that the cache lacks.
+
+    True if one was found: the cache has it now, and another snapshot must be taken. What is not there is
+    remembered, and asked for once.
+    """
+    uid = observed.job.uid
+    missing = memory.missing_children(
+        key, shown=cache.child_names(uid), expected=frozenset(_expected(observed))
+    )
+    found = await asyncio.gather(*(_find(client, cache, memory, observed.job, child) for child in missing))
+    return any(found)
+
+
+def _expected(observed: Observed) -> Iterator[ChildName]:
+    """What existed according to the status: an operator that has just started has seen nothing itself."""
+    job, status = observed.job, observed.job.status
+    if status.attempt == 0 or is_true(status, ConditionType.FINISHED):
+        return
+    names = Names.of(job=job.name, uid=job.uid)
+    yield CONFIG_MAPS, names.config(status.revision)
+    spec = observed.frozen_spec or job.spec
+    if spec is None:
+        return
+    # While an attempt is yet to begin, no process of the one before may be alive.
+    attempt = status.attempt if has_all_trainers(status) else status.attempt - 1
+    for index in range(spec.trainer.num_nodes if attempt else 0):
+        yield PODS, names.trainer(attempt=attempt, index=index)
+
+
+async def _find(client: Client, cache: Cache, memory: Memory, job: JobView, child: ChildName) -> bool:
+    """Whether the job has this child, and the cache shows it now. Its watch event may come before the
+    answer."""
+    kind, name = child
+    try:
+        found = await client.get(kind, job.namespace, name)
+    except errors.NotFound:
+        memory.mark_gone((job.namespace, job.name), child)
+        return False
+    if owner_uid(found) != job.uid:
+        memory.mark_gone((job.namespace, job.name), child)
+        return False
+    cache.put(kind, found)
+    return child in cache.child_names(job.uid)
