@@ -16,7 +16,6 @@ from grpo_api.v1alpha1.status import Condition, ConditionType, GRPOJobStatus
 from grpo_operator.children.child import Child
 from grpo_operator.children.names import rollout_position, trainer_position
 from grpo_operator.cluster.kinds import CONFIG_MAPS, NETWORK_POLICIES, PODS, SECRETS, SERVICES
-from grpo_operator.observe.attempt_history import AttemptHistory
 from grpo_operator.observe.observed import (
     ContainerTermination,
     JobView,
@@ -105,14 +104,11 @@ class FakeCluster:
         self.report_problem: ReasonMessage | None = None
         self.is_news = True
         self.liveness: Liveness | None = None
-        self.history: AttemptHistory | None = None
         self.refusal: Refusal | None = None
         self.highest_incarnations: dict[int, int] = {}
         self._num_made = 0
 
     def observed(self) -> Observed:
-        known = self.history
-        self.history = known.updated(self.status, self.now) if known else self._new_history()
         by_name = sorted(self.pods.values(), key=lambda pod: pod.position)
         for replica, incarnation in (pod.position for pod in by_name if "-rollout-" in pod.name):
             known = self.highest_incarnations.get(replica, -1)
@@ -146,7 +142,6 @@ class FakeCluster:
                     liveness=self.liveness,
                     is_written=not self.is_news,
                 ),
-                num_consecutive_failures=self.history.failures.num_failures,
                 failing_since=self.failing_since,
                 highest_incarnations=self.highest_incarnations,
                 refusal=self.refusal,
@@ -222,9 +217,6 @@ class FakeCluster:
 
     def condition(self, kind: ConditionType) -> Condition:
         return next(c for c in self.status.conditions if c.type == kind)
-
-    def _new_history(self) -> AttemptHistory:
-        return AttemptHistory.begin(self.status, self.now)
 
     def _make(self, child: Child) -> None:
         if child.kind == PODS:

@@ -10,8 +10,6 @@ from datetime import datetime
 
 from grpo_api.contract.progress import Progress
 from grpo_api.contract.reasons import Reason, ReasonMessage
-from grpo_api.v1alpha1.status import GRPOJobStatus
-from grpo_operator.observe.attempt_history import AttemptHistory
 from grpo_operator.observe.cache import Key
 from grpo_operator.observe.observed import JobAndPods, Liveness, Refusal, Remembered, TrainerReport
 
@@ -27,7 +25,6 @@ class _Entry:
     failing: tuple[int, datetime] | None = None
     """(attempt, when its first failing pod was seen)."""
     refusal: Refusal | None = None
-    history: AttemptHistory | None = None
     incarnations: tuple[str, Mapping[int, int]] = ("", {})
     """(uid of the job, highest incarnation by replica)."""
     written_events: set[tuple[str, str, str]] = field(default_factory=set)
@@ -127,17 +124,10 @@ class Memory:
         positions = (pod.position for pod in found.rollouts)
         return Remembered(
             report=self.report(key, uid=job.uid, attempt=attempt),
-            num_consecutive_failures=self._num_consecutive_failures(key, job.status, now=now),
             failing_since=self._failing_since(key, attempt=attempt, is_failing=is_failing, now=now),
             highest_incarnations=self._highest_incarnations(key, uid=job.uid, seen=positions),
             refusal=self._entry(key).refusal,
         )
-
-    def _num_consecutive_failures(self, key: Key, status: GRPOJobStatus, *, now: datetime) -> int:
-        entry = self._entry(key)
-        known = entry.history
-        entry.history = known.updated(status, now) if known else AttemptHistory.begin(status, now)
-        return entry.history.failures.num_failures
 
     def _failing_since(self, key: Key, *, attempt: int, is_failing: bool, now: datetime) -> datetime | None:
         entry = self._entry(key)

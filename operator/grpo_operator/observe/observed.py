@@ -163,8 +163,6 @@ class Remembered:
 
     report: TrainerReport = TrainerReport()
     """What the trainer of the current attempt reported."""
-    num_consecutive_failures: int = 0
-    """Attempts before the current one that failed one after the other without making progress."""
     failing_since: datetime | None = None
     """When this process first saw a trainer pod of the current attempt fail."""
     highest_incarnations: Mapping[int, int] = field(default_factory=dict)
