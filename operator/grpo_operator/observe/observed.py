@@ -64,6 +64,8 @@ class PodView:
     termination: ContainerTermination | None = None
     last_termination: ContainerTermination | None = None
     disruption: ReasonMessage | None = None
+    has_exceeded_own_limit: bool = False
+    """Whether `disruption` is an eviction for storage that the pod used beyond its own limit."""
     start_problem: ReasonMessage | None = None
     created_at: datetime | None = None
     unready_since: datetime | None = None

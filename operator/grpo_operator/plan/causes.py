@@ -29,7 +29,8 @@ class Precedence(IntEnum):
     """How likely it is that this started the failure; the lower, the likelier."""
 
     CERTAIN = 0
-    """It names its own cause: the user's error, no more data, a corrupt checkpoint, out of memory."""
+    """It names its own cause: the user's error, no more data, a corrupt checkpoint, out of memory, too much
+    storage."""
     DISRUPTION = 1
     """The cluster or a person took the pod away."""
     ERROR = 2
@@ -91,6 +92,8 @@ def _cause_of(pod: PodView) -> Cause:
         return own
     if pod.disruption:
         why = ReasonMessage(pod.disruption.reason, f"trainer pod {pod.name}: {pod.disruption.message}")
+        if pod.has_exceeded_own_limit:
+            return _own_eviction(pod, why)
         return _disruption(why, _place(pod, Role.TRAINER, pod.termination), pod.termination)
     return own or _failed_without_termination(pod)
 
@@ -117,6 +120,18 @@ def _from_termination(pod: PodView, termination: ContainerTermination, *, role: 
         consequence_of(termination, is_disruption=False),
         termination.exit_code,
         termination.finished_at,
+    )
+
+
+def _own_eviction(pod: PodView, why: ReasonMessage) -> Cause:
+    """The pod used more storage than its own limit. Its exit code says nothing: its node stopped it."""
+    return Cause(
+        Precedence.CERTAIN,
+        why,
+        _place(pod, Role.TRAINER, pod.termination),
+        consequence_of(None, is_disruption=False),
+        pod.termination.exit_code if pod.termination else None,
+        pod.termination.finished_at if pod.termination else None,
     )
 
 
