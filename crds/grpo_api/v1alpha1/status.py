@@ -161,6 +161,10 @@ class GRPOJobStatus(ApiModel):
     """Hash of everything that was frozen when the job started."""
     image: Annotated[str, Field(max_length=512)] = ""
     """Runtime image, frozen when the job started."""
+    image_id: Annotated[str, Field(max_length=512)] = ""
+    """What its node calls the image that the first trainer pod ran. Where that is a digest in the repository
+    of `image`, later pods get the image by it; else a pod that runs another image under the same name is not
+    used."""
     start_time: datetime | None = None
     """When the first pods were created."""
     completion_time: datetime | None = None

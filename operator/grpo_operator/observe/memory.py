@@ -11,7 +11,15 @@ from datetime import datetime
 from grpo_api.contract.progress import Progress
 from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_operator.observe.cache import Key
-from grpo_operator.observe.observed import JobAndPods, Liveness, Refusal, Remembered, TrainerReport
+from grpo_operator.observe.image_build import other_build
+from grpo_operator.observe.observed import (
+    JobAndPods,
+    Liveness,
+    OtherBuild,
+    Refusal,
+    Remembered,
+    TrainerReport,
+)
 
 UNREACHABLE_SECONDS = 60.0
 """How long a trainer may give no answer before the status says so."""
@@ -27,6 +35,8 @@ class _Entry:
     refusal: Refusal | None = None
     incarnations: tuple[str, Mapping[int, int]] = ("", {})
     """(uid of the job, highest incarnation by replica)."""
+    other_builds: tuple[str, Mapping[int, OtherBuild]] = ("", {})
+    """(uid of the job, the newest pod of another build by replica)."""
     written_events: set[tuple[str, str, str]] = field(default_factory=set)
     """(uid of the job, reason, key) of each."""
 
@@ -126,6 +136,7 @@ class Memory:
             report=self.report(key, uid=job.uid, attempt=attempt),
             failing_since=self._failing_since(key, attempt=attempt, is_failing=is_failing, now=now),
             highest_incarnations=self._highest_incarnations(key, uid=job.uid, seen=positions),
+            other_builds=self._other_builds(key, found, now=now),
             refusal=self._entry(key).refusal,
         )
 
@@ -147,6 +158,17 @@ class Memory:
             highest[replica] = max(incarnation, highest.get(replica, -1))
         entry.incarnations = (uid, highest)
         return highest
+
+    def _other_builds(self, key: Key, found: JobAndPods, *, now: datetime) -> Mapping[int, OtherBuild]:
+        """Outlives the pods, which are deleted: without it they would be made again without pause."""
+        entry, job = self._entry(key), found.job
+        known = dict(entry.other_builds[1]) if entry.other_builds[0] == job.uid else {}
+        for pod in found.rollouts:
+            why = other_build(pod, job.status)
+            if why is not None:
+                known[pod.position[0]] = OtherBuild(seen_at=now, message=why)
+        entry.other_builds = (job.uid, known)
+        return known
 
     def report(self, key: Key, *, uid: str, attempt: int) -> TrainerReport:
         """The report of this very job and attempt; an empty one replaces that of any other."""

@@ -32,6 +32,7 @@ _DISRUPTIVE_REASONS = {
     "NodeAffinity",
 }
 """status.reason of a pod that the kubelet or the scheduler ended, whatever its containers did."""
+_LONGEST_IMAGE_ID = 512
 _LOST_CONTAINER = "ContainerStatusUnknown"
 """Reason of a container whose end its node does not know; its exit code is made up by the node."""
 
@@ -60,6 +61,8 @@ def pod_view(item: KubeObject, events: Sequence[KubeObject] = ()) -> PodView | N
         node=spec.get("nodeName", ""),
         ip=status.get("podIP", ""),
         restarts=container.get("restartCount", 0),
+        image=next((c.get("image", "") for c in spec.get("containers", ()) if c["name"] == name), ""),
+        image_id=container.get("imageID", "")[:_LONGEST_IMAGE_ID],
         termination=_termination(name, container.get("state", {})),
         last_termination=_termination(name, container.get("lastState", {})),
         disruption=_disruption(meta, status, container),

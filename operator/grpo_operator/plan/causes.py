@@ -13,6 +13,8 @@ from enum import IntEnum
 from grpo_api.contract.environment import Role
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.reasons import Reason, ReasonMessage
+from grpo_api.v1alpha1.status import GRPOJobStatus
+from grpo_operator.observe.image_build import other_build
 from grpo_operator.observe.observed import ContainerTermination, PodView
 from grpo_operator.plan.consequence import Consequence, consequence_of
 from grpo_operator.plan.last_failure import Place
@@ -71,6 +73,16 @@ def vanished_causes(names: Iterable[str]) -> list[Cause]:
             Place(Role.TRAINER, name),
         )
         for name in names
+    ]
+
+
+def other_build_causes(pods: Iterable[PodView], status: GRPOJobStatus) -> list[Cause]:
+    """Trainer pods that run another build of the image than the run."""
+    found = ((pod, other_build(pod, status)) for pod in pods)
+    return [
+        _disruption(ReasonMessage(Reason.IMAGE_CHANGED, f"trainer {why}"), _place(pod, Role.TRAINER))
+        for pod, why in found
+        if why is not None
     ]
 
 

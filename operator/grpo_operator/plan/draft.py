@@ -35,8 +35,8 @@ class Draft:
     """A plan in the making.
 
     `facts` are those of the attempt in `status`. `frozen` is None until a readable spec is frozen.
-    `waits_for` says what keeps a new attempt from starting. `skew` says why this operator must not act on the
-    job, which another release wrote.
+    `waits_for` says what keeps a new attempt from starting, and `rollout_waits_for` what keeps a rollout pod
+    from being made. `skew` says why this operator must not act on the job, which another release wrote.
     """
 
     status: GRPOJobStatus
@@ -44,6 +44,7 @@ class Draft:
     stage: Stage = Stage.ACTIVE
     frozen: FrozenJob | None = None
     waits_for: str = ""
+    rollout_waits_for: ReasonMessage | None = None
     skew: ReasonMessage | None = None
     create: tuple[Child, ...] = ()
     delete: tuple[Deletion, ...] = ()

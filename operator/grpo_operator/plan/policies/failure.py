@@ -12,6 +12,7 @@ from grpo_operator.plan.causes import (
     Precedence,
     engine_causes,
     first_cause,
+    other_build_causes,
     trainer_causes,
     vanished_causes,
 )
@@ -67,8 +68,15 @@ def _causes(draft: Draft, observed: Observed, frozen: FrozenJob) -> list[Cause]:
         *trainer_causes(facts.gang.values()),
         *engine_causes(observed.rollouts),
         *vanished_causes(vanished),
+        *([] if _has_met(draft) else other_build_causes(facts.gang.values(), draft.status)),
         *stalled_causes(draft, observed, frozen),
     ]
+
+
+def _has_met(draft: Draft) -> bool:
+    """Whether the trainer of this attempt has reported. Its pods have then met, and one that runs another
+    build is replaced with the next attempt: that may be a job of 0.1.0, which did not look."""
+    return draft.status.policy_version.startswith(f"{draft.status.attempt}.")
 
 
 def _next_attempt(draft: Draft, observed: Observed, cause: Cause, now: datetime) -> Draft:
