@@ -3,7 +3,7 @@
 import pytest
 
 from grpo_api.contract.progress import Progress, TrainerState
-from grpo_api.contract.retries import LONG_RUN_SECONDS, ConsecutiveFailures, has_begun, pause_seconds
+from grpo_api.contract.retries import WithoutProgress, has_begun, pause_seconds
 
 
 def report(state: TrainerState, *, step: int = 0, resumed_from_step: int | None = None) -> Progress:
@@ -30,25 +30,26 @@ def test_the_pause_begins_after_the_second_failure_in_a_row_and_doubles_up_to_a_
     assert pauses == [0, 0, 5, 10, 20, 40, 60, 60]
 
 
+def test_the_pause_after_disruptions_grows_to_ten_minutes_and_the_longer_pause_counts():
+    pauses = [pause_seconds(0, num_disruptions=times) for times in (0, 1, 2, 3, 8, 9, 5000)]
+    assert pauses == [0, 0, 5, 10, 320, 600, 600]
+    assert pause_seconds(3, num_disruptions=1) == 10
+    assert pause_seconds(1, num_disruptions=4) == 20
+
+
 @pytest.mark.parametrize(
     ("saved_step", "saved_before", "is_progress"),
     [(None, None, False), (None, 3, False), (0, None, True), (3, 3, False), (2, 3, False), (4, 3, True)],
 )
-def test_a_short_attempt_makes_progress_by_committing_a_newer_checkpoint(
+def test_progress_is_a_checkpoint_beyond_any_before(
     saved_step: int | None, saved_before: int | None, is_progress: bool
 ):
-    failures = ConsecutiveFailures(num_failures=2, checkpoint_step=saved_before)
-    after = failures.with_attempt(ran_seconds=0, checkpoint_step=saved_step)
-    assert after.num_failures == (0 if is_progress else 2)
+    past = WithoutProgress(num_failures=2, num_disruptions=5, checkpoint_step=saved_before)
+    expected = WithoutProgress(checkpoint_step=saved_step) if is_progress else past
+    assert past.with_checkpoint(saved_step) == expected
 
 
-def test_a_long_attempt_makes_progress_without_a_checkpoint():
-    failures = ConsecutiveFailures(num_failures=2)
-    assert failures.with_attempt(ran_seconds=LONG_RUN_SECONDS, checkpoint_step=None).num_failures == 0
-    assert failures.with_attempt(ran_seconds=LONG_RUN_SECONDS - 1, checkpoint_step=None) == failures
-
-
-def test_a_failure_is_one_more_and_keeps_the_newest_checkpoint():
-    failures = ConsecutiveFailures(num_failures=2, checkpoint_step=5)
-    assert failures.with_failure(checkpoint_step=4) == ConsecutiveFailures(3, 5)
-    assert failures.with_failure(checkpoint_step=6, num_attempts=2) == ConsecutiveFailures(4, 6)
+def test_an_attempt_that_ended_is_one_more_of_its_kind():
+    past = WithoutProgress(num_failures=2, num_disruptions=5, checkpoint_step=3)
+    assert past.with_end(is_counted=True) == WithoutProgress(3, 5, 3)
+    assert past.with_end(is_counted=False) == WithoutProgress(2, 6, 3)

@@ -4,6 +4,7 @@
 stands still unless a test moves it.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,12 +18,14 @@ from grpo_api.v1alpha1.status import Condition, ConditionType, GRPOJobStatus
 from grpo_operator.children.child import Child
 from grpo_operator.children.names import rollout_position, trainer_position
 from grpo_operator.cluster.kinds import CONFIG_MAPS, NETWORK_POLICIES, PODS, SECRETS, SERVICES
-from grpo_operator.observe.attempt_history import AttemptHistory
+from grpo_operator.observe.memory import Memory
 from grpo_operator.observe.observed import (
     ContainerTermination,
+    JobAndPods,
     JobView,
     Liveness,
     Observed,
+    OtherBuild,
     PodView,
     Refusal,
     Remembered,
@@ -107,30 +110,29 @@ class FakeCluster:
         self.liveness: Liveness | None = None
         self.silent_since: datetime | None = None
         self.absence = EngineAbsence()
-        self.history: AttemptHistory | None = None
         self.refusal: Refusal | None = None
         self.highest_incarnations: dict[int, int] = {}
+        self.memory = Memory()
         self._num_made = 0
 
     def observed(self) -> Observed:
-        known = self.history
-        self.history = known.updated(self.status, self.now) if known else self._new_history()
         by_name = sorted(self.pods.values(), key=lambda pod: pod.position)
         for replica, incarnation in (pod.position for pod in by_name if "-rollout-" in pod.name):
             known = self.highest_incarnations.get(replica, -1)
             self.highest_incarnations[replica] = max(incarnation, known)
+        job = JobView(
+            namespace="default",
+            name="copy",
+            uid=UID,
+            generation=self.generation,
+            resource_version="1",
+            is_deleting=self.is_deleting,
+            spec=self.spec,
+            problem=self.problem,
+            status=self.status,
+        )
         return Observed(
-            job=JobView(
-                namespace="default",
-                name="copy",
-                uid=UID,
-                generation=self.generation,
-                resource_version="1",
-                is_deleting=self.is_deleting,
-                spec=self.spec,
-                problem=self.problem,
-                status=self.status,
-            ),
+            job=job,
             trainers=tuple(pod for pod in by_name if "-trainer-" in pod.name),
             rollouts=tuple(pod for pod in by_name if "-rollout-" in pod.name),
             services=self.services,
@@ -149,9 +151,9 @@ class FakeCluster:
                     absence=self.absence,
                     is_written=not self.is_news,
                 ),
-                num_consecutive_failures=self.history.failures.num_failures,
                 failing_since=self.failing_since,
                 highest_incarnations=self.highest_incarnations,
+                other_builds=self._other_builds(job, by_name),
                 refusal=self.refusal,
             ),
         )
@@ -226,8 +228,10 @@ class FakeCluster:
     def condition(self, kind: ConditionType) -> Condition:
         return next(c for c in self.status.conditions if c.type == kind)
 
-    def _new_history(self) -> AttemptHistory:
-        return AttemptHistory.begin(self.status, self.now)
+    def _other_builds(self, job: JobView, pods: list[PodView]) -> Mapping[int, OtherBuild]:
+        """As the operator's own memory has it."""
+        found = JobAndPods(job, rollouts=tuple(pod for pod in pods if "-rollout-" in pod.name))
+        return self.memory.remember_pods(("default", "copy"), found, now=self.now).other_builds
 
     def _make(self, child: Child) -> None:
         if child.kind == PODS:
@@ -237,7 +241,13 @@ class FakeCluster:
             assert position is not None
             self.bodies[child.name] = child.body
             self.pods[child.name] = PodView(
-                child.name, f"uid-{self._num_made}", position, "Pending", is_ready=False, is_deleting=False
+                child.name,
+                f"uid-{self._num_made}",
+                position,
+                "Pending",
+                is_ready=False,
+                is_deleting=False,
+                image=child.body["spec"]["containers"][0]["image"],
             )
         elif child.kind == SERVICES:
             self.services[child.name] = child.body

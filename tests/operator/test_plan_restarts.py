@@ -2,8 +2,6 @@
 
 from datetime import timedelta
 
-import pytest
-
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.status import ConditionType, Phase
 from grpo_operator.observe.observed import Refusal
@@ -102,42 +100,6 @@ def test_the_pause_runs_from_the_newest_failure_also_of_an_attempt_that_never_ra
     restarting = cluster.condition(ConditionType.RESTARTING)
     assert restarting.last_transition_time == cluster.now and "attempt 3" in restarting.message
     assert (plan.requeue_after, cluster.names("trainer", is_deleting=True)) == (5.0, ["trainer-a1-0"])
-    assert "trainer-a3-0" not in cluster.names("trainer")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "checkpoint_step", "has_pause"),
-    [(0, None, True), (299, None, True), (300, None, False), (0, 3, False)],
-    ids=["at once", "soon", "after a long life", "after a checkpoint"],
-)
-def test_an_attempt_that_made_progress_resets_the_consecutive_failures(
-    seconds: int, checkpoint_step: int | None, has_pause: bool
-):
-    cluster = FakeCluster().start()
-    cluster.end(cluster.pod("trainer-a1-0"), termination(1, "boom"))
-    cluster.settle()
-    cluster.run_all()
-    cluster.settle()
-    cluster.now += timedelta(seconds=seconds)
-    cluster.progress = report(attempt=2, policy_version="2.4", checkpoint_step=checkpoint_step)
-    cluster.settle()
-    cluster.end(cluster.pod("trainer-a2-0"), termination(1, "boom"))
-    cluster.step()
-    assert ("trainer-a3-0" not in cluster.names("trainer")) is has_pause
-
-
-def test_a_restarted_operator_takes_all_earlier_failures_for_consecutive_ones():
-    cluster = FakeCluster().start()
-    cluster.end(cluster.pod("trainer-a1-0"), termination(1, "boom"))
-    cluster.settle()
-    cluster.run_all()
-    cluster.settle()
-    cluster.now += timedelta(seconds=1)
-    cluster.progress = report(attempt=2, policy_version="2.4", checkpoint_step=4)
-    cluster.settle()
-    cluster.history = None  # what the operator knew before: attempt 2 has made progress
-    cluster.end(cluster.pod("trainer-a2-0"), termination(1, "boom"))
-    cluster.step()
     assert "trainer-a3-0" not in cluster.names("trainer")
 
 

@@ -41,6 +41,20 @@ def test_a_running_pod():
     assert (view.termination, view.disruption, view.start_problem) == (None, None, None)
 
 
+def test_a_pod_says_which_image_it_asks_for_and_which_it_runs():
+    running = container(state={"running": {}}, imageID="example.test/runtime@sha256:abc")
+    item = reported({"phase": "Running"} | running)
+    item["spec"]["containers"] = [
+        {"name": "istio-proxy", "image": "proxy:1"},
+        {"name": "trainer", "image": "example.test/runtime:1"},
+    ]
+    view = pod_view(item)
+    assert view is not None
+    assert (view.image, view.image_id) == ("example.test/runtime:1", "example.test/runtime@sha256:abc")
+    waiting = pod_view(reported({"phase": "Pending"} | container(state={"waiting": {}}, imageID="")))
+    assert waiting is not None and waiting.image_id == ""
+
+
 def test_an_ended_container_keeps_code_reason_message_and_time():
     ended = {"exitCode": 7, "reason": "OOMKilled", "message": "m", "finishedAt": "2026-11-21T12:00:00Z"}
     view = pod_view(reported({"phase": "Failed"} | container(state={"terminated": ended})))

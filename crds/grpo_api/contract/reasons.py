@@ -73,6 +73,9 @@ class Reason(StrEnum):
     POD_TROUBLE = "PodTrouble"
     """A pod does not start, and the reason that its node gives is too long or has characters that a condition
     cannot hold."""
+    IMAGE_CHANGED = "ImageChanged"
+    """A pod runs another build of the image than the run began with, because a tag moved or a node has
+    another image of that name; it is not used and is made again after a pause; not counted."""
     DISRUPTED = "Disrupted"
     """The cluster removed the pod and gave no reason; next attempt, not counted."""
 

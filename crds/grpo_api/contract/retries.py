@@ -1,5 +1,5 @@
-"""Rules about attempts that the operator and local mode share: when one has begun, when it has made progress,
-and how long the next one waits. They are pure."""
+"""Rules about attempts that the operator and local mode share: when one has begun, what is progress, and how
+long the next one waits. They are pure."""
 
 from dataclasses import dataclass, replace
 from typing import Self
@@ -9,11 +9,9 @@ from grpo_api.contract.progress import Progress, TrainerState
 WORKING_STATES = frozenset({TrainerState.TRAINING, TrainerState.STOPPING, TrainerState.DONE})
 """States of a trainer that makes steps, or has made them."""
 
-LONG_RUN_SECONDS = 300.0
-"""An attempt that ran this long has made progress, whether or not it saved a checkpoint."""
-
 _FIRST_PAUSE_SECONDS = 5.0
 _LONGEST_PAUSE_SECONDS = 60.0
+_LONGEST_DISRUPTION_PAUSE_SECONDS = 600.0
 
 
 def has_begun(progress: Progress) -> bool:
@@ -27,35 +25,45 @@ def newest_step(*steps: int | None) -> int | None:
     return max((step for step in steps if step is not None), default=None)
 
 
-def pause_seconds(num_failures: int) -> float:
-    """How long the next attempt waits after consecutive failures: 0 after the first one, then 5 seconds, and
-    twice as long each time up to a minute."""
-    if num_failures < 2:
-        return 0.0
-    return min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2.0 ** min(num_failures - 2, 10))
+def pause_seconds(num_failures: int, *, num_disruptions: int = 0) -> float:
+    """How long the next attempt waits after failures and disruptions without progress between them: 0 after
+    the first of a kind, then 5 seconds, and twice as long each time, up to a minute after failures and up to
+    ten minutes after disruptions. The longer pause counts."""
+    return max(
+        _doubled(num_failures, longest=_LONGEST_PAUSE_SECONDS),
+        _doubled(num_disruptions, longest=_LONGEST_DISRUPTION_PAUSE_SECONDS),
+    )
+
+
+def _doubled(times: int, *, longest: float) -> float:
+    return 0.0 if times < 2 else min(longest, _FIRST_PAUSE_SECONDS * 2.0 ** min(times - 2, 10))
 
 
 @dataclass(frozen=True)
-class ConsecutiveFailures:
-    """How many attempts in a row failed without making progress."""
+class WithoutProgress:
+    """The attempts that ended since the job last made progress.
+
+    Progress is a committed checkpoint beyond any before. Nothing else is: steps without a checkpoint are lost
+    with their attempt, however long it ran.
+    """
 
     num_failures: int = 0
+    """Those that count against failurePolicy.maxRestarts."""
+    num_disruptions: int = 0
+    """Those that do not."""
     checkpoint_step: int | None = None
-    """Step of the newest checkpoint when the running attempt began; None without one."""
+    """Step of the highest checkpoint so far; None without one."""
 
-    def with_attempt(self, *, ran_seconds: float, checkpoint_step: int | None) -> Self:
-        """The count after what the running attempt has done so far: 0 once it has made progress, which means
-        that it ran for LONG_RUN_SECONDS or committed a newer checkpoint. Steps without a checkpoint do not
-        count, because they are lost with the attempt."""
-        before = self.checkpoint_step
-        has_saved = checkpoint_step is not None and (before is None or checkpoint_step > before)
-        has_made_progress = has_saved or ran_seconds >= LONG_RUN_SECONDS
-        return replace(self, num_failures=0) if has_made_progress else self
+    def with_checkpoint(self, step: int | None) -> Self:
+        """The counts once the checkpoint of this step is committed: 0 if it is beyond any before."""
+        if step is None or (self.checkpoint_step is not None and step <= self.checkpoint_step):
+            return self
+        return type(self)(checkpoint_step=step)
 
-    def with_failure(self, *, checkpoint_step: int | None, num_attempts: int = 1) -> Self:
-        """One failure more, or `num_attempts` more. `checkpoint_step` is the step of the newest checkpoint
-        that the failed attempts committed."""
-        return type(self)(
-            num_failures=self.num_failures + num_attempts,
-            checkpoint_step=newest_step(self.checkpoint_step, checkpoint_step),
+    def with_end(self, *, is_counted: bool) -> Self:
+        """One attempt more that has ended."""
+        return replace(
+            self,
+            num_failures=self.num_failures + is_counted,
+            num_disruptions=self.num_disruptions + (not is_counted),
         )

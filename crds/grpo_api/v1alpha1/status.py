@@ -141,15 +141,30 @@ class GRPOJobStatus(ApiModel):
     attempt: int = 0
     """Number of the running attempt, from 1."""
     restarts: int = 0
-    """Restarts that count against failurePolicy.maxRestarts."""
+    """Restarts after failures, in total. Those since the newest progress, `failuresSinceProgress`, count
+    against failurePolicy.maxRestarts."""
     disruptions: int = 0
-    """Restarts that do not count: evictions, preemptions, node losses."""
+    """Restarts that do not count, in total: evictions, preemptions, node losses."""
+    failures_since_progress: int | None = None
+    """Restarts after failures since the job last made progress, which is a committed checkpoint beyond any
+    before. failurePolicy.maxRestarts limits them. It is missing in a job that an operator of 0.1.0 started,
+    until its next report or restart; then all `restarts` count."""
+    disruptions_since_progress: int = 0
+    """Restarts that do not count since the job last made progress. The more there are, the longer the next
+    attempt waits, up to ten minutes."""
+    highest_checkpoint_step: int | None = None
+    """Step of the highest checkpoint that any attempt has committed to the claim. Without
+    checkpoint.claimName it stays empty, because nothing is kept from one attempt to the next."""
     last_failure: LastFailure | None = None
     """The newest failure or blocker and its cause; it stays until there is something newer."""
     revision: ShortText = ""
     """Hash of everything that was frozen when the job started."""
     image: Annotated[str, Field(max_length=512)] = ""
     """Runtime image, frozen when the job started."""
+    image_id: Annotated[str, Field(max_length=512)] = ""
+    """What its node calls the image that the first trainer pod ran. Where that is a digest in the repository
+    of `image`, later pods get the image by it; else a pod that runs another image under the same name is not
+    used."""
     start_time: datetime | None = None
     """When the first pods were created."""
     completion_time: datetime | None = None

@@ -10,10 +10,16 @@ from datetime import datetime
 
 from grpo_api.contract.progress import Progress
 from grpo_api.contract.reasons import Reason, ReasonMessage
-from grpo_api.v1alpha1.status import GRPOJobStatus
-from grpo_operator.observe.attempt_history import AttemptHistory
 from grpo_operator.observe.cache import ChildName, Key
-from grpo_operator.observe.observed import JobAndPods, Liveness, Refusal, Remembered, TrainerReport
+from grpo_operator.observe.image_build import other_build
+from grpo_operator.observe.observed import (
+    JobAndPods,
+    Liveness,
+    OtherBuild,
+    Refusal,
+    Remembered,
+    TrainerReport,
+)
 
 UNREACHABLE_SECONDS = 60.0
 """How long a trainer may give no answer before the status says so."""
@@ -28,11 +34,12 @@ class _Entry:
     failing: tuple[int, datetime] | None = None
     """(attempt, when its first failing pod was seen)."""
     refusal: Refusal | None = None
-    history: AttemptHistory | None = None
     incarnations: tuple[str, Mapping[int, int]] = ("", {})
     """(uid of the job, highest incarnation by replica)."""
     children: dict[ChildName, bool] = field(default_factory=dict)
     """Whether it may exist, of each child that was ever shown or asked for."""
+    other_builds: tuple[str, Mapping[int, OtherBuild]] = ("", {})
+    """(uid of the job, the newest pod of another build by replica)."""
     written_events: set[tuple[str, str, str]] = field(default_factory=set)
     """(uid of the job, reason, key) of each."""
 
@@ -132,9 +139,9 @@ class Memory:
         positions = (pod.position for pod in found.rollouts)
         return Remembered(
             report=self.report(key, uid=job.uid, attempt=attempt),
-            num_consecutive_failures=self._num_consecutive_failures(key, job.status, now=now),
             failing_since=self._failing_since(key, attempt=attempt, is_failing=is_failing, now=now),
             highest_incarnations=self._highest_incarnations(key, uid=job.uid, seen=positions),
+            other_builds=self._other_builds(key, found, now=now),
             refusal=self._entry(key).refusal,
         )
 
@@ -164,12 +171,6 @@ class Memory:
         """The API server has no such child of the job."""
         self._entry(key).children[child] = False
 
-    def _num_consecutive_failures(self, key: Key, status: GRPOJobStatus, *, now: datetime) -> int:
-        entry = self._entry(key)
-        known = entry.history
-        entry.history = known.updated(status, now) if known else AttemptHistory.begin(status, now)
-        return entry.history.failures.num_failures
-
     def _failing_since(self, key: Key, *, attempt: int, is_failing: bool, now: datetime) -> datetime | None:
         entry = self._entry(key)
         if not is_failing:
@@ -188,6 +189,17 @@ class Memory:
             highest[replica] = max(incarnation, highest.get(replica, -1))
         entry.incarnations = (uid, highest)
         return highest
+
+    def _other_builds(self, key: Key, found: JobAndPods, *, now: datetime) -> Mapping[int, OtherBuild]:
+        """Outlives the pods, which are deleted: without it they would be made again without pause."""
+        entry, job = self._entry(key), found.job
+        known = dict(entry.other_builds[1]) if entry.other_builds[0] == job.uid else {}
+        for pod in found.rollouts:
+            why = other_build(pod, job.status)
+            if why is not None:
+                known[pod.position[0]] = OtherBuild(seen_at=now, message=why)
+        entry.other_builds = (job.uid, known)
+        return known
 
     def report(self, key: Key, *, uid: str, attempt: int) -> TrainerReport:
         """The report of this very job and attempt; an empty one replaces that of any other."""

@@ -60,9 +60,15 @@ class PodView:
     node: str = ""
     ip: str = ""
     restarts: int = 0
+    image: str = ""
+    """The image that its container asks for."""
+    image_id: str = ""
+    """What its node calls the image that its container runs; empty until it has run."""
     termination: ContainerTermination | None = None
     last_termination: ContainerTermination | None = None
     disruption: ReasonMessage | None = None
+    has_exceeded_own_limit: bool = False
+    """Whether `disruption` is an eviction for storage that the pod used beyond its own limit."""
     start_problem: ReasonMessage | None = None
     created_at: datetime | None = None
     unready_since: datetime | None = None
@@ -164,17 +170,25 @@ class Refusal:
 
 
 @dataclass(frozen=True)
+class OtherBuild:
+    """A rollout pod that ran another build of the image than the run, and when it was last seen."""
+
+    seen_at: datetime
+    message: str
+
+
+@dataclass(frozen=True)
 class Remembered:
     """What this process knows about a job that the cluster does not show."""
 
     report: TrainerReport = TrainerReport()
     """What the trainer of the current attempt reported."""
-    num_consecutive_failures: int = 0
-    """Attempts before the current one that failed one after the other without making progress."""
     failing_since: datetime | None = None
     """When this process first saw a trainer pod of the current attempt fail."""
     highest_incarnations: Mapping[int, int] = field(default_factory=dict)
     """By replica the highest incarnation of a rollout pod that this process has ever seen."""
+    other_builds: Mapping[int, OtherBuild] = field(default_factory=dict)
+    """By replica the newest rollout pod that this process saw run another build of the image."""
     refusal: Refusal | None = None
     """The child that the API server refused at the last try, if it refused one."""
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_operator.cluster.kinds import KubeObject
 
+EVICTED = "Evicted"
 UNSCHEDULABLE = "Unschedulable"
 ERR_IMAGE_PULL = "ErrImagePull"
 IMAGE_PULL_REASONS = frozenset({ERR_IMAGE_PULL, "ImagePullBackOff"})
@@ -33,6 +34,13 @@ _PREEMPTION_NOTE = re.compile(r"\.\s+(no new claims to deallocate|preemption:|no
 _NO_CLAIM = re.compile(r'persistentvolumeclaim "([^"]+)" not found')
 _UNBOUND = re.compile(r"unbound immediate PersistentVolumeClaims|available persistent volumes to bind")
 _INSUFFICIENT = re.compile(r"Insufficient ([A-Za-z0-9./-]+[A-Za-z0-9])")
+_OVER_OWN_LIMIT = re.compile(
+    r"exceeded its local ephemeral storage limit"
+    r"|^Pod ephemeral local storage usage exceeds the total limit of containers"
+    r"|^Usage of EmptyDir volume .* exceeds the limit"
+)
+"""The kubelet's three messages about a pod that it evicts for the pod's own use of storage, whatever the node
+has free (pkg/kubelet/eviction/helpers.go). Under pressure it says that the node was low on a resource."""
 _IN_BRACKETS = re.compile(r"\(([^)]+)\)")
 
 
@@ -40,6 +48,17 @@ def reason_message(reason: str, message: str) -> ReasonMessage:
     """What a node or a controller gave as a reason, made into one that a condition can hold."""
     word = re.sub(r"[^A-Za-z0-9]", "", reason)
     return ReasonMessage(word[:253] if word[:1].isalpha() else Reason.POD_TROUBLE, message)
+
+
+def is_over_own_limit(message: str) -> bool:
+    """Whether a pod with this message was evicted because it used more storage than its own limit."""
+    return _OVER_OWN_LIMIT.search(message) is not None
+
+
+def evicted_for_storage(message: str, *, role: str) -> ReasonMessage:
+    """Why a pod was evicted that used more storage than its own limit, and which field to change."""
+    fix = f"raise ephemeral-storage in {role}.resources.limits, or write less outside the claim"
+    return ReasonMessage(EVICTED, f"it used more storage than its own limit: {fix} ({message.strip()})")
 
 
 def not_scheduled(reason: str, message: str, *, role: str) -> ReasonMessage:

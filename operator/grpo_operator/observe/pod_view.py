@@ -11,7 +11,10 @@ from grpo_operator.children.names import rollout_position, trainer_position
 from grpo_operator.cluster.kinds import KubeObject
 from grpo_operator.observe.observed import FINAL_PHASES, ContainerTermination, PodView
 from grpo_operator.observe.pod_reasons import (
+    EVICTED,
     IMAGE_PULL_REASONS,
+    evicted_for_storage,
+    is_over_own_limit,
     not_pulled,
     not_scheduled,
     not_started,
@@ -20,7 +23,7 @@ from grpo_operator.observe.pod_reasons import (
 
 _NORMAL_WAITING = {"", "ContainerCreating", "PodInitializing"}
 _DISRUPTIVE_REASONS = {
-    "Evicted",
+    EVICTED,
     "Preempting",
     "NodeLost",
     "Shutdown",
@@ -29,6 +32,7 @@ _DISRUPTIVE_REASONS = {
     "NodeAffinity",
 }
 """status.reason of a pod that the kubelet or the scheduler ended, whatever its containers did."""
+_LONGEST_IMAGE_ID = 512
 _LOST_CONTAINER = "ContainerStatusUnknown"
 """Reason of a container whose end its node does not know; its exit code is made up by the node."""
 
@@ -57,9 +61,12 @@ def pod_view(item: KubeObject, events: Sequence[KubeObject] = ()) -> PodView | N
         node=spec.get("nodeName", ""),
         ip=status.get("podIP", ""),
         restarts=container.get("restartCount", 0),
+        image=next((c.get("image", "") for c in spec.get("containers", ()) if c["name"] == name), ""),
+        image_id=container.get("imageID", "")[:_LONGEST_IMAGE_ID],
         termination=_termination(name, container.get("state", {})),
         last_termination=_termination(name, container.get("lastState", {})),
         disruption=_disruption(meta, status, container),
+        has_exceeded_own_limit=_has_exceeded_own_limit(status),
         start_problem=_start_problem(item, container, events),
         created_at=_time(meta.get("creationTimestamp")),
     )
@@ -107,6 +114,8 @@ def _disruption(meta: KubeObject, status: dict[str, Any], container: dict[str, A
             target.get("reason") or Reason.DISRUPTED, target.get("message") or "the pod was disrupted"
         )
     reason = status.get("reason", "")
+    if _has_exceeded_own_limit(status):
+        return evicted_for_storage(status["message"], role=_role(meta["name"]))
     if reason in _DISRUPTIVE_REASONS:
         return reason_message(reason, status.get("message") or f"the pod was ended by its node: {reason}")
     ended = container.get("state", {}).get("terminated") or {}
@@ -115,6 +124,17 @@ def _disruption(meta: KubeObject, status: dict[str, Any], container: dict[str, A
     if "deletionTimestamp" in meta:
         return ReasonMessage(Reason.POD_DELETED, "the pod was deleted from outside")
     return None
+
+
+def _has_exceeded_own_limit(status: dict[str, Any]) -> bool:
+    """Whether the node evicted the pod for storage that it used beyond its own limit, and nothing else took
+    it away at the same time, which a DisruptionTarget would say."""
+    is_own = status.get("reason") == EVICTED and is_over_own_limit(status.get("message", ""))
+    return is_own and _condition(status, "DisruptionTarget").get("status") != "True"
+
+
+def _role(name: str) -> Role:
+    return Role.TRAINER if trainer_position(name) else Role.ROLLOUT
 
 
 def is_silent(item: KubeObject) -> bool:
@@ -134,7 +154,7 @@ def _start_problem(
     status = item.get("status", {})
     scheduled = _condition(status, "PodScheduled")
     if scheduled.get("status") == "False":
-        role = Role.TRAINER if trainer_position(item["metadata"]["name"]) else Role.ROLLOUT
+        role = _role(item["metadata"]["name"])
         return not_scheduled(scheduled.get("reason", ""), scheduled.get("message", ""), role=role)
     waiting = _waiting(container)
     reason, message = waiting.get("reason", ""), waiting.get("message", "")

@@ -17,6 +17,7 @@ from grpo_operator.plan.policies.failure import end_attempt_on_failure
 from grpo_operator.plan.policies.freeze import freeze
 from grpo_operator.plan.policies.gang import keep_one_gang
 from grpo_operator.plan.policies.network import provide_network_policy
+from grpo_operator.plan.policies.pin_image import pin_image
 from grpo_operator.plan.policies.progress import fold_progress
 from grpo_operator.plan.policies.record_blocker import record_blocker
 from grpo_operator.plan.policies.release_pods import release_pods
@@ -33,6 +34,7 @@ def policies(*, runtime_image: str, has_network_policies: bool) -> tuple[Policy,
         stay_finished,  # an end is final
         wait_until_readable,  # a spec that this operator cannot read waits for one that can
         freeze(runtime_image),  # what this job runs, written down once
+        pin_image,  # one build of the image for all pods of the run
         fold_progress,  # the trainer's newest numbers
         complete_when_done,  # pod 0 has done every step
         end_attempt_on_failure,  # one lost trainer pod ends the attempt, and so does a stalled trainer

@@ -13,6 +13,8 @@ from enum import IntEnum
 from grpo_api.contract.environment import Role
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.reasons import Reason, ReasonMessage
+from grpo_api.v1alpha1.status import GRPOJobStatus
+from grpo_operator.observe.image_build import other_build
 from grpo_operator.observe.observed import ContainerTermination, PodView
 from grpo_operator.plan.consequence import Consequence, consequence_of
 from grpo_operator.plan.last_failure import Place
@@ -29,7 +31,8 @@ class Precedence(IntEnum):
     """How likely it is that this started the failure; the lower, the likelier."""
 
     CERTAIN = 0
-    """It names its own cause: the user's error, no more data, a corrupt checkpoint, out of memory."""
+    """It names its own cause: the user's error, no more data, a corrupt checkpoint, out of memory, too much
+    storage."""
     DISRUPTION = 1
     """The cluster or a person took the pod away."""
     ERROR = 2
@@ -73,6 +76,16 @@ def vanished_causes(names: Iterable[str]) -> list[Cause]:
     ]
 
 
+def other_build_causes(pods: Iterable[PodView], status: GRPOJobStatus) -> list[Cause]:
+    """Trainer pods that run another build of the image than the run."""
+    found = ((pod, other_build(pod, status)) for pod in pods)
+    return [
+        _disruption(ReasonMessage(Reason.IMAGE_CHANGED, f"trainer {why}"), _place(pod, Role.TRAINER))
+        for pod, why in found
+        if why is not None
+    ]
+
+
 def _cause_of(pod: PodView) -> Cause:
     own = cause_from_termination(pod, pod.termination, role=Role.TRAINER) if pod.termination else None
     # A container that names its own cause counts even when its pod is being deleted by now.
@@ -80,6 +93,8 @@ def _cause_of(pod: PodView) -> Cause:
         return own
     if pod.disruption:
         why = ReasonMessage(pod.disruption.reason, f"trainer pod {pod.name}: {pod.disruption.message}")
+        if pod.has_exceeded_own_limit:
+            return _own_eviction(pod, why)
         return _disruption(why, _place(pod, Role.TRAINER, pod.termination), pod.termination)
     return own or _failed_without_termination(pod)
 
@@ -109,6 +124,18 @@ def cause_from_termination(pod: PodView, termination: ContainerTermination, *, r
         consequence_of(termination, is_disruption=False),
         termination.exit_code,
         termination.finished_at,
+    )
+
+
+def _own_eviction(pod: PodView, why: ReasonMessage) -> Cause:
+    """The pod used more storage than its own limit. Its exit code says nothing: its node stopped it."""
+    return Cause(
+        Precedence.CERTAIN,
+        why,
+        _place(pod, Role.TRAINER, pod.termination),
+        consequence_of(None, is_disruption=False),
+        pod.termination.exit_code if pod.termination else None,
+        pod.termination.finished_at if pod.termination else None,
     )
 
 

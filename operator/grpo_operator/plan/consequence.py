@@ -16,13 +16,15 @@ class Consequence:
 
 
 def consequence_of(termination: ContainerTermination | None, *, is_disruption: bool) -> Consequence:
-    """What follows when a container ended so, or hangs (None), or the cluster took its pod away.
+    """What follows when a container ended so, or hangs or was evicted for its own storage (None), or the
+    cluster took its pod away.
 
     The exit-code table decides, with three exceptions. A disruption is retried and never counted, whatever
     the exit code of the container. A trainer that was asked to stop (143) although its pod was not taken away
     is counted: most likely its own liveness probe stopped it, and uncounted that could repeat without limit.
-    One that could not reach the Hub is not counted. The reason in its termination message tells, which our
-    own process writes as it chooses its exit code.
+    For the same reason an eviction that the pod caused by its own use of storage is no disruption. One that
+    could not reach the Hub is not counted. The reason in its termination message tells, which our own process
+    writes as it chooses its exit code.
     """
     if is_disruption:
         return Consequence(is_retried=True, is_counted=False)

@@ -35,8 +35,9 @@ class Draft:
     """A plan in the making.
 
     `facts` are those of the attempt in `status`. `frozen` is None until a readable spec is frozen.
-    `waits_for` says what keeps a new attempt from starting. `left_alone` says why this operator leaves the
-    job as it is until a person has done something about it.
+    `waits_for` says what keeps a new attempt from starting, and `rollout_waits_for` what keeps a rollout pod
+    from being made. `left_alone` says why this operator leaves the job as it is until a person has done
+    something about it.
     """
 
     status: GRPOJobStatus
@@ -44,6 +45,7 @@ class Draft:
     stage: Stage = Stage.ACTIVE
     frozen: FrozenJob | None = None
     waits_for: str = ""
+    rollout_waits_for: ReasonMessage | None = None
     left_alone: ReasonMessage | None = None
     create: tuple[Child, ...] = ()
     delete: tuple[Deletion, ...] = ()

@@ -7,7 +7,7 @@ from enum import Enum
 from grpo_api.contract.exit_codes import ExitCode, exit_policy, is_uncounted
 from grpo_api.contract.progress import Progress
 from grpo_api.contract.reasons import Reason
-from grpo_api.contract.retries import ConsecutiveFailures, newest_step, pause_seconds
+from grpo_api.contract.retries import WithoutProgress, newest_step, pause_seconds
 from grpo_runtime.local.process_outcome import ProcessOutcome
 
 _SHORT_RUN_SECONDS = 60.0
@@ -36,12 +36,13 @@ class AttemptOutcome:
 
 
 def outcome_of_attempt(
-    outcomes: Sequence[ProcessOutcome], *, restarts: int, max_restarts: int, is_stop_requested: bool
+    outcomes: Sequence[ProcessOutcome], *, num_failures: int, max_restarts: int, is_stop_requested: bool
 ) -> AttemptOutcome:
     """The outcome of an attempt whose processes ended in the order of `outcomes`.
 
-    `restarts` are those so far that counted. A cause ranks above its consequences: first what no retry can
-    help, then a process that failed by itself, then one that only lost others or was asked to stop.
+    `num_failures` are those without progress since, all counted. A cause ranks above its consequences: first
+    what no retry can help, then a process that failed by itself, then one that only lost others or was asked
+    to stop.
     """
     cause = min(
         (outcome for outcome in outcomes if outcome.termination.exit_code != ExitCode.DONE),
@@ -58,22 +59,18 @@ def outcome_of_attempt(
     if is_uncounted(exit_code, reason=cause.termination.reason):
         return AttemptOutcome(Next.RETRY, cause, is_counted=False)
     # no node evicts a local process: a stop that was not requested counts as a failure like others
-    if restarts >= max_restarts:
+    if num_failures >= max_restarts:
         return AttemptOutcome(Next.FAILED, cause, has_used_up_restarts=True)
     return AttemptOutcome(Next.RETRY, cause)
 
 
-def after_failed_attempt(
-    failures: ConsecutiveFailures, progress: Progress | None, *, ran_seconds: float
-) -> ConsecutiveFailures:
-    """The consecutive failures once one more attempt has failed, whose last report was `progress`."""
-    checkpoint_step = None if progress is None else progress.checkpoint_step
+def with_progress_of(past: WithoutProgress, progress: Progress | None) -> WithoutProgress:
+    """The failures without progress once an attempt has ended whose last report was `progress`."""
+    if progress is None:
+        return past
     # the checkpoint that it resumed from is no progress of its own: an earlier command may have saved it
-    resumed_from_step = None if progress is None else progress.resumed_from_step
-    before = replace(failures, checkpoint_step=newest_step(failures.checkpoint_step, resumed_from_step))
-    return before.with_attempt(ran_seconds=ran_seconds, checkpoint_step=checkpoint_step).with_failure(
-        checkpoint_step=checkpoint_step
-    )
+    known = newest_step(past.checkpoint_step, progress.resumed_from_step)
+    return replace(past, checkpoint_step=known).with_checkpoint(progress.checkpoint_step)
 
 
 def engine_delay(*, ran_seconds: float, num_short_runs: int) -> float:

@@ -3,9 +3,9 @@
 import signal
 import time
 
-from grpo_api.contract.retries import ConsecutiveFailures, pause_seconds
+from grpo_api.contract.retries import WithoutProgress, pause_seconds
 from grpo_api.v1alpha1.spec import GRPOJobSpec
-from grpo_runtime.local.attempts import AttemptOutcome, Next, after_failed_attempt, outcome_of_attempt
+from grpo_runtime.local.attempts import AttemptOutcome, Next, outcome_of_attempt, with_progress_of
 from grpo_runtime.local.context import LocalContext
 from grpo_runtime.local.deadlines import Deadlines
 from grpo_runtime.local.engine_errors import EngineErrorRule
@@ -40,8 +40,7 @@ class LocalJob:
         self._engines = EngineProcesses(context)
         self._display = ProgressDisplay(context.workspace.output, screen, total_steps=total_steps)
         self._state = context.workspace.state()
-        self._restarts = 0
-        self._failures = ConsecutiveFailures()
+        self._past = WithoutProgress()
         self._is_stop_requested = False
         self._is_next_stop_at_once = False
 
@@ -72,17 +71,15 @@ class LocalJob:
         self._watch(attempt, began_at=began_at)
         self._display.update(attempt.progress)
         self._context.processes.end_orphans()
+        self._past = with_progress_of(self._past, attempt.progress)
         outcome = outcome_of_attempt(
             attempt.outcomes,
-            restarts=self._restarts,
+            num_failures=self._past.num_failures,
             max_restarts=self._spec.failure_policy.max_restarts,
             is_stop_requested=self._is_stop_requested,
         )
         if outcome.next is Next.RETRY:
-            self._restarts += outcome.is_counted
-            self._failures = after_failed_attempt(
-                self._failures, attempt.progress, ran_seconds=time.monotonic() - began_at
-            )
+            self._past = self._past.with_end(is_counted=outcome.is_counted)
         self._state = self._state.model_copy(update={"is_done": outcome.next is Next.DONE})
         self._context.workspace.remember(self._state)
         return outcome
@@ -110,7 +107,7 @@ class LocalJob:
         Returns the outcome if the job is asked to stop meanwhile.
         """
         assert outcome.cause is not None
-        delay = pause_seconds(self._failures.num_failures)
+        delay = pause_seconds(self._past.num_failures, num_disruptions=self._past.num_disruptions)
         self._screen.say(
             f"attempt {self._state.attempt + 1} follows{f' in {delay:.0f} s' if delay else ''} because: "
             f"{outcome.cause.termination.message}; log {self._context.workspace.log(outcome.cause.name)}"

@@ -84,6 +84,8 @@ class Coordinator:
         self._save(state)
         self.ranks.announce(Command.EXPORT)
         self.saver.export()
+        # last, so that a report of the last step's checkpoint means that everything is written
+        self.reporter.saved(self.saver.newest_step)
         self.ranks.announce(Command.DONE)
         return True
 
@@ -134,7 +136,7 @@ class Coordinator:
         if is_due and self.saver.is_new(state):
             self.ranks.announce(Command.SAVE)
             self.saver.save(state)
-        if is_due:
+        if is_due and state.step < self.run_config.algorithm.steps:
             self.reporter.saved(self.saver.newest_step)
 
     @property

@@ -6,14 +6,14 @@ from local_command import job_object
 from grpo_api.contract.exit_codes import EXIT_POLICIES, exit_policy
 from grpo_api.contract.progress import Progress, TerminationMessage, TrainerState
 from grpo_api.contract.reasons import Reason
-from grpo_api.contract.retries import ConsecutiveFailures
+from grpo_api.contract.retries import WithoutProgress
 from grpo_api.v1alpha1.job import parse_job
 from grpo_runtime.local.attempts import (
     AttemptOutcome,
     Next,
-    after_failed_attempt,
     engine_delay,
     outcome_of_attempt,
+    with_progress_of,
 )
 from grpo_runtime.local.deadlines import Deadlines
 from grpo_runtime.local.process_outcome import ProcessOutcome
@@ -24,9 +24,11 @@ def ended(code: int, *, name: str = "trainer-0", reason: str | None = None) -> P
     return ProcessOutcome(name, message)
 
 
-def outcome(*outcomes: ProcessOutcome, restarts: int = 0, is_stop_requested: bool = False) -> AttemptOutcome:
+def outcome(
+    *outcomes: ProcessOutcome, num_failures: int = 0, is_stop_requested: bool = False
+) -> AttemptOutcome:
     return outcome_of_attempt(
-        outcomes, restarts=restarts, max_restarts=2, is_stop_requested=is_stop_requested
+        outcomes, num_failures=num_failures, max_restarts=2, is_stop_requested=is_stop_requested
     )
 
 
@@ -41,8 +43,10 @@ def test_all_done_is_done() -> None:
 
 
 def test_restarts_are_counted_up_to_the_limit() -> None:
-    assert outcome(ended(1), restarts=1).next is Next.RETRY
-    assert outcome(ended(1), restarts=2) == AttemptOutcome(Next.FAILED, ended(1), has_used_up_restarts=True)
+    assert outcome(ended(1), num_failures=1).next is Next.RETRY
+    assert outcome(ended(1), num_failures=2) == AttemptOutcome(
+        Next.FAILED, ended(1), has_used_up_restarts=True
+    )
 
 
 def test_a_hub_that_cannot_be_reached_uses_up_no_restart() -> None:
@@ -72,29 +76,21 @@ def saved(step: int | None, *, resumed_from_step: int | None = None) -> Progress
 
 
 def test_steps_that_were_not_saved_are_no_progress() -> None:
-    failures = ConsecutiveFailures()
-    for _ in range(3):
-        failures = after_failed_attempt(failures, saved(None), ran_seconds=10)
-    assert failures.num_failures == 3
+    past = WithoutProgress(num_failures=3)
+    assert with_progress_of(past, saved(None)) == past
+    assert with_progress_of(past, None) == past
 
 
 def test_a_newer_checkpoint_is_progress_and_one_that_was_there_before_is_not() -> None:
-    before = ConsecutiveFailures(num_failures=3, checkpoint_step=4)
-    failures = after_failed_attempt(before, saved(6, resumed_from_step=4), ran_seconds=10)
-    assert failures == ConsecutiveFailures(num_failures=1, checkpoint_step=6)
-    failures = after_failed_attempt(failures, None, ran_seconds=10)
-    assert after_failed_attempt(failures, saved(6, resumed_from_step=6), ran_seconds=10).num_failures == 3
+    past = with_progress_of(WithoutProgress(3, checkpoint_step=4), saved(6, resumed_from_step=4))
+    assert past == WithoutProgress(checkpoint_step=6)
+    failed = past.with_end(is_counted=True)
+    assert with_progress_of(failed, saved(6, resumed_from_step=6)) == failed
 
 
 def test_the_checkpoint_of_a_command_before_this_one_is_no_progress() -> None:
-    failures = after_failed_attempt(ConsecutiveFailures(), None, ran_seconds=1)
-    assert after_failed_attempt(failures, saved(6, resumed_from_step=6), ran_seconds=10).num_failures == 2
-
-
-def test_a_long_attempt_has_made_progress_even_without_a_report() -> None:
-    before = ConsecutiveFailures(num_failures=3)
-    assert after_failed_attempt(before, None, ran_seconds=300).num_failures == 1
-    assert after_failed_attempt(before, None, ran_seconds=299).num_failures == 4
+    past = with_progress_of(WithoutProgress(1), saved(6, resumed_from_step=6))
+    assert past == WithoutProgress(1, checkpoint_step=6)
 
 
 def test_an_engine_is_started_again_at_once_unless_it_keeps_ending_early() -> None:

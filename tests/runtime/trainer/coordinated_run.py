@@ -149,9 +149,10 @@ class RecordingReporter:
 
 
 class RecordingSaver:
-    """Checkpoints in memory."""
+    """Checkpoints in memory; the model cannot be exported when `is_full`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_full: bool = False) -> None:
+        self._is_full = is_full
         self.states: list[RunState] = []
         self.newest_step: int | None = None
         self.is_exported = False
@@ -164,6 +165,8 @@ class RecordingSaver:
         self.newest_step = state.step
 
     def export(self) -> None:
+        if self._is_full:
+            raise OSError("no space left")
         self.is_exported = True
 
 
@@ -179,6 +182,7 @@ class FakeRun:
         metrics: Mapping[str, float] | None = None,
         stops_at: int | None = None,
         sampled_with: PolicyVersion | None = None,
+        is_full: bool = False,
     ) -> None:
         write_tiny_model(folder)
         model, tokenizer = load_policy(folder, dtype=MASTER_DTYPE), load_tokenizer(folder)
@@ -189,7 +193,7 @@ class FakeRun:
         self.sampler = PromptSampler(PROMPTS, seed=run.algorithm.seed, is_shuffled=run.dataset.shuffle)
         self.scorer = FixedScorer(run, torch.tensor([list(row) for row in rewards]), metrics or {})
         self.reporter = RecordingReporter()
-        self.saver = RecordingSaver()
+        self.saver = RecordingSaver(is_full=is_full)
         parts: dict[str, Any] = {
             "ranks": self.ranks,
             "strategy": ReadOnlyStrategy(policy),

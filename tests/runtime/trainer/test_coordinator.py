@@ -46,6 +46,24 @@ async def test_a_resumed_run_asks_for_what_the_uninterrupted_one_would(tmp_path:
     assert second.saver.states[-1] == whole.saver.states[-1]
 
 
+async def test_a_run_that_resumes_from_its_last_step_only_writes_the_model_and_is_done(
+    tmp_path: Path,
+) -> None:
+    first, second = (FakeRun(tmp_path / name, job(), rewards=REWARDS) for name in "ab")
+    assert await first.train()
+    second.saver.newest_step = 5
+    assert await second.train(first.saver.states[-1])
+    assert (second.engines.versions, second.engines.requests, second.saver.states) == ([], [], [])
+    assert second.saver.is_exported and second.reporter.checkpoint_step == 5
+
+
+async def test_the_last_checkpoint_is_reported_once_the_model_is_written_too(tmp_path: Path) -> None:
+    run = FakeRun(tmp_path, job(algorithm={"steps": 4}), rewards=REWARDS, is_full=True)
+    with pytest.raises(OSError, match="no space left"):
+        await run.train()
+    assert (run.saver.newest_step, run.reporter.checkpoint_step) == (4, 2)
+
+
 async def test_the_place_in_the_data_that_is_saved_is_where_the_next_step_begins(tmp_path: Path) -> None:
     run = FakeRun(tmp_path, job(), rewards=REWARDS)
     await run.train()

@@ -1,4 +1,4 @@
-"""Policy: the job is complete when trainer pod 0 has done every step."""
+"""Policy: the job is complete when trainer pod 0 has done every step, also if nobody saw it end."""
 
 from datetime import datetime
 
@@ -16,14 +16,39 @@ def complete_when_done(draft: Draft, observed: Observed, now: datetime) -> Draft
     if draft.stage is not Stage.ACTIVE or draft.status.attempt == 0:
         return draft
     first = draft.facts.first
+    if _is_taken_away(draft) and _has_reported_the_end(draft):
+        return _complete(draft, observed, now, how=", as the trainer reported before its pod was taken away")
     if first is None or not first.is_done:
         return draft
     wait = _teardown_left(first, now)
     if wait > 0 and any(pod.is_alive for pod in draft.facts.gang.values()):
         return draft.waking_after(wait)
+    return _complete(draft, observed, now)
+
+
+def _complete(draft: Draft, observed: Observed, now: datetime, *, how: str = "") -> Draft:
     total = draft.status.total_steps
     done = draft.with_status(step=total, progress=f"{total}/{total}")
-    return complete(done, observed, now, message=f"all {total} steps are done")
+    return complete(done, observed, now, message=f"all {total} steps are done{how}")
+
+
+def _is_taken_away(draft: Draft) -> bool:
+    """Whether pod 0 existed, and the cluster or a person took it away before its end was read."""
+    facts = draft.facts
+    if facts.first is None:
+        return facts.was_complete and 0 in facts.missing
+    return facts.first.disruption is not None and not facts.first.is_done
+
+
+def _has_reported_the_end(draft: Draft) -> bool:
+    """Whether this attempt reported its last step, and where there is a claim also its last checkpoint, which
+    it reports when everything is written. The status has the newest report of any operator."""
+    status, frozen = draft.status, draft.frozen
+    is_of_this_attempt = status.policy_version.startswith(f"{status.attempt}.")
+    if frozen is None or not is_of_this_attempt or status.step < status.total_steps:
+        return False
+    is_saved = status.checkpoint_step is not None and status.checkpoint_step >= status.total_steps
+    return is_saved or frozen.spec.checkpoint.claim_name is None
 
 
 def _teardown_left(first: PodView, now: datetime) -> float:

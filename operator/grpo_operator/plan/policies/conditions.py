@@ -106,6 +106,8 @@ def _admitted(draft: Draft, observed: Observed) -> ConditionState:
     rollout = draft.status.rollout
     if rollout.ready >= rollout.desired:
         return ConditionState(True, Reason.ENGINES_READY, f"all {rollout.desired} engines have been admitted")
+    if draft.rollout_waits_for:
+        return _not_met(draft.rollout_waits_for)
     engines = [pod for pod in observed.rollouts if pod.is_alive]
     late = next((pod.name for pod in engines if not pod.is_ready), None)
     hint = f": rollout pod {late} is not ready, see its log" if late else ""

@@ -1,5 +1,6 @@
 """Policy: a trainer pod that failed, was deleted or was lost ends the whole attempt."""
 
+from dataclasses import replace
 from datetime import datetime
 
 from grpo_api.contract.reasons import ReasonMessage
@@ -10,6 +11,7 @@ from grpo_operator.plan.causes import (
     Cause,
     Precedence,
     first_cause,
+    other_build_causes,
     trainer_causes,
     vanished_causes,
 )
@@ -19,6 +21,7 @@ from grpo_operator.plan.engine_errors import engine_causes, wake_when_no_engine
 from grpo_operator.plan.last_failure import last_failure
 from grpo_operator.plan.outcome import failed
 from grpo_operator.plan.stall import stalled_causes, wake_when_stalled
+from grpo_operator.plan.without_progress import with_end, without_progress
 
 SETTLE_SECONDS = 3.0
 """Nodes report a second or two apart, and an eviction later than the end of the containers it stopped. Before
@@ -40,14 +43,16 @@ def end_attempt_on_failure(draft: Draft, observed: Observed, now: datetime) -> D
     wait = _settling_left(draft, observed, cause, now)
     if wait > 0:
         return draft.waking_after(wait)
-    attempt, restarts = draft.status.attempt, draft.status.restarts
+    attempt, past = draft.status.attempt, without_progress(draft.status)
     max_restarts = frozen.spec.failure_policy.max_restarts
     failure = last_failure(cause.why, attempt=attempt, place=cause.place, exit_code=cause.exit_code)
     draft = draft.with_status(last_failure=failure)
     if not cause.consequence.is_retried:
         return failed(draft, observed, now, cause.why)
-    if cause.consequence.is_counted and restarts >= max_restarts:
+    if cause.consequence.is_counted and past.num_failures >= max_restarts:
         used_up = f"attempt {attempt} failed and failurePolicy.maxRestarts ({max_restarts}) is used up"
+        if past.checkpoint_step is not None:
+            used_up += f" since the checkpoint of step {past.checkpoint_step}"
         why = ReasonMessage(cause.why.reason, f"{used_up}: {cause.why.message}")
         return failed(draft, observed, now, why)
     return _next_attempt(draft, observed, cause, now)
@@ -64,27 +69,29 @@ def _causes(draft: Draft, observed: Observed, frozen: FrozenJob) -> list[Cause]:
         *trainer_causes(facts.gang.values()),
         *engine_causes(draft, observed),
         *vanished_causes(vanished),
+        *([] if _has_met(draft) else other_build_causes(facts.gang.values(), draft.status)),
         *stalled_causes(draft, observed, frozen),
     ]
 
 
+def _has_met(draft: Draft) -> bool:
+    """Whether the trainer of this attempt has reported. Its pods have then met, and one that runs another
+    build is replaced with the next attempt: that may be a job of 0.1.0, which did not look."""
+    return draft.status.policy_version.startswith(f"{draft.status.attempt}.")
+
+
 def _next_attempt(draft: Draft, observed: Observed, cause: Cause, now: datetime) -> Draft:
-    attempt, is_counted = draft.status.attempt + 1, cause.consequence.is_counted
+    attempt = draft.status.attempt + 1
     status = with_condition(
-        draft.status,
+        with_end(draft.status, is_counted=cause.consequence.is_counted),
         ConditionType.RESTARTING,
         ConditionState(True, cause.why.reason, f"attempt {attempt} follows because: {cause.why.message}"),
         generation=observed.job.generation,
         now=now,
         is_new_transition=True,
     )
-    return draft.with_status(
-        attempt=attempt,
-        restarts=status.restarts + is_counted,
-        disruptions=status.disruptions + (not is_counted),
-        phase=Phase.RESTARTING,
-        conditions=status.conditions,
-    ).with_facts(observed)
+    status = status.model_copy(update={"attempt": attempt, "phase": Phase.RESTARTING})
+    return replace(draft, status=status).with_facts(observed)
 
 
 def _settling_left(draft: Draft, observed: Observed, cause: Cause, now: datetime) -> float:

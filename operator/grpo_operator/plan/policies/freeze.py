@@ -40,6 +40,7 @@ def _started(
     frozen = _freeze(observed.job, spec, image=spec.image or runtime_image)
     started = draft.with_status(
         attempt=1,
+        failures_since_progress=0,
         mode=frozen.spec.mode.value,
         mode_reason=spec.mode_reason,
         image=frozen.image,

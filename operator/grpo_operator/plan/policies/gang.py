@@ -1,7 +1,7 @@
 """Policy: the trainer pods of the current attempt exist, and no process of an earlier one is alive."""
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from grpo_api.contract.retries import pause_seconds
 from grpo_api.v1alpha1.status import ConditionType
@@ -10,6 +10,7 @@ from grpo_operator.cluster.kinds import PODS
 from grpo_operator.observe.observed import Observed, PodView
 from grpo_operator.plan.conditions import condition
 from grpo_operator.plan.draft import Deletion, Draft, Stage
+from grpo_operator.plan.without_progress import without_progress
 
 
 def keep_one_gang(draft: Draft, observed: Observed, now: datetime) -> Draft:
@@ -27,10 +28,10 @@ def keep_one_gang(draft: Draft, observed: Observed, now: datetime) -> Draft:
     running = [pod for pod in older if not pod.is_over]
     if running:
         return replace(draft, waits_for=_must_end_first(running[0]))
-    pause = _pause_left(draft, observed, now)
-    if pause > 0:
-        waits_for = f"attempt {attempt} starts after a pause, because those before it have failed"
-        return replace(draft, waits_for=waits_for).waking_after(pause)
+    until = _pause_until(draft)
+    if until is not None and until > now:
+        left = (until - now).total_seconds()
+        return replace(draft, waits_for=_waits_until(draft, until)).waking_after(left)
     return draft.creating(
         *(trainer_pod(frozen, attempt=attempt, index=index) for index in draft.facts.missing)
     )
@@ -47,12 +48,29 @@ def _must_end_first(pod: PodView) -> str:
     )
 
 
-def _pause_left(draft: Draft, observed: Observed, now: datetime) -> float:
-    """Seconds until the current attempt may start; 0 or less once it may."""
-    status = draft.status
-    num_new_failures = status.attempt - observed.job.status.attempt
-    pause = pause_seconds(observed.remembered.num_consecutive_failures + num_new_failures)
-    restarting = condition(status, ConditionType.RESTARTING)
-    if pause == 0 or restarting is None:
-        return 0.0
-    return pause - (now - restarting.last_transition_time).total_seconds()
+def _pause_until(draft: Draft) -> datetime | None:
+    """When the current attempt may start; None where it need not wait, or has started already.
+
+    From the status alone, so that an operator that restarts neither forgets the pause nor begins it again.
+    """
+    past, decided_at = without_progress(draft.status), draft.facts.decided_at
+    pause = pause_seconds(past.num_failures, num_disruptions=past.num_disruptions)
+    if pause == 0 or decided_at is None or draft.facts.gang:
+        return None
+    return decided_at + timedelta(seconds=pause)
+
+
+def _waits_until(draft: Draft, until: datetime) -> str:
+    """Why the attempt waits, and until when."""
+    past, restarting = without_progress(draft.status), condition(draft.status, ConditionType.RESTARTING)
+    ends = [
+        f"{times} {what if times == 1 else f'{what}s'}"
+        for times, what in ((past.num_disruptions, "disruption"), (past.num_failures, "failure"))
+        if times
+    ]
+    since = "" if past.checkpoint_step is None else f" since the checkpoint of step {past.checkpoint_step}"
+    return (
+        f"attempt {draft.status.attempt} starts at {until:%Y-%m-%dT%H:%M:%SZ}, because attempts before it "
+        f"ended in a row without a new checkpoint{since}: {' and '.join(ends)}"
+        + (f"; {restarting.message}" if restarting else "")
+    )

@@ -1,20 +1,26 @@
 """Policy: the trainer's newest report goes into the status."""
 
+from dataclasses import replace
 from datetime import datetime
 
 from grpo_operator.observe.observed import Observed
 from grpo_operator.plan.draft import Draft, Stage
+from grpo_operator.plan.without_progress import with_committed
 
 _LARGE = 1e9
 
 
 def fold_progress(draft: Draft, observed: Observed, now: datetime) -> Draft:
-    """Numbers for people are rounded strings. Without a new report the old numbers stay."""
+    """Numbers for people are rounded strings. Without a new report the old numbers stay. A checkpoint beyond
+    any before gives the restarts of failurePolicy.maxRestarts back."""
     if draft.stage is not Stage.ACTIVE or draft.status.attempt == 0:
         return draft
     progress = draft.facts.new_progress
     if progress is None:
         return draft
+    if draft.frozen is not None:
+        status = with_committed(draft.status, progress.checkpoint_step, frozen=draft.frozen)
+        draft = replace(draft, status=status)
     rate = progress.tokens_per_second
     return draft.with_status(
         step=progress.step,

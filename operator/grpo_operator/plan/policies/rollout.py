@@ -1,12 +1,17 @@
 """Policy: every replica has a living rollout pod; a lost one is replaced at once."""
 
+from dataclasses import replace
 from datetime import datetime
 
+from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_operator.children.rollout import rollout_pod
 from grpo_operator.cluster.kinds import PODS
+from grpo_operator.observe.image_build import other_build, pinned_image
 from grpo_operator.observe.observed import Observed, PodView
 from grpo_operator.plan.draft import Deletion, Draft, Stage
 
+OTHER_BUILD_SECONDS = 60.0
+"""After a pod that ran another build of the image than the run, when the next one is tried."""
 _MIN_REPLACE_AGE_SECONDS = 10.0
 """A pod that has ended is replaced at this age at the earliest."""
 _MAX_REPLACE_AGE_SECONDS = 160.0
@@ -26,8 +31,13 @@ def keep_replicas(draft: Draft, observed: Observed, now: datetime) -> Draft:
     kept = set()
     for replica in range(frozen.num_rollout_pods):
         pods = [pod for pod in observed.rollouts if pod.position[0] == replica]
-        holder = _holder(pods, now)
-        if holder is None:
+        holder = _holder([pod for pod in pods if not _is_useless(pod, draft)], now)
+        wait = _seconds_until_other_build_is_over(draft, observed, replica, now)
+        if holder is None and wait > 0:
+            why = observed.remembered.other_builds[replica].message
+            blocked = ReasonMessage(Reason.IMAGE_CHANGED, f"rollout {why}")
+            draft = replace(draft, rollout_waits_for=blocked).waking_after(wait)
+        elif holder is None:
             used = [pod.position[1] for pod in pods]
             incarnation = max(*used, highest.get(replica, -1), -1) + 1
             draft = draft.creating(rollout_pod(frozen, replica=replica, incarnation=incarnation))
@@ -38,6 +48,23 @@ def keep_replicas(draft: Draft, observed: Observed, now: datetime) -> Draft:
     unneeded = [pod for pod in observed.rollouts if pod.uid not in kept]
     unneeded.sort(key=lambda pod: pod.position, reverse=True)
     return draft.deleting(*(Deletion(PODS, pod.name, pod.uid) for pod in unneeded if not pod.is_deleting))
+
+
+def _is_useless(pod: PodView, draft: Draft) -> bool:
+    """Whether a pod runs another build of the image than the run. One that the trainer has admitted stays: it
+    works, and belongs to a job of 0.1.0, which did not look."""
+    return not pod.is_ready and other_build(pod, draft.status) is not None
+
+
+def _seconds_until_other_build_is_over(
+    draft: Draft, observed: Observed, replica: int, now: datetime
+) -> float:
+    """How long a replica stays without a pod because its last one ran another build. Not at all where new
+    pods get the run's image by digest."""
+    found = observed.remembered.other_builds.get(replica)
+    if found is None or pinned_image(draft.status.image, draft.status.image_id) is not None:
+        return 0.0
+    return OTHER_BUILD_SECONDS - (now - found.seen_at).total_seconds()
 
 
 def _holder(pods: list[PodView], now: datetime) -> PodView | None:
