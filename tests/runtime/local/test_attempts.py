@@ -51,7 +51,7 @@ def test_restarts_are_counted_up_to_the_limit() -> None:
 
 def test_a_hub_that_cannot_be_reached_uses_up_no_restart() -> None:
     unreachable = ended(75, reason=Reason.HUB_UNREACHABLE)
-    assert outcome(unreachable, restarts=2) == AttemptOutcome(Next.RETRY, unreachable, is_counted=False)
+    assert outcome(unreachable, num_failures=2) == AttemptOutcome(Next.RETRY, unreachable, is_counted=False)
     assert outcome(ended(1, reason=Reason.HUB_UNREACHABLE), restarts=2).next is Next.FAILED
     assert outcome(ended(75), restarts=1).is_counted
 
