@@ -25,6 +25,11 @@ class EngineShare:
         """Whether this is the first rank of its engine."""
         return self.channel.rank % self.ranks_per_engine == 0
 
+    def num_finished(self) -> int:
+        """How many samples of this step the engine of this rank has finished. May be called in another
+        thread."""
+        return self._engine.num_finished
+
     def sync(self, command: SyncCommand, *, weights: WeightSource) -> RankSync:
         """Load `weights`, which are this rank's copy of the policy."""
         return self._engine.sync(weights, version=command.version, probe=command.probe)

@@ -7,7 +7,8 @@ Training and engines never compute at the same time: rank 0 waits for its engine
 """
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from grpo_api.contract.progress import EngineCounts
@@ -41,8 +42,23 @@ from grpo_runtime.weight_sync.source import WeightSource
 class ColocatedEngines:
     """`Engines` in the training processes, as rank 0 uses them."""
 
-    def __init__(self, share: EngineShare, *, sync_timeout_seconds: float) -> None:
+    def __init__(
+        self,
+        share: EngineShare,
+        *,
+        sync_timeout_seconds: float,
+        num_finished: Callable[[], Sequence[int]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`num_finished` gives by rank how many samples of the running step its engine has finished, as the
+        ranks told at their last meeting."""
         self._share = share
+        self._num_finished = num_finished
+        self._clock = clock
+        self._num_requests = 0
+        """Of the running call of `generate`; 0 when none runs."""
+        self._last_num_done = 0
+        self._finished_at = 0.0
         self._sync_timeout_seconds = sync_timeout_seconds
         self._version: PolicyVersion | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
@@ -88,7 +104,12 @@ class ColocatedEngines:
         if self._version is None:
             raise RuntimeError("the engines have no weights yet: call sync before generate")
         command = GenerateCommand(requests)
-        sampled = await asyncio.wrap_future(self._thread.submit(self._lead_generate, command))
+        self._num_requests, self._last_num_done = len(requests), 0
+        self._finished_at = self._clock()
+        try:
+            sampled = await asyncio.wrap_future(self._thread.submit(self._lead_generate, command))
+        finally:
+            self._num_requests = 0
         rollouts: list[Rollout] = []
         for index, one in enumerate(sampled):
             own = requests[share(len(requests), index=index, num_shares=self._share.num_engines)]
@@ -97,7 +118,19 @@ class ColocatedEngines:
 
     def generation(self) -> Generation | None:
         """See `Engines.generation`."""
-        return None
+        if self._num_requests == 0:
+            return None
+        finished = self._num_finished()[:: self._share.ranks_per_engine]
+        left = [max(0, len(part) - done) for part, done in zip(self._parts(), finished, strict=True)]
+        num_done = self._num_requests - sum(left)
+        if num_done != self._last_num_done:
+            self._last_num_done, self._finished_at = num_done, self._clock()
+        return Generation(
+            num_samples=self._num_requests,
+            num_done=num_done,
+            quiet_seconds=self._clock() - self._finished_at,
+            given={self._name(index): number for index, number in enumerate(left) if number},
+        )
 
     async def close(self) -> None:
         """Let go of the thread; engines end with their processes."""
@@ -139,6 +172,11 @@ class ColocatedEngines:
             )
             for request, completion in zip(requests, sampled.completions, strict=True)
         ]
+
+    def _parts(self) -> list[range]:
+        """Which requests are whose, by engine."""
+        every, num_engines = range(self._num_requests), self._share.num_engines
+        return [every[share(len(every), index=index, num_shares=num_engines)] for index in range(num_engines)]
 
     def _name(self, index: int) -> str:
         return f"engine-{index}"

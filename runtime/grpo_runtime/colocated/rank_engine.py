@@ -72,6 +72,10 @@ class LocalEngine(Protocol):
         """One completion for each request, in their order."""
         ...
 
+    def num_unfinished(self) -> int:
+        """How many requests of the running `sample` are not finished. May be called in another thread."""
+        ...
+
     def probe_logprobs(self, token_ids: Sequence[int]) -> list[float]:
         """Logprobs (nats, temperature 1) of all tokens after the first."""
         ...
@@ -92,11 +96,23 @@ class RankEngine:
         peers = {ENGINE: Peer(engine.channel, host="localhost")}
         self._sender = backend.make_sender(peers, SenderSettings(timeout_seconds=timeout_seconds))
         self._is_connected = False
+        self._num_sampling = 0
+        self._num_sampled = 0
+
+    @property
+    def num_finished(self) -> int:
+        """How many samples of this step are finished, also while others are sampled. May be read in another
+        thread."""
+        num_sampling = self._num_sampling
+        num_unfinished = self._engine.num_unfinished() if num_sampling else 0
+        # before the first request has reached the engine none is unfinished
+        return self._num_sampled + (num_sampling - num_unfinished if num_unfinished else 0)
 
     def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> RankSync:
         """Give the engine the weights. The caller compares the probe's error with its
         tolerance. Raises WeightSyncError."""
         clock = _Clock()
+        self._num_sampled = 0
         with clock.phase("wake_weights"):
             self._wake_up("weights")
         num_bytes = asyncio.run(self._load(weights, version=version, clock=clock))
@@ -114,7 +130,9 @@ class RankEngine:
 
     def generate(self, requests: Sequence[GenerateRequest]) -> list[Completion]:
         """Sample all requests. The engine sleeps afterwards, because training follows."""
+        self._num_sampling = len(requests)
         completions = self._engine.sample(requests) if requests else []
+        self._num_sampled, self._num_sampling = len(completions), 0
         if self._sleep_level > 0:
             self._engine.sleep(self._sleep_level)
             self._is_asleep = True

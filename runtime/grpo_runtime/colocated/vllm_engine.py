@@ -93,6 +93,10 @@ class VllmEngine:
         answers = self._generate([request.prompt_ids for request in requests], parameters)
         return [_completion(answer.outputs[0]) for answer in answers]
 
+    def num_unfinished(self) -> int:
+        """See `LocalEngine`."""
+        return int(self._llm.llm_engine.get_num_unfinished_requests())
+
     def probe_logprobs(self, token_ids: Sequence[int]) -> list[float]:
         """See `LocalEngine`."""
         [answer] = self._generate([token_ids], [PROBE_PARAMETERS])

@@ -27,10 +27,16 @@ def share_engine(run_config: RunConfig, ranks: Ranks, *, model_dir: Path) -> Eng
         sleep_level=run_config.engine.sleep_level,
         timeout_seconds=run_config.weight_sync.timeout_seconds,
     )
-    return EngineShare(engine, channel, ranks_per_engine=run_config.engine.tensor_parallel_size)
+    share = EngineShare(engine, channel, ranks_per_engine=run_config.engine.tensor_parallel_size)
+    ranks.count_finished_with(share.num_finished)
+    return share
 
 
 def connect_colocated(ranks: Ranks, settings: TrainerSettings, *, model_dir: Path) -> Engines:
     """The engines of all ranks, as rank 0 uses them. The other ranks are in `share_engine` meanwhile."""
     share = share_engine(settings.run_config, ranks, model_dir=model_dir)
-    return ColocatedEngines(share, sync_timeout_seconds=settings.run_config.weight_sync.timeout_seconds)
+    return ColocatedEngines(
+        share,
+        sync_timeout_seconds=settings.run_config.weight_sync.timeout_seconds,
+        num_finished=lambda: ranks.num_finished,
+    )

@@ -5,7 +5,8 @@ from enum import IntEnum
 
 
 class Command(IntEnum):
-    """What all ranks do now. Higher numbers win where ranks meet: only rank 0 sends another than NONE."""
+    """What all ranks do now. Numbers add up where ranks meet: only rank 0 sends another than NONE, which is
+    0."""
 
     NONE = 0
     """Nothing: rank 0 waits for engines or rewards."""

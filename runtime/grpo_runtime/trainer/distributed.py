@@ -46,7 +46,10 @@ class Ranks:
     def __init__(self, *, rank: int, world_size: int, stop: StopRequest) -> None:
         self.rank = rank
         self.world_size = world_size
+        self.num_finished: tuple[int, ...] = (0,) * world_size
+        """By rank: how many samples of the running generation its engine had finished at the last meeting."""
         self._stop = stop
+        self._count_finished: Callable[[], int] = int
 
     @classmethod
     def meet(
@@ -87,13 +90,21 @@ class Ranks:
             if met.command is not Command.NONE and not is_void:
                 return met.command
 
+    def count_finished_with(self, count: Callable[[], int]) -> None:
+        """From now on this rank tells the others at every meeting how many samples `count` gives."""
+        self._count_finished = count
+
     def _meet_ranks(self, command: Command) -> RankMeeting:
         """Meet all ranks; what one of them contributes reaches all of them. Blocks until every rank is
         here."""
-        flags = torch.tensor([command, self._stop.is_set], dtype=torch.int32)
+        finished = [0] * self.world_size
+        finished[self.rank] = self._count_finished()
+        # summed up: only rank 0 gives a command, and each rank has a place of its own for its samples
+        flags = torch.tensor([command, self._stop.is_set, *finished], dtype=torch.int64)
         with peer_errors():
-            dist.all_reduce(flags, op=dist.ReduceOp.MAX)
-        command_number, is_stop_requested = flags.tolist()
+            dist.all_reduce(flags, op=dist.ReduceOp.SUM)
+        command_number, is_stop_requested, *finished = flags.tolist()
+        self.num_finished = tuple(finished)
         return RankMeeting(Command(command_number), is_stop_requested=bool(is_stop_requested))
 
     async def attend(self, work: Awaitable[T], *, on_tick: Callable[[], None]) -> T:

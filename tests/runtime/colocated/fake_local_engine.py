@@ -31,6 +31,7 @@ class FakeLocalEngine:
         *,
         logprobs: Sequence[float] = (),
         error: Exception | None = None,
+        is_stepped: bool = False,
         receiver: Receiver | None = None,
     ) -> None:
         self.calls: list[str] = []
@@ -42,6 +43,13 @@ class FakeLocalEngine:
         self.asleep: set[str] = set()
         self._logprobs = list(logprobs)
         self._error = error
+        self._steps: queue.Queue[int] | None = queue.Queue() if is_stepped else None
+        self._num_unfinished = 0
+
+    def finish(self, number: int) -> None:
+        """Let an engine that is stepped finish so many samples more."""
+        assert self._steps is not None
+        self._steps.put(number)
 
     def weight_version(self) -> str:
         return self.version
@@ -62,8 +70,15 @@ class FakeLocalEngine:
         self.require_awake("weights", "kv_cache")
         if self._error is not None:
             raise self._error
+        self._num_unfinished = len(requests)
+        while self._steps is not None and self._num_unfinished:
+            self._num_unfinished -= self._steps.get(timeout=10)
+        self._num_unfinished = 0
         self.sampled += requests
         return [_completion(request.seed) for request in requests]
+
+    def num_unfinished(self) -> int:
+        return self._num_unfinished
 
     def probe_logprobs(self, token_ids: Sequence[int]) -> list[float]:
         self.calls.append("probe")

@@ -15,7 +15,7 @@ from grpo_runtime.colocated.engines import ColocatedEngines
 from grpo_runtime.colocated.executor import EngineExecutor
 from grpo_runtime.colocated.rank_engine import PHASES, RankEngine
 from grpo_runtime.rollout.errors import EngineError, EngineTimeoutError
-from grpo_runtime.rollout.interface import GenerateRequest, Probe, VersionSpan
+from grpo_runtime.rollout.interface import GenerateRequest, Generation, Probe, VersionSpan
 from grpo_runtime.weight_sync.registry import IN_PROCESS
 
 PROBE = Probe(token_ids=(1, 2, 3), logprobs=(-1.0, -2.0), tolerance=1e-4)
@@ -41,7 +41,12 @@ def start(
         for fake, channel in zip(fakes, FakeChannel.of(len(fakes)), strict=True)
     ]
     executors = [EngineExecutor(share, weights=some_weights()) for share in shares[1:]]
-    return ColocatedEngines(shares[0], sync_timeout_seconds=sync_timeout_seconds), executors
+    engines = ColocatedEngines(
+        shares[0],
+        sync_timeout_seconds=sync_timeout_seconds,
+        num_finished=lambda: [share.num_finished() for share in shares],
+    )
+    return engines, executors
 
 
 def good(count: int) -> list[FakeLocalEngine]:
@@ -152,3 +157,35 @@ async def test_a_rank_whose_engine_fails_says_so_in_its_main_thread() -> None:
 
     await asyncio.to_thread(wait_for, has_failed)
     waiting.cancel()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.01)
+
+
+async def test_while_it_samples_rank_0_can_tell_what_every_engine_has_finished() -> None:
+    fakes = [FakeLocalEngine(logprobs=PROBE.logprobs, is_stepped=True) for _ in range(2)]
+    engines, _ = start(fakes)
+    await engines.sync(some_weights(), version=VERSION, probe=PROBE)
+    assert engines.generation() is None
+    work = asyncio.ensure_future(engines.generate(requests(7)))
+
+    def now() -> Generation:
+        found = engines.generation()
+        assert found is not None
+        return found
+
+    await until(lambda: [fake.num_unfinished() for fake in fakes] == [3, 4])
+    assert (now().num_samples, now().num_done, now().given) == (7, 0, {"engine-0": 3, "engine-1": 4})
+    fakes[0].finish(3)
+    await until(lambda: now().given == {"engine-1": 4})  # that of rank 0 is done, the other one hangs
+    quiet_seconds = now().quiet_seconds
+    await until(lambda: now().quiet_seconds > quiet_seconds + 0.1)
+    fakes[1].finish(1)
+    await until(lambda: (now().num_done, now().given) == (4, {"engine-1": 3}))
+    fakes[1].finish(3)
+    assert len(await work) == 7
+    assert engines.generation() is None

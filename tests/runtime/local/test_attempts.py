@@ -52,8 +52,8 @@ def test_restarts_are_counted_up_to_the_limit() -> None:
 def test_a_hub_that_cannot_be_reached_uses_up_no_restart() -> None:
     unreachable = ended(75, reason=Reason.HUB_UNREACHABLE)
     assert outcome(unreachable, num_failures=2) == AttemptOutcome(Next.RETRY, unreachable, is_counted=False)
-    assert outcome(ended(1, reason=Reason.HUB_UNREACHABLE), restarts=2).next is Next.FAILED
-    assert outcome(ended(75), restarts=1).is_counted
+    assert outcome(ended(1, reason=Reason.HUB_UNREACHABLE), num_failures=2).next is Next.FAILED
+    assert outcome(ended(75), num_failures=1).is_counted
 
 
 def test_a_cause_ranks_above_its_consequences_in_whichever_order_they_end() -> None:

@@ -76,6 +76,13 @@ def test_a_failed_trainer_is_started_again_as_the_next_attempt_from_its_checkpoi
     assert command.num_steps() == 8
 
 
+def test_a_hub_that_cannot_be_reached_uses_up_no_restart(tmp_path: Path) -> None:
+    plan = {1: {"steps": 0, "exit": 75, "reason": "HubUnreachable", "message": "the Hub cannot be reached"}}
+    command = LocalCommand(tmp_path, job_object(failurePolicy={"maxRestarts": 0}), attempts=plan)
+    assert command.end() == 0
+    assert "attempt 2 follows because: the Hub cannot be reached" in command.screen()
+
+
 def test_attempts_that_lose_their_steps_are_consecutive_failures_and_wait(tmp_path: Path) -> None:
     losing = {number: {"steps": 3, "exit": 1, "lost": True} for number in (1, 2)}
     command = LocalCommand(tmp_path, job_object(), attempts=losing)

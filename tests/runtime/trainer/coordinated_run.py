@@ -39,17 +39,21 @@ PROMPT_TOKENS, COMPLETION_TOKENS = 2, 3
 
 
 class OneRank:
-    """Rank 0 of 1. At wait number `stops_at`, counted from 1, it is asked to stop. `commands` are those
-    announced."""
+    """Rank 0 of 1. What it waits for comes before it reports, unless it `is_slow`.
+
+    At wait number `stops_at`, counted from 1, it is asked to stop. `commands` are those announced.
+    """
 
     def __init__(self, *, stops_at: int | None = None) -> None:
+        self.is_slow = True
         self.num_waits = 0
         self.commands: list[Command] = []
         self._stops_at = stops_at
 
     async def attend(self, work: Awaitable[Any], *, on_tick: Callable[[], None]) -> Any:
         self.num_waits += 1
-        on_tick()
+        if self.is_slow:
+            on_tick()
         found = await work
         if self.num_waits == self._stops_at:
             raise StopRequestedError
@@ -100,7 +104,7 @@ class RecordingEngines:
         self._sampled_with = sampled_with
 
     def counts(self) -> EngineCounts:
-        return EngineCounts(desired=1, known=1, current=1)
+        return EngineCounts(desired=1, known=1, current=int(bool(self.versions)))
 
     def generation(self) -> None:
         return None
@@ -137,9 +141,11 @@ class RecordingReporter:
     def __init__(self) -> None:
         self.steps: dict[int, dict[str, Any]] = {}
         self.checkpoint_step: int | None = None
+        self.num_current: list[int] = []
 
     def report_waiting(self, engines: EngineCounts, *, generation: Generation | None = None) -> None:
         assert engines.known == 1
+        self.num_current.append(engines.current)
 
     def finished_step(self, values: Mapping[str, float], *, step: int, **rest: Any) -> None:
         self.steps[step] = {**values, **rest}

@@ -167,3 +167,13 @@ async def test_a_completion_that_no_function_scored_teaches_nothing(tmp_path: Pa
     found = await advantages(tmp_path, job(), [[1.0], [math.nan], [0.0], [1.0]])
     assert found[:2].tolist() == [0.0, 0.0]
     assert found[2] < 0 < found[3]
+
+
+async def test_that_the_engines_are_current_is_reported_before_the_training_of_every_step(
+    tmp_path: Path,
+) -> None:
+    """Training reports nothing: what was said before it, during a sync without engines, would last as long."""
+    run = FakeRun(tmp_path, job(), rewards=REWARDS)
+    run.ranks.is_slow = False
+    assert await run.train()
+    assert run.reporter.num_current == [1] * 5

@@ -82,3 +82,12 @@ def test_both_signals_are_remembered_and_end_nothing(number: signal.Signals) -> 
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for each, handler in before.items():
             signal.signal(each, handler)
+
+
+async def test_a_rank_tells_at_every_meeting_how_many_samples_its_engine_has_finished(ranks: Ranks) -> None:
+    alone = Ranks(rank=0, world_size=1, stop=StopRequest())
+    alone.announce(Command.NONE)
+    assert alone.num_finished == (0,)
+    alone.count_finished_with(lambda: 5)
+    alone.announce(Command.TRAIN)
+    assert alone.num_finished == (5,)

@@ -1,0 +1,32 @@
+"""Two ranks that meet, each with an engine that has finished so many samples.
+
+`python meeting_ranks.py RANK PORT` prints what this rank knows after two meetings.
+"""
+
+import sys
+
+from grpo_runtime.trainer.commands import Command
+from grpo_runtime.trainer.distributed import Ranks
+from grpo_runtime.trainer.stop import StopRequest
+
+FINISHED = (3, 40)
+
+
+def main(rank: int, port: int) -> None:
+    """Rank 0 announces two commands, rank 1 executes them."""
+    ranks = Ranks.meet(
+        rank=rank, world_size=2, address="127.0.0.1", port=port, backend="gloo", stop=StopRequest()
+    )
+    ranks.count_finished_with(lambda: FINISHED[rank])
+    commands = (Command.SAVE, Command.DONE)
+    for command in commands:
+        if rank == 0:
+            ranks.announce(command)
+        else:
+            assert ranks.next_command(on_tick=lambda: None) is command
+    print(*ranks.num_finished, flush=True)
+    ranks.leave()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
