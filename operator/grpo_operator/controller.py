@@ -61,7 +61,7 @@ class Controller:
             now=now,
         )
         job = observed.job
-        if plan.status != job.status:
+        if self._cache.served_schema.fit(plan.status) != job.status:
             try:
                 is_written = await self._write_status(job, plan.status)
             except errors.NotFound:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Coroutine
+from importlib.metadata import version
 from typing import Any
 
 import aiohttp
@@ -19,6 +20,7 @@ from grpo_operator.observe.cache import Cache, Key, job_key
 from grpo_operator.observe.memory import Memory
 from grpo_operator.observe.pod_events import EventReader
 from grpo_operator.observe.progress_poller import Poller, choose_fetch
+from grpo_operator.observe.served_schema import ServedSchema, compare
 from grpo_operator.settings import Settings
 from grpo_operator.work_queue import WorkQueue
 
@@ -54,6 +56,7 @@ class Operator:
         self._events = EventReader(client, self._cache, wake=self._queue.add)
         self._health = Health(limit_seconds=_MISSED_RESYNCS * settings.resync_seconds)
         self._left_out: set[str | None] = set()
+        self._served: KubeObject | None = None
         self._stop = asyncio.Event()
         self._lease = None
         if settings.lease is not None:
@@ -128,6 +131,11 @@ class Operator:
                 task.cancel()
             await asyncio.gather(*work, signals, watching, return_exceptions=True)
 
+    @property
+    def served_schema(self) -> ServedSchema:
+        """What the last resync found that the CRD of the cluster lacks."""
+        return self._cache.served_schema
+
     def take_in(self, kind: Kind, event: str | None, item: KubeObject) -> None:
         """Put a watch event into the cache and the job it belongs to into the queue."""
         key = job_key(kind, item)
@@ -145,6 +153,7 @@ class Operator:
         Of several namespaces, those that may not be listed are left out. Raises Forbidden when none may be
         listed.
         """
+        await self._compare_schema()
         namespaces: tuple[str | None, ...] = self._settings.namespaces or (None,)
         refused: dict[str | None, errors.Forbidden] = {}
         for namespace in namespaces:
@@ -163,6 +172,17 @@ class Operator:
         self._log_left_out(refused)
         self._cache.forget_deleted_uids()
         self._health.mark_success()
+
+    async def _compare_schema(self) -> None:
+        """See what the CRD lacks. Somebody may have installed another one since the last time."""
+        served = await self._client.schema(JOBS)
+        if served == self._served:
+            return
+        self._served = served
+        found = compare(served, release=version("grpo-operator"))
+        if found.problem:
+            log.warning("%s", found.problem)
+        self._cache.served_schema = found
 
     async def _list(self, kind: Kind, namespace: str | None) -> Listing:
         try:

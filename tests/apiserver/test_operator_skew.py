@@ -5,6 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from kubernetes.client import ApiException
+
+from grpo_api.v1alpha1.job import GRPOJob
 
 from .api_server import Kubectl
 from .operator_harness import FakeKubelet, Namespace, OperatorProcess, running_job, wait_until
@@ -49,6 +52,48 @@ def test_a_job_newer_than_its_operator_waits_with_the_reason_on_it(
     wait_until("it is said", lambda: namespace.condition("Ready").get("reason") == "SchemaSkew")
     assert "spec.futureField" in namespace.condition("Ready")["message"]
     assert (namespace.pods("trainer"), namespace.condition("Finished")["status"]) == ([], "False")
+    namespace.apply_job("plain")  # asks for nothing new
+    wait_until("it is started", lambda: namespace.status("plain").get("attempt") == 1)
+    namespace.patch_job({"spec": {"futureField": None}})
+    wait_until("the other starts by itself", lambda: namespace.status().get("attempt") == 1)
+
+
+@pytest.fixture
+def looser_crd(kubectl: Kubectl) -> Iterator[None]:
+    """The CRD of a release that allows more restarts than this one."""
+    path = (
+        "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/failurePolicy/properties"
+        "/maxRestarts/maximum"
+    )
+
+    def patch(maximum: int) -> None:
+        change = [{"op": "replace", "path": path, "value": maximum}]
+        kubectl.run("patch", "crd", "grpojobs.grpo.dev", "--type=json", "-p", json.dumps(change))
+
+    known = GRPOJob.model_json_schema()["$defs"]["FailurePolicySpec"]["properties"]["maxRestarts"]["maximum"]
+    patch(known * 10)
+    yield
+    patch(known)
+
+
+@pytest.mark.usefixtures("looser_crd")
+def test_a_job_within_a_bound_that_only_the_newer_crd_allows_waits_too(
+    namespace: Namespace, operator: OperatorProcess
+):
+    def is_accepted() -> bool:
+        try:
+            namespace.apply_job(failurePolicy={"maxRestarts": 5_000})
+        except ApiException:
+            return False
+        return True
+
+    wait_until("the schema is taken up", is_accepted)
+    operator.start()
+    wait_until("it is said", lambda: namespace.condition("Ready").get("reason") == "SchemaSkew")
+    assert "spec.failurePolicy.maxRestarts" in namespace.condition("Ready")["message"]
+    assert (namespace.pods("trainer"), namespace.condition("Finished")["status"]) == ([], "False")
+    namespace.patch_job({"spec": {"failurePolicy": {"maxRestarts": 3}}})  # this field may change
+    wait_until("it starts by itself", lambda: namespace.status().get("attempt") == 1)
 
 
 @pytest.mark.usefixtures("newer_crd")

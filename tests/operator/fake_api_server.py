@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from grpo_api.crd import crd
 from grpo_api.v1alpha1.job import API_VERSION, KIND
 from grpo_api.v1alpha1.status import GRPOJobStatus
 from grpo_operator.cluster import errors
@@ -49,6 +50,7 @@ class FakeApiServer(Client):
         self.refused: dict[str, errors.KubernetesError] = {}
         self.before_answer: Callable[[Kind, KubeObject], object] = lambda kind, item: None
         self.is_collecting_garbage = True
+        self.schema_of_jobs = job_schema()
         self.num_writes = 0
         self._version = 100
         self._objects: dict[tuple[Kind, str], KubeObject] = {}
@@ -100,6 +102,9 @@ class FakeApiServer(Client):
             raise errors.NotFound(f'{kind.plural} "{name}" not found')
         self.before_answer(kind, deepcopy(self._objects[kind, name]))
         return deepcopy(self._objects[kind, name])
+
+    async def schema(self, kind: Kind) -> KubeObject | None:
+        return deepcopy(self.schema_of_jobs) if kind == JOBS else None
 
     async def create(
         self, kind: Kind, namespace: str, body: KubeObject, *, is_dry_run: bool = False
@@ -198,6 +203,10 @@ class FakeApiServer(Client):
 
     def _applied_status(self, job: KubeObject, status: KubeObject, *, manager: str) -> KubeObject:
         """Server-side apply: what this manager gives replaces what it gave before; the rest stays."""
+        if undeclared := _undeclared(status, self.schema_of_jobs["properties"]["status"], ".status"):
+            raise errors.ServerFailed(
+                f"failed to create typed patch object: {undeclared}: field not declared in schema"
+            )
         try:
             GRPOJobStatus.from_object(status)
         except ValidationError as error:
@@ -236,6 +245,27 @@ class FakeApiServer(Client):
             owners = item["metadata"].get("ownerReferences", [])
             if owners and not any(owner["uid"] in jobs for owner in owners):
                 del self._objects[place]
+
+
+def job_schema() -> KubeObject:
+    """The schema of GRPOJob in our own CRD."""
+    (version,) = crd()["spec"]["versions"]
+    return deepcopy(version["schema"]["openAPIV3Schema"])
+
+
+def _undeclared(value: Any, schema: KubeObject, path: str) -> str:
+    """The first field of a value that its schema does not have."""
+    if isinstance(value, dict) and "properties" in schema:
+        for name, part in value.items():
+            if name not in schema["properties"]:
+                return f"{path}.{name}"
+            if found := _undeclared(part, schema["properties"][name], f"{path}.{name}"):
+                return found
+    if isinstance(value, list):
+        return next(filter(None, (_undeclared(item, schema["items"], f"{path}[]") for item in value)), "")
+    if value not in schema.get("enum", [value]):
+        raise errors.Invalid(f'{path}: Unsupported value: "{value}"')
+    return ""
 
 
 def _version_of(item: KubeObject) -> dict[str, str]:

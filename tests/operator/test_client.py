@@ -197,3 +197,21 @@ async def test_what_a_deletion_leaves_is_returned_unless_it_has_no_version_becau
     assert await client.delete(PODS, "default", "p", uid="u1") == server.body
     server.body = {"metadata": meta}
     assert await client.delete(PODS, "default", "p", uid="u1") is None
+
+
+async def test_the_schema_of_a_kind_is_read_from_what_every_account_may_read(
+    client: Client, server: FakeApiServer
+):
+    kind = {"group": "grpo.dev", "kind": "GRPOJob", "version": "v1alpha1"}
+    served = {"type": "object", "x-kubernetes-group-version-kind": [kind]}
+    server.body = {"components": {"schemas": {"other": {}, "job": served}}}
+    assert await client.schema(JOBS) == served
+    assert server.seen[0][1] == "/openapi/v3/apis/grpo.dev/v1alpha1"
+    server.body = {"components": {"schemas": {"other": {}}}}
+    assert await client.schema(JOBS) is None
+
+
+@pytest.mark.parametrize("status", [403, 404])
+async def test_a_cluster_that_shows_no_schema_has_none(client: Client, server: FakeApiServer, status: int):
+    server.status, server.body = status, {"kind": "Status", "message": "no"}
+    assert await client.schema(JOBS) is None

@@ -15,11 +15,12 @@ from aiohttp import ClientSession
 from grpo_operator.cluster import errors
 from grpo_operator.cluster.client import FIELD_MANAGER, Listing
 from grpo_operator.cluster.kinds import JOBS, LEASES, PODS, WATCHED, Kind, KubeObject
+from grpo_operator.observe.served_schema import EVERYTHING
 from grpo_operator.operator import Operator
 from grpo_operator.settings import Settings
 
 from .controlled_job import a_job, pod_names
-from .fake_api_server import FakeApiServer
+from .fake_api_server import FakeApiServer, job_schema
 from .fake_cluster import IMAGE
 
 
@@ -201,3 +202,18 @@ async def test_what_the_watch_missed_is_found_by_the_next_list(server: FakeServe
     server.remove(PODS, pod_names(server, "rollout-1")[0])
     await working.resync()
     await until(lambda: engine_uid(server) not in ("", lost))
+
+
+async def test_a_crd_that_lacks_a_field_is_logged_once_and_followed_when_it_is_replaced(
+    server: FakeServer, caplog: pytest.LogCaptureFixture
+):
+    del server.schema_of_jobs["properties"]["status"]["properties"]["checkpointStep"]
+    async with ClientSession() as session:
+        made = operator(server, session)
+        for _ in range(2):
+            await made.resync()
+        said = [text for text in caplog.messages if "the GRPOJob CRD is older" in text]
+        assert len(said) == 1 and "status.checkpointStep" in said[0]
+        server.schema_of_jobs = job_schema()
+        await made.resync()
+    assert made.served_schema == EVERYTHING

@@ -15,7 +15,8 @@ log = logging.getLogger(__name__)
 
 
 async def write_status(client: Client, cache: Cache, job: JobView, status: GRPOJobStatus) -> None:
-    """Server-side apply of the status, on the very object and state it was planned from.
+    """Server-side apply of the status, on the very object and state it was planned from, without what the CRD
+    of the cluster lacks.
 
     Raises Conflict when the job has changed since, NotFound when it is gone.
     """
@@ -28,7 +29,7 @@ async def write_status(client: Client, cache: Cache, job: JobView, status: GRPOJ
             "uid": job.uid,
             "resourceVersion": job.resource_version,
         },
-        "status": status.to_object(),
+        "status": cache.served_schema.fit_object(status),
     }
     cache.put(JOBS, await client.apply(JOBS, job.namespace, body, subresource="status"))
     if (status.phase, status.attempt) != (job.status.phase, job.status.attempt):

@@ -152,6 +152,19 @@ class Client:
             "PATCH", path, query=query, body=body, content_type="application/apply-patch+yaml"
         )
 
+    async def schema(self, kind: Kind) -> KubeObject | None:
+        """The OpenAPI schema that the API server serves for a kind; None when it shows none. Every account
+        may read it: this needs no right on CustomResourceDefinitions."""
+        try:
+            found = await self._request("GET", f"/openapi/v3/apis/{kind.api_version}")
+        except (errors.Forbidden, errors.NotFound):
+            return None
+        for schema in found.get("components", {}).get("schemas", {}).values():
+            kinds = schema.get("x-kubernetes-group-version-kind", ())
+            if any((k.get("group"), k.get("kind")) == (kind.group, kind.name) for k in kinds):
+                return dict(schema)
+        return None
+
     async def proxy_get(
         self, namespace: str, pod: str, port: int, path: str, *, timeout_seconds: float, max_bytes: int
     ) -> bytes:

@@ -13,6 +13,7 @@ from grpo_operator.cluster.kinds import (
     Kind,
     KubeObject,
 )
+from grpo_operator.observe.served_schema import EVERYTHING
 
 Key = tuple[str, str]
 """(namespace, name) of a job."""
@@ -72,6 +73,8 @@ class Cache:
         self._deleted: dict[str, int] = {}
         """Uid of a deleted object -> version at which it was deleted."""
         self._events: dict[str, tuple[KubeObject, ...]] = {}
+        self.served_schema = EVERYTHING
+        """What the API server knows of a GRPOJob."""
 
     def put(self, kind: Kind, item: KubeObject) -> bool:
         """Take in a state of an object. Returns False when a newer one is known."""

@@ -212,5 +212,7 @@ class Observed:
     """The spec of the revision in status, from its ConfigMap."""
     frozen_problem: str = ""
     """Why that ConfigMap is there but cannot be read."""
+    crd_problem: str = ""
+    """What the CRD of the cluster lacks, and what to do about it; empty when it lacks nothing."""
     remembered: Remembered = Remembered()
     """What this process remembers of the job."""

@@ -51,6 +51,7 @@ def observe(cache: Cache, found: JobAndPods, remembered: Remembered) -> Observed
         config_names=frozenset(configs),
         frozen_spec=spec,
         frozen_problem=problem,
+        crd_problem=cache.served_schema.problem,
         remembered=remembered,
     )
 

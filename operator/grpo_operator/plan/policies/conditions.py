@@ -23,7 +23,7 @@ def write_conditions(draft: Draft, observed: Observed, now: datetime) -> Draft:
     states = {
         ConditionType.RUNNING: running,
         ConditionType.ROLLOUT_READY: _rollout_ready(draft, observed),
-        ConditionType.READY: _with_spec_problem(_ready(draft, observed, running), draft, observed),
+        ConditionType.READY: _with_notes(_ready(draft, observed, running), draft, observed),
         ConditionType.RESTARTING: _restarting(draft, running),
         ConditionType.COMPLETE: _end(draft, ConditionType.COMPLETE),
         ConditionType.FAILED: _end(draft, ConditionType.FAILED),
@@ -155,7 +155,7 @@ def _ready(draft: Draft, observed: Observed, running: ConditionState) -> Conditi
     was_running = is_true(observed.job.status, ConditionType.RUNNING)
     is_same_attempt = was_running and observed.job.status.attempt == draft.status.attempt
     if not has_news and known and known.reason not in _LEFT_ALONE and is_same_attempt:
-        return ConditionState.of(known)
+        return _without_notes(ConditionState.of(known))
     return _not_met(report.problem) if report.problem else _at_work(new or draft.facts.last_progress)
 
 
@@ -170,12 +170,29 @@ def _at_work(progress: Progress | None) -> ConditionState:
     return ConditionState(False, progress.state.value, progress.message or "the trainer is starting")
 
 
-def _with_spec_problem(ready: ConditionState, draft: Draft, observed: Observed) -> ConditionState:
-    """A job whose live spec cannot be read goes on with its frozen one; the message must say so."""
-    if draft.frozen is None or draft.stage is Stage.FINISHED or not observed.job.problem:
+_SPEC_NOTE = "; changes to the spec are not followed"
+_CRD_NOTE = "; the GRPOJob CRD is older"
+
+
+def _with_notes(ready: ConditionState, draft: Draft, observed: Observed) -> ConditionState:
+    """What people must know beside the state of a job that is led as well as it can be: its live spec cannot
+    be read and it goes on with its frozen one, or the CRD of the cluster is too old."""
+    if draft.stage is Stage.FINISHED:
         return ready
-    unread = f"changes to the spec are not followed, for it cannot be read: {observed.job.problem}"
-    return ready if unread in ready.message else replace(ready, message=f"{ready.message}; {unread}")
+    notes = []
+    if draft.frozen is not None and observed.job.problem:
+        notes.append(f"{_SPEC_NOTE}, for it cannot be read: {observed.job.problem}")
+    if observed.crd_problem:
+        notes.append(f"; {observed.crd_problem}")
+    return replace(ready, message=f"{ready.message}{''.join(notes)}".removeprefix("; ")) if notes else ready
+
+
+def _without_notes(ready: ConditionState) -> ConditionState:
+    """What the condition said before its notes, which may be over now."""
+    message = ready.message
+    for note in (_SPEC_NOTE, _CRD_NOTE):
+        message = message.partition(note)[0]
+    return replace(ready, message=message)
 
 
 def _restarting(draft: Draft, running: ConditionState) -> ConditionState:
