@@ -127,8 +127,9 @@ class FakeKubelet:
             _preload_content=False,
         )
 
-    def run(self, pod: Any, *, address: str = "127.0.0.1") -> None:
+    def run(self, pod: Any, *, address: str = "127.0.0.1", image_id: str = "") -> None:
         """The pod runs and is ready."""
+        running = {"running": {"startedAt": _now()}}
         self._report(
             pod,
             {
@@ -136,7 +137,7 @@ class FakeKubelet:
                 "podIP": address,
                 "podIPs": [{"ip": address}],
                 "conditions": [{"type": "Ready", "status": "True"}],
-                "containerStatuses": [self._container(pod, {"running": {"startedAt": _now()}}, ready=True)],
+                "containerStatuses": [self._container(pod, running, ready=True, image_id=image_id)],
             },
         )
 
@@ -152,6 +153,19 @@ class FakeKubelet:
             },
         )
 
+    def evict(self, pod: Any, *, message: str) -> None:
+        """The kubelet ends the pod by itself."""
+        killed = {"exitCode": 137, "reason": "Error", "finishedAt": _now()}
+        self._report(
+            pod,
+            {
+                "phase": "Failed",
+                "reason": "Evicted",
+                "message": message,
+                "containerStatuses": [self._container(pod, {"terminated": killed})],
+            },
+        )
+
     def wait(self, pod: Any, *, reason: str, message: str) -> None:
         """The pod's container cannot start."""
         waiting = {"waiting": {"reason": reason, "message": message}}
@@ -163,12 +177,14 @@ class FakeKubelet:
             name, self._namespace.name, grace_period_seconds=0, propagation_policy="Background"
         )
 
-    def _container(self, pod: Any, state: dict[str, Any], *, ready: bool = False) -> dict[str, Any]:
+    def _container(
+        self, pod: Any, state: dict[str, Any], *, ready: bool = False, image_id: str = ""
+    ) -> dict[str, Any]:
         spec = pod.spec.containers[0]
         return {
             "name": spec.name,
             "image": spec.image,
-            "imageID": "",
+            "imageID": image_id,
             "ready": ready,
             "restartCount": 0,
             "state": state,

@@ -15,10 +15,11 @@ from grpo_api.resolve import volumes_of
 from grpo_api.source import Scheme, Source, VolumeKind
 from grpo_api.v1alpha1.job import parse_job
 from grpo_api.v1alpha1.spec import GRPOJobSpec
+from grpo_operator.children.config import config_map
 from grpo_operator.children.frozen_job import FrozenJob
-from grpo_operator.children.pod import CONFIG_DIR
+from grpo_operator.children.pod import CONFIG_DIR, RUN_CONFIG_KEY
 from grpo_operator.children.rollout import rollout_pod
-from grpo_operator.children.shared import RUN_CONFIG_KEY, TOKEN_FILES, config_map, service
+from grpo_operator.children.shared import TOKEN_FILES, service
 from grpo_operator.children.trainer import trainer_pod
 from grpo_runtime.cli import main as runtime
 from grpo_runtime.fleet.settings import fleet_settings

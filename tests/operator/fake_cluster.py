@@ -16,6 +16,7 @@ from grpo_api.v1alpha1.job import ObjectMeta
 from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_api.v1alpha1.status import Condition, ConditionType, GRPOJobStatus
 from grpo_operator.children.child import Child
+from grpo_operator.children.config import pod_templates
 from grpo_operator.children.names import rollout_position, trainer_position
 from grpo_operator.cluster.kinds import CONFIG_MAPS, NETWORK_POLICIES, PODS, SECRETS, SERVICES
 from grpo_operator.observe.memory import Memory
@@ -102,6 +103,7 @@ class FakeCluster:
         self.config_names: set[str] = set()
         self.num_secrets = 0
         self.frozen_spec: GRPOJobSpec | None = None
+        self.pod_templates: Mapping[str, Any] = {}
         self.progress: Progress | None = None
         self.failing_since: datetime | None = None
         self.frozen_problem = ""
@@ -139,6 +141,7 @@ class FakeCluster:
             network_policies=self.network_policies,
             config_names=frozenset(self.config_names),
             frozen_spec=self.frozen_spec,
+            pod_templates=self.pod_templates,
             frozen_problem=self.frozen_problem,
             remembered=Remembered(
                 report=TrainerReport(
@@ -255,6 +258,7 @@ class FakeCluster:
             self.network_policies[child.name] = child.body
         elif child.kind == CONFIG_MAPS:
             self.config_names.add(child.name)
+            self.pod_templates = pod_templates(child.body)
         elif child.kind == SECRETS and child.is_expected:
             assert self.num_secrets, "a Secret is expected that was never made"
         elif child.kind == SECRETS:

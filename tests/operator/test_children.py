@@ -2,10 +2,10 @@
 
 import pytest
 
+from grpo_operator.children.config import config_map, frozen_spec
 from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.names import Names, rollout_position, trainer_position
 from grpo_operator.children.rollout import rollout_pod
-from grpo_operator.children.shared import config_map, frozen_spec
 from grpo_operator.children.trainer import trainer_pod
 
 from .fake_cluster import IMAGE, UID, spec

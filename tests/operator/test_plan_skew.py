@@ -8,8 +8,8 @@ import pytest
 from grpo_api.contract.progress import TrainerState
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.status import ConditionType, Phase
+from grpo_operator.children.config import FROZEN_SPEC_KEY, config_map
 from grpo_operator.children.frozen_job import FrozenJob
-from grpo_operator.children.shared import FROZEN_SPEC_KEY, config_map
 from grpo_operator.cluster.kinds import CONFIG_MAPS, JOBS
 from grpo_operator.observe.cache import Cache
 from grpo_operator.observe.memory import Memory

@@ -25,7 +25,7 @@ class Reason(StrEnum):
     TRAINER_NOT_RUNNING = "TrainerNotRunning"
     """The engines are in the trainer's processes, which do not run."""
     WAITING_FOR_EARLIER_ATTEMPT = "WaitingForEarlierAttempt"
-    """Pods of the earlier attempt still exist, or the pause after failed attempts is not over."""
+    """Pods of the earlier attempt still exist, or the pause after attempts without progress is not over."""
 
     # While a job runs
     TRAINER_RUNNING = "TrainerRunning"

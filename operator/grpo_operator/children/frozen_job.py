@@ -1,7 +1,8 @@
 """A job as it was frozen when it started: everything that its children are built from."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from grpo_api.changes import frozen_part
 from grpo_api.contract import labels
@@ -27,6 +28,8 @@ class FrozenJob:
     spec: GRPOJobSpec
     image: str
     revision: str
+    templates: Mapping[str, KubeObject] = field(default_factory=dict)
+    """The templates of its pods, as it started with them; empty before they are stored."""
 
     @classmethod
     def freeze(cls, *, namespace: str, job: str, uid: str, spec: GRPOJobSpec, image: str) -> "FrozenJob":

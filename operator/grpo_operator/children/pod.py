@@ -8,11 +8,12 @@ from grpo_api.contract.environment import Env, Role
 from grpo_api.v1alpha1.spec import ResourcesSpec
 from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.mounts import HUB_DIR, VOLUMES_DIR, Mount, hub_cache, sources, volumes_and_mounts
-from grpo_operator.children.shared import RUN_CONFIG_KEY
+from grpo_operator.children.template import Open
 from grpo_operator.cluster.kinds import KubeObject
 
 USER_ID = 1000
 CONFIG_DIR = "/etc/grpo/config"
+RUN_CONFIG_KEY = "run.json"
 TOKENS_DIR = "/etc/grpo/tokens"
 CACHE_DIR = "/cache"
 OUTPUT_DIR = "/output"
@@ -31,18 +32,18 @@ _DIRECTORIES = {
 """A numeric user has no entry in /etc/passwd, and libraries ask for a home and a cache."""
 
 
-def pod(
+def pod_template(
     frozen: FrozenJob,
     *,
     metadata: KubeObject,
     role: Role,
     container: KubeObject,
     restart_policy: str,
-    grace_seconds: int,
     environment: Mapping[Env, str],
     mounts: Sequence[Mount] = (),
 ) -> KubeObject:
-    """A pod around one container, whose name, command, ports, resources and probes are in `container`."""
+    """The template of a pod around one container, whose name, command, ports, resources and probes are in
+    `container`."""
     variables: dict[str, str] = {
         **_DIRECTORIES,
         Env.ROLE: role.value,
@@ -62,7 +63,6 @@ def pod(
         "metadata": metadata,
         "spec": {
             "restartPolicy": restart_policy,
-            "terminationGracePeriodSeconds": grace_seconds,
             "hostname": metadata["name"],
             "subdomain": frozen.names.service(role),
             "automountServiceAccountToken": False,
@@ -81,7 +81,7 @@ def pod(
             "containers": [
                 {
                     **container,
-                    "image": frozen.image,
+                    "image": Open.IMAGE.value,
                     "imagePullPolicy": "IfNotPresent",
                     "env": [*_env_entries(variables), *_hub_token(frozen)],
                     "securityContext": {

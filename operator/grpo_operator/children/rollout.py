@@ -4,16 +4,29 @@ from grpo_api.contract import endpoints, labels
 from grpo_api.contract.environment import Env, Role
 from grpo_operator.children.child import Child
 from grpo_operator.children.frozen_job import FrozenJob
-from grpo_operator.children.pod import http_probe, pod, resources
+from grpo_operator.children.pod import http_probe, pod_template, resources
+from grpo_operator.children.template import Open, Template, filled
 from grpo_operator.cluster.kinds import PODS, KubeObject
 
 GRACE_SECONDS = 30
 
 
 def rollout_pod(frozen: FrozenJob, *, replica: int, incarnation: int) -> Child:
-    """The pod of a replica of a job that has rollout pods; `incarnation` grows with each replacement."""
+    """The pod of a replica of a job that has rollout pods, from the template that the run started with;
+    `incarnation` grows with each replacement."""
+    template = frozen.templates.get(Template.ROLLOUT) or rollout_template(frozen)
+    values = {
+        Open.NAME: frozen.names.rollout(replica=replica, incarnation=incarnation),
+        Open.IMAGE: frozen.image,
+        Open.REPLICA: str(replica),
+    }
+    return Child(PODS, filled(template, values, grace_seconds=GRACE_SECONDS))
+
+
+def rollout_template(frozen: FrozenJob) -> KubeObject:
+    """What rollout pods are made from, in a job that has some."""
     assert frozen.spec.rollout is not None
-    name = frozen.names.rollout(replica=replica, incarnation=incarnation)
+    name = Open.NAME.value
     port = endpoints.ROLLOUT_PORT
     container: KubeObject = {
         "name": endpoints.ROLLOUT_CONTAINER,
@@ -24,15 +37,11 @@ def rollout_pod(frozen: FrozenJob, *, replica: int, incarnation: int) -> Child:
         "livenessProbe": http_probe(endpoints.ROLLOUT_LIVE_PATH, port=port, period_seconds=10, failures=6),
         "readinessProbe": http_probe(endpoints.ROLLOUT_READY_PATH, port=port, period_seconds=2, failures=2),
     }
-    return Child(
-        PODS,
-        pod(
-            frozen,
-            metadata=frozen.metadata(name, role=Role.ROLLOUT, extra={labels.REPLICA: str(replica)}),
-            role=Role.ROLLOUT,
-            container=container,
-            restart_policy="Always",
-            grace_seconds=GRACE_SECONDS,
-            environment={Env.INSTANCE: name},
-        ),
+    return pod_template(
+        frozen,
+        metadata=frozen.metadata(name, role=Role.ROLLOUT, extra={labels.REPLICA: Open.REPLICA.value}),
+        role=Role.ROLLOUT,
+        container=container,
+        restart_policy="Always",
+        environment={Env.INSTANCE: name},
     )

@@ -1,44 +1,17 @@
-"""Children that all pods of a job share: the configuration, the tokens and a headless Service per role."""
-
-import json
+"""Children that all pods of a job share besides the ConfigMap: the tokens and a headless Service per role."""
 
 from grpo_api.contract import endpoints
 from grpo_api.contract.environment import Role
-from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_operator.children.child import Child
 from grpo_operator.children.frozen_job import FrozenJob
-from grpo_operator.cluster.kinds import CONFIG_MAPS, SECRETS, SERVICES, KubeObject
+from grpo_operator.cluster.kinds import SECRETS, SERVICES, KubeObject
 
-RUN_CONFIG_KEY = "run.json"
-FROZEN_SPEC_KEY = "spec.json"
 TOKEN_FILES = (endpoints.DATA_TOKEN_FILE, endpoints.ADMIN_TOKEN_FILE)
 
 _PORTS = {
     Role.TRAINER: {"http": endpoints.TRAINER_PORT, "rendezvous": endpoints.RENDEZVOUS_PORT},
     Role.ROLLOUT: {"http": endpoints.ROLLOUT_PORT},
 }
-
-
-def config_map(frozen: FrozenJob) -> Child:
-    """The immutable ConfigMap of a revision: the RunConfig for the pods, the frozen spec for the operator."""
-    return Child(
-        CONFIG_MAPS,
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": frozen.metadata(frozen.names.config(frozen.revision)),
-            "immutable": True,
-            "data": {
-                RUN_CONFIG_KEY: json.dumps(frozen.config.to_object(), indent=2),
-                FROZEN_SPEC_KEY: json.dumps(frozen.spec.to_object()),
-            },
-        },
-    )
-
-
-def frozen_spec(config: KubeObject) -> GRPOJobSpec:
-    """The spec a ConfigMap of ours was made from; raises pydantic's ValidationError when it is broken."""
-    return GRPOJobSpec.model_validate_json(config["data"][FROZEN_SPEC_KEY])
 
 
 def tokens(frozen: FrozenJob) -> Child:

@@ -6,23 +6,39 @@ from grpo_api.contract.graces import RANKS_GRACE_SECONDS, TRAINER_GRACE_SECONDS
 from grpo_operator.children.child import Child
 from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.mounts import Mount
-from grpo_operator.children.pod import OUTPUT_DIR, http_probe, pod, resources
+from grpo_operator.children.pod import OUTPUT_DIR, http_probe, pod_template, resources
+from grpo_operator.children.template import Open, Template, filled
 from grpo_operator.cluster.kinds import PODS, KubeObject
 
 
 def trainer_pod(frozen: FrozenJob, *, attempt: int, index: int) -> Child:
-    """Trainer pod `index` of an attempt; index 0 hosts the rendezvous and mounts the claim."""
+    """Trainer pod `index` of an attempt, from the template that the run started with."""
+    kind = Template.FIRST_TRAINER if index == 0 else Template.TRAINER
+    template = frozen.templates.get(kind) or trainer_template(frozen, is_first=index == 0)
+    values = {
+        Open.NAME: frozen.names.trainer(attempt=attempt, index=index),
+        Open.IMAGE: frozen.image,
+        Open.ATTEMPT: str(attempt),
+        Open.NODE_INDEX: str(index),
+        Open.FIRST_TRAINER: frozen.names.trainer(attempt=attempt, index=0),
+        Open.RANKS_GRACE: str(RANKS_GRACE_SECONDS),
+        Open.ROLLOUT_REPLICAS: str(frozen.num_rollout_pods),
+    }
+    return Child(PODS, filled(template, values, grace_seconds=TRAINER_GRACE_SECONDS))
+
+
+def trainer_template(frozen: FrozenJob, *, is_first: bool) -> KubeObject:
+    """What trainer pods are made from; the first hosts the rendezvous and mounts the claim."""
     names = frozen.names
-    name = names.trainer(attempt=attempt, index=index)
     metadata = frozen.metadata(
-        name,
+        Open.NAME.value,
         role=Role.TRAINER,
-        extra={labels.ATTEMPT: str(attempt), labels.NODE_INDEX: str(index)},
+        extra={labels.ATTEMPT: Open.ATTEMPT.value, labels.NODE_INDEX: Open.NODE_INDEX.value},
     )
     path, port = endpoints.TRAINER_HEALTH_PATH, endpoints.TRAINER_PORT
     container: KubeObject = {
         "name": endpoints.TRAINER_CONTAINER,
-        "command": ["grpo-runtime", "trainer", f"--grace-seconds={RANKS_GRACE_SECONDS}"],
+        "command": ["grpo-runtime", "trainer", f"--grace-seconds={Open.RANKS_GRACE.value}"],
         "resources": resources(frozen.spec.trainer.resources),
         "ports": [
             {"name": "http", "containerPort": endpoints.TRAINER_PORT},
@@ -32,35 +48,31 @@ def trainer_pod(frozen: FrozenJob, *, attempt: int, index: int) -> Child:
         "livenessProbe": http_probe(path, port=port, period_seconds=10, failures=6),
         "readinessProbe": http_probe(path, port=port, period_seconds=5, failures=3),
     }
-    return Child(
-        PODS,
-        pod(
-            frozen,
-            metadata=metadata,
-            role=Role.TRAINER,
-            container=container,
-            restart_policy="Never",
-            grace_seconds=TRAINER_GRACE_SECONDS,
-            environment={
-                Env.OUTPUT_DIR: OUTPUT_DIR,
-                Env.ATTEMPT: str(attempt),
-                Env.NODE_INDEX: str(index),
-                Env.MASTER_ADDR: f"{names.trainer(attempt=attempt, index=0)}.{names.service(Role.TRAINER)}",
-                **_rollout_environment(frozen),
-            },
-            mounts=[_output(frozen, is_first=index == 0)],
-        ),
+    return pod_template(
+        frozen,
+        metadata=metadata,
+        role=Role.TRAINER,
+        container=container,
+        restart_policy="Never",
+        environment={
+            Env.OUTPUT_DIR: OUTPUT_DIR,
+            Env.ATTEMPT: Open.ATTEMPT.value,
+            Env.NODE_INDEX: Open.NODE_INDEX.value,
+            Env.MASTER_ADDR: f"{Open.FIRST_TRAINER.value}.{names.service(Role.TRAINER)}",
+            **_rollout_environment(frozen),
+        },
+        mounts=[_output(frozen, is_first=is_first)],
     )
 
 
 def _rollout_environment(frozen: FrozenJob) -> dict[Env, str]:
-    """Where the engines are, and how many to wait for: `kubectl scale` may have changed that since the
-    RunConfig was made."""
+    """Where the engines are, and how many the attempt waits for: `kubectl scale` may have changed that since
+    the RunConfig was made."""
     if not frozen.has_rollout:
         return {}
     return {
         Env.ROLLOUT_HOST: frozen.names.service(Role.ROLLOUT),
-        Env.ROLLOUT_REPLICAS: str(frozen.num_rollout_pods),
+        Env.ROLLOUT_REPLICAS: Open.ROLLOUT_REPLICAS.value,
     }
 
 

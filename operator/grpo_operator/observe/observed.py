@@ -210,6 +210,8 @@ class Observed:
     """Names of our ConfigMaps."""
     frozen_spec: GRPOJobSpec | None = None
     """The spec of the revision in status, from its ConfigMap."""
+    pod_templates: Mapping[str, KubeObject] = field(default_factory=dict)
+    """The pod templates that the run started with; empty where none are stored."""
     frozen_problem: str = ""
     """Why that ConfigMap is there but cannot be read."""
     crd_problem: str = ""

@@ -1,5 +1,6 @@
 """From the cache to one frozen snapshot of a job. Pure: the cache is read and nothing is changed."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -8,8 +9,8 @@ from grpo_api.problems import problems_of
 from grpo_api.v1alpha1.job import ObjectMeta
 from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_api.v1alpha1.status import GRPOJobStatus
+from grpo_operator.children.config import frozen_spec, pod_templates
 from grpo_operator.children.names import Names, rollout_position, trainer_position
-from grpo_operator.children.shared import frozen_spec
 from grpo_operator.cluster.kinds import KubeObject
 from grpo_operator.observe.cache import Cache, Key
 from grpo_operator.observe.observed import JobAndPods, JobView, Observed, Remembered
@@ -41,7 +42,8 @@ def observe(cache: Cache, found: JobAndPods, remembered: Remembered) -> Observed
     names = Names.of(job=job.name, uid=job.uid)
     configs = {config["metadata"]["name"]: config for config in cache.config_maps(job.uid)}
     frozen = configs.get(names.config(job.status.revision)) if job.status.revision else None
-    spec, problem = _frozen_spec(frozen) if frozen else (None, "")
+    own_templates = configs.get(names.templates(job.status.revision))
+    spec, problem, templates = _frozen(frozen, own_templates) if frozen else (None, "", {})
     return Observed(
         job=job,
         trainers=found.trainers,
@@ -50,6 +52,7 @@ def observe(cache: Cache, found: JobAndPods, remembered: Remembered) -> Observed
         network_policies={policy["metadata"]["name"]: policy for policy in cache.network_policies(job.uid)},
         config_names=frozenset(configs),
         frozen_spec=spec,
+        pod_templates=templates,
         frozen_problem=problem,
         crd_problem=cache.served_schema.problem,
         remembered=remembered,
@@ -88,15 +91,23 @@ def _spec(data: Any) -> tuple[GRPOJobSpec | None, str]:
         return None, _problems_text(error, at="spec")
 
 
-def _frozen_spec(config: KubeObject) -> tuple[GRPOJobSpec | None, str]:
-    """(the spec in a ConfigMap of ours, or else why it cannot be read)."""
+def _frozen(
+    config: KubeObject, own_templates: KubeObject | None
+) -> tuple[GRPOJobSpec | None, str, Mapping[str, KubeObject]]:
+    """(the spec in a ConfigMap of ours, or else why it or a pod template cannot be read, the templates in it
+    or in a ConfigMap of their own)."""
+    read = config
     try:
-        return frozen_spec(config), ""
+        spec, templates = frozen_spec(config), pod_templates(config)
+        if own_templates is not None and not templates:
+            read = own_templates
+            templates = pod_templates(own_templates)
+        return spec, "", templates
     except ValidationError as error:
-        why = _problems_text(error, at="spec")
+        why = _problems_text(error, at="spec" if read is config else "pods")
     except KeyError as error:
         why = f"key {error} is missing"
-    return None, f"ConfigMap {config['metadata']['name']}: {why}"
+    return None, f"ConfigMap {read['metadata']['name']}: {why}", {}
 
 
 def _problems_text(error: ValidationError, *, at: str) -> str:

@@ -61,9 +61,16 @@ def _resumed(observed: Observed) -> FrozenJob | None:
     job, status = observed.job, observed.job.status
     if observed.frozen_spec is not None:
         return FrozenJob(
-            job.namespace, job.name, job.uid, observed.frozen_spec, status.image, status.revision
+            job.namespace,
+            job.name,
+            job.uid,
+            observed.frozen_spec,
+            status.image,
+            status.revision,
+            observed.pod_templates,
         )
     frozen = _freeze(job, job.spec, image=status.image) if job.spec else None
+    frozen = replace(frozen, templates=observed.pod_templates) if frozen else None
     return frozen if frozen and frozen.revision == status.revision else None
 
 

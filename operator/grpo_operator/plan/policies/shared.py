@@ -4,7 +4,8 @@ from dataclasses import replace
 from datetime import datetime
 
 from grpo_api.contract.environment import Role
-from grpo_operator.children.shared import config_map, is_up_to_date, service, tokens
+from grpo_operator.children.config import config_map, templates_config_map
+from grpo_operator.children.shared import is_up_to_date, service, tokens
 from grpo_operator.cluster.kinds import PODS
 from grpo_operator.observe.observed import Observed
 from grpo_operator.plan.draft import Draft, Stage
@@ -27,6 +28,9 @@ def provide_shared(draft: Draft, observed: Observed, now: datetime) -> Draft:
         needed.append(replace(tokens(frozen), is_expected=has_living_pod))
     if frozen.names.config(frozen.revision) not in observed.config_names:
         needed.append(config_map(frozen))
+    elif not frozen.templates:
+        # begun under 0.1.0: from now on its pods are made in one way, whatever later releases do
+        needed.append(templates_config_map(frozen))
     for role in Role if frozen.has_rollout else (Role.TRAINER,):
         desired = service(frozen, role)
         found = observed.services.get(desired.name)

@@ -1,0 +1,77 @@
+"""The immutable ConfigMap of a run: what its pods read, and what the operator froze when it started."""
+
+import json
+from collections.abc import Mapping
+
+from pydantic import TypeAdapter
+
+from grpo_api.v1alpha1.spec import GRPOJobSpec
+from grpo_operator.children.child import Child
+from grpo_operator.children.frozen_job import FrozenJob
+from grpo_operator.children.pod import RUN_CONFIG_KEY
+from grpo_operator.children.rollout import rollout_template
+from grpo_operator.children.template import Template
+from grpo_operator.children.trainer import trainer_template
+from grpo_operator.cluster.kinds import CONFIG_MAPS, KubeObject
+
+FROZEN_SPEC_KEY = "spec.json"
+TEMPLATES_KEY = "pods.json"
+
+_TEMPLATES = TypeAdapter(dict[str, KubeObject])
+
+
+def config_map(frozen: FrozenJob) -> Child:
+    """The ConfigMap of a revision: the RunConfig for the pods, the frozen spec and the pod templates for the
+    operator."""
+    return _config_map(
+        frozen,
+        frozen.names.config(frozen.revision),
+        {
+            RUN_CONFIG_KEY: json.dumps(frozen.config.to_object(), indent=2),
+            FROZEN_SPEC_KEY: json.dumps(frozen.spec.to_object()),
+            TEMPLATES_KEY: json.dumps(_templates(frozen)),
+        },
+    )
+
+
+def templates_config_map(frozen: FrozenJob) -> Child:
+    """The pod templates of a job whose ConfigMap an operator of 0.1.0 made, without them."""
+    name = frozen.names.templates(frozen.revision)
+    return _config_map(frozen, name, {TEMPLATES_KEY: json.dumps(_templates(frozen))})
+
+
+def frozen_spec(config: KubeObject) -> GRPOJobSpec:
+    """The spec a ConfigMap of ours was made from; raises pydantic's ValidationError when it is broken."""
+    return GRPOJobSpec.model_validate_json(config["data"][FROZEN_SPEC_KEY])
+
+
+def pod_templates(config: KubeObject) -> Mapping[str, KubeObject]:
+    """The pod templates in a ConfigMap of ours, empty where it has none; raises pydantic's ValidationError
+    when they are broken."""
+    stored = config["data"].get(TEMPLATES_KEY)
+    return {} if stored is None else _TEMPLATES.validate_json(stored)
+
+
+def _templates(frozen: FrozenJob) -> Mapping[str, KubeObject]:
+    """The templates that the run has, or else those of this release, each that the run needs."""
+    if frozen.templates:
+        return frozen.templates
+    made: dict[str, KubeObject] = {Template.FIRST_TRAINER: trainer_template(frozen, is_first=True)}
+    if frozen.spec.trainer.num_nodes > 1:
+        made[Template.TRAINER] = trainer_template(frozen, is_first=False)
+    if frozen.has_rollout:
+        made[Template.ROLLOUT] = rollout_template(frozen)
+    return made
+
+
+def _config_map(frozen: FrozenJob, name: str, data: dict[str, str]) -> Child:
+    return Child(
+        CONFIG_MAPS,
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": frozen.metadata(name),
+            "immutable": True,
+            "data": data,
+        },
+    )

@@ -1,0 +1,62 @@
+"""Pod templates: pods as JSON objects in which what differs between the pods of a run is left open. Pure.
+
+A run keeps the templates it started with, so that another release of the operator, which may make pods in
+another way, does not mix both in one run. What an older release left open a newer one must still fill in: a
+member of `Open` keeps its name and its meaning.
+"""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from enum import StrEnum
+from typing import Any
+
+from grpo_operator.cluster.kinds import KubeObject
+
+
+class Template(StrEnum):
+    """The pods of a run that have a template of their own, by the name it has in the job's ConfigMap."""
+
+    FIRST_TRAINER = "trainer-0"
+    """Trainer pod 0, which mounts the claim."""
+    TRAINER = "trainer"
+    """Every other trainer pod."""
+    ROLLOUT = "rollout"
+
+
+class Open(StrEnum):
+    """What a template leaves open. The value stands in its strings; no name in Kubernetes can contain it."""
+
+    NAME = "${name}"
+    """Name of the pod, and its host name."""
+    IMAGE = "${image}"
+    """The runtime image, by digest once the digest is known."""
+    ATTEMPT = "${attempt}"
+    """Number of a trainer pod's attempt."""
+    NODE_INDEX = "${node-index}"
+    """Index of a trainer pod in its attempt."""
+    FIRST_TRAINER = "${trainer-0}"
+    """Name of trainer pod 0 of the attempt."""
+    REPLICA = "${replica}"
+    """Index of a rollout pod's replica."""
+    ROLLOUT_REPLICAS = "${rollout-replicas}"
+    """How many engines a trainer pod's attempt waits for."""
+    RANKS_GRACE = "${ranks-grace}"
+    """Seconds in which the ranks of a trainer pod end, which belong to the grace period of the pod."""
+
+
+def filled(template: KubeObject, values: Mapping[Open, str], *, grace_seconds: int) -> KubeObject:
+    """The pod made from a template. The grace period is not part of the template: how long a pod may take to
+    end is decided by the operator that is there when it ends."""
+    pod: KubeObject = _filled(deepcopy(template), values)
+    pod["spec"]["terminationGracePeriodSeconds"] = grace_seconds
+    return pod
+
+
+def _filled(value: Any, values: Mapping[Open, str]) -> Any:
+    if isinstance(value, str):
+        for place, text in values.items():
+            value = value.replace(place.value, text)
+        return value
+    if isinstance(value, dict):
+        return {key: _filled(item, values) for key, item in value.items()}
+    return [_filled(item, values) for item in value] if isinstance(value, list) else value
