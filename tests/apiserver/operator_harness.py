@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,10 @@ class Namespace:
     def patch_job(self, change: dict[str, Any], name: str = "copy") -> None:
         self.objects.patch_namespaced_custom_object(*GROUP, self.name, "grpojobs", name, change)
 
+    def patch_status(self, change: dict[str, Any], name: str = "copy") -> None:
+        body = {"status": change}
+        self.objects.patch_namespaced_custom_object_status(*GROUP, self.name, "grpojobs", name, body)
+
     def delete_job(self, name: str = "copy") -> None:
         self.objects.delete_namespaced_custom_object(*GROUP, self.name, "grpojobs", name)
 
@@ -127,15 +132,26 @@ class FakeKubelet:
             _preload_content=False,
         )
 
+    def schedule(self, pod: Any, *, at: datetime, why: str = "") -> None:
+        """Write when the pod got its node, or `why` it gets none."""
+        scheduled = {"type": "PodScheduled", "status": "False" if why else "True"}
+        scheduled |= {"reason": "Unschedulable", "message": why} if why else {}
+        scheduled["lastTransitionTime"] = f"{at:%Y-%m-%dT%H:%M:%SZ}"
+        self._report(pod, {"conditions": [scheduled]})
+
     def run(self, pod: Any, *, address: str = "127.0.0.1") -> None:
-        """The pod runs and is ready."""
+        """The pod has been scheduled, runs and is ready. It is not bound: a deletion does not wait for this
+        kubelet, unless the test binds the pod."""
         self._report(
             pod,
             {
                 "phase": "Running",
                 "podIP": address,
                 "podIPs": [{"ip": address}],
-                "conditions": [{"type": "Ready", "status": "True"}],
+                "conditions": [
+                    {"type": "PodScheduled", "status": "True", "lastTransitionTime": _now()},
+                    {"type": "Ready", "status": "True"},
+                ],
                 "containerStatuses": [self._container(pod, {"running": {"startedAt": _now()}}, ready=True)],
             },
         )
@@ -265,7 +281,9 @@ def running_job(namespace: Namespace, kubelet: FakeKubelet, **spec: Any) -> list
     num_trainers = spec.get("trainer", {}).get("numNodes", 1)
     namespace.apply_job(**spec)
     trainers = wait_for_pods(namespace, "trainer", num_trainers)
-    for pod in [*trainers, *wait_for_pods(namespace, "rollout", 2)]:
+    for pod in trainers:
+        kubelet.run(pod)
+    for pod in wait_for_pods(namespace, "rollout", 2):
         kubelet.run(pod)
     wait_until("the job runs", lambda: namespace.status().get("phase") == "Running")
     wait_until("the engines are counted", lambda: namespace.status()["rollout"]["summary"] == "2/2")

@@ -173,7 +173,12 @@ def test_every_field_of_the_spec_is_frozen_or_known_to_change(job: str, jobs: Jo
     spec = jobs.get(job)["spec"]
     fields = {section for section in spec if section not in ("rollout", "failurePolicy")}
     fields |= {f"{section}.{name}" for section in ("rollout", "failurePolicy") for name in spec[section]}
-    live = {"rollout.replicas", "failurePolicy.maxRestarts", "startupDeadlineSeconds", "stallTimeoutSeconds"}
+    live = {
+        "rollout.replicas",
+        "failurePolicy.maxRestarts",
+        "startupDeadlineSeconds",
+        "stallTimeoutSeconds",
+    } | {"schedulingDeadlineSeconds"}
     assert fields == {*frozen_paths(GRPOJobSpec), *live}
 
 

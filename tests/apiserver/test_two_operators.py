@@ -90,7 +90,8 @@ def test_two_operators_without_a_lease_lead_a_job_through_its_life_as_one_would(
     kubelet = FakeKubelet(namespace)
     namespace.apply_job()
     (trainer,) = wait_for_pods(namespace, "trainer", 1)
-    for pod in [trainer, *wait_for_pods(namespace, "rollout", 2)]:
+    kubelet.run(trainer)
+    for pod in wait_for_pods(namespace, "rollout", 2):
         kubelet.run(pod)
     wait_until("it runs", lambda: namespace.status().get("phase") == "Running")
     kubelet.end(trainer, exit_code=1, message="boom")

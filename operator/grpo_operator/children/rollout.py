@@ -4,14 +4,15 @@ from grpo_api.contract import endpoints, labels
 from grpo_api.contract.environment import Env, Role
 from grpo_operator.children.child import Child
 from grpo_operator.children.frozen_job import FrozenJob
-from grpo_operator.children.pod import http_probe, pod, resources
+from grpo_operator.children.pod import given_back_label, http_probe, pod, resources
 from grpo_operator.cluster.kinds import PODS, KubeObject
 
 GRACE_SECONDS = 30
 
 
-def rollout_pod(frozen: FrozenJob, *, replica: int, incarnation: int) -> Child:
-    """The pod of a replica of a job that has rollout pods; `incarnation` grows with each replacement."""
+def rollout_pod(frozen: FrozenJob, *, replica: int, incarnation: int, given_back: int = 0) -> Child:
+    """The pod of a replica of a job that has rollout pods; `incarnation` grows with each replacement, and
+    `given_back` is how often the job has given its nodes back."""
     assert frozen.spec.rollout is not None
     name = frozen.names.rollout(replica=replica, incarnation=incarnation)
     port = endpoints.ROLLOUT_PORT
@@ -28,7 +29,11 @@ def rollout_pod(frozen: FrozenJob, *, replica: int, incarnation: int) -> Child:
         PODS,
         pod(
             frozen,
-            metadata=frozen.metadata(name, role=Role.ROLLOUT, extra={labels.REPLICA: str(replica)}),
+            metadata=frozen.metadata(
+                name,
+                role=Role.ROLLOUT,
+                extra={labels.REPLICA: str(replica), **given_back_label(given_back)},
+            ),
             role=Role.ROLLOUT,
             container=container,
             restart_policy="Always",

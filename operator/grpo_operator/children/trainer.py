@@ -6,18 +6,23 @@ from grpo_api.contract.graces import RANKS_GRACE_SECONDS, TRAINER_GRACE_SECONDS
 from grpo_operator.children.child import Child
 from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.mounts import Mount
-from grpo_operator.children.pod import OUTPUT_DIR, http_probe, pod, resources
+from grpo_operator.children.pod import OUTPUT_DIR, given_back_label, http_probe, pod, resources
 from grpo_operator.cluster.kinds import PODS, KubeObject
 
 
-def trainer_pod(frozen: FrozenJob, *, attempt: int, index: int) -> Child:
-    """Trainer pod `index` of an attempt; index 0 hosts the rendezvous and mounts the claim."""
+def trainer_pod(frozen: FrozenJob, *, attempt: int, index: int, given_back: int = 0) -> Child:
+    """Trainer pod `index` of an attempt; index 0 hosts the rendezvous and mounts the claim. `given_back` is
+    how often the job has given its nodes back."""
     names = frozen.names
     name = names.trainer(attempt=attempt, index=index)
     metadata = frozen.metadata(
         name,
         role=Role.TRAINER,
-        extra={labels.ATTEMPT: str(attempt), labels.NODE_INDEX: str(index)},
+        extra={
+            labels.ATTEMPT: str(attempt),
+            labels.NODE_INDEX: str(index),
+            **given_back_label(given_back),
+        },
     )
     path, port = endpoints.TRAINER_HEALTH_PATH, endpoints.TRAINER_PORT
     container: KubeObject = {

@@ -1,11 +1,12 @@
 """What several policies need to know about one attempt of a job, computed once. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from grpo_api.contract.progress import Progress
-from grpo_api.v1alpha1.status import ConditionType, GRPOJobStatus, Phase
+from grpo_api.contract.retries import has_begun
+from grpo_api.v1alpha1.status import ConditionStatus, ConditionType, GRPOJobStatus, Phase
 from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.observe.observed import Observed, PodView
 from grpo_operator.plan.blockers import Blocker, engine_blocker, trainer_blocker
@@ -30,6 +31,16 @@ class AttemptFacts:
     """When it was decided to start this attempt; None for the first, and once the attempt runs."""
     first_pod_at: datetime | None = None
     """When the first of its trainer pods was created."""
+    earlier: tuple[PodView, ...] = ()
+    """Trainer pods of earlier attempts whose processes may be alive."""
+    scheduled_at: datetime | None = None
+    """When the whole gang was scheduled: its last pod got a node. None while a pod is missing or has none."""
+    room_at: datetime | None = None
+    """When it had room to start: the whole gang and, in mode Disaggregated, one rollout pod had nodes. None
+    while it has to wait for room."""
+    may_have_begun: bool = False
+    """Whether it has begun its first step, or may have as far as this operator knows: a trainer that does not
+    answer may be training."""
     trainer_blocker: Blocker | None = None
     """The first trainer pod that does not start."""
     engine_blocker: Blocker | None = None
@@ -45,6 +56,9 @@ class AttemptFacts:
         attempt = status.attempt
         gang = gang_of(observed, attempt=attempt)
         missing = missing_of(gang, num_nodes=frozen.spec.trainer.num_nodes) if frozen else ()
+        is_whole = frozen is not None and not missing
+        is_running = is_whole and all(map(_runs, gang.values()))
+        scheduled_at = _scheduled_at(gang.values()) if is_whole else None
         restarting = condition(status, ConditionType.RESTARTING)
         is_restarting = restarting is not None and is_true(status, ConditionType.RESTARTING)
         return cls(
@@ -52,8 +66,12 @@ class AttemptFacts:
             gang=gang,
             missing=missing,
             was_complete=observed.job.status.attempt == attempt and has_all_trainers(observed.job.status),
-            is_running=frozen is not None and not missing and all(map(_runs, gang.values())),
+            is_running=is_running,
             decided_at=restarting.last_transition_time if restarting and is_restarting else None,
+            earlier=tuple(pod for pod in observed.trainers if pod.position[0] < attempt and not pod.is_over),
+            scheduled_at=scheduled_at,
+            room_at=_room_at(observed, scheduled_at, has_rollout=frozen is not None and frozen.has_rollout),
+            may_have_begun=_may_have_begun(observed, attempt=attempt, is_running=is_running),
             first_pod_at=min((pod.created_at for pod in gang.values() if pod.created_at), default=None),
             trainer_blocker=trainer_blocker(gang.values()),
             engine_blocker=engine_blocker(observed.rollouts),
@@ -81,9 +99,43 @@ def has_all_trainers(status: GRPOJobStatus) -> bool:
     """Whether the status says that every trainer pod of its attempt exists.
 
     This distinguishes a pod that is yet to be made from one that was taken away, also after a restart of the
-    operator: the phase leaves Pending and Restarting only when all pods exist.
+    operator: the phase leaves Pending and Restarting only when all pods exist, and goes back there before
+    pods are given back.
     """
     return status.phase in {Phase.STARTING, Phase.RUNNING}
+
+
+def _scheduled_at(gang: Iterable[PodView]) -> datetime | None:
+    times = [pod.scheduled_at for pod in gang]
+    return None if None in times else max((at for at in times if at), default=None)
+
+
+def _room_at(observed: Observed, scheduled_at: datetime | None, *, has_rollout: bool) -> datetime | None:
+    if scheduled_at is None or not has_rollout:
+        return scheduled_at
+    engines = (pod.scheduled_at for pod in observed.rollouts if pod.is_alive and pod.scheduled_at)
+    first = min(engines, default=None)
+    return max(scheduled_at, first) if first else None
+
+
+def _may_have_begun(observed: Observed, *, attempt: int, is_running: bool) -> bool:
+    status = observed.job.status
+    if not is_running:
+        return status.attempt == attempt and status.phase is Phase.RUNNING
+    progress = _last_progress(observed, attempt=attempt)
+    if progress is None or observed.remembered.report.problem:
+        return True
+    return has_begun(progress) or (status.attempt == attempt and _has_trained(status))
+
+
+def _has_trained(status: GRPOJobStatus) -> bool:
+    """Whether this attempt trained before. Its trainer no longer says so once it waits for a lost engine in
+    its first step. Ready is True only while a trainer trains, and both conditions become False when an
+    attempt ends. So Ready was True in this attempt if it changed after Running became True."""
+    ready, running = condition(status, ConditionType.READY), condition(status, ConditionType.RUNNING)
+    if ready is None or running is None or running.status != ConditionStatus.TRUE:
+        return False
+    return is_true(status, ConditionType.READY) or ready.last_transition_time > running.last_transition_time
 
 
 def _runs(pod: PodView) -> bool:
