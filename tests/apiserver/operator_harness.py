@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from kubernetes import client, config
 from kubernetes.client import ApiException
 
 from grpo_api.contract.labels import ATTEMPT, JOB, ROLE
+from grpo_operator.cluster.client import FIELD_MANAGER
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 GROUP = ("grpo.dev", "v1alpha1")
@@ -73,8 +74,21 @@ class Namespace:
         self.objects.patch_namespaced_custom_object(*GROUP, self.name, "grpojobs", name, change)
 
     def patch_status(self, change: dict[str, Any], name: str = "copy") -> None:
-        body = {"status": change}
-        self.objects.patch_namespaced_custom_object_status(*GROUP, self.name, "grpojobs", name, body)
+        """Write the status as the operator does, so that what is written stays the operator's."""
+        job = self.job(name)
+        meta = {"name": name, "namespace": self.name}
+        body = {key: job[key] for key in ("apiVersion", "kind")}
+        body |= {"metadata": meta, "status": job["status"] | change}
+        self.objects.patch_namespaced_custom_object_status(
+            *GROUP,
+            self.name,
+            "grpojobs",
+            name,
+            body,
+            field_manager=FIELD_MANAGER,
+            force=True,
+            _content_type="application/apply-patch+yaml",
+        )
 
     def delete_job(self, name: str = "copy") -> None:
         self.objects.delete_namespaced_custom_object(*GROUP, self.name, "grpojobs", name)
@@ -274,6 +288,13 @@ def wait_for_pods(namespace: Namespace, role: str, count: int, **more: Any) -> l
         f"{count} {role} pods",
         lambda: len(found := namespace.pods(role, **more)) == count and found,
     )
+
+
+def all_pods(namespace: Namespace, kubelet: FakeKubelet) -> list[Any]:
+    """The pods of a job of one trainer pod and two engines, which come once the trainer pod is scheduled."""
+    (trainer,) = wait_for_pods(namespace, "trainer", 1)
+    kubelet.schedule(trainer, at=datetime.now(UTC))
+    return [trainer, *wait_for_pods(namespace, "rollout", 2)]
 
 
 def running_job(namespace: Namespace, kubelet: FakeKubelet, **spec: Any) -> list[Any]:
