@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from kubernetes import client, config
 from kubernetes.client import ApiException
 
 from grpo_api.contract.labels import ATTEMPT, JOB, ROLE
+from grpo_operator.cluster.client import FIELD_MANAGER
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 GROUP = ("grpo.dev", "v1alpha1")
@@ -70,6 +72,23 @@ class Namespace:
 
     def patch_job(self, change: dict[str, Any], name: str = "copy") -> None:
         self.objects.patch_namespaced_custom_object(*GROUP, self.name, "grpojobs", name, change)
+
+    def patch_status(self, change: dict[str, Any], name: str = "copy") -> None:
+        """Write the status as the operator does, so that what is written stays the operator's."""
+        job = self.job(name)
+        meta = {"name": name, "namespace": self.name}
+        body = {key: job[key] for key in ("apiVersion", "kind")}
+        body |= {"metadata": meta, "status": job["status"] | change}
+        self.objects.patch_namespaced_custom_object_status(
+            *GROUP,
+            self.name,
+            "grpojobs",
+            name,
+            body,
+            field_manager=FIELD_MANAGER,
+            force=True,
+            _content_type="application/apply-patch+yaml",
+        )
 
     def delete_job(self, name: str = "copy") -> None:
         self.objects.delete_namespaced_custom_object(*GROUP, self.name, "grpojobs", name)
@@ -127,8 +146,16 @@ class FakeKubelet:
             _preload_content=False,
         )
 
+    def schedule(self, pod: Any, *, at: datetime, why: str = "") -> None:
+        """Write when the pod got its node, or `why` it gets none."""
+        scheduled = {"type": "PodScheduled", "status": "False" if why else "True"}
+        scheduled |= {"reason": "Unschedulable", "message": why} if why else {}
+        scheduled["lastTransitionTime"] = f"{at:%Y-%m-%dT%H:%M:%SZ}"
+        self._report(pod, {"conditions": [scheduled]})
+
     def run(self, pod: Any, *, address: str = "127.0.0.1", image_id: str = "") -> None:
-        """The pod runs and is ready."""
+        """The pod has been scheduled, runs and is ready. It is not bound: a deletion does not wait for this
+        kubelet, unless the test binds the pod."""
         running = {"running": {"startedAt": _now()}}
         self._report(
             pod,
@@ -136,7 +163,10 @@ class FakeKubelet:
                 "phase": "Running",
                 "podIP": address,
                 "podIPs": [{"ip": address}],
-                "conditions": [{"type": "Ready", "status": "True"}],
+                "conditions": [
+                    {"type": "PodScheduled", "status": "True", "lastTransitionTime": _now()},
+                    {"type": "Ready", "status": "True"},
+                ],
                 "containerStatuses": [self._container(pod, running, ready=True, image_id=image_id)],
             },
         )
@@ -276,12 +306,21 @@ def wait_for_pods(namespace: Namespace, role: str, count: int, **more: Any) -> l
     )
 
 
+def all_pods(namespace: Namespace, kubelet: FakeKubelet) -> list[Any]:
+    """The pods of a job of one trainer pod and two engines, which come once the trainer pod is scheduled."""
+    (trainer,) = wait_for_pods(namespace, "trainer", 1)
+    kubelet.schedule(trainer, at=datetime.now(UTC))
+    return [trainer, *wait_for_pods(namespace, "rollout", 2)]
+
+
 def running_job(namespace: Namespace, kubelet: FakeKubelet, **spec: Any) -> list[Any]:
     """A job whose pods all run; returns its trainer pods."""
     num_trainers = spec.get("trainer", {}).get("numNodes", 1)
     namespace.apply_job(**spec)
     trainers = wait_for_pods(namespace, "trainer", num_trainers)
-    for pod in [*trainers, *wait_for_pods(namespace, "rollout", 2)]:
+    for pod in trainers:
+        kubelet.run(pod)
+    for pod in wait_for_pods(namespace, "rollout", 2):
         kubelet.run(pod)
     wait_until("the job runs", lambda: namespace.status().get("phase") == "Running")
     wait_until("the engines are counted", lambda: namespace.status()["rollout"]["summary"] == "2/2")

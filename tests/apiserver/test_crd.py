@@ -21,6 +21,7 @@ from grpo_api.v1alpha1.status import (
     Phase,
     RoleStatus,
     RolloutStatus,
+    WaitingForRoom,
 )
 from grpo_cluster.waiting import wait_until
 
@@ -72,6 +73,8 @@ def full_status() -> GRPOJobStatus:
         attempt=2,
         restarts=1,
         disruptions=1,
+        given_back=1,
+        waiting_for_room=WaitingForRoom(since=NOW, tried_at=NOW, held_back_until=NOW),
         last_failure=LastFailure(
             attempt=1,
             role="trainer",
@@ -173,7 +176,8 @@ def test_every_field_of_the_spec_is_frozen_or_known_to_change(job: str, jobs: Jo
     spec = jobs.get(job)["spec"]
     fields = {section for section in spec if section not in ("rollout", "failurePolicy")}
     fields |= {f"{section}.{name}" for section in ("rollout", "failurePolicy") for name in spec[section]}
-    live = {"rollout.replicas", "failurePolicy.maxRestarts", "startupDeadlineSeconds", "stallTimeoutSeconds"}
+    live = {"rollout.replicas", "failurePolicy.maxRestarts", "stallTimeoutSeconds"}
+    live |= {"startupDeadlineSeconds", "schedulingDeadlineSeconds"}
     assert fields == {*frozen_paths(GRPOJobSpec), *live}
 
 

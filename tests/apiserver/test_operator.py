@@ -1,6 +1,7 @@
 """The operator against a real API server: what a user sees after each thing that can happen."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,11 +20,12 @@ pytestmark = pytest.mark.apiserver
 
 
 def test_a_job_becomes_pods_services_config_and_tokens_and_the_pods_pass_pod_security(
-    namespace: Namespace, operator: OperatorProcess
+    namespace: Namespace, operator: OperatorProcess, kubelet: FakeKubelet
 ):
     operator.start()
     job = namespace.apply_job()
-    wait_for_pods(namespace, "trainer", 1)
+    (trainer,) = wait_for_pods(namespace, "trainer", 1)
+    kubelet.bind(trainer)
     wait_for_pods(namespace, "rollout", 2)
     core, name = namespace.core, namespace.name
     assert len(core.list_namespaced_service(name).items) == 2
@@ -266,7 +268,7 @@ def test_a_colocated_job_is_trainer_pods_alone(
 
 
 def test_pods_with_everything_mounted_pass_the_api_server_and_pod_security(
-    namespace: Namespace, operator: OperatorProcess
+    namespace: Namespace, operator: OperatorProcess, kubelet: FakeKubelet
 ):
     operator.start()
     namespace.apply_job(
@@ -277,8 +279,9 @@ def test_pods_with_everything_mounted_pass_the_api_server_and_pod_security(
         hub={"tokenSecret": "hub", "cacheClaim": "cache", "offline": True},
         imagePullSecrets=["registry"],
     )
-    wait_for_pods(namespace, "rollout", 2)
     (trainer,) = wait_for_pods(namespace, "trainer", 1)
+    kubelet.bind(trainer)
+    wait_for_pods(namespace, "rollout", 2)
     claims = {v.persistent_volume_claim.claim_name for v in trainer.spec.volumes if v.persistent_volume_claim}
     assert claims == {"models", "cache"}
     assert [secret.name for secret in trainer.spec.image_pull_secrets] == ["registry"]
@@ -333,9 +336,19 @@ def test_a_secret_deleted_under_running_pods_is_in_the_status_until_all_pods_are
     assert core.list_namespaced_secret(name).items == []
     for pod in [*namespace.pods("trainer"), *namespace.pods("rollout")]:
         kubelet.finish(pod.metadata.name)
-    wait_for_pods(namespace, "trainer", 1, attempt=2)
+    (trainer,) = wait_for_pods(namespace, "trainer", 1, attempt=2)
+    kubelet.bind(trainer)
     wait_for_pods(namespace, "rollout", 2)
     assert len(core.list_namespaced_secret(name).items) == 1
+
+
+def _engines_of(namespace: Namespace, kubelet: FakeKubelet, trainer: Any) -> list[Any]:
+    """The rollout pods, which come once the trainer pod has a node; they get nodes too."""
+    kubelet.bind(trainer)
+    engines = wait_for_pods(namespace, "rollout", 2)
+    for pod in engines:
+        kubelet.bind(pod)
+    return engines
 
 
 def test_an_attempt_that_does_not_start_in_time_fails_the_job_with_the_cause(
@@ -344,7 +357,8 @@ def test_an_attempt_that_does_not_start_in_time_fails_the_job_with_the_cause(
     operator.start()
     namespace.apply_job(startupDeadlineSeconds=600)
     (trainer,) = wait_for_pods(namespace, "trainer", 1)
-    kubelet.wait(trainer, reason="ErrImagePull", message="pull access denied for example.test/runtime")
+    for pod in [trainer, *_engines_of(namespace, kubelet, trainer)]:
+        kubelet.wait(pod, reason="ErrImagePull", message="pull access denied for example.test/runtime")
     wait_until("the reason is shown", lambda: namespace.condition("Running").get("reason") == "ErrImagePull")
     namespace.patch_job({"spec": {"startupDeadlineSeconds": 1}})
     wait_until("it is finished", lambda: namespace.condition("Finished").get("status") == "True")

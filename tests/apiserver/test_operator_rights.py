@@ -19,7 +19,7 @@ from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
 from grpo_cluster.versions import program_path
 
 from .api_server import Kubectl
-from .operator_harness import FakeKubelet, Namespace, OperatorProcess, killed_at_the_end, wait_until
+from .operator_harness import FakeKubelet, Namespace, OperatorProcess, all_pods, killed_at_the_end, wait_until
 
 pytestmark = pytest.mark.apiserver
 
@@ -110,8 +110,7 @@ def test_a_whole_job_runs_under_the_rights_of_the_chart(
     operator.start("--leader-elect=true", *fast)
     kubelet = FakeKubelet(namespace)
     job = namespace.apply_job()
-    wait_until("all pods are there", lambda: len(namespace.pods("trainer") + namespace.pods("rollout")) == 3)
-    (trainer,) = namespace.pods("trainer")
+    trainer = all_pods(namespace, kubelet)[0]
     fake_trainer.body = Progress(
         job_uid=job["metadata"]["uid"],
         attempt=1,
@@ -171,8 +170,7 @@ def test_a_job_whose_progress_stands_still_is_not_written_to(
     operator.start("--progress", "pod-ip", "--poll-seconds", "0.1", "--resync-seconds", "0.5")
     kubelet = FakeKubelet(namespace)
     uid = namespace.apply_job()["metadata"]["uid"]
-    wait_until("all pods are there", lambda: len(namespace.pods("trainer") + namespace.pods("rollout")) == 3)
-    for pod in [*namespace.pods("trainer"), *namespace.pods("rollout")]:
+    for pod in all_pods(namespace, kubelet):
         kubelet.run(pod, address=TRAINER_ADDRESS)
 
     def say(**changes: object) -> None:
@@ -247,7 +245,7 @@ def test_an_operator_of_the_cluster_serves_a_namespace_that_came_after_it(
     later = Namespace(kubeconfig, f"later-{secrets.token_hex(3)}")
     later.create()
     later.apply_job()
-    wait_until("all pods are there", lambda: len(later.pods("trainer") + later.pods("rollout")) == 3)
+    all_pods(later, FakeKubelet(later))
     assert len(later.network.list_namespaced_network_policy(later.name).items) == 1
     assert "orbidden" not in wide_operator.log()
     later.core.delete_namespace(later.name)

@@ -117,7 +117,7 @@ class FakeApiServer(Client):
         meta = body["metadata"] | {"namespace": namespace, "creationTimestamp": self._now()}
         made = {**body, "metadata": meta}
         if kind == PODS:
-            made["status"] = {"phase": "Pending"}
+            made = _bound(made, at=self._now())
         if kind == SECRETS:
             made["data"] = {key: b64encode(v.encode()) for key, v in made.pop("stringData", {}).items()}
         return deepcopy(made) if is_dry_run else self._store(kind, made)
@@ -266,6 +266,13 @@ def _undeclared(value: Any, schema: KubeObject, path: str) -> str:
     if value not in schema.get("enum", [value]):
         raise errors.Invalid(f'{path}: Unsupported value: "{value}"')
     return ""
+
+
+def _bound(pod: KubeObject, *, at: str) -> KubeObject:
+    """A scheduler gives every pod a node at once."""
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": at}
+    status = {"phase": "Pending", "conditions": [scheduled]}
+    return {**pod, "spec": pod["spec"] | {"nodeName": "node-a"}, "status": status}
 
 
 def _version_of(item: KubeObject) -> dict[str, str]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from grpo_api.contract import labels
 from grpo_api.contract.engine_absence import EngineAbsence
 from grpo_api.contract.progress import EngineCounts, Progress, TerminationMessage, TrainerState
 from grpo_api.contract.reasons import ReasonMessage
@@ -17,7 +18,7 @@ from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_api.v1alpha1.status import Condition, ConditionType, GRPOJobStatus
 from grpo_operator.children.child import Child
 from grpo_operator.children.config import pod_templates
-from grpo_operator.children.names import rollout_position, trainer_position
+from grpo_operator.children.names import Names, rollout_position, trainer_position
 from grpo_operator.cluster.kinds import CONFIG_MAPS, NETWORK_POLICIES, PODS, SECRETS, SERVICES
 from grpo_operator.observe.memory import Memory
 from grpo_operator.observe.observed import (
@@ -89,7 +90,15 @@ def report(**changes: Any) -> Progress:
 class FakeCluster:
     """One job and what the cluster holds of it."""
 
-    def __init__(self, job_spec: GRPOJobSpec | None = None, *, problem: str = "") -> None:
+    def __init__(
+        self,
+        job_spec: GRPOJobSpec | None = None,
+        *,
+        problem: str = "",
+        name: str = "copy",
+        uid: str = UID,
+    ) -> None:
+        self.name, self.uid = name, uid
         self.now = NOW
         self.spec = None if problem else (job_spec or spec())
         self.problem = problem
@@ -115,6 +124,8 @@ class FakeCluster:
         self.refusal: Refusal | None = None
         self.highest_incarnations: dict[int, int] = {}
         self.memory = Memory()
+        self.has_room = True
+        """Whether every pod gets a node as soon as it is made."""
         self._num_made = 0
 
     def observed(self) -> Observed:
@@ -124,8 +135,8 @@ class FakeCluster:
             self.highest_incarnations[replica] = max(incarnation, known)
         job = JobView(
             namespace="default",
-            name="copy",
-            uid=UID,
+            name=self.name,
+            uid=self.uid,
             generation=self.generation,
             resource_version="1",
             is_deleting=self.is_deleting,
@@ -145,7 +156,7 @@ class FakeCluster:
             frozen_problem=self.frozen_problem,
             remembered=Remembered(
                 report=TrainerReport(
-                    uid=UID,
+                    uid=self.uid,
                     attempt=self.status.attempt,
                     progress=self.progress,
                     problem=self.report_problem,
@@ -195,7 +206,19 @@ class FakeCluster:
     def run_all(self) -> None:
         for pod in self.pods.values():
             if not pod.is_deleting and pod.phase == "Pending":
-                self.change(pod.name, phase="Running", is_ready=True, node="node-a")
+                self.bind(pod.name)
+                self.change(pod.name, phase="Running", is_ready=True)
+
+    def bind(self, *names: str, node: str = "node-a") -> None:
+        """A scheduler gives pods a node, if they have none."""
+        for name in names:
+            if self.pods[name].scheduled_at is None:
+                self.change(name, node=node, scheduled_at=self.now)
+
+    def unbind(self, *names: str, why: ReasonMessage | None = None) -> None:
+        """Pods never had a node, and the scheduler says why."""
+        for name in names:
+            self.change(name, node="", scheduled_at=None, start_problem=why)
 
     def change(self, name: str, **changes: Any) -> None:
         """The cluster reports something else about a pod."""
@@ -218,15 +241,15 @@ class FakeCluster:
     def names(self, role: str, *, is_deleting: bool = False) -> list[str]:
         """Pods of a role, by name without the job's prefix."""
         found = [p for p in self.pods.values() if f"-{role}-" in p.name and p.is_deleting == is_deleting]
-        return sorted(pod.name.removeprefix(f"copy-{self.prefix}-") for pod in found)
+        return sorted(pod.name.removeprefix(f"{self.base}-") for pod in found)
 
     @property
-    def prefix(self) -> str:
-        return next(iter(self.pods)).split("-")[1]
+    def base(self) -> str:
+        return Names.of(job=self.name, uid=self.uid).base
 
     def pod(self, short: str) -> str:
         """The whole name of `trainer-a1-0`."""
-        return f"copy-{self.prefix}-{short}"
+        return f"{self.base}-{short}"
 
     def condition(self, kind: ConditionType) -> Condition:
         return next(c for c in self.status.conditions if c.type == kind)
@@ -251,7 +274,11 @@ class FakeCluster:
                 is_ready=False,
                 is_deleting=False,
                 image=child.body["spec"]["containers"][0]["image"],
+                created_at=self.now,
+                given_back=int(child.body["metadata"]["labels"].get(labels.GIVEN_BACK, 0)),
             )
+            if self.has_room:
+                self.bind(child.name)
         elif child.kind == SERVICES:
             self.services[child.name] = child.body
         elif child.kind == NETWORK_POLICIES:

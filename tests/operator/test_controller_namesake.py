@@ -73,7 +73,8 @@ async def test_what_the_other_was_refused_is_not_said_about_it(running, client, 
     client.refused = {}
     await running.reconcile(KEY)
     assert condition_of(client, "Running")["reason"] == "CreatingPods"
-    assert len([p for p in client.objects(PODS) if owner_uid(p) == NEW_UID]) == 3
+    made = [p["metadata"]["name"] for p in client.objects(PODS) if owner_uid(p) == NEW_UID]
+    assert made == [NEW.trainer(attempt=1, index=0)]
 
 
 async def test_an_object_of_the_other_with_a_name_that_it_needs_is_not_taken_over(client, cache):

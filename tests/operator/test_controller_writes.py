@@ -19,6 +19,7 @@ from .fake_cluster import IMAGE, NOW, report, spec
 async def running(controller, client, cache):
     """The controller of a job whose pods all run."""
     await controller.reconcile(KEY)
+    await controller.reconcile(KEY)  # rollout pods come once the trainer pod has a node
     run_pods(client)
     client.show(cache)
     await controller.reconcile(KEY)

@@ -10,10 +10,8 @@ import yaml
 
 from grpo_api.v1alpha1.job import parse_job
 from grpo_operator.cluster.kinds import PODS
-from grpo_operator.observe.observed import JobView, Observed
-from grpo_operator.plan import make_plan
 
-from .fake_cluster import IMAGE, NOW, UID
+from .fake_cluster import FakeCluster
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 GOLDEN = Path(__file__).parent / "golden"
@@ -36,20 +34,12 @@ Readable.add_representer(
 
 def rendered(example: Path) -> str:
     (found,) = (item for item in yaml.safe_load_all(example.read_text()) if item["kind"] == "GRPOJob")
-    job = parse_job(found)
-    view = JobView(
-        namespace="default",
-        name=job.metadata.name,
-        uid=UID,
-        generation=1,
-        resource_version="1",
-        is_deleting=False,
-        spec=job.spec,
-        problem="",
-        status=job.status,
-    )
-    plan = make_plan(Observed(job=view), runtime_image=IMAGE, now=NOW)
-    return yaml.dump_all((child.body for child in plan.create), Dumper=Readable, width=100)
+    cluster = FakeCluster(parse_job(found).spec, name=found["metadata"]["name"])
+    first = cluster.step().create
+    names = {child.name for child in first}
+    # The rollout pods come once the trainer pods have nodes.
+    made = (*first, *(child for child in cluster.step().create if child.name not in names))
+    return yaml.dump_all((child.body for child in made), Dumper=Readable, width=100)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)

@@ -11,7 +11,7 @@ from grpo_operator.cluster.kinds import NETWORK_POLICIES, PODS
 from grpo_operator.observe.observed import JobView, Observed
 from grpo_operator.plan import make_plan
 
-from .fake_cluster import IMAGE, NOW, UID, GRPOJobStatus, spec
+from .fake_cluster import IMAGE, NOW, UID, FakeCluster, GRPOJobStatus, spec
 
 
 def observed(**more: Any) -> Observed:
@@ -44,10 +44,11 @@ def test_a_jobs_pods_reach_each_other_on_every_port_and_others_only_the_trainers
 
 
 def test_the_policy_selects_the_pods_that_are_planned_with_it():
-    plan = make_plan(observed(), runtime_image=IMAGE, now=NOW)
-    (policy,) = (child.body for child in plan.create if child.kind == NETWORK_POLICIES)
+    cluster = FakeCluster()
+    created = (*cluster.step().create, *cluster.step().create)
+    (policy,) = (child.body for child in created if child.kind == NETWORK_POLICIES)
     selected = policy["spec"]["podSelector"]["matchLabels"].items()
-    pods = [child.body for child in plan.create if child.kind == PODS]
+    pods = [child.body for child in created if child.kind == PODS]
     assert len(pods) == 3
     assert all(selected <= pod["metadata"]["labels"].items() for pod in pods)
 

@@ -53,7 +53,10 @@ def test_a_blocker_that_is_overcome_stays_the_last_failure():
 @pytest.mark.parametrize(("suffix", "role"), [("trainer-a1-0", "trainer"), ("rollout-1-i0", "rollout")])
 def test_a_refused_pod_is_the_last_failure_although_it_never_existed(suffix: str, role: str):
     cluster = FakeCluster()
-    (planned,) = [child.name for child in cluster.plan().create if child.name.endswith(suffix)]
+    if role == "rollout":
+        cluster.step()
+    plan = cluster.plan()
+    (planned,) = [child.name for child in plan.create if child.name.endswith(suffix)]
     cluster.refusal = Refusal(planned, ReasonMessage("QuotaExceeded", "does not fit"))
     cluster.step()
     found = failure(cluster)

@@ -8,7 +8,6 @@ import pytest
 from grpo_api.contract.progress import EngineCounts, TrainerState
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.status import ConditionType, Phase
-from grpo_operator.observe.observed import Refusal
 
 from .fake_cluster import NOW, FakeCluster, report, spec, termination
 
@@ -189,53 +188,6 @@ def test_an_operator_that_was_away_creates_the_pods_before_it_gives_the_job_up()
     later(cluster, 1000)
     cluster.step()
     assert (cluster.status.phase, cluster.names("trainer")) == (Phase.PENDING, ["trainer-a1-0"])
-
-
-def test_pods_that_are_refused_until_the_deadline_fail_the_job_with_the_refusal():
-    cluster = short()
-    cluster.status = cluster.plan().status
-    why = ReasonMessage("QuotaExceeded", "Pod copy-x does not fit into the namespace's quota")
-    cluster.refusal = Refusal("copy-x", why)
-    cluster.status = cluster.plan().status
-    later(cluster, 100)
-    plan = cluster.plan()
-    assert plan.create == ()  # a job that ends gets no pods with its end
-    cluster.status = plan.status
-    failed = cluster.condition(ConditionType.FAILED)
-    assert failed.reason == "StartupDeadlineExceeded" and "QuotaExceeded" in failed.message
-    assert cluster.status.last_failure is not None
-    assert cluster.status.last_failure.reason == "QuotaExceeded"
-
-
-def test_the_deadline_runs_from_the_first_pod_of_the_attempt():
-    cluster = short(trainer={"numNodes": 2})
-    cluster.settle()
-    cluster.change(cluster.pod("trainer-a1-0"), created_at=NOW)
-    cluster.change(cluster.pod("trainer-a1-1"), created_at=NOW + timedelta(seconds=50))
-    later(cluster, 99)
-    cluster.settle()
-    assert cluster.condition(ConditionType.FINISHED).status == "False"
-    later(cluster, 100)
-    cluster.settle()
-    assert cluster.condition(ConditionType.FAILED).reason == "StartupDeadlineExceeded"
-
-
-def test_an_attempt_that_waits_for_a_lost_node_has_its_deadline_from_the_decision_for_it():
-    cluster = short(trainer={"numNodes": 2}).start()
-    age_pods(cluster)
-    cluster.progress = report()
-    cluster.settle()
-    later(cluster, 500)
-    cluster.end(cluster.pod("trainer-a1-0"), termination(1, reason="OOMKilled"))
-    cluster.settle()
-    assert cluster.names("trainer", is_deleting=True) == ["trainer-a1-1"]
-    later(cluster, 599)
-    cluster.settle()
-    assert (cluster.status.attempt, cluster.condition(ConditionType.FINISHED).status) == (2, "False")
-    later(cluster, 600)
-    cluster.settle()
-    failed = cluster.condition(ConditionType.FAILED)
-    assert failed.reason == "StartupDeadlineExceeded" and "must end first" in failed.message
 
 
 def test_the_job_is_planned_again_at_its_deadline():

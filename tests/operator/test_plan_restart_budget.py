@@ -206,7 +206,7 @@ def test_a_pause_that_is_over_does_not_hide_what_blocks_the_attempt_that_followe
     for _ in range(9):
         pause_after_eviction(cluster)
     broken = ReasonMessage("CrashLoopBackOff", "back-off")
-    cluster.change(cluster.pod("rollout-0-i0"), is_ready=False, start_problem=broken)
+    cluster.change(cluster.pod("rollout-0-i0"), is_ready=False, start_problem=broken, created_at=cluster.now)
     cluster.now += timedelta(seconds=30)
     cluster.settle()
     assert cluster.status.last_failure is not None

@@ -54,6 +54,7 @@ def test_of_two_pods_of_one_replica_of_which_none_is_ready_the_older_stays():
 )
 def test_a_lost_rollout_pod_is_replaced_at_once_under_a_new_name(happening: dict):
     cluster = FakeCluster().start()
+    cluster.now += timedelta(seconds=60)
     cluster.change(cluster.pod("rollout-1-i0"), **happening)
     cluster.step()
     assert "rollout-1-i1" in cluster.names("rollout")

@@ -12,7 +12,7 @@ from .fake_cluster import IMAGE, FakeCluster, report, spec, termination
 
 def test_a_new_job_gets_its_pods_services_config_and_tokens():
     cluster = FakeCluster(spec(trainer={"numNodes": 2}))
-    cluster.step()
+    cluster.settle()
     assert cluster.names("trainer") == ["trainer-a1-0", "trainer-a1-1"]
     assert cluster.names("rollout") == ["rollout-0-i0", "rollout-1-i0"]
     assert len(cluster.services) == 2

@@ -26,6 +26,11 @@ class Reason(StrEnum):
     """The engines are in the trainer's processes, which do not run."""
     WAITING_FOR_EARLIER_ATTEMPT = "WaitingForEarlierAttempt"
     """Pods of the earlier attempt still exist, or the pause after attempts without progress is not over."""
+    WAITING_FOR_ROOM = "WaitingForRoom"
+    """Not all pods that the job needs found a node: it has given back the nodes of those that did, and makes
+    its pods again later in the same attempt; the message says when, and what was missing. Not counted."""
+    WAITING_FOR_TRAINER = "WaitingForTrainer"
+    """Rollout pods are made once every trainer pod has a node."""
 
     # While a job runs
     TRAINER_RUNNING = "TrainerRunning"
@@ -51,8 +56,11 @@ class Reason(StrEnum):
 
     # What the operator finds out
     STARTUP_DEADLINE_EXCEEDED = "StartupDeadlineExceeded"
-    """An attempt did not begin its first step within `startupDeadlineSeconds`; the message says what it
-    waited for; the job fails."""
+    """All trainer pods had nodes, and the attempt did not begin its first step within
+    `startupDeadlineSeconds`; the message says what it waited for; the job fails."""
+    SCHEDULING_DEADLINE_EXCEEDED = "SchedulingDeadlineExceeded"
+    """The pods of an attempt had to wait for nodes longer than `schedulingDeadlineSeconds`; the message says
+    what they waited for; the job fails."""
     TRAINER_STALLED = "TrainerStalled"
     """The trainer answered, but made no progress for `stallTimeoutSeconds`, also when not one completion was
     finished for so long; next attempt, counted."""

@@ -106,6 +106,18 @@ class LastFailure(ApiModel):
     """The cause in a sentence."""
 
 
+class WaitingForRoom(ApiModel):
+    """How an attempt waits for nodes."""
+
+    since: datetime
+    """Since when the attempt waits; `schedulingDeadlineSeconds` runs from here."""
+    tried_at: datetime | None = None
+    """Since when its pods are being made or wait for nodes; absent while something else must happen first."""
+    held_back_until: datetime | None = None
+    """Until when no pods are made, because those that had nodes gave them back to make room for others;
+    absent while pods are made."""
+
+
 class GRPOJobStatus(ApiModel):
     """Written by the operator only."""
 
@@ -155,6 +167,10 @@ class GRPOJobStatus(ApiModel):
     highest_checkpoint_step: int | None = None
     """Step of the highest checkpoint that any attempt has committed to the claim. Without
     checkpoint.claimName it stays empty, because nothing is kept from one attempt to the next."""
+    given_back: int = 0
+    """How often the job gave its nodes back because not all the pods that it needs found one. No restart."""
+    waiting_for_room: WaitingForRoom | None = None
+    """How the attempt waits for nodes; absent once it has them."""
     last_failure: LastFailure | None = None
     """The newest failure or blocker and its cause; it stays until there is something newer."""
     revision: ShortText = ""

@@ -4,6 +4,7 @@ directories."""
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from grpo_api.contract import labels
 from grpo_api.contract.environment import Env, Role
 from grpo_api.v1alpha1.spec import ResourcesSpec
 from grpo_operator.children.frozen_job import FrozenJob
@@ -30,6 +31,11 @@ _DIRECTORIES = {
     "HF_HOME": f"{CACHE_DIR}/huggingface",
 }
 """A numeric user has no entry in /etc/passwd, and libraries ask for a home and a cache."""
+
+
+def given_back_label(given_back: int) -> dict[str, str]:
+    """The label that tells the pods that a job has given back from those it made afterwards."""
+    return {labels.GIVEN_BACK: str(given_back)} if given_back else {}
 
 
 def pod_template(

@@ -44,10 +44,13 @@ class Open(StrEnum):
     """Seconds in which the ranks of a trainer pod end, which belong to the grace period of the pod."""
 
 
-def filled(template: KubeObject, values: Mapping[Open, str], *, grace_seconds: int) -> KubeObject:
-    """The pod made from a template. The grace period is not part of the template: how long a pod may take to
-    end is decided by the operator that is there when it ends."""
+def filled(
+    template: KubeObject, values: Mapping[Open, str], *, labels: Mapping[str, str], grace_seconds: int
+) -> KubeObject:
+    """The pod made from a template, with `labels` beside those of the template. The grace period is not part
+    of it: how long a pod may take to end is decided by the operator that is there when it ends."""
     pod: KubeObject = _filled(deepcopy(template), values)
+    pod["metadata"]["labels"] |= labels
     pod["spec"]["terminationGracePeriodSeconds"] = grace_seconds
     return pod
 

@@ -6,13 +6,14 @@ from grpo_api.contract.graces import RANKS_GRACE_SECONDS, TRAINER_GRACE_SECONDS
 from grpo_operator.children.child import Child
 from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.mounts import Mount
-from grpo_operator.children.pod import OUTPUT_DIR, http_probe, pod_template, resources
+from grpo_operator.children.pod import OUTPUT_DIR, given_back_label, http_probe, pod_template, resources
 from grpo_operator.children.template import Open, Template, filled
 from grpo_operator.cluster.kinds import PODS, KubeObject
 
 
-def trainer_pod(frozen: FrozenJob, *, attempt: int, index: int) -> Child:
-    """Trainer pod `index` of an attempt, from the template that the run started with."""
+def trainer_pod(frozen: FrozenJob, *, attempt: int, index: int, given_back: int = 0) -> Child:
+    """Trainer pod `index` of an attempt, from the template that the run started with. `given_back` is how
+    often the job has given its nodes back."""
     kind = Template.FIRST_TRAINER if index == 0 else Template.TRAINER
     template = frozen.templates.get(kind) or trainer_template(frozen, is_first=index == 0)
     values = {
@@ -24,7 +25,8 @@ def trainer_pod(frozen: FrozenJob, *, attempt: int, index: int) -> Child:
         Open.RANKS_GRACE: str(RANKS_GRACE_SECONDS),
         Open.ROLLOUT_REPLICAS: str(frozen.num_rollout_pods),
     }
-    return Child(PODS, filled(template, values, grace_seconds=TRAINER_GRACE_SECONDS))
+    own_labels = given_back_label(given_back)
+    return Child(PODS, filled(template, values, labels=own_labels, grace_seconds=TRAINER_GRACE_SECONDS))
 
 
 def trainer_template(frozen: FrozenJob, *, is_first: bool) -> KubeObject:

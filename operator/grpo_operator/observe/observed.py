@@ -71,6 +71,10 @@ class PodView:
     """Whether `disruption` is an eviction for storage that the pod used beyond its own limit."""
     start_problem: ReasonMessage | None = None
     created_at: datetime | None = None
+    scheduled_at: datetime | None = None
+    """When it was bound to its node; None while it has none."""
+    given_back: int = 0
+    """How often its job had given its nodes back when the pod was made."""
     unready_since: datetime | None = None
     """Since when it is not ready, where its node says so; None for a pod that is ready."""
     is_settling: bool = False

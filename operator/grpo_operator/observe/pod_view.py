@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from grpo_api.contract import endpoints
+from grpo_api.contract import endpoints, labels
 from grpo_api.contract.environment import Role
 from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_operator.children.names import rollout_position, trainer_position
@@ -69,7 +69,22 @@ def pod_view(item: KubeObject, events: Sequence[KubeObject] = ()) -> PodView | N
         has_exceeded_own_limit=_has_exceeded_own_limit(status),
         start_problem=_start_problem(item, container, events),
         created_at=_time(meta.get("creationTimestamp")),
+        scheduled_at=_scheduled_at(item),
+        given_back=_count(meta.get("labels", {}).get(labels.GIVEN_BACK, "")),
     )
+
+
+def _scheduled_at(item: KubeObject) -> datetime | None:
+    """When a scheduler gave it a node. A pod whose node stands in it from the start gets no time from one."""
+    scheduled = _condition(item.get("status", {}), "PodScheduled")
+    if scheduled.get("status") == "True" and scheduled.get("lastTransitionTime"):
+        return _time(scheduled["lastTransitionTime"])
+    return _time(item["metadata"].get("creationTimestamp")) if item["spec"].get("nodeName") else None
+
+
+def _count(label: str) -> int:
+    """Anybody may change a label."""
+    return int(label) if label.isascii() and label.isdigit() else 0
 
 
 def _phase(item: KubeObject, container: dict[str, Any]) -> str:

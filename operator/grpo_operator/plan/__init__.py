@@ -15,16 +15,18 @@ from grpo_operator.plan.policies.conditions import write_conditions
 from grpo_operator.plan.policies.counts import count_pods
 from grpo_operator.plan.policies.failure import end_attempt_on_failure
 from grpo_operator.plan.policies.freeze import freeze
-from grpo_operator.plan.policies.gang import keep_one_gang
+from grpo_operator.plan.policies.gang import end_earlier_attempts
 from grpo_operator.plan.policies.network import provide_network_policy
 from grpo_operator.plan.policies.pin_image import pin_image
 from grpo_operator.plan.policies.progress import fold_progress
 from grpo_operator.plan.policies.record_blocker import record_blocker
 from grpo_operator.plan.policies.release_pods import release_pods
 from grpo_operator.plan.policies.rollout import keep_replicas
+from grpo_operator.plan.policies.room import wait_for_room
 from grpo_operator.plan.policies.shared import provide_shared
 from grpo_operator.plan.policies.startup import keep_startup_deadline
 from grpo_operator.plan.policies.stay_finished import stay_finished
+from grpo_operator.plan.policies.trainer import keep_trainers
 from grpo_operator.plan.policies.validate import wait_until_readable
 
 
@@ -39,8 +41,10 @@ def policies(*, runtime_image: str, has_network_policies: bool) -> tuple[Policy,
         complete_when_done,  # pod 0 has done every step
         end_attempt_on_failure,  # one lost trainer pod ends the attempt, and so does a stalled trainer
         keep_startup_deadline,  # an attempt gets to its first step in time
-        keep_one_gang,  # older attempts go, then the current one comes
-        keep_replicas,  # rollout pods, replaced at once
+        end_earlier_attempts,  # older attempts go before the current one comes
+        wait_for_room,  # a gang that is not complete gives its nodes back
+        keep_trainers,  # the gang of the current attempt
+        keep_replicas,  # rollout pods once the gang has nodes, replaced at once
         provide_shared,  # what pods need comes before them
         provide_network_policy(is_wanted=has_network_policies),  # only the job's own pods reach its pods
         release_pods,  # a finished job gives its hardware back

@@ -35,7 +35,7 @@ class Draft:
     """A plan in the making.
 
     `facts` are those of the attempt in `status`. `frozen` is None until a readable spec is frozen.
-    `waits_for` says what keeps a new attempt from starting, and `rollout_waits_for` what keeps a rollout pod
+    `waits_for` says what keeps trainer pods from being made, and `rollout_waits_for` what keeps a rollout pod
     from being made. `left_alone` says why this operator leaves the job as it is until a person has done
     something about it.
     """
@@ -60,7 +60,13 @@ class Draft:
     @property
     def is_running(self) -> bool:
         """Whether the job is active and every trainer pod of its attempt runs, or has done its part."""
-        return self.stage is Stage.ACTIVE and self.facts.is_running
+        return self.stage is Stage.ACTIVE and self.facts.is_running and not self.is_held_back
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether the job has given its nodes back and does not make its pods again yet."""
+        waiting = self.status.waiting_for_room
+        return waiting is not None and waiting.held_back_until is not None
 
     def with_facts(self, observed: Observed) -> "Draft":
         """The same draft with the facts computed again, for a policy that changed the attempt."""

@@ -27,13 +27,20 @@ def _beginning(draft: Draft, observed: Observed) -> Iterator[EventDraft]:
     if new.attempt > old.attempt > 0 and restarting:
         why = ReasonMessage(Reason.RESTARTING, restarting.message)
         yield EventDraft(why, key=str(new.attempt), is_warning=True)
+    running = condition(new, ConditionType.RUNNING)
+    if new.given_back > old.given_back and running:
+        why = ReasonMessage(Reason.WAITING_FOR_ROOM, running.message)
+        yield EventDraft(why, key=str(new.given_back), is_warning=True)
     if is_true(new, ConditionType.RUNNING) and not is_true(old, ConditionType.RUNNING):
         why = ReasonMessage(Reason.STARTED, f"attempt {new.attempt}: every trainer pod runs")
         yield EventDraft(why, key=str(new.attempt))
 
 
 def _replacements(draft: Draft, observed: Observed) -> Iterator[EventDraft]:
-    """Rollout pods that take the place of lost ones. More replicas are no replacement."""
+    """Rollout pods that take the place of lost ones. More replicas are no replacement, and neither are pods
+    that come again after all were given back."""
+    if draft.status.given_back and draft.status.waiting_for_room:
+        return
     desired_before = observed.job.status.rollout.desired
     for child in draft.create:
         position = rollout_position(child.name) if child.kind == PODS else None

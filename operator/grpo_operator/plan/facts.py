@@ -1,6 +1,6 @@
 """What several policies need to know about one attempt of a job, computed once. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -34,6 +34,13 @@ class AttemptFacts:
     """When it was decided to start this attempt; None for the first, and once the attempt runs."""
     first_pod_at: datetime | None = None
     """When the first of its trainer pods was created."""
+    earlier: tuple[PodView, ...] = ()
+    """Trainer pods of earlier attempts whose processes may be alive."""
+    scheduled_at: datetime | None = None
+    """When the whole gang was scheduled: its last pod got a node. None while a pod is missing or has none."""
+    room_at: datetime | None = None
+    """When it had room to start: the whole gang and, in mode Disaggregated, one rollout pod had nodes. None
+    while it has to wait for room."""
     trainer_blocker: Blocker | None = None
     """The first trainer pod that does not start."""
     engine_blocker: Blocker | None = None
@@ -49,9 +56,11 @@ class AttemptFacts:
         attempt = status.attempt
         gang = gang_of(observed, attempt=attempt)
         missing = missing_of(gang, num_nodes=frozen.spec.trainer.num_nodes) if frozen else ()
+        is_whole = frozen is not None and not missing
+        is_running = is_whole and all(map(_runs, gang.values()))
+        scheduled_at = _scheduled_at(gang.values()) if is_whole else None
         restarting = condition(status, ConditionType.RESTARTING)
         is_restarting = restarting is not None and is_true(status, ConditionType.RESTARTING)
-        is_running = frozen is not None and not missing and all(map(_runs, gang.values()))
         return cls(
             attempt=attempt,
             gang=gang,
@@ -60,12 +69,20 @@ class AttemptFacts:
             is_running=is_running,
             has_begun=_has_begun(observed, status, is_running=is_running),
             decided_at=restarting.last_transition_time if restarting and is_restarting else None,
+            earlier=tuple(pod for pod in observed.trainers if pod.position[0] < attempt and not pod.is_over),
+            scheduled_at=scheduled_at,
+            room_at=_room_at(observed, scheduled_at, has_rollout=frozen is not None and frozen.has_rollout),
             first_pod_at=min((pod.created_at for pod in gang.values() if pod.created_at), default=None),
             trainer_blocker=trainer_blocker(gang.values()),
             engine_blocker=engine_blocker(observed.rollouts),
             last_progress=_last_progress(observed, attempt=attempt),
             new_progress=_new_progress(observed, gang.get(0), attempt=attempt),
         )
+
+    @property
+    def may_have_begun(self) -> bool:
+        """Whether it has begun its first step, or may have as far as this process knows."""
+        return self.has_begun is not False
 
     @property
     def first(self) -> PodView | None:
@@ -87,9 +104,23 @@ def has_all_trainers(status: GRPOJobStatus) -> bool:
     """Whether the status says that every trainer pod of its attempt exists.
 
     This distinguishes a pod that is yet to be made from one that was taken away, also after a restart of the
-    operator: the phase leaves Pending and Restarting only when all pods exist.
+    operator: the phase leaves Pending and Restarting only when all pods exist, and goes back there before
+    pods are given back.
     """
     return status.phase in {Phase.STARTING, Phase.RUNNING}
+
+
+def _scheduled_at(gang: Iterable[PodView]) -> datetime | None:
+    times = [pod.scheduled_at for pod in gang]
+    return None if None in times else max((at for at in times if at), default=None)
+
+
+def _room_at(observed: Observed, scheduled_at: datetime | None, *, has_rollout: bool) -> datetime | None:
+    if scheduled_at is None or not has_rollout:
+        return scheduled_at
+    engines = (pod.scheduled_at for pod in observed.rollouts if pod.is_alive and pod.scheduled_at)
+    first = min(engines, default=None)
+    return max(scheduled_at, first) if first else None
 
 
 def _runs(pod: PodView) -> bool:

@@ -83,8 +83,14 @@ class GRPOJobSpec(RunSections):
     failure_policy: Annotated[FailurePolicySpec, MAY_CHANGE] = FailurePolicySpec()
     """What happens when the trainer fails."""
     startup_deadline_seconds: Annotated[int, Field(ge=1, le=604_800), MAY_CHANGE] = 1800
-    """How long an attempt may take until all its trainer pods run and the first step has begun. After that
-    the job fails, and the message says what it waited for."""
+    """How long an attempt may take, once all its trainer pods and a rollout pod have nodes, until its first
+    step has begun. After that the job fails, and the message says what it waited for."""
+    scheduling_deadline_seconds: Annotated[Annotated[int, Field(ge=1, le=31_536_000)] | None, MAY_CHANGE] = (
+        None
+    )
+    """How long an attempt may wait for room: until its trainer pods, and in mode Disaggregated one rollout
+    pod, have nodes. Quotas, full clusters and pods of the attempt before on lost nodes count. After that the
+    job fails, and the message says what it waited for. Without it a job waits without limit."""
     stall_timeout_seconds: Annotated[int, Field(ge=10, le=604_800), MAY_CHANGE] = 1800
     """How long a running trainer may make no progress before it counts as failed. While completions are
     sampled, each one that is finished is progress, so this must be longer than one takes."""

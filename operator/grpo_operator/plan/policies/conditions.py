@@ -15,6 +15,10 @@ from grpo_operator.plan.termination import explain_termination
 
 _LEFT_ALONE = frozenset({Reason.SCHEMA_SKEW.value, Reason.REVISION_LOST.value})
 """Reasons that were written because the job could not be read, and that are over once it can be."""
+_OVERCOME = frozenset(
+    {Reason.WAITING_FOR_EARLIER_ATTEMPT, Reason.WAITING_FOR_ROOM, Reason.WAITING_FOR_TRAINER}
+)
+"""Reasons for making no pods, which are over once pods are made."""
 
 
 def write_conditions(draft: Draft, observed: Observed, now: datetime) -> Draft:
@@ -50,8 +54,13 @@ def _running(draft: Draft, observed: Observed) -> ConditionState:
         return _not_frozen(draft, ConditionType.RUNNING)
     if draft.is_running:
         return ConditionState(True, Reason.TRAINER_RUNNING, "every trainer pod runs")
+    return _not_running(draft, observed)
+
+
+def _not_running(draft: Draft, observed: Observed) -> ConditionState:
     if draft.waits_for:
-        return ConditionState(False, Reason.WAITING_FOR_EARLIER_ATTEMPT, draft.waits_for)
+        reason = Reason.WAITING_FOR_ROOM if draft.is_held_back else Reason.WAITING_FOR_EARLIER_ATTEMPT
+        return ConditionState(False, reason, draft.waits_for)
     if draft.facts.missing:
         creating = ConditionState(False, Reason.CREATING_PODS, "the trainer pods are being created")
         return _creating(draft, observed, ConditionType.RUNNING, creating)
@@ -90,7 +99,7 @@ def _creating(
     is_same_attempt = observed.job.status.attempt == draft.status.attempt
     if known is None or known.status != ConditionStatus.FALSE or not is_same_attempt:
         return otherwise
-    return otherwise if known.reason == Reason.WAITING_FOR_EARLIER_ATTEMPT else ConditionState.of(known)
+    return otherwise if known.reason in _OVERCOME else ConditionState.of(known)
 
 
 def _rollout_ready(draft: Draft, observed: Observed) -> ConditionState:
@@ -103,6 +112,8 @@ def _rollout_ready(draft: Draft, observed: Observed) -> ConditionState:
 
 def _admitted(draft: Draft, observed: Observed) -> ConditionState:
     """Engines in rollout pods."""
+    if draft.is_held_back:
+        return ConditionState(False, Reason.WAITING_FOR_ROOM, draft.waits_for)
     rollout = draft.status.rollout
     if rollout.ready >= rollout.desired:
         return ConditionState(True, Reason.ENGINES_READY, f"all {rollout.desired} engines have been admitted")
@@ -118,6 +129,9 @@ def _admitted(draft: Draft, observed: Observed) -> ConditionState:
     blocker = None if is_missing and observed.remembered.refusal else draft.facts.engine_blocker
     if blocker:
         return _blocked_by(blocker)
+    if is_missing and draft.facts.scheduled_at is None:
+        message = "the rollout pods are made once every trainer pod has a node"
+        return ConditionState(False, Reason.WAITING_FOR_TRAINER, message)
     return _creating(draft, observed, ConditionType.ROLLOUT_READY, starting) if is_missing else starting
 
 

@@ -49,7 +49,7 @@ def _rollout_selector(frozen: FrozenJob) -> str:
 def _phase(draft: Draft) -> Phase:
     if draft.is_running:
         return Phase.RUNNING
-    if not draft.facts.missing:
+    if not draft.facts.missing and not draft.is_held_back:
         has_run = draft.status.phase is Phase.RUNNING
         return Phase.RUNNING if has_run else Phase.STARTING
     return Phase.RESTARTING if draft.status.attempt > 1 else Phase.PENDING

@@ -63,6 +63,8 @@ def _causes(draft: Draft, observed: Observed, frozen: FrozenJob) -> list[Cause]:
     facts = draft.facts
     if draft.stage is not Stage.ACTIVE or (facts.first and facts.first.is_done):
         return []
+    if draft.is_held_back:  # the operator itself deletes the pods
+        return engine_causes(draft, observed)
     missing = facts.missing if facts.was_complete else ()
     vanished = (frozen.names.trainer(attempt=facts.attempt, index=index) for index in missing)
     return [

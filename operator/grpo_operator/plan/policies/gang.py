@@ -1,11 +1,10 @@
-"""Policy: the trainer pods of the current attempt exist, and no process of an earlier one is alive."""
+"""Policy: no process of an earlier attempt is alive when the current one begins."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from grpo_api.contract.retries import pause_seconds
 from grpo_api.v1alpha1.status import ConditionType
-from grpo_operator.children.trainer import trainer_pod
 from grpo_operator.cluster.kinds import PODS
 from grpo_operator.observe.observed import Observed, PodView
 from grpo_operator.plan.conditions import condition
@@ -13,13 +12,12 @@ from grpo_operator.plan.draft import Deletion, Draft, Stage
 from grpo_operator.plan.without_progress import without_progress
 
 
-def keep_one_gang(draft: Draft, observed: Observed, now: datetime) -> Draft:
-    """Stop older attempts, wait until their processes are gone, then create the current one.
+def end_earlier_attempts(draft: Draft, observed: Observed, now: datetime) -> Draft:
+    """Stop older attempts, wait until their processes are gone, and pause after failures.
 
     Pods of the attempt before that have ended stay for their logs until the next attempt is over.
     """
-    frozen = draft.frozen
-    if draft.stage is not Stage.ACTIVE or frozen is None:
+    if draft.stage is not Stage.ACTIVE or draft.frozen is None:
         return draft
     attempt = draft.status.attempt
     older = [pod for pod in observed.trainers if pod.position[0] < attempt]
@@ -32,9 +30,7 @@ def keep_one_gang(draft: Draft, observed: Observed, now: datetime) -> Draft:
     if until is not None and until > now:
         left = (until - now).total_seconds()
         return replace(draft, waits_for=_waits_until(draft, until)).waking_after(left)
-    return draft.creating(
-        *(trainer_pod(frozen, attempt=attempt, index=index) for index in draft.facts.missing)
-    )
+    return draft
 
 
 def _must_end_first(pod: PodView) -> str:

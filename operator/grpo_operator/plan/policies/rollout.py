@@ -1,4 +1,5 @@
-"""Policy: every replica has a living rollout pod; a lost one is replaced at once."""
+"""Policy: every replica has a living rollout pod once the trainer gang has nodes; a lost one is replaced at
+once."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -23,10 +24,14 @@ def keep_replicas(draft: Draft, observed: Observed, now: datetime) -> Draft:
 
     A pod that is being deleted may hold its name for a long time on a lost node, so its replacement has
     the next incarnation in its name and does not wait. A name that was seen is not used again.
+
+    Nothing is created before every trainer pod has a node: engines without a trainer would only keep nodes
+    from it, and from other jobs.
     """
     frozen = draft.frozen
-    if draft.stage is not Stage.ACTIVE or frozen is None:
+    if draft.stage is not Stage.ACTIVE or frozen is None or draft.is_held_back:
         return draft
+    can_create = draft.facts.scheduled_at is not None
     highest = observed.remembered.highest_incarnations
     kept = set()
     for replica in range(frozen.num_rollout_pods):
@@ -37,11 +42,14 @@ def keep_replicas(draft: Draft, observed: Observed, now: datetime) -> Draft:
             why = observed.remembered.other_builds[replica].message
             blocked = ReasonMessage(Reason.IMAGE_CHANGED, f"rollout {why}")
             draft = replace(draft, rollout_waits_for=blocked).waking_after(wait)
-        elif holder is None:
+        elif holder is None and can_create:
             used = [pod.position[1] for pod in pods]
             incarnation = max(*used, highest.get(replica, -1), -1) + 1
-            draft = draft.creating(rollout_pod(frozen, replica=replica, incarnation=incarnation))
-        else:
+            child = rollout_pod(
+                frozen, replica=replica, incarnation=incarnation, given_back=draft.status.given_back
+            )
+            draft = draft.creating(child)
+        elif holder is not None:
             kept.add(holder.uid)
             wait = _seconds_until_replaced(holder, now)
             draft = draft.waking_after(wait) if wait > 0 else draft

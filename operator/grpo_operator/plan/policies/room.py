@@ -1,0 +1,140 @@
+"""Policy: an attempt waits for room for as long as it may, and keeps no nodes that are not enough for it."""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from grpo_api.contract.reasons import Reason
+from grpo_api.v1alpha1.status import Condition, ConditionType, WaitingForRoom
+from grpo_operator.children.frozen_job import FrozenJob
+from grpo_operator.cluster.kinds import PODS
+from grpo_operator.observe.observed import Observed, PodView
+from grpo_operator.plan.conditions import condition
+from grpo_operator.plan.deadline import fail_at_deadline, unmet
+from grpo_operator.plan.draft import Deletion, Draft, Stage
+from grpo_operator.plan.giving_back import HOLD_BACK_SECONDS, is_untried, jittered, seconds_to_hold
+
+
+def wait_for_room(draft: Draft, observed: Observed, now: datetime) -> Draft:
+    """Room is a node for every trainer pod and, in mode Disaggregated, for one rollout pod.
+
+    An attempt that has only a part of it gives that back after a while, so that of two jobs which wait for
+    each other's nodes one can run, and makes its pods again later: the same attempt, nothing counted. The
+    decision is in status before a pod is deleted, and status tells the pods that were given back from those
+    that come after them. A job that may be training gives nothing back.
+    """
+    frozen = draft.frozen
+    if draft.status.attempt != observed.job.status.attempt or draft.stage is Stage.FINISHED:
+        draft = draft.with_status(waiting_for_room=None)
+    if draft.stage is Stage.FINISHED or frozen is None:
+        return draft
+    draft = (_held_back if draft.is_held_back else _waiting)(draft, observed, frozen, now)
+    return draft.with_status(waiting_for_room=None) if draft.stage is Stage.FINISHED else draft
+
+
+def _waiting(draft: Draft, observed: Observed, frozen: FrozenJob, now: datetime) -> Draft:
+    """Pods are made or wait for nodes, or an earlier attempt must end first."""
+    is_pausing = bool(draft.waits_for) and not draft.facts.earlier
+    if draft.facts.room_at or draft.facts.may_have_begun or is_pausing:
+        return draft.with_status(waiting_for_room=None)
+    known = draft.status.waiting_for_room or WaitingForRoom(since=now)
+    tried_at = None if draft.waits_for else known.tried_at or now
+    draft = draft.with_status(waiting_for_room=known.model_copy(update={"tried_at": tried_at}))
+    draft = _with_deadline(draft, observed, frozen, known.since, now)
+    if draft.stage is Stage.FINISHED or draft.waits_for:
+        return draft
+    left = seconds_to_hold(draft, observed, frozen, now)
+    if left is not None and left <= 0:
+        return _give_back(draft, observed, frozen, now)
+    return draft if left is None else draft.waking_after(left)
+
+
+def _give_back(draft: Draft, observed: Observed, frozen: FrozenJob, now: datetime) -> Draft:
+    waiting = draft.status.waiting_for_room or WaitingForRoom(since=now)
+    until = now + timedelta(seconds=jittered(HOLD_BACK_SECONDS, draft, frozen, purpose="hold back"))
+    draft = draft.with_status(
+        given_back=draft.status.given_back + 1,
+        waiting_for_room=waiting.model_copy(update={"held_back_until": until}),
+    )
+    message = (
+        f"not all pods that attempt {draft.status.attempt} needs found a node, so it gave the others' nodes "
+        f"back and makes its pods again at {until:%Y-%m-%dT%H:%M:%SZ}: {_what_was_missing(draft, observed)}"
+    )
+    draft = _deleting_given_back(draft, observed)
+    return replace(draft, waits_for=message).waking_after((until - now).total_seconds())
+
+
+def _held_back(draft: Draft, observed: Observed, frozen: FrozenJob, now: datetime) -> Draft:
+    """Delete what is left of the pods that were given back. Once the time is over and their names are free,
+    the trainer pods are made again."""
+    waiting = draft.status.waiting_for_room
+    assert waiting is not None and waiting.held_back_until is not None
+    draft = _with_deadline(draft, observed, frozen, waiting.since, now)
+    if draft.stage is Stage.FINISHED:
+        return draft
+    draft = _deleting_given_back(draft, observed)
+    left = (waiting.held_back_until - now).total_seconds()
+    ending = [pod for pod in draft.facts.gang.values() if _is_given_back(pod, draft)]
+    if left <= 0 and not ending:
+        tried = waiting.model_copy(update={"held_back_until": None, "tried_at": now})
+        return draft.with_status(waiting_for_room=tried)
+    if left > 0:
+        known = condition(draft.status, ConditionType.RUNNING)
+        message = (
+            known.message if known and known.reason == Reason.WAITING_FOR_ROOM else "pods are made later"
+        )
+        return replace(draft, waits_for=message).waking_after(left)
+    where = f" on node {ending[0].node}" if ending[0].node else ""
+    message = (
+        f"the pods are made again once trainer pod {ending[0].name}{where}, which was given back, has ended: "
+        "if its node is lost, delete the pod or taint the node with "
+        "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
+    )
+    return replace(draft, waits_for=message)
+
+
+def _deleting_given_back(draft: Draft, observed: Observed) -> Draft:
+    pods = (*draft.facts.gang.values(), *observed.rollouts)
+    unneeded = [pod for pod in pods if _is_given_back(pod, draft) and not pod.is_deleting]
+    return draft.deleting(*(Deletion(PODS, pod.name, pod.uid) for pod in unneeded))
+
+
+def _is_given_back(pod: PodView, draft: Draft) -> bool:
+    """An operator with an old status must not take the pods that came afterwards for those given back."""
+    return pod.given_back < draft.status.given_back
+
+
+def _what_was_missing(draft: Draft, observed: Observed) -> str:
+    blocker, refusal = draft.facts.trainer_blocker or draft.facts.engine_blocker, observed.remembered.refusal
+    if blocker:
+        return blocker.message_with_pod
+    if refusal:
+        return refusal.why.message
+    return "the scheduler gave no reason"
+
+
+def _with_deadline(
+    draft: Draft, observed: Observed, frozen: FrozenJob, since: datetime, now: datetime
+) -> Draft:
+    """`schedulingDeadlineSeconds`, where it is set, from the time at which the attempt began to wait."""
+    deadline = frozen.spec.scheduling_deadline_seconds
+    held_up = _held_up_by(draft, observed)
+    if deadline is None or held_up is None:
+        return draft
+    left = deadline - (now - since).total_seconds()
+    if left > 0:
+        return draft.waking_after(left)
+    if not draft.is_held_back and is_untried(draft, observed, frozen):
+        return draft
+    limit = f"schedulingDeadlineSeconds ({deadline})"
+    missed = f"attempt {draft.status.attempt} has waited for room longer than {limit}"
+    return fail_at_deadline(
+        draft, observed, now, held_up=held_up, reason=Reason.SCHEDULING_DEADLINE_EXCEEDED, missed=missed
+    )
+
+
+def _held_up_by(draft: Draft, observed: Observed) -> Condition | None:
+    """The condition that says what this attempt waits for."""
+    if draft.status.attempt != observed.job.status.attempt:
+        return None
+    has_gang = draft.facts.scheduled_at is not None and not draft.is_held_back
+    return unmet(observed.job.status, ConditionType.ROLLOUT_READY if has_gang else ConditionType.RUNNING)

@@ -1,0 +1,21 @@
+"""Policy: the trainer pods of the current attempt exist."""
+
+from datetime import datetime
+
+from grpo_operator.children.trainer import trainer_pod
+from grpo_operator.observe.observed import Observed
+from grpo_operator.plan.draft import Draft, Stage
+
+
+def keep_trainers(draft: Draft, observed: Observed, now: datetime) -> Draft:
+    """Create the missing ones, unless something else must happen first."""
+    frozen = draft.frozen
+    if draft.stage is not Stage.ACTIVE or frozen is None or draft.waits_for:
+        return draft
+    attempt, given_back = draft.status.attempt, draft.status.given_back
+    return draft.creating(
+        *(
+            trainer_pod(frozen, attempt=attempt, index=index, given_back=given_back)
+            for index in draft.facts.missing
+        )
+    )
