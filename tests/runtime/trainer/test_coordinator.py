@@ -169,9 +169,7 @@ async def test_a_completion_that_no_function_scored_teaches_nothing(tmp_path: Pa
     assert found[2] < 0 < found[3]
 
 
-async def test_that_the_engines_are_current_is_reported_before_the_training_of_every_step(
-    tmp_path: Path,
-) -> None:
+async def test_before_each_training_it_is_reported_that_engines_are_current(tmp_path: Path) -> None:
     """Training reports nothing: what was said before it, in a sync without engines, would last as long."""
     run = FakeRun(tmp_path, job(), rewards=REWARDS)
     run.ranks.is_slow = False
