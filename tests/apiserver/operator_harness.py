@@ -300,10 +300,11 @@ class OperatorProcess:
 
 def wait_for_pods(namespace: Namespace, role: str, count: int, **more: Any) -> list[Any]:
     """The pods of a role once there are `count` of them."""
-    return wait_until(
+    (found,) = wait_until(
         f"{count} {role} pods",
-        lambda: len(found := namespace.pods(role, **more)) == count and found,
+        lambda: len(found := namespace.pods(role, **more)) == count and (found,),
     )
+    return found
 
 
 def all_pods(namespace: Namespace, kubelet: FakeKubelet) -> list[Any]:

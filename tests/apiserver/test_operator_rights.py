@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -154,7 +155,8 @@ def test_a_whole_job_runs_under_the_rights_of_the_chart(
         ),
     )
     kubelet.end(trainer, exit_code=1, message="boom")
-    wait_until("attempt 2 comes", lambda: namespace.pods("trainer", attempt=2))
+    (trainer,) = wait_until("attempt 2 comes", lambda: namespace.pods("trainer", attempt=2))
+    kubelet.schedule(trainer, at=datetime.now(UTC))
     namespace.core.delete_namespaced_pod(namespace.pods("rollout")[0].metadata.name, namespace.name)
     wait_until("the engine is replaced", lambda: len(namespace.pods("rollout")) == 2)
     kubelet.end(namespace.pods("trainer", attempt=2)[0], exit_code=0)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from grpo_api.contract.reasons import ReasonMessage
-from grpo_api.v1alpha1.status import GRPOJobStatus
+from grpo_api.v1alpha1.status import GRPOJobStatus, WaitingForRoom
 from grpo_operator.observe.memory import UNREACHABLE_SECONDS, Memory
 from grpo_operator.observe.observed import JobAndPods, JobView, PodView, Refusal, Remembered, TrainerReport
 from grpo_operator.plan.draft import EventDraft
@@ -183,3 +183,22 @@ def test_a_refusal_with_other_numbers_is_no_news_and_one_with_another_reason_is(
     ):
         assert memory.remember_refusal(KEY, refusal) is is_news
         assert look(memory).refusal == refusal
+
+
+def test_what_a_trainer_said_that_was_given_back_does_not_hide_the_same_attempt_when_it_comes_again():
+    memory = Memory()
+    memory.remember_progress(KEY, report(step=0, heartbeat=500), now=NOW)
+    held_back = WaitingForRoom(since=NOW, held_back_until=seconds(60))
+    job = JobView(
+        namespace="default",
+        name="copy",
+        uid=UID,
+        generation=1,
+        resource_version="1",
+        is_deleting=False,
+        spec=None,
+        problem="",
+        status=GRPOJobStatus(attempt=1, waiting_for_room=held_back),
+    )
+    assert memory.remember_pods(KEY, JobAndPods(job=job), now=NOW).report.progress is None
+    assert memory.remember_progress(KEY, report(step=0, heartbeat=1), now=seconds(90))

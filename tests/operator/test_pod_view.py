@@ -243,3 +243,21 @@ def test_only_a_pod_with_a_node_whose_container_says_nothing_is_silent():
     assert not is_silent(refused)
     refused["spec"]["imagePullSecrets"] = [{"name": "registry"}]
     assert is_silent(refused)
+
+
+def test_a_pod_has_been_scheduled_since_its_condition_says_so():
+    at = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-11-21T12:00:00Z"}
+    view = pod_view(reported({"conditions": [at]}, creationTimestamp="2026-11-21T11:00:00Z"))
+    assert view is not None and view.scheduled_at == datetime(2026, 11, 21, 12, tzinfo=UTC)
+    item = reported({"conditions": [at | {"status": "False"}]}, creationTimestamp="2026-11-21T11:00:00Z")
+    view = pod_view(item)  # its node stood in it from the start
+    assert view is not None and view.scheduled_at == datetime(2026, 11, 21, 11, tzinfo=UTC)
+    del item["spec"]["nodeName"]
+    view = pod_view(item)
+    assert view is not None and view.scheduled_at is None
+
+
+@pytest.mark.parametrize(("label", "times"), [("3", 3), ("x", 0), ("", 0)])
+def test_a_pod_says_how_often_its_job_had_given_its_nodes_back(label: str, times: int):
+    view = pod_view(reported({}, labels={"grpo.dev/given-back": label}))
+    assert view is not None and view.given_back == times
