@@ -73,6 +73,9 @@ def full_status() -> GRPOJobStatus:
         attempt=2,
         restarts=1,
         disruptions=1,
+        failures_since_progress=1,
+        disruptions_since_progress=1,
+        highest_checkpoint_step=10,
         given_back=1,
         waiting_for_room=WaitingForRoom(since=NOW, tried_at=NOW, held_back_until=NOW),
         last_failure=LastFailure(
@@ -87,6 +90,7 @@ def full_status() -> GRPOJobStatus:
         ),
         revision="0123abcd",
         image="registry.example.com/runtime:1",
+        image_id="registry.example.com/runtime@sha256:0123",
         start_time=NOW,
         completion_time=NOW,
     )

@@ -32,6 +32,7 @@ def test_later_pods_have_the_build_and_the_template_of_the_first(
     operator.start()
     kubelet.end(trainer, exit_code=1, message="boom")
     (later,) = wait_for_pods(namespace, "trainer", 1, attempt=2)
+    kubelet.run(later)
     lost = namespace.pods("rollout")[0]
     namespace.core.delete_namespaced_pod(lost.metadata.name, namespace.name, grace_period_seconds=0)
     wait_until("the engine is replaced", lambda: len(namespace.pods("rollout")) == 2)

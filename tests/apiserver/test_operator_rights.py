@@ -249,7 +249,9 @@ def test_an_operator_of_the_cluster_serves_a_namespace_that_came_after_it(
     later.apply_job()
     all_pods(later, FakeKubelet(later))
     assert len(later.network.list_namespaced_network_policy(later.name).items) == 1
-    assert "orbidden" not in wide_operator.log()
+    # namespaces of earlier tests may be on their way out while this operator looks at their jobs
+    lines = [line for line in wide_operator.log().splitlines() if "being terminated" not in line]
+    assert not any("orbidden" in line for line in lines), lines
     later.core.delete_namespace(later.name)
     assert wide_operator.stop() == 0
 
