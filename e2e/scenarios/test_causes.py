@@ -13,9 +13,9 @@ import pytest
 
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.v1alpha1.spec import GRPOJobSpec
+from grpo_operator.children.config import config_map as config_map_of
 from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.pod import RUN_CONFIG_KEY
-from grpo_operator.children.config import config_map as config_map_of
 from grpo_scenarios.causes import (
     BROKEN_CLAIM,
     HUGE_CLAIM,

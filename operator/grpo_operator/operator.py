@@ -174,8 +174,13 @@ class Operator:
         self._health.mark_success()
 
     async def _compare_schema(self) -> None:
-        """See what the CRD lacks. Somebody may have installed another one since the last time."""
-        served = await self._client.schema(JOBS)
+        """See what the CRD lacks. Somebody may have installed another one since the last time. It only feeds
+        a note on the jobs, so a failure is logged, and the next resync tries again."""
+        try:
+            served = await self._client.schema(JOBS)
+        except errors.KubernetesError as error:
+            log.warning("the schema of GRPOJob cannot be read: %s", error)
+            return
         if served == self._served:
             return
         self._served = served

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from grpo_api.contract.exit_codes import ExitCode, is_uncounted
+from grpo_api.contract.reasons import Reason
 from grpo_operator.observe.observed import ContainerTermination
 from grpo_operator.plan.termination import is_out_of_memory, policy_of, termination_message_of
 
@@ -35,6 +36,14 @@ def consequence_of(termination: ContainerTermination | None, *, is_disruption: b
         return Consequence(is_retried=True, is_counted=False)
     was_asked_to_stop = termination.exit_code == ExitCode.TERMINATED
     return Consequence(is_retried=policy.is_retried, is_counted=policy.is_counted or was_asked_to_stop)
+
+
+def without_room(consequence: Consequence, *, exit_code: int | None, reason: str) -> Consequence:
+    """What follows for an attempt that never had all the nodes it needs: that its trainer gave up waiting for
+    engines, or a rank for the others, is not counted."""
+    has_given_up = exit_code == ExitCode.ROLLOUT_LOST or reason == Reason.PEER_LOST
+    is_counted = consequence.is_counted and not has_given_up
+    return Consequence(is_retried=consequence.is_retried, is_counted=is_counted)
 
 
 def _is_uncounted(termination: ContainerTermination) -> bool:

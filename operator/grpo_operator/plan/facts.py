@@ -67,7 +67,7 @@ class AttemptFacts:
             missing=missing,
             was_complete=observed.job.status.attempt == attempt and has_all_trainers(observed.job.status),
             is_running=is_running,
-            has_begun=_has_begun(observed, status, is_running=is_running),
+            has_begun=_has_begun(observed, status, gang, is_running=is_running, is_missing=bool(missing)),
             decided_at=restarting.last_transition_time if restarting and is_restarting else None,
             earlier=tuple(pod for pod in observed.trainers if pod.position[0] < attempt and not pod.is_over),
             scheduled_at=scheduled_at,
@@ -127,15 +127,27 @@ def _runs(pod: PodView) -> bool:
     return pod.is_done or (pod.phase == "Running" and not pod.is_deleting)
 
 
-def _has_begun(observed: Observed, status: GRPOJobStatus, *, is_running: bool) -> bool | None:
-    """See `AttemptFacts.has_begun`: from what the trainer reports, and what the status tells of it."""
+def _has_begun(
+    observed: Observed,
+    status: GRPOJobStatus,
+    gang: Mapping[int, PodView],
+    *,
+    is_running: bool,
+    is_missing: bool,
+) -> bool | None:
+    """See `AttemptFacts.has_begun`: from what the trainer reports, and what the status tells of it. Where a
+    pod has failed or is gone, the attempt may have begun while no operator was there to see it."""
     known, progress = observed.job.status, _last_progress(observed, attempt=status.attempt)
     if known.attempt == status.attempt and _has_trained(known):
         return True
     if progress is not None and has_begun(progress):
         return True
+    final = _final_progress(gang.get(0), uid=observed.job.uid, attempt=status.attempt)
+    if final is not None:
+        return has_begun(final)
     if not is_running:
-        return None if status.phase is Phase.RUNNING else False
+        has_lost = has_all_trainers(status) and (is_missing or any(pod.has_failed for pod in gang.values()))
+        return None if status.phase is Phase.RUNNING or has_lost else False
     return False if progress is not None and observed.remembered.report.is_answering else None
 
 

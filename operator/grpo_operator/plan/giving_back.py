@@ -14,8 +14,10 @@ from grpo_operator.plan.draft import Draft
 
 HOLD_SECONDS = 300
 """How long a job keeps nodes that are not enough, from the first trainer pod that found one: once to twice
-this long. That is shorter than trainer processes wait for each other, and than the default of
-rollout.lostTimeoutSeconds, after which both would end the attempt counted."""
+this long, and each further time twice as long, up to four times: a node that is made for a waiting pod takes
+its time, and a pod that goes away too early is never found one. An attempt whose processes give up waiting
+for the others meanwhile is not counted."""
+_LONGEST_HOLD_FACTOR = 4
 HOLD_BACK_SECONDS = 120
 """How long a job that has given its nodes back makes no pods: once to twice this long. Longer than the grace
 period of a trainer pod, so that its nodes are free for others first."""
@@ -36,7 +38,8 @@ def seconds_to_hold(draft: Draft, observed: Observed, frozen: FrozenJob, now: da
         first_engine_at = min((pod.created_at for pod in engines if pod.created_at), default=None)
         times += [draft.facts.scheduled_at, first_engine_at]
     since = max((at for at in times if at), default=now)
-    hold = jittered(HOLD_SECONDS, draft, frozen, purpose="hold")
+    factor = min(2 ** min(draft.status.given_back, 8), _LONGEST_HOLD_FACTOR)
+    hold = jittered(HOLD_SECONDS * factor, draft, frozen, purpose="hold")
     return hold - (now - since).total_seconds()
 
 

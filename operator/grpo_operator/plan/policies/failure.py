@@ -6,7 +6,7 @@ from datetime import datetime
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.status import ConditionType, Phase
 from grpo_operator.children.frozen_job import FrozenJob
-from grpo_operator.observe.observed import Observed
+from grpo_operator.observe.observed import Observed, PodView
 from grpo_operator.plan.causes import (
     Cause,
     Precedence,
@@ -16,6 +16,7 @@ from grpo_operator.plan.causes import (
     vanished_causes,
 )
 from grpo_operator.plan.conditions import ConditionState, with_condition
+from grpo_operator.plan.consequence import without_room
 from grpo_operator.plan.draft import Draft, Stage
 from grpo_operator.plan.engine_errors import engine_causes, wake_when_no_engine
 from grpo_operator.plan.last_failure import last_failure
@@ -43,6 +44,9 @@ def end_attempt_on_failure(draft: Draft, observed: Observed, now: datetime) -> D
     wait = _settling_left(draft, observed, cause, now)
     if wait > 0:
         return draft.waking_after(wait)
+    if draft.status.waiting_for_room:
+        rule = without_room(cause.consequence, exit_code=cause.exit_code, reason=cause.why.reason)
+        cause = replace(cause, consequence=rule)
     attempt, past = draft.status.attempt, without_progress(draft.status)
     max_restarts = frozen.spec.failure_policy.max_restarts
     failure = last_failure(cause.why, attempt=attempt, place=cause.place, exit_code=cause.exit_code)
@@ -68,12 +72,18 @@ def _causes(draft: Draft, observed: Observed, frozen: FrozenJob) -> list[Cause]:
     missing = facts.missing if facts.was_complete else ()
     vanished = (frozen.names.trainer(attempt=facts.attempt, index=index) for index in missing)
     return [
-        *trainer_causes(facts.gang.values()),
+        *trainer_causes(pod for pod in facts.gang.values() if not _is_going(pod, draft)),
         *engine_causes(draft, observed),
         *vanished_causes(vanished),
         *([] if _has_met(draft) else other_build_causes(facts.gang.values(), draft.status)),
         *stalled_causes(draft, observed, frozen),
     ]
+
+
+def _is_going(pod: PodView, draft: Draft) -> bool:
+    """Whether it is on its way out because the job gave it back: another operator may have written that the
+    wait is over before the watch of this one shows the end of the pod."""
+    return pod.is_deleting and pod.given_back < draft.status.given_back
 
 
 def _has_met(draft: Draft) -> bool:

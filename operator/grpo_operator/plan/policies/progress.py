@@ -15,6 +15,8 @@ def fold_progress(draft: Draft, observed: Observed, now: datetime) -> Draft:
     any before gives the restarts of failurePolicy.maxRestarts back."""
     if draft.stage is not Stage.ACTIVE or draft.status.attempt == 0:
         return draft
+    if draft.is_held_back:
+        return draft  # what a pod that was given back still reports is not about the pods that come
     progress = draft.facts.new_progress
     if progress is None:
         return draft

@@ -34,8 +34,10 @@ def wait_for_room(draft: Draft, observed: Observed, now: datetime) -> Draft:
 def _waiting(draft: Draft, observed: Observed, frozen: FrozenJob, now: datetime) -> Draft:
     """Pods are made or wait for nodes, or an earlier attempt must end first."""
     is_pausing = bool(draft.waits_for) and not draft.facts.earlier
-    if draft.facts.room_at or draft.facts.may_have_begun or is_pausing:
+    if draft.facts.room_at or draft.facts.has_begun or is_pausing:
         return draft.with_status(waiting_for_room=None)
+    if draft.facts.has_begun is None:
+        return draft  # a trainer that has not answered yet: neither forget the wait nor act on it
     known = draft.status.waiting_for_room or WaitingForRoom(since=now)
     tried_at = None if draft.waits_for else known.tried_at or now
     draft = draft.with_status(waiting_for_room=known.model_copy(update={"tried_at": tried_at}))
@@ -51,7 +53,10 @@ def _waiting(draft: Draft, observed: Observed, frozen: FrozenJob, now: datetime)
 def _give_back(draft: Draft, observed: Observed, frozen: FrozenJob, now: datetime) -> Draft:
     waiting = draft.status.waiting_for_room or WaitingForRoom(since=now)
     until = now + timedelta(seconds=jittered(HOLD_BACK_SECONDS, draft, frozen, purpose="hold back"))
+    # what this attempt reported was about pods that go now
+    is_own = draft.status.policy_version.startswith(f"{draft.status.attempt}.")
     draft = draft.with_status(
+        policy_version="" if is_own else draft.status.policy_version,
         given_back=draft.status.given_back + 1,
         waiting_for_room=waiting.model_copy(update={"held_back_until": until}),
     )
