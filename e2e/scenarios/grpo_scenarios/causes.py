@@ -148,7 +148,7 @@ TRAINER_ONLY = (
     Cause("reward-module-missing", {**_reward(function="nowhere:reward"), **_NO_ENGINE}, "UserError",
           ("function nowhere:reward needs module nowhere", "add it there"),
           condition="Failed", is_end=True, seconds=PROCESSES_SECONDS),
-    Cause("fleet-lost", _engines(resources={"limits": {"nvidia.com/gpu": 1}}, lostTimeoutSeconds=3),
+    Cause("fleet-lost", _engines(resources={"limits": {"memory": "4Gi", "cpu": "20m"}}, lostTimeoutSeconds=3),
           "RolloutLost", ("no rollout engine", "for 3 s"),
           condition="Failed", is_end=True, seconds=PROCESSES_SECONDS),
     Cause("engine-out-of-memory",
