@@ -10,8 +10,8 @@ _MAX_ENGINES = 4
 def still_message(generation: Generation, *, step: int) -> str:
     """What stands still in `step`, since when, and on which engines; empty while samples finish.
 
-    The seconds are rounded down, ever more coarsely: whoever stores the sentence should not have to write it
-    every second.
+    The seconds are rounded down, ever more coarsely, so that the operator need not write the sentence
+    into the status every second.
     """
     if generation.quiet_seconds < STILL_SECONDS:
         return ""
