@@ -9,7 +9,7 @@ from grpo_operator.controller import Controller
 from grpo_operator.observe.cache import Cache
 from grpo_operator.observe.memory import Memory
 
-from .controlled_job import a_job, controller_of
+from .controlled_job import KEY, a_job, controller_of, run_pods, status_of
 from .fake_api_server import FakeApiServer
 
 
@@ -36,3 +36,15 @@ def memory() -> Memory:
 @pytest.fixture
 def controller(client: Any, cache: Cache, memory: Memory) -> Controller:
     return controller_of(client, cache, memory)
+
+
+@pytest.fixture
+async def running(controller: Controller, client: FakeApiServer, cache: Cache) -> Controller:
+    """The controller of a job whose pods all run."""
+    await controller.reconcile(KEY)
+    await controller.reconcile(KEY)  # rollout pods come once the trainer pod has a node
+    run_pods(client)
+    client.show(cache)
+    await controller.reconcile(KEY)
+    assert status_of(client)["phase"] == "Running"
+    return controller

@@ -229,6 +229,11 @@ class FakeCluster:
         phase = "Succeeded" if how.exit_code == 0 else "Failed"
         self.change(name, phase=phase, is_ready=False, termination=how)
 
+    def refuse(self, name: str) -> None:
+        """The node of a new pod refuses it."""
+        refused = ReasonMessage("OutOfcpu", "Node didn't have enough resource: cpu")
+        self.change(name, phase="Failed", is_ready=False, start_problem=refused, created_at=self.now)
+
     def vanish(self, *names: str) -> None:
         """Pods are gone for good."""
         for name in names:

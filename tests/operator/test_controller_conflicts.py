@@ -12,7 +12,6 @@ from .controlled_job import (
     condition_of,
     controller_of,
     pod_names,
-    run_pods,
     status_of,
 )
 from .fake_api_server import FakeApiServer
@@ -21,18 +20,6 @@ from .fake_cluster import UID
 NAMES = Names.of(job="copy", uid=UID)
 FIRST_TRAINER = NAMES.trainer(attempt=1, index=0)
 ANOTHER_UID = UID[::-1]
-
-
-@pytest.fixture
-async def running(controller, client, cache):
-    """The controller of a job whose pods all run."""
-    await controller.reconcile(KEY)
-    await controller.reconcile(KEY)  # rollout pods come once the trainer pod has a node
-    run_pods(client)
-    client.show(cache)
-    await controller.reconcile(KEY)
-    assert status_of(client)["phase"] == "Running"
-    return controller
 
 
 async def test_a_status_that_was_written_since_the_job_was_read_is_not_overwritten(running, client, cache):

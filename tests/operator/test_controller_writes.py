@@ -3,27 +3,14 @@
 from datetime import datetime, timedelta
 from typing import Any
 
-import pytest
-
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.status import GRPOJobStatus
 from grpo_operator.cluster.kinds import JOBS, PODS
 from grpo_operator.controller import Controller
 from grpo_operator.observe.observed import Refusal
 
-from .controlled_job import KEY, a_job, pod_names, run_pods, status_of
+from .controlled_job import KEY, a_job, pod_names, status_of
 from .fake_cluster import IMAGE, NOW, report, spec
-
-
-@pytest.fixture
-async def running(controller, client, cache):
-    """The controller of a job whose pods all run."""
-    await controller.reconcile(KEY)
-    await controller.reconcile(KEY)  # rollout pods come once the trainer pod has a node
-    run_pods(client)
-    client.show(cache)
-    await controller.reconcile(KEY)
-    return controller
 
 
 async def test_a_pod_that_was_asked_to_end_counts_as_ending_before_the_watch_says_so(running, client, cache):

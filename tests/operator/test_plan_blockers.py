@@ -148,14 +148,7 @@ def test_an_engine_that_ended_hours_ago_and_waits_to_be_admitted_again_blocks_no
 
 def test_an_engine_that_its_node_refused_is_recorded_at_once():
     cluster = FakeCluster().start()
-    refused = ReasonMessage("OutOfcpu", "Node didn't have enough resource: cpu")
-    cluster.change(
-        cluster.pod("rollout-1-i0"),
-        phase="Failed",
-        is_ready=False,
-        start_problem=refused,
-        created_at=cluster.now,
-    )
+    cluster.refuse(cluster.pod("rollout-1-i0"))
     cluster.step()
     assert failure(cluster).reason == "OutOfcpu"
 

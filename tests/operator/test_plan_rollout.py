@@ -5,7 +5,6 @@ from datetime import timedelta
 
 import pytest
 
-from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.status import ConditionType, Phase
 
 from .fake_cluster import FakeCluster, spec
@@ -66,14 +65,7 @@ def test_a_lost_rollout_pod_is_replaced_at_once_under_a_new_name(happening: dict
 
 def test_rollout_pods_that_their_node_refuses_at_once_are_replaced_with_pauses_and_explained():
     cluster = FakeCluster().start()
-    refused = ReasonMessage("OutOfcpu", "Node didn't have enough resource: cpu")
-    cluster.change(
-        cluster.pod("rollout-1-i0"),
-        phase="Failed",
-        is_ready=False,
-        start_problem=refused,
-        created_at=cluster.now,
-    )
+    cluster.refuse(cluster.pod("rollout-1-i0"))
     plan = cluster.step()
     assert (plan.requeue_after, cluster.names("rollout")) == (10.0, ["rollout-0-i0", "rollout-1-i0"])
     ready = cluster.condition(ConditionType.ROLLOUT_READY)

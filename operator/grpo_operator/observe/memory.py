@@ -34,12 +34,12 @@ class _Entry:
     failing: tuple[int, datetime] | None = None
     """(attempt, when its first failing pod was seen)."""
     refusal: Refusal | None = None
-    incarnations: tuple[str, Mapping[int, int]] = ("", {})
-    """(uid of the job, highest incarnation by replica)."""
+    highest_incarnations: dict[int, int] = field(default_factory=dict)
+    """By replica."""
     children: dict[ChildName, bool] = field(default_factory=dict)
     """Whether it may exist, of each child that was ever shown or asked for."""
-    other_builds: tuple[str, Mapping[int, OtherBuild]] = ("", {})
-    """(uid of the job, the newest pod of another build by replica)."""
+    other_builds: dict[int, OtherBuild] = field(default_factory=dict)
+    """The newest pod of another build by replica."""
     written_events: set[tuple[str, str, str]] = field(default_factory=set)
     """(uid of the job, reason, key) of each."""
 
@@ -144,7 +144,7 @@ class Memory:
         return Remembered(
             report=self.report(key, uid=job.uid, attempt=attempt),
             failing_since=self._failing_since(key, attempt=attempt, is_failing=is_failing, now=now),
-            highest_incarnations=self._highest_incarnations(key, uid=job.uid, seen=positions),
+            highest_incarnations=self._highest_incarnations(key, seen=positions),
             other_builds=self._other_builds(key, found, now=now),
             refusal=self._entry(key).refusal,
         )
@@ -183,27 +183,20 @@ class Memory:
             entry.failing = (attempt, now)
         return entry.failing[1] if entry.failing else None
 
-    def _highest_incarnations(
-        self, key: Key, *, uid: str, seen: Iterable[tuple[int, int]]
-    ) -> Mapping[int, int]:
-        """A job that was made anew under its name starts with none."""
-        entry = self._entry(key)
-        highest = dict(entry.incarnations[1]) if entry.incarnations[0] == uid else {}
+    def _highest_incarnations(self, key: Key, *, seen: Iterable[tuple[int, int]]) -> Mapping[int, int]:
+        highest = self._entry(key).highest_incarnations
         for replica, incarnation in seen:
             highest[replica] = max(incarnation, highest.get(replica, -1))
-        entry.incarnations = (uid, highest)
-        return highest
+        return dict(highest)
 
     def _other_builds(self, key: Key, found: JobAndPods, *, now: datetime) -> Mapping[int, OtherBuild]:
         """Outlives the pods, which are deleted: without it they would be made again without pause."""
-        entry, job = self._entry(key), found.job
-        known = dict(entry.other_builds[1]) if entry.other_builds[0] == job.uid else {}
+        known = self._entry(key).other_builds
         for pod in found.rollouts:
-            why = other_build(pod, job.status)
+            why = other_build(pod, found.job.status)
             if why is not None:
                 known[pod.position[0]] = OtherBuild(seen_at=now, message=why)
-        entry.other_builds = (job.uid, known)
-        return known
+        return dict(known)
 
     def report(self, key: Key, *, uid: str, attempt: int) -> TrainerReport:
         """The report of this very job and attempt; an empty one replaces that of any other."""

@@ -110,6 +110,11 @@ def has_all_trainers(status: GRPOJobStatus) -> bool:
     return status.phase in {Phase.STARTING, Phase.RUNNING}
 
 
+def has_reported(status: GRPOJobStatus, *, attempt: int) -> bool:
+    """Whether the status has a report of the trainer of this attempt."""
+    return status.policy_version.startswith(f"{attempt}.")
+
+
 def _scheduled_at(gang: Iterable[PodView]) -> datetime | None:
     times = [pod.scheduled_at for pod in gang]
     return None if None in times else max((at for at in times if at), default=None)
@@ -188,7 +193,7 @@ def _final_progress(first: PodView | None, *, uid: str, attempt: int) -> Progres
 
 def _is_behind(progress: Progress, status: GRPOJobStatus) -> bool:
     """Steps and checkpoints only grow within an attempt; the next one may go back to its checkpoint."""
-    if not status.policy_version.startswith(f"{progress.attempt}."):
+    if not has_reported(status, attempt=progress.attempt):
         return False
     written = (status.step, _checkpoint_order(status.checkpoint_step))
     return (progress.step, _checkpoint_order(progress.checkpoint_step)) < written

@@ -4,6 +4,7 @@ from datetime import datetime
 
 from grpo_operator.observe.observed import Observed, PodView
 from grpo_operator.plan.draft import Draft, Stage
+from grpo_operator.plan.facts import has_reported
 from grpo_operator.plan.outcome import complete
 
 TEARDOWN_SECONDS = 60.0
@@ -44,8 +45,7 @@ def _has_reported_the_end(draft: Draft) -> bool:
     """Whether this attempt reported its last step, and where there is a claim also its last checkpoint, which
     it reports when everything is written. The status has the newest report of any operator."""
     status, frozen = draft.status, draft.frozen
-    is_of_this_attempt = status.policy_version.startswith(f"{status.attempt}.")
-    if frozen is None or not is_of_this_attempt or status.step < status.total_steps:
+    if frozen is None or not has_reported(status, attempt=status.attempt) or status.step < status.total_steps:
         return False
     is_saved = status.checkpoint_step is not None and status.checkpoint_step >= status.total_steps
     return is_saved or frozen.spec.checkpoint.claim_name is None

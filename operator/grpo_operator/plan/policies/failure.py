@@ -19,6 +19,7 @@ from grpo_operator.plan.conditions import ConditionState, with_condition
 from grpo_operator.plan.consequence import without_room
 from grpo_operator.plan.draft import Draft, Stage
 from grpo_operator.plan.engine_errors import engine_causes, wake_when_no_engine
+from grpo_operator.plan.facts import has_reported
 from grpo_operator.plan.last_failure import last_failure
 from grpo_operator.plan.outcome import failed
 from grpo_operator.plan.stall import stalled_causes, wake_when_stalled
@@ -89,7 +90,7 @@ def _is_going(pod: PodView, draft: Draft) -> bool:
 def _has_met(draft: Draft) -> bool:
     """Whether the trainer of this attempt has reported. Its pods have then met, and one that runs another
     build is replaced with the next attempt: that may be a job of 0.1.0, which did not look."""
-    return draft.status.policy_version.startswith(f"{draft.status.attempt}.")
+    return has_reported(draft.status, attempt=draft.status.attempt)
 
 
 def _next_attempt(draft: Draft, observed: Observed, cause: Cause, now: datetime) -> Draft:

@@ -11,6 +11,7 @@ from grpo_operator.observe.observed import Observed, PodView
 from grpo_operator.plan.conditions import condition
 from grpo_operator.plan.deadline import fail_at_deadline, unmet
 from grpo_operator.plan.draft import Deletion, Draft, Stage
+from grpo_operator.plan.facts import has_reported
 from grpo_operator.plan.giving_back import HOLD_BACK_SECONDS, is_untried, jittered, seconds_to_hold
 
 
@@ -54,7 +55,7 @@ def _give_back(draft: Draft, observed: Observed, frozen: FrozenJob, now: datetim
     waiting = draft.status.waiting_for_room or WaitingForRoom(since=now)
     until = now + timedelta(seconds=jittered(HOLD_BACK_SECONDS, draft, frozen, purpose="hold back"))
     # what this attempt reported was about pods that go now
-    is_own = draft.status.policy_version.startswith(f"{draft.status.attempt}.")
+    is_own = has_reported(draft.status, attempt=draft.status.attempt)
     draft = draft.with_status(
         policy_version="" if is_own else draft.status.policy_version,
         given_back=draft.status.given_back + 1,
