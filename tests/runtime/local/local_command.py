@@ -7,14 +7,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import yaml
+from polling import DEADLINE_SECONDS, wait_until
 
-DEADLINE_SECONDS = 120.0
 """For what comes in a moment; a machine may be busy with other tests."""
 FAKE_RUN = (sys.executable, str(Path(__file__).with_name("fake_run.py")))
 STARTED: list[subprocess.Popen[bytes]] = []
@@ -45,13 +43,6 @@ def job_object(**spec: Any) -> dict[str, Any]:
         "metadata": {"name": "copy"},
         "spec": {name: value for name, value in merged.items() if value is not None},
     }
-
-
-def wait_until(condition: Callable[[], Any], what: str, *, seconds: float = DEADLINE_SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited for: {what}"
-        time.sleep(0.02)
 
 
 class LocalCommand:

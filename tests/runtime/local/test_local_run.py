@@ -7,7 +7,8 @@ import stat
 from pathlib import Path
 
 import pytest
-from local_command import DEADLINE_SECONDS, LocalCommand, job_object, wait_until
+from local_command import LocalCommand, job_object
+from polling import DEADLINE_SECONDS, wait_until
 
 from grpo_api.contract.environment import COLOCATED_ENV, ROLLOUT_ENV, TRAINER_ENV
 

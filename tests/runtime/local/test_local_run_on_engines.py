@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import yaml
-from local_command import LocalCommand, wait_until
+from local_command import LocalCommand
+from polling import wait_until
 
 from grpo_runtime.report.metrics import read_metrics
 

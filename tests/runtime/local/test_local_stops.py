@@ -5,7 +5,8 @@ import re
 import signal
 from pathlib import Path
 
-from local_command import LocalCommand, job_object, wait_until
+from local_command import LocalCommand, job_object
+from polling import wait_until
 
 HOLD = {"steps": 3, "hold": True}
 FULL = Path("/dev/full")

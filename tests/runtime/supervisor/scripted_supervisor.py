@@ -3,12 +3,11 @@
 import os
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 from pod_builder import free_port, run_config, trainer_environment
+from polling import DEADLINE_SECONDS, wait_until
 from started_processes import STARTED
 
 from grpo_api.contract.progress import TerminationMessage
@@ -44,8 +43,6 @@ fork_ranks(import_rank, run_dir=run_dir)
 """
 """Forks the ranks; what else an import does may stand in the place of `pass`."""
 
-DEADLINE_SECONDS = 120.0
-"""For what comes in a moment; a machine may be busy with other tests."""
 
 # what a rank that did its work would have written; $2 is the run directory
 DONE = 'sed -i s/Starting/Done/ "$2/progress.json"; exit 0'
@@ -112,10 +109,3 @@ def has_ended(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):
         return True
-
-
-def wait_until(is_true: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not is_true():
-        assert time.monotonic() < deadline, f"waited for {what}"
-        time.sleep(0.02)

@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from scripted_supervisor import RANKS, Supervisor, has_ended, wait_until
+from polling import wait_until
+from scripted_supervisor import RANKS, Supervisor, has_ended
 from started_processes import STARTED
 
 from grpo_api.contract.reasons import Reason

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from pod_builder import run_config
-from scripted_supervisor import DONE, ONE_RANK, Supervisor, has_ended, importing, wait_until
+from polling import wait_until
+from scripted_supervisor import DONE, ONE_RANK, Supervisor, has_ended, importing
 
 from grpo_api.contract.progress import Progress, TerminationMessage
 from grpo_runtime.supervisor.fork_server import find_ranks
