@@ -13,7 +13,6 @@ from typing import Any
 import yaml
 from polling import DEADLINE_SECONDS, wait_until
 
-"""For what comes in a moment; a machine may be busy with other tests."""
 FAKE_RUN = (sys.executable, str(Path(__file__).with_name("fake_run.py")))
 STARTED: list[subprocess.Popen[bytes]] = []
 
