@@ -48,6 +48,8 @@ test-fast: setup ## Only the tests that need neither an engine nor a cluster
 bench: setup ## Compare two ways of doing the same thing, in turn, by their ratio (PAIRS=, JSON=; scripts have --help)
 	@for script in bench/bundles.py bench/engine_start.py; do echo "==> $$script"; \
 	  $(BIN)/python $$script $(if $(PAIRS),--pairs '$(PAIRS)') $(if $(JSON),--json '$(JSON)') || exit 1; done
+bench-scale: setup cluster-programs ## Measure one operator with JOBS=200 running jobs and as many new ones, on fake nodes (JSON=)
+	@$(BIN)/python e2e/scale/cli.py $(if $(JOBS),--jobs '$(JOBS)') $(if $(JSON),--json '$(JSON)')
 
 ##@ Local cluster
 cluster-up: cluster-programs ## Start the local cluster (NODES=1 or 2)
@@ -69,4 +71,4 @@ cluster-programs: uv
 $(BIN)/.ready: tests/environment.sh tests/requirements.txt crds/pyproject.toml operator/pyproject.toml runtime/pyproject.toml runtime/name_vllm_cpu.py | uv
 	@tests/environment.sh && touch $@
 
-.PHONY: demo setup format generate check requirements test test-fast bench cluster-up cluster-status cluster-down images help uv cluster-programs
+.PHONY: demo setup format generate check requirements test test-fast bench bench-scale cluster-up cluster-status cluster-down images help uv cluster-programs

@@ -3,7 +3,7 @@
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,13 +13,13 @@ from grpo_cluster.toolchain import find_go, go_environment
 from grpo_cluster.versions import MODULES, GoModule
 
 
-def build_all() -> None:
+def build_all(modules: Sequence[GoModule] = MODULES) -> None:
     """Build the programs that are not cached; of two callers at once, the second waits for the first."""
-    missing = [module for module in MODULES if not module.is_built]
+    missing = [module for module in modules if not module.is_built]
     if not missing:
         return
     with _build_lock():
-        missing = [module for module in MODULES if not module.is_built]
+        missing = [module for module in modules if not module.is_built]
         go = find_go()
         for number, module in enumerate(missing, start=1):
             with step(f"building {module.name} {module.version} ({number} of {len(missing)})"):

@@ -100,8 +100,8 @@ def _controller_manager(settings: ClusterSettings, keys: KeyFolder) -> list[str 
         "--secure-port=0",
         "--use-service-account-credentials",
         # With the default rate limits it needs four seconds to start.
-        "--kube-api-qps=200",
-        "--kube-api-burst=400",
+        "--kube-api-qps=1000",
+        "--kube-api-burst=2000",
         f"--service-account-private-key-file={keys.service_account_key}",
         f"--root-ca-file={keys.authority}",
         f"--cluster-signing-cert-file={keys.authority}",

@@ -62,6 +62,8 @@ MODULES = (
     GoModule(name="helm", version="v4.3.1", programs=("helm",), installed_as=("helm",)),
     GoModule(name="pause", version="v1", programs=("pause",), installed_as=("pause",), packages="."),
 )
+KWOK = GoModule(name="kwok", version="v0.8.0", programs=("kwok",), installed_as=("kwok",))
+"""Plays the kubelet of many fake nodes. Only `make bench-scale` builds it."""
 
 
 def program_path(program: str) -> Path:
@@ -69,7 +71,7 @@ def program_path(program: str) -> Path:
 
     Raises ClusterError for an unknown program or one that is not built yet.
     """
-    for module in MODULES:
+    for module in (*MODULES, KWOK):
         if program in module.programs:
             path = module.folder / program
             if not path.is_file():
