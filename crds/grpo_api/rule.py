@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,11 @@ class Rule:
 
     def holds(self, value: "BaseModel") -> bool:
         """Whether a value satisfies the rule."""
-        return self.predicate(**{name: getattr(value, name) for name in _parameters(self.predicate)})
+        return self.predicate(**{name: getattr(value, name) for name in self._parameters})
+
+    @cached_property
+    def _parameters(self) -> tuple[str, ...]:
+        return tuple(inspect.signature(self.predicate).parameters)
 
     @property
     def message(self) -> str:
@@ -77,7 +82,3 @@ def rule(*, cel: str, sentence: str, field: str = "") -> Callable[[Callable[...,
         return Rule(cel=cel, predicate=predicate, sentence=sentence, field=field)
 
     return decorate
-
-
-def _parameters(predicate: Callable[..., bool]) -> tuple[str, ...]:
-    return tuple(inspect.signature(predicate).parameters)

@@ -1,26 +1,27 @@
 """Reconciles one job: observe, plan, apply. Every write is safe to repeat and safe with two operators."""
 
 import logging
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from grpo_api.v1alpha1.status import GRPOJobStatus
 from grpo_operator.apply.children import apply_children, delete_objects
 from grpo_operator.apply.events import write_events
 from grpo_operator.apply.status import write_schema_skew, write_status
+from grpo_operator.children.child import Child
 from grpo_operator.cluster import errors
 from grpo_operator.cluster.client import Client
-from grpo_operator.cluster.kinds import JOBS
+from grpo_operator.cluster.kinds import JOBS, SECRETS
 from grpo_operator.find_missing import find_missing
 from grpo_operator.observe.cache import Cache, Key
 from grpo_operator.observe.memory import Memory
-from grpo_operator.observe.observed import JobView, Observed
+from grpo_operator.observe.observed import JobView, Observed, Refusal
 from grpo_operator.observe.snapshot import UnreadableStatusError, job_and_pods, observe
 from grpo_operator.plan import make_plan
 
 log = logging.getLogger(__name__)
 
-_RETRY_REFUSED_SECONDS = 10.0
 _AT_ONCE = 0.0
 
 
@@ -36,6 +37,7 @@ class Controller:
         runtime_image: str,
         has_network_policies: bool = True,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        chance: Callable[[], float] = random.random,
     ) -> None:
         self._client = client
         self._cache = cache
@@ -43,6 +45,7 @@ class Controller:
         self._runtime_image = runtime_image
         self._has_network_policies = has_network_policies
         self._clock = clock
+        self._chance = chance
 
     async def reconcile(self, key: Key) -> float | None:
         """Bring one job closer to what its spec says; returns in how many seconds to reconcile it again.
@@ -75,11 +78,28 @@ class Controller:
         ]
         await write_events(self._client, job, events, now=now)
         await delete_objects(self._client, self._cache, job, plan.delete)
-        refusal = await apply_children(self._client, self._cache, job, plan.create)
-        if self._memory.remember_refusal(key, refusal):
-            return _AT_ONCE
-        waits = [_RETRY_REFUSED_SECONDS if refusal else None, plan.requeue_after]
+        held = self._seconds_until_next_try(key, plan.create, now=now)
+        if not held:
+            refusal = await apply_children(self._client, self._cache, job, plan.create)
+            if self._remember_refusal(key, refusal, now=now):
+                return _AT_ONCE
+            held = self._seconds_until_next_try(key, plan.create, now=now)
+        waits = [held or None, plan.requeue_after]
         return min((wait for wait in waits if wait is not None), default=None)
+
+    def _seconds_until_next_try(self, key: Key, children: Sequence[Child], *, now: datetime) -> float:
+        """How long nothing is made, because what comes first was refused. The Secret comes with every pod and
+        is mostly there already."""
+        first = next((child.name for child in children if child.kind != SECRETS), "")
+        secret = next((child.name for child in children if child.kind == SECRETS), "")
+        return max(self._memory.seconds_until_next_try(key, first=name, now=now) for name in (first, secret))
+
+    def _remember_refusal(self, key: Key, refusal: Refusal | None, *, now: datetime) -> bool:
+        """Whether the reason is another than before, which is logged."""
+        is_news = self._memory.remember_refusal(key, refusal, now=now, chance=self._chance())
+        if is_news and refusal is not None:
+            log.warning("%s/%s: %s; it is tried again, less and less often", *key, refusal.why.message)
+        return is_news
 
     async def _observe(self, key: Key, *, now: datetime) -> Observed | None:
         """The job as it is, or None when there is nothing to do for us."""

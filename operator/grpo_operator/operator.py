@@ -4,11 +4,13 @@ import asyncio
 import logging
 import signal
 from collections.abc import Coroutine
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
 import aiohttp
 
+from grpo_api.v1alpha1.status import Phase
 from grpo_operator.cluster import errors
 from grpo_operator.cluster.client import Client, Listing
 from grpo_operator.cluster.kinds import JOBS, WATCHED, Kind, KubeObject
@@ -17,17 +19,20 @@ from grpo_operator.cluster.watch import watch
 from grpo_operator.controller import Controller
 from grpo_operator.health import Health, serve
 from grpo_operator.observe.cache import Cache, Key, job_key
+from grpo_operator.observe.kept import kept
 from grpo_operator.observe.memory import Memory
 from grpo_operator.observe.pod_events import EventReader
 from grpo_operator.observe.progress_poller import Poller, choose_fetch
 from grpo_operator.observe.served_schema import ServedSchema, compare
 from grpo_operator.settings import Settings
-from grpo_operator.work_queue import WorkQueue
+from grpo_operator.work_queue import Urgency, WorkQueue
 
 log = logging.getLogger(__name__)
 
 _MISSED_RESYNCS = 4
 _FIRST_RESYNC_RETRY_SECONDS = 2.0
+_STARTING_SECONDS = 0.25
+"""The pods of a job that starts change many times within a second: they are looked at together."""
 
 
 class Operator:
@@ -45,7 +50,9 @@ class Operator:
             runtime_image=settings.runtime_image,
             has_network_policies=settings.has_network_policies,
         )
-        self._queue = WorkQueue(self._controller.reconcile, on_error=_log_failure)
+        self._queue = WorkQueue(
+            self._controller.reconcile, on_error=_log_failure, urgency_of=self._urgency_of
+        )
         self._poller = Poller(
             self._cache,
             memory,
@@ -104,7 +111,12 @@ class Operator:
         stop, started = asyncio.Event(), asyncio.Event()
         signals = asyncio.create_task(_handle_signals_again(started, self._stop), name="signals")
         work = [
-            asyncio.create_task(self._queue.run(num_workers=self._settings.num_workers), name="workers"),
+            asyncio.create_task(
+                self._queue.run(
+                    num_workers=self._settings.num_workers, num_starting=self._settings.num_starting
+                ),
+                name="workers",
+            ),
             asyncio.create_task(self._poller.run(), name="poller"),
             asyncio.create_task(self._events.run(), name="events"),
             asyncio.create_task(self._resync_regularly(), name="resync"),
@@ -136,6 +148,12 @@ class Operator:
         """What the last resync found that the CRD of the cluster lacks."""
         return self._cache.served_schema
 
+    def _urgency_of(self, key: Key) -> Urgency:
+        """What happens to a job that runs is news; a job that starts, or is gone, can wait."""
+        job = self._cache.job(key) or {}
+        is_running = job.get("status", {}).get("phase") == Phase.RUNNING
+        return Urgency.NEWS if is_running else Urgency.START
+
     def take_in(self, kind: Kind, event: str | None, item: KubeObject) -> None:
         """Put a watch event into the cache and the job it belongs to into the queue."""
         key = job_key(kind, item)
@@ -143,8 +161,12 @@ class Operator:
             return
         if event == "DELETED":
             self._cache.remove(kind, item)
-            self._queue.add(key)
-        elif self._cache.put(kind, item):
+        elif not self._cache.put(kind, item):
+            return
+        is_starting = self._urgency_of(key) is Urgency.START and kind != JOBS
+        if is_starting:
+            self._queue.add_after(key, _STARTING_SECONDS)
+        else:
             self._queue.add(key)
 
     async def resync(self) -> None:
@@ -191,7 +213,7 @@ class Operator:
 
     async def _list(self, kind: Kind, namespace: str | None) -> Listing:
         try:
-            return await self._client.list(kind, namespace)
+            return await self._client.list(kind, namespace, keep=partial(kept, kind))
         except errors.NotFound as error:
             hint = ": install the CRD (it comes with the Helm chart)" if kind == JOBS else ""
             raise errors.KubernetesError(f"the cluster does not know {kind.plural}{hint}") from error
@@ -224,7 +246,7 @@ class Operator:
                 log.warning("resync failed: %s", error)
                 continue
             for key in self._cache.job_keys():
-                self._queue.add(key)
+                self._queue.add(key, Urgency.ROUTINE)
 
 
 async def _until_one_ends(*jobs: Coroutine[Any, Any, object]) -> None:

@@ -25,6 +25,9 @@ class Settings:
     poll_seconds: float = 2.0
     resync_seconds: float = 90.0
     num_workers: int = 8
+    """Running jobs that are reconciled at once when something has happened to them."""
+    num_starting: int = 8
+    """Other jobs that are reconciled at once: those that start, and those that nothing has happened to."""
     health_port: int | None = None
     lease: tuple[str, str] | None = None
     """(namespace, name) of the Lease that says which operator acts; None: act without asking."""

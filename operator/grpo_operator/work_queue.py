@@ -1,10 +1,13 @@
-"""The work queue: jobs to reconcile, each by one worker at a time, with backoff after a failure."""
+"""The work queue: jobs to reconcile, each by one worker at a time, urgent ones first, with backoff after a
+failure."""
 
 import asyncio
+import itertools
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from enum import IntEnum
 
+from grpo_operator.backoff import Backoff
 from grpo_operator.observe.cache import Key
 
 Handler = Callable[[Key], Awaitable[float | None]]
@@ -13,52 +16,65 @@ OnError = Callable[[Key, Exception, float], None]
 """Called with each failure and the delay before the next try."""
 
 
-@dataclass(frozen=True)
-class Backoff:
-    """Exponential delays with jitter, so that jobs that failed together are not retried together."""
+class Urgency(IntEnum):
+    """How soon a job is reconciled when others wait too; the lowest first."""
 
-    first_seconds: float = 0.2
-    limit_seconds: float = 60.0
-    jitter: float = 0.3
+    NEWS = 0
+    """Something happened to a job that runs."""
+    START = 1
+    """A job that does not run yet: its pods are yet to be made, or to start."""
+    ROUTINE = 2
+    """Nothing is known to have happened."""
 
-    def delay(self, failures: int, *, chance: float) -> float:
-        """Seconds to wait after `failures` consecutive failures; `chance` in [0, 1) spreads them."""
-        delay = min(self.limit_seconds, self.first_seconds * 2.0 ** min(failures - 1, 30))
-        return delay * (1 + self.jitter * (2 * chance - 1))
+
+_Ready = asyncio.PriorityQueue[tuple[Urgency, int, Key]]
 
 
 class WorkQueue:
-    """Keys of jobs. A key that is added while a worker has it is handled once more afterwards."""
+    """Keys of jobs. A key that is added while a worker has it is handled once more afterwards.
+
+    News has workers of its own, so that it waits neither for jobs that start nor for those that nothing has
+    happened to. `urgency_of` says how urgent a job is when it is added.
+    """
 
     def __init__(
         self,
         handler: Handler,
         *,
         on_error: OnError,
+        urgency_of: Callable[[Key], Urgency] = lambda key: Urgency.NEWS,
         backoff: Backoff | None = None,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._handler = handler
         self._on_error = on_error
+        self._urgency_of = urgency_of
         self._backoff = backoff or Backoff()
         self._chance = chance
-        self._ready: asyncio.Queue[Key] = asyncio.Queue()
-        self._waiting: set[Key] = set()
+        self._news: _Ready = asyncio.PriorityQueue()
+        self._others: _Ready = asyncio.PriorityQueue()
+        self._order = itertools.count()
+        self._waiting: dict[Key, Urgency] = {}
+        """A key is in a queue once more for each time that it became more urgent; this says which counts."""
         self._busy: set[Key] = set()
-        self._again: set[Key] = set()
+        self._again: dict[Key, Urgency] = {}
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._failures: dict[Key, int] = {}
 
-    def add(self, key: Key) -> None:
-        """Handle this job as soon as a worker is free."""
+    def add(self, key: Key, urgency: Urgency | None = None) -> None:
+        """Handle this job as soon as a worker is free; by default with the urgency that it has now."""
         timer = self._timers.pop(key, None)
         if timer:
             timer.cancel()
-        if key in self._busy:
-            self._again.add(key)
-        elif key not in self._waiting:
-            self._waiting.add(key)
-            self._ready.put_nowait(key)
+        wanted = self._urgency_of(key) if urgency is None else urgency
+        waiting = self._again if key in self._busy else self._waiting
+        known = waiting.get(key)
+        if known is not None and known <= wanted:
+            return
+        waiting[key] = wanted
+        if waiting is self._waiting:
+            ready = self._news if wanted is Urgency.NEWS else self._others
+            ready.put_nowait((wanted, next(self._order), key))
 
     def add_after(self, key: Key, delay_seconds: float) -> None:
         """Handle this job after a delay, or earlier when it is added meanwhile."""
@@ -71,24 +87,28 @@ class WorkQueue:
             known.cancel()
         self._timers[key] = loop.call_at(due, self.add, key)
 
-    async def run(self, *, num_workers: int) -> None:
-        """Work until cancelled."""
+    async def run(self, *, num_workers: int, num_starting: int) -> None:
+        """Work until cancelled: `num_workers` on news, and `num_starting` on everything else."""
         async with asyncio.TaskGroup() as group:
             for _ in range(num_workers):
-                group.create_task(self._work())
+                group.create_task(self._work(self._news))
+            for _ in range(num_starting):
+                group.create_task(self._work(self._others))
 
-    async def _work(self) -> None:
+    async def _work(self, ready: _Ready) -> None:
         while True:
-            key = await self._ready.get()
-            self._waiting.discard(key)
+            urgency, _, key = await ready.get()
+            if self._waiting.get(key) is not urgency:
+                continue
+            del self._waiting[key]
             self._busy.add(key)
             try:
                 await self._handle(key)
             finally:
                 self._busy.discard(key)
-                if key in self._again:
-                    self._again.discard(key)
-                    self.add(key)
+                again = self._again.pop(key, None)
+                if again is not None:
+                    self.add(key, again)
 
     async def _handle(self, key: Key) -> None:
         try:

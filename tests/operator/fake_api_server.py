@@ -90,9 +90,17 @@ class FakeApiServer(Client):
 
     # What the operator asks for
 
-    async def list(self, kind: Kind, namespace: str | None, *, fields: str = "") -> Listing:
+    async def list(
+        self,
+        kind: Kind,
+        namespace: str | None,
+        *,
+        fields: str = "",
+        keep: Callable[[KubeObject], KubeObject] = lambda item: item,
+    ) -> Listing:
         self._know(kind)
-        return Listing(items=self._listed(kind), resource_version=self._version)
+        items = tuple(keep(item) for item in self._listed(kind))
+        return Listing(items=items, resource_version=self._version)
 
     async def get(self, kind: Kind, namespace: str, name: str) -> KubeObject:
         self._know(kind)

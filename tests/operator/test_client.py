@@ -24,6 +24,8 @@ class FakeApiServer:
     body: dict[str, Any] = field(default_factory=dict)
     text: str = ""
     token: str = "first"
+    pages: list[dict[str, Any]] = field(default_factory=list)
+    """Bodies of the first answers, before `body`."""
     is_stuck: bool = False
     seen: list[tuple[str, str, dict[str, Any] | None]] = field(default_factory=list)
     address: str = ""
@@ -37,7 +39,7 @@ class FakeApiServer:
             return web.json_response({"reason": "Unauthorized", "message": "who are you"}, status=401)
         if self.text:
             return web.Response(text=self.text, status=self.status)
-        return web.json_response(self.body, status=self.status)
+        return web.json_response(self.pages.pop(0) if self.pages else self.body, status=self.status)
 
 
 @pytest.fixture
@@ -215,3 +217,43 @@ async def test_the_schema_of_a_kind_is_read_from_what_every_account_may_read(
 async def test_a_cluster_that_shows_no_schema_has_none(client: Client, server: FakeApiServer, status: int):
     server.status, server.body = status, {"kind": "Status", "message": "no"}
     assert await client.schema(JOBS) is None
+
+
+async def test_a_long_list_comes_in_pages_of_which_only_what_is_wanted_is_kept(
+    client: Client, server: FakeApiServer
+):
+    server.pages = [
+        {"metadata": {"resourceVersion": "12", "continue": "more"}, "items": [{"metadata": {"name": "a"}}]},
+        {"metadata": {"resourceVersion": "12"}, "items": [{"metadata": {"name": "b"}}]},
+    ]
+    listing = await client.list(PODS, "default", keep=lambda item: {"name": item["metadata"]["name"]})
+    assert listing.items == ({"name": "a"}, {"name": "b"})
+    assert listing.resource_version == 12
+    first, second = (set(path.partition("?")[2].split("&")) for _, path, _ in server.seen)
+    assert second - first == {"continue=more"}
+    assert {"limit=250", "labelSelector=app.kubernetes.io/managed-by%3Dgrpo-operator"} <= first
+
+
+async def test_a_list_that_the_server_no_longer_goes_on_with_is_tried_again_from_the_start(
+    client: Client, server: FakeApiServer
+):
+    server.status, server.body = 410, {"reason": "Expired", "message": "the continue token is too old"}
+    with pytest.raises(errors.Transient, match="too old"):
+        await client.list(PODS, "default")
+
+
+@pytest.mark.parametrize("excluded", ["", "127.0.0.1"])
+async def test_a_proxy_of_the_environment_is_used_but_for_the_addresses_it_excludes(
+    server: FakeApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, excluded: str
+):
+    monkeypatch.setenv("http_proxy", server.address)
+    monkeypatch.setenv("no_proxy", excluded)
+    write_kubeconfig(tmp_path / "config", server="http://127.0.0.1:1", token="first")
+    client = await Client.connect(kubeconfig=str(tmp_path / "config"))
+    if excluded:
+        with pytest.raises(errors.Transient, match="is the API server up"):
+            await client.get(PODS, "default", "p")
+    else:
+        await client.get(PODS, "default", "p")
+        assert server.seen
+    await client.close()

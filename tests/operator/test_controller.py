@@ -29,29 +29,6 @@ async def test_a_new_job_is_reconciled_once_and_then_left_alone(controller, clie
     assert client.num_writes == num_writes
 
 
-async def test_a_refused_pod_is_tried_again_after_a_pause(controller, client):
-    client.refused = {PODS.name: errors.Forbidden("exceeded quota: small")}
-    waits = [await controller.reconcile(KEY) for _ in range(3)]
-    assert waits[-1] == 10.0
-
-
-@pytest.mark.parametrize("kind", [PODS, SECRETS])
-async def test_a_webhook_that_is_down_is_in_the_status_and_the_creation_is_tried_again(
-    controller, client, cache, kind
-):
-    why = 'Internal error occurred: failed calling webhook "x.example.test": connection refused'
-    client.refused = {kind.name: errors.ServerFailed(why)}
-    waits = [await controller.reconcile(KEY) for _ in range(3)]
-    assert waits[-1] == 10.0
-    running = condition_of(client, "Running")
-    assert running["reason"] == "CreateFailed" and why in running["message"]
-    assert status_of(client)["lastFailure"]["reason"] == "CreateFailed"
-    client.refused = {}
-    await controller.reconcile(KEY)
-    await controller.reconcile(KEY)
-    assert (condition_of(client, "Running")["reason"], len(pod_names(client))) == ("PodsStarting", 3)
-
-
 async def test_a_transient_error_with_one_pod_does_not_hide_why_another_is_refused(controller, client):
     client.refused = {PODS.name: errors.Transient("away")}
     with pytest.raises(errors.Transient):

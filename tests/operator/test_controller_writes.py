@@ -67,8 +67,10 @@ async def test_every_time_in_a_status_is_a_whole_second(client, cache, memory):
 
 
 async def test_what_is_remembered_of_a_job_goes_when_the_job_is_gone(running, client, cache, memory):
-    memory.remember_refusal(KEY, Refusal("a-pod", ReasonMessage("QuotaExceeded", "does not fit")))
+    memory.remember_refusal(
+        KEY, Refusal("a-pod", ReasonMessage("QuotaExceeded", "does not fit")), now=NOW, chance=0.5
+    )
     client.remove(JOBS, "copy")
     client.show(cache)
     assert await running.reconcile(KEY) is None
-    assert memory.remember_refusal(KEY, None) is False  # none is known any more
+    assert memory.remember_refusal(KEY, None, now=NOW, chance=0.5) is False  # none is known any more

@@ -139,7 +139,9 @@ def test_a_job_made_anew_under_its_name_begins_with_the_first_incarnation():
 def test_a_failure_of_the_job_before_is_not_one_of_the_job_made_anew_under_its_name():
     memory = Memory()
     look(memory, failed=1)
-    memory.remember_refusal(KEY, Refusal("a-pod", ReasonMessage("QuotaExceeded", "does not fit")))
+    memory.remember_refusal(
+        KEY, Refusal("a-pod", ReasonMessage("QuotaExceeded", "does not fit")), now=NOW, chance=0.5
+    )
     anew = look(memory, uid="another", failed=1, at=60)
     assert (anew.failing_since, anew.refusal) == (seconds(60), None)
 
@@ -147,7 +149,9 @@ def test_a_failure_of_the_job_before_is_not_one_of_the_job_made_anew_under_its_n
 def test_what_is_remembered_of_a_job_goes_with_it():
     memory = Memory()
     memory.remember_progress(KEY, report(), now=NOW)
-    memory.remember_refusal(KEY, Refusal("a-pod", ReasonMessage("QuotaExceeded", "does not fit")))
+    memory.remember_refusal(
+        KEY, Refusal("a-pod", ReasonMessage("QuotaExceeded", "does not fit")), now=NOW, chance=0.5
+    )
     memory.forget(KEY)
     assert memory.report(KEY, uid=UID, attempt=1).progress is None
     assert look(memory).refusal is None
@@ -181,7 +185,7 @@ def test_a_refusal_with_other_numbers_is_no_news_and_one_with_another_reason_is(
         (None, True),
         (None, False),
     ):
-        assert memory.remember_refusal(KEY, refusal) is is_news
+        assert memory.remember_refusal(KEY, refusal, now=NOW, chance=0.5) is is_news
         assert look(memory).refusal == refusal
 
 

@@ -39,13 +39,13 @@ class FakeServer(FakeApiServer):
     def is_hanging(self) -> bool:
         return self.hangs_at is not None and len(self.lists) > self.hangs_at
 
-    async def list(self, kind: Kind, namespace: str | None, *, fields: str = "") -> Listing:
+    async def list(self, kind: Kind, namespace: str | None, **more: Any) -> Listing:
         self.lists.append((kind, namespace))
         if self.is_hanging:
             await asyncio.Event().wait()
         if (kind, namespace) in self.forbidden:
             raise errors.Forbidden(f"{kind.plural} is forbidden in the namespace {namespace}")
-        return await super().list(kind, namespace, fields=fields)
+        return await super().list(kind, namespace, **more)
 
     async def create(
         self, kind: Kind, namespace: str, body: KubeObject, *, is_dry_run: bool = False

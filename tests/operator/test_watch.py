@@ -10,7 +10,7 @@ import pytest
 
 from grpo_operator.cluster import watch
 from grpo_operator.cluster.client import Credentials
-from grpo_operator.cluster.kinds import WATCHED
+from grpo_operator.cluster.kinds import PODS, WATCHED, KubeObject
 
 HERE = Credentials("http://127.0.0.1:1", None, None, True, None, None, None)
 
@@ -41,3 +41,33 @@ async def test_watch_events_are_taken_in_on_the_event_loop_and_not_in_a_thread(
     )
     assert {kind for kind, _ in taken_in} == {kind.name for kind in WATCHED}
     assert {thread for _, thread in taken_in} == {threading.get_ident()}
+
+
+class NeverCopied(dict[str, Any]):
+    """A part of an object that fails the test when somebody copies it."""
+
+    def __deepcopy__(self, memo: object) -> "NeverCopied":
+        raise AssertionError("kopf copies every object to compare it with what it was")
+
+
+async def test_kopf_neither_compares_nor_copies_an_object():
+    seen: list[KubeObject] = []
+
+    async def handle(*, body: kopf.Body, **_: Any) -> None:
+        seen.append(dict(body))
+
+    registry = kopf.OperatorRegistry()
+    kopf.on.event("", "v1", "pods", registry=registry)(handle)
+    pod = {"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": NeverCopied(nodeName="a")}
+    await kopf._core.reactor.processing.process_resource_event(
+        lifecycle=kopf.lifecycles.all_at_once,
+        indexers=kopf._core.engines.indexing.OperatorIndexers(),
+        registry=registry,
+        settings=watch.kopf_settings(),
+        memories=kopf._core.reactor.inventory.ResourceMemories(),
+        memobase=kopf._cogs.structs.ephemera.Memo(),
+        resource=kopf._cogs.structs.references.Resource("", "v1", PODS.plural, namespaced=True),
+        raw_event={"type": "MODIFIED", "object": pod},
+        event_queue=asyncio.Queue(),
+    )
+    assert [item["spec"]["nodeName"] for item in seen] == ["a"]

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from grpo_operator.work_queue import Backoff, WorkQueue
+from grpo_operator.backoff import Backoff
+from grpo_operator.work_queue import Urgency, WorkQueue
 
 KEY, OTHER = ("default", "a"), ("default", "b")
 FAST = Backoff(first_seconds=0.01, limit_seconds=0.04, jitter=0.0)
@@ -26,6 +27,7 @@ class FakeHandler:
         self.busy += 1
         self.most_busy = max(self.most_busy, self.busy)
         await self.gate.wait()
+        await asyncio.sleep(0)  # others go on meanwhile, as they do while a request is under way
         self.busy -= 1
         outcome = self.outcomes.pop(0) if self.outcomes else None
         if isinstance(outcome, Exception):
@@ -36,15 +38,21 @@ class FakeHandler:
 class Running:
     """A queue with workers for the length of a test."""
 
-    def __init__(self, handler: FakeHandler, *, num_workers: int = 4) -> None:
+    def __init__(self, handler: FakeHandler, *, num_workers: int = 4, num_starting: int = 2) -> None:
         self.delays: list[float] = []
+        self.urgency = dict[tuple[str, str], Urgency]()
         self.queue = WorkQueue(
-            handler, on_error=lambda key, error, delay: self.delays.append(delay), backoff=FAST
+            handler,
+            on_error=lambda key, error, delay: self.delays.append(delay),
+            urgency_of=lambda key: self.urgency.get(key, Urgency.NEWS),
+            backoff=FAST,
         )
-        self._num_workers = num_workers
+        self._num_workers, self._num_starting = num_workers, num_starting
 
     async def __aenter__(self) -> "Running":
-        self._task = asyncio.create_task(self.queue.run(num_workers=self._num_workers))
+        self._task = asyncio.create_task(
+            self.queue.run(num_workers=self._num_workers, num_starting=self._num_starting)
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -127,3 +135,68 @@ def test_jitter_spreads_a_delay_around_its_value():
     assert backoff.delay(1, chance=0.0) == pytest.approx(0.7)
     assert backoff.delay(1, chance=0.5) == pytest.approx(1.0)
     assert backoff.delay(100, chance=0.5) == pytest.approx(60.0)
+
+
+STARTING = tuple(("default", f"new-{index}") for index in range(20))
+
+
+async def test_news_of_a_running_job_does_not_wait_for_jobs_that_start():
+    handler = FakeHandler()
+    handler.gate.clear()
+    async with Running(handler, num_workers=1, num_starting=2) as running:
+        running.urgency = dict.fromkeys(STARTING, Urgency.START)
+        for key in STARTING:
+            running.queue.add(key)
+        await until(lambda: handler.busy == 2)
+        running.queue.add(KEY)
+        await until(lambda: KEY in handler.seen)
+        assert handler.seen == [*STARTING[:2], KEY]
+        handler.gate.set()
+        await until(lambda: set(handler.seen) == {*STARTING, KEY})
+    assert handler.most_busy == 3
+
+
+async def test_a_job_that_starts_does_not_wait_for_those_that_nothing_has_happened_to():
+    handler = FakeHandler()
+    handler.gate.clear()
+    async with Running(handler, num_workers=1, num_starting=1) as running:
+        for key in STARTING:
+            running.queue.add(key, Urgency.ROUTINE)
+        await until(lambda: handler.busy == 1)
+        running.urgency = {OTHER: Urgency.START}
+        running.queue.add(OTHER)
+        handler.gate.set()
+        await until(lambda: OTHER in handler.seen)
+        assert handler.seen[:2] == [STARTING[0], OTHER]
+
+
+async def test_a_key_that_becomes_urgent_is_handled_once_and_at_once():
+    handler = FakeHandler()
+    handler.gate.clear()
+    async with Running(handler, num_workers=1, num_starting=1) as running:
+        running.queue.add(OTHER, Urgency.ROUTINE)
+        await until(lambda: handler.busy == 1)
+        running.queue.add(KEY, Urgency.ROUTINE)
+        running.queue.add(KEY, Urgency.START)
+        running.queue.add(KEY, Urgency.NEWS)
+        running.queue.add(KEY, Urgency.ROUTINE)
+        await until(lambda: handler.seen == [OTHER, KEY])
+        handler.gate.set()
+        await until(lambda: handler.busy == 0)
+        running.queue.add(STARTING[0], Urgency.ROUTINE)
+        await until(lambda: STARTING[0] in handler.seen)
+        assert handler.seen == [OTHER, KEY, STARTING[0]]
+
+
+async def test_what_became_urgent_while_a_worker_had_the_key_is_urgent_afterwards():
+    handler = FakeHandler()
+    handler.gate.clear()
+    async with Running(handler, num_workers=1, num_starting=1) as running:
+        running.queue.add(KEY, Urgency.ROUTINE)
+        await until(lambda: handler.busy == 1)
+        for key in STARTING:
+            running.queue.add(key, Urgency.START)
+        running.queue.add(KEY, Urgency.NEWS)
+        handler.gate.set()
+        await until(lambda: handler.seen.count(KEY) == 2)
+        assert handler.seen.index(KEY, 1) < 5  # before most of those that start

@@ -33,13 +33,15 @@ async def delete_objects(client: Client, cache: Cache, job: JobView, deletions: 
 async def apply_children(
     client: Client, cache: Cache, job: JobView, children: Sequence[Child]
 ) -> Refusal | None:
-    """Create or apply in order: what is shared first, then the pods together.
+    """Create or apply in order: what is shared first, then one pod, then the others together.
 
-    Returns why a child was refused, if one was. When a shared child is refused, the pods are not tried.
-    Raises any other KubernetesError once all tries have ended. A Transient error beside a refusal is not
-    raised, because a job with a refusal is tried again soon anyway.
+    Returns why a child was refused, if one was; nothing after it is tried, because what refuses one pod, such
+    as a full quota, mostly refuses the others too. Raises any other KubernetesError once all tries have
+    ended. A Transient error beside a refusal is not raised, because a job with a refusal is tried again soon
+    anyway.
     """
-    for child in (child for child in children if child.kind != PODS):
+    pods = [child for child in children if child.kind == PODS]
+    for child in (*(child for child in children if child.kind != PODS), *pods[:1]):
         refusal = await _make(client, cache, job, child)
         if refusal:
             return refusal
@@ -49,8 +51,7 @@ async def apply_children(
         async with limit:
             return await _make(client, cache, job, child)
 
-    pods = [child for child in children if child.kind == PODS]
-    outcomes = await asyncio.gather(*(make_pod(child) for child in pods), return_exceptions=True)
+    outcomes = await asyncio.gather(*(make_pod(child) for child in pods[1:]), return_exceptions=True)
     refusals = [outcome for outcome in outcomes if isinstance(outcome, Refusal)]
     for outcome in outcomes:
         if isinstance(outcome, BaseException) and not (refusals and isinstance(outcome, errors.Transient)):
@@ -67,7 +68,7 @@ async def _make(client: Client, cache: Cache, job: JobView, child: Child) -> Ref
     except errors.AlreadyExists:
         return await _adopt(client, cache, job, child)
     except (errors.Forbidden, errors.Invalid, errors.ServerFailed) as error:
-        log.warning("%s/%s: %s: %s", job.namespace, job.name, label, error)
+        log.debug("%s/%s: %s: %s", job.namespace, job.name, label, error)
         return explain_refusal(error, kind=child.kind.name, name=child.name)
     log.info("%s/%s: made %s", job.namespace, job.name, label)
     if child.kind != SECRETS:

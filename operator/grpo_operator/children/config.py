@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 
 from pydantic import TypeAdapter
 
@@ -42,14 +43,25 @@ def templates_config_map(frozen: FrozenJob) -> Child:
 
 def frozen_spec(config: KubeObject) -> GRPOJobSpec:
     """The spec a ConfigMap of ours was made from; raises pydantic's ValidationError when it is broken."""
-    return GRPOJobSpec.model_validate_json(config["data"][FROZEN_SPEC_KEY])
+    return _read_spec(config["data"][FROZEN_SPEC_KEY])
 
 
 def pod_templates(config: KubeObject) -> Mapping[str, KubeObject]:
     """The pod templates in a ConfigMap of ours, empty where it has none; raises pydantic's ValidationError
     when they are broken."""
     stored = config["data"].get(TEMPLATES_KEY)
-    return {} if stored is None else _TEMPLATES.validate_json(stored)
+    return {} if stored is None else _read_templates(stored)
+
+
+# A ConfigMap of ours never changes, and is read at every reconcile of its job.
+@lru_cache(maxsize=128)
+def _read_spec(text: str) -> GRPOJobSpec:
+    return GRPOJobSpec.model_validate_json(text)
+
+
+@lru_cache(maxsize=64)
+def _read_templates(text: str) -> Mapping[str, KubeObject]:
+    return _TEMPLATES.validate_json(text)
 
 
 def _templates(frozen: FrozenJob) -> Mapping[str, KubeObject]:

@@ -6,7 +6,6 @@ member of `Open` keeps its name and its meaning.
 """
 
 from collections.abc import Mapping
-from copy import deepcopy
 from enum import StrEnum
 from typing import Any
 
@@ -49,7 +48,7 @@ def filled(
 ) -> KubeObject:
     """The pod made from a template, with `labels` beside those of the template. The grace period is not part
     of it: how long a pod may take to end is decided by the operator that is there when it ends."""
-    pod: KubeObject = _filled(deepcopy(template), values)
+    pod: KubeObject = _filled(template, values)
     pod["metadata"]["labels"] |= labels
     pod["spec"]["terminationGracePeriodSeconds"] = grace_seconds
     return pod

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Self
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from kubernetes.aio import client as kube
@@ -20,6 +21,8 @@ from grpo_operator.cluster.kinds import Kind, KubeObject
 
 FIELD_MANAGER = "grpo-operator"
 REQUEST_TIMEOUT_SECONDS = 30.0
+PAGE_SIZE = 250
+"""Objects that the API server sends at once."""
 
 
 @dataclass(frozen=True)
@@ -91,16 +94,33 @@ class Client:
             authorization=token,
         )
 
-    async def list(self, kind: Kind, namespace: str | None, *, fields: str = "") -> Listing:
-        """All objects of a kind in a namespace, or everywhere; `fields` is a field selector."""
-        query = {"labelSelector": kind.selector} if kind.selector else {}
-        if fields:
-            query["fieldSelector"] = fields
-        found = await self._request("GET", kind.path(namespace), query=query)
-        items = tuple(
-            {**item, "kind": kind.name, "apiVersion": kind.api_version} for item in found.get("items", ())
-        )
-        return Listing(items=items, resource_version=int(found["metadata"]["resourceVersion"]))
+    async def list(
+        self,
+        kind: Kind,
+        namespace: str | None,
+        *,
+        fields: str = "",
+        keep: Callable[[KubeObject], KubeObject] = lambda item: item,
+    ) -> Listing:
+        """All objects of a kind in a namespace, or everywhere; `fields` is a field selector.
+
+        They come in pages, and only what `keep` returns of each stays in memory.
+        """
+        query = {"limit": str(PAGE_SIZE)}
+        query |= {"labelSelector": kind.selector} if kind.selector else {}
+        query |= {"fieldSelector": fields} if fields else {}
+        items: list[KubeObject] = []
+        while True:
+            page = await self._request("GET", kind.path(namespace), query=query)
+            items += (
+                keep({**item, "kind": kind.name, "apiVersion": kind.api_version})
+                for item in page.get("items", ())
+            )
+            meta = page["metadata"]
+            if not meta.get("continue"):
+                # every page shows the state at the first one
+                return Listing(items=tuple(items), resource_version=int(meta["resourceVersion"]))
+            query["continue"] = meta["continue"]
 
     async def get(self, kind: Kind, namespace: str, name: str) -> KubeObject:
         """One object; NotFound when there is none."""
@@ -193,14 +213,14 @@ class Client:
         address = path + (f"?{urlencode(query)}" if query else "")
         response = await self._send(method, address, body=body, content_type=content_type)
         try:
-            text = (await response.read()).decode(errors="replace")
+            text = await response.read()
         except (TimeoutError, aiohttp.ClientError) as error:
             raise errors.Transient(f"{method} {path}: {error or 'timed out'}") from error
         if not 200 <= response.status < 300:
-            raise error_for(response.status, text)
+            raise error_for(response.status, text.decode(errors="replace"))
         try:
             parsed: KubeObject = json.loads(text)
-        except json.JSONDecodeError as error:
+        except ValueError as error:  # UnicodeDecodeError is one too
             raise errors.Transient(f"{method} {path}: the answer is not JSON: {error}") from error
         return parsed
 
@@ -242,15 +262,15 @@ class Client:
         api = self._api
         self._in_flight[api] += 1
         try:
-            _, url, headers, payload, _ = await api.param_serialize(
+            # Without the body, which the library would copy value by value: ours is plain data already.
+            _, url, headers, _, _ = await api.param_serialize(
                 method,
                 address,
                 header_params={"Accept": "application/json", "Content-Type": content_type},
-                body=body,
                 auth_settings=["BearerToken"],
             )
             return await api.call_api(
-                method, url, headers, payload, _request_timeout=aiohttp.ClientTimeout(total=timeout_seconds)
+                method, url, headers, body, _request_timeout=aiohttp.ClientTimeout(total=timeout_seconds)
             )
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise errors.Transient(
@@ -274,7 +294,18 @@ async def _load_configuration(*, kubeconfig: str | None, context: str | None) ->
         raise errors.KubernetesError(
             f"no way to reach a cluster: {error}. Give --kubeconfig FILE, set KUBECONFIG, or run in a pod"
         ) from error
+    # The library would look into the environment and ~/.netrc at every request, in a thread.
+    configuration.proxy = _proxy_to(configuration.host)
+    configuration.client_session_kwargs = {"trust_env": False}
     return configuration
+
+
+def _proxy_to(server: str) -> str | None:
+    """The proxy that HTTPS_PROXY, HTTP_PROXY and NO_PROXY name for a server."""
+    address = urlsplit(server)
+    if proxy_bypass(address.hostname or ""):
+        return None
+    return getproxies().get(address.scheme)
 
 
 def is_in_cluster() -> bool:

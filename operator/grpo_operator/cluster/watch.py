@@ -18,8 +18,44 @@ OnEvent = Callable[[Kind, str | None, KubeObject], None]
 """(kind, event type, object): ADDED, MODIFIED, DELETED, or None for the first listing."""
 
 
-def _settings() -> kopf.OperatorSettings:
+class _NoDiffs(kopf.DiffBaseStorage):
+    """kopf compares each object with what it was before. We have no handler of changes, and the comparison
+    copies the object three times."""
+
+    def build(self, **_: Any) -> Any:
+        return {}
+
+    def fetch(self, **_: Any) -> Any:
+        return None
+
+    def store(self, **_: Any) -> None:
+        raise NotImplementedError("nothing is written on an object")
+
+
+class _NoHandlerProgress(kopf.ProgressStorage):
+    """kopf keeps the progress of its handlers of changes, of which we have none."""
+
+    def fetch(self, **_: Any) -> Any:
+        return None
+
+    def clear(self, *, essence: Any) -> Any:
+        return essence
+
+    def store(self, **_: Any) -> None:
+        raise NotImplementedError("nothing is written on an object")
+
+    def purge(self, **_: Any) -> None:
+        """There is nothing to remove."""
+
+    def touch(self, **_: Any) -> None:
+        raise NotImplementedError("nothing is written on an object")
+
+
+def kopf_settings() -> kopf.OperatorSettings:
+    """What kopf is told: to watch, and to write nothing."""
     settings = kopf.OperatorSettings()
+    settings.persistence.diffbase_storage = _NoDiffs()
+    settings.persistence.progress_storage = _NoHandlerProgress()
     settings.posting.enabled = False
     settings.scanning.disabled = True
     settings.networking.request_timeout = 30
@@ -57,7 +93,7 @@ async def watch(
     logging.getLogger("kopf").setLevel(logging.WARNING)
     await kopf.operator(
         registry=registry,
-        settings=_settings(),
+        settings=kopf_settings(),
         namespaces=list(namespaces),
         clusterwide=not namespaces,
         stop_flag=stop,

@@ -13,6 +13,7 @@ from grpo_operator.cluster.kinds import (
     Kind,
     KubeObject,
 )
+from grpo_operator.observe.kept import kept
 from grpo_operator.observe.served_schema import EVERYTHING
 
 Key = tuple[str, str]
@@ -88,7 +89,7 @@ class Cache:
         if known is not None:
             self._drop(kind, place)
         self._deleted.pop(meta["uid"], None)
-        self._items[kind][place] = item
+        self._items[kind][place] = kept(kind, item)
         owner = owner_uid(item)
         if owner:
             self._children.setdefault(owner, set()).add((kind, place))

@@ -6,10 +6,11 @@ clocks that run against a job start again, so they never run out early.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from grpo_api.contract.progress import Progress
 from grpo_api.contract.reasons import Reason, ReasonMessage
+from grpo_operator.backoff import Backoff
 from grpo_operator.observe.cache import ChildName, Key
 from grpo_operator.observe.image_build import other_build
 from grpo_operator.observe.observed import (
@@ -24,6 +25,9 @@ from grpo_operator.observe.observed import (
 UNREACHABLE_SECONDS = 60.0
 """How long a trainer may give no answer before the status says so."""
 
+REFUSED = Backoff(first_seconds=10.0, limit_seconds=160.0)
+"""Between two tries of a child that the API server refuses."""
+
 
 @dataclass
 class _Entry:
@@ -34,6 +38,10 @@ class _Entry:
     failing: tuple[int, datetime] | None = None
     """(attempt, when its first failing pod was seen)."""
     refusal: Refusal | None = None
+    num_refusals: int = 0
+    """Tries in a row that were refused."""
+    try_again_at: datetime | None = None
+    """When the child that was refused is tried again."""
     highest_incarnations: dict[int, int] = field(default_factory=dict)
     """By replica."""
     children: dict[ChildName, bool] = field(default_factory=dict)
@@ -113,15 +121,26 @@ class Memory:
         entry = self._entry(key)
         entry.report = replace(entry.report, is_superseded=True)
 
-    def remember_refusal(self, key: Key, refusal: Refusal | None) -> bool:
+    def remember_refusal(self, key: Key, refusal: Refusal | None, *, now: datetime, chance: float) -> bool:
         """Keep the outcome of making the children. Returns whether the reason is another than before.
 
         The message alone is no news: its numbers may differ with every try, and a job that is reconciled at
-        each difference would be tried without pause.
+        each difference would be tried without pause. `chance` in [0, 1) spreads the next tries of many jobs.
         """
         entry = self._entry(key)
         known, entry.refusal = entry.refusal, refusal
+        entry.num_refusals = entry.num_refusals + 1 if refusal else 0
+        delay = REFUSED.delay(entry.num_refusals, chance=chance) if refusal else 0.0
+        entry.try_again_at = now + timedelta(seconds=delay) if refusal else None
         return (known.why.reason if known else "") != (refusal.why.reason if refusal else "")
+
+    def seconds_until_next_try(self, key: Key, *, first: str, now: datetime) -> float:
+        """How long nothing is made because the child that comes `first` was refused; 0 when it may be
+        tried."""
+        entry = self._entry(key)
+        if entry.refusal is None or entry.try_again_at is None or entry.refusal.child != first:
+            return 0.0
+        return max(0.0, (entry.try_again_at - now).total_seconds())
 
     def is_new_event(self, key: Key, event: tuple[str, str], *, uid: str) -> bool:
         """Whether this process has not written this Event (reason, key) yet; from now on it has. A plan that

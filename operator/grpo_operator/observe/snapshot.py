@@ -1,6 +1,8 @@
 """From the cache to one frozen snapshot of a job. Pure: the cache is read and nothing is changed."""
 
+import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from pydantic import ValidationError
@@ -85,8 +87,13 @@ def job_view(item: KubeObject) -> JobView:
 
 def _spec(data: Any) -> tuple[GRPOJobSpec | None, str]:
     """(the spec, or else why it cannot be read)."""
+    return _read_spec(json.dumps(data))
+
+
+@lru_cache(maxsize=128)  # a job is reconciled much more often than its spec changes
+def _read_spec(text: str) -> tuple[GRPOJobSpec | None, str]:
     try:
-        return GRPOJobSpec.from_object(data), ""
+        return GRPOJobSpec.from_object(json.loads(text)), ""
     except ValidationError as error:
         return None, _problems_text(error, at="spec")
 

@@ -1,0 +1,104 @@
+"""What the cache keeps of an object: everything that is read, and nothing else."""
+
+import sys
+from typing import Any
+
+from grpo_operator.children.pod import RUN_CONFIG_KEY
+from grpo_operator.cluster.kinds import CONFIG_MAPS, JOBS, PODS
+from grpo_operator.observe.cache import Cache
+from grpo_operator.observe.kept import kept
+from grpo_operator.observe.pod_view import pod_view
+
+MANAGED = [{"manager": "grpo-operator", "fieldsV1": {"f:spec": {}}}]
+
+
+def a_pod(**status: Any) -> dict[str, Any]:
+    meta = {
+        "name": "copy-ab12-rollout-0-i0",
+        "namespace": "default",
+        "uid": "u1",
+        "resourceVersion": "7",
+        "creationTimestamp": "2026-11-22T10:00:00Z",
+        "labels": {"grpo.dev/given-back": "2"},
+        "managedFields": MANAGED,
+    }
+    container = {
+        "name": "rollout",
+        "image": "runtime:1",
+        "args": ["rollout"],
+        "env": [{"name": "A", "value": "1"}],
+    }
+    ended = {"terminated": {"exitCode": 40, "reason": "Error", "message": "no such model"}}
+    found = {
+        "phase": "Running",
+        "podIP": "10.0.0.1",
+        "hostIP": "10.1.0.1",
+        "qosClass": "Burstable",
+        "conditions": [{"type": "Ready", "status": "True"}],
+        "containerStatuses": [
+            {"name": "rollout", "ready": True, "restartCount": 3, "imageID": "sha256:1", "lastState": ended}
+        ],
+    }
+    spec = {
+        "nodeName": "node-a",
+        "restartPolicy": "Always",
+        "containers": [container],
+        "volumes": [{"name": "x"}],
+    }
+    return {"metadata": meta, "spec": spec, "status": found | status}
+
+
+def test_a_pod_looks_the_same_to_the_planner():
+    for pod in (a_pod(), a_pod(phase="Failed", reason="Evicted", message="too much memory")):
+        assert pod_view(kept(PODS, pod), ()) == pod_view(pod, ())
+    assert pod_view(a_pod(), ()).given_back == 2  # the view is of the whole pod, and not of an empty one
+
+
+def test_what_nobody_reads_of_a_pod_is_not_kept():
+    found = kept(PODS, a_pod())
+    assert "managedFields" not in found["metadata"]
+    assert sorted(found["spec"]) == ["containers", "nodeName", "restartPolicy"]
+    assert found["spec"]["containers"] == [{"name": "rollout", "image": "runtime:1"}]
+    assert not {"hostIP", "qosClass"} & found["status"].keys()
+
+
+def test_a_job_keeps_its_spec_and_its_status():
+    job = {
+        "metadata": {
+            "name": "copy",
+            "managedFields": MANAGED,
+            "annotations": {"kubectl": "{}"},
+            "generation": 2,
+        },
+        "spec": {"algorithm": {"steps": 10}, "rewards": [{"name": "copy"}]},
+        "status": {"attempt": 1, "conditions": [{"type": "Ready"}]},
+    }
+    assert kept(JOBS, job) == {**job, "metadata": {"name": "copy", "generation": 2}}
+
+
+def test_of_a_config_map_only_what_the_pods_read_is_left_out():
+    config = {"metadata": {"name": "c"}, "data": {RUN_CONFIG_KEY: "{}", "spec.json": "{}", "pods.json": "{}"}}
+    assert kept(CONFIG_MAPS, config)["data"] == {"spec.json": "{}", "pods.json": "{}"}
+    assert RUN_CONFIG_KEY in config["data"]  # what it is made from is not touched
+
+
+def test_equal_texts_of_two_objects_are_one_in_memory():
+    one, other = kept(PODS, a_pod()), kept(PODS, a_pod(podIP="".join(["10.0", ".0.1"])))
+    assert one["status"]["podIP"] is other["status"]["podIP"]
+    assert next(iter(one["metadata"])) is sys.intern("name")
+
+
+def test_the_cache_keeps_no_more():
+    cache = Cache()
+    owner = {
+        "kind": "GRPOJob",
+        "apiVersion": "grpo.dev/v1alpha1",
+        "name": "copy",
+        "uid": "j1",
+        "controller": True,
+    }
+    pod = a_pod()
+    pod["metadata"]["ownerReferences"] = [owner]
+    cache.put(PODS, pod)
+    (found,) = cache.pods("j1")
+    assert found == kept(PODS, pod)
