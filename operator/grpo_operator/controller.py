@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from grpo_api.v1alpha1.status import GRPOJobStatus
 from grpo_operator.apply.children import apply_children, delete_objects
 from grpo_operator.apply.events import write_events
-from grpo_operator.apply.status import write_schema_skew, write_status
+from grpo_operator.apply.status import stored_status, write_schema_skew, write_status
 from grpo_operator.cluster import errors
 from grpo_operator.cluster.client import Client
 from grpo_operator.cluster.kinds import JOBS
@@ -61,7 +61,7 @@ class Controller:
             now=now,
         )
         job = observed.job
-        if self._cache.served_schema.fit(plan.status) != job.status:
+        if self._cache.served_schema.fit(plan.status, shown=stored_status(job)) != job.status:
             try:
                 is_written = await self._write_status(job, plan.status)
             except errors.NotFound:
@@ -70,6 +70,7 @@ class Controller:
                 self._memory.mark_superseded(key)
                 return _AT_ONCE
         self._memory.mark_written(key, observed.remembered.report)
+        self._memory.mark_told(key, plan.notes)
         events = [
             event for event in plan.events if self._memory.is_new_event(key, event.identity, uid=job.uid)
         ]

@@ -40,6 +40,7 @@ class _Entry:
     """Whether it may exist, of each child that was ever shown or asked for."""
     other_builds: dict[int, OtherBuild] = field(default_factory=dict)
     """The newest pod of another build by replica."""
+    told_notes: str | None = None
     written_events: set[tuple[str, str, str]] = field(default_factory=set)
     """(uid of the job, reason, key) of each."""
 
@@ -107,6 +108,10 @@ class Memory:
         is_same = (report.progress, report.problem) == (written.progress, written.problem)
         self._entry(key).report = replace(report, is_written=is_same)
 
+    def mark_told(self, key: Key, notes: str) -> None:
+        """The condition Ready has had these notes of ours."""
+        self._entry(key).told_notes = notes
+
     def mark_superseded(self, key: Key) -> None:
         """Another operator has written the job: what this one was told before may be older than what the
         other knows."""
@@ -147,6 +152,7 @@ class Memory:
             highest_incarnations=self._highest_incarnations(key, seen=positions),
             other_builds=self._other_builds(key, found, now=now),
             refusal=self._entry(key).refusal,
+            told_notes=self._entry(key).told_notes,
         )
 
     def _begin(self, key: Key, *, uid: str) -> None:

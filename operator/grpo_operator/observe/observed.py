@@ -195,6 +195,8 @@ class Remembered:
     """By replica the newest rollout pod that this process saw run another build of the image."""
     refusal: Refusal | None = None
     """The child that the API server refused at the last try, if it refused one."""
+    told_notes: str | None = None
+    """The notes that this process wrote into the condition Ready; None before the first time."""
 
 
 @dataclass(frozen=True)
