@@ -171,6 +171,9 @@ class GRPOJobStatus(ApiModel):
     """How often the job gave its nodes back because not all the pods that it needs found one. No restart."""
     waiting_for_room: WaitingForRoom | None = None
     """How the attempt waits for nodes; absent once it has them."""
+    starting_since: datetime | None = None
+    """From when `startupDeadlineSeconds` runs: when the attempt first had room, later by the times in which
+    it had to wait for room again. Absent before that."""
     last_failure: LastFailure | None = None
     """The newest failure or blocker and its cause; it stays until there is something newer."""
     revision: ShortText = ""
