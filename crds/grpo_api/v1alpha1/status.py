@@ -160,7 +160,7 @@ class GRPOJobStatus(ApiModel):
     failures_since_progress: int | None = None
     """Restarts after failures since the job last made progress, which is a committed checkpoint beyond any
     before. failurePolicy.maxRestarts limits them. It is missing in a job that an operator of 0.1.0 started,
-    until its next report or restart; then all `restarts` count."""
+    until its next report or restart; then all `restarts` and `disruptions` count."""
     disruptions_since_progress: int = 0
     """Restarts that do not count since the job last made progress. The more there are, the longer the next
     attempt waits, up to ten minutes."""

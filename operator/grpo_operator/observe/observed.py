@@ -222,5 +222,7 @@ class Observed:
     """Why that ConfigMap is there but cannot be read."""
     crd_problem: str = ""
     """What the CRD of the cluster lacks, and what to do about it; empty when it lacks nothing."""
+    can_hold_back: bool = True
+    """Whether the CRD of the cluster can hold until when a job makes no pods."""
     remembered: Remembered = Remembered()
     """What this process remembers of the job."""

@@ -41,6 +41,15 @@ class ServedSchema:
             return status
         return GRPOJobStatus.from_object(self.fit_object(status, shown=shown))
 
+    def can_hold(self, *path: str) -> bool:
+        """Whether the status has this field."""
+        at = self.status
+        for name in path:
+            if at is None:
+                return True
+            at = at.get("properties", {}).get(name, _NOTHING)
+        return at is not _NOTHING
+
     def is_older_than(self, shown: Mapping[str, Any]) -> bool:
         """Whether a stored status shows what this schema lacks."""
         return self.status is not None and _fitted(dict(shown), self.status, {}) != shown

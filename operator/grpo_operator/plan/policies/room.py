@@ -43,7 +43,7 @@ def _waiting(draft: Draft, observed: Observed, frozen: FrozenJob, now: datetime)
     tried_at = None if draft.waits_for else known.tried_at or now
     draft = draft.with_status(waiting_for_room=known.model_copy(update={"tried_at": tried_at}))
     draft = _with_deadline(draft, observed, frozen, known.since, now)
-    if draft.stage is Stage.FINISHED or draft.waits_for:
+    if draft.stage is Stage.FINISHED or draft.waits_for or not observed.can_hold_back:
         return draft
     left = seconds_to_hold(draft, observed, frozen, now)
     if left is not None and left <= 0:
