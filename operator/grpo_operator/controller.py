@@ -89,15 +89,18 @@ class Controller:
             return None
         try:
             observed = self._observe_cache(key, now=now)
-            while observed and not observed.job.is_deleting and await self._find_missing(key, observed):
+            while (
+                observed and not observed.job.is_deleting and await self._find_missing(key, observed, now=now)
+            ):
                 observed = self._observe_cache(key, now=now)
         except UnreadableStatusError as error:
             await self._leave_to_newer_release(key, str(error), now=now)
             return None
         return observed
 
-    async def _find_missing(self, key: Key, observed: Observed) -> bool:
-        return await find_missing(self._client, self._cache, self._memory, key=key, observed=observed)
+    async def _find_missing(self, key: Key, observed: Observed, *, now: datetime) -> bool:
+        client, cache, memory = self._client, self._cache, self._memory
+        return await find_missing(client, cache, memory, key=key, observed=observed, now=now)
 
     def _observe_cache(self, key: Key, *, now: datetime) -> Observed | None:
         """Update the memory from the cache, then take the snapshot. Raises UnreadableStatusError."""

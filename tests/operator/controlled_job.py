@@ -1,5 +1,7 @@
 """One job on the fake API server, and what a test says and reads about it."""
 
+from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from grpo_api.v1alpha1.job import API_VERSION, KIND
@@ -19,9 +21,15 @@ def a_job(**more: Any) -> KubeObject:
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": meta, "spec": spec().to_object(), **more}
 
 
-def controller_of(client: FakeApiServer, cache: Cache, memory: Memory | None = None) -> Controller:
-    """An operator whose clock stands still, and that sees what is in `cache`."""
-    return Controller(client, cache, memory or Memory(), runtime_image=IMAGE, clock=lambda: NOW)
+def controller_of(
+    client: FakeApiServer,
+    cache: Cache,
+    memory: Memory | None = None,
+    *,
+    clock: Callable[[], datetime] = lambda: NOW,
+) -> Controller:
+    """An operator that sees what is in `cache`, and whose clock stands still unless the test has one."""
+    return Controller(client, cache, memory or Memory(), runtime_image=IMAGE, clock=clock)
 
 
 def status_of(client: FakeApiServer) -> dict[str, Any]:
