@@ -19,7 +19,7 @@ from grpo_operator.observe.observed import ContainerTermination, Observed, PodVi
 from grpo_operator.plan.blockers import is_unready_since
 from grpo_operator.plan.causes import Cause, cause_from_termination
 from grpo_operator.plan.draft import Draft
-from grpo_operator.plan.facts import AttemptFacts
+from grpo_operator.plan.facts import AttemptFacts, FirstStep
 
 _SHORTEST_WAIT_SECONDS = 5.0
 
@@ -29,7 +29,7 @@ def engine_causes(draft: Draft, observed: Observed, frozen: FrozenJob) -> list[C
     every engine has ended with such an error."""
     errors = _user_errors(draft.facts, observed)
     causes = [cause_from_termination(pod, end, role=Role.ROLLOUT) for pod, end in errors]
-    if draft.facts.has_begun is False:
+    if draft.facts.first_step is FirstStep.NOT_BEGUN:
         return causes
     if not _has_no_engine(observed) or not _is_every_engine(errors, observed, frozen):
         return []
@@ -43,7 +43,8 @@ def wake_when_no_engine(draft: Draft, observed: Observed, frozen: FrozenJob, now
     if not draft.is_running or not errors:
         return draft
     since = observed.remembered.report.absence.since
-    if draft.facts.has_begun and (since is None or not _is_every_engine(errors, observed, frozen)):
+    has_begun = draft.facts.first_step is FirstStep.BEGUN
+    if has_begun and (since is None or not _is_every_engine(errors, observed, frozen)):
         return draft
     left = 0.0 if since is None else NO_ENGINE_SECONDS - (now.timestamp() - since)
     return draft.waking_after(max(_SHORTEST_WAIT_SECONDS, left))

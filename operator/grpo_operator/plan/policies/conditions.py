@@ -14,9 +14,9 @@ from grpo_operator.plan.draft import Draft, Stage
 from grpo_operator.plan.notes import notes_of, notes_to_write, split_notes, with_notes
 from grpo_operator.plan.termination import explain_termination
 
-_LEFT_ALONE = frozenset({Reason.SCHEMA_SKEW.value, Reason.REVISION_LOST.value})
+_UNREADABLE_REASONS = frozenset({Reason.SCHEMA_SKEW.value, Reason.REVISION_LOST.value})
 """Reasons that were written because the job could not be read, and that are over once it can be."""
-_OVERCOME = frozenset(
+_NO_PODS_REASONS = frozenset(
     {Reason.WAITING_FOR_EARLIER_ATTEMPT, Reason.WAITING_FOR_ROOM, Reason.WAITING_FOR_TRAINER}
 )
 """Reasons for making no pods, which are over once pods are made."""
@@ -102,7 +102,7 @@ def _creating(
     is_same_attempt = observed.job.status.attempt == draft.status.attempt
     if known is None or known.status != ConditionStatus.FALSE or not is_same_attempt:
         return otherwise
-    return otherwise if known.reason in _OVERCOME else ConditionState.of(known)
+    return otherwise if known.reason in _NO_PODS_REASONS else ConditionState.of(known)
 
 
 def _rollout_ready(draft: Draft, observed: Observed) -> ConditionState:
@@ -132,7 +132,7 @@ def _admitted(draft: Draft, observed: Observed) -> ConditionState:
     blocker = None if is_missing and observed.remembered.refusal else draft.facts.engine_blocker
     if blocker:
         return _blocked_by(blocker)
-    if is_missing and draft.facts.scheduled_at is None:
+    if is_missing and draft.facts.gang_room_at is None:
         message = "the rollout pods are made once every trainer pod has a node"
         return ConditionState(False, Reason.WAITING_FOR_TRAINER, message)
     return _creating(draft, observed, ConditionType.ROLLOUT_READY, starting) if is_missing else starting
@@ -171,7 +171,7 @@ def _ready(draft: Draft, observed: Observed, running: ConditionState) -> Conditi
     has_news = new is not None or (report.is_news and report.problem is not None)
     was_running = is_true(observed.job.status, ConditionType.RUNNING)
     is_same_attempt = was_running and observed.job.status.attempt == draft.status.attempt
-    if not has_news and known and known.reason not in _LEFT_ALONE and is_same_attempt:
+    if not has_news and known and known.reason not in _UNREADABLE_REASONS and is_same_attempt:
         message, _ = split_notes(known.message)
         return replace(ConditionState.of(known), message=message)
     return _not_met(report.problem) if report.problem else _at_work(new or draft.facts.last_progress)

@@ -9,6 +9,7 @@ from grpo_operator.observe.observed import Observed
 from grpo_operator.plan.conditions import is_true
 from grpo_operator.plan.deadline import fail_at_deadline, unmet
 from grpo_operator.plan.draft import Draft, Stage
+from grpo_operator.plan.facts import FirstStep
 
 
 def keep_startup_deadline(draft: Draft, observed: Observed, now: datetime) -> Draft:
@@ -22,9 +23,9 @@ def keep_startup_deadline(draft: Draft, observed: Observed, now: datetime) -> Dr
     began_at = draft.status.starting_since
     if attempt != observed.job.status.attempt or draft.facts.room_at is None or began_at is None:
         return draft
-    if draft.is_held_back or draft.facts.may_have_begun:
+    if draft.is_held_back or draft.facts.first_step is not FirstStep.NOT_BEGUN:
         return draft
-    held_up = _held_up_by(draft, observed)
+    held_up = _why_no_step(draft, observed)
     if held_up is None:
         return draft
     deadline = frozen.spec.startup_deadline_seconds
@@ -53,7 +54,7 @@ def _starting_since(draft: Draft, observed: Observed) -> datetime | None:
     return status.starting_since + waited
 
 
-def _held_up_by(draft: Draft, observed: Observed) -> Condition | None:
+def _why_no_step(draft: Draft, observed: Observed) -> Condition | None:
     """The condition that says why this attempt does not train yet."""
     status = observed.job.status
     if not draft.is_running:
