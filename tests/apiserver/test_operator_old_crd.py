@@ -8,7 +8,8 @@ import pytest
 
 from .api_server import Kubectl
 from .conftest import CRD
-from .operator_harness import FakeKubelet, Namespace, OperatorProcess, running_job, wait_for_pods, wait_until
+from .fake_kubelet import FakeKubelet, running_job
+from .operator_harness import Namespace, OperatorProcess, wait_for_pods, wait_until
 
 pytestmark = pytest.mark.apiserver
 SCHEMA = "/spec/versions/0/schema/openAPIV3Schema/properties"
