@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from grpo_api.v1alpha1.status import GRPOJobStatus
 from grpo_operator.apply.children import apply_children, delete_objects
 from grpo_operator.apply.events import write_events
-from grpo_operator.apply.status import write_schema_skew, write_status
+from grpo_operator.apply.status import stored_status, write_schema_skew, write_status
 from grpo_operator.children.child import Child
 from grpo_operator.cluster import errors
 from grpo_operator.cluster.client import Client
@@ -64,7 +64,7 @@ class Controller:
             now=now,
         )
         job = observed.job
-        if self._cache.served_schema.fit(plan.status) != job.status:
+        if self._cache.served_schema.fit(plan.status, shown=stored_status(job)) != job.status:
             try:
                 is_written = await self._write_status(job, plan.status)
             except errors.NotFound:
@@ -73,6 +73,7 @@ class Controller:
                 self._memory.mark_superseded(key)
                 return _AT_ONCE
         self._memory.mark_written(key, observed.remembered.report)
+        self._memory.mark_told(key, plan.notes)
         events = [
             event for event in plan.events if self._memory.is_new_event(key, event.identity, uid=job.uid)
         ]
@@ -108,15 +109,18 @@ class Controller:
             return None
         try:
             observed = self._observe_cache(key, now=now)
-            while observed and not observed.job.is_deleting and await self._find_missing(key, observed):
+            while (
+                observed and not observed.job.is_deleting and await self._find_missing(key, observed, now=now)
+            ):
                 observed = self._observe_cache(key, now=now)
         except UnreadableStatusError as error:
             await self._leave_to_newer_release(key, str(error), now=now)
             return None
         return observed
 
-    async def _find_missing(self, key: Key, observed: Observed) -> bool:
-        return await find_missing(self._client, self._cache, self._memory, key=key, observed=observed)
+    async def _find_missing(self, key: Key, observed: Observed, *, now: datetime) -> bool:
+        client, cache, memory = self._client, self._cache, self._memory
+        return await find_missing(client, cache, memory, key=key, observed=observed, now=now)
 
     def _observe_cache(self, key: Key, *, now: datetime) -> Observed | None:
         """Update the memory from the cache, then take the snapshot. Raises UnreadableStatusError."""

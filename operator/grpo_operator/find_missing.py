@@ -6,7 +6,9 @@ like a deletion. A new attempt, a second pod of a place or a lost revision must 
 
 import asyncio
 from collections.abc import Iterator
+from datetime import datetime
 
+from grpo_api.contract.reasons import Reason
 from grpo_api.v1alpha1.status import ConditionType
 from grpo_operator.children.names import Names
 from grpo_operator.cluster import errors
@@ -15,22 +17,38 @@ from grpo_operator.cluster.kinds import CONFIG_MAPS, PODS
 from grpo_operator.observe.cache import Cache, ChildName, Key, owner_uid
 from grpo_operator.observe.memory import Memory
 from grpo_operator.observe.observed import JobView, Observed
-from grpo_operator.plan.conditions import is_true
+from grpo_operator.plan.conditions import condition, is_true
 from grpo_operator.plan.facts import has_all_trainers
 
 
-async def find_missing(client: Client, cache: Cache, memory: Memory, *, key: Key, observed: Observed) -> bool:
+async def find_missing(
+    client: Client, cache: Cache, memory: Memory, *, key: Key, observed: Observed, now: datetime
+) -> bool:
     """Look for children that this process has seen, or that the status speaks of, and that the cache lacks.
 
     True if one was found: the cache has it now, and another snapshot must be taken. What is not there is
-    remembered, and asked for once.
+    remembered, and asked for once; but a job that says RevisionLost waits for somebody to restore its
+    ConfigMap, perhaps without labels, and has it asked for again from time to time.
     """
     uid = observed.job.uid
     missing = memory.missing_children(
-        key, shown=cache.child_names(uid), expected=frozenset(_expected(observed))
+        key,
+        shown=cache.child_names(uid),
+        expected=frozenset(_expected(observed)),
+        awaited=frozenset(_awaited(observed.job)),
+        now=now,
     )
-    found = await asyncio.gather(*(_find(client, cache, memory, observed.job, child) for child in missing))
+    found = await asyncio.gather(
+        *(_find(client, cache, memory, observed.job, child, now=now) for child in missing)
+    )
     return any(found)
+
+
+def _awaited(job: JobView) -> Iterator[ChildName]:
+    """What a person has been asked to restore."""
+    ready = condition(job.status, ConditionType.READY)
+    if ready is not None and ready.reason == Reason.REVISION_LOST:
+        yield CONFIG_MAPS, Names.of(job=job.name, uid=job.uid).config(job.status.revision)
 
 
 def _expected(observed: Observed) -> Iterator[ChildName]:
@@ -51,17 +69,19 @@ def _expected(observed: Observed) -> Iterator[ChildName]:
         yield PODS, names.trainer(attempt=attempt, index=index)
 
 
-async def _find(client: Client, cache: Cache, memory: Memory, job: JobView, child: ChildName) -> bool:
+async def _find(
+    client: Client, cache: Cache, memory: Memory, job: JobView, child: ChildName, *, now: datetime
+) -> bool:
     """Whether the job has this child, and the cache shows it now. Its watch event may come before the
     answer."""
     kind, name = child
     try:
         found = await client.get(kind, job.namespace, name)
     except errors.NotFound:
-        memory.mark_gone((job.namespace, job.name), child)
+        memory.mark_gone((job.namespace, job.name), child, now=now)
         return False
     if owner_uid(found) != job.uid:
-        memory.mark_gone((job.namespace, job.name), child)
+        memory.mark_gone((job.namespace, job.name), child, now=now)
         return False
     cache.put(kind, found)
     return child in cache.child_names(job.uid)

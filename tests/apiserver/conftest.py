@@ -12,7 +12,8 @@ from grpo_cluster.versions import program_path
 from grpo_cluster.waiting import wait_until
 
 from .api_server import Jobs, Kubectl, own_instance
-from .operator_harness import FakeKubelet, Namespace, OperatorProcess, killed_at_the_end
+from .fake_kubelet import FakeKubelet
+from .operator_harness import Namespace, OperatorProcess, killed_at_the_end
 
 CRD = Path(__file__).parents[2] / "crds" / "grpojobs.yaml"
 

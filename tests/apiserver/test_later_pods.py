@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from .operator_harness import FakeKubelet, Namespace, OperatorProcess, running_job, wait_for_pods, wait_until
+from .fake_kubelet import FakeKubelet, running_job
+from .operator_harness import Namespace, OperatorProcess, wait_for_pods, wait_until
 
 pytestmark = pytest.mark.apiserver
 

@@ -6,15 +6,8 @@ from typing import Any
 import pytest
 
 from .api_server import Kubectl
-from .operator_harness import (
-    FakeKubelet,
-    Namespace,
-    OperatorProcess,
-    running_job,
-    termination_message,
-    wait_for_pods,
-    wait_until,
-)
+from .fake_kubelet import FakeKubelet, running_job
+from .operator_harness import Namespace, OperatorProcess, termination_message, wait_for_pods, wait_until
 
 pytestmark = pytest.mark.apiserver
 

@@ -20,7 +20,8 @@ from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
 from grpo_cluster.versions import program_path
 
 from .api_server import Kubectl
-from .operator_harness import FakeKubelet, Namespace, OperatorProcess, all_pods, killed_at_the_end, wait_until
+from .fake_kubelet import FakeKubelet, all_pods
+from .operator_harness import Namespace, OperatorProcess, killed_at_the_end, wait_until
 
 pytestmark = pytest.mark.apiserver
 

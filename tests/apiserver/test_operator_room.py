@@ -7,7 +7,8 @@ import pytest
 
 from grpo_operator.plan.giving_back import HOLD_SECONDS
 
-from .operator_harness import FakeKubelet, Namespace, OperatorProcess, wait_for_pods, wait_until
+from .fake_kubelet import FakeKubelet
+from .operator_harness import Namespace, OperatorProcess, wait_for_pods, wait_until
 
 pytestmark = pytest.mark.apiserver
 

@@ -10,7 +10,8 @@ from kubernetes.client import ApiException
 from grpo_api.v1alpha1.job import GRPOJob
 
 from .api_server import Kubectl
-from .operator_harness import FakeKubelet, Namespace, OperatorProcess, running_job, wait_until
+from .fake_kubelet import FakeKubelet, running_job
+from .operator_harness import Namespace, OperatorProcess, wait_until
 
 pytestmark = pytest.mark.apiserver
 

@@ -12,15 +12,8 @@ import pytest
 from kubernetes import client, config, watch
 from urllib3.exceptions import HTTPError
 
-from .operator_harness import (
-    GROUP,
-    FakeKubelet,
-    Namespace,
-    OperatorProcess,
-    killed_at_the_end,
-    wait_for_pods,
-    wait_until,
-)
+from .fake_kubelet import FakeKubelet
+from .operator_harness import GROUP, Namespace, OperatorProcess, killed_at_the_end, wait_for_pods, wait_until
 
 pytestmark = pytest.mark.apiserver
 

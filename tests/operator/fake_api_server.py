@@ -80,7 +80,7 @@ class FakeApiServer(Client):
 
     def objects(self, kind: Kind) -> tuple[KubeObject, ...]:
         """Every object of a kind, oldest first."""
-        return tuple(deepcopy(item) for (of, _), item in self._objects.items() if of == kind)
+        return tuple(self._read(kind, item) for (of, _), item in self._objects.items() if of == kind)
 
     def show(self, cache: Cache, *, but: str = "") -> None:
         """Fill a cache as a resync does; `but` is the name of an object that its list misses."""
@@ -109,7 +109,7 @@ class FakeApiServer(Client):
         if (kind, name) not in self._objects:
             raise errors.NotFound(f'{kind.plural} "{name}" not found')
         self.before_answer(kind, deepcopy(self._objects[kind, name]))
-        return deepcopy(self._objects[kind, name])
+        return self._read(kind, self._objects[kind, name])
 
     async def schema(self, kind: Kind) -> KubeObject | None:
         return deepcopy(self.schema_of_jobs) if kind == JOBS else None
@@ -175,6 +175,13 @@ class FakeApiServer(Client):
         wanted = dict(part.split("=") for part in kind.selector.split(",") if part).items()
         return tuple(i for i in self.objects(kind) if wanted <= i["metadata"].get("labels", {}).items())
 
+    def _read(self, kind: Kind, item: KubeObject) -> KubeObject:
+        """An object as it is served: a job without the parts of its status that the CRD lacks by now."""
+        read = deepcopy(item)
+        if kind == JOBS and "status" in read:
+            read["status"] = _pruned(read["status"], self.schema_of_jobs["properties"]["status"])
+        return read
+
     def _now(self) -> str:
         return f"{self._clock():%Y-%m-%dT%H:%M:%SZ}"
 
@@ -224,7 +231,7 @@ class FakeApiServer(Client):
         others = [parts for (of, by), parts in self._applied.items() if of == uid and by != manager]
         dropped = self._applied.get((uid, manager), set()) - set(given) - set().union(*others)
         self._applied[uid, manager] = set(given)
-        kept = {k: v for k, v in _parts(job.get("status", {})).items() if k not in dropped}
+        kept = {k: v for k, v in _parts(self._read(JOBS, job).get("status", {})).items() if k not in dropped}
         merged = kept | given
         conditions = [v for k, v in merged.items() if k.startswith("conditions/")]
         rest = {k: v for k, v in merged.items() if not k.startswith("conditions/")}
@@ -274,6 +281,16 @@ def _undeclared(value: Any, schema: KubeObject, path: str) -> str:
     if value not in schema.get("enum", [value]):
         raise errors.Invalid(f'{path}: Unsupported value: "{value}"')
     return ""
+
+
+def _pruned(value: Any, schema: KubeObject) -> Any:
+    """A value without the fields that its schema does not have."""
+    if isinstance(value, dict) and "properties" in schema:
+        known = schema["properties"]
+        return {name: _pruned(part, known[name]) for name, part in value.items() if name in known}
+    if isinstance(value, list):
+        return [_pruned(item, schema.get("items", {})) for item in value]
+    return value
 
 
 def _bound(pod: KubeObject, *, at: str) -> KubeObject:

@@ -118,6 +118,7 @@ async def test_a_job_whose_status_another_release_wrote_says_so_once_and_is_left
     controller, client, cache
 ):
     newer = {"attempt": 1, "somethingNew": 1}
+    client.schema_of_jobs["properties"]["status"]["properties"]["somethingNew"] = {"type": "integer"}
     client.put(JOBS, a_job(status=newer))
     client.show(cache)
     assert await controller.reconcile(KEY) is None

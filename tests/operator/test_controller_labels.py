@@ -1,18 +1,20 @@
 """A label is taken away from a child: lists and the watch no longer show it, and that is no deletion."""
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 
 from grpo_api.contract.labels import JOB_UID, MANAGED_BY, OPERATOR
 from grpo_operator.children.names import Names
+from grpo_operator.cluster import errors
 from grpo_operator.cluster.kinds import CONFIG_MAPS, JOBS, NETWORK_POLICIES, PODS, SERVICES, Kind
 from grpo_operator.controller import Controller
 from grpo_operator.observe.cache import Cache
 
 from .controlled_job import KEY, a_job, condition_of, controller_of, pod_names, run_pods, status_of
 from .fake_api_server import FakeApiServer
-from .fake_cluster import UID, spec
+from .fake_cluster import NOW, UID, spec
 
 NAMES = Names.of(job="copy", uid=UID)
 TRAINERS = [NAMES.trainer(attempt=1, index=index) for index in range(2)]
@@ -228,3 +230,55 @@ async def test_a_frozen_spec_that_the_api_server_misses_too_is_lost_and_ends_not
     client.show(cache)
     await look(running)
     assert condition_of(client, "Ready")["reason"] == "TrainerStarting"
+
+
+async def test_a_lost_frozen_spec_that_is_restored_without_labels_is_found_and_asked_for_once_a_minute(
+    client, cache
+):
+    now = NOW
+    controller = controller_of(client, cache, clock=lambda: now)
+    await look(controller)
+    (config,) = client.objects(CONFIG_MAPS)
+    change_spec(client, cache)
+    client.remove(CONFIG_MAPS, config["metadata"]["name"])
+    client.show(cache)
+    await look(controller)
+    assert condition_of(client, "Ready")["reason"] == "RevisionLost"
+    asked, answer = [], client.get
+
+    async def get(kind, namespace, name):
+        asked.append(name)
+        return await answer(kind, namespace, name)
+
+    client.get = get
+    for seconds in range(0, 180, 10):
+        now = NOW + timedelta(seconds=seconds)
+        client.show(cache)
+        await look(controller)
+    assert asked == [config["metadata"]["name"]] * 2
+    client.put(CONFIG_MAPS, config)
+    client.unlabel(CONFIG_MAPS, config["metadata"]["name"])
+    client.show(cache)
+    now += timedelta(seconds=60)
+    await look(controller)
+    assert condition_of(client, "Ready")["reason"] != "RevisionLost"
+
+
+async def test_what_is_gone_from_a_job_that_is_not_lost_is_asked_for_once(client, cache):
+    now = NOW
+    controller = controller_of(client, cache, clock=lambda: now)
+    await look(controller)
+    client.remove(CONFIG_MAPS, client.objects(CONFIG_MAPS)[0]["metadata"]["name"])
+    client.refused["ConfigMap"] = errors.Forbidden("no")
+    asked, answer = [], client.get
+
+    async def get(kind, namespace, name):
+        asked.append(kind)
+        return await answer(kind, namespace, name)
+
+    client.get = get
+    for minutes in range(10):
+        now = NOW + timedelta(minutes=minutes)
+        client.show(cache)
+        await look(controller)
+    assert asked == [CONFIG_MAPS]

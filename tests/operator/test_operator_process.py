@@ -26,12 +26,13 @@ from .fake_cluster import IMAGE
 
 class FakeServer(FakeApiServer):
     """`forbidden` are the (kind, namespace) it does not list, `hangs_at` the number of the list that never
-    comes back."""
+    comes back, `schema_failure` what it says instead of a schema."""
 
     def __init__(self) -> None:
         super().__init__(clock=lambda: datetime.now(UTC))
         self.forbidden: set[tuple[Kind, str]] = set()
         self.hangs_at: int | None = None
+        self.schema_failure: errors.KubernetesError | None = None
         self.lists: list[tuple[Kind, str | None]] = []
         self.renewals: list[str] = []
 
@@ -46,6 +47,11 @@ class FakeServer(FakeApiServer):
         if (kind, namespace) in self.forbidden:
             raise errors.Forbidden(f"{kind.plural} is forbidden in the namespace {namespace}")
         return await super().list(kind, namespace, **more)
+
+    async def schema(self, kind: Kind) -> KubeObject | None:
+        if self.schema_failure is not None:
+            raise self.schema_failure
+        return await super().schema(kind)
 
     async def create(
         self, kind: Kind, namespace: str, body: KubeObject, *, is_dry_run: bool = False
@@ -157,16 +163,16 @@ async def test_an_operator_that_may_list_none_of_its_namespaces_says_so(server: 
             await operator(server, session, namespaces=("one", "two")).resync()
 
 
+async def silent_watch(*, stop_flag: asyncio.Event, **_: Any) -> None:
+    await stop_flag.wait()
+
+
 @pytest.fixture
 async def working(
     server: FakeServer, heard: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Operator]:
     """An operator that has looked once and works; kopf's watch tells it nothing, the test does."""
-
-    async def watch(*, stop_flag: asyncio.Event, **_: Any) -> None:
-        await stop_flag.wait()
-
-    monkeypatch.setattr(kopf, "operator", watch)
+    monkeypatch.setattr(kopf, "operator", silent_watch)
     server.put(JOBS, a_job())
     async with ClientSession() as session:
         made = operator(server, session, resync_seconds=3600)
@@ -217,3 +223,40 @@ async def test_a_crd_that_lacks_a_field_is_logged_once_and_followed_when_it_is_r
         server.schema_of_jobs = job_schema()
         await made.resync()
     assert made.served_schema == EVERYTHING
+
+
+@pytest.mark.parametrize(
+    "failure", [errors.ServerFailed("503"), errors.Transient("timed out"), errors.KubernetesError("400")]
+)
+async def test_a_schema_that_cannot_be_read_is_logged_and_asked_for_again_at_the_next_resync(
+    server: FakeServer, caplog: pytest.LogCaptureFixture, failure: errors.KubernetesError
+):
+    del server.schema_of_jobs["properties"]["status"]["properties"]["checkpointStep"]
+    server.schema_failure = failure
+    async with ClientSession() as session:
+        made = operator(server, session)
+        await made.resync()
+        assert f"the schema of GRPOJob cannot be read: {failure}" in caplog.messages
+        assert made.served_schema == EVERYTHING and {kind for kind, _ in server.lists} == set(WATCHED)
+        server.schema_failure = None
+        await made.resync()
+        known = made.served_schema
+        assert "status.checkpointStep" in known.problem
+        server.schema_failure = failure
+        await made.resync()
+        assert made.served_schema == known
+
+
+async def test_an_operator_leads_its_jobs_although_it_has_never_read_a_schema(
+    server: FakeServer, heard: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(kopf, "operator", silent_watch)
+    server.schema_failure = errors.ServerFailed("openapi is not served")
+    server.put(JOBS, a_job())
+    async with ClientSession() as session:
+        running = asyncio.create_task(operator(server, session, resync_seconds=0.05).run())
+        await until(lambda: len(pod_names(server)) == 3 and len(server.lists) > 3 * len(WATCHED))
+        assert not running.done()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.wait_for(running, 5)
+    assert heard == []

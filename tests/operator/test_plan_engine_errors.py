@@ -249,3 +249,38 @@ def test_a_hub_that_an_engine_cannot_reach_is_shown_and_ends_nothing_even_before
     end_with_40(cluster, last_termination=termination(75, unreachable))
     assert_goes_on(cluster)
     assert cluster.condition(ConditionType.ROLLOUT_READY).reason == "HubUnreachable"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {},
+        {"is_ready": False},
+        {"is_ready": False, "last_termination": termination(137, reason="OOMKilled"), "restarts": 1},
+        {
+            "is_ready": False,
+            "phase": "Pending",
+            "start_problem": ReasonMessage("Unschedulable", "no GPU"),
+        },
+        {"is_deleting": True},
+    ],
+    ids=["slow", "joining", "restarted for another reason", "without a node", "being replaced"],
+)
+def test_while_another_engine_may_come_back_the_job_goes_on_and_names_the_40(other: dict):
+    cluster = at_step_900()
+    cluster.change(cluster.pod("rollout-0-i0"), **other)
+    end_with_40(cluster, 1)
+    hear(cluster, waiting_from(0, 600, step=900))
+    assert_goes_on(cluster)
+    ready = cluster.condition(ConditionType.ROLLOUT_READY)
+    assert (ready.status, ready.reason) == ("False", "UserError")
+    assert SENTENCE in ready.message and cluster.pod("rollout-1-i0") in ready.message
+
+
+def test_once_every_engine_says_40_the_job_ends():
+    cluster = at_step_900()
+    end_with_40(cluster, 1)
+    hear(cluster, waiting_from(0, 600, step=900))
+    assert_goes_on(cluster)
+    end_with_40(cluster, 0, after=590)
+    assert_failed(cluster)

@@ -1,80 +1,14 @@
-"""A job that has some of the nodes it needs gives them back, so that of two jobs one can run."""
+"""A job that has some of the nodes it needs gives them back, and comes again."""
 
 from datetime import timedelta
-from uuid import NAMESPACE_DNS, uuid5
 
-import pytest
-
-from grpo_api.contract.progress import TrainerState
 from grpo_api.contract.reasons import ReasonMessage
-from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_api.v1alpha1.status import ConditionType, Phase
 from grpo_operator.observe.observed import Refusal
 from grpo_operator.plan.giving_back import HOLD_BACK_SECONDS, HOLD_SECONDS
 
-from .fake_cluster import NOW, FakeCluster, report, spec, termination
-from .shared_nodes import SharedNodes
-
-NO_GPU = ReasonMessage("Unschedulable", "no node has enough nvidia.com/gpu free: lower trainer.resources")
-
-
-def jobs(count: int, *, seed: int, num_nodes: int, replicas: int) -> tuple[FakeCluster, ...]:
-    """Jobs that start together, each with a uid of its own."""
-    made = []
-    for index in range(count):
-        uid = str(uuid5(NAMESPACE_DNS, f"{seed}/{index}"))
-        job_spec = spec(trainer={"numNodes": num_nodes}, rollout={"replicas": replicas})
-        made.append(FakeCluster(job_spec, name=f"job-{index}", uid=uid))
-        made[-1].has_room = False
-    return tuple(made)
-
-
-@pytest.mark.parametrize("seed", range(25))
-def test_of_two_jobs_that_each_got_half_of_the_nodes_one_runs_and_then_the_other(seed: int):
-    both = jobs(2, seed=seed, num_nodes=3, replicas=1)
-    SharedNodes(4, both).run(hours=12)
-    for job in both:
-        assert (job.status.phase, job.status.attempt) == (Phase.SUCCEEDED, 1)
-        assert (job.status.restarts, job.status.disruptions) == (0, 0)
-    assert sum(job.status.given_back for job in both) >= 1
-    ends = [job.status.completion_time for job in both]
-    assert ends[0] != ends[1]
-
-
-@pytest.mark.parametrize("seed", range(15))
-def test_of_two_jobs_whose_trainers_leave_no_node_for_engines_one_runs_and_then_the_other(seed: int):
-    both = jobs(2, seed=seed, num_nodes=2, replicas=1)
-    SharedNodes(4, both).run(hours=12)
-    assert [job.status.phase for job in both] == [Phase.SUCCEEDED] * 2
-    assert [(job.status.attempt, job.status.disruptions) for job in both] == [(1, 0)] * 2
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_of_three_jobs_that_share_the_nodes_each_runs_in_the_end(seed: int):
-    three = jobs(3, seed=seed, num_nodes=4, replicas=1)
-    SharedNodes(6, three).run(hours=48)
-    assert [job.status.phase for job in three] == [Phase.SUCCEEDED] * 3
-
-
-def half_bound(job_spec: GRPOJobSpec | None = None) -> FakeCluster:
-    """A gang of which only pod 0 found a node."""
-    cluster = FakeCluster(job_spec or spec(trainer={"numNodes": 2}))
-    cluster.has_room = False
-    cluster.settle()
-    cluster.bind(cluster.pod("trainer-a1-0"))
-    cluster.unbind(cluster.pod("trainer-a1-1"), why=NO_GPU)
-    cluster.settle()
-    return cluster
-
-
-def give_back(cluster: FakeCluster) -> None:
-    """Wait until the job gives its nodes back."""
-    for _ in range(20):
-        if cluster.status.given_back:
-            return
-        cluster.now += timedelta(seconds=cluster.plan().requeue_after or HOLD_SECONDS)
-        cluster.settle()
-    raise AssertionError("nothing was given back")
+from .fake_cluster import NOW, FakeCluster, spec, termination
+from .partly_bound import NO_GPU, give_back, half_bound, without_engines
 
 
 def test_a_gang_that_is_not_complete_gives_its_nodes_back_after_the_stated_time():
@@ -195,42 +129,6 @@ def test_a_gang_of_which_the_quota_refuses_a_part_gives_the_rest_back():
     assert [deletion.name for deletion in plan.delete] == [cluster.pod("trainer-a1-0")]
 
 
-def test_a_missing_pod_is_tried_before_anything_is_given_back():
-    cluster = half_bound()
-    cluster.vanish(cluster.pod("trainer-a1-1"))
-    cluster.status = cluster.status.model_copy(update={"phase": Phase.PENDING})
-    cluster.now = NOW + timedelta(seconds=2 * HOLD_SECONDS)
-    plan = cluster.plan()
-    assert (plan.status.given_back, plan.delete) == (0, ())
-    assert plan.create[-1].name == cluster.pod("trainer-a1-1")
-
-
-def test_a_single_trainer_pod_without_a_node_just_waits():
-    cluster = FakeCluster()
-    cluster.has_room = False
-    cluster.settle()
-    cluster.unbind(cluster.pod("trainer-a1-0"), why=NO_GPU)
-    cluster.now += timedelta(days=1)
-    cluster.settle()
-    assert cluster.names("trainer") == ["trainer-a1-0"]
-    assert (cluster.status.given_back, cluster.names("rollout")) == (0, [])
-
-
-def without_engines() -> FakeCluster:
-    """A job whose trainer pod runs, and whose engines find no node."""
-    cluster = FakeCluster()
-    cluster.step()
-    cluster.has_room = False
-    cluster.settle()
-    for name in ("rollout-0-i0", "rollout-1-i0"):
-        cluster.unbind(cluster.pod(name), why=NO_GPU)
-    cluster.change(cluster.pod("trainer-a1-0"), phase="Running", is_ready=True)
-    cluster.progress = report(state=TrainerState.WAITING_FOR_ROLLOUT, step=0, policy_version="1.0")
-    cluster.settle()
-    assert cluster.status.phase is Phase.RUNNING
-    return cluster
-
-
 def test_a_trainer_without_a_single_engine_gives_its_nodes_back_and_comes_again():
     cluster = without_engines()
     give_back(cluster)
@@ -262,38 +160,6 @@ def test_giving_back_is_an_event_each_time():
     assert NO_GPU.message in event.why.message
 
 
-def test_a_trainer_that_has_one_engine_keeps_everything():
-    cluster = without_engines()
-    cluster.bind(cluster.pod("rollout-1-i0"))
-    cluster.now += timedelta(days=1)
-    cluster.step()
-    assert (cluster.status.given_back, cluster.plan().delete) == (0, ())
-
-
-@pytest.mark.parametrize("engines", [("rollout-0-i0",), ("rollout-0-i0", "rollout-1-i0")])
-def test_a_job_that_makes_steps_never_gives_anything_back(engines: tuple[str, ...]):
-    cluster = FakeCluster().start()
-    cluster.progress = report(step=4)
-    cluster.settle()
-    cluster.has_room = False
-    cluster.vanish(*map(cluster.pod, engines))
-    for hours in range(10):
-        cluster.now = NOW + timedelta(hours=hours)
-        cluster.settle()
-        assert (cluster.status.given_back, cluster.names("trainer")) == (0, ["trainer-a1-0"])
-
-
-def test_a_trainer_that_does_not_answer_may_be_training_and_keeps_its_nodes():
-    cluster = without_engines()
-    cluster.report_problem = ReasonMessage("ProgressUnreachable", "the trainer has not answered")
-    cluster.now += timedelta(days=1)
-    cluster.settle()
-    assert cluster.status.given_back == 0
-    cluster.progress, cluster.report_problem = None, None  # the operator has restarted
-    cluster.settle()
-    assert cluster.status.given_back == 0
-
-
 def test_engines_of_the_attempt_before_are_given_back_when_the_next_gang_finds_no_node():
     cluster = FakeCluster().start()
     cluster.has_room = False
@@ -306,14 +172,6 @@ def test_engines_of_the_attempt_before_are_given_back_when_the_next_gang_finds_n
     assert (cluster.now - NOW).total_seconds() >= HOLD_SECONDS
     assert cluster.names("rollout", is_deleting=True) == ["rollout-0-i0", "rollout-1-i0"]
     assert (cluster.status.attempt, cluster.status.restarts, cluster.status.disruptions) == (2, 1, 0)
-
-
-def test_a_gang_that_failed_is_not_given_back_but_ended():
-    cluster = half_bound()
-    cluster.now = NOW + timedelta(seconds=2 * HOLD_SECONDS)
-    cluster.end(cluster.pod("trainer-a1-0"), termination(40, "the spec is wrong"))
-    cluster.settle()
-    assert (cluster.status.phase, cluster.status.given_back) == (Phase.FAILED, 0)
 
 
 def test_a_job_that_completes_or_fails_waits_for_nothing_any_more():

@@ -105,7 +105,7 @@ async def test_failures_are_retried_ever_later_and_success_forgets_them():
     handler.outcomes = [ValueError("x")] * 4
     async with Running(handler) as running:
         running.queue.add(KEY)
-        await until(lambda: len(handler.seen) == 5)
+        await until(lambda: len(handler.seen) == 5 and not handler.busy)
         assert running.delays == [0.01, 0.02, 0.04, 0.04]
         handler.outcomes = [ValueError("again")]
         running.queue.add(KEY)

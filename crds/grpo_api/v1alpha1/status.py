@@ -160,7 +160,7 @@ class GRPOJobStatus(ApiModel):
     failures_since_progress: int | None = None
     """Restarts after failures since the job last made progress, which is a committed checkpoint beyond any
     before. failurePolicy.maxRestarts limits them. It is missing in a job that an operator of 0.1.0 started,
-    until its next report or restart; then all `restarts` count."""
+    until its next report or restart; then all `restarts` and `disruptions` count."""
     disruptions_since_progress: int = 0
     """Restarts that do not count since the job last made progress. The more there are, the longer the next
     attempt waits, up to ten minutes."""
@@ -171,6 +171,9 @@ class GRPOJobStatus(ApiModel):
     """How often the job gave its nodes back because not all the pods that it needs found one. No restart."""
     waiting_for_room: WaitingForRoom | None = None
     """How the attempt waits for nodes; absent once it has them."""
+    starting_since: datetime | None = None
+    """From when `startupDeadlineSeconds` runs: when the attempt first had room, later by the times in which
+    it had to wait for room again. Absent before that."""
     last_failure: LastFailure | None = None
     """The newest failure or blocker and its cause; it stays until there is something newer."""
     revision: ShortText = ""

@@ -14,12 +14,22 @@ from grpo_operator.observe.observed import JobView
 log = logging.getLogger(__name__)
 
 
+def stored_status(job: JobView) -> KubeObject:
+    """The status as it was read, without what the model adds."""
+    return job.status.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
 async def write_status(client: Client, cache: Cache, job: JobView, status: GRPOJobStatus) -> None:
     """Server-side apply of the status, on the very object and state it was planned from, without what the CRD
-    of the cluster lacks.
+    of the cluster lacks. What the stored status shows and the schema lacks stays: to leave it out would
+    remove it, because the operators of all releases write under one field manager.
 
     Raises Conflict when the job has changed since, NotFound when it is gone.
     """
+    schema, shown = cache.served_schema, stored_status(job)
+    if schema.is_older_than(shown):
+        # an older CRD may have been installed since the job was read: then it is shown no more
+        shown = (await client.get(JOBS, job.namespace, job.name)).get("status", {})
     body = {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -29,7 +39,7 @@ async def write_status(client: Client, cache: Cache, job: JobView, status: GRPOJ
             "uid": job.uid,
             "resourceVersion": job.resource_version,
         },
-        "status": cache.served_schema.fit_object(status),
+        "status": schema.fit_object(status, shown=shown),
     }
     cache.put(JOBS, await client.apply(JOBS, job.namespace, body, subresource="status"))
     if (status.phase, status.attempt) != (job.status.phase, job.status.attempt):

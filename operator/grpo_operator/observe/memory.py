@@ -27,6 +27,8 @@ UNREACHABLE_SECONDS = 60.0
 
 REFUSED = Backoff(first_seconds=10.0, limit_seconds=160.0)
 """Between two tries of a child that the API server refuses."""
+ASK_AGAIN_SECONDS = 60.0
+"""How long after the API server had no such child it is asked again for one that a person may restore."""
 
 
 @dataclass
@@ -44,10 +46,12 @@ class _Entry:
     """When the child that was refused is tried again."""
     highest_incarnations: dict[int, int] = field(default_factory=dict)
     """By replica."""
-    children: dict[ChildName, bool] = field(default_factory=dict)
-    """Whether it may exist, of each child that was ever shown or asked for."""
+    children: dict[ChildName, datetime | None] = field(default_factory=dict)
+    """Each child that was ever shown or asked for, and when the API server said that it has none; None while
+    it may exist."""
     other_builds: dict[int, OtherBuild] = field(default_factory=dict)
     """The newest pod of another build by replica."""
+    told_notes: str | None = None
     written_events: set[tuple[str, str, str]] = field(default_factory=set)
     """(uid of the job, reason, key) of each."""
 
@@ -115,6 +119,10 @@ class Memory:
         is_same = (report.progress, report.problem) == (written.progress, written.problem)
         self._entry(key).report = replace(report, is_written=is_same)
 
+    def mark_told(self, key: Key, notes: str) -> None:
+        """The condition Ready has had these notes of ours."""
+        self._entry(key).told_notes = notes
+
     def mark_superseded(self, key: Key) -> None:
         """Another operator has written the job: what this one was told before may be older than what the
         other knows."""
@@ -166,6 +174,7 @@ class Memory:
             highest_incarnations=self._highest_incarnations(key, seen=positions),
             other_builds=self._other_builds(key, found, now=now),
             refusal=self._entry(key).refusal,
+            told_notes=self._entry(key).told_notes,
         )
 
     def _begin(self, key: Key, *, uid: str) -> None:
@@ -176,23 +185,36 @@ class Memory:
         entry.uid = uid
 
     def missing_children(
-        self, key: Key, *, shown: frozenset[ChildName], expected: frozenset[ChildName]
+        self,
+        key: Key,
+        *,
+        shown: frozenset[ChildName],
+        expected: frozenset[ChildName],
+        awaited: frozenset[ChildName],
+        now: datetime,
     ) -> tuple[ChildName, ...]:
         """Children that were seen before or that are `expected`, that are not `shown` now, and of which it is
-        not known that they are gone."""
+        not known that they are gone. Those that a person is `awaited` to restore may come back: they are
+        asked for again after `ASK_AGAIN_SECONDS`."""
         entry = self._entry(key)
         entry.children = {
-            child: may_exist
-            for child, may_exist in entry.children.items()
-            if may_exist or child in expected  # the others are never asked for again
-        } | dict.fromkeys(shown, True)
+            child: gone_at
+            for child, gone_at in entry.children.items()
+            if gone_at is None or child in expected  # the others are never asked for again
+        } | dict.fromkeys(shown)
         unseen = (expected | entry.children.keys()) - shown
-        missing = (child for child in unseen if entry.children.get(child, True))
-        return tuple(sorted(missing, key=lambda child: (child[0].plural, child[1])))
 
-    def mark_gone(self, key: Key, child: ChildName) -> None:
+        def may_exist(child: ChildName) -> bool:
+            gone_at = entry.children.get(child)
+            return gone_at is None or (
+                child in awaited and (now - gone_at).total_seconds() >= ASK_AGAIN_SECONDS
+            )
+
+        return tuple(sorted(filter(may_exist, unseen), key=lambda child: (child[0].plural, child[1])))
+
+    def mark_gone(self, key: Key, child: ChildName, *, now: datetime) -> None:
         """The API server has no such child of the job."""
-        self._entry(key).children[child] = False
+        self._entry(key).children[child] = now
 
     def _failing_since(self, key: Key, *, attempt: int, is_failing: bool, now: datetime) -> datetime | None:
         entry = self._entry(key)

@@ -195,6 +195,8 @@ class Remembered:
     """By replica the newest rollout pod that this process saw run another build of the image."""
     refusal: Refusal | None = None
     """The child that the API server refused at the last try, if it refused one."""
+    told_notes: str | None = None
+    """The notes that this process wrote into the condition Ready; None before the first time."""
 
 
 @dataclass(frozen=True)
@@ -220,5 +222,7 @@ class Observed:
     """Why that ConfigMap is there but cannot be read."""
     crd_problem: str = ""
     """What the CRD of the cluster lacks, and what to do about it; empty when it lacks nothing."""
+    can_hold_back: bool = True
+    """Whether the CRD of the cluster can hold until when a job makes no pods."""
     remembered: Remembered = Remembered()
     """What this process remembers of the job."""

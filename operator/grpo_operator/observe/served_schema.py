@@ -3,9 +3,13 @@
 An operator may be newer than the CRD of its cluster. The API server then drops fields of a spec that the CRD
 lacks, and refuses a status as a whole when one field of it is not declared. So a status is written without
 what the CRD lacks, and the job says which CRD is missing.
+
+The schema may also be older than the CRD: it is read once per resync, and the API server that answered may
+lag behind another one. What a stored status shows was not dropped, so the CRD has it, whatever the schema
+says. Without that rule two operators with schemas of different age would undo each other's writes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,14 +29,30 @@ class ServedSchema:
     status: Schema | None = None
     """Its schema of the status; None when that has everything, or when nothing is known about it."""
 
-    def fit_object(self, status: GRPOJobStatus) -> dict[str, Any]:
-        """The status as the API server accepts it: plain data without what the CRD lacks."""
+    def fit_object(self, status: GRPOJobStatus, *, shown: Mapping[str, Any]) -> dict[str, Any]:
+        """The status as the API server accepts it: plain data without what the CRD lacks. `shown` is the
+        stored status, of which the CRD lacks nothing."""
         data = status.to_object()
-        return data if self.status is None else dict(_fitted(data, self.status))
+        return data if self.status is None else dict(_fitted(data, self.status, shown))
 
-    def fit(self, status: GRPOJobStatus) -> GRPOJobStatus:
+    def fit(self, status: GRPOJobStatus, *, shown: Mapping[str, Any]) -> GRPOJobStatus:
         """The status as it is read back once it is written."""
-        return status if self.status is None else GRPOJobStatus.from_object(self.fit_object(status))
+        if self.status is None:
+            return status
+        return GRPOJobStatus.from_object(self.fit_object(status, shown=shown))
+
+    def can_hold(self, *path: str) -> bool:
+        """Whether the status has this field."""
+        at = self.status
+        for name in path:
+            if at is None:
+                return True
+            at = at.get("properties", {}).get(name, _NOTHING)
+        return at is not _NOTHING
+
+    def is_older_than(self, shown: Mapping[str, Any]) -> bool:
+        """Whether a stored status shows what this schema lacks."""
+        return self.status is not None and _fitted(dict(shown), self.status, {}) != shown
 
 
 EVERYTHING = ServedSchema()
@@ -80,17 +100,33 @@ def _lacking(ours: Schema, theirs: Schema, path: str, *, has_choices: bool) -> I
 
 
 _DROPPED: Any = object()
+_NOTHING: Schema = {}
+"""The schema of a field that is lacking: of its parts, those stay that the stored one shows."""
 
 
-def _fitted(value: Any, schema: Schema) -> Any:
-    """A value without what its schema lacks, or _DROPPED. An item of a list goes as a whole when a choice in
-    it is lacking, such as a condition of an unknown type."""
-    if isinstance(value, dict) and "properties" in schema:
-        known = schema["properties"]
-        parts = {key: _fitted(part, known[key]) for key, part in value.items() if key in known}
+def _fitted(value: Any, schema: Schema, shown: Any) -> Any:
+    """A value without what neither its schema has nor the stored value shows, or _DROPPED. An item of a list
+    goes as a whole when a choice in it is lacking, such as a condition of an unknown type."""
+    if isinstance(value, dict) and ("properties" in schema or schema is _NOTHING):
+        known, stored = schema.get("properties", {}), shown if isinstance(shown, Mapping) else {}
+        parts = {
+            key: _fitted(part, known.get(key, _NOTHING), stored.get(key))
+            for key, part in value.items()
+            if key in known or key in stored
+        }
         return {key: part for key, part in parts.items() if part is not _DROPPED}
     if isinstance(value, list) and "items" in schema:
-        required = set(schema["items"].get("required", ()))
-        items = [_fitted(item, schema["items"]) for item in value]
-        return [i for i in items if i is not _DROPPED and (not isinstance(i, dict) or required <= i.keys())]
-    return _DROPPED if value not in schema.get("enum", [value]) else value
+        required, keys = (schema["items"].get("required", ()), schema.get("x-kubernetes-list-map-keys", ()))
+        items = [_fitted(item, schema["items"], _stored_item(item, shown, keys)) for item in value]
+        return [
+            i for i in items if i is not _DROPPED and (not isinstance(i, dict) or set(required) <= i.keys())
+        ]
+    is_known = value in schema.get("enum", [value]) or value == shown
+    return value if is_known else _DROPPED
+
+
+def _stored_item(item: Any, shown: Any, keys: Sequence[str]) -> Any:
+    """The item of a stored list that is the same by its keys; None without one."""
+    if not keys or not isinstance(shown, list):
+        return None
+    return next((each for each in shown if all(each.get(key) == item.get(key) for key in keys)), None)

@@ -57,6 +57,7 @@ def observe(cache: Cache, found: JobAndPods, remembered: Remembered) -> Observed
         pod_templates=templates,
         frozen_problem=problem,
         crd_problem=cache.served_schema.problem,
+        can_hold_back=cache.served_schema.can_hold("waitingForRoom", "heldBackUntil"),
         remembered=remembered,
     )
 

@@ -69,4 +69,5 @@ def make_plan(
         delete=draft.delete,
         requeue_after=draft.requeue_after,
         events=events_of(draft, observed),
+        notes=draft.notes,
     )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from grpo_api.contract.environment import Role
+from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_operator.observe.observed import ContainerTermination, PodView
 from grpo_operator.plan.last_failure import Place
@@ -51,20 +52,31 @@ def trainer_blocker(gang: Iterable[PodView]) -> Blocker | None:
 
 
 def engine_blocker(rollouts: Iterable[PodView]) -> Blocker | None:
-    """The first rollout pod that its node refused, or else the first that does not start or keeps ending."""
+    """The first rollout pod whose engine says that no retry can help, else the first that its node refused,
+    else the first that does not start or keeps ending."""
     rollouts = tuple(rollouts)
+    ended = [blocker for pod in rollouts if (blocker := _ended(pod))]
+    for blocker in ended:
+        if blocker.termination and blocker.termination.exit_code == ExitCode.USER_ERROR:
+            return blocker
     for pod in rollouts:
         if pod.is_over and not pod.is_deleting and pod.start_problem:
             return Blocker(pod, Role.ROLLOUT, pod.start_problem)
+    by_pod = {blocker.pod.uid: blocker for blocker in ended}
     for pod in rollouts:
-        if not pod.is_alive or pod.is_ready:
-            continue
-        if pod.last_termination and is_unready_since(pod, pod.last_termination):
-            # How the container ended explains more than the kubelet's back-off does.
-            return Blocker(pod, Role.ROLLOUT, _restarted(pod, pod.last_termination), pod.last_termination)
-        if pod.start_problem:
+        if pod.uid in by_pod:
+            return by_pod[pod.uid]  # how the container ended explains more than the kubelet's back-off does
+        if pod.is_alive and not pod.is_ready and pod.start_problem:
             return Blocker(pod, Role.ROLLOUT, pod.start_problem)
     return None
+
+
+def _ended(pod: PodView) -> Blocker | None:
+    """A rollout pod that is not ready because its engine ended and was started again."""
+    termination = pod.last_termination
+    if not pod.is_alive or pod.is_ready or termination is None or not is_unready_since(pod, termination):
+        return None
+    return Blocker(pod, Role.ROLLOUT, _restarted(pod, termination), termination)
 
 
 def _restarted(pod: PodView, termination: ContainerTermination) -> ReasonMessage:

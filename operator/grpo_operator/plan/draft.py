@@ -37,7 +37,7 @@ class Draft:
     `facts` are those of the attempt in `status`. `frozen` is None until a readable spec is frozen.
     `waits_for` says what keeps trainer pods from being made, and `rollout_waits_for` what keeps a rollout pod
     from being made. `left_alone` says why this operator leaves the job as it is until a person has done
-    something about it.
+    something about it. `notes` are those of this operator for the condition Ready.
     """
 
     status: GRPOJobStatus
@@ -50,6 +50,7 @@ class Draft:
     create: tuple[Child, ...] = ()
     delete: tuple[Deletion, ...] = ()
     requeue_after: float | None = None
+    notes: str = ""
 
     @classmethod
     def begin(cls, observed: Observed) -> "Draft":
@@ -118,3 +119,5 @@ class Plan:
     delete: tuple[Deletion, ...] = ()
     requeue_after: float | None = None
     events: tuple[EventDraft, ...] = ()
+    notes: str = ""
+    """What this operator notes in the condition Ready, whether or not another one notes something else."""

@@ -3,7 +3,8 @@
 Before the first step of an attempt it does: what is wrong with one engine is mostly wrong with all of them,
 and nobody should have to wait for a deadline to be told. Later the same spec has worked, and the engine's
 node or network may be at fault: the job goes on with the other engines, and this one is shown and started
-again. Then it ends the job only when the trainer has had no engine at all for a while.
+again. Then it ends the job only when the trainer has had no engine at all for a while and all of them say
+so: one that is slow, joins or waits for a node may come back.
 """
 
 from dataclasses import replace
@@ -13,38 +14,53 @@ from grpo_api.contract.engine_absence import NO_ENGINE_SECONDS
 from grpo_api.contract.environment import Role
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.reasons import ReasonMessage
+from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.observe.observed import ContainerTermination, Observed, PodView
 from grpo_operator.plan.blockers import is_unready_since
 from grpo_operator.plan.causes import Cause, cause_from_termination
 from grpo_operator.plan.draft import Draft
-from grpo_operator.plan.facts import AttemptFacts
+from grpo_operator.plan.facts import AttemptFacts, FirstStep
 
 _SHORTEST_WAIT_SECONDS = 5.0
 
 
-def engine_causes(draft: Draft, observed: Observed) -> list[Cause]:
-    """Engines whose error ends the job: before the first step, or while the trainer has no engine at all."""
-    causes = [
-        cause_from_termination(pod, termination, role=Role.ROLLOUT)
-        for pod, termination in _user_errors(draft.facts, observed)
-    ]
-    if draft.facts.has_begun is False:
+def engine_causes(draft: Draft, observed: Observed, frozen: FrozenJob) -> list[Cause]:
+    """Engines whose error ends the job: before the first step, or while the trainer has no engine at all and
+    every engine has ended with such an error."""
+    errors = _user_errors(draft.facts, observed)
+    causes = [cause_from_termination(pod, end, role=Role.ROLLOUT) for pod, end in errors]
+    if draft.facts.first_step is FirstStep.NOT_BEGUN:
         return causes
-    return [_without_engines(cause, observed) for cause in causes] if _has_no_engine(observed) else []
+    if not _has_no_engine(observed) or not _is_every_engine(errors, observed, frozen):
+        return []
+    return [_without_engines(cause, observed) for cause in causes]
 
 
-def wake_when_no_engine(draft: Draft, observed: Observed, now: datetime) -> Draft:
-    """Plan again when such an engine may end the job: reports that tell the same as before cause no plan."""
-    if not draft.is_running or not _user_errors(draft.facts, observed):
+def wake_when_no_engine(draft: Draft, observed: Observed, frozen: FrozenJob, now: datetime) -> Draft:
+    """Plan again when such an engine may end the job: reports that tell the same as before cause no plan.
+    Another engine that ends causes one by itself."""
+    errors = _user_errors(draft.facts, observed)
+    if not draft.is_running or not errors:
         return draft
     since = observed.remembered.report.absence.since
-    if draft.facts.has_begun and since is None:
+    has_begun = draft.facts.first_step is FirstStep.BEGUN
+    if has_begun and (since is None or not _is_every_engine(errors, observed, frozen)):
         return draft
     left = 0.0 if since is None else NO_ENGINE_SECONDS - (now.timestamp() - since)
     return draft.waking_after(max(_SHORTEST_WAIT_SECONDS, left))
 
 
-def _user_errors(facts: AttemptFacts, observed: Observed) -> list[tuple[PodView, ContainerTermination]]:
+_Errors = list[tuple[PodView, ContainerTermination]]
+
+
+def _is_every_engine(errors: _Errors, observed: Observed, frozen: FrozenJob) -> bool:
+    """Whether no engine is left that may come back: all replicas have pods, all of them in `errors`."""
+    in_error = {pod.uid: pod.position[0] for pod, _ in errors}
+    is_complete = set(range(frozen.num_rollout_pods)) <= set(in_error.values())
+    return is_complete and all(pod.uid in in_error for pod in observed.rollouts if pod.is_alive)
+
+
+def _user_errors(facts: AttemptFacts, observed: Observed) -> _Errors:
     """Rollout pods that are not ready because their engine ended with 40 in the current attempt."""
     found = []
     for pod in observed.rollouts:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import Enum
 
 from grpo_api.contract.progress import Progress
 from grpo_api.contract.retries import has_begun
@@ -12,6 +13,15 @@ from grpo_operator.observe.observed import Observed, PodView
 from grpo_operator.plan.blockers import Blocker, engine_blocker, trainer_blocker
 from grpo_operator.plan.conditions import condition, is_true
 from grpo_operator.plan.termination import termination_message_of
+
+
+class FirstStep(Enum):
+    """Whether an attempt has begun its first step."""
+
+    NOT_BEGUN = "not begun"
+    BEGUN = "begun"
+    UNKNOWN = "unknown"
+    """Its trainer runs, or ran, and has not answered this process, or does not answer now."""
 
 
 @dataclass(frozen=True)
@@ -27,17 +37,16 @@ class AttemptFacts:
     """Whether every trainer pod of the attempt has been seen before."""
     is_running: bool = False
     """Whether every trainer pod runs, or has done its part."""
-    has_begun: bool | None = None
-    """Whether the attempt has begun its first step. None when this process cannot know: its trainer runs, or
-    ran, and has not answered this process, or does not answer now."""
+    first_step: FirstStep = FirstStep.UNKNOWN
+    """Whether the attempt has begun its first step, as far as this process knows."""
     decided_at: datetime | None = None
     """When it was decided to start this attempt; None for the first, and once the attempt runs."""
     first_pod_at: datetime | None = None
     """When the first of its trainer pods was created."""
     earlier: tuple[PodView, ...] = ()
     """Trainer pods of earlier attempts whose processes may be alive."""
-    scheduled_at: datetime | None = None
-    """When the whole gang was scheduled: its last pod got a node. None while a pod is missing or has none."""
+    gang_room_at: datetime | None = None
+    """When the whole gang had room: its last pod got a node. None while a pod is missing or has none."""
     room_at: datetime | None = None
     """When it had room to start: the whole gang and, in mode Disaggregated, one rollout pod had nodes. None
     while it has to wait for room."""
@@ -58,7 +67,7 @@ class AttemptFacts:
         missing = missing_of(gang, num_nodes=frozen.spec.trainer.num_nodes) if frozen else ()
         is_whole = frozen is not None and not missing
         is_running = is_whole and all(map(_runs, gang.values()))
-        scheduled_at = _scheduled_at(gang.values()) if is_whole else None
+        gang_room_at = _gang_room_at(gang.values()) if is_whole else None
         restarting = condition(status, ConditionType.RESTARTING)
         is_restarting = restarting is not None and is_true(status, ConditionType.RESTARTING)
         return cls(
@@ -67,22 +76,17 @@ class AttemptFacts:
             missing=missing,
             was_complete=observed.job.status.attempt == attempt and has_all_trainers(observed.job.status),
             is_running=is_running,
-            has_begun=_has_begun(observed, status, gang, is_running=is_running, is_missing=bool(missing)),
+            first_step=_first_step(observed, status, gang, is_running=is_running, is_missing=bool(missing)),
             decided_at=restarting.last_transition_time if restarting and is_restarting else None,
             earlier=tuple(pod for pod in observed.trainers if pod.position[0] < attempt and not pod.is_over),
-            scheduled_at=scheduled_at,
-            room_at=_room_at(observed, scheduled_at, has_rollout=frozen is not None and frozen.has_rollout),
+            gang_room_at=gang_room_at,
+            room_at=_room_at(observed, gang_room_at, has_rollout=frozen is not None and frozen.has_rollout),
             first_pod_at=min((pod.created_at for pod in gang.values() if pod.created_at), default=None),
             trainer_blocker=trainer_blocker(gang.values()),
             engine_blocker=engine_blocker(observed.rollouts),
             last_progress=_last_progress(observed, attempt=attempt),
             new_progress=_new_progress(observed, gang.get(0), attempt=attempt),
         )
-
-    @property
-    def may_have_begun(self) -> bool:
-        """Whether it has begun its first step, or may have as far as this process knows."""
-        return self.has_begun is not False
 
     @property
     def first(self) -> PodView | None:
@@ -115,45 +119,47 @@ def has_reported(status: GRPOJobStatus, *, attempt: int) -> bool:
     return status.policy_version.startswith(f"{attempt}.")
 
 
-def _scheduled_at(gang: Iterable[PodView]) -> datetime | None:
+def _gang_room_at(gang: Iterable[PodView]) -> datetime | None:
     times = [pod.scheduled_at for pod in gang]
     return None if None in times else max((at for at in times if at), default=None)
 
 
-def _room_at(observed: Observed, scheduled_at: datetime | None, *, has_rollout: bool) -> datetime | None:
-    if scheduled_at is None or not has_rollout:
-        return scheduled_at
+def _room_at(observed: Observed, gang_room_at: datetime | None, *, has_rollout: bool) -> datetime | None:
+    if gang_room_at is None or not has_rollout:
+        return gang_room_at
     engines = (pod.scheduled_at for pod in observed.rollouts if pod.is_alive and pod.scheduled_at)
     first = min(engines, default=None)
-    return max(scheduled_at, first) if first else None
+    return max(gang_room_at, first) if first else None
 
 
 def _runs(pod: PodView) -> bool:
     return pod.is_done or (pod.phase == "Running" and not pod.is_deleting)
 
 
-def _has_begun(
+def _first_step(
     observed: Observed,
     status: GRPOJobStatus,
     gang: Mapping[int, PodView],
     *,
     is_running: bool,
     is_missing: bool,
-) -> bool | None:
-    """See `AttemptFacts.has_begun`: from what the trainer reports, and what the status tells of it. Where a
+) -> FirstStep:
+    """From what the trainer reports, and what the status tells of it. Where a
     pod has failed or is gone, the attempt may have begun while no operator was there to see it."""
     known, progress = observed.job.status, _last_progress(observed, attempt=status.attempt)
     if known.attempt == status.attempt and _has_trained(known):
-        return True
+        return FirstStep.BEGUN
     if progress is not None and has_begun(progress):
-        return True
+        return FirstStep.BEGUN
     final = _final_progress(gang.get(0), uid=observed.job.uid, attempt=status.attempt)
     if final is not None:
-        return has_begun(final)
+        return FirstStep.BEGUN if has_begun(final) else FirstStep.NOT_BEGUN
     if not is_running:
         has_lost = has_all_trainers(status) and (is_missing or any(pod.has_failed for pod in gang.values()))
-        return None if status.phase is Phase.RUNNING or has_lost else False
-    return False if progress is not None and observed.remembered.report.is_answering else None
+        may_have_run = status.phase is Phase.RUNNING or has_lost
+        return FirstStep.UNKNOWN if may_have_run else FirstStep.NOT_BEGUN
+    is_told = progress is not None and observed.remembered.report.is_answering
+    return FirstStep.NOT_BEGUN if is_told else FirstStep.UNKNOWN
 
 
 def _has_trained(status: GRPOJobStatus) -> bool:

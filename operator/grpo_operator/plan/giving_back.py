@@ -29,14 +29,14 @@ def seconds_to_hold(draft: Draft, observed: Observed, frozen: FrozenJob, now: da
     gang = draft.facts.gang.values()
     engines = [pod for pod in observed.rollouts if pod.is_alive]
     has_nodes = any(pod.scheduled_at for pod in (*gang, *engines))
-    if not has_nodes or any(pod.has_failed for pod in gang) or is_untried(draft, observed, frozen):
+    if not has_nodes or any(pod.has_failed for pod in gang) or has_not_tried(draft, observed, frozen):
         return None
     waiting = draft.status.waiting_for_room
     first_node_at = min((pod.scheduled_at for pod in gang if pod.scheduled_at), default=None)
     times = [waiting.tried_at if waiting else None, first_node_at or draft.facts.first_pod_at]
-    if draft.facts.scheduled_at:
+    if draft.facts.gang_room_at:
         first_engine_at = min((pod.created_at for pod in engines if pod.created_at), default=None)
-        times += [draft.facts.scheduled_at, first_engine_at]
+        times += [draft.facts.gang_room_at, first_engine_at]
     since = max((at for at in times if at), default=now)
     factor = min(2 ** min(draft.status.given_back, 8), _LONGEST_HOLD_FACTOR)
     hold = jittered(HOLD_SECONDS * factor, draft, frozen, purpose="hold")
@@ -50,12 +50,12 @@ def jittered(seconds: int, draft: Draft, frozen: FrozenJob, *, purpose: str) -> 
     return seconds + round(seconds * fraction)
 
 
-def is_untried(draft: Draft, observed: Observed, frozen: FrozenJob) -> bool:
+def has_not_tried(draft: Draft, observed: Observed, frozen: FrozenJob) -> bool:
     """Whether this process has not yet tried to make or delete what is due. It may have been away for hours,
     and must try before it draws a conclusion."""
     facts = draft.facts
     if facts.earlier:
         return not all(pod.is_deleting for pod in facts.earlier)
     num_engines = sum(pod.is_alive for pod in observed.rollouts)
-    has_no_engine_pods = facts.scheduled_at is not None and frozen.has_rollout and num_engines == 0
+    has_no_engine_pods = facts.gang_room_at is not None and frozen.has_rollout and num_engines == 0
     return (bool(facts.missing) or has_no_engine_pods) and observed.remembered.refusal is None

@@ -9,9 +9,11 @@ from grpo_runtime.local.process_outcome import ProcessOutcome
 
 
 class EngineErrorRule:
-    """The rule for one attempt: before its first step, or when it has had no engine for a minute."""
+    """The rule for one attempt: before its first step, or when it has had no engine for a minute and all of
+    its `num_engines` have ended so."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, num_engines: int) -> None:
+        self._num_engines = num_engines
         self._has_begun = False
         self._absence = EngineAbsence()
 
@@ -25,5 +27,5 @@ class EngineErrorRule:
         if progress is not None:
             self._has_begun = self._has_begun or has_begun(progress)
             self._absence = self._absence.updated(progress, now=now)
-        is_fatal = not self._has_begun or self._absence.seconds >= NO_ENGINE_SECONDS
-        return errors[0] if errors and is_fatal else None
+        has_no_engine = self._absence.seconds >= NO_ENGINE_SECONDS and len(errors) >= self._num_engines
+        return errors[0] if errors and (has_no_engine or not self._has_begun) else None

@@ -86,7 +86,8 @@ class LocalJob:
 
     def _watch(self, attempt: TrainerAttempt, *, began_at: float) -> None:
         """Return when all trainers of an attempt have ended; end them when it can no longer succeed."""
-        deadlines, engine_errors = Deadlines(self._spec, now=began_at), EngineErrorRule()
+        deadlines = Deadlines(self._spec, now=began_at)
+        engine_errors = EngineErrorRule(num_engines=len(self._engines.names))
         while not attempt.is_over:
             self._turn(attempt)
             progress, now = attempt.progress, time.monotonic()

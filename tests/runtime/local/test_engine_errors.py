@@ -22,13 +22,13 @@ def report(heartbeat: int, *, current: int, step: int = 0) -> Progress:
 
 @pytest.mark.parametrize("progress", [None, report(1, current=0)], ids=["no report", "waits for engines"])
 def test_before_the_first_step_an_error_is_fatal_at_once(progress: Progress | None) -> None:
-    rule = EngineErrorRule()
+    rule = EngineErrorRule(num_engines=1)
     assert rule.fatal([], progress, now=0) is None
     assert rule.fatal([ERROR], progress, now=0) is ERROR
 
 
 def test_later_it_is_fatal_after_a_minute_without_engines() -> None:
-    rule = EngineErrorRule()
+    rule = EngineErrorRule(num_engines=1)
     assert rule.fatal([ERROR], report(1, current=1), now=0) is None
     for now in range(2, 62):
         assert rule.fatal([ERROR], report(now, current=0), now=now) is None
@@ -36,15 +36,23 @@ def test_later_it_is_fatal_after_a_minute_without_engines() -> None:
 
 
 def test_an_engine_that_works_in_between_makes_the_minute_begin_again() -> None:
-    rule = EngineErrorRule()
+    rule = EngineErrorRule(num_engines=1)
     rule.fatal([ERROR], report(1, current=1), now=0)
     for now in range(2, 150):
         assert rule.fatal([ERROR], report(now, current=int(now % 50 == 0)), now=now) is None
 
 
 def test_a_trainer_that_computes_for_minutes_after_a_sync_lacks_no_engine() -> None:
-    rule = EngineErrorRule()
+    rule = EngineErrorRule(num_engines=1)
     rule.fatal([ERROR], report(1, current=1), now=0)
     for now in range(2, 600):
         assert rule.fatal([ERROR], report(2, current=0), now=now) is None
     assert rule.fatal([ERROR], report(3, current=0, step=1), now=601) is None
+
+
+def test_while_another_engine_may_come_back_nothing_ends_however_long_it_takes() -> None:
+    rule = EngineErrorRule(num_engines=2)
+    rule.fatal([ERROR], report(1, current=1), now=0)
+    for now in range(2, 600):
+        assert rule.fatal([ERROR], report(now, current=0), now=now) is None
+    assert rule.fatal([ERROR, ERROR], report(600, current=0), now=600) is ERROR

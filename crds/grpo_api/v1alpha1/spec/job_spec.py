@@ -90,7 +90,8 @@ class GRPOJobSpec(RunSections):
     )
     """How long an attempt may wait for room: until its trainer pods, and in mode Disaggregated one rollout
     pod, have nodes. Quotas, full clusters and pods of the attempt before on lost nodes count. After that the
-    job fails, and the message says what it waited for. Without it a job waits without limit."""
+    job fails, and the message says what it waited for. Without it a job waits without limit. `grpo-runtime
+    run` starts its processes at once and ignores it."""
     stall_timeout_seconds: Annotated[int, Field(ge=10, le=604_800), MAY_CHANGE] = 1800
     """How long a running trainer may make no progress before it counts as failed. While completions are
     sampled, each one that is finished is progress, so this must be longer than one takes."""

@@ -11,11 +11,12 @@ from grpo_operator.observe.observed import Observed
 from grpo_operator.plan.blockers import Blocker
 from grpo_operator.plan.conditions import ConditionState, condition, is_true, with_condition
 from grpo_operator.plan.draft import Draft, Stage
+from grpo_operator.plan.notes import notes_of, notes_to_write, split_notes, with_notes
 from grpo_operator.plan.termination import explain_termination
 
-_LEFT_ALONE = frozenset({Reason.SCHEMA_SKEW.value, Reason.REVISION_LOST.value})
+_UNREADABLE_REASONS = frozenset({Reason.SCHEMA_SKEW.value, Reason.REVISION_LOST.value})
 """Reasons that were written because the job could not be read, and that are over once it can be."""
-_OVERCOME = frozenset(
+_NO_PODS_REASONS = frozenset(
     {Reason.WAITING_FOR_EARLIER_ATTEMPT, Reason.WAITING_FOR_ROOM, Reason.WAITING_FOR_TRAINER}
 )
 """Reasons for making no pods, which are over once pods are made."""
@@ -24,10 +25,12 @@ _OVERCOME = frozenset(
 def write_conditions(draft: Draft, observed: Observed, now: datetime) -> Draft:
     """Every condition is written the first time a job is seen and whenever it changes."""
     running = _running(draft, observed)
+    ready, notes = _ready(draft, observed, running), notes_of(draft, observed)
+    message = with_notes(ready.message, notes_to_write(notes, observed))
     states = {
         ConditionType.RUNNING: running,
         ConditionType.ROLLOUT_READY: _rollout_ready(draft, observed),
-        ConditionType.READY: _with_notes(_ready(draft, observed, running), draft, observed),
+        ConditionType.READY: replace(ready, message=message),
         ConditionType.RESTARTING: _restarting(draft, running),
         ConditionType.COMPLETE: _end(draft, ConditionType.COMPLETE),
         ConditionType.FAILED: _end(draft, ConditionType.FAILED),
@@ -36,7 +39,7 @@ def write_conditions(draft: Draft, observed: Observed, now: datetime) -> Draft:
     status = draft.status
     for kind, state in states.items():
         status = with_condition(status, kind, state, generation=observed.job.generation, now=now)
-    return draft.with_status(conditions=status.conditions)
+    return replace(draft.with_status(conditions=status.conditions), notes=notes)
 
 
 def _not_met(why: ReasonMessage) -> ConditionState:
@@ -99,7 +102,7 @@ def _creating(
     is_same_attempt = observed.job.status.attempt == draft.status.attempt
     if known is None or known.status != ConditionStatus.FALSE or not is_same_attempt:
         return otherwise
-    return otherwise if known.reason in _OVERCOME else ConditionState.of(known)
+    return otherwise if known.reason in _NO_PODS_REASONS else ConditionState.of(known)
 
 
 def _rollout_ready(draft: Draft, observed: Observed) -> ConditionState:
@@ -129,7 +132,7 @@ def _admitted(draft: Draft, observed: Observed) -> ConditionState:
     blocker = None if is_missing and observed.remembered.refusal else draft.facts.engine_blocker
     if blocker:
         return _blocked_by(blocker)
-    if is_missing and draft.facts.scheduled_at is None:
+    if is_missing and draft.facts.gang_room_at is None:
         message = "the rollout pods are made once every trainer pod has a node"
         return ConditionState(False, Reason.WAITING_FOR_TRAINER, message)
     return _creating(draft, observed, ConditionType.ROLLOUT_READY, starting) if is_missing else starting
@@ -155,7 +158,7 @@ def _in_process(draft: Draft, observed: Observed) -> ConditionState:
 
 
 def _ready(draft: Draft, observed: Observed, running: ConditionState) -> ConditionState:
-    """True while the trainer trains and after the job is complete."""
+    """True while the trainer trains and after the job is complete. Without its notes."""
     if draft.stage is Stage.FINISHED:
         ended = _how_it_ended(draft)
         return ConditionState(is_true(draft.status, ConditionType.COMPLETE), ended.reason, ended.message)
@@ -168,8 +171,9 @@ def _ready(draft: Draft, observed: Observed, running: ConditionState) -> Conditi
     has_news = new is not None or (report.is_news and report.problem is not None)
     was_running = is_true(observed.job.status, ConditionType.RUNNING)
     is_same_attempt = was_running and observed.job.status.attempt == draft.status.attempt
-    if not has_news and known and known.reason not in _LEFT_ALONE and is_same_attempt:
-        return _without_notes(ConditionState.of(known))
+    if not has_news and known and known.reason not in _UNREADABLE_REASONS and is_same_attempt:
+        message, _ = split_notes(known.message)
+        return replace(ConditionState.of(known), message=message)
     return _not_met(report.problem) if report.problem else _at_work(new or draft.facts.last_progress)
 
 
@@ -182,31 +186,6 @@ def _at_work(progress: Progress | None) -> ConditionState:
         # condition stays True and only says so.
         return ConditionState(True, Reason.TRAINING, progress.message or "the trainer makes steps")
     return ConditionState(False, progress.state.value, progress.message or "the trainer is starting")
-
-
-_SPEC_NOTE = "; changes to the spec are not followed"
-_CRD_NOTE = "; the GRPOJob CRD is older"
-
-
-def _with_notes(ready: ConditionState, draft: Draft, observed: Observed) -> ConditionState:
-    """What people must know beside the state of a job that is led as well as it can be: its live spec cannot
-    be read and it goes on with its frozen one, or the CRD of the cluster is too old."""
-    if draft.stage is Stage.FINISHED:
-        return ready
-    notes = []
-    if draft.frozen is not None and observed.job.problem:
-        notes.append(f"{_SPEC_NOTE}, for it cannot be read: {observed.job.problem}")
-    if observed.crd_problem:
-        notes.append(f"; {observed.crd_problem}")
-    return replace(ready, message=f"{ready.message}{''.join(notes)}".removeprefix("; ")) if notes else ready
-
-
-def _without_notes(ready: ConditionState) -> ConditionState:
-    """What the condition said before its notes, which may be over now."""
-    message = ready.message
-    for note in (_SPEC_NOTE, _CRD_NOTE):
-        message = message.partition(note)[0]
-    return replace(ready, message=message)
 
 
 def _restarting(draft: Draft, running: ConditionState) -> ConditionState:

@@ -40,7 +40,7 @@ def end_attempt_on_failure(draft: Draft, observed: Observed, now: datetime) -> D
         return draft
     cause = first_cause(_causes(draft, observed, frozen))
     if cause is None:
-        draft = wake_when_no_engine(draft, observed, now)
+        draft = wake_when_no_engine(draft, observed, frozen, now)
         return wake_when_stalled(draft, observed, frozen, now)
     wait = _settling_left(draft, observed, cause, now)
     if wait > 0:
@@ -69,12 +69,12 @@ def _causes(draft: Draft, observed: Observed, frozen: FrozenJob) -> list[Cause]:
     if draft.stage is not Stage.ACTIVE or (facts.first and facts.first.is_done):
         return []
     if draft.is_held_back:  # the operator itself deletes the pods
-        return engine_causes(draft, observed)
+        return engine_causes(draft, observed, frozen)
     missing = facts.missing if facts.was_complete else ()
     vanished = (frozen.names.trainer(attempt=facts.attempt, index=index) for index in missing)
     return [
         *trainer_causes(pod for pod in facts.gang.values() if not _is_going(pod, draft)),
-        *engine_causes(draft, observed),
+        *engine_causes(draft, observed, frozen),
         *vanished_causes(vanished),
         *([] if _has_met(draft) else other_build_causes(facts.gang.values(), draft.status)),
         *stalled_causes(draft, observed, frozen),

@@ -9,7 +9,7 @@ from grpo_operator.cluster.kinds import PODS
 from grpo_operator.observe.observed import Observed, PodView
 from grpo_operator.plan.conditions import condition
 from grpo_operator.plan.draft import Deletion, Draft, Stage
-from grpo_operator.plan.without_progress import without_progress
+from grpo_operator.plan.without_progress import has_only_totals, without_progress
 
 
 def end_earlier_attempts(draft: Draft, observed: Observed, now: datetime) -> Draft:
@@ -29,7 +29,7 @@ def end_earlier_attempts(draft: Draft, observed: Observed, now: datetime) -> Dra
     until = _pause_until(draft)
     if until is not None and until > now:
         left = (until - now).total_seconds()
-        return replace(draft, waits_for=_waits_until(draft, until)).waking_after(left)
+        return replace(draft, waits_for=_waits_until(draft, observed, until)).waking_after(left)
     return draft
 
 
@@ -56,7 +56,7 @@ def _pause_until(draft: Draft) -> datetime | None:
     return decided_at + timedelta(seconds=pause)
 
 
-def _waits_until(draft: Draft, until: datetime) -> str:
+def _waits_until(draft: Draft, observed: Observed, until: datetime) -> str:
     """Why the attempt waits, and until when."""
     past, restarting = without_progress(draft.status), condition(draft.status, ConditionType.RESTARTING)
     ends = [
@@ -65,8 +65,10 @@ def _waits_until(draft: Draft, until: datetime) -> str:
         if times
     ]
     since = "" if past.checkpoint_step is None else f" since the checkpoint of step {past.checkpoint_step}"
+    in_a_row = f"in a row without a new checkpoint{since}"
+    if has_only_totals(observed.job.status):
+        in_a_row = "and the status of 0.1.0 does not tell which of them after the newest checkpoint"
     return (
         f"attempt {draft.status.attempt} starts at {until:%Y-%m-%dT%H:%M:%SZ}, because attempts before it "
-        f"ended in a row without a new checkpoint{since}: {' and '.join(ends)}"
-        + (f"; {restarting.message}" if restarting else "")
+        f"ended {in_a_row}: {' and '.join(ends)}" + (f"; {restarting.message}" if restarting else "")
     )

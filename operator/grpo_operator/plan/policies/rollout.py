@@ -31,7 +31,7 @@ def keep_replicas(draft: Draft, observed: Observed, now: datetime) -> Draft:
     frozen = draft.frozen
     if draft.stage is not Stage.ACTIVE or frozen is None or draft.is_held_back:
         return draft
-    can_create = draft.facts.scheduled_at is not None
+    can_create = draft.facts.gang_room_at is not None
     highest = observed.remembered.highest_incarnations
     kept = set()
     for replica in range(frozen.num_rollout_pods):

@@ -11,8 +11,8 @@ from grpo_operator.observe.observed import Observed, PodView
 from grpo_operator.plan.conditions import condition
 from grpo_operator.plan.deadline import fail_at_deadline, unmet
 from grpo_operator.plan.draft import Deletion, Draft, Stage
-from grpo_operator.plan.facts import has_reported
-from grpo_operator.plan.giving_back import HOLD_BACK_SECONDS, is_untried, jittered, seconds_to_hold
+from grpo_operator.plan.facts import FirstStep, has_reported
+from grpo_operator.plan.giving_back import HOLD_BACK_SECONDS, has_not_tried, jittered, seconds_to_hold
 
 
 def wait_for_room(draft: Draft, observed: Observed, now: datetime) -> Draft:
@@ -35,15 +35,16 @@ def wait_for_room(draft: Draft, observed: Observed, now: datetime) -> Draft:
 def _waiting(draft: Draft, observed: Observed, frozen: FrozenJob, now: datetime) -> Draft:
     """Pods are made or wait for nodes, or an earlier attempt must end first."""
     is_pausing = bool(draft.waits_for) and not draft.facts.earlier
-    if draft.facts.room_at or draft.facts.has_begun or is_pausing:
+    first_step = draft.facts.first_step
+    if draft.facts.room_at or first_step is FirstStep.BEGUN or is_pausing:
         return draft.with_status(waiting_for_room=None)
-    if draft.facts.has_begun is None:
+    if first_step is FirstStep.UNKNOWN:
         return draft  # a trainer that has not answered yet: neither forget the wait nor act on it
     known = draft.status.waiting_for_room or WaitingForRoom(since=now)
     tried_at = None if draft.waits_for else known.tried_at or now
     draft = draft.with_status(waiting_for_room=known.model_copy(update={"tried_at": tried_at}))
     draft = _with_deadline(draft, observed, frozen, known.since, now)
-    if draft.stage is Stage.FINISHED or draft.waits_for:
+    if draft.stage is Stage.FINISHED or draft.waits_for or not observed.can_hold_back:
         return draft
     left = seconds_to_hold(draft, observed, frozen, now)
     if left is not None and left <= 0:
@@ -123,13 +124,13 @@ def _with_deadline(
 ) -> Draft:
     """`schedulingDeadlineSeconds`, where it is set, from the time at which the attempt began to wait."""
     deadline = frozen.spec.scheduling_deadline_seconds
-    held_up = _held_up_by(draft, observed)
+    held_up = _why_no_room(draft, observed)
     if deadline is None or held_up is None:
         return draft
     left = deadline - (now - since).total_seconds()
     if left > 0:
         return draft.waking_after(left)
-    if not draft.is_held_back and is_untried(draft, observed, frozen):
+    if not draft.is_held_back and has_not_tried(draft, observed, frozen):
         return draft
     limit = f"schedulingDeadlineSeconds ({deadline})"
     missed = f"attempt {draft.status.attempt} has waited for room longer than {limit}"
@@ -138,9 +139,9 @@ def _with_deadline(
     )
 
 
-def _held_up_by(draft: Draft, observed: Observed) -> Condition | None:
+def _why_no_room(draft: Draft, observed: Observed) -> Condition | None:
     """The condition that says what this attempt waits for."""
     if draft.status.attempt != observed.job.status.attempt:
         return None
-    has_gang = draft.facts.scheduled_at is not None and not draft.is_held_back
+    has_gang = draft.facts.gang_room_at is not None and not draft.is_held_back
     return unmet(observed.job.status, ConditionType.ROLLOUT_READY if has_gang else ConditionType.RUNNING)

@@ -1,7 +1,7 @@
 """Policy: an attempt that has room and does not get to its first step in time fails the job, and the message
 says what it waited for."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from grpo_api.contract.reasons import Reason
 from grpo_api.v1alpha1.status import Condition, ConditionType
@@ -9,18 +9,23 @@ from grpo_operator.observe.observed import Observed
 from grpo_operator.plan.conditions import is_true
 from grpo_operator.plan.deadline import fail_at_deadline, unmet
 from grpo_operator.plan.draft import Draft, Stage
+from grpo_operator.plan.facts import FirstStep
 
 
 def keep_startup_deadline(draft: Draft, observed: Observed, now: datetime) -> Draft:
     """`startupDeadlineSeconds` from the time at which every trainer pod and, in mode Disaggregated, a rollout
-    pod had nodes. An attempt that waits for room is not late. Not retried: what keeps pods with nodes from
-    running for so long does not go away by making others."""
-    frozen, attempt, began_at = draft.frozen, draft.status.attempt, draft.facts.room_at
-    if draft.stage is not Stage.ACTIVE or frozen is None or attempt != observed.job.status.attempt:
+    pod first had nodes. An attempt that waits for room is not late. Not retried: what keeps pods with nodes
+    from running for so long does not go away by making others."""
+    frozen, attempt = draft.frozen, draft.status.attempt
+    if draft.stage is not Stage.ACTIVE or frozen is None:
         return draft
-    if began_at is None or draft.is_held_back or draft.facts.may_have_begun:
+    draft = draft.with_status(starting_since=_starting_since(draft, observed))
+    began_at = draft.status.starting_since
+    if attempt != observed.job.status.attempt or draft.facts.room_at is None or began_at is None:
         return draft
-    held_up = _held_up_by(draft, observed)
+    if draft.is_held_back or draft.facts.first_step is not FirstStep.NOT_BEGUN:
+        return draft
+    held_up = _why_no_step(draft, observed)
     if held_up is None:
         return draft
     deadline = frozen.spec.startup_deadline_seconds
@@ -33,7 +38,23 @@ def keep_startup_deadline(draft: Draft, observed: Observed, now: datetime) -> Dr
     )
 
 
-def _held_up_by(draft: Draft, observed: Observed) -> Condition | None:
+def _starting_since(draft: Draft, observed: Observed) -> datetime | None:
+    """From when the deadline runs. An engine that is lost and gets another node does not begin it again, or
+    one that is lost again and again would keep the job for good; the wait for that node does not count. A CRD
+    that drops the field has it begin with the oldest engine that is left."""
+    status, room_at = draft.status, draft.facts.room_at
+    if status.attempt != observed.job.status.attempt or draft.is_held_back:
+        return None
+    if room_at is None:
+        return status.starting_since
+    if status.starting_since is None:
+        return room_at
+    waiting = status.waiting_for_room
+    waited = max(room_at - waiting.since, timedelta()) if waiting else timedelta()
+    return status.starting_since + waited
+
+
+def _why_no_step(draft: Draft, observed: Observed) -> Condition | None:
     """The condition that says why this attempt does not train yet."""
     status = observed.job.status
     if not draft.is_running:

@@ -1,0 +1,122 @@
+"""From when startupDeadlineSeconds runs while engines come and go before the first step."""
+
+from datetime import timedelta
+
+from grpo_api.contract.progress import TrainerState
+from grpo_api.contract.reasons import ReasonMessage
+from grpo_api.v1alpha1.status import ConditionType, Phase
+from grpo_operator.plan.giving_back import HOLD_BACK_SECONDS, HOLD_SECONDS
+
+from .fake_cluster import NOW, FakeCluster, report, spec, termination
+
+NO_GPU = ReasonMessage("Unschedulable", "no node is free")
+
+
+def starting(*, deadline: int = 100, **changes: object) -> FakeCluster:
+    """A trainer that waits for its only engine, which loads its model."""
+    cluster = FakeCluster(spec(startupDeadlineSeconds=deadline, rollout={"replicas": 1}, **changes)).start()
+    wait_for_engines(cluster)
+    return cluster
+
+
+def wait_for_engines(cluster: FakeCluster) -> None:
+    for name in cluster.names("rollout"):
+        cluster.change(cluster.pod(name), is_ready=False)
+    attempt = cluster.status.attempt
+    cluster.progress = report(
+        attempt=attempt, state=TrainerState.WAITING_FOR_ROLLOUT, step=0, policy_version=f"{attempt}.0"
+    )
+    cluster.settle()
+
+
+def later(cluster: FakeCluster, seconds: float) -> None:
+    cluster.now = NOW + timedelta(seconds=seconds)
+    cluster.settle()
+
+
+def evict(cluster: FakeCluster) -> None:
+    """All engines go; the next ones get nodes where there is room."""
+    cluster.vanish(*(cluster.pod(name) for name in cluster.names("rollout")))
+    cluster.settle()
+
+
+def assert_alive(cluster: FakeCluster) -> None:
+    assert (cluster.condition(ConditionType.FINISHED).status, cluster.status.attempt) == ("False", 1)
+
+
+def assert_missed(cluster: FakeCluster) -> None:
+    assert cluster.status.phase is Phase.FAILED
+    assert cluster.condition(ConditionType.FAILED).reason == "StartupDeadlineExceeded"
+
+
+def test_an_engine_that_is_evicted_again_and_again_does_not_begin_the_clock_again():
+    cluster = starting()
+    for seconds in (30, 60, 90):
+        later(cluster, seconds)
+        evict(cluster)
+        assert_alive(cluster)
+    assert cluster.plan().requeue_after == 10.0
+    later(cluster, 100)
+    assert_missed(cluster)
+
+
+def test_the_wait_for_another_node_does_not_count():
+    cluster = starting()
+    later(cluster, 50)
+    cluster.has_room = False
+    evict(cluster)
+    (engine,) = (cluster.pod(name) for name in cluster.names("rollout"))
+    for seconds in (60, 150, 240):
+        cluster.unbind(engine, why=NO_GPU)
+        later(cluster, seconds)
+        assert_alive(cluster)
+    later(cluster, 250)
+    cluster.bind(engine)
+    cluster.change(engine, start_problem=None)
+    cluster.settle()
+    later(cluster, 299)
+    assert_alive(cluster)
+    later(cluster, 300)
+    assert_missed(cluster)
+
+
+def test_a_job_that_gave_its_nodes_back_has_the_whole_time_again():
+    cluster = starting(deadline=3600)
+    cluster.has_room = False
+    later(cluster, 3000)
+    evict(cluster)
+    later(cluster, 3000 + 2 * HOLD_SECONDS)
+    assert (cluster.status.given_back, cluster.status.starting_since) == (1, None)
+    cluster.vanish_deleted()
+    cluster.progress, cluster.has_room = None, True
+    later(cluster, 3000 + 2 * HOLD_SECONDS + 2 * HOLD_BACK_SECONDS)
+    cluster.run_all()
+    assert cluster.status.starting_since == cluster.now
+
+
+def test_the_next_attempt_has_the_whole_time_again():
+    cluster = starting()
+    later(cluster, 60)
+    cluster.end(cluster.pod("trainer-a1-0"), termination(1, "boom"))
+    cluster.settle()
+    cluster.run_all()
+    wait_for_engines(cluster)
+    assert (cluster.status.attempt, cluster.status.starting_since) == (2, cluster.now)
+    later(cluster, 159)
+    assert cluster.condition(ConditionType.FINISHED).status == "False"
+    later(cluster, 160)
+    assert_missed(cluster)
+
+
+def test_under_a_crd_that_drops_the_field_the_clock_runs_from_the_oldest_engine_that_is_left():
+    cluster = starting()
+    for seconds in (90, 180):
+        later(cluster, seconds)
+        evict(cluster)
+        cluster.status = cluster.status.model_copy(update={"starting_since": None})
+        assert_alive(cluster)
+    later(cluster, 279)
+    assert_alive(cluster)
+    cluster.status = cluster.status.model_copy(update={"starting_since": None})
+    later(cluster, 280)
+    assert_missed(cluster)
