@@ -1,7 +1,7 @@
 """Reconciles one job: observe, plan, apply. Every write is safe to repeat and safe with two operators."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from grpo_api.v1alpha1.status import GRPOJobStatus
@@ -10,7 +10,7 @@ from grpo_operator.apply.events import write_events
 from grpo_operator.apply.status import write_schema_skew, write_status
 from grpo_operator.cluster import errors
 from grpo_operator.cluster.client import Client
-from grpo_operator.cluster.kinds import JOBS
+from grpo_operator.cluster.kinds import JOBS, KubeObject
 from grpo_operator.find_missing import find_missing
 from grpo_operator.observe.cache import Cache, Key
 from grpo_operator.observe.memory import Memory
@@ -35,6 +35,7 @@ class Controller:
         *,
         runtime_image: str,
         has_network_policies: bool = True,
+        reports_from: Sequence[KubeObject] | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._client = client
@@ -42,6 +43,7 @@ class Controller:
         self._memory = memory
         self._runtime_image = runtime_image
         self._has_network_policies = has_network_policies
+        self._reports_from = reports_from
         self._clock = clock
 
     async def reconcile(self, key: Key) -> float | None:
@@ -58,6 +60,7 @@ class Controller:
             observed,
             runtime_image=self._runtime_image,
             has_network_policies=self._has_network_policies,
+            reports_from=self._reports_from,
             now=now,
         )
         job = observed.job
