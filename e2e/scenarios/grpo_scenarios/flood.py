@@ -1,133 +1,95 @@
-"""A pod in a namespace of its own that floods a port: with idle connections, half requests, and requests as
-fast as they are answered."""
+"""Pods that flood a port with connections: idle ones, half requests and whole ones, as fast as they can."""
 
 import inspect
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 
-from grpo_demo.install import ensure_namespace
-from grpo_scenarios.namespace import Namespace, Object
+from grpo_scenarios.bare_pod import NAME_LABEL, bare_pod
+from grpo_scenarios.namespace import Namespace
 
-NUM_CONNECTIONS = {"idle": 300, "slow": 300, "fast": 200}
-POD = "flood"
+NUM_PODS = 2
+NAME = "flood"
 
 
-async def open_connections(host: str, port: int, seconds: float, number: Mapping[str, int]) -> None:
-    """Keep so many connections of each kind open, new ones for those that are closed, and print how many
-    there were. Runs in the pod, with the standard library alone."""
-    import asyncio
+def open_connections(host: str, port: int, seconds: float) -> None:
+    """Open connections to a port without waiting for it, and print how many of each kind there were. Runs in
+    a pod, with the standard library alone.
+
+    Some four thousand are open at a time.
+    """
     import collections
     import contextlib
     import json
+    import resource
+    import socket
+    import time
 
-    num_opened: collections.Counter[str] = collections.Counter()
-
-    async def connect(kind: str, head: bytes) -> None:
-        reader, writer = await asyncio.open_connection(host, port)
-        num_opened[kind] += 1
-        try:
-            writer.write(head)
-            while await reader.read(4096):
-                pass
-        finally:
-            writer.close()
-
-    async def keep(kind: str, head: bytes) -> None:
-        while True:
-            with contextlib.suppress(OSError):
-                await connect(kind, head)
-            # One that the port refuses at once must not keep the others from theirs.
-            await asyncio.sleep(0.01)
-
-    sent = {
-        "idle": b"",
-        "slow": b"GET /progress HTTP/1.1\r\nHost: x\r\n",
-        "fast": b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n",
-    }
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:
-            for kind, head in sent.items():
-                for _ in range(number[kind]):
-                    group.create_task(keep(kind, head))
+    half = b"GET /progress HTTP/1.1\r\nHost: x\r\n"
+    kinds = {"idle": b"", "half": half, "whole": half + b"\r\n"}
+    size, sent_after, closed_after = 60, 20, 60
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2 * size * closed_after,) * 2)
+    num_opened = dict.fromkeys(kinds, 0)
+    batches: collections.deque[list[socket.socket]] = collections.deque()
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        batches.append([socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK) for _ in range(size)])
+        for connection in batches[-1]:
+            connection.connect_ex((host, port))
+        if len(batches) > sent_after:
+            for number, connection in enumerate(batches[-sent_after]):
+                kind = list(kinds)[number % len(kinds)]
+                with contextlib.suppress(OSError):  # not connected yet, or closed by the other side
+                    connection.getpeername()
+                    connection.send(kinds[kind])
+                    num_opened[kind] += 1
+        if len(batches) > closed_after:
+            for connection in batches.popleft():
+                connection.close()
     print(json.dumps(num_opened))
 
 
 @dataclass(frozen=True)
 class Flood:
-    """A pod that floods, in a namespace of its own."""
+    """The pods that flood, in a namespace."""
 
-    stranger: Namespace
+    namespace: Namespace
 
     @property
     def is_running(self) -> bool:
-        """Whether it floods now."""
-        return self._phase == "Running"
+        """Whether all of them flood now."""
+        return self._phases == ["Running"] * NUM_PODS
 
-    def wait_for_end(self, *, timeout_seconds: float) -> dict[str, int]:
-        """Wait until it is over; returns how many connections of each kind it opened."""
-        self.stranger.wait_until(
-            lambda: self._phase == "Succeeded", "the flood to end", timeout_seconds=timeout_seconds
+    def wait_for_end(self, *, timeout_seconds: float) -> list[dict[str, int]]:
+        """Wait until it is over; returns how many connections of each kind each pod opened."""
+        self.namespace.wait_until(
+            lambda: self._phases == ["Succeeded"] * NUM_PODS,
+            "the flood to end",
+            timeout_seconds=timeout_seconds,
         )
-        num_opened: dict[str, int] = json.loads(self.stranger.kubectl("logs", POD))
-        return num_opened
+        return [json.loads(self.namespace.kubectl("logs", f"{NAME}-{number}")) for number in range(NUM_PODS)]
 
     @property
-    def _phase(self) -> str:
-        phase: str = self.stranger.target.get("pod", POD, "--namespace", self.stranger.name)["status"][
-            "phase"
-        ]
-        return phase
+    def _phases(self) -> list[str]:
+        return [pod["status"]["phase"] for pod in self.namespace.pods(f"{NAME_LABEL} in ({_names()})")]
 
 
-@contextmanager
-def flooded(namespace: Namespace, host: str, port: int, *, seconds: float) -> Iterator[Flood]:
-    """Flood a port of a pod for `seconds`, from another namespace than `namespace`, which is removed at the
-    end."""
-    stranger = Namespace(target=namespace.target, name=f"{namespace.name}-stranger")
-    ensure_namespace(stranger.target, stranger.name)
-    try:
-        stranger.apply(_pod(stranger, host, port, seconds=seconds))
-        flood = Flood(stranger)
-        stranger.wait_until(lambda: flood.is_running, "the flood to begin", timeout_seconds=30)
-        yield flood
-    finally:
-        stranger.target.run_kubectl("delete", "namespace", stranger.name, "--wait=false")
-
-
-def _pod(stranger: Namespace, host: str, port: int, *, seconds: float) -> Object:
+def start_flood(namespace: Namespace, *, host: str, port: int, seconds: float) -> Flood:
+    """Flood a port for `seconds`, from pods in `namespace`."""
     script = "\n".join(
         [
-            "from __future__ import annotations",  # the types of its parameters are not imported there
-            "import asyncio, json, sys",
+            "import json, sys",
             inspect.getsource(open_connections),
-            "asyncio.run(open_connections(**json.loads(sys.argv[1])))",
+            "open_connections(**json.loads(sys.argv[1]))",
         ]
     )
-    arguments = {"host": host, "port": port, "seconds": seconds, "number": NUM_CONNECTIONS}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": POD},
-        "spec": {
-            "restartPolicy": "Never",
-            "automountServiceAccountToken": False,
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": 1000,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
-            "containers": [
-                {
-                    "name": POD,
-                    "image": stranger.target.runtime_image,
-                    "command": ["python3.11", "-S", "-E", "-c", script, json.dumps(arguments)],
-                    "securityContext": {
-                        "allowPrivilegeEscalation": False,
-                        "capabilities": {"drop": ["ALL"]},
-                    },
-                }
-            ],
-        },
-    }
+    arguments = json.dumps({"host": host, "port": port, "seconds": seconds})
+    command = ["python3.11", "-S", "-E", "-c", script, arguments]
+    for number in range(NUM_PODS):
+        namespace.apply(bare_pod(f"{NAME}-{number}", command, image=namespace.target.runtime_image))
+    flood = Flood(namespace)
+    namespace.wait_until(lambda: flood.is_running, "the flood to begin", timeout_seconds=30)
+    return flood
+
+
+def _names() -> str:
+    return ", ".join(f"{NAME}-{number}" for number in range(NUM_PODS))
