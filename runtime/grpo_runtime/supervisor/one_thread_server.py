@@ -100,8 +100,10 @@ class OneThreadServer(TCPServer):
             self._forget(connection)
             try:
                 self.finish_request(connection.socket, connection.address)
-            except OSError as error:
+            except (ConnectionError, TimeoutError) as error:
                 logger.debug("%s went before it had its answer: %s", connection.address, error)
+            except Exception:  # one request must not end the thread that answers all others
+                logger.exception("a request from %s could not be answered", connection.address)
             finally:
                 self.shutdown_request(connection.socket)
         elif not arrived or len(arrived) == MAX_REQUEST_BYTES:

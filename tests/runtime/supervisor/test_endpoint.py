@@ -158,6 +158,19 @@ def test_a_strange_request_ends_with_its_connection(endpoint: Endpoint, sent: by
     assert poll(endpoint) == REPORT
 
 
+def test_a_report_that_cannot_be_read_is_logged_and_the_next_one_is_served(
+    endpoint: Endpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / PROGRESS_FILE).unlink()
+    (tmp_path / PROGRESS_FILE).mkdir()
+    with pytest.raises(http.client.RemoteDisconnected):
+        poll(endpoint)
+    assert "could not be answered" in caplog.text and "IsADirectoryError" in caplog.text
+    (tmp_path / PROGRESS_FILE).rmdir()
+    (tmp_path / PROGRESS_FILE).write_bytes(REPORT)
+    assert poll(endpoint) == REPORT
+
+
 def test_after_it_is_closed_its_port_is_free(tmp_path: Path) -> None:
     first = Endpoint(tmp_path, port=0, host="127.0.0.1")
     with closing(connect(first)) as waiting:
