@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from grpo_operator.cluster.errors import KubernetesError
+from grpo_operator.cluster.kinds import KubeObject
 from grpo_operator.operator import run_operator
+from grpo_operator.reports_from import parse_peers
 from grpo_operator.settings import ProgressRoute, Settings
 
 RUNTIME_IMAGE_VARIABLE = "GRPO_RUNTIME_IMAGE"
@@ -35,6 +37,8 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Settings, argparse.Na
     given = parser.parse_args(arguments)
     if not given.runtime_image:
         parser.error(f"give --runtime-image IMAGE or set {RUNTIME_IMAGE_VARIABLE}")
+    if given.reports_from and given.network_policies == "false":
+        parser.error("--reports-from is part of the policies that --network-policies=false leaves out")
     namespaces = () if given.all_namespaces else tuple(given.namespace or (_own_namespace(),))
     settings = Settings(
         runtime_image=given.runtime_image,
@@ -47,6 +51,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Settings, argparse.Na
         health_port=given.health_port,
         lease=(_lease_namespace(namespaces), given.lease_name) if given.leader_elect == "true" else None,
         has_network_policies=given.network_policies == "true",
+        reports_from=given.reports_from,
     )
     return settings, given
 
@@ -129,6 +134,14 @@ def _add_work_options(parser: argparse.ArgumentParser) -> None:
         help="give each job a NetworkPolicy that lets only its own pods reach its pods, except for progress "
         "and metrics (default: true)",
     )
+    parser.add_argument(
+        "--reports-from",
+        type=_peers,
+        metavar="JSON",
+        help="who may read progress and metrics of a trainer besides the pods of its job, where there are "
+        "NetworkPolicies: a list of NetworkPolicyPeers, with the operator's own (default: everyone, because "
+        "no selector names the API server, through which an operator outside the cluster reads them)",
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -148,6 +161,13 @@ def _positive(text: str) -> float:
     if value <= 0:
         raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
     return value
+
+
+def _peers(text: str) -> tuple[KubeObject, ...]:
+    try:
+        return parse_peers(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _own_namespace() -> str:

@@ -12,7 +12,7 @@ from grpo_operator.apply.status import stored_status, write_schema_skew, write_s
 from grpo_operator.children.child import Child
 from grpo_operator.cluster import errors
 from grpo_operator.cluster.client import Client
-from grpo_operator.cluster.kinds import JOBS, SECRETS
+from grpo_operator.cluster.kinds import JOBS, SECRETS, KubeObject
 from grpo_operator.find_missing import find_missing
 from grpo_operator.observe.cache import Cache, Key
 from grpo_operator.observe.memory import Memory
@@ -36,6 +36,7 @@ class Controller:
         *,
         runtime_image: str,
         has_network_policies: bool = True,
+        reports_from: Sequence[KubeObject] | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         chance: Callable[[], float] = random.random,
     ) -> None:
@@ -44,6 +45,7 @@ class Controller:
         self._memory = memory
         self._runtime_image = runtime_image
         self._has_network_policies = has_network_policies
+        self._reports_from = reports_from
         self._clock = clock
         self._chance = chance
 
@@ -61,6 +63,7 @@ class Controller:
             observed,
             runtime_image=self._runtime_image,
             has_network_policies=self._has_network_policies,
+            reports_from=self._reports_from,
             now=now,
         )
         job = observed.job

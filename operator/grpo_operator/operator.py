@@ -49,6 +49,7 @@ class Operator:
             memory,
             runtime_image=settings.runtime_image,
             has_network_policies=settings.has_network_policies,
+            reports_from=settings.reports_from,
         )
         self._queue = WorkQueue(
             self._controller.reconcile, on_error=_log_failure, urgency_of=self._urgency_of
@@ -108,6 +109,8 @@ class Operator:
 
     async def _work(self) -> None:
         log.info("watching %s", ", ".join(self._settings.namespaces) or "all namespaces")
+        if self._settings.has_network_policies and self._settings.reports_from is None:
+            log.info("every pod may read progress and metrics of jobs: --reports-from names who may")
         stop, started = asyncio.Event(), asyncio.Event()
         signals = asyncio.create_task(_handle_signals_again(started, self._stop), name="signals")
         work = [

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from grpo_operator.cluster.kinds import KubeObject
+
 
 class ProgressRoute(StrEnum):
     """How the operator reaches a trainer's /progress."""
@@ -33,3 +35,5 @@ class Settings:
     """(namespace, name) of the Lease that says which operator acts; None: act without asking."""
     has_network_policies: bool = True
     """Whether a job gets a NetworkPolicy."""
+    reports_from: tuple[KubeObject, ...] | None = None
+    """The NetworkPolicyPeers that may read progress and metrics of a job's trainers; None: everyone."""

@@ -39,6 +39,8 @@ class TrainerSettings:
     master_addr: str
     rollout_host: str | None
     """None in mode Colocated."""
+    heartbeat_file: Path | None
+    """None in pods made from templates of 0.1.0, whose probe does not look at it."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ def read_trainer_settings(environment: Mapping[str, str]) -> TrainerSettings:
         node_index=node_index,
         master_addr=_text(environment, Env.MASTER_ADDR),
         rollout_host=_text(environment, Env.ROLLOUT_HOST) if has_rollout_pods else None,
+        heartbeat_file=_path(environment, Env.HEARTBEAT_FILE) if Env.HEARTBEAT_FILE in environment else None,
     )
 
 

@@ -1,10 +1,13 @@
 """The chart without a cluster: the values it refuses, and what holds for all values."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import yaml
+
+from grpo_operator.cli import parse
 
 from .helm import CHART, VALUES, chart_values, helm, objects, schema
 
@@ -73,6 +76,10 @@ def test_the_values_that_set_all_options_set_every_one_of_them_to_something_else
         ("watch.namespaces={Team_A}", "at '/watch/namespaces/0': 'Team_A' does not match pattern"),
         ("imagePullSecrets[0]=registry", "at '/imagePullSecrets/0': got string, want object"),
         ("pollSeconds=0", "at '/pollSeconds'"),
+        (
+            "networkPolicies.reportsFrom[0].app=prometheus",
+            "at '/networkPolicies/reportsFrom/0': additional properties 'app' not allowed",
+        ),
         ("leaderElection.enabled=maybe", "at '/leaderElection/enabled': got string, want boolean"),
     ],
 )
@@ -109,6 +116,27 @@ def test_the_same_rights_are_given_for_a_namespace_and_for_the_cluster():
 
     wide = rules("ClusterRole", "platform:grpo-operator", "--set", "watch.allNamespaces=true")
     assert wide == rules("Role", "grpo-operator")
+
+
+def test_reports_of_jobs_are_open_to_the_operators_own_pods_and_to_those_of_the_values():
+    chosen = {"namespaceSelector": {"matchLabels": {"team": "monitoring"}}}
+    made = objects("--set-json", f"networkPolicies.reportsFrom={json.dumps([chosen])}")
+    (deployment,) = (item for item in made if item["kind"] == "Deployment")
+    template = deployment["spec"]["template"]
+    settings, _ = parse(template["spec"]["containers"][0]["args"])
+    assert settings.reports_from is not None
+    operator, other = settings.reports_from
+    assert other == chosen
+    namespace = deployment["metadata"]["namespace"]
+    assert operator["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+    assert operator["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+
+
+def test_the_operator_understands_its_arguments_with_any_values():
+    for values in FILES:
+        (deployment,) = (item for item in objects("--values", str(values)) if item["kind"] == "Deployment")
+        settings, _ = parse(deployment["spec"]["template"]["spec"]["containers"][0]["args"])
+        assert (settings.reports_from is not None) == settings.has_network_policies
 
 
 def test_secrets_are_created_and_never_read_with_any_values():

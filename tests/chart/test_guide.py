@@ -54,8 +54,16 @@ def test_the_guide_lists_exactly_the_rights_of_the_chart():
     assert listed == given
 
 
+def test_the_values_of_the_guide_are_accepted_by_the_chart_and_narrow_who_reads_reports(tmp_path: Path):
+    values = tmp_path / "values.yaml"
+    values.write_text(blocks("yaml")[0])
+    (deployment,) = (item for item in objects("--values", str(values)) if item["kind"] == "Deployment")
+    arguments = " ".join(deployment["spec"]["template"]["spec"]["containers"][0]["args"])
+    assert '"kubernetes.io/metadata.name":"monitoring"' in arguments
+
+
 def test_the_yaml_of_the_guide_is_valid():
-    argo, flux = (yaml.safe_load(text) for text in blocks("yaml"))
+    _, argo, flux = (yaml.safe_load(text) for text in blocks("yaml"))
     assert "return health" in argo["resource.customizations.health.grpo.dev_GRPOJob"]
     (check,) = flux["spec"]["healthCheckExprs"]
     assert check["kind"] == "GRPOJob"

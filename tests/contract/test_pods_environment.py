@@ -1,5 +1,7 @@
 """The pods that the operator makes have what the runtime expects in them."""
 
+import os
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import yaml
 from grpo_api.contract import endpoints
 from grpo_api.contract.environment import COLOCATED_ENV, ROLLOUT_ENV, TRAINER_ENV, Env, Role
 from grpo_api.contract.exit_codes import ExitCode
+from grpo_api.contract.heartbeat import HEARTBEAT_SECONDS, HEARTBEAT_STALE_SECONDS
 from grpo_api.contract.run_config import parse_run_config
 from grpo_api.contract.volume_paths import local_path
 from grpo_api.resolve import volumes_of
@@ -130,7 +133,7 @@ def test_each_attempt_waits_for_the_number_of_engines_that_was_asked_for_when_it
 def test_containers_ports_and_probes_are_those_of_the_contract(disaggregated: FrozenJob):
     trainer, engine = (pod["spec"]["containers"][0] for pod in pods_of(disaggregated).values())
     assert (trainer["name"], engine["name"]) == (endpoints.TRAINER_CONTAINER, endpoints.ROLLOUT_CONTAINER)
-    assert trainer["livenessProbe"]["httpGet"] == {
+    assert trainer["readinessProbe"]["httpGet"] == {
         "path": endpoints.TRAINER_HEALTH_PATH,
         "port": endpoints.TRAINER_PORT,
     }
@@ -140,6 +143,45 @@ def test_containers_ports_and_probes_are_those_of_the_contract(disaggregated: Fr
         "port": endpoints.ROLLOUT_PORT,
     }
     assert TOKEN_FILES == (endpoints.DATA_TOKEN_FILE, endpoints.ADMIN_TOKEN_FILE)
+
+
+def test_no_failing_probe_of_a_trainer_pod_that_ends_it_asks_over_the_network(run: FrozenJob):
+    (trainer,) = pods_of(run)["trainer"]["spec"]["containers"]
+    assert "startupProbe" not in trainer
+    assert trainer["livenessProbe"].keys() & {"exec", "httpGet", "tcpSocket", "grpc"} == {"exec"}
+
+
+@pytest.mark.parametrize(
+    ("age_seconds", "is_alive"),
+    [(None, True), (0, True), (HEARTBEAT_SECONDS + 30, True), (HEARTBEAT_STALE_SECONDS + 5, False)],
+)
+def test_the_liveness_probe_fails_only_where_the_heartbeat_is_old(
+    run: FrozenJob, tmp_path: Path, age_seconds: float | None, is_alive: bool
+):
+    (trainer,) = pods_of(run)["trainer"]["spec"]["containers"]
+    file = tmp_path / "heartbeat"
+    if age_seconds is not None:
+        file.touch()
+        beat = file.stat().st_mtime - age_seconds
+        os.utime(file, (beat, beat))
+    done = subprocess.run(
+        trainer["livenessProbe"]["exec"]["command"],
+        env={"PATH": os.environ["PATH"], Env.HEARTBEAT_FILE: str(file)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode == 0, done.stderr) == (is_alive, "")
+    assert ("the supervisor gave no sign of life for 6" in done.stdout) is not is_alive
+
+
+def test_the_heartbeat_is_kept_in_memory_where_no_disk_can_hold_the_supervisor_up(run: FrozenJob):
+    pod = pods_of(run)["trainer"]
+    (trainer,) = pod["spec"]["containers"]
+    folder = str(Path(environment(pod)[Env.HEARTBEAT_FILE]).parent)
+    (name,) = (mount["name"] for mount in trainer["volumeMounts"] if mount["mountPath"] == folder)
+    (volume,) = (volume for volume in pod["spec"]["volumes"] if volume["name"] == name)
+    assert volume["emptyDir"]["medium"] == "Memory"
 
 
 def test_the_runtime_understands_the_command_of_the_trainer_pod(

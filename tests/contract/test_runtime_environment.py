@@ -70,6 +70,7 @@ def values(tmp_path: Path) -> dict[str, str]:
         Env.ROLLOUT_HOST: "rollout",
         Env.ROLLOUT_REPLICAS: "3",
         Env.INSTANCE: "engine-0",
+        Env.HEARTBEAT_FILE: str(tmp_path / "heartbeat"),
     }
 
 

@@ -34,6 +34,10 @@ def test_an_operator_asks_for_the_lease_of_the_namespace_it_watches_unless_told_
         ([], "--runtime-image"),
         (["--runtime-image", "i", "-A", "-n", "a"], "not allowed with"),
         (["--runtime-image", "i", "--poll-seconds", "0"], "positive"),
+        (
+            ["--runtime-image", "i", "--network-policies=false", '--reports-from=[{"podSelector": {}}]'],
+            "--network-policies=false leaves out",
+        ),
     ],
 )
 def test_a_wrong_command_line_ends_with_2_and_a_hint(

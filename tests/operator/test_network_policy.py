@@ -1,5 +1,6 @@
 """The NetworkPolicy of a job: what it lets through, and when it is made."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from grpo_api.contract.endpoints import TRAINER_PORT
 from grpo_api.contract.labels import JOB_UID
 from grpo_operator.children.child import Child
-from grpo_operator.cluster.kinds import NETWORK_POLICIES, PODS
+from grpo_operator.cluster.kinds import NETWORK_POLICIES, PODS, KubeObject
 from grpo_operator.observe.observed import JobView, Observed
 from grpo_operator.plan import make_plan
 
@@ -29,12 +30,36 @@ def observed(**more: Any) -> Observed:
     return Observed(job=job, **more)
 
 
-def planned(seen: Observed, *, is_wanted: bool = True) -> list[Child]:
-    plan = make_plan(seen, runtime_image=IMAGE, now=NOW, has_network_policies=is_wanted)
+PROMETHEUS = {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": "prometheus"}}}
+
+
+def planned(
+    seen: Observed, *, is_wanted: bool = True, reports_from: Sequence[KubeObject] | None = None
+) -> list[Child]:
+    plan = make_plan(
+        seen, runtime_image=IMAGE, now=NOW, has_network_policies=is_wanted, reports_from=reports_from
+    )
     return [child for child in plan.create if child.kind == NETWORK_POLICIES]
 
 
-def test_a_jobs_pods_reach_each_other_on_every_port_and_others_only_the_trainers_reports():
+def test_a_jobs_pods_reach_each_other_on_every_port_and_those_who_may_the_trainers_reports():
+    (policy,) = planned(observed(), reports_from=[PROMETHEUS])
+    members = {"podSelector": {"matchLabels": {JOB_UID: UID}}}
+    port = {"protocol": "TCP", "port": TRAINER_PORT}
+    assert policy.body["spec"] == members | {
+        "policyTypes": ["Ingress"],
+        "ingress": [{"from": [members]}, {"from": [PROMETHEUS], "ports": [port]}],
+    }
+
+
+def test_the_policy_of_a_job_that_an_older_operator_started_is_closed_by_an_upgrade():
+    (opened,) = planned(observed())
+    (correction,) = planned(observed(network_policies={opened.name: opened.body}), reports_from=[PROMETHEUS])
+    assert correction.is_correction
+    assert correction.body["spec"]["ingress"][1]["from"] == [PROMETHEUS]
+
+
+def test_an_operator_that_is_told_no_readers_leaves_the_trainers_reports_open():
     (policy,) = planned(observed())
     members = {"podSelector": {"matchLabels": {JOB_UID: UID}}}
     assert policy.body["spec"] == members | {

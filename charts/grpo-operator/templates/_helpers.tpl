@@ -36,6 +36,14 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 {{- end -}}
 
+{{/* Who may read the reports of jobs, as a JSON list: the operator itself, and those of the values. */}}
+{{- define "grpo-operator.reportsFrom" -}}
+{{- $namespace := dict "matchLabels" (dict "kubernetes.io/metadata.name" .Release.Namespace) -}}
+{{- $pods := dict "matchLabels" (include "grpo-operator.selector" . | fromYaml) -}}
+{{- $operator := dict "namespaceSelector" $namespace "podSelector" $pods -}}
+{{- concat (list $operator) (.Values.networkPolicies.reportsFrom | default list) | toJson -}}
+{{- end -}}
+
 {{/* Exactly the verbs the operator uses on jobs and their children. Secrets are created and never read. */}}
 {{- define "grpo-operator.rules" -}}
 - apiGroups: [grpo.dev]

@@ -36,13 +36,16 @@ class Env(StrEnum):
     """Number of rollout engines that this attempt waits for: those asked for when its pods were made. It goes
     before `topology.rolloutReplicas` of the RunConfig, which is from the start of the job. Only trainers of
     mode Disaggregated have it, and not those of an operator of 0.1.0."""
+    HEARTBEAT_FILE = "GRPO_HEARTBEAT_FILE"
+    """File that the supervisor of a trainer pod touches every few seconds, for the liveness probe. Pods made
+    from templates of 0.1.0 do not have it: their probe asks `/healthz`."""
     INSTANCE = "GRPO_INSTANCE"
     """Name of a rollout pod, which is the engine's name in logs and messages."""
 
 
 TRAINER_ENV = frozenset(
     {Env.ROLE, Env.RUN_CONFIG, Env.TOKENS_DIR, Env.OUTPUT_DIR, Env.CACHE_DIR, Env.VOLUMES_DIR, Env.ATTEMPT,
-     Env.NODE_INDEX, Env.MASTER_ADDR, Env.ROLLOUT_HOST, Env.ROLLOUT_REPLICAS}
+     Env.NODE_INDEX, Env.MASTER_ADDR, Env.ROLLOUT_HOST, Env.ROLLOUT_REPLICAS, Env.HEARTBEAT_FILE}
 )  # fmt: skip
 """Variables of a trainer pod in mode Disaggregated."""
 
@@ -54,7 +57,7 @@ ROLLOUT_ENV = frozenset(
 )
 """Variables of a rollout pod."""
 
-OPTIONAL_ENV = frozenset({Env.ROLLOUT_REPLICAS})
+OPTIONAL_ENV = frozenset({Env.ROLLOUT_REPLICAS, Env.HEARTBEAT_FILE})
 """Variables that a pod may lack, because an operator of an older release made it."""
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from grpo_cluster.certificates import KeyFolder
-from grpo_cluster.settings import REPOSITORY, ClusterSettings
+from grpo_cluster.settings import REPOSITORY, ClusterError, ClusterSettings
 from grpo_cluster.waiting import wait_until
 from grpo_scale.fake_nodes import NAMESPACE, in_cluster_network
 
@@ -48,6 +48,8 @@ def running_operator(settings: ClusterSettings, *options: str, token: str) -> It
             what="the operator to watch",
             hint=log.read_text,
         )
+        if process.poll() is not None:
+            raise ClusterError(f"the operator ended with {process.returncode}:\n{log.read_text()}")
         yield psutil.Process(process.pid)
     finally:
         process.terminate()

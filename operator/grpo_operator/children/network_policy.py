@@ -1,4 +1,6 @@
-"""The NetworkPolicy of a job: its pods reach each other, and anyone reaches the trainer's reports."""
+"""The NetworkPolicy of a job: its pods reach each other, and who may reads the trainer's reports."""
+
+from collections.abc import Sequence
 
 from grpo_api.contract import endpoints, labels
 from grpo_operator.children.child import Child
@@ -6,14 +8,15 @@ from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.cluster.kinds import NETWORK_POLICIES, KubeObject
 
 
-def network_policy(frozen: FrozenJob) -> Child:
+def network_policy(frozen: FrozenJob, *, reports_from: Sequence[KubeObject] | None) -> Child:
     """Ingress only, because the operator does not know where models and data come from.
 
-    Inside the job every port is open: gloo and NCCL take any. From elsewhere only the port is open on which
-    the supervisor serves progress and metrics. It serves nothing secret and takes no commands. The operator,
-    the API server's proxy and Prometheus call it, and no selector would name them in every cluster.
+    Inside the job every port is open: gloo and NCCL take any. From elsewhere only `reports_from` reach the
+    port on which the supervisor serves progress and metrics, or everyone where that is None.
     """
     members = {"podSelector": {"matchLabels": {labels.JOB_UID: frozen.uid}}}
+    reports = {"ports": [{"protocol": "TCP", "port": endpoints.TRAINER_PORT}]}
+    readers = {} if reports_from is None else {"from": list(reports_from)}
     return Child(
         NETWORK_POLICIES,
         {
@@ -23,10 +26,7 @@ def network_policy(frozen: FrozenJob) -> Child:
             "spec": {
                 **members,
                 "policyTypes": ["Ingress"],
-                "ingress": [
-                    {"from": [members]},
-                    {"ports": [{"protocol": "TCP", "port": endpoints.TRAINER_PORT}]},
-                ],
+                "ingress": [{"from": [members]}, {**readers, **reports}],
             },
         },
     )

@@ -3,6 +3,7 @@
 from grpo_api.contract import endpoints, labels
 from grpo_api.contract.environment import Env, Role
 from grpo_api.contract.graces import RANKS_GRACE_SECONDS, TRAINER_GRACE_SECONDS
+from grpo_api.contract.heartbeat import HEARTBEAT_FILE, HEARTBEAT_STALE_SECONDS
 from grpo_operator.children.child import Child
 from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.mounts import Mount
@@ -37,7 +38,6 @@ def trainer_template(frozen: FrozenJob, *, is_first: bool) -> KubeObject:
         role=Role.TRAINER,
         extra={labels.ATTEMPT: Open.ATTEMPT.value, labels.NODE_INDEX: Open.NODE_INDEX.value},
     )
-    path, port = endpoints.TRAINER_HEALTH_PATH, endpoints.TRAINER_PORT
     container: KubeObject = {
         "name": endpoints.TRAINER_CONTAINER,
         "command": ["grpo-runtime", "trainer", f"--grace-seconds={Open.RANKS_GRACE.value}"],
@@ -46,9 +46,10 @@ def trainer_template(frozen: FrozenJob, *, is_first: bool) -> KubeObject:
             {"name": "http", "containerPort": endpoints.TRAINER_PORT},
             {"name": "rendezvous", "containerPort": endpoints.RENDEZVOUS_PORT},
         ],
-        "startupProbe": http_probe(path, port=port, period_seconds=2, failures=150),
-        "livenessProbe": http_probe(path, port=port, period_seconds=10, failures=6),
-        "readinessProbe": http_probe(path, port=port, period_seconds=5, failures=3),
+        "livenessProbe": _liveness_probe(),
+        "readinessProbe": http_probe(
+            endpoints.TRAINER_HEALTH_PATH, port=endpoints.TRAINER_PORT, period_seconds=5, failures=3
+        ),
     }
     return pod_template(
         frozen,
@@ -61,10 +62,31 @@ def trainer_template(frozen: FrozenJob, *, is_first: bool) -> KubeObject:
             Env.ATTEMPT: Open.ATTEMPT.value,
             Env.NODE_INDEX: Open.NODE_INDEX.value,
             Env.MASTER_ADDR: f"{Open.FIRST_TRAINER.value}.{names.service(Role.TRAINER)}",
+            Env.HEARTBEAT_FILE: HEARTBEAT_FILE,
             **_rollout_environment(frozen),
         },
         mounts=[_output(frozen, is_first=is_first)],
     )
+
+
+def _liveness_probe() -> KubeObject:
+    """Ends a pod whose supervisor hangs. Looks at the supervisor's heartbeat file inside the pod, because a
+    failed probe ends the attempt, and a port can be flooded.
+
+    No file is no failure: the runtime has not begun yet, or is older than the file. It is the shell and
+    coreutils, which cost milliseconds.
+    """
+    script = (
+        f'beat=$(stat -c %Y "${Env.HEARTBEAT_FILE}" 2>/dev/null) || exit 0; age=$(($(date +%s) - beat)); '
+        f'[ "$age" -lt {HEARTBEAT_STALE_SECONDS} ] || {{ echo "the supervisor gave no sign of life for '
+        '$age s"; exit 1; }'
+    )
+    return {
+        "exec": {"command": ["sh", "-c", script]},
+        "periodSeconds": 20,
+        "failureThreshold": 3,
+        "timeoutSeconds": 10,
+    }
 
 
 def _rollout_environment(frozen: FrozenJob) -> dict[Env, str]:

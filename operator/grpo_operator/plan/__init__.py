@@ -5,8 +5,10 @@ them, conditions, the draft. To add a policy, write its file and name it in `pol
 ends a job comes before what keeps it going, and the policies that describe the result come last.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 
+from grpo_operator.cluster.kinds import KubeObject
 from grpo_operator.observe.observed import Observed
 from grpo_operator.plan.draft import Draft, Plan, Policy
 from grpo_operator.plan.events import events_of
@@ -30,7 +32,9 @@ from grpo_operator.plan.policies.trainer import keep_trainers
 from grpo_operator.plan.policies.validate import wait_until_readable
 
 
-def policies(*, runtime_image: str, has_network_policies: bool) -> tuple[Policy, ...]:
+def policies(
+    *, runtime_image: str, has_network_policies: bool, reports_from: Sequence[KubeObject] | None
+) -> tuple[Policy, ...]:
     """Every decision about a job, in order."""
     return (
         stay_finished,  # an end is final
@@ -46,7 +50,8 @@ def policies(*, runtime_image: str, has_network_policies: bool) -> tuple[Policy,
         keep_trainers,  # the gang of the current attempt
         keep_replicas,  # rollout pods once the gang has nodes, replaced at once
         provide_shared,  # what pods need comes before them
-        provide_network_policy(is_wanted=has_network_policies),  # only the job's own pods reach its pods
+        # only the job's own pods reach its pods, but for reports
+        provide_network_policy(is_wanted=has_network_policies, reports_from=reports_from),
         release_pods,  # a finished job gives its hardware back
         record_blocker,  # a pod that cannot start, an engine that keeps ending, a refused child
         count_pods,  # counts and phase
@@ -55,13 +60,21 @@ def policies(*, runtime_image: str, has_network_policies: bool) -> tuple[Policy,
 
 
 def make_plan(
-    observed: Observed, *, runtime_image: str, now: datetime, has_network_policies: bool = True
+    observed: Observed,
+    *,
+    runtime_image: str,
+    now: datetime,
+    has_network_policies: bool = True,
+    reports_from: Sequence[KubeObject] | None = None,
 ) -> Plan:
     """What to do about a job. Nothing for one that is being deleted: its children are garbage-collected."""
     if observed.job.is_deleting:
         return Plan(status=observed.job.status)
     draft = Draft.begin(observed)
-    for policy in policies(runtime_image=runtime_image, has_network_policies=has_network_policies):
+    decisions = policies(
+        runtime_image=runtime_image, has_network_policies=has_network_policies, reports_from=reports_from
+    )
+    for policy in decisions:
         draft = policy(draft, observed, now)
     return Plan(
         status=draft.status,

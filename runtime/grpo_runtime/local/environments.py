@@ -28,6 +28,7 @@ def trainer_environment(
         Env.ATTEMPT: str(attempt),
         Env.NODE_INDEX: str(index),
         Env.MASTER_ADDR: LOOPBACK,
+        Env.HEARTBEAT_FILE: str(cache / "heartbeat"),
     }
     if run_config.mode is Mode.DISAGGREGATED:
         environment[Env.TOKENS_DIR] = str(workspace.tokens)

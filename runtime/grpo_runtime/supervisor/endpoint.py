@@ -1,12 +1,13 @@
 """The supervisor's HTTP endpoint: serves what rank 0 wrote, from a process that training cannot block."""
 
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 from grpo_api.contract.endpoints import METRICS_PATH, PROGRESS_PATH, TRAINER_HEALTH_PATH
 from grpo_runtime.report.progress import PROGRESS_FILE
 from grpo_runtime.report.prometheus import PROMETHEUS_FILE
+from grpo_runtime.supervisor.one_thread_server import OneThreadServer
 
 _FILES = {
     PROGRESS_PATH: (PROGRESS_FILE, "application/json"),
@@ -20,26 +21,27 @@ class Endpoint:
     def __init__(self, run_dir: Path, *, port: int, host: str = "") -> None:
         """Listen on `port` of `host`, by default of every address; port 0 picks a free one."""
         handler = type("Handler", (_Handler,), {"run_dir": run_dir})
-        self._server = ThreadingHTTPServer((host, port), handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, name="endpoint", daemon=True)
+        self._server = OneThreadServer((host, port), handler)
+        self._thread = threading.Thread(target=self._server.serve, name="endpoint", daemon=True)
         self._thread.start()
 
     @property
     def port(self) -> int:
         """The port it listens on."""
-        return self._server.server_port
+        port: int = self._server.server_address[1]
+        return port
 
     def close(self) -> None:
         """Stop listening."""
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.stop()
+        self._thread.join()
 
 
 class _Handler(BaseHTTPRequestHandler):
+    """Answers one request, and closes: HTTP/1.0, the default of the base class, keeps no connection."""
+
     run_dir: Path
-    protocol_version = "HTTP/1.1"
-    timeout = 10
+    timeout = 1.0
     server_version = "grpo-runtime"
     sys_version = ""
 

@@ -25,6 +25,7 @@ from grpo_runtime.report.progress import ProgressFile, read_progress
 from grpo_runtime.settings import TrainerSettings, read_trainer_settings
 from grpo_runtime.supervisor.endpoint import Endpoint
 from grpo_runtime.supervisor.fork_server import STOP_SIGNALS, SUPERVISOR_PID
+from grpo_runtime.supervisor.heartbeat import Heartbeat
 from grpo_runtime.supervisor.outcome import decide_outcome
 from grpo_runtime.supervisor.rank_processes import RankExit, RankProcesses, wait_for_signal
 
@@ -67,7 +68,8 @@ def supervise(environment: Mapping[str, str], *, options: SupervisorOptions) -> 
         ranks_environment(settings, environment, rendezvous_port=options.rendezvous_port),
         run_dir=run_dir,
     )
-    exits, is_stop_requested = _watch(ranks, grace_seconds=options.grace_seconds)
+    heartbeat = Heartbeat(settings.heartbeat_file)
+    exits, is_stop_requested = _watch(ranks, heartbeat, grace_seconds=options.grace_seconds)
     progress = read_progress(run_dir)
     outcome = decide_outcome(
         exits, _failures(exits, run_dir), progress=progress, is_stop_requested=is_stop_requested
@@ -122,7 +124,9 @@ def _failures(exits: Sequence[RankExit], run_dir: Path) -> dict[int, Termination
     return {local_rank: failure for local_rank, failure in found.items() if failure is not None}
 
 
-def _watch(ranks: RankProcesses, *, grace_seconds: float) -> tuple[list[RankExit], bool]:
+def _watch(
+    ranks: RankProcesses, heartbeat: Heartbeat, *, grace_seconds: float
+) -> tuple[list[RankExit], bool]:
     """Wait until every rank has ended; stop them on request, and when one of them fails.
 
     Returns the exits in order, and whether a stop was requested.
@@ -132,7 +136,8 @@ def _watch(ranks: RankProcesses, *, grace_seconds: float) -> tuple[list[RankExit
     kill_at: float | None = None
     is_stop_requested = False
     while ranks.is_alive:
-        until = min((moment for moment in (terminate_at, kill_at) if moment is not None), default=None)
+        moments = (terminate_at, kill_at, heartbeat.beat())
+        until = min((moment for moment in moments if moment is not None), default=None)
         arrived = wait_for_signal({*STOP_SIGNALS, signal.SIGCHLD}, until=until)
         now = time.monotonic()
         exits += (new := ranks.collect_exits())

@@ -1,0 +1,29 @@
+"""The supervisor's heartbeat file: what the liveness probe of a trainer pod looks at."""
+
+import signal
+from pathlib import Path
+
+from polling import wait_until
+from scripted_supervisor import ONE_RANK, Supervisor
+
+from grpo_api.contract.heartbeat import HEARTBEAT_SECONDS
+from grpo_runtime.supervisor.heartbeat import Heartbeat
+
+FILE = "heartbeat-1-0"
+
+
+def test_the_file_is_touched_while_a_rank_cannot_do_anything(tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path, "touch $2/up; kill -STOP $$", run=ONE_RANK, grace_seconds=1.0)
+    supervisor.wait_for(supervisor.run_dir / "up")
+    file = tmp_path / FILE
+    supervisor.wait_for(file)
+    first = file.stat().st_mtime
+    wait_until(lambda: file.stat().st_mtime > first, "another beat", seconds=6 * HEARTBEAT_SECONDS)
+    supervisor.process.send_signal(signal.SIGTERM)
+    assert supervisor.end()[0] == 143
+
+
+def test_a_pod_of_an_older_operator_has_no_heartbeat(tmp_path: Path) -> None:
+    assert Heartbeat(None).beat() is None
+    beats_at = Heartbeat(tmp_path / "file").beat()
+    assert beats_at is not None and (tmp_path / "file").exists()
