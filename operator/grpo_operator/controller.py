@@ -84,7 +84,11 @@ class Controller:
         await delete_objects(self._client, self._cache, job, plan.delete)
         held = self._seconds_until_next_try(key, plan.create, now=now)
         if not held:
-            refusal = await apply_children(self._client, self._cache, job, plan.create)
+            has_tokens = self._memory.has_seen_tokens(key, now=now)
+            children = [child for child in plan.create if not (child.is_expected and has_tokens)]
+            refusal = await apply_children(self._client, self._cache, job, children)
+            if refusal is None and any(child.kind == SECRETS for child in children):
+                self._memory.mark_tokens(key, now=now)
             if self._remember_refusal(key, refusal, now=now):
                 return _AT_ONCE
             held = self._seconds_until_next_try(key, plan.create, now=now)

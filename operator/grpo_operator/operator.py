@@ -10,7 +10,6 @@ from typing import Any
 
 import aiohttp
 
-from grpo_api.v1alpha1.status import Phase
 from grpo_operator.cluster import errors
 from grpo_operator.cluster.client import Client, Listing
 from grpo_operator.cluster.kinds import JOBS, WATCHED, Kind, KubeObject
@@ -25,13 +24,14 @@ from grpo_operator.observe.pod_events import EventReader
 from grpo_operator.observe.progress_poller import Poller, choose_fetch
 from grpo_operator.observe.served_schema import ServedSchema, compare
 from grpo_operator.settings import Settings
-from grpo_operator.work_queue import Urgency, WorkQueue
+from grpo_operator.urgency import Urgency, urgency_of
+from grpo_operator.work_queue import WorkQueue
 
 log = logging.getLogger(__name__)
 
 _MISSED_RESYNCS = 4
 _FIRST_RESYNC_RETRY_SECONDS = 2.0
-_STARTING_SECONDS = 0.25
+_STARTING_SECONDS = 0.5
 """The pods of a job that starts change many times within a second: they are looked at together."""
 
 
@@ -152,10 +152,7 @@ class Operator:
         return self._cache.served_schema
 
     def _urgency_of(self, key: Key) -> Urgency:
-        """What happens to a job that runs is news; a job that starts, or is gone, can wait."""
-        job = self._cache.job(key) or {}
-        is_running = job.get("status", {}).get("phase") == Phase.RUNNING
-        return Urgency.NEWS if is_running else Urgency.START
+        return urgency_of(self._cache.job(key))
 
     def take_in(self, kind: Kind, event: str | None, item: KubeObject) -> None:
         """Put a watch event into the cache and the job it belongs to into the queue."""

@@ -28,7 +28,7 @@ class Settings:
     resync_seconds: float = 90.0
     num_workers: int = 8
     """Running jobs that are reconciled at once when something has happened to them."""
-    num_starting: int = 8
+    num_starting: int = 3
     """Other jobs that are reconciled at once: those that start, and those that nothing has happened to."""
     health_port: int | None = None
     lease: tuple[str, str] | None = None

@@ -5,26 +5,15 @@ import asyncio
 import itertools
 import random
 from collections.abc import Awaitable, Callable
-from enum import IntEnum
 
 from grpo_operator.backoff import Backoff
 from grpo_operator.observe.cache import Key
+from grpo_operator.urgency import Urgency
 
 Handler = Callable[[Key], Awaitable[float | None]]
 """Reconciles one job; returns in how many seconds to do so again, or None."""
 OnError = Callable[[Key, Exception, float], None]
 """Called with each failure and the delay before the next try."""
-
-
-class Urgency(IntEnum):
-    """How soon a job is reconciled when others wait too; the lowest first."""
-
-    NEWS = 0
-    """Something happened to a job that runs."""
-    START = 1
-    """A job that does not run yet: its pods are yet to be made, or to start."""
-    ROUTINE = 2
-    """Nothing is known to have happened."""
 
 
 _Ready = asyncio.PriorityQueue[tuple[Urgency, int, Key]]

@@ -28,6 +28,7 @@ def a_result(**changes: object) -> Result:
         "cpu_ms_per_job": {"operator": 30.0, "kube-apiserver": 60.0},
         "requests_per_job": 14.0,
         "resident_kib_per_job": 90.0,
+        "resident_kib_per_further_job": 50.0,
         "writes_after_restart": 0,
         "writes_in_resync": 0,
         "cores": {"operator": 0.5, "kube-apiserver": 1.0, "bench": 0.001},

@@ -12,7 +12,8 @@ from aiohttp import web
 from kubernetes.aio import client as kube
 
 from grpo_operator.cluster import errors
-from grpo_operator.cluster.client import Client, Credentials
+from grpo_operator.cluster.client import Client
+from grpo_operator.cluster.configuration import Credentials
 from grpo_operator.cluster.kinds import EVENTS, JOBS, PODS
 
 

@@ -135,3 +135,13 @@ async def test_a_webhook_that_is_down_is_in_the_status_and_the_creation_is_tried
     await job.pass_time(10)
     await job.settle()
     assert (condition_of(job.client, "Running")["reason"], len(pod_names(job.client))) == ("PodsStarting", 3)
+
+
+async def test_the_secret_is_not_asked_for_again_when_the_engines_come_within_a_minute():
+    for seconds, num_asked in ((30, 1), (61, 2)):
+        job = Refused()
+        await job.controller.reconcile(KEY)
+        assert len(pod_names(job.client)) == 1  # the engines come once the trainer pod has a node
+        await job.pass_time(seconds)
+        assert len(pod_names(job.client)) == 3
+        assert len([kind for kind, _ in job.client.tried if kind == SECRETS]) == num_asked

@@ -1,5 +1,7 @@
 """Polling: only reports of the right trainer count, and a bad answer does no harm."""
 
+import asyncio
+import itertools
 import json
 from datetime import timedelta
 from typing import Any
@@ -223,3 +225,27 @@ async def test_the_first_trainer_of_the_current_attempt_is_asked_and_no_other(wo
     await Poller(cache, memory, fetch, wake=woken.append, seconds=1).poll(KEY)
     assert asked == ["copy-abc123-trainer-a2-0"]
     assert memory.report(KEY, uid=UID, attempt=2).progress is not None
+
+
+async def test_the_polls_of_many_jobs_are_spread_over_the_time_between_two(memory):
+    asked: list[float] = []
+    cache = Cache()
+    for number in range(4):
+        uid = f"job-{number}"
+        meta = {"name": f"copy-{number}", "namespace": "default", "uid": uid, "resourceVersion": "4"}
+        cache.put(JOBS, {"metadata": meta, "status": {"attempt": 1}})
+        pod = a_pod()
+        pod["metadata"] |= {"name": f"copy-{number}-abc123-trainer-a1-0", "uid": f"pod-{number}"}
+        pod["metadata"]["ownerReferences"][0] |= {"name": f"copy-{number}", "uid": uid}
+        cache.put(PODS, pod)
+
+    async def ask(pod: dict[str, Any]) -> bytes:
+        asked.append(asyncio.get_running_loop().time())
+        return answer()
+
+    polling = asyncio.create_task(Poller(cache, memory, ask, wake=lambda key: None, seconds=0.4).run())
+    async with asyncio.timeout(10):
+        while len(asked) < 8:  # noqa: ASYNC110 - the poller has no event to wait for
+            await asyncio.sleep(0.01)
+    polling.cancel()
+    assert all(later - earlier > 0.05 for earlier, later in itertools.pairwise(asked))

@@ -9,7 +9,7 @@ import kopf
 import pytest
 
 from grpo_operator.cluster import watch
-from grpo_operator.cluster.client import Credentials
+from grpo_operator.cluster.configuration import Credentials
 from grpo_operator.cluster.kinds import PODS, WATCHED, KubeObject
 
 HERE = Credentials("http://127.0.0.1:1", None, None, True, None, None, None)

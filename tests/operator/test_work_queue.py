@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from grpo_operator.backoff import Backoff
-from grpo_operator.work_queue import Urgency, WorkQueue
+from grpo_operator.urgency import Urgency, urgency_of
+from grpo_operator.work_queue import WorkQueue
 
 KEY, OTHER = ("default", "a"), ("default", "b")
 FAST = Backoff(first_seconds=0.01, limit_seconds=0.04, jitter=0.0)
@@ -200,3 +201,17 @@ async def test_what_became_urgent_while_a_worker_had_the_key_is_urgent_afterward
         handler.gate.set()
         await until(lambda: handler.seen.count(KEY) == 2)
         assert handler.seen.index(KEY, 1) < 5  # before most of those that start
+
+
+@pytest.mark.parametrize(
+    ("status", "urgency"),
+    [
+        ({"phase": "Running", "step": 3}, Urgency.NEWS),
+        ({"phase": "Running", "step": 0}, Urgency.START),
+        ({"phase": "Restarting", "step": 3}, Urgency.START),
+        ({}, Urgency.START),
+    ],
+)
+def test_only_what_happens_to_a_job_that_trains_is_news(status, urgency):
+    assert urgency_of({"status": status}) is urgency
+    assert urgency_of(None) is Urgency.START

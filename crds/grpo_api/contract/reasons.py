@@ -104,7 +104,8 @@ class Reason(StrEnum):
     """The API server calls an object of the job invalid; the job waits."""
     CREATE_FAILED = "CreateFailed"
     """The API server could not create an object of the job, most often because an admission webhook is down
-    or too slow; the job waits, and the operator tries again every 10 s."""
+    or too slow; the job waits, and the operator tries again, first after 10 s and at last every three
+    minutes."""
     NAMESPACE_TERMINATING = "NamespaceTerminating"
     """The namespace is being deleted, and nothing can be created in it."""
 

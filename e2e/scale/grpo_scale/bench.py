@@ -95,15 +95,16 @@ class _Bench:
         )
         running_used = self._cpu_seconds(operator)
         await _idle(operator)
+        full_bytes = operator.memory_info().rss
         num_asked = await num_requests(self.requests) - asked
-        _say(f"at rest: a pod changes every tenth of a second, for {_AT_REST_SECONDS:.0f} s")
+        _say(f"at rest: a pod changes five times a second, for {_AT_REST_SECONDS:.0f} s")
         stop = asyncio.Event()
         asyncio.get_running_loop().call_later(_AT_REST_SECONDS, stop.set)
         at_rest = await time_events(self.requests, self.observer, names=names, stop=stop)
         _say(f"the storm: {self.num_jobs} more GRPOJobs")
         storm_seconds, in_storm, cores, cores_of_others = await self._storm(operator, names)
         await _idle(operator)
-        grown_bytes = operator.memory_info().rss - empty_bytes
+        twice_bytes = operator.memory_info().rss
         return {
             "first_jobs_per_second": self.num_jobs / first_seconds,
             "storm_jobs_per_second": self.num_jobs / storm_seconds,
@@ -114,7 +115,8 @@ class _Bench:
                 name: 1000 * (running_used[name] - used[name]) / self.num_jobs for name in used
             },
             "requests_per_job": num_asked / self.num_jobs,
-            "resident_kib_per_job": grown_bytes / 1024 / (2 * self.num_jobs),
+            "resident_kib_per_job": (twice_bytes - empty_bytes) / 1024 / (2 * self.num_jobs),
+            "resident_kib_per_further_job": (twice_bytes - full_bytes) / 1024 / self.num_jobs,
             "cores": cores,
             "cores_of_others": cores_of_others,
         }

@@ -16,7 +16,7 @@ PODS_PER_JOB = 3
 _BATCH_PATH = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
 _CREATED_AT_ONCE = 16
 _LIMIT_SECONDS = 900.0
-_PAUSE_SECONDS = 0.1
+_PAUSE_SECONDS = 0.2
 
 
 async def create_jobs(requests: Requests, observer: Observer, *, names: list[str]) -> float:

@@ -43,6 +43,8 @@ class Result:
     requests_per_job: float
     resident_kib_per_job: float
     """How much more memory the operator holds with all jobs than with none, for each job."""
+    resident_kib_per_further_job: float
+    """How much more it holds after the storm than before it, for each of its jobs."""
     writes_after_restart: int
     writes_in_resync: int
     cores: Mapping[str, float]
@@ -79,6 +81,7 @@ def table(result: Result) -> str:
         ("CPU time a job until it runs, ms", _cpu(result.cpu_ms_per_job)),
         ("requests to the API server a job", f"{result.requests_per_job:.1f}"),
         ("memory of the operator a job, KiB", f"{result.resident_kib_per_job:.0f}"),
+        ("the same, of the jobs of the storm", f"{result.resident_kib_per_further_job:.0f}"),
         ("writes after a restart", str(result.writes_after_restart)),
         ("writes in a resync", str(result.writes_in_resync)),
         ("cores in the storm", ", ".join(f"{name} {used:.2f}" for name, used in _most(result.cores))),

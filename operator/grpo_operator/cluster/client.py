@@ -1,42 +1,26 @@
-"""The only module that knows the Kubernetes client library. Speaks plain dicts and our own errors."""
+"""Requests to the API server through the Kubernetes client library. Speaks plain dicts and our own errors."""
 
 import asyncio
 import json
-import os
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Self
-from urllib.parse import urlencode, urlsplit
-from urllib.request import getproxies, proxy_bypass
+from urllib.parse import urlencode
 
 import aiohttp
 from kubernetes.aio import client as kube
-from kubernetes.aio import config as kube_config
 
 from grpo_operator.cluster import errors
 from grpo_operator.cluster.bounded_read import read_at_most
+from grpo_operator.cluster.configuration import Credentials, load_configuration
 from grpo_operator.cluster.kinds import Kind, KubeObject
 
 FIELD_MANAGER = "grpo-operator"
 REQUEST_TIMEOUT_SECONDS = 30.0
 PAGE_SIZE = 250
 """Objects that the API server sends at once."""
-
-
-@dataclass(frozen=True)
-class Credentials:
-    """How to reach the API server, for a second client such as the one that watches."""
-
-    server: str
-    ca_path: str | None
-    ca_data: str | bytes | None
-    is_insecure: bool
-    certificate_path: str | None
-    private_key_path: str | None
-    authorization: str | None = field(repr=False)
-    """Value of the Authorization header, scheme included."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +52,7 @@ class Client:
         """
 
         async def load() -> Any:
-            return await _load_configuration(kubeconfig=kubeconfig, context=context)
+            return await load_configuration(kubeconfig=kubeconfig, context=context)
 
         return cls(load, await load())
 
@@ -279,38 +263,6 @@ class Client:
         finally:
             self._in_flight[api] -= 1
             await self._close_unused(api)
-
-
-async def _load_configuration(*, kubeconfig: str | None, context: str | None) -> Any:
-    configuration = kube.Configuration()
-    try:
-        if kubeconfig is None and context is None and is_in_cluster():
-            kube_config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-        else:
-            await kube_config.load_kube_config(  # type: ignore[no-untyped-call]
-                config_file=kubeconfig, context=context, client_configuration=configuration
-            )
-    except kube_config.ConfigException as error:
-        raise errors.KubernetesError(
-            f"no way to reach a cluster: {error}. Give --kubeconfig FILE, set KUBECONFIG, or run in a pod"
-        ) from error
-    # The library would look into the environment and ~/.netrc at every request, in a thread.
-    configuration.proxy = _proxy_to(configuration.host)
-    configuration.client_session_kwargs = {"trust_env": False}
-    return configuration
-
-
-def _proxy_to(server: str) -> str | None:
-    """The proxy that HTTPS_PROXY, HTTP_PROXY and NO_PROXY name for a server."""
-    address = urlsplit(server)
-    if proxy_bypass(address.hostname or ""):
-        return None
-    return getproxies().get(address.scheme)
-
-
-def is_in_cluster() -> bool:
-    """Whether this process runs in a pod with a service account."""
-    return bool(os.environ.get(kube_config.incluster_config.SERVICE_HOST_ENV_NAME))
 
 
 def error_for(status: int, text: str) -> errors.KubernetesError:

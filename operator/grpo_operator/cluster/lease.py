@@ -21,7 +21,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from grpo_operator.cluster import errors
-from grpo_operator.cluster.client import Client, is_in_cluster
+from grpo_operator.cluster.client import Client
+from grpo_operator.cluster.configuration import is_in_cluster
 from grpo_operator.cluster.kinds import LEASES, KubeObject
 
 log = logging.getLogger(__name__)

@@ -24,11 +24,12 @@ from grpo_operator.observe.observed import (
 
 UNREACHABLE_SECONDS = 60.0
 """How long a trainer may give no answer before the status says so."""
-
 REFUSED = Backoff(first_seconds=10.0, limit_seconds=160.0)
 """Between two tries of a child that the API server refuses."""
 ASK_AGAIN_SECONDS = 60.0
 """How long after the API server had no such child it is asked again for one that a person may restore."""
+TOKENS_SECONDS = 60.0
+"""How long the Secret with the tokens, once seen, is taken to be there: a job's pods come in two batches."""
 
 
 @dataclass
@@ -44,6 +45,8 @@ class _Entry:
     """Tries in a row that were refused."""
     try_again_at: datetime | None = None
     """When the child that was refused is tried again."""
+    tokens_seen_at: datetime | None = None
+    """When the API server last said that the Secret with the tokens is there."""
     highest_incarnations: dict[int, int] = field(default_factory=dict)
     """By replica."""
     children: dict[ChildName, datetime | None] = field(default_factory=dict)
@@ -149,6 +152,15 @@ class Memory:
         if entry.refusal is None or entry.try_again_at is None or entry.refusal.child != first:
             return 0.0
         return max(0.0, (entry.try_again_at - now).total_seconds())
+
+    def mark_tokens(self, key: Key, *, now: datetime) -> None:
+        """The Secret with the job's tokens is there."""
+        self._entry(key).tokens_seen_at = now
+
+    def has_seen_tokens(self, key: Key, *, now: datetime) -> bool:
+        """Whether the Secret was there so shortly ago that it is not asked for again."""
+        seen_at = self._entry(key).tokens_seen_at
+        return seen_at is not None and (now - seen_at).total_seconds() < TOKENS_SECONDS
 
     def is_new_event(self, key: Key, event: tuple[str, str], *, uid: str) -> bool:
         """Whether this process has not written this Event (reason, key) yet; from now on it has. A plan that

@@ -15,7 +15,8 @@ from grpo_api.contract.versions import SchemaSkewError, require_schema_version
 from grpo_operator.children.names import trainer_position
 from grpo_operator.cluster import errors
 from grpo_operator.cluster.bounded_read import read_at_most
-from grpo_operator.cluster.client import Client, is_in_cluster
+from grpo_operator.cluster.client import Client
+from grpo_operator.cluster.configuration import is_in_cluster
 from grpo_operator.cluster.kinds import KubeObject
 from grpo_operator.observe.cache import Cache, Key
 from grpo_operator.observe.memory import Memory
@@ -65,12 +66,16 @@ class Poller:
         self._limit = asyncio.Semaphore(_POLLS_IN_FLIGHT)
 
     async def run(self) -> None:
-        """Poll until cancelled."""
+        """Poll until cancelled: each job once in `seconds`, evenly spread, so that hundreds of answers do not
+        come at once."""
         while True:
+            keys = self._cache.job_keys()
             async with asyncio.TaskGroup() as group:
-                for key in self._cache.job_keys():
+                for key in keys:
                     group.create_task(self.poll(key))
-            await asyncio.sleep(self._seconds)
+                    await asyncio.sleep(self._seconds / len(keys))
+            if not keys:
+                await asyncio.sleep(self._seconds)
 
     async def poll(self, key: Key) -> None:
         """Ask one job's trainer, if it runs. A trainer that does not answer keeps its last report."""
