@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from collections.abc import Generator, Iterator, Sequence
 from functools import cache
@@ -55,6 +56,14 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
 def is_written_in(path: Path, marker: str) -> bool:
     """Whether the file contains the marker."""
     return f"mark.{marker}" in path.read_text()
+
+
+@pytest.fixture(autouse=True)
+def _pipes_stay_as_they_were() -> Iterator[None]:
+    """A command that lets a closed pipe end its process, as `plot` does, would end a later test's here."""
+    before = signal.getsignal(signal.SIGPIPE)
+    yield
+    signal.signal(signal.SIGPIPE, before)
 
 
 @pytest.fixture

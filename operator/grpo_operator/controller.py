@@ -84,23 +84,20 @@ class Controller:
         await delete_objects(self._client, self._cache, job, plan.delete)
         held = self._seconds_until_next_try(key, plan.create, now=now)
         if not held:
-            has_tokens = self._memory.has_seen_tokens(key, now=now)
-            children = [child for child in plan.create if not (child.is_expected and has_tokens)]
-            refusal = await apply_children(self._client, self._cache, job, children)
-            if refusal is None and any(child.kind == SECRETS for child in children):
-                self._memory.mark_tokens(key, now=now)
+            refusal = await apply_children(self._client, self._cache, job, plan.create)
             if self._remember_refusal(key, refusal, now=now):
                 return _AT_ONCE
-            held = self._seconds_until_next_try(key, plan.create, now=now)
+            held = self._memory.seconds_until_next_try(key, now=now)
         waits = [held or None, plan.requeue_after]
         return min((wait for wait in waits if wait is not None), default=None)
 
     def _seconds_until_next_try(self, key: Key, children: Sequence[Child], *, now: datetime) -> float:
         """How long nothing is made, because what comes first was refused. The Secret comes with every pod and
         is mostly there already."""
-        first = next((child.name for child in children if child.kind != SECRETS), "")
-        secret = next((child.name for child in children if child.kind == SECRETS), "")
-        return max(self._memory.seconds_until_next_try(key, first=name, now=now) for name in (first, secret))
+        first = {child.name for child in children if child.kind == SECRETS}
+        first |= {child.name for child in [c for c in children if c.kind != SECRETS][:1]}
+        is_first = self._memory.refused_child(key) in first
+        return self._memory.seconds_until_next_try(key, now=now) if is_first else 0.0
 
     def _remember_refusal(self, key: Key, refusal: Refusal | None, *, now: datetime) -> bool:
         """Whether the reason is another than before, which is logged."""

@@ -24,7 +24,7 @@ from grpo_operator.observe.pod_events import EventReader
 from grpo_operator.observe.progress_poller import Poller, choose_fetch
 from grpo_operator.observe.served_schema import ServedSchema, compare
 from grpo_operator.settings import Settings
-from grpo_operator.urgency import Urgency, urgency_of
+from grpo_operator.urgency import Urgency, is_starting, urgency_of
 from grpo_operator.work_queue import WorkQueue
 
 log = logging.getLogger(__name__)
@@ -163,8 +163,7 @@ class Operator:
             self._cache.remove(kind, item)
         elif not self._cache.put(kind, item):
             return
-        is_starting = self._urgency_of(key) is Urgency.START and kind != JOBS
-        if is_starting:
+        if kind != JOBS and event != "DELETED" and is_starting(self._cache.job(key)):
             self._queue.add_after(key, _STARTING_SECONDS)
         else:
             self._queue.add(key)

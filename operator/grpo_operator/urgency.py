@@ -10,16 +10,22 @@ class Urgency(IntEnum):
     """How soon a job is reconciled when others wait too; the lowest first."""
 
     NEWS = 0
-    """Something happened to a job that runs."""
+    """Something happened to a job that has trained."""
     START = 1
-    """A job that does not run yet: its pods are yet to be made, or to start."""
+    """A job that has not made a step yet."""
     ROUTINE = 2
     """Nothing is known to have happened."""
 
 
 def urgency_of(job: KubeObject | None) -> Urgency:
-    """What happens to a job that trains is news. One that is yet to make its first step, or is gone, can
-    wait."""
+    """What happens to a job that has made a step is news, also while it starts again. One that is yet to make
+    its first step, has ended or is gone can wait."""
     status = (job or {}).get("status", {})
-    is_training = status.get("phase") == Phase.RUNNING and status.get("step", 0) > 0
-    return Urgency.NEWS if is_training else Urgency.START
+    is_over = status.get("phase") in (Phase.SUCCEEDED, Phase.FAILED)
+    return Urgency.NEWS if status.get("step", 0) > 0 and not is_over else Urgency.START
+
+
+def is_starting(job: KubeObject | None) -> bool:
+    """Whether the pods of a job are being made for the first time, and change many times within a second."""
+    status = (job or {}).get("status", {})
+    return status.get("phase") in (Phase.PENDING, Phase.STARTING) and urgency_of(job) is Urgency.START

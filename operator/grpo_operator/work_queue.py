@@ -52,10 +52,11 @@ class WorkQueue:
 
     def add(self, key: Key, urgency: Urgency | None = None) -> None:
         """Handle this job as soon as a worker is free; by default with the urgency that it has now."""
-        timer = self._timers.pop(key, None)
+        wanted = self._urgency_of(key) if urgency is None else urgency
+        # What is due at a certain time must not wait behind the routine.
+        timer = None if wanted is Urgency.ROUTINE else self._timers.pop(key, None)
         if timer:
             timer.cancel()
-        wanted = self._urgency_of(key) if urgency is None else urgency
         waiting = self._again if key in self._busy else self._waiting
         known = waiting.get(key)
         if known is not None and known <= wanted:
@@ -74,7 +75,11 @@ class WorkQueue:
             if known.when() <= due:
                 return
             known.cancel()
-        self._timers[key] = loop.call_at(due, self.add, key)
+        self._timers[key] = loop.call_at(due, self._add_due, key)
+
+    def _add_due(self, key: Key) -> None:
+        del self._timers[key]
+        self.add(key)
 
     async def run(self, *, num_workers: int, num_starting: int) -> None:
         """Work until cancelled: `num_workers` on news, and `num_starting` on everything else."""

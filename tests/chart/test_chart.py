@@ -80,6 +80,15 @@ def test_the_values_that_set_all_options_set_every_one_of_them_to_something_else
             "networkPolicies.reportsFrom[0].app=prometheus",
             "at '/networkPolicies/reportsFrom/0': additional properties 'app' not allowed",
         ),
+        (
+            "networkPolicies.reportsFrom[0].podSelector.app=prometheus",
+            "at '/networkPolicies/reportsFrom/0/podSelector': additional properties 'app' not allowed",
+        ),
+        (
+            "networkPolicies.reportsFrom[0].ipBlock.cidr=10.0.0.0/8,"
+            "networkPolicies.reportsFrom[0].podSelector.matchLabels.app=x",
+            "at '/networkPolicies/reportsFrom/0'",
+        ),
         ("leaderElection.enabled=maybe", "at '/leaderElection/enabled': got string, want boolean"),
     ],
 )

@@ -188,7 +188,7 @@ async def test_of_a_proxied_answer_no_more_than_its_limit_is_read(client: Client
 
 
 def test_credentials_do_not_show_their_token():
-    shown = repr(Credentials("s", None, None, False, None, None, "Bearer secret"))
+    shown = repr(Credentials("s", None, None, False, None, None, None, "Bearer secret"))
     assert "secret" not in shown
 
 
@@ -235,7 +235,7 @@ async def test_a_long_list_comes_in_pages_of_which_only_what_is_wanted_is_kept(
     assert {"limit=250", "labelSelector=app.kubernetes.io/managed-by%3Dgrpo-operator"} <= first
 
 
-async def test_a_list_that_the_server_no_longer_goes_on_with_is_tried_again_from_the_start(
+async def test_a_list_that_the_server_no_longer_goes_on_with_is_a_passing_error(
     client: Client, server: FakeApiServer
 ):
     server.status, server.body = 410, {"reason": "Expired", "message": "the continue token is too old"}

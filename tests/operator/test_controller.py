@@ -1,7 +1,6 @@
 """One reconcile of one job, on an API server in memory."""
 
 from base64 import b64decode
-from datetime import timedelta
 
 import pytest
 
@@ -9,12 +8,10 @@ from grpo_operator.children.names import Names
 from grpo_operator.cluster import errors
 from grpo_operator.cluster.kinds import CONFIG_MAPS, EVENTS, JOBS, PODS, SECRETS
 from grpo_operator.controller import Controller
-from grpo_operator.observe.cache import Cache
-from grpo_operator.observe.memory import TOKENS_SECONDS, Memory
 
-from .controlled_job import KEY, a_job, condition_of, controller_of, pod_names, status_of
+from .controlled_job import KEY, a_job, condition_of, pod_names, status_of
 from .fake_api_server import FakeApiServer
-from .fake_cluster import NOW, UID, spec
+from .fake_cluster import UID, spec
 
 
 async def settle(controller: Controller) -> None:
@@ -59,16 +56,10 @@ async def test_a_server_that_is_away_is_left_to_the_queue_to_try_again(controlle
         await controller.reconcile(KEY)
 
 
-def a_minute_later(client: FakeApiServer, cache: Cache, memory: Memory) -> Controller:
-    """The same operator, when it no longer takes the Secret that it made to be there."""
-    return controller_of(client, cache, memory, clock=lambda: NOW + timedelta(seconds=TOKENS_SECONDS))
-
-
 async def test_a_lost_secret_is_in_the_status_and_not_made_again_under_running_pods(
-    controller, client, cache, memory
+    controller, client, cache
 ):
     await settle(controller)
-    controller = a_minute_later(client, cache, memory)
     (secret,) = client.objects(SECRETS)
     client.remove(SECRETS, secret["metadata"]["name"])  # somebody deletes it
     client.remove(PODS, pod_names(client, "rollout-1")[0])
@@ -89,9 +80,8 @@ async def test_two_different_tokens_are_made_for_each_job(controller, client):
     assert len({*values, ""}) == 3
 
 
-async def test_a_right_that_is_missing_is_not_taken_for_a_lost_secret(controller, client, cache, memory):
+async def test_a_right_that_is_missing_is_not_taken_for_a_lost_secret(controller, client, cache):
     await settle(controller)
-    controller = a_minute_later(client, cache, memory)
     client.remove(PODS, pod_names(client, "rollout-1")[0])
     client.show(cache)
     client.refused = {SECRETS.name: errors.Forbidden("exceeded quota: small")}

@@ -78,10 +78,10 @@ async def test_a_refused_job_is_tried_ever_less_often_and_never_given_up():
     for _ in range(6):
         assert waits[-1] is not None
         waits.append(await job.pass_time(waits[-1]))
-    assert waits == [10.0, 20.0, 40.0, 80.0, 160.0, 160.0, 160.0]
+    assert waits == [10.0, 20.0, 40.0, 80.0, 138.0, 138.0, 138.0]
     assert len(job.client.pods_tried()) == 7
     job.client.refused = {}
-    await job.pass_time(160)
+    await job.pass_time(138)
     assert len(pod_names(job.client, "trainer")) == 1
 
 
@@ -137,11 +137,18 @@ async def test_a_webhook_that_is_down_is_in_the_status_and_the_creation_is_tried
     assert (condition_of(job.client, "Running")["reason"], len(pod_names(job.client))) == ("PodsStarting", 3)
 
 
-async def test_the_secret_is_not_asked_for_again_when_the_engines_come_within_a_minute():
-    for seconds, num_asked in ((30, 1), (61, 2)):
-        job = Refused()
-        await job.controller.reconcile(KEY)
-        assert len(pod_names(job.client)) == 1  # the engines come once the trainer pod has a node
-        await job.pass_time(seconds)
-        assert len(pod_names(job.client)) == 3
-        assert len([kind for kind, _ in job.client.tried if kind == SECRETS]) == num_asked
+async def test_the_first_refusal_of_another_child_is_tried_again_as_soon_as_any_first():
+    job = Refused()
+    await job.settle()
+    job.client.refused = {PODS.name: QUOTA}
+    wait = await job.settle()
+    for _ in range(5):
+        wait = await job.pass_time(wait or 0.0)
+    assert wait == 138.0
+    (trainer,) = pod_names(job.client, "trainer")
+    job.client.remove(PODS, trainer)
+    job.client.show(job.cache)
+    await job.settle()
+    waits = [await job.pass_time(seconds) for seconds in (0, 10)]  # after the pause between two attempts
+    assert "trainer-a2" in job.client.pods_tried()[-1]
+    assert 10.0 in waits or waits[-1] == 20.0

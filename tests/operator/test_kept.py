@@ -3,11 +3,14 @@
 import sys
 from typing import Any
 
+import pytest
+
+from grpo_api.contract.endpoints import ROLLOUT_CONTAINER, TRAINER_CONTAINER
 from grpo_operator.children.pod import RUN_CONFIG_KEY
 from grpo_operator.cluster.kinds import CONFIG_MAPS, JOBS, PODS
 from grpo_operator.observe.cache import Cache
 from grpo_operator.observe.kept import kept
-from grpo_operator.observe.pod_view import pod_view
+from grpo_operator.observe.pod_view import is_silent, pod_view
 
 MANAGED = [{"manager": "grpo-operator", "fieldsV1": {"f:spec": {}}}]
 
@@ -23,7 +26,7 @@ def a_pod(**status: Any) -> dict[str, Any]:
         "managedFields": MANAGED,
     }
     container = {
-        "name": "rollout",
+        "name": ROLLOUT_CONTAINER,
         "image": "runtime:1",
         "args": ["rollout"],
         "env": [{"name": "A", "value": "1"}],
@@ -36,7 +39,13 @@ def a_pod(**status: Any) -> dict[str, Any]:
         "qosClass": "Burstable",
         "conditions": [{"type": "Ready", "status": "True"}],
         "containerStatuses": [
-            {"name": "rollout", "ready": True, "restartCount": 3, "imageID": "sha256:1", "lastState": ended}
+            {
+                "name": ROLLOUT_CONTAINER,
+                "ready": True,
+                "restartCount": 3,
+                "imageID": "sha256:1",
+                "lastState": ended,
+            }
         ],
     }
     spec = {
@@ -48,17 +57,53 @@ def a_pod(**status: Any) -> dict[str, Any]:
     return {"metadata": meta, "spec": spec, "status": found | status}
 
 
-def test_a_pod_looks_the_same_to_the_planner():
-    for pod in (a_pod(), a_pod(phase="Failed", reason="Evicted", message="too much memory")):
-        assert pod_view(kept(PODS, pod), ()) == pod_view(pod, ())
-    assert pod_view(a_pod(), ()).given_back == 2  # the view is of the whole pod, and not of an empty one
+def an_ended_trainer() -> dict[str, Any]:
+    pod = a_pod()
+    pod["metadata"]["name"] = "copy-ab12cd-trainer-a1-0"
+    pod["spec"]["restartPolicy"] = "Never"
+    pod["spec"]["containers"][0]["name"] = TRAINER_CONTAINER
+    ended = {"terminated": {"exitCode": 0, "reason": "Completed"}}
+    pod["status"]["containerStatuses"] = [{"name": TRAINER_CONTAINER, "state": ended, "restartCount": 0}]
+    return pod
+
+
+def without_pull_secret() -> dict[str, Any]:
+    waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "no access"}}
+    pod = a_pod(phase="Pending", containerStatuses=[{"name": ROLLOUT_CONTAINER, "state": waiting}])
+    pod["spec"]["imagePullSecrets"] = [{"name": "absent"}]
+    return pod
+
+
+PODS_OF_ALL_KINDS = (
+    a_pod(),
+    a_pod(phase="Failed", reason="Evicted", message="too much memory"),
+    an_ended_trainer(),
+    without_pull_secret(),
+)
+
+
+@pytest.mark.parametrize("pod", PODS_OF_ALL_KINDS, ids=["runs", "evicted", "ended", "not pulled"])
+def test_a_pod_looks_the_same_to_all_who_read_it(pod):
+    assert pod_view(kept(PODS, pod), ()) == pod_view(pod, ())
+    assert is_silent(kept(PODS, pod)) == is_silent(pod)
+
+
+def test_what_is_read_of_these_pods_is_there():
+    """Or they would look the same because they look like nothing."""
+    runs, evicted, ended, not_pulled = (pod_view(pod, ()) for pod in PODS_OF_ALL_KINDS)
+    assert runs is not None and runs.given_back == 2
+    assert runs.last_termination is not None and runs.last_termination.exit_code == 40
+    assert (runs.image, runs.image_id, runs.restarts) == ("runtime:1", "sha256:1", 3)
+    assert evicted is not None and evicted.disruption is not None
+    assert ended is not None and ended.is_settling and ended.is_done
+    assert not_pulled is not None and is_silent(PODS_OF_ALL_KINDS[3])
 
 
 def test_what_nobody_reads_of_a_pod_is_not_kept():
     found = kept(PODS, a_pod())
     assert "managedFields" not in found["metadata"]
     assert sorted(found["spec"]) == ["containers", "nodeName", "restartPolicy"]
-    assert found["spec"]["containers"] == [{"name": "rollout", "image": "runtime:1"}]
+    assert found["spec"]["containers"] == [{"name": ROLLOUT_CONTAINER, "image": "runtime:1"}]
     assert not {"hostIP", "qosClass"} & found["status"].keys()
 
 

@@ -203,6 +203,36 @@ async def test_a_watch_event_of_a_new_job_has_it_reconciled(server: FakeServer, 
     await until(lambda: len(pod_names(server)) == 6)
 
 
+@pytest.mark.parametrize(
+    ("status", "is_collected"),
+    [({"phase": "Starting"}, True), ({"phase": "Running", "step": 3}, False), ({"phase": "Running"}, False)],
+    ids=["starts", "trains", "runs without a step"],
+)
+async def test_changes_of_pods_are_looked_at_together_only_while_a_job_starts(
+    server: FakeServer, status: dict[str, Any], is_collected: bool
+):
+    job = a_job()
+    job["metadata"]["resourceVersion"] = "1"
+    async with ClientSession() as session:
+        made = operator(server, session)
+        added, delayed = list[object](), list[object]()
+        made._queue.add = lambda key, urgency=None: added.append(key)  # type: ignore[method-assign]
+        made._queue.add_after = lambda key, seconds: delayed.append((key, seconds))  # type: ignore[method-assign]
+        made.take_in(JOBS, "ADDED", job | {"status": status})
+        made.take_in(PODS, "MODIFIED", a_pod_of(job, version=2))
+        made.take_in(PODS, "DELETED", a_pod_of(job, version=3))
+    key = ("default", "copy")
+    assert delayed == ([(key, 0.5)] if is_collected else [])
+    assert added == [key] * (2 if is_collected else 3)
+
+
+def a_pod_of(job: dict[str, Any], *, version: int) -> dict[str, Any]:
+    owner = {"apiVersion": job["apiVersion"], "kind": "GRPOJob", "controller": True}
+    owner |= {key: job["metadata"][key] for key in ("name", "uid")}
+    meta = {"name": "p", "namespace": "default", "uid": "p", "resourceVersion": str(version)}
+    return {"metadata": meta | {"ownerReferences": [owner]}, "spec": {}, "status": {}}
+
+
 async def test_what_the_watch_missed_is_found_by_the_next_list(server: FakeServer, working: Operator):
     lost = engine_uid(server)
     server.remove(PODS, pod_names(server, "rollout-1")[0])

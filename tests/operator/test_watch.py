@@ -12,7 +12,7 @@ from grpo_operator.cluster import watch
 from grpo_operator.cluster.configuration import Credentials
 from grpo_operator.cluster.kinds import PODS, WATCHED, KubeObject
 
-HERE = Credentials("http://127.0.0.1:1", None, None, True, None, None, None)
+HERE = Credentials("http://127.0.0.1:1", None, None, True, None, None, None, None)
 
 
 async def test_watch_events_are_taken_in_on_the_event_loop_and_not_in_a_thread(

@@ -207,11 +207,26 @@ async def test_what_became_urgent_while_a_worker_had_the_key_is_urgent_afterward
     ("status", "urgency"),
     [
         ({"phase": "Running", "step": 3}, Urgency.NEWS),
+        ({"phase": "Restarting", "step": 3}, Urgency.NEWS),
         ({"phase": "Running", "step": 0}, Urgency.START),
-        ({"phase": "Restarting", "step": 3}, Urgency.START),
+        ({"phase": "Succeeded", "step": 3}, Urgency.START),
         ({}, Urgency.START),
     ],
 )
-def test_only_what_happens_to_a_job_that_trains_is_news(status, urgency):
+def test_what_happens_to_a_job_that_has_trained_and_goes_on_is_news(status, urgency):
     assert urgency_of({"status": status}) is urgency
     assert urgency_of(None) is Urgency.START
+
+
+async def test_what_is_due_does_not_wait_behind_the_routine():
+    handler = FakeHandler()
+    handler.gate.clear()
+    async with Running(handler, num_workers=1, num_starting=1) as running:
+        running.urgency = dict.fromkeys(STARTING, Urgency.START)
+        for key in STARTING:
+            running.queue.add(key)
+        await until(lambda: handler.busy == 1)
+        running.queue.add_after(KEY, 0.01)
+        running.queue.add(KEY, Urgency.ROUTINE)
+        await until(lambda: handler.seen == [STARTING[0], KEY])
+        handler.gate.set()

@@ -40,12 +40,21 @@ until ctr --address "$NODE_FOLDER/containerd.sock" version >/dev/null 2>&1; do
   sleep 0.05
 done
 
-"$KUBELET" \
-  --config "$NODE_FOLDER/kubelet.json" \
-  --kubeconfig "$NODE_FOLDER/kubelet.kubeconfig" \
-  --hostname-override "$NODE_NAME" \
-  --node-ip "$NODE_ADDRESS" \
-  >>"$NODE_LOGS/$NODE_NAME-kubelet.log" 2>&1 &
+# containerd answers before it has looked through the containers it knows, and a kubelet that comes in between
+# ends: it is started again then, and only then.
+run_kubelet() {
+  local log="$NODE_LOGS/$NODE_NAME-kubelet.log"
+  until "$KUBELET" \
+    --config "$NODE_FOLDER/kubelet.json" \
+    --kubeconfig "$NODE_FOLDER/kubelet.kubeconfig" \
+    --hostname-override "$NODE_NAME" \
+    --node-ip "$NODE_ADDRESS" \
+    >>"$log" 2>&1; do
+    tail -n 3 "$log" | grep -q "server is not initialized yet" || return 1
+    sleep 0.1
+  done
+}
+run_kubelet &
 
 ended=0
 wait -n -p pid || ended=$?

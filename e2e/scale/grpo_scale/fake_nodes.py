@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import yaml
+
 from grpo_cluster import control_plane, lifecycle, processes
 from grpo_cluster.api import Api, Object
 from grpo_cluster.binaries import build_all
@@ -86,8 +88,6 @@ def _start_what_plays_nodes(settings: ClusterSettings) -> None:
 
 
 def _install(api: Api) -> None:
-    import yaml
-
     crd = yaml.safe_load((REPOSITORY / "crds/grpojobs.yaml").read_text())
     api.apply("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd)
     api.apply(

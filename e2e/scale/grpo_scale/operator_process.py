@@ -24,7 +24,8 @@ def running_operator(settings: ClusterSettings, *options: str, token: str) -> It
     log.write_text("")
     command = [
         sys.executable,
-        *os.environ.get("GRPO_PROFILE", "-m grpo_operator").split(),
+        "-m",
+        "grpo_operator",
         "-n",
         NAMESPACE,
         "--leader-elect=false",

@@ -54,12 +54,12 @@ def pod_templates(config: KubeObject) -> Mapping[str, KubeObject]:
 
 
 # A ConfigMap of ours never changes, and is read at every reconcile of its job.
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=256)
 def _read_spec(text: str) -> GRPOJobSpec:
     return GRPOJobSpec.model_validate_json(text)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
 def _read_templates(text: str) -> Mapping[str, KubeObject]:
     return _TEMPLATES.validate_json(text)
 

@@ -75,6 +75,7 @@ class Client:
             is_insecure=not found.verify_ssl,
             certificate_path=found.cert_file,
             private_key_path=found.key_file,
+            proxy=found.proxy,
             authorization=token,
         )
 

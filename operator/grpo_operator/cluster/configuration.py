@@ -22,6 +22,7 @@ class Credentials:
     is_insecure: bool
     certificate_path: str | None
     private_key_path: str | None
+    proxy: str | None
     authorization: str | None = field(repr=False)
     """Value of the Authorization header, scheme included."""
 
@@ -42,7 +43,7 @@ async def load_configuration(*, kubeconfig: str | None, context: str | None) -> 
             f"no way to reach a cluster: {error}. Give --kubeconfig FILE, set KUBECONFIG, or run in a pod"
         ) from error
     # The library would look into the environment and ~/.netrc at every request, in a thread.
-    configuration.proxy = _proxy_to(configuration.host)
+    configuration.proxy = configuration.proxy or _proxy_to(configuration.host)
     configuration.client_session_kwargs = {"trust_env": False}
     return configuration
 

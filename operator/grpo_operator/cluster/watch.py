@@ -120,6 +120,7 @@ def _connection(found: Credentials) -> kopf.ConnectionInfo:
         insecure=found.is_insecure,
         certificate_path=found.certificate_path,
         private_key_path=found.private_key_path,
+        proxy_url=found.proxy,
         scheme=scheme or None,
         token=token or None,
     )

@@ -14,7 +14,7 @@ from grpo_operator.cluster.kinds import CONFIG_MAPS, PODS, Kind, KubeObject
 _LEFT_OUT_OF_METADATA = ("managedFields", "annotations", "selfLink", "generateName")
 _LONGEST_SHARED = 64
 """Characters of a text that is worth sharing."""
-_POD_SPEC = ("nodeName", "restartPolicy")
+_POD_SPEC = ("nodeName", "restartPolicy", "imagePullSecrets")
 _POD_CONTAINER = ("name", "image")
 _POD_STATUS = ("phase", "reason", "message", "podIP", "conditions", "containerStatuses")
 

@@ -24,12 +24,10 @@ from grpo_operator.observe.observed import (
 
 UNREACHABLE_SECONDS = 60.0
 """How long a trainer may give no answer before the status says so."""
-REFUSED = Backoff(first_seconds=10.0, limit_seconds=160.0)
-"""Between two tries of a child that the API server refuses."""
+REFUSED = Backoff(first_seconds=10.0, limit_seconds=138.0)
+"""Between two tries of a child that the API server refuses; with the jitter at most three minutes."""
 ASK_AGAIN_SECONDS = 60.0
 """How long after the API server had no such child it is asked again for one that a person may restore."""
-TOKENS_SECONDS = 60.0
-"""How long the Secret with the tokens, once seen, is taken to be there: a job's pods come in two batches."""
 
 
 @dataclass
@@ -42,11 +40,9 @@ class _Entry:
     """(attempt, when its first failing pod was seen)."""
     refusal: Refusal | None = None
     num_refusals: int = 0
-    """Tries in a row that were refused."""
+    """Tries of the same child in a row that were refused."""
     try_again_at: datetime | None = None
     """When the child that was refused is tried again."""
-    tokens_seen_at: datetime | None = None
-    """When the API server last said that the Secret with the tokens is there."""
     highest_incarnations: dict[int, int] = field(default_factory=dict)
     """By replica."""
     children: dict[ChildName, datetime | None] = field(default_factory=dict)
@@ -140,27 +136,21 @@ class Memory:
         """
         entry = self._entry(key)
         known, entry.refusal = entry.refusal, refusal
-        entry.num_refusals = entry.num_refusals + 1 if refusal else 0
+        is_same_child = known is not None and refusal is not None and known.child == refusal.child
+        entry.num_refusals = entry.num_refusals + 1 if is_same_child else int(refusal is not None)
         delay = REFUSED.delay(entry.num_refusals, chance=chance) if refusal else 0.0
         entry.try_again_at = now + timedelta(seconds=delay) if refusal else None
         return (known.why.reason if known else "") != (refusal.why.reason if refusal else "")
 
-    def seconds_until_next_try(self, key: Key, *, first: str, now: datetime) -> float:
-        """How long nothing is made because the child that comes `first` was refused; 0 when it may be
-        tried."""
-        entry = self._entry(key)
-        if entry.refusal is None or entry.try_again_at is None or entry.refusal.child != first:
-            return 0.0
-        return max(0.0, (entry.try_again_at - now).total_seconds())
+    def refused_child(self, key: Key) -> str:
+        """Name of the child that was refused at the last try; empty where none was."""
+        refusal = self._entry(key).refusal
+        return refusal.child if refusal else ""
 
-    def mark_tokens(self, key: Key, *, now: datetime) -> None:
-        """The Secret with the job's tokens is there."""
-        self._entry(key).tokens_seen_at = now
-
-    def has_seen_tokens(self, key: Key, *, now: datetime) -> bool:
-        """Whether the Secret was there so shortly ago that it is not asked for again."""
-        seen_at = self._entry(key).tokens_seen_at
-        return seen_at is not None and (now - seen_at).total_seconds() < TOKENS_SECONDS
+    def seconds_until_next_try(self, key: Key, *, now: datetime) -> float:
+        """How long what was refused is not tried again; 0 where nothing was refused."""
+        until = self._entry(key).try_again_at
+        return max(0.0, (until - now).total_seconds()) if until else 0.0
 
     def is_new_event(self, key: Key, event: tuple[str, str], *, uid: str) -> bool:
         """Whether this process has not written this Event (reason, key) yet; from now on it has. A plan that

@@ -144,8 +144,8 @@ def _first_step(
     is_running: bool,
     is_missing: bool,
 ) -> FirstStep:
-    """From what the trainer reports, and what the status tells of it. Where a
-    pod has failed or is gone, the attempt may have begun while no operator was there to see it."""
+    """From what the trainer reports, and what the status tells of it. Where a pod has failed or is gone, the
+    attempt may have begun while no operator was there to see it."""
     known, progress = observed.job.status, _last_progress(observed, attempt=status.attempt)
     if known.attempt == status.attempt and _has_trained(known):
         return FirstStep.BEGUN

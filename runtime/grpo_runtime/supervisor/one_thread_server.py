@@ -85,8 +85,12 @@ class OneThreadServer(TCPServer):
                 self._close(oldest)
             connection = _Connection(accepted, address)
             self._waiting[accepted.fileno()] = connection
-            # Edge-triggered: half a request does not wake us again before more of it arrives.
-            self._epoll.register(accepted, select.EPOLLIN | select.EPOLLET)
+            try:
+                # Edge-triggered: half a request does not wake us again before more of it arrives.
+                self._epoll.register(accepted, select.EPOLLIN | select.EPOLLET)
+            except OSError:  # the kernel has no room: the thread must go on for the others
+                logger.exception("a connection from %s could not be watched", address)
+                self._close(connection)
 
     def _answer_if_complete(self, connection: "_Connection") -> None:
         """Answer a request that has arrived as a whole, and close connections from which none will come."""
