@@ -36,6 +36,8 @@ async def measure(*, num_jobs: int) -> Result:
                 if following.done():
                     following.result()
                 return await measuring
+            except ExceptionGroup as group:  # of tasks that ran together, the first that failed says why
+                raise group.exceptions[0] from group
             finally:
                 following.cancel()
                 measuring.cancel()
