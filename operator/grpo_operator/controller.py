@@ -67,7 +67,7 @@ class Controller:
             now=now,
         )
         job = observed.job
-        if self._cache.served_schema.fit(plan.status, shown=stored_status(job)) != job.status:
+        if self._is_news(job, plan.status):
             try:
                 is_written = await self._write_status(job, plan.status)
             except errors.NotFound:
@@ -90,6 +90,12 @@ class Controller:
             held = self._memory.seconds_until_next_try(key, now=now)
         waits = [held or None, plan.requeue_after]
         return min((wait for wait in waits if wait is not None), default=None)
+
+    def _is_news(self, job: JobView, status: GRPOJobStatus) -> bool:
+        """Whether the stored status would be another one once this is written."""
+        if status == job.status:
+            return False  # most often so, and what the CRD lacks need not be looked up
+        return self._cache.served_schema.fit(status, shown=stored_status(job)) != job.status
 
     def _seconds_until_next_try(self, key: Key, children: Sequence[Child], *, now: datetime) -> float:
         """How long nothing is made, because what comes first was refused. The Secret comes with every pod and

@@ -18,7 +18,6 @@ from grpo_operator.cluster.watch import watch
 from grpo_operator.controller import Controller
 from grpo_operator.health import Health, serve
 from grpo_operator.observe.cache import Cache, Key, job_key
-from grpo_operator.observe.kept import kept
 from grpo_operator.observe.memory import Memory
 from grpo_operator.observe.pod_events import EventReader
 from grpo_operator.observe.progress_poller import Poller, choose_fetch
@@ -212,7 +211,7 @@ class Operator:
 
     async def _list(self, kind: Kind, namespace: str | None) -> Listing:
         try:
-            return await self._client.list(kind, namespace, keep=partial(kept, kind))
+            return await self._client.list(kind, namespace, keep=partial(self._cache.keep, kind))
         except errors.NotFound as error:
             hint = ": install the CRD (it comes with the Helm chart)" if kind == JOBS else ""
             raise errors.KubernetesError(f"the cluster does not know {kind.plural}{hint}") from error

@@ -85,7 +85,8 @@ class FakeApiServer(Client):
     def show(self, cache: Cache, *, but: str = "") -> None:
         """Fill a cache as a resync does; `but` is the name of an object that its list misses."""
         for kind in WATCHED:
-            items = [item for item in self._listed(kind) if item["metadata"]["name"] != but]
+            listed = self._listed(kind)
+            items = [cache.keep(kind, item) for item in listed if item["metadata"]["name"] != but]
             cache.replace(kind, items, namespace=None, listed_at=self._version)
 
     # What the operator asks for

@@ -99,3 +99,15 @@ def test_children_belong_to_the_job_that_controls_them():
     assert job_key(PODS, pod()) == ("default", "copy")
     assert job_key(PODS, pod(owner=None)) is None
     assert job_key(JOBS, pod("a-job", owner=None)) == ("default", "a-job")
+
+
+def test_of_a_listed_object_that_is_known_nothing_new_is_held():
+    cache = Cache()
+    cache.put(PODS, pod(version=10))
+    (known,) = cache.pods("job-uid")
+    assert cache.keep(PODS, pod(version=10)) is known
+    assert cache.keep(PODS, pod(version=9)) is known
+    newer = cache.keep(PODS, pod(version=11) | {"spec": {"volumes": []}})
+    assert (newer["metadata"]["resourceVersion"], "volumes" in newer["spec"]) == ("11", False)
+    assert cache.replace(PODS, [newer], namespace=None, listed_at=20) == {("default", "copy")}
+    assert cache.pods("job-uid") == (newer,)

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,33 @@ from grpo_operator.cluster.configuration import Credentials
 from grpo_operator.cluster.kinds import PODS, WATCHED, KubeObject
 
 HERE = Credentials("http://127.0.0.1:1", None, None, True, None, None, None, None)
+
+
+async def here() -> Credentials:
+    return HERE
+
+
+async def test_the_watch_goes_through_the_same_proxy_as_every_request(monkeypatch: pytest.MonkeyPatch):
+    logged_in: list[kopf.ConnectionInfo] = []
+
+    async def log_in(*, registry: kopf.OperatorRegistry, **_: Any) -> None:
+        """Stands for kopf's first step."""
+        for handler in registry._activities.get_all_handlers():
+            logged_in.append(await handler.fn())
+
+    monkeypatch.setattr(kopf, "operator", log_in)
+
+    async def behind_a_proxy() -> Credentials:
+        return replace(HERE, proxy="http://proxy.example.test:3128")
+
+    await watch.watch(
+        namespaces=("default",),
+        credentials=behind_a_proxy,
+        on_event=lambda kind, event, item: None,
+        stop=asyncio.Event(),
+        started=asyncio.Event(),
+    )
+    assert [found.proxy_url for found in logged_in] == ["http://proxy.example.test:3128"]
 
 
 async def test_watch_events_are_taken_in_on_the_event_loop_and_not_in_a_thread(
@@ -29,12 +57,9 @@ async def test_watch_events_are_taken_in_on_the_event_loop_and_not_in_a_thread(
 
     monkeypatch.setattr(kopf, "operator", one_event)
 
-    async def credentials() -> Credentials:
-        return HERE
-
     await watch.watch(
         namespaces=("default",),
-        credentials=credentials,
+        credentials=here,
         on_event=lambda kind, event, item: taken_in.append((item["kind"], threading.get_ident())),
         stop=asyncio.Event(),
         started=asyncio.Event(),

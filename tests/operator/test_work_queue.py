@@ -9,18 +9,20 @@ from grpo_operator.urgency import Urgency, urgency_of
 from grpo_operator.work_queue import WorkQueue
 
 KEY, OTHER = ("default", "a"), ("default", "b")
+STARTING = tuple(("default", f"new-{index}") for index in range(20))
 FAST = Backoff(first_seconds=0.01, limit_seconds=0.04, jitter=0.0)
 
 
 class FakeHandler:
     """Records what is looked at; `gate` holds workers while it is closed."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_open: bool = True) -> None:
         self.seen: list[tuple[str, str]] = []
         self.busy = 0
         self.most_busy = 0
         self.gate = asyncio.Event()
-        self.gate.set()
+        if is_open:
+            self.gate.set()
         self.outcomes: list[float | Exception | None] = []
 
     async def __call__(self, key: tuple[str, str]) -> float | None:
@@ -48,7 +50,7 @@ class Running:
             urgency_of=lambda key: self.urgency.get(key, Urgency.NEWS),
             backoff=FAST,
         )
-        self._num_workers, self._num_starting = num_workers, num_starting
+        self._handler, self._num_workers, self._num_starting = handler, num_workers, num_starting
 
     async def __aenter__(self) -> "Running":
         self._task = asyncio.create_task(
@@ -60,6 +62,13 @@ class Running:
         self._task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await self._task
+
+    async def add_starting(self) -> None:
+        """Jobs that start, of which each worker for those has one."""
+        self.urgency = dict.fromkeys(STARTING, Urgency.START)
+        for key in STARTING:
+            self.queue.add(key)
+        await until(lambda: self._handler.busy == self._num_starting)
 
 
 async def until(check) -> None:
@@ -79,8 +88,7 @@ async def test_a_key_added_many_times_before_a_worker_is_free_is_handled_once():
 
 
 async def test_two_workers_never_have_the_same_key_and_one_added_meanwhile_is_not_lost():
-    handler = FakeHandler()
-    handler.gate.clear()
+    handler = FakeHandler(is_open=False)
     async with Running(handler) as running:
         running.queue.add(KEY)
         await until(lambda: handler.busy == 1)
@@ -92,8 +100,7 @@ async def test_two_workers_never_have_the_same_key_and_one_added_meanwhile_is_no
 
 
 async def test_a_slow_key_does_not_hold_up_another():
-    handler = FakeHandler()
-    handler.gate.clear()
+    handler = FakeHandler(is_open=False)
     async with Running(handler) as running:
         running.queue.add(KEY)
         running.queue.add(OTHER)
@@ -138,17 +145,10 @@ def test_jitter_spreads_a_delay_around_its_value():
     assert backoff.delay(100, chance=0.5) == pytest.approx(60.0)
 
 
-STARTING = tuple(("default", f"new-{index}") for index in range(20))
-
-
 async def test_news_of_a_running_job_does_not_wait_for_jobs_that_start():
-    handler = FakeHandler()
-    handler.gate.clear()
+    handler = FakeHandler(is_open=False)
     async with Running(handler, num_workers=1, num_starting=2) as running:
-        running.urgency = dict.fromkeys(STARTING, Urgency.START)
-        for key in STARTING:
-            running.queue.add(key)
-        await until(lambda: handler.busy == 2)
+        await running.add_starting()
         running.queue.add(KEY)
         await until(lambda: KEY in handler.seen)
         assert handler.seen == [*STARTING[:2], KEY]
@@ -158,8 +158,7 @@ async def test_news_of_a_running_job_does_not_wait_for_jobs_that_start():
 
 
 async def test_a_job_that_starts_does_not_wait_for_those_that_nothing_has_happened_to():
-    handler = FakeHandler()
-    handler.gate.clear()
+    handler = FakeHandler(is_open=False)
     async with Running(handler, num_workers=1, num_starting=1) as running:
         for key in STARTING:
             running.queue.add(key, Urgency.ROUTINE)
@@ -172,8 +171,7 @@ async def test_a_job_that_starts_does_not_wait_for_those_that_nothing_has_happen
 
 
 async def test_a_key_that_becomes_urgent_is_handled_once_and_at_once():
-    handler = FakeHandler()
-    handler.gate.clear()
+    handler = FakeHandler(is_open=False)
     async with Running(handler, num_workers=1, num_starting=1) as running:
         running.queue.add(OTHER, Urgency.ROUTINE)
         await until(lambda: handler.busy == 1)
@@ -190,8 +188,7 @@ async def test_a_key_that_becomes_urgent_is_handled_once_and_at_once():
 
 
 async def test_what_became_urgent_while_a_worker_had_the_key_is_urgent_afterwards():
-    handler = FakeHandler()
-    handler.gate.clear()
+    handler = FakeHandler(is_open=False)
     async with Running(handler, num_workers=1, num_starting=1) as running:
         running.queue.add(KEY, Urgency.ROUTINE)
         await until(lambda: handler.busy == 1)
@@ -219,13 +216,9 @@ def test_what_happens_to_a_job_that_has_trained_and_goes_on_is_news(status, urge
 
 
 async def test_what_is_due_does_not_wait_behind_the_routine():
-    handler = FakeHandler()
-    handler.gate.clear()
+    handler = FakeHandler(is_open=False)
     async with Running(handler, num_workers=1, num_starting=1) as running:
-        running.urgency = dict.fromkeys(STARTING, Urgency.START)
-        for key in STARTING:
-            running.queue.add(key)
-        await until(lambda: handler.busy == 1)
+        await running.add_starting()
         running.queue.add_after(KEY, 0.01)
         running.queue.add(KEY, Urgency.ROUTINE)
         await until(lambda: handler.seen == [STARTING[0], KEY])

@@ -17,7 +17,7 @@ from grpo_cluster.versions import KWOK, program_path
 from grpo_cluster.waiting import wait_until
 
 NAMESPACE = "bench"
-STUB = "progress-stub"
+_STUB = "progress-stub"
 _KWOK = "kwok"
 _INSTANCE = 5
 _NUM_NODES = 10
@@ -49,14 +49,10 @@ def fake_cluster() -> Iterator[ClusterSettings]:
 
 def in_cluster_network(settings: ClusterSettings) -> list[str]:
     """Prefix for a command: it reaches the pods' addresses, which exist in the cluster's network only."""
-    return inside(_holder(settings))
-
-
-def _holder(settings: ClusterSettings) -> processes.Process:
     holder = processes.running(settings, HOLDER)
     if holder is None:
         raise ClusterError("the cluster's network is gone: run the command again")
-    return holder
+    return inside(holder)
 
 
 def _start_what_plays_nodes(settings: ClusterSettings) -> None:
@@ -84,7 +80,7 @@ def _start_what_plays_nodes(settings: ClusterSettings) -> None:
     stub = [sys.executable, Path(__file__).with_name("progress_stub.py"), settings.api_url]
     stub += [keys.authority, keys.certificate(ADMIN), keys.key(ADMIN)]
     environment = {"PYTHONPATH": str(REPOSITORY / "crds")}
-    processes.start(settings, STUB, [*prefix, *stub], environment=environment)
+    processes.start(settings, _STUB, [*prefix, *stub], environment=environment)
 
 
 def _install(api: Api) -> None:

@@ -55,6 +55,10 @@ def resource_version(item: KubeObject) -> int:
     return int(item["metadata"]["resourceVersion"])
 
 
+def _place(item: KubeObject) -> Key:
+    return item["metadata"]["namespace"], item["metadata"]["name"]
+
+
 def _contents(events: Iterable[KubeObject]) -> set[tuple[str, str]]:
     return {(event.get("reason", ""), event.get("message", "")) for event in events}
 
@@ -79,43 +83,57 @@ class Cache:
 
     def put(self, kind: Kind, item: KubeObject) -> bool:
         """Take in a state of an object. Returns False when a newer one is known."""
-        meta = item["metadata"]
-        place = (meta["namespace"], meta["name"])
-        known = self._items[kind].get(place)
-        if resource_version(item) < self._deleted.get(meta["uid"], 0):
+        if not self._is_newer(kind, item):
             return False
-        if known is not None and resource_version(known) >= resource_version(item):
+        self._store(kind, kept(kind, item))
+        return True
+
+    def keep(self, kind: Kind, item: KubeObject) -> KubeObject:
+        """What to hold of a listed object until `replace`: what is there already, if that is as new."""
+        return kept(kind, item) if self._is_newer(kind, item) else self._known(kind, item) or item
+
+    def _is_newer(self, kind: Kind, item: KubeObject) -> bool:
+        """Whether a state of an object is newer than the known one, and than its deletion."""
+        if resource_version(item) < self._deleted.get(item["metadata"]["uid"], 0):
             return False
-        if known is not None:
+        known = self._known(kind, item)
+        return known is None or resource_version(known) < resource_version(item)
+
+    def _known(self, kind: Kind, item: KubeObject) -> KubeObject | None:
+        return self._items[kind].get(_place(item))
+
+    def _store(self, kind: Kind, item: KubeObject) -> None:
+        place = _place(item)
+        if place in self._items[kind]:
             self._drop(kind, place)
-        self._deleted.pop(meta["uid"], None)
-        self._items[kind][place] = kept(kind, item)
+        self._deleted.pop(item["metadata"]["uid"], None)
+        self._items[kind][place] = item
         owner = owner_uid(item)
         if owner:
             self._children.setdefault(owner, set()).add((kind, place))
-        return True
 
     def remove(self, kind: Kind, item: KubeObject) -> None:
         """Forget an object that was deleted; another object of the same name stays."""
-        meta = item["metadata"]
-        place = (meta["namespace"], meta["name"])
-        self._deleted[meta["uid"]] = resource_version(item)
-        known = self._items[kind].get(place)
-        if known is not None and known["metadata"]["uid"] == meta["uid"]:
-            self._drop(kind, place)
-            self._events.pop(meta["uid"], None)
+        uid = item["metadata"]["uid"]
+        self._deleted[uid] = resource_version(item)
+        known = self._known(kind, item)
+        if known is not None and known["metadata"]["uid"] == uid:
+            self._drop(kind, _place(item))
+            self._events.pop(uid, None)
 
     def replace(
         self, kind: Kind, items: Iterable[KubeObject], *, namespace: str | None, listed_at: int
     ) -> set[Key]:
         """Take in a full list of a kind in a namespace (None: all). Returns the jobs that changed.
 
-        Objects missing from the list are dropped unless they are newer than the list.
+        `items` are as `keep` returned them. Objects missing from the list are dropped unless they are newer
+        than the list.
         """
         changed: set[Key | None] = set()
-        listed = {(item["metadata"]["namespace"], item["metadata"]["name"]): item for item in items}
+        listed = {_place(item): item for item in items}
         for item in listed.values():
-            if self.put(kind, item):
+            if self._is_newer(kind, item):
+                self._store(kind, item)
                 changed.add(job_key(kind, item))
         for place, item in list(self._items[kind].items()):
             is_covered = namespace is None or place[0] == namespace
