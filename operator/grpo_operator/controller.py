@@ -81,14 +81,14 @@ class Controller:
             event for event in plan.events if self._memory.is_new_event(key, event.identity, uid=job.uid)
         ]
         await write_events(self._client, job, events, now=now)
-        await delete_objects(self._client, self._cache, job, plan.delete)
+        is_one_gone = await delete_objects(self._client, self._cache, job, plan.delete)
         held = self._seconds_until_next_try(key, plan.create, now=now)
         if not held:
             refusal = await apply_children(self._client, self._cache, job, plan.create)
             if self._remember_refusal(key, refusal, now=now):
                 return _AT_ONCE
             held = self._memory.seconds_until_next_try(key, now=now)
-        waits = [held or None, plan.requeue_after]
+        waits = [_AT_ONCE if is_one_gone else None, held or None, plan.requeue_after]
         return min((wait for wait in waits if wait is not None), default=None)
 
     def _is_news(self, job: JobView, status: GRPOJobStatus) -> bool:

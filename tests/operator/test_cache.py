@@ -111,3 +111,14 @@ def test_of_a_listed_object_that_is_known_nothing_new_is_held():
     assert (newer["metadata"]["resourceVersion"], "volumes" in newer["spec"]) == ("11", False)
     assert cache.replace(PODS, [newer], namespace=None, listed_at=20) == {("default", "copy")}
     assert cache.pods("job-uid") == (newer,)
+
+
+def test_an_object_that_the_api_server_no_longer_has_does_not_come_back_but_a_namesake_stays():
+    cache = Cache()
+    cache.put(PODS, pod())
+    cache.mark_gone(PODS, (pod()["metadata"]["namespace"], "p"), uid=pod()["metadata"]["uid"])
+    assert not cache.put(PODS, pod(version=30))  # its last state, before the end of its deletion
+    assert names(cache) == []
+    cache.put(PODS, pod(uid="u2", version=31))
+    cache.mark_gone(PODS, (pod()["metadata"]["namespace"], "p"), uid="u1")
+    assert names(cache) == ["p"]

@@ -192,12 +192,31 @@ def test_credentials_do_not_show_their_token():
     assert "secret" not in shown
 
 
-async def test_what_a_deletion_leaves_is_returned_unless_it_has_no_version_because_it_is_gone(
-    client: Client, server: FakeApiServer
-):
-    meta = {"uid": "u1", "deletionTimestamp": "2026-11-21T12:00:00Z"}
-    server.body = {"metadata": meta | {"resourceVersion": "7"}}
+GOING = {"uid": "u1", "resourceVersion": "7", "deletionTimestamp": "2026-11-21T12:00:00Z"}
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [GOING | {"deletionGracePeriodSeconds": 60}, GOING | {"finalizers": ["example.org/keep"]}],
+    ids=["its kubelet ends it", "a finalizer keeps it"],
+)
+async def test_what_is_being_deleted_is_returned(client: Client, server: FakeApiServer, meta: dict[str, Any]):
+    server.body = {"metadata": meta}
     assert await client.delete(PODS, "default", "p", uid="u1") == server.body
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        {},
+        GOING | {"resourceVersion": "", "deletionGracePeriodSeconds": 60},
+        GOING | {"deletionGracePeriodSeconds": 0},
+    ],
+    ids=["no object", "another deleted it first", "a pod without a node"],
+)
+async def test_what_a_deletion_has_removed_is_not_returned(
+    client: Client, server: FakeApiServer, meta: dict[str, Any]
+):
     server.body = {"metadata": meta}
     assert await client.delete(PODS, "default", "p", uid="u1") is None
 

@@ -12,10 +12,11 @@ from .controlled_job import (
     condition_of,
     controller_of,
     pod_names,
+    run_pods,
     status_of,
 )
 from .fake_api_server import FakeApiServer
-from .fake_cluster import UID
+from .fake_cluster import UID, spec
 
 NAMES = Names.of(job="copy", uid=UID)
 FIRST_TRAINER = NAMES.trainer(attempt=1, index=0)
@@ -83,6 +84,25 @@ async def test_a_trainer_pod_that_the_api_server_misses_too_is_lost(running, cli
     await running.reconcile(KEY)
     assert (status_of(client)["attempt"], status_of(client)["disruptions"]) == (2, 1)
     assert status_of(client)["lastFailure"]["pod"] == FIRST_TRAINER
+
+
+async def test_an_attempt_begins_although_the_watch_never_shows_the_end_of_a_pod_that_was_deleted(
+    controller, client, cache
+):
+    two_nodes = spec(trainer={"numNodes": 2}).to_object()
+    client.put(JOBS, a_job(spec=two_nodes))
+    client.show(cache)
+    await controller.reconcile(KEY)
+    run_pods(client)
+    client.show(cache)
+    await controller.reconcile(KEY)
+    client.put(PODS, {"metadata": {"name": FIRST_TRAINER}, "spec": {}})  # without a node it goes at once
+    client.remove(PODS, NAMES.trainer(attempt=1, index=1))
+    client.show(cache)
+    while await controller.reconcile(KEY) == 0.0:
+        pass
+    assert status_of(client)["attempt"] == 2
+    assert pod_names(client, "trainer") == [NAMES.trainer(attempt=2, index=index) for index in (0, 1)]
 
 
 def owned_by(uid: str, item: KubeObject) -> KubeObject:

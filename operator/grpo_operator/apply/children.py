@@ -21,13 +21,19 @@ _TOKEN_BYTES = 32
 _WRITES_IN_FLIGHT = 16
 
 
-async def delete_objects(client: Client, cache: Cache, job: JobView, deletions: Iterable[Deletion]) -> None:
-    """Delete exactly these objects."""
+async def delete_objects(client: Client, cache: Cache, job: JobView, deletions: Iterable[Deletion]) -> bool:
+    """Delete exactly these objects. Returns whether one of them is gone by now, which the watch does not show
+    when it begins after that."""
+    is_one_gone = False
     for deletion in deletions:
         log.info("%s/%s: deleting %s %s", job.namespace, job.name, deletion.kind.name, deletion.name)
         left = await client.delete(deletion.kind, job.namespace, deletion.name, uid=deletion.uid)
         if left is not None:
             cache.put(deletion.kind, left)
+        else:
+            cache.mark_gone(deletion.kind, (job.namespace, deletion.name), uid=deletion.uid)
+            is_one_gone = True
+    return is_one_gone
 
 
 async def apply_children(

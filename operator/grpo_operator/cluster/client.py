@@ -132,10 +132,7 @@ class Client:
             left = await self._request("DELETE", kind.path(namespace, name), body=options)
         except (errors.NotFound, errors.Conflict):
             return None
-        meta = left.get("metadata", {})
-        # An answer without a version is the last state of an object that is gone: seen when two delete at
-        # once.
-        return left if "deletionTimestamp" in meta and meta.get("resourceVersion") else None
+        return left if _is_going(left.get("metadata", {})) else None
 
     async def apply(
         self,
@@ -264,6 +261,14 @@ class Client:
         finally:
             self._in_flight[api] -= 1
             await self._close_unused(api)
+
+
+def _is_going(meta: KubeObject) -> bool:
+    """Whether the answer to a deletion shows an object that something has to end first. The answer also shows
+    the last state of one that is gone, such as a pod that never had a node; without a version when two delete
+    at once."""
+    waits = bool(meta.get("finalizers")) or meta.get("deletionGracePeriodSeconds", 0) > 0
+    return waits and "deletionTimestamp" in meta and bool(meta.get("resourceVersion"))
 
 
 def error_for(status: int, text: str) -> errors.KubernetesError:

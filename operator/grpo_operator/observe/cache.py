@@ -1,6 +1,7 @@
 """The operator's copy of the cluster's objects: filled by lists, watch events and the answers to our
 writes."""
 
+import sys
 from collections.abc import Iterable
 
 from grpo_operator.cluster.kinds import (
@@ -15,6 +16,9 @@ from grpo_operator.cluster.kinds import (
 )
 from grpo_operator.observe.kept import kept
 from grpo_operator.observe.served_schema import EVERYTHING
+
+_AFTER_ALL = sys.maxsize
+"""A version after every state of an object."""
 
 Key = tuple[str, str]
 """(namespace, name) of a job."""
@@ -119,6 +123,14 @@ class Cache:
         known = self._known(kind, item)
         if known is not None and known["metadata"]["uid"] == uid:
             self._drop(kind, _place(item))
+            self._events.pop(uid, None)
+
+    def mark_gone(self, kind: Kind, place: Key, *, uid: str) -> None:
+        """Forget an object that the API server no longer has."""
+        self._deleted[uid] = _AFTER_ALL
+        known = self._items[kind].get(place)
+        if known is not None and known["metadata"]["uid"] == uid:
+            self._drop(kind, place)
             self._events.pop(uid, None)
 
     def replace(
