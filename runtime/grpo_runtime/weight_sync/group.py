@@ -70,6 +70,7 @@ class GroupReceiver:
         self._join = join
         self._worker = worker
         self._group: Communicator | None = None
+        self._key = ""
 
     def init(self, info: Info) -> None:
         """Meet the sender that wrote `info`, and the other engines."""
@@ -78,11 +79,14 @@ class GroupReceiver:
         store = find_store(parsed)
         own_address = local_address_towards(parsed.address)
         self._group = self._join(store, parsed.place(worker=self._worker), own_address=own_address)
+        self._key = parsed.key
 
-    def receive(self, buffers: Sequence[torch.Tensor], *, stall_seconds: float) -> Iterator[None]:
-        """Fill the buffers in order."""
-        if self._group is None:
-            raise WeightSyncError("this engine is in no group: the sender must init first")
+    def receive(
+        self, buffers: Sequence[torch.Tensor], *, connection: str, stall_seconds: float
+    ) -> Iterator[None]:
+        """Fill the buffers in order. `connection` is the key of the group."""
+        if self._group is None or connection != self._key:
+            raise WeightSyncError("this engine is not in the group of this sender: it must init first")
         try:
             yield from broadcast_all(self._group, buffers, timeout_seconds=stall_seconds)
         except WeightSyncError:

@@ -95,7 +95,7 @@ class GroupSender:
 
     async def _transfer(self, group: "_Group", weights: HostCopy) -> Failures:
         start, stall = time.monotonic(), self._stall_seconds()
-        info = update_info(weights, stall_seconds=stall)
+        info = update_info(weights, connection=group.key, stall_seconds=stall)
         errors = await _together(
             {name: self._engines[name].channel.update(info) for name in group.engines},
             group.in_thread(lambda: group.send(weights, timeout_seconds=stall)),
@@ -124,7 +124,7 @@ class GroupSender:
         own_address = next(iter(addresses.values()))
         store = await group.in_thread(lambda: host_store(own_address, timeout_seconds=limit))
         size = 1 + sum(peer.num_workers for peer in engines.values())
-        place = Place(key=secrets.token_urlsafe(24), rank=0, size=size, meeting_seconds=limit)
+        place = Place(key=group.key, rank=0, size=size, meeting_seconds=limit)
         calls: dict[str, Awaitable[None]] = {}
         first_rank = 1
         for name, peer in engines.items():
@@ -178,6 +178,7 @@ class _Group:
 
     def __init__(self, engines: frozenset[str]) -> None:
         self.engines = engines
+        self.key = secrets.token_urlsafe(24)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="weight-sender")
         self._communicator: Communicator | None = None
 

@@ -27,11 +27,14 @@ class ReceiverTransport(Protocol):
         """Learn of the sender that wrote `info`, letting go of any other."""
         ...
 
-    def receive(self, buffers: Sequence[torch.Tensor], *, stall_seconds: float) -> Iterator[None]:
+    def receive(
+        self, buffers: Sequence[torch.Tensor], *, connection: str, stall_seconds: float
+    ) -> Iterator[None]:
         """Fill the buffers (uint8, CPU) in order; yields once for each as soon as it is full, while the next
         one is on its way.
 
-        Raises WeightSyncError when the sender is gone, or when a buffer takes longer than `stall_seconds`.
+        Raises WeightSyncError when the sender is gone, when it speaks of another `connection` than this one,
+        or when a buffer takes longer than `stall_seconds`.
         """
         ...
 
@@ -48,15 +51,22 @@ class UpdateInfo(BaseModel):
 
     manifest: WeightManifest | None = None
     key: Annotated[str, Field(pattern=rf"^([0-9a-f]{{{2 * KEY_BYTES}}})?$", repr=False)] = ""
+    connection: Annotated[str, Field(max_length=128, repr=False)] = ""
+    """Which one the stream comes by, where a receiver may have had several."""
     stall_seconds: Annotated[float, Field(gt=0)] = 10.0
     """How long one buffer may take."""
     abort: Annotated[str, Field(max_length=1024)] = ""
     """Why the open update is given up; no stream follows."""
 
 
-def update_info(weights: HostCopy, *, stall_seconds: float) -> Info:
+def update_info(weights: HostCopy, *, connection: str = "", stall_seconds: float) -> Info:
     """The `update` of these weights, for the control channel."""
-    info = UpdateInfo(manifest=weights.manifest, key=weights.key.hex(), stall_seconds=stall_seconds)
+    info = UpdateInfo(
+        manifest=weights.manifest,
+        key=weights.key.hex(),
+        connection=connection,
+        stall_seconds=stall_seconds,
+    )
     return info.model_dump(mode="json", exclude={"abort"})
 
 
@@ -95,7 +105,7 @@ class StagingReceiver:
             raise WeightSyncError(f"weight update not understood: {error}") from error
         if update.manifest is None:
             raise WeightSyncError(f"weight update given up: {update.abort or 'no reason given'}")
-        self._receive(update.manifest, key=bytes.fromhex(update.key), stall_seconds=update.stall_seconds)
+        self._receive(update.manifest, update)
         self._staged = update.manifest
 
     def take(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -114,18 +124,20 @@ class StagingReceiver:
         self._memory = torch.empty(0, dtype=torch.uint8)
         self._transport.shutdown()
 
-    def _receive(self, manifest: WeightManifest, *, key: bytes, stall_seconds: float) -> None:
+    def _receive(self, manifest: WeightManifest, update: UpdateInfo) -> None:
         if problems := [*manifest.problems(), *self._problems(manifest)]:
             raise WeightSyncError(f"weight update refused: {'; '.join(problems[:5])}")
-        if not key:
+        if not update.key:
             raise WeightSyncError("weight update refused: it came without the key of its tag")
         if len(self._memory) != manifest.stream_bytes:
             self._memory = torch.empty(manifest.stream_bytes, dtype=torch.uint8)
         weights, tag = self._memory[: manifest.num_bytes], self._memory[manifest.num_bytes :]
-        digest = StreamDigest(key, manifest.tensors)
+        digest = StreamDigest(bytes.fromhex(update.key), manifest.tensors)
         buffers = self._memory.split(manifest.buffer_bytes)
         parts = iter(weights.split(manifest.buffer_bytes))
-        for _ in self._transport.receive(buffers, stall_seconds=stall_seconds):
+        for _ in self._transport.receive(
+            buffers, connection=update.connection, stall_seconds=update.stall_seconds
+        ):
             # the last buffer may hold nothing but the tag
             if (part := next(parts, None)) is not None:
                 digest.update(part)

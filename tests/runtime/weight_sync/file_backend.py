@@ -72,7 +72,9 @@ class FileTransport:
     def init(self, info: Info) -> None:
         self._path = Path(info["path"])
 
-    def receive(self, buffers: Sequence[torch.Tensor], *, stall_seconds: float) -> Iterator[None]:
+    def receive(
+        self, buffers: Sequence[torch.Tensor], *, connection: str, stall_seconds: float
+    ) -> Iterator[None]:
         if self._path is None:
             raise WeightSyncError("no sender has said where its file is")
         with self._path.open("rb") as file:
@@ -92,4 +94,5 @@ FILE = Backend[HostCopy](
     make_sender=FileSender,
     make_receiver=lambda settings: StagingReceiver(FileTransport(), settings),
     is_collective=True,
+    serves_several_workers=True,
 )

@@ -19,6 +19,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 from file_backend import FILE
 from weight_sources import FixedWeights
 
+from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.interface import (
     ControlChannel,
     Failures,
@@ -29,7 +30,6 @@ from grpo_runtime.weight_sync.interface import (
     WeightSender,
     WeightSyncError,
 )
-from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.registry import Backend, all_backends
 from grpo_runtime.weight_sync.source import WeightSource
 
@@ -75,7 +75,10 @@ def make_group_sender(
     backend: str, channels: Mapping[str, ControlChannel], *, timeout_seconds: float
 ) -> WeightSender[Any]:
     """A sender to several engines of this machine."""
-    peers = {name: Peer(channel, host="127.0.0.1") for name, channel in channels.items()}
+    peers = {
+        name: Peer(channel, host="127.0.0.1", num_workers=getattr(channel, "num_workers", 1))
+        for name, channel in channels.items()
+    }
     return BACKENDS[backend].make_sender(peers, SenderSettings(timeout_seconds=timeout_seconds))
 
 
@@ -187,12 +190,13 @@ class AlteredCopy(HostCopy):
 
 
 def accident(happens: Callable[[], object], *, before: int = 2) -> Alter:
-    """Something happens to the sender when the first `before` buffers are on their way."""
+    """Something happens, once, when the first `before` buffers are on their way."""
+    left = [happens]
 
     def alter(buffers: Iterator[torch.Tensor]) -> Iterator[torch.Tensor]:
         for index, buffer in enumerate(buffers):
-            if index == before:
-                happens()
+            if index == before and left:
+                left.pop()()
             yield buffer
 
     return alter

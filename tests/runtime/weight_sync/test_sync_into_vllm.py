@@ -97,9 +97,7 @@ async def test_probes_answer_while_a_stalled_transfer_blocks_the_engine(
     until = threading.Event()
     source = weights_of(changed_policy(engine.model_dir, seed=2))
     weights = AlteredCopy(source, alter=accident(stall(until), before=0), buffer_bytes=4096)
-    transfer = asyncio.ensure_future(
-        sync_of(client, timeout_seconds=8.0).run(replace(good, weights=weights))
-    )
+    transfer = asyncio.ensure_future(sync_of(client, timeout_seconds=8.0).run(replace(good, weights=weights)))
     try:
         with pytest.raises(EngineTimeoutError):
             while True:
@@ -190,7 +188,9 @@ async def test_a_tied_head_follows_its_embedding(
     tied_engine: Any, attempt: int, session: aiohttp.ClientSession
 ) -> None:
     policy = changed_policy(tied_engine.folder / "model", seed=5)
-    job = SyncJob(version=PolicyVersion(attempt, 1), weights=HostCopy(weights_of(policy)), probe=probe_of(policy))
+    job = SyncJob(
+        version=PolicyVersion(attempt, 1), weights=HostCopy(weights_of(policy)), probe=probe_of(policy)
+    )
     assert "lm_head.weight" not in dict(named_weights(policy))
     sync = sync_of(client_of(tied_engine, session, attempt=attempt))
     report = await sync.run(job)
