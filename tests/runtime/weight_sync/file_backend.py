@@ -72,9 +72,10 @@ class FileTransport:
     def init(self, info: Info) -> None:
         self._path = Path(info["path"])
 
-    def receive(
-        self, buffers: Sequence[torch.Tensor], *, connection: str, stall_seconds: float
-    ) -> Iterator[None]:
+    def memory(self, num_bytes: int, *, connection: str, stall_seconds: float) -> torch.Tensor:
+        return torch.empty(num_bytes, dtype=torch.uint8)
+
+    def receive(self, buffers: Sequence[torch.Tensor], *, stall_seconds: float) -> Iterator[None]:
         if self._path is None:
             raise WeightSyncError("no sender has said where its file is")
         with self._path.open("rb") as file:
