@@ -33,16 +33,20 @@ def trainer_pod(frozen: FrozenJob, *, attempt: int, index: int, given_back: int 
 
 
 def needs_service(frozen: FrozenJob) -> bool:
-    """Whether the trainer pods of a run find each other by name. Its own template says so: before this
-    release a single pod was given the name of a Service too."""
-    template = frozen.templates.get(Template.FIRST_TRAINER) or trainer_template(frozen, is_first=True)
-    return "subdomain" in template["spec"]
+    """Whether the trainer pods of a run find each other by name. Where its templates are stored, they say so:
+    an earlier release gave a single pod the name of a Service too."""
+    template = frozen.templates.get(Template.FIRST_TRAINER)
+    return "subdomain" in template["spec"] if template else _has_several_pods(frozen)
+
+
+def _has_several_pods(frozen: FrozenJob) -> bool:
+    return frozen.spec.trainer.num_nodes > 1
 
 
 def trainer_template(frozen: FrozenJob, *, is_first: bool) -> KubeObject:
     """What trainer pods are made from; the first hosts the rendezvous and mounts the claim. The processes of
     a single pod meet inside it."""
-    service, has_others = frozen.names.service(Role.TRAINER), frozen.spec.trainer.num_nodes > 1
+    service, has_others = frozen.names.service(Role.TRAINER), _has_several_pods(frozen)
     metadata = frozen.metadata(
         Open.NAME.value,
         role=Role.TRAINER,
