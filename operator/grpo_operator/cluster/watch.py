@@ -105,8 +105,9 @@ async def watch(
 
 def _handler(kind: Kind, on_event: OnEvent) -> Any:
     # A coroutine, because kopf calls plain functions in threads and the cache belongs to the event loop.
-    async def handle(*, type: str | None, body: kopf.Body, **_: Any) -> None:
-        on_event(kind, type, {**body, "kind": kind.name, "apiVersion": kind.api_version})
+    async def handle(*, event: kopf.RawEvent, **_: Any) -> None:
+        item = {**event["object"], "kind": kind.name, "apiVersion": kind.api_version}
+        on_event(kind, event["type"], item)
 
     return handle
 
