@@ -1,8 +1,8 @@
 """One object as the cache holds it: what the cache asks of every object, and the rest as JSON. Pure.
 
-As Python objects the same data takes more than twice the memory, and thousands of small pieces between those
-of large answers keep the memory of these answers from being used again. It is read a few times at each
-reconcile, in microseconds.
+As Python objects the same data takes almost twice the memory, in thousands of small pieces. They would lie
+between those of large answers, whose memory could then be neither given back nor used for anything large.
+Reading all objects of a job takes a fraction of a millisecond.
 """
 
 import json
