@@ -40,7 +40,7 @@ class FakeServer(FakeApiServer):
     def is_hanging(self) -> bool:
         return self.hangs_at is not None and len(self.lists) > self.hangs_at
 
-    async def list(self, kind: Kind, namespace: str | None, **more: Any) -> Listing:
+    async def list(self, kind: Kind, namespace: str | None, **more: Any) -> Listing[Any]:
         self.lists.append((kind, namespace))
         if self.is_hanging:
             await asyncio.Event().wait()
