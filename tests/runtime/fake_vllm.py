@@ -56,6 +56,8 @@ class FakeVLLM:
     """The bodies of generate calls that are no probes."""
     num_sampling: int = 0
     """Completions in work at this moment."""
+    num_generated: int = 0
+    """Tokens of finished completions, and what a test adds for those in work."""
     is_update_open: bool = False
     _sender: str | None = None
     _received: str | None = None
@@ -79,6 +81,8 @@ class FakeVLLM:
         """Every route that the guard passes on."""
         path = scope["path"]
         self.reached.append(f"{scope['method']} {path}")
+        if path == routes.METRICS_PATH:
+            return await self._metrics(scope, send)
         try:
             body = await read_json(receive) if path in WITH_BODY else {}
             if path == routes.GENERATE_PATH:
@@ -94,6 +98,17 @@ class FakeVLLM:
             await send_error(send, error.status, str(error))
         else:
             await send_json(send, 200, answer)
+
+    async def _metrics(self, scope: Scope, send: Send) -> None:
+        """The numbers that are asked for by name, as Prometheus reads them."""
+        values = {
+            "vllm:generation_tokens_total": self.num_generated,
+            "vllm:num_requests_running": self.num_sampling,
+        }
+        names = parse_qs(scope["query_string"].decode())["name[]"]
+        lines = [f'{name}{{engine="0"}} {values[name]:.1f}\n' for name in names]
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": "".join(lines).encode()})
 
     async def _let_happen(self, path: str) -> None:
         if path in self.during:
@@ -177,6 +192,7 @@ class FakeVLLM:
             await self._running.wait()
         finally:
             self.num_sampling -= num_samples
+        self.num_generated += NUM_TOKENS * num_samples
         if self.is_update_open:
             raise RefusedError("a request ran into half of the new weights")
         if "prompt_logprobs" in parameters:
@@ -211,6 +227,16 @@ async def call_asgi(
     app: ASGIApp, vllm: FakeVLLM, *, method: str, path: str, query: bytes, headers: Any, parts: list[bytes]
 ) -> tuple[int, dict[str, Any]]:
     """Status and JSON of one request to `app`, whose body comes in `parts`."""
+    status, text = await call_asgi_for_text(
+        app, vllm, method=method, path=path, query=query, headers=headers, parts=parts
+    )
+    return status, json.loads(text)
+
+
+async def call_asgi_for_text(
+    app: ASGIApp, vllm: FakeVLLM, *, method: str, path: str, query: bytes, headers: Any, parts: list[bytes]
+) -> tuple[int, str]:
+    """Status and text of one request."""
     scope = {
         "type": "http",
         "method": method,
@@ -228,4 +254,4 @@ async def call_asgi(
         sent.append(message)
 
     await app(scope, receive, send)
-    return sent[0]["status"], json.loads(sent[1]["body"])
+    return sent[0]["status"], sent[1]["body"].decode()

@@ -151,8 +151,10 @@ class FleetCore:
         """
         settings = self._settings
         body = sampling_body(bundle, temperature=settings.temperature, max_tokens=settings.max_tokens)
-        # no deadline: how long a completion takes is the user's choice, and the watcher sees a dead engine
-        answer = await self._roster.client(member).generate(body, timeout_seconds=None)
+        # no deadline: how long a completion takes is the user's choice, and the watcher sees
+        # an engine that is dead or frozen
+        with self._roster.sampling(member.instance):
+            answer = await self._roster.client(member).generate(body, timeout_seconds=None)
         rollouts = parse_rollouts(answer, bundle=bundle, engine=member.label)
         self._require_newest(rollouts)
         return rollouts

@@ -3,7 +3,7 @@
     Joining  an address that has not answered yet
     Stale    alive, with weights that are not the newest or not verified
     Current  alive, with the newest weights, verified and admitted: only these are given work
-    Suspect  was Stale or Current, and does not answer now
+    Suspect  was Stale or Current, and does not answer now; without a version: it was found frozen
     Lost     has been silent for too long, or its process has ended
 
 A process that ended never comes back: its successor has another instance id and starts as Stale.
@@ -77,6 +77,17 @@ def silent(member: Member, *, now: float, lost_after_seconds: float) -> Member:
     return replace(member, state=MemberState.LOST if is_lost else MemberState.SUSPECT)
 
 
+def frozen(member: Member, *, now: float) -> Member:
+    """The member after it was found frozen: without its requests, and out of the fleet until a sync succeeds.
+
+    It may go on as if nothing had been, with answers that nobody waits for any more.
+    """
+    is_out = member.state == MemberState.SUSPECT and member.version is None
+    if is_out or member.state in (MemberState.JOINING, MemberState.LOST):
+        return member
+    return replace(failed_sync(member, now=now), state=MemberState.SUSPECT)
+
+
 def died(member: Member) -> Member:
     """The member after its process was seen to be dead."""
     return replace(member, state=MemberState.LOST)
@@ -120,10 +131,9 @@ def unhealthy(member: Member, *, now: float) -> Member:
 def will_answer(member: Member) -> bool:
     """Whether the member will still answer requests that it was given while it was Current.
 
-    One that is unhealthy, or whose sync failed, may stay paused with them.
+    One that is unhealthy, or whose sync failed, may stay paused with them; one that is frozen does not go on.
     """
-    is_out = member.state == MemberState.STALE and member.version is None
-    return member.state != MemberState.LOST and not is_out
+    return member.state != MemberState.LOST and member.version is not None
 
 
 def outdated(member: Member) -> Member:
