@@ -58,6 +58,8 @@ class FakeVLLM:
     """Completions in work at this moment."""
     num_generated: int = 0
     """Tokens of finished completions, and what a test adds for those in work."""
+    num_cores: int = 1
+    """Each of which counts the same; 0 when vLLM keeps no statistics."""
     is_update_open: bool = False
     _sender: str | None = None
     _received: str | None = None
@@ -81,9 +83,10 @@ class FakeVLLM:
         """Every route that the guard passes on."""
         path = scope["path"]
         self.reached.append(f"{scope['method']} {path}")
-        if path == routes.METRICS_PATH:
-            return await self._metrics(scope, send)
         try:
+            if path == routes.METRICS_PATH:
+                await self._let_happen(path)
+                return await self._metrics(scope, send)
             body = await read_json(receive) if path in WITH_BODY else {}
             if path == routes.GENERATE_PATH:
                 answer = await self._generate(body)
@@ -105,8 +108,12 @@ class FakeVLLM:
             "vllm:generation_tokens_total": self.num_generated,
             "vllm:num_requests_running": self.num_sampling,
         }
-        names = parse_qs(scope["query_string"].decode())["name[]"]
-        lines = [f'{name}{{engine="0"}} {values[name]:.1f}\n' for name in names]
+        names = parse_qs(scope["query_string"].decode()).get("name[]", list(values))
+        lines = [
+            f'{name}{{engine="{core}"}} {values[name]:.1f}\n'
+            for name in names
+            for core in range(self.num_cores)
+        ]
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": "".join(lines).encode()})
 

@@ -101,8 +101,13 @@ class FleetCore:
         if dispatch is None:
             return None
         found = dispatch.generation()
-        labels = {member.instance: member.label for member in self._roster.members()}
-        return replace(found, given={labels.get(key, key): number for key, number in found.given.items()})
+        members = self._roster.members()
+        labels = {member.instance: member.label for member in members}
+        return replace(
+            found,
+            given={labels.get(key, key): number for key, number in found.given.items()},
+            frozen={member.label: member.why_frozen for member in members if member.why_frozen},
+        )
 
     async def close(self) -> None:
         """Leave the engines as they are and let go of every connection."""

@@ -8,8 +8,8 @@ at instead. An engine is two processes, and each of three signs can be missing a
     tokens   the number that it has generated rises while it samples for us
 
 One long step delays the signs of core and tokens. So an engine that once needed longer than usual is given
-twice that time, until there has been a round without such a step (a round ends with new weights). One that has
-sampled nothing yet is given the time to compile.
+twice that time, until there has been a round without such a step (a round ends with new weights). One that
+has sampled nothing yet is given the time to compile.
 """
 
 from dataclasses import dataclass, replace
@@ -32,8 +32,8 @@ class Limits:
 class Look:
     """What an engine whose server answers shows.
 
-    `is_paused` is None when the core did not answer, `num_tokens` while the engine has no requests of ours, and
-    when it does not count.
+    `is_paused` is None when the core did not answer, `num_tokens` while the engine has no requests of ours
+    and when it does not count.
     """
 
     is_paused: bool | None
@@ -154,14 +154,14 @@ def warm(signs: Signs) -> Signs:
     return replace(signs, is_warm=True)
 
 
-def why_frozen(signs: Signs, *, limits: Limits, now: float) -> str | None:
-    """What of the engine stands still, as the end of a sentence about it; None when it is not frozen."""
+def why_frozen(signs: Signs, *, limits: Limits, now: float) -> str:
+    """What of the engine stands still, as a sentence about it; empty when it is not frozen."""
     usual = limits.frozen_after_seconds
     core_limit = usual if signs.is_warm else max(usual, limits.first_step_seconds)
     if signs.server.is_overdue(now, limit_seconds=usual):
-        return f"its server has not answered for {now - signs.server.at:.0f} s"
+        return "its server does not answer"
     if signs.core.is_overdue(now, limit_seconds=core_limit):
-        return f"its engine core has not answered for {now - signs.core.at:.0f} s"
+        return "its engine core does not answer"
     if signs.is_warm and signs.tokens.is_overdue(now, limit_seconds=usual):
-        return f"it has requests and has generated no token for {now - signs.tokens.at:.0f} s"
-    return None
+        return "it has requests and generates nothing"
+    return ""

@@ -3,7 +3,7 @@
     Joining  an address that has not answered yet
     Stale    alive, with weights that are not the newest or not verified
     Current  alive, with the newest weights, verified and admitted: only these are given work
-    Suspect  was Stale or Current, and does not answer now; without a version: it was found frozen
+    Suspect  was Stale or Current, and does not answer now
     Lost     has been silent for too long, or its process has ended
 
 A process that ended never comes back: its successor has another instance id and starts as Stale.
@@ -36,7 +36,7 @@ class Member:
     """One engine process, or an address where one is expected.
 
     `version` is the weights it was last verified with. `num_failures` counts failed syncs since the last
-    good one; the watcher starts no sync before `retry_at`.
+    good one; the watcher starts no sync before `retry_at`. `why_frozen` says what of it stands still.
     """
 
     address: Address
@@ -47,6 +47,7 @@ class Member:
     version: PolicyVersion | None = None
     num_failures: int = 0
     retry_at: float = 0.0
+    why_frozen: str = ""
 
     @property
     def label(self) -> str:
@@ -66,7 +67,7 @@ def seen(member: Member, identity: Identity, *, newest: PolicyVersion | None, no
         )
     is_current = newest is not None and member.version == newest and identity.version == str(newest)
     state = MemberState.CURRENT if is_current else MemberState.STALE
-    return replace(member, state=state, last_seen=now)
+    return replace(member, state=state, last_seen=now, why_frozen="")
 
 
 def silent(member: Member, *, now: float, lost_after_seconds: float) -> Member:
@@ -77,15 +78,14 @@ def silent(member: Member, *, now: float, lost_after_seconds: float) -> Member:
     return replace(member, state=MemberState.LOST if is_lost else MemberState.SUSPECT)
 
 
-def frozen(member: Member, *, now: float) -> Member:
+def frozen(member: Member, why: str, *, now: float) -> Member:
     """The member after it was found frozen: without its requests, and out of the fleet until a sync succeeds.
 
     It may go on as if nothing had been, with answers that nobody waits for any more.
     """
-    is_out = member.state == MemberState.SUSPECT and member.version is None
-    if is_out or member.state in (MemberState.JOINING, MemberState.LOST):
+    if member.why_frozen or member.state in (MemberState.JOINING, MemberState.LOST):
         return member
-    return replace(failed_sync(member, now=now), state=MemberState.SUSPECT)
+    return replace(failed_sync(member, now=now), state=MemberState.SUSPECT, why_frozen=why)
 
 
 def died(member: Member) -> Member:

@@ -129,7 +129,7 @@ class Roster:
             if instance in self.busy:
                 self._signs[instance] = liveness.excused(self._signs[instance], now=now)
             elif why := liveness.why_frozen(self._signs[instance], limits=self._limits, now=now):
-                changed = membership.frozen(member, now=now)
+                changed = membership.frozen(member, why, now=now)
                 lost_after = self._settings.lost_after_seconds
                 self._put(membership.silent(changed, now=now, lost_after_seconds=lost_after))
                 if changed is not member:

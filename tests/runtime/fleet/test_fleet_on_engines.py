@@ -9,11 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from policy_builder import changed_policy, logprobs, probe_of, weights_of
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.fleet.discovery import parse_hosts
+from grpo_runtime.fleet.engine_client import Address, EngineClient, Load
 from grpo_runtime.fleet.errors import EngineConflictError
 from grpo_runtime.fleet.fleet import Fleet
 from grpo_runtime.fleet.settings import FleetSettings
@@ -131,6 +133,21 @@ async def test_new_weights_change_the_samples_and_their_version(
         assert {span.version for rollout in rollouts for span in rollout.versions} == {version}
         sampled.append([rollout.completion_ids for rollout in rollouts])
     assert sampled[0] != sampled[1] != sampled[2]
+
+
+async def test_an_engine_counts_what_it_samples(engine: Any, attempt: int, open_fleet: OpenFleet) -> None:
+    fleet = await open_fleet(engine, attempt=attempt)
+    policy = changed_policy(engine.model_dir, seed=5)
+    await fleet.sync(weights_of(policy), version=PolicyVersion(attempt, 0), probe=probe_of(policy))
+    async with aiohttp.ClientSession() as session:
+        tokens = Tokens(data=engine.data_token, admin=engine.admin_token)
+        client = EngineClient(session, Address("127.0.0.1", engine.port), tokens=tokens, attempt=attempt)
+        before = await client.load(timeout_seconds=10)
+        rollouts = await fleet.generate(requests(8))
+        after = await client.load(timeout_seconds=10)
+    assert before is not None
+    num_tokens = before.num_tokens + sum(len(rollout.completion_ids) for rollout in rollouts)
+    assert after == Load(num_tokens=num_tokens, num_running=0)
 
 
 async def test_a_fleet_whose_attempt_is_over_does_not_go_on(

@@ -115,6 +115,9 @@ async def test_a_step_waits_for_its_only_engine_to_thaw() -> None:
         step = await freeze_in_a_step(fleet, engine)
         await until(lambda: fleet.counts().current == 0)
         assert not step.done()
+        generation = fleet.generation()
+        assert generation is not None
+        assert generation.frozen == {"only": "its engine core does not answer"}
         engine.thaw()
         assert len(await step) == 8
         assert fleet.num_stale_answers == 0

@@ -42,14 +42,14 @@ def warm_engine() -> Signs:
 
 def after(
     signs: Signs, looks: Iterable[Look | None], *, start: float = 0.0, version: PolicyVersion = VERSION
-) -> tuple[Signs, float | None, str | None]:
+) -> tuple[Signs, float | None, str]:
     """The signs after one look each second, and when and why the engine was first found frozen."""
-    at, why, now = None, None, start
+    at, why, now = None, "", start
     for look in looks:
         now += 1.0
         signs = unanswered(signs) if look is SILENT else looked(signs, look, version=version, now=now)
         found = why_frozen(signs, limits=LIMITS, now=now)
-        if found and why is None:
+        if found and not why:
             at, why = now - start, found
     return signs, at, why
 
@@ -57,9 +57,9 @@ def after(
 @pytest.mark.parametrize(
     ("look", "sentence"),
     [
-        (SILENT, "its server has not answered for 11 s"),
-        (STUCK, "its engine core has not answered for 11 s"),
-        (STILL, "it has requests and has generated no token for 11 s"),
+        (SILENT, "its server does not answer"),
+        (STUCK, "its engine core does not answer"),
+        (STILL, "it has requests and generates nothing"),
     ],
 )
 def test_an_engine_of_which_one_part_stands_still_is_frozen_after_the_limit(
@@ -85,7 +85,7 @@ def test_an_engine_of_which_one_part_stands_still_is_frozen_after_the_limit(
 )
 def test_an_engine_that_is_idle_paused_or_only_slow_is_not_frozen(looks: Iterable[Look | None]) -> None:
     looks = list(looks)[:60]
-    assert after(warm_engine(), looks)[1:] == (None, None)
+    assert after(warm_engine(), looks)[1:] == (None, "")
 
 
 def test_one_late_look_is_no_sign_however_late_it_is() -> None:
@@ -94,7 +94,7 @@ def test_one_late_look_is_no_sign_however_late_it_is() -> None:
         signs = unanswered(warm_engine()) if look is SILENT else looked(
             warm_engine(), look, version=VERSION, now=60.0
         )  # fmt: skip
-        assert why_frozen(signs, limits=LIMITS, now=60.0) is None
+        assert why_frozen(signs, limits=LIMITS, now=60.0) == ""
 
 
 def test_an_engine_that_has_sampled_nothing_yet_may_compile_for_longer() -> None:
@@ -123,7 +123,7 @@ def test_a_weight_sync_is_no_time_in_which_an_engine_stands_still() -> None:
     signs = warm_engine()
     for now in range(1, 100):
         signs = excused(unanswered(signs), now=float(now))
-        assert why_frozen(signs, limits=LIMITS, now=float(now)) is None
+        assert why_frozen(signs, limits=LIMITS, now=float(now)) == ""
     assert after(signs, repeat(STUCK, 60), start=99.0)[1] == 11.0
 
 
