@@ -189,9 +189,10 @@ async def test_an_engine_frozen_in_mid_step_is_synced_before_it_serves_again(
     assert not step.done()
     started = time.monotonic()
     with stopped(frozen):
-        await _until(lambda: fleet.counts().current == 1, seconds=15)
+        # 12 s, and what a busy machine adds
+        await _until(lambda: fleet.counts().current == 1, seconds=20)
         assert facts(await step) == before
-        assert time.monotonic() - started < 25
+        assert time.monotonic() - started < 30
         assert fleet.num_resent > 0
         # training goes on without it
         assert (await sync(1)).synced == ("engine-0",)

@@ -137,6 +137,12 @@ def test_an_engine_whose_step_took_long_is_given_twice_that_time_until_a_round_w
         assert after(signs, repeat(STUCK, 100), start=start + 5, version=version)[1] == limit + 1
 
 
+def test_a_busy_machine_on_which_steps_take_less_than_the_limit_does_not_raise_it() -> None:
+    signs, at, _ = after(warm_engine(), [*repeat(STUCK, 8), STILL])
+    assert at is None
+    assert after(signs, repeat(STUCK, 45), start=9.0)[1] == 11.0
+
+
 def test_a_server_that_stood_still_once_is_found_as_fast_the_next_time() -> None:
     signs, at, _ = after(warm_engine(), [*repeat(SILENT, 45), STILL])
     assert at == 11.0
