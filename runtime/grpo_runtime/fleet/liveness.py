@@ -7,9 +7,9 @@ at instead. An engine is two processes, and each of three signs can be missing a
     core     answers, between two of its steps, whether it is paused
     tokens   the number that it has generated rises while it samples for us
 
-One long step delays the signs of core and tokens. So an engine that went on after more than the limit is given
-twice that time, until there has been a round without such a step (a round ends with new weights). One that
-has sampled nothing yet is given the time to compile.
+One long step delays the signs of core and tokens. So an engine that went on after more than the limit is
+given twice that time, until there has been a round without such a step (a round ends with new weights). One
+that has sampled nothing yet is given the time to compile.
 """
 
 from dataclasses import dataclass, replace
@@ -53,7 +53,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Sign:
-    """When something was seen last, how many looks have missed it since, and how long it was missing."""
+    """When something was seen last, how many looks have missed it since, and how long it was missing (s)."""
 
     at: float
     num_missed: int = 0
@@ -79,8 +79,10 @@ class Sign:
         return replace(self, longest_gap=0.0, earlier_gap=self.longest_gap)
 
     def is_overdue(self, now: float, *, limit_seconds: float) -> bool:
-        """Whether it is missing for longer than the limit; of an engine that went on after longer than that, for
-        longer than twice the time it needed."""
+        """Whether it is missing for longer than the limit.
+
+        If it came back after more than that, the limit is twice that time.
+        """
         gap = max(self.longest_gap, self.earlier_gap)
         limit = 2 * gap if gap > limit_seconds else limit_seconds
         return self.num_missed >= MIN_MISSED and now - self.at > limit
