@@ -12,7 +12,7 @@ pytestmark = pytest.mark.cluster
 
 JOB = "copy"
 CLAIM = "checkpoints"
-STEPS = 80
+STEPS = 40
 # samples long enough to be met in work
 LONG_SAMPLES = {
     "algorithm": {"steps": STEPS},
@@ -33,7 +33,6 @@ def test_training_goes_on_while_an_engine_is_frozen_and_takes_it_back_when_it_th
     core = namespace.execute(pod, "python3.11", "-c", FREEZE_WHILE_IT_SAMPLES).strip()
     frozen_at = time.monotonic()
     namespace.wait_until(
-        # the step in which it froze ends, so that the count is of the next ones
         lambda: namespace.status(JOB)["rollout"]["current"] == 1,
         "the frozen engine to be out of the fleet",
         timeout_seconds=30,
