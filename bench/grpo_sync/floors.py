@@ -54,7 +54,9 @@ class Floors:
         group, members = await self.group(num_receivers), self._receivers[:num_receivers]
         # all processes of a machine share this clock
         size, num_bytes = num_receivers + 1, len(self._from)
-        await asyncio.gather(*(member.call("broadcast", size=size, num_bytes=num_bytes) for member in members))
+        await asyncio.gather(
+            *(member.call("broadcast", size=size, num_bytes=num_bytes) for member in members)
+        )
 
         def send() -> tuple[float, float]:
             began = time.monotonic()

@@ -60,9 +60,7 @@ def parse_options(description: str, arguments: Sequence[str] | None = None) -> O
     return options
 
 
-def _numbers(
-    parser: argparse.ArgumentParser, option: str, text: str, *, highest: int
-) -> tuple[int, ...]:
+def _numbers(parser: argparse.ArgumentParser, option: str, text: str, *, highest: int) -> tuple[int, ...]:
     """Different numbers from 1 to `highest`, in order; none for 0."""
     if text == "0":
         return ()

@@ -20,8 +20,8 @@ from grpo_sync.progress import say
 from grpo_sync.receivers import RemoteReceiver, started_receivers
 from grpo_sync.weights import DTYPES, SyntheticWeights
 
-NAIVE = "naive: each parameter alone"
-_MAX_NAIVE_MB = 100
+NAIVE = "naive"
+_MAX_NAIVE_MB, _NAIVE_DTYPE = 100, "float32"
 _LONG_SECONDS = 1.0
 
 
@@ -46,8 +46,8 @@ def measure(options: Options) -> list[Case]:
 def num_rounds(size_mb: int) -> int:
     """How many syncs are counted: short ones vary more."""
     if size_mb < 10:
-        return 20
-    return 7 if size_mb < 500 else 3
+        return 10
+    return 5 if size_mb < 500 else 3
 
 
 def _chosen(names: Sequence[str]) -> list[Backend[Any]]:
@@ -73,7 +73,10 @@ async def _measure(options: Options, backends: Sequence[Backend[Any]]) -> list[C
                 for number in options.receivers:
                     members = receivers[:number]
                     await _make_room(members, weights)
-                    for way in _ways(weights, members, backends=backends, floors=floors):
+                    ways = _ways(weights, members, backends=backends, floors=floors)
+                    if size_mb <= _MAX_NAIVE_MB and dtype == _NAIVE_DTYPE:
+                        ways.append(_naive(weights, members, floors=floors))
+                    for way in ways:
                         cases.append(await way.measure(size_mb=size_mb, dtype=dtype))
     return cases
 
@@ -160,17 +163,34 @@ def _ways(
     floors: Floors,
 ) -> list[_Way]:
     number = len(receivers)
-    common: dict[str, Any] = {"weights": weights, "num_receivers": number, "floors": floors}
     ways = []
     for backend in backends:
         # one copy into shared memory serves a receiver; what serves several is compared with a broadcast
         floor = COPY if backend.reach is not Reach.NETWORK and number == 1 else BROADCAST
-        opened = connected(backend, weights, receivers)
-        ways.append(_Way(backend.name, opened, floor=floor, goal=goal_for(number), **common))
-    if weights.num_bytes <= _MAX_NAIVE_MB * 1_000_000:
-        naive = _opened(ParameterSync(weights, receivers, floors=floors))
-        ways.append(_Way(NAIVE, naive, floor=BROADCAST, goal=None, **common))
+        ways.append(
+            _Way(
+                backend.name,
+                connected(backend, weights, receivers),
+                weights=weights,
+                num_receivers=number,
+                floors=floors,
+                floor=floor,
+                goal=goal_for(number),
+            )
+        )
     return ways
+
+
+def _naive(weights: SyntheticWeights, receivers: Sequence[RemoteReceiver], *, floors: Floors) -> _Way:
+    return _Way(
+        NAIVE,
+        _opened(ParameterSync(weights, receivers, floors=floors)),
+        weights=weights,
+        num_receivers=len(receivers),
+        floors=floors,
+        floor=BROADCAST,
+        goal=None,
+    )
 
 
 @asynccontextmanager

@@ -91,14 +91,18 @@ async def started_receivers(number: int) -> AsyncIterator[Sequence[RemoteReceive
 async def _start() -> RemoteReceiver:
     ours, theirs = socket.socketpair()
     with theirs:
-        command = [sys.executable, "-m", "grpo_sync.receiver", str(theirs.fileno()), str(os.getpid())]
-        process = subprocess.Popen(
-            command,
-            env={**os.environ, "PYTHONPATH": str(_BENCH), "OMP_NUM_THREADS": "1"},
-            stdin=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
-            # Ctrl-C in a terminal reaches this process alone, which ends them
-            start_new_session=True,
-        )
+        process = _spawn(theirs)
     reader, writer = await asyncio.open_connection(sock=ours, limit=_MAX_LINE_BYTES)
     return RemoteReceiver(process, reader, writer)
+
+
+def _spawn(connection: socket.socket) -> subprocess.Popen[bytes]:
+    """Start a receiver at the other end of `connection`."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "grpo_sync.receiver", str(connection.fileno()), str(os.getpid())],
+        env={**os.environ, "PYTHONPATH": str(_BENCH), "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.DEVNULL,
+        pass_fds=[connection.fileno()],
+        # Ctrl-C in a terminal reaches this process alone, which ends them
+        start_new_session=True,
+    )

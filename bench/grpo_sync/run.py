@@ -1,0 +1,33 @@
+"""Measures all that the options ask for, and prints it."""
+
+import os
+import signal
+import sys
+
+from grpo_bench.errors import BenchError
+from grpo_bench.machine import circumstances
+from grpo_sync import engine_bench, plain_bench
+from grpo_sync.options import Options
+from grpo_sync.progress import say
+from grpo_sync.report import Result, json_line, tables
+
+
+def run(options: Options) -> int:
+    """Print the tables. Returns 0, or 1 with a sentence when something cannot be measured."""
+    for stop in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(stop, lambda number, _: sys.exit(128 + number))
+    load_average = os.getloadavg()[0]
+    try:
+        cases = plain_bench.measure(options)
+        engine_cases = engine_bench.measure(options)
+    except BenchError as error:
+        say(f"error: {error}")
+        return 1
+    result = Result(
+        cases=cases, engine_cases=engine_cases, load_average=load_average, circumstances=circumstances()
+    )
+    print(tables(result))
+    if options.json:
+        with options.json.open("a") as file:
+            file.write(json_line(result) + "\n")
+    return 0
