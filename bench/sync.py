@@ -29,7 +29,7 @@ For comparison, naive sends a message and a broadcast for each parameter, and ch
 100 MB).
 
 With vLLM, a fleet syncs real engines as a trainer does, up to 100 MB. Orchestration is all that is neither
-packing nor transfer nor loading: its median and 95th percentile over 25 syncs are shown.
+packing nor transfer nor loading: its median and 95th percentile over 20 syncs are shown.
 
 The goals (ratio 1.15 to one receiver and 1.3 to several, orchestration .05 and .15 s) are those for 1 GB
 without vLLM, and for 1 and 100 MB with it. Compare ratios, and not seconds, with those of another machine or

@@ -28,7 +28,7 @@ _STOP_SECONDS = 30.0
 def measure(options: Options) -> list[EngineCase]:
     """All cases with vLLM, one model after the other. Raises BenchError when one fails."""
     cases: list[EngineCase] = []
-    for size_mb in options.sizes if options.engines else ():
+    for size_mb in options.sizes:
         if size_mb > _MAX_MB:
             continue
         with TemporaryDirectory(prefix="grpo-bench-model-") as folder:

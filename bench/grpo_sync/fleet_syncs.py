@@ -23,7 +23,7 @@ from grpo_sync.floors import Floors
 from grpo_sync.progress import say
 from grpo_sync.receivers import started_receivers
 
-NUM_ROUNDS = 25
+NUM_ROUNDS = 20
 _LOOK_SECONDS = 0.5
 
 

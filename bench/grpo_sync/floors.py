@@ -14,15 +14,19 @@ class Floors:
     """Measures the floors for a number of bytes, in warm memory."""
 
     def __init__(self, receivers: Sequence[RemoteReceiver]) -> None:
-        self._receivers = receivers
+        self.receivers = receivers
         self._store = host_store()
         self._groups: dict[int, torch.distributed.ProcessGroupGloo] = {}
         self._from = torch.zeros(0, dtype=torch.uint8)
         self._to = torch.zeros(0, dtype=torch.uint8)
 
+    async def free(self) -> None:
+        """Let go of all memory for weights, here and in the receivers."""
+        self._from = self._to = torch.zeros(0, dtype=torch.uint8)
+        await asyncio.gather(*(found.call("memory", num_bytes=0, num_tensors=0) for found in self.receivers))
+
     def make_room(self, num_bytes: int) -> None:
         """Make warm memory for that many bytes."""
-        self._from = self._to = torch.zeros(0, dtype=torch.uint8)
         self._from = torch.ones(num_bytes, dtype=torch.uint8)
         self._to = torch.zeros(num_bytes, dtype=torch.uint8)
 
@@ -31,7 +35,7 @@ class Floors:
         size = num_receivers + 1
         if size not in self._groups:
             joining = asyncio.to_thread(join, self._store, rank=SENDER, size=size)
-            members = self._receivers[:num_receivers]
+            members = self.receivers[:num_receivers]
             asked = (
                 member.call("join", port=self._store.port, rank=rank, size=size)
                 for rank, member in enumerate(members, start=1)
@@ -51,7 +55,7 @@ class Floors:
 
     async def broadcast_seconds(self, num_receivers: int) -> float:
         """A broadcast to the first receivers, which wait for it: from its start until the last has all."""
-        group, members = await self.group(num_receivers), self._receivers[:num_receivers]
+        group, members = await self.group(num_receivers), self.receivers[:num_receivers]
         # all processes of a machine share this clock
         size, num_bytes = num_receivers + 1, len(self._from)
         await asyncio.gather(

@@ -23,6 +23,7 @@ from grpo_sync.weights import DTYPES, SyntheticWeights
 NAIVE = "naive"
 _MAX_NAIVE_MB, _NAIVE_DTYPE = 100, "float32"
 _LONG_SECONDS = 1.0
+_ENOUGH_SECONDS, _LEAST_ROUNDS = 15.0, 2
 
 
 class Sync(Protocol):
@@ -44,7 +45,7 @@ def measure(options: Options) -> list[Case]:
 
 
 def num_rounds(size_mb: int) -> int:
-    """How many syncs are counted: short ones vary more."""
+    """How many syncs are counted at most: short ones vary more."""
     if size_mb < 10:
         return 10
     return 5 if size_mb < 500 else 3
@@ -67,29 +68,45 @@ async def _measure(options: Options, backends: Sequence[Backend[Any]]) -> list[C
         floors = Floors(receivers)
         for size_mb in options.sizes:
             for dtype in DTYPES:
-                _require_memory(size_mb, num_receivers=max(options.receivers))
-                weights = SyntheticWeights(size_mb * 1_000_000, dtype=dtype)
-                floors.make_room(weights.num_bytes)
-                for number in options.receivers:
-                    members = receivers[:number]
-                    await _make_room(members, weights)
-                    ways = _ways(weights, members, backends=backends, floors=floors)
-                    if size_mb <= _MAX_NAIVE_MB and dtype == _NAIVE_DTYPE:
-                        ways.append(_naive(weights, members, floors=floors))
-                    for way in ways:
-                        cases.append(await way.measure(size_mb=size_mb, dtype=dtype))
+                cases += await _measure_model(size_mb, dtype, options.receivers, backends, floors)
+                # what it took goes before the next model comes
+                await floors.free()
     return cases
 
 
-def _require_memory(size_mb: int, *, num_receivers: int) -> None:
-    """Raises BenchError when the memory is too small; the kernel would end a process, perhaps another's."""
-    # here the weights in float32, the floors', and two packed copies; in a receiver the model and what came
-    needed = size_mb * 1e6 * (6 + 2 * num_receivers)
-    if (free := psutil.virtual_memory().available) < needed:
-        raise BenchError(
-            f"{size_mb} MB to {num_receivers} receivers need {needed / 1e9:.1f} GB of memory and "
-            f"{free / 1e9:.1f} GB are free: give fewer SIZES or RECEIVERS"
-        )
+async def _measure_model(
+    size_mb: int, dtype: str, numbers: Sequence[int], backends: Sequence[Backend[Any]], floors: Floors
+) -> list[Case]:
+    cases: list[Case] = []
+    fitting = _fitting(size_mb, numbers)
+    if not fitting:
+        return cases
+    weights = SyntheticWeights(size_mb * 1_000_000, dtype=dtype)
+    floors.make_room(weights.num_bytes)
+    for number in fitting:
+        members = floors.receivers[:number]
+        await _make_room(members, weights)
+        ways = _ways(weights, members, backends=backends, floors=floors)
+        if size_mb <= _MAX_NAIVE_MB and dtype == _NAIVE_DTYPE:
+            ways.append(_naive(weights, members, floors=floors))
+        for way in ways:
+            cases.append(await way.measure(size_mb=size_mb, dtype=dtype))
+    return cases
+
+
+def _fitting(size_mb: int, numbers: Sequence[int]) -> list[int]:
+    """The numbers of receivers for which there is memory, and a sentence about the others: without memory the
+    kernel would end a process, perhaps another's."""
+    free = psutil.virtual_memory().available / 1e9
+    fitting = []
+    for number in numbers:
+        # here the weights in float32, the floors', two packed copies; in a receiver the model and what came
+        needed = size_mb / 1e3 * (6 + 2 * number)
+        if needed <= free:
+            fitting.append(number)
+        else:
+            say(f"{size_mb} MB to {number}: left out, {free:.1f} of {needed:.1f} GB of memory are free")
+    return fitting
 
 
 async def _make_room(receivers: Sequence[RemoteReceiver], weights: SyntheticWeights) -> None:
@@ -123,12 +140,15 @@ class _Way:
         """A round to warm up, and those that count."""
         number = num_rounds(size_mb)
         title = f"{size_mb} MB in {dtype} to {self._num_receivers}: {self._name}"
-        say(f"{title}, {number} rounds and one to warm up")
+        say(f"{title}, up to {number} rounds after one to warm up")
         async with self._opened as sync:
             first = await self._round(sync)
             await sync.check()
             rounds = []
+            began = time.monotonic()
             for index in range(number):
+                if index >= _LEAST_ROUNDS and time.monotonic() - began > _ENOUGH_SECONDS:
+                    break
                 rounds.append(await self._round(sync))
                 if rounds[-1]["total"] > _LONG_SECONDS:
                     taken = rounds[-1]["total"], rounds[-1][self._floor]

@@ -6,7 +6,8 @@ import sys
 
 from grpo_bench.errors import BenchError
 from grpo_bench.machine import circumstances
-from grpo_sync import engine_bench, plain_bench
+from grpo_sync import plain_bench
+from grpo_sync.amounts import EngineCase
 from grpo_sync.options import Options
 from grpo_sync.progress import say
 from grpo_sync.report import Result, json_line, tables
@@ -19,7 +20,7 @@ def run(options: Options) -> int:
     load_average = os.getloadavg()[0]
     try:
         cases = plain_bench.measure(options)
-        engine_cases = engine_bench.measure(options)
+        engine_cases = _with_engines(options)
     except BenchError as error:
         say(f"error: {error}")
         return 1
@@ -31,3 +32,12 @@ def run(options: Options) -> int:
         with options.json.open("a") as file:
             file.write(json_line(result) + "\n")
     return 0
+
+
+def _with_engines(options: Options) -> list[EngineCase]:
+    if not options.engines:
+        return []
+    # a slow import, which a run without vLLM does not need
+    from grpo_sync.engine_bench import measure
+
+    return measure(options)
