@@ -9,8 +9,8 @@ _DESCRIPTION = """\
 How long a weight sync takes, phase by phase, beside what no sync can be faster than on this machine.
 
 Without vLLM, every backend that reaches another process gives synthetic weights (a transformer's tensors,
-float32 in the trainer, sent in float32 or bfloat16) to receivers. Each receiver is a process of its own that
-does what a worker of vLLM does. A sync goes through
+float32 in the trainer, sent in float32 or bfloat16) to receivers; above 500 MB bfloat16 goes to the fewest of
+them only. Each receiver is a process of its own that does what a worker of vLLM does. A sync goes through
 
   prepare    make of the weights what is sent; in most backends a copy, with a digest
   init       connect; only in the first sync, which also warms up and is shown apart (first)
