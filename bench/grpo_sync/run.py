@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import threading
 
 from grpo_bench.errors import BenchError
 from grpo_bench.machine import circumstances
@@ -12,11 +13,13 @@ from grpo_sync.options import Options
 from grpo_sync.progress import say
 from grpo_sync.report import Result, json_line, tables
 
+_STOP_SECONDS = 20.0
+
 
 def run(options: Options) -> int:
     """Print the tables. Returns 0, or 1 with a sentence when something cannot be measured."""
     for stop in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(stop, lambda number, _: sys.exit(128 + number))
+        signal.signal(stop, lambda number, _: _stop(128 + number))
     load_average = os.getloadavg()[0]
     try:
         cases = plain_bench.measure(options)
@@ -41,3 +44,14 @@ def _with_engines(options: Options) -> list[EngineCase]:
     from grpo_sync.engine_bench import measure
 
     return measure(options)
+
+
+def _stop(exit_code: int) -> None:
+    """End in order, or else at once after a while: a gloo thread may wait for a dead peer until its deadline.
+
+    The kernel kills what was started when this process ends.
+    """
+    timer = threading.Timer(_STOP_SECONDS, os._exit, (exit_code,))
+    timer.daemon = True
+    timer.start()
+    sys.exit(exit_code)
