@@ -13,12 +13,13 @@ from grpo_sync.options import Options
 from grpo_sync.progress import say
 from grpo_sync.report import Result, json_line, tables
 
+_STOPS = (signal.SIGINT, signal.SIGTERM)
 _STOP_SECONDS = 20.0
 
 
 def run(options: Options) -> int:
     """Print the tables. Returns 0, or 1 with a sentence when something cannot be measured."""
-    for stop in (signal.SIGINT, signal.SIGTERM):
+    for stop in _STOPS:
         signal.signal(stop, lambda number, _: _stop(128 + number))
     load_average = os.getloadavg()[0]
     try:
@@ -51,6 +52,9 @@ def _stop(exit_code: int) -> None:
 
     The kernel kills what was started when this process ends.
     """
+    for stop in _STOPS:
+        # a second one would break off what the first has begun to end
+        signal.signal(stop, signal.SIG_IGN)
     timer = threading.Timer(_STOP_SECONDS, os._exit, (exit_code,))
     timer.daemon = True
     timer.start()
