@@ -58,6 +58,7 @@ class BackendSync:
     async def run(self) -> Amounts:
         """Seconds of each phase, with `load` apart from `finish` and not in `total`."""
         names, sender, seconds = tuple(self._receivers), self._sender, _Stopwatch()
+        self._prepared = None  # as a fleet lets go of the weights before
         self._prepared = await asyncio.to_thread(self._backend.prepare, self._weights)
         seconds.lap("prepare")
         if not self._is_connected:

@@ -69,6 +69,7 @@ class FleetCore:
         started = time.monotonic()
         await self._syncer.prepare(weights, version=version, probe=probe)
         first_round = self._syncer.start_syncs(is_called=True)
+        await self._syncer.wait_until_read()
         while not self._is_enough(is_first, first_round, waited_seconds=time.monotonic() - started):
             await self._roster.changed(timeout_seconds=self._settings.heartbeat_seconds)
         return self._syncer.report()

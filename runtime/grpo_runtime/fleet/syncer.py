@@ -56,14 +56,19 @@ class FleetSyncer:
     async def prepare(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> None:
         """Make these the newest weights. From now on no engine is Current until it has them.
 
-        They are copied or otherwise made ready first, so that an engine that joins later gets the same ones.
+        They are still being copied when this returns: `wait_until_read` before they change.
         """
-        start = time.monotonic()
+        self._job, self._prepare_seconds = None, 0.0  # its memory is used again where no sync reads it
         prepared = await asyncio.to_thread(self._backend.prepare, weights)
-        self._prepare_seconds = time.monotonic() - start
         self._job = SyncJob(version=version, weights=prepared, probe=probe)
         self._reports, self._failures = {}, {}
         self._roster.new_version(version)
+
+    async def wait_until_read(self) -> None:
+        """Wait until the newest weights are copied, for engines that join later. Raises what reading them
+        raised."""
+        if self._job is not None:
+            self._prepare_seconds = await asyncio.to_thread(self._job.weights.wait_until_read)
 
     def start_syncs(self, *, is_called: bool) -> set[asyncio.Task[None]]:
         """Begin to sync the engines that need it. A call for new weights takes all whose last sync was good.

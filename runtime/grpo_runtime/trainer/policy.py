@@ -63,6 +63,5 @@ class PolicyWeights:
         )
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """See `WeightSource`. Tensors that have the precision already share memory with the policy."""
-        for name, parameter in named_weights(self._policy.model):
-            yield name, parameter.to(self._policy.dtype)
+        """See `WeightSource`. The tensors share memory with the policy."""
+        yield from named_weights(self._policy.model)

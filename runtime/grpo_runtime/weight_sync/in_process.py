@@ -31,6 +31,10 @@ class LentWeights:
         """What the engine reads."""
         return sum(spec.num_bytes for spec in self.source.layout())
 
+    def wait_until_read(self) -> float:
+        """Nothing is copied, so there is nothing to wait for: the engine reads in `finish`."""
+        return 0.0
+
 
 def lend(source: WeightSource) -> LentWeights:
     """Look at the layout of `source`. Raises ValueError for a name that comes twice."""
@@ -112,13 +116,18 @@ class InProcessReceiver:
         self._key = update.key
 
     def take(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The sender's own tensors, one at a time."""
+        """The sender's own tensors, one at a time, cast where they have another dtype than the layout."""
         key, self._key = self._key, None
         source = None if key is None else _LENT.pop(key, None)
         if source is None:
             raise WeightSyncError("there is nothing to finish: no complete weight update was received")
-        return read_tensors(source)
+        return _cast(source)
 
     def shutdown(self) -> None:
         """Forget what was offered."""
         self._key = None
+
+
+def _cast(source: WeightSource) -> Iterator[tuple[str, torch.Tensor]]:
+    for spec, (name, tensor) in zip(source.layout(), read_tensors(source), strict=True):
+        yield name, tensor.detach().to(spec.dtype)

@@ -26,6 +26,21 @@ class WeightSyncError(Exception):
     """A transfer failed. The receiver still has its old weights and takes another transfer."""
 
 
+class GroupBrokenError(WeightSyncError):
+    """A transfer failed because of another member of its group, or nobody knows because of whom."""
+
+    MARK = "the group of this transfer broke"
+    """How an engine says it: an answer of vLLM holds the message of an error and nothing else."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"{self.MARK}: {why}")
+
+    @classmethod
+    def is_said_by(cls, error: Exception) -> bool:
+        """Whether an engine's error says that others are to blame."""
+        return cls.MARK in str(error)
+
+
 class ControlChannel(Protocol):
     """How the verbs reach one engine. Each call returns when the engine has done it, or raises
     WeightSyncError.
@@ -46,10 +61,12 @@ class ControlChannel(Protocol):
 
 @dataclass(frozen=True)
 class Peer:
-    """One engine as a sender sees it. `host` is a name or an address at which the engine is reached."""
+    """One engine as a sender sees it. `host` is a name or an address at which the engine is reached, and
+    `num_workers` how many receivers it has."""
 
     channel: ControlChannel
     host: str
+    num_workers: int = 1
 
 
 @dataclass(frozen=True)
@@ -81,6 +98,11 @@ class PreparedWeights(Protocol):
     @property
     def num_bytes(self) -> int:
         """What travels to each engine."""
+        ...
+
+    def wait_until_read(self) -> float:
+        """Wait until the source need not stay as it is for a copy of it; returns the seconds that the copy
+        took. Raises what reading it raised."""
         ...
 
 

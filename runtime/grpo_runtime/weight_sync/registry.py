@@ -12,10 +12,14 @@ which every process reads for itself, vLLM's workers too. `register` adds a back
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
 
-from grpo_runtime.weight_sync.gloo import GlooConnection, GlooReceiver
+from grpo_runtime.weight_sync.gloo import GlooGroup
+from grpo_runtime.weight_sync.group import GroupReceiver, Join
+from grpo_runtime.weight_sync.group_sender import GroupSender
+from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.in_process import InProcessConnection, InProcessReceiver, LentWeights, lend
 from grpo_runtime.weight_sync.interface import (
     Peer,
@@ -25,8 +29,12 @@ from grpo_runtime.weight_sync.interface import (
     SenderSettings,
     WeightSender,
 )
-from grpo_runtime.weight_sync.packing import PackedWeights, pack
 from grpo_runtime.weight_sync.pairwise import PairwiseSender
+from grpo_runtime.weight_sync.shared_memory import (
+    SharedMemoryConnection,
+    SharedMemoryReceiver,
+    shared_copy,
+)
 from grpo_runtime.weight_sync.source import WeightSource
 from grpo_runtime.weight_sync.staging import StagingReceiver
 
@@ -39,6 +47,7 @@ class Reach(StrEnum):
     """How far apart the two ends may be."""
 
     NETWORK = "network"
+    MACHINE = "machine"
     PROCESS = "process"
 
 
@@ -64,9 +73,28 @@ class Backend(Generic[W]):
     serves_several_workers: bool = False
 
 
-def _gloo_sender(engines: Mapping[str, Peer], settings: SenderSettings) -> PairwiseSender[PackedWeights]:
+def group_backend(name: str, join: Join) -> Backend[HostCopy]:
+    """A backend whose engines are in one group with the trainer, by a communicator of any kind."""
+
+    def make_receiver(settings: ReceiverSettings) -> Receiver:
+        return StagingReceiver(GroupReceiver(join, worker=settings.tp_rank), settings)
+
+    return Backend[HostCopy](
+        name=name,
+        reach=Reach.NETWORK,
+        prepare=HostCopy,
+        make_sender=partial(GroupSender, join=join),
+        make_receiver=make_receiver,
+        is_collective=True,
+        serves_several_workers=True,
+    )
+
+
+def _shared_memory_sender(engines: Mapping[str, Peer], settings: SenderSettings) -> PairwiseSender[HostCopy]:
     limit = settings.timeout_seconds
-    connections = {name: GlooConnection(peer, timeout_seconds=limit) for name, peer in engines.items()}
+    connections = {
+        name: SharedMemoryConnection(peer, timeout_seconds=limit) for name, peer in engines.items()
+    }
     return PairwiseSender(connections, timeout_seconds=limit)
 
 
@@ -75,12 +103,14 @@ def _in_process_sender(engines: Mapping[str, Peer], settings: SenderSettings) ->
     return PairwiseSender(connections, timeout_seconds=settings.timeout_seconds)
 
 
-GLOO = Backend[PackedWeights](
-    name="gloo",
-    reach=Reach.NETWORK,
-    prepare=pack,
-    make_sender=_gloo_sender,
-    make_receiver=lambda settings: StagingReceiver(GlooReceiver(), settings),
+GLOO = group_backend("gloo", GlooGroup)
+SHARED_MEMORY = Backend[HostCopy](
+    name="shared_memory",
+    reach=Reach.MACHINE,
+    prepare=shared_copy,
+    make_sender=_shared_memory_sender,
+    make_receiver=lambda settings: StagingReceiver(SharedMemoryReceiver(), settings),
+    serves_several_workers=True,
 )
 IN_PROCESS = Backend[LentWeights](
     name="in_process",
@@ -91,7 +121,7 @@ IN_PROCESS = Backend[LentWeights](
     serves_several_workers=True,
 )
 
-_BACKENDS: dict[str, Backend[Any]] = {backend.name: backend for backend in (GLOO, IN_PROCESS)}
+_BACKENDS: dict[str, Backend[Any]] = {backend.name: backend for backend in (GLOO, SHARED_MEMORY, IN_PROCESS)}
 
 
 def register(backend: Backend[Any]) -> None:

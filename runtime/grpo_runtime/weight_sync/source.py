@@ -34,12 +34,15 @@ class WeightSource(Protocol):
         ...
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Every tensor of the layout, in its order, each whole. May be read again and again."""
+        """Every tensor of the layout, in its order, each whole. May be read again and again.
+
+        A tensor may have another dtype than the layout says: whoever copies it casts it, in the same pass.
+        """
         ...
 
 
 def read_tensors(source: WeightSource) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of `source`, each compared with the layout.
+    """The tensors of `source`, each compared with the name and the shape in the layout.
 
     Raises ValueError when a name is in the layout twice, and when a tensor is not the one that the layout has
     at its place.
@@ -47,8 +50,8 @@ def read_tensors(source: WeightSource) -> Iterator[tuple[str, torch.Tensor]]:
     layout = source.layout()
     require_distinct_names(layout)
     for spec, (name, tensor) in zip(layout, source.tensors(), strict=True):
-        found = TensorSpec(name, tuple(tensor.shape), tensor.dtype)
-        if found != spec:
+        if (name, tuple(tensor.shape)) != (spec.name, spec.shape):
+            found = f"{name} {list(tensor.shape)}"
             raise ValueError(f"the source of the weights gives {found} where its layout has {spec}")
         yield name, tensor
 

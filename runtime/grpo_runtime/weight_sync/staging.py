@@ -4,38 +4,41 @@ once.
 vLLM is not known here: tests drive it without an engine.
 """
 
-import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Protocol
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from grpo_runtime.weight_sync.digest import KEY_BYTES, StreamDigest, is_same_tag
+from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.interface import Info, ReceiverSettings, WeightSyncError
-from grpo_runtime.weight_sync.packing import WeightManifest, unpack
+from grpo_runtime.weight_sync.manifest import WeightManifest, unpack
 
 MAX_SYNC_BYTES = 16 * 2**40
 """Far above any model; a manifest beyond it is garbage."""
-
-
-class Digest(Protocol):
-    """The part of hashlib's objects that a transport uses."""
-
-    def update(self, data: memoryview, /) -> None: ...
 
 
 class ReceiverTransport(Protocol):
     """The end of a connection that carries bytes. Blocking. It knows neither names nor versions."""
 
     def init(self, info: Info) -> None:
-        """Connect to the sender that wrote `info`, letting go of any other."""
+        """Learn of the sender that wrote `info`, letting go of any other."""
         ...
 
-    def receive(self, flat: torch.Tensor, *, manifest: WeightManifest, digest: Digest) -> None:
-        """Fill `flat` (uint8 [num_bytes], CPU) in order, feeding each part to `digest` once it is there.
+    def memory(self, num_bytes: int, *, connection: str, stall_seconds: float) -> torch.Tensor:
+        """Where the stream that follows will be (uint8 [num_bytes], CPU).
 
-        Raises WeightSyncError when the sender is gone or its deadline passes.
+        Raises WeightSyncError when the sender speaks of another `connection` than this one, or is gone.
+        """
+        ...
+
+    def receive(self, buffers: Sequence[torch.Tensor], *, stall_seconds: float) -> Iterator[None]:
+        """Fill the buffers, which are parts of `memory`, in order; yields once for each as soon as it is
+        full, while the next one is on its way.
+
+        Raises WeightSyncError when the sender is gone, or when a buffer takes longer than `stall_seconds`.
         """
         ...
 
@@ -45,19 +48,37 @@ class ReceiverTransport(Protocol):
 
 
 class UpdateInfo(BaseModel):
-    """What the verb `update` carries: the manifest of the stream that follows, or `abort`."""
+    """What the verb `update` carries: the manifest of the stream that follows and the key of its tag, or
+    `abort`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     manifest: WeightManifest | None = None
+    key: Annotated[str, Field(pattern=rf"^([0-9a-f]{{{2 * KEY_BYTES}}})?$", repr=False)] = ""
+    connection: Annotated[str, Field(max_length=128, repr=False)] = ""
+    """Which one the stream comes by, where a receiver may have had several."""
+    stall_seconds: Annotated[float, Field(gt=0)] = 10.0
+    """How long one buffer may take."""
     abort: Annotated[str, Field(max_length=1024)] = ""
     """Why the open update is given up; no stream follows."""
+
+
+def update_info(weights: HostCopy, *, connection: str = "", stall_seconds: float) -> Info:
+    """The `update` of these weights, for the control channel."""
+    info = UpdateInfo(
+        manifest=weights.manifest,
+        key=weights.key.hex(),
+        connection=connection,
+        stall_seconds=stall_seconds,
+    )
+    return info.model_dump(mode="json", exclude={"abort"})
 
 
 class StagingReceiver:
     """Takes one transfer at a time. Weights leave it only through `take`, whole and checked.
 
-    A manifest that differs from the layout of the settings is refused before a single byte is received.
+    A manifest that differs from the layout of the settings is refused before a single byte is received. What
+    was taken must be copied before the next update, which may use the same memory.
     """
 
     def __init__(self, transport: ReceiverTransport, settings: ReceiverSettings) -> None:
@@ -66,7 +87,7 @@ class StagingReceiver:
         self._staged: tuple[WeightManifest, torch.Tensor] | None = None
 
     def init(self, info: Info) -> None:
-        """Connect to a new sender; what an earlier one had staged is dropped."""
+        """Learn of a new sender; what an earlier one had staged is dropped."""
         self._staged = None
         self._transport.init(info)
 
@@ -87,32 +108,42 @@ class StagingReceiver:
             raise WeightSyncError(f"weight update not understood: {error}") from error
         if update.manifest is None:
             raise WeightSyncError(f"weight update given up: {update.abort or 'no reason given'}")
-        self._staged = (update.manifest, self._receive(update.manifest))
+        self._staged = (update.manifest, self._receive(update.manifest, update))
 
     def take(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The weights of a complete, checked update; they can be taken once.
+        """The weights of a complete, checked update, as views of the staged bytes; they can be taken once.
 
         Raises WeightSyncError when there is none.
         """
         if self._staged is None:
             raise WeightSyncError("there is nothing to finish: no complete weight update was received")
-        (manifest, flat), self._staged = self._staged, None
-        return unpack(flat, manifest)
+        (manifest, stream), self._staged = self._staged, None
+        return unpack(stream, manifest)
 
     def shutdown(self) -> None:
         """Let go of the connection and of what was staged."""
         self._staged = None
         self._transport.shutdown()
 
-    def _receive(self, manifest: WeightManifest) -> torch.Tensor:
+    def _receive(self, manifest: WeightManifest, update: UpdateInfo) -> torch.Tensor:
         if problems := [*manifest.problems(), *self._problems(manifest)]:
             raise WeightSyncError(f"weight update refused: {'; '.join(problems[:5])}")
-        flat = torch.empty(manifest.num_bytes, dtype=torch.uint8)
-        digest = hashlib.sha256()
-        self._transport.receive(flat, manifest=manifest, digest=digest)
-        if digest.hexdigest() != manifest.sha256:
+        if not update.key:
+            raise WeightSyncError("weight update refused: it came without the key of its tag")
+        stall = update.stall_seconds
+        stream = self._transport.memory(
+            manifest.stream_bytes, connection=update.connection, stall_seconds=stall
+        )
+        weights, tag = stream[: manifest.num_bytes], stream[manifest.num_bytes :]
+        digest = StreamDigest(bytes.fromhex(update.key), manifest.tensors)
+        parts = iter(weights.split(manifest.buffer_bytes))
+        for _ in self._transport.receive(stream.split(manifest.buffer_bytes), stall_seconds=stall):
+            # the last buffer may hold nothing but the tag
+            if (part := next(parts, None)) is not None:
+                digest.update(part)
+        if not is_same_tag(digest.tag(), bytes(tag.numpy())):
             raise WeightSyncError("weight update refused: the bytes received are not the bytes announced")
-        return flat
+        return stream
 
     def _problems(self, manifest: WeightManifest) -> list[str]:
         sent = {entry.name: entry.shape for entry in manifest.tensors}

@@ -1,6 +1,7 @@
 """Rollout pods without a model: the real guard over a fake vLLM, and a way for weights that moves nothing."""
 
 import asyncio
+import hashlib
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -17,8 +18,9 @@ from grpo_api.contract.environment import Env
 from grpo_runtime.engine import routes
 from grpo_runtime.fleet.engine_client import Address
 from grpo_runtime.serve.guard import Guard
+from grpo_runtime.weight_sync.digest import TAG_BYTES
+from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.interface import Peer, Receiver, SenderSettings
-from grpo_runtime.weight_sync.packing import PackedWeights, pack
 from grpo_runtime.weight_sync.pairwise import PairwiseSender
 from grpo_runtime.weight_sync.registry import GLOO, Backend, Reach
 
@@ -134,8 +136,14 @@ class FakeEngine:
         return web.Response(text=answer, status=status, content_type="application/json")
 
 
+def sha256_of(weights: HostCopy) -> str:
+    """What stands for the weights in a fake engine."""
+    stream = b"".join(buffer.numpy().tobytes() for buffer in weights.buffers())
+    return hashlib.sha256(stream[:-TAG_BYTES]).hexdigest()
+
+
 class FakeConnection:
-    """Delivers only the digest of the weights."""
+    """Delivers only a digest of the weights."""
 
     def __init__(self, peer: Peer) -> None:
         self.channel = peer.channel
@@ -144,8 +152,8 @@ class FakeConnection:
     async def init(self) -> None:
         await self.channel.init({"sender": self._key})
 
-    async def update(self, weights: PackedWeights) -> None:
-        await self.channel.update({"sender": self._key, "weights": weights.manifest.sha256})
+    async def update(self, weights: HostCopy) -> None:
+        await self.channel.update({"sender": self._key, "weights": sha256_of(weights)})
 
     async def finish(self, version: str) -> None:
         await self.channel.finish(version)
@@ -153,17 +161,17 @@ class FakeConnection:
     async def shutdown(self) -> None: ...
 
 
-def fake_backend(connect: Callable[[Peer], FakeConnection] = FakeConnection) -> Backend[PackedWeights]:
+def fake_backend(connect: Callable[[Peer], FakeConnection] = FakeConnection) -> Backend[HostCopy]:
     """A backend whose senders are of such connections."""
 
-    def make_sender(engines: Mapping[str, Peer], settings: SenderSettings) -> PairwiseSender[PackedWeights]:
+    def make_sender(engines: Mapping[str, Peer], settings: SenderSettings) -> PairwiseSender[HostCopy]:
         connections = {name: connect(peer) for name, peer in engines.items()}
         return PairwiseSender(connections, timeout_seconds=settings.timeout_seconds)
 
-    return Backend[PackedWeights](
+    return Backend[HostCopy](
         name="fake",
         reach=Reach.NETWORK,
-        prepare=pack,
+        prepare=HostCopy,
         make_sender=make_sender,
         make_receiver=GLOO.make_receiver,
     )

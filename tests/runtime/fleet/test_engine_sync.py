@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 import torch
-from fake_engine_server import FAKE_BACKEND, FakeConnection, FakeEngine, fake_backend
+from fake_engine_server import FAKE_BACKEND, FakeConnection, FakeEngine, fake_backend, sha256_of
 from fake_vllm import RefusedError
 from fleet_builder import GIVE_UP_SECONDS, PROBE, TOKENS, hang, raising, until
 from one_engine_sync import OneEngineSync
@@ -16,7 +16,7 @@ from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engine import routes
 from grpo_runtime.fleet.engine_client import EngineClient
 from grpo_runtime.fleet.engine_sync import SyncFailedError, SyncJob
-from grpo_runtime.weight_sync.packing import PackedWeights, pack
+from grpo_runtime.weight_sync.host_copy import HostCopy
 
 pytestmark = pytest.mark.usefixtures("pod_environment")
 
@@ -41,12 +41,12 @@ def sync_of(client: EngineClient) -> OneEngineSync:
     return OneEngineSync(client, backend=FAKE_BACKEND, timeout_seconds=GIVE_UP_SECONDS)
 
 
-def packed(step: int) -> PackedWeights:
-    return pack(FixedWeights([("w", torch.full((4,), float(step)))]))
+def packed(step: int) -> HostCopy:
+    return HostCopy(FixedWeights([("w", torch.full((4,), float(step)))]))
 
 
 def digest(step: int) -> str:
-    return packed(step).manifest.sha256
+    return sha256_of(packed(step))
 
 
 def job(step: int, *, attempt: int = 1) -> SyncJob:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import aiohttp
-from receiver_harness import OneEngineSender, kill_self, with_accident
+from receiver_harness import AlteredCopy, OneEngineSender, accident, kill_self
 from weight_sources import FixedWeights
 
 from grpo_runtime.fleet.control_channel import HttpChannel
@@ -14,13 +14,12 @@ from grpo_runtime.fleet.engine_client import Address, EngineClient
 from grpo_runtime.model.load import load_policy
 from grpo_runtime.model.weights import named_weights
 from grpo_runtime.settings import Tokens
-from grpo_runtime.weight_sync.packing import pack
 
 
 async def main(model_dir: Path, port: int, attempt: int) -> None:
     policy = load_policy(model_dir, dtype="float32")
     source = FixedWeights((name, tensor + 1) for name, tensor in named_weights(policy))
-    weights = pack(source, buffer_bytes=8192)
+    weights = AlteredCopy(source, alter=accident(kill_self, before=5), buffer_bytes=8192)
     tokens = Tokens(data=os.environ["DATA_TOKEN"], admin=os.environ["ADMIN_TOKEN"])
     async with aiohttp.ClientSession() as session:
         client = EngineClient(session, Address("127.0.0.1", port), tokens=tokens, attempt=attempt)
@@ -29,7 +28,7 @@ async def main(model_dir: Path, port: int, attempt: int) -> None:
         sender = OneEngineSender("gloo", channel, timeout_seconds=10)
         await sender.init()
         await sender.start()
-        await sender.update(with_accident(weights, kill_self, before=5))
+        await sender.update(weights)
 
 
 if __name__ == "__main__":

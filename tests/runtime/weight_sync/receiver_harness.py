@@ -8,7 +8,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 from file_backend import FILE
 from weight_sources import FixedWeights
 
+from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.interface import (
     ControlChannel,
     Failures,
@@ -30,14 +30,17 @@ from grpo_runtime.weight_sync.interface import (
     WeightSender,
     WeightSyncError,
 )
-from grpo_runtime.weight_sync.packing import PackedWeights, pack
+from grpo_runtime.weight_sync.memory import SHARED_MEMORY
 from grpo_runtime.weight_sync.registry import Backend, all_backends
+from grpo_runtime.weight_sync.source import WeightSource
 
 BACKENDS: dict[str, Backend[Any]] = {**all_backends(), FILE.name: FILE}
 """Those of the product, and one that it does not know."""
 BUFFER_BYTES = 4096
 ENGINE = "engine"
 MakeSender = Callable[..., "OneEngineSender"]
+Alter = Callable[[Iterator[torch.Tensor]], Iterator[torch.Tensor]]
+"""From the buffers of a copy to those that are sent."""
 
 
 def some_weights(seed: int) -> dict[str, torch.Tensor]:
@@ -54,9 +57,9 @@ def some_weights(seed: int) -> dict[str, torch.Tensor]:
     }
 
 
-def packed(seed: int) -> PackedWeights:
-    """`some_weights` in many small buffers."""
-    return pack(FixedWeights(some_weights(seed).items()), buffer_bytes=BUFFER_BYTES)
+def packed(seed: int, *, alter: Alter = iter) -> HostCopy:
+    """`some_weights` in many small buffers, of which others may be sent."""
+    return AlteredCopy(FixedWeights(some_weights(seed).items()), alter=alter, buffer_bytes=BUFFER_BYTES)
 
 
 def prepare(backend: str, weights: dict[str, torch.Tensor]) -> Any:
@@ -73,7 +76,10 @@ def make_group_sender(
     backend: str, channels: Mapping[str, ControlChannel], *, timeout_seconds: float
 ) -> WeightSender[Any]:
     """A sender to several engines of this machine."""
-    peers = {name: Peer(channel, host="127.0.0.1") for name, channel in channels.items()}
+    peers = {
+        name: Peer(channel, host="127.0.0.1", num_workers=getattr(channel, "num_workers", 1))
+        for name, channel in channels.items()
+    }
     return BACKENDS[backend].make_sender(peers, SenderSettings(timeout_seconds=timeout_seconds))
 
 
@@ -173,29 +179,41 @@ class Receiver:
         )
 
 
-class BuffersWithAccident(tuple[torch.Tensor, ...]):
-    """Buffers that do something to their sender after the first `before` of them are on their way."""
+class AlteredCopy(HostCopy):
+    """A copy of which `alter` decides what is sent."""
 
-    accident: Callable[[], None]
-    before: int
+    def __init__(self, source: WeightSource, *, alter: Alter, buffer_bytes: int) -> None:
+        self._alter = alter
+        super().__init__(source, buffer_bytes=buffer_bytes, pool=SHARED_MEMORY)
 
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        for index, buffer in enumerate(super().__iter__()):
-            if index == self.before:
-                self.accident()
+    def buffers(self) -> Iterator[torch.Tensor]:
+        return self._alter(super().buffers())
+
+
+def accident(happens: Callable[[], object], *, before: int = 2) -> Alter:
+    """Something happens, once, when the first `before` buffers are on their way."""
+    left = [happens]
+
+    def alter(buffers: Iterator[torch.Tensor]) -> Iterator[torch.Tensor]:
+        for index, buffer in enumerate(buffers):
+            if index == before and left:
+                left.pop()()
             yield buffer
 
-
-def with_accident(weights: PackedWeights, accident: Callable[[], None], *, before: int = 2) -> PackedWeights:
-    """The same weights; sending them runs `accident` after `before` buffers."""
-    buffers = BuffersWithAccident(weights.buffers)
-    buffers.accident, buffers.before = accident, before
-    return replace(weights, buffers=buffers)
+    return alter
 
 
-def stall(until: threading.Event) -> Callable[[], None]:
+def flip_a_bit(buffers: Iterator[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """On its way, one bit of the third buffer becomes another."""
+    for index, buffer in enumerate(buffers):
+        if index == 2:
+            buffer[7] ^= 1
+        yield buffer
+
+
+def stall(until: threading.Event) -> Callable[[], object]:
     """An accident: the sender hangs until the event."""
-    return lambda: until.wait(60) and None
+    return lambda: until.wait(60)
 
 
 def kill_self() -> None:
@@ -232,7 +250,7 @@ async def _die_in_mid_transfer(backend: str) -> None:
     sender = OneEngineSender(backend, PipeChannel(), timeout_seconds=10.0)
     await sender.init()
     await sender.start()
-    await sender.update(with_accident(packed(1), kill_self))
+    await sender.update(packed(1, alter=accident(kill_self)))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ import json
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,18 +18,20 @@ from receiver_harness import (
     MakeSender,
     OneEngineSender,
     Receiver,
+    accident,
+    flip_a_bit,
     packed,
     prepare,
     prepared,
     some_weights,
     stall,
     sync,
-    with_accident,
 )
 from weight_sources import FixedWeights
 
+from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.interface import WeightSyncError
-from grpo_runtime.weight_sync.packing import pack
+from grpo_runtime.weight_sync.memory import SHARED_MEMORY
 from grpo_runtime.weight_sync.registry import Reach
 
 GIVE_UP_SECONDS = 30.0
@@ -83,7 +84,7 @@ async def test_bytes_that_are_not_the_announced_ones_are_refused(
     await sender.start()
 
     with pytest.raises(WeightSyncError, match="not the bytes announced"):
-        await sender.update(replace(packed(1), buffers=packed(2).buffers))
+        await sender.update(packed(1, alter=flip_a_bit))
     with pytest.raises(WeightSyncError, match="nothing to finish"):
         await sender.finish("1.1")
 
@@ -132,13 +133,13 @@ async def test_only_an_optional_tensor_may_be_left_out(backend: str) -> None:
 async def test_a_stalled_sender_is_given_up_at_the_deadline(
     backend: str, receiver: Receiver, make_sender: MakeSender
 ) -> None:
-    sender, until = make_sender(timeout_seconds=1.0), threading.Event()
+    sender, until = make_sender(timeout_seconds=4.0), threading.Event()
     await sender.init()
     await sender.start()
     try:
         # nobody but the deadline ends this: the sender hangs for as long as we wait
         with pytest.raises(WeightSyncError):
-            await sender.update(with_accident(packed(1), stall(until)))
+            await sender.update(packed(1, alter=accident(stall(until))))
     finally:
         until.set()
     assert receiver.serves(some_weights(0))
@@ -153,7 +154,7 @@ async def test_a_stalled_sender_is_given_up_at_the_deadline(
 async def test_a_receiver_that_does_not_receive_is_given_up_at_the_deadline(
     receiver: Receiver, make_sender: MakeSender
 ) -> None:
-    sender = make_sender(timeout_seconds=1.0)
+    sender = make_sender(timeout_seconds=4.0)
     await sender.init()
     await sender.start()
 
@@ -162,7 +163,8 @@ async def test_a_receiver_that_does_not_receive_is_given_up_at_the_deadline(
 
     receiver.update = never  # type: ignore[method-assign, assignment]
     # more than fits into the kernel's socket buffers
-    weights = pack(FixedWeights([("large", torch.zeros(64 * 2**20, dtype=torch.uint8))]))
+    large = FixedWeights([("large", torch.zeros(64 * 2**20, dtype=torch.uint8))])
+    weights = HostCopy(large, pool=SHARED_MEMORY)
     async with asyncio.timeout(GIVE_UP_SECONDS):
         with pytest.raises(WeightSyncError):
             await sender.update(weights)

@@ -14,7 +14,7 @@ import dying_trainer
 import pytest
 from one_engine_sync import OneEngineSync
 from policy_builder import changed_policy, probe_of, weights_of
-from receiver_harness import stall, with_accident
+from receiver_harness import AlteredCopy, accident, flip_a_bit, stall
 
 from grpo_api.contract.endpoints import ROLLOUT_LIVE_PATH, ROLLOUT_READY_PATH
 from grpo_api.contract.versions import PolicyVersion
@@ -28,7 +28,7 @@ from grpo_runtime.model.save import save_policy
 from grpo_runtime.model.weights import named_weights
 from grpo_runtime.rollout.errors import EngineTimeoutError
 from grpo_runtime.settings import Tokens
-from grpo_runtime.weight_sync.packing import pack
+from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.registry import GLOO
 
 pytestmark = pytest.mark.engine
@@ -47,7 +47,7 @@ def client_of(engine: Any, session: aiohttp.ClientSession, *, attempt: int) -> E
 
 def job_of(engine: Any, *, seed: int, attempt: int) -> SyncJob:
     policy = changed_policy(engine.model_dir, seed=seed)
-    weights = pack(weights_of(policy))
+    weights = HostCopy(weights_of(policy))
     return SyncJob(version=PolicyVersion(attempt, seed), weights=weights, probe=probe_of(policy))
 
 
@@ -72,7 +72,8 @@ async def test_a_failed_transfer_leaves_the_old_weights_and_an_engine_that_works
     await sync.run(job_of(engine, seed=1, attempt=attempt))
     before = await sample(client)
     good = job_of(engine, seed=2, attempt=attempt)
-    broken = replace(good, weights=replace(good.weights, buffers=tuple(b + 1 for b in good.weights.buffers)))
+    source = weights_of(changed_policy(engine.model_dir, seed=2))
+    broken = replace(good, weights=AlteredCopy(source, alter=flip_a_bit, buffer_bytes=4096))
 
     with pytest.raises(SyncFailedError, match="not the bytes announced"):
         await sync.run(broken)
@@ -94,8 +95,9 @@ async def test_probes_answer_while_a_stalled_transfer_blocks_the_engine(
     await sync.close()
     before = await sample(client)
     until = threading.Event()
-    stalled = replace(good, weights=with_accident(good.weights, stall(until), before=0))
-    transfer = asyncio.ensure_future(sync_of(client, timeout_seconds=3.0).run(stalled))
+    source = weights_of(changed_policy(engine.model_dir, seed=2))
+    weights = AlteredCopy(source, alter=accident(stall(until), before=0), buffer_bytes=4096)
+    transfer = asyncio.ensure_future(sync_of(client, timeout_seconds=8.0).run(replace(good, weights=weights)))
     try:
         with pytest.raises(EngineTimeoutError):
             while True:
@@ -186,7 +188,9 @@ async def test_a_tied_head_follows_its_embedding(
     tied_engine: Any, attempt: int, session: aiohttp.ClientSession
 ) -> None:
     policy = changed_policy(tied_engine.folder / "model", seed=5)
-    job = SyncJob(version=PolicyVersion(attempt, 1), weights=pack(weights_of(policy)), probe=probe_of(policy))
+    job = SyncJob(
+        version=PolicyVersion(attempt, 1), weights=HostCopy(weights_of(policy)), probe=probe_of(policy)
+    )
     assert "lm_head.weight" not in dict(named_weights(policy))
     sync = sync_of(client_of(tied_engine, session, attempt=attempt))
     report = await sync.run(job)

@@ -1,0 +1,107 @@
+"""One group of the trainer and all workers of its engines, in which rank 0 gives each buffer to all others.
+
+A group breaks as a whole when one member dies, freezes or refuses. So it has a deadline far below that of the
+sync; whoever broke it is left out, and the others form another group, under a key of its own, and get the
+same weights again.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
+
+import torch
+from torch.distributed import Store
+
+from grpo_runtime.weight_sync.address import local_address_towards
+from grpo_runtime.weight_sync.interface import Info, WeightSyncError
+from grpo_runtime.weight_sync.meeting import Place, find_store, parse_init_info
+
+IN_FLIGHT = 2
+"""Buffers on their way at once: while one is filled or digested, the next one travels."""
+
+
+class Work(Protocol):
+    """A buffer that is on its way."""
+
+    def wait(self) -> None:
+        """Wait until it has arrived. Raises GroupBrokenError, after the timeout at the latest."""
+        ...
+
+
+class Communicator(Protocol):
+    """One member's end of a group. After an error it is of no more use."""
+
+    def broadcast(self, buffer: torch.Tensor, *, timeout_seconds: float) -> Work:
+        """Begin to give the bytes that rank 0 has in `buffer` to the buffers of all others."""
+        ...
+
+    def close(self) -> None:
+        """Leave the group, ending what is on its way where that can be ended."""
+        ...
+
+
+class Join(Protocol):
+    """Meets the other members at the store."""
+
+    def __call__(self, store: Store, place: Place, *, own_address: str) -> Communicator:
+        """Blocks until all are there. Raises GroupBrokenError when one does not come in time."""
+        ...
+
+
+def broadcast_all(
+    group: Communicator, buffers: Iterable[torch.Tensor], *, timeout_seconds: float
+) -> Iterator[None]:
+    """Give or take all buffers in order; yields once for each when it has arrived."""
+    in_flight: deque[Work] = deque()
+    for buffer in buffers:
+        in_flight.append(group.broadcast(buffer, timeout_seconds=timeout_seconds))
+        if len(in_flight) == IN_FLIGHT:
+            in_flight.popleft().wait()
+            yield
+    while in_flight:
+        in_flight.popleft().wait()
+        yield
+
+
+class GroupReceiver:
+    """The end of the group in one worker; see `ReceiverTransport`."""
+
+    def __init__(self, join: Join, *, worker: int) -> None:
+        self._join = join
+        self._worker = worker
+        self._group: Communicator | None = None
+        self._key = ""
+        self._memory = torch.empty(0, dtype=torch.uint8)
+
+    def init(self, info: Info) -> None:
+        """Meet the sender that wrote `info`, and the other engines."""
+        self.shutdown()
+        parsed = parse_init_info(info)
+        store = find_store(parsed)
+        own_address = local_address_towards(parsed.address)
+        self._group = self._join(store, parsed.place(worker=self._worker), own_address=own_address)
+        self._key = parsed.key
+
+    def memory(self, num_bytes: int, *, connection: str, stall_seconds: float) -> torch.Tensor:
+        """Memory of this worker, the same for every update. `connection` is the key of the group."""
+        if self._group is None or connection != self._key:
+            raise WeightSyncError("this engine is not in the group of this sender: it must init first")
+        if len(self._memory) != num_bytes:
+            self._memory = torch.empty(num_bytes, dtype=torch.uint8)
+        return self._memory
+
+    def receive(self, buffers: Sequence[torch.Tensor], *, stall_seconds: float) -> Iterator[None]:
+        """Fill the buffers in order."""
+        assert self._group is not None  # `memory` came before
+        try:
+            yield from broadcast_all(self._group, buffers, timeout_seconds=stall_seconds)
+        except WeightSyncError:
+            # a group is not usable after an error: the sender forms another one
+            self.shutdown()
+            raise
+
+    def shutdown(self) -> None:
+        """Leave the group, if there is one."""
+        group, self._group = self._group, None
+        if group is not None:
+            group.close()

@@ -1,0 +1,176 @@
+"""Engines that die, freeze, join or repeat themselves: what becomes of them and of the others, with every
+backend of the product that reaches engines in other processes."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+
+import pytest
+from receiver_harness import accident, make_group_sender, packed, some_weights
+from test_several_engines import sync
+from worker_processes import EngineOfProcesses, digest_of, engines_of_processes
+
+from grpo_runtime.weight_sync.interface import Failures, WeightSender
+from grpo_runtime.weight_sync.registry import Reach, all_backends
+
+BETWEEN_PROCESSES = sorted(name for name, found in all_backends().items() if found.reach != Reach.PROCESS)
+TIMEOUT_SECONDS = 8.0
+"""Of which a member that breaks the group may take a quarter."""
+
+pytestmark = pytest.mark.parametrize("backend", BETWEEN_PROCESSES)
+
+Engines = Mapping[str, EngineOfProcesses]
+Accident = Callable[[EngineOfProcesses], None]
+
+
+def kill(engine: EngineOfProcesses) -> None:
+    engine.kill()
+
+
+def freeze(engine: EngineOfProcesses) -> None:
+    engine.freeze()
+
+
+def sender_to(backend: str, engines: Engines) -> WeightSender[object]:
+    return make_group_sender(backend, engines, timeout_seconds=TIMEOUT_SECONDS)
+
+
+async def require_served(engines: Engines, *, seed: int, version: str) -> None:
+    """Every worker of every engine has the weights to the last bit, under their version."""
+    wanted = [version, digest_of(some_weights(seed))]
+    for engine in engines.values():
+        assert await engine.served() == [wanted] * engine.num_workers
+
+
+@pytest.mark.parametrize("names", ["a", "abc"])
+@pytest.mark.parametrize("num_workers", [1, 2])
+async def test_every_worker_of_every_engine_gets_sync_after_sync(
+    backend: str, names: str, num_workers: int
+) -> None:
+    async with engines_of_processes(backend, names, num_workers=num_workers) as engines:
+        sender = sender_to(backend, engines)
+        assert await sender.init(engines) == {}
+        for seed in (1, 2):
+            assert await sync(sender, packed(seed), engines=set(engines), version=f"1.{seed}") == set()
+            await require_served(engines, seed=seed, version=f"1.{seed}")
+        await sender.shutdown()
+
+
+async def test_an_engine_that_joins_in_mid_step_gets_the_same_weights_and_then_shares_the_sender(
+    backend: str,
+) -> None:
+    async with engines_of_processes(backend, "abc") as engines:
+        first = {name: engines[name] for name in "ab"}
+        weights = packed(1)
+        sender = sender_to(backend, first)
+        assert await sender.init(first) == {}
+        assert await sync(sender, weights, engines=set(first), version="1.1") == set()
+
+        joiner = sender_to(backend, {"c": engines["c"]})
+        assert await joiner.init("c") == {}
+        assert await sync(joiner, weights, engines={"c"}, version="1.1") == set()
+        await require_served(engines, seed=1, version="1.1")
+
+        together = sender_to(backend, engines)
+        await sender.shutdown()
+        await joiner.shutdown()
+        assert await together.init(engines) == {}
+        assert await sync(together, packed(2), engines=set(engines), version="1.2") == set()
+        await require_served(engines, seed=2, version="1.2")
+        await together.shutdown()
+
+
+@pytest.mark.parametrize("happens", [kill, freeze], ids=["killed", "frozen"])
+@pytest.mark.parametrize("phase", ["init", "start", "update", "transfer", "finish"])
+async def test_an_engine_that_is_lost_in_a_phase_is_named_and_the_others_get_the_weights(
+    backend: str, phase: str, happens: Accident
+) -> None:
+    async with engines_of_processes(backend, "abc") as engines:
+        lost = engines["b"]
+        sender = sender_to(backend, engines)
+
+        async def verb(name: str, call: Callable[[set[str]], object], going: set[str]) -> set[str]:
+            if phase == name:
+                happens(lost)
+            failures: Failures = await call(going)  # type: ignore[misc]
+            assert failures.keys() <= {"b"}
+            return going - failures.keys()
+
+        weights = packed(1, alter=accident(lambda: happens(lost))) if phase == "transfer" else packed(1)
+        start = time.monotonic()
+        going = await verb("init", sender.init, set(engines))
+        going = await verb("start", sender.start, going)
+        going = await verb("update", lambda names: sender.update(weights, engines=names), going)
+        going = await verb("finish", lambda names: sender.finish("1.1", engines=names), going)
+        assert going == {"a", "c"}
+        assert time.monotonic() - start < TIMEOUT_SECONDS + 8
+        await require_served({name: engines[name] for name in "ac"}, seed=1, version="1.1")
+
+        # the group without it is as good as any
+        assert await sync(sender, packed(2), engines=going, version="1.2") == set()
+        await require_served({name: engines[name] for name in "ac"}, seed=2, version="1.2")
+        await sender.shutdown()
+
+
+async def test_an_engine_that_was_frozen_in_a_transfer_keeps_its_weights_and_comes_back(backend: str) -> None:
+    async with engines_of_processes(backend, "ab") as engines:
+        sender = sender_to(backend, engines)
+        assert await sender.init(engines) == {}
+        assert await sender.start(engines) == {}
+        weights = packed(1, alter=accident(engines["b"].freeze))
+        assert (await sender.update(weights, engines=engines)).keys() == {"b"}
+        assert await sender.finish("1.1", engines="a") == {}
+        await sender.shutdown()
+        engines["b"].thaw()
+        await require_served({"b": engines["b"]}, seed=0, version="initial")
+
+        alone = sender_to(backend, {"b": engines["b"]})
+        assert await alone.init("b") == {}
+        assert await sync(alone, packed(1), engines={"b"}, version="1.1") == set()
+        await require_served(engines, seed=1, version="1.1")
+        await alone.shutdown()
+
+
+async def test_a_sender_that_was_succeeded_changes_nothing(backend: str) -> None:
+    """A trainer of an earlier attempt that comes back: its engines are those of another one by now."""
+    async with engines_of_processes(backend, "ab") as engines:
+        stale, newer = sender_to(backend, engines), sender_to(backend, engines)
+        assert await stale.init(engines) == {}
+        assert await newer.init(engines) == {}
+        assert await newer.start(engines) == {}
+        failures = await stale.update(packed(3), engines=engines)
+        assert failures.keys() == {"a", "b"}
+        assert await sync(newer, packed(1), engines=set(engines), version="2.1") == set()
+        await require_served(engines, seed=1, version="2.1")
+        for sender in (stale, newer):
+            await sender.shutdown()
+
+
+async def test_a_repeated_finish_changes_nothing(backend: str) -> None:
+    async with engines_of_processes(backend, "ab") as engines:
+        sender = sender_to(backend, engines)
+        assert await sender.init(engines) == {}
+        assert await sync(sender, packed(1), engines=set(engines), version="1.1") == set()
+        assert (await sender.finish("1.2", engines=engines)).keys() == {"a", "b"}
+        await require_served(engines, seed=1, version="1.1")
+        await sender.shutdown()
+
+
+async def test_a_transfer_that_is_given_up_in_the_middle_leaves_the_old_weights(backend: str) -> None:
+    async with engines_of_processes(backend, "ab") as engines:
+        sender = sender_to(backend, engines)
+        assert await sender.init(engines) == {}
+        assert await sender.start(engines) == {}
+        is_under_way = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        weights = packed(1, alter=accident(lambda: loop.call_soon_threadsafe(is_under_way.set)))
+        update = asyncio.ensure_future(sender.update(weights, engines=engines))
+        await is_under_way.wait()
+        update.cancel()
+        await asyncio.gather(update, return_exceptions=True)
+        await sender.shutdown()
+        successor = sender_to(backend, engines)
+        assert await successor.init(engines) == {}
+        assert await sync(successor, packed(2), engines=set(engines), version="2.2") == set()
+        await require_served(engines, seed=2, version="2.2")
+        await successor.shutdown()

@@ -1,0 +1,198 @@
+"""Engines without vLLM whose workers are processes: they can be killed and frozen, and there may be several.
+
+The verbs travel as JSON over pipes. An engine does a verb once all of its workers have, as vLLM's do.
+"""
+
+import asyncio
+import hashlib
+import json
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+
+import torch  # noqa: E402
+from receiver_harness import BACKENDS, some_weights  # noqa: E402
+
+from grpo_runtime.weight_sync.interface import Info, ReceiverSettings, WeightSyncError  # noqa: E402
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+# every process is a copy of one that has imported this file, and torch with it
+_CONTEXT.set_forkserver_preload([Path(__file__).stem])
+_PYTHONPATH = os.pathsep.join(sys.path[:2])
+
+
+def digest_of(weights: dict[str, torch.Tensor]) -> str:
+    """A digest of all bits of some weights."""
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        tensor = weights[name].contiguous()
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+class _Worker:
+    """What runs in the process of a worker: one call after the other, in vLLM's order."""
+
+    def __init__(self, backend: str, *, rank: int, size: int) -> None:
+        self._weights = some_weights(0)
+        self._version = "initial"
+        self._is_open = False
+        layout = {name: tuple(tensor.shape) for name, tensor in self._weights.items()}
+        settings = ReceiverSettings(layout=layout, tp_rank=rank, tp_size=size)
+        self._receiver = BACKENDS[backend].make_receiver(settings)
+
+    def init(self, info: Info) -> None:
+        self._receiver.init(info)
+
+    def start(self) -> None:
+        if self._is_open:
+            raise WeightSyncError("a weight update is already active")
+        self._receiver.start()
+        self._is_open = True
+
+    def update(self, info: Info) -> None:
+        self._require_open()
+        try:
+            self._receiver.update(info)
+        except BaseException:
+            self._is_open = False
+            raise
+
+    def finish(self, version: str) -> None:
+        self._require_open()
+        self._is_open = False
+        self._weights = {name: tensor.clone() for name, tensor in self._receiver.take()}
+        self._version = version
+
+    def shutdown(self) -> None:
+        self._receiver.shutdown()
+
+    def served(self) -> list[str]:
+        return [self._version, digest_of(self._weights)]
+
+    def _require_open(self) -> None:
+        if not self._is_open:
+            raise WeightSyncError("there is nothing to finish: no weight update is active")
+
+
+def _serve(connection: Connection, backend: str, rank: int, size: int) -> None:
+    torch.set_num_threads(1)
+    worker = _Worker(backend, rank=rank, size=size)
+    while True:
+        try:
+            verb, *arguments = json.loads(connection.recv_bytes())
+        except EOFError:
+            return
+        try:
+            answer = {"ok": getattr(worker, verb)(*arguments)}
+        except WeightSyncError as error:
+            answer = {"error": str(error)}
+        connection.send_bytes(json.dumps(answer).encode())
+
+
+class EngineOfProcesses:
+    """A `ControlChannel` to the workers of one engine."""
+
+    def __init__(self, backend: str, *, num_workers: int = 1) -> None:
+        self._workers = []
+        for rank in range(num_workers):
+            here, there = _CONTEXT.Pipe()
+            process = _CONTEXT.Process(target=_serve, args=(there, backend, rank, num_workers), daemon=True)
+            process.start()
+            there.close()
+            self._workers.append((process, here, ThreadPoolExecutor(max_workers=1)))
+
+    @property
+    def num_workers(self) -> int:
+        return len(self._workers)
+
+    async def init(self, info: Info) -> None:
+        await self._call("init", dict(info))
+
+    async def start(self) -> None:
+        await self._call("start")
+
+    async def update(self, info: Info) -> None:
+        await self._call("update", dict(info))
+
+    async def finish(self, version: str) -> None:
+        await self._call("finish", version)
+
+    async def shutdown(self) -> None:
+        await self._call("shutdown")
+
+    async def served(self) -> list[list[str]]:
+        """Version and digest of what each worker would serve."""
+        found: list[list[str]] = await self._call("served")
+        return found
+
+    def kill(self, *, worker: int = -1) -> None:
+        """End a worker's process."""
+        self._signal(signal.SIGKILL, worker=worker)
+
+    def freeze(self, *, worker: int = -1) -> None:
+        """Stop a worker's process where it is."""
+        self._signal(signal.SIGSTOP, worker=worker)
+
+    def thaw(self) -> None:
+        """Let every worker go on."""
+        for index in range(self.num_workers):
+            self._signal(signal.SIGCONT, worker=index)
+
+    def end(self) -> None:
+        """End every process."""
+        for process, connection, thread in self._workers:
+            process.kill()
+            process.join()
+            thread.shutdown()
+            connection.close()
+
+    def _signal(self, number: int, *, worker: int) -> None:
+        pid = self._workers[worker][0].pid
+        assert pid is not None
+        os.kill(pid, number)
+
+    async def _call(self, verb: str, *arguments: Any) -> list[Any]:
+        request = json.dumps([verb, *arguments]).encode()
+        loop = asyncio.get_running_loop()
+
+        def ask(connection: Connection) -> Any:
+            try:
+                connection.send_bytes(request)
+                return json.loads(connection.recv_bytes())
+            except (EOFError, OSError):
+                return {"error": "the worker is gone"}
+
+        answers = await asyncio.gather(
+            *(loop.run_in_executor(thread, ask, here) for _, here, thread in self._workers)
+        )
+        errors = [answer["error"] for answer in answers if "error" in answer]
+        if errors:
+            raise WeightSyncError("; ".join(errors))
+        return [answer["ok"] for answer in answers]
+
+
+@asynccontextmanager
+async def engines_of_processes(
+    backend: str, names: str, *, num_workers: int = 1
+) -> AsyncIterator[dict[str, EngineOfProcesses]]:
+    """Engines by name, one for each letter, once they answer; their processes end with the block."""
+    with patch.dict(os.environ, PYTHONPATH=_PYTHONPATH):
+        engines = {name: EngineOfProcesses(backend, num_workers=num_workers) for name in names}
+    try:
+        await asyncio.gather(*(engine.served() for engine in engines.values()))
+        yield engines
+    finally:
+        for engine in engines.values():
+            engine.end()
