@@ -65,8 +65,9 @@ class EngineCase:
         return goal_for(self.num_engines)
 
     def ratios(self) -> list[float]:
-        """How many times as long as a raw broadcast to as many receivers pack and transfer took."""
-        return [(amounts["pack"] + amounts["transfer"]) / amounts[BROADCAST] for amounts in self.rounds]
+        """How many times as long as a raw broadcast to as many receivers the transfer took. Packing begins
+        before it and goes on beside it."""
+        return [amounts["transfer"] / amounts[BROADCAST] for amounts in self.rounds]
 
     def orchestration(self) -> list[float]:
         """The seconds of each sync that are neither packing nor transfer nor loading."""

@@ -12,7 +12,6 @@ import torch
 from grpo_runtime.weight_sync.digest import KEY_BYTES, TAG_BYTES, StreamDigest
 from grpo_runtime.weight_sync.interface import WeightSyncError
 from grpo_runtime.weight_sync.manifest import (
-    DEFAULT_BUFFER_BYTES,
     TensorEntry,
     WeightManifest,
     manifest_of,
@@ -37,7 +36,7 @@ class HostCopy:
         self,
         source: WeightSource,
         *,
-        buffer_bytes: int = DEFAULT_BUFFER_BYTES,
+        buffer_bytes: int | None = None,
         pool: MemoryPool = PRIVATE_MEMORY,
     ) -> None:
         self.manifest: WeightManifest = manifest_of(source.layout(), buffer_bytes=buffer_bytes)

@@ -14,7 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from grpo_runtime.weight_sync.digest import TAG_BYTES
 from grpo_runtime.weight_sync.source import TensorSpec
 
-DEFAULT_BUFFER_BYTES = 64 * 1024 * 1024
+_SMALLEST_BUFFER, _LARGEST_BUFFER = 4 * 1024 * 1024, 64 * 1024 * 1024
+_BUFFERS_OF_A_MODEL = 16
+"""So many, in these bounds: a large buffer costs less to send, and the first one is sent once it is full."""
 ALIGNMENT_BYTES = 16
 """Tensors start at multiples of this, so that every dtype can be viewed in place."""
 
@@ -84,8 +86,8 @@ class WeightManifest(_Wire):
         return found
 
 
-def manifest_of(layout: Sequence[TensorSpec], *, buffer_bytes: int = DEFAULT_BUFFER_BYTES) -> WeightManifest:
-    """The stream of these tensors, one behind the other.
+def manifest_of(layout: Sequence[TensorSpec], *, buffer_bytes: int | None = None) -> WeightManifest:
+    """The stream of these tensors, one behind the other, in buffers of a size that suits it.
 
     Raises ValueError for a dtype that cannot travel, and for a name that comes twice.
     """
@@ -97,6 +99,8 @@ def manifest_of(layout: Sequence[TensorSpec], *, buffer_bytes: int = DEFAULT_BUF
             raise ValueError(f"weight {spec.name} has dtype {dtype}: only {', '.join(DTYPES)} can be sent")
         entries.append(TensorEntry(name=spec.name, dtype=dtype, shape=spec.shape, offset=end))
         end = entries[-1].end
+    if buffer_bytes is None:
+        buffer_bytes = min(max(_SMALLEST_BUFFER, _aligned(end // _BUFFERS_OF_A_MODEL)), _LARGEST_BUFFER)
     manifest = WeightManifest(tensors=tuple(entries), num_bytes=end, buffer_bytes=buffer_bytes)
     if problems := manifest.problems():
         raise ValueError(f"these weights cannot be packed: {'; '.join(problems)}")
