@@ -38,6 +38,7 @@ def server_arguments(
         "--middleware", GUARD,
         "--disable-uvicorn-access-log",
         "--disable-fastapi-docs",
+        *_own_workers_arguments(run_config.engine.tensor_parallel_size),
         *run_config.engine.args,
     )  # fmt: skip
 
@@ -49,7 +50,6 @@ def in_process_arguments(run_config: RunConfig, *, model_dir: Path, is_cpu: bool
         *_engine_arguments(run_config, model_dir=model_dir, is_cpu=is_cpu),
         # the ranks exist and have met: vLLM starts no process of its own
         "--distributed-executor-backend", "external_launcher",
-        "--tensor-parallel-size", str(engine.tensor_parallel_size),
         # vLLM refuses the memory pool that sleep needs where it does not support it
         *(["--enable-sleep-mode"] if engine.sleep_level > 0 and not is_cpu else []),
         *(["--worker-cls", SHARED_ENGINE_WORKER] if engine.tensor_parallel_size > 1 and is_cpu else []),
@@ -67,6 +67,7 @@ def _engine_arguments(run_config: RunConfig, *, model_dir: Path, is_cpu: bool) -
         # logprobs of the distribution that was sampled from, after temperature
         "--logprobs-mode", "processed_logprobs",
         "--weight-transfer-config", json.dumps({"backend": run_config.weight_sync_backend}),
+        "--tensor-parallel-size", str(engine.tensor_parallel_size),
     ]  # fmt: skip
     if engine.kv_cache_memory is not None:
         arguments += ["--kv-cache-memory-bytes", str(int(parse_quantity(engine.kv_cache_memory)))]
@@ -75,6 +76,11 @@ def _engine_arguments(run_config: RunConfig, *, model_dir: Path, is_cpu: bool) -
     if is_cpu:
         arguments += _cpu_arguments(engine.max_model_len)
     return arguments
+
+
+def _own_workers_arguments(num_workers: int) -> list[str]:
+    # processes of this machine: where it lacks GPUs, vLLM is to say so and not to look for a Ray cluster
+    return ["--distributed-executor-backend", "mp"] if num_workers > 1 else []
 
 
 def _cpu_arguments(max_model_len: int) -> list[str]:
