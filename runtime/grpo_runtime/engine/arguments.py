@@ -9,7 +9,7 @@ from grpo_api.contract.run_config import RunConfig
 from grpo_api.quantity import parse_quantity
 
 CPU_KV_CACHE_BYTES = 256 * 1024 * 1024
-"""On CPU vLLM would take 92 % of the machine's memory for the KV cache."""
+"""For the KV cache of an engine on CPU, where vLLM would take 92 % of the machine's memory."""
 CPU_MIN_BATCHED_TOKENS = 4096
 SHARED_ENGINE_WORKER = "grpo_runtime.colocated.vllm_cpu_worker.SharedEngineWorker"
 GUARD = "grpo_runtime.serve.guard.Guard"
@@ -69,10 +69,12 @@ def _engine_arguments(run_config: RunConfig, *, model_dir: Path, is_cpu: bool) -
         "--weight-transfer-config", json.dumps({"backend": run_config.weight_sync_backend}),
         "--tensor-parallel-size", str(engine.tensor_parallel_size),
     ]  # fmt: skip
+    cache = CPU_KV_CACHE_BYTES if is_cpu else None
     if engine.kv_cache_memory is not None:
-        arguments += ["--kv-cache-memory-bytes", str(int(parse_quantity(engine.kv_cache_memory)))]
-    elif is_cpu:
-        arguments += ["--kv-cache-memory-bytes", str(CPU_KV_CACHE_BYTES)]
+        cache = int(parse_quantity(engine.kv_cache_memory))
+    if cache is not None:
+        # of each worker, which keeps its part of the engine's cache
+        arguments += ["--kv-cache-memory-bytes", str(cache // engine.tensor_parallel_size)]
     if is_cpu:
         arguments += _cpu_arguments(engine.max_model_len)
     return arguments
