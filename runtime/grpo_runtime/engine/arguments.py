@@ -13,6 +13,7 @@ CPU_KV_CACHE_BYTES = 256 * 1024 * 1024
 CPU_MIN_BATCHED_TOKENS = 4096
 SHARED_ENGINE_WORKER = "grpo_runtime.colocated.vllm_cpu_worker.SharedEngineWorker"
 GUARD = "grpo_runtime.serve.guard.Guard"
+WORKERS_EXECUTOR = "grpo_runtime.serve.vllm_executor.AllAnswersExecutor"
 
 
 def is_cpu_build() -> bool:
@@ -81,8 +82,7 @@ def _engine_arguments(run_config: RunConfig, *, model_dir: Path, is_cpu: bool) -
 
 
 def _own_workers_arguments(num_workers: int) -> list[str]:
-    # processes of this machine: where it lacks GPUs, vLLM is to say so and not to look for a Ray cluster
-    return ["--distributed-executor-backend", "mp"] if num_workers > 1 else []
+    return ["--distributed-executor-backend", WORKERS_EXECUTOR] if num_workers > 1 else []
 
 
 def _cpu_arguments(max_model_len: int) -> list[str]:
