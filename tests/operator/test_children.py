@@ -68,8 +68,9 @@ def test_every_trainer_pod_is_told_the_host_name_of_pod_0_of_its_attempt():
 
 
 def test_resources_are_those_of_the_spec():
-    limits = {"nvidia.com/gpu": 1, "memory": "8Gi"}
-    pod = rollout_pod(run(rollout={"replicas": 1, "resources": {"limits": limits}}), replica=0, incarnation=0)
+    limits = {"nvidia.com/gpu": 2, "memory": "8Gi"}
+    made = run(rollout={"replicas": 1, "resources": {"limits": limits}}, engine={"tensorParallelSize": 2})
+    pod = rollout_pod(made, replica=0, incarnation=0)
     assert pod.body["spec"]["containers"][0]["resources"] == {"limits": limits}
 
 

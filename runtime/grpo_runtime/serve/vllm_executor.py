@@ -25,23 +25,22 @@ class AllAnswersExecutor(MultiprocExecutor):
         timeout: float | None = None,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
-        non_block: bool = False,
-        unique_reply_rank: int | None = None,
         **options: Any,
     ) -> Any:
-        """As vLLM does it. Of several workers that fail, one that says that others are to blame comes last."""
+        """As vLLM does it, when all workers have answered. Of their errors, one that says that others are to
+        blame is raised only where there is no other."""
         queues: list[_CountedQueue] = self.response_mqs
         num_read = [queue.num_read for queue in queues]
         try:
-            return super().collective_rpc(
-                method, timeout, args, kwargs, non_block, unique_reply_rank, **options
-            )
+            return super().collective_rpc(method, timeout, args, kwargs, **options)
         except RuntimeError as error:
-            if self.is_failed or non_block or unique_reply_rank is not None:
+            if self.is_failed or options.get("unique_reply_rank") is not None:
                 raise
             left = [queue for queue, before in zip(queues, num_read, strict=True) if queue.num_read == before]
             answers = [queue.dequeue() for queue in left]
-            errors = [RuntimeError(f"Worker failed with error '{what}'") for how, what in answers if how != _OK]
+            errors = [
+                RuntimeError(f"Worker failed with error '{what}'") for how, what in answers if how != _OK
+            ]
             for own in (error, *errors):
                 if not GroupBrokenError.is_said_by(own):
                     raise own from None
