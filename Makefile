@@ -48,6 +48,9 @@ test-fast: setup ## Only the tests that need neither an engine nor a cluster
 bench: setup ## Compare two ways of doing the same thing, in turn, by their ratio (PAIRS=, JSON=; scripts have --help)
 	@for script in bench/bundles.py bench/engine_start.py; do echo "==> $$script"; \
 	  $(BIN)/python $$script $(if $(PAIRS),--pairs '$(PAIRS)') $(if $(JSON),--json '$(JSON)') || exit 1; done
+bench-sync: setup ## Measure a weight sync against its floors (SIZES=1,100,1000 MB, RECEIVERS=1,2,4, ENGINES=1,2 or 0, JSON=)
+	@$(BIN)/python bench/sync.py $(if $(SIZES),--sizes '$(SIZES)') $(if $(RECEIVERS),--receivers '$(RECEIVERS)') \
+	  $(if $(ENGINES),--engines '$(ENGINES)') $(if $(BACKENDS),--backends '$(BACKENDS)') $(if $(JSON),--json '$(JSON)')
 bench-scale: setup cluster-programs ## Measure one operator with JOBS=200 running jobs and as many new ones, on fake nodes (JSON=)
 	@$(BIN)/python e2e/scale/cli.py $(if $(JOBS),--jobs '$(JOBS)') $(if $(JSON),--json '$(JSON)')
 
@@ -71,4 +74,4 @@ cluster-programs: uv
 $(BIN)/.ready: tests/environment.sh tests/requirements.txt crds/pyproject.toml operator/pyproject.toml runtime/pyproject.toml runtime/name_vllm_cpu.py | uv
 	@tests/environment.sh && touch $@
 
-.PHONY: demo setup format generate check requirements test test-fast bench bench-scale cluster-up cluster-status cluster-down images help uv cluster-programs
+.PHONY: demo setup format generate check requirements test test-fast bench bench-sync bench-scale cluster-up cluster-status cluster-down images help uv cluster-programs

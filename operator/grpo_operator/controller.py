@@ -87,6 +87,9 @@ class Controller:
             refusal = await apply_children(self._client, self._cache, job, plan.create)
             if self._remember_refusal(key, refusal, now=now):
                 return _AT_ONCE
+            is_made = any(child.kind == SECRETS and not child.is_expected for child in plan.create)
+            if refusal is None and is_made:
+                self._memory.mark_tokens_made(key, now=now)
             held = self._memory.seconds_until_next_try(key, now=now)
         waits = [_AT_ONCE if is_one_gone else None, held or None, plan.requeue_after]
         return min((wait for wait in waits if wait is not None), default=None)

@@ -18,6 +18,7 @@ from grpo_operator.cluster.watch import watch
 from grpo_operator.controller import Controller
 from grpo_operator.health import Health, serve
 from grpo_operator.observe.cache import Cache, Key, job_key
+from grpo_operator.observe.held import Held
 from grpo_operator.observe.memory import Memory
 from grpo_operator.observe.pod_events import EventReader
 from grpo_operator.observe.progress_poller import Poller, choose_fetch
@@ -209,7 +210,7 @@ class Operator:
             log.warning("%s", found.problem)
         self._cache.served_schema = found
 
-    async def _list(self, kind: Kind, namespace: str | None) -> Listing:
+    async def _list(self, kind: Kind, namespace: str | None) -> Listing[Held]:
         try:
             return await self._client.list(kind, namespace, keep=partial(self._cache.keep, kind))
         except errors.NotFound as error:

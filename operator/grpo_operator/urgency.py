@@ -2,7 +2,7 @@
 
 from enum import IntEnum
 
-from grpo_api.v1alpha1.status import Phase
+from grpo_api.v1alpha1.status import ConditionStatus, ConditionType, Phase
 from grpo_operator.cluster.kinds import KubeObject
 
 
@@ -26,6 +26,18 @@ def urgency_of(job: KubeObject | None) -> Urgency:
 
 
 def is_starting(job: KubeObject | None) -> bool:
-    """Whether the pods of a job are being made for the first time, and change many times within a second."""
+    """Whether the pods of a job are being made for the first time, and change many times within a second:
+    until its trainer runs and all its engines have been admitted once."""
     status = (job or {}).get("status", {})
+    if status.get("phase") == Phase.RUNNING:
+        return _is_without_engines_so_far(status)
     return status.get("phase") in (Phase.PENDING, Phase.STARTING) and urgency_of(job) is Urgency.START
+
+
+def _is_without_engines_so_far(status: KubeObject) -> bool:
+    """Whether RolloutReady has been False since the job began."""
+    return any(
+        (known["type"], known["status"]) == (ConditionType.ROLLOUT_READY, ConditionStatus.FALSE)
+        and known["lastTransitionTime"] == status.get("startTime")
+        for known in status.get("conditions", ())
+    )

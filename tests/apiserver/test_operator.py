@@ -21,7 +21,8 @@ def test_a_job_becomes_pods_services_config_and_tokens_and_the_pods_pass_pod_sec
     kubelet.bind(trainer)
     wait_for_pods(namespace, "rollout", 2)
     core, name = namespace.core, namespace.name
-    assert len(core.list_namespaced_service(name).items) == 2
+    (service,) = core.list_namespaced_service(name).items
+    assert service.spec.selector["grpo.dev/role"] == "rollout"
     (config,) = core.list_namespaced_config_map(
         name, label_selector="app.kubernetes.io/managed-by=grpo-operator"
     ).items
@@ -222,7 +223,7 @@ def test_a_taken_name_is_in_the_status_and_its_object_is_left_alone(
     job = namespace.apply_job()
     from grpo_operator.children.names import Names
 
-    taken = Names.of(job="copy", uid=job["metadata"]["uid"]).service("trainer")
+    taken = Names.of(job="copy", uid=job["metadata"]["uid"]).service("rollout")
     service = {"metadata": {"name": taken}, "spec": {"ports": [{"port": 80}], "clusterIP": "None"}}
     theirs = namespace.core.create_namespaced_service(namespace.name, service).to_dict()
     operator.start()
@@ -254,7 +255,7 @@ def test_a_colocated_job_is_trainer_pods_alone(
     )
     assert (status["rollout"]["summary"], status["rollout"]["replicas"]) == ("in trainer", 0)
     core, name = namespace.core, namespace.name
-    assert len(core.list_namespaced_service(name).items) == 1
+    assert core.list_namespaced_service(name).items == []
     assert core.list_namespaced_secret(name).items == []
     assert namespace.pods("rollout") == []
     assert namespace.condition("RolloutReady")["reason"] == "EnginesStarting"

@@ -1,4 +1,5 @@
-"""Every script in bench/ has a --help that needs no slow import, and `make bench` runs them all."""
+"""Every script in bench/ has a --help that needs no slow import, and `make bench` runs those that compare two
+ways."""
 
 import ast
 import subprocess
@@ -8,7 +9,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SCRIPTS = sorted((ROOT / "bench").glob("*.py"))
+SYNC = ROOT / "bench" / "sync.py"
+SCRIPTS = sorted(set((ROOT / "bench").glob("*.py")) - {SYNC})
+"""Those that compare two ways."""
 HEAVY = {"torch", "vllm", "transformers", "numpy", "grpo_runtime"}
 
 
@@ -30,6 +33,14 @@ def test_help_explains_the_script_and_imports_nothing_heavy(path: Path) -> None:
     assert f"python bench/{path.name} --pairs" in done.stdout
     assert "The ratio is how many times as much" in done.stdout
     assert "grpo_bench" in imported(done.stderr)
+    assert imported(done.stderr) & HEAVY == set()
+
+
+def test_help_of_the_sync_bench_explains_it_and_imports_nothing_heavy() -> None:
+    done = script(SYNC, "--help")
+    assert done.returncode == 0
+    assert "python bench/sync.py --json" in done.stdout
+    assert "ratio is total : floor" in done.stdout
     assert imported(done.stderr) & HEAVY == set()
 
 
@@ -58,5 +69,5 @@ def test_a_bench_imports_the_runtime_and_not_its_tests(path: Path) -> None:
             found |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             found.add(str(node.module).partition(".")[0])
-    ours = {"grpo_bench", "grpo_api", "grpo_runtime"}
+    ours = {"grpo_bench", "grpo_sync", "grpo_api", "grpo_runtime"}
     assert found <= {*sys.stdlib_module_names, *ours, "aiohttp", "psutil", "torch", "transformers"}

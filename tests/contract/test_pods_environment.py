@@ -23,9 +23,10 @@ from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.pod import CONFIG_DIR, RUN_CONFIG_KEY
 from grpo_operator.children.rollout import rollout_pod
 from grpo_operator.children.shared import TOKEN_FILES, service
-from grpo_operator.children.trainer import trainer_pod
+from grpo_operator.children.trainer import needs_service, trainer_pod
 from grpo_runtime.cli import main as runtime
 from grpo_runtime.fleet.settings import fleet_settings
+from grpo_runtime.local.environments import LOOPBACK
 from grpo_runtime.settings import read_trainer_settings
 
 EVERY_SOURCE = GRPOJobSpec.from_object(
@@ -200,7 +201,15 @@ def test_the_host_names_in_the_variables_are_those_of_the_services(run: FrozenJo
     pods = pods_of(run)
     if run.has_rollout:
         assert environment(pods["trainer"])["GRPO_ROLLOUT_HOST"] == service(run, Role.ROLLOUT).name
+    _, _, domain = environment(pods["trainer"])["GRPO_MASTER_ADDR"].partition(".")
+    assert (domain == service(run, Role.TRAINER).name) is needs_service(run)
     for role, pod in pods.items():
         selector = service(run, role).body["spec"]["selector"]
         assert selector.items() <= pod["metadata"]["labels"].items()
-        assert pod["spec"]["subdomain"] == service(run, role).name
+        if role == Role.ROLLOUT or needs_service(run):
+            assert pod["spec"]["subdomain"] == service(run, role).name
+
+
+def test_where_no_trainer_pod_has_a_name_the_processes_meet_where_a_local_job_does(run: FrozenJob):
+    if not needs_service(run):
+        assert environment(pods_of(run)["trainer"])["GRPO_MASTER_ADDR"] == LOOPBACK

@@ -17,7 +17,7 @@ from grpo_api.crd import crd
 from grpo_api.v1alpha1.job import API_VERSION, KIND
 from grpo_api.v1alpha1.status import GRPOJobStatus
 from grpo_operator.cluster import errors
-from grpo_operator.cluster.client import FIELD_MANAGER, Client, Listing
+from grpo_operator.cluster.client import FIELD_MANAGER, Client, Kept, Listing
 from grpo_operator.cluster.kinds import (
     EVENTS,
     JOBS,
@@ -97,8 +97,8 @@ class FakeApiServer(Client):
         namespace: str | None,
         *,
         fields: str = "",
-        keep: Callable[[KubeObject], KubeObject] = lambda item: item,
-    ) -> Listing:
+        keep: Callable[[KubeObject], Kept],
+    ) -> Listing[Kept]:
         self._know(kind)
         items = tuple(keep(item) for item in self._listed(kind))
         return Listing(items=items, resource_version=self._version)

@@ -62,7 +62,8 @@ def test_a_list_drops_what_vanished_but_not_what_was_created_since():
     cache = Cache()
     cache.put(PODS, pod("gone", version=10, uid="a"))
     cache.put(PODS, pod("new", version=30, uid="b"))
-    changed = cache.replace(PODS, [pod("listed", version=15, uid="c")], namespace=None, listed_at=20)
+    listed = cache.keep(PODS, pod("listed", version=15, uid="c"))
+    changed = cache.replace(PODS, [listed], namespace=None, listed_at=20)
     assert names(cache) == ["listed", "new"]
     assert changed == {("default", "copy")}
 
@@ -85,7 +86,8 @@ def test_a_deleted_uid_is_taken_in_again_once_late_states_can_no_longer_arrive()
 def test_a_list_without_changes_wakes_no_job():
     cache = Cache()
     cache.put(PODS, pod())
-    assert cache.replace(PODS, [pod()], namespace="default", listed_at=20) == set()
+    listed = cache.keep(PODS, pod())
+    assert cache.replace(PODS, [listed], namespace="default", listed_at=20) == set()
 
 
 def test_a_list_of_one_namespace_says_nothing_about_another():
@@ -104,13 +106,13 @@ def test_children_belong_to_the_job_that_controls_them():
 def test_of_a_listed_object_that_is_known_nothing_new_is_held():
     cache = Cache()
     cache.put(PODS, pod(version=10))
-    (known,) = cache.pods("job-uid")
+    known = cache.keep(PODS, pod(version=10))
     assert cache.keep(PODS, pod(version=10)) is known
     assert cache.keep(PODS, pod(version=9)) is known
     newer = cache.keep(PODS, pod(version=11) | {"spec": {"volumes": []}})
-    assert (newer["metadata"]["resourceVersion"], "volumes" in newer["spec"]) == ("11", False)
+    assert (newer.version, "volumes" in newer.read()["spec"]) == (11, False)
     assert cache.replace(PODS, [newer], namespace=None, listed_at=20) == {("default", "copy")}
-    assert cache.pods("job-uid") == (newer,)
+    assert cache.pods("job-uid") == (newer.read(),)
 
 
 def test_an_object_that_the_api_server_no_longer_has_does_not_come_back_but_a_namesake_stays():

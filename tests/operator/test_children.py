@@ -7,6 +7,7 @@ from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.names import Names, rollout_position, trainer_position
 from grpo_operator.children.rollout import rollout_pod
 from grpo_operator.children.trainer import trainer_pod
+from grpo_operator.cluster.kinds import KubeObject
 
 from .fake_cluster import IMAGE, UID, spec
 
@@ -59,12 +60,22 @@ def test_only_trainer_pod_0_mounts_the_claim_in_a_folder_of_this_job():
     }
 
 
-def test_every_trainer_pod_is_told_the_host_name_of_pod_0_of_its_attempt():
+def master_address(pod: KubeObject) -> str:
+    return next(e["value"] for e in pod["spec"]["containers"][0]["env"] if e["name"] == "GRPO_MASTER_ADDR")
+
+
+def test_every_trainer_pod_of_several_is_told_the_host_name_of_pod_0_of_its_attempt():
+    of_two = run(trainer={"numNodes": 2})
+    first = trainer_pod(of_two, attempt=2, index=0).body["spec"]
     for index in (0, 1):
-        pod = trainer_pod(run(), attempt=2, index=index).body
-        environment = {entry["name"]: entry.get("value") for entry in pod["spec"]["containers"][0]["env"]}
-        first = trainer_pod(run(), attempt=2, index=0).body["spec"]
-        assert environment["GRPO_MASTER_ADDR"] == f"{first['hostname']}.{first['subdomain']}"
+        pod = trainer_pod(of_two, attempt=2, index=index).body
+        assert master_address(pod) == f"{first['hostname']}.{first['subdomain']}"
+
+
+def test_the_processes_of_a_single_trainer_pod_meet_inside_it_and_it_needs_no_name():
+    pod = trainer_pod(run(), attempt=2, index=0).body
+    assert master_address(pod) == "127.0.0.1"
+    assert "subdomain" not in pod["spec"]
 
 
 def test_resources_are_those_of_the_spec():

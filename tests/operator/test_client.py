@@ -116,7 +116,7 @@ async def test_an_expired_token_is_renewed_for_a_proxied_answer_too(
 async def test_a_success_that_is_not_json_is_transient(client: Client, server: FakeApiServer):
     server.text = "<html>a proxy is starting</html>"
     with pytest.raises(errors.Transient, match="not JSON"):
-        await client.list(PODS, "default")
+        await client.list(PODS, "default", keep=dict)
 
 
 async def test_a_token_that_stays_wrong_is_forbidden(client: Client, server: FakeApiServer):
@@ -128,7 +128,7 @@ async def test_a_token_that_stays_wrong_is_forbidden(client: Client, server: Fak
 
 async def test_a_list_asks_for_our_own_children_only(client: Client, server: FakeApiServer):
     server.body = {"metadata": {"resourceVersion": "12"}, "items": [{"metadata": {"name": "p"}}]}
-    listing = await client.list(PODS, "default")
+    listing = await client.list(PODS, "default", keep=dict)
     assert listing.resource_version == 12
     assert listing.items[0]["kind"] == "Pod"
     assert "labelSelector=app.kubernetes.io/managed-by%3Dgrpo-operator" in server.seen[0][1]
@@ -162,7 +162,7 @@ async def test_a_dry_run_asks_for_nothing_to_be_stored_and_a_creation_for_all(
 
 async def test_a_list_asks_for_the_objects_with_certain_fields_only(client: Client, server: FakeApiServer):
     server.body = {"metadata": {"resourceVersion": "12"}, "items": []}
-    await client.list(EVENTS, "default", fields="involvedObject.uid=u1")
+    await client.list(EVENTS, "default", fields="involvedObject.uid=u1", keep=dict)
     assert "fieldSelector=involvedObject.uid%3Du1" in server.seen[0][1]
 
 
@@ -251,7 +251,7 @@ async def test_a_long_list_comes_in_pages_of_which_only_what_is_wanted_is_kept(
     assert listing.resource_version == 12
     first, second = (set(path.partition("?")[2].split("&")) for _, path, _ in server.seen)
     assert second - first == {"continue=more"}
-    assert {"limit=250", "labelSelector=app.kubernetes.io/managed-by%3Dgrpo-operator"} <= first
+    assert {"limit=50", "labelSelector=app.kubernetes.io/managed-by%3Dgrpo-operator"} <= first
 
 
 async def test_a_list_that_the_server_no_longer_goes_on_with_is_a_passing_error(
@@ -259,7 +259,7 @@ async def test_a_list_that_the_server_no_longer_goes_on_with_is_a_passing_error(
 ):
     server.status, server.body = 410, {"reason": "Expired", "message": "the continue token is too old"}
     with pytest.raises(errors.Transient, match="too old"):
-        await client.list(PODS, "default")
+        await client.list(PODS, "default", keep=dict)
 
 
 @pytest.mark.parametrize("excluded", ["", "127.0.0.1"])

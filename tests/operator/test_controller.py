@@ -1,17 +1,21 @@
 """One reconcile of one job, on an API server in memory."""
 
 from base64 import b64decode
+from datetime import timedelta
 
 import pytest
 
 from grpo_operator.children.names import Names
 from grpo_operator.cluster import errors
-from grpo_operator.cluster.kinds import CONFIG_MAPS, EVENTS, JOBS, PODS, SECRETS
+from grpo_operator.cluster.kinds import CONFIG_MAPS, EVENTS, JOBS, PODS, SECRETS, Kind, KubeObject
 from grpo_operator.controller import Controller
+from grpo_operator.observe.cache import Cache
+from grpo_operator.observe.memory import Memory
+from grpo_operator.observe.snapshot import job_and_pods
 
-from .controlled_job import KEY, a_job, condition_of, pod_names, status_of
+from .controlled_job import KEY, a_job, condition_of, controller_of, pod_names, status_of
 from .fake_api_server import FakeApiServer
-from .fake_cluster import UID, spec
+from .fake_cluster import NOW, UID, spec
 
 
 async def settle(controller: Controller) -> None:
@@ -70,6 +74,46 @@ async def test_a_lost_secret_is_in_the_status_and_not_made_again_under_running_p
     assert ready["reason"] == "TokensLost"
     assert "delete all its pods" in ready["message"]
     assert (client.objects(SECRETS), len(pod_names(client))) == ((), 2)
+
+
+class Asked(FakeApiServer):
+    """Counts how often it is asked whether the Secret is there."""
+
+    num_dry_runs = 0
+
+    async def create(
+        self, kind: Kind, namespace: str, body: KubeObject, *, is_dry_run: bool = False
+    ) -> KubeObject:
+        self.num_dry_runs += is_dry_run
+        return await super().create(kind, namespace, body, is_dry_run=is_dry_run)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "is_restarted", "num_asked"), [(1, False, 0), (11, False, 1), (1, True, 1)]
+)
+async def test_the_secret_is_not_asked_for_in_the_seconds_after_it_was_made(
+    seconds: int, is_restarted: bool, num_asked: int
+):
+    client, cache, memory, now = Asked(), Cache(), Memory(), NOW
+    client.put(JOBS, a_job())
+    client.show(cache)
+    await controller_of(client, cache, memory, clock=lambda: now).reconcile(KEY)
+    now += timedelta(seconds=seconds)
+    memory = Memory() if is_restarted else memory
+    await controller_of(client, cache, memory, clock=lambda: now).reconcile(KEY)
+    assert (len(pod_names(client, "rollout")), client.num_dry_runs) == (2, num_asked)
+    client.remove(PODS, pod_names(client, "rollout-1")[0])
+    client.show(cache)
+    await controller_of(client, cache, memory, clock=lambda: now).reconcile(KEY)
+    assert (len(pod_names(client, "rollout")), client.num_dry_runs) == (2, num_asked + 1)
+
+
+async def test_a_secret_that_was_refused_has_not_been_made(client, cache, memory):
+    client.refused = {SECRETS.name: errors.Forbidden("exceeded quota: small")}
+    for _ in range(2):
+        await controller_of(client, cache, memory).reconcile(KEY)
+    found = job_and_pods(cache, KEY)
+    assert found is not None and memory.remember_pods(KEY, found, now=NOW).tokens_made_at is None
 
 
 async def test_two_different_tokens_are_made_for_each_job(controller, client):

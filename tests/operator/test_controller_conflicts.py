@@ -114,7 +114,7 @@ def owned_by(uid: str, item: KubeObject) -> KubeObject:
 async def test_a_service_of_somebody_else_with_the_name_of_ours_is_said_and_left_alone(
     controller, client: FakeApiServer, owner: str
 ):
-    theirs: KubeObject = {"metadata": {"name": NAMES.service("trainer")}, "spec": {"ports": [{"port": 80}]}}
+    theirs: KubeObject = {"metadata": {"name": NAMES.service("rollout")}, "spec": {"ports": [{"port": 80}]}}
     if owner:
         another = a_job()
         another["metadata"] |= {"name": "another", "uid": owner}
@@ -128,8 +128,8 @@ async def test_a_service_of_somebody_else_with_the_name_of_ours_is_said_and_left
         for c in job.get("status", {}).get("conditions", ())
         if c["type"] == "Running"
     )
-    assert running["reason"] == "NameTaken" and NAMES.service("trainer") in running["message"]
-    assert [s for s in client.objects(SERVICES) if s["metadata"]["name"] == NAMES.service("trainer")] == [
+    assert running["reason"] == "NameTaken" and NAMES.service("rollout") in running["message"]
+    assert [s for s in client.objects(SERVICES) if s["metadata"]["name"] == NAMES.service("rollout")] == [
         stored
     ]
     assert pod_names(client) == []

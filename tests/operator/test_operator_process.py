@@ -40,7 +40,7 @@ class FakeServer(FakeApiServer):
     def is_hanging(self) -> bool:
         return self.hangs_at is not None and len(self.lists) > self.hangs_at
 
-    async def list(self, kind: Kind, namespace: str | None, **more: Any) -> Listing:
+    async def list(self, kind: Kind, namespace: str | None, **more: Any) -> Listing[Any]:
         self.lists.append((kind, namespace))
         if self.is_hanging:
             await asyncio.Event().wait()
@@ -203,10 +203,34 @@ async def test_a_watch_event_of_a_new_job_has_it_reconciled(server: FakeServer, 
     await until(lambda: len(pod_names(server)) == 6)
 
 
+def engines(*, since: str, status: str = "False") -> dict[str, Any]:
+    """A part of the status of a job that began at noon."""
+    condition = {"type": "RolloutReady", "status": status, "lastTransitionTime": since}
+    return {"startTime": "2026-11-21T12:00:00Z", "conditions": [condition]}
+
+
 @pytest.mark.parametrize(
     ("status", "is_collected"),
-    [({"phase": "Starting"}, True), ({"phase": "Running", "step": 3}, False), ({"phase": "Running"}, False)],
-    ids=["starts", "trains", "runs without a step"],
+    [
+        ({"phase": "Starting"}, True),
+        ({"phase": "Running", **engines(since="2026-11-21T12:00:00Z")}, True),
+        ({"phase": "Running", "step": 3, **engines(since="2026-11-21T12:00:00Z")}, True),
+        ({"phase": "Running", "step": 3, **engines(since="2026-11-21T12:00:09Z", status="True")}, False),
+        ({"phase": "Running", "step": 3, **engines(since="2026-11-21T14:00:00Z")}, False),
+        ({"phase": "Restarting", "step": 3, **engines(since="2026-11-21T12:00:00Z")}, False),
+        ({"phase": "Running", "step": 3}, False),
+        ({"phase": "Running"}, False),
+    ],
+    ids=[
+        "starts",
+        "its engines start",
+        "it makes steps with some of them",
+        "all engines have been admitted",
+        "has lost an engine",
+        "its trainer is replaced",
+        "trains",
+        "runs without a step",
+    ],
 )
 async def test_changes_of_pods_are_looked_at_together_only_while_a_job_starts(
     server: FakeServer, status: dict[str, Any], is_collected: bool

@@ -30,7 +30,7 @@ class FakeEvents:
         self.is_forbidden = False
         self.asked: list[str] = []
 
-    async def list(self, kind: Kind, namespace: str | None, *, fields: str = "") -> Listing:
+    async def list(self, kind: Kind, namespace: str | None, *, fields: str, **_: Any) -> Listing[Any]:
         assert kind == EVENTS
         self.asked.append(fields)
         if self.is_forbidden:
@@ -117,7 +117,7 @@ async def test_events_of_a_pod_that_is_gone_are_forgotten():
     reading.report({"phase": "Pending"})
     await reading.look_after(0)
     await reading.look_after(PATIENCE_SECONDS)
-    (pod,) = reading.cache.every_pod()
+    (pod,) = reading.cache.pending_pods()
     reading.cache.remove(PODS, pod)
     assert reading.cache.events("pod-uid") == ()
     assert not reading.cache.put_events(pod, reading.server.events)

@@ -1,10 +1,12 @@
 """The headless Services of a job."""
 
+import json
+
 import pytest
 
 from grpo_operator.cluster.kinds import SERVICES
 
-from .fake_cluster import FakeCluster
+from .fake_cluster import FakeCluster, spec
 
 OTHER = {
     "publishNotReadyAddresses": False,
@@ -13,8 +15,43 @@ OTHER = {
 }
 
 
+def of_two_nodes() -> FakeCluster:
+    """A job that runs, with both Services."""
+    return FakeCluster(spec(trainer={"numNodes": 2})).start()
+
+
+def roles(cluster: FakeCluster) -> list[str]:
+    return sorted(name.removeprefix(f"{cluster.base}-") for name in cluster.services)
+
+
+def test_a_trainer_has_a_service_only_where_its_pods_have_to_find_each_other():
+    assert roles(FakeCluster().start()) == ["rollout"]
+    assert roles(of_two_nodes()) == ["rollout", "trainer"]
+
+
+def test_a_run_whose_pods_were_given_the_name_of_the_service_keeps_it():
+    cluster, of_two = FakeCluster().start(), of_two_nodes()
+    older = json.loads(json.dumps(cluster.pod_templates))
+    # as every release before made the template of a single trainer pod
+    older["trainer-0"]["spec"]["subdomain"] = cluster.pod("trainer")
+    cluster.pod_templates = older
+    (child,) = cluster.step().create
+    assert child.body == of_two.services[of_two.pod("trainer")]
+    assert roles(cluster) == ["rollout", "trainer"]
+    assert cluster.step().create == ()
+
+
+def test_a_service_that_is_there_is_put_right_although_its_trainer_would_not_get_one_now():
+    """The pod of a run of 0.1.0 may still be starting, and ask for pod 0 by name."""
+    cluster, of_two = FakeCluster().start(), of_two_nodes()
+    wanted = of_two.services[of_two.pod("trainer")]
+    cluster.services[cluster.pod("trainer")] = wanted | {"spec": wanted["spec"] | {"selector": {}}}
+    (child,) = cluster.plan().create
+    assert (child.name, child.is_correction, child.body) == (cluster.pod("trainer"), True, wanted)
+
+
 def test_services_that_are_right_are_left_alone_whatever_the_server_added():
-    cluster = FakeCluster().start()
+    cluster = of_two_nodes()
     for service in cluster.services.values():
         service["spec"] |= {"sessionAffinity": "None", "ipFamilies": ["IPv4"]}
     assert cluster.plan().create == ()
@@ -22,7 +59,7 @@ def test_services_that_are_right_are_left_alone_whatever_the_server_added():
 
 @pytest.mark.parametrize("field", sorted(OTHER))
 def test_a_service_that_was_changed_is_put_right_and_not_made_anew(field: str):
-    cluster = FakeCluster().start()
+    cluster = of_two_nodes()
     name = next(iter(cluster.services))
     wanted = cluster.services[name]
     cluster.services[name] = wanted | {"spec": wanted["spec"] | {field: OTHER[field]}}
@@ -32,21 +69,23 @@ def test_a_service_that_was_changed_is_put_right_and_not_made_anew(field: str):
 
 
 def test_a_service_that_is_gone_is_made_again():
-    cluster = FakeCluster().start()
-    name, wanted = cluster.services.popitem()
-    (child,) = cluster.plan().create
-    assert (child.name, child.is_correction, child.body) == (name, False, wanted)
+    for role in ("trainer", "rollout"):
+        cluster = of_two_nodes()
+        name = cluster.pod(role)
+        wanted = cluster.services.pop(name)
+        (child,) = cluster.plan().create
+        assert (child.name, child.is_correction, child.body) == (name, False, wanted)
 
 
 def test_each_service_selects_the_pods_of_its_role_and_no_others():
-    cluster = FakeCluster().start()
+    cluster = of_two_nodes()
     labels = {name: pod["metadata"]["labels"] for name, pod in cluster.bodies.items()}
     selected = {
         service: [name for name, own in labels.items() if spec["spec"]["selector"].items() <= own.items()]
         for service, spec in cluster.services.items()
     }
     assert {service.rpartition("-")[2]: len(names) for service, names in selected.items()} == {
-        "trainer": 1,
+        "trainer": 2,
         "rollout": 2,
     }
     for service, names in selected.items():

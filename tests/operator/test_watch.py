@@ -52,7 +52,7 @@ async def test_watch_events_are_taken_in_on_the_event_loop_and_not_in_a_thread(
         """Stands for kopf's watching, and calls the handlers as kopf does."""
         for handler in registry._watching.get_all_handlers():
             cause = SimpleNamespace(kwargs={}, sync_kwargs={}, async_kwargs={})
-            kwargs = {"type": "ADDED", "body": {"metadata": {"name": "p"}}}
+            kwargs = {"event": {"type": "ADDED", "object": {"metadata": {"name": "p"}}}}
             await kopf._core.actions.invocation.invoke(handler.fn, kwargsrc=cause, kwargs=kwargs)
 
     monkeypatch.setattr(kopf, "operator", one_event)

@@ -104,6 +104,11 @@ class EngineProcess:
             self.kill()
             raise
 
+    def core_pids(self) -> list[int]:
+        """The engine core, behind the server."""
+        pid = self.process.pid
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
     def kill(self) -> None:
         """SIGKILL to the whole pod."""
         os.killpg(self.process.pid, signal.SIGKILL)

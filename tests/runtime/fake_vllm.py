@@ -56,6 +56,10 @@ class FakeVLLM:
     """The bodies of generate calls that are no probes."""
     num_sampling: int = 0
     """Completions in work at this moment."""
+    num_generated: int = 0
+    """Tokens of finished completions, and what a test adds for those in work."""
+    num_cores: int = 1
+    """Each of which counts the same; 0 when vLLM keeps no statistics."""
     is_update_open: bool = False
     _sender: str | None = None
     _received: str | None = None
@@ -80,6 +84,9 @@ class FakeVLLM:
         path = scope["path"]
         self.reached.append(f"{scope['method']} {path}")
         try:
+            if path == routes.METRICS_PATH:
+                await self._let_happen(path)
+                return await self._metrics(scope, send)
             body = await read_json(receive) if path in WITH_BODY else {}
             if path == routes.GENERATE_PATH:
                 answer = await self._generate(body)
@@ -94,6 +101,21 @@ class FakeVLLM:
             await send_error(send, error.status, str(error))
         else:
             await send_json(send, 200, answer)
+
+    async def _metrics(self, scope: Scope, send: Send) -> None:
+        """The numbers that are asked for by name, as Prometheus reads them."""
+        values = {
+            "vllm:generation_tokens_total": self.num_generated,
+            "vllm:num_requests_running": self.num_sampling,
+        }
+        names = parse_qs(scope["query_string"].decode()).get("name[]", list(values))
+        lines = [
+            f'{name}{{engine="{core}"}} {values[name]:.1f}\n'
+            for name in names
+            for core in range(self.num_cores)
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": "".join(lines).encode()})
 
     async def _let_happen(self, path: str) -> None:
         if path in self.during:
@@ -177,6 +199,7 @@ class FakeVLLM:
             await self._running.wait()
         finally:
             self.num_sampling -= num_samples
+        self.num_generated += NUM_TOKENS * num_samples
         if self.is_update_open:
             raise RefusedError("a request ran into half of the new weights")
         if "prompt_logprobs" in parameters:
@@ -211,6 +234,16 @@ async def call_asgi(
     app: ASGIApp, vllm: FakeVLLM, *, method: str, path: str, query: bytes, headers: Any, parts: list[bytes]
 ) -> tuple[int, dict[str, Any]]:
     """Status and JSON of one request to `app`, whose body comes in `parts`."""
+    status, text = await call_asgi_for_text(
+        app, vllm, method=method, path=path, query=query, headers=headers, parts=parts
+    )
+    return status, json.loads(text)
+
+
+async def call_asgi_for_text(
+    app: ASGIApp, vllm: FakeVLLM, *, method: str, path: str, query: bytes, headers: Any, parts: list[bytes]
+) -> tuple[int, str]:
+    """Status and text of one request."""
     scope = {
         "type": "http",
         "method": method,
@@ -228,4 +261,4 @@ async def call_asgi(
         sent.append(message)
 
     await app(scope, receive, send)
-    return sent[0]["status"], json.loads(sent[1]["body"])
+    return sent[0]["status"], sent[1]["body"].decode()

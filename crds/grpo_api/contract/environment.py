@@ -28,7 +28,8 @@ class Env(StrEnum):
     NODE_INDEX = "GRPO_NODE_INDEX"
     """Index of a trainer pod among those of its attempt, from 0."""
     MASTER_ADDR = "GRPO_MASTER_ADDR"
-    """Host name of trainer pod 0 of this attempt."""
+    """Where the training processes meet: the host name of trainer pod 0 of this attempt, or the loopback
+    address where there is no other trainer pod."""
     ROLLOUT_HOST = "GRPO_ROLLOUT_HOST"
     """Host name that resolves to the addresses of all rollout pods, ready or not. Only trainers of mode
     Disaggregated have it."""

@@ -53,13 +53,14 @@ def pod_templates(config: KubeObject) -> Mapping[str, KubeObject]:
     return {} if stored is None else _read_templates(stored)
 
 
-# A ConfigMap of ours never changes, and is read at every reconcile of its job.
-@lru_cache(maxsize=256)
+# A ConfigMap of ours never changes, and a job that starts is reconciled many times in a row. Few are held:
+# parsed templates take seven times the memory of their text.
+@lru_cache(maxsize=32)
 def _read_spec(text: str) -> GRPOJobSpec:
     return GRPOJobSpec.model_validate_json(text)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=8)
 def _read_templates(text: str) -> Mapping[str, KubeObject]:
     return _TEMPLATES.validate_json(text)
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from grpo_api.changes import frozen_part
 from grpo_api.contract import labels
@@ -38,7 +39,7 @@ class FrozenJob:
         spec = spec.model_copy(update={"mode": spec.chosen_mode})
         return cls(namespace, job, uid, spec, image, _revision(spec, uid=uid, image=image))
 
-    @property
+    @cached_property
     def names(self) -> Names:
         """Names of the children."""
         return Names.of(job=self.job, uid=self.uid)
@@ -53,7 +54,7 @@ class FrozenJob:
         """Rollout pods there should be now."""
         return self.spec.rollout.replicas if self.has_rollout and self.spec.rollout else 0
 
-    @property
+    @cached_property
     def config(self) -> RunConfig:
         """The RunConfig that the pods get."""
         meta = ObjectMeta(name=self.job, namespace=self.namespace, uid=self.uid)

@@ -47,9 +47,10 @@ def pod_template(
     restart_policy: str,
     environment: Mapping[Env, str],
     mounts: Sequence[Mount] = (),
+    is_found_by_name: bool = True,
 ) -> KubeObject:
     """The template of a pod around one container, whose name, command, ports, resources and probes are in
-    `container`."""
+    `container`. A pod that others find by its name belongs to the Service of its role."""
     variables: dict[str, str] = {
         **_DIRECTORIES,
         Env.ROLE: role.value,
@@ -70,7 +71,7 @@ def pod_template(
         "spec": {
             "restartPolicy": restart_policy,
             "hostname": metadata["name"],
-            "subdomain": frozen.names.service(role),
+            **({"subdomain": frozen.names.service(role)} if is_found_by_name else {}),
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "securityContext": {

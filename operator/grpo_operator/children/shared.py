@@ -1,4 +1,4 @@
-"""Children that all pods of a job share besides the ConfigMap: the tokens and a headless Service per role."""
+"""Children that all pods of a job share besides the ConfigMap: the tokens and the headless Services."""
 
 from grpo_api.contract import endpoints
 from grpo_api.contract.environment import Role

@@ -56,6 +56,8 @@ def filled(
 
 def _filled(value: Any, values: Mapping[Open, str]) -> Any:
     if isinstance(value, str):
+        if "${" not in value:
+            return value  # as most are
         for place, text in values.items():
             value = value.replace(place.value, text)
         return value

@@ -11,6 +11,8 @@ from grpo_operator.children.pod import OUTPUT_DIR, given_back_label, http_probe,
 from grpo_operator.children.template import Open, Template, filled
 from grpo_operator.cluster.kinds import PODS, KubeObject
 
+_LOOPBACK = "127.0.0.1"
+
 
 def trainer_pod(frozen: FrozenJob, *, attempt: int, index: int, given_back: int = 0) -> Child:
     """Trainer pod `index` of an attempt, from the template that the run started with. `given_back` is how
@@ -30,9 +32,21 @@ def trainer_pod(frozen: FrozenJob, *, attempt: int, index: int, given_back: int 
     return Child(PODS, filled(template, values, labels=own_labels, grace_seconds=TRAINER_GRACE_SECONDS))
 
 
+def needs_service(frozen: FrozenJob) -> bool:
+    """Whether the trainer pods of a run find each other by name. Where its templates are stored, they say so:
+    an earlier release gave a single pod the name of a Service too."""
+    template = frozen.templates.get(Template.FIRST_TRAINER)
+    return "subdomain" in template["spec"] if template else _has_several_pods(frozen)
+
+
+def _has_several_pods(frozen: FrozenJob) -> bool:
+    return frozen.spec.trainer.num_nodes > 1
+
+
 def trainer_template(frozen: FrozenJob, *, is_first: bool) -> KubeObject:
-    """What trainer pods are made from; the first hosts the rendezvous and mounts the claim."""
-    names = frozen.names
+    """What trainer pods are made from; the first hosts the rendezvous and mounts the claim. The processes of
+    a single pod meet inside it."""
+    service, has_others = frozen.names.service(Role.TRAINER), _has_several_pods(frozen)
     metadata = frozen.metadata(
         Open.NAME.value,
         role=Role.TRAINER,
@@ -61,11 +75,12 @@ def trainer_template(frozen: FrozenJob, *, is_first: bool) -> KubeObject:
             Env.OUTPUT_DIR: OUTPUT_DIR,
             Env.ATTEMPT: Open.ATTEMPT.value,
             Env.NODE_INDEX: Open.NODE_INDEX.value,
-            Env.MASTER_ADDR: f"{Open.FIRST_TRAINER.value}.{names.service(Role.TRAINER)}",
+            Env.MASTER_ADDR: f"{Open.FIRST_TRAINER.value}.{service}" if has_others else _LOOPBACK,
             Env.HEARTBEAT_FILE: HEARTBEAT_FILE,
             **_rollout_environment(frozen),
         },
         mounts=[_output(frozen, is_first=is_first)],
+        is_found_by_name=has_others,
     )
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 from urllib.parse import urlencode
 
 import aiohttp
@@ -19,15 +19,17 @@ from grpo_operator.cluster.kinds import Kind, KubeObject
 
 FIELD_MANAGER = "grpo-operator"
 REQUEST_TIMEOUT_SECONDS = 30.0
-PAGE_SIZE = 250
-"""Objects that the API server sends at once."""
+PAGE_SIZE = 50
+"""Objects that the API server sends at once. Larger pages leave larger holes in the memory."""
+Kept = TypeVar("Kept")
 
 
 @dataclass(frozen=True)
-class Listing:
-    """One list of a kind: the objects, and the version of the cluster's state that it shows."""
+class Listing(Generic[Kept]):
+    """One list of a kind: what is kept of the objects, and the version of the cluster's state that it
+    shows."""
 
-    items: tuple[KubeObject, ...]
+    items: tuple[Kept, ...]
     resource_version: int
 
 
@@ -85,8 +87,8 @@ class Client:
         namespace: str | None,
         *,
         fields: str = "",
-        keep: Callable[[KubeObject], KubeObject] = lambda item: item,
-    ) -> Listing:
+        keep: Callable[[KubeObject], Kept],
+    ) -> Listing[Kept]:
         """All objects of a kind in a namespace, or everywhere; `fields` is a field selector.
 
         They come in pages, and only what `keep` returns of each stays in memory.
@@ -94,7 +96,7 @@ class Client:
         query = {"limit": str(PAGE_SIZE)}
         query |= {"labelSelector": kind.selector} if kind.selector else {}
         query |= {"fieldSelector": fields} if fields else {}
-        items: list[KubeObject] = []
+        items: list[Kept] = []
         while True:
             page = await self._request("GET", kind.path(namespace), query=query)
             items += (

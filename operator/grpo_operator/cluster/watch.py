@@ -11,6 +11,7 @@ from typing import Any
 
 import kopf
 
+from grpo_operator.cluster.client import PAGE_SIZE
 from grpo_operator.cluster.configuration import Credentials
 from grpo_operator.cluster.kinds import WATCHED, Kind, KubeObject
 
@@ -62,8 +63,10 @@ def kopf_settings() -> kopf.OperatorSettings:
     settings.networking.connect_timeout = 10
     settings.watching.inactivity_timeout = 70
     settings.peering.standalone = True
-    # Of the task that kopf has for each object; the default of 5 s holds thousands while many jobs start.
-    settings.queueing.idle_timeout = 1.0
+    # Of the task that kopf has for each object, which holds its last event. With the default of 5 s there are
+    # thousands while many jobs start.
+    settings.queueing.idle_timeout = 0.1
+    settings.watching.chunk_size = PAGE_SIZE
     for kind in WATCHED:
         if kind.selector:
             settings.watching.label_selectors[kind.group, kind.version, kind.plural] = kind.selector
@@ -105,8 +108,9 @@ async def watch(
 
 def _handler(kind: Kind, on_event: OnEvent) -> Any:
     # A coroutine, because kopf calls plain functions in threads and the cache belongs to the event loop.
-    async def handle(*, type: str | None, body: kopf.Body, **_: Any) -> None:
-        on_event(kind, type, {**body, "kind": kind.name, "apiVersion": kind.api_version})
+    async def handle(*, event: kopf.RawEvent, **_: Any) -> None:
+        item = {**event["object"], "kind": kind.name, "apiVersion": kind.api_version}
+        on_event(kind, event["type"], item)
 
     return handle
 

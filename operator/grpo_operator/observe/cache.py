@@ -14,7 +14,7 @@ from grpo_operator.cluster.kinds import (
     Kind,
     KubeObject,
 )
-from grpo_operator.observe.kept import kept
+from grpo_operator.observe.held import Held, hold, owner_of, place_of, version_of
 from grpo_operator.observe.served_schema import EVERYTHING
 
 _AFTER_ALL = sys.maxsize
@@ -29,38 +29,20 @@ ChildName = tuple[Kind, str]
 
 def job_key(kind: Kind, item: KubeObject) -> Key | None:
     """The job that an object is, or belongs to; None for an object that is not ours."""
-    meta = item["metadata"]
-    if kind == JOBS:
-        return meta["namespace"], meta["name"]
-    owner = _owner(item)
-    return (meta["namespace"], owner["name"]) if owner else None
+    owner = owner_of(item)
+    return _job_key(kind, place_of(item), owner["name"] if owner else None)
 
 
 def owner_uid(item: KubeObject) -> str | None:
     """Uid of the GRPOJob that controls this object."""
-    owner = _owner(item)
+    owner = owner_of(item)
     return str(owner["uid"]) if owner else None
 
 
-def _owner(item: KubeObject) -> KubeObject | None:
-    for reference in item["metadata"].get("ownerReferences", ()):
-        if (
-            reference.get("controller")
-            and reference["kind"] == JOBS.name
-            and reference["apiVersion"].startswith(f"{JOBS.group}/")
-        ):
-            found: KubeObject = reference
-            return found
-    return None
-
-
-def resource_version(item: KubeObject) -> int:
-    """Position of this state of the object in the cluster's history."""
-    return int(item["metadata"]["resourceVersion"])
-
-
-def _place(item: KubeObject) -> Key:
-    return item["metadata"]["namespace"], item["metadata"]["name"]
+def _job_key(kind: Kind, place: Key, owner: str | None) -> Key | None:
+    if kind == JOBS:
+        return place
+    return (place[0], owner) if owner else None
 
 
 def _contents(events: Iterable[KubeObject]) -> set[tuple[str, str]]:
@@ -77,7 +59,7 @@ class Cache:
     """
 
     def __init__(self) -> None:
-        self._items: dict[Kind, dict[Key, KubeObject]] = {kind: {} for kind in WATCHED}
+        self._items: dict[Kind, dict[Key, Held]] = {kind: {} for kind in WATCHED}
         self._children: dict[str, set[tuple[Kind, Key]]] = {}
         self._deleted: dict[str, int] = {}
         """Uid of a deleted object -> version at which it was deleted."""
@@ -87,54 +69,55 @@ class Cache:
 
     def put(self, kind: Kind, item: KubeObject) -> bool:
         """Take in a state of an object. Returns False when a newer one is known."""
-        if not self._is_newer(kind, item):
+        if not self._is_newer(kind, place_of(item), uid=item["metadata"]["uid"], version=version_of(item)):
             return False
-        self._store(kind, kept(kind, item))
+        self._store(kind, hold(kind, item))
         return True
 
-    def keep(self, kind: Kind, item: KubeObject) -> KubeObject:
+    def keep(self, kind: Kind, item: KubeObject) -> Held:
         """What to hold of a listed object until `replace`: what is there already, if that is as new."""
-        return kept(kind, item) if self._is_newer(kind, item) else self._known(kind, item) or item
+        place = place_of(item)
+        known = self._items[kind].get(place)
+        if known is None or self._is_newer(
+            kind, place, uid=item["metadata"]["uid"], version=version_of(item)
+        ):
+            return hold(kind, item)
+        return known
 
-    def _is_newer(self, kind: Kind, item: KubeObject) -> bool:
+    def _is_newer(self, kind: Kind, place: Key, *, uid: str, version: int) -> bool:
         """Whether a state of an object is newer than the known one, and than its deletion."""
-        if resource_version(item) < self._deleted.get(item["metadata"]["uid"], 0):
+        if version < self._deleted.get(uid, 0):
             return False
-        known = self._known(kind, item)
-        return known is None or resource_version(known) < resource_version(item)
+        known = self._items[kind].get(place)
+        return known is None or known.version < version
 
-    def _known(self, kind: Kind, item: KubeObject) -> KubeObject | None:
-        return self._items[kind].get(_place(item))
-
-    def _store(self, kind: Kind, item: KubeObject) -> None:
-        place = _place(item)
-        if place in self._items[kind]:
-            self._drop(kind, place)
-        self._deleted.pop(item["metadata"]["uid"], None)
-        self._items[kind][place] = item
-        owner = owner_uid(item)
-        if owner:
-            self._children.setdefault(owner, set()).add((kind, place))
+    def _store(self, kind: Kind, item: Held) -> None:
+        if item.place in self._items[kind]:
+            self._drop(kind, item.place)
+        self._deleted.pop(item.uid, None)
+        self._items[kind][item.place] = item
+        if item.job:
+            self._children.setdefault(item.job[1], set()).add((kind, item.place))
 
     def remove(self, kind: Kind, item: KubeObject) -> None:
         """Forget an object that was deleted; another object of the same name stays."""
-        uid = item["metadata"]["uid"]
-        self._deleted[uid] = resource_version(item)
-        known = self._known(kind, item)
-        if known is not None and known["metadata"]["uid"] == uid:
-            self._drop(kind, _place(item))
+        uid, place = item["metadata"]["uid"], place_of(item)
+        self._deleted[uid] = version_of(item)
+        known = self._items[kind].get(place)
+        if known is not None and known.uid == uid:
+            self._drop(kind, place)
             self._events.pop(uid, None)
 
     def mark_gone(self, kind: Kind, place: Key, *, uid: str) -> None:
         """Forget an object that the API server no longer has."""
         self._deleted[uid] = _AFTER_ALL
         known = self._items[kind].get(place)
-        if known is not None and known["metadata"]["uid"] == uid:
+        if known is not None and known.uid == uid:
             self._drop(kind, place)
             self._events.pop(uid, None)
 
     def replace(
-        self, kind: Kind, items: Iterable[KubeObject], *, namespace: str | None, listed_at: int
+        self, kind: Kind, items: Iterable[Held], *, namespace: str | None, listed_at: int
     ) -> set[Key]:
         """Take in a full list of a kind in a namespace (None: all). Returns the jobs that changed.
 
@@ -142,17 +125,17 @@ class Cache:
         than the list.
         """
         changed: set[Key | None] = set()
-        listed = {_place(item): item for item in items}
+        listed = {item.place: item for item in items}
         for item in listed.values():
-            if self._is_newer(kind, item):
+            if self._is_newer(kind, item.place, uid=item.uid, version=item.version):
                 self._store(kind, item)
-                changed.add(job_key(kind, item))
+                changed.add(_job_key(kind, item.place, item.job[0] if item.job else None))
         for place, item in list(self._items[kind].items()):
             is_covered = namespace is None or place[0] == namespace
-            if is_covered and place not in listed and resource_version(item) <= listed_at:
-                changed.add(job_key(kind, item))
+            if is_covered and place not in listed and item.version <= listed_at:
+                changed.add(_job_key(kind, place, item.job[0] if item.job else None))
                 self._drop(kind, place)
-                self._events.pop(item["metadata"]["uid"], None)
+                self._events.pop(item.uid, None)
         return {key for key in changed if key is not None}
 
     def forget_deleted_uids(self) -> None:
@@ -161,7 +144,8 @@ class Cache:
 
     def job(self, key: Key) -> KubeObject | None:
         """The job of this name."""
-        return self._items[JOBS].get(key)
+        held = self._items[JOBS].get(key)
+        return held.read() if held else None
 
     def job_keys(self) -> tuple[Key, ...]:
         """Every job there is."""
@@ -170,7 +154,7 @@ class Cache:
     def children(self, uid: str, kind: Kind) -> tuple[KubeObject, ...]:
         """Objects of a kind that the job with this uid controls, by name."""
         places = sorted(place for child_kind, place in self._children.get(uid, ()) if child_kind == kind)
-        return tuple(self._items[kind][place] for place in places)
+        return tuple(self._items[kind][place].read() for place in places)
 
     def child_names(self, uid: str) -> frozenset[ChildName]:
         """Every object that the job with this uid controls."""
@@ -180,15 +164,15 @@ class Cache:
         """Pods of a job."""
         return self.children(uid, PODS)
 
-    def every_pod(self) -> tuple[KubeObject, ...]:
-        """Pods of all jobs."""
-        return tuple(self._items[PODS].values())
+    def pending_pods(self) -> tuple[KubeObject, ...]:
+        """Pods of all jobs that have not started yet."""
+        return tuple(held.read() for held in self._items[PODS].values() if held.phase in ("", "Pending"))
 
     def put_events(self, pod: KubeObject, events: tuple[KubeObject, ...]) -> bool:
         """Take in the Events about a pod. Returns False when they say nothing new, or the pod is gone."""
         meta = pod["metadata"]
         known = self._items[PODS].get((meta["namespace"], meta["name"]))
-        if known is None or known["metadata"]["uid"] != meta["uid"]:
+        if known is None or known.uid != meta["uid"]:
             return False
         before, self._events[meta["uid"]] = self.events(meta["uid"]), events
         return _contents(before) != _contents(events)
@@ -210,9 +194,9 @@ class Cache:
         return self.children(uid, NETWORK_POLICIES)
 
     def _drop(self, kind: Kind, place: Key) -> None:
-        item = self._items[kind].pop(place)
-        owner = owner_uid(item)
-        if owner and owner in self._children:
-            self._children[owner].discard((kind, place))
-            if not self._children[owner]:
-                del self._children[owner]
+        owner = self._items[kind].pop(place).job
+        if owner and owner[1] in self._children:
+            children = self._children[owner[1]]
+            children.discard((kind, place))
+            if not children:
+                del self._children[owner[1]]

@@ -4,7 +4,6 @@ An operator of many jobs holds thousands of objects for hours. Half of what the 
 who manages which field, and most of the rest of a pod is the spec that the operator itself has written.
 """
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,15 +11,13 @@ from grpo_operator.children.pod import RUN_CONFIG_KEY
 from grpo_operator.cluster.kinds import CONFIG_MAPS, PODS, Kind, KubeObject
 
 _LEFT_OUT_OF_METADATA = ("managedFields", "annotations", "selfLink", "generateName")
-_LONGEST_SHARED = 64
-"""Characters of a text that is worth sharing."""
 _POD_SPEC = ("nodeName", "restartPolicy", "imagePullSecrets")
 _POD_CONTAINER = ("name", "image")
 _POD_STATUS = ("phase", "reason", "message", "podIP", "conditions", "containerStatuses")
 
 
 def kept(kind: Kind, item: KubeObject) -> KubeObject:
-    """A copy of an object without what nobody reads. Equal texts in it are one object in memory."""
+    """An object without what nobody reads. What is left of it is not copied."""
     found = {key: value for key, value in item.items() if key != "metadata"}
     found["metadata"] = _without(item["metadata"], _LEFT_OUT_OF_METADATA)
     if kind == PODS:
@@ -30,8 +27,7 @@ def kept(kind: Kind, item: KubeObject) -> KubeObject:
         found["status"] = _only(item.get("status", {}), _POD_STATUS)
     elif kind == CONFIG_MAPS:
         found["data"] = _without(item.get("data", {}), (RUN_CONFIG_KEY,))
-    shared: KubeObject = _shared(found)
-    return shared
+    return found
 
 
 def _only(data: Mapping[str, Any], keys: tuple[str, ...]) -> KubeObject:
@@ -40,13 +36,3 @@ def _only(data: Mapping[str, Any], keys: tuple[str, ...]) -> KubeObject:
 
 def _without(data: Mapping[str, Any], keys: tuple[str, ...]) -> KubeObject:
     return {key: value for key, value in data.items() if key not in keys}
-
-
-def _shared(value: Any) -> Any:
-    """The same data, with one copy of each short text: every pod has the same keys and many of the same
-    values."""
-    if isinstance(value, Mapping):
-        return {sys.intern(key): _shared(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_shared(each) for each in value]
-    return sys.intern(value) if type(value) is str and len(value) <= _LONGEST_SHARED else value

@@ -50,6 +50,8 @@ class _Entry:
     it may exist."""
     other_builds: dict[int, OtherBuild] = field(default_factory=dict)
     """The newest pod of another build by replica."""
+    tokens_made_at: datetime | None = None
+    """When this process made the Secret, or met it when it tried to."""
     told_notes: str | None = None
     written_events: set[tuple[str, str, str]] = field(default_factory=set)
     """(uid of the job, reason, key) of each."""
@@ -122,6 +124,10 @@ class Memory:
         """The condition Ready has had these notes of ours."""
         self._entry(key).told_notes = notes
 
+    def mark_tokens_made(self, key: Key, *, now: datetime) -> None:
+        """The Secret of the job exists."""
+        self._entry(key).tokens_made_at = now
+
     def mark_superseded(self, key: Key) -> None:
         """Another operator has written the job: what this one was told before may be older than what the
         other knows."""
@@ -176,6 +182,7 @@ class Memory:
             highest_incarnations=self._highest_incarnations(key, seen=positions),
             other_builds=self._other_builds(key, found, now=now),
             refusal=self._entry(key).refusal,
+            tokens_made_at=self._entry(key).tokens_made_at,
             told_notes=self._entry(key).told_notes,
         )
 

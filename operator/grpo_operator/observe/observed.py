@@ -195,6 +195,8 @@ class Remembered:
     """By replica the newest rollout pod that this process saw run another build of the image."""
     refusal: Refusal | None = None
     """The child that the API server refused at the last try, if it refused one."""
+    tokens_made_at: datetime | None = None
+    """When this process made the Secret with the tokens; None where it did not."""
     told_notes: str | None = None
     """The notes that this process wrote into the condition Ready; None before the first time."""
 

@@ -5,11 +5,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 
 from grpo_operator.cluster import errors
 from grpo_operator.cluster.client import Client
 from grpo_operator.cluster.kinds import EVENTS, PODS, KubeObject
 from grpo_operator.observe.cache import Cache, Key, job_key
+from grpo_operator.observe.kept import kept
 from grpo_operator.observe.pod_view import is_silent
 
 log = logging.getLogger(__name__)
@@ -58,7 +60,7 @@ class EventReader:
     async def read_due(self) -> None:
         """Read the Events of every silent pod that is due."""
         now = self._monotonic()
-        silent = {pod["metadata"]["uid"]: pod for pod in self._cache.every_pod() if is_silent(pod)}
+        silent = {pod["metadata"]["uid"]: pod for pod in self._cache.pending_pods() if is_silent(pod)}
         fresh = (now, now + PATIENCE_SECONDS)
         self._silent = {uid: self._silent.get(uid, fresh) for uid in silent}
         due = [pod for uid, pod in silent.items() if self._silent[uid][1] <= now]
@@ -72,7 +74,10 @@ class EventReader:
         try:
             async with self._limit:
                 found = await self._client.list(
-                    EVENTS, meta["namespace"], fields=f"involvedObject.uid={meta['uid']}"
+                    EVENTS,
+                    meta["namespace"],
+                    fields=f"involvedObject.uid={meta['uid']}",
+                    keep=partial(kept, EVENTS),
                 )
         except errors.KubernetesError as error:
             # Without Events only the explanation is poorer, so everything else goes on.

@@ -91,7 +91,7 @@ def _spec(data: Any) -> tuple[GRPOJobSpec | None, str]:
     return _read_spec(json.dumps(data))
 
 
-@lru_cache(maxsize=256)  # a job is reconciled much more often than its spec changes
+@lru_cache(maxsize=32)  # a job that starts is reconciled many times in a row
 def _read_spec(text: str) -> tuple[GRPOJobSpec | None, str]:
     try:
         return GRPOJobSpec.from_object(json.loads(text)), ""

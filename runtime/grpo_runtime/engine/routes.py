@@ -20,6 +20,7 @@ REVOKE_PATH = "/grpo/v1/revoke"
 PAUSE_PATH = "/pause"
 RESUME_PATH = "/resume"
 IS_PAUSED_PATH = "/is_paused"
+METRICS_PATH = "/metrics"
 INIT_PATH = "/init_weight_transfer_engine"
 START_PATH = "/start_weight_update"
 UPDATE_PATH = "/update_weights"
@@ -50,6 +51,7 @@ ENGINE_ROUTES = {
     ("POST", PAUSE_PATH): Access.ADMIN,
     ("POST", RESUME_PATH): Access.ADMIN,
     ("GET", IS_PAUSED_PATH): Access.ADMIN,
+    ("GET", METRICS_PATH): Access.ADMIN,
     ("POST", INIT_PATH): Access.ADMIN,
     ("POST", START_PATH): Access.ADMIN,
     ("POST", UPDATE_PATH): Access.ADMIN,

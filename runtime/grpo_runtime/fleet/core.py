@@ -105,8 +105,13 @@ class FleetCore:
         if dispatch is None:
             return None
         found = dispatch.generation()
-        labels = {member.instance: member.label for member in self._roster.members()}
-        return replace(found, given={labels.get(key, key): number for key, number in found.given.items()})
+        members = self._roster.members()
+        labels = {member.instance: member.label for member in members}
+        return replace(
+            found,
+            given={labels.get(key, key): number for key, number in found.given.items()},
+            frozen={member.label: member.why_frozen for member in members if member.why_frozen},
+        )
 
     async def close(self) -> None:
         """Leave the engines as they are and let go of every connection."""
@@ -155,8 +160,10 @@ class FleetCore:
         """
         settings = self._settings
         body = sampling_body(bundle, temperature=settings.temperature, max_tokens=settings.max_tokens)
-        # no deadline: how long a completion takes is the user's choice, and the watcher sees a dead engine
-        answer = await self._roster.client(member).generate(body, timeout_seconds=None)
+        # no deadline: how long a completion takes is the user's choice, and the watcher sees
+        # an engine that is dead or frozen
+        with self._roster.sampling(member.instance):
+            answer = await self._roster.client(member).generate(body, timeout_seconds=None)
         rollouts = parse_rollouts(answer, bundle=bundle, engine=member.label)
         self._require_newest(rollouts)
         return rollouts

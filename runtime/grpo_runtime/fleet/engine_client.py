@@ -1,11 +1,13 @@
 """One rollout engine over HTTP. Every call has a deadline, and every failure is an EngineError; none is
 retried."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
+from prometheus_client.parser import text_string_to_metric_families
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engine import routes
@@ -14,6 +16,8 @@ from grpo_runtime.rollout.errors import EngineGoneError, EngineTimeoutError
 from grpo_runtime.settings import Tokens
 
 CONNECT_TIMEOUT_SECONDS = 5.0
+_NUM_TOKENS = "vllm:generation_tokens_total"
+_NUM_RUNNING = "vllm:num_requests_running"
 _MAX_ERROR_CHARACTERS = 500
 
 
@@ -38,6 +42,14 @@ class Identity:
     attempt: int
     version: str
     is_live: bool
+
+
+@dataclass(frozen=True)
+class Load:
+    """What an engine counts: tokens that it has generated, and requests that it works on."""
+
+    num_tokens: float
+    num_running: float
 
 
 class EngineClient:
@@ -82,6 +94,25 @@ class EngineClient:
         """Whether the scheduler is paused. Answered by the engine core, so it also shows that it lives."""
         answer = await self._admin("GET", routes.IS_PAUSED_PATH, timeout_seconds=timeout_seconds)
         return bool(answer["is_paused"])
+
+    async def load(self, *, timeout_seconds: float) -> Load | None:
+        """What its server has heard of the engine core's work; None when it counts nothing.
+
+        Of a frozen core these are the numbers from before.
+        """
+        # vLLM counts for each of its data-parallel cores
+        query = f"?name[]={_NUM_TOKENS}&name[]={_NUM_RUNNING}"
+        text = await self._request(
+            "GET", routes.METRICS_PATH + query, token=self._tokens.admin, timeout_seconds=timeout_seconds
+        )
+        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+        found = {
+            name: sum(sample.value for sample in samples if sample.name == name)
+            for name in {sample.name for sample in samples}
+        }
+        if _NUM_TOKENS not in found or _NUM_RUNNING not in found:
+            return None
+        return Load(num_tokens=found[_NUM_TOKENS], num_running=found[_NUM_RUNNING])
 
     async def pause(self, *, timeout_seconds: float) -> None:
         """Freeze requests in flight and forget every cached key and value."""
@@ -134,6 +165,25 @@ class EngineClient:
         body: Mapping[str, Any] | None,
         timeout_seconds: float | None,
     ) -> Mapping[str, Any]:
+        text = await self._request(method, path, token=token, body=body, timeout_seconds=timeout_seconds)
+        what = self._describe(method, path)
+        try:
+            answer = json.loads(text)
+        except ValueError as error:
+            raise EngineRefusedError(f"{what}: the answer is not JSON", status=200) from error
+        if not isinstance(answer, dict):
+            raise EngineRefusedError(f"{what}: the answer is not a JSON object", status=200)
+        return answer
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        token: str,
+        body: Mapping[str, Any] | None = None,
+        timeout_seconds: float | None,
+    ) -> str:
         headers = {"Authorization": f"Bearer {token}", routes.ATTEMPT_HEADER: str(self._attempt)}
         if path != routes.GENERATE_PATH:
             # vLLM's server closes a connection after an internal error, and no verb must meet a closed one
@@ -141,14 +191,14 @@ class EngineClient:
         if self.instance is not None:
             headers[routes.INSTANCE_HEADER] = self.instance
         timeout = aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=CONNECT_TIMEOUT_SECONDS)
-        what = f"{method} {path.partition('?')[0]} on engine {self.address}"
+        what = self._describe(method, path)
         try:
             async with self._session.request(
                 method, f"http://{self.address}{path}", json=body, headers=headers, timeout=timeout
             ) as response:
                 if response.status != 200:
                     raise _refusal(what, response.status, await response.text())
-                answer = await response.json()
+                return await response.text()
         except aiohttp.ConnectionTimeoutError as error:
             raise EngineGoneError(f"{what}: no connection within {CONNECT_TIMEOUT_SECONDS:g} s") from error
         except (TimeoutError, aiohttp.ServerTimeoutError) as error:
@@ -156,11 +206,9 @@ class EngineClient:
             raise EngineTimeoutError(f"{what}: no answer within {limit}") from error
         except (aiohttp.ClientError, OSError) as error:
             raise EngineGoneError(f"{what}: {error or type(error).__name__}") from error
-        except ValueError as error:
-            raise EngineRefusedError(f"{what}: the answer is not JSON", status=200) from error
-        if not isinstance(answer, dict):
-            raise EngineRefusedError(f"{what}: the answer is not a JSON object", status=200)
-        return answer
+
+    def _describe(self, method: str, path: str) -> str:
+        return f"{method} {path.partition('?')[0]} on engine {self.address}"
 
 
 def _refusal(what: str, status: int, text: str) -> EngineRefusedError:

@@ -13,6 +13,7 @@ from grpo_runtime.fleet.errors import BadAnswerError
 from grpo_runtime.fleet.generate_api import answered_probe_error, probe_body
 from grpo_runtime.rollout.errors import EngineError
 from grpo_runtime.rollout.interface import Probe
+from grpo_runtime.weight_sync.deadlines import PhaseDeadlines
 from grpo_runtime.weight_sync.interface import (
     Failures,
     Peer,
@@ -65,6 +66,7 @@ class EngineSync:
         self._backend = backend
         self._timeout_seconds = timeout_seconds
         self._workers_per_engine = workers_per_engine
+        self._deadlines = PhaseDeadlines(timeout_seconds)
         self._sender: WeightSender[Any] | None = None
 
     async def run(self, job: SyncJob) -> Mapping[str, EngineSyncReport | Exception]:
@@ -76,7 +78,7 @@ class EngineSync:
         engine computes nothing; it has no work then, since only admitted engines with the newest weights get
         any.
         """
-        phases = _Phases(self._clients, limit_seconds=self._timeout_seconds)
+        phases = _Phases(self._clients, deadlines=self._deadlines, limit_seconds=self._timeout_seconds)
         try:
             errors = await self._run(job, phases)
         except BaseException:
@@ -152,9 +154,10 @@ class _Phases:
     `seconds` says how long each phase took, by engine and phase; `errors` why an engine is left out.
     """
 
-    def __init__(self, engines: Collection[str], *, limit_seconds: float) -> None:
+    def __init__(self, engines: Collection[str], *, deadlines: PhaseDeadlines, limit_seconds: float) -> None:
         self.seconds: dict[str, dict[str, float]] = {name: {} for name in engines}
         self.errors: dict[str, Exception] = {}
+        self._deadlines = deadlines
         self._limit_seconds = limit_seconds
 
     async def each(self, phase: str, call: Callable[[str], Awaitable[None]]) -> None:
@@ -167,8 +170,12 @@ class _Phases:
             finally:
                 self.seconds[name][phase] = time.monotonic() - start
 
-        work = {name: measured(name) for name in self._going()}
-        self._note(phase, await for_each_engine(work, timeout_seconds=self._limit_seconds))
+        names, start = self._going(), time.monotonic()
+        work = {name: measured(name) for name in names}
+        failures = await for_each_engine(work, timeout_seconds=self._deadlines.of(phase))
+        if names and not failures:
+            self._deadlines.note(phase, time.monotonic() - start)
+        self._note(phase, failures)
 
     async def together(self, phase: str, verb: Callable[[Collection[str]], Awaitable[Failures]]) -> None:
         """A phase in which the sender does something with all engines."""

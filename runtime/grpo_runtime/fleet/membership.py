@@ -36,7 +36,7 @@ class Member:
     """One engine process, or an address where one is expected.
 
     `version` is the weights it was last verified with. `num_failures` counts failed syncs since the last
-    good one; the watcher starts no sync before `retry_at`.
+    good one; the watcher starts no sync before `retry_at`. `why_frozen` says what of it stands still.
     """
 
     address: Address
@@ -47,6 +47,7 @@ class Member:
     version: PolicyVersion | None = None
     num_failures: int = 0
     retry_at: float = 0.0
+    why_frozen: str = ""
 
     @property
     def label(self) -> str:
@@ -66,7 +67,7 @@ def seen(member: Member, identity: Identity, *, newest: PolicyVersion | None, no
         )
     is_current = newest is not None and member.version == newest and identity.version == str(newest)
     state = MemberState.CURRENT if is_current else MemberState.STALE
-    return replace(member, state=state, last_seen=now)
+    return replace(member, state=state, last_seen=now, why_frozen="")
 
 
 def silent(member: Member, *, now: float, lost_after_seconds: float) -> Member:
@@ -75,6 +76,16 @@ def silent(member: Member, *, now: float, lost_after_seconds: float) -> Member:
         return member
     is_lost = now - member.last_seen > lost_after_seconds
     return replace(member, state=MemberState.LOST if is_lost else MemberState.SUSPECT)
+
+
+def frozen(member: Member, why: str, *, now: float) -> Member:
+    """The member after it was found frozen: without its requests, and out of the fleet until a sync succeeds.
+
+    It may go on as if nothing had been, with answers that nobody waits for any more.
+    """
+    if member.why_frozen or member.state in (MemberState.JOINING, MemberState.LOST):
+        return member
+    return replace(failed_sync(member, now=now), state=MemberState.SUSPECT, why_frozen=why)
 
 
 def died(member: Member) -> Member:
@@ -120,10 +131,9 @@ def unhealthy(member: Member, *, now: float) -> Member:
 def will_answer(member: Member) -> bool:
     """Whether the member will still answer requests that it was given while it was Current.
 
-    One that is unhealthy, or whose sync failed, may stay paused with them.
+    One that is unhealthy, or whose sync failed, may stay paused with them; one that is frozen does not go on.
     """
-    is_out = member.state == MemberState.STALE and member.version is None
-    return member.state != MemberState.LOST and not is_out
+    return member.state != MemberState.LOST and member.version is not None
 
 
 def outdated(member: Member) -> Member:

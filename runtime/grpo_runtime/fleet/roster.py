@@ -4,18 +4,21 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import aiohttp
 
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.fleet import membership
+from grpo_runtime.fleet import liveness, membership
 from grpo_runtime.fleet.discovery import resolve
-from grpo_runtime.fleet.engine_client import Address, EngineClient
+from grpo_runtime.fleet.engine_client import Address, EngineClient, Identity
 from grpo_runtime.fleet.errors import EngineConflictError
+from grpo_runtime.fleet.liveness import Limits, Look, Signs
 from grpo_runtime.fleet.membership import Member, MemberState
 from grpo_runtime.fleet.settings import FleetSettings
-from grpo_runtime.rollout.errors import EngineError
+from grpo_runtime.rollout.errors import EngineError, EngineTimeoutError
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +37,11 @@ class Roster:
         self._session = session
         self._members: dict[Address, Member] = {}
         self._looks: dict[Address, asyncio.Task[None]] = {}
+        self._signs: dict[str, Signs] = {}
+        """Of each instance."""
+        self._num_calls: Counter[str] = Counter()
+        """Calls for completions that an instance has not answered."""
+        self._limits = Limits(settings.frozen_after_seconds, settings.first_step_seconds)
         self._changed = asyncio.Event()
         self._conflict: EngineConflictError | None = None
 
@@ -67,6 +75,17 @@ class Roster:
         for member in list(self._members.values()):
             self._put(membership.outdated(member))
 
+    @contextlib.contextmanager
+    def sampling(self, instance: str) -> Iterator[None]:
+        """A call for completions to this process; one that raises nothing has been answered."""
+        self._num_calls[instance] += 1
+        try:
+            yield
+            if instance in self._signs:
+                self._signs[instance] = liveness.warm(self._signs[instance])
+        finally:
+            self._num_calls[instance] -= 1
+
     async def changed(self, *, timeout_seconds: float) -> None:
         """Return at the next change, or after the timeout."""
         with contextlib.suppress(TimeoutError):
@@ -81,17 +100,43 @@ class Roster:
         now = time.monotonic()
         for address in listed - self._members.keys():
             self._put(Member(address=address, last_seen=now))
+        self._end_looks()
         for address, member in self._members.items():
             if address not in self._looks:
                 self._looks[address] = asyncio.ensure_future(self._look(member))
         if self._looks:
             await asyncio.wait(self._looks.values(), timeout=self._settings.heartbeat_seconds)
-        for address in [address for address, look in self._looks.items() if look.done()]:
-            self._looks.pop(address).result()
+        self._end_looks()
+        self._judge()
         for member in list(self._members.values()):
             if membership.is_gone(member, is_listed=member.address in listed):
                 self._put(membership.died(member))
                 del self._members[member.address]
+
+    def _end_looks(self) -> None:
+        """Forget the looks that have ended, and raise what ended one of them unexpectedly."""
+        for address in [address for address, look in self._looks.items() if look.done()]:
+            self._looks.pop(address).result()
+
+    def _judge(self) -> None:
+        """Take the engines out that are frozen."""
+        now = time.monotonic()
+        members = {member.instance: member for member in self._members.values() if member.instance}
+        self._signs = {
+            instance: self._signs.get(instance) or liveness.first_signs(now) for instance in members
+        }
+        for instance, member in members.items():
+            if instance in self.busy:
+                self._signs[instance] = liveness.excused(self._signs[instance], now=now)
+            elif why := liveness.why_frozen(self._signs[instance], limits=self._limits, now=now):
+                changed = membership.frozen(member, why, now=now)
+                lost_after = self._settings.lost_after_seconds
+                self._put(membership.silent(changed, now=now, lost_after_seconds=lost_after))
+                if changed is not member:
+                    log.warning(
+                        "engine %s is frozen, its requests go to other engines: %s", member.label, why
+                    )
+                    self.wake()
 
     async def close(self) -> None:
         """End every look."""
@@ -101,28 +146,50 @@ class Roster:
         await asyncio.gather(*looks, return_exceptions=True)
 
     async def _look(self, member: Member) -> None:
-        client = self._client(member.address)
-        limit = self._settings.probe_timeout_seconds
         lost_after = self._settings.lost_after_seconds
+        changed, note = member, liveness.unanswered
         try:
-            identity = await client.identity(timeout_seconds=limit)
-            is_idle = identity.instance == member.instance and member.instance not in self.busy
-            if is_idle and identity.is_live:
-                await client.is_paused(timeout_seconds=limit)
+            identity, look = await self._ask(member)
         except EngineConflictError as error:
             self._conflict = error
             self.wake()
             return
         except EngineError as error:
             log.debug("engine %s does not answer: %s", member.label, error)
-            changed = membership.silent(member, now=time.monotonic(), lost_after_seconds=lost_after)
+            if not isinstance(error, EngineTimeoutError):
+                # else it may be slow, which `_judge` decides
+                changed = membership.silent(member, now=time.monotonic(), lost_after_seconds=lost_after)
         else:
-            changed = membership.seen(member, identity, newest=self.newest, now=time.monotonic())
+            now = time.monotonic()
+            note = partial(liveness.looked, look=look, version=member.version, now=now)
+            if look is None or look.has_core_answered:
+                changed = membership.seen(member, identity, newest=self.newest, now=now)
             if not identity.is_live:
                 changed = membership.died(changed)
-        if self._members.get(member.address) is member:
-            # else a sync ended in the meantime, and what it found is newer
-            self._put(changed)
+        if self._members.get(member.address) is not member:
+            # a sync ended in the meantime, and what it found is newer
+            return
+        if member.instance in self._signs:
+            self._signs[member.instance] = note(self._signs[member.instance])
+        self._put(changed)
+
+    async def _ask(self, member: Member) -> tuple[Identity, Look | None]:
+        """Who answers at a member's address, and what it does, unless it is in a weight sync."""
+        client = self._client(member.address)
+        limit = self._settings.probe_timeout_seconds
+        identity = await client.identity(timeout_seconds=limit)
+        instance = member.instance
+        if identity.instance != instance or not identity.is_live or instance in self.busy:
+            return identity, None
+        # the text of the numbers is worth the call only while they should rise
+        load = await client.load(timeout_seconds=limit) if self._num_calls[instance] else None
+        try:
+            is_paused = await client.is_paused(timeout_seconds=limit)
+        except EngineTimeoutError:
+            is_paused = None
+        if load is None:
+            return identity, Look(is_paused)
+        return identity, Look(is_paused, num_tokens=load.num_tokens, num_running=load.num_running)
 
     def _client(self, address: Address) -> EngineClient:
         settings = self._settings

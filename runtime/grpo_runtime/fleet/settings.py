@@ -14,8 +14,11 @@ class FleetSettings:
 
     `start_wait_seconds`: how long the first sync waits for all desired engines before it takes those there.
     `empty_wait_seconds`: how long a sync or a step waits while there is no engine at all.
-    `lost_after_seconds`: how long an engine may be silent before its requests go elsewhere.
-    `probe_timeout_seconds`: how long one look at an engine may take.
+    `frozen_after_seconds`: how long an engine may show no sign of life before its requests go elsewhere.
+    `first_step_seconds`: the same for the core of an engine that has sampled nothing yet and may compile.
+    `lost_after_seconds`: how long an engine may be silent before it is called lost.
+    `probe_timeout_seconds`: how long one call of a look at an engine may take; two of them, and the time
+    between looks, must fit into `frozen_after_seconds`.
     `max_in_flight`: samples an engine is given at a time.
     `workers_per_engine`: processes of an engine that take the weights.
     """
@@ -29,9 +32,11 @@ class FleetSettings:
     sync_timeout_seconds: float
     start_wait_seconds: float = 120.0
     empty_wait_seconds: float = 900.0
+    frozen_after_seconds: float = 10.0
+    first_step_seconds: float = 120.0
     lost_after_seconds: float = 60.0
     heartbeat_seconds: float = 1.0
-    probe_timeout_seconds: float = 10.0
+    probe_timeout_seconds: float = 3.0
     max_in_flight: int = 64
     workers_per_engine: int = 1
 

@@ -24,7 +24,15 @@ def still_message(generation: Generation, *, step: int) -> str:
     if generation.num_waiting:
         places.append(f"{generation.num_waiting} not given to an engine yet")
     done = f"step {step}: {generation.num_done} of {generation.num_samples} samples are done"
-    return f"{done}, and none was finished in the last {seconds} s; open are {', '.join(places)}"
+    still = f"{done}, and none was finished in the last {seconds} s; open are {', '.join(places)}"
+    return still + frozen_message(generation)
+
+
+def frozen_message(generation: Generation) -> str:
+    """Which engines are frozen, as the end of a sentence; empty when none is."""
+    frozen = [f"engine {engine} is frozen: {why}" for engine, why in sorted(generation.frozen.items())]
+    more = [f"{len(frozen) - _MAX_ENGINES} other engines are frozen"] if len(frozen) > _MAX_ENGINES else []
+    return "".join(f"; {part}" for part in (*frozen[:_MAX_ENGINES], *more))
 
 
 def _rounded_down(seconds: float) -> int:

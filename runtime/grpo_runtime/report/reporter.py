@@ -7,7 +7,7 @@ from pathlib import Path
 
 from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
 from grpo_api.contract.run_config import JobRef
-from grpo_runtime.report.generation import still_message
+from grpo_runtime.report.generation import frozen_message, still_message
 from grpo_runtime.report.progress import ProgressFile, read_progress
 from grpo_runtime.report.sink import OpenSink, SinkContext, StepRecord
 from grpo_runtime.report.sinks import SINKS
@@ -58,6 +58,8 @@ class Reporter:
         message = (
             f"no rollout engine has the newest weights: {engines.known} of {engines.desired} engines found"
         )
+        if generation is not None:
+            message += frozen_message(generation)
         self.progress.update(state=TrainerState.WAITING_FOR_ROLLOUT, message=message, engines=engines)
 
     def finished_step(

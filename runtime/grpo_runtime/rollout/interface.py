@@ -79,6 +79,8 @@ class Generation:
     """Since a sample was finished last, or else since the call began."""
     given: Mapping[str, int]
     """Engine -> the samples it was given and has not finished."""
+    frozen: Mapping[str, str] = field(default_factory=dict)
+    """Engine -> what of it stands still, so that its samples were given to others."""
 
     @property
     def num_waiting(self) -> int:

@@ -71,6 +71,7 @@ class GroupReceiver:
         self._worker = worker
         self._group: Communicator | None = None
         self._key = ""
+        self._memory = torch.empty(0, dtype=torch.uint8)
 
     def init(self, info: Info) -> None:
         """Meet the sender that wrote `info`, and the other engines."""
@@ -81,12 +82,17 @@ class GroupReceiver:
         self._group = self._join(store, parsed.place(worker=self._worker), own_address=own_address)
         self._key = parsed.key
 
-    def receive(
-        self, buffers: Sequence[torch.Tensor], *, connection: str, stall_seconds: float
-    ) -> Iterator[None]:
-        """Fill the buffers in order. `connection` is the key of the group."""
+    def memory(self, num_bytes: int, *, connection: str, stall_seconds: float) -> torch.Tensor:
+        """Memory of this worker, the same for every update. `connection` is the key of the group."""
         if self._group is None or connection != self._key:
             raise WeightSyncError("this engine is not in the group of this sender: it must init first")
+        if len(self._memory) != num_bytes:
+            self._memory = torch.empty(num_bytes, dtype=torch.uint8)
+        return self._memory
+
+    def receive(self, buffers: Sequence[torch.Tensor], *, stall_seconds: float) -> Iterator[None]:
+        """Fill the buffers in order."""
+        assert self._group is not None  # `memory` came before
         try:
             yield from broadcast_all(self._group, buffers, timeout_seconds=stall_seconds)
         except WeightSyncError:

@@ -20,7 +20,7 @@ from grpo_runtime.weight_sync.interface import (
     WeightSyncError,
 )
 from grpo_runtime.weight_sync.meeting import GroupInitInfo, Place, host_store
-from grpo_runtime.weight_sync.pairwise import for_each_engine, give_up_update, open_update
+from grpo_runtime.weight_sync.pairwise import Verbs
 from grpo_runtime.weight_sync.staging import update_info
 
 SHORTEST_STALL_SECONDS = 10.0
@@ -44,6 +44,7 @@ class GroupSender:
         self._engines = engines
         self._timeout_seconds = settings.timeout_seconds
         self._join = join
+        self._verbs = Verbs({name: peer.channel for name, peer in engines.items()}, settings.timeout_seconds)
         self._group: _Group | None = None
         self._transfer_seconds = 0.0
 
@@ -56,7 +57,7 @@ class GroupSender:
 
     async def start(self, engines: Collection[str]) -> Failures:
         """See `WeightSender`."""
-        return await self._all({name: open_update(self._engines[name].channel) for name in engines})
+        return await self._verbs.start(engines)
 
     async def update(self, weights: HostCopy, *, engines: Collection[str]) -> Failures:
         """See `WeightSender`."""
@@ -67,11 +68,13 @@ class GroupSender:
 
     async def finish(self, version: str, *, engines: Collection[str]) -> Failures:
         """See `WeightSender`."""
-        return await self._all({name: self._engines[name].channel.finish(version) for name in engines})
+        return await self._verbs.finish(
+            {name: self._engines[name].channel.finish(version) for name in engines}
+        )
 
     async def abort(self, engines: Collection[str]) -> Failures:
         """See `WeightSender`."""
-        return await self._all({name: give_up_update(self._engines[name].channel) for name in engines})
+        return await self._verbs.abort(engines)
 
     async def shutdown(self) -> None:
         """See `WeightSender`."""
@@ -84,7 +87,7 @@ class GroupSender:
             if self._group is None or self._group.engines != left:
                 await self._form(left, failures)
                 # the update that was open has ended with the group
-                _move(await self.start(left), left, failures)
+                _move(await self._verbs.start(left), left, failures)
                 continue
             errors = await self._transfer(self._group, weights)
             if errors:
@@ -152,9 +155,6 @@ class GroupSender:
         group, self._group = self._group, None
         if group is not None:
             group.leave()
-
-    async def _all(self, work: Mapping[str, Awaitable[None]]) -> Failures:
-        return await for_each_engine(work, timeout_seconds=self._timeout_seconds)
 
     async def _within_deadline(
         self, work: Awaitable[None], left: set[str], failures: dict[str, Exception]

@@ -5,7 +5,6 @@ import secrets
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Iterator
 
 import torch
@@ -19,6 +18,7 @@ from grpo_runtime.weight_sync.manifest import (
     manifest_of,
     view_of,
 )
+from grpo_runtime.weight_sync.memory import PRIVATE_MEMORY, MemoryPool
 from grpo_runtime.weight_sync.source import WeightSource, read_tensors
 
 _PIECE_ELEMENTS = 256 * 1024
@@ -29,15 +29,22 @@ class HostCopy:
     """All weights as one stream, which a thread of its own fills from `source`. Raises ValueError, before
     anything is read, for weights that cannot travel.
 
-    `manifest` describes the stream. `key` is that of its tag, made for this copy alone. No more than one
-    gathered tensor of the source is alive with the copy.
+    `manifest` describes the stream, which lies in `memory`. `key` is that of its tag, made for this copy
+    alone. No more than one gathered tensor of the source is alive with the copy.
     """
 
-    def __init__(self, source: WeightSource, *, buffer_bytes: int = DEFAULT_BUFFER_BYTES) -> None:
+    def __init__(
+        self,
+        source: WeightSource,
+        *,
+        buffer_bytes: int = DEFAULT_BUFFER_BYTES,
+        pool: MemoryPool = PRIVATE_MEMORY,
+    ) -> None:
         self.manifest: WeightManifest = manifest_of(source.layout(), buffer_bytes=buffer_bytes)
         self.key = secrets.token_bytes(KEY_BYTES)
-        self._stream = _spare.take(self.manifest.stream_bytes)
-        weakref.finalize(self, _spare.give_back, self._stream)
+        self.memory = pool.take(self.manifest.stream_bytes)
+        weakref.finalize(self, pool.give_back, self.memory)
+        self._stream = self.memory.stream
         self._num_ready = 0
         self._seconds = 0.0
         self._error: BaseException | None = None
@@ -114,26 +121,3 @@ class HostCopy:
             self._num_ready = end
             if end // buffer_bytes > before // buffer_bytes or end == len(self._stream):
                 self._changed.notify_all()
-
-
-class _SpareMemory:
-    """The memory of the copy before: a page that is touched for the first time costs more than the copy."""
-
-    def __init__(self) -> None:
-        # no lock: what gives memory back may be the garbage collector, in the middle of anything
-        self._kept: deque[torch.Tensor] = deque(maxlen=1)
-
-    def take(self, num_bytes: int) -> torch.Tensor:
-        """Memory of this size (uint8 [num_bytes]), with any contents."""
-        try:
-            memory = self._kept.pop()
-        except IndexError:
-            return torch.empty(num_bytes, dtype=torch.uint8)
-        return memory if len(memory) == num_bytes else torch.empty(num_bytes, dtype=torch.uint8)
-
-    def give_back(self, memory: torch.Tensor) -> None:
-        """Keep this for the next copy instead of what was kept before."""
-        self._kept.append(memory)
-
-
-_spare = _SpareMemory()

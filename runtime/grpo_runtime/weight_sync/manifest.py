@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from grpo_runtime.weight_sync.digest import TAG_BYTES
 from grpo_runtime.weight_sync.source import TensorSpec
 
-DEFAULT_BUFFER_BYTES = 16 * 1024 * 1024
+DEFAULT_BUFFER_BYTES = 64 * 1024 * 1024
 ALIGNMENT_BYTES = 16
 """Tensors start at multiples of this, so that every dtype can be viewed in place."""
 

@@ -1,9 +1,11 @@
 """Senders to several engines: what one verb does at each of them, and a sender with a connection for each."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Collection, Mapping
 from typing import Generic, Protocol, TypeVar
 
+from grpo_runtime.weight_sync.deadlines import PhaseDeadlines
 from grpo_runtime.weight_sync.interface import ControlChannel, Failures, PreparedWeights, WeightSyncError
 
 W = TypeVar("W", bound=PreparedWeights)
@@ -32,6 +34,7 @@ class PairwiseSender(Generic[W]):
 
     def __init__(self, connections: Mapping[str, Connection[W]], *, timeout_seconds: float) -> None:
         self._connections = connections
+        self._verbs = Verbs({name: found.channel for name, found in connections.items()}, timeout_seconds)
         self._timeout_seconds = timeout_seconds
 
     async def init(self, engines: Collection[str]) -> Failures:
@@ -40,7 +43,7 @@ class PairwiseSender(Generic[W]):
 
     async def start(self, engines: Collection[str]) -> Failures:
         """See `WeightSender`."""
-        return await self._all({name: open_update(self._connections[name].channel) for name in engines})
+        return await self._verbs.start(engines)
 
     async def update(self, weights: W, *, engines: Collection[str]) -> Failures:
         """See `WeightSender`."""
@@ -48,11 +51,11 @@ class PairwiseSender(Generic[W]):
 
     async def finish(self, version: str, *, engines: Collection[str]) -> Failures:
         """See `WeightSender`."""
-        return await self._all({name: self._connections[name].finish(version) for name in engines})
+        return await self._verbs.finish({name: self._connections[name].finish(version) for name in engines})
 
     async def abort(self, engines: Collection[str]) -> Failures:
         """See `WeightSender`."""
-        return await self._all({name: give_up_update(self._connections[name].channel) for name in engines})
+        return await self._verbs.abort(engines)
 
     async def shutdown(self) -> None:
         """See `WeightSender`."""
@@ -60,6 +63,33 @@ class PairwiseSender(Generic[W]):
             await connection.shutdown()
 
     async def _all(self, work: Mapping[str, Awaitable[None]]) -> Failures:
+        return await for_each_engine(work, timeout_seconds=self._timeout_seconds)
+
+
+class Verbs:
+    """The verbs that only go over the control channels, with a deadline for each."""
+
+    def __init__(self, channels: Mapping[str, ControlChannel], timeout_seconds: float) -> None:
+        self._channels = channels
+        self._deadlines = PhaseDeadlines(timeout_seconds)
+        self._timeout_seconds = timeout_seconds
+
+    async def start(self, engines: Collection[str]) -> Failures:
+        """Open an update, ending one that an earlier trainer left open."""
+        work = {name: _open_update(self._channels[name]) for name in engines}
+        return await for_each_engine(work, timeout_seconds=self._deadlines.of("start"))
+
+    async def finish(self, work: Mapping[str, Awaitable[None]]) -> Failures:
+        """Let the engines apply what was delivered, each by its call in `work`."""
+        start = time.monotonic()
+        failures = await for_each_engine(work, timeout_seconds=self._deadlines.of("finish"))
+        if work and not failures:
+            self._deadlines.note("finish", time.monotonic() - start)
+        return failures
+
+    async def abort(self, engines: Collection[str]) -> Failures:
+        """End an open update. The engine answers every abort with an error, which is what ends it."""
+        work = {name: _give_up_update(self._channels[name]) for name in engines}
         return await for_each_engine(work, timeout_seconds=self._timeout_seconds)
 
 
@@ -83,17 +113,15 @@ async def for_each_engine(work: Mapping[str, Awaitable[None]], *, timeout_second
     return failures
 
 
-async def open_update(channel: ControlChannel) -> None:
-    """Open an update, ending one that an earlier trainer left open."""
+async def _open_update(channel: ControlChannel) -> None:
     try:
         await channel.start()
     except WeightSyncError:
-        await give_up_update(channel)
+        await _give_up_update(channel)
         await channel.start()
 
 
-async def give_up_update(channel: ControlChannel) -> None:
-    """End an open update. The engine answers every abort with an error, which is what ends the update."""
+async def _give_up_update(channel: ControlChannel) -> None:
     try:
         await channel.update({"abort": "the sender asked for it"})
     except WeightSyncError:

@@ -30,6 +30,11 @@ from grpo_runtime.weight_sync.interface import (
     WeightSender,
 )
 from grpo_runtime.weight_sync.pairwise import PairwiseSender
+from grpo_runtime.weight_sync.shared_memory import (
+    SharedMemoryConnection,
+    SharedMemoryReceiver,
+    shared_copy,
+)
 from grpo_runtime.weight_sync.source import WeightSource
 from grpo_runtime.weight_sync.staging import StagingReceiver
 
@@ -42,6 +47,7 @@ class Reach(StrEnum):
     """How far apart the two ends may be."""
 
     NETWORK = "network"
+    MACHINE = "machine"
     PROCESS = "process"
 
 
@@ -84,12 +90,28 @@ def group_backend(name: str, join: Join) -> Backend[HostCopy]:
     )
 
 
+def _shared_memory_sender(engines: Mapping[str, Peer], settings: SenderSettings) -> PairwiseSender[HostCopy]:
+    limit = settings.timeout_seconds
+    connections = {
+        name: SharedMemoryConnection(peer, timeout_seconds=limit) for name, peer in engines.items()
+    }
+    return PairwiseSender(connections, timeout_seconds=limit)
+
+
 def _in_process_sender(engines: Mapping[str, Peer], settings: SenderSettings) -> PairwiseSender[LentWeights]:
     connections = {name: InProcessConnection(peer) for name, peer in engines.items()}
     return PairwiseSender(connections, timeout_seconds=settings.timeout_seconds)
 
 
 GLOO = group_backend("gloo", GlooGroup)
+SHARED_MEMORY = Backend[HostCopy](
+    name="shared_memory",
+    reach=Reach.MACHINE,
+    prepare=shared_copy,
+    make_sender=_shared_memory_sender,
+    make_receiver=lambda settings: StagingReceiver(SharedMemoryReceiver(), settings),
+    serves_several_workers=True,
+)
 IN_PROCESS = Backend[LentWeights](
     name="in_process",
     reach=Reach.PROCESS,
@@ -99,7 +121,7 @@ IN_PROCESS = Backend[LentWeights](
     serves_several_workers=True,
 )
 
-_BACKENDS: dict[str, Backend[Any]] = {backend.name: backend for backend in (GLOO, IN_PROCESS)}
+_BACKENDS: dict[str, Backend[Any]] = {backend.name: backend for backend in (GLOO, SHARED_MEMORY, IN_PROCESS)}
 
 
 def register(backend: Backend[Any]) -> None:

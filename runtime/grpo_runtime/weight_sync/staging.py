@@ -27,14 +27,18 @@ class ReceiverTransport(Protocol):
         """Learn of the sender that wrote `info`, letting go of any other."""
         ...
 
-    def receive(
-        self, buffers: Sequence[torch.Tensor], *, connection: str, stall_seconds: float
-    ) -> Iterator[None]:
-        """Fill the buffers (uint8, CPU) in order; yields once for each as soon as it is full, while the next
-        one is on its way.
+    def memory(self, num_bytes: int, *, connection: str, stall_seconds: float) -> torch.Tensor:
+        """Where the stream that follows will be (uint8 [num_bytes], CPU).
 
-        Raises WeightSyncError when the sender is gone, when it speaks of another `connection` than this one,
-        or when a buffer takes longer than `stall_seconds`.
+        Raises WeightSyncError when the sender speaks of another `connection` than this one, or is gone.
+        """
+        ...
+
+    def receive(self, buffers: Sequence[torch.Tensor], *, stall_seconds: float) -> Iterator[None]:
+        """Fill the buffers, which are parts of `memory`, in order; yields once for each as soon as it is
+        full, while the next one is on its way.
+
+        Raises WeightSyncError when the sender is gone, or when a buffer takes longer than `stall_seconds`.
         """
         ...
 
@@ -73,15 +77,14 @@ def update_info(weights: HostCopy, *, connection: str = "", stall_seconds: float
 class StagingReceiver:
     """Takes one transfer at a time. Weights leave it only through `take`, whole and checked.
 
-    A manifest that differs from the layout of the settings is refused before a single byte is received. The
-    memory of an update is used again by the next one, so what was taken must be copied before that.
+    A manifest that differs from the layout of the settings is refused before a single byte is received. What
+    was taken must be copied before the next update, which may use the same memory.
     """
 
     def __init__(self, transport: ReceiverTransport, settings: ReceiverSettings) -> None:
         self._transport = transport
         self._settings = settings
-        self._memory = torch.empty(0, dtype=torch.uint8)
-        self._staged: WeightManifest | None = None
+        self._staged: tuple[WeightManifest, torch.Tensor] | None = None
 
     def init(self, info: Info) -> None:
         """Learn of a new sender; what an earlier one had staged is dropped."""
@@ -105,8 +108,7 @@ class StagingReceiver:
             raise WeightSyncError(f"weight update not understood: {error}") from error
         if update.manifest is None:
             raise WeightSyncError(f"weight update given up: {update.abort or 'no reason given'}")
-        self._receive(update.manifest, update)
-        self._staged = update.manifest
+        self._staged = (update.manifest, self._receive(update.manifest, update))
 
     def take(self) -> Iterator[tuple[str, torch.Tensor]]:
         """The weights of a complete, checked update, as views of the staged bytes; they can be taken once.
@@ -115,34 +117,33 @@ class StagingReceiver:
         """
         if self._staged is None:
             raise WeightSyncError("there is nothing to finish: no complete weight update was received")
-        manifest, self._staged = self._staged, None
-        return unpack(self._memory, manifest)
+        (manifest, stream), self._staged = self._staged, None
+        return unpack(stream, manifest)
 
     def shutdown(self) -> None:
         """Let go of the connection and of what was staged."""
         self._staged = None
-        self._memory = torch.empty(0, dtype=torch.uint8)
         self._transport.shutdown()
 
-    def _receive(self, manifest: WeightManifest, update: UpdateInfo) -> None:
+    def _receive(self, manifest: WeightManifest, update: UpdateInfo) -> torch.Tensor:
         if problems := [*manifest.problems(), *self._problems(manifest)]:
             raise WeightSyncError(f"weight update refused: {'; '.join(problems[:5])}")
         if not update.key:
             raise WeightSyncError("weight update refused: it came without the key of its tag")
-        if len(self._memory) != manifest.stream_bytes:
-            self._memory = torch.empty(manifest.stream_bytes, dtype=torch.uint8)
-        weights, tag = self._memory[: manifest.num_bytes], self._memory[manifest.num_bytes :]
+        stall = update.stall_seconds
+        stream = self._transport.memory(
+            manifest.stream_bytes, connection=update.connection, stall_seconds=stall
+        )
+        weights, tag = stream[: manifest.num_bytes], stream[manifest.num_bytes :]
         digest = StreamDigest(bytes.fromhex(update.key), manifest.tensors)
-        buffers = self._memory.split(manifest.buffer_bytes)
         parts = iter(weights.split(manifest.buffer_bytes))
-        for _ in self._transport.receive(
-            buffers, connection=update.connection, stall_seconds=update.stall_seconds
-        ):
+        for _ in self._transport.receive(stream.split(manifest.buffer_bytes), stall_seconds=stall):
             # the last buffer may hold nothing but the tag
             if (part := next(parts, None)) is not None:
                 digest.update(part)
         if not is_same_tag(digest.tag(), bytes(tag.numpy())):
             raise WeightSyncError("weight update refused: the bytes received are not the bytes announced")
+        return stream
 
     def _problems(self, manifest: WeightManifest) -> list[str]:
         sent = {entry.name: entry.shape for entry in manifest.tensors}

@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 from aiohttp import web
-from fake_vllm import FakeVLLM, call_asgi
+from fake_vllm import FakeVLLM, call_asgi, call_asgi_for_text
 from guard_environment import ADMIN
 
 from grpo_api.contract.endpoints import ROLLOUT_READY_PATH
@@ -38,6 +38,7 @@ class FakeEngine:
         self.name = name
         self._make_receiver = make_receiver
         self._is_down = False
+        self._may_serve = asyncio.Event()
         self._connections: set[asyncio.Transport] = set()
         self.restart()
 
@@ -52,9 +53,27 @@ class FakeEngine:
         """The same process can be reached again."""
         self._is_down = False
 
+    def freeze_server(self) -> None:
+        """Take connections and answer nothing, until `thaw` or `restart`."""
+        self._may_serve.clear()
+
+    def freeze_core(self) -> None:
+        """Answer who it is and nothing that the engine core must answer, until `thaw` or `restart`."""
+        may_go_on = self._core_may_go_on = asyncio.Event()
+        for path in (routes.IS_PAUSED_PATH, routes.GENERATE_PATH, routes.PAUSE_PATH):
+            self.vllm.during[path] = may_go_on.wait
+
+    def thaw(self) -> None:
+        """Go on where it stood still."""
+        self.vllm.during.clear()
+        self._core_may_go_on.set()
+        self._may_serve.set()
+
     def restart(self) -> None:
         """A new process at the same address: no trainer has called it, it has the weights of the model."""
         self._is_down = False
+        self._core_may_go_on = asyncio.Event()
+        self._may_serve.set()
         self.vllm = FakeVLLM(receiver=self._make_receiver and self._make_receiver())
         with patch.dict(os.environ, {Env.INSTANCE: self.name}):
             self._guard = Guard(self.vllm)
@@ -103,16 +122,18 @@ class FakeEngine:
             request.transport.abort()
             return web.Response()
         self._connections.add(request.transport)
-        status, answer = await call_asgi(
+        body = await request.read()
+        await self._may_serve.wait()
+        status, answer = await call_asgi_for_text(
             self._guard,
             self.vllm,
             method=request.method,
             path=request.path,
             query=request.query_string.encode(),
             headers=[(name.lower(), value) for name, value in request.raw_headers],
-            parts=[await request.read()],
+            parts=[body],
         )
-        return web.json_response(answer, status=status)
+        return web.Response(text=answer, status=status, content_type="application/json")
 
 
 def sha256_of(weights: HostCopy) -> str:

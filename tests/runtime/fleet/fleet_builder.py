@@ -38,6 +38,8 @@ def fleet_settings_of(*hosts: Address, **changes: Any) -> FleetSettings:
             "max_tokens": 4,
             "sync_timeout_seconds": GIVE_UP_SECONDS,
             "empty_wait_seconds": GIVE_UP_SECONDS,
+            "frozen_after_seconds": GIVE_UP_SECONDS,
+            "first_step_seconds": GIVE_UP_SECONDS,
             "lost_after_seconds": GIVE_UP_SECONDS,
             "heartbeat_seconds": 0.05,
             "probe_timeout_seconds": GIVE_UP_SECONDS,

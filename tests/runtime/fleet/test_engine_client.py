@@ -9,7 +9,7 @@ from fake_engine_server import FakeEngine
 from fleet_builder import GIVE_UP_SECONDS, TOKENS, hang
 
 from grpo_runtime.engine.routes import IS_PAUSED_PATH
-from grpo_runtime.fleet.engine_client import EngineClient
+from grpo_runtime.fleet.engine_client import EngineClient, Load
 from grpo_runtime.fleet.errors import EngineConflictError, EngineRefusedError
 from grpo_runtime.rollout.errors import EngineGoneError, EngineTimeoutError
 
@@ -74,3 +74,17 @@ async def test_resume_undoes_a_pause(engine: FakeEngine, client: EngineClient) -
     for verb, is_paused in ((client.pause, True), (client.resume, False)):
         await verb(timeout_seconds=GIVE_UP_SECONDS)
         assert engine.vllm.is_paused == await client.is_paused(timeout_seconds=GIVE_UP_SECONDS) == is_paused
+
+
+async def test_what_an_engine_counts_is_summed_over_its_cores(
+    engine: FakeEngine, client: EngineClient
+) -> None:
+    engine.vllm.num_generated, engine.vllm.num_sampling = 12, 3
+    assert await client.load(timeout_seconds=GIVE_UP_SECONDS) == Load(num_tokens=12, num_running=3)
+    engine.vllm.num_cores = 2
+    assert await client.load(timeout_seconds=GIVE_UP_SECONDS) == Load(num_tokens=24, num_running=6)
+
+
+async def test_an_engine_without_statistics_counts_nothing(engine: FakeEngine, client: EngineClient) -> None:
+    engine.vllm.num_cores = 0
+    assert await client.load(timeout_seconds=GIVE_UP_SECONDS) is None

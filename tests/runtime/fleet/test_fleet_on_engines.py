@@ -1,20 +1,25 @@
 """The fleet on real engines."""
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from policy_builder import changed_policy, logprobs, probe_of, weights_of
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.fleet.discovery import parse_hosts
+from grpo_runtime.fleet.engine_client import Address, EngineClient, Load
 from grpo_runtime.fleet.errors import EngineConflictError
 from grpo_runtime.fleet.fleet import Fleet
 from grpo_runtime.fleet.settings import FleetSettings
-from grpo_runtime.rollout.interface import GenerateRequest, Rollout
+from grpo_runtime.rollout.interface import GenerateRequest, Rollout, SyncReport
 from grpo_runtime.settings import Tokens
 from grpo_runtime.weight_sync.registry import GLOO
 
@@ -130,6 +135,21 @@ async def test_new_weights_change_the_samples_and_their_version(
     assert sampled[0] != sampled[1] != sampled[2]
 
 
+async def test_an_engine_counts_what_it_samples(engine: Any, attempt: int, open_fleet: OpenFleet) -> None:
+    fleet = await open_fleet(engine, attempt=attempt)
+    policy = changed_policy(engine.model_dir, seed=5)
+    await fleet.sync(weights_of(policy), version=PolicyVersion(attempt, 0), probe=probe_of(policy))
+    async with aiohttp.ClientSession() as session:
+        tokens = Tokens(data=engine.data_token, admin=engine.admin_token)
+        client = EngineClient(session, Address("127.0.0.1", engine.port), tokens=tokens, attempt=attempt)
+        before = await client.load(timeout_seconds=10)
+        rollouts = await fleet.generate(requests(8))
+        after = await client.load(timeout_seconds=10)
+    assert before is not None
+    num_tokens = before.num_tokens + sum(len(rollout.completion_ids) for rollout in rollouts)
+    assert after == Load(num_tokens=num_tokens, num_running=0)
+
+
 async def test_a_fleet_whose_attempt_is_over_does_not_go_on(
     engine: Any, second_engine: Any, attempts: Iterator[int], open_fleet: OpenFleet
 ) -> None:
@@ -142,6 +162,48 @@ async def test_a_fleet_whose_attempt_is_over_does_not_go_on(
 
     with pytest.raises(EngineConflictError, match=f"attempt {attempt} is over"):
         await _until(lambda: fleet.counts().current == 0, seconds=10)
+
+
+@pytest.mark.parametrize("is_server", [False, True], ids=["core", "server"])
+async def test_an_engine_frozen_in_mid_step_is_synced_before_it_serves_again(
+    is_server: bool, engine: Any, second_engine: Any, attempts: Iterator[int], open_fleet: OpenFleet
+) -> None:
+    """With the limits of a real run."""
+    attempt = next(attempts)
+    fleet = await open_fleet(engine, second_engine, attempt=attempt, max_tokens=200, heartbeat_seconds=1.0)
+    policies = [changed_policy(engine.model_dir, seed=20 + step) for step in range(3)]
+
+    async def sync(step: int) -> SyncReport:
+        policy = policies[step]
+        version = PolicyVersion(attempt, step)
+        return await fleet.sync(weights_of(policy), version=version, probe=probe_of(policy))
+
+    await sync(0)
+    work = requests(160)
+    before = facts(await fleet.generate(work))
+
+    frozen = [second_engine.process.pid] if is_server else second_engine.core_pids()
+    assert len(frozen) == 1
+    step = asyncio.ensure_future(fleet.generate(work))
+    await _until(lambda: num_connections_to(second_engine.port) >= 4, seconds=30)
+    assert not step.done()
+    started = time.monotonic()
+    with stopped(frozen):
+        # 12 s, and what a busy machine adds
+        await _until(lambda: fleet.counts().current == 1, seconds=20)
+        assert facts(await step) == before
+        assert time.monotonic() - started < 30
+        assert fleet.num_resent > 0
+        # training goes on without it
+        assert (await sync(1)).synced == ("engine-0",)
+        assert {rollout.engine for rollout in await fleet.generate(work)} == {"engine-0"}
+    await _until(lambda: fleet.counts().current == 2, seconds=30)
+    together = await fleet.generate(work)
+    assert {rollout.engine for rollout in together} == {"engine-0", "engine-1"}
+    version = PolicyVersion(attempt, 1)
+    assert {span.version for rollout in together for span in rollout.versions} == {version}
+    assert (await sync(2)).synced == ("engine-0", "engine-1")
+    assert (fleet.num_lost, fleet.num_stale_answers) == (0, 0)
 
 
 async def test_an_engine_killed_in_mid_step_is_replaced_and_synced_before_it_serves(
@@ -174,6 +236,18 @@ async def test_an_engine_killed_in_mid_step_is_replaced_and_synced_before_it_ser
     assert facts(together) == facts(survived)
     assert fleet.num_lost == 1
     assert fleet.num_stale_answers == 0
+
+
+@contextmanager
+def stopped(pids: list[int]) -> Iterator[None]:
+    """Processes that exist and do nothing."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
 
 
 def num_connections_to(port: int) -> int:

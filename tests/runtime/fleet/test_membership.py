@@ -14,6 +14,7 @@ from grpo_runtime.fleet.membership import (
     count,
     died,
     failed_sync,
+    frozen,
     is_gone,
     outdated,
     seen,
@@ -76,6 +77,21 @@ def test_a_suspect_that_answers_goes_on_where_it_was() -> None:
     assert seen(suspect, identity(version=str(NEW)), newest=NEW, now=4.0).state == MemberState.CURRENT
     revoked = seen(suspect, identity(version=""), newest=NEW, now=4.0)
     assert revoked.state == MemberState.STALE
+
+
+def test_a_frozen_member_loses_its_requests_and_is_stale_when_it_goes_on() -> None:
+    suspect = frozen(current(), "its server does not answer", now=3.0)
+    assert (suspect.state, will_answer(suspect)) == (MemberState.SUSPECT, False)
+    assert frozen(suspect, "its engine core does not answer", now=9.0) is suspect
+    again = seen(suspect, identity(version=str(NEW)), newest=NEW, now=10.0)
+    assert (again.state, again.why_frozen) == (MemberState.STALE, "")
+    # no sync waits for it at once: it may freeze again
+    assert (again.num_failures, again.retry_at) == (1, 5.0)
+
+
+def test_what_has_not_answered_yet_or_is_lost_cannot_freeze() -> None:
+    for member in (joining(), died(current())):
+        assert frozen(member, "its server does not answer", now=3.0) is member
 
 
 def test_an_address_that_never_answered_cannot_be_lost() -> None:

@@ -1,6 +1,7 @@
 """What the trainer reports while a generation stands still."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,22 @@ def test_many_engines_are_summed_up_and_what_waits_is_named() -> None:
         "open are 3 on rollout-5, 2 on rollout-0, 2 on rollout-1, 2 on rollout-2, 6 on 3 other engines, "
         "11 not given to an engine yet"
     )
+
+
+def test_engines_that_are_frozen_are_named(reporter: Reporter, tmp_path: Path) -> None:
+    why = "its engine core does not answer"
+    found = replace(generation(20, 12.0, {"rollout-0": 12}), frozen={"rollout-1": why})
+    assert said(reporter, tmp_path, found).message.endswith(
+        f"; open are 12 on rollout-0; engine rollout-1 is frozen: {why}"
+    )
+    reporter.report_waiting(
+        NONE_CURRENT, generation=replace(found, frozen={f"rollout-{index}": why for index in range(6)})
+    )
+    message = reporter.progress.latest.message
+    assert message.startswith(
+        "no rollout engine has the newest weights: 2 of 2 engines found; engine rollout-0"
+    )
+    assert message.endswith(f"; engine rollout-3 is frozen: {why}; 2 other engines are frozen")
 
 
 def test_while_no_sample_finishes_no_report_is_a_sign_of_life(reporter: Reporter, tmp_path: Path) -> None:

@@ -36,7 +36,8 @@ async def admit(client: GuardClient, *, version: str, attempt: int) -> int:
     ("method", "path"),
     [
         ("POST", "/collective_rpc"),
-        ("GET", "/metrics"),
+        ("GET", "/metrics/"),
+        ("GET", "/metricsx"),
         ("GET", "/health"),
         ("POST", "/v1/completions"),
         ("POST", "/pause/"),

@@ -12,7 +12,7 @@ import torch
 
 from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.interface import Failures, Info, Peer, SenderSettings, WeightSyncError
-from grpo_runtime.weight_sync.pairwise import for_each_engine, give_up_update, open_update
+from grpo_runtime.weight_sync.pairwise import Verbs, for_each_engine
 from grpo_runtime.weight_sync.registry import Backend, Reach
 from grpo_runtime.weight_sync.staging import StagingReceiver, update_info
 
@@ -25,6 +25,7 @@ class FileSender:
     def __init__(self, engines: Mapping[str, Peer], settings: SenderSettings) -> None:
         self._engines = engines
         self._settings = settings
+        self._verbs = Verbs({name: peer.channel for name, peer in engines.items()}, settings.timeout_seconds)
         self._folder = TemporaryDirectory(prefix="weights-")
         self._path = Path(self._folder.name, "weights")
 
@@ -33,7 +34,7 @@ class FileSender:
         return await self._all({name: self._engines[name].channel.init(info) for name in engines})
 
     async def start(self, engines: Collection[str]) -> Failures:
-        return await self._all({name: open_update(self._engines[name].channel) for name in engines})
+        return await self._verbs.start(engines)
 
     async def update(self, weights: HostCopy, *, engines: Collection[str]) -> Failures:
         try:
@@ -49,7 +50,7 @@ class FileSender:
         return await self._all({name: self._engines[name].channel.finish(version) for name in engines})
 
     async def abort(self, engines: Collection[str]) -> Failures:
-        return await self._all({name: give_up_update(self._engines[name].channel) for name in engines})
+        return await self._verbs.abort(engines)
 
     async def shutdown(self) -> None:
         self._folder.cleanup()
@@ -72,9 +73,10 @@ class FileTransport:
     def init(self, info: Info) -> None:
         self._path = Path(info["path"])
 
-    def receive(
-        self, buffers: Sequence[torch.Tensor], *, connection: str, stall_seconds: float
-    ) -> Iterator[None]:
+    def memory(self, num_bytes: int, *, connection: str, stall_seconds: float) -> torch.Tensor:
+        return torch.empty(num_bytes, dtype=torch.uint8)
+
+    def receive(self, buffers: Sequence[torch.Tensor], *, stall_seconds: float) -> Iterator[None]:
         if self._path is None:
             raise WeightSyncError("no sender has said where its file is")
         with self._path.open("rb") as file:

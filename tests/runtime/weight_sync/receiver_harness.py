@@ -30,6 +30,7 @@ from grpo_runtime.weight_sync.interface import (
     WeightSender,
     WeightSyncError,
 )
+from grpo_runtime.weight_sync.memory import SHARED_MEMORY
 from grpo_runtime.weight_sync.registry import Backend, all_backends
 from grpo_runtime.weight_sync.source import WeightSource
 
@@ -183,7 +184,7 @@ class AlteredCopy(HostCopy):
 
     def __init__(self, source: WeightSource, *, alter: Alter, buffer_bytes: int) -> None:
         self._alter = alter
-        super().__init__(source, buffer_bytes=buffer_bytes)
+        super().__init__(source, buffer_bytes=buffer_bytes, pool=SHARED_MEMORY)
 
     def buffers(self) -> Iterator[torch.Tensor]:
         return self._alter(super().buffers())
@@ -203,11 +204,11 @@ def accident(happens: Callable[[], object], *, before: int = 2) -> Alter:
 
 
 def flip_a_bit(buffers: Iterator[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """On the wire, one bit of the third buffer becomes another."""
+    """On its way, one bit of the third buffer becomes another."""
     for index, buffer in enumerate(buffers):
-        changed = buffer.clone()
-        changed[7] ^= int(index == 2)
-        yield changed
+        if index == 2:
+            buffer[7] ^= 1
+        yield buffer
 
 
 def stall(until: threading.Event) -> Callable[[], object]:

@@ -6,18 +6,24 @@ from datetime import datetime
 from grpo_api.contract.environment import Role
 from grpo_operator.children.config import config_map, templates_config_map
 from grpo_operator.children.shared import is_up_to_date, service, tokens
+from grpo_operator.children.trainer import needs_service
 from grpo_operator.cluster.kinds import PODS
 from grpo_operator.observe.observed import Observed
 from grpo_operator.plan.draft import Draft, Stage
 
+_JUST_MADE_SECONDS = 10.0
+"""How long the Secret is taken to be there because this process has made it."""
+
 
 def provide_shared(draft: Draft, observed: Observed, now: datetime) -> Draft:
     """ConfigMap and Services where they are missing, put before the pods. Colocated engines have neither a
-    Service nor tokens, because nothing calls them.
+    Service nor tokens, because nothing calls them, and a trainer of one pod has no Service. One that is there
+    is put right: under 0.1.0 a single trainer pod was given its name.
 
     The operator may not read Secrets, so the one with the tokens comes with every creation of a pod. New
     tokens are made only while no living pod knows others; after that the Secret must be there. One made
-    again would give the new pods tokens that the running ones refuse, and nothing would say so.
+    again would give the new pods tokens that the running ones refuse, and nothing would say so. It is asked
+    for, but for the job's first rollout pods seconds after this process made it.
     """
     frozen = draft.frozen
     if draft.stage is not Stage.ACTIVE or frozen is None:
@@ -25,15 +31,24 @@ def provide_shared(draft: Draft, observed: Observed, now: datetime) -> Draft:
     needed = []
     if frozen.has_rollout and any(child.kind == PODS for child in draft.create):
         has_living_pod = any(pod.is_alive for pod in (*observed.trainers, *observed.rollouts))
-        needed.append(replace(tokens(frozen), is_expected=has_living_pod))
+        if not (has_living_pod and _has_just_made_tokens(observed, now)):
+            needed.append(replace(tokens(frozen), is_expected=has_living_pod))
     if frozen.names.config(frozen.revision) not in observed.config_names:
         needed.append(config_map(frozen))
     elif not frozen.templates:
         # begun under 0.1.0: from now on its pods are made in one way, whatever later releases do
         needed.append(templates_config_map(frozen))
-    for role in Role if frozen.has_rollout else (Role.TRAINER,):
+    is_needed = {Role.TRAINER: needs_service(frozen), Role.ROLLOUT: frozen.has_rollout}
+    for role in Role:
         desired = service(frozen, role)
         found = observed.services.get(desired.name)
-        if found is None or not is_up_to_date(desired, found):
-            needed.append(replace(desired, is_correction=found is not None))
+        if found is not None and not is_up_to_date(desired, found):
+            needed.append(replace(desired, is_correction=True))
+        elif found is None and is_needed[role]:
+            needed.append(desired)
     return replace(draft, create=(*needed, *draft.create))
+
+
+def _has_just_made_tokens(observed: Observed, now: datetime) -> bool:
+    made_at, is_first = observed.remembered.tokens_made_at, not observed.remembered.highest_incarnations
+    return is_first and made_at is not None and (now - made_at).total_seconds() < _JUST_MADE_SECONDS

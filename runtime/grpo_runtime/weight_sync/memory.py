@@ -1,0 +1,62 @@
+"""Memory for a stream of weights: of this process alone, or shared with others on this machine."""
+
+import mmap
+import os
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from io import FileIO
+
+import torch
+
+
+@dataclass(frozen=True)
+class Memory:
+    """`stream` is uint8 [num_bytes], on the CPU. `file` is what another process maps to see the same bytes;
+    None where none can. It has no name, and is gone once nobody holds it."""
+
+    stream: torch.Tensor
+    file: FileIO | None = None
+
+
+class MemoryPool:
+    """Keeps the memory that was used last: a page that is touched for the first time costs more than the
+    bytes that are copied to it."""
+
+    def __init__(self, make: Callable[[int], Memory]) -> None:
+        self._make = make
+        # no lock: what gives memory back may be the garbage collector, in the middle of anything
+        self._spare: deque[Memory] = deque(maxlen=1)
+
+    def take(self, num_bytes: int) -> Memory:
+        """Memory of this size, with any contents."""
+        try:
+            memory = self._spare.pop()
+        except IndexError:
+            return self._make(num_bytes)
+        return memory if len(memory.stream) == num_bytes else self._make(num_bytes)
+
+    def give_back(self, memory: Memory) -> None:
+        """Keep this for the next one who asks, instead of what was kept before."""
+        self._spare.append(memory)
+
+
+def private_memory(num_bytes: int) -> Memory:
+    """Memory of this process."""
+    return Memory(torch.empty(num_bytes, dtype=torch.uint8))
+
+
+def shared_memory(num_bytes: int) -> Memory:
+    """Memory that another process sees once it is handed the file."""
+    file = FileIO(os.memfd_create("grpo-weights"), "r+")
+    file.truncate(num_bytes)
+    return map_memory(file, num_bytes=num_bytes)
+
+
+def map_memory(file: FileIO, *, num_bytes: int) -> Memory:
+    """The memory behind a file that this process was handed. Raises ValueError when it is smaller."""
+    return Memory(torch.frombuffer(mmap.mmap(file.fileno(), num_bytes), dtype=torch.uint8), file)
+
+
+PRIVATE_MEMORY = MemoryPool(private_memory)
+SHARED_MEMORY = MemoryPool(shared_memory)

@@ -1,0 +1,158 @@
+"""Engines that freeze while they sample: their work goes to others, and they come back through a sync."""
+
+import asyncio
+import logging
+
+import pytest
+from fake_engine_server import FakeEngine
+from fleet_builder import fleet_of, requests, seeds, sync, until, versions
+
+from grpo_runtime.engine.routes import GENERATE_PATH, IS_PAUSED_PATH, UPDATE_PATH
+from grpo_runtime.fleet.core import FleetCore
+
+pytestmark = pytest.mark.usefixtures("pod_environment")
+
+SOON = {"frozen_after_seconds": 0.5, "probe_timeout_seconds": 0.1}
+
+
+def freeze_core(engine: FakeEngine) -> None:
+    engine.freeze_core()
+
+
+def freeze_server(engine: FakeEngine) -> None:
+    engine.freeze_server()
+
+
+def stop_sampling(engine: FakeEngine) -> None:
+    """Its core answers, and its requests go nowhere."""
+    engine.freeze_core()
+    del engine.vllm.during[IS_PAUSED_PATH]
+
+
+async def freeze_in_a_step(fleet: FleetCore, engine: FakeEngine) -> "asyncio.Task[list[object]]":
+    """Begin a step, and freeze the core of an engine that has a part of it."""
+    await fleet.generate(requests(8))
+    engine.freeze_core()
+    step = asyncio.ensure_future(fleet.generate(requests(8)))
+    await until(lambda: engine.vllm.num_sampling > 0)
+    return step
+
+
+@pytest.mark.parametrize("freeze", [freeze_core, freeze_server, stop_sampling])
+async def test_the_requests_of_a_frozen_engine_go_to_the_others(
+    freeze: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert callable(freeze)
+    good, bad = FakeEngine("good"), FakeEngine("bad")
+    async with fleet_of(good, bad, **SOON) as fleet:
+        await fleet.generate(requests(8))
+        in_work = asyncio.Event()
+        may_go_on = asyncio.Event()
+
+        async def sample() -> None:
+            in_work.set()
+            await may_go_on.wait()
+
+        bad.vllm.during[GENERATE_PATH] = sample
+        step = asyncio.ensure_future(fleet.generate(requests(8)))
+        await in_work.wait()
+        freeze(bad)
+        assert seeds(await step) == list(range(100, 108))
+        assert (fleet.num_resent, fleet.num_lost, fleet.num_stale_answers) == (4, 0, 0)
+        assert "engine bad is frozen, its requests go to other engines: it" in caplog.text
+
+
+async def test_an_engine_that_thaws_is_synced_before_it_serves_again() -> None:
+    good, bad = FakeEngine("good"), FakeEngine("bad")
+    async with fleet_of(good, bad, **SOON) as fleet:
+        assert len(await (await freeze_in_a_step(fleet, bad))) == 8
+        instance = await good.instance()
+        assert fleet.workers().keys() == {instance}
+        assert fleet.counts().known == 2
+
+        # training goes on, and nobody waits for the frozen one
+        assert (await sync(fleet, step=1)).synced == ("good",)
+        assert versions(await fleet.generate(requests(8))) == {"1.1"}
+        bad.vllm.reached.clear()
+        bad.thaw()
+        await until(lambda: fleet.counts().current == 2)
+        assert bad.vllm.weight_version == "1.1"
+        assert f"POST {UPDATE_PATH}" in bad.vllm.reached
+        assert versions(await fleet.generate(requests(8))) == {"1.1"}
+        assert (fleet.num_lost, fleet.num_stale_answers) == (0, 0)
+
+
+async def test_an_engine_that_thaws_in_the_same_step_is_synced_too() -> None:
+    good, bad = FakeEngine("good"), FakeEngine("bad")
+    async with fleet_of(good, bad, **SOON) as fleet:
+        await (await freeze_in_a_step(fleet, bad))
+        num_updates = bad.vllm.reached.count(f"POST {UPDATE_PATH}")
+        bad.thaw()
+        await until(lambda: fleet.counts().current == 2)
+        assert bad.vllm.reached.count(f"POST {UPDATE_PATH}") == num_updates + 1
+
+
+async def test_an_engine_that_restarts_instead_of_thawing_is_synced() -> None:
+    good, bad = FakeEngine("good"), FakeEngine("bad")
+    async with fleet_of(good, bad, **SOON) as fleet:
+        await (await freeze_in_a_step(fleet, bad))
+        bad.restart()
+        await until(lambda: fleet.counts().current == 2)
+        assert (bad.vllm.weight_version, fleet.num_lost) == ("1.0", 1)
+
+
+async def test_a_frozen_engine_is_lost_at_last() -> None:
+    good, bad = FakeEngine("good"), FakeEngine("bad")
+    async with fleet_of(good, bad, **SOON, lost_after_seconds=1.0) as fleet:
+        await (await freeze_in_a_step(fleet, bad))
+        await until(lambda: fleet.counts().known == 1)
+        assert fleet.num_lost == 1
+
+
+async def test_a_step_waits_for_its_only_engine_to_thaw() -> None:
+    engine = FakeEngine("only")
+    async with fleet_of(engine, **SOON) as fleet:
+        step = await freeze_in_a_step(fleet, engine)
+        await until(lambda: fleet.counts().current == 0)
+        assert not step.done()
+        generation = fleet.generation()
+        assert generation is not None
+        assert generation.frozen == {"only": "its engine core does not answer"}
+        engine.thaw()
+        assert len(await step) == 8
+        assert fleet.num_stale_answers == 0
+
+
+@pytest.mark.parametrize("is_core_answering", [True, False])
+async def test_an_engine_that_is_slow_keeps_its_work(
+    is_core_answering: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    slow = FakeEngine("slow")
+    async with fleet_of(slow, **SOON) as fleet:
+        await fleet.generate(requests(1))
+        released = asyncio.Event()
+        slow.vllm.during[GENERATE_PATH] = released.wait
+        if not is_core_answering:
+            slow.vllm.during[IS_PAUSED_PATH] = released.wait
+        step = asyncio.ensure_future(fleet.generate(requests(4)))
+        for _ in range(15):
+            # three times the limit in all
+            slow.vllm.num_generated += 1
+            await asyncio.wait([step], timeout=0.1)
+        assert not step.done()
+        released.set()
+        assert len(await step) == 4
+        assert (fleet.num_resent, fleet.counts().current) == (0, 1)
+        assert not any(record.levelno >= logging.WARNING for record in caplog.records)
+
+
+async def test_the_first_completions_of_an_engine_may_take_long() -> None:
+    engine = FakeEngine("compiles")
+    async with fleet_of(engine, **SOON) as fleet:
+        engine.freeze_core()
+        step = asyncio.ensure_future(fleet.generate(requests(4)))
+        await asyncio.wait([step], timeout=1.5)
+        assert (fleet.counts().current, fleet.num_resent) == (1, 0)
+        engine.thaw()
+        assert len(await step) == 4
+        assert fleet.num_resent == 0
