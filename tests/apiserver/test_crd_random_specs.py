@@ -54,7 +54,7 @@ def random_job(dice: random.Random) -> dict[str, Any]:
         trainer["processesPerNode"] = dice.choice([1, 2, 3])
     engine: dict[str, Any] = {"maxModelLen": dice.choice([64, 4096])}
     if dice.random() < 0.3:
-        engine["tensorParallelSize"] = dice.choice([1, 1, 2])
+        engine["tensorParallelSize"] = dice.choice([1, 1, 2, 2, 9])
     if dice.random() < 0.2:
         engine["args"] = dice.sample(ARGUMENTS, 1)
     mode = dice.choice(["Auto", "Auto", "Colocated", "Disaggregated"])

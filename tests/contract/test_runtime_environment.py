@@ -108,6 +108,14 @@ def test_a_pod_of_an_operator_of_0_1_0_waits_for_the_engines_of_its_run_config(
     assert fleet_settings(read_trainer_settings({**values, Env.ROLE: Role.TRAINER})).desired == 4
 
 
+def test_a_fleet_gives_weights_to_every_worker_of_an_engine(values: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(
+        run_config_json(rollout={"replicas": 1}, engine={"tensorParallelSize": 2})
+    )
+    settings = fleet_settings(read_trainer_settings({**values, Env.ROLE: Role.TRAINER}))
+    assert settings.workers_per_engine == 2
+
+
 @pytest.mark.parametrize("value", ["0", "-1", "many"])
 def test_a_number_of_engines_that_cannot_be_waited_for_is_named(values: dict[str, str], value: str) -> None:
     with pytest.raises(UserError, match=Env.ROLLOUT_REPLICAS):

@@ -79,8 +79,9 @@ def test_the_processes_of_a_single_trainer_pod_meet_inside_it_and_it_needs_no_na
 
 
 def test_resources_are_those_of_the_spec():
-    limits = {"nvidia.com/gpu": 1, "memory": "8Gi"}
-    pod = rollout_pod(run(rollout={"replicas": 1, "resources": {"limits": limits}}), replica=0, incarnation=0)
+    limits = {"nvidia.com/gpu": 2, "memory": "8Gi"}
+    made = run(rollout={"replicas": 1, "resources": {"limits": limits}}, engine={"tensorParallelSize": 2})
+    pod = rollout_pod(made, replica=0, incarnation=0)
     assert pod.body["spec"]["containers"][0]["resources"] == {"limits": limits}
 
 

@@ -35,7 +35,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 STOP_SECONDS = 20.0
 
 
-def run_config(*, model_source: str = "builtin://tiny", max_model_len: int = 256) -> RunConfig:
+def run_config(
+    *, model_source: str = "builtin://tiny", max_model_len: int = 256, tensor_parallel_size: int = 1
+) -> RunConfig:
     """A small run; its sync deadline is short, so that tests of failures are."""
     return RunConfig(
         job=JobRef(namespace="default", name="tiny", uid="uid-1"),
@@ -46,7 +48,11 @@ def run_config(*, model_source: str = "builtin://tiny", max_model_len: int = 256
         rewards=(RewardSpec(name="match", builtin=BuiltinReward.EXACT_MATCH),),
         algorithm=AlgorithmSpec(steps=2),
         sampling=SamplingSpec(max_tokens=16),
-        engine=EngineSpec(max_model_len=max_model_len, kv_cache_memory="64Mi"),
+        engine=EngineSpec(
+            max_model_len=max_model_len,
+            kv_cache_memory="64Mi",
+            tensor_parallel_size=tensor_parallel_size,
+        ),
         weight_sync=WeightSyncSpec(timeout_seconds=10),
         checkpoint=CheckpointSpec(),
         hub=HubSpec(),

@@ -10,9 +10,19 @@ from grpo_runtime.weight_sync.registry import Backend
 class OneEngineSync:
     """The sync of an engine that shares its sender with no other. `run` raises what the engine fails with."""
 
-    def __init__(self, client: EngineClient, *, backend: Backend[Any], timeout_seconds: float) -> None:
+    def __init__(
+        self,
+        client: EngineClient,
+        *,
+        backend: Backend[Any],
+        timeout_seconds: float,
+        workers_per_engine: int = 1,
+    ) -> None:
         self._sync = EngineSync(
-            {str(client.address): client}, backend=backend, timeout_seconds=timeout_seconds
+            {str(client.address): client},
+            backend=backend,
+            timeout_seconds=timeout_seconds,
+            workers_per_engine=workers_per_engine,
         )
 
     async def run(self, job: SyncJob) -> EngineSyncReport:

@@ -9,10 +9,11 @@ from grpo_api.contract.run_config import RunConfig
 from grpo_api.quantity import parse_quantity
 
 CPU_KV_CACHE_BYTES = 256 * 1024 * 1024
-"""On CPU vLLM would take 92 % of the machine's memory for the KV cache."""
+"""For the KV cache of an engine on CPU, where vLLM would take 92 % of the machine's memory."""
 CPU_MIN_BATCHED_TOKENS = 4096
 SHARED_ENGINE_WORKER = "grpo_runtime.colocated.vllm_cpu_worker.SharedEngineWorker"
 GUARD = "grpo_runtime.serve.guard.Guard"
+WORKERS_EXECUTOR = "grpo_runtime.serve.vllm_executor.AllAnswersExecutor"
 
 
 def is_cpu_build() -> bool:
@@ -38,6 +39,7 @@ def server_arguments(
         "--middleware", GUARD,
         "--disable-uvicorn-access-log",
         "--disable-fastapi-docs",
+        *_own_workers_arguments(run_config.engine.tensor_parallel_size),
         *run_config.engine.args,
     )  # fmt: skip
 
@@ -49,7 +51,6 @@ def in_process_arguments(run_config: RunConfig, *, model_dir: Path, is_cpu: bool
         *_engine_arguments(run_config, model_dir=model_dir, is_cpu=is_cpu),
         # the ranks exist and have met: vLLM starts no process of its own
         "--distributed-executor-backend", "external_launcher",
-        "--tensor-parallel-size", str(engine.tensor_parallel_size),
         # vLLM refuses the memory pool that sleep needs where it does not support it
         *(["--enable-sleep-mode"] if engine.sleep_level > 0 and not is_cpu else []),
         *(["--worker-cls", SHARED_ENGINE_WORKER] if engine.tensor_parallel_size > 1 and is_cpu else []),
@@ -67,14 +68,21 @@ def _engine_arguments(run_config: RunConfig, *, model_dir: Path, is_cpu: bool) -
         # logprobs of the distribution that was sampled from, after temperature
         "--logprobs-mode", "processed_logprobs",
         "--weight-transfer-config", json.dumps({"backend": run_config.weight_sync_backend}),
+        "--tensor-parallel-size", str(engine.tensor_parallel_size),
     ]  # fmt: skip
+    cache = CPU_KV_CACHE_BYTES if is_cpu else None
     if engine.kv_cache_memory is not None:
-        arguments += ["--kv-cache-memory-bytes", str(int(parse_quantity(engine.kv_cache_memory)))]
-    elif is_cpu:
-        arguments += ["--kv-cache-memory-bytes", str(CPU_KV_CACHE_BYTES)]
+        cache = int(parse_quantity(engine.kv_cache_memory))
+    if cache is not None:
+        # of each worker, which keeps its part of the engine's cache
+        arguments += ["--kv-cache-memory-bytes", str(cache // engine.tensor_parallel_size)]
     if is_cpu:
         arguments += _cpu_arguments(engine.max_model_len)
     return arguments
+
+
+def _own_workers_arguments(num_workers: int) -> list[str]:
+    return ["--distributed-executor-backend", WORKERS_EXECUTOR] if num_workers > 1 else []
 
 
 def _cpu_arguments(max_model_len: int) -> list[str]:

@@ -47,7 +47,10 @@ class FleetCore:
         self._session = aiohttp.ClientSession(connector=connector)
         self._roster = Roster(settings, self._session)
         self._syncer = FleetSyncer(
-            self._roster, backend=backend, timeout_seconds=settings.sync_timeout_seconds
+            self._roster,
+            backend=backend,
+            timeout_seconds=settings.sync_timeout_seconds,
+            workers_per_engine=settings.workers_per_engine,
         )
         self._watcher = asyncio.ensure_future(self._watch())
 

@@ -54,12 +54,18 @@ class EngineSync:
     """Syncs the same engine processes again and again, with one sender as long as all goes well."""
 
     def __init__(
-        self, clients: Mapping[str, EngineClient], *, backend: Backend[Any], timeout_seconds: float
+        self,
+        clients: Mapping[str, EngineClient],
+        *,
+        backend: Backend[Any],
+        timeout_seconds: float,
+        workers_per_engine: int = 1,
     ) -> None:
-        """`clients` has the calls to each engine by its name."""
+        """`clients` has the calls to each engine by its name; each has `workers_per_engine` receivers."""
         self._clients = clients
         self._backend = backend
         self._timeout_seconds = timeout_seconds
+        self._workers_per_engine = workers_per_engine
         self._deadlines = PhaseDeadlines(timeout_seconds)
         self._sender: WeightSender[Any] | None = None
 
@@ -118,7 +124,11 @@ class EngineSync:
     def _make_sender(self) -> WeightSender[Any]:
         limit = self._timeout_seconds
         peers = {
-            name: Peer(HttpChannel(client, timeout_seconds=limit), host=client.address.host)
+            name: Peer(
+                HttpChannel(client, timeout_seconds=limit),
+                host=client.address.host,
+                num_workers=self._workers_per_engine,
+            )
             for name, client in self._clients.items()
         }
         return self._backend.make_sender(peers, SenderSettings(timeout_seconds=limit))

@@ -20,6 +20,7 @@ class FleetSettings:
     `probe_timeout_seconds`: how long one call of a look at an engine may take; two of them, and the time
     between looks, must fit into `frozen_after_seconds`.
     `max_in_flight`: samples an engine is given at a time.
+    `workers_per_engine`: processes of an engine that take the weights.
     """
 
     hosts: tuple[Address, ...]
@@ -37,6 +38,7 @@ class FleetSettings:
     heartbeat_seconds: float = 1.0
     probe_timeout_seconds: float = 3.0
     max_in_flight: int = 64
+    workers_per_engine: int = 1
 
 
 def fleet_settings(trainer: TrainerSettings) -> FleetSettings:
@@ -58,4 +60,5 @@ def fleet_settings(trainer: TrainerSettings) -> FleetSettings:
         max_tokens=run_config.sampling.max_tokens,
         sync_timeout_seconds=run_config.weight_sync.timeout_seconds,
         empty_wait_seconds=run_config.rollout_lost_timeout_seconds,
+        workers_per_engine=run_config.engine.tensor_parallel_size,
     )

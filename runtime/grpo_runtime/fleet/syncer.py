@@ -28,12 +28,15 @@ _REVOKE_TIMEOUT_SECONDS = 5.0
 class FleetSyncer:
     """Gives the members of a roster the weights of the newest `prepare`."""
 
-    def __init__(self, roster: Roster, *, backend: Backend[Any], timeout_seconds: float) -> None:
+    def __init__(
+        self, roster: Roster, *, backend: Backend[Any], timeout_seconds: float, workers_per_engine: int
+    ) -> None:
         if backend.reach is Reach.PROCESS:
             raise ValueError(f"{backend.name} weight sync does not reach engines in other processes")
         self._roster = roster
         self._backend = backend
         self._timeout_seconds = timeout_seconds
+        self._workers_per_engine = workers_per_engine
         self._job: SyncJob | None = None
         self._syncs: dict[frozenset[str], EngineSync] = {}
         """By the instances of the engines that share a sender."""
@@ -159,7 +162,10 @@ class FleetSyncer:
                 await self._syncs.pop(other).close()
             clients = {member.instance: self._roster.client(member) for member in group}
             self._syncs[key] = EngineSync(
-                clients, backend=self._backend, timeout_seconds=self._timeout_seconds
+                clients,
+                backend=self._backend,
+                timeout_seconds=self._timeout_seconds,
+                workers_per_engine=self._workers_per_engine,
             )
         return self._syncs[key]
 

@@ -42,14 +42,15 @@ def _pods(job: GRPOJob) -> str:
     processes = count(topology.processes_per_node, "training process")
     each = f"{processes}{' each' if topology.num_nodes > 1 else ''}"
     trainers = f"{count(topology.num_nodes, 'trainer pod')} with {each}"
+    size = job.spec.engine.tensor_parallel_size
     if job.spec.chosen_mode is Mode.COLOCATED:
-        size = job.spec.engine.tensor_parallel_size
         shared = "in each of them" if size == 1 else f"for every {size} of them"
         if topology.world_size == size:
             shared = "in it" if size == 1 else "for all of them"
         return f"{trainers} and one vLLM engine {shared}"
     rollouts = count(topology.rollout_replicas, "rollout pod")
-    return f"{trainers}, {rollouts} with one vLLM engine{' each' if topology.rollout_replicas > 1 else ''}"
+    engine = "one vLLM engine" if size == 1 else f"one vLLM engine of {size} workers"
+    return f"{trainers}, {rollouts} with {engine}{' each' if topology.rollout_replicas > 1 else ''}"
 
 
 def _gpus(job: GRPOJob) -> str:

@@ -7,6 +7,7 @@ from grpo_api.v1alpha1.spec import Mode
 from grpo_runtime.engine.arguments import (
     IN_PROCESS_ENVIRONMENT,
     SERVER_ENVIRONMENT,
+    WORKERS_EXECUTOR,
     engine_environment,
     in_process_arguments,
     server_arguments,
@@ -46,6 +47,21 @@ def test_on_cpu_the_cache_is_bounded_even_when_nobody_says_so(run_json: str) -> 
     assert arguments["--kv-cache-memory-bytes"] == str(256 * 2**20)
     arguments = of_server(changed(run_json, kv_cache_memory="1Gi"), is_cpu=True)
     assert arguments["--kv-cache-memory-bytes"] == str(2**30)
+
+
+def test_a_server_of_one_worker_runs_it_itself_and_one_of_several_starts_them(run_json: str) -> None:
+    alone = of_server(changed(run_json), is_cpu=True)
+    assert alone["--tensor-parallel-size"] == "1"
+    assert "--distributed-executor-backend" not in alone
+    several = of_server(changed(run_json, tensor_parallel_size=4), is_cpu=False)
+    assert several["--tensor-parallel-size"] == "4"
+    assert several["--distributed-executor-backend"] == WORKERS_EXECUTOR
+
+
+def test_workers_share_out_the_cache_of_their_engine(run_json: str) -> None:
+    for cache, wanted in (("64Mi", 32 * 2**20), (None, 128 * 2**20)):
+        run = changed(run_json, kv_cache_memory=cache, tensor_parallel_size=2)
+        assert of_server(run, is_cpu=True)["--kv-cache-memory-bytes"] == str(wanted)
 
 
 def test_a_gpu_engine_gets_nothing_that_only_a_cpu_needs(run_json: str) -> None:

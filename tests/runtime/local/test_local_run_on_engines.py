@@ -57,3 +57,17 @@ def test_the_local_example_resumes_after_a_kill_and_after_control_c_and_ends(tmp
     assert [record.attempt for record in records] == sorted(record.attempt for record in records)
     assert {record.attempt for record in records} == {1, 2, 3}
     assert (tmp_path / "out/model/model.safetensors").exists()
+
+
+def test_a_job_trains_with_an_engine_of_two_workers(tmp_path: Path) -> None:
+    job = shortened()
+    job["spec"] |= {"engine": job["spec"]["engine"] | {"tensorParallelSize": 2}, "rollout": {"replicas": 1}}
+    job["spec"]["algorithm"]["steps"] = 3
+    run = LocalCommand(tmp_path, job, command=REAL_RUN)
+    assert run.end(seconds=START_SECONDS) == 0, run.screen()
+    wait_until(lambda: run.others() == [], "no process outlives the command")
+    records = read_metrics(tmp_path / "out/metrics.jsonl")
+    assert [record.step for record in records] == [1, 2, 3]
+    assert all(0 <= record.values["sync/max_probe_error"] < 1e-4 for record in records)
+    difference = "sampling/sampling_logp_difference/max"
+    assert all(record.values[difference] < 1e-4 for record in records)

@@ -33,7 +33,8 @@ def test_of_a_valid_job_it_says_what_it_would_do(tmp_path: Path, capsys: pytest.
     gpus = {"limits": {"nvidia.com/gpu": 2}}
     job = job_object(
         trainer={"numNodes": 2, "resources": gpus},
-        rollout={"replicas": 3, "resources": {"limits": {"nvidia.com/gpu": 1}}},
+        engine={"tensorParallelSize": 2},
+        rollout={"replicas": 3, "resources": {"limits": {"nvidia.com/gpu": 2}}},
         algorithm={"steps": 7, "promptsPerStep": 4, "groupSize": 3},
         dataset={"source": "pvc://data/train.jsonl"},
         checkpoint={"claimName": "mine", "everySteps": 5},
@@ -42,9 +43,9 @@ def test_of_a_valid_job_it_says_what_it_would_do(tmp_path: Path, capsys: pytest.
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[1:])
     assert lines["mode"] == "Disaggregated, because spec.mode is Auto and spec.rollout is set"
     assert lines["pods"] == (
-        "2 trainer pods with 2 training processes each, 3 rollout pods with one vLLM engine each"
+        "2 trainer pods with 2 training processes each, 3 rollout pods with one vLLM engine of 2 workers each"
     )
-    assert lines["GPUs"] == "7: 4 for training, 3 for rollouts"
+    assert lines["GPUs"] == "10: 4 for training, 6 for rollouts"
     assert lines["steps"] == "7 of 12 samples (4 prompts x 3 completions)"
     assert lines["reads"] == "model builtin://tiny, dataset pvc://data/train.jsonl, claim data"
     assert lines["checkpoints"] == "every 5 steps and at the end, the newest 2 are kept; on claim mine"

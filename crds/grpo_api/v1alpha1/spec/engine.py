@@ -14,6 +14,8 @@ from grpo_api.v1alpha1.spec.sampling import SamplingSpec
 from grpo_api.v1alpha1.spec.trainer import TrainerSpec
 
 MIN_KV_CACHE_BYTES = 2**20
+MAX_CPU_WORKERS = 8
+"""How many worker processes vLLM's CPU build can join to one engine."""
 OWNED_ENGINE_ARGUMENTS = (
     *("model", "tokenizer", "served-model-name", "revision", "dtype", "max-model-len"),
     *("kv-cache-memory-bytes", "gpu-memory-utilization", "logprobs-mode", "load-format", "seed"),
@@ -57,7 +59,8 @@ class EngineSpec(ApiModel):
     rules = (arguments_are_not_ours, kv_cache_is_not_tiny)
 
     tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] = 1
-    """Training processes that share one engine in mode Colocated; each computes a part of every layer."""
+    """Workers of one engine; each computes a part of every layer. In mode Colocated they are training
+    processes, in mode Disaggregated processes of the rollout pod with a GPU each, or up to 8 on CPU."""
     sleep_level: Annotated[int, Field(ge=0, le=2)] = 1
     """What a colocated engine frees while the trainer computes: 0 nothing; 1 the KV cache, and its weights
     are moved to CPU memory; 2 the KV cache and its weights, which the next sync loads again."""
@@ -65,7 +68,8 @@ class EngineSpec(ApiModel):
     max_model_len: Annotated[int, Field(ge=8, le=10_000_000)] = 4096
     """Longest prompt plus completion, in tokens."""
     kv_cache_memory: Quantity | None = None
-    """Memory for the KV cache of one engine, such as 64Mi; without it vLLM decides."""
+    """Memory for the KV cache of one engine, such as 64Mi, which its workers share out; without it vLLM
+    decides."""
     args: Annotated[tuple[EngineArgument, ...], Field(max_length=64)] = ()
     """More arguments of `vllm serve`, each as `--name` or `--name=value`. Arguments that follow from other
     fields are refused."""
@@ -86,36 +90,44 @@ def prompt_fits(sampling: SamplingSpec, engine: EngineSpec) -> bool:
 
 
 @rule(
-    cel="!has(self.rollout) || self.engine.tensorParallelSize == 1",
-    sentence="engine.tensorParallelSize ({engine.tensorParallelSize}) above 1 needs mode Colocated: set it "
-    "to 1 and raise rollout.replicas, or remove rollout",
-    field=".engine.tensorParallelSize",
-)
-def rollout_engine_is_whole(rollout: RolloutSpec | None, engine: EngineSpec) -> bool:
-    """An engine in a pod of its own has no tensor parallelism."""
-    return rollout is None or engine.tensor_parallel_size == 1
-
-
-@rule(
-    cel=f"{cel.PROCESSES_PER_NODE} % self.engine.tensorParallelSize == 0",
+    cel=f"has(self.rollout) || {cel.PROCESSES_PER_NODE} % self.engine.tensorParallelSize == 0",
     sentence="engine.tensorParallelSize ({engine.tensorParallelSize}) must divide the training processes of "
     "a node, which share the engines: lower it or change trainer.processesPerNode",
     field=".engine.tensorParallelSize",
 )
-def engines_share_processes_evenly(trainer: TrainerSpec, engine: EngineSpec) -> bool:
-    """Every engine has as many training processes as the others."""
-    return trainer.num_processes % engine.tensor_parallel_size == 0
+def engines_share_processes_evenly(
+    trainer: TrainerSpec, engine: EngineSpec, rollout: RolloutSpec | None
+) -> bool:
+    """Every colocated engine has as many training processes as the others."""
+    return rollout is not None or trainer.num_processes % engine.tensor_parallel_size == 0
+
+
+_NUM_ROLLOUT_GPUS = cel.num_gpus("self.rollout.resources")
 
 
 @rule(
-    cel=f"!{cel.HAS_ROLLOUT_RESOURCES} || {cel.num_gpus('self.rollout.resources')} <= 1",
-    sentence="rollout.resources.limits of nvidia.com/gpu must be at most 1, because an engine uses one: set "
-    "it to 1 and raise rollout.replicas",
+    cel=f"!{cel.HAS_ROLLOUT_RESOURCES} || {_NUM_ROLLOUT_GPUS} in [0, self.engine.tensorParallelSize]",
+    sentence="rollout.resources.limits of nvidia.com/gpu must be engine.tensorParallelSize "
+    "({engine.tensorParallelSize}), because an engine uses as many GPUs: change one of them, or remove the "
+    "limit to run on CPU",
     field=".rollout.resources.limits",
 )
-def engine_has_one_gpu(rollout: RolloutSpec | None) -> bool:
-    """No GPU is reserved that nothing uses."""
-    return rollout is None or rollout.resources.num_gpus <= 1
+def engine_uses_every_gpu(rollout: RolloutSpec | None, engine: EngineSpec) -> bool:
+    """An engine has all the GPUs it needs, and no GPU is reserved that nothing uses."""
+    return rollout is None or rollout.resources.num_gpus in (0, engine.tensor_parallel_size)
+
+
+@rule(
+    cel=f"!{cel.HAS_ROLLOUT_RESOURCES} || {_NUM_ROLLOUT_GPUS} > 0 || "
+    f"self.engine.tensorParallelSize <= {MAX_CPU_WORKERS}",
+    sentence="engine.tensorParallelSize ({engine.tensorParallelSize}) must be at most "
+    f"{MAX_CPU_WORKERS} on CPU: lower it, or set the nvidia.com/gpu limit of rollout.resources to it",
+    field=".engine.tensorParallelSize",
+)
+def cpu_workers_reach_each_other(rollout: RolloutSpec | None, engine: EngineSpec) -> bool:
+    """vLLM's memory that workers share on CPU has no room for more of them."""
+    is_on_gpu = rollout is None or rollout.resources.num_gpus > 0
+    return is_on_gpu or engine.tensor_parallel_size <= MAX_CPU_WORKERS
 
 
 def _kv_cache_fits_into(pod: str) -> str:

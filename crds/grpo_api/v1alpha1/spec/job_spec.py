@@ -8,11 +8,11 @@ from pydantic import Field
 from grpo_api.changes import MAY_CHANGE
 from grpo_api.rule import rule
 from grpo_api.v1alpha1.spec.engine import (
-    engine_has_one_gpu,
+    cpu_workers_reach_each_other,
+    engine_uses_every_gpu,
     engines_share_processes_evenly,
     kv_cache_fits,
     prompt_fits,
-    rollout_engine_is_whole,
 )
 from grpo_api.v1alpha1.spec.failure_policy import FailurePolicySpec
 from grpo_api.v1alpha1.spec.fields import ClaimName
@@ -63,9 +63,9 @@ class GRPOJobSpec(RunSections):
         every_rank_has_samples,
         rollout_is_not_colocated,
         disaggregated_has_rollout,
-        rollout_engine_is_whole,
         engines_share_processes_evenly,
-        engine_has_one_gpu,
+        engine_uses_every_gpu,
+        cpu_workers_reach_each_other,
         kv_cache_fits,
     )
 
