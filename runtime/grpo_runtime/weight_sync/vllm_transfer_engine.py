@@ -67,8 +67,8 @@ class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         tp_size = self.parallel_config.tensor_parallel_size
         if num_workers != tp_size:
             raise WeightSyncError(
-                f"weight sync serves engines of as many workers as their tensor parallel size ({tp_size}), and "
-                f"this one has {num_workers}: remove pipeline or data parallel arguments"
+                f"weight sync serves engines of as many workers as their tensor parallel size ({tp_size}), "
+                f"and this one has {num_workers}: remove pipeline or data parallel arguments"
             )
         # it warns at every sync about tables that no checkpoint holds; finish checks all parameters itself
         logging.getLogger(_LAYERWISE_LOGGER).setLevel(logging.ERROR)
