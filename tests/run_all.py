@@ -61,11 +61,9 @@ STAGES: Sequence[Sequence[Lane]] = (
         [
             Part("check", ("make", "check"), 1200),
             Part("real API server", (*PYTEST, "-m", "apiserver", "tests"), 1200, needs_cluster=True),
-        ],
-        [
-            Part("pure and contract tests", (*PYTEST, "-m", FAST, "tests", "e2e"), 1200),
             Part("real engines", (*PYTEST, "-m", "engine", "tests"), 2400),
         ],
+        [Part("pure and contract tests", (*PYTEST, "-m", FAST, "tests", "e2e"), 1500)],
         [
             Part("cluster and images", ("make", "images"), 1500, is_needed=True, needs_cluster=True),
             Part(

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from grpo_bench.errors import BenchError
+from grpo_runtime.weight_sync.deadlines import Deadlines
 from grpo_runtime.weight_sync.interface import Failures, Peer, SenderSettings, WeightSender
 from grpo_runtime.weight_sync.registry import Backend
 from grpo_sync.amounts import Amounts
@@ -29,7 +30,7 @@ async def connected(
     )
     names = {f"receiver-{index}": receiver for index, receiver in enumerate(receivers)}
     peers = {name: Peer(receiver, host=HOST) for name, receiver in names.items()}
-    sender = backend.make_sender(peers, SenderSettings(timeout_seconds=_TIMEOUT_SECONDS))
+    sender = backend.make_sender(peers, SenderSettings(Deadlines(_TIMEOUT_SECONDS)))
     try:
         yield BackendSync(backend, weights, sender, names)
     finally:

@@ -4,6 +4,7 @@ from typing import Any
 
 from grpo_runtime.fleet.engine_client import EngineClient
 from grpo_runtime.fleet.engine_sync import EngineSync, EngineSyncReport, SyncJob
+from grpo_runtime.weight_sync.deadlines import Deadlines
 from grpo_runtime.weight_sync.registry import Backend
 
 
@@ -21,7 +22,7 @@ class OneEngineSync:
         self._sync = EngineSync(
             {str(client.address): client},
             backend=backend,
-            timeout_seconds=timeout_seconds,
+            deadlines=Deadlines(timeout_seconds),
             workers_per_engine=workers_per_engine,
         )
 

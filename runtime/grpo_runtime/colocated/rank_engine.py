@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.rollout.interface import GenerateRequest, Probe
 from grpo_runtime.rollout.sampling import probe_error
+from grpo_runtime.weight_sync.deadlines import Deadlines
 from grpo_runtime.weight_sync.interface import ControlChannel, Failures, Peer, SenderSettings
 from grpo_runtime.weight_sync.registry import Backend
 from grpo_runtime.weight_sync.source import WeightSource
@@ -94,7 +95,7 @@ class RankEngine:
         self._is_asleep = False
         self._backend = backend
         peers = {ENGINE: Peer(engine.channel, host="localhost")}
-        self._sender = backend.make_sender(peers, SenderSettings(timeout_seconds=timeout_seconds))
+        self._sender = backend.make_sender(peers, SenderSettings(Deadlines(timeout_seconds)))
         self._is_connected = False
         self._num_sampling = 0
         self._num_sampled = 0

@@ -13,7 +13,7 @@ from grpo_runtime.fleet.errors import BadAnswerError
 from grpo_runtime.fleet.generate_api import answered_probe_error, probe_body
 from grpo_runtime.rollout.errors import EngineError
 from grpo_runtime.rollout.interface import Probe
-from grpo_runtime.weight_sync.deadlines import PhaseDeadlines
+from grpo_runtime.weight_sync.deadlines import Deadlines
 from grpo_runtime.weight_sync.interface import (
     Failures,
     Peer,
@@ -22,8 +22,8 @@ from grpo_runtime.weight_sync.interface import (
     WeightSender,
     WeightSyncError,
 )
-from grpo_runtime.weight_sync.pairwise import for_each_engine
 from grpo_runtime.weight_sync.registry import Backend
+from grpo_runtime.weight_sync.verbs import for_each_engine
 
 _GRACE_SECONDS = 5.0
 """A sender keeps the deadline itself; one that does not is given up a little later."""
@@ -58,15 +58,15 @@ class EngineSync:
         clients: Mapping[str, EngineClient],
         *,
         backend: Backend[Any],
-        timeout_seconds: float,
+        deadlines: Deadlines,
         workers_per_engine: int = 1,
     ) -> None:
-        """`clients` has the calls to each engine by its name; each has `workers_per_engine` receivers."""
+        """`clients` has the calls to each engine by its name; each has `workers_per_engine` receivers. The
+        syncs of a fleet share their `deadlines`."""
         self._clients = clients
         self._backend = backend
-        self._timeout_seconds = timeout_seconds
         self._workers_per_engine = workers_per_engine
-        self._deadlines = PhaseDeadlines(timeout_seconds)
+        self._deadlines = deadlines
         self._sender: WeightSender[Any] | None = None
 
     async def run(self, job: SyncJob) -> Mapping[str, EngineSyncReport | Exception]:
@@ -78,7 +78,7 @@ class EngineSync:
         engine computes nothing; it has no work then, since only admitted engines with the newest weights get
         any.
         """
-        phases = _Phases(self._clients, deadlines=self._deadlines, limit_seconds=self._timeout_seconds)
+        phases = _Phases(self._clients, deadlines=self._deadlines)
         try:
             errors = await self._run(job, phases)
         except BaseException:
@@ -95,7 +95,7 @@ class EngineSync:
     async def _run(self, job: SyncJob, phases: "_Phases") -> Mapping[str, float]:
         """All phases; returns the errors of the probe (nats)."""
         errors: dict[str, float] = {}
-        limit, version = self._timeout_seconds, str(job.version)
+        limit, version = self._deadlines.timeout_seconds, str(job.version)
 
         async def verify(name: str) -> None:
             errors[name] = await self._probe_error(name, job.probe)
@@ -122,7 +122,7 @@ class EngineSync:
             await sender.shutdown()
 
     def _make_sender(self) -> WeightSender[Any]:
-        limit = self._timeout_seconds
+        limit = self._deadlines.timeout_seconds
         peers = {
             name: Peer(
                 HttpChannel(client, timeout_seconds=limit),
@@ -131,14 +131,14 @@ class EngineSync:
             )
             for name, client in self._clients.items()
         }
-        return self._backend.make_sender(peers, SenderSettings(timeout_seconds=limit))
+        return self._backend.make_sender(peers, SenderSettings(self._deadlines))
 
     async def _probe_error(self, name: str, probe: Probe | None) -> float:
         if probe is None:
             return 0.0
         client = self._clients[name]
         answer = await client.generate(
-            probe_body(probe), is_probe=True, timeout_seconds=self._timeout_seconds
+            probe_body(probe), is_probe=True, timeout_seconds=self._deadlines.timeout_seconds
         )
         error = answered_probe_error(answer, probe=probe, engine=str(client.address))
         if not error <= probe.tolerance:
@@ -154,11 +154,11 @@ class _Phases:
     `seconds` says how long each phase took, by engine and phase; `errors` why an engine is left out.
     """
 
-    def __init__(self, engines: Collection[str], *, deadlines: PhaseDeadlines, limit_seconds: float) -> None:
+    def __init__(self, engines: Collection[str], *, deadlines: Deadlines) -> None:
         self.seconds: dict[str, dict[str, float]] = {name: {} for name in engines}
         self.errors: dict[str, Exception] = {}
         self._deadlines = deadlines
-        self._limit_seconds = limit_seconds
+        self._limit_seconds = deadlines.timeout_seconds
 
     async def each(self, phase: str, call: Callable[[str], Awaitable[None]]) -> None:
         """A phase in which engines are called one by one, all at the same time."""

@@ -17,6 +17,7 @@ from grpo_runtime.fleet.membership import Member, MemberState
 from grpo_runtime.fleet.roster import Roster
 from grpo_runtime.rollout.errors import EngineError
 from grpo_runtime.rollout.interface import Probe, SyncReport
+from grpo_runtime.weight_sync.deadlines import Deadlines
 from grpo_runtime.weight_sync.registry import Backend, Reach
 from grpo_runtime.weight_sync.source import WeightSource
 
@@ -35,8 +36,9 @@ class FleetSyncer:
             raise ValueError(f"{backend.name} weight sync does not reach engines in other processes")
         self._roster = roster
         self._backend = backend
-        self._timeout_seconds = timeout_seconds
+        self._deadlines = Deadlines(timeout_seconds)
         self._workers_per_engine = workers_per_engine
+        self._has_weights = False
         self._job: SyncJob | None = None
         self._syncs: dict[frozenset[str], EngineSync] = {}
         """By the instances of the engines that share a sender."""
@@ -49,7 +51,7 @@ class FleetSyncer:
     @property
     def has_weights(self) -> bool:
         """Whether there are weights to give."""
-        return self._job is not None
+        return self._has_weights
 
     @property
     def failures(self) -> Mapping[str, str]:
@@ -64,6 +66,7 @@ class FleetSyncer:
         self._job, self._prepare_seconds = None, 0.0  # its memory is used again where no sync reads it
         prepared = await asyncio.to_thread(self._backend.prepare, weights)
         self._job = SyncJob(version=version, weights=prepared, probe=probe)
+        self._has_weights = True
         self._reports, self._failures = {}, {}
         self._roster.new_version(version)
 
@@ -159,12 +162,13 @@ class FleetSyncer:
         key = frozenset(member.instance for member in group)
         if key not in self._syncs:
             for other in [other for other in self._syncs if other & key]:
-                await self._syncs.pop(other).close()
+                if (sync := self._syncs.pop(other, None)) is not None:
+                    await sync.close()
             clients = {member.instance: self._roster.client(member) for member in group}
             self._syncs[key] = EngineSync(
                 clients,
                 backend=self._backend,
-                timeout_seconds=self._timeout_seconds,
+                deadlines=self._deadlines,
                 workers_per_engine=self._workers_per_engine,
             )
         return self._syncs[key]

@@ -3,7 +3,8 @@
 The bytes travel over a wire that nobody authenticates; the key travels with the manifest on the control
 channel, which is. The tag depends on the names, dtypes, shapes and bytes of the tensors and on nothing else:
 not on buffers, backends, or how the trainer spreads its weights. One core computes it several times as fast
-as a SHA-256, beside the copying and the sending.
+as a SHA-256, beside the copying and the sending. All engines of a sync know the key: it does not protect one
+from another.
 """
 
 import json

@@ -1,5 +1,8 @@
 """A group over TCP by gloo, which speaks no pickle, needs no GPU and no default process group."""
 
+import threading
+import time
+from collections import deque
 from datetime import timedelta
 from typing import Any
 
@@ -8,6 +11,9 @@ from torch.distributed import BroadcastOptions, PrefixStore, ProcessGroupGloo, S
 
 from grpo_runtime.weight_sync.interface import GroupBrokenError
 from grpo_runtime.weight_sync.meeting import Place, first_line
+
+_REST_SECONDS = 1.0
+"""A group is let go of so long after its last work."""
 
 
 class GlooGroup:
@@ -19,6 +25,8 @@ class GlooGroup:
         # by address: a pod's or a laptop's host name may resolve to nothing that the other side can reach
         options._devices = [ProcessGroupGloo.create_device(hostname=own_address)]
         options._timeout = timedelta(seconds=place.meeting_seconds)
+        self._works: deque[Any] = deque(maxlen=4)
+        _let_go_of_the_idle()
         try:
             self._group = ProcessGroupGloo(PrefixStore(place.key, store), place.rank, place.size, options)
         except RuntimeError as error:
@@ -28,10 +36,21 @@ class GlooGroup:
 
     def broadcast(self, buffer: torch.Tensor, *, timeout_seconds: float) -> "GlooWork":
         """See `Communicator`."""
-        return GlooWork(self._group, buffer, timeout=timedelta(seconds=timeout_seconds))
+        work = GlooWork(self._group, buffer, timeout=timedelta(seconds=timeout_seconds))
+        self._works.append(work)
+        return work
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is on its way."""
+        return all(work.is_over for work in self._works)
 
     def close(self) -> None:
-        """Nothing to do: gloo closes a group with the last reference to it."""
+        """Leave the group. Gloo closes it with the last reference to it, which is let go of later: while it
+        works, that would wait for its threads, and they for Python's lock, which is held."""
+        with _lock:
+            _left.append((time.monotonic(), self))
+        _let_go_of_the_idle()
 
 
 class GlooWork:
@@ -45,9 +64,27 @@ class GlooWork:
         options.rootRank, options.rootTensor, options.timeout = 0, 0, timeout
         self._work: Any = group.broadcast([buffer], options)  # type: ignore[attr-defined] # not in stubs
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it has arrived or failed."""
+        return bool(self._work.is_completed())
+
     def wait(self) -> None:
         """See `Work`."""
         try:
             self._work.wait(self._timeout)
         except RuntimeError as error:
             raise GroupBrokenError(first_line(error)) from error
+
+
+_left: list[tuple[float, GlooGroup]] = []
+"""Groups of this process that were left, and when."""
+_lock = threading.Lock()
+
+
+def _let_go_of_the_idle() -> None:
+    now = time.monotonic()
+    with _lock:
+        _left[:] = [
+            (left_at, group) for left_at, group in _left if now - left_at < _REST_SECONDS or not group.is_idle
+        ]

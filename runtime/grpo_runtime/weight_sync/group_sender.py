@@ -1,16 +1,13 @@
-"""The trainer's end of a group: forms it, sends, and forms it again without whoever broke it."""
+"""A sender to engines in one group: forms it, sends, and forms others when somebody breaks it."""
 
 import asyncio
-import secrets
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
-
-from torch.distributed import Store
+from collections.abc import Awaitable, Collection, Mapping
+from functools import partial
 
 from grpo_runtime.weight_sync.address import local_address_towards
-from grpo_runtime.weight_sync.group import Communicator, Join, broadcast_all
+from grpo_runtime.weight_sync.group import Join
+from grpo_runtime.weight_sync.group_end import GroupEnd
 from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.interface import (
     Failures,
@@ -20,39 +17,30 @@ from grpo_runtime.weight_sync.interface import (
     WeightSyncError,
 )
 from grpo_runtime.weight_sync.meeting import GroupInitInfo, Place, host_store
-from grpo_runtime.weight_sync.pairwise import Verbs
 from grpo_runtime.weight_sync.staging import update_info
-
-SHORTEST_STALL_SECONDS = 10.0
-"""How long a buffer, or a member that is awaited, may take at least."""
-LONGEST_SHARE = 0.25
-"""Part of the deadline after which a group is given up: there is time left for another one."""
-ANSWER_SECONDS = 2.0
-"""What the answer of an engine may take longer than the member that it waits for."""
-
-_T = TypeVar("_T")
+from grpo_runtime.weight_sync.together import act_together, blamed_for
+from grpo_runtime.weight_sync.verbs import Verbs
 
 
 class GroupSender:
     """A WeightSender whose engines are in one group with the trainer.
 
-    An engine that breaks the group is named as the one that failed: it refused, or gave no answer. The others
-    form another group and get the same weights. When all say that somebody else broke it, all have failed.
+    An engine that breaks the group is the one that failed: it refused, or gave no answer. The others form
+    another group and get the same weights. When all say that somebody else broke it, each gets them in a
+    group of its own, and who breaks that one has failed.
     """
 
     def __init__(self, engines: Mapping[str, Peer], settings: SenderSettings, *, join: Join) -> None:
         self._engines = engines
-        self._timeout_seconds = settings.timeout_seconds
+        self._deadlines = settings.deadlines
+        self._verbs = Verbs({name: peer.channel for name, peer in engines.items()}, settings.deadlines)
         self._join = join
-        self._verbs = Verbs({name: peer.channel for name, peer in engines.items()}, settings.timeout_seconds)
-        self._group: _Group | None = None
-        self._transfer_seconds = 0.0
+        self._group: GroupEnd | None = None
 
     async def init(self, engines: Collection[str]) -> Failures:
-        """See `WeightSender`."""
-        left = set(engines)
+        """See `WeightSender`. Where nobody is to blame that they do not meet, `update` tries them alone."""
         failures: dict[str, Exception] = {}
-        await self._within_deadline(self._form(left, failures), left, failures)
+        await self._within_deadline(self._form(set(engines), failures), set(engines), failures)
         return failures
 
     async def start(self, engines: Collection[str]) -> Failures:
@@ -63,7 +51,7 @@ class GroupSender:
         """See `WeightSender`."""
         left = set(engines)
         failures: dict[str, Exception] = {}
-        await self._within_deadline(self._update(weights, left, failures), left, failures)
+        await self._within_deadline(self._deliver(weights, left, failures), left, failures)
         return failures
 
     async def finish(self, version: str, *, engines: Collection[str]) -> Failures:
@@ -80,76 +68,98 @@ class GroupSender:
         """See `WeightSender`."""
         self._leave_group()
 
-    async def _update(self, weights: HostCopy, left: set[str], failures: dict[str, Exception]) -> None:
-        """Deliver to the engines in `left`, moving those that fail to `failures` and taking out the others
-        once they have everything."""
-        while left:
-            if self._group is None or self._group.engines != left:
-                await self._form(left, failures)
-                # the update that was open has ended with the group
-                _move(await self._verbs.start(left), left, failures)
-                continue
-            errors = await self._transfer(self._group, weights)
+    async def _deliver(self, weights: HostCopy, left: set[str], failures: dict[str, Exception]) -> None:
+        """Give the weights to all in `left`. Who has got them, or has failed, is taken out of it."""
+        limit = self._deadlines.timeout_seconds
+        await asyncio.to_thread(partial(weights.wait_for_first_buffer, timeout_seconds=limit))
+        groups = [frozenset(left)]
+        while groups:
+            engines = groups.pop()
+            errors = await self._deliver_to(engines, weights)
+            blamed = blamed_for(errors)
+            if len(engines) == 1:
+                blamed = errors
+            failures |= blamed
+            left.difference_update(engines - errors.keys(), blamed)
+            again = frozenset(errors.keys() - blamed.keys())
+            if blamed and again:
+                groups.append(again)
+            else:
+                groups += [frozenset({name}) for name in sorted(again)]
+
+    async def _deliver_to(self, engines: frozenset[str], weights: HostCopy) -> Failures:
+        """Give the weights to these engines in one group. Returns the errors of those that lack them."""
+        if self._group is None or self._group.engines != engines:
+            # an update that was open has ended with the group before
+            errors = await self._meet(engines) or await self._verbs.start(engines)
             if errors:
                 self._leave_group()
-            left.intersection_update(errors)  # the others have everything
-            blamed = _blamed(errors)
-            _move(blamed or errors, left, failures)
-
-    async def _transfer(self, group: "_Group", weights: HostCopy) -> Failures:
-        start, stall = time.monotonic(), self._stall_seconds()
+                return _with_the_others(errors, engines)
+        group, stall, start = self._group, self._deadlines.stall_seconds(), time.monotonic()
+        if group is None:
+            raise WeightSyncError("the trainer is in no group")
         info = update_info(weights, connection=group.key, stall_seconds=stall)
-        errors = await _together(
-            {name: self._engines[name].channel.update(info) for name in group.engines},
-            group.in_thread(lambda: group.send(weights, timeout_seconds=stall)),
-            answer_seconds=stall + ANSWER_SECONDS,
+        errors = await act_together(
+            {name: self._engines[name].channel.update(info) for name in engines},
+            group.in_thread(partial(group.send, weights, stall_seconds=stall)),
+            stall_seconds=stall,
         )
-        if not errors:
-            self._transfer_seconds = time.monotonic() - start
+        if errors:
+            self._leave_group()
+        else:
+            self._deadlines.note("transfer", time.monotonic() - start)
         return errors
 
-    async def _form(self, left: set[str], failures: dict[str, Exception]) -> None:
-        """Form a group of the engines in `left`, moving those that do not come to `failures`."""
-        self._leave_group()
-        while left and self._group is None:
-            group = _Group(frozenset(left))
-            errors = await self._meet(group)
-            if not errors:
-                self._group = group
+    async def _form(self, engines: set[str], failures: dict[str, Exception]) -> None:
+        """Form a group of those of the engines that come to it."""
+        while engines:
+            errors = await self._meet(frozenset(engines))
+            blamed = blamed_for(errors) if len(engines) > 1 else errors
+            failures |= blamed
+            engines.difference_update(blamed)
+            if not blamed:
                 return
-            group.leave()
-            _move(_blamed(errors) or errors, left, failures)
 
-    async def _meet(self, group: "_Group") -> Failures:
-        limit = min(SHORTEST_STALL_SECONDS, self._timeout_seconds * LONGEST_SHARE)
+    async def _meet(self, engines: frozenset[str]) -> Failures:
+        """Form a group of all these engines. Returns the errors of all when it does not come about."""
+        self._leave_group()
+        group = GroupEnd(engines)
+        try:
+            errors = await self._call_to_meeting(group)
+            if not errors and not group.is_joined:
+                raise WeightSyncError("all engines have met, but without the trainer")
+        except BaseException:
+            group.leave()
+            raise
+        if errors:
+            group.leave()
+            return _with_the_others(errors, engines)
+        self._group = group
+        return {}
+
+    async def _call_to_meeting(self, group: GroupEnd) -> Failures:
+        limit = self._deadlines.stall_seconds()
         engines = {name: self._engines[name] for name in sorted(group.engines)}
-        addresses = {name: local_address_towards(peer.host) for name, peer in engines.items()}
-        own_address = next(iter(addresses.values()))
-        store = await group.in_thread(lambda: host_store(own_address, timeout_seconds=limit))
+        hosts = [peer.host for peer in engines.values()]
+        addresses = await group.in_thread(lambda: [local_address_towards(host) for host in hosts])
+        store = await group.in_thread(partial(host_store, addresses[0], timeout_seconds=limit))
         size = 1 + sum(peer.num_workers for peer in engines.values())
-        place = Place(key=group.key, rank=0, size=size, meeting_seconds=limit)
         calls: dict[str, Awaitable[None]] = {}
         first_rank = 1
-        for name, peer in engines.items():
+        for (name, peer), address in zip(engines.items(), addresses, strict=True):
             info = GroupInitInfo(
-                address=addresses[name],
+                address=address,
                 port=store.port,
-                key=place.key,
+                key=group.key,
                 first_rank=first_rank,
                 size=size,
                 meeting_seconds=limit,
             )
             calls[name] = peer.channel.init(info.model_dump())
             first_rank += peer.num_workers
-        return await _together(
-            calls,
-            group.in_thread(lambda: group.join(self._join, store, place, own_address=own_address)),
-            answer_seconds=limit + ANSWER_SECONDS,
-        )
-
-    def _stall_seconds(self) -> float:
-        wanted = max(SHORTEST_STALL_SECONDS, 5.0 * self._transfer_seconds)
-        return min(wanted, self._timeout_seconds * LONGEST_SHARE)
+        place = Place(key=group.key, rank=0, size=size, meeting_seconds=limit)
+        joining = group.in_thread(partial(group.join, self._join, store, place, own_address=addresses[0]))
+        return await act_together(calls, joining, stall_seconds=limit)
 
     def _leave_group(self) -> None:
         group, self._group = self._group, None
@@ -160,98 +170,21 @@ class GroupSender:
         self, work: Awaitable[None], left: set[str], failures: dict[str, Exception]
     ) -> None:
         """Do the work; what is left at the deadline, or when all of it fails, has failed."""
+        limit = self._deadlines.timeout_seconds
         error: Exception
         try:
-            async with asyncio.timeout(self._timeout_seconds):
+            async with asyncio.timeout(limit):
                 await work
             return
         except TimeoutError:
-            error = WeightSyncError(f"not done within {self._timeout_seconds:g} s")
+            error = WeightSyncError(f"not done within {limit:g} s")
         except (WeightSyncError, OSError) as found:
             error = found
         self._leave_group()
-        failures |= dict.fromkeys(left, error)
+        failures |= dict.fromkeys(left - failures.keys(), error)
 
 
-class _Group:
-    """The trainer's place in one group, and the thread that blocks in it."""
-
-    def __init__(self, engines: frozenset[str]) -> None:
-        self.engines = engines
-        self.key = secrets.token_urlsafe(24)
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="weight-sender")
-        self._communicator: Communicator | None = None
-
-    def in_thread(self, work: Callable[[], _T]) -> asyncio.Future[_T]:
-        """What `work` gives, in the thread of this group."""
-        return asyncio.get_running_loop().run_in_executor(self._thread, work)
-
-    def join(self, join: Join, store: Store, place: Place, *, own_address: str) -> None:
-        """Meet the engines. Blocks."""
-        self._communicator = join(store, place, own_address=own_address)
-
-    def send(self, weights: HostCopy, *, timeout_seconds: float) -> None:
-        """Give all buffers to the engines. Blocks."""
-        if self._communicator is None:
-            raise WeightSyncError("the trainer is in no group: call init first")
-        for _ in broadcast_all(self._communicator, weights.buffers(), timeout_seconds=timeout_seconds):
-            pass
-
-    def leave(self) -> None:
-        """Let go of the group. A thread that still works in it ends at its own deadline."""
-        communicator, self._communicator = self._communicator, None
-        if communicator is not None:
-            communicator.close()
-        self._thread.shutdown(wait=False, cancel_futures=True)
-
-
-async def _together(
-    calls: Mapping[str, Awaitable[None]], own: asyncio.Future[Any], *, answer_seconds: float
-) -> dict[str, Exception]:
-    """The errors of the engines that are called, while the trainer does its part.
-
-    Once one of them has failed, or the trainer is done, the others have `answer_seconds` left. Raises what
-    the trainer's part raised, unless it broke because of an engine.
-    """
-    answers = {name: asyncio.ensure_future(call) for name, call in calls.items()}
-    own.add_done_callback(_read)
-    try:
-        waiting: set[asyncio.Future[Any]] = {own, *answers.values()}
-        while waiting and not own.done():
-            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            if any(one.exception() for one in done):
-                break
-        await asyncio.wait(answers.values(), timeout=answer_seconds)
-    finally:
-        for answer in answers.values():
-            answer.cancel()
-    if own.done() and not isinstance(own.exception(), GroupBrokenError):
-        own.result()
-    errors = {name: _error_of(answer, seconds=answer_seconds) for name, answer in answers.items()}
-    return {name: error for name, error in errors.items() if error is not None}
-
-
-def _error_of(answer: asyncio.Future[None], *, seconds: float) -> Exception | None:
-    if not answer.done() or answer.cancelled():
-        return WeightSyncError(f"no answer within {seconds:g} s")
-    error = answer.exception()
-    if error is not None and not isinstance(error, Exception):
-        raise error
-    return error
-
-
-def _blamed(errors: Failures) -> Failures:
-    """Those that broke the group themselves."""
-    return {name: error for name, error in errors.items() if not GroupBrokenError.is_said_by(error)}
-
-
-def _move(failed: Failures, left: set[str], failures: dict[str, Exception]) -> None:
-    left.difference_update(failed)
-    failures |= failed
-
-
-def _read(future: asyncio.Future[Any]) -> None:
-    """Read the outcome of a thread that is no longer waited for: asyncio reports errors that are never
-    read."""
-    if not future.cancelled():
-        future.exception()
+def _with_the_others(errors: Failures, engines: Collection[str]) -> Failures:
+    """Of a group that did not come about, also those that did their part."""
+    broken = GroupBrokenError("another engine is not in it")
+    return dict.fromkeys(engines, broken) | dict(errors)

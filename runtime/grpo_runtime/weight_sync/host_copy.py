@@ -17,7 +17,7 @@ from grpo_runtime.weight_sync.manifest import (
     manifest_of,
     view_of,
 )
-from grpo_runtime.weight_sync.memory import PRIVATE_MEMORY, MemoryPool
+from grpo_runtime.weight_sync.memory import PRIVATE_MEMORY, Memory, MemoryPool
 from grpo_runtime.weight_sync.source import WeightSource, read_tensors
 
 _PIECE_ELEMENTS = 256 * 1024
@@ -29,7 +29,7 @@ class HostCopy:
     anything is read, for weights that cannot travel.
 
     `manifest` describes the stream, which lies in `memory`. `key` is that of its tag, made for this copy
-    alone. No more than one gathered tensor of the source is alive with the copy.
+    alone. One tensor of the source after the other is gathered and let go.
     """
 
     def __init__(
@@ -42,7 +42,9 @@ class HostCopy:
         self.manifest: WeightManifest = manifest_of(source.layout(), buffer_bytes=buffer_bytes)
         self.key = secrets.token_bytes(KEY_BYTES)
         self.memory = pool.take(self.manifest.stream_bytes)
-        weakref.finalize(self, pool.give_back, self.memory)
+        self._is_reusable = threading.Event()
+        self._is_reusable.set()
+        weakref.finalize(self, _give_back, pool, self.memory, self._is_reusable)
         self._stream = self.memory.stream
         self._num_ready = 0
         self._seconds = 0.0
@@ -56,17 +58,26 @@ class HostCopy:
         """Length of the stream without its tag."""
         return self.manifest.num_bytes
 
-    def buffers(self) -> Iterator[torch.Tensor]:
+    def buffers(self, *, stall_seconds: float | None = None) -> Iterator[torch.Tensor]:
         """The stream in order, with its tag, as uint8 tensors [buffer_bytes] of which the last one is as long
         as what is left. Waits for each until it is full. May be called again and again, from any thread.
 
-        Raises WeightSyncError when the source cannot be read.
+        Raises WeightSyncError when the source cannot be read, or gives no buffer for `stall_seconds`.
         """
         end = 0
         for buffer in self._stream.split(self.manifest.buffer_bytes):
             end += len(buffer)
-            self._wait_for(end)
+            self._wait_for(end, timeout_seconds=stall_seconds)
             yield buffer
+
+    def wait_for_first_buffer(self, *, timeout_seconds: float) -> None:
+        """Wait until there is something to send. Raises WeightSyncError as `buffers` does."""
+        end = min(self.manifest.buffer_bytes, self.manifest.stream_bytes)
+        self._wait_for(end, timeout_seconds=timeout_seconds)
+
+    def set_aside(self) -> None:
+        """Do not use the memory again: somebody may still read it who was given up."""
+        self._is_reusable.clear()
 
     def wait_until_read(self) -> float:
         """Wait until the source is no longer read; returns the seconds that the copy took.
@@ -78,11 +89,17 @@ class HostCopy:
             raise self._error
         return self._seconds
 
-    def _wait_for(self, end: int) -> None:
+    def _wait_for(self, end: int, *, timeout_seconds: float | None) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._num_ready >= end or self._error is not None)
+            is_there = self._changed.wait_for(
+                lambda: self._num_ready >= end or self._error is not None, timeout_seconds
+            )
             if self._error is not None:
                 raise WeightSyncError(f"the trainer's weights cannot be read: {self._error}")
+            if not is_there:
+                raise WeightSyncError(
+                    f"the trainer's own weights come too slowly: nothing to send for {timeout_seconds:g} s"
+                )
 
     def _fill(self, source: WeightSource) -> None:
         start = time.monotonic()
@@ -120,3 +137,8 @@ class HostCopy:
             self._num_ready = end
             if end // buffer_bytes > before // buffer_bytes or end == len(self._stream):
                 self._changed.notify_all()
+
+
+def _give_back(pool: MemoryPool, memory: Memory, is_reusable: threading.Event) -> None:
+    if is_reusable.is_set():
+        pool.give_back(memory)

@@ -15,6 +15,8 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
+from grpo_runtime.weight_sync.deadlines import Deadlines
+
 Info = Mapping[str, Any]
 """What a verb carries to the receiver: JSON values only."""
 
@@ -71,9 +73,14 @@ class Peer:
 
 @dataclass(frozen=True)
 class SenderSettings:
-    """`timeout_seconds` is how long each verb may take."""
+    """What the senders of a fleet share."""
 
-    timeout_seconds: float
+    deadlines: Deadlines
+
+    @property
+    def timeout_seconds(self) -> float:
+        """The whole deadline of a verb."""
+        return self.deadlines.timeout_seconds
 
 
 @dataclass(frozen=True)
@@ -113,8 +120,8 @@ class WeightSender(Protocol[W_contra]):
     """The trainer's end, for the engines that it was made for.
 
     A verb goes to the `engines` named, all at once, and returns which of them failed: the failure of one is
-    not that of the others. It is over within the deadline of the SenderSettings. After a failure the
-    connection may be unusable: `shutdown`, and make a new sender.
+    not that of the others, which may have to wait for it. It is over within the deadline of the
+    SenderSettings. After a failure the connection may be unusable: `shutdown`, and make a new sender.
     """
 
     async def init(self, engines: Collection[str]) -> Failures:

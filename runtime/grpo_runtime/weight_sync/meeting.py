@@ -1,7 +1,7 @@
 """Where the members of a group meet: a TCPStore that the trainer hosts.
 
 Its address and a random key travel on the authenticated control channel. Only numbers and addresses are
-written to it.
+written to it. The key keeps groups apart; whoever reaches the port of the store can read it there.
 """
 
 from dataclasses import dataclass

@@ -59,4 +59,4 @@ def map_memory(file: FileIO, *, num_bytes: int) -> Memory:
 
 
 PRIVATE_MEMORY = MemoryPool(private_memory)
-SHARED_MEMORY = MemoryPool(shared_memory)
+MEMORY_TO_SHARE = MemoryPool(shared_memory)

@@ -91,16 +91,13 @@ def group_backend(name: str, join: Join) -> Backend[HostCopy]:
 
 
 def _shared_memory_sender(engines: Mapping[str, Peer], settings: SenderSettings) -> PairwiseSender[HostCopy]:
-    limit = settings.timeout_seconds
-    connections = {
-        name: SharedMemoryConnection(peer, timeout_seconds=limit) for name, peer in engines.items()
-    }
-    return PairwiseSender(connections, timeout_seconds=limit)
+    connections = {name: SharedMemoryConnection(peer, settings) for name, peer in engines.items()}
+    return PairwiseSender(connections, settings)
 
 
 def _in_process_sender(engines: Mapping[str, Peer], settings: SenderSettings) -> PairwiseSender[LentWeights]:
     connections = {name: InProcessConnection(peer) for name, peer in engines.items()}
-    return PairwiseSender(connections, timeout_seconds=settings.timeout_seconds)
+    return PairwiseSender(connections, settings)
 
 
 GLOO = group_backend("gloo", GlooGroup)

@@ -11,8 +11,10 @@ import os
 import secrets
 import socket
 import struct
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from hmac import compare_digest
 from io import FileIO
 from typing import Annotated, TypeVar
@@ -21,21 +23,28 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from grpo_runtime.weight_sync.host_copy import HostCopy
-from grpo_runtime.weight_sync.interface import Info, Peer, WeightSyncError
-from grpo_runtime.weight_sync.memory import SHARED_MEMORY, Memory, map_memory
+from grpo_runtime.weight_sync.interface import (
+    GroupBrokenError,
+    Info,
+    Peer,
+    SenderSettings,
+    WeightSyncError,
+)
+from grpo_runtime.weight_sync.memory import MEMORY_TO_SHARE, Memory, map_memory
 from grpo_runtime.weight_sync.source import WeightSource
 from grpo_runtime.weight_sync.staging import update_info
+from grpo_runtime.weight_sync.together import act_together, read_outcome
 
-STALL_SECONDS = 10.0
-"""How long a worker waits for the next number, and the trainer for a worker to come."""
 _NUMBER = struct.Struct("<q")
 _KEY_CHARACTERS = 32
+_KNOCK_SECONDS = 1.0
+"""How long somebody who came to the socket may take to say the key."""
 _T = TypeVar("_T")
 
 
 def shared_copy(source: WeightSource) -> HostCopy:
     """A copy in memory that engines can be handed."""
-    return HostCopy(source, pool=SHARED_MEMORY)
+    return HostCopy(source, pool=MEMORY_TO_SHARE)
 
 
 class SharedMemoryInit(BaseModel):
@@ -50,12 +59,14 @@ class SharedMemoryInit(BaseModel):
 class SharedMemoryConnection:
     """The trainer's end of the sockets to the workers of one engine; see `Connection`."""
 
-    def __init__(self, peer: Peer, *, timeout_seconds: float) -> None:
+    def __init__(self, peer: Peer, settings: SenderSettings) -> None:
         self.channel = peer.channel
         self._num_workers = peer.num_workers
-        self._stall_seconds = min(STALL_SECONDS, timeout_seconds)
+        self._timeout_seconds = settings.timeout_seconds
+        self._stall_seconds = settings.deadlines.stall_seconds()
         self._key = secrets.token_hex(_KEY_CHARACTERS // 2)
         self._workers: list[socket.socket] = []
+        self._lent: HostCopy | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="weight-sender")
 
     async def init(self) -> None:
@@ -72,46 +83,64 @@ class SharedMemoryConnection:
         """Hand over the copy while it is being made; the engine answers when it has checked everything."""
         if not self._workers:
             raise WeightSyncError("the engine is not connected: call init first")
-        workers = list(self._workers)
-        announcing = self._in_thread(lambda: _announce(weights, workers))
-        info = update_info(weights, connection=self._key, stall_seconds=self._stall_seconds)
-        await self.channel.update(info)
-        await announcing
+        workers, stall = list(self._workers), self._stall_seconds
+        first = partial(weights.wait_for_first_buffer, timeout_seconds=self._timeout_seconds)
+        await asyncio.to_thread(first)
+        announcing = self._in_thread(lambda: _announce(weights, workers, stall_seconds=stall))
+        info = update_info(weights, connection=self._key, stall_seconds=stall)
+        errors = await act_together({"engine": self.channel.update(info)}, announcing, stall_seconds=stall)
+        for error in errors.values():
+            raise error
+        self._lent = weights
 
     async def finish(self, version: str) -> None:
         """Let the engine load the copy."""
         await self.channel.finish(version)
+        self._lent = None
 
     async def shutdown(self) -> None:
         """Close the sockets; a worker that waits at one is told by that."""
         for worker in self._workers:
             worker.close()
         self._workers = []
+        if self._lent is not None:
+            # nobody has said that it no longer reads them
+            self._lent.set_aside()
+            self._lent = None
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _accept(self, server: socket.socket) -> list[socket.socket]:
-        """The workers that came with the key; who comes without it is sent away."""
-        server.settimeout(self._stall_seconds)
+        """The workers that came with the key. Who comes without it, or says nothing, is sent away."""
         workers: list[socket.socket] = []
-        while len(workers) < self._num_workers:
-            try:
+        ends_at = time.monotonic() + self._stall_seconds
+        try:
+            while len(workers) < self._num_workers:
+                server.settimeout(max(0.001, ends_at - time.monotonic()))
                 worker, _ = server.accept()
-            except TimeoutError as error:
-                raise WeightSyncError(
-                    f"{len(workers)} of {self._num_workers} workers came within {self._stall_seconds:g} s: "
-                    "are they in the trainer's network namespace?"
-                ) from error
-            worker.settimeout(self._stall_seconds)
-            if compare_digest(worker.recv(_KEY_CHARACTERS), self._key.encode()):
-                workers.append(worker)
-            else:
+                worker.settimeout(_KNOCK_SECONDS)
+                if self._has_key(worker):
+                    worker.settimeout(self._stall_seconds)
+                    workers.append(worker)
+                else:
+                    worker.close()
+        except OSError as error:
+            for worker in workers:
                 worker.close()
+            raise WeightSyncError(
+                f"{len(workers)} of {self._num_workers} workers came within {self._stall_seconds:g} s: are "
+                "they in the trainer's network namespace?"
+            ) from error
         return workers
+
+    def _has_key(self, worker: socket.socket) -> bool:
+        try:
+            return compare_digest(worker.recv(_KEY_CHARACTERS), self._key.encode())
+        except OSError:
+            return False
 
     def _in_thread(self, work: Callable[[], _T]) -> asyncio.Future[_T]:
         future = asyncio.get_running_loop().run_in_executor(self._thread, work)
-        # its outcome is read when the engine has not failed before
-        future.add_done_callback(lambda done: None if done.cancelled() else done.exception() and None)
+        future.add_done_callback(read_outcome)
         return future
 
 
@@ -152,12 +181,15 @@ class SharedMemoryReceiver:
             raise self._lost(error) from error
         if not files:
             raise self._lost(EOFError("it closed its socket"))
+        os.set_inheritable(files[0], False)
         file = FileIO(files[0], "r+")
-        if self._memory is None or not _is_same(self._memory, file, num_bytes=num_bytes):
-            try:
-                self._memory = map_memory(file, num_bytes=num_bytes)
-            except ValueError as error:
-                raise WeightSyncError(f"weight update refused: {error}") from error
+        if self._memory is not None and _is_same(self._memory, file, num_bytes=num_bytes):
+            file.close()
+            return self._memory.stream
+        try:
+            self._memory = map_memory(file, num_bytes=num_bytes)
+        except ValueError as error:
+            raise WeightSyncError(f"weight update refused: {error}") from error
         return self._memory.stream
 
     def receive(self, buffers: Sequence[torch.Tensor], *, stall_seconds: float) -> Iterator[None]:
@@ -170,7 +202,8 @@ class SharedMemoryReceiver:
             yield
 
     def shutdown(self) -> None:
-        """Close the socket."""
+        """Close the socket, and let go of the copy."""
+        self._memory = None
         trainer, self._trainer = self._trainer, None
         if trainer is not None:
             trainer.close()
@@ -191,8 +224,8 @@ class SharedMemoryReceiver:
         return WeightSyncError(f"the trainer stopped sending: {error or type(error).__name__}")
 
 
-def _announce(weights: HostCopy, workers: Sequence[socket.socket]) -> None:
-    """Hand the workers the copy, then tell them of each buffer."""
+def _announce(weights: HostCopy, workers: Sequence[socket.socket], *, stall_seconds: float) -> None:
+    """Hand the workers the copy, then tell them of each buffer. Closes the sockets when that fails."""
     file = weights.memory.file
     if file is None:
         raise WeightSyncError("these weights are in memory that cannot be shared")
@@ -200,16 +233,16 @@ def _announce(weights: HostCopy, workers: Sequence[socket.socket]) -> None:
         for worker in workers:
             socket.send_fds(worker, [_NUMBER.pack(0)], [file.fileno()])
         end = 0
-        for buffer in weights.buffers():
+        for buffer in weights.buffers(stall_seconds=stall_seconds):
             end += len(buffer)
             for worker in workers:
                 worker.send(_NUMBER.pack(end))
-    except BaseException as error:
+    except (OSError, WeightSyncError) as error:
         # so that no worker waits for what does not come
         for worker in workers:
             worker.close()
         if isinstance(error, OSError):
-            raise WeightSyncError(f"a worker of the engine is gone: {error}") from error
+            raise GroupBrokenError(f"a worker of the engine is gone: {error}") from error
         raise
 
 

@@ -64,6 +64,12 @@ class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             raise WeightSyncError(
                 f"{config.backend} weight sync serves engines of one worker, this one has {num_workers}"
             )
+        tp_size = self.parallel_config.tensor_parallel_size
+        if num_workers != tp_size:
+            raise WeightSyncError(
+                f"weight sync serves engines of as many workers as their tensor parallel size ({tp_size}), "
+                f"and this one has {num_workers}: remove pipeline or data parallel arguments"
+            )
         # it warns at every sync about tables that no checkpoint holds; finish checks all parameters itself
         logging.getLogger(_LAYERWISE_LOGGER).setLevel(logging.ERROR)
         self._is_tied = bool(getattr(self.model_config.hf_config, "tie_word_embeddings", False))

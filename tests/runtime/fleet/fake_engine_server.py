@@ -166,7 +166,7 @@ def fake_backend(connect: Callable[[Peer], FakeConnection] = FakeConnection) -> 
 
     def make_sender(engines: Mapping[str, Peer], settings: SenderSettings) -> PairwiseSender[HostCopy]:
         connections = {name: connect(peer) for name, peer in engines.items()}
-        return PairwiseSender(connections, timeout_seconds=settings.timeout_seconds)
+        return PairwiseSender(connections, settings)
 
     return Backend[HostCopy](
         name="fake",

@@ -88,7 +88,7 @@ def test_bfloat16_still_learns_at_a_small_learning_rate(ranks: Ranks, model_fold
     for name, tensor in learner.policy.model.named_parameters():
         assert tensor.dtype == torch.float32
         assert not torch.equal(tensor, before[name])
-    assert all(tensor.dtype == torch.bfloat16 for _, tensor in PolicyWeights(learner.policy).tensors())
+    assert all(spec.dtype == torch.bfloat16 for spec in PolicyWeights(learner.policy).layout())
 
 
 def test_a_gradient_that_is_not_finite_ends_the_run_before_it_reaches_the_weights(

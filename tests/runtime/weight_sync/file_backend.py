@@ -12,9 +12,9 @@ import torch
 
 from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.interface import Failures, Info, Peer, SenderSettings, WeightSyncError
-from grpo_runtime.weight_sync.pairwise import Verbs, for_each_engine
 from grpo_runtime.weight_sync.registry import Backend, Reach
 from grpo_runtime.weight_sync.staging import StagingReceiver, update_info
+from grpo_runtime.weight_sync.verbs import Verbs, for_each_engine
 
 
 class FileSender:
@@ -25,7 +25,7 @@ class FileSender:
     def __init__(self, engines: Mapping[str, Peer], settings: SenderSettings) -> None:
         self._engines = engines
         self._settings = settings
-        self._verbs = Verbs({name: peer.channel for name, peer in engines.items()}, settings.timeout_seconds)
+        self._verbs = Verbs({name: peer.channel for name, peer in engines.items()}, settings.deadlines)
         self._folder = TemporaryDirectory(prefix="weights-")
         self._path = Path(self._folder.name, "weights")
 

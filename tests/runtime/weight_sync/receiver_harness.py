@@ -19,6 +19,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 from file_backend import FILE
 from weight_sources import FixedWeights
 
+from grpo_runtime.weight_sync.deadlines import Deadlines
 from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.interface import (
     ControlChannel,
@@ -30,7 +31,7 @@ from grpo_runtime.weight_sync.interface import (
     WeightSender,
     WeightSyncError,
 )
-from grpo_runtime.weight_sync.memory import SHARED_MEMORY
+from grpo_runtime.weight_sync.memory import MEMORY_TO_SHARE
 from grpo_runtime.weight_sync.registry import Backend, all_backends
 from grpo_runtime.weight_sync.source import WeightSource
 
@@ -80,7 +81,7 @@ def make_group_sender(
         name: Peer(channel, host="127.0.0.1", num_workers=getattr(channel, "num_workers", 1))
         for name, channel in channels.items()
     }
-    return BACKENDS[backend].make_sender(peers, SenderSettings(timeout_seconds=timeout_seconds))
+    return BACKENDS[backend].make_sender(peers, SenderSettings(Deadlines(timeout_seconds)))
 
 
 class OneEngineSender:
@@ -184,10 +185,10 @@ class AlteredCopy(HostCopy):
 
     def __init__(self, source: WeightSource, *, alter: Alter, buffer_bytes: int) -> None:
         self._alter = alter
-        super().__init__(source, buffer_bytes=buffer_bytes, pool=SHARED_MEMORY)
+        super().__init__(source, buffer_bytes=buffer_bytes, pool=MEMORY_TO_SHARE)
 
-    def buffers(self) -> Iterator[torch.Tensor]:
-        return self._alter(super().buffers())
+    def buffers(self, *, stall_seconds: float | None = None) -> Iterator[torch.Tensor]:
+        return self._alter(super().buffers(stall_seconds=stall_seconds))
 
 
 def accident(happens: Callable[[], object], *, before: int = 2) -> Alter:

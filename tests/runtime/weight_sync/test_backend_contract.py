@@ -31,7 +31,7 @@ from weight_sources import FixedWeights
 
 from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.interface import WeightSyncError
-from grpo_runtime.weight_sync.memory import SHARED_MEMORY
+from grpo_runtime.weight_sync.memory import MEMORY_TO_SHARE
 from grpo_runtime.weight_sync.registry import Reach
 
 GIVE_UP_SECONDS = 30.0
@@ -164,7 +164,7 @@ async def test_a_receiver_that_does_not_receive_is_given_up_at_the_deadline(
     receiver.update = never  # type: ignore[method-assign, assignment]
     # more than fits into the kernel's socket buffers
     large = FixedWeights([("large", torch.zeros(64 * 2**20, dtype=torch.uint8))])
-    weights = HostCopy(large, pool=SHARED_MEMORY)
+    weights = HostCopy(large, pool=MEMORY_TO_SHARE)
     async with asyncio.timeout(GIVE_UP_SECONDS):
         with pytest.raises(WeightSyncError):
             await sender.update(weights)

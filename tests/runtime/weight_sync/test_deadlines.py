@@ -2,7 +2,7 @@
 
 import pytest
 
-from grpo_runtime.weight_sync.deadlines import PhaseDeadlines
+from grpo_runtime.weight_sync.deadlines import Deadlines
 
 
 @pytest.mark.parametrize(
@@ -19,11 +19,31 @@ from grpo_runtime.weight_sync.deadlines import PhaseDeadlines
 def test_a_phase_may_take_some_times_what_it_took_before(
     phase: str, took: float | None, limit: float
 ) -> None:
-    deadlines = PhaseDeadlines(300.0)
+    deadlines = Deadlines(300.0)
     if took is not None:
         deadlines.note(phase, took)
     assert deadlines.of(phase) == limit
 
 
 def test_no_phase_takes_longer_than_the_whole_deadline() -> None:
-    assert {PhaseDeadlines(2.0).of(phase) for phase in ("pause", "finish")} == {2.0}
+    assert {Deadlines(2.0).of(phase) for phase in ("pause", "finish")} == {2.0}
+
+
+@pytest.mark.parametrize(("took", "stall"), [(None, 10.0), (1.0, 10.0), (4.0, 20.0), (100.0, 75.0)])
+def test_a_buffer_may_take_ten_seconds_or_some_times_the_last_transfer(
+    took: float | None, stall: float
+) -> None:
+    deadlines = Deadlines(300.0)
+    if took is not None:
+        deadlines.note("transfer", took)
+    assert deadlines.stall_seconds() == stall
+
+
+def test_the_short_sync_of_an_engine_that_joined_does_not_shorten_the_deadlines_of_all_at_once() -> None:
+    deadlines = Deadlines(300.0)
+    deadlines.note("finish", 40.0)
+    deadlines.note("finish", 1.0)
+    assert deadlines.of("finish") == 100.0
+    for _ in range(4):
+        deadlines.note("finish", 1.0)
+    assert deadlines.of("finish") == 15.0

@@ -19,8 +19,8 @@ class ListeningReceiver(Receiver):
         await super().init(info)
 
 
-async def test_every_meeting_has_a_key_that_nobody_else_knows() -> None:
-    """The meeting's port is open to the network: the key comes over the authenticated channel."""
+async def test_every_meeting_has_a_key_of_its_own() -> None:
+    """It keeps members apart who come late to an earlier one."""
     receiver = ListeningReceiver()
     for _ in range(2):
         sender = OneEngineSender("gloo", receiver, timeout_seconds=10.0)

@@ -14,6 +14,7 @@ from grpo_runtime.weight_sync.digest import TAG_BYTES, StreamDigest
 from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.interface import WeightSyncError
 from grpo_runtime.weight_sync.manifest import TensorEntry, WeightManifest, unpack
+from grpo_runtime.weight_sync.memory import MemoryPool, private_memory
 
 SHAPES = st.lists(st.lists(st.integers(0, 5), max_size=3), max_size=8)
 DTYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.int64, torch.uint8])
@@ -75,17 +76,40 @@ def test_what_is_copied_is_sent_before_the_rest_is_read() -> None:
 
 
 def test_the_memory_of_a_copy_that_nobody_reads_any_more_is_used_again() -> None:
-    first = HostCopy(FixedWeights([("w", torch.ones(2**20))]))
-    second = HostCopy(FixedWeights([("w", torch.zeros(2**20))]))
-    addresses = [next(copy.buffers()).data_ptr() for copy in (first, second)]
+    pool = MemoryPool(private_memory)
+
+    def copy() -> HostCopy:
+        made = HostCopy(FixedWeights([("w", torch.ones(2**10))]), pool=pool)
+        made.wait_until_read()
+        return made
+
+    first, second = copy(), copy()
+    addresses = [next(one.buffers()).data_ptr() for one in (first, second)]
     assert len(set(addresses)) == 2
     reading = first.buffers()
     next(reading)
     del first
-    assert next(HostCopy(FixedWeights([("w", torch.ones(2**20))])).buffers()).data_ptr() not in addresses
+    assert next(copy().buffers()).data_ptr() not in addresses
     del reading
-    third = HostCopy(FixedWeights([("w", torch.ones(2**20))]))
-    assert next(third.buffers()).data_ptr() == addresses[0]
+    assert next(copy().buffers()).data_ptr() == addresses[0]
+    second.set_aside()
+    del second
+    assert next(copy().buffers()).data_ptr() == addresses[0]
+
+
+def test_a_source_that_gives_nothing_is_given_up() -> None:
+    goes_on = threading.Event()
+
+    class Hanging(FixedWeights):
+        def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+            assert goes_on.wait(60)
+            yield from super().tensors()
+
+    copy = HostCopy(Hanging([("w", torch.ones(8))]))
+    with pytest.raises(WeightSyncError, match=r"nothing to send for 0\.05 s"):
+        next(copy.buffers(stall_seconds=0.05))
+    goes_on.set()
+    assert copy.wait_until_read() >= 0
 
 
 def test_a_dtype_that_cannot_travel_is_named() -> None:

@@ -2,16 +2,20 @@
 backend of the product that reaches engines in other processes."""
 
 import asyncio
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
+import torch
 from receiver_harness import accident, make_group_sender, packed, some_weights
 from test_several_engines import sync
+from weight_sources import FixedWeights
 from worker_processes import EngineOfProcesses, digest_of, engines_of_processes
 
+from grpo_runtime.weight_sync.deadlines import ANSWER_SECONDS
 from grpo_runtime.weight_sync.interface import Failures, WeightSender
-from grpo_runtime.weight_sync.registry import Reach, all_backends
+from grpo_runtime.weight_sync.registry import Reach, all_backends, find_backend
 
 BETWEEN_PROCESSES = sorted(name for name, found in all_backends().items() if found.reach != Reach.PROCESS)
 TIMEOUT_SECONDS = 8.0
@@ -103,7 +107,8 @@ async def test_an_engine_that_is_lost_in_a_phase_is_named_and_the_others_get_the
         going = await verb("update", lambda names: sender.update(weights, engines=names), going)
         going = await verb("finish", lambda names: sender.finish("1.1", engines=names), going)
         assert going == {"a", "c"}
-        assert time.monotonic() - start < TIMEOUT_SECONDS + 8
+        # a quarter of the deadline for who stands still, or all of it in start and finish, and the answers
+        assert time.monotonic() - start < TIMEOUT_SECONDS + ANSWER_SECONDS + 3
         await require_served({name: engines[name] for name in "ac"}, seed=1, version="1.1")
 
         # the group without it is as good as any
@@ -129,6 +134,45 @@ async def test_an_engine_that_was_frozen_in_a_transfer_keeps_its_weights_and_com
         assert await sync(alone, packed(1), engines={"b"}, version="1.1") == set()
         await require_served(engines, seed=1, version="1.1")
         await alone.shutdown()
+
+
+async def test_an_engine_that_stood_still_for_a_while_fails_nobody_else(backend: str) -> None:
+    """It says by itself that the group broke, as the others do: nobody is to blame."""
+    async with engines_of_processes(backend, "abc") as engines:
+        sender = sender_to(backend, engines)
+        assert await sender.init(engines) == {}
+        assert await sender.start(engines) == {}
+        loop = asyncio.get_running_loop()
+
+        def stand_still() -> None:
+            engines["b"].freeze()
+            stall = TIMEOUT_SECONDS * 0.25
+            loop.call_soon_threadsafe(loop.call_later, stall + 0.5 * ANSWER_SECONDS, engines["b"].thaw)
+
+        weights = packed(1, alter=accident(stand_still))
+        failures = await sender.update(weights, engines=engines)
+        assert failures.keys() <= {"b"}
+        going = engines.keys() - failures.keys()
+        assert await sender.finish("1.1", engines=going) == {}
+        await require_served({name: engines[name] for name in going}, seed=1, version="1.1")
+        await sender.shutdown()
+
+
+async def test_weights_that_are_late_are_waited_for_before_any_engine_is(backend: str) -> None:
+    """As those of a sharded policy, when another rank comes late."""
+
+    class Late(FixedWeights):
+        def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+            threading.Event().wait(TIMEOUT_SECONDS * 0.25 + 0.5)  # another rank computes
+            yield from super().tensors()
+
+    async with engines_of_processes(backend, "ab") as engines:
+        sender = sender_to(backend, engines)
+        assert await sender.init(engines) == {}
+        weights = find_backend(backend).prepare(Late(some_weights(1).items()))
+        assert await sync(sender, weights, engines=set(engines), version="1.1") == set()
+        await require_served(engines, seed=1, version="1.1")
+        await sender.shutdown()
 
 
 async def test_a_sender_that_was_succeeded_changes_nothing(backend: str) -> None:

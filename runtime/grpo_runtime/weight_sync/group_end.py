@@ -1,0 +1,61 @@
+"""The trainer's end of one group: its place, and the thread that blocks in it."""
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from torch.distributed import Store
+
+from grpo_runtime.weight_sync.group import Communicator, Join, broadcast_all
+from grpo_runtime.weight_sync.host_copy import HostCopy
+from grpo_runtime.weight_sync.interface import GroupBrokenError
+from grpo_runtime.weight_sync.meeting import Place
+
+_T = TypeVar("_T")
+
+
+class GroupEnd:
+    """A group of these engines, which no other has the key of."""
+
+    def __init__(self, engines: frozenset[str]) -> None:
+        self.engines = engines
+        self.key = secrets.token_urlsafe(24)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="weight-sender")
+        self._communicator: Communicator | None = None
+        self._is_left = False
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether the trainer has met the engines."""
+        return self._communicator is not None
+
+    def in_thread(self, work: Callable[[], _T]) -> asyncio.Future[_T]:
+        """What `work` gives, in the thread of this group."""
+        return asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def join(self, join: Join, store: Store, place: Place, *, own_address: str) -> None:
+        """Meet the engines. Blocks."""
+        communicator = join(store, place, own_address=own_address)
+        if self._is_left:
+            communicator.close()
+            raise GroupBrokenError("it was given up before all were there")
+        self._communicator = communicator
+
+    def send(self, weights: HostCopy, *, stall_seconds: float) -> None:
+        """Give all buffers to the engines. Blocks, and gives up what does not go on for `stall_seconds`."""
+        if self._communicator is None:
+            raise GroupBrokenError("the trainer is in no group")
+        buffers = weights.buffers(stall_seconds=stall_seconds)
+        for _ in broadcast_all(self._communicator, buffers, timeout_seconds=stall_seconds):
+            pass
+
+    def leave(self) -> None:
+        """Let go of the group. A thread that still works in it ends once nothing has gone on for its stall
+        time."""
+        self._is_left = True
+        communicator, self._communicator = self._communicator, None
+        if communicator is not None:
+            communicator.close()
+        self._thread.shutdown(wait=False, cancel_futures=True)

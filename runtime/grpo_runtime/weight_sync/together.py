@@ -1,0 +1,65 @@
+"""One act of a group: every engine is called while the trainer does its part, and who broke it is found."""
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+from typing import Any
+
+from grpo_runtime.weight_sync.deadlines import ANSWER_SECONDS
+from grpo_runtime.weight_sync.interface import Failures, GroupBrokenError, WeightSyncError
+
+
+async def act_together(
+    calls: Mapping[str, Awaitable[None]], own_part: asyncio.Future[Any], *, stall_seconds: float
+) -> dict[str, Exception]:
+    """The errors of the engines.
+
+    The trainer's part ends by itself, at the latest `stall_seconds` after it no longer goes on. All others
+    have stood still as long by then, so that they answer in a moment; where it is the trainer that is done
+    first, or an engine that refuses, they have that time too. Raises what the trainer's part raised, unless
+    an engine broke it.
+    """
+    answers = {name: asyncio.ensure_future(call) for name, call in calls.items()}
+    own_part.add_done_callback(read_outcome)
+    try:
+        waiting: set[asyncio.Future[Any]] = {own_part, *answers.values()}
+        while waiting and not own_part.done():
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if any(one.exception() for one in done):
+                break
+        if _failed_by_itself(own_part):
+            own_part.result()
+        has_stalled = own_part.done() and own_part.exception() is not None
+        patience = ANSWER_SECONDS if has_stalled else stall_seconds + ANSWER_SECONDS
+        await asyncio.wait(answers.values(), timeout=patience)
+    finally:
+        for answer in answers.values():
+            answer.cancel()
+        outcomes = await asyncio.gather(*answers.values(), return_exceptions=True)
+    if _failed_by_itself(own_part):
+        own_part.result()
+    errors: dict[str, Exception] = {}
+    for name, outcome in zip(answers, outcomes, strict=True):
+        if isinstance(outcome, asyncio.CancelledError):
+            errors[name] = WeightSyncError(f"no answer within {stall_seconds:g} s")
+        elif isinstance(outcome, Exception):
+            errors[name] = outcome
+        elif isinstance(outcome, BaseException):
+            raise outcome
+    return errors
+
+
+def blamed_for(errors: Failures) -> Failures:
+    """Those of the engines that broke the group themselves: they refused, or gave no answer."""
+    return {name: error for name, error in errors.items() if not GroupBrokenError.is_said_by(error)}
+
+
+def read_outcome(future: asyncio.Future[Any]) -> None:
+    """Read what became of work that is no longer waited for: asyncio reports errors that are never read."""
+    if not future.cancelled():
+        future.exception()
+
+
+def _failed_by_itself(own_part: asyncio.Future[Any]) -> bool:
+    """Whether the trainer's part has failed, and not because of an engine."""
+    error = own_part.exception() if own_part.done() else None
+    return error is not None and not isinstance(error, GroupBrokenError)
