@@ -11,7 +11,6 @@ from typing import Any
 
 import kopf
 
-from grpo_operator.cluster.client import PAGE_SIZE
 from grpo_operator.cluster.configuration import Credentials
 from grpo_operator.cluster.kinds import WATCHED, Kind, KubeObject
 
@@ -66,7 +65,6 @@ def kopf_settings() -> kopf.OperatorSettings:
     # Of the task that kopf has for each object, which holds its last event. With the default of 5 s there are
     # thousands while many jobs start.
     settings.queueing.idle_timeout = 0.1
-    settings.watching.chunk_size = PAGE_SIZE
     for kind in WATCHED:
         if kind.selector:
             settings.watching.label_selectors[kind.group, kind.version, kind.plural] = kind.selector
