@@ -101,16 +101,14 @@ class Cache:
 
     def remove(self, kind: Kind, item: KubeObject) -> None:
         """Forget an object that was deleted; another object of the same name stays."""
-        uid, place = item["metadata"]["uid"], place_of(item)
-        self._deleted[uid] = version_of(item)
-        known = self._items[kind].get(place)
-        if known is not None and known.uid == uid:
-            self._drop(kind, place)
-            self._events.pop(uid, None)
+        self._forget(kind, place_of(item), uid=item["metadata"]["uid"], deleted_at=version_of(item))
 
     def mark_gone(self, kind: Kind, place: Key, *, uid: str) -> None:
         """Forget an object that the API server no longer has."""
-        self._deleted[uid] = _AFTER_ALL
+        self._forget(kind, place, uid=uid, deleted_at=_AFTER_ALL)
+
+    def _forget(self, kind: Kind, place: Key, *, uid: str, deleted_at: int) -> None:
+        self._deleted[uid] = deleted_at
         known = self._items[kind].get(place)
         if known is not None and known.uid == uid:
             self._drop(kind, place)

@@ -158,7 +158,6 @@ class _Phases:
         self.seconds: dict[str, dict[str, float]] = {name: {} for name in engines}
         self.errors: dict[str, Exception] = {}
         self._deadlines = deadlines
-        self._limit_seconds = deadlines.timeout_seconds
 
     async def each(self, phase: str, call: Callable[[str], Awaitable[None]]) -> None:
         """A phase in which engines are called one by one, all at the same time."""
@@ -183,7 +182,7 @@ class _Phases:
         if not names:
             return
         try:
-            async with asyncio.timeout(self._limit_seconds + _GRACE_SECONDS):
+            async with asyncio.timeout(self._deadlines.timeout_seconds + _GRACE_SECONDS):
                 failures = await verb(names)
         except Exception as error:
             # a sender gives an engine's failure back: what it raises is the failure of all
@@ -207,7 +206,7 @@ class _Phases:
     def _sentence(self, phase: str, error: Exception) -> Exception:
         """The error with its phase, unless it is one that no phase is known to raise."""
         if isinstance(error, TimeoutError):
-            failure = SyncFailedError(f"{phase}: not done within {self._limit_seconds:g} s")
+            failure = SyncFailedError(f"{phase}: not done within {self._deadlines.timeout_seconds:g} s")
         elif isinstance(error, EngineError | WeightSyncError | BadAnswerError | SyncFailedError | OSError):
             failure = SyncFailedError(f"{phase}: {error}")
         else:

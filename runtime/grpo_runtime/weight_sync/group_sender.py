@@ -76,9 +76,7 @@ class GroupSender:
         while groups:
             engines = groups.pop()
             errors = await self._deliver_to(engines, weights)
-            blamed = blamed_for(errors)
-            if len(engines) == 1:
-                blamed = errors
+            blamed = blamed_for(errors, num_engines=len(engines))
             failures |= blamed
             left.difference_update(engines - errors.keys(), blamed)
             again = frozenset(errors.keys() - blamed.keys())
@@ -114,7 +112,7 @@ class GroupSender:
         """Form a group of those of the engines that come to it."""
         while engines:
             errors = await self._meet(frozenset(engines))
-            blamed = blamed_for(errors) if len(engines) > 1 else errors
+            blamed = blamed_for(errors, num_engines=len(engines))
             failures |= blamed
             engines.difference_update(blamed)
             if not blamed:

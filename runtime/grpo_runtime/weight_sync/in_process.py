@@ -121,13 +121,8 @@ class InProcessReceiver:
         source = None if key is None else _LENT.pop(key, None)
         if source is None:
             raise WeightSyncError("there is nothing to finish: no complete weight update was received")
-        return _cast(source)
+        return ((spec.name, tensor.detach().to(spec.dtype)) for spec, tensor in read_tensors(source))
 
     def shutdown(self) -> None:
         """Forget what was offered."""
         self._key = None
-
-
-def _cast(source: WeightSource) -> Iterator[tuple[str, torch.Tensor]]:
-    for spec, (name, tensor) in zip(source.layout(), read_tensors(source), strict=True):
-        yield name, tensor.detach().to(spec.dtype)

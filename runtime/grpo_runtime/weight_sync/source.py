@@ -41,8 +41,8 @@ class WeightSource(Protocol):
         ...
 
 
-def read_tensors(source: WeightSource) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of `source`, each compared with the name and the shape in the layout.
+def read_tensors(source: WeightSource) -> Iterator[tuple[TensorSpec, torch.Tensor]]:
+    """The tensors of `source`, each with what the layout has at its place, whose name and shape it must have.
 
     Raises ValueError when a name is in the layout twice, and when a tensor is not the one that the layout has
     at its place.
@@ -53,7 +53,7 @@ def read_tensors(source: WeightSource) -> Iterator[tuple[str, torch.Tensor]]:
         if (name, tuple(tensor.shape)) != (spec.name, spec.shape):
             found = f"{name} {list(tensor.shape)}"
             raise ValueError(f"the source of the weights gives {found} where its layout has {spec}")
-        yield name, tensor
+        yield spec, tensor
 
 
 def require_distinct_names(layout: tuple[TensorSpec, ...]) -> None:

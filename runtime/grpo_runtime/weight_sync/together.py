@@ -48,8 +48,11 @@ async def act_together(
     return errors
 
 
-def blamed_for(errors: Failures) -> Failures:
-    """Those of the engines that broke the group themselves: they refused, or gave no answer."""
+def blamed_for(errors: Failures, *, num_engines: int) -> Failures:
+    """Those of the engines that broke the group themselves: they refused, gave no answer, or were alone in it
+    with the trainer."""
+    if num_engines == 1:
+        return errors
     return {name: error for name, error in errors.items() if not GroupBrokenError.is_said_by(error)}
 
 

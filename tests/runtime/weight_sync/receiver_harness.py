@@ -121,53 +121,97 @@ async def sync(sender: OneEngineSender, weights: Any, *, version: str) -> None:
     await sender.finish(version)
 
 
-class Receiver:
-    """What an engine is to a sender. `weights` and `version` are what it would serve.
+class Worker:
+    """A worker of an engine. `weights` and `version` are what it would serve.
 
     It keeps vLLM's order: one update at a time, which ends when it is finished or anything is wrong with it.
     """
 
-    def __init__(self, backend: str, *, optional: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, backend: str, *, optional: frozenset[str] = frozenset(), rank: int = 0, size: int = 1
+    ) -> None:
         self.weights = some_weights(0)
         self.version = "initial"
-        self.is_open = False
-        shapes = {name: tuple(tensor.shape) for name, tensor in self.weights.items()}
-        self.end = BACKENDS[backend].make_receiver(ReceiverSettings(layout=shapes, optional=optional))
-        # as an engine's worker, which carries out one call after the other
-        self._worker = ThreadPoolExecutor(max_workers=1)
+        self._is_open = False
+        layout = {name: tuple(tensor.shape) for name, tensor in self.weights.items()}
+        settings = ReceiverSettings(layout=layout, optional=optional, tp_rank=rank, tp_size=size)
+        self.end = BACKENDS[backend].make_receiver(settings)
 
-    async def init(self, info: Info) -> None:
-        await self._in_worker(self.end.init, dict(info))
+    def init(self, info: Info) -> None:
+        self.end.init(info)
 
-    async def start(self) -> None:
-        if self.is_open:
+    def start(self) -> None:
+        if self._is_open:
             raise WeightSyncError("a weight update is already active")
         self.end.start()
-        self.is_open = True
+        self._is_open = True
 
-    async def update(self, info: Info) -> None:
+    def update(self, info: Info) -> None:
         self._require_open()
         try:
-            await self._in_worker(self.end.update, json.loads(json.dumps(dict(info))))
+            self.end.update(info)
         except BaseException:
-            self.is_open = False
+            self._is_open = False
             raise
 
-    async def finish(self, version: str) -> None:
+    def finish(self, version: str) -> None:
         self._require_open()
         self.weights = {name: tensor.clone() for name, tensor in self.end.take()}
         self.version = version
-        self.is_open = False
+        self._is_open = False
 
-    async def shutdown(self) -> None:
+    def shutdown(self) -> None:
         self.end.shutdown()
 
-    async def _in_worker(self, call: Callable[[Info], None], info: Info) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._worker, call, info)
-
     def _require_open(self) -> None:
-        if not self.is_open:
+        if not self._is_open:
             raise WeightSyncError("there is nothing to finish: no weight update is active")
+
+
+class CallChannel:
+    """A `ControlChannel` whose verbs are all `call`s."""
+
+    async def init(self, info: Info) -> None:
+        await self.call("init", dict(info))
+
+    async def start(self) -> None:
+        await self.call("start")
+
+    async def update(self, info: Info) -> None:
+        await self.call("update", dict(info))
+
+    async def finish(self, version: str) -> None:
+        await self.call("finish", version)
+
+    async def shutdown(self) -> None:
+        await self.call("shutdown")
+
+    async def call(self, verb: str, *arguments: Any) -> Any:
+        """Do a verb at the engine. Raises WeightSyncError."""
+        raise NotImplementedError
+
+
+class Receiver(CallChannel):
+    """An engine of one worker, in this process. `weights` and `version` are what it would serve."""
+
+    def __init__(self, backend: str, *, optional: frozenset[str] = frozenset()) -> None:
+        self._worker = Worker(backend, optional=optional)
+        self.end = self._worker.end
+        # as an engine's worker, which carries out one call after the other
+        self._thread = ThreadPoolExecutor(max_workers=1)
+
+    @property
+    def weights(self) -> dict[str, torch.Tensor]:
+        return self._worker.weights
+
+    @property
+    def version(self) -> str:
+        return self._worker.version
+
+    async def call(self, verb: str, *arguments: Any) -> None:
+        # as it comes over a wire
+        given = json.loads(json.dumps(arguments))
+        await asyncio.get_running_loop().run_in_executor(self._thread, getattr(self._worker, verb), *given)
 
     def serves(self, wanted: dict[str, torch.Tensor]) -> bool:
         """Whether the weights are `wanted` to the last bit."""
@@ -222,25 +266,10 @@ def kill_self() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class PipeChannel:
+class PipeChannel(CallChannel):
     """The sender's end of a channel to another process: one JSON line a verb, one line for its outcome."""
 
-    async def init(self, info: Info) -> None:
-        await self._call("init", dict(info))
-
-    async def start(self) -> None:
-        await self._call("start")
-
-    async def update(self, info: Info) -> None:
-        await self._call("update", dict(info))
-
-    async def finish(self, version: str) -> None:
-        await self._call("finish", version)
-
-    async def shutdown(self) -> None:
-        await self._call("shutdown")
-
-    async def _call(self, verb: str, *arguments: Any) -> None:
+    async def call(self, verb: str, *arguments: Any) -> None:
         print(json.dumps([verb, *arguments]), flush=True)
         outcome = json.loads(await asyncio.to_thread(sys.stdin.readline))
         if outcome:

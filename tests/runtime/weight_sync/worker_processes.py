@@ -21,9 +21,9 @@ from unittest.mock import patch
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 import torch  # noqa: E402
-from receiver_harness import BACKENDS, some_weights  # noqa: E402
+from receiver_harness import CallChannel, Worker  # noqa: E402
 
-from grpo_runtime.weight_sync.interface import Info, ReceiverSettings, WeightSyncError  # noqa: E402
+from grpo_runtime.weight_sync.interface import WeightSyncError  # noqa: E402
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 # every process is a copy of one that has imported this file, and torch with it
@@ -41,49 +41,11 @@ def digest_of(weights: dict[str, torch.Tensor]) -> str:
     return digest.hexdigest()
 
 
-class _Worker:
-    """What runs in the process of a worker: one call after the other, in vLLM's order."""
-
-    def __init__(self, backend: str, *, rank: int, size: int) -> None:
-        self._weights = some_weights(0)
-        self._version = "initial"
-        self._is_open = False
-        layout = {name: tuple(tensor.shape) for name, tensor in self._weights.items()}
-        settings = ReceiverSettings(layout=layout, tp_rank=rank, tp_size=size)
-        self._receiver = BACKENDS[backend].make_receiver(settings)
-
-    def init(self, info: Info) -> None:
-        self._receiver.init(info)
-
-    def start(self) -> None:
-        if self._is_open:
-            raise WeightSyncError("a weight update is already active")
-        self._receiver.start()
-        self._is_open = True
-
-    def update(self, info: Info) -> None:
-        self._require_open()
-        try:
-            self._receiver.update(info)
-        except BaseException:
-            self._is_open = False
-            raise
-
-    def finish(self, version: str) -> None:
-        self._require_open()
-        self._is_open = False
-        self._weights = {name: tensor.clone() for name, tensor in self._receiver.take()}
-        self._version = version
-
-    def shutdown(self) -> None:
-        self._receiver.shutdown()
+class _Worker(Worker):
+    """What runs in the process of a worker: one call after the other."""
 
     def served(self) -> list[str]:
-        return [self._version, digest_of(self._weights)]
-
-    def _require_open(self) -> None:
-        if not self._is_open:
-            raise WeightSyncError("there is nothing to finish: no weight update is active")
+        return [self.version, digest_of(self.weights)]
 
 
 def _serve(connection: Connection, backend: str, rank: int, size: int) -> None:
@@ -101,8 +63,8 @@ def _serve(connection: Connection, backend: str, rank: int, size: int) -> None:
         connection.send_bytes(json.dumps(answer).encode())
 
 
-class EngineOfProcesses:
-    """A `ControlChannel` to the workers of one engine."""
+class EngineOfProcesses(CallChannel):
+    """The workers of one engine."""
 
     def __init__(self, backend: str, *, num_workers: int = 1) -> None:
         self._workers = []
@@ -117,24 +79,9 @@ class EngineOfProcesses:
     def num_workers(self) -> int:
         return len(self._workers)
 
-    async def init(self, info: Info) -> None:
-        await self._call("init", dict(info))
-
-    async def start(self) -> None:
-        await self._call("start")
-
-    async def update(self, info: Info) -> None:
-        await self._call("update", dict(info))
-
-    async def finish(self, version: str) -> None:
-        await self._call("finish", version)
-
-    async def shutdown(self) -> None:
-        await self._call("shutdown")
-
     async def served(self) -> list[list[str]]:
         """Version and digest of what each worker would serve."""
-        found: list[list[str]] = await self._call("served")
+        found: list[list[str]] = await self.call("served")
         return found
 
     def kill(self, *, worker: int = -1) -> None:
@@ -163,7 +110,7 @@ class EngineOfProcesses:
         assert pid is not None
         os.kill(pid, number)
 
-    async def _call(self, verb: str, *arguments: Any) -> list[Any]:
+    async def call(self, verb: str, *arguments: Any) -> list[Any]:
         request = json.dumps([verb, *arguments]).encode()
         loop = asyncio.get_running_loop()
 
