@@ -96,3 +96,10 @@ async def test_kopf_neither_compares_nor_copies_an_object():
         event_queue=asyncio.Queue(),
     )
     assert [item["spec"]["nodeName"] for item in seen] == ["a"]
+
+
+def test_lists_come_in_one_piece_and_before_the_watch():
+    """kopf ends the process when a continue token has expired, and loses objects of a first list that is
+    streamed."""
+    watching = watch.kopf_settings().watching
+    assert (watching.chunk_size, watching.initial_streaming) == (None, False)
