@@ -1,7 +1,10 @@
-"""vLLM's server over an engine whose core, on CPU, is a fork of it.
+"""vLLM's server, with two differences in how it starts its engine core and pauses it.
 
-vLLM starts the core as a new process, which imports torch and vLLM once more: 7 s of CPU time, half of what a
-small engine needs to start. On CPU there is no device state that a fork would break.
+On CPU the core is a fork of the server. vLLM starts it as a new process, which imports torch and vLLM once
+more: 7 s of CPU time, half of what a small engine needs to start. On CPU there is no device state that a fork
+would break.
+
+A pause ends as soon as the core has paused.
 """
 
 import os
@@ -15,6 +18,7 @@ from vllm.config import VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.api_server.entry import build_and_serve, run_server_worker
 from vllm.usage.usage_lib import UsageContext
+from vllm.v1.engine import PauseMode
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from grpo_runtime.process.parent_death import die_with
@@ -33,10 +37,15 @@ async def serve_engine(
     args: Namespace, config: VllmConfig, *, listen_address: str, listener: socket.socket
 ) -> None:
     """Start the engine and answer on `listener` until a signal or the engine's death. Closes `listener`."""
-    if not _may_fork(args, config):
+    if args.tool_parser_plugin or args.reasoning_parser_plugin:
+        # it imports them
         return await run_server_worker(listen_address, listener, args)
-    # what vLLM's run_server_worker does, with our way of starting the core
-    async with _forked_engine(args, config, listener=listener) as client:
+    if _may_fork(config):
+        # vLLM set it to spawn when it made the configuration
+        os.environ[START_METHOD] = "fork"
+        os.register_at_fork(after_in_child=_become_the_core(os.getpid(), listener))
+    # what vLLM's run_server_worker does, with our engine client
+    async with _started(args, config) as client:
         shutdown = await build_and_serve(client, listen_address, listener, args)
     try:
         await shutdown
@@ -44,25 +53,31 @@ async def serve_engine(
         listener.close()
 
 
-def _may_fork(args: Namespace, config: VllmConfig) -> bool:
-    """Whether the core may be a fork: on CPU, as the only worker, with nothing but vLLM's plain server."""
+class PromptlyPausingEngine(AsyncLLM):
+    """vLLM's engine client. After the core has paused, vLLM's waits 20 ms more, so that the answers on their
+    way are read before the pause is answered; nothing here depends on that order, and every weight sync
+    would take as much longer."""
+
+    async def pause_generation(self, *, mode: PauseMode = "abort", clear_cache: bool = True) -> None:
+        """See `AsyncLLM`."""
+        if clear_cache:
+            await self.renderer.clear_mm_cache_async()
+        await self.engine_core.pause_scheduler_async(mode=mode, clear_cache=clear_cache)
+
+
+def _may_fork(config: VllmConfig) -> bool:
+    """Whether the core may be a fork: on CPU, as the only worker."""
     parallel = config.parallel_config
     return (
         config.device_config.device_type == "cpu"
         and (parallel.world_size, parallel.data_parallel_size) == (1, 1)
         and parallel.distributed_executor_backend == "uni"
-        and not (args.tool_parser_plugin or args.reasoning_parser_plugin)
     )
 
 
 @asynccontextmanager
-async def _forked_engine(
-    args: Namespace, config: VllmConfig, *, listener: socket.socket
-) -> AsyncIterator[AsyncLLM]:
-    # vLLM set it to spawn when it made the configuration
-    os.environ[START_METHOD] = "fork"
-    os.register_at_fork(after_in_child=_become_the_core(os.getpid(), listener))
-    client = AsyncLLM.from_vllm_config(
+async def _started(args: Namespace, config: VllmConfig) -> AsyncIterator[AsyncLLM]:
+    client = PromptlyPausingEngine.from_vllm_config(
         vllm_config=config,
         usage_context=UsageContext.OPENAI_API_SERVER,
         enable_log_requests=args.enable_log_requests,
