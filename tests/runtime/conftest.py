@@ -5,7 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,7 +115,12 @@ class EngineProcess:
         self.process.wait(STOP_SECONDS)
 
 
-def start_engine(folder: Path, *, name: str, port: int = 0, run: RunConfig | None = None) -> EngineProcess:
+POD = ("-m", "grpo_runtime.serve.main")
+
+
+def start_engine(
+    folder: Path, *, name: str, port: int = 0, run: RunConfig | None = None, program: Sequence[str] = POD
+) -> EngineProcess:
     """Start an engine without waiting for it. Files and tokens go to `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "run.json").write_text((run or run_config()).model_dump_json(by_alias=True))
@@ -134,7 +139,7 @@ def start_engine(folder: Path, *, name: str, port: int = 0, run: RunConfig | Non
         # empty, as a new pod's is
         "VLLM_CACHE_ROOT": str(folder / "cache" / "vllm"),
     }
-    command = [sys.executable, "-m", "grpo_runtime.serve.main", "--host", "127.0.0.1", "--port", str(port)]
+    command = [sys.executable, *program, "--host", "127.0.0.1", "--port", str(port)]
     command += ["--termination-log", str(folder / "termination-log")]
     with (folder / "log").open("ab") as log:
         process = subprocess.Popen(
@@ -151,10 +156,16 @@ def _free_port() -> int:
 
 @contextmanager
 def running_engine(
-    folder: Path, *, name: str, port: int = 0, is_awaited: bool = True, **run: Any
+    folder: Path,
+    *,
+    name: str,
+    port: int = 0,
+    is_awaited: bool = True,
+    program: Sequence[str] = POD,
+    **run: Any,
 ) -> Iterator[EngineProcess]:
     """An engine that is live inside the block (unless it is not awaited) and ended after it."""
-    engine = start_engine(folder, name=name, port=port, run=run_config(**run))
+    engine = start_engine(folder, name=name, port=port, run=run_config(**run), program=program)
     try:
         if is_awaited:
             engine.wait_until_live()

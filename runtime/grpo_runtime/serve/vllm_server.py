@@ -24,6 +24,8 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from grpo_runtime.process.parent_death import die_with
 
 START_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
+LAST_ANSWERS_SECONDS = 3
+"""How long a server that ends waits for answers. Those that a dead core was asked for never come."""
 
 
 def engine_config(args: Namespace) -> VllmConfig:
@@ -46,7 +48,9 @@ async def serve_engine(
         os.register_at_fork(after_in_child=_become_the_core(os.getpid(), listener))
     # what vLLM's run_server_worker does, with our engine client
     async with _started(args, config) as client:
-        shutdown = await build_and_serve(client, listen_address, listener, args)
+        shutdown = await build_and_serve(
+            client, listen_address, listener, args, timeout_graceful_shutdown=LAST_ANSWERS_SECONDS
+        )
     try:
         await shutdown
     finally:

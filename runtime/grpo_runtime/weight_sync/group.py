@@ -6,7 +6,7 @@ same weights again.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 import torch
@@ -82,6 +82,10 @@ class GroupReceiver:
         self._group = self._join(store, parsed.place(worker=self._worker), own_address=own_address)
         self._key = parsed.key
 
+    def missing_bytes(self, num_bytes: int) -> int:
+        """See `ReceiverTransport`."""
+        return 0 if len(self._memory) == num_bytes else num_bytes
+
     def memory(self, num_bytes: int, *, connection: str, stall_seconds: float) -> torch.Tensor:
         """Memory of this worker, the same for every update. `connection` is the key of the group."""
         if self._group is None or connection != self._key:
@@ -90,7 +94,7 @@ class GroupReceiver:
             self._memory = torch.empty(num_bytes, dtype=torch.uint8)
         return self._memory
 
-    def receive(self, buffers: Sequence[torch.Tensor], *, stall_seconds: float) -> Iterator[None]:
+    def receive(self, buffers: Iterable[torch.Tensor], *, stall_seconds: float) -> Iterator[None]:
         """Fill the buffers in order."""
         assert self._group is not None  # `memory` came before
         try:

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from grpo_runtime.weight_sync.deadlines import Deadlines
+from grpo_runtime.weight_sync.direct_load import DirectLoad
 
 Info = Mapping[str, Any]
 """What a verb carries to the receiver: JSON values only."""
@@ -41,6 +42,11 @@ class GroupBrokenError(WeightSyncError):
     def is_said_by(cls, error: Exception) -> bool:
         """Whether an engine's error says that others are to blame."""
         return cls.MARK in str(error)
+
+
+class ModelBrokenError(Exception):
+    """An engine's model has some new weights and some old ones, or new ones that were given up: its process
+    must end, for it must never serve them."""
 
 
 class ControlChannel(Protocol):
@@ -89,7 +95,8 @@ class ReceiverSettings:
 
     `layout` has the shape of every tensor that the model is made of, by its name; `optional` names may be
     left out of a transfer. `device` is where the worker's model is. Each of the `tp_size` workers of an
-    engine takes every tensor whole, and vLLM cuts the part of `tp_rank` from it.
+    engine takes every tensor whole, and vLLM cuts the part of `tp_rank` from it. Without a `direct_load`
+    weights are always staged.
     """
 
     layout: Mapping[str, tuple[int, ...]]
@@ -97,6 +104,7 @@ class ReceiverSettings:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     tp_rank: int = 0
     tp_size: int = 1
+    direct_load: DirectLoad | None = None
 
 
 class PreparedWeights(Protocol):
@@ -164,12 +172,14 @@ class Receiver(Protocol):
         """Receive and check a whole update, or give it up.
 
         Raises WeightSyncError when anything is wrong with it, and always for an abort: an update that was
-        given up must not be finished.
+        given up must not be finished. Raises ModelBrokenError when the model had some of it by then; every
+        verb but `finish` may, when the model has all of it.
         """
         ...
 
-    def take(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The weights of a complete, checked update; they can be taken once.
+    def take(self) -> Iterator[tuple[str, torch.Tensor]] | None:
+        """The weights of a complete, checked update; they can be taken once. None when they went into the
+        model while they arrived.
 
         Raises WeightSyncError when there is none.
         """

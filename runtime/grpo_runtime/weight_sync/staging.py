@@ -1,19 +1,21 @@
 """A receiver for every backend that carries bytes: it stages all of them, checks them, and hands them over
-once.
+once. Where there is no memory for that, they go into the model while they arrive (`direct_load`).
 
 vLLM is not known here: tests drive it without an engine.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, islice
 from typing import Annotated, Protocol
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from grpo_runtime.weight_sync.digest import KEY_BYTES, StreamDigest, is_same_tag
+from grpo_runtime.weight_sync.direct_load import NUM_BUFFERS, Load, as_they_come, in_turns
 from grpo_runtime.weight_sync.host_copy import HostCopy
-from grpo_runtime.weight_sync.interface import Info, ReceiverSettings, WeightSyncError
+from grpo_runtime.weight_sync.interface import Info, ModelBrokenError, ReceiverSettings, WeightSyncError
 from grpo_runtime.weight_sync.manifest import WeightManifest, unpack
 
 MAX_SYNC_BYTES = 16 * 2**40
@@ -27,6 +29,10 @@ class ReceiverTransport(Protocol):
         """Learn of the sender that wrote `info`, letting go of any other."""
         ...
 
+    def missing_bytes(self, num_bytes: int) -> int:
+        """How much of so much `memory` would have to be taken first."""
+        ...
+
     def memory(self, num_bytes: int, *, connection: str, stall_seconds: float) -> torch.Tensor:
         """Where the stream that follows will be (uint8 [num_bytes], CPU).
 
@@ -34,7 +40,7 @@ class ReceiverTransport(Protocol):
         """
         ...
 
-    def receive(self, buffers: Sequence[torch.Tensor], *, stall_seconds: float) -> Iterator[None]:
+    def receive(self, buffers: Iterable[torch.Tensor], *, stall_seconds: float) -> Iterator[None]:
         """Fill the buffers, which are parts of `memory`, in order; yields once for each as soon as it is
         full, while the next one is on its way.
 
@@ -85,15 +91,17 @@ class StagingReceiver:
         self._transport = transport
         self._settings = settings
         self._staged: tuple[WeightManifest, torch.Tensor] | None = None
+        self._is_loaded = False
+        """Whether the model has weights that no `finish` has asked for."""
 
     def init(self, info: Info) -> None:
         """Learn of a new sender; what an earlier one had staged is dropped."""
-        self._staged = None
+        self._drop()
         self._transport.init(info)
 
     def start(self) -> None:
         """Open an update."""
-        self._staged = None
+        self._drop()
 
     def update(self, info: Info) -> None:
         """Receive and check the whole stream, or give the update up.
@@ -101,20 +109,33 @@ class StagingReceiver:
         Raises WeightSyncError when anything is wrong with it, and always for an abort: an update that was
         given up must not be finished.
         """
-        self._staged = None
+        self._drop()
         try:
             update = UpdateInfo.model_validate_json(json.dumps(info))
         except ValidationError as error:
             raise WeightSyncError(f"weight update not understood: {error}") from error
-        if update.manifest is None:
+        if (manifest := update.manifest) is None:
             raise WeightSyncError(f"weight update given up: {update.abort or 'no reason given'}")
-        self._staged = (update.manifest, self._receive(update.manifest, update))
+        if problems := [*manifest.problems(), *self._problems(manifest)]:
+            raise WeightSyncError(f"weight update refused: {'; '.join(problems[:5])}")
+        if not update.key:
+            raise WeightSyncError("weight update refused: it came without the key of its tag")
+        direct = self._settings.direct_load
+        if direct is None or direct.has_room(self._transport.missing_bytes(manifest.stream_bytes)):
+            self._staged = (manifest, self._stage(manifest, update))
+        else:
+            self._load(manifest, update, load=direct.load)
+            self._is_loaded = True
 
-    def take(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def take(self) -> Iterator[tuple[str, torch.Tensor]] | None:
         """The weights of a complete, checked update, as views of the staged bytes; they can be taken once.
+        None when the model has them already.
 
-        Raises WeightSyncError when there is none.
+        Raises WeightSyncError when there is no such update.
         """
+        if self._is_loaded:
+            self._is_loaded = False
+            return None
         if self._staged is None:
             raise WeightSyncError("there is nothing to finish: no complete weight update was received")
         (manifest, stream), self._staged = self._staged, None
@@ -125,30 +146,71 @@ class StagingReceiver:
         self._staged = None
         self._transport.shutdown()
 
-    def _receive(self, manifest: WeightManifest, update: UpdateInfo) -> torch.Tensor:
-        if problems := [*manifest.problems(), *self._problems(manifest)]:
-            raise WeightSyncError(f"weight update refused: {'; '.join(problems[:5])}")
-        if not update.key:
-            raise WeightSyncError("weight update refused: it came without the key of its tag")
-        stall = update.stall_seconds
-        stream = self._transport.memory(
-            manifest.stream_bytes, connection=update.connection, stall_seconds=stall
-        )
-        weights, tag = stream[: manifest.num_bytes], stream[manifest.num_bytes :]
-        digest = StreamDigest(bytes.fromhex(update.key), manifest.tensors)
-        parts = iter(weights.split(manifest.buffer_bytes))
-        for _ in self._transport.receive(stream.split(manifest.buffer_bytes), stall_seconds=stall):
-            # the last buffer may hold nothing but the tag
-            if (part := next(parts, None)) is not None:
-                digest.update(part)
-        if not is_same_tag(digest.tag(), bytes(tag.numpy())):
-            raise WeightSyncError("weight update refused: the bytes received are not the bytes announced")
+    def _drop(self) -> None:
+        self._staged = None
+        if self._is_loaded:
+            raise ModelBrokenError("the model has weights of an update that was given up")
+
+    def _stage(self, manifest: WeightManifest, update: UpdateInfo) -> torch.Tensor:
+        stream = self._memory(manifest.stream_bytes, update)
+        received = _CheckedStream(manifest, update)
+        buffers = stream.split(manifest.buffer_bytes)
+        for buffer, _ in zip(buffers, self._receive(buffers, update), strict=True):
+            received.add(buffer)
+        received.require_its_tag()
         return stream
+
+    def _load(self, manifest: WeightManifest, update: UpdateInfo, *, load: Load) -> None:
+        memory = self._memory(NUM_BUFFERS * manifest.buffer_bytes, update)
+        received = _CheckedStream(manifest, update)
+        arrived = zip(
+            in_turns(memory, manifest), self._receive(in_turns(memory, manifest), update), strict=True
+        )
+        tensors = as_they_come((received.add(buffer) for buffer, _ in arrived), manifest)
+        # what fails before there is a tensor leaves the model as it is
+        first = list(islice(tensors, 1))
+        try:
+            load(chain(first, tensors))
+            for name, _ in tensors:
+                raise WeightSyncError(f"the model has not taken {name}")
+            received.require_its_tag()
+        except Exception as error:
+            raise ModelBrokenError(f"a transfer into the model failed: {error}") from error
+
+    def _memory(self, num_bytes: int, update: UpdateInfo) -> torch.Tensor:
+        return self._transport.memory(
+            num_bytes, connection=update.connection, stall_seconds=update.stall_seconds
+        )
+
+    def _receive(self, buffers: Iterable[torch.Tensor], update: UpdateInfo) -> Iterator[None]:
+        return self._transport.receive(buffers, stall_seconds=update.stall_seconds)
 
     def _problems(self, manifest: WeightManifest) -> list[str]:
         sent = {entry.name: entry.shape for entry in manifest.tensors}
         found = [] if manifest.num_bytes <= MAX_SYNC_BYTES else [f"{manifest.num_bytes} bytes is no model"]
         return found + layout_problems(sent, settings=self._settings)
+
+
+class _CheckedStream:
+    """Takes the buffers of a stream in order, and knows at its end whether they are those that were sent."""
+
+    def __init__(self, manifest: WeightManifest, update: UpdateInfo) -> None:
+        self._digest = StreamDigest(bytes.fromhex(update.key), manifest.tensors)
+        self._num_left = manifest.num_bytes
+        self._tag = b""
+
+    def add(self, buffer: torch.Tensor) -> torch.Tensor:
+        """Take the next buffer, and give it back. The tag may be a part of it, or all of it."""
+        weights, tag = buffer[: self._num_left], buffer[self._num_left :]
+        self._digest.update(weights)
+        self._num_left -= len(weights)
+        self._tag += bytes(tag.numpy())
+        return buffer
+
+    def require_its_tag(self) -> None:
+        """Raises WeightSyncError."""
+        if not is_same_tag(self._digest.tag(), self._tag):
+            raise WeightSyncError("weight update refused: the bytes received are not the bytes announced")
 
 
 def layout_problems(sent: Mapping[str, tuple[int, ...]], *, settings: ReceiverSettings) -> list[str]:

@@ -2,10 +2,14 @@
 
 vLLM's own transfer engines write into the model while bytes arrive, so a transfer that breaks leaves a model
 that kills the server at the next request. This one leaves the model alone until all that can be checked is
-checked.
+checked. Without the memory for that, it too writes into the model, and ends its process when the transfer
+breaks, and the engine with it: it is started again and gets the weights as a new one.
 """
 
 import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +25,15 @@ from vllm.distributed.weight_transfer.base import (
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from grpo_runtime.weight_sync.checkpoint_shapes import checkpoint_shapes
-from grpo_runtime.weight_sync.interface import ReceiverSettings, WeightSyncError
+from grpo_runtime.weight_sync.direct_load import DirectLoad
+from grpo_runtime.weight_sync.free_memory import free_memory
+from grpo_runtime.weight_sync.interface import ModelBrokenError, ReceiverSettings, WeightSyncError
 from grpo_runtime.weight_sync.registry import find_backend
 
+log = logging.getLogger(__name__)
+
+KEPT_FREE_BYTES = 512 * 1024 * 1024
+"""Not taken for staged weights: loading them needs some memory too, and so do requests."""
 TIED_HEAD = "lm_head.weight"
 _LAYERWISE_LOGGER = "vllm.model_executor.model_loader.reload.layerwise"
 
@@ -80,29 +90,46 @@ class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
                 device=device,
                 tp_rank=get_tensor_model_parallel_rank(),
                 tp_size=get_tensor_model_parallel_world_size(),
+                direct_load=DirectLoad(self.has_room, self._load),
             )
         )
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
         """Connect to a trainer, letting go of the one before."""
-        self._receiver.init(init_info.info)
+        with _ending_with_a_broken_model():
+            self._receiver.init(init_info.info)
 
     def start_weight_update(self) -> None:
         """Open an update; the model stays as it is."""
-        self._receiver.start()
+        with _ending_with_a_broken_model():
+            self._receiver.start()
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """Stage and check a whole transfer. vLLM ends the update when this raises."""
-        self._receiver.update(update_info)
+        """Receive and check a whole transfer. vLLM ends the update when this raises."""
+        with _ending_with_a_broken_model():
+            self._receiver.update(update_info)
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
         """The part of `update_weights` that vLLM asks an engine to have."""
-        self._receiver.update(update_info.info)
+        self.update_weights(update_info.info)
 
-    @torch.no_grad()
     def finish_weight_update(self) -> None:
         """Load what was delivered. Raises WeightSyncError, with the model untouched, when nothing was."""
         weights = self._receiver.take()
+        if weights is not None:
+            self._load(weights)
+
+    def shutdown(self) -> None:
+        """Let go of the trainer."""
+        self._receiver.shutdown()
+
+    def has_room(self, num_bytes: int) -> bool:
+        """Whether weights of this size can be staged beside the model."""
+        return num_bytes == 0 or num_bytes + KEPT_FREE_BYTES <= free_memory()
+
+    @torch.no_grad()
+    def _load(self, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        """Load `weights` layer by layer."""
         initialize_layerwise_reload(self.model)
         loaded = self.model.load_weights(weights)  # type: ignore[operator] # a method of every vLLM model
         finalize_layerwise_reload(self.model, self.model_config)
@@ -110,10 +137,6 @@ class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         left_out = {name for name, _ in self.model.named_parameters()} - set(loaded or ())
         if loaded is not None and left_out and not (self._is_tied and left_out == {TIED_HEAD}):
             raise WeightSyncError(f"vLLM kept the old {', '.join(sorted(left_out)[:5])}")
-
-    def shutdown(self) -> None:
-        """Let go of the trainer."""
-        self._receiver.shutdown()
 
     def _repack_tied_head(self) -> None:
         """On CPU vLLM packs lm_head once, and a tied head is a copy of the embedding as it was then."""
@@ -124,3 +147,14 @@ class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
 
             dispatch_cpu_unquantized_gemm(head, remove_weight=False)
+
+
+@contextmanager
+def _ending_with_a_broken_model() -> Iterator[None]:
+    """End this process, and the engine with it, when the model can be neither served nor mended."""
+    try:
+        yield
+    except ModelBrokenError as error:
+        log.critical("this engine ends, to be started again: %s", error)
+        # at once: vLLM would answer the error and go on
+        os._exit(1)

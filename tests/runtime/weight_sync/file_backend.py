@@ -4,7 +4,7 @@ One transfer serves all engines of a sender. Nothing but this module knows of it
 """
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -73,10 +73,13 @@ class FileTransport:
     def init(self, info: Info) -> None:
         self._path = Path(info["path"])
 
+    def missing_bytes(self, num_bytes: int) -> int:
+        return num_bytes
+
     def memory(self, num_bytes: int, *, connection: str, stall_seconds: float) -> torch.Tensor:
         return torch.empty(num_bytes, dtype=torch.uint8)
 
-    def receive(self, buffers: Sequence[torch.Tensor], *, stall_seconds: float) -> Iterator[None]:
+    def receive(self, buffers: Iterable[torch.Tensor], *, stall_seconds: float) -> Iterator[None]:
         if self._path is None:
             raise WeightSyncError("no sender has said where its file is")
         with self._path.open("rb") as file:

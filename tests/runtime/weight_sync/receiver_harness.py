@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,13 @@ from file_backend import FILE
 from weight_sources import FixedWeights
 
 from grpo_runtime.weight_sync.deadlines import Deadlines
+from grpo_runtime.weight_sync.direct_load import DirectLoad
 from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.interface import (
     ControlChannel,
     Failures,
     Info,
+    ModelBrokenError,
     Peer,
     ReceiverSettings,
     SenderSettings,
@@ -58,9 +61,9 @@ def some_weights(seed: int) -> dict[str, torch.Tensor]:
     }
 
 
-def packed(seed: int, *, alter: Alter = iter) -> HostCopy:
+def packed(seed: int, *, alter: Alter = iter, buffer_bytes: int = BUFFER_BYTES) -> HostCopy:
     """`some_weights` in many small buffers, of which others may be sent."""
-    return AlteredCopy(FixedWeights(some_weights(seed).items()), alter=alter, buffer_bytes=BUFFER_BYTES)
+    return AlteredCopy(FixedWeights(some_weights(seed).items()), alter=alter, buffer_bytes=buffer_bytes)
 
 
 def prepare(backend: str, weights: dict[str, torch.Tensor]) -> Any:
@@ -125,43 +128,75 @@ class Worker:
     """A worker of an engine. `weights` and `version` are what it would serve.
 
     It keeps vLLM's order: one update at a time, which ends when it is finished or anything is wrong with it.
+    `has_ended` says that it has ended its process, as vLLM's does when its model is broken.
     """
 
     def __init__(
-        self, backend: str, *, optional: frozenset[str] = frozenset(), rank: int = 0, size: int = 1
+        self,
+        backend: str,
+        *,
+        optional: frozenset[str] = frozenset(),
+        rank: int = 0,
+        size: int = 1,
+        has_room: bool = True,
     ) -> None:
         self.weights = some_weights(0)
         self.version = "initial"
+        self.has_ended = False
         self._is_open = False
         layout = {name: tuple(tensor.shape) for name, tensor in self.weights.items()}
-        settings = ReceiverSettings(layout=layout, optional=optional, tp_rank=rank, tp_size=size)
+        settings = ReceiverSettings(
+            layout=layout,
+            optional=optional,
+            tp_rank=rank,
+            tp_size=size,
+            direct_load=DirectLoad(lambda num_bytes: has_room or num_bytes == 0, self._load),
+        )
         self.end = BACKENDS[backend].make_receiver(settings)
 
     def init(self, info: Info) -> None:
-        self.end.init(info)
+        with self._ending_with_a_broken_model():
+            self.end.init(info)
 
     def start(self) -> None:
         if self._is_open:
             raise WeightSyncError("a weight update is already active")
-        self.end.start()
+        with self._ending_with_a_broken_model():
+            self.end.start()
         self._is_open = True
 
     def update(self, info: Info) -> None:
         self._require_open()
         try:
-            self.end.update(info)
+            with self._ending_with_a_broken_model():
+                self.end.update(info)
         except BaseException:
             self._is_open = False
             raise
 
     def finish(self, version: str) -> None:
         self._require_open()
-        self.weights = {name: tensor.clone() for name, tensor in self.end.take()}
+        weights = self.end.take()
+        if weights is not None:
+            self._load(weights)
         self.version = version
         self._is_open = False
 
     def shutdown(self) -> None:
         self.end.shutdown()
+
+    def _load(self, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
+        self.weights = {}
+        for name, tensor in weights:
+            self.weights[name] = tensor.clone()
+
+    @contextmanager
+    def _ending_with_a_broken_model(self) -> Iterator[None]:
+        try:
+            yield
+        except ModelBrokenError as error:
+            self.has_ended = True
+            raise WeightSyncError(f"the connection was closed: {error}") from error
 
     def _require_open(self) -> None:
         if not self._is_open:
@@ -194,8 +229,10 @@ class CallChannel:
 class Receiver(CallChannel):
     """An engine of one worker, in this process. `weights` and `version` are what it would serve."""
 
-    def __init__(self, backend: str, *, optional: frozenset[str] = frozenset()) -> None:
-        self._worker = Worker(backend, optional=optional)
+    def __init__(
+        self, backend: str, *, optional: frozenset[str] = frozenset(), has_room: bool = True
+    ) -> None:
+        self._worker = Worker(backend, optional=optional, has_room=has_room)
         self.end = self._worker.end
         # as an engine's worker, which carries out one call after the other
         self._thread = ThreadPoolExecutor(max_workers=1)
@@ -207,6 +244,10 @@ class Receiver(CallChannel):
     @property
     def version(self) -> str:
         return self._worker.version
+
+    @property
+    def has_ended(self) -> bool:
+        return self._worker.has_ended
 
     async def call(self, verb: str, *arguments: Any) -> None:
         # as it comes over a wire

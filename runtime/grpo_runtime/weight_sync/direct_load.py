@@ -1,0 +1,82 @@
+"""Weights that go into the model while they arrive, in an engine without the memory to stage them beside it.
+
+From the first tensor on the model is neither the old one nor the new one. The tag at the end of the stream
+says whether it became the new one; if not, the process that holds the model must end.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from grpo_runtime.weight_sync.manifest import DTYPES, WeightManifest
+
+NUM_BUFFERS = 2
+"""While the tensors of one are loaded, the next one arrives."""
+
+Load = Callable[[Iterator[tuple[str, torch.Tensor]]], None]
+"""Puts tensors, by name, into the model. It must copy each before it takes the next."""
+
+
+@dataclass(frozen=True)
+class DirectLoad:
+    """`has_room` says whether there is memory for so many bytes more; where there is not, `load` is used."""
+
+    has_room: Callable[[int], bool]
+    load: Load
+
+
+def in_turns(memory: torch.Tensor, manifest: WeightManifest) -> Iterator[torch.Tensor]:
+    """The buffers of a stream in order, which take turns in `memory` (uint8 [NUM_BUFFERS * buffer_bytes])."""
+    size = manifest.buffer_bytes
+    places = memory.split(size)
+    for index, start in enumerate(range(0, manifest.stream_bytes, size)):
+        yield places[index % NUM_BUFFERS][: manifest.stream_bytes - start]
+
+
+def as_they_come(
+    buffers: Iterable[torch.Tensor], manifest: WeightManifest
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Each tensor of a stream as soon as all of its bytes are there, in memory of its own. Takes every
+    buffer, also those after the last tensor."""
+    rest = _Bytes(buffers)
+    for entry in manifest.tensors:
+        rest.skip_to(entry.offset)
+        data = torch.empty(entry.num_bytes, dtype=torch.uint8)
+        rest.fill(data)
+        yield entry.name, data.view(DTYPES[entry.dtype]).reshape(entry.shape)
+    rest.skip_all()
+
+
+class _Bytes:
+    """The bytes of some buffers, read in order."""
+
+    def __init__(self, buffers: Iterable[torch.Tensor]) -> None:
+        self._buffers = iter(buffers)
+        self._left = torch.empty(0, dtype=torch.uint8)
+        self._position = 0
+
+    def fill(self, target: torch.Tensor) -> None:
+        """Copy as many bytes as `target` (uint8) has. There must be so many."""
+        filled = 0
+        while filled < len(target):
+            piece = self._next(len(target) - filled)
+            target[filled : filled + len(piece)] = piece
+            filled += len(piece)
+
+    def skip_to(self, position: int) -> None:
+        """Leave out the bytes before this one."""
+        while self._position < position:
+            self._next(position - self._position)
+
+    def skip_all(self) -> None:
+        """Leave out all that are left."""
+        for _ in self._buffers:
+            pass
+
+    def _next(self, at_most: int) -> torch.Tensor:
+        if not len(self._left):
+            self._left = next(self._buffers)
+        piece, self._left = self._left[:at_most], self._left[at_most:]
+        self._position += len(piece)
+        return piece
