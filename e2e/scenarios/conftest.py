@@ -8,7 +8,7 @@ from grpo_demo.install import ensure_namespace
 from grpo_demo.target import Target, local_target
 from grpo_scenarios.namespace import Namespace
 
-LONGEST_FIRST = ("kills", "learning", "causes", "guide_own_data", "colocated", "install", "readme")
+LONGEST_FIRST = ("kills", "learning", "causes", "room", "guide_own_data", "colocated", "install", "readme")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -25,12 +25,13 @@ def target() -> Target:
 
 @pytest.fixture(scope="module")
 def namespace(target: Target, request: pytest.FixtureRequest) -> Iterator[Namespace]:
-    """A fresh namespace with an operator. It is deleted at the end, with all that is in it."""
+    """A fresh namespace with an operator, which gets the values of the chart in the module's CHART_VALUES, if
+    it has them. It is deleted at the end, with all that is in it."""
     name = request.module.__name__.rpartition(".")[2].removeprefix("test_").replace("_", "-")
     namespace = Namespace(target=target, name=f"e2e-{name}")
     target.run_kubectl("delete", "namespace", namespace.name, "--ignore-not-found", "--wait")
     ensure_namespace(target, namespace.name)
-    namespace.install_operator()
+    namespace.install_operator(getattr(request.module, "CHART_VALUES", None))
     yield namespace
     # There is no need to wait: the next file has a namespace of its own.
     target.run_kubectl("delete", "namespace", namespace.name, "--wait=false")

@@ -13,7 +13,7 @@ from grpo_operator.cluster.errors import KubernetesError
 from grpo_operator.cluster.kinds import KubeObject
 from grpo_operator.operator import run_operator
 from grpo_operator.reports_from import parse_peers
-from grpo_operator.settings import ProgressRoute, Settings
+from grpo_operator.settings import HOLD_BACK_SECONDS, HOLD_SECONDS, GiveBackTimes, ProgressRoute, Settings
 
 RUNTIME_IMAGE_VARIABLE = "GRPO_RUNTIME_IMAGE"
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -52,6 +52,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Settings, argparse.Na
         lease=(_lease_namespace(namespaces), given.lease_name) if given.leader_elect == "true" else None,
         has_network_policies=given.network_policies == "true",
         reports_from=given.reports_from,
+        give_back=GiveBackTimes(given.give_back_after_seconds, given.give_back_for_seconds),
     )
     return settings, given
 
@@ -109,6 +110,22 @@ def _add_work_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--poll-seconds", type=_positive, default=2.0, metavar="S", help="time between progress polls (2)"
+    )
+    parser.add_argument(
+        "--give-back-after-seconds",
+        type=_positive,
+        default=float(HOLD_SECONDS),
+        metavar="S",
+        help="how long a job keeps nodes that are not enough for it to start, once to twice this long "
+        f"(default: {HOLD_SECONDS})",
+    )
+    parser.add_argument(
+        "--give-back-for-seconds",
+        type=_positive,
+        default=float(HOLD_BACK_SECONDS),
+        metavar="S",
+        help="how long a job that has given its nodes back makes no pods, once to twice this long "
+        f"(default: {HOLD_BACK_SECONDS})",
     )
     parser.add_argument(
         "--health-port", type=int, metavar="PORT", help="serve GET /healthz here (default: not)"

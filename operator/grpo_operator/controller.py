@@ -19,6 +19,7 @@ from grpo_operator.observe.memory import Memory
 from grpo_operator.observe.observed import JobView, Observed, Refusal
 from grpo_operator.observe.snapshot import UnreadableStatusError, job_and_pods, observe
 from grpo_operator.plan import make_plan
+from grpo_operator.settings import GIVE_BACK_TIMES, GiveBackTimes
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ class Controller:
         runtime_image: str,
         has_network_policies: bool = True,
         reports_from: Sequence[KubeObject] | None = None,
+        give_back: GiveBackTimes = GIVE_BACK_TIMES,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         chance: Callable[[], float] = random.random,
     ) -> None:
@@ -46,6 +48,7 @@ class Controller:
         self._runtime_image = runtime_image
         self._has_network_policies = has_network_policies
         self._reports_from = reports_from
+        self._give_back = give_back
         self._clock = clock
         self._chance = chance
 
@@ -64,6 +67,7 @@ class Controller:
             runtime_image=self._runtime_image,
             has_network_policies=self._has_network_policies,
             reports_from=self._reports_from,
+            give_back=self._give_back,
             now=now,
         )
         job = observed.job

@@ -5,6 +5,26 @@ from enum import StrEnum
 
 from grpo_operator.cluster.kinds import KubeObject
 
+HOLD_SECONDS = 300
+HOLD_BACK_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class GiveBackTimes:
+    """When a job gives back nodes that are not enough for it, and for how long, before jitter."""
+
+    hold_seconds: float = HOLD_SECONDS
+    """How long a job keeps nodes that are not enough, from the first trainer pod that found one: once to
+    twice this long, and each further time twice as long, up to four times: a node that is made for a waiting
+    pod takes its time, and a pod that goes away too early is never found one. An attempt whose processes give
+    up waiting for the others meanwhile is not counted."""
+    hold_back_seconds: float = HOLD_BACK_SECONDS
+    """How long a job that has given its nodes back makes no pods: once to twice this long. Longer than the
+    grace period of a trainer pod, so that its nodes are free for others first."""
+
+
+GIVE_BACK_TIMES = GiveBackTimes()
+
 
 class ProgressRoute(StrEnum):
     """How the operator reaches a trainer's /progress."""
@@ -37,3 +57,4 @@ class Settings:
     """Whether a job gets a NetworkPolicy."""
     reports_from: tuple[KubeObject, ...] | None = None
     """The NetworkPolicyPeers that may read progress and metrics of a job's trainers; None: everyone."""
+    give_back: GiveBackTimes = GIVE_BACK_TIMES

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from grpo_operator.plan.giving_back import HOLD_SECONDS
+from grpo_operator.settings import HOLD_SECONDS
 
 from .fake_kubelet import FakeKubelet
 from .operator_harness import Namespace, OperatorProcess, wait_for_pods, wait_until

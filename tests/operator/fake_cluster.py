@@ -35,6 +35,7 @@ from grpo_operator.observe.observed import (
 )
 from grpo_operator.plan import make_plan
 from grpo_operator.plan.draft import Plan
+from grpo_operator.settings import GIVE_BACK_TIMES
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 IMAGE = "example.test/grpo-runtime:1"
@@ -124,6 +125,7 @@ class FakeCluster:
         self.refusal: Refusal | None = None
         self.highest_incarnations: dict[int, int] = {}
         self.memory = Memory()
+        self.give_back_times = GIVE_BACK_TIMES
         self.has_room = True
         """Whether every pod gets a node as soon as it is made."""
         self._num_made = 0
@@ -173,7 +175,8 @@ class FakeCluster:
         )
 
     def plan(self) -> Plan:
-        return make_plan(self.observed(), runtime_image=IMAGE, now=self.now)
+        observed, times = self.observed(), self.give_back_times
+        return make_plan(observed, runtime_image=IMAGE, now=self.now, give_back=times)
 
     def step(self) -> Plan:
         """Plan once and do it."""

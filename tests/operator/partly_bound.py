@@ -6,7 +6,7 @@ from grpo_api.contract.progress import TrainerState
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_api.v1alpha1.status import Phase
-from grpo_operator.plan.giving_back import HOLD_SECONDS
+from grpo_operator.settings import HOLD_SECONDS
 
 from .fake_cluster import FakeCluster, report, spec
 

@@ -3,7 +3,7 @@
 import pytest
 
 from grpo_operator.cli import parse
-from grpo_operator.settings import ProgressRoute
+from grpo_operator.settings import GiveBackTimes, ProgressRoute
 
 
 def test_from_a_shell_the_namespace_default_is_watched(monkeypatch: pytest.MonkeyPatch):
@@ -26,6 +26,14 @@ def test_an_operator_asks_for_the_lease_of_the_namespace_it_watches_unless_told_
     assert parse(["--runtime-image", "i", "-n", "a", "-n", "b"])[0].lease == ("a", "grpo-operator")
     assert parse(["--runtime-image", "i", "-A", "--lease-name", "mine"])[0].lease == ("default", "mine")
     assert parse(["--runtime-image", "i", "--leader-elect=false"])[0].lease is None
+
+
+def test_the_times_for_giving_nodes_back_can_be_set():
+    default, _ = parse(["--runtime-image", "i"])
+    assert default.give_back == GiveBackTimes(hold_seconds=300, hold_back_seconds=120)
+    given = ["--give-back-after-seconds", "1800", "--give-back-for-seconds", "60"]
+    settings, _ = parse(["--runtime-image", "i", *given])
+    assert settings.give_back == GiveBackTimes(hold_seconds=1800, hold_back_seconds=60)
 
 
 @pytest.mark.parametrize(

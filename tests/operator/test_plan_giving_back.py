@@ -5,7 +5,7 @@ from datetime import timedelta
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.status import ConditionType, Phase
 from grpo_operator.observe.observed import Refusal
-from grpo_operator.plan.giving_back import HOLD_BACK_SECONDS, HOLD_SECONDS
+from grpo_operator.settings import HOLD_BACK_SECONDS, HOLD_SECONDS, GiveBackTimes
 
 from .fake_cluster import NOW, FakeCluster, spec, termination
 from .partly_bound import NO_GPU, give_back, half_bound, without_engines
@@ -24,6 +24,16 @@ def test_a_gang_that_is_not_complete_gives_its_nodes_back_after_the_stated_time(
     running = cluster.condition(ConditionType.RUNNING)
     assert (running.reason, NO_GPU.message in running.message) == ("WaitingForRoom", True)
     assert cluster.condition(ConditionType.ROLLOUT_READY).reason == "WaitingForRoom"
+
+
+def test_an_operator_that_was_given_other_times_keeps_those():
+    cluster = half_bound()
+    cluster.give_back_times = GiveBackTimes(hold_seconds=20, hold_back_seconds=0.5)
+    give_back(cluster)
+    assert 20 <= (cluster.now - NOW).total_seconds() <= 40
+    waiting = cluster.status.waiting_for_room
+    assert waiting is not None and waiting.held_back_until is not None
+    assert waiting.held_back_until - cluster.now <= timedelta(seconds=1)
 
 
 def test_the_decision_is_in_status_with_the_phase_before_a_pod_is_deleted():

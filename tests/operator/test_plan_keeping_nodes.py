@@ -6,7 +6,7 @@ import pytest
 
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.status import Phase
-from grpo_operator.plan.giving_back import HOLD_SECONDS
+from grpo_operator.settings import HOLD_SECONDS
 
 from .fake_cluster import NOW, FakeCluster, report, termination
 from .partly_bound import NO_GPU, half_bound, without_engines

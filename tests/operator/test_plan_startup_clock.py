@@ -5,7 +5,7 @@ from datetime import timedelta
 from grpo_api.contract.progress import TrainerState
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.status import ConditionType, Phase
-from grpo_operator.plan.giving_back import HOLD_BACK_SECONDS, HOLD_SECONDS
+from grpo_operator.settings import HOLD_BACK_SECONDS, HOLD_SECONDS
 
 from .fake_cluster import NOW, FakeCluster, report, spec, termination
 

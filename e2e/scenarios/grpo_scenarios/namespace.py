@@ -29,9 +29,9 @@ class Namespace:
 
     # Acting
 
-    def install_operator(self) -> None:
-        """Install the chart and wait until the operator is ready."""
-        install(self.target, self.name)
+    def install_operator(self, values: Mapping[str, str] | None = None) -> None:
+        """Install the chart, with `values` of it by path, and wait until the operator is ready."""
+        install(self.target, self.name, values=values)
 
     def apply(self, *objects: Object) -> None:
         """`kubectl apply` of objects into the namespace."""

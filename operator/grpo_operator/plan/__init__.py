@@ -30,10 +30,15 @@ from grpo_operator.plan.policies.startup import keep_startup_deadline
 from grpo_operator.plan.policies.stay_finished import stay_finished
 from grpo_operator.plan.policies.trainer import keep_trainers
 from grpo_operator.plan.policies.validate import wait_until_readable
+from grpo_operator.settings import GIVE_BACK_TIMES, GiveBackTimes
 
 
 def policies(
-    *, runtime_image: str, has_network_policies: bool, reports_from: Sequence[KubeObject] | None
+    *,
+    runtime_image: str,
+    has_network_policies: bool,
+    reports_from: Sequence[KubeObject] | None,
+    give_back: GiveBackTimes,
 ) -> tuple[Policy, ...]:
     """Every decision about a job, in order."""
     return (
@@ -46,7 +51,7 @@ def policies(
         end_attempt_on_failure,  # one lost trainer pod ends the attempt, and so does a stalled trainer
         keep_startup_deadline,  # an attempt gets to its first step in time
         end_earlier_attempts,  # older attempts go before the current one comes
-        wait_for_room,  # a gang that is not complete gives its nodes back
+        wait_for_room(give_back),  # a gang that is not complete gives its nodes back
         keep_trainers,  # the gang of the current attempt
         keep_replicas,  # rollout pods once the gang has nodes, replaced at once
         provide_shared,  # what pods need comes before them
@@ -66,13 +71,17 @@ def make_plan(
     now: datetime,
     has_network_policies: bool = True,
     reports_from: Sequence[KubeObject] | None = None,
+    give_back: GiveBackTimes = GIVE_BACK_TIMES,
 ) -> Plan:
     """What to do about a job. Nothing for one that is being deleted: its children are garbage-collected."""
     if observed.job.is_deleting:
         return Plan(status=observed.job.status)
     draft = Draft.begin(observed)
     decisions = policies(
-        runtime_image=runtime_image, has_network_policies=has_network_policies, reports_from=reports_from
+        runtime_image=runtime_image,
+        has_network_policies=has_network_policies,
+        reports_from=reports_from,
+        give_back=give_back,
     )
     for policy in decisions:
         draft = policy(draft, observed, now)

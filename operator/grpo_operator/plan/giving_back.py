@@ -12,18 +12,12 @@ from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.observe.observed import Observed
 from grpo_operator.plan.draft import Draft
 
-HOLD_SECONDS = 300
-"""How long a job keeps nodes that are not enough, from the first trainer pod that found one: once to twice
-this long, and each further time twice as long, up to four times: a node that is made for a waiting pod takes
-its time, and a pod that goes away too early is never found one. An attempt whose processes give up waiting
-for the others meanwhile is not counted."""
 _LONGEST_HOLD_FACTOR = 4
-HOLD_BACK_SECONDS = 120
-"""How long a job that has given its nodes back makes no pods: once to twice this long. Longer than the grace
-period of a trainer pod, so that its nodes are free for others first."""
 
 
-def seconds_to_hold(draft: Draft, observed: Observed, frozen: FrozenJob, now: datetime) -> float | None:
+def seconds_to_hold(
+    draft: Draft, observed: Observed, frozen: FrozenJob, now: datetime, *, hold_seconds: float
+) -> float | None:
     """How long this attempt, which lacks room, keeps the nodes that it has. None when it has none, and when
     something else is to happen first: what is missing has not been tried, or a pod has failed."""
     gang = draft.facts.gang.values()
@@ -39,15 +33,15 @@ def seconds_to_hold(draft: Draft, observed: Observed, frozen: FrozenJob, now: da
         times += [draft.facts.gang_room_at, first_engine_at]
     since = max((at for at in times if at), default=now)
     factor = min(2 ** min(draft.status.given_back, 8), _LONGEST_HOLD_FACTOR)
-    hold = jittered(HOLD_SECONDS * factor, draft, frozen, purpose="hold")
+    hold = jittered(hold_seconds * factor, draft, frozen, purpose="hold")
     return hold - (now - since).total_seconds()
 
 
-def jittered(seconds: int, draft: Draft, frozen: FrozenJob, *, purpose: str) -> int:
+def jittered(seconds: float, draft: Draft, frozen: FrozenJob, *, purpose: str) -> int:
     """Once to twice as long, different for each job and each time."""
     key = f"{frozen.uid}/{draft.status.attempt}/{draft.status.given_back}/{purpose}"
     fraction = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4]) / 2**32
-    return seconds + round(seconds * fraction)
+    return round(seconds + seconds * fraction)
 
 
 def has_not_tried(draft: Draft, observed: Observed, frozen: FrozenJob) -> bool:

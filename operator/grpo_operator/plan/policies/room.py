@@ -10,12 +10,13 @@ from grpo_operator.cluster.kinds import PODS
 from grpo_operator.observe.observed import Observed, PodView
 from grpo_operator.plan.conditions import condition
 from grpo_operator.plan.deadline import fail_at_deadline, unmet
-from grpo_operator.plan.draft import Deletion, Draft, Stage
+from grpo_operator.plan.draft import Deletion, Draft, Policy, Stage
 from grpo_operator.plan.facts import FirstStep, has_reported
-from grpo_operator.plan.giving_back import HOLD_BACK_SECONDS, has_not_tried, jittered, seconds_to_hold
+from grpo_operator.plan.giving_back import has_not_tried, jittered, seconds_to_hold
+from grpo_operator.settings import GiveBackTimes
 
 
-def wait_for_room(draft: Draft, observed: Observed, now: datetime) -> Draft:
+def wait_for_room(times: GiveBackTimes) -> Policy:
     """Room is a node for every trainer pod and, in mode Disaggregated, for one rollout pod.
 
     An attempt that has only a part of it gives that back after a while, so that of two jobs which wait for
@@ -23,16 +24,25 @@ def wait_for_room(draft: Draft, observed: Observed, now: datetime) -> Draft:
     decision is in status before a pod is deleted, and status tells the pods that were given back from those
     that come after them. A job that may be training gives nothing back.
     """
-    frozen = draft.frozen
-    if draft.status.attempt != observed.job.status.attempt or draft.stage is Stage.FINISHED:
-        draft = draft.with_status(waiting_for_room=None)
-    if draft.stage is Stage.FINISHED or frozen is None:
-        return draft
-    draft = (_held_back if draft.is_held_back else _waiting)(draft, observed, frozen, now)
-    return draft.with_status(waiting_for_room=None) if draft.stage is Stage.FINISHED else draft
+
+    def policy(draft: Draft, observed: Observed, now: datetime) -> Draft:
+        frozen = draft.frozen
+        if draft.status.attempt != observed.job.status.attempt or draft.stage is Stage.FINISHED:
+            draft = draft.with_status(waiting_for_room=None)
+        if draft.stage is Stage.FINISHED or frozen is None:
+            return draft
+        if draft.is_held_back:
+            draft = _held_back(draft, observed, frozen, now)
+        else:
+            draft = _waiting(draft, observed, frozen, now, times)
+        return draft.with_status(waiting_for_room=None) if draft.stage is Stage.FINISHED else draft
+
+    return policy
 
 
-def _waiting(draft: Draft, observed: Observed, frozen: FrozenJob, now: datetime) -> Draft:
+def _waiting(
+    draft: Draft, observed: Observed, frozen: FrozenJob, now: datetime, times: GiveBackTimes
+) -> Draft:
     """Pods are made or wait for nodes, or an earlier attempt must end first."""
     is_pausing = bool(draft.waits_for) and not draft.facts.earlier
     first_step = draft.facts.first_step
@@ -46,15 +56,17 @@ def _waiting(draft: Draft, observed: Observed, frozen: FrozenJob, now: datetime)
     draft = _with_deadline(draft, observed, frozen, known.since, now)
     if draft.stage is Stage.FINISHED or draft.waits_for or not observed.can_hold_back:
         return draft
-    left = seconds_to_hold(draft, observed, frozen, now)
+    left = seconds_to_hold(draft, observed, frozen, now, hold_seconds=times.hold_seconds)
     if left is not None and left <= 0:
-        return _give_back(draft, observed, frozen, now)
+        return _give_back(draft, observed, frozen, now, times)
     return draft if left is None else draft.waking_after(left)
 
 
-def _give_back(draft: Draft, observed: Observed, frozen: FrozenJob, now: datetime) -> Draft:
+def _give_back(
+    draft: Draft, observed: Observed, frozen: FrozenJob, now: datetime, times: GiveBackTimes
+) -> Draft:
     waiting = draft.status.waiting_for_room or WaitingForRoom(since=now)
-    until = now + timedelta(seconds=jittered(HOLD_BACK_SECONDS, draft, frozen, purpose="hold back"))
+    until = now + timedelta(seconds=jittered(times.hold_back_seconds, draft, frozen, purpose="hold back"))
     # what this attempt reported was about pods that go now
     is_own = has_reported(draft.status, attempt=draft.status.attempt)
     draft = draft.with_status(
