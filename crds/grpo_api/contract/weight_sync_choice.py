@@ -58,7 +58,7 @@ def choose_backend(
 def backend_of(spec: GRPOJobSpec, *, is_one_machine: bool = False) -> BackendChoice:
     """The backend that a spec names, or else what `Auto` means for it."""
     asked = spec.weight_sync.backend
-    if asked is not None and asked != WeightSyncBackend.AUTO:
+    if not spec.weight_sync.is_auto:
         return BackendChoice(WeightSyncBackend(asked), f"spec.weightSync.backend is {asked}")
     return choose_backend(
         mode=spec.chosen_mode,
@@ -69,7 +69,7 @@ def backend_of(spec: GRPOJobSpec, *, is_one_machine: bool = False) -> BackendCho
 
 
 def backend_by_mode(mode: Mode) -> WeightSyncBackend:
-    """The backend of a run that names none: the one that 0.1.0 had for its mode."""
+    """The backend of a run in which none is written: the one that 0.1.0 had for its mode."""
     return WeightSyncBackend.IN_PROCESS if mode is Mode.COLOCATED else WeightSyncBackend.GLOO
 
 

@@ -83,10 +83,11 @@ class Workspace:
         """
         known = self._known()
         uid = known.job.uid if known else str(uuid.uuid4())
-        run_config = resolve(
-            job.model_copy(update={"metadata": job.metadata.model_copy(update={"uid": uid})})
-        )
+        job = job.model_copy(update={"metadata": job.metadata.model_copy(update={"uid": uid})})
+        run_config = resolve(job, is_one_machine=True)
         if known is not None:
+            if job.spec.weight_sync.is_auto:
+                run_config = _with_backend_of(run_config, known)
             self._refuse_another(known, run_config)
         write_atomically(self.run_config, run_config.model_dump_json(by_alias=True, indent=1), durable=True)
         return run_config
@@ -153,6 +154,12 @@ class Workspace:
                 f"{self.output} was begun with another spec ({'; '.join(changed)}): "
                 "choose another --output, or undo the change to go on"
             )
+
+
+def _with_backend_of(run_config: RunConfig, known: RunConfig) -> RunConfig:
+    """What `Auto` meant when the run began holds to its end, also where a later release chooses another."""
+    weight_sync = run_config.weight_sync.model_copy(update={"backend": known.weight_sync.backend})
+    return run_config.model_copy(update={"weight_sync": weight_sync})
 
 
 def _nearest_existing(folder: Path) -> Path:

@@ -74,6 +74,11 @@ class WeightSyncSpec(ApiModel):
     """After each sync, compare every engine's logprobs of a probe prompt with the trainer's before it may
     serve."""
 
+    @property
+    def is_auto(self) -> bool:
+        """Whether the backend is left to be chosen."""
+        return self.backend in (None, WeightSyncBackend.AUTO)
+
 
 # About the whole spec. The engines have pods of their own exactly where there is `rollout`.
 
