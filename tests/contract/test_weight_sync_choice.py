@@ -51,11 +51,43 @@ def run_config(job_spec: GRPOJobSpec, *, is_one_machine: bool = False) -> RunCon
 @pytest.mark.parametrize(
     ("mode", "trainer", "rollout", "own_process", "one_machine", "backend", "reason"),
     [
-        ("Colocated", False, False, False, False, "InProcess", "the engines are in the trainer's own processes"),
-        ("Colocated", True, False, False, False, "InProcess", "the engines are in the trainer's own processes"),
-        ("Colocated", False, False, False, True, "InProcess", "the engines are in the trainer's own processes"),
+        (
+            "Colocated",
+            False,
+            False,
+            False,
+            False,
+            "InProcess",
+            "the engines are in the trainer's own processes",
+        ),
+        (
+            "Colocated",
+            True,
+            False,
+            False,
+            False,
+            "InProcess",
+            "the engines are in the trainer's own processes",
+        ),
+        (
+            "Colocated",
+            False,
+            False,
+            False,
+            True,
+            "InProcess",
+            "the engines are in the trainer's own processes",
+        ),
         ("Colocated", True, False, True, False, "IPC", "engine and trainer are two processes on one GPU"),
-        ("Colocated", False, False, True, False, "SharedMemory", "engine and trainer are two processes on CPU"),
+        (
+            "Colocated",
+            False,
+            False,
+            True,
+            False,
+            "SharedMemory",
+            "engine and trainer are two processes on CPU",
+        ),
         ("Disaggregated", True, True, False, False, "NCCL", "trainer and engines have GPUs"),
         ("Disaggregated", True, True, False, True, "NCCL", "trainer and engines have GPUs"),
         ("Disaggregated", True, False, False, False, "Gloo", "the engines run on CPU"),
@@ -159,7 +191,9 @@ def frozen(job_spec: GRPOJobSpec) -> FrozenJob:
         (spec(rollout=ROLLOUT | GPU, trainer=GPU, weightSync={"backend": "Gloo"}), "Gloo"),
     ],
 )
-def test_the_backend_of_a_frozen_job_is_read_back_as_it_was_chosen(job_spec: GRPOJobSpec, backend: str) -> None:
+def test_the_backend_of_a_frozen_job_is_read_back_as_it_was_chosen(
+    job_spec: GRPOJobSpec, backend: str
+) -> None:
     run = frozen(job_spec)
     read = frozen_spec(config_map(run).body)
     assert (run.spec.weight_sync.backend, read.weight_sync.backend) == (backend, backend)

@@ -58,7 +58,7 @@ def choose_backend(
 def backend_of(spec: GRPOJobSpec, *, is_one_machine: bool = False) -> BackendChoice:
     """The backend that a spec names, or else what `Auto` means for it."""
     asked = spec.weight_sync.backend
-    if not spec.weight_sync.is_auto:
+    if asked is not None and asked != WeightSyncBackend.AUTO:
         return BackendChoice(WeightSyncBackend(asked), f"spec.weightSync.backend is {asked}")
     return choose_backend(
         mode=spec.chosen_mode,
