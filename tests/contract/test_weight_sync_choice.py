@@ -48,68 +48,43 @@ def run_config(job_spec: GRPOJobSpec, *, is_one_machine: bool = False) -> RunCon
     return resolve(parse_job(job), is_one_machine=is_one_machine)
 
 
+COLOCATED: dict[str, Any] = {"mode": Mode.COLOCATED, "has_trainer_gpus": False, "has_rollout_gpus": False}
+PODS: dict[str, Any] = COLOCATED | {"mode": Mode.DISAGGREGATED}
+IN_PROCESS = ("InProcess", "the engines are in the trainer's own processes")
+
+
 @pytest.mark.parametrize(
-    ("mode", "trainer", "rollout", "own_process", "one_machine", "backend", "reason"),
+    ("job", "expected"),
     [
+        (COLOCATED, IN_PROCESS),
+        (COLOCATED | {"has_trainer_gpus": True}, IN_PROCESS),
+        (COLOCATED | {"is_one_machine": True}, IN_PROCESS),
         (
-            "Colocated",
-            False,
-            False,
-            False,
-            False,
-            "InProcess",
-            "the engines are in the trainer's own processes",
+            COLOCATED | {"has_own_process": True, "has_trainer_gpus": True},
+            ("IPC", "engine and trainer are two processes on one GPU"),
         ),
         (
-            "Colocated",
-            True,
-            False,
-            False,
-            False,
-            "InProcess",
-            "the engines are in the trainer's own processes",
+            COLOCATED | {"has_own_process": True},
+            ("SharedMemory", "engine and trainer are two processes on CPU"),
         ),
         (
-            "Colocated",
-            False,
-            False,
-            False,
-            True,
-            "InProcess",
-            "the engines are in the trainer's own processes",
+            PODS | {"has_trainer_gpus": True, "has_rollout_gpus": True},
+            ("NCCL", "trainer and engines have GPUs"),
         ),
-        ("Colocated", True, False, True, False, "IPC", "engine and trainer are two processes on one GPU"),
+        (PODS | {"has_trainer_gpus": True}, ("Gloo", "the engines run on CPU")),
+        (PODS | {"has_rollout_gpus": True}, ("Gloo", "the trainer runs on CPU")),
+        (PODS, ("Gloo", "trainer and engines run on CPU")),
         (
-            "Colocated",
-            False,
-            False,
-            True,
-            False,
-            "SharedMemory",
-            "engine and trainer are two processes on CPU",
-        ),
-        ("Disaggregated", True, True, False, False, "NCCL", "trainer and engines have GPUs"),
-        ("Disaggregated", True, True, False, True, "NCCL", "trainer and engines have GPUs"),
-        ("Disaggregated", True, False, False, False, "Gloo", "the engines run on CPU"),
-        ("Disaggregated", False, True, False, False, "Gloo", "the trainer runs on CPU"),
-        ("Disaggregated", False, False, False, False, "Gloo", "trainer and engines run on CPU"),
-        (
-            *("Disaggregated", False, False, False, True, "SharedMemory"),
-            "trainer and engines are processes of one machine",
+            PODS | {"is_one_machine": True},
+            ("SharedMemory", "trainer and engines are processes of one machine"),
         ),
     ],
 )
 def test_auto_takes_the_fastest_backend_that_reaches_the_engines(
-    mode: str, trainer: bool, rollout: bool, own_process: bool, one_machine: bool, backend: str, reason: str
+    job: dict[str, Any], expected: tuple[str, str]
 ) -> None:
-    chosen = choose_backend(
-        mode=Mode(mode),
-        has_trainer_gpus=trainer,
-        has_rollout_gpus=rollout,
-        has_own_process=own_process,
-        is_one_machine=one_machine,
-    )
-    assert chosen == BackendChoice(WeightSyncBackend(backend), reason)
+    backend, reason = expected
+    assert choose_backend(**job) == BackendChoice(WeightSyncBackend(backend), reason)
 
 
 @pytest.mark.parametrize("asked", [{}, {"weightSync": {"backend": "Auto"}}])

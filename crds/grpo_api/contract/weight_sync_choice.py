@@ -31,28 +31,29 @@ def choose_backend(
     has_own_process: bool = False,
     is_one_machine: bool = False,
 ) -> BackendChoice:
-    """What `Auto` means. `mode` is the chosen one. `has_own_process` says that a colocated engine is a process
-    beside its rank and not a part of it; `is_one_machine` that all processes of the job are on one machine
-    and in one network namespace, as in a local run."""
+    """What `Auto` means. `mode` is the chosen one. `has_own_process` says that a colocated engine is a
+    process beside its rank and no part of it; `is_one_machine` that all processes of the job are on one
+    machine and in one network namespace, as in a local run."""
     if mode is Mode.COLOCATED:
-        if not has_own_process:
-            return BackendChoice(
-                WeightSyncBackend.IN_PROCESS, "the engines are in the trainer's own processes"
-            )
-        if has_trainer_gpus:
-            return BackendChoice(WeightSyncBackend.IPC, "engine and trainer are two processes on one GPU")
-        return BackendChoice(WeightSyncBackend.SHARED_MEMORY, "engine and trainer are two processes on CPU")
+        return _in_the_container(has_gpus=has_trainer_gpus, has_own_process=has_own_process)
     if has_trainer_gpus and has_rollout_gpus:
         return BackendChoice(WeightSyncBackend.NCCL, "trainer and engines have GPUs")
     if is_one_machine:
         return BackendChoice(
             WeightSyncBackend.SHARED_MEMORY, "trainer and engines are processes of one machine"
         )
-    if has_trainer_gpus:
-        return BackendChoice(WeightSyncBackend.GLOO, "the engines run on CPU")
-    if has_rollout_gpus:
-        return BackendChoice(WeightSyncBackend.GLOO, "the trainer runs on CPU")
-    return BackendChoice(WeightSyncBackend.GLOO, "trainer and engines run on CPU")
+    on_cpu = "trainer and engines run"
+    if has_trainer_gpus or has_rollout_gpus:
+        on_cpu = "the engines run" if has_trainer_gpus else "the trainer runs"
+    return BackendChoice(WeightSyncBackend.GLOO, f"{on_cpu} on CPU")
+
+
+def _in_the_container(*, has_gpus: bool, has_own_process: bool) -> BackendChoice:
+    if not has_own_process:
+        return BackendChoice(WeightSyncBackend.IN_PROCESS, "the engines are in the trainer's own processes")
+    if has_gpus:
+        return BackendChoice(WeightSyncBackend.IPC, "engine and trainer are two processes on one GPU")
+    return BackendChoice(WeightSyncBackend.SHARED_MEMORY, "engine and trainer are two processes on CPU")
 
 
 def backend_of(spec: GRPOJobSpec, *, is_one_machine: bool = False) -> BackendChoice:

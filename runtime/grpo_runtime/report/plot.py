@@ -8,8 +8,8 @@ from grpo_runtime.report.sync_cost import describe_syncs
 
 
 def plot_run(path: Path, *, width: int = 72) -> str:
-    """The reward of each step of the run whose metrics are at `path`, as text of `width` columns, and below it a
-    line about its weight syncs."""
+    """The reward of each step of the run whose metrics are at `path`, as text of `width` columns, and below
+    it a line about its weight syncs."""
     records = read_metrics(path / METRICS_FILE if path.is_dir() else path)
     rewards = {record.step: record.values["reward"] for record in records if "reward" in record.values}
     if not rewards:

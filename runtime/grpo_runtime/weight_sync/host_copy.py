@@ -61,8 +61,8 @@ class HostCopy:
 
     @property
     def num_bytes_sent(self) -> int:
-        """See `PreparedWeights`: every call of `buffers` serves a group or a connection, and a buffer counts once
-        the next one is asked for, when the transport has done with it or has it on its way."""
+        """See `PreparedWeights`: every call of `buffers` serves a group or a connection. A buffer counts once
+        the next one is asked for: the transport is done with it or has it on its way."""
         return self._num_sent
 
     def buffers(self, *, stall_seconds: float | None = None) -> Iterator[torch.Tensor]:

@@ -19,7 +19,8 @@ def freeze(runtime_image: str) -> Policy:
     """The policy for an operator with this default image."""
 
     def freeze_job(draft: Draft, observed: Observed, now: datetime) -> Draft:
-        """Attempt 1, mode, weight-sync backend, image and revision; later only what the spec marks as MAY_CHANGE changes."""
+        """Attempt 1, mode, weight sync, image and revision; later only what the spec marks as MAY_CHANGE
+        changes."""
         job = observed.job
         if draft.status.attempt == 0:
             if draft.stage is not Stage.ACTIVE or job.spec is None:
