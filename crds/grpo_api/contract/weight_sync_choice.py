@@ -58,9 +58,9 @@ def _in_the_container(*, has_gpus: bool, has_own_process: bool) -> BackendChoice
 
 def backend_of(spec: GRPOJobSpec, *, is_one_machine: bool = False) -> BackendChoice:
     """The backend that a spec names, or else what `Auto` means for it."""
-    asked = spec.weight_sync.backend
-    if asked is not None and asked != WeightSyncBackend.AUTO:
-        return BackendChoice(WeightSyncBackend(asked), f"spec.weightSync.backend is {asked}")
+    named = spec.weight_sync.named_backend
+    if named is not None:
+        return BackendChoice(named, f"spec.weightSync.backend is {named}")
     return choose_backend(
         mode=spec.chosen_mode,
         has_trainer_gpus=spec.trainer.resources.num_gpus > 0,

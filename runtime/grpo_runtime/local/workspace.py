@@ -86,7 +86,7 @@ class Workspace:
         job = job.model_copy(update={"metadata": job.metadata.model_copy(update={"uid": uid})})
         run_config = resolve(job, is_one_machine=True)
         if known is not None:
-            if job.spec.weight_sync.is_auto:
+            if job.spec.weight_sync.named_backend is None:
                 run_config = _with_backend_of(run_config, known)
             self._refuse_another(known, run_config)
         write_atomically(self.run_config, run_config.model_dump_json(by_alias=True, indent=1), durable=True)

@@ -75,9 +75,9 @@ class WeightSyncSpec(ApiModel):
     serve."""
 
     @property
-    def is_auto(self) -> bool:
-        """Whether the backend is left to be chosen."""
-        return self.backend in (None, WeightSyncBackend.AUTO)
+    def named_backend(self) -> WeightSyncBackend | None:
+        """The backend that is asked for by name; None where it is left to be chosen."""
+        return None if self.backend in (None, WeightSyncBackend.AUTO) else WeightSyncBackend(self.backend)
 
 
 # About the whole spec. The engines have pods of their own exactly where there is `rollout`.
