@@ -52,11 +52,15 @@ class RunConfig(RunSections):
     """How long the trainer waits while there is no rollout engine at all."""
 
     @property
+    def chosen_backend(self) -> WeightSyncBackend:
+        """How weights travel, never Auto. A run whose section names no backend has the one of its mode."""
+        return WeightSyncBackend(self.weight_sync.backend or backend_by_mode(self.mode))
+
+    @property
     def weight_sync_backend(self) -> str:
         """Name in the registry of the backend that transfers weights. The trainer and its engines both read
-        it here. A run whose section names no backend has the one of its mode."""
-        named = self.weight_sync.backend or backend_by_mode(self.mode)
-        return REGISTRY_NAMES[WeightSyncBackend(named)]
+        it here."""
+        return REGISTRY_NAMES[self.chosen_backend]
 
     @property
     def strategy(self) -> str:

@@ -182,7 +182,7 @@ def _opening(job: GRPOJob, run_config: RunConfig, workspace: Workspace) -> str:
     )
     return (
         f"{job.metadata.name}: {run_config.mode.value}, because {job.spec.mode_reason}; "
-        f"{trainers} {engines}\n"
+        f"{trainers} {engines}, weights by {run_config.chosen_backend}\n"
         f"output {_short(workspace.output)}, logs {_short(workspace.logs)}; Ctrl-C saves and stops"
     )
 

@@ -143,7 +143,7 @@ class Workspace:
             ) from error
 
     def _refuse_another(self, known: RunConfig, given: RunConfig) -> None:
-        before, now = dict(_leaves(known.to_object())), dict(_leaves(given.to_object()))
+        before, now = _values(known), _values(given)
         changed = [
             f"{field} was {before.get(field, 'not set')!r} and is now {now.get(field, 'not set')!r}"
             for field in sorted(before.keys() | now.keys())
@@ -165,6 +165,11 @@ def _with_backend_of(run_config: RunConfig, known: RunConfig) -> RunConfig:
 def _nearest_existing(folder: Path) -> Path:
     """`folder`, or else the nearest folder above it that exists."""
     return next(place for place in (folder, *folder.parents) if place.exists())
+
+
+def _values(run_config: RunConfig) -> dict[str, Any]:
+    """Every value of a RunConfig by its path, also the backend that goes without saying."""
+    return dict(_leaves(run_config.to_object())) | {"weightSync.backend": run_config.chosen_backend.value}
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -46,5 +46,5 @@ def test_a_run_that_goes_on_is_not_given_another_backend(tmp_path: Path) -> None
 
 def test_a_run_that_began_with_shared_memory_refuses_another_backend(tmp_path: Path) -> None:
     backend(tmp_path)
-    with pytest.raises(UserError, match=r"weightSync\.backend was 'SharedMemory' and is now 'not set'"):
+    with pytest.raises(UserError, match=r"weightSync\.backend was 'SharedMemory' and is now 'Gloo'"):
         backend(tmp_path, weightSync={"backend": "Gloo"})
