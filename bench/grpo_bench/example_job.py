@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from grpo_api.contract.weight_sync_choice import with_backend
 from grpo_api.v1alpha1.job import parse_job
+from grpo_api.v1alpha1.spec import WeightSyncBackend
 from grpo_bench.errors import BenchError
 from grpo_runtime.local.context import LocalContext, Programs
 from grpo_runtime.local.documents import pick_job, read_documents
@@ -23,11 +25,12 @@ _LOG_CHARACTERS = 4000
 
 @contextmanager
 def context_of_example() -> Iterator[LocalContext]:
-    """The copy example in a directory of its own. Its processes and files are removed afterwards, also when
-    this process is asked to stop."""
+    """The copy example in a directory of its own, with the weight sync that its pods have. Its processes and
+    files are removed afterwards, also when this process is asked to stop."""
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, lambda number, _: sys.exit(128 + number))
     job = parse_job(pick_job(read_documents(EXAMPLE), path=EXAMPLE).data)
+    job = job.model_copy(update={"spec": with_backend(job.spec, WeightSyncBackend.GLOO)})
     with TemporaryDirectory(prefix="grpo-bench-") as folder:
         workspace = Workspace(Path(folder))
         with workspace.held(), workspace.fresh_tokens():

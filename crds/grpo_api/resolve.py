@@ -3,6 +3,7 @@
 from typing import TypeVar
 
 from grpo_api.contract.run_config import JobRef, RunConfig, Topology
+from grpo_api.contract.weight_sync_choice import backend_of, name_in_run, with_backend
 from grpo_api.source import Volume, VolumeKind, parse_source
 from grpo_api.v1alpha1.job import GRPOJob
 from grpo_api.v1alpha1.spec import RolloutSpec
@@ -10,15 +11,17 @@ from grpo_api.v1alpha1.spec import RolloutSpec
 Config = TypeVar("Config", bound=RunConfig)
 
 
-def resolve(job: GRPOJob) -> RunConfig:
-    """The RunConfig of a valid job, with every default and every derived number written out."""
-    return resolve_into(RunConfig, job)
+def resolve(job: GRPOJob, *, is_one_machine: bool = False) -> RunConfig:
+    """The RunConfig of a valid job, with every default and every derived number written out. `is_one_machine`
+    says that all its processes will be on this machine."""
+    return resolve_into(RunConfig, job, is_one_machine=is_one_machine)
 
 
-def resolve_into(config: type[Config], job: GRPOJob) -> Config:
+def resolve_into(config: type[Config], job: GRPOJob, *, is_one_machine: bool = False) -> Config:
     """What `resolve` returns, as another model: every field that both it and the spec have is taken over, so
     a section that both declare needs nothing here."""
-    spec = job.spec
+    backend = backend_of(job.spec, is_one_machine=is_one_machine).backend
+    spec = with_backend(job.spec, name_in_run(backend, mode=job.spec.chosen_mode))
     rollout = spec.rollout or RolloutSpec()
     shared = {name: getattr(spec, name) for name in config.model_fields if name in type(spec).model_fields}
     derived = {

@@ -217,10 +217,10 @@ def _add_plot(parser: argparse.ArgumentParser) -> None:
 
 
 def _plot(options: argparse.Namespace) -> int:
-    from grpo_runtime.report.plot import plot_rewards
+    from grpo_runtime.report.plot import plot_run
 
     _end_when_the_pipe_closes()
-    print(plot_rewards(options.metrics, width=options.width))
+    print(plot_run(options.metrics, width=options.width))
     return 0
 
 

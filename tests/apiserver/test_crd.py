@@ -10,7 +10,7 @@ import yaml
 
 from grpo_api.changes import frozen_paths, stays
 from grpo_api.v1alpha1.job import parse_job
-from grpo_api.v1alpha1.spec import GRPOJobSpec
+from grpo_api.v1alpha1.spec import GRPOJobSpec, WeightSyncBackend
 from grpo_api.v1alpha1.spec.rollout import ROLLOUT_STAYS
 from grpo_api.v1alpha1.status import (
     Condition,
@@ -22,6 +22,7 @@ from grpo_api.v1alpha1.status import (
     RoleStatus,
     RolloutStatus,
     WaitingForRoom,
+    WeightSyncStatus,
 )
 from grpo_cluster.waiting import wait_until
 
@@ -60,6 +61,7 @@ def full_status() -> GRPOJobStatus:
         phase=Phase.RUNNING,
         mode="Disaggregated",
         mode_reason="spec.mode is Disaggregated",
+        weight_sync=WeightSyncStatus(backend="Gloo", reason="trainer and engines run on CPU"),
         conditions=conditions,
         step=17,
         total_steps=200,
@@ -248,11 +250,19 @@ def test_kubectl_scale_sets_the_number_of_engines(job: str, jobs: Jobs, kubectl:
 
 
 def test_kubectl_explain_tells_what_the_docstrings_tell(kubectl: Kubectl):
-    def explained() -> str:
-        return kubectl.run("explain", "grpojob.spec.algorithm.groupSize", check=False)
+    def explained(field: str) -> str:
+        return " ".join(kubectl.run("explain", f"grpojob.spec.{field}", check=False).split())
 
-    wait_until(lambda: bool(explained()), timeout_seconds=30, what="the schema of GRPOJobs to be published")
-    assert "Completions for each prompt; advantages are relative to this group." in explained()
+    wait_until(
+        lambda: bool(explained("algorithm.groupSize")),
+        timeout_seconds=30,
+        what="the schema of GRPOJobs to be published",
+    )
+    told = explained("algorithm.groupSize")
+    assert "Completions for each prompt; advantages are relative to this group." in told
+    # a string with a rule, and no enum: its names are in the text
+    told = explained("weightSync.backend")
+    assert [backend.value for backend in WeightSyncBackend if f"`{backend}`" not in told] == []
 
 
 def test_the_crd_can_be_applied_again(kubectl: Kubectl):

@@ -129,6 +129,14 @@ def test_the_config_map_of_a_job_loses_nothing(name: str) -> None:
     assert lost(json.loads(data["spec.json"]), frozen_spec(config_map(name)).to_object()) == {}
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_the_weights_of_a_run_of_0_1_0_go_the_way_they_went(name: str) -> None:
+    run = run_config(name)
+    backend, named = ("in_process", "InProcess") if run.mode is Mode.COLOCATED else ("gloo", "Gloo")
+    assert run.weight_sync_backend == backend
+    assert frozen_spec(config_map(name)).weight_sync.backend == named
+
+
 def test_pods_of_0_1_0_are_told_what_their_job_asks_for() -> None:
     run, spec = run_config("disaggregated"), frozen_spec(config_map("disaggregated"))
     assert (run.job.namespace, run.job.name, run.job.uid) == ("default", "copy", JOB_UID)

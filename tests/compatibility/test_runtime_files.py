@@ -119,7 +119,9 @@ def test_a_local_run_goes_on_as_the_job_and_from_the_attempt_it_was(tmp_path: Pa
     workspace = Workspace(tmp_path / "run")
     uid = json.loads(workspace.run_config.read_text())["job"]["uid"]
     with workspace.held():
-        assert workspace.begin(parse_job(local_job())).job.uid == uid
+        run_config = workspace.begin(parse_job(local_job()))
+        assert run_config.job.uid == uid
+        assert run_config.weight_sync_backend == "gloo"  # as 0.1.0 had it; a new run shares memory
         assert workspace.state() == State(attempt=3, is_done=False)
         with pytest.raises(UserError, match=r"algorithm\.steps was 8 and is now 9"):
             workspace.begin(parse_job(local_job(steps=9)))

@@ -152,7 +152,7 @@ def metric_names() -> set[str]:
         *learned(),
         *scored(),
         *completion_metrics([rollout()]),
-        *sync_metrics(SyncReport(version=VERSION, synced=(), failed={}, num_bytes=0)),
+        *sync_metrics(SYNC),
         *(
             f"sync/{phase}_seconds"
             for phase in ["pack", *phases_in(grpo_runtime.fleet.engine_sync.__file__), *PHASES]
@@ -164,7 +164,15 @@ def metric_names() -> set[str]:
     }
 
 
-VERSION = PolicyVersion(attempt=1, step=0)
+SYNC = SyncReport(
+    version=PolicyVersion(attempt=1, step=0),
+    synced=(),
+    failed={},
+    num_bytes=1,
+    num_bytes_sent=1,
+    phase_seconds={"transfer": 1.0},
+    paused_seconds=1.0,
+)
 
 
 def phases_in(file: str) -> list[str]:

@@ -3,9 +3,11 @@
 import json
 
 from grpo_api.contract.versions import SCHEMA_VERSION, require_schema_version
+from grpo_api.contract.weight_sync_choice import REGISTRY_NAMES, backend_by_mode
 from grpo_api.model import ApiModel
 from grpo_api.v1alpha1.spec.job_spec import Mode
 from grpo_api.v1alpha1.spec.run_sections import RunSections
+from grpo_api.v1alpha1.spec.weight_sync import WeightSyncBackend
 
 
 class JobRef(ApiModel):
@@ -50,9 +52,15 @@ class RunConfig(RunSections):
     """How long the trainer waits while there is no rollout engine at all."""
 
     @property
+    def chosen_backend(self) -> WeightSyncBackend:
+        """How weights travel, never Auto. A run whose section names no backend has the one of its mode."""
+        return WeightSyncBackend(self.weight_sync.backend or backend_by_mode(self.mode))
+
+    @property
     def weight_sync_backend(self) -> str:
-        """Name of the backend that transfers weights. The trainer and its engines both read it here."""
-        return "in_process" if self.mode is Mode.COLOCATED else "gloo"
+        """Name in the registry of the backend that transfers weights. The trainer and its engines both read
+        it here."""
+        return REGISTRY_NAMES[self.chosen_backend]
 
     @property
     def strategy(self) -> str:

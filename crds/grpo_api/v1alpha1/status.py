@@ -118,6 +118,15 @@ class WaitingForRoom(ApiModel):
     absent while pods are made."""
 
 
+class WeightSyncStatus(ApiModel):
+    """How the weights of a run travel, as chosen when the job started."""
+
+    backend: ShortText
+    """The backend; never Auto."""
+    reason: ShortText
+    """Why it is that one."""
+
+
 class GRPOJobStatus(ApiModel):
     """Written by the operator only."""
 
@@ -129,6 +138,9 @@ class GRPOJobStatus(ApiModel):
     """Where the engines run, as chosen when the job started."""
     mode_reason: ShortText = ""
     """Why it is that mode."""
+    weight_sync: WeightSyncStatus | None = None
+    """How the weights travel to the engines, as chosen when the job started. It is missing in a job that an
+    operator of 0.1.0 started: its weights go by Gloo, or InProcess in mode Colocated."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=16), KeyedBy("type")] = ()
     """The state of the job for machines; `kubectl wait --for=condition=Finished` ends with either
     outcome."""

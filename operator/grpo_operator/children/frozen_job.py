@@ -8,9 +8,10 @@ from functools import cached_property
 from grpo_api.changes import frozen_part
 from grpo_api.contract import labels
 from grpo_api.contract.run_config import RunConfig
+from grpo_api.contract.weight_sync_choice import backend_of, with_backend
 from grpo_api.resolve import resolve
 from grpo_api.v1alpha1.job import API_VERSION, KIND, GRPOJob, ObjectMeta
-from grpo_api.v1alpha1.spec import GRPOJobSpec, Mode
+from grpo_api.v1alpha1.spec import GRPOJobSpec, Mode, WeightSyncBackend
 from grpo_operator.children.names import Names
 from grpo_operator.cluster.kinds import KubeObject
 
@@ -19,8 +20,9 @@ from grpo_operator.cluster.kinds import KubeObject
 class FrozenJob:
     """One job's frozen spec and image, with its names.
 
-    `revision` is the hash of what is frozen, taken at the start and never again: another release of the
-    operator fills other defaults into the same spec.
+    `spec` names the mode and the weight-sync backend, never `Auto`. `revision` is the hash of what is frozen,
+    taken at the start and never again: another release of the operator fills other defaults into the same
+    spec.
     """
 
     namespace: str
@@ -33,11 +35,24 @@ class FrozenJob:
     """The templates of its pods, as it started with them; empty before they are stored."""
 
     @classmethod
-    def freeze(cls, *, namespace: str, job: str, uid: str, spec: GRPOJobSpec, image: str) -> "FrozenJob":
+    def freeze(
+        cls,
+        *,
+        namespace: str,
+        job: str,
+        uid: str,
+        spec: GRPOJobSpec,
+        image: str,
+        backend: WeightSyncBackend | None = None,
+    ) -> "FrozenJob":
         """Freeze the spec as it is now. What `Auto` means is decided here and never again: the frozen spec
-        names the mode, whatever a later release would choose."""
+        names the mode and the weight-sync backend, whatever a later release would choose. `backend` is that
+        of a job which has started. The revision is that of the spec as its author wrote the backend, or left
+        it out: else no job of 0.1.0 would be recognised by it."""
         spec = spec.model_copy(update={"mode": spec.chosen_mode})
-        return cls(namespace, job, uid, spec, image, _revision(spec, uid=uid, image=image))
+        revision = _revision(spec, uid=uid, image=image)
+        frozen = with_backend(spec, backend or backend_of(spec).backend)
+        return cls(namespace, job, uid, frozen, image, revision)
 
     @cached_property
     def names(self) -> Names:

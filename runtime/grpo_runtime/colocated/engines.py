@@ -96,6 +96,7 @@ class ColocatedEngines:
             failed={},
             num_bytes=syncs[0].num_bytes,
             phase_seconds=dict(zip(PHASES, slowest, strict=True)),
+            num_bytes_sent=sum(sync.num_bytes_sent for sync in syncs),
             max_probe_error=max(sync.probe_error for sync in syncs),
         )
 

@@ -122,14 +122,18 @@ def decode_command(message: Message) -> SyncCommand | GenerateCommand:
 
 def encode_sync(sync: RankSync) -> Message:
     """A rank's answer to a SyncCommand."""
-    return Message.of([sync.num_bytes], [sync.probe_error, *sync.phase_seconds])
+    return Message.of([sync.num_bytes, sync.num_bytes_sent], [sync.probe_error, *sync.phase_seconds])
 
 
 def decode_sync(message: Message) -> RankSync:
     """See `encode_sync`."""
     error, *seconds = message.floats.tolist()
+    num_bytes, num_bytes_sent = message.integers.tolist()
     return RankSync(
-        phase_seconds=tuple(seconds), num_bytes=int(message.integers[0]), probe_error=float(error)
+        phase_seconds=tuple(seconds),
+        num_bytes=num_bytes,
+        num_bytes_sent=num_bytes_sent,
+        probe_error=float(error),
     )
 
 

@@ -17,7 +17,7 @@ from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.rollout.interface import GenerateRequest, Probe
 from grpo_runtime.rollout.sampling import probe_error
 from grpo_runtime.weight_sync.deadlines import Deadlines
-from grpo_runtime.weight_sync.interface import ControlChannel, Failures, Peer, SenderSettings
+from grpo_runtime.weight_sync.interface import ControlChannel, Failures, Peer, PreparedWeights, SenderSettings
 from grpo_runtime.weight_sync.registry import Backend
 from grpo_runtime.weight_sync.source import WeightSource
 
@@ -38,10 +38,12 @@ class Completion:
 
 @dataclass(frozen=True)
 class RankSync:
-    """What one sync did on one rank. `phase_seconds` are those of PHASES; without a probe the error is 0."""
+    """What one sync did on one rank. `phase_seconds` are those of PHASES; without a probe the error is 0. See
+    `PreparedWeights` for the bytes."""
 
     phase_seconds: tuple[float, ...]
     num_bytes: int
+    num_bytes_sent: int
     probe_error: float
 
 
@@ -116,7 +118,7 @@ class RankEngine:
         self._num_sampled = 0
         with clock.phase("wake_weights"):
             self._wake_up("weights")
-        num_bytes = asyncio.run(self._load(weights, version=version, clock=clock))
+        loaded = asyncio.run(self._load(weights, version=version, clock=clock))
         with clock.phase("wake_kv_cache"):
             self._wake_up("kv_cache")
             self._is_asleep = False
@@ -125,7 +127,8 @@ class RankEngine:
             error = 0.0 if probe is None else self._probe_error(probe)
         return RankSync(
             phase_seconds=tuple(clock.seconds[phase] for phase in PHASES),
-            num_bytes=num_bytes,
+            num_bytes=loaded.num_bytes,
+            num_bytes_sent=loaded.num_bytes_sent,
             probe_error=error,
         )
 
@@ -150,9 +153,11 @@ class RankEngine:
     def _probe_error(self, probe: Probe) -> float:
         return probe_error(self._engine.probe_logprobs(probe.token_ids), probe=probe)
 
-    async def _load(self, weights: WeightSource, *, version: PolicyVersion, clock: "_Clock") -> int:
+    async def _load(
+        self, weights: WeightSource, *, version: PolicyVersion, clock: "_Clock"
+    ) -> PreparedWeights:
         with clock.phase("transfer"):
-            prepared = self._backend.prepare(weights)
+            prepared: PreparedWeights = self._backend.prepare(weights)
             if not self._is_connected:
                 _check(await self._sender.init([ENGINE]))
                 self._is_connected = True
@@ -160,7 +165,7 @@ class RankEngine:
             _check(await self._sender.update(prepared, engines=[ENGINE]))
         with clock.phase("finish"):
             _check(await self._sender.finish(str(version), engines=[ENGINE]))
-        return int(prepared.num_bytes)
+        return prepared
 
 
 def _check(failures: Failures) -> None:

@@ -44,9 +44,11 @@ class SyncJob:
 
 @dataclass(frozen=True)
 class EngineSyncReport:
-    """How one engine's sync went. `probe_error` is 0 without a probe."""
+    """How one engine's sync went. `paused_seconds` run from the call that pauses it to its answer that it has
+    resumed; `probe_error` is 0 without a probe."""
 
     phase_seconds: Mapping[str, float]
+    paused_seconds: float
     probe_error: float
 
 
@@ -80,7 +82,7 @@ class EngineSync:
         """
         phases = _Phases(self._clients, deadlines=self._deadlines)
         try:
-            errors = await self._run(job, phases)
+            paused, errors = await self._run(job, phases)
         except BaseException:
             await self.close()
             raise
@@ -88,19 +90,31 @@ class EngineSync:
             # after an error the connection's state is unknown
             await self.close()
         return {
-            name: phases.errors.get(name) or EngineSyncReport(phases.seconds[name], errors[name])
+            name: phases.errors.get(name)
+            or EngineSyncReport(phases.seconds[name], paused[name], errors[name])
             for name in self._clients
         }
 
-    async def _run(self, job: SyncJob, phases: "_Phases") -> Mapping[str, float]:
-        """All phases; returns the errors of the probe (nats)."""
+    async def _run(self, job: SyncJob, phases: "_Phases") -> tuple[Mapping[str, float], Mapping[str, float]]:
+        """All phases; returns by engine for how long it was paused (seconds) and the error of the probe
+        (nats)."""
         errors: dict[str, float] = {}
+        paused_at: dict[str, float] = {}
+        paused: dict[str, float] = {}
         limit, version = self._deadlines.timeout_seconds, str(job.version)
+
+        async def pause(name: str) -> None:
+            paused_at[name] = time.monotonic()
+            await self._clients[name].pause(timeout_seconds=limit)
+
+        async def resume(name: str) -> None:
+            await self._clients[name].resume(timeout_seconds=limit)
+            paused[name] = time.monotonic() - paused_at[name]
 
         async def verify(name: str) -> None:
             errors[name] = await self._probe_error(name, job.probe)
 
-        await phases.each("pause", lambda name: self._clients[name].pause(timeout_seconds=limit))
+        await phases.each("pause", pause)
         is_connected = self._sender is not None
         sender = self._sender = self._sender or self._make_sender()
         if is_connected:
@@ -110,10 +124,10 @@ class EngineSync:
         await phases.together("start", sender.start)
         await phases.together("transfer", lambda names: sender.update(job.weights, engines=names))
         await phases.together("finish", lambda names: sender.finish(version, engines=names))
-        await phases.each("resume", lambda name: self._clients[name].resume(timeout_seconds=limit))
+        await phases.each("resume", resume)
         await phases.each("verify", verify)
         await phases.each("admit", lambda name: self._clients[name].admit(job.version, timeout_seconds=limit))
-        return errors
+        return paused, errors
 
     async def close(self) -> None:
         """Let go of the sender; the next run makes a new one."""

@@ -124,6 +124,8 @@ class FleetSyncer:
             failed=dict(self._failures),
             num_bytes=job.weights.num_bytes,
             phase_seconds=phase_seconds,
+            num_bytes_sent=job.weights.num_bytes_sent,
+            paused_seconds=max((report.paused_seconds for report in self._reports.values()), default=None),
             max_probe_error=max((report.probe_error for report in self._reports.values()), default=0.0),
         )
 

@@ -27,7 +27,7 @@ from grpo_runtime.local.screen import Screen, screen_for
 from grpo_runtime.local.volume_folders import lay_out_volumes, parse_volume_flags
 from grpo_runtime.local.workspace import Workspace
 from grpo_runtime.report.metrics import METRICS_FILE
-from grpo_runtime.report.plot import plot_rewards
+from grpo_runtime.report.plot import plot_run
 from grpo_runtime.storage.full_volume import full_volume_named
 
 DEFAULT_OUTPUT = Path("grpo-runs")
@@ -182,7 +182,7 @@ def _opening(job: GRPOJob, run_config: RunConfig, workspace: Workspace) -> str:
     )
     return (
         f"{job.metadata.name}: {run_config.mode.value}, because {job.spec.mode_reason}; "
-        f"{trainers} {engines}\n"
+        f"{trainers} {engines}, weights by {run_config.chosen_backend}\n"
         f"output {_short(workspace.output)}, logs {_short(workspace.logs)}; Ctrl-C saves and stops"
     )
 
@@ -215,7 +215,7 @@ def _close(
 
 def _show_result(workspace: Workspace, screen: Screen) -> None:
     if (workspace.output / METRICS_FILE).exists():
-        screen.say(plot_rewards(workspace.output))
+        screen.say(plot_run(workspace.output))
     screen.say(f"done: the trained policy is in {_short(workspace.output / 'model')}")
 
 

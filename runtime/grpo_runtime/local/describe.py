@@ -1,5 +1,6 @@
 """What a cluster and this machine would do with a job, in a few lines. Pure."""
 
+from grpo_api.contract.weight_sync_choice import backend_of
 from grpo_api.resolve import resolve, volumes_of
 from grpo_api.source import VolumeKind
 from grpo_api.v1alpha1.job import GRPOJob
@@ -9,11 +10,13 @@ _LABEL_WIDTH = 12
 
 
 def describe(job: GRPOJob) -> str:
-    """Describe a valid job: mode and why, processes, GPUs, steps, what it reads, where checkpoints go."""
+    """Describe a valid job: mode and weight sync and why, processes, GPUs, steps, what it reads, where
+    checkpoints go."""
     rows = {
         "mode": f"{job.spec.chosen_mode.value}, because {job.spec.mode_reason}",
         "pods": _pods(job),
         "GPUs": _gpus(job),
+        "weights": _weights(job),
         "steps": _steps(job),
         "reads": _reads(job),
         "rewards": ", ".join(f"{reward.name} x {reward.weight:g}" for reward in job.spec.rewards),
@@ -60,6 +63,11 @@ def _gpus(job: GRPOJob) -> str:
     if not trainers + rollouts:
         return "none, all on CPU"
     return f"{trainers + rollouts}: {trainers} for training, {rollouts} for rollouts"
+
+
+def _weights(job: GRPOJob) -> str:
+    choice = backend_of(job.spec)
+    return f"to the engines by {choice.backend}, because {choice.reason}"
 
 
 def _steps(job: GRPOJob) -> str:

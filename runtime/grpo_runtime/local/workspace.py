@@ -83,10 +83,11 @@ class Workspace:
         """
         known = self._known()
         uid = known.job.uid if known else str(uuid.uuid4())
-        run_config = resolve(
-            job.model_copy(update={"metadata": job.metadata.model_copy(update={"uid": uid})})
-        )
+        job = job.model_copy(update={"metadata": job.metadata.model_copy(update={"uid": uid})})
+        run_config = resolve(job, is_one_machine=True)
         if known is not None:
+            if job.spec.weight_sync.named_backend is None:
+                run_config = _with_backend_of(run_config, known)
             self._refuse_another(known, run_config)
         write_atomically(self.run_config, run_config.model_dump_json(by_alias=True, indent=1), durable=True)
         return run_config
@@ -142,7 +143,7 @@ class Workspace:
             ) from error
 
     def _refuse_another(self, known: RunConfig, given: RunConfig) -> None:
-        before, now = dict(_leaves(known.to_object())), dict(_leaves(given.to_object()))
+        before, now = _values(known), _values(given)
         changed = [
             f"{field} was {before.get(field, 'not set')!r} and is now {now.get(field, 'not set')!r}"
             for field in sorted(before.keys() | now.keys())
@@ -155,9 +156,20 @@ class Workspace:
             )
 
 
+def _with_backend_of(run_config: RunConfig, known: RunConfig) -> RunConfig:
+    """What `Auto` meant when the run began holds to its end, also where a later release chooses another."""
+    weight_sync = run_config.weight_sync.model_copy(update={"backend": known.weight_sync.backend})
+    return run_config.model_copy(update={"weight_sync": weight_sync})
+
+
 def _nearest_existing(folder: Path) -> Path:
     """`folder`, or else the nearest folder above it that exists."""
     return next(place for place in (folder, *folder.parents) if place.exists())
+
+
+def _values(run_config: RunConfig) -> dict[str, Any]:
+    """Every value of a RunConfig by its path, also the backend that goes without saying."""
+    return dict(_leaves(run_config.to_object())) | {"weightSync.backend": run_config.chosen_backend.value}
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

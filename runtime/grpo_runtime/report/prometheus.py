@@ -1,17 +1,19 @@
 """The metrics of the newest step as Prometheus text: rank 0 writes the file, the supervisor serves it."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from grpo_api.contract.run_config import JobRef
 from grpo_runtime.report.sink import StepRecord
+from grpo_runtime.report.sync_cost import phase_of
 from grpo_runtime.storage.files import write_atomically
 
 PROMETHEUS_FILE = "metrics.prom"
 _PREFIX = "grpo_"
+PHASE_SECONDS = "weight_sync_phase_seconds"
 _REWARD_FUNCTION = re.compile(r"rewards/(?P<function>[^/]+)/(?P<statistic>mean|std)")
 
 
@@ -40,21 +42,33 @@ def prometheus_text(metrics: Mapping[str, float], *, labels: Mapping[str, str]) 
     """One gauge for each metric: `completions/mean_length` becomes `grpo_completions_mean_length`.
 
     `rewards/NAME/mean` becomes `grpo_rewards_mean` with a label `function`, so that dashboards need not know
-    the names of the reward functions. A user's own metric that would get the same name is left out.
+    the names of the reward functions. `sync/PHASE_seconds` is also in `grpo_weight_sync_phase_seconds` with a
+    label `phase`, so that one expression shows all phases. A user's own metric that would get the name of one
+    with a label is left out.
     """
     registry = CollectorRegistry()
     gauges: dict[str, Gauge] = {}
-    has_function: dict[str, bool] = {}
-    # rewards first, because all gauges of one name have the same labels
-    for name in sorted(metrics, key=lambda name: _REWARD_FUNCTION.fullmatch(name) is None):
-        match = _REWARD_FUNCTION.fullmatch(name)
-        own = {"function": match["function"]} if match else {}
-        stem = f"rewards/{match['statistic']}" if match else name
+    own_labels: dict[str, Collection[str]] = {}
+    series = [one for name, value in metrics.items() for one in _series(name, value)]
+    # those with a label first, because all gauges of one name have the same labels
+    for stem, own, value in sorted(series, key=lambda one: not one[1]):
         metric = _PREFIX + re.sub(r"[^a-zA-Z0-9_]", "_", stem)
         if metric not in gauges:
             help_text = f"{stem} of the newest step"
             gauges[metric] = Gauge(metric, help_text, [*labels, *own], registry=registry)
-            has_function[metric] = match is not None
-        if has_function[metric] == (match is not None):
-            gauges[metric].labels(**labels, **own).set(metrics[name])
+            own_labels[metric] = own.keys()
+        if own_labels[metric] == own.keys():
+            gauges[metric].labels(**labels, **own).set(value)
     return generate_latest(registry).decode()
+
+
+def _series(name: str, value: float) -> Iterator[tuple[str, Mapping[str, str], float]]:
+    """What a metric is called in Prometheus, its labels besides those of the job, and its value."""
+    match = _REWARD_FUNCTION.fullmatch(name)
+    if match:
+        yield f"rewards/{match['statistic']}", {"function": match["function"]}, value
+        return
+    phase = phase_of(name)
+    if phase is not None:
+        yield PHASE_SECONDS, {"phase": phase}, value
+    yield name, {}, value

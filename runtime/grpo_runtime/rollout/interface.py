@@ -64,6 +64,12 @@ class SyncReport:
     """Engine -> why it left the fleet; empty in mode Colocated."""
     num_bytes: int
     phase_seconds: Mapping[str, float] = field(default_factory=dict)
+    num_bytes_sent: int = 0
+    """What has left the trainer by the time of the report; see `PreparedWeights.num_bytes_sent`. 0 in mode
+    Colocated with the engine in the trainer's process."""
+    paused_seconds: float | None = None
+    """From the call that pauses an engine to its answer that it has resumed, of the slowest one that got the
+    weights. None where engines are not paused because they have no work, in mode Colocated."""
     max_probe_error: float = 0.0
     """Largest difference to the probe's logprobs over all synced engines."""
 

@@ -47,6 +47,7 @@ class HostCopy:
         weakref.finalize(self, _give_back, pool, self.memory, self._is_reusable)
         self._stream = self.memory.stream
         self._num_ready = 0
+        self._num_sent = 0
         self._seconds = 0.0
         self._error: BaseException | None = None
         self._changed = threading.Condition()
@@ -57,6 +58,12 @@ class HostCopy:
     def num_bytes(self) -> int:
         """Length of the stream without its tag."""
         return self.manifest.num_bytes
+
+    @property
+    def num_bytes_sent(self) -> int:
+        """See `PreparedWeights`: every call of `buffers` serves a group or a connection. A buffer counts once
+        the next one is asked for: the transport is done with it or has it on its way."""
+        return self._num_sent
 
     def buffers(self, *, stall_seconds: float | None = None) -> Iterator[torch.Tensor]:
         """The stream in order, with its tag, as uint8 tensors [buffer_bytes] of which the last one is as long
@@ -69,6 +76,8 @@ class HostCopy:
             end += len(buffer)
             self._wait_for(end, timeout_seconds=stall_seconds)
             yield buffer
+            with self._changed:
+                self._num_sent += len(buffer)
 
     def wait_for_first_buffer(self, *, timeout_seconds: float) -> None:
         """Wait until there is something to send. Raises WeightSyncError as `buffers` does."""

@@ -115,6 +115,14 @@ class PreparedWeights(Protocol):
         """What travels to each engine."""
         ...
 
+    @property
+    def num_bytes_sent(self) -> int:
+        """What has left the trainer so far, with the tag of the stream: once for each group of engines,
+        however many are in it, and once for each engine with a connection of its own. A transfer that broke
+        counts as far as it came, and what engines read from memory that they share with the trainer counts
+        too. What the trainer lends within its own process has not left it and counts as nothing."""
+        ...
+
     def wait_until_read(self) -> float:
         """Wait until the source need not stay as it is for a copy of it; returns the seconds that the copy
         took. Raises what reading it raised."""

@@ -97,6 +97,7 @@ async def test_a_sync_reports_its_phases_its_bytes_and_the_largest_error() -> No
     assert report.max_probe_error == pytest.approx(5e-5)
     assert tuple(report.phase_seconds) == PHASES
     assert (report.num_bytes, report.version, dict(report.failed)) == (16, VERSION, {})
+    assert (report.num_bytes_sent, report.paused_seconds) == (0, None)
 
 
 async def test_an_engine_that_computes_something_else_ends_the_attempt_by_name() -> None:

@@ -1,6 +1,7 @@
 """One engine's weight sync, by everything that can go wrong on its way."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 import aiohttp
@@ -60,6 +61,28 @@ async def test_a_synced_engine_runs_with_the_weights_and_is_ready(
     assert (engine.vllm.weight_version, engine.vllm.weights) == ("1.3", digest(3))
     assert (engine.vllm.is_paused, engine.vllm.is_update_open) == (False, False)
     assert await engine.is_ready()
+
+
+async def test_an_engine_is_paused_from_the_call_that_pauses_it_until_it_has_resumed(
+    engine: FakeEngine, session: aiohttp.ClientSession
+) -> None:
+    was_paused = []
+
+    async def look() -> None:
+        was_paused.append(engine.vllm.is_paused)
+
+    for path in (routes.INIT_PATH, routes.FINISH_PATH, routes.GENERATE_PATH):
+        engine.vllm.during[path] = look
+    began = time.monotonic()
+    report = await sync_of(client_of(engine, session)).run(job(0))
+    whole = time.monotonic() - began
+    assert was_paused == [True, True, False]  # the probe comes after resume
+    inside = ("pause", "init", "start", "transfer", "finish", "resume")
+    after = ("verify", "admit")
+    assert {*inside, *after} == set(report.phase_seconds)
+    paused = report.paused_seconds
+    assert sum(report.phase_seconds[phase] for phase in inside) <= paused
+    assert paused <= whole - sum(report.phase_seconds[phase] for phase in after)
 
 
 async def test_an_update_left_open_by_an_earlier_trainer_is_ended_by_the_next(

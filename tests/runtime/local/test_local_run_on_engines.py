@@ -1,5 +1,6 @@
 """examples/copy-local.yaml with real engines, shortened: it is killed, interrupted, resumed and completed."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from local_command import LocalCommand
 from polling import wait_until
 
 from grpo_runtime.report.metrics import read_metrics
+from grpo_runtime.weight_sync.digest import TAG_BYTES
 
 pytestmark = pytest.mark.engine
 
@@ -59,7 +61,7 @@ def test_the_local_example_resumes_after_a_kill_and_after_control_c_and_ends(tmp
     assert (tmp_path / "out/model/model.safetensors").exists()
 
 
-def test_a_job_trains_with_an_engine_of_two_workers(tmp_path: Path) -> None:
+def test_a_job_trains_with_an_engine_of_two_workers_that_read_the_trainers_memory(tmp_path: Path) -> None:
     job = shortened()
     job["spec"] |= {"engine": job["spec"]["engine"] | {"tensorParallelSize": 2}, "rollout": {"replicas": 1}}
     job["spec"]["algorithm"]["steps"] = 3
@@ -69,5 +71,11 @@ def test_a_job_trains_with_an_engine_of_two_workers(tmp_path: Path) -> None:
     records = read_metrics(tmp_path / "out/metrics.jsonl")
     assert [record.step for record in records] == [1, 2, 3]
     assert all(0 <= record.values["sync/max_probe_error"] < 1e-4 for record in records)
+    assert json.loads((tmp_path / "out/run.json").read_text())["weightSync"]["backend"] == "SharedMemory"
+    for values in (record.values for record in records):
+        assert values["sync/sent_bytes"] == values["sync/bytes"] + TAG_BYTES  # to one engine
+        assert values["sync/gigabytes_per_second"] > 0
+        assert values["sync/transfer_seconds"] < values["sync/paused_seconds"] < values["time/sync_seconds"]
+    assert "weight sync: " in run.screen()
     difference = "sampling/sampling_logp_difference/max"
     assert all(record.values[difference] < 1e-4 for record in records)

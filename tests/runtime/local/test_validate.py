@@ -46,6 +46,7 @@ def test_of_a_valid_job_it_says_what_it_would_do(tmp_path: Path, capsys: pytest.
         "2 trainer pods with 2 training processes each, 3 rollout pods with one vLLM engine of 2 workers each"
     )
     assert lines["GPUs"] == "10: 4 for training, 6 for rollouts"
+    assert lines["weights"] == "to the engines by NCCL, because trainer and engines have GPUs"
     assert lines["steps"] == "7 of 12 samples (4 prompts x 3 completions)"
     assert lines["reads"] == "model builtin://tiny, dataset pvc://data/train.jsonl, claim data"
     assert lines["checkpoints"] == "every 5 steps and at the end, the newest 2 are kept; on claim mine"

@@ -75,6 +75,18 @@ def test_what_is_copied_is_sent_before_the_rest_is_read() -> None:
     assert copy.wait_until_read() >= 0
 
 
+def test_what_was_sent_counts_as_far_as_every_reader_came() -> None:
+    copy = HostCopy(FixedWeights([("w", torch.ones(16))]), buffer_bytes=32)
+    assert copy.num_bytes_sent == 0
+    whole = sum(len(buffer) for buffer in copy.buffers())
+    assert copy.num_bytes_sent == whole == 64 + TAG_BYTES
+    broken = copy.buffers()
+    next(broken)
+    next(broken)  # asks for the second one, so the first one is on its way
+    broken.close()
+    assert copy.num_bytes_sent == whole + 32
+
+
 def test_the_memory_of_a_copy_that_nobody_reads_any_more_is_used_again() -> None:
     pool = MemoryPool(private_memory)
 

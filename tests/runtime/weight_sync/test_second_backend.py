@@ -13,6 +13,7 @@ from fleet_builder import raising, requests, sync, unsynced_fleet_of, until, ver
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.colocated.rank_engine import RankEngine
 from grpo_runtime.engine.routes import UPDATE_PATH
+from grpo_runtime.weight_sync.digest import TAG_BYTES
 from grpo_runtime.weight_sync.interface import Receiver, ReceiverSettings
 
 SETTINGS = ReceiverSettings(layout={"w": (4,)})
@@ -36,6 +37,10 @@ async def test_one_transfer_serves_all_engines_of_a_fleet() -> None:
             FileSender.num_files_written = 0
             report = await sync(fleet, step=step)
             assert report.synced == ("a", "b")
+            # the whole fleet's: the file is written once
+            assert report.num_bytes_sent == report.num_bytes + TAG_BYTES
+            assert report.paused_seconds is not None
+            assert report.paused_seconds >= report.phase_seconds["transfer"]
             assert FileSender.num_files_written == 1
             for engine in (first, second):
                 assert torch.equal(engine.vllm.tensors["w"], weights_of_step(step))

@@ -3,9 +3,11 @@
 import asyncio
 
 import pytest
-from receiver_harness import Receiver, make_group_sender, prepared, some_weights
+from receiver_harness import BACKENDS, Receiver, make_group_sender, prepared, some_weights
 
+from grpo_runtime.weight_sync.digest import TAG_BYTES
 from grpo_runtime.weight_sync.interface import ControlChannel, WeightSender, WeightSyncError
+from grpo_runtime.weight_sync.registry import Reach
 
 
 async def sync(sender: WeightSender[object], weights: object, *, engines: set[str], version: str) -> set[str]:
@@ -26,6 +28,20 @@ async def test_all_engines_of_a_sender_get_the_weights_of_every_sync(backend: st
             assert receiver.serves(some_weights(step))
             assert receiver.version == f"1.{step}"
     await sender.shutdown()
+
+
+async def test_what_is_sent_counts_once_for_each_group_or_connection(backend: str) -> None:
+    """Two engines share a sender, and a third one joins alone."""
+    receivers = {name: Receiver(backend) for name in "abc"}
+    weights = prepared(backend, 1)
+    for names in ("ab", "c"):
+        sender = make_group_sender(backend, {name: receivers[name] for name in names}, timeout_seconds=10.0)
+        assert await sender.init(names) == {}
+        assert await sync(sender, weights, engines=set(names), version="1.1") == set()
+        await sender.shutdown()
+    kind = BACKENDS[backend]
+    num_sent = 0 if kind.reach is Reach.PROCESS else 2 if kind.is_collective else 3
+    assert weights.num_bytes_sent == num_sent * (weights.num_bytes + TAG_BYTES)
 
 
 @pytest.mark.parametrize("verb", ["init", "start", "update", "finish"])

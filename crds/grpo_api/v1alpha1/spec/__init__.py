@@ -27,7 +27,7 @@ from grpo_api.v1alpha1.spec.rollout import RolloutSpec
 from grpo_api.v1alpha1.spec.run_sections import RunSections
 from grpo_api.v1alpha1.spec.sampling import SamplingSpec
 from grpo_api.v1alpha1.spec.trainer import TrainerSpec
-from grpo_api.v1alpha1.spec.weight_sync import WeightSyncSpec
+from grpo_api.v1alpha1.spec.weight_sync import WeightSyncBackend, WeightSyncSpec
 
 __all__ = [
     "AlgorithmSpec",
@@ -54,5 +54,6 @@ __all__ = [
     "ScaleRewards",
     "Schedule",
     "TrainerSpec",
+    "WeightSyncBackend",
     "WeightSyncSpec",
 ]

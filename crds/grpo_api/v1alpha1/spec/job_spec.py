@@ -20,6 +20,13 @@ from grpo_api.v1alpha1.spec.rewards import overlong_fits, scorer_has_its_dataset
 from grpo_api.v1alpha1.spec.rollout import RolloutSpec
 from grpo_api.v1alpha1.spec.run_sections import RunSections
 from grpo_api.v1alpha1.spec.trainer import TrainerSpec, every_rank_has_samples
+from grpo_api.v1alpha1.spec.weight_sync import (
+    in_process_has_no_pods,
+    ipc_has_gpus,
+    memory_is_shared_within_a_pod,
+    nccl_has_gpus,
+    network_backend_has_pods,
+)
 
 
 class Mode(StrEnum):
@@ -67,6 +74,11 @@ class GRPOJobSpec(RunSections):
         engine_uses_every_gpu,
         cpu_workers_reach_each_other,
         kv_cache_fits,
+        network_backend_has_pods,
+        nccl_has_gpus,
+        in_process_has_no_pods,
+        memory_is_shared_within_a_pod,
+        ipc_has_gpus,
     )
 
     mode: Mode = Mode.AUTO

@@ -1,18 +1,154 @@
-"""`weightSync`: how engines get new weights."""
+"""`weightSync`: how engines get new weights, with the rules about where its backends reach."""
 
+import json
+from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field
 
+from grpo_api import cel
 from grpo_api.model import ApiModel
+from grpo_api.rule import rule
+from grpo_api.v1alpha1.spec.rollout import RolloutSpec
+from grpo_api.v1alpha1.spec.trainer import TrainerSpec
+
+
+class WeightSyncBackend(StrEnum):
+    """The ways that weights can travel, and `Auto`."""
+
+    AUTO = "Auto"
+    IN_PROCESS = "InProcess"
+    GLOO = "Gloo"
+    NCCL = "NCCL"
+    SHARED_MEMORY = "SharedMemory"
+    IPC = "IPC"
+
+
+ENGINES_OF_VLLM = ("nccl", "ipc", "sparse_nccl", "sharded_rdt", "nccl_m2n", "modelexpress", "disk")
+"""vLLM's own ways, by the names that they have in its `--weight-transfer-config`."""
+
+_OFFERED = [backend.value for backend in WeightSyncBackend]
+
+
+def _cel_list(names: list[str] | tuple[str, ...]) -> str:
+    return json.dumps(list(names))
+
+
+@rule(
+    cel=f"!has(self.backend) || self.backend in {_cel_list((*_OFFERED, *ENGINES_OF_VLLM))}",
+    sentence=f"weightSync.backend must be one of {', '.join(_OFFERED)}: set one of them, or remove it, which "
+    "means Auto",
+    field=".backend",
+)
+def backend_is_known(backend: str | None) -> bool:
+    """The backend is ours, or one of vLLM's, which `backend_is_ours` refuses."""
+    return backend is None or backend in (*_OFFERED, *ENGINES_OF_VLLM)
+
+
+@rule(
+    cel=f"!has(self.backend) || !(self.backend in {_cel_list(ENGINES_OF_VLLM)})",
+    sentence="weightSync.backend names an engine of vLLM, and these are not offered, because they write into "
+    "the model while bytes arrive, so that a broken transfer ruins it; ipc also sends pickles over HTTP, and "
+    "sharded_rdt needs named Ray actors: set NCCL between pods, IPC within a pod, or remove it, which means "
+    "Auto",
+    field=".backend",
+)
+def backend_is_ours(backend: str | None) -> bool:
+    """A broken transfer must leave the old weights."""
+    return backend not in ENGINES_OF_VLLM
 
 
 class WeightSyncSpec(ApiModel):
     """How engines get new weights."""
 
+    rules = (backend_is_known, backend_is_ours)
+
+    backend: Annotated[str, Field(max_length=64)] | None = None
+    """How weights travel. Between pods: `NCCL`, from GPU to GPU, or `Gloo`, over TCP from CPU memory. In mode
+    Colocated: `InProcess`, `IPC` (memory of the same GPU) or `SharedMemory` (the same on CPU). `Auto`, also
+    when it is left out, takes the fastest for the job; status.weightSync has its choice and the reason."""
     timeout_seconds: Annotated[int, Field(ge=1, le=86_400)] = 300
     """Longest that a phase of an engine's sync may take; an engine that misses it leaves the fleet. Phases
     that are quick, or whose usual duration is known, are given up sooner."""
     verify: bool = True
     """After each sync, compare every engine's logprobs of a probe prompt with the trainer's before it may
     serve."""
+
+    @property
+    def named_backend(self) -> WeightSyncBackend | None:
+        """The backend that is asked for by name; None where it is left to be chosen."""
+        return None if self.backend in (None, WeightSyncBackend.AUTO) else WeightSyncBackend(self.backend)
+
+
+# About the whole spec. The engines have pods of their own exactly where there is `rollout`.
+
+
+def _is_one_of(*backends: WeightSyncBackend) -> str:
+    """CEL for whether the backend is asked for by one of these names."""
+    return f"(has(self.weightSync.backend) && self.weightSync.backend in {_cel_list(backends)})"
+
+
+_HAS_TRAINER_GPUS = f"{cel.num_gpus('self.trainer.resources')} > 0"
+_HAS_ROLLOUT_GPUS = f"{cel.HAS_ROLLOUT_RESOURCES} && {cel.num_gpus('self.rollout.resources')} > 0"
+
+
+@rule(
+    cel=f"has(self.rollout) || !{_is_one_of(WeightSyncBackend.GLOO, WeightSyncBackend.NCCL)}",
+    sentence="weightSync.backend Gloo and NCCL go between pods, and without rollout the engines have none: "
+    "add rollout, or remove weightSync.backend, which means Auto",
+    field=".weightSync.backend",
+)
+def network_backend_has_pods(weight_sync: WeightSyncSpec, rollout: RolloutSpec | None) -> bool:
+    """Groups over a network are for engines in pods of their own."""
+    is_network = weight_sync.backend in (WeightSyncBackend.GLOO, WeightSyncBackend.NCCL)
+    return rollout is not None or not is_network
+
+
+@rule(
+    cel=f"!has(self.rollout) || !{_is_one_of(WeightSyncBackend.NCCL)} || "
+    f"({_HAS_TRAINER_GPUS} && {_HAS_ROLLOUT_GPUS})",
+    sentence="weightSync.backend NCCL needs GPUs in trainer and rollout pods: set nvidia.com/gpu in "
+    "resources.limits of both, or use Gloo",
+    field=".weightSync.backend",
+)
+def nccl_has_gpus(weight_sync: WeightSyncSpec, trainer: TrainerSpec, rollout: RolloutSpec | None) -> bool:
+    """NCCL moves memory of GPUs."""
+    if rollout is None or weight_sync.backend != WeightSyncBackend.NCCL:
+        return True
+    return trainer.resources.num_gpus > 0 and rollout.resources.num_gpus > 0
+
+
+@rule(
+    cel=f"!has(self.rollout) || !{_is_one_of(WeightSyncBackend.IN_PROCESS)}",
+    sentence="weightSync.backend InProcess reaches engines in the trainer's processes, and those of rollout "
+    "are in pods of their own: remove rollout, or use Gloo or NCCL",
+    field=".weightSync.backend",
+)
+def in_process_has_no_pods(weight_sync: WeightSyncSpec, rollout: RolloutSpec | None) -> bool:
+    """What is in another process cannot be lent."""
+    return rollout is None or weight_sync.backend != WeightSyncBackend.IN_PROCESS
+
+
+@rule(
+    cel=f"!has(self.rollout) || !{_is_one_of(WeightSyncBackend.SHARED_MEMORY, WeightSyncBackend.IPC)}",
+    sentence="weightSync.backend SharedMemory and IPC reach engines in the trainer's own container; between "
+    "pods they would need hostIPC, which Pod Security restricted forbids: remove rollout, or use Gloo or "
+    "NCCL",
+    field=".weightSync.backend",
+)
+def memory_is_shared_within_a_pod(weight_sync: WeightSyncSpec, rollout: RolloutSpec | None) -> bool:
+    """Pods share no memory."""
+    is_shared = weight_sync.backend in (WeightSyncBackend.SHARED_MEMORY, WeightSyncBackend.IPC)
+    return rollout is None or not is_shared
+
+
+@rule(
+    cel=f"has(self.rollout) || !{_is_one_of(WeightSyncBackend.IPC)} || {_HAS_TRAINER_GPUS}",
+    sentence="weightSync.backend IPC shares the memory of a GPU: set nvidia.com/gpu in "
+    "trainer.resources.limits, or use SharedMemory",
+    field=".weightSync.backend",
+)
+def ipc_has_gpus(weight_sync: WeightSyncSpec, trainer: TrainerSpec, rollout: RolloutSpec | None) -> bool:
+    """CUDA IPC is between processes on one GPU."""
+    is_ipc = weight_sync.backend == WeightSyncBackend.IPC
+    return rollout is not None or not is_ipc or trainer.resources.num_gpus > 0

@@ -5,7 +5,9 @@ from datetime import datetime
 
 from grpo_api.changes import with_changes
 from grpo_api.contract.reasons import ReasonMessage
-from grpo_api.v1alpha1.spec import GRPOJobSpec
+from grpo_api.contract.weight_sync_choice import backend_by_mode, backend_of
+from grpo_api.v1alpha1.spec import GRPOJobSpec, WeightSyncBackend
+from grpo_api.v1alpha1.status import WeightSyncStatus
 from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.names import Names
 from grpo_operator.observe.observed import JobView, Observed
@@ -17,7 +19,8 @@ def freeze(runtime_image: str) -> Policy:
     """The policy for an operator with this default image."""
 
     def freeze_job(draft: Draft, observed: Observed, now: datetime) -> Draft:
-        """Attempt 1, mode, image and revision; later only what the spec marks as MAY_CHANGE changes."""
+        """Attempt 1, mode, weight sync, image and revision; later only what the spec marks as MAY_CHANGE
+        changes."""
         job = observed.job
         if draft.status.attempt == 0:
             if draft.stage is not Stage.ACTIVE or job.spec is None:
@@ -37,12 +40,14 @@ def freeze(runtime_image: str) -> Policy:
 def _started(
     draft: Draft, observed: Observed, spec: GRPOJobSpec, now: datetime, *, runtime_image: str
 ) -> Draft:
-    frozen = _freeze(observed.job, spec, image=spec.image or runtime_image)
+    choice = backend_of(spec)
+    frozen = _freeze(observed.job, spec, image=spec.image or runtime_image, backend=choice.backend)
     started = draft.with_status(
         attempt=1,
         failures_since_progress=0,
         mode=frozen.spec.mode.value,
         mode_reason=spec.mode_reason,
+        weight_sync=WeightSyncStatus(backend=choice.backend.value, reason=choice.reason),
         image=frozen.image,
         revision=frozen.revision,
         total_steps=spec.algorithm.steps,
@@ -52,8 +57,19 @@ def _started(
     return replace(started, frozen=frozen).with_facts(observed)
 
 
-def _freeze(job: JobView, spec: GRPOJobSpec, *, image: str) -> FrozenJob:
-    return FrozenJob.freeze(namespace=job.namespace, job=job.name, uid=job.uid, spec=spec, image=image)
+def _freeze(job: JobView, spec: GRPOJobSpec, *, image: str, backend: WeightSyncBackend) -> FrozenJob:
+    return FrozenJob.freeze(
+        namespace=job.namespace, job=job.name, uid=job.uid, spec=spec, image=image, backend=backend
+    )
+
+
+def _backend_of_run(job: JobView, spec: GRPOJobSpec) -> WeightSyncBackend | None:
+    """What the engines of a job that has started were started with; None where only another release knows
+    it."""
+    known = job.status.weight_sync
+    if known is None:
+        return backend_by_mode(spec.chosen_mode)
+    return next((backend for backend in WeightSyncBackend if backend == known.backend), None)
 
 
 def _resumed(observed: Observed) -> FrozenJob | None:
@@ -69,9 +85,11 @@ def _resumed(observed: Observed) -> FrozenJob | None:
             status.revision,
             observed.pod_templates,
         )
-    frozen = _freeze(job, job.spec, image=status.image) if job.spec else None
-    frozen = replace(frozen, templates=observed.pod_templates) if frozen else None
-    return frozen if frozen and frozen.revision == status.revision else None
+    backend = _backend_of_run(job, job.spec) if job.spec else None
+    if job.spec is None or backend is None:
+        return None
+    frozen = _freeze(job, job.spec, image=status.image, backend=backend)
+    return replace(frozen, templates=observed.pod_templates) if frozen.revision == status.revision else None
 
 
 def _why_unknown(observed: Observed) -> ReasonMessage:

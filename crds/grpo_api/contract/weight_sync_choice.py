@@ -1,0 +1,86 @@
+"""Which backend a job's weights travel by, and why. Pure."""
+
+from dataclasses import dataclass
+
+from grpo_api.v1alpha1.spec.job_spec import GRPOJobSpec, Mode
+from grpo_api.v1alpha1.spec.weight_sync import WeightSyncBackend
+
+REGISTRY_NAMES = {
+    WeightSyncBackend.IN_PROCESS: "in_process",
+    WeightSyncBackend.GLOO: "gloo",
+    WeightSyncBackend.NCCL: "nccl",
+    WeightSyncBackend.SHARED_MEMORY: "shared_memory",
+    WeightSyncBackend.IPC: "ipc",
+}
+"""What the runtime's registry calls each backend."""
+
+
+@dataclass(frozen=True)
+class BackendChoice:
+    """A backend, never `Auto`, and the reason for it as a part of a sentence."""
+
+    backend: WeightSyncBackend
+    reason: str
+
+
+def choose_backend(
+    *,
+    mode: Mode,
+    has_trainer_gpus: bool,
+    has_rollout_gpus: bool,
+    has_own_process: bool = False,
+    is_one_machine: bool = False,
+) -> BackendChoice:
+    """What `Auto` means. `mode` is the chosen one. `has_own_process` says that a colocated engine is a
+    process beside its rank and no part of it; `is_one_machine` that all processes of the job are on one
+    machine and in one network namespace, as in a local run."""
+    if mode is Mode.COLOCATED:
+        return _in_the_container(has_gpus=has_trainer_gpus, has_own_process=has_own_process)
+    if has_trainer_gpus and has_rollout_gpus:
+        return BackendChoice(WeightSyncBackend.NCCL, "trainer and engines have GPUs")
+    if is_one_machine:
+        return BackendChoice(
+            WeightSyncBackend.SHARED_MEMORY, "trainer and engines are processes of one machine"
+        )
+    on_cpu = "trainer and engines run"
+    if has_trainer_gpus or has_rollout_gpus:
+        on_cpu = "the engines run" if has_trainer_gpus else "the trainer runs"
+    return BackendChoice(WeightSyncBackend.GLOO, f"{on_cpu} on CPU")
+
+
+def _in_the_container(*, has_gpus: bool, has_own_process: bool) -> BackendChoice:
+    if not has_own_process:
+        return BackendChoice(WeightSyncBackend.IN_PROCESS, "the engines are in the trainer's own processes")
+    if has_gpus:
+        return BackendChoice(WeightSyncBackend.IPC, "engine and trainer are two processes on one GPU")
+    return BackendChoice(WeightSyncBackend.SHARED_MEMORY, "engine and trainer are two processes on CPU")
+
+
+def backend_of(spec: GRPOJobSpec, *, is_one_machine: bool = False) -> BackendChoice:
+    """The backend that a spec names, or else what `Auto` means for it."""
+    named = spec.weight_sync.named_backend
+    if named is not None:
+        return BackendChoice(named, f"spec.weightSync.backend is {named}")
+    return choose_backend(
+        mode=spec.chosen_mode,
+        has_trainer_gpus=spec.trainer.resources.num_gpus > 0,
+        has_rollout_gpus=spec.rollout is not None and spec.rollout.resources.num_gpus > 0,
+        is_one_machine=is_one_machine,
+    )
+
+
+def backend_by_mode(mode: Mode) -> WeightSyncBackend:
+    """The backend of a run in which none is written: the one that 0.1.0 had for its mode."""
+    return WeightSyncBackend.IN_PROCESS if mode is Mode.COLOCATED else WeightSyncBackend.GLOO
+
+
+def name_in_run(backend: WeightSyncBackend, *, mode: Mode) -> str | None:
+    """What is written down for a run that uses a backend. None where it goes without saying, so that an image
+    or an operator of 0.1.0 reads every run that needs nothing newer."""
+    return None if backend is backend_by_mode(mode) else backend.value
+
+
+def with_backend(spec: GRPOJobSpec, backend: str | None) -> GRPOJobSpec:
+    """The spec with another name of a backend in it, or with none."""
+    weight_sync = spec.weight_sync.model_copy(update={"backend": backend})
+    return spec.model_copy(update={"weight_sync": weight_sync})

@@ -1,0 +1,186 @@
+"""Which backend a job gets, and that a run in which none is written has the one of 0.1.0."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from grpo_api.contract.run_config import RunConfig, parse_run_config
+from grpo_api.contract.weight_sync_choice import (
+    REGISTRY_NAMES,
+    BackendChoice,
+    backend_of,
+    choose_backend,
+)
+from grpo_api.resolve import resolve
+from grpo_api.v1alpha1.job import parse_job
+from grpo_api.v1alpha1.spec import GRPOJobSpec, Mode, WeightSyncBackend
+from grpo_operator.children.config import FROZEN_SPEC_KEY, config_map, frozen_spec
+from grpo_operator.children.frozen_job import FrozenJob
+from grpo_operator.children.pod import RUN_CONFIG_KEY
+from grpo_runtime.weight_sync.registry import Reach, all_backends, find_backend
+
+NOT_IN_THE_REGISTRY = {WeightSyncBackend.NCCL, WeightSyncBackend.IPC}
+"""Backends that a spec can name before the runtime has them."""
+GPU = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
+ROLLOUT = {"replicas": 1}
+
+
+def spec(**changes: Any) -> GRPOJobSpec:
+    return GRPOJobSpec.from_object(
+        {
+            "model": {"source": "builtin://tiny"},
+            "dataset": {"source": "builtin://copy"},
+            "rewards": [{"name": "copy", "builtin": "char_accuracy"}],
+            "algorithm": {"steps": 10},
+            **changes,
+        }
+    )
+
+
+def run_config(job_spec: GRPOJobSpec, *, is_one_machine: bool = False) -> RunConfig:
+    job = {
+        "apiVersion": "grpo.dev/v1alpha1",
+        "kind": "GRPOJob",
+        "metadata": {"name": "copy", "uid": "1"},
+        "spec": job_spec.to_object(),
+    }
+    return resolve(parse_job(job), is_one_machine=is_one_machine)
+
+
+COLOCATED: dict[str, Any] = {"mode": Mode.COLOCATED, "has_trainer_gpus": False, "has_rollout_gpus": False}
+PODS: dict[str, Any] = COLOCATED | {"mode": Mode.DISAGGREGATED}
+IN_PROCESS = ("InProcess", "the engines are in the trainer's own processes")
+
+
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        (COLOCATED, IN_PROCESS),
+        (COLOCATED | {"has_trainer_gpus": True}, IN_PROCESS),
+        (COLOCATED | {"is_one_machine": True}, IN_PROCESS),
+        (
+            COLOCATED | {"has_own_process": True, "has_trainer_gpus": True},
+            ("IPC", "engine and trainer are two processes on one GPU"),
+        ),
+        (
+            COLOCATED | {"has_own_process": True},
+            ("SharedMemory", "engine and trainer are two processes on CPU"),
+        ),
+        (
+            PODS | {"has_trainer_gpus": True, "has_rollout_gpus": True},
+            ("NCCL", "trainer and engines have GPUs"),
+        ),
+        (PODS | {"has_trainer_gpus": True}, ("Gloo", "the engines run on CPU")),
+        (PODS | {"has_rollout_gpus": True}, ("Gloo", "the trainer runs on CPU")),
+        (PODS, ("Gloo", "trainer and engines run on CPU")),
+        (
+            PODS | {"is_one_machine": True},
+            ("SharedMemory", "trainer and engines are processes of one machine"),
+        ),
+    ],
+)
+def test_auto_takes_the_fastest_backend_that_reaches_the_engines(
+    job: dict[str, Any], expected: tuple[str, str]
+) -> None:
+    backend, reason = expected
+    assert choose_backend(**job) == BackendChoice(WeightSyncBackend(backend), reason)
+
+
+@pytest.mark.parametrize("asked", [{}, {"weightSync": {"backend": "Auto"}}])
+@pytest.mark.parametrize(
+    ("changes", "backend"),
+    [
+        ({}, "InProcess"),
+        ({"trainer": GPU}, "InProcess"),
+        ({"rollout": ROLLOUT}, "Gloo"),
+        ({"rollout": ROLLOUT, "trainer": GPU}, "Gloo"),
+        ({"rollout": ROLLOUT | GPU}, "Gloo"),
+        ({"rollout": ROLLOUT | GPU, "trainer": GPU}, "NCCL"),
+    ],
+)
+def test_auto_reads_the_mode_and_the_gpus_from_the_spec(
+    asked: dict[str, Any], changes: dict[str, Any], backend: str
+) -> None:
+    assert backend_of(spec(**asked, **changes)).backend == backend
+
+
+@pytest.mark.parametrize("is_one_machine", [False, True])
+def test_a_backend_that_is_named_is_taken_wherever_the_job_runs(is_one_machine: bool) -> None:
+    named = spec(weightSync={"backend": "Gloo"}, rollout=ROLLOUT | GPU, trainer=GPU)
+    chosen = backend_of(named, is_one_machine=is_one_machine)
+    assert chosen == BackendChoice(WeightSyncBackend.GLOO, "spec.weightSync.backend is Gloo")
+
+
+def test_every_backend_but_auto_has_a_name_in_the_registry() -> None:
+    assert set(REGISTRY_NAMES) == set(WeightSyncBackend) - {WeightSyncBackend.AUTO}
+    known = {backend for backend, name in REGISTRY_NAMES.items() if name in all_backends()}
+    assert set(REGISTRY_NAMES) - known == NOT_IN_THE_REGISTRY
+
+
+@pytest.mark.parametrize(
+    ("job_spec", "is_one_machine", "reach"),
+    [
+        (spec(rollout=ROLLOUT), False, Reach.NETWORK),
+        (spec(rollout=ROLLOUT), True, Reach.MACHINE),
+        (spec(), False, Reach.PROCESS),
+        (spec(), True, Reach.PROCESS),
+    ],
+)
+def test_what_auto_chooses_on_cpu_reaches_the_engines(
+    job_spec: GRPOJobSpec, is_one_machine: bool, reach: Reach
+) -> None:
+    run = run_config(job_spec, is_one_machine=is_one_machine)
+    assert find_backend(run.weight_sync_backend).reach is reach
+
+
+@pytest.mark.parametrize(
+    ("job_spec", "written", "backend"),
+    [
+        (spec(), None, "in_process"),
+        (spec(rollout=ROLLOUT), None, "gloo"),
+        (spec(rollout=ROLLOUT | GPU, trainer=GPU, weightSync={"backend": "Gloo"}), None, "gloo"),
+        (spec(rollout=ROLLOUT | GPU, trainer=GPU), "NCCL", "nccl"),
+        (spec(weightSync={"backend": "SharedMemory"}), "SharedMemory", "shared_memory"),
+    ],
+)
+def test_a_run_names_its_backend_only_where_it_is_not_the_one_of_0_1_0(
+    job_spec: GRPOJobSpec, written: str | None, backend: str
+) -> None:
+    """So that an image of 0.1.0, which refuses a field that it does not know, runs all others."""
+    run = run_config(job_spec)
+    assert run.to_object()["weightSync"].get("backend") == written
+    assert parse_run_config(run.model_dump_json(by_alias=True)).weight_sync_backend == backend
+
+
+def frozen(job_spec: GRPOJobSpec) -> FrozenJob:
+    return FrozenJob.freeze(namespace="team", job="copy", uid="1", spec=job_spec, image="image")
+
+
+@pytest.mark.parametrize(
+    ("job_spec", "backend"),
+    [
+        (spec(), "InProcess"),
+        (spec(rollout=ROLLOUT, weightSync={"backend": "Auto"}), "Gloo"),
+        (spec(rollout=ROLLOUT | GPU, trainer=GPU), "NCCL"),
+        (spec(rollout=ROLLOUT | GPU, trainer=GPU, weightSync={"backend": "Gloo"}), "Gloo"),
+    ],
+)
+def test_the_backend_of_a_frozen_job_is_read_back_as_it_was_chosen(
+    job_spec: GRPOJobSpec, backend: str
+) -> None:
+    run = frozen(job_spec)
+    read = frozen_spec(config_map(run).body)
+    assert (run.spec.weight_sync.backend, read.weight_sync.backend) == (backend, backend)
+    assert read == run.spec
+    assert replace(run, spec=read).config == run.config
+
+
+def test_a_frozen_job_of_0_1_0_on_gpus_keeps_gloo() -> None:
+    """It names no backend, because that release had no other."""
+    on_gpus = spec(rollout=ROLLOUT | GPU, trainer=GPU, mode="Disaggregated")
+    stored = config_map(frozen(on_gpus)).body
+    stored["data"][FROZEN_SPEC_KEY] = on_gpus.model_dump_json(by_alias=True, exclude_none=True)
+    run = replace(frozen(on_gpus), spec=frozen_spec(stored))
+    assert run.config.weight_sync_backend == "gloo"
+    assert '"backend"' not in config_map(run).body["data"][RUN_CONFIG_KEY]
