@@ -6,7 +6,7 @@ same weights again.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import torch
@@ -23,8 +23,12 @@ IN_FLIGHT = 2
 class Work(Protocol):
     """A buffer that is on its way."""
 
-    def wait(self) -> None:
-        """Wait until it has arrived. Raises GroupBrokenError, after the timeout at the latest."""
+    def wait(self) -> torch.Tensor:
+        """Wait until it has arrived. Returns the bytes where they are quickest to read: the buffer itself, or
+        the memory that it was sent through, until the next buffer but one is on its way.
+
+        Raises GroupBrokenError, after the timeout at the latest.
+        """
         ...
 
 
@@ -50,25 +54,31 @@ class Join(Protocol):
 
 def broadcast_all(
     group: Communicator, buffers: Iterable[torch.Tensor], *, timeout_seconds: float
-) -> Iterator[None]:
-    """Give or take all buffers in order; yields once for each when it has arrived."""
+) -> Iterator[torch.Tensor]:
+    """Give or take all buffers in order; yields what each `wait` returns."""
     in_flight: deque[Work] = deque()
     for buffer in buffers:
         in_flight.append(group.broadcast(buffer, timeout_seconds=timeout_seconds))
         if len(in_flight) == IN_FLIGHT:
-            in_flight.popleft().wait()
-            yield
+            yield in_flight.popleft().wait()
     while in_flight:
-        in_flight.popleft().wait()
-        yield
+        yield in_flight.popleft().wait()
+
+
+def host_memory(num_bytes: int) -> torch.Tensor:
+    """Memory on the CPU (uint8 [num_bytes])."""
+    return torch.empty(num_bytes, dtype=torch.uint8)
 
 
 class GroupReceiver:
     """The end of the group in one worker; see `ReceiverTransport`."""
 
-    def __init__(self, join: Join, *, worker: int) -> None:
+    def __init__(
+        self, join: Join, *, worker: int, staging_memory: Callable[[int], torch.Tensor] = host_memory
+    ) -> None:
         self._join = join
         self._worker = worker
+        self._staging_memory = staging_memory
         self._group: Communicator | None = None
         self._key = ""
         self._memory = torch.empty(0, dtype=torch.uint8)
@@ -87,10 +97,10 @@ class GroupReceiver:
         if self._group is None or connection != self._key:
             raise WeightSyncError("this engine is not in the group of this sender: it must init first")
         if len(self._memory) != num_bytes:
-            self._memory = torch.empty(num_bytes, dtype=torch.uint8)
+            self._memory = self._staging_memory(num_bytes)
         return self._memory
 
-    def receive(self, buffers: Sequence[torch.Tensor], *, stall_seconds: float) -> Iterator[None]:
+    def receive(self, buffers: Sequence[torch.Tensor], *, stall_seconds: float) -> Iterator[torch.Tensor]:
         """Fill the buffers in order."""
         assert self._group is not None  # `memory` came before
         try:

@@ -192,14 +192,14 @@ class SharedMemoryReceiver:
             raise WeightSyncError(f"weight update refused: {error}") from error
         return self._memory.stream
 
-    def receive(self, buffers: Sequence[torch.Tensor], *, stall_seconds: float) -> Iterator[None]:
+    def receive(self, buffers: Sequence[torch.Tensor], *, stall_seconds: float) -> Iterator[torch.Tensor]:
         """Wait until the trainer has filled the buffers in order."""
         end = num_ready = 0
         for buffer in buffers:
             end += len(buffer)
             while num_ready < end:
                 num_ready = self._next_number()
-            yield
+            yield buffer
 
     def shutdown(self) -> None:
         """Close the socket, and let go of the copy."""

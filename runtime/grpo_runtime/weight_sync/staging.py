@@ -28,15 +28,15 @@ class ReceiverTransport(Protocol):
         ...
 
     def memory(self, num_bytes: int, *, connection: str, stall_seconds: float) -> torch.Tensor:
-        """Where the stream that follows will be (uint8 [num_bytes], CPU).
+        """Where the stream that follows will be (uint8 [num_bytes]), on the CPU or a GPU.
 
         Raises WeightSyncError when the sender speaks of another `connection` than this one, or is gone.
         """
         ...
 
-    def receive(self, buffers: Sequence[torch.Tensor], *, stall_seconds: float) -> Iterator[None]:
-        """Fill the buffers, which are parts of `memory`, in order; yields once for each as soon as it is
-        full, while the next one is on its way.
+    def receive(self, buffers: Sequence[torch.Tensor], *, stall_seconds: float) -> Iterator[torch.Tensor]:
+        """Fill the buffers, which are parts of `memory`, in order; yields the bytes of each as soon as it is
+        full, where they are quickest to read, while the next one is on its way.
 
         Raises WeightSyncError when the sender is gone, or when a buffer takes longer than `stall_seconds`.
         """
@@ -134,14 +134,14 @@ class StagingReceiver:
         stream = self._transport.memory(
             manifest.stream_bytes, connection=update.connection, stall_seconds=stall
         )
-        weights, tag = stream[: manifest.num_bytes], stream[manifest.num_bytes :]
+        tag = stream[manifest.num_bytes :]
         digest = StreamDigest(bytes.fromhex(update.key), manifest.tensors)
-        parts = iter(weights.split(manifest.buffer_bytes))
-        for _ in self._transport.receive(stream.split(manifest.buffer_bytes), stall_seconds=stall):
-            # the last buffer may hold nothing but the tag
-            if (part := next(parts, None)) is not None:
-                digest.update(part)
-        if not is_same_tag(digest.tag(), bytes(tag.numpy())):
+        left = manifest.num_bytes
+        for part in self._transport.receive(stream.split(manifest.buffer_bytes), stall_seconds=stall):
+            # the last buffer ends with the tag, and may hold nothing else
+            digest.update(part[:left])
+            left -= len(part[:left])
+        if not is_same_tag(digest.tag(), bytes(tag.cpu().numpy())):
             raise WeightSyncError("weight update refused: the bytes received are not the bytes announced")
         return stream
 
