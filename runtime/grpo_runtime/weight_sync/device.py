@@ -1,8 +1,8 @@
 """The GPU of a process as weights pass through it: its memory, its streams, and host memory that it reaches
 without a detour. The tests put a stand-in on the CPU in its place."""
 
+import mmap
 import os
-import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
@@ -59,17 +59,27 @@ class Device(Protocol):
         ...
 
 
+class _LockedMap(mmap.mmap):
+    """Memory that the GPU may reach for as long as it is mapped."""
+
+    address: int | None = None
+
+    def __del__(self) -> None:
+        if self.address is not None:
+            torch.cuda.cudart().cudaHostUnregister(self.address)
+
+
 def registered_memory(num_bytes: int) -> Memory:
     """Host memory whose pages stay where they are, so that the GPU copies it at full speed beside other work.
 
     It is registered instead of allocated as pinned memory, for which torch takes the next power of two.
+    Raises WeightSyncError when so much cannot be locked.
     """
-    stream = torch.empty(num_bytes, dtype=torch.uint8)
-    runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call] # the CUDA runtime, without stubs
-    address = stream.data_ptr()
-    if int(runtime.cudaHostRegister(address, num_bytes, 0)) != 0:
+    mapped = _LockedMap(-1, num_bytes)
+    stream = torch.frombuffer(mapped, dtype=torch.uint8)
+    if int(torch.cuda.cudart().cudaHostRegister(stream.data_ptr(), num_bytes, 0)) != 0:
         raise WeightSyncError(f"{num_bytes} bytes of host memory cannot be locked for the GPU")
-    weakref.finalize(stream.untyped_storage(), runtime.cudaHostUnregister, address)
+    mapped.address = stream.data_ptr()
     return Memory(stream)
 
 

@@ -207,7 +207,8 @@ def _abort_when_left(members: Store, watchdog: Watchdog) -> None:
     """Wait until the trainer leaves the group or is gone, with the store that it hosts. Blocks."""
     try:
         # by a connection of its own: a store does one thing at a time
-        members.clone().wait([_LEFT], _FOR_EVER)
+        connection: Store = members.clone()  # type: ignore[attr-defined] # not in stubs
+        connection.wait([_LEFT], _FOR_EVER)
     except RuntimeError as error:
         log.debug("the trainer's store is gone: %s", first_line(error))
     watchdog.abort_now()

@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from grpo_runtime.weight_sync.device import CudaDevice, Device, device_of_rank
+from grpo_runtime.weight_sync.device_packing import device_copy
 from grpo_runtime.weight_sync.gloo import GlooGroup
 from grpo_runtime.weight_sync.group import GroupReceiver, Join
 from grpo_runtime.weight_sync.group_sender import GroupSender
@@ -115,7 +116,7 @@ def gpu_group_backend(
     return Backend[HostCopy](
         name=name,
         reach=Reach.NETWORK,
-        prepare=lambda source: HostCopy(source, pool=rank_device().host_pool),
+        prepare=lambda source: device_copy(source, rank_device()),
         make_sender=make_sender,
         make_receiver=make_receiver,
         is_collective=True,

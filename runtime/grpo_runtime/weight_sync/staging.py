@@ -11,10 +11,11 @@ from typing import Annotated, Protocol
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from grpo_runtime.weight_sync.digest import KEY_BYTES, StreamDigest, is_same_tag
+from grpo_runtime.weight_sync.digest import KEY_BYTES, is_same_tag
 from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.interface import Info, ReceiverSettings, WeightSyncError
 from grpo_runtime.weight_sync.manifest import WeightManifest, unpack
+from grpo_runtime.weight_sync.tags import POLY1305, make_digest
 
 MAX_SYNC_BYTES = 16 * 2**40
 """Far above any model; a manifest beyond it is garbage."""
@@ -55,6 +56,8 @@ class UpdateInfo(BaseModel):
 
     manifest: WeightManifest | None = None
     key: Annotated[str, Field(pattern=rf"^([0-9a-f]{{{2 * KEY_BYTES}}})?$", repr=False)] = ""
+    tag: Annotated[str, Field(max_length=64)] = POLY1305
+    """How the tag is computed; see `tags`."""
     connection: Annotated[str, Field(max_length=128, repr=False)] = ""
     """Which one the stream comes by, where a receiver may have had several."""
     stall_seconds: Annotated[float, Field(gt=0)] = 10.0
@@ -68,6 +71,7 @@ def update_info(weights: HostCopy, *, connection: str = "", stall_seconds: float
     info = UpdateInfo(
         manifest=weights.manifest,
         key=weights.key.hex(),
+        tag=weights.tag_algorithm,
         connection=connection,
         stall_seconds=stall_seconds,
     )
@@ -135,7 +139,10 @@ class StagingReceiver:
             manifest.stream_bytes, connection=update.connection, stall_seconds=stall
         )
         tag = stream[manifest.num_bytes :]
-        digest = StreamDigest(bytes.fromhex(update.key), manifest.tensors)
+        try:
+            digest = make_digest(update.tag, bytes.fromhex(update.key), manifest.tensors)
+        except LookupError as error:
+            raise WeightSyncError(f"weight update refused: {error}") from error
         left = manifest.num_bytes
         for part in self._transport.receive(stream.split(manifest.buffer_bytes), stall_seconds=stall):
             # the last buffer ends with the tag, and may hold nothing else
