@@ -1,4 +1,4 @@
-"""How the tensors of a source come into the stream of a copy: by the CPU here, by a GPU in `device_packing`."""
+"""How the tensors of a source come into the stream of a copy: by the CPU; on a GPU in `device_packing`."""
 
 from collections.abc import Iterable, Iterator
 from typing import Protocol

@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from grpo_runtime.weight_sync.cuda_handles import CudaHandles
 from grpo_runtime.weight_sync.device import CudaDevice, Device, device_of_rank
 from grpo_runtime.weight_sync.device_packing import device_copy
 from grpo_runtime.weight_sync.gloo import GlooGroup
@@ -33,11 +34,13 @@ from grpo_runtime.weight_sync.interface import (
     SenderSettings,
     WeightSender,
 )
+from grpo_runtime.weight_sync.ipc import Handles, IpcReceiver, IpcWay
+from grpo_runtime.weight_sync.local_connection import LocalConnection
 from grpo_runtime.weight_sync.nccl import Connect, NcclGroup, TorchNccl
 from grpo_runtime.weight_sync.pairwise import PairwiseSender
 from grpo_runtime.weight_sync.shared_memory import (
-    SharedMemoryConnection,
     SharedMemoryReceiver,
+    SharedMemoryWay,
     shared_copy,
 )
 from grpo_runtime.weight_sync.source import WeightSource
@@ -46,8 +49,7 @@ from grpo_runtime.weight_sync.staging import StagingReceiver
 ENTRY_POINTS = "grpo_runtime.weight_sync"
 
 W = TypeVar("W", bound=PreparedWeights)
-RankDevice = Callable[[], Device]
-WorkerDevice = Callable[[torch.device], Device]
+D = TypeVar("D", bound=Device)
 
 
 class Reach(StrEnum):
@@ -99,7 +101,11 @@ def group_backend(name: str, join: Join) -> Backend[HostCopy]:
 
 
 def gpu_group_backend(
-    name: str, *, connect: Connect, rank_device: RankDevice, device: WorkerDevice
+    name: str,
+    *,
+    connect: Connect,
+    rank_device: Callable[[], Device],
+    device: Callable[[torch.device], Device],
 ) -> Backend[HostCopy]:
     """A backend as that of `group_backend`, of members on GPUs: `rank_device` gives the trainer's and
     `device` that of a worker. `connect` makes a member of a group of the library."""
@@ -125,8 +131,45 @@ def gpu_group_backend(
     )
 
 
+def ipc_backend(
+    name: str,
+    *,
+    rank_device: Callable[[], D],
+    device: Callable[[torch.device], D],
+    handles: Callable[[D], Handles],
+) -> Backend[HostCopy]:
+    """A backend for engines on the trainer's GPU. `rank_device` gives that GPU to the trainer, `device` to a
+    worker, and `handles` name memory of it."""
+
+    def make_sender(engines: Mapping[str, Peer], settings: SenderSettings) -> PairwiseSender[HostCopy]:
+        found = rank_device()
+        connections = {
+            name: LocalConnection(
+                peer, settings, way=IpcWay(found, handles(found), num_workers=peer.num_workers)
+            )
+            for name, peer in engines.items()
+        }
+        return PairwiseSender(connections, settings)
+
+    def make_receiver(settings: ReceiverSettings) -> Receiver:
+        found = device(settings.device)
+        return StagingReceiver(IpcReceiver(found, handles(found), worker=settings.tp_rank), settings)
+
+    return Backend[HostCopy](
+        name=name,
+        reach=Reach.MACHINE,
+        prepare=lambda source: device_copy(source, rank_device()),
+        make_sender=make_sender,
+        make_receiver=make_receiver,
+        serves_several_workers=True,
+        needs_gpu=True,
+    )
+
+
 def _shared_memory_sender(engines: Mapping[str, Peer], settings: SenderSettings) -> PairwiseSender[HostCopy]:
-    connections = {name: SharedMemoryConnection(peer, settings) for name, peer in engines.items()}
+    connections = {
+        name: LocalConnection(peer, settings, way=SharedMemoryWay()) for name, peer in engines.items()
+    }
     return PairwiseSender(connections, settings)
 
 
@@ -137,6 +180,7 @@ def _in_process_sender(engines: Mapping[str, Peer], settings: SenderSettings) ->
 
 GLOO = group_backend("gloo", GlooGroup)
 NCCL = gpu_group_backend("nccl", connect=TorchNccl, rank_device=device_of_rank, device=CudaDevice)
+IPC = ipc_backend("ipc", rank_device=device_of_rank, device=CudaDevice, handles=CudaHandles)
 SHARED_MEMORY = Backend[HostCopy](
     name="shared_memory",
     reach=Reach.MACHINE,
@@ -155,7 +199,7 @@ IN_PROCESS = Backend[LentWeights](
 )
 
 _BACKENDS: dict[str, Backend[Any]] = {
-    backend.name: backend for backend in (GLOO, NCCL, SHARED_MEMORY, IN_PROCESS)
+    backend.name: backend for backend in (GLOO, NCCL, SHARED_MEMORY, IPC, IN_PROCESS)
 }
 
 

@@ -13,8 +13,8 @@ Whoever does not know the key forges a stream of n rows with a probability of at
 
 Two rows that differ at byte j have the same number in a column only if sum_j A_j (x_j - y_j) = 0, which holds
 for at most one of the 256 values of A_j whatever the others are; the 16 columns are independent. The second
-term is that of Poly1305 for the hashes, and is the larger one: 2^-77 for 64 GiB. A and the key of Poly1305 are
-expanded from the key of the copy by ChaCha20, the first 32 bytes as in RFC 8439, section 2.6.
+term is that of Poly1305 for the hashes, and is the larger one: 2^-77 for 64 GiB. A and the key of Poly1305
+are expanded from the key of the copy by ChaCha20, the key as in RFC 8439, section 2.6.
 
 The sums are below 2^26, so that every way to compute them is exact: a CPU and a GPU agree to the last bit.
 """

@@ -17,6 +17,7 @@ import torch
 sys.path.append(str(Path(__file__).parents[1]))
 
 from file_backend import FILE
+from stand_in_handles import StandInHandles
 from stand_in_nccl import StandInDevice, StandInNccl
 from weight_sources import FixedWeights
 
@@ -33,16 +34,20 @@ from grpo_runtime.weight_sync.interface import (
     WeightSyncError,
 )
 from grpo_runtime.weight_sync.memory import MEMORY_TO_SHARE
-from grpo_runtime.weight_sync.registry import Backend, all_backends, gpu_group_backend
+from grpo_runtime.weight_sync.registry import Backend, all_backends, gpu_group_backend, ipc_backend
 from grpo_runtime.weight_sync.source import WeightSource
 
 _DEVICE = StandInDevice()
 STAND_IN_NCCL = gpu_group_backend(
     "stand-in-nccl", connect=StandInNccl, rank_device=lambda: _DEVICE, device=StandInDevice
 )
+STAND_IN_IPC = ipc_backend(
+    "stand-in-ipc", rank_device=lambda: _DEVICE, device=StandInDevice, handles=StandInHandles
+)
 OF_THE_PRODUCT: dict[str, Backend[Any]] = {
     **{name: backend for name, backend in all_backends().items() if not backend.needs_gpu},
     STAND_IN_NCCL.name: STAND_IN_NCCL,
+    STAND_IN_IPC.name: STAND_IN_IPC,
 }
 """Its backends, those for GPUs with stand-ins for the GPU and what belongs to it."""
 BACKENDS: dict[str, Backend[Any]] = {**OF_THE_PRODUCT, FILE.name: FILE}
