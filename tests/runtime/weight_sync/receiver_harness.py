@@ -34,7 +34,13 @@ from grpo_runtime.weight_sync.interface import (
     WeightSyncError,
 )
 from grpo_runtime.weight_sync.memory import MEMORY_TO_SHARE
-from grpo_runtime.weight_sync.registry import Backend, all_backends, gpu_group_backend, ipc_backend
+from grpo_runtime.weight_sync.registry import (
+    Backend,
+    all_backends,
+    find_backend,
+    gpu_group_backend,
+    ipc_backend,
+)
 from grpo_runtime.weight_sync.source import WeightSource
 
 _DEVICE = StandInDevice()
@@ -52,6 +58,18 @@ OF_THE_PRODUCT: dict[str, Backend[Any]] = {
 """Its backends, those for GPUs with stand-ins for the GPU and what belongs to it."""
 BACKENDS: dict[str, Backend[Any]] = {**OF_THE_PRODUCT, FILE.name: FILE}
 """And one that the product does not know."""
+
+
+def backend_called(name: str) -> Backend[Any]:
+    """A backend of the tests, or of the product on a GPU."""
+    return BACKENDS[name] if name in BACKENDS else find_backend(name)
+
+
+def device_of(backend: Backend[Any]) -> torch.device:
+    """Where the worker of an engine has its model."""
+    return torch.device("cuda" if backend.needs_gpu and torch.cuda.is_available() else "cpu")
+
+
 BUFFER_BYTES = 4096
 ENGINE = "engine"
 MakeSender = Callable[..., "OneEngineSender"]
@@ -80,7 +98,7 @@ def packed(seed: int, *, alter: Alter = iter) -> HostCopy:
 
 def prepare(backend: str, weights: dict[str, torch.Tensor]) -> Any:
     """`weights` as senders of the backend take them."""
-    return BACKENDS[backend].prepare(FixedWeights(weights.items()))
+    return backend_called(backend).prepare(FixedWeights(weights.items()))
 
 
 def prepared(backend: str, seed: int) -> Any:
@@ -96,7 +114,7 @@ def make_group_sender(
         name: Peer(channel, host="127.0.0.1", num_workers=getattr(channel, "num_workers", 1))
         for name, channel in channels.items()
     }
-    return BACKENDS[backend].make_sender(peers, SenderSettings(Deadlines(timeout_seconds)))
+    return backend_called(backend).make_sender(peers, SenderSettings(Deadlines(timeout_seconds)))
 
 
 class OneEngineSender:
@@ -143,14 +161,27 @@ class Worker:
     """
 
     def __init__(
-        self, backend: str, *, optional: frozenset[str] = frozenset(), rank: int = 0, size: int = 1
+        self,
+        backend: str,
+        *,
+        optional: frozenset[str] = frozenset(),
+        rank: int = 0,
+        size: int = 1,
+        layout: Mapping[str, tuple[int, ...]] | None = None,
     ) -> None:
-        self.weights = some_weights(0)
+        self.weights = (
+            some_weights(0)
+            if layout is None
+            else {name: torch.zeros(tuple(shape)) for name, shape in layout.items()}
+        )
         self.version = "initial"
         self._is_open = False
-        layout = {name: tuple(tensor.shape) for name, tensor in self.weights.items()}
-        settings = ReceiverSettings(layout=layout, optional=optional, tp_rank=rank, tp_size=size)
-        self.end = BACKENDS[backend].make_receiver(settings)
+        shapes = {name: tuple(tensor.shape) for name, tensor in self.weights.items()}
+        found = backend_called(backend)
+        settings = ReceiverSettings(
+            layout=shapes, optional=optional, device=device_of(found), tp_rank=rank, tp_size=size
+        )
+        self.end = found.make_receiver(settings)
 
     def init(self, info: Info) -> None:
         self.end.init(info)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 import torch
-from receiver_harness import OF_THE_PRODUCT, accident, make_group_sender, packed, some_weights
+from receiver_harness import OF_THE_PRODUCT, accident, backend_called, make_group_sender, packed, some_weights
 from test_several_engines import sync
 from weight_sources import FixedWeights
 from worker_processes import EngineOfProcesses, digest_of, engines_of_processes
@@ -169,7 +169,7 @@ async def test_weights_that_are_late_are_waited_for_before_any_engine_is(backend
     async with engines_of_processes(backend, "ab") as engines:
         sender = sender_to(backend, engines)
         assert await sender.init(engines) == {}
-        weights = OF_THE_PRODUCT[backend].prepare(Late(some_weights(1).items()))
+        weights = backend_called(backend).prepare(Late(some_weights(1).items()))
         assert await sync(sender, weights, engines=set(engines), version="1.1") == set()
         await require_served(engines, seed=1, version="1.1")
         await sender.shutdown()
