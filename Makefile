@@ -59,6 +59,9 @@ bench: setup ## Compare two ways of doing the same thing, in turn, by their rati
 bench-sync: setup ## Measure a weight sync against its floors (SIZES=1,100,1000 MB, RECEIVERS=1,2,4, ENGINES=1,2 or 0, JSON=)
 	@$(BIN)/python bench/sync.py $(if $(SIZES),--sizes '$(SIZES)') $(if $(RECEIVERS),--receivers '$(RECEIVERS)') \
 	  $(if $(ENGINES),--engines '$(ENGINES)') $(if $(BACKENDS),--backends '$(BACKENDS)') $(if $(JSON),--json '$(JSON)')
+bench-gpu: $(if $(HAS_PYTHON),gpu-site,setup) ## Measure packing, tag and IPC on one NVIDIA GPU, and NCCL where there are two (PYTHON=, JSON=)
+	@export PYTHONPATH=crds:runtime:bench$(if $(HAS_PYTHON),:.gpu-site); python=$(if $(HAS_PYTHON),$(PYTHON),$(BIN)/python); \
+	  $$python bench/gpu/sync.py $(if $(JSON),--json '$(JSON)') && $$python bench/gpu/two_gpus.py
 bench-scale: setup cluster-programs ## Measure one operator with JOBS=200 running jobs and as many new ones, on fake nodes (JSON=)
 	@$(BIN)/python e2e/scale/cli.py $(if $(JOBS),--jobs '$(JOBS)') $(if $(JSON),--json '$(JSON)')
 
@@ -85,4 +88,4 @@ cluster-programs: uv
 $(BIN)/.ready: tests/environment.sh tests/requirements.txt crds/pyproject.toml operator/pyproject.toml runtime/pyproject.toml runtime/name_vllm_cpu.py | uv
 	@tests/environment.sh && touch $@
 
-.PHONY: demo setup format generate check requirements test test-fast test-gpu gpu-wheels gpu-site bench bench-sync bench-scale cluster-up cluster-status cluster-down images help uv cluster-programs
+.PHONY: demo setup format generate check requirements test test-fast test-gpu gpu-wheels gpu-site bench bench-sync bench-gpu bench-scale cluster-up cluster-status cluster-down images help uv cluster-programs

@@ -15,7 +15,7 @@ from grpo_runtime.weight_sync.interface import WeightSyncError
 from grpo_runtime.weight_sync.ipc import Handle
 from grpo_runtime.weight_sync.meeting import first_line
 
-HexBytes = Annotated[str, Field(pattern=r"^([0-9a-f]{2}){1,512}$", repr=False)]
+HexBytes = Annotated[str, Field(pattern=r"^([0-9a-f]{2}){1,8192}$", repr=False)]
 
 
 class CudaHandle(BaseModel):

@@ -95,7 +95,8 @@ class CudaDevice:
         """Raises WeightSyncError for what is no GPU."""
         if device.type != "cuda" or not torch.cuda.is_available():
             raise WeightSyncError(f"this weight sync needs a GPU, and here is {device.type}: use gloo")
-        self.device = torch.device("cuda", device.index or 0)
+        index = torch.cuda.current_device() if device.index is None else device.index
+        self.device = torch.device("cuda", index)
         self._stream = torch.cuda.Stream(self.device)
         self._host_stream = torch.cuda.Stream(self.device)
 

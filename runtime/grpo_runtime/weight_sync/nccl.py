@@ -164,11 +164,9 @@ class TorchNccl:
         options.config.blocking = 0
         options._timeout = timedelta(seconds=_ABORT_SECONDS)
         self._device = device
-        with _environment(
-            TORCH_NCCL_BLOCKING_WAIT="1",
-            TORCH_NCCL_ASYNC_ERROR_HANDLING="0",
-            TORCH_NCCL_NONBLOCKING_TIMEOUT=str(math.ceil(place.meeting_seconds)),
-        ):
+        # for good: it is of no concern to communicators that block, as those of training
+        os.environ.setdefault("TORCH_NCCL_NONBLOCKING_TIMEOUT", str(math.ceil(place.meeting_seconds)))
+        with _environment(TORCH_NCCL_BLOCKING_WAIT="1", TORCH_NCCL_ASYNC_ERROR_HANDLING="0"):
             self._group: Any = ProcessGroupNCCL(store, place.rank, place.size, options)
 
     def meet(self) -> None:
@@ -180,7 +178,7 @@ class TorchNccl:
     def broadcast(self, buffer: torch.Tensor) -> LibraryWork:
         """See `LibraryGroup`."""
         options = BroadcastOptions()
-        options.rootRank, options.rootTensor, options.asyncOp = 0, 0, True
+        options.rootRank, options.rootTensor = 0, 0
         options.timeout = timedelta(seconds=_TORCH_SECONDS)
         work: LibraryWork = self._group.broadcast([buffer], options)
         return work

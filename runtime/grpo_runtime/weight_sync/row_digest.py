@@ -88,4 +88,5 @@ def _expand(key: bytes) -> tuple[bytes, torch.Tensor]:
     stream = Cipher(algorithms.ChaCha20(key, nonce=bytes(16)), mode=None).encryptor()
     once = stream.update(bytes(64))[:KEY_BYTES]
     expanded = bytearray(stream.update(bytes(ROW_BYTES * NUM_COLUMNS)))
-    return once, torch.frombuffer(expanded, dtype=torch.int8).view(ROW_BYTES, NUM_COLUMNS)
+    # column by column, as the matrix units of all GPUs take them
+    return once, torch.frombuffer(expanded, dtype=torch.int8).view(NUM_COLUMNS, ROW_BYTES).t()

@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 import torch
@@ -82,7 +82,7 @@ class StandInWork:
     def wait(self) -> None:
         try:
             self._future.result()
-        except OSError:
+        except (OSError, CancelledError):
             # as NCCL's: an aborted one looks done
             if not self._is_aborted.is_set():
                 # nor does anything else end before its watchdog
@@ -97,9 +97,9 @@ class StandInNccl:
         self._place = place
         self._device = device
         self._peers: list[socket.socket] = []
+        self._sockets: list[socket.socket] = []
         self._is_aborted = threading.Event()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="stand-in-nccl")
-        self._meeting: Future[None] | None = None
 
     def meet(self) -> None:
         self._device.require_use()
@@ -112,9 +112,9 @@ class StandInNccl:
 
     def abort(self) -> None:
         self._is_aborted.set()
-        for peer in list(self._peers):
+        for one in list(self._sockets):
             try:
-                peer.shutdown(socket.SHUT_RDWR)
+                one.shutdown(socket.SHUT_RDWR)
             except OSError:
                 continue  # the other end was first
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -122,15 +122,17 @@ class StandInNccl:
     def _connect(self) -> None:
         if self._place.rank == 0:
             with socket.create_server(("127.0.0.1", 0)) as server:
-                server.settimeout(60)
+                self._sockets.append(server)
                 self._store.set("port", str(server.getsockname()[1]))
                 for _ in range(1, self._place.size):
                     self._peers.append(server.accept()[0])
+                    self._sockets.append(self._peers[-1])
         else:
             port = int(self._store.get("port"))
             self._peers.append(socket.create_connection(("127.0.0.1", port)))
-        for peer in self._peers:
-            peer.settimeout(None)
+            self._sockets.append(self._peers[-1])
+        if self._is_aborted.is_set():
+            self.abort()
 
     def _broadcast(self, buffer: torch.Tensor) -> None:
         memory = buffer.numpy().data

@@ -57,7 +57,7 @@ def stream_of(copy: HostCopy) -> torch.Tensor:
 @pytest.mark.parametrize("num_rows", [1, 16, 17, 40, 1000])
 def test_the_hashes_of_rows_are_those_of_the_cpu(num_rows: int) -> None:
     rows = some_bytes(num_rows * ROW_BYTES).view(torch.int8).view(-1, ROW_BYTES)
-    coefficients = some_bytes(ROW_BYTES * NUM_COLUMNS).view(torch.int8).view(-1, NUM_COLUMNS)
+    coefficients = some_bytes(ROW_BYTES * NUM_COLUMNS).view(torch.int8).view(NUM_COLUMNS, -1).t()
     assert torch.equal(hash_rows(rows.cuda(), coefficients.cuda()).cpu(), hash_rows(rows, coefficients))
 
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 import torch
-from receiver_harness import OF_THE_PRODUCT, accident, backend_called, make_group_sender, packed, some_weights
+from backends import OF_THE_PRODUCT, backend_called
+from receiver_harness import accident, make_group_sender, packed, some_weights
 from test_several_engines import sync
 from weight_sources import FixedWeights
 from worker_processes import EngineOfProcesses, digest_of, engines_of_processes
