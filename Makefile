@@ -9,6 +9,8 @@ BIN := .venv/bin
 CLUSTER := $(PYTHON) e2e/cluster/cli.py
 IMAGES := $(PYTHON) e2e/images/cli.py
 NODES ?= 1
+HAS_PYTHON := $(filter command environment override,$(firstword $(origin PYTHON)))
+GPU_WHEELS := annotated-types|cffi|cryptography|hypothesis|pycparser|pydantic|pydantic-core|pytest-asyncio|sortedcontainers|typing-extensions|typing-inspection
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/grpo-operator
 UV := $(CACHE)/uv
 export MYPY_CACHE_DIR := $(CACHE)/mypy
@@ -42,7 +44,13 @@ requirements: uv ## Compile the hash-pinned requirement files again (versions mo
 test: uv ## Run all tests and print how long each part took
 	@$(PYTHON) tests/run_all.py
 test-fast: setup ## Only the tests that need neither an engine nor a cluster
-	@$(BIN)/pytest -q -n auto --dist loadfile -m "not engine and not apiserver and not cluster"
+	@$(BIN)/pytest -q -n auto --dist loadfile -m "not engine and not apiserver and not cluster and not gpu"
+test-gpu: $(if $(HAS_PYTHON),gpu-site,setup) ## Tests of what needs an NVIDIA GPU (PYTHON= one with torch, transformers, pytest)
+	@PYTHONPATH=crds:runtime$(if $(HAS_PYTHON),:.gpu-site) $(if $(HAS_PYTHON),$(PYTHON),$(BIN)/python) -m pytest -q -m gpu tests/runtime/weight_sync
+gpu-wheels: ## Download into .gpu-wheels what PYTHON= of test-gpu may lack, for a machine without a registry
+	@rm -rf .gpu-wheels && $(PYTHON) -m pip download --quiet --no-deps --only-binary=:all: --dest .gpu-wheels \
+	  --python-version 3.12 --implementation cp $(foreach libc,2_34 2_28 2_17 2014,--platform manylinux$(if $(findstring _,$(libc)),_)$(libc)_x86_64) \
+	  $$(grep -oE '^($(GPU_WHEELS))==[^ ]+' tests/requirements.txt) && ls .gpu-wheels
 
 ##@ Measure
 bench: setup ## Compare two ways of doing the same thing, in turn, by their ratio (PAIRS=, JSON=; scripts have --help)
@@ -51,6 +59,9 @@ bench: setup ## Compare two ways of doing the same thing, in turn, by their rati
 bench-sync: setup ## Measure a weight sync against its floors (SIZES=1,100,1000 MB, RECEIVERS=1,2,4, ENGINES=1,2 or 0, JSON=)
 	@$(BIN)/python bench/sync.py $(if $(SIZES),--sizes '$(SIZES)') $(if $(RECEIVERS),--receivers '$(RECEIVERS)') \
 	  $(if $(ENGINES),--engines '$(ENGINES)') $(if $(BACKENDS),--backends '$(BACKENDS)') $(if $(JSON),--json '$(JSON)')
+bench-gpu: $(if $(HAS_PYTHON),gpu-site,setup) ## Measure packing, tag and IPC on one NVIDIA GPU, and NCCL where there are two (PYTHON=, JSON=)
+	@export PYTHONPATH=crds:runtime:bench$(if $(HAS_PYTHON),:.gpu-site); python=$(if $(HAS_PYTHON),$(PYTHON),$(BIN)/python); \
+	  $$python bench/gpu/sync.py $(if $(JSON),--json '$(JSON)') && $$python bench/gpu/two_gpus.py
 bench-scale: setup cluster-programs ## Measure one operator with JOBS=200 running jobs and as many new ones, on fake nodes (JSON=)
 	@$(BIN)/python e2e/scale/cli.py $(if $(JOBS),--jobs '$(JOBS)') $(if $(JSON),--json '$(JSON)')
 
@@ -69,9 +80,12 @@ uv:
 	@command -v uv >/dev/null || { echo "==> installing uv into $(UV)"; \
 	  $(PYTHON) -m venv $(UV) >/dev/null 2>&1 || { apt-get update -qq && apt-get install -y -qq python3-venv >/dev/null && $(PYTHON) -m venv --clear $(UV); }; \
 	  $(UV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r crds/requirements-build.txt; }
+gpu-site:
+	@if ls .gpu-wheels/*.whl >/dev/null 2>&1; then $(PYTHON) -m pip install --quiet --no-index --no-deps --upgrade \
+	  --target .gpu-site .gpu-wheels/*.whl; fi
 cluster-programs: uv
 	@$(CLUSTER) prerequisites && $(CLUSTER) build
 $(BIN)/.ready: tests/environment.sh tests/requirements.txt crds/pyproject.toml operator/pyproject.toml runtime/pyproject.toml runtime/name_vllm_cpu.py | uv
 	@tests/environment.sh && touch $@
 
-.PHONY: demo setup format generate check requirements test test-fast bench bench-sync bench-scale cluster-up cluster-status cluster-down images help uv cluster-programs
+.PHONY: demo setup format generate check requirements test test-fast test-gpu gpu-wheels gpu-site bench bench-sync bench-gpu bench-scale cluster-up cluster-status cluster-down images help uv cluster-programs

@@ -17,7 +17,7 @@ from grpo_runtime.process.lasting_imports import lasting_imports
 if TYPE_CHECKING:
     from grpo_runtime.trainer.distributed import Ranks
 
-SLOW = ("engine", "apiserver")
+SLOW = ("engine", "apiserver", "gpu")
 """Markers that must be written in the files of their tests, so that other files need not be imported."""
 
 

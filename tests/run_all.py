@@ -37,7 +37,7 @@ ENVIRONMENT = {
 """Without PYTHONDONTWRITEBYTECODE: parts start hundreds of processes, which then share the compiled
 sources. One thread of torch for each: several lose more to one another than they gain while parts run side
 by side."""
-FAST = "not engine and not apiserver and not cluster"
+FAST = "not engine and not apiserver and not cluster and not gpu"
 
 
 @dataclass(frozen=True)

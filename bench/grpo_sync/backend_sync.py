@@ -21,12 +21,17 @@ _TIMEOUT_SECONDS = 120.0
 
 @asynccontextmanager
 async def connected(
-    backend: Backend[Any], weights: SyntheticWeights, receivers: Sequence[RemoteReceiver]
+    backend: Backend[Any],
+    weights: SyntheticWeights,
+    receivers: Sequence[RemoteReceiver],
+    *,
+    device: str = "cpu",
 ) -> AsyncIterator["BackendSync"]:
-    """A sender, and receivers of the same backend; the first sync connects them."""
+    """A sender, and receivers of the same backend whose models are on the device; the first sync connects
+    them."""
     layout = {spec.name: list(spec.shape) for spec in weights.layout()}
     await asyncio.gather(
-        *(receiver.call("make", backend=backend.name, layout=layout) for receiver in receivers)
+        *(receiver.call("make", backend=backend.name, layout=layout, device=device) for receiver in receivers)
     )
     names = {f"receiver-{index}": receiver for index, receiver in enumerate(receivers)}
     peers = {name: Peer(receiver, host=HOST) for name, receiver in names.items()}

@@ -12,9 +12,10 @@ _END_BYTES = 64
 class ModelMemory:
     """Warm memory for all tensors of a model, one after the other."""
 
-    def __init__(self, num_bytes: int, *, num_tensors: int) -> None:
+    def __init__(self, num_bytes: int, *, num_tensors: int, device: str = "cpu") -> None:
         # written to, so that no later write meets a page for the first time
-        self.flat = torch.zeros(num_bytes + num_tensors * _ALIGNMENT_BYTES, dtype=torch.uint8)
+        size = num_bytes + num_tensors * _ALIGNMENT_BYTES
+        self.flat = torch.zeros(size, dtype=torch.uint8, device=device)
         self._ends = hashlib.sha256()
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
@@ -26,6 +27,8 @@ class ModelMemory:
             place.view(tensor.dtype).view(tensor.shape).copy_(tensor)
             add_ends(self._ends, name, place)
             start += -(-len(place) // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+        if self.flat.is_cuda:
+            torch.cuda.synchronize(self.flat.device)
 
     def ends(self) -> str:
         """See `digest_of_ends`, for what was loaded last."""
@@ -44,5 +47,5 @@ def digest_of_ends(tensors: Iterator[tuple[str, torch.Tensor]]) -> str:
 def add_ends(digest: "hashlib._Hash", name: str, data: torch.Tensor) -> None:
     """Add one tensor, as uint8."""
     digest.update(name.encode())
-    digest.update(data[:_END_BYTES].numpy().data)
-    digest.update(data[-_END_BYTES:].numpy().data)
+    digest.update(data[:_END_BYTES].cpu().numpy().data)
+    digest.update(data[-_END_BYTES:].cpu().numpy().data)

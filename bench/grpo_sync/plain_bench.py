@@ -53,8 +53,12 @@ def num_rounds(size_mb: int) -> int:
 
 
 def _chosen(names: Sequence[str]) -> list[Backend[Any]]:
-    """The backends of those names, or else all that reach another process."""
-    found = {name: found for name, found in all_backends().items() if found.reach is not Reach.PROCESS}
+    """The backends of those names, or else all that reach another process and need no GPU."""
+    found = {
+        name: found
+        for name, found in all_backends().items()
+        if found.reach is not Reach.PROCESS and not found.needs_gpu
+    }
     if unknown := [name for name in names if name not in found]:
         raise BenchError(f"no backend between processes is called {unknown[0]}; there are {', '.join(found)}")
     return [backend for name, backend in found.items() if not names or name in names]

@@ -31,16 +31,17 @@ class ReceiverProcess:
         self._receiver: Receiver | None = None
         self._groups: dict[int, Any] = {}
 
-    def memory(self, num_bytes: int, num_tensors: int) -> None:
+    def memory(self, num_bytes: int, num_tensors: int, device: str = "cpu") -> None:
         """Make room for a model."""
         # the old one goes first: both together may be too much
         self._memory = ModelMemory(0, num_tensors=0)
-        self._memory = ModelMemory(num_bytes, num_tensors=num_tensors)
+        self._memory = ModelMemory(num_bytes, num_tensors=num_tensors, device=device)
 
-    def make(self, backend: str, layout: Mapping[str, list[int]]) -> None:
-        """Make a receiver of the backend, for a model of this layout."""
+    def make(self, backend: str, layout: Mapping[str, list[int]], device: str = "cpu") -> None:
+        """Make a receiver of the backend, for a model of this layout on the device."""
         shapes = {name: tuple(shape) for name, shape in layout.items()}
-        self._receiver = find_backend(backend).make_receiver(ReceiverSettings(layout=shapes))
+        settings = ReceiverSettings(layout=shapes, device=torch.device(device))
+        self._receiver = find_backend(backend).make_receiver(settings)
 
     def init(self, info: Mapping[str, Any]) -> None:
         """Connect to a sender."""

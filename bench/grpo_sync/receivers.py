@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -67,6 +68,10 @@ class RemoteReceiver:
         result: Mapping[str, Any] = answer["result"]
         return result
 
+    def freeze(self) -> None:
+        """Stop the process where it is."""
+        self._process.send_signal(signal.SIGSTOP)
+
     def end(self) -> None:
         """Kill the process."""
         self._process.kill()
@@ -100,7 +105,7 @@ def _spawn(connection: socket.socket) -> subprocess.Popen[bytes]:
     """Start a receiver at the other end of `connection`."""
     return subprocess.Popen(
         [sys.executable, "-m", "grpo_sync.receiver", str(connection.fileno()), str(os.getpid())],
-        env={**os.environ, "PYTHONPATH": str(_BENCH), "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(_BENCH), *sys.path]), "OMP_NUM_THREADS": "1"},
         stdin=subprocess.DEVNULL,
         pass_fds=[connection.fileno()],
         # Ctrl-C in a terminal reaches this process alone, which ends them

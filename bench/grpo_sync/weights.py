@@ -15,14 +15,14 @@ _BLOCK = 1 << 20
 class SyntheticWeights:
     """A `WeightSource` of a transformer, whose tensors are cast when they are read, as a policy's are."""
 
-    def __init__(self, num_bytes: int, *, dtype: str) -> None:
-        """Weights of about `num_bytes` bytes in `dtype`, which is what travels."""
+    def __init__(self, num_bytes: int, *, dtype: str, device: str = "cpu") -> None:
+        """Weights of about `num_bytes` bytes in `dtype`, which is what travels, on the device."""
         self._dtype = DTYPES[dtype]
         self.shape: ModelShape = shape_of(num_bytes // self._dtype.itemsize)
         self._shapes = self.shape.tensors()
         # one block again and again: the values do not matter, and random numbers are slow
         block = torch.randn(_BLOCK, generator=torch.Generator().manual_seed(1)) * 0.02
-        self._master = block.repeat(math.ceil(self.shape.num_parameters / _BLOCK))
+        self._master = block.to(device).repeat(math.ceil(self.shape.num_parameters / _BLOCK))
 
     @property
     def num_bytes(self) -> int:

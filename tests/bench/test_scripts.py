@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SYNC = ROOT / "bench" / "sync.py"
+ON_GPUS = sorted((ROOT / "bench" / "gpu").glob("*.py"))
 SCRIPTS = sorted(set((ROOT / "bench").glob("*.py")) - {SYNC})
 """Those that compare two ways."""
 HEAVY = {"torch", "vllm", "transformers", "numpy", "grpo_runtime"}
@@ -44,6 +45,15 @@ def test_help_of_the_sync_bench_explains_it_and_imports_nothing_heavy() -> None:
     assert imported(done.stderr) & HEAVY == set()
 
 
+@pytest.mark.parametrize("path", ON_GPUS, ids=lambda path: path.name)
+def test_help_of_a_bench_on_gpus_explains_it_and_imports_nothing_heavy(path: Path) -> None:
+    done = script(path, "--help")
+    assert done.returncode == 0
+    assert "--size" in done.stdout
+    assert "It needs " in done.stdout
+    assert imported(done.stderr) & HEAVY == set()
+
+
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.name)
 def test_wrong_options_are_reported_before_anything_is_measured(path: Path, tmp_path: Path) -> None:
     done = script(path, "--pairs", "0")
@@ -69,5 +79,5 @@ def test_a_bench_imports_the_runtime_and_not_its_tests(path: Path) -> None:
             found |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             found.add(str(node.module).partition(".")[0])
-    ours = {"grpo_bench", "grpo_sync", "grpo_api", "grpo_runtime"}
+    ours = {"grpo_bench", "grpo_gpu", "grpo_sync", "grpo_api", "grpo_runtime"}
     assert found <= {*sys.stdlib_module_names, *ours, "aiohttp", "psutil", "torch", "transformers"}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.quantity import parse_quantity
+from grpo_runtime.weight_sync.engine_names import name_in_vllm
 
 CPU_KV_CACHE_BYTES = 256 * 1024 * 1024
 """For the KV cache of an engine on CPU, where vLLM would take 92 % of the machine's memory."""
@@ -67,7 +68,7 @@ def _engine_arguments(run_config: RunConfig, *, model_dir: Path, is_cpu: bool) -
         "--max-model-len", str(engine.max_model_len),
         # logprobs of the distribution that was sampled from, after temperature
         "--logprobs-mode", "processed_logprobs",
-        "--weight-transfer-config", json.dumps({"backend": run_config.weight_sync_backend}),
+        "--weight-transfer-config", json.dumps({"backend": name_in_vllm(run_config.weight_sync_backend)}),
         "--tensor-parallel-size", str(engine.tensor_parallel_size),
     ]  # fmt: skip
     cache = CPU_KV_CACHE_BYTES if is_cpu else None

@@ -34,22 +34,39 @@ class DescribedTensor(Protocol):
     def shape(self) -> tuple[int, ...]: ...
 
 
-class StreamDigest:
+class Digest(Protocol):
     """Computes the tag of one stream while its bytes come in order."""
+
+    def update(self, data: torch.Tensor) -> None:
+        """Take in the next bytes (uint8 [num_bytes], contiguous)."""
+        ...
+
+    def tag(self) -> bytes:
+        """The tag of all that came. Nothing can come after it."""
+        ...
+
+
+def header_of(tensors: Iterable[DescribedTensor]) -> bytes:
+    """What comes before the bytes of the tensors."""
+    header = json.dumps([[tensor.name, tensor.dtype, list(tensor.shape)] for tensor in tensors])
+    return header.encode() + b"\n"
+
+
+class StreamDigest:
+    """The tag on one core of the CPU; see `Digest`."""
 
     def __init__(self, key: bytes, tensors: Iterable[DescribedTensor]) -> None:
         self._state = Poly1305(key)
-        header = json.dumps([[tensor.name, tensor.dtype, list(tensor.shape)] for tensor in tensors])
-        self._state.update(header.encode() + b"\n")
+        self._state.update(header_of(tensors))
 
     def update(self, data: torch.Tensor) -> None:
-        """Take in the next bytes (uint8 [num_bytes], CPU, contiguous)."""
+        """See `Digest`; for bytes on the CPU."""
         memory = data.numpy().data
         for start in range(0, len(memory), _PIECE_BYTES):
             self._state.update(memory[start : start + _PIECE_BYTES])
 
     def tag(self) -> bytes:
-        """The tag of all that came. Nothing can come after it."""
+        """See `Digest`."""
         return self._state.finalize()
 
 

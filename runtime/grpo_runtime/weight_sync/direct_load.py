@@ -42,9 +42,7 @@ def as_they_come(
     rest = _Bytes(buffers)
     for entry in manifest.tensors:
         rest.skip_to(entry.offset)
-        data = torch.empty(entry.num_bytes, dtype=torch.uint8)
-        rest.fill(data)
-        yield entry.name, data.view(DTYPES[entry.dtype]).reshape(entry.shape)
+        yield entry.name, rest.take(entry.num_bytes).view(DTYPES[entry.dtype]).reshape(entry.shape)
     rest.skip_all()
 
 
@@ -56,13 +54,19 @@ class _Bytes:
         self._left = torch.empty(0, dtype=torch.uint8)
         self._position = 0
 
-    def fill(self, target: torch.Tensor) -> None:
-        """Copy as many bytes as `target` (uint8) has. There must be so many."""
-        filled = 0
-        while filled < len(target):
-            piece = self._next(len(target) - filled)
-            target[filled : filled + len(piece)] = piece
+    def take(self, num_bytes: int) -> torch.Tensor:
+        """A copy of the next bytes (uint8 [num_bytes]), where they are. There must be so many."""
+        if num_bytes == 0:
+            return torch.empty(0, dtype=torch.uint8)
+        piece = self._next(num_bytes)
+        copied = torch.empty(num_bytes, dtype=torch.uint8, device=piece.device)
+        copied[: len(piece)] = piece
+        filled = len(piece)
+        while filled < num_bytes:
+            piece = self._next(num_bytes - filled)
+            copied[filled : filled + len(piece)] = piece
             filled += len(piece)
+        return copied
 
     def skip_to(self, position: int) -> None:
         """Leave out the bytes before this one."""

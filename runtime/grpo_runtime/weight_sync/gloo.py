@@ -59,6 +59,7 @@ class GlooWork:
     def __init__(self, group: ProcessGroupGloo, buffer: torch.Tensor, *, timeout: timedelta) -> None:
         # the process ends when a group is destroyed while it works
         self._group = group
+        self._buffer = buffer
         self._timeout = timeout
         options = BroadcastOptions()
         options.rootRank, options.rootTensor, options.timeout = 0, 0, timeout
@@ -69,12 +70,13 @@ class GlooWork:
         """Whether it has arrived or failed."""
         return bool(self._work.is_completed())
 
-    def wait(self) -> None:
+    def wait(self) -> torch.Tensor:
         """See `Work`."""
         try:
             self._work.wait(self._timeout)
         except RuntimeError as error:
             raise GroupBrokenError(first_line(error)) from error
+        return self._buffer
 
 
 _left: list[tuple[float, GlooGroup]] = []

@@ -15,6 +15,7 @@ from torch.distributed import Store
 from grpo_runtime.weight_sync.address import local_address_towards
 from grpo_runtime.weight_sync.interface import Info, WeightSyncError
 from grpo_runtime.weight_sync.meeting import Place, find_store, parse_init_info
+from grpo_runtime.weight_sync.memory import HOST, Staging
 
 IN_FLIGHT = 2
 """Buffers on their way at once: while one is filled or digested, the next one travels."""
@@ -23,8 +24,12 @@ IN_FLIGHT = 2
 class Work(Protocol):
     """A buffer that is on its way."""
 
-    def wait(self) -> None:
-        """Wait until it has arrived. Raises GroupBrokenError, after the timeout at the latest."""
+    def wait(self) -> torch.Tensor:
+        """Wait until it has arrived. Returns the bytes where they are quickest to read: the buffer itself, or
+        the memory that it was sent through, until the next buffer but one is on its way.
+
+        Raises GroupBrokenError, after the timeout at the latest.
+        """
         ...
 
 
@@ -50,25 +55,24 @@ class Join(Protocol):
 
 def broadcast_all(
     group: Communicator, buffers: Iterable[torch.Tensor], *, timeout_seconds: float
-) -> Iterator[None]:
-    """Give or take all buffers in order; yields once for each when it has arrived."""
+) -> Iterator[torch.Tensor]:
+    """Give or take all buffers in order; yields what each `wait` returns."""
     in_flight: deque[Work] = deque()
     for buffer in buffers:
         in_flight.append(group.broadcast(buffer, timeout_seconds=timeout_seconds))
         if len(in_flight) == IN_FLIGHT:
-            in_flight.popleft().wait()
-            yield
+            yield in_flight.popleft().wait()
     while in_flight:
-        in_flight.popleft().wait()
-        yield
+        yield in_flight.popleft().wait()
 
 
 class GroupReceiver:
     """The end of the group in one worker; see `ReceiverTransport`."""
 
-    def __init__(self, join: Join, *, worker: int) -> None:
+    def __init__(self, join: Join, *, worker: int, staging: Staging = HOST) -> None:
         self._join = join
         self._worker = worker
+        self._staging = staging
         self._group: Communicator | None = None
         self._key = ""
         self._memory = torch.empty(0, dtype=torch.uint8)
@@ -84,17 +88,17 @@ class GroupReceiver:
 
     def missing_bytes(self, num_bytes: int) -> int:
         """See `ReceiverTransport`."""
-        return 0 if len(self._memory) == num_bytes else num_bytes
+        return 0 if len(self._memory) == num_bytes else self._staging.needed_on_host(num_bytes)
 
     def memory(self, num_bytes: int, *, connection: str, stall_seconds: float) -> torch.Tensor:
         """Memory of this worker, the same for every update. `connection` is the key of the group."""
         if self._group is None or connection != self._key:
             raise WeightSyncError("this engine is not in the group of this sender: it must init first")
         if len(self._memory) != num_bytes:
-            self._memory = torch.empty(num_bytes, dtype=torch.uint8)
+            self._memory = self._staging.staging_memory(num_bytes)
         return self._memory
 
-    def receive(self, buffers: Iterable[torch.Tensor], *, stall_seconds: float) -> Iterator[None]:
+    def receive(self, buffers: Iterable[torch.Tensor], *, stall_seconds: float) -> Iterator[torch.Tensor]:
         """Fill the buffers in order."""
         assert self._group is not None  # `memory` came before
         try:

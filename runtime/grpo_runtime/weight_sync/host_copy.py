@@ -9,19 +9,13 @@ from collections.abc import Iterator
 
 import torch
 
-from grpo_runtime.weight_sync.digest import KEY_BYTES, TAG_BYTES, StreamDigest
+from grpo_runtime.weight_sync.digest import KEY_BYTES, TAG_BYTES
 from grpo_runtime.weight_sync.interface import WeightSyncError
-from grpo_runtime.weight_sync.manifest import (
-    TensorEntry,
-    WeightManifest,
-    manifest_of,
-    view_of,
-)
+from grpo_runtime.weight_sync.manifest import WeightManifest, manifest_of
 from grpo_runtime.weight_sync.memory import PRIVATE_MEMORY, Memory, MemoryPool
+from grpo_runtime.weight_sync.packing import CpuPacking, Packing
 from grpo_runtime.weight_sync.source import WeightSource, read_tensors
-
-_PIECE_ELEMENTS = 256 * 1024
-"""Copied and digested at a time, which a core's cache holds."""
+from grpo_runtime.weight_sync.tags import make_digest
 
 
 class HostCopy:
@@ -29,7 +23,8 @@ class HostCopy:
     anything is read, for weights that cannot travel.
 
     `manifest` describes the stream, which lies in `memory`. `key` is that of its tag, made for this copy
-    alone. One tensor of the source after the other is gathered and let go.
+    alone. One tensor of the source after the other is gathered and let go. `packing` is how they come into
+    the stream.
     """
 
     def __init__(
@@ -38,6 +33,7 @@ class HostCopy:
         *,
         buffer_bytes: int | None = None,
         pool: MemoryPool = PRIVATE_MEMORY,
+        packing: Packing | None = None,
     ) -> None:
         self.manifest: WeightManifest = manifest_of(source.layout(), buffer_bytes=buffer_bytes)
         self.key = secrets.token_bytes(KEY_BYTES)
@@ -46,8 +42,10 @@ class HostCopy:
         self._is_reusable.set()
         weakref.finalize(self, _give_back, pool, self.memory, self._is_reusable)
         self._stream = self.memory.stream
+        self._packing = packing or CpuPacking()
         self._num_ready = 0
         self._num_sent = 0
+        self._num_wanted = 0
         self._seconds = 0.0
         self._error: BaseException | None = None
         self._changed = threading.Condition()
@@ -65,6 +63,11 @@ class HostCopy:
         the next one is asked for: the transport is done with it or has it on its way."""
         return self._num_sent
 
+    @property
+    def tag_algorithm(self) -> str:
+        """How the tag is computed; see `tags`."""
+        return self._packing.tag_algorithm
+
     def buffers(self, *, stall_seconds: float | None = None) -> Iterator[torch.Tensor]:
         """The stream in order, with its tag, as uint8 tensors [buffer_bytes] of which the last one is as long
         as what is left. Waits for each until it is full. May be called again and again, from any thread.
@@ -75,7 +78,8 @@ class HostCopy:
         for buffer in self._stream.split(self.manifest.buffer_bytes):
             end += len(buffer)
             self._wait_for(end, timeout_seconds=stall_seconds)
-            yield buffer
+            packed = self._packing.packed(end)
+            yield buffer if packed is None else packed
             with self._changed:
                 self._num_sent += len(buffer)
 
@@ -83,6 +87,11 @@ class HostCopy:
         """Wait until there is something to send. Raises WeightSyncError as `buffers` does."""
         end = min(self.manifest.buffer_bytes, self.manifest.stream_bytes)
         self._wait_for(end, timeout_seconds=timeout_seconds)
+
+    def wait_until_wanted(self, end: int, *, timeout_seconds: float) -> None:
+        """Wait until somebody asks for the stream up to `end`, or for that time."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._num_wanted >= end, timeout_seconds)
 
     def set_aside(self) -> None:
         """Do not use the memory again: somebody may still read it who was given up."""
@@ -100,6 +109,9 @@ class HostCopy:
 
     def _wait_for(self, end: int, *, timeout_seconds: float | None) -> None:
         with self._changed:
+            if end > self._num_wanted:
+                self._num_wanted = end
+                self._changed.notify_all()
             is_there = self._changed.wait_for(
                 lambda: self._num_ready >= end or self._error is not None, timeout_seconds
             )
@@ -113,11 +125,11 @@ class HostCopy:
     def _fill(self, source: WeightSource) -> None:
         start = time.monotonic()
         try:
-            digest = StreamDigest(self.key, self.manifest.tensors)
-            for entry, (_, tensor) in zip(self.manifest.tensors, read_tensors(source), strict=True):
-                for end in self._copy(entry, tensor):
-                    digest.update(self._stream[self._num_ready : end])
-                    self._mark_ready(end)
+            digest = make_digest(self.tag_algorithm, self.key, self.manifest.tensors)
+            tensors = zip(self.manifest.tensors, (tensor for _, tensor in read_tensors(source)), strict=True)
+            weights = self._stream[: self.manifest.num_bytes]
+            for end in self._packing.pack(tensors, weights, copy=self, digest=digest):
+                self._mark_ready(end)
             self._stream[-TAG_BYTES:] = torch.frombuffer(bytearray(digest.tag()), dtype=torch.uint8)
             self._seconds = time.monotonic() - start
             self._mark_ready(len(self._stream))
@@ -125,20 +137,6 @@ class HostCopy:
             with self._changed:
                 self._error = error
                 self._changed.notify_all()
-
-    def _copy(self, entry: TensorEntry, tensor: torch.Tensor) -> Iterator[int]:
-        """Copy a tensor to its place piece by piece, in the dtype that travels; yields where each ends."""
-        target = view_of(entry, self._stream).reshape(-1)
-        values = tensor.detach().reshape(-1)
-        size = target.element_size()
-        for start in range(0, len(values), _PIECE_ELEMENTS):
-            piece = values[start : start + _PIECE_ELEMENTS]
-            target[start : start + len(piece)].copy_(piece)
-            is_last = start + len(piece) == len(values)
-            if not is_last:
-                yield entry.offset + (start + len(piece)) * size
-        self._stream[entry.offset + entry.num_bytes : entry.end].zero_()
-        yield entry.end
 
     def _mark_ready(self, end: int) -> None:
         buffer_bytes, before = self.manifest.buffer_bytes, self._num_ready

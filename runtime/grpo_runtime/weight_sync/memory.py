@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from io import FileIO
+from typing import Protocol
 
 import torch
 
@@ -17,6 +18,33 @@ class Memory:
 
     stream: torch.Tensor
     file: FileIO | None = None
+
+
+class Staging(Protocol):
+    """Where an engine keeps weights that it has not loaded yet."""
+
+    def staging_memory(self, num_bytes: int) -> torch.Tensor:
+        """Memory for so many bytes (uint8 [num_bytes])."""
+        ...
+
+    def needed_on_host(self, num_bytes: int) -> int:
+        """How much of the host's memory that would take."""
+        ...
+
+
+class HostStaging:
+    """Memory of the host; see `Staging`."""
+
+    def staging_memory(self, num_bytes: int) -> torch.Tensor:
+        """See `Staging`."""
+        return torch.empty(num_bytes, dtype=torch.uint8)
+
+    def needed_on_host(self, num_bytes: int) -> int:
+        """See `Staging`."""
+        return num_bytes
+
+
+HOST = HostStaging()
 
 
 class MemoryPool:

@@ -16,6 +16,11 @@ from functools import partial
 from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
 
+import torch
+
+from grpo_runtime.weight_sync.cuda_handles import CudaHandles
+from grpo_runtime.weight_sync.device import CudaDevice, Device, device_of_rank
+from grpo_runtime.weight_sync.device_packing import device_copy
 from grpo_runtime.weight_sync.gloo import GlooGroup
 from grpo_runtime.weight_sync.group import GroupReceiver, Join
 from grpo_runtime.weight_sync.group_sender import GroupSender
@@ -29,10 +34,13 @@ from grpo_runtime.weight_sync.interface import (
     SenderSettings,
     WeightSender,
 )
+from grpo_runtime.weight_sync.ipc import Handles, IpcReceiver, IpcWay
+from grpo_runtime.weight_sync.local_connection import LocalConnection
+from grpo_runtime.weight_sync.nccl import Connect, NcclGroup, TorchNccl
 from grpo_runtime.weight_sync.pairwise import PairwiseSender
 from grpo_runtime.weight_sync.shared_memory import (
-    SharedMemoryConnection,
     SharedMemoryReceiver,
+    SharedMemoryWay,
     shared_copy,
 )
 from grpo_runtime.weight_sync.source import WeightSource
@@ -41,6 +49,7 @@ from grpo_runtime.weight_sync.staging import StagingReceiver
 ENTRY_POINTS = "grpo_runtime.weight_sync"
 
 W = TypeVar("W", bound=PreparedWeights)
+D = TypeVar("D", bound=Device)
 
 
 class Reach(StrEnum):
@@ -53,7 +62,7 @@ class Reach(StrEnum):
 
 @dataclass(frozen=True)
 class Backend(Generic[W]):
-    """One way for weights to travel. `name` is also the one it has in vLLM's weight transfer config.
+    """One way for weights to travel. In vLLM's weight transfer config it is called `name_in_vllm(name)`.
 
     `prepare` makes of the weights what its senders take, once for all of them. `make_sender` is given the
     engines by name, `make_receiver` what a worker of an engine knows about itself.
@@ -61,7 +70,7 @@ class Backend(Generic[W]):
     `is_collective` says that one transfer reaches several engines: those that are due at the same time then
     share a sender and go through a sync together. Otherwise every engine has a sender of its own and waits
     for no other. `serves_several_workers` says that all workers of an engine are reached, each by a receiver
-    of its own.
+    of its own. `needs_gpu` says that both ends are on one.
     """
 
     name: str
@@ -71,6 +80,7 @@ class Backend(Generic[W]):
     make_receiver: Callable[[ReceiverSettings], Receiver]
     is_collective: bool = False
     serves_several_workers: bool = False
+    needs_gpu: bool = False
 
 
 def group_backend(name: str, join: Join) -> Backend[HostCopy]:
@@ -90,8 +100,76 @@ def group_backend(name: str, join: Join) -> Backend[HostCopy]:
     )
 
 
+def gpu_group_backend(
+    name: str,
+    *,
+    connect: Connect,
+    rank_device: Callable[[], Device],
+    device: Callable[[torch.device], Device],
+) -> Backend[HostCopy]:
+    """A backend as that of `group_backend`, of members on GPUs: `rank_device` gives the trainer's and
+    `device` that of a worker. `connect` makes a member of a group of the library."""
+
+    def make_sender(engines: Mapping[str, Peer], settings: SenderSettings) -> GroupSender:
+        return GroupSender(engines, settings, join=partial(NcclGroup, connect=connect, device=rank_device()))
+
+    def make_receiver(settings: ReceiverSettings) -> Receiver:
+        found = device(settings.device)
+        join = partial(NcclGroup, connect=connect, device=found)
+        transport = GroupReceiver(join, worker=settings.tp_rank, staging=found)
+        return StagingReceiver(transport, settings)
+
+    return Backend[HostCopy](
+        name=name,
+        reach=Reach.NETWORK,
+        prepare=lambda source: device_copy(source, rank_device()),
+        make_sender=make_sender,
+        make_receiver=make_receiver,
+        is_collective=True,
+        serves_several_workers=True,
+        needs_gpu=True,
+    )
+
+
+def ipc_backend(
+    name: str,
+    *,
+    rank_device: Callable[[], D],
+    device: Callable[[torch.device], D],
+    handles: Callable[[D], Handles],
+) -> Backend[HostCopy]:
+    """A backend for engines on the trainer's GPU. `rank_device` gives that GPU to the trainer, `device` to a
+    worker, and `handles` name memory of it."""
+
+    def make_sender(engines: Mapping[str, Peer], settings: SenderSettings) -> PairwiseSender[HostCopy]:
+        found = rank_device()
+        connections = {
+            name: LocalConnection(
+                peer, settings, way=IpcWay(found, handles(found), num_workers=peer.num_workers)
+            )
+            for name, peer in engines.items()
+        }
+        return PairwiseSender(connections, settings)
+
+    def make_receiver(settings: ReceiverSettings) -> Receiver:
+        found = device(settings.device)
+        return StagingReceiver(IpcReceiver(found, handles(found), worker=settings.tp_rank), settings)
+
+    return Backend[HostCopy](
+        name=name,
+        reach=Reach.MACHINE,
+        prepare=lambda source: device_copy(source, rank_device()),
+        make_sender=make_sender,
+        make_receiver=make_receiver,
+        serves_several_workers=True,
+        needs_gpu=True,
+    )
+
+
 def _shared_memory_sender(engines: Mapping[str, Peer], settings: SenderSettings) -> PairwiseSender[HostCopy]:
-    connections = {name: SharedMemoryConnection(peer, settings) for name, peer in engines.items()}
+    connections = {
+        name: LocalConnection(peer, settings, way=SharedMemoryWay()) for name, peer in engines.items()
+    }
     return PairwiseSender(connections, settings)
 
 
@@ -101,6 +179,8 @@ def _in_process_sender(engines: Mapping[str, Peer], settings: SenderSettings) ->
 
 
 GLOO = group_backend("gloo", GlooGroup)
+NCCL = gpu_group_backend("nccl", connect=TorchNccl, rank_device=device_of_rank, device=CudaDevice)
+IPC = ipc_backend("ipc", rank_device=device_of_rank, device=CudaDevice, handles=CudaHandles)
 SHARED_MEMORY = Backend[HostCopy](
     name="shared_memory",
     reach=Reach.MACHINE,
@@ -118,7 +198,9 @@ IN_PROCESS = Backend[LentWeights](
     serves_several_workers=True,
 )
 
-_BACKENDS: dict[str, Backend[Any]] = {backend.name: backend for backend in (GLOO, SHARED_MEMORY, IN_PROCESS)}
+_BACKENDS: dict[str, Backend[Any]] = {
+    backend.name: backend for backend in (GLOO, NCCL, SHARED_MEMORY, IPC, IN_PROCESS)
+}
 
 
 def register(backend: Backend[Any]) -> None:

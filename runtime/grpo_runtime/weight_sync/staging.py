@@ -12,11 +12,12 @@ from typing import Annotated, Protocol
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from grpo_runtime.weight_sync.digest import KEY_BYTES, StreamDigest, is_same_tag
+from grpo_runtime.weight_sync.digest import KEY_BYTES, is_same_tag
 from grpo_runtime.weight_sync.direct_load import NUM_BUFFERS, Load, as_they_come, in_turns
 from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.interface import Info, ModelBrokenError, ReceiverSettings, WeightSyncError
 from grpo_runtime.weight_sync.manifest import WeightManifest, unpack
+from grpo_runtime.weight_sync.tags import POLY1305, make_digest
 
 MAX_SYNC_BYTES = 16 * 2**40
 """Far above any model; a manifest beyond it is garbage."""
@@ -34,15 +35,15 @@ class ReceiverTransport(Protocol):
         ...
 
     def memory(self, num_bytes: int, *, connection: str, stall_seconds: float) -> torch.Tensor:
-        """Where the stream that follows will be (uint8 [num_bytes], CPU).
+        """Where the stream that follows will be (uint8 [num_bytes]), on the CPU or a GPU.
 
         Raises WeightSyncError when the sender speaks of another `connection` than this one, or is gone.
         """
         ...
 
-    def receive(self, buffers: Iterable[torch.Tensor], *, stall_seconds: float) -> Iterator[None]:
-        """Fill the buffers, which are parts of `memory`, in order; yields once for each as soon as it is
-        full, while the next one is on its way.
+    def receive(self, buffers: Iterable[torch.Tensor], *, stall_seconds: float) -> Iterator[torch.Tensor]:
+        """Fill the buffers, which are parts of `memory`, in order; yields the bytes of each as soon as it is
+        full, where they are quickest to read, while the next one is on its way.
 
         Raises WeightSyncError when the sender is gone, or when a buffer takes longer than `stall_seconds`.
         """
@@ -61,6 +62,8 @@ class UpdateInfo(BaseModel):
 
     manifest: WeightManifest | None = None
     key: Annotated[str, Field(pattern=rf"^([0-9a-f]{{{2 * KEY_BYTES}}})?$", repr=False)] = ""
+    tag: Annotated[str, Field(max_length=64)] = POLY1305
+    """How the tag is computed; see `tags`."""
     connection: Annotated[str, Field(max_length=128, repr=False)] = ""
     """Which one the stream comes by, where a receiver may have had several."""
     stall_seconds: Annotated[float, Field(gt=0)] = 10.0
@@ -74,6 +77,7 @@ def update_info(weights: HostCopy, *, connection: str = "", stall_seconds: float
     info = UpdateInfo(
         manifest=weights.manifest,
         key=weights.key.hex(),
+        tag=weights.tag_algorithm,
         connection=connection,
         stall_seconds=stall_seconds,
     )
@@ -154,19 +158,16 @@ class StagingReceiver:
     def _stage(self, manifest: WeightManifest, update: UpdateInfo) -> torch.Tensor:
         stream = self._memory(manifest.stream_bytes, update)
         received = _CheckedStream(manifest, update)
-        buffers = stream.split(manifest.buffer_bytes)
-        for buffer, _ in zip(buffers, self._receive(buffers, update), strict=True):
-            received.add(buffer)
+        for part in self._receive(stream.split(manifest.buffer_bytes), update):
+            received.add(part)
         received.require_its_tag()
         return stream
 
     def _load(self, manifest: WeightManifest, update: UpdateInfo, *, load: Load) -> None:
         memory = self._memory(NUM_BUFFERS * manifest.buffer_bytes, update)
         received = _CheckedStream(manifest, update)
-        arrived = zip(
-            in_turns(memory, manifest), self._receive(in_turns(memory, manifest), update), strict=True
-        )
-        tensors = as_they_come((received.add(buffer) for buffer, _ in arrived), manifest)
+        parts = self._receive(in_turns(memory, manifest), update)
+        tensors = as_they_come((received.add(part) for part in parts), manifest)
         # what fails before there is a tensor leaves the model as it is
         first = list(islice(tensors, 1))
         try:
@@ -182,7 +183,7 @@ class StagingReceiver:
             num_bytes, connection=update.connection, stall_seconds=update.stall_seconds
         )
 
-    def _receive(self, buffers: Iterable[torch.Tensor], update: UpdateInfo) -> Iterator[None]:
+    def _receive(self, buffers: Iterable[torch.Tensor], update: UpdateInfo) -> Iterator[torch.Tensor]:
         return self._transport.receive(buffers, stall_seconds=update.stall_seconds)
 
     def _problems(self, manifest: WeightManifest) -> list[str]:
@@ -192,20 +193,24 @@ class StagingReceiver:
 
 
 class _CheckedStream:
-    """Takes the buffers of a stream in order, and knows at its end whether they are those that were sent."""
+    """Takes the parts of a stream in order, and knows at its end whether they are those that were sent."""
 
     def __init__(self, manifest: WeightManifest, update: UpdateInfo) -> None:
-        self._digest = StreamDigest(bytes.fromhex(update.key), manifest.tensors)
+        """Raises WeightSyncError when nobody here computes the tag that the update names."""
+        try:
+            self._digest = make_digest(update.tag, bytes.fromhex(update.key), manifest.tensors)
+        except LookupError as error:
+            raise WeightSyncError(f"weight update refused: {error}") from error
         self._num_left = manifest.num_bytes
         self._tag = b""
 
-    def add(self, buffer: torch.Tensor) -> torch.Tensor:
-        """Take the next buffer, and give it back. The tag may be a part of it, or all of it."""
-        weights, tag = buffer[: self._num_left], buffer[self._num_left :]
+    def add(self, part: torch.Tensor) -> torch.Tensor:
+        """Take the next part, and give it back. The stream ends with the tag."""
+        weights, tag = part[: self._num_left], part[self._num_left :]
         self._digest.update(weights)
         self._num_left -= len(weights)
-        self._tag += bytes(tag.numpy())
-        return buffer
+        self._tag += bytes(tag.cpu().numpy())
+        return part
 
     def require_its_tag(self) -> None:
         """Raises WeightSyncError."""

@@ -11,11 +11,12 @@ def register() -> None:
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
     from grpo_runtime.process.parent_death import die_with_parent
+    from grpo_runtime.weight_sync.engine_names import name_in_vllm
     from grpo_runtime.weight_sync.registry import all_backends
 
     die_with_parent()
 
-    for name in all_backends():
+    for name in map(name_in_vllm, all_backends()):
         loader = WeightTransferEngineFactory._registry.get(name)
         if loader is not None and loader().__module__ == _MODULE:
             continue

@@ -26,6 +26,7 @@ from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, i
 
 from grpo_runtime.weight_sync.checkpoint_shapes import checkpoint_shapes
 from grpo_runtime.weight_sync.direct_load import DirectLoad
+from grpo_runtime.weight_sync.engine_names import backend_of
 from grpo_runtime.weight_sync.free_memory import free_memory
 from grpo_runtime.weight_sync.interface import ModelBrokenError, ReceiverSettings, WeightSyncError
 from grpo_runtime.weight_sync.registry import find_backend
@@ -68,7 +69,7 @@ class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         model: torch.nn.Module,
     ) -> None:
         super().__init__(config, vllm_config, device, model)
-        backend = find_backend(config.backend)
+        backend = find_backend(backend_of(config.backend))
         num_workers = self.parallel_config.world_size_across_dp
         if num_workers != 1 and not backend.serves_several_workers:
             raise WeightSyncError(

@@ -11,7 +11,8 @@ sys.path[:0] = [str(Path(__file__).parent), str(_TESTS)]
 sys.path += [str(_TESTS / "fleet"), str(_TESTS / "colocated")]
 
 # these are found on the path above
-from receiver_harness import BACKENDS, MakeSender, OneEngineSender, Receiver  # noqa: E402
+from backends import BACKENDS  # noqa: E402
+from receiver_harness import MakeSender, OneEngineSender, Receiver  # noqa: E402
 
 
 @pytest.fixture(params=sorted(BACKENDS))

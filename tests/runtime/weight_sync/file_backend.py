@@ -79,14 +79,14 @@ class FileTransport:
     def memory(self, num_bytes: int, *, connection: str, stall_seconds: float) -> torch.Tensor:
         return torch.empty(num_bytes, dtype=torch.uint8)
 
-    def receive(self, buffers: Iterable[torch.Tensor], *, stall_seconds: float) -> Iterator[None]:
+    def receive(self, buffers: Iterable[torch.Tensor], *, stall_seconds: float) -> Iterator[torch.Tensor]:
         if self._path is None:
             raise WeightSyncError("no sender has said where its file is")
         with self._path.open("rb") as file:
             for buffer in buffers:
                 if file.readinto(buffer.numpy().data) != len(buffer):
                     raise WeightSyncError("the file is too short")
-                yield
+                yield buffer
 
     def shutdown(self) -> None:
         self._path = None

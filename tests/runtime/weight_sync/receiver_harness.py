@@ -17,7 +17,7 @@ import torch
 # this file is also run as a script, without the tests' own path
 sys.path.append(str(Path(__file__).parents[1]))
 
-from file_backend import FILE
+from backends import backend_called, device_of
 from weight_sources import FixedWeights
 
 from grpo_runtime.weight_sync.deadlines import Deadlines
@@ -35,11 +35,8 @@ from grpo_runtime.weight_sync.interface import (
     WeightSyncError,
 )
 from grpo_runtime.weight_sync.memory import MEMORY_TO_SHARE
-from grpo_runtime.weight_sync.registry import Backend, all_backends
 from grpo_runtime.weight_sync.source import WeightSource
 
-BACKENDS: dict[str, Backend[Any]] = {**all_backends(), FILE.name: FILE}
-"""Those of the product, and one that it does not know."""
 BUFFER_BYTES = 4096
 ENGINE = "engine"
 MakeSender = Callable[..., "OneEngineSender"]
@@ -68,7 +65,7 @@ def packed(seed: int, *, alter: Alter = iter, buffer_bytes: int = BUFFER_BYTES) 
 
 def prepare(backend: str, weights: dict[str, torch.Tensor]) -> Any:
     """`weights` as senders of the backend take them."""
-    return BACKENDS[backend].prepare(FixedWeights(weights.items()))
+    return backend_called(backend).prepare(FixedWeights(weights.items()))
 
 
 def prepared(backend: str, seed: int) -> Any:
@@ -84,7 +81,7 @@ def make_group_sender(
         name: Peer(channel, host="127.0.0.1", num_workers=getattr(channel, "num_workers", 1))
         for name, channel in channels.items()
     }
-    return BACKENDS[backend].make_sender(peers, SenderSettings(Deadlines(timeout_seconds)))
+    return backend_called(backend).make_sender(peers, SenderSettings(Deadlines(timeout_seconds)))
 
 
 class OneEngineSender:
@@ -139,20 +136,27 @@ class Worker:
         rank: int = 0,
         size: int = 1,
         has_room: bool = True,
+        layout: Mapping[str, tuple[int, ...]] | None = None,
     ) -> None:
-        self.weights = some_weights(0)
+        self.weights = (
+            some_weights(0)
+            if layout is None
+            else {name: torch.zeros(tuple(shape)) for name, shape in layout.items()}
+        )
         self.version = "initial"
         self.has_ended = False
         self._is_open = False
-        layout = {name: tuple(tensor.shape) for name, tensor in self.weights.items()}
+        shapes = {name: tuple(tensor.shape) for name, tensor in self.weights.items()}
+        found = backend_called(backend)
         settings = ReceiverSettings(
-            layout=layout,
+            layout=shapes,
             optional=optional,
+            device=device_of(found),
             tp_rank=rank,
             tp_size=size,
             direct_load=DirectLoad(lambda num_bytes: has_room or num_bytes == 0, self._load),
         )
-        self.end = BACKENDS[backend].make_receiver(settings)
+        self.end = found.make_receiver(settings)
 
     def init(self, info: Info) -> None:
         with self._ending_with_a_broken_model():

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import receiver_harness
 import torch
+from backends import BACKENDS
 from receiver_harness import (
-    BACKENDS,
     MakeSender,
     OneEngineSender,
     Receiver,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 import torch
+from backends import OF_THE_PRODUCT, backend_called
 from receiver_harness import accident, make_group_sender, packed, some_weights
 from test_several_engines import sync
 from weight_sources import FixedWeights
@@ -15,9 +16,9 @@ from worker_processes import EngineOfProcesses, digest_of, engines_of_processes
 
 from grpo_runtime.weight_sync.deadlines import ANSWER_SECONDS
 from grpo_runtime.weight_sync.interface import Failures, WeightSender
-from grpo_runtime.weight_sync.registry import Reach, all_backends, find_backend
+from grpo_runtime.weight_sync.registry import Reach
 
-BETWEEN_PROCESSES = sorted(name for name, found in all_backends().items() if found.reach != Reach.PROCESS)
+BETWEEN_PROCESSES = sorted(name for name, found in OF_THE_PRODUCT.items() if found.reach != Reach.PROCESS)
 TIMEOUT_SECONDS = 8.0
 """Of which a member that breaks the group may take a quarter."""
 
@@ -169,7 +170,7 @@ async def test_weights_that_are_late_are_waited_for_before_any_engine_is(backend
     async with engines_of_processes(backend, "ab") as engines:
         sender = sender_to(backend, engines)
         assert await sender.init(engines) == {}
-        weights = find_backend(backend).prepare(Late(some_weights(1).items()))
+        weights = backend_called(backend).prepare(Late(some_weights(1).items()))
         assert await sync(sender, weights, engines=set(engines), version="1.1") == set()
         await require_served(engines, seed=1, version="1.1")
         await sender.shutdown()

@@ -19,7 +19,9 @@ def test_every_run_has_a_backend_that_reaches_its_engines(run_json: str, mode: M
 
 
 def test_a_backend_that_does_not_exist_is_named_with_those_that_do() -> None:
-    with pytest.raises(LookupError, match=r"called pigeon; there are gloo, shared_memory, in_process"):
+    with pytest.raises(
+        LookupError, match=r"called pigeon; there are gloo, nccl, shared_memory, ipc, in_process"
+    ):
         find_backend("pigeon")
 
 

@@ -3,7 +3,8 @@
 import asyncio
 
 import pytest
-from receiver_harness import BACKENDS, Receiver, make_group_sender, prepared, some_weights
+from backends import BACKENDS
+from receiver_harness import Receiver, make_group_sender, prepared, some_weights
 
 from grpo_runtime.weight_sync.digest import TAG_BYTES
 from grpo_runtime.weight_sync.interface import ControlChannel, WeightSender, WeightSyncError

@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from multiprocessing.connection import Connection
@@ -31,11 +31,14 @@ _CONTEXT.set_forkserver_preload([Path(__file__).stem])
 _PYTHONPATH = os.pathsep.join(sys.path[:2])
 
 
+Layout = Mapping[str, tuple[int, ...]]
+
+
 def digest_of(weights: dict[str, torch.Tensor]) -> str:
     """A digest of all bits of some weights."""
     digest = hashlib.sha256()
     for name in sorted(weights):
-        tensor = weights[name].contiguous()
+        tensor = weights[name].contiguous().cpu()
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
@@ -48,9 +51,9 @@ class _Worker(Worker):
         return [self.version, digest_of(self.weights)]
 
 
-def _serve(connection: Connection, backend: str, rank: int, size: int) -> None:
+def _serve(connection: Connection, backend: str, rank: int, size: int, layout: Layout | None) -> None:
     torch.set_num_threads(1)
-    worker = _Worker(backend, rank=rank, size=size)
+    worker = _Worker(backend, rank=rank, size=size, layout=layout)
     while True:
         try:
             verb, *arguments = json.loads(connection.recv_bytes())
@@ -66,11 +69,12 @@ def _serve(connection: Connection, backend: str, rank: int, size: int) -> None:
 class EngineOfProcesses(CallChannel):
     """The workers of one engine."""
 
-    def __init__(self, backend: str, *, num_workers: int = 1) -> None:
+    def __init__(self, backend: str, *, num_workers: int = 1, layout: Layout | None = None) -> None:
         self._workers = []
         for rank in range(num_workers):
             here, there = _CONTEXT.Pipe()
-            process = _CONTEXT.Process(target=_serve, args=(there, backend, rank, num_workers), daemon=True)
+            arguments = (there, backend, rank, num_workers, layout)
+            process = _CONTEXT.Process(target=_serve, args=arguments, daemon=True)
             process.start()
             there.close()
             self._workers.append((process, here, ThreadPoolExecutor(max_workers=1)))
@@ -132,11 +136,12 @@ class EngineOfProcesses(CallChannel):
 
 @asynccontextmanager
 async def engines_of_processes(
-    backend: str, names: str, *, num_workers: int = 1
+    backend: str, names: str, *, num_workers: int = 1, layout: Layout | None = None
 ) -> AsyncIterator[dict[str, EngineOfProcesses]]:
-    """Engines by name, one for each letter, once they answer; their processes end with the block."""
+    """Engines by name, one for each letter, once they answer; their processes end with the block. `layout` is
+    that of their model, which otherwise is that of `some_weights`."""
     with patch.dict(os.environ, PYTHONPATH=_PYTHONPATH):
-        engines = {name: EngineOfProcesses(backend, num_workers=num_workers) for name in names}
+        engines = {name: EngineOfProcesses(backend, num_workers=num_workers, layout=layout) for name in names}
     try:
         await asyncio.gather(*(engine.served() for engine in engines.values()))
         yield engines

@@ -1,0 +1,141 @@
+"""The GPU of a process as weights pass through it: its memory, its streams, and host memory that it reaches
+without a detour. The tests put a stand-in on the CPU in its place."""
+
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+import torch
+
+from grpo_runtime.weight_sync.interface import WeightSyncError
+from grpo_runtime.weight_sync.memory import Memory, MemoryPool, Staging
+
+_FREE_BYTES_LEFT = 2**30
+"""What stays free beside staged weights, for the engine that loads them."""
+
+
+class Event(Protocol):
+    """A place in a stream."""
+
+    def synchronize(self) -> None:
+        """Wait until the device has come there."""
+        ...
+
+
+class Device(Staging, Protocol):
+    """Where weights are packed, sent from, received and staged: in its memory if enough of it is free, else
+    in host memory. Copies are asynchronous, in the order of the stream that `use` made the current one."""
+
+    @property
+    def host_pool(self) -> MemoryPool:
+        """Host memory that the device copies to and from by itself."""
+        ...
+
+    def use(self) -> AbstractContextManager[None]:
+        """Make it the device of this thread, with a stream that comes after all that the default stream was
+        given so far: both hold for the calling thread only."""
+        ...
+
+    def empty(self, num_bytes: int) -> torch.Tensor:
+        """Memory of the device (uint8 [num_bytes])."""
+        ...
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor is in the memory of the device."""
+        ...
+
+    def copy_to_host(self, target: torch.Tensor, source: torch.Tensor) -> Event:
+        """Copy beside what the stream does next. `source` must be kept until the event."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until the current stream is done."""
+        ...
+
+
+class _LockedMap(mmap.mmap):
+    """Memory that the GPU may reach for as long as it is mapped."""
+
+    address: int | None = None
+
+    def __del__(self) -> None:
+        if self.address is not None:
+            torch.cuda.cudart().cudaHostUnregister(self.address)
+
+
+def registered_memory(num_bytes: int) -> Memory:
+    """Host memory whose pages stay where they are, so that the GPU copies it at full speed beside other work.
+
+    It is registered instead of allocated as pinned memory, for which torch takes the next power of two.
+    Raises WeightSyncError when so much cannot be locked.
+    """
+    mapped = _LockedMap(-1, num_bytes)
+    stream = torch.frombuffer(mapped, dtype=torch.uint8)
+    if int(torch.cuda.cudart().cudaHostRegister(stream.data_ptr(), num_bytes, 0)) != 0:
+        raise WeightSyncError(f"{num_bytes} bytes of host memory cannot be locked for the GPU")
+    mapped.address = stream.data_ptr()
+    return Memory(stream)
+
+
+REGISTERED_MEMORY = MemoryPool(registered_memory)
+
+
+class CudaDevice:
+    """A GPU; see `Device`."""
+
+    host_pool = REGISTERED_MEMORY
+
+    def __init__(self, device: torch.device) -> None:
+        """Raises WeightSyncError for what is no GPU."""
+        if device.type != "cuda" or not torch.cuda.is_available():
+            raise WeightSyncError(f"this weight sync needs a GPU, and here is {device.type}: use gloo")
+        index = torch.cuda.current_device() if device.index is None else device.index
+        self.device = torch.device("cuda", index)
+        self._stream = torch.cuda.Stream(self.device)
+        self._host_stream = torch.cuda.Stream(self.device)
+
+    @contextmanager
+    def use(self) -> Iterator[None]:
+        """See `Device`."""
+        with torch.cuda.device(self.device), torch.cuda.stream(self._stream):
+            self._stream.wait_stream(torch.cuda.default_stream(self.device))
+            yield
+
+    def empty(self, num_bytes: int) -> torch.Tensor:
+        """See `Device`."""
+        return torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
+
+    def staging_memory(self, num_bytes: int) -> torch.Tensor:
+        """See `Device`."""
+        if self.needed_on_host(num_bytes):
+            return registered_memory(num_bytes).stream
+        return self.empty(num_bytes)
+
+    def needed_on_host(self, num_bytes: int) -> int:
+        """See `Device`."""
+        free, _ = torch.cuda.mem_get_info(self.device)
+        return 0 if free >= num_bytes + _FREE_BYTES_LEFT else num_bytes
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """See `Device`."""
+        return tensor.device == self.device
+
+    def copy_to_host(self, target: torch.Tensor, source: torch.Tensor) -> Event:
+        """See `Device`."""
+        self._host_stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self._host_stream):
+            target.copy_(source, non_blocking=True)
+            event = torch.cuda.Event()
+            event.record()
+        return event
+
+    def synchronize(self) -> None:
+        """See `Device`."""
+        torch.cuda.current_stream(self.device).synchronize()
+
+
+def device_of_rank() -> CudaDevice:
+    """The GPU of this training process: the one that its rank in the pod names, whichever thread asks."""
+    return CudaDevice(torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))))

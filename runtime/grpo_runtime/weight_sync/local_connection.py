@@ -1,0 +1,112 @@
+"""The trainer's end of a connection to one engine on its machine, whichever way the bytes go."""
+
+import asyncio
+import logging
+import secrets
+import socket
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Protocol, TypeVar
+
+from grpo_runtime.weight_sync.host_copy import HostCopy
+from grpo_runtime.weight_sync.interface import GroupBrokenError, Info, Peer, SenderSettings, WeightSyncError
+from grpo_runtime.weight_sync.local_sockets import KEY_CHARACTERS, Door
+from grpo_runtime.weight_sync.staging import update_info
+from grpo_runtime.weight_sync.together import act_together, read_outcome
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+
+class Way(Protocol):
+    """How the bytes come to the workers of one engine. Blocking, one call after the other."""
+
+    def open(self) -> Info:
+        """Get ready; returns what the verb `init` tells the workers besides the socket."""
+        ...
+
+    def deliver(self, weights: HostCopy, workers: Sequence[socket.socket], *, stall_seconds: float) -> None:
+        """Let the workers have every buffer, in order. Raises OSError for a worker that is gone or does not
+        go on for `stall_seconds`."""
+        ...
+
+    def finished(self) -> None:
+        """The engine has loaded what was delivered."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything; some worker may still read it."""
+        ...
+
+
+class LocalConnection:
+    """Sockets to the workers of one engine, and a way for the bytes; see `Connection`."""
+
+    def __init__(self, peer: Peer, settings: SenderSettings, *, way: Way) -> None:
+        self.channel = peer.channel
+        self._num_workers = peer.num_workers
+        self._way = way
+        self._timeout_seconds = settings.timeout_seconds
+        self._stall_seconds = settings.deadlines.stall_seconds()
+        self._key = secrets.token_hex(KEY_CHARACTERS // 2)
+        self._workers: list[socket.socket] = []
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="weight-sender")
+
+    async def init(self) -> None:
+        """Let every worker of the engine come to a socket."""
+        details = await self._in_thread(self._way.open)
+        with Door(num_workers=self._num_workers, key=self._key) as door:
+            accepting = self._in_thread(partial(door.accept, stall_seconds=self._stall_seconds))
+            await self.channel.init({**door.init.model_dump(), **details})
+            self._workers = await accepting
+
+    async def update(self, weights: HostCopy) -> None:
+        """Hand over the copy while it is being made; the engine answers when it has checked everything."""
+        if not self._workers:
+            raise WeightSyncError("the engine is not connected: call init first")
+        stall = self._stall_seconds
+        first = partial(weights.wait_for_first_buffer, timeout_seconds=self._timeout_seconds)
+        await asyncio.to_thread(first)
+        delivering = self._in_thread(partial(self._deliver, weights, list(self._workers)))
+        info = update_info(weights, connection=self._key, stall_seconds=stall)
+        errors = await act_together({"engine": self.channel.update(info)}, delivering, stall_seconds=stall)
+        for error in errors.values():
+            raise error
+
+    async def finish(self, version: str) -> None:
+        """Let the engine load what it has."""
+        await self.channel.finish(version)
+        self._way.finished()
+
+    async def shutdown(self) -> None:
+        """Close the sockets; a worker that waits at one is told by that."""
+        for worker in self._workers:
+            worker.close()
+        self._workers = []
+        # after what is still going on in the thread, which the sockets end
+        self._thread.submit(self._close_way)
+        self._thread.shutdown(wait=False)
+
+    def _deliver(self, weights: HostCopy, workers: Sequence[socket.socket]) -> None:
+        try:
+            self._way.deliver(weights, workers, stall_seconds=self._stall_seconds)
+        except (OSError, WeightSyncError) as error:
+            # so that no worker waits for what does not come
+            for worker in workers:
+                worker.close()
+            if isinstance(error, OSError):
+                raise GroupBrokenError(f"a worker of the engine is gone: {error}") from error
+            raise
+
+    def _close_way(self) -> None:
+        try:
+            self._way.close()
+        except Exception:
+            log.exception("what was lent to an engine could not be taken back")
+
+    def _in_thread(self, work: Callable[[], _T]) -> asyncio.Future[_T]:
+        future = asyncio.get_running_loop().run_in_executor(self._thread, work)
+        future.add_done_callback(read_outcome)
+        return future

@@ -1,0 +1,232 @@
+"""A group over GPUs by NCCL, through torch's process group, without a default group and without pickles.
+
+NCCL blocks in its calls for as long as another member does not do its part, and has no deadline. So a
+watchdog aborts the group, which ends all of its calls; one that was aborted is of no more use. Read in the
+source of torch 2.13 (ProcessGroupNCCL.cpp, NCCLUtils.cpp):
+
+- Only a communicator that is made in non-blocking mode (`config.blocking = 0`) can be aborted while it meets
+  the others. Its first use then waits for at most TORCH_NCCL_NONBLOCKING_TIMEOUT, which torch reads once in a
+  process, and holds a lock that the abort needs.
+- Torch's own watchdog ends the process by SIGABRT when a member is gone. With TORCH_NCCL_BLOCKING_WAIT there
+  is none: `wait` waits for the device, raises what went wrong, and returns as if all was well when it was
+  aborted.
+- NCCL's id is written to the store as the bytes that it is.
+"""
+
+import logging
+import math
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch.distributed import BroadcastOptions, PrefixStore, Store
+
+from grpo_runtime.weight_sync.device import CudaDevice, Device
+from grpo_runtime.weight_sync.meeting import Place, first_line
+from grpo_runtime.weight_sync.watchdog import Watchdog
+
+log = logging.getLogger(__name__)
+
+_NUM_SLOTS = 2
+"""As many as buffers are in flight."""
+_TORCH_SECONDS = 24 * 3600.0
+"""The deadline that torch is given for a buffer: the watchdog's is shorter."""
+_ABORT_SECONDS = 10.0
+_LEFT = "left"
+_FOR_EVER = timedelta(days=365)
+
+
+class LibraryWork(Protocol):
+    """A broadcast on its way."""
+
+    def wait(self, /) -> Any:
+        """Wait until the device is done with it, without a deadline."""
+        ...
+
+
+class LibraryGroup(Protocol):
+    """What NcclGroup asks of the library. All calls but `abort` may block until the group is aborted."""
+
+    def meet(self) -> None:
+        """Wait until the communicator of all members is there."""
+        ...
+
+    def broadcast(self, buffer: torch.Tensor) -> LibraryWork:
+        """Begin to give what rank 0 has in `buffer`, in the memory of the device, to the others."""
+        ...
+
+    def abort(self) -> None:
+        """End all calls and what is on its way, from any thread."""
+        ...
+
+
+class Connect(Protocol):
+    """Makes a member of a group, without waiting for the others."""
+
+    def __call__(self, store: Store, place: Place, *, device: Any) -> LibraryGroup: ...
+
+
+class NcclGroup:
+    """The members that met at a place; see `Communicator`.
+
+    A buffer in the memory of the device is sent or received where it is, any other through a buffer on the
+    device.
+    """
+
+    def __init__(
+        self, store: Store, place: Place, *, own_address: str, connect: Connect, device: Device
+    ) -> None:
+        """Meet the others. Raises GroupBrokenError when one of them does not come.
+
+        `own_address` is not used: NCCL finds its interfaces by itself, or by NCCL_SOCKET_IFNAME.
+        """
+        self.device = device
+        self.is_sender = place.rank == 0
+        self._slots: list[torch.Tensor | None] = [None] * _NUM_SLOTS
+        self._num_sent = 0
+        with device.use():
+            members = PrefixStore(f"{place.key}/members", store)
+            self._group = connect(PrefixStore(place.key, store), place, device=device)
+            self.watchdog = Watchdog(partial(_leave, self._group, members, is_sender=self.is_sender))
+            try:
+                with self.watchdog.within(place.meeting_seconds):
+                    _come_together(members, place)
+                    self._group.meet()
+            except BaseException:
+                self.close()
+                raise
+        if not self.is_sender:
+            listening = partial(_abort_when_left, members, self.watchdog)
+            threading.Thread(target=listening, name="weight-group-left", daemon=True).start()
+
+    def broadcast(self, buffer: torch.Tensor, *, timeout_seconds: float) -> "NcclWork":
+        """See `Communicator`."""
+        with self.watchdog.within(timeout_seconds), self.device.use():
+            passed = buffer if self.device.holds(buffer) else self._slot(len(buffer))
+            if self.is_sender and passed is not buffer:
+                passed.copy_(buffer, non_blocking=True)
+            work = self._group.broadcast(passed)
+        return NcclWork(self, work, buffer=buffer, passed=passed, timeout_seconds=timeout_seconds)
+
+    def close(self) -> None:
+        """See `Communicator`. The watchdog aborts, which may take a while."""
+        self.watchdog.abort_now()
+
+    def _slot(self, num_bytes: int) -> torch.Tensor:
+        index = self._num_sent % _NUM_SLOTS
+        self._num_sent += 1
+        slot = self._slots[index]
+        if slot is None or len(slot) < num_bytes:
+            slot = self._slots[index] = self.device.empty(num_bytes)
+        return slot[:num_bytes]
+
+
+class NcclWork:
+    """A buffer on its way; see `Work`."""
+
+    def __init__(
+        self,
+        group: NcclGroup,
+        work: LibraryWork,
+        *,
+        buffer: torch.Tensor,
+        passed: torch.Tensor,
+        timeout_seconds: float,
+    ) -> None:
+        self._group = group
+        self._work = work
+        self._buffer = buffer
+        self._passed = passed
+        self._timeout_seconds = timeout_seconds
+
+    def wait(self) -> torch.Tensor:
+        """See `Work`."""
+        group = self._group
+        with group.watchdog.within(self._timeout_seconds), group.device.use():
+            self._work.wait()
+            if not group.is_sender and self._passed is not self._buffer:
+                group.device.copy_to_host(self._buffer, self._passed).synchronize()
+        return self._passed
+
+
+class TorchNccl:
+    """NCCL through torch; see `LibraryGroup`."""
+
+    def __init__(self, store: Store, place: Place, *, device: CudaDevice) -> None:
+        from torch.distributed import ProcessGroupNCCL  # not in every build of torch
+
+        options = ProcessGroupNCCL.Options()
+        options.config.blocking = 0
+        options._timeout = timedelta(seconds=_ABORT_SECONDS)
+        self._device = device
+        # for good: it is of no concern to communicators that block, as those of training
+        os.environ.setdefault("TORCH_NCCL_NONBLOCKING_TIMEOUT", str(math.ceil(place.meeting_seconds)))
+        with _environment(TORCH_NCCL_BLOCKING_WAIT="1", TORCH_NCCL_ASYNC_ERROR_HANDLING="0"):
+            self._group: Any = ProcessGroupNCCL(store, place.rank, place.size, options)
+
+    def meet(self) -> None:
+        """See `LibraryGroup`."""
+        self._group.eager_connect_single_device(self._device.device)
+        # the first use waits for all members
+        self.broadcast(self._device.empty(1)).wait()
+
+    def broadcast(self, buffer: torch.Tensor) -> LibraryWork:
+        """See `LibraryGroup`."""
+        options = BroadcastOptions()
+        options.rootRank, options.rootTensor = 0, 0
+        options.timeout = timedelta(seconds=_TORCH_SECONDS)
+        work: LibraryWork = self._group.broadcast([buffer], options)
+        return work
+
+    def abort(self) -> None:
+        """See `LibraryGroup`."""
+        self._group.abort()
+
+
+def _come_together(store: Store, place: Place) -> None:
+    """Wait until all members are at the store, whose deadline is that of the meeting."""
+    store.set(str(place.rank), "")
+    store.wait([str(rank) for rank in range(place.size)], timedelta(seconds=place.meeting_seconds))
+
+
+def _leave(group: LibraryGroup, members: Store, *, is_sender: bool) -> None:
+    """Abort, and tell the engines when it is the trainer that leaves: NCCL need not notice."""
+    if is_sender:
+        members.set(_LEFT, "")
+    group.abort()
+
+
+def _abort_when_left(members: Store, watchdog: Watchdog) -> None:
+    """Wait until the trainer leaves the group or is gone, with the store that it hosts. Blocks."""
+    try:
+        # by a connection of its own: a store does one thing at a time
+        connection: Store = members.clone()  # type: ignore[attr-defined] # not in stubs
+        connection.wait([_LEFT], _FOR_EVER)
+    except RuntimeError as error:
+        log.debug("the trainer's store is gone: %s", first_line(error))
+    watchdog.abort_now()
+
+
+_environment_lock = threading.Lock()
+
+
+@contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    """Set variables for as long as the block runs: torch reads them when a group is made, and the groups of
+    training are to keep what they have."""
+    with _environment_lock:
+        before = {name: os.environ.get(name) for name in values}
+        os.environ.update(values)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value

@@ -1,0 +1,42 @@
+"""The backends that the contract is tested with: on the CPU, with stand-ins for what only a GPU has."""
+
+from typing import Any
+
+import torch
+from file_backend import FILE
+from stand_in_handles import StandInHandles
+from stand_in_nccl import StandInDevice, StandInNccl
+
+from grpo_runtime.weight_sync.registry import (
+    Backend,
+    all_backends,
+    find_backend,
+    gpu_group_backend,
+    ipc_backend,
+)
+
+_DEVICE = StandInDevice()
+STAND_IN_NCCL = gpu_group_backend(
+    "stand-in-nccl", connect=StandInNccl, rank_device=lambda: _DEVICE, device=StandInDevice
+)
+STAND_IN_IPC = ipc_backend(
+    "stand-in-ipc", rank_device=lambda: _DEVICE, device=StandInDevice, handles=StandInHandles
+)
+OF_THE_PRODUCT: dict[str, Backend[Any]] = {
+    **{name: backend for name, backend in all_backends().items() if not backend.needs_gpu},
+    STAND_IN_NCCL.name: STAND_IN_NCCL,
+    STAND_IN_IPC.name: STAND_IN_IPC,
+}
+"""Its backends, those for GPUs with stand-ins for the GPU and what belongs to it."""
+BACKENDS: dict[str, Backend[Any]] = {**OF_THE_PRODUCT, FILE.name: FILE}
+"""And one that the product does not know."""
+
+
+def backend_called(name: str) -> Backend[Any]:
+    """A backend of the tests, or of the product on a GPU."""
+    return BACKENDS[name] if name in BACKENDS else find_backend(name)
+
+
+def device_of(backend: Backend[Any]) -> torch.device:
+    """Where the worker of an engine has its model."""
+    return torch.device("cuda" if backend.needs_gpu and torch.cuda.is_available() else "cpu")

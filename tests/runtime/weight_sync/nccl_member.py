@@ -1,0 +1,31 @@
+"""A member of a group whose other member came to the store and is gone before NCCL meets."""
+
+import sys
+
+from grpo_runtime.weight_sync.device import device_of_rank
+from grpo_runtime.weight_sync.interface import GroupBrokenError
+from grpo_runtime.weight_sync.meeting import Place, host_store
+from grpo_runtime.weight_sync.nccl import NcclGroup, TorchNccl
+
+GIVEN_UP = "given up:"
+KEY = "key"
+
+
+def main() -> int:
+    """Returns 0 when the group was given up, and this process with its GPU goes on."""
+    device = device_of_rank()
+    store = host_store("127.0.0.1", timeout_seconds=5.0)
+    store.set(f"{KEY}/members/1", "")
+    place = Place(KEY, rank=0, size=2, meeting_seconds=5.0)
+    try:
+        NcclGroup(store, place, own_address="127.0.0.1", connect=TorchNccl, device=device)
+    except GroupBrokenError as error:
+        with device.use():
+            assert device.empty(8).zero_().sum().item() == 0
+        print(GIVEN_UP, error)
+        return 0
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""A stand-in for the handles of CUDA IPC: they name memory of a process that counts as a GPU's."""
+
+import os
+from io import FileIO
+from pathlib import Path
+
+import torch
+from stand_in_nccl import StandInDevice
+
+from grpo_runtime.weight_sync.interface import WeightSyncError
+from grpo_runtime.weight_sync.ipc import Handle
+from grpo_runtime.weight_sync.memory import Memory, map_memory, shared_memory
+
+
+class StandInHandles:
+    """Names of files without a folder, which another process of this machine can open; see `Handles`."""
+
+    def __init__(self, device: StandInDevice) -> None:
+        self._device = device
+        self._memory: dict[int, Memory] = {}
+
+    def allocate(self, num_bytes: int) -> torch.Tensor:
+        self._device.require_use()
+        memory = shared_memory(num_bytes)
+        self._memory[memory.stream.data_ptr()] = memory
+        return memory.stream
+
+    def export(self, memory: torch.Tensor) -> Handle:
+        file = self._memory[memory.data_ptr()].file
+        assert file is not None
+        return {"path": f"/proc/{os.getpid()}/fd/{file.fileno()}", "num_bytes": len(memory)}
+
+    def release(self, handle: Handle) -> None:
+        self._memory.clear()
+
+    def open(self, handle: Handle) -> torch.Tensor:
+        self._device.require_use()
+        try:
+            file = FileIO(Path(handle["path"]), "r+")
+        except OSError as error:
+            raise WeightSyncError(f"the trainer is gone: {error}") from error
+        return map_memory(file, num_bytes=handle["num_bytes"]).stream

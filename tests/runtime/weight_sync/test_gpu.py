@@ -1,0 +1,211 @@
+"""What stand-ins cannot show: packing, the tag, NCCL and CUDA IPC on a GPU. One GPU is enough.
+
+NCCL between GPUs is not tested here: `bench/gpu/two_gpus.py` runs it on a machine that has two.
+"""
+
+import gc
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import test_losses
+import torch
+from nccl_member import GIVEN_UP
+from receiver_harness import make_group_sender
+from test_several_engines import sync
+from weight_sources import FixedWeights
+from worker_processes import digest_of, engines_of_processes
+
+from grpo_runtime.weight_sync.device import CudaDevice, device_of_rank, registered_memory
+from grpo_runtime.weight_sync.device_packing import device_copy
+from grpo_runtime.weight_sync.digest import TAG_BYTES
+from grpo_runtime.weight_sync.host_copy import HostCopy
+from grpo_runtime.weight_sync.interface import GroupBrokenError
+from grpo_runtime.weight_sync.manifest import unpack
+from grpo_runtime.weight_sync.meeting import Place, host_store
+from grpo_runtime.weight_sync.nccl import NcclGroup, TorchNccl
+from grpo_runtime.weight_sync.row_digest import NUM_COLUMNS, ROW_BYTES, RowDigest, hash_rows
+from grpo_runtime.weight_sync.source import TensorSpec
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU: make test-gpu"),
+]
+
+KEY = bytes(range(32))
+ADDRESS = "127.0.0.1"
+
+
+class Bfloat16(FixedWeights):
+    """Tensors that travel as bfloat16."""
+
+    def layout(self) -> tuple[TensorSpec, ...]:
+        return tuple(TensorSpec(spec.name, spec.shape, torch.bfloat16) for spec in super().layout())
+
+
+def some_bytes(num_bytes: int) -> torch.Tensor:
+    return torch.randint(0, 256, (num_bytes,), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
+
+
+def stream_of(copy: HostCopy) -> torch.Tensor:
+    return torch.cat([buffer.cpu() for buffer in copy.buffers()])
+
+
+@pytest.mark.parametrize("num_rows", [1, 16, 17, 40, 1000])
+def test_the_hashes_of_rows_are_those_of_the_cpu(num_rows: int) -> None:
+    rows = some_bytes(num_rows * ROW_BYTES).view(torch.int8).view(-1, ROW_BYTES)
+    coefficients = some_bytes(ROW_BYTES * NUM_COLUMNS).view(torch.int8).view(NUM_COLUMNS, -1).t()
+    assert torch.equal(hash_rows(rows.cuda(), coefficients.cuda()).cpu(), hash_rows(rows, coefficients))
+
+
+@pytest.mark.parametrize("sizes", [[1], [ROW_BYTES * 20], [5000, 3, 12_345], [64, 100_000]])
+def test_the_tag_is_that_of_the_cpu_whatever_the_buffers(sizes: list[int]) -> None:
+    data = some_bytes(300_001)
+    on_gpu, on_cpu = RowDigest(KEY, ()), RowDigest(KEY, ())
+    for part in torch.split(data.cuda(), [*sizes, len(data) - sum(sizes)]):
+        on_gpu.update(part)
+    on_cpu.update(data)
+    assert on_gpu.tag() == on_cpu.tag()
+
+
+def test_weights_are_packed_and_cast_as_the_cpu_does_it() -> None:
+    weights = {
+        "large": torch.randn(3000, 4111),
+        "transposed": torch.randn(50, 40).t(),
+        "scalar": torch.randn(()),
+        "empty": torch.zeros(0, 7),
+        "odd": torch.randn(5, 3),
+    }
+    on_gpu = [(name, tensor.cuda()) for name, tensor in weights.items()]
+    copy = device_copy(Bfloat16(on_gpu), device_of_rank(), buffer_bytes=2**20)
+    by_cpu = HostCopy(Bfloat16(weights.items()), buffer_bytes=2**20)
+    # first from the GPU where it is still there, then from host memory alone
+    for _ in range(2):
+        assert torch.equal(stream_of(copy)[:-TAG_BYTES], stream_of(by_cpu)[:-TAG_BYTES])
+        copy.wait_until_read()
+    for name, tensor in unpack(stream_of(copy), copy.manifest):
+        assert torch.equal(tensor, weights[name].to(torch.bfloat16))
+
+
+def test_a_sender_that_keeps_up_sends_from_the_gpu() -> None:
+    device = device_of_rank()
+    weights = FixedWeights([("w", torch.randn(2**20, device="cuda"))])
+    copy = device_copy(weights, device, buffer_bytes=2**18)
+    assert [device.holds(buffer) for buffer in copy.buffers()] == [True] * 16 + [False]
+
+
+def test_packing_sees_what_training_has_put_on_its_stream() -> None:
+    weight = torch.zeros(2**24, device="cuda")
+    for _ in range(200):
+        weight += 1
+    copy = device_copy(FixedWeights([("w", weight)]), device_of_rank())
+    assert torch.equal(stream_of(copy)[:-TAG_BYTES].view(torch.float32), torch.full((2**24,), 200.0))
+
+
+def test_host_memory_is_locked_for_as_long_as_it_is_there() -> None:
+    for _ in range(3):
+        memory = registered_memory(2**24)
+        assert memory.stream.is_pinned()
+        memory.stream.copy_(some_bytes(2**24))
+        assert torch.equal(memory.stream.cuda().cpu(), some_bytes(2**24))
+        del memory
+
+
+def nccl_group(place: Place) -> NcclGroup:
+    store = host_store(ADDRESS, timeout_seconds=place.meeting_seconds)
+    return NcclGroup(store, place, own_address=ADDRESS, connect=TorchNccl, device=device_of_rank())
+
+
+def test_nccl_with_one_rank_sends_what_is_on_the_gpu_and_on_the_host() -> None:
+    for step in range(2):
+        group = nccl_group(Place(f"key-{step}", rank=0, size=1, meeting_seconds=60.0))
+        data = some_bytes(1_000_001)
+        assert torch.equal(group.broadcast(data.cuda(), timeout_seconds=60.0).wait().cpu(), data)
+        for _ in range(3):
+            assert torch.equal(group.broadcast(data, timeout_seconds=60.0).wait().cpu(), data)
+        group.close()
+        with pytest.raises(GroupBrokenError):
+            group.broadcast(data.cuda(), timeout_seconds=60.0).wait()
+
+
+def test_a_group_of_nccl_whose_other_member_does_not_come_is_given_up() -> None:
+    with pytest.raises(GroupBrokenError):
+        nccl_group(Place("key", rank=0, size=2, meeting_seconds=2.0))
+
+
+def test_a_member_that_is_killed_before_nccl_meets_takes_nobody_along() -> None:
+    """In a process of its own, which torch's watchdog would end by SIGABRT."""
+    script = Path(__file__).with_name("nccl_member.py")
+    outcome = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout.startswith(GIVEN_UP), outcome.stderr
+
+
+async def test_ipc_carries_weights_of_many_buffers_and_lets_go_of_the_memory() -> None:
+    weights = {
+        "large": torch.randn(100_000_000, device="cuda"),
+        "half": torch.ones(7, device="cuda", dtype=torch.bfloat16),
+    }
+    layout = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    before = torch.cuda.memory_allocated()
+    async with engines_of_processes("ipc", "a", layout=layout) as engines:
+        sender = make_group_sender("ipc", engines, timeout_seconds=60.0)
+        assert await sender.init(engines) == {}
+        for step in (1, 2):
+            weights["large"] += 1
+            copy = device_copy(FixedWeights(weights.items()), device_of_rank())
+            assert await sync(sender, copy, engines={"a"}, version=f"1.{step}") == set()
+            assert await engines["a"].served() == [[f"1.{step}", digest_of(weights)]]
+            copy.wait_until_read()
+            del copy
+        await sender.shutdown()
+        for thread in threading.enumerate():
+            if thread.name.startswith("weight-sender"):
+                thread.join()
+    gc.collect()
+    torch.cuda.ipc_collect()
+    assert torch.cuda.memory_allocated() <= before
+
+
+LOSSES: list[tuple[Callable[..., object], dict[str, object]]] = [
+    *[
+        (
+            test_losses.test_every_worker_of_every_engine_gets_sync_after_sync,
+            {"names": names, "num_workers": 2},
+        )
+        for names in ("a", "abc")
+    ],
+    (
+        test_losses.test_an_engine_that_joins_in_mid_step_gets_the_same_weights_and_then_shares_the_sender,
+        {},
+    ),
+    *[
+        (
+            test_losses.test_an_engine_that_is_lost_in_a_phase_is_named_and_the_others_get_the_weights,
+            {"phase": phase, "happens": happens},
+        )
+        for phase in ("init", "start", "update", "transfer", "finish")
+        for happens in (test_losses.kill, test_losses.freeze)
+    ],
+    (test_losses.test_an_engine_that_was_frozen_in_a_transfer_keeps_its_weights_and_comes_back, {}),
+    (test_losses.test_a_sender_that_was_succeeded_changes_nothing, {}),
+    (test_losses.test_a_repeated_finish_changes_nothing, {}),
+    (test_losses.test_a_transfer_that_is_given_up_in_the_middle_leaves_the_old_weights, {}),
+]
+
+
+@pytest.mark.parametrize(("test", "arguments"), LOSSES)
+async def test_ipc_between_processes_keeps_the_contract_of_all_backends(
+    test: Callable[..., object], arguments: dict[str, object]
+) -> None:
+    await test("ipc", **arguments)  # type: ignore[misc] # a coroutine function
+
+
+def test_a_device_that_is_no_gpu_is_refused() -> None:
+    with pytest.raises(Exception, match="needs a GPU"):
+        CudaDevice(torch.device("cpu"))

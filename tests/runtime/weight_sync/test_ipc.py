@@ -1,0 +1,73 @@
+"""What is IPC's own, with stand-ins on the CPU for the GPU and for handles to its memory."""
+
+from typing import Any
+
+import pytest
+from receiver_harness import MakeSender, Receiver, prepared, some_weights, sync
+from stand_in_handles import StandInHandles
+from stand_in_nccl import StandInDevice
+from weight_sources import FixedWeights
+
+from grpo_runtime.weight_sync.cuda_handles import CudaHandles
+from grpo_runtime.weight_sync.device_packing import DEVICE_BUFFER_BYTES
+from grpo_runtime.weight_sync.host_copy import HostCopy
+from grpo_runtime.weight_sync.interface import Info, WeightSyncError
+from grpo_runtime.weight_sync.ipc import IpcInit, IpcReceiver
+
+BACKEND = "stand-in-ipc"
+
+pytestmark = pytest.mark.parametrize("backend", [BACKEND])
+
+
+async def test_handles_travel_on_the_control_channel_and_are_of_two_buffers_for_each_worker(
+    receiver: Receiver, make_sender: MakeSender
+) -> None:
+    infos: list[IpcInit] = []
+    init = receiver.init
+
+    async def listen(info: Info) -> None:
+        infos.append(IpcInit.model_validate(dict(info)))
+        await init(info)
+
+    receiver.init = listen  # type: ignore[method-assign]
+    sender = make_sender()
+    await sender.init()
+    await sync(sender, prepared(BACKEND, 1), version="1.1")
+    assert receiver.serves(some_weights(1))
+    assert [len(slots) for slots in infos[0].slots] == [2]
+    assert infos[0].key not in repr(infos[0])
+
+
+async def test_weights_in_larger_buffers_than_the_trainers_are_refused(
+    receiver: Receiver, make_sender: MakeSender
+) -> None:
+    sender = make_sender()
+    await sender.init()
+    await sender.start()
+    large = FixedWeights(some_weights(1).items())
+    with pytest.raises(WeightSyncError, match="buffers of more than"):
+        await sender.update(HostCopy(large, buffer_bytes=DEVICE_BUFFER_BYTES + 16))
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"slots": []}, "no buffers for worker 0"),
+        ({"slots": [[{}]]}, "no buffers for worker 0"),
+        ({"key": "short"}, "not understood"),
+        ({"more": 1}, "not understood"),
+    ],
+)
+def test_an_init_that_is_not_one_is_refused(backend: str, change: dict[str, Any], sentence: str) -> None:
+    device = StandInDevice()
+    receiver = IpcReceiver(device, StandInHandles(device), worker=0)
+    info = {"name": "n" * 20, "key": "k" * 32, "slots": [[{}, {}]], **change}
+    with pytest.raises(WeightSyncError, match=sentence):
+        receiver.init(info)
+
+
+@pytest.mark.parametrize("handle", [{}, {"memory": "not hexadecimal"}, {"pickle": "gASVAAAA"}])
+def test_a_handle_of_cuda_is_bytes_and_numbers_and_nothing_else(backend: str, handle: dict[str, Any]) -> None:
+    handles = CudaHandles.__new__(CudaHandles)  # opening needs no device of its own
+    with pytest.raises(WeightSyncError, match="not understood"):
+        handles.open(handle)
