@@ -17,7 +17,7 @@ all rounds but the first.
   ipc          a transfer to another process: from the verb update until it has all and has checked the tag,
                while the weights are being packed
 
-It needs a GPU with four times the weights free, and as much host memory. Nothing else may use the GPU.
+It needs a GPU with twelve times the weights free, and three times in host memory. Nothing else may use it.
 """
 
 

@@ -63,6 +63,7 @@ class IpcWay:
 
     def open(self) -> Info:
         """See `Way`."""
+        self.close()
         with self._device.use():
             self._slots = [self._handles.allocate(DEVICE_BUFFER_BYTES) for _ in range(NUM_SLOTS)]
             self._exported = [
