@@ -52,7 +52,9 @@ class RunConfig(RunSections):
     @property
     def weight_sync_backend(self) -> str:
         """Name of the backend that transfers weights. The trainer and its engines both read it here."""
-        return "in_process" if self.mode is Mode.COLOCATED else "gloo"
+        if self.mode is not Mode.COLOCATED:
+            return "gloo"
+        return "shared_memory" if self.engine.has_own_process else "in_process"
 
     @property
     def strategy(self) -> str:

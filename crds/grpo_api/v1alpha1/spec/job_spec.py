@@ -12,6 +12,7 @@ from grpo_api.v1alpha1.spec.engine import (
     engine_uses_every_gpu,
     engines_share_processes_evenly,
     kv_cache_fits,
+    process_is_of_colocated_engines,
     prompt_fits,
 )
 from grpo_api.v1alpha1.spec.failure_policy import FailurePolicySpec
@@ -63,6 +64,7 @@ class GRPOJobSpec(RunSections):
         every_rank_has_samples,
         rollout_is_not_colocated,
         disaggregated_has_rollout,
+        process_is_of_colocated_engines,
         engines_share_processes_evenly,
         engine_uses_every_gpu,
         cpu_workers_reach_each_other,
