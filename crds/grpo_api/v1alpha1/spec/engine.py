@@ -63,8 +63,8 @@ class EngineProcess(StrEnum):
 
 @rule(
     cel="!has(self.process) || self.process != 'Own' || self.tensorParallelSize == 1",
-    sentence="engine.tensorParallelSize ({tensorParallelSize}) must be 1 with engine.process Own: set it to 1, "
-    "or set engine.process to Shared",
+    sentence="engine.tensorParallelSize ({tensorParallelSize}) must be 1 with engine.process Own: set it to "
+    "1, or set engine.process to Shared",
     field=".process",
 )
 def own_process_is_one_worker(process: EngineProcess | None, tensor_parallel_size: int) -> bool:
