@@ -1,8 +1,9 @@
 """The child process of a rank over a FakeLocalEngine, which takes shared memory and has accidents.
 
-The first message says which accidents it has, in order over all processes: a file counts them.
+The first message names the file that says which accidents are to come.
 """
 
+import json
 import os
 import signal
 import sys
@@ -13,7 +14,10 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
-from fake_local_engine import SHAPES, FakeLocalEngine, completion_of  # noqa: E402
+from grpo_runtime.process.lasting_imports import lasting_imports  # noqa: E402
+
+with lasting_imports():
+    from fake_local_engine import SHAPES, FakeLocalEngine, completion_of
 
 from grpo_runtime.colocated.engine_child import main  # noqa: E402
 from grpo_runtime.colocated.rank_engine import Completion  # noqa: E402
@@ -24,16 +28,15 @@ from grpo_runtime.weight_sync.registry import SHARED_MEMORY  # noqa: E402
 
 
 class FakeChild(FakeLocalEngine):
-    """Finishes one request a step. `accidents` are places and what happens there: the next one of the list
-    happens when its place is reached, in whichever process."""
+    """Finishes one request a step. The plan lists places and what happens there: its first accident happens
+    when its place is reached, in whichever process, and is then taken from it."""
 
     def __init__(self, message: dict[str, Any]) -> None:
         super().__init__(
             logprobs=message["logprobs"], receiver=SHARED_MEMORY.make_receiver(ReceiverSettings(SHAPES))
         )
         self.channel = ChannelWithAccidents(self, self.channel)
-        self._accidents = [tuple(accident) for accident in message["accidents"]]
-        self._had = Path(message["had"])
+        self._plan = Path(message["plan"])
         self._starts = Path(message["starts"])
         with self._starts.open("a") as starts:
             starts.write(f"{os.getpid()}\n")
@@ -48,6 +51,10 @@ class FakeChild(FakeLocalEngine):
             yield index, completion_of(request.seed)
             self.reach(f"sampled {index}")
 
+    def wake_up(self, tag: str) -> None:
+        self.reach("wake")
+        super().wake_up(tag)
+
     def sleep(self, level: int) -> None:
         super().sleep(level)
         self.reach("sleep")
@@ -58,12 +65,11 @@ class FakeChild(FakeLocalEngine):
 
     def reach(self, place: str) -> None:
         """Have the next accident, if it happens here."""
-        num_had = len(self._had.read_bytes()) if self._had.exists() else 0
-        if num_had == len(self._accidents) or self._accidents[num_had][0] != place:
+        accidents = json.loads(self._plan.read_text())
+        if not accidents or accidents[0][0] != place:
             return
-        with self._had.open("ab") as had:
-            had.write(b".")
-        what = self._accidents[num_had][1]
+        (_, what), *rest = accidents
+        self._plan.write_text(json.dumps(rest))
         if what in ("SIGKILL", "SIGSTOP", "SIGSEGV"):
             os.kill(os.getpid(), signal.Signals[what])
         elif what == "exit":

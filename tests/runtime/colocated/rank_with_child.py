@@ -10,12 +10,13 @@ from grpo_runtime.colocated.child_liveness import ChildLimits
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    files = {"had": str(folder / "had"), "starts": str(folder / "starts")}
+    plan = folder / "plan"
+    plan.write_text("[]")
     child = ChildEngine(
         ChildCommand(
             (sys.executable, str(Path(__file__).with_name("fake_child.py"))),
             dict(os.environ),
-            {"accidents": [], "logprobs": [], **files},
+            {"plan": str(plan), "starts": str(folder / "starts"), "logprobs": []},
         ),
         limits=ChildLimits(),
     )
