@@ -75,6 +75,15 @@ def children_of(trainer: TrainerPod) -> list[int]:
     return sorted(found)
 
 
+def has_the_weights(pid: int) -> bool:
+    """Whether the process has mapped its rank's copy, which it does when its first transfer begins."""
+    try:
+        return "memfd:grpo-weights" in Path(f"/proc/{pid}/maps").read_text()
+    except OSError:
+        # it has ended
+        return False
+
+
 def has_ended(pid: int) -> bool:
     """Also when nobody has asked for its exit code yet."""
     try:
@@ -109,7 +118,19 @@ def test_an_engine_killed_or_stopped_changes_no_number(
             "another engine",
         )
     end_well(trainer)
-    assert "is lost and started again" in trainer.log()
+    assert trainer.whole_log().count("is lost and started again") == 2
+    assert computed(tmp_path) == shared
+
+
+def test_an_engine_killed_while_it_takes_the_weights_changes_no_number(
+    tmp_path: Path, shared: list[dict[str, float]]
+) -> None:
+    trainer = start_trainer(tmp_path, copy_job("Own", num_ranks=2))
+    wait_until(lambda: any(map(has_the_weights, children_of(trainer))), "the first transfer", seconds=300)
+    taking = next(filter(has_the_weights, children_of(trainer)))
+    os.kill(taking, signal.SIGKILL)
+    end_well(trainer)
+    assert trainer.whole_log().count("is lost and started again: its process was killed by SIGKILL") == 1
     assert computed(tmp_path) == shared
 
 
