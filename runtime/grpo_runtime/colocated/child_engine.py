@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from typing import Any
 
 from grpo_runtime.colocated.child_liveness import (
@@ -30,7 +31,7 @@ from grpo_runtime.colocated.child_messages import (
     send,
 )
 from grpo_runtime.colocated.rank_engine import Completion
-from grpo_runtime.rollout.errors import EngineGoneError, EngineTimeoutError
+from grpo_runtime.rollout.errors import EngineError, EngineGoneError, EngineTimeoutError
 from grpo_runtime.rollout.interface import GenerateRequest
 from grpo_runtime.weight_sync.interface import Info
 
@@ -54,13 +55,14 @@ class ChildCommand:
 class ChildEngine:
     """A `LocalEngine` in a process of its own, which ends with this one.
 
-    Start it in a thread that lives as long as it: the kernel ends the child with that thread. What a call
-    raises in the child is raised here; EngineGoneError says that the child has ended, or was killed because
-    it stood still.
+    What a call raises in the child is raised here; EngineGoneError says that the child has ended, or was
+    killed because it stood still.
     """
 
     def __init__(self, command: ChildCommand, *, limits: ChildLimits) -> None:
         """Start the child, and wait until its engine is there. Raises what making it raised."""
+        self.patience = 1.0
+        """How many times the usual limits it has before it counts as frozen."""
         self._limits = limits
         self._lock = threading.Lock()
         self._reply: Future[Any] | None = None
@@ -72,17 +74,15 @@ class ChildEngine:
         self._is_started = False
         self._is_closing = False
         self._signs = first_signs(time.monotonic())
+        self._process: subprocess.Popen[bytes]
         self._connection, theirs = Pipe()
-        with theirs:
-            # never a fork: a copy of a process that has used a GPU cannot use it
-            self._process = subprocess.Popen(
-                [*command.arguments, str(theirs.fileno()), str(os.getpid())],
-                env=dict(command.environment),
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-            )
-        self._watcher = threading.Thread(target=self._watch, name="watch-engine", daemon=True)
+        is_running: Future[None] = Future()
+        # the kernel ends a child with the thread that has started it: this one lives as long as the child
+        self._watcher = threading.Thread(
+            target=self._live, args=(command, theirs, is_running), name="watch-engine", daemon=True
+        )
         self._watcher.start()
+        is_running.result()
         self.channel = ChildChannel(self)
         try:
             self._wait(self._say(command.message), what="start", seconds=limits.start_seconds)
@@ -160,14 +160,34 @@ class ChildEngine:
         with self._lock:
             if self._gone:
                 raise EngineGoneError(self._gone)
+            if self._reply is not None:
+                # its answer would be taken for that of the new one
+                raise EngineError("the call before this one has no answer yet")
             self._reply = reply
-            self._signs = asked(self._signs, now=time.monotonic())
+            self._signs = asked(self._signs, is_sampling=self._num_sampling > 0, now=time.monotonic())
         try:
             send(self._connection, message)
         except OSError:
             # the child has ended, and the watcher says so in the reply
             logger.debug("the child closed its pipe before it read a call")
         return reply
+
+    def _live(self, command: ChildCommand, theirs: Connection, is_running: "Future[None]") -> None:
+        """Start the child, and watch it until it ends."""
+        try:
+            # never a fork: a copy of a process that has used a GPU cannot use it
+            with theirs:
+                self._process = subprocess.Popen(
+                    [*command.arguments, str(theirs.fileno()), str(os.getpid())],
+                    env=dict(command.environment),
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                )
+        except OSError as error:
+            is_running.set_exception(error)
+            return
+        is_running.set_result(None)
+        self._watch()
 
     def _watch(self) -> None:
         """Take what the child says until it ends; kill it when it stands still."""
@@ -221,7 +241,8 @@ class ChildEngine:
     def _end_if_frozen(self) -> None:
         if not self._is_started or self._why_killed:
             return
-        self._why_killed = why_frozen(self._signs, limits=self._limits, now=time.monotonic())
+        limits = self._limits.times(self.patience)
+        self._why_killed = why_frozen(self._signs, limits=limits, now=time.monotonic())
         if self._why_killed:
             self._process.kill()
 

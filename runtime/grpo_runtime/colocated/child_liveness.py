@@ -21,7 +21,7 @@ class ChildLimits:
     start_seconds: float = 1800.0
 
     def times(self, factor: float) -> "ChildLimits":
-        """Those of a child that replaces one which may only have been slow."""
+        """Those of a child with so many times the usual patience."""
         return replace(
             self,
             frozen_after_seconds=self.frozen_after_seconds * factor,
@@ -64,9 +64,12 @@ def heard(signs: ChildSigns, num_steps: int, *, is_sampling: bool, now: float) -
     )
 
 
-def asked(signs: ChildSigns, *, now: float) -> ChildSigns:
+def asked(signs: ChildSigns, *, is_sampling: bool, now: float) -> ChildSigns:
     """The signs at the beginning of a call: there was nothing to do before."""
-    return replace(signs, steps=signs.steps.from_now(now))
+    signs = replace(signs, steps=signs.steps.from_now(now))
+    if not is_sampling:
+        return signs
+    return replace(signs, process=signs.process.next_round(), steps=signs.steps.next_round())
 
 
 def silent(signs: ChildSigns) -> ChildSigns:

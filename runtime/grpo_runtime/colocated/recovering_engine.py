@@ -25,7 +25,12 @@ MAX_FAILURES = 3
 
 
 class ReplaceableEngine(LocalEngine, Protocol):
-    """A LocalEngine that can be lost: EngineError and WeightSyncError say that it is."""
+    """A LocalEngine that can be lost: EngineError and WeightSyncError say that it is.
+
+    `patience` says how many times the usual time it has before it counts as frozen.
+    """
+
+    patience: float
 
     @property
     def finished(self) -> Mapping[int, Completion]:
@@ -35,10 +40,6 @@ class ReplaceableEngine(LocalEngine, Protocol):
     def close(self) -> None:
         """End it, and wait until it has ended."""
         ...
-
-
-StartEngine = Callable[[float], ReplaceableEngine]
-"""Starts an engine that is given so many times the usual patience before it counts as frozen."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,12 @@ class RecoveringEngine:
     """What `RankEngine` is for an engine that is never lost."""
 
     def __init__(
-        self, start: StartEngine, *, backend: Backend[Any], sleep_level: int, timeout_seconds: float
+        self,
+        start: Callable[[], ReplaceableEngine],
+        *,
+        backend: Backend[Any],
+        sleep_level: int,
+        timeout_seconds: float,
     ) -> None:
         """Starts the first engine, and raises what that raises."""
         self._start = start
@@ -105,6 +111,7 @@ class RecoveringEngine:
                 completions = self._serving().generate([requests[index] for index in places])
                 done |= zip(places, completions, strict=True)
                 self._num_failures = 0
+                self._be_patient()
                 break
             except (EngineError, WeightSyncError) as error:
                 # without requests nothing was sampled, and what it says it has finished is of another step
@@ -122,8 +129,8 @@ class RecoveringEngine:
     def _current(self) -> RankEngine:
         """The engine, which is started if there is none."""
         if self._rank_engine is None or self._engine is None:
-            # each time twice as patient: the one before may only have been slow
-            self._engine = self._start(2.0**self._num_failures)
+            self._engine = self._start()
+            self._be_patient()
             self._rank_engine = RankEngine(
                 self._engine,
                 backend=self._backend,
@@ -131,6 +138,11 @@ class RecoveringEngine:
                 timeout_seconds=self._timeout_seconds,
             )
         return self._rank_engine
+
+    def _be_patient(self) -> None:
+        """Each time twice as patient: the engine before may only have been slow."""
+        if self._engine is not None:
+            self._engine.patience = 2.0**self._num_failures
 
     def _load(self, newest: _Newest) -> RankSync:
         engine = self._current()

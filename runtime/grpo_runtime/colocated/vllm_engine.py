@@ -125,7 +125,8 @@ class VllmEngine:
             answers = engine.step()
             self.num_steps += 1
             for answer in answers:
-                yield int(answer.request_id) - first, answer
+                if answer.finished:
+                    yield int(answer.request_id) - first, answer
 
 
 def _start(run_config: RunConfig, *, model_dir: Path) -> Any:

@@ -74,7 +74,7 @@ def _start_beside(run_config: RunConfig, *, model_dir: Path) -> EngineOfRank:
         {"run_config": run_config.model_dump_json(by_alias=True), "model_dir": str(model_dir)},
     )
     return RecoveringEngine(
-        lambda patience: ChildEngine(command, limits=limits.times(patience)),
+        lambda: ChildEngine(command, limits=limits),
         backend=find_backend(run_config.weight_sync_backend),
         sleep_level=run_config.engine.sleep_level,
         timeout_seconds=timeout_seconds,
