@@ -141,10 +141,11 @@ def test_a_crash_is_told_by_its_cause_and_mended(rank: MakeRank, caplog: pytest.
 
 
 def test_a_stopped_process_is_killed_and_replaced(rank: MakeRank, caplog: pytest.LogCaptureFixture) -> None:
-    one = rank(("update", "SIGSTOP"), ("finish", "SIGSTOP"), ("sampled 2", "SIGSTOP"))
-    for step in range(3):
+    one = rank()
+    for step, place in enumerate(("update", "finish", "sampled 2")):
+        one.plan((place, "SIGSTOP"))
         one.run_step(step)
-    # patience grows only while nothing is finished
+    # patience grows only while no sample is finished
     assert lost(caplog) == ["its process has stood still for 2 s"] * 3
     assert [is_alive(pid) for pid in one.pids] == [False] * 3 + [True]
 
