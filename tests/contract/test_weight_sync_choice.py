@@ -22,6 +22,7 @@ from grpo_runtime.weight_sync.registry import Reach, all_backends, find_backend
 
 GPU = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
 ROLLOUT = {"replicas": 1}
+OWN = {"process": "Own"}
 
 
 def spec(**changes: Any) -> GRPOJobSpec:
@@ -91,6 +92,8 @@ def test_auto_takes_the_fastest_backend_that_reaches_the_engines(
     [
         ({}, "InProcess"),
         ({"trainer": GPU}, "InProcess"),
+        ({"engine": OWN}, "SharedMemory"),
+        ({"engine": OWN, "trainer": GPU}, "IPC"),
         ({"rollout": ROLLOUT}, "Gloo"),
         ({"rollout": ROLLOUT, "trainer": GPU}, "Gloo"),
         ({"rollout": ROLLOUT | GPU}, "Gloo"),
@@ -123,6 +126,7 @@ def test_every_backend_but_auto_has_a_name_in_the_registry() -> None:
         (spec(rollout=ROLLOUT), True, Reach.MACHINE),
         (spec(), False, Reach.PROCESS),
         (spec(), True, Reach.PROCESS),
+        (spec(engine=OWN), False, Reach.MACHINE),
     ],
 )
 def test_what_auto_chooses_on_cpu_reaches_the_engines(
@@ -139,7 +143,13 @@ def test_what_auto_chooses_on_cpu_reaches_the_engines(
         (spec(rollout=ROLLOUT), None, "gloo"),
         (spec(rollout=ROLLOUT | GPU, trainer=GPU, weightSync={"backend": "Gloo"}), None, "gloo"),
         (spec(rollout=ROLLOUT | GPU, trainer=GPU), "NCCL", "nccl"),
-        (spec(weightSync={"backend": "SharedMemory"}), "SharedMemory", "shared_memory"),
+        (spec(engine=OWN), "SharedMemory", "shared_memory"),
+        (spec(engine=OWN, trainer=GPU), "IPC", "ipc"),
+        (
+            spec(engine=OWN, trainer=GPU, weightSync={"backend": "SharedMemory"}),
+            "SharedMemory",
+            "shared_memory",
+        ),
     ],
 )
 def test_a_run_names_its_backend_only_where_it_is_not_the_one_of_0_1_0(

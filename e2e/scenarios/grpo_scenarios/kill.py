@@ -11,3 +11,15 @@ else:
     raise SystemExit("no rank is running")
 """
 """Python code that kills one training process of a trainer pod, as the kernel does when memory is short."""
+
+KILL_AN_ENGINE = """
+import os, pathlib, signal
+for folder in pathlib.Path("/proc").iterdir():
+    if folder.name.isdigit():
+        if b"grpo_runtime.colocated.engine_child" in (folder / "cmdline").read_bytes().split(b"\\0"):
+            os.kill(int(folder.name), signal.{signal})
+            break
+else:
+    raise SystemExit("no engine is running")
+"""
+"""Python code that sends a signal to one engine that has a process beside its rank."""

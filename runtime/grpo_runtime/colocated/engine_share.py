@@ -1,11 +1,32 @@
 """A rank's place among the engines: which engine it holds, or has a part of, and which requests are its
 own."""
 
+from collections.abc import Sequence
+from typing import Protocol
+
 from grpo_api.contract.run_config import RunConfig
+from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.colocated.messages import Channel, GenerateCommand, Sampled, SyncCommand
-from grpo_runtime.colocated.rank_engine import RankEngine, RankSync
+from grpo_runtime.colocated.rank_engine import Completion, RankSync
+from grpo_runtime.rollout.interface import GenerateRequest, Probe
 from grpo_runtime.shares import share
 from grpo_runtime.weight_sync.source import WeightSource
+
+
+class EngineOfRank(Protocol):
+    """What a rank does with its engine: a `RankEngine`, or a `RecoveringEngine`, which says more of it."""
+
+    @property
+    def num_finished(self) -> int: ...
+
+    @property
+    def is_starting_again(self) -> bool: ...
+
+    def weight_version(self) -> PolicyVersion: ...
+
+    def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> RankSync: ...
+
+    def generate(self, requests: Sequence[GenerateRequest]) -> list[Completion]: ...
 
 
 class EngineShare:
@@ -14,7 +35,7 @@ class EngineShare:
     Ranks [k * ranks_per_engine, (k + 1) * ranks_per_engine) hold engine k, as vLLM itself groups them.
     """
 
-    def __init__(self, engine: RankEngine, channel: Channel, *, ranks_per_engine: int) -> None:
+    def __init__(self, engine: EngineOfRank, channel: Channel, *, ranks_per_engine: int) -> None:
         self.channel = channel
         self.ranks_per_engine = ranks_per_engine
         self.num_engines = channel.world_size // ranks_per_engine
@@ -29,6 +50,11 @@ class EngineShare:
         """How many samples of this step the engine of this rank has finished. May be called in another
         thread."""
         return self._engine.num_finished
+
+    def is_starting_again(self) -> bool:
+        """Whether the engine of this rank was lost and the next one does not serve yet. May be called in
+        another thread."""
+        return self._engine.is_starting_again
 
     def sync(self, command: SyncCommand, *, weights: WeightSource) -> RankSync:
         """Load `weights`, which are this rank's copy of the policy."""

@@ -48,12 +48,15 @@ class ColocatedEngines:
         *,
         sync_timeout_seconds: float,
         num_finished: Callable[[], Sequence[int]],
+        is_starting_again: Callable[[], Sequence[bool]] = tuple,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`num_finished` gives by rank how many samples of the running step its engine has finished, as the
-        ranks told at their last meeting."""
+        ranks told at their last meeting, and `is_starting_again` whether its engine was lost and does not
+        serve yet."""
         self._share = share
         self._num_finished = num_finished
+        self._is_starting_again = is_starting_again
         self._clock = clock
         self._num_requests = 0
         """Of the running call of `generate`; 0 when none runs."""
@@ -131,6 +134,9 @@ class ColocatedEngines:
             num_done=num_done,
             quiet_seconds=self._clock() - self._finished_at,
             given={self._name(index): number for index, number in enumerate(left) if number},
+            starting_again=tuple(
+                self._name(index) for index, is_so in enumerate(self._is_starting_again()) if is_so
+            ),
         )
 
     async def close(self) -> None:

@@ -48,7 +48,7 @@ class RankSync:
 
 
 class LocalEngine(Protocol):
-    """An engine in this process. Everything blocks."""
+    """An engine in this process, or in one beside it. Everything blocks."""
 
     @property
     def channel(self) -> ControlChannel:
@@ -102,6 +102,9 @@ class RankEngine:
         self._num_sampling = 0
         self._num_sampled = 0
 
+    is_starting_again = False
+    """An engine that is lost ends its rank."""
+
     @property
     def num_finished(self) -> int:
         """How many samples of this step are finished, also while others are sampled. May be read in another
@@ -146,6 +149,10 @@ class RankEngine:
         """The version of the engine's weights, as the engine reports it."""
         return PolicyVersion.parse(self._engine.weight_version())
 
+    def close(self) -> None:
+        """Let go of the connection by which weights travel."""
+        asyncio.run(self._sender.shutdown())
+
     def _wake_up(self, tag: str) -> None:
         if self._is_asleep:
             self._engine.wake_up(tag)
@@ -158,13 +165,18 @@ class RankEngine:
     ) -> PreparedWeights:
         with clock.phase("transfer"):
             prepared: PreparedWeights = self._backend.prepare(weights)
-            if not self._is_connected:
-                _check(await self._sender.init([ENGINE]))
-                self._is_connected = True
-            _check(await self._sender.start([ENGINE]))
-            _check(await self._sender.update(prepared, engines=[ENGINE]))
-        with clock.phase("finish"):
-            _check(await self._sender.finish(str(version), engines=[ENGINE]))
+        try:
+            with clock.phase("transfer"):
+                if not self._is_connected:
+                    _check(await self._sender.init([ENGINE]))
+                    self._is_connected = True
+                _check(await self._sender.start([ENGINE]))
+                _check(await self._sender.update(prepared, engines=[ENGINE]))
+            with clock.phase("finish"):
+                _check(await self._sender.finish(str(version), engines=[ENGINE]))
+        finally:
+            # a copy that is still being made must not see the policy change, also when nobody takes it
+            await asyncio.to_thread(prepared.wait_until_read)
         return prepared
 
 
@@ -175,7 +187,7 @@ def _check(failures: Failures) -> None:
 
 
 class _Clock:
-    """Seconds of named phases."""
+    """Seconds of named phases, each of which may have several parts."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -186,4 +198,4 @@ class _Clock:
         try:
             yield
         finally:
-            self.seconds[name] = time.monotonic() - start
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - start

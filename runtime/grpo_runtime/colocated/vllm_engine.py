@@ -1,11 +1,11 @@
-"""vLLM in this process: its offline engine under an external launcher.
+"""vLLM in this process: its offline engine, in a training rank under an external launcher.
 
 With tensor parallelism every rank of an engine makes one of these and calls it with the same requests: the
 ranks compute each layer together, and all of them have the result.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +66,7 @@ class VllmEngine:
         # at each sleep and wake, three times a step, it warns that it frees nothing
         logging.getLogger(_CPU_WORKER_LOGGER).setLevel(logging.ERROR)
         self.channel = VllmChannel(self._llm)
+        self.num_steps = 0
 
     def weight_version(self) -> str:
         """See `LocalEngine`."""
@@ -86,12 +87,17 @@ class VllmEngine:
 
     def sample(self, requests: Sequence[GenerateRequest]) -> list[Completion]:
         """See `LocalEngine`."""
+        finished = dict(self.sample_each(requests))
+        return [finished[index] for index in range(len(requests))]
+
+    def sample_each(self, requests: Sequence[GenerateRequest]) -> Iterator[tuple[int, Completion]]:
+        """See `EngineOfChild`."""
         parameters = [
             sampling_parameters(seed=request.seed, temperature=self._temperature, max_tokens=self._max_tokens)
             for request in requests
         ]
-        answers = self._generate([request.prompt_ids for request in requests], parameters)
-        return [_completion(answer.outputs[0]) for answer in answers]
+        for index, answer in self._generate([request.prompt_ids for request in requests], parameters):
+            yield index, _completion(answer.outputs[0])
 
     def num_unfinished(self) -> int:
         """See `LocalEngine`."""
@@ -99,18 +105,28 @@ class VllmEngine:
 
     def probe_logprobs(self, token_ids: Sequence[int]) -> list[float]:
         """See `LocalEngine`."""
-        [answer] = self._generate([token_ids], [PROBE_PARAMETERS])
+        [(_, answer)] = self._generate([token_ids], [PROBE_PARAMETERS])
         entries = answer.prompt_logprobs[1:]
         return [float(entry[token].logprob) for token, entry in zip(token_ids[1:], entries, strict=True)]
 
-    def _generate(self, prompts: Sequence[Sequence[int]], parameters: Sequence[dict[str, Any]]) -> list[Any]:
-        return list(
-            self._llm.generate(
-                [{"prompt_token_ids": list(token_ids)} for token_ids in prompts],
-                [SamplingParams(**given) for given in parameters],
-                use_tqdm=False,
-            )
+    def _generate(
+        self, prompts: Sequence[Sequence[int]], parameters: Sequence[dict[str, Any]]
+    ) -> Iterator[tuple[int, Any]]:
+        """vLLM's answer to each prompt with its index, as they are finished: what `LLM.generate` does."""
+        # vLLM counts requests, and answers with their numbers
+        first = int(next(self._llm.request_counter)) + 1
+        self._llm.enqueue(
+            [{"prompt_token_ids": list(token_ids)} for token_ids in prompts],
+            [SamplingParams(**given) for given in parameters],
+            use_tqdm=False,
         )
+        engine = self._llm.llm_engine
+        while engine.has_unfinished_requests():
+            answers = engine.step()
+            self.num_steps += 1
+            for answer in answers:
+                if answer.finished:
+                    yield int(answer.request_id) - first, answer
 
 
 def _start(run_config: RunConfig, *, model_dir: Path) -> Any:

@@ -46,12 +46,14 @@ def server_arguments(
 
 
 def in_process_arguments(run_config: RunConfig, *, model_dir: Path, is_cpu: bool) -> tuple[str, ...]:
-    """For an engine in training processes, which must be started with RANK and LOCAL_RANK."""
+    """For a colocated engine: in training processes, which must be started with RANK and LOCAL_RANK, or in a
+    process of its own."""
     engine = run_config.engine
+    # the ranks exist and have met: vLLM starts no process of its own
+    launcher = [] if engine.has_own_process else ["--distributed-executor-backend", "external_launcher"]
     return (
         *_engine_arguments(run_config, model_dir=model_dir, is_cpu=is_cpu),
-        # the ranks exist and have met: vLLM starts no process of its own
-        "--distributed-executor-backend", "external_launcher",
+        *launcher,
         # vLLM refuses the memory pool that sleep needs where it does not support it
         *(["--enable-sleep-mode"] if engine.sleep_level > 0 and not is_cpu else []),
         *(["--worker-cls", SHARED_ENGINE_WORKER] if engine.tensor_parallel_size > 1 and is_cpu else []),
@@ -124,4 +126,4 @@ IN_PROCESS_ENVIRONMENT = {
     # else it logs every sleep and wake of every step in the trainer's log
     "VLLM_LOGGING_LEVEL": "WARNING",
 }
-"""What an engine in a training process needs besides, before vLLM is imported."""
+"""What a colocated engine needs besides, before vLLM is imported."""

@@ -29,10 +29,13 @@ def still_message(generation: Generation, *, step: int) -> str:
 
 
 def frozen_message(generation: Generation) -> str:
-    """Which engines are frozen, as the end of a sentence; empty when none is."""
+    """Which engines are frozen or are started again, as the end of a sentence; empty when none is."""
+    lost = [f"engine {engine} is started again" for engine in generation.starting_again]
+    if len(lost) > _MAX_ENGINES:
+        lost = [f"{len(lost)} engines are started again"]
     frozen = [f"engine {engine} is frozen: {why}" for engine, why in sorted(generation.frozen.items())]
     more = [f"{len(frozen) - _MAX_ENGINES} other engines are frozen"] if len(frozen) > _MAX_ENGINES else []
-    return "".join(f"; {part}" for part in (*frozen[:_MAX_ENGINES], *more))
+    return "".join(f"; {part}" for part in (*frozen[:_MAX_ENGINES], *more, *lost))
 
 
 def _rounded_down(seconds: float) -> int:

@@ -87,6 +87,8 @@ class Generation:
     """Engine -> the samples it was given and has not finished."""
     frozen: Mapping[str, str] = field(default_factory=dict)
     """Engine -> what of it stands still, so that its samples were given to others."""
+    starting_again: tuple[str, ...] = ()
+    """Engines beside their ranks that were lost, and that go on with their samples once they are started."""
 
     @property
     def num_waiting(self) -> int:
@@ -99,7 +101,8 @@ class Engines(Protocol):
 
     In mode Disaggregated they are a fleet: pods that come and go by themselves. RolloutLostError is raised
     when none was left for longer than the stated wait. In mode Colocated every rank holds one, or its share
-    of one: they work in step, are all there or none, and what fails in one of them ends the attempt.
+    of one: they work in step, are all there or none, and what fails in one of them ends the attempt, unless
+    it has a process of its own and can be started again.
     """
 
     def counts(self) -> EngineCounts:

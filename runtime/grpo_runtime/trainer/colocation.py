@@ -1,15 +1,26 @@
-"""Mode Colocated: starts an engine in each training rank."""
+"""Mode Colocated: starts an engine in each training rank, or in a process beside it."""
 
+import os
+import sys
 from pathlib import Path
 
+import torch
+
 from grpo_api.contract.run_config import RunConfig
-from grpo_runtime.colocated.engine_share import EngineShare
+from grpo_runtime.colocated.child_engine import ChildCommand, ChildEngine
+from grpo_runtime.colocated.child_environment import child_environment
+from grpo_runtime.colocated.child_liveness import ChildLimits
+from grpo_runtime.colocated.engine_share import EngineOfRank, EngineShare
 from grpo_runtime.colocated.engines import ColocatedEngines
 from grpo_runtime.colocated.rank_engine import RankEngine
+from grpo_runtime.colocated.recovering_engine import RecoveringEngine
+from grpo_runtime.engine.arguments import is_cpu_build
 from grpo_runtime.rollout.interface import Engines
 from grpo_runtime.settings import TrainerSettings
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.weight_sync.registry import find_backend
+
+_CHILD = (sys.executable, "-m", "grpo_runtime.colocated.engine_child")
 
 
 def share_engine(run_config: RunConfig, ranks: Ranks, *, model_dir: Path) -> EngineShare:
@@ -18,17 +29,11 @@ def share_engine(run_config: RunConfig, ranks: Ranks, *, model_dir: Path) -> Eng
 
     Raises UserError naming the argument when vLLM refuses `engine.args`.
     """
-    from grpo_runtime.colocated.vllm_engine import VllmEngine
-
     channel = ranks.open_channel()
-    engine = RankEngine(
-        VllmEngine(run_config, model_dir=model_dir),
-        backend=find_backend(run_config.weight_sync_backend),
-        sleep_level=run_config.engine.sleep_level,
-        timeout_seconds=run_config.weight_sync.timeout_seconds,
-    )
+    start = _start_beside if run_config.engine.has_own_process else _start_within
+    engine = start(run_config, model_dir=model_dir)
     share = EngineShare(engine, channel, ranks_per_engine=run_config.engine.tensor_parallel_size)
-    ranks.count_finished_with(share.num_finished)
+    ranks.tell_of_engine(num_finished=share.num_finished, is_starting_again=share.is_starting_again)
     return share
 
 
@@ -39,4 +44,38 @@ def connect_colocated(ranks: Ranks, settings: TrainerSettings, *, model_dir: Pat
         share,
         sync_timeout_seconds=settings.run_config.weight_sync.timeout_seconds,
         num_finished=lambda: ranks.num_finished,
+        is_starting_again=lambda: ranks.is_starting_again,
+    )
+
+
+def _start_within(run_config: RunConfig, *, model_dir: Path) -> EngineOfRank:
+    """The engine in this process."""
+    from grpo_runtime.colocated.vllm_engine import VllmEngine
+
+    return RankEngine(
+        VllmEngine(run_config, model_dir=model_dir),
+        backend=find_backend(run_config.weight_sync_backend),
+        sleep_level=run_config.engine.sleep_level,
+        timeout_seconds=run_config.weight_sync.timeout_seconds,
+    )
+
+
+def _start_beside(run_config: RunConfig, *, model_dir: Path) -> EngineOfRank:
+    """The engine in a process of its own, now and whenever it is lost."""
+    timeout_seconds = run_config.weight_sync.timeout_seconds
+    limits = ChildLimits(call_seconds=timeout_seconds)
+    command = ChildCommand(
+        _CHILD,
+        child_environment(
+            os.environ,
+            is_cpu=is_cpu_build(),
+            device_index=torch.cuda.current_device() if torch.cuda.is_available() else None,
+        ),
+        {"run_config": run_config.model_dump_json(by_alias=True), "model_dir": str(model_dir)},
+    )
+    return RecoveringEngine(
+        lambda: ChildEngine(command, limits=limits),
+        backend=find_backend(run_config.weight_sync_backend),
+        sleep_level=run_config.engine.sleep_level,
+        timeout_seconds=timeout_seconds,
     )

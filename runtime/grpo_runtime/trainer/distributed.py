@@ -48,8 +48,11 @@ class Ranks:
         self.world_size = world_size
         self.num_finished: tuple[int, ...] = (0,) * world_size
         """By rank: how many samples of the running generation its engine had finished at the last meeting."""
+        self.is_starting_again: tuple[bool, ...] = (False,) * world_size
+        """By rank: whether its engine was lost and was being started again at the last meeting."""
         self._stop = stop
         self._count_finished: Callable[[], int] = int
+        self._is_starting_again: Callable[[], bool] = bool
 
     @classmethod
     def meet(
@@ -90,21 +93,27 @@ class Ranks:
             if met.command is not Command.NONE and not is_void:
                 return met.command
 
-    def count_finished_with(self, count: Callable[[], int]) -> None:
-        """From now on this rank tells the others at every meeting how many samples `count` gives."""
-        self._count_finished = count
+    def tell_of_engine(
+        self, *, num_finished: Callable[[], int], is_starting_again: Callable[[], bool] = bool
+    ) -> None:
+        """From now on this rank tells the others at every meeting how many samples its engine has finished,
+        and whether it was lost and is started again."""
+        self._count_finished = num_finished
+        self._is_starting_again = is_starting_again
 
     def _meet_ranks(self, command: Command) -> RankMeeting:
         """Meet all ranks; what one of them contributes reaches all of them. Blocks until every rank is
         here."""
-        finished = [0] * self.world_size
+        finished, starting = [0] * self.world_size, [False] * self.world_size
         finished[self.rank] = self._count_finished()
-        # summed up: only rank 0 gives a command, and each rank has a place of its own for its samples
-        flags = torch.tensor([command, self._stop.is_set, *finished], dtype=torch.int64)
+        starting[self.rank] = self._is_starting_again()
+        # summed up: only rank 0 gives a command, and each rank has places of its own for its engine
+        flags = torch.tensor([command, self._stop.is_set, *finished, *starting], dtype=torch.int64)
         with peer_errors():
             dist.all_reduce(flags, op=dist.ReduceOp.SUM)
-        command_number, is_stop_requested, *finished = flags.tolist()
-        self.num_finished = tuple(finished)
+        command_number, is_stop_requested, *of_engines = flags.tolist()
+        self.num_finished = tuple(of_engines[: self.world_size])
+        self.is_starting_again = tuple(map(bool, of_engines[self.world_size :]))
         return RankMeeting(Command(command_number), is_stop_requested=bool(is_stop_requested))
 
     async def attend(self, work: Awaitable[T], *, on_tick: Callable[[], None]) -> T:

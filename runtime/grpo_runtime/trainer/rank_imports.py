@@ -21,16 +21,17 @@ _BEFORE_A_FORK = {
 
 
 def import_rank(*, run_dir: Path) -> Callable[[Mapping[str, str]], NoReturn]:
-    """Import what a rank will need, and return what it does. In mode Colocated also vLLM.
+    """Import what a rank will need, and return what it does. In mode Colocated also vLLM, unless the engines
+    have processes of their own, which import it themselves.
 
     Raises UserError as `read_trainer_settings` does.
     """
     run_config = read_trainer_settings(os.environ).run_config
-    is_colocated = run_config.mode == Mode.COLOCATED
-    if is_colocated:
+    holds_engines = run_config.mode is Mode.COLOCATED and not run_config.engine.has_own_process
+    if holds_engines:
         os.environ.update(engine_environment(is_cpu=is_cpu_build()) | IN_PROCESS_ENVIRONMENT)
     with _environment(_BEFORE_A_FORK):
-        if is_colocated:
+        if holds_engines:
             import grpo_runtime.colocated.vllm_engine
         import grpo_runtime.fleet.fleet  # noqa: F401 - so that no rank has to
         from grpo_runtime.trainer.rank import run_rank

@@ -75,7 +75,7 @@ class FakeLocalEngine:
             self._num_unfinished -= self._steps.get(timeout=10)
         self._num_unfinished = 0
         self.sampled += requests
-        return [_completion(request.seed) for request in requests]
+        return [completion_of(request.seed) for request in requests]
 
     def num_unfinished(self) -> int:
         return self._num_unfinished
@@ -91,7 +91,7 @@ class FakeLocalEngine:
             raise RuntimeError(f"{', '.join(sorted(asleep))} asleep")
 
 
-def _completion(seed: int) -> Completion:
+def completion_of(seed: int) -> Completion:
     length = seed % 3 + 1
     return Completion(token_ids=(seed,) * length, logprobs=(-0.1,) * length, is_terminated=seed % 2 == 0)
 

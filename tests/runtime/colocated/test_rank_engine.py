@@ -1,6 +1,7 @@
 """The order in which an engine that shares its device sleeps, wakes and is given weights."""
 
 import math
+from dataclasses import dataclass, replace
 
 import pytest
 from fake_local_engine import FakeLocalEngine, some_weights
@@ -8,6 +9,8 @@ from fake_local_engine import FakeLocalEngine, some_weights
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.colocated.rank_engine import RankEngine
 from grpo_runtime.rollout.interface import GenerateRequest, Probe
+from grpo_runtime.weight_sync.in_process import LentWeights
+from grpo_runtime.weight_sync.interface import WeightSyncError
 from grpo_runtime.weight_sync.registry import IN_PROCESS
 
 REQUESTS = [GenerateRequest(prompt_ids=(1, 2), seed=7)]
@@ -74,3 +77,31 @@ def test_the_probe_is_computed_once_the_cache_is_there(logprobs: tuple[float, fl
     assert report.probe_error == error
     assert report.num_bytes == 16
     assert fake.calls[-3:] == ["wake kv_cache", "reset prefix cache", "probe"]
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_no_sync_ends_while_a_copy_of_the_policy_is_still_being_made(is_refused: bool) -> None:
+    waited: list[str] = []
+
+    @dataclass(frozen=True)
+    class SlowlyCopied(LentWeights):
+        def wait_until_read(self) -> float:
+            waited.append("until it is read")
+            return 0.0
+
+    class Refusing(FakeLocalEngine):
+        def require_awake(self, *tags: str) -> None:
+            if is_refused:
+                raise WeightSyncError("no room")
+
+    engine = RankEngine(
+        Refusing(),
+        backend=replace(IN_PROCESS, prepare=SlowlyCopied),
+        sleep_level=0,
+        timeout_seconds=1.0,
+    )
+    try:
+        engine.sync(some_weights(), version=PolicyVersion(1, 0), probe=None)
+    except WeightSyncError:
+        assert is_refused
+    assert waited == ["until it is read"]

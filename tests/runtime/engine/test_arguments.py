@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from grpo_api.contract.run_config import RunConfig, parse_run_config
-from grpo_api.v1alpha1.spec import Mode
+from grpo_api.v1alpha1.spec import EngineProcess, Mode
 from grpo_runtime.engine.arguments import (
     IN_PROCESS_ENVIRONMENT,
     SERVER_ENVIRONMENT,
@@ -106,6 +106,13 @@ def test_an_engine_in_the_training_processes_starts_none_of_its_own(run_json: st
     assert "--host" not in words
     # the trainer may have a dataset to download
     assert "HF_HUB_OFFLINE" not in IN_PROCESS_ENVIRONMENT
+
+
+def test_an_engine_beside_its_rank_is_one_worker_without_a_launcher(run_json: str) -> None:
+    run = changed(run_json, process=EngineProcess.OWN).model_copy(update={"mode": Mode.COLOCATED})
+    words = list(in_process_arguments(run, model_dir=Path("/m"), is_cpu=True))
+    assert "--distributed-executor-backend" not in words
+    assert words[words.index("--weight-transfer-config") + 1] == '{"backend": "shared_memory"}'
 
 
 def test_sleep_needs_a_pool_of_memory_that_only_a_gpu_has(run_json: str) -> None:

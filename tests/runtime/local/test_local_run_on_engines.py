@@ -1,4 +1,4 @@
-"""examples/copy-local.yaml with real engines, shortened: it is killed, interrupted, resumed and completed."""
+"""Examples with real engines, shortened: the local one is killed, interrupted, resumed and completed."""
 
 import json
 import sys
@@ -25,8 +25,8 @@ REAL_RUN = (
 )
 
 
-def shortened() -> dict[str, Any]:
-    example = Path(__file__).parents[3] / "examples/copy-local.yaml"
+def shortened(name: str = "copy-local") -> dict[str, Any]:
+    example = Path(__file__).parents[3] / f"examples/{name}.yaml"
     job: dict[str, Any] = yaml.safe_load(example.read_text())
     job["spec"]["algorithm"]["steps"] = STEPS
     job["spec"]["checkpoint"] = {"everySteps": 2}
@@ -79,3 +79,16 @@ def test_a_job_trains_with_an_engine_of_two_workers_that_read_the_trainers_memor
     assert "weight sync: " in run.screen()
     difference = "sampling/sampling_logp_difference/max"
     assert all(record.values[difference] < 1e-4 for record in records)
+
+
+def test_the_colocated_example_trains_with_its_engines_in_processes_of_their_own(tmp_path: Path) -> None:
+    job = shortened("copy-colocated")
+    job["spec"]["engine"]["process"] = "Own"
+    run = LocalCommand(tmp_path, job, command=REAL_RUN)
+    run.wait_for_steps(1, seconds=START_SECONDS)
+    assert len(run.others()) >= 5  # the supervisor, two ranks, and an engine beside each
+    assert run.end(seconds=START_SECONDS) == 0, run.screen()
+    wait_until(lambda: run.others() == [], "no process outlives the command")
+    records = read_metrics(tmp_path / "out/metrics.jsonl")
+    assert [record.step for record in records] == list(range(1, STEPS + 1))
+    assert all(0 <= record.values["sync/max_probe_error"] < 1e-4 for record in records)

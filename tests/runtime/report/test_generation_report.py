@@ -112,3 +112,13 @@ def test_waiting_for_engines_is_a_sign_of_life_and_so_is_the_next_generation(
     said(reporter, tmp_path, None)
     again = said(reporter, tmp_path, generation(4, 0.5))
     assert again.heartbeat == before.heartbeat + 6
+
+
+def test_engines_that_are_started_again_are_told_of(reporter: Reporter, tmp_path: Path) -> None:
+    one = replace(generation(12, 20.0, {"engine-1": 20}), starting_again=("engine-1",))
+    assert said(reporter, tmp_path, one).message == (
+        "step 5: 12 of 32 samples are done, and none was finished in the last 20 s; "
+        "open are 20 on engine-1; engine engine-1 is started again"
+    )
+    many = replace(one, starting_again=tuple(f"engine-{index}" for index in range(8)))
+    assert said(reporter, tmp_path, many).message.endswith("; 8 engines are started again")

@@ -17,14 +17,14 @@ def main(rank: int, port: int) -> None:
     ranks = Ranks.meet(
         rank=rank, world_size=2, address="127.0.0.1", port=port, backend="gloo", stop=StopRequest()
     )
-    ranks.count_finished_with(lambda: FINISHED[rank])
+    ranks.tell_of_engine(num_finished=lambda: FINISHED[rank], is_starting_again=lambda: rank == 1)
     commands = (Command.SAVE, Command.DONE)
     for command in commands:
         if rank == 0:
             ranks.announce(command)
         else:
             assert ranks.next_command(on_tick=lambda: None) is command
-    print(*ranks.num_finished, flush=True)
+    print(*ranks.num_finished, *ranks.is_starting_again, flush=True)
     ranks.leave()
 
 

@@ -9,7 +9,7 @@ from grpo_runtime.local.environments import free_ports
 LIMIT_SECONDS = 120.0
 
 
-def test_both_ranks_know_how_many_samples_each_engine_has_finished_and_what_rank_0_announced() -> None:
+def test_both_ranks_know_of_each_engine_what_it_has_finished_and_whether_it_is_started_again() -> None:
     (port,) = free_ports(1)
     script = str(Path(__file__).with_name("meeting_ranks.py"))
     processes = [
@@ -22,5 +22,5 @@ def test_both_ranks_know_how_many_samples_each_engine_has_finished_and_what_rank
         for process in processes:
             process.kill()
             process.wait()
-    assert said == ["3 40\n", "3 40\n"]
+    assert said == ["3 40 False True\n"] * 2
     assert [process.returncode for process in processes] == [0, 0]

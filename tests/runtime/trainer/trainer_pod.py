@@ -75,7 +75,10 @@ class TrainerPod:
             time.sleep(0.05)
 
     def log(self) -> str:
-        return (self._folder / f"log-{self._name}").read_text(errors="replace")[-8000:]
+        return self.whole_log()[-8000:]
+
+    def whole_log(self) -> str:
+        return (self._folder / f"log-{self._name}").read_text(errors="replace")
 
     def terminate(self) -> None:
         self.process.send_signal(signal.SIGTERM)

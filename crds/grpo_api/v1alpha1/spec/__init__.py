@@ -16,7 +16,7 @@ from grpo_api.v1alpha1.spec.algorithm import (
 )
 from grpo_api.v1alpha1.spec.checkpoint import CheckpointSpec
 from grpo_api.v1alpha1.spec.dataset import DatasetSpec
-from grpo_api.v1alpha1.spec.engine import EngineSpec
+from grpo_api.v1alpha1.spec.engine import EngineProcess, EngineSpec
 from grpo_api.v1alpha1.spec.failure_policy import FailurePolicySpec
 from grpo_api.v1alpha1.spec.hub import HubSpec
 from grpo_api.v1alpha1.spec.job_spec import GRPOJobSpec, Mode
@@ -36,6 +36,7 @@ __all__ = [
     "CodeRef",
     "DatasetSpec",
     "Dtype",
+    "EngineProcess",
     "EngineSpec",
     "FailurePolicySpec",
     "GRPOJobSpec",

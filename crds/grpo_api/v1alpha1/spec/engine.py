@@ -1,6 +1,7 @@
 """`engine`: vLLM's settings, with the rules about them and the pods."""
 
 import json
+from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field
@@ -53,14 +54,36 @@ def kv_cache_is_not_tiny(kv_cache_memory: str | int | None) -> bool:
     return kv_cache_memory is None or parse_quantity(kv_cache_memory) >= MIN_KV_CACHE_BYTES
 
 
+class EngineProcess(StrEnum):
+    """Which process a colocated engine lives in."""
+
+    SHARED = "Shared"
+    OWN = "Own"
+
+
+@rule(
+    cel="!has(self.process) || self.process != 'Own' || self.tensorParallelSize == 1",
+    sentence="engine.tensorParallelSize ({tensorParallelSize}) must be 1 with engine.process Own: set it to "
+    "1, or set engine.process to Shared",
+    field=".process",
+)
+def own_process_is_one_worker(process: EngineProcess | None, tensor_parallel_size: int) -> bool:
+    """An engine over several ranks would be several processes that have to be started again together."""
+    return process is not EngineProcess.OWN or tensor_parallel_size == 1
+
+
 class EngineSpec(ApiModel):
     """vLLM's settings, in both modes."""
 
-    rules = (arguments_are_not_ours, kv_cache_is_not_tiny)
+    rules = (arguments_are_not_ours, kv_cache_is_not_tiny, own_process_is_one_worker)
 
     tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] = 1
     """Workers of one engine; each computes a part of every layer. In mode Colocated they are training
     processes, in mode Disaggregated processes of the rollout pod with a GPU each, or up to 8 on CPU."""
+    process: EngineProcess | None = None
+    """Which process a colocated engine lives in: `Shared`, which is meant without it, is that of its training
+    rank; `Own` is one beside it in the same container, which is started again when it ends or stands still,
+    so that the rank goes on."""
     sleep_level: Annotated[int, Field(ge=0, le=2)] = 1
     """What a colocated engine frees while the trainer computes: 0 nothing; 1 the KV cache, and its weights
     are moved to CPU memory; 2 the KV cache and its weights, which the next sync loads again."""
@@ -73,6 +96,11 @@ class EngineSpec(ApiModel):
     args: Annotated[tuple[EngineArgument, ...], Field(max_length=64)] = ()
     """More arguments of `vllm serve`, each as `--name` or `--name=value`. Arguments that follow from other
     fields are refused."""
+
+    @property
+    def has_own_process(self) -> bool:
+        """Whether a colocated engine lives in another process than its rank."""
+        return self.process is EngineProcess.OWN
 
 
 # About the whole spec
@@ -100,6 +128,17 @@ def engines_share_processes_evenly(
 ) -> bool:
     """Every colocated engine has as many training processes as the others."""
     return rollout is not None or trainer.num_processes % engine.tensor_parallel_size == 0
+
+
+@rule(
+    cel="!has(self.engine.process) || !has(self.rollout)",
+    sentence="engine.process is about engines in the trainer's pods, and those of rollout pods always have "
+    "processes of their own: remove engine.process, or remove rollout",
+    field=".engine.process",
+)
+def process_is_of_colocated_engines(engine: EngineSpec, rollout: RolloutSpec | None) -> bool:
+    """No field that says nothing."""
+    return engine.process is None or rollout is None
 
 
 _NUM_ROLLOUT_GPUS = cel.num_gpus("self.rollout.resources")

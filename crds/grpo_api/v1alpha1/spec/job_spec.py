@@ -12,6 +12,7 @@ from grpo_api.v1alpha1.spec.engine import (
     engine_uses_every_gpu,
     engines_share_processes_evenly,
     kv_cache_fits,
+    process_is_of_colocated_engines,
     prompt_fits,
 )
 from grpo_api.v1alpha1.spec.failure_policy import FailurePolicySpec
@@ -21,8 +22,10 @@ from grpo_api.v1alpha1.spec.rollout import RolloutSpec
 from grpo_api.v1alpha1.spec.run_sections import RunSections
 from grpo_api.v1alpha1.spec.trainer import TrainerSpec, every_rank_has_samples
 from grpo_api.v1alpha1.spec.weight_sync import (
+    in_process_has_no_own_process,
     in_process_has_no_pods,
     ipc_has_gpus,
+    memory_is_shared_between_processes,
     memory_is_shared_within_a_pod,
     nccl_has_gpus,
     network_backend_has_pods,
@@ -70,13 +73,16 @@ class GRPOJobSpec(RunSections):
         every_rank_has_samples,
         rollout_is_not_colocated,
         disaggregated_has_rollout,
+        process_is_of_colocated_engines,
         engines_share_processes_evenly,
         engine_uses_every_gpu,
         cpu_workers_reach_each_other,
         kv_cache_fits,
         network_backend_has_pods,
         nccl_has_gpus,
+        in_process_has_no_own_process,
         in_process_has_no_pods,
+        memory_is_shared_between_processes,
         memory_is_shared_within_a_pod,
         ipc_has_gpus,
     )

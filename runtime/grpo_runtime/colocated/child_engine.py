@@ -1,0 +1,299 @@
+"""A rank's end of the engine in its child process: calls it, and notices when it ends or stands still."""
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any
+
+from grpo_runtime.colocated.child_liveness import (
+    ChildLimits,
+    asked,
+    first_signs,
+    heard,
+    silent,
+    why_frozen,
+)
+from grpo_runtime.colocated.child_messages import (
+    Message,
+    decode_error,
+    decode_finished,
+    encode_request,
+    receive,
+    send,
+)
+from grpo_runtime.colocated.rank_engine import Completion
+from grpo_runtime.rollout.errors import EngineError, EngineGoneError, EngineTimeoutError
+from grpo_runtime.rollout.interface import GenerateRequest
+from grpo_runtime.weight_sync.interface import Info
+
+logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 1.0
+_MAY_END_SECONDS = 5.0
+"""How long a child that has closed its pipe may take to end, before it is killed."""
+
+
+@dataclass(frozen=True)
+class ChildCommand:
+    """How a child is started: `arguments` gets its end of the pipe and the rank's process id, and `message`
+    is the first that it reads."""
+
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    message: Mapping[str, Any]
+
+
+class ChildEngine:
+    """A `LocalEngine` in a process of its own, which ends with this one.
+
+    What a call raises in the child is raised here; EngineGoneError says that the child has ended, or was
+    killed because it stood still.
+    """
+
+    def __init__(self, command: ChildCommand, *, limits: ChildLimits) -> None:
+        """Start the child, and wait until its engine is there. Raises what making it raised."""
+        self.patience = 1.0
+        """How many times the usual limits it has before it counts as frozen."""
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._reply: Future[Any] | None = None
+        self._gone = ""
+        self._why_killed = ""
+        self._finished: dict[int, Completion] = {}
+        self._num_sampling = 0
+        self._weight_version = ""
+        self._is_started = False
+        self._is_closing = False
+        self._signs = first_signs(time.monotonic())
+        self._process: subprocess.Popen[bytes]
+        self._connection, theirs = Pipe()
+        is_running: Future[None] = Future()
+        # the kernel ends a child with the thread that has started it: this one lives as long as the child
+        self._watcher = threading.Thread(
+            target=self._live, args=(command, theirs, is_running), name="watch-engine", daemon=True
+        )
+        self._watcher.start()
+        is_running.result()
+        self.channel = ChildChannel(self)
+        try:
+            self._wait(self._say(command.message), what="start", seconds=limits.start_seconds)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Of the child."""
+        return self._process.pid
+
+    @property
+    def finished(self) -> Mapping[int, Completion]:
+        """What the last call of `sample` has finished, by the index of the request; also when it failed."""
+        return self._finished
+
+    def weight_version(self) -> str:
+        """What the child called its weights in its last answer."""
+        return self._weight_version
+
+    def sleep(self, level: int) -> None:
+        """See `LocalEngine`."""
+        self._call("sleep", level=level)
+
+    def wake_up(self, tag: str) -> None:
+        """See `LocalEngine`."""
+        self._call("wake_up", tag=tag)
+
+    def reset_prefix_cache(self) -> None:
+        """See `LocalEngine`."""
+        self._call("reset_prefix_cache")
+
+    def sample(self, requests: Sequence[GenerateRequest]) -> list[Completion]:
+        """See `LocalEngine`."""
+        self._finished = {}
+        self._num_sampling = len(requests)
+        try:
+            self.ask("sample", requests=[encode_request(request) for request in requests]).result()
+        finally:
+            self._num_sampling = 0
+        return [self._finished[index] for index in range(len(requests))]
+
+    def num_unfinished(self) -> int:
+        """See `LocalEngine`."""
+        return max(0, self._num_sampling - len(self._finished))
+
+    def probe_logprobs(self, token_ids: Sequence[int]) -> list[float]:
+        """See `LocalEngine`."""
+        found: list[float] = self._call("probe_logprobs", token_ids=token_ids)
+        return found
+
+    def ask(self, call: str, **arguments: Any) -> "Future[Any]":
+        """Begin a call; its result is the answer."""
+        return self._say({"call": call, "arguments": arguments})
+
+    def close(self) -> None:
+        """Kill the child, and wait until it has ended."""
+        self._is_closing = True
+        self._process.kill()
+        self._watcher.join()
+        self._connection.close()
+
+    def _call(self, call: str, **arguments: Any) -> Any:
+        return self._wait(self.ask(call, **arguments), what=call, seconds=self._limits.call_seconds)
+
+    def _wait(self, reply: "Future[Any]", *, what: str, seconds: float) -> Any:
+        try:
+            return reply.result(seconds)
+        except TimeoutError as error:
+            raise EngineTimeoutError(f"no answer to {what} within {seconds:g} s") from error
+
+    def _say(self, message: Mapping[str, Any]) -> "Future[Any]":
+        reply: Future[Any] = Future()
+        with self._lock:
+            if self._gone:
+                raise EngineGoneError(self._gone)
+            if self._reply is not None:
+                # its answer would be taken for that of the new one
+                raise EngineError("the call before this one has no answer yet")
+            self._reply = reply
+            self._signs = asked(self._signs, is_sampling=self._num_sampling > 0, now=time.monotonic())
+        try:
+            send(self._connection, message)
+        except OSError:
+            # the child has ended, and the watcher says so in the reply
+            logger.debug("the child closed its pipe before it read a call")
+        return reply
+
+    def _live(self, command: ChildCommand, theirs: Connection, is_running: "Future[None]") -> None:
+        """Start the child, and watch it until it ends."""
+        try:
+            # never a fork: a copy of a process that has used a GPU cannot use it
+            with theirs:
+                self._process = subprocess.Popen(
+                    [*command.arguments, str(theirs.fileno()), str(os.getpid())],
+                    env=dict(command.environment),
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                )
+        except OSError as error:
+            is_running.set_exception(error)
+            return
+        is_running.set_result(None)
+        self._watch()
+
+    def _watch(self) -> None:
+        """Take what the child says until it ends; kill it when it stands still."""
+        try:
+            while True:
+                if self._connection.poll(_LOOK_SECONDS):
+                    self._take(receive(self._connection))
+                else:
+                    with self._lock:
+                        self._signs = silent(self._signs)
+                self._end_if_frozen()
+        except (EOFError, OSError):
+            self._has_ended()
+        except Exception as error:
+            # nobody would read what it says from now on
+            self._why_killed = f"it said what is not understood: {type(error).__name__}: {error}"
+            self._process.kill()
+            self._has_ended()
+
+    def _take(self, message: Message) -> None:
+        if "finished" in message:
+            index, completion = decode_finished(message)
+            self._finished[index] = completion
+        elif "num_steps" in message:
+            with self._lock:
+                self._signs = heard(
+                    self._signs,
+                    message["num_steps"],
+                    is_sampling=self._num_sampling > 0,
+                    now=time.monotonic(),
+                )
+        else:
+            self._resolve(message)
+
+    def _resolve(self, message: Message) -> None:
+        with self._lock:
+            reply, self._reply = self._reply, None
+            if not self._is_started:
+                # nothing was expected of it until now
+                self._is_started, self._signs = True, first_signs(time.monotonic())
+        if "error" not in message:
+            self._weight_version = message["weight_version"]
+        # whoever waited may have given up
+        if reply is None or not reply.set_running_or_notify_cancel():
+            return
+        if "error" in message:
+            reply.set_exception(decode_error(message))
+        else:
+            reply.set_result(message["answer"])
+
+    def _end_if_frozen(self) -> None:
+        if not self._is_started or self._why_killed:
+            return
+        limits = self._limits.times(self.patience)
+        self._why_killed = why_frozen(self._signs, limits=limits, now=time.monotonic())
+        if self._why_killed:
+            self._process.kill()
+
+    def _has_ended(self) -> None:
+        try:
+            code = self._process.wait(_MAY_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        with self._lock:
+            self._gone = self._why_killed or _how_it_ended(code)
+            reply, self._reply = self._reply, None
+        if reply is not None and reply.set_running_or_notify_cancel():
+            reply.set_exception(EngineGoneError(self._gone))
+        elif not self._is_closing:
+            logger.warning("the engine of this rank is gone while it had nothing to do: %s", self._gone)
+
+
+class ChildChannel:
+    """The verbs of weight transfer as calls of the child."""
+
+    def __init__(self, engine: ChildEngine) -> None:
+        self._engine = engine
+
+    async def init(self, info: Info) -> None:
+        """See `ControlChannel`."""
+        await self._ask("init", info=dict(info))
+
+    async def start(self) -> None:
+        """See `ControlChannel`."""
+        await self._ask("start")
+
+    async def update(self, info: Info) -> None:
+        """See `ControlChannel`."""
+        await self._ask("update", info=dict(info))
+
+    async def finish(self, version: str) -> None:
+        """See `ControlChannel`."""
+        await self._ask("finish", version=version)
+
+    async def shutdown(self) -> None:
+        """See `ControlChannel`."""
+        await self._ask("shutdown")
+
+    async def _ask(self, call: str, **arguments: Any) -> None:
+        await asyncio.wrap_future(self._engine.ask(call, **arguments))
+
+
+def _how_it_ended(code: int) -> str:
+    if code >= 0:
+        return f"its process ended with exit code {code}; see the log"
+    name = signal.Signals(-code).name
+    hint = "; mostly this means out of memory" if -code == signal.SIGKILL else ""
+    return f"its process was killed by {name}{hint}"
