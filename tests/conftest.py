@@ -60,8 +60,8 @@ def is_written_in(path: Path, marker: str) -> bool:
 
 @pytest.fixture(autouse=True)
 def _signals_stay_as_they_were() -> Iterator[None]:
-    """What a command does to the signals of its process would reach later tests here: `plot` lets a closed pipe
-    end it, and a supervisor blocks signals, which child processes inherit. A fork server that was
+    """What a command does to the signals of its process would reach later tests here: `plot` lets a closed
+    pipe end it, and a supervisor blocks signals, which child processes inherit. A fork server that was
     started without SIGCHLD never notices that its children end."""
     pipe_handler = signal.getsignal(signal.SIGPIPE)
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())

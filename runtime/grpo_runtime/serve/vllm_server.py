@@ -1,4 +1,5 @@
-"""vLLM's server over an engine whose core, on CPU, is a fork of it.
+"""vLLM's server over an engine whose core, on CPU, is a fork of it, and the workers of an engine over several
+nodes.
 
 vLLM starts the core as a new process, which imports torch and vLLM once more: 7 s of CPU time, half of what a
 small engine needs to start. On CPU there is no device state that a fork would break.
@@ -16,8 +17,10 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.api_server.entry import build_and_serve, run_server_worker
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 
 from grpo_runtime.process.parent_death import die_with
+from grpo_runtime.serve.vllm_executor import AllAnswersExecutor
 
 START_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 
@@ -25,18 +28,36 @@ START_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 def engine_config(args: Namespace) -> VllmConfig:
     """All of vLLM's configuration, which vLLM has checked against itself and the model."""
     arguments = AsyncEngineArgs.from_cli_args(args)
-    config: VllmConfig = arguments.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
+    config: VllmConfig = arguments.create_engine_config(
+        usage_context=UsageContext.OPENAI_API_SERVER, headless=args.headless
+    )
     return config
+
+
+def run_workers(config: VllmConfig) -> None:
+    """Run the workers of a node other than the leader until one of them ends.
+
+    They do not end when the leader does: until its next call they see nothing of it.
+    """
+    MultiprocExecutor(config, monitor_workers=False).start_worker_monitor(inline=True)
 
 
 async def serve_engine(
     args: Namespace, config: VllmConfig, *, listen_address: str, listener: socket.socket
 ) -> None:
     """Start the engine and answer on `listener` until a signal or the engine's death. Closes `listener`."""
-    if not _may_fork(args, config):
+    may_fork, has_workers = _may_fork(args, config), config.parallel_config.world_size > 1
+    if not (may_fork or has_workers):
         return await run_server_worker(listen_address, listener, args)
-    # what vLLM's run_server_worker does, with our way of starting the core
-    async with _forked_engine(args, config, listener=listener) as client:
+    # what vLLM's run_server_worker does, with our way of starting the core or the workers
+    if may_fork:
+        # vLLM set it to spawn when it made the configuration
+        os.environ[START_METHOD] = "fork"
+        os.register_at_fork(after_in_child=_become_the_core(os.getpid(), listener))
+    if has_workers:
+        # vLLM refuses any other than its own in the arguments of several nodes or stages
+        config.parallel_config.distributed_executor_backend = AllAnswersExecutor
+    async with _engine_of(args, config) as client:
         shutdown = await build_and_serve(client, listen_address, listener, args)
     try:
         await shutdown
@@ -56,12 +77,7 @@ def _may_fork(args: Namespace, config: VllmConfig) -> bool:
 
 
 @asynccontextmanager
-async def _forked_engine(
-    args: Namespace, config: VllmConfig, *, listener: socket.socket
-) -> AsyncIterator[AsyncLLM]:
-    # vLLM set it to spawn when it made the configuration
-    os.environ[START_METHOD] = "fork"
-    os.register_at_fork(after_in_child=_become_the_core(os.getpid(), listener))
+async def _engine_of(args: Namespace, config: VllmConfig) -> AsyncIterator[AsyncLLM]:
     client = AsyncLLM.from_vllm_config(
         vllm_config=config,
         usage_context=UsageContext.OPENAI_API_SERVER,

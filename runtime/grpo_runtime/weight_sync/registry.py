@@ -77,7 +77,7 @@ def group_backend(name: str, join: Join) -> Backend[HostCopy]:
     """A backend whose engines are in one group with the trainer, by a communicator of any kind."""
 
     def make_receiver(settings: ReceiverSettings) -> Receiver:
-        return StagingReceiver(GroupReceiver(join, worker=settings.tp_rank), settings)
+        return StagingReceiver(GroupReceiver(join, worker=settings.worker), settings)
 
     return Backend[HostCopy](
         name=name,

@@ -134,7 +134,7 @@ class Worker:
         self.version = "initial"
         self._is_open = False
         layout = {name: tuple(tensor.shape) for name, tensor in self.weights.items()}
-        settings = ReceiverSettings(layout=layout, optional=optional, tp_rank=rank, tp_size=size)
+        settings = ReceiverSettings(layout=layout, optional=optional, worker=rank)
         self.end = BACKENDS[backend].make_receiver(settings)
 
     def init(self, info: Info) -> None:
