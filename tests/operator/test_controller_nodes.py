@@ -1,6 +1,6 @@
 """Engines of two rollout pods on an API server in memory, where one of the two is missing."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
@@ -10,22 +10,12 @@ from grpo_operator.cluster.kinds import JOBS, PODS
 from grpo_operator.controller import Controller
 from grpo_operator.observe.cache import Cache
 
-from .controlled_job import KEY, a_job, condition_of, controller_of, pod_names, run_pods
+from .controlled_job import KEY, Clock, a_job, condition_of, controller_of, pod_names, run_pods
 from .fake_api_server import FakeApiServer
-from .fake_cluster import NOW, UID, spec
+from .fake_cluster import UID, spec
 
 NAMES = Names.of(job="copy", uid=UID)
 FIRST, SECOND = (NAMES.rollout(replica=0, incarnation=0, node=node) for node in range(2))
-
-
-class Clock:
-    """Stands still until a test moves it."""
-
-    def __init__(self) -> None:
-        self.now = NOW
-
-    def __call__(self) -> datetime:
-        return self.now
 
 
 @pytest.fixture
