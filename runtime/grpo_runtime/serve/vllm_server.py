@@ -1,8 +1,8 @@
-"""vLLM's server over an engine whose core, on CPU, is a fork of it, and the workers of an engine over several
-nodes.
+"""vLLM's server over an engine, and the workers of an engine of several pods.
 
-vLLM starts the core as a new process, which imports torch and vLLM once more: 7 s of CPU time, half of what a
-small engine needs to start. On CPU there is no device state that a fork would break.
+On CPU the core of an engine of one worker is a fork of the server. vLLM starts it as a new process, which
+imports torch and vLLM once more: 7 s of CPU time, half of what a small engine needs to start. On CPU there is
+no device state that a fork would break.
 """
 
 import os
@@ -15,6 +15,8 @@ from contextlib import asynccontextmanager
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.api_server.entry import build_and_serve, run_server_worker
+from vllm.reasoning import ReasoningParserManager
+from vllm.tool_parsers import ToolParserManager
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
@@ -55,6 +57,10 @@ async def serve_engine(
         os.environ[START_METHOD] = "fork"
         os.register_at_fork(after_in_child=_become_the_core(os.getpid(), listener))
     if has_workers:
+        if args.tool_parser_plugin:
+            ToolParserManager.import_tool_parser(args.tool_parser_plugin)
+        if args.reasoning_parser_plugin:
+            ReasoningParserManager.import_reasoning_parser(args.reasoning_parser_plugin)
         # vLLM refuses any other than its own in the arguments of several nodes or stages
         config.parallel_config.distributed_executor_backend = AllAnswersExecutor
     async with _engine_of(args, config) as client:
