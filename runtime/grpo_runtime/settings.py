@@ -44,6 +44,20 @@ class TrainerSettings:
 
 
 @dataclass(frozen=True)
+class PlaceInEngine:
+    """Which of the pods of an engine a pod is. They meet at `master_addr`, the host name of the first."""
+
+    index: int
+    num_nodes: int
+    master_addr: str
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether it has the server and the scheduler, and not only workers."""
+        return self.index == 0
+
+
+@dataclass(frozen=True)
 class RolloutSettings:
     """The settings of a rollout pod."""
 
@@ -52,6 +66,8 @@ class RolloutSettings:
     cache_dir: Path
     volumes_dir: Path
     instance: str
+    place: PlaceInEngine | None
+    """None where the pod is the whole engine."""
 
 
 def read_trainer_settings(environment: Mapping[str, str]) -> TrainerSettings:
@@ -92,7 +108,23 @@ def read_rollout_settings(environment: Mapping[str, str]) -> RolloutSettings:
         cache_dir=_path(environment, Env.CACHE_DIR),
         volumes_dir=_path(environment, Env.VOLUMES_DIR),
         instance=_text(environment, Env.INSTANCE),
+        place=_place_in_engine(environment),
     )
+
+
+def _place_in_engine(environment: Mapping[str, str]) -> PlaceInEngine | None:
+    if Env.NODES_PER_REPLICA not in environment:
+        return None
+    place = PlaceInEngine(
+        index=_number(environment, Env.NODE_INDEX, lowest=0),
+        num_nodes=_number(environment, Env.NODES_PER_REPLICA, lowest=2),
+        master_addr=_text(environment, Env.MASTER_ADDR),
+    )
+    if place.index >= place.num_nodes:
+        raise UserError(
+            f"{Env.NODE_INDEX} ({place.index}) must be below {Env.NODES_PER_REPLICA} ({place.num_nodes})"
+        )
+    return place
 
 
 def _scaled(run_config: RunConfig, environment: Mapping[str, str]) -> RunConfig:

@@ -120,6 +120,7 @@ def change_of(path: str) -> dict[str, Any]:
         "engine": {"maxModelLen": 4096},
         "imagePullSecrets": ["another"],
         "rollout.resources": {"limits": {"memory": "33Gi"}},
+        "rollout.nodesPerReplica": 4,
         "rollout.lostTimeoutSeconds": 61,
         "hub": {"offline": True},
         "weightSync": {"verify": True},

@@ -45,6 +45,11 @@ def random_resources(dice: random.Random) -> dict[str, Any]:
     return {name: amounts() for name in ("limits", "requests") if dice.random() < 0.5}
 
 
+def random_rollout(dice: random.Random) -> dict[str, Any]:
+    nodes = {"nodesPerReplica": dice.choice([1, 2, 2, 3])} if dice.random() < 0.2 else {}
+    return nodes | {"resources": random_resources(dice)}
+
+
 def random_job(dice: random.Random) -> dict[str, Any]:
     """About one in ten is valid; the others break one rule or several."""
     job = copy.deepcopy(BASE)
@@ -56,6 +61,8 @@ def random_job(dice: random.Random) -> dict[str, Any]:
     if dice.random() < 0.3:
         engine["tensorParallelSize"] = dice.choice([1, 1, 2, 2, 9])
     if dice.random() < 0.2:
+        engine["pipelineParallelSize"] = dice.choice([1, 1, 2])
+    if dice.random() < 0.2:
         engine["args"] = dice.sample(ARGUMENTS, 1)
     mode = dice.choice(["Auto", "Auto", "Colocated", "Disaggregated"])
     has_rollout = dice.random() < {"Auto": 0.5, "Colocated": 0.1, "Disaggregated": 0.9}[mode]
@@ -65,7 +72,7 @@ def random_job(dice: random.Random) -> dict[str, Any]:
         "trainer": trainer,
         "engine": engine,
         "mode": mode,
-        **({"rollout": {"resources": random_resources(dice)}} if has_rollout else {}),
+        **({"rollout": random_rollout(dice)} if has_rollout else {}),
         "sampling": {"maxTokens": dice.choice([1, 8, 63, 63, 64])},
         "algorithm": {
             "steps": dice.choice([1, 10]),

@@ -9,7 +9,14 @@ import pytest
 import yaml
 
 from grpo_api.contract import endpoints
-from grpo_api.contract.environment import COLOCATED_ENV, ROLLOUT_ENV, TRAINER_ENV, Env, Role
+from grpo_api.contract.environment import (
+    COLOCATED_ENV,
+    NODE_OF_ENGINE_ENV,
+    ROLLOUT_ENV,
+    TRAINER_ENV,
+    Env,
+    Role,
+)
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.heartbeat import HEARTBEAT_SECONDS, HEARTBEAT_STALE_SECONDS
 from grpo_api.contract.run_config import parse_run_config
@@ -88,7 +95,10 @@ def test_a_trainer_pod_is_given_exactly_the_variables_of_the_contract(run: Froze
 
 
 def test_a_rollout_pod_is_given_exactly_the_variables_of_the_contract(disaggregated: FrozenJob):
-    assert ours(pods_of(disaggregated)["rollout"]) == ROLLOUT_ENV
+    has_several = disaggregated.nodes_per_engine > 1
+    for node in range(disaggregated.nodes_per_engine):
+        pod = rollout_pod(disaggregated, replica=0, incarnation=0, node=node).body
+        assert ours(pod) == ROLLOUT_ENV | (NODE_OF_ENGINE_ENV if has_several else set())
 
 
 def test_the_run_config_of_every_example_is_read_back_as_it_was_written(run: FrozenJob):
@@ -128,7 +138,7 @@ def test_each_attempt_waits_for_the_number_of_engines_that_was_asked_for_when_it
         settings = read_trainer_settings(environment(pod) | places)
         assert settings.run_config.topology.rollout_replicas == fleet_settings(settings).desired
         waited_for.append(fleet_settings(settings).desired)
-    assert waited_for == [disaggregated.num_rollout_pods, 7]
+    assert waited_for == [disaggregated.num_engines, 7]
 
 
 def test_containers_ports_and_probes_are_those_of_the_contract(disaggregated: FrozenJob):

@@ -6,13 +6,21 @@ from typing import Any
 
 import pytest
 
-from grpo_api.contract.environment import COLOCATED_ENV, OPTIONAL_ENV, ROLLOUT_ENV, TRAINER_ENV, Env, Role
+from grpo_api.contract.environment import (
+    COLOCATED_ENV,
+    NODE_OF_ENGINE_ENV,
+    OPTIONAL_ENV,
+    ROLLOUT_ENV,
+    TRAINER_ENV,
+    Env,
+    Role,
+)
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.resolve import resolve
 from grpo_api.v1alpha1.job import parse_job
 from grpo_runtime.errors import UserError
 from grpo_runtime.fleet.settings import fleet_settings
-from grpo_runtime.settings import read_rollout_settings, read_trainer_settings
+from grpo_runtime.settings import PlaceInEngine, read_rollout_settings, read_trainer_settings
 from grpo_runtime.supervisor.supervisor import SupervisorOptions, supervise
 
 
@@ -132,11 +140,39 @@ def test_a_trainer_that_holds_its_engines_has_no_fleet(values: dict[str, str], t
 def test_a_rollout_engine_reads_exactly_the_variables_of_a_rollout_pod(
     values: dict[str, str], tmp_path: Path
 ) -> None:
-    environment = FakeEnvironment({**values, Env.ROLE: Role.ROLLOUT})
+    environment = FakeEnvironment(
+        {name: values[name] for name in ROLLOUT_ENV - {Env.ROLE}} | {Env.ROLE: Role.ROLLOUT}
+    )
     settings = read_rollout_settings(environment)
-    assert environment.read == ROLLOUT_ENV
+    assert environment.read == ROLLOUT_ENV | {Env.NODES_PER_REPLICA}
+    assert settings.place is None
     assert (settings.tokens.data, settings.tokens.admin) == ("d", "a")
     assert settings.volumes_dir == tmp_path / "volumes"
+
+
+def test_a_pod_that_is_a_part_of_an_engine_reads_which_part(values: dict[str, str]) -> None:
+    own = {
+        Env.NODES_PER_REPLICA: "2",
+        Env.NODE_INDEX: "1",
+        Env.MASTER_ADDR: "rollout-0",
+        Env.ROLE: Role.ROLLOUT,
+    }
+    names = (ROLLOUT_ENV | NODE_OF_ENGINE_ENV) - own.keys()
+    environment = FakeEnvironment({name: values[name] for name in names} | own)
+    place = read_rollout_settings(environment).place
+    assert environment.read == ROLLOUT_ENV | NODE_OF_ENGINE_ENV
+    assert place == PlaceInEngine(index=1, num_nodes=2, master_addr="rollout-0")
+    assert not place.is_leader
+    for name, value in ((Env.NODE_INDEX, "2"), (Env.NODES_PER_REPLICA, "1"), (Env.MASTER_ADDR, "")):
+        with pytest.raises(UserError, match=name):
+            read_rollout_settings({**values, **own, name: value})
+
+
+def test_a_fleet_counts_the_workers_of_all_stages(values: dict[str, str], tmp_path: Path) -> None:
+    engine = {"tensorParallelSize": 2, "pipelineParallelSize": 3}
+    (tmp_path / "run.json").write_text(run_config_json(rollout={"replicas": 1}, engine=engine))
+    settings = fleet_settings(read_trainer_settings({**values, Env.ROLE: Role.TRAINER}))
+    assert settings.workers_per_engine == 6
 
 
 def test_the_repr_of_settings_shows_no_token(values: dict[str, str], tmp_path: Path) -> None:

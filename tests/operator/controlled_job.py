@@ -16,6 +16,16 @@ from .fake_cluster import IMAGE, NOW, UID, spec
 KEY = ("default", "copy")
 
 
+class Clock:
+    """Stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
 def a_job(**more: Any) -> KubeObject:
     meta = {"name": "copy", "namespace": "default", "uid": UID, "generation": 1}
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": meta, "spec": spec().to_object(), **more}

@@ -18,8 +18,9 @@ from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_api.v1alpha1.status import Condition, ConditionType, GRPOJobStatus
 from grpo_operator.children.child import Child
 from grpo_operator.children.config import pod_templates
-from grpo_operator.children.names import Names, rollout_position, trainer_position
+from grpo_operator.children.names import Names, rollout_node, rollout_position, trainer_position
 from grpo_operator.cluster.kinds import CONFIG_MAPS, NETWORK_POLICIES, PODS, SECRETS, SERVICES
+from grpo_operator.observe.engine_pods import as_engines
 from grpo_operator.observe.memory import Memory
 from grpo_operator.observe.observed import (
     ContainerTermination,
@@ -124,6 +125,7 @@ class FakeCluster:
         self.absence = EngineAbsence()
         self.refusal: Refusal | None = None
         self.highest_incarnations: dict[int, int] = {}
+        self.seen_pods: set[str] = set()
         self.memory = Memory()
         self.give_back_times = GIVE_BACK_TIMES
         self.has_room = True
@@ -131,7 +133,10 @@ class FakeCluster:
         self._num_made = 0
 
     def observed(self) -> Observed:
-        by_name = sorted(self.pods.values(), key=lambda pod: pod.position)
+        by_name = sorted(self.pods.values(), key=lambda pod: (pod.position, pod.node_index))
+        engines = self._engines(by_name)
+        seen_pods = frozenset(self.seen_pods)
+        self.seen_pods |= set(self.pods)
         for replica, incarnation in (pod.position for pod in by_name if "-rollout-" in pod.name):
             known = self.highest_incarnations.get(replica, -1)
             self.highest_incarnations[replica] = max(incarnation, known)
@@ -149,7 +154,7 @@ class FakeCluster:
         return Observed(
             job=job,
             trainers=tuple(pod for pod in by_name if "-trainer-" in pod.name),
-            rollouts=tuple(pod for pod in by_name if "-rollout-" in pod.name),
+            rollouts=engines,
             services=self.services,
             network_policies=self.network_policies,
             config_names=frozenset(self.config_names),
@@ -169,7 +174,8 @@ class FakeCluster:
                 ),
                 failing_since=self.failing_since,
                 highest_incarnations=self.highest_incarnations,
-                other_builds=self._other_builds(job, by_name),
+                seen_pods=seen_pods,
+                other_builds=self._other_builds(job, engines),
                 refusal=self.refusal,
             ),
         )
@@ -262,9 +268,14 @@ class FakeCluster:
     def condition(self, kind: ConditionType) -> Condition:
         return next(c for c in self.status.conditions if c.type == kind)
 
-    def _other_builds(self, job: JobView, pods: list[PodView]) -> Mapping[int, OtherBuild]:
+    def _engines(self, pods: list[PodView]) -> tuple[PodView, ...]:
+        """As the snapshot has them."""
+        num_nodes = self.spec.rollout.num_nodes if self.spec and self.spec.rollout else 1
+        return as_engines([pod for pod in pods if "-rollout-" in pod.name], num_nodes=num_nodes)
+
+    def _other_builds(self, job: JobView, engines: tuple[PodView, ...]) -> Mapping[int, OtherBuild]:
         """As the operator's own memory has it."""
-        found = JobAndPods(job, rollouts=tuple(pod for pod in pods if "-rollout-" in pod.name))
+        found = JobAndPods(job, rollouts=engines)
         return self.memory.remember_pods(("default", "copy"), found, now=self.now).other_builds
 
     def _make(self, child: Child) -> None:
@@ -279,6 +290,7 @@ class FakeCluster:
                 f"uid-{self._num_made}",
                 position,
                 "Pending",
+                node_index=rollout_node(child.name),
                 is_ready=False,
                 is_deleting=False,
                 image=child.body["spec"]["containers"][0]["image"],

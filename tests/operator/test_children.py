@@ -4,7 +4,7 @@ import pytest
 
 from grpo_operator.children.config import config_map, frozen_spec
 from grpo_operator.children.frozen_job import FrozenJob
-from grpo_operator.children.names import Names, rollout_position, trainer_position
+from grpo_operator.children.names import Names, rollout_node, rollout_position, trainer_position
 from grpo_operator.children.rollout import rollout_pod
 from grpo_operator.children.trainer import trainer_pod
 from grpo_operator.cluster.kinds import KubeObject
@@ -44,6 +44,9 @@ def test_positions_are_read_back_from_names():
     names = Names.of(job="trainer-a1-0", uid=UID)
     assert trainer_position(names.trainer(attempt=12, index=3)) == (12, 3)
     assert rollout_position(names.rollout(replica=7, incarnation=2)) == (7, 2)
+    for node in (0, 3):
+        name = names.rollout(replica=7, incarnation=2, node=node)
+        assert (rollout_position(name), rollout_node(name)) == ((7, 2), node)
     assert trainer_position(names.rollout(replica=7, incarnation=2)) is None
 
 

@@ -1,7 +1,7 @@
 """Children that the API server refuses: tried with one pod, ever less often, said once."""
 
 import logging
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,9 +10,9 @@ from grpo_operator.cluster import errors
 from grpo_operator.cluster.kinds import CONFIG_MAPS, JOBS, PODS, SECRETS, Kind, KubeObject
 from grpo_operator.observe.cache import Cache
 
-from .controlled_job import KEY, a_job, condition_of, controller_of, pod_names, status_of
+from .controlled_job import KEY, Clock, a_job, condition_of, controller_of, pod_names, status_of
 from .fake_api_server import FakeApiServer
-from .fake_cluster import NOW, spec
+from .fake_cluster import spec
 
 QUOTA = errors.Forbidden("exceeded quota: small")
 
@@ -30,16 +30,6 @@ class CountingApiServer(FakeApiServer):
 
     def pods_tried(self) -> list[str]:
         return [name for kind, name in self.tried if kind == PODS]
-
-
-class Clock:
-    """Stands still until a test moves it."""
-
-    def __init__(self) -> None:
-        self.now = NOW
-
-    def __call__(self) -> datetime:
-        return self.now
 
 
 class Refused:

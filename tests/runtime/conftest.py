@@ -5,8 +5,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,11 @@ STOP_SECONDS = 20.0
 
 
 def run_config(
-    *, model_source: str = "builtin://tiny", max_model_len: int = 256, tensor_parallel_size: int = 1
+    *,
+    model_source: str = "builtin://tiny",
+    max_model_len: int = 256,
+    tensor_parallel_size: int = 1,
+    pipeline_parallel_size: int | None = None,
 ) -> RunConfig:
     """A small run; its sync deadline is short, so that tests of failures are."""
     return RunConfig(
@@ -52,6 +56,7 @@ def run_config(
             max_model_len=max_model_len,
             kv_cache_memory="64Mi",
             tensor_parallel_size=tensor_parallel_size,
+            pipeline_parallel_size=pipeline_parallel_size,
         ),
         weight_sync=WeightSyncSpec(timeout_seconds=10),
         checkpoint=CheckpointSpec(),
@@ -119,9 +124,17 @@ POD = ("-m", "grpo_runtime.serve.main")
 
 
 def start_engine(
-    folder: Path, *, name: str, port: int = 0, run: RunConfig | None = None, program: Sequence[str] = POD
+    folder: Path,
+    *,
+    name: str,
+    port: int = 0,
+    run: RunConfig | None = None,
+    program: Sequence[str] = POD,
+    variables: Mapping[str, str] | None = None,
+    arguments: Sequence[str] = (),
 ) -> EngineProcess:
-    """Start an engine without waiting for it. Files and tokens go to `folder`."""
+    """Start an engine without waiting for it. Files and tokens go to `folder`. `variables` and `arguments`
+    are those that not every pod has."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "run.json").write_text((run or run_config()).model_dump_json(by_alias=True))
     tokens = folder / "tokens"
@@ -138,9 +151,10 @@ def start_engine(
         Env.INSTANCE: name,
         # empty, as a new pod's is
         "VLLM_CACHE_ROOT": str(folder / "cache" / "vllm"),
+        **(variables or {}),
     }
     command = [sys.executable, *program, "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--termination-log", str(folder / "termination-log")]
+    command += ["--termination-log", str(folder / "termination-log"), *arguments]
     with (folder / "log").open("ab") as log:
         process = subprocess.Popen(
             command, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
@@ -165,10 +179,42 @@ def running_engine(
     **run: Any,
 ) -> Iterator[EngineProcess]:
     """An engine that is live inside the block (unless it is not awaited) and ended after it."""
-    engine = start_engine(folder, name=name, port=port, run=run_config(**run), program=program)
-    try:
+    with _ended(start_engine(folder, name=name, port=port, run=run_config(**run), program=program)) as engine:
         if is_awaited:
             engine.wait_until_live()
+        yield engine
+
+
+@contextmanager
+def running_nodes(
+    folder: Path, *, name: str, num_nodes: int, **run: Any
+) -> Iterator[tuple[EngineProcess, ...]]:
+    """The pods of one engine, of which the first is live inside the block; all are ended after it."""
+    rendezvous = ("--rendezvous-port", str(_free_port()))
+    with ExitStack() as stack:
+        nodes = []
+        for index in range(num_nodes):
+            variables = {
+                Env.NODES_PER_REPLICA: str(num_nodes),
+                Env.NODE_INDEX: str(index),
+                Env.MASTER_ADDR: "127.0.0.1",
+            }
+            started = start_engine(
+                folder / str(index),
+                name=f"{name}-{index}" if index else name,
+                run=run_config(**run),
+                variables=variables,
+                arguments=rendezvous,
+            )
+            nodes.append(stack.enter_context(_ended(started)))
+        nodes[0].wait_until_live()
+        yield tuple(nodes)
+
+
+@contextmanager
+def _ended(engine: EngineProcess) -> Iterator[EngineProcess]:
+    """An engine that has been started; nothing of it is left after the block."""
+    try:
         yield engine
     finally:
         if engine.process.poll() is None:
@@ -179,6 +225,12 @@ def running_engine(
 def start() -> Callable[..., AbstractContextManager[EngineProcess]]:
     """`running_engine`, for fixtures and tests of the folders below."""
     return running_engine
+
+
+@pytest.fixture(scope="session")
+def start_nodes() -> Callable[..., AbstractContextManager[tuple[EngineProcess, ...]]]:
+    """`running_nodes`, likewise."""
+    return running_nodes
 
 
 @pytest.fixture(scope="session")

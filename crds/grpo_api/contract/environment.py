@@ -26,10 +26,14 @@ class Env(StrEnum):
     ATTEMPT = "GRPO_ATTEMPT"
     """Number of a trainer pod's attempt, from 1. Rollout pods do not belong to an attempt."""
     NODE_INDEX = "GRPO_NODE_INDEX"
-    """Index of a trainer pod among those of its attempt, from 0."""
+    """Index of a trainer pod among those of its attempt, or of a rollout pod among those of its engine, from
+    0. A rollout pod that is the whole engine has none."""
     MASTER_ADDR = "GRPO_MASTER_ADDR"
     """Where the training processes meet: the host name of trainer pod 0 of this attempt, or the loopback
-    address where there is no other trainer pod."""
+    address where there is no other trainer pod. In rollout pods that make up one engine, the host name of the
+    first of them, where their workers meet."""
+    NODES_PER_REPLICA = "GRPO_NODES_PER_REPLICA"
+    """How many rollout pods make up one engine, where they are several; other pods do not have it."""
     ROLLOUT_HOST = "GRPO_ROLLOUT_HOST"
     """Host name that resolves to the addresses of all rollout pods, ready or not. Only trainers of mode
     Disaggregated have it."""
@@ -57,6 +61,9 @@ ROLLOUT_ENV = frozenset(
     {Env.ROLE, Env.RUN_CONFIG, Env.TOKENS_DIR, Env.CACHE_DIR, Env.VOLUMES_DIR, Env.INSTANCE}
 )
 """Variables of a rollout pod."""
+
+NODE_OF_ENGINE_ENV = frozenset({Env.NODE_INDEX, Env.MASTER_ADDR, Env.NODES_PER_REPLICA})
+"""What a rollout pod has besides where several make up one engine."""
 
 OPTIONAL_ENV = frozenset({Env.ROLLOUT_REPLICAS, Env.HEARTBEAT_FILE})
 """Variables that a pod may lack, because an operator of an older release made it."""

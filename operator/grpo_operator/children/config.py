@@ -86,6 +86,8 @@ def _templates(frozen: FrozenJob) -> Mapping[str, KubeObject]:
         made[Template.TRAINER] = trainer_template(frozen, is_first=False)
     if frozen.has_rollout:
         made[Template.ROLLOUT] = rollout_template(frozen)
+    if frozen.nodes_per_engine > 1:
+        made[Template.ROLLOUT_WORKER] = rollout_template(frozen, is_first=False)
     return made
 
 

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from grpo_api.changes import frozen_part
 from grpo_api.contract import labels
+from grpo_api.contract.environment import Role
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.contract.weight_sync_choice import backend_of, with_backend
 from grpo_api.resolve import resolve
@@ -65,9 +66,14 @@ class FrozenJob:
         return self.spec.chosen_mode is Mode.DISAGGREGATED
 
     @property
-    def num_rollout_pods(self) -> int:
-        """Rollout pods there should be now."""
+    def num_engines(self) -> int:
+        """Engines in rollout pods that there should be now."""
         return self.spec.rollout.replicas if self.has_rollout and self.spec.rollout else 0
+
+    @property
+    def nodes_per_engine(self) -> int:
+        """Rollout pods of each of them."""
+        return self.spec.rollout.num_nodes if self.spec.rollout else 1
 
     @cached_property
     def config(self) -> RunConfig:
@@ -109,8 +115,11 @@ class FrozenJob:
         }
 
     def selector(self, role: str) -> dict[str, str]:
-        """Labels that select exactly this job's pods of a role."""
-        return {labels.JOB_UID: self.uid, labels.ROLE: str(role)}
+        """Labels that select exactly this job's pods of a role; of an engine of several pods the one with the
+        server, which is the only one to be called, and one for each replica that is counted."""
+        own = {labels.JOB_UID: self.uid, labels.ROLE: str(role)}
+        has_workers = role == Role.ROLLOUT and self.nodes_per_engine > 1
+        return own | ({labels.NODE_INDEX: "0"} if has_workers else {})
 
 
 def _revision(spec: GRPOJobSpec, *, uid: str, image: str) -> str:

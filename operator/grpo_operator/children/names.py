@@ -12,7 +12,7 @@ from grpo_api.contract.labels import bounded, short_hash
 
 _LONGEST_SUFFIX = len("-123456-trainer-a123456-1234")
 _TRAINER = re.compile(r"-trainer-a(?P<attempt>\d+)-(?P<index>\d+)$")
-_ROLLOUT = re.compile(r"-rollout-(?P<replica>\d+)-i(?P<incarnation>\d+)$")
+_ROLLOUT = re.compile(r"-rollout-(?P<replica>\d+)-i(?P<incarnation>\d+)(-(?P<node>\d+))?$")
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,10 @@ class Names:
         """Trainer pod `index` of an attempt."""
         return f"{self.base}-trainer-a{attempt}-{index}"
 
-    def rollout(self, *, replica: int, incarnation: int) -> str:
-        """A rollout pod. The incarnation grows with every replacement: the old name may still be in use."""
-        return f"{self.base}-rollout-{replica}-i{incarnation}"
+    def rollout(self, *, replica: int, incarnation: int, node: int = 0) -> str:
+        """A rollout pod, the first of its engine or another `node`. The incarnation grows with every
+        replacement: the old name may still be in use."""
+        return f"{self.base}-rollout-{replica}-i{incarnation}{f'-{node}' if node else ''}"
 
 
 def trainer_position(name: str) -> tuple[int, int] | None:
@@ -69,3 +70,9 @@ def rollout_position(name: str) -> tuple[int, int] | None:
     """(replica, incarnation) of a rollout pod's name; None for any other name."""
     match = _ROLLOUT.search(name)
     return (int(match["replica"]), int(match["incarnation"])) if match else None
+
+
+def rollout_node(name: str) -> int:
+    """Index of a rollout pod among those of its engine; 0 for any other name."""
+    match = _ROLLOUT.search(name)
+    return int(match["node"]) if match and match["node"] else 0

@@ -1,4 +1,7 @@
-"""Rollout pods: one vLLM engine each, restarted in place when it ends and replaced when the pod is lost."""
+"""Rollout pods: one vLLM engine each, restarted in place when it ends and replaced when the pod is lost.
+
+Where several make up one engine, none restarts alone: all of them are replaced.
+"""
 
 from grpo_api.contract import endpoints, labels
 from grpo_api.contract.environment import Env, Role
@@ -11,39 +14,64 @@ from grpo_operator.cluster.kinds import PODS, KubeObject
 GRACE_SECONDS = 30
 
 
-def rollout_pod(frozen: FrozenJob, *, replica: int, incarnation: int, given_back: int = 0) -> Child:
-    """The pod of a replica of a job that has rollout pods, from the template that the run started with;
-    `incarnation` grows with each replacement, and `given_back` is how often the job has given its nodes
-    back."""
-    template = frozen.templates.get(Template.ROLLOUT) or rollout_template(frozen)
+def rollout_pod(
+    frozen: FrozenJob, *, replica: int, incarnation: int, node: int = 0, given_back: int = 0
+) -> Child:
+    """A pod of a replica of a job that has rollout pods, from the template that the run started with. `node`
+    is its index among those that make up the engine, `incarnation` grows with each replacement, and
+    `given_back` is how often the job has given its nodes back."""
+    kind = Template.ROLLOUT if node == 0 else Template.ROLLOUT_WORKER
+    template = frozen.templates.get(kind) or rollout_template(frozen, is_first=node == 0)
     values = {
-        Open.NAME: frozen.names.rollout(replica=replica, incarnation=incarnation),
+        Open.NAME: frozen.names.rollout(replica=replica, incarnation=incarnation, node=node),
         Open.IMAGE: frozen.image,
         Open.REPLICA: str(replica),
+        Open.NODE_INDEX: str(node),
+        Open.FIRST_ROLLOUT: frozen.names.rollout(replica=replica, incarnation=incarnation),
     }
     own_labels = given_back_label(given_back)
     return Child(PODS, filled(template, values, labels=own_labels, grace_seconds=GRACE_SECONDS))
 
 
-def rollout_template(frozen: FrozenJob) -> KubeObject:
-    """What rollout pods are made from, in a job that has some."""
+def rollout_template(frozen: FrozenJob, *, is_first: bool = True) -> KubeObject:
+    """What rollout pods are made from, in a job that has some. Of the pods of one engine only the first has a
+    server; the others have workers, which meet at the first."""
     assert frozen.spec.rollout is not None
-    name = Open.NAME.value
-    port = endpoints.ROLLOUT_PORT
+    name, has_several = Open.NAME.value, frozen.nodes_per_engine > 1
+    own_labels = {labels.REPLICA: Open.REPLICA.value}
     container: KubeObject = {
         "name": endpoints.ROLLOUT_CONTAINER,
         "command": ["grpo-runtime", "rollout"],
         "resources": resources(frozen.spec.rollout.resources),
+        **(_server() if is_first else {}),
+    }
+    return pod_template(
+        frozen,
+        metadata=frozen.metadata(
+            name,
+            role=Role.ROLLOUT,
+            extra=own_labels | ({labels.NODE_INDEX: Open.NODE_INDEX.value} if has_several else {}),
+        ),
+        role=Role.ROLLOUT,
+        container=container,
+        restart_policy="Never" if has_several else "Always",
+        environment={Env.INSTANCE: name, **(_node_environment(frozen) if has_several else {})},
+    )
+
+
+def _server() -> KubeObject:
+    port = endpoints.ROLLOUT_PORT
+    return {
         "ports": [{"name": "http", "containerPort": port}],
         "startupProbe": http_probe(endpoints.ROLLOUT_LIVE_PATH, port=port, period_seconds=2, failures=900),
         "livenessProbe": http_probe(endpoints.ROLLOUT_LIVE_PATH, port=port, period_seconds=10, failures=6),
         "readinessProbe": http_probe(endpoints.ROLLOUT_READY_PATH, port=port, period_seconds=2, failures=2),
     }
-    return pod_template(
-        frozen,
-        metadata=frozen.metadata(name, role=Role.ROLLOUT, extra={labels.REPLICA: Open.REPLICA.value}),
-        role=Role.ROLLOUT,
-        container=container,
-        restart_policy="Always",
-        environment={Env.INSTANCE: name},
-    )
+
+
+def _node_environment(frozen: FrozenJob) -> dict[Env, str]:
+    return {
+        Env.NODES_PER_REPLICA: str(frozen.nodes_per_engine),
+        Env.NODE_INDEX: Open.NODE_INDEX.value,
+        Env.MASTER_ADDR: f"{Open.FIRST_ROLLOUT.value}.{frozen.names.service(Role.ROLLOUT)}",
+    }

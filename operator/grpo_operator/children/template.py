@@ -20,6 +20,9 @@ class Template(StrEnum):
     TRAINER = "trainer"
     """Every other trainer pod."""
     ROLLOUT = "rollout"
+    """The pod of an engine, or of one of several pods the first."""
+    ROLLOUT_WORKER = "rollout-worker"
+    """Every other pod of an engine of several."""
 
 
 class Open(StrEnum):
@@ -32,11 +35,13 @@ class Open(StrEnum):
     ATTEMPT = "${attempt}"
     """Number of a trainer pod's attempt."""
     NODE_INDEX = "${node-index}"
-    """Index of a trainer pod in its attempt."""
+    """Index of a trainer pod in its attempt, or of a rollout pod in its engine."""
     FIRST_TRAINER = "${trainer-0}"
     """Name of trainer pod 0 of the attempt."""
     REPLICA = "${replica}"
     """Index of a rollout pod's replica."""
+    FIRST_ROLLOUT = "${rollout-0}"
+    """Name of the first pod of a rollout pod's engine."""
     ROLLOUT_REPLICAS = "${rollout-replicas}"
     """How many engines a trainer pod's attempt waits for."""
     RANKS_GRACE = "${ranks-grace}"

@@ -26,7 +26,7 @@ def trainer_pod(frozen: FrozenJob, *, attempt: int, index: int, given_back: int 
         Open.NODE_INDEX: str(index),
         Open.FIRST_TRAINER: frozen.names.trainer(attempt=attempt, index=0),
         Open.RANKS_GRACE: str(RANKS_GRACE_SECONDS),
-        Open.ROLLOUT_REPLICAS: str(frozen.num_rollout_pods),
+        Open.ROLLOUT_REPLICAS: str(frozen.num_engines),
     }
     own_labels = given_back_label(given_back)
     return Child(PODS, filled(template, values, labels=own_labels, grace_seconds=TRAINER_GRACE_SECONDS))

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from grpo_api.contract.progress import Progress
 from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_operator.backoff import Backoff
+from grpo_operator.cluster.kinds import PODS
 from grpo_operator.observe.cache import ChildName, Key
 from grpo_operator.observe.image_build import other_build
 from grpo_operator.observe.observed import (
@@ -180,6 +181,7 @@ class Memory:
             report=self.report(key, uid=job.uid, attempt=attempt),
             failing_since=self._failing_since(key, attempt=attempt, is_failing=is_failing, now=now),
             highest_incarnations=self._highest_incarnations(key, seen=positions),
+            seen_pods=frozenset(name for kind, name in self._entry(key).children if kind == PODS),
             other_builds=self._other_builds(key, found, now=now),
             refusal=self._entry(key).refusal,
             tokens_made_at=self._entry(key).tokens_made_at,
@@ -242,7 +244,7 @@ class Memory:
     def _other_builds(self, key: Key, found: JobAndPods, *, now: datetime) -> Mapping[int, OtherBuild]:
         """Outlives the pods, which are deleted: without it they would be made again without pause."""
         known = self._entry(key).other_builds
-        for pod in found.rollouts:
+        for pod in (member for engine in found.rollouts for member in engine.pods):
             why = other_build(pod, found.job.status)
             if why is not None:
                 known[pod.position[0]] = OtherBuild(seen_at=now, message=why)

@@ -44,7 +44,8 @@ class ContainerTermination:
 
 @dataclass(frozen=True)
 class PodView:
-    """A pod. `position` is (attempt, node index) for a trainer and (replica, incarnation) for a rollout.
+    """A pod, or all pods of one engine. `position` is (attempt, node index) for a trainer and (replica,
+    incarnation) for a rollout.
 
     `termination` says how the container ended if it is not running now, `last_termination` how it ended
     before its last restart. `disruption` is set when the cluster or a person took the pod away,
@@ -80,6 +81,17 @@ class PodView:
     is_settling: bool = False
     """Whether its containers have ended and its node has not reported the end of the pod yet. An eviction
     shows only in that report, a moment after the containers ended."""
+    node_index: int = 0
+    """Of a rollout pod its index among those of its engine."""
+    members: tuple["PodView", ...] = ()
+    """The pods of an engine that is made of several, by node index; empty for a single pod."""
+    is_whole: bool = True
+    """Whether none of those is missing."""
+
+    @property
+    def pods(self) -> tuple["PodView", ...]:
+        """The pods behind this view."""
+        return self.members or (self,)
 
     @property
     def is_over(self) -> bool:
@@ -158,7 +170,7 @@ class TrainerReport:
 
 @dataclass(frozen=True)
 class JobAndPods:
-    """A job with its pods, each role by position."""
+    """A job with its pods, each role by position; rollout pods that make up one engine as one."""
 
     job: JobView
     trainers: tuple[PodView, ...] = ()
@@ -191,6 +203,8 @@ class Remembered:
     """When this process first saw a trainer pod of the current attempt fail."""
     highest_incarnations: Mapping[int, int] = field(default_factory=dict)
     """By replica the highest incarnation of a rollout pod that this process has ever seen."""
+    seen_pods: frozenset[str] = frozenset()
+    """Names of pods that this process has seen, as far as they are not known to be gone for long."""
     other_builds: Mapping[int, OtherBuild] = field(default_factory=dict)
     """By replica the newest rollout pod that this process saw run another build of the image."""
     refusal: Refusal | None = None
@@ -209,7 +223,7 @@ class Observed:
     trainers: tuple[PodView, ...] = ()
     """Trainer pods of every attempt, by position."""
     rollouts: tuple[PodView, ...] = ()
-    """Rollout pods, by position."""
+    """Rollout pods, by position; those that make up one engine as one."""
     services: Mapping[str, KubeObject] = field(default_factory=dict)
     """Our Services by name."""
     network_policies: Mapping[str, KubeObject] = field(default_factory=dict)

@@ -7,7 +7,7 @@ from typing import Any
 from grpo_api.contract import endpoints, labels
 from grpo_api.contract.environment import Role
 from grpo_api.contract.reasons import Reason, ReasonMessage
-from grpo_operator.children.names import rollout_position, trainer_position
+from grpo_operator.children.names import rollout_node, rollout_position, trainer_position
 from grpo_operator.cluster.kinds import KubeObject
 from grpo_operator.observe.observed import FINAL_PHASES, ContainerTermination, PodView
 from grpo_operator.observe.pod_reasons import (
@@ -53,6 +53,7 @@ def pod_view(item: KubeObject, events: Sequence[KubeObject] = ()) -> PodView | N
         name=meta["name"],
         uid=meta["uid"],
         position=position,
+        node_index=rollout_node(meta["name"]),
         phase=_phase(item, container),
         is_settling=status.get("phase") not in FINAL_PHASES and _have_all_ended(item),
         is_ready=ready.get("status") == "True",

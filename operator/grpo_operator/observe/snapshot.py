@@ -15,6 +15,7 @@ from grpo_operator.children.config import frozen_spec, pod_templates
 from grpo_operator.children.names import Names, rollout_position, trainer_position
 from grpo_operator.cluster.kinds import KubeObject
 from grpo_operator.observe.cache import Cache, Key
+from grpo_operator.observe.engine_pods import as_engines
 from grpo_operator.observe.observed import JobAndPods, JobView, Observed, Remembered
 from grpo_operator.observe.pod_view import pod_view
 
@@ -30,11 +31,12 @@ def job_and_pods(cache: Cache, key: Key) -> JobAndPods | None:
         return None
     job = job_view(item)
     found = (pod_view(pod, cache.events(pod["metadata"]["uid"])) for pod in cache.pods(job.uid))
-    pods = sorted((pod for pod in found if pod), key=lambda pod: pod.position)
+    pods = sorted((pod for pod in found if pod), key=lambda pod: (pod.position, pod.node_index))
+    num_nodes = job.spec.rollout.num_nodes if job.spec and job.spec.rollout else 1
     return JobAndPods(
         job=job,
         trainers=tuple(pod for pod in pods if trainer_position(pod.name)),
-        rollouts=tuple(pod for pod in pods if rollout_position(pod.name)),
+        rollouts=as_engines([pod for pod in pods if rollout_position(pod.name)], num_nodes=num_nodes),
     )
 
 

@@ -72,7 +72,11 @@ def engine_blocker(rollouts: Iterable[PodView]) -> Blocker | None:
 
 
 def _ended(pod: PodView) -> Blocker | None:
-    """A rollout pod that is not ready because its engine ended and was started again."""
+    """A rollout pod that is not ready because its engine ended and was started again, or one of several that
+    make up an engine, which is to be replaced."""
+    if pod.members and pod.is_over and not pod.is_deleting and pod.termination:
+        why = explain_termination(pod.termination)
+        return Blocker(pod, Role.ROLLOUT, why, pod.termination)
     termination = pod.last_termination
     if not pod.is_alive or pod.is_ready or termination is None or not is_unready_since(pod, termination):
         return None

@@ -1,6 +1,6 @@
 """What the policies of a plan hand to each other, and what comes out at the end."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -9,8 +9,8 @@ from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.status import GRPOJobStatus
 from grpo_operator.children.child import Child
 from grpo_operator.children.frozen_job import FrozenJob
-from grpo_operator.cluster.kinds import Kind
-from grpo_operator.observe.observed import Observed
+from grpo_operator.cluster.kinds import PODS, Kind
+from grpo_operator.observe.observed import Observed, PodView
 from grpo_operator.plan.facts import AttemptFacts
 
 
@@ -84,6 +84,11 @@ class Draft:
     def deleting(self, *deletions: Deletion) -> "Draft":
         """The same draft with more deletions."""
         return replace(self, delete=self.delete + deletions)
+
+    def deleting_pods(self, pods: Iterable[PodView]) -> "Draft":
+        """The same draft without these pods. One that is being deleted already is not deleted again."""
+        each = (pod for view in pods for pod in view.pods if not pod.is_deleting)
+        return self.deleting(*(Deletion(PODS, pod.name, pod.uid) for pod in each))
 
     def waking_after(self, seconds: float) -> "Draft":
         """The same draft, planned again after this time at the latest."""

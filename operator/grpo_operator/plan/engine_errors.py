@@ -56,18 +56,21 @@ _Errors = list[tuple[PodView, ContainerTermination]]
 def _is_every_engine(errors: _Errors, observed: Observed, frozen: FrozenJob) -> bool:
     """Whether no engine is left that may come back: all replicas have pods, all of them in `errors`."""
     in_error = {pod.uid: pod.position[0] for pod, _ in errors}
-    is_complete = set(range(frozen.num_rollout_pods)) <= set(in_error.values())
+    is_complete = set(range(frozen.num_engines)) <= set(in_error.values())
     return is_complete and all(pod.uid in in_error for pod in observed.rollouts if pod.is_alive)
 
 
 def _user_errors(facts: AttemptFacts, observed: Observed) -> _Errors:
-    """Rollout pods that are not ready because their engine ended with 40 in the current attempt."""
+    """Rollout pods that are not ready because their engine ended with 40 in the current attempt. Of an engine
+    of several pods no kubelet restarts any: it is looked at until it is replaced."""
     found = []
     for pod in observed.rollouts:
         termination = pod.termination or pod.last_termination
         if termination is None or termination.exit_code != ExitCode.USER_ERROR:
             continue
         is_out = pod.is_alive and not pod.is_ready and is_unready_since(pod, termination)
+        if pod.members:
+            is_out = pod.is_over and not pod.is_deleting
         if is_out and _is_of_attempt(termination, facts):
             found.append((pod, termination))
     return found

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_api.v1alpha1.status import ConditionType
 from grpo_operator.children.child import Child
-from grpo_operator.children.names import rollout_position
+from grpo_operator.children.names import rollout_node, rollout_position
 from grpo_operator.cluster.kinds import PODS
 from grpo_operator.observe.observed import Observed, PodView
 from grpo_operator.plan.conditions import condition, is_true
@@ -44,7 +44,7 @@ def _replacements(draft: Draft, observed: Observed) -> Iterator[EventDraft]:
     desired_before = observed.job.status.rollout.desired
     for child in draft.create:
         position = rollout_position(child.name) if child.kind == PODS else None
-        if position is None or position[1] == 0 or position[0] >= desired_before:
+        if position is None or position[1] == 0 or position[0] >= desired_before or rollout_node(child.name):
             continue
         before = [pod for pod in observed.rollouts if pod.position[0] == position[0]]
         lost = max(before, key=lambda pod: pod.position, default=None)

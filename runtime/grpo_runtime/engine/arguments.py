@@ -5,8 +5,11 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from grpo_api.contract.endpoints import RENDEZVOUS_PORT
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.quantity import parse_quantity
+from grpo_api.v1alpha1.spec import EngineSpec
+from grpo_runtime.settings import PlaceInEngine
 from grpo_runtime.weight_sync.engine_names import name_in_vllm
 
 CPU_KV_CACHE_BYTES = 256 * 1024 * 1024
@@ -14,7 +17,7 @@ CPU_KV_CACHE_BYTES = 256 * 1024 * 1024
 CPU_MIN_BATCHED_TOKENS = 4096
 SHARED_ENGINE_WORKER = "grpo_runtime.colocated.vllm_cpu_worker.SharedEngineWorker"
 GUARD = "grpo_runtime.serve.guard.Guard"
-WORKERS_EXECUTOR = "grpo_runtime.serve.vllm_executor.AllAnswersExecutor"
+STAGE_WORKER = "grpo_runtime.serve.vllm_cpu_worker.PipelineStageWorker"
 
 
 def is_cpu_build() -> bool:
@@ -28,9 +31,17 @@ def with_user_arguments(given: Sequence[str]) -> str:
 
 
 def server_arguments(
-    run_config: RunConfig, *, model_dir: Path, is_cpu: bool, host: str, port: int
+    run_config: RunConfig,
+    *,
+    model_dir: Path,
+    is_cpu: bool,
+    host: str,
+    port: int,
+    place: PlaceInEngine | None = None,
+    rendezvous_port: int = RENDEZVOUS_PORT,
 ) -> tuple[str, ...]:
-    """For the server of a rollout pod, with the model in `model_dir`."""
+    """For the server of a rollout pod, with the model in `model_dir`, or for the workers of a pod that is not
+    the first of an engine."""
     return (
         *_engine_arguments(run_config, model_dir=model_dir, is_cpu=is_cpu),
         "--host", host,
@@ -40,7 +51,8 @@ def server_arguments(
         "--middleware", GUARD,
         "--disable-uvicorn-access-log",
         "--disable-fastapi-docs",
-        *_own_workers_arguments(run_config.engine.tensor_parallel_size),
+        *_own_workers_arguments(run_config.engine, is_cpu=is_cpu),
+        *_node_arguments(place, rendezvous_port=rendezvous_port),
         *run_config.engine.args,
     )  # fmt: skip
 
@@ -72,20 +84,39 @@ def _engine_arguments(run_config: RunConfig, *, model_dir: Path, is_cpu: bool) -
         "--logprobs-mode", "processed_logprobs",
         "--weight-transfer-config", json.dumps({"backend": name_in_vllm(run_config.weight_sync_backend)}),
         "--tensor-parallel-size", str(engine.tensor_parallel_size),
+        "--pipeline-parallel-size", str(engine.pipeline_parallel_size or 1),
     ]  # fmt: skip
     cache = CPU_KV_CACHE_BYTES if is_cpu else None
     if engine.kv_cache_memory is not None:
         cache = int(parse_quantity(engine.kv_cache_memory))
     if cache is not None:
         # of each worker, which keeps its part of the engine's cache
-        arguments += ["--kv-cache-memory-bytes", str(cache // engine.tensor_parallel_size)]
+        arguments += ["--kv-cache-memory-bytes", str(cache // engine.num_workers)]
     if is_cpu:
         arguments += _cpu_arguments(engine.max_model_len)
     return arguments
 
 
-def _own_workers_arguments(num_workers: int) -> list[str]:
-    return ["--distributed-executor-backend", WORKERS_EXECUTOR] if num_workers > 1 else []
+def _own_workers_arguments(engine: EngineSpec, *, is_cpu: bool) -> list[str]:
+    if engine.num_workers == 1:
+        return []
+    # for several nodes or stages vLLM takes no other; the server puts ours in its place
+    arguments = ["--distributed-executor-backend", "mp"]
+    if (engine.pipeline_parallel_size or 1) > 1 and is_cpu:
+        arguments += ["--worker-cls", STAGE_WORKER]
+    return arguments
+
+
+def _node_arguments(place: PlaceInEngine | None, *, rendezvous_port: int) -> list[str]:
+    if place is None:
+        return []
+    return [
+        "--nnodes", str(place.num_nodes),
+        "--node-rank", str(place.index),
+        "--master-addr", place.master_addr,
+        "--master-port", str(rendezvous_port),
+        *([] if place.is_leader else ["--headless"]),
+    ]  # fmt: skip
 
 
 def _cpu_arguments(max_model_len: int) -> list[str]:

@@ -60,5 +60,5 @@ def fleet_settings(trainer: TrainerSettings) -> FleetSettings:
         max_tokens=run_config.sampling.max_tokens,
         sync_timeout_seconds=run_config.weight_sync.timeout_seconds,
         empty_wait_seconds=run_config.rollout_lost_timeout_seconds,
-        workers_per_engine=run_config.engine.tensor_parallel_size,
+        workers_per_engine=run_config.engine.num_workers,
     )

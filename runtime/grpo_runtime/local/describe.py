@@ -45,21 +45,26 @@ def _pods(job: GRPOJob) -> str:
     processes = count(topology.processes_per_node, "training process")
     each = f"{processes}{' each' if topology.num_nodes > 1 else ''}"
     trainers = f"{count(topology.num_nodes, 'trainer pod')} with {each}"
-    size = job.spec.engine.tensor_parallel_size
+    size = job.spec.engine.num_workers
     if job.spec.chosen_mode is Mode.COLOCATED:
         shared = "in each of them" if size == 1 else f"for every {size} of them"
         if topology.world_size == size:
             shared = "in it" if size == 1 else "for all of them"
         return f"{trainers} and one vLLM engine {shared}"
-    rollouts = count(topology.rollout_replicas, "rollout pod")
+    num_nodes = job.spec.rollout.num_nodes if job.spec.rollout else 1
+    rollouts = count(topology.rollout_replicas * num_nodes, "rollout pod")
     engine = "one vLLM engine" if size == 1 else f"one vLLM engine of {size} workers"
-    return f"{trainers}, {rollouts} with {engine}{' each' if topology.rollout_replicas > 1 else ''}"
+    if topology.rollout_replicas == 1:
+        return f"{trainers}, {rollouts} with {engine}"
+    each = "each" if num_nodes == 1 else f"for every {num_nodes}"
+    return f"{trainers}, {rollouts} with {engine} {each}"
 
 
 def _gpus(job: GRPOJob) -> str:
     spec = job.spec
     trainers = spec.trainer.num_nodes * spec.trainer.resources.num_gpus
-    rollouts = spec.rollout.replicas * spec.rollout.resources.num_gpus if spec.rollout else 0
+    rollout = spec.rollout
+    rollouts = rollout.replicas * rollout.num_nodes * rollout.resources.num_gpus if rollout else 0
     if not trainers + rollouts:
         return "none, all on CPU"
     return f"{trainers + rollouts}: {trainers} for training, {rollouts} for rollouts"

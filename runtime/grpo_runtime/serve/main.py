@@ -13,9 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from grpo_api.contract.endpoints import ROLLOUT_PORT
+from grpo_api.contract.endpoints import RENDEZVOUS_PORT, ROLLOUT_PORT
 from grpo_api.contract.exit_codes import ExitCode
-from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.engine.arguments import (
     SERVER_ENVIRONMENT,
     engine_environment,
@@ -37,6 +36,7 @@ class RolloutOptions:
 
     host: str = "0.0.0.0"  # noqa: S104 - a pod serves on its own address
     port: int = ROLLOUT_PORT
+    rendezvous_port: int = RENDEZVOUS_PORT
     termination_log: Path = Path("/dev/termination-log")
 
 
@@ -46,6 +46,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="grpo-runtime rollout", description="Run one rollout engine.")
     parser.add_argument("--host", default=defaults.host, help="address to listen on (%(default)s)")
     parser.add_argument("--port", type=int, default=defaults.port, help="port to listen on (%(default)s)")
+    parser.add_argument(
+        "--rendezvous-port",
+        type=int,
+        default=defaults.rendezvous_port,
+        help="where the workers of an engine over several pods meet (%(default)s)",
+    )
     parser.add_argument(
         "--termination-log",
         type=Path,
@@ -70,7 +76,7 @@ def serve(environment: Mapping[str, str], *, options: RolloutOptions) -> int:
         settings = read_rollout_settings(environment)
         given = settings.run_config.engine.args
         os.environ.update(engine_environment(is_cpu=is_cpu_build()))
-        _run_vllm(settings.run_config, model_dir=_prepare(settings), options=options, stopping=stopping)
+        _run_vllm(settings, model_dir=_prepare(settings), options=options, stopping=stopping)
     except UserError as error:
         return end(ExitCode.USER_ERROR, str(error))
     except KnownError as error:
@@ -101,8 +107,10 @@ def _prepare(settings: RolloutSettings) -> Path:
     return model.folder
 
 
-def _run_vllm(run_config: RunConfig, *, model_dir: Path, options: RolloutOptions, stopping: Stopping) -> None:
-    """Serve until the engine dies or the process is asked to stop."""
+def _run_vllm(
+    settings: RolloutSettings, *, model_dir: Path, options: RolloutOptions, stopping: Stopping
+) -> None:
+    """Serve, or run workers, until the engine dies or the process is asked to stop."""
     import huggingface_hub.constants
 
     os.environ.update(SERVER_ENVIRONMENT)
@@ -115,19 +123,29 @@ def _run_vllm(run_config: RunConfig, *, model_dir: Path, options: RolloutOptions
 
         from grpo_runtime.engine.argument_parser import checked, parse_arguments
         from grpo_runtime.engine.model_class import register_model
-        from grpo_runtime.serve.vllm_server import engine_config, serve_engine
+        from grpo_runtime.serve.vllm_server import engine_config, run_workers, serve_engine
 
+    run_config, place = settings.run_config, settings.place
     is_cpu, given = is_cpu_build(), run_config.engine.args
     if is_cpu:
         checked(lambda: register_model(model_dir), given=given)
     arguments = server_arguments(
-        run_config, model_dir=model_dir, is_cpu=is_cpu, host=options.host, port=options.port
+        run_config,
+        model_dir=model_dir,
+        is_cpu=is_cpu,
+        host=options.host,
+        port=options.port,
+        place=place,
+        rendezvous_port=options.rendezvous_port,
     )
     cli_env_setup()
     args = parse_arguments(arguments, add=make_arg_parser)
     # what vLLM refuses here is the configuration; later errors may be anything
     checked(lambda: validate_parsed_serve_args(args), given=given)
     config = checked(lambda: engine_config(args), given=given)
+    if place is not None and not place.is_leader:
+        run_workers(config)
+        return
     # vLLM's run_server without its signal handling during the start
     address, listener = setup_server(args, reuse_port=False)
     with asyncio.Runner(loop_factory=stopping.new_loop) as runner:

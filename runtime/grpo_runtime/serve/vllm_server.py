@@ -1,10 +1,8 @@
-"""vLLM's server, with two differences in how it starts its engine core and pauses it.
+"""vLLM's server over an engine, and the workers of an engine of several pods.
 
-On CPU the core is a fork of the server. vLLM starts it as a new process, which imports torch and vLLM once
-more: 7 s of CPU time, half of what a small engine needs to start. On CPU there is no device state that a fork
-would break.
-
-A pause ends as soon as the core has paused.
+On CPU the core of an engine of one worker is a fork of the server. vLLM starts it as a new process, which
+imports torch and vLLM once more: 7 s of CPU time, half of what a small engine needs to start. On CPU there is
+no device state that a fork would break. A pause ends as soon as the core has paused.
 """
 
 import os
@@ -16,12 +14,16 @@ from contextlib import asynccontextmanager
 
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
-from vllm.entrypoints.launchers.api_server.entry import build_and_serve, run_server_worker
+from vllm.entrypoints.launchers.api_server.entry import build_and_serve
+from vllm.reasoning import ReasoningParserManager
+from vllm.tool_parsers import ToolParserManager
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine import PauseMode
 from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 
 from grpo_runtime.process.parent_death import die_with
+from grpo_runtime.serve.vllm_executor import AllAnswersExecutor
 
 START_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 LAST_ANSWERS_SECONDS = 3
@@ -31,21 +33,35 @@ LAST_ANSWERS_SECONDS = 3
 def engine_config(args: Namespace) -> VllmConfig:
     """All of vLLM's configuration, which vLLM has checked against itself and the model."""
     arguments = AsyncEngineArgs.from_cli_args(args)
-    config: VllmConfig = arguments.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
+    config: VllmConfig = arguments.create_engine_config(
+        usage_context=UsageContext.OPENAI_API_SERVER, headless=args.headless
+    )
     return config
+
+
+def run_workers(config: VllmConfig) -> None:
+    """Run the workers of a node other than the leader until one of them ends.
+
+    They do not end when the leader does: until its next call they see nothing of it.
+    """
+    MultiprocExecutor(config, monitor_workers=False).start_worker_monitor(inline=True)
 
 
 async def serve_engine(
     args: Namespace, config: VllmConfig, *, listen_address: str, listener: socket.socket
 ) -> None:
     """Start the engine and answer on `listener` until a signal or the engine's death. Closes `listener`."""
-    if args.tool_parser_plugin or args.reasoning_parser_plugin:
-        # it imports them
-        return await run_server_worker(listen_address, listener, args)
+    if args.tool_parser_plugin:
+        ToolParserManager.import_tool_parser(args.tool_parser_plugin)
+    if args.reasoning_parser_plugin:
+        ReasoningParserManager.import_reasoning_parser(args.reasoning_parser_plugin)
     if _may_fork(config):
         # vLLM set it to spawn when it made the configuration
         os.environ[START_METHOD] = "fork"
         os.register_at_fork(after_in_child=_become_the_core(os.getpid(), listener))
+    if config.parallel_config.world_size > 1:
+        # vLLM refuses any other than its own in the arguments of several nodes or stages
+        config.parallel_config.distributed_executor_backend = AllAnswersExecutor
     # what vLLM's run_server_worker does, with our engine client
     async with _started(args, config) as client:
         shutdown = await build_and_serve(

@@ -94,16 +94,15 @@ class ReceiverSettings:
     """What a receiver knows about the worker that it is made in.
 
     `layout` has the shape of every tensor that the model is made of, by its name; `optional` names may be
-    left out of a transfer. `device` is where the worker's model is. Each of the `tp_size` workers of an
-    engine takes every tensor whole, and vLLM cuts the part of `tp_rank` from it. Without a `direct_load`
-    weights are always staged.
+    left out of a transfer. `device` is where the worker's model is. `worker` is its index among the workers
+    of its engine: each takes every tensor whole, and vLLM cuts its part from it, or leaves out a layer that
+    another has. Without a `direct_load` weights are always staged.
     """
 
     layout: Mapping[str, tuple[int, ...]]
     optional: frozenset[str] = frozenset()
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    tp_rank: int = 0
-    tp_size: int = 1
+    worker: int = 0
     direct_load: DirectLoad | None = None
 
 

@@ -87,7 +87,7 @@ def group_backend(name: str, join: Join) -> Backend[HostCopy]:
     """A backend whose engines are in one group with the trainer, by a communicator of any kind."""
 
     def make_receiver(settings: ReceiverSettings) -> Receiver:
-        return StagingReceiver(GroupReceiver(join, worker=settings.tp_rank), settings)
+        return StagingReceiver(GroupReceiver(join, worker=settings.worker), settings)
 
     return Backend[HostCopy](
         name=name,
@@ -116,7 +116,7 @@ def gpu_group_backend(
     def make_receiver(settings: ReceiverSettings) -> Receiver:
         found = device(settings.device)
         join = partial(NcclGroup, connect=connect, device=found)
-        transport = GroupReceiver(join, worker=settings.tp_rank, staging=found)
+        transport = GroupReceiver(join, worker=settings.worker, staging=found)
         return StagingReceiver(transport, settings)
 
     return Backend[HostCopy](
@@ -153,7 +153,7 @@ def ipc_backend(
 
     def make_receiver(settings: ReceiverSettings) -> Receiver:
         found = device(settings.device)
-        return StagingReceiver(IpcReceiver(found, handles(found), worker=settings.tp_rank), settings)
+        return StagingReceiver(IpcReceiver(found, handles(found), worker=settings.worker), settings)
 
     return Backend[HostCopy](
         name=name,

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from vllm.config import VllmConfig
 from vllm.config.weight_transfer import WeightTransferConfig
-from vllm.distributed import get_tensor_model_parallel_rank, get_tensor_model_parallel_world_size
+from vllm.distributed import get_world_group
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
     WeightTransferInitInfo,
@@ -75,11 +75,12 @@ class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             raise WeightSyncError(
                 f"{config.backend} weight sync serves engines of one worker, this one has {num_workers}"
             )
-        tp_size = self.parallel_config.tensor_parallel_size
-        if num_workers != tp_size:
+        parallel = self.parallel_config
+        num_known = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
+        if num_workers != num_known:
             raise WeightSyncError(
-                f"weight sync serves engines of as many workers as their tensor parallel size ({tp_size}), "
-                f"and this one has {num_workers}: remove pipeline or data parallel arguments"
+                "weight sync serves engines of tensor parallel times pipeline parallel size workers "
+                f"({num_known}), and this one has {num_workers}: remove other parallel arguments"
             )
         # it warns at every sync about tables that no checkpoint holds; finish checks all parameters itself
         logging.getLogger(_LAYERWISE_LOGGER).setLevel(logging.ERROR)
@@ -89,8 +90,7 @@ class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
                 layout=checkpoint_shapes(Path(self.model_config.model)),
                 optional=frozenset({TIED_HEAD}) if self._is_tied else frozenset(),
                 device=device,
-                tp_rank=get_tensor_model_parallel_rank(),
-                tp_size=get_tensor_model_parallel_world_size(),
+                worker=get_world_group().rank_in_group,
                 direct_load=DirectLoad(self.has_room, self._load),
             )
         )

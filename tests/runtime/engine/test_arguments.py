@@ -1,22 +1,24 @@
 """What vLLM is started with."""
 
 from pathlib import Path
+from typing import Any
 
 from grpo_api.contract.run_config import RunConfig, parse_run_config
 from grpo_api.v1alpha1.spec import EngineProcess, Mode
 from grpo_runtime.engine.arguments import (
     IN_PROCESS_ENVIRONMENT,
     SERVER_ENVIRONMENT,
-    WORKERS_EXECUTOR,
+    STAGE_WORKER,
     engine_environment,
     in_process_arguments,
     server_arguments,
 )
+from grpo_runtime.settings import PlaceInEngine
 
 
-def of_server(run: RunConfig, *, is_cpu: bool) -> dict[str, str]:
+def of_server(run: RunConfig, *, is_cpu: bool, **node: Any) -> dict[str, str]:
     """Arguments as a mapping (flags to "")."""
-    words = server_arguments(run, model_dir=Path("/m"), is_cpu=is_cpu, host="0.0.0.0", port=8000)
+    words = server_arguments(run, model_dir=Path("/m"), is_cpu=is_cpu, host="0.0.0.0", port=8000, **node)
     pairs = {}
     for index, word in enumerate(words):
         if word.startswith("--"):
@@ -49,13 +51,33 @@ def test_on_cpu_the_cache_is_bounded_even_when_nobody_says_so(run_json: str) -> 
     assert arguments["--kv-cache-memory-bytes"] == str(2**30)
 
 
+def test_the_pods_of_an_engine_meet_at_the_first_and_only_that_one_has_a_server(run_json: str) -> None:
+    run = changed(run_json, tensor_parallel_size=2)
+    for index in range(2):
+        place = PlaceInEngine(index=index, num_nodes=2, master_addr="rollout-0")
+        arguments = of_server(run, is_cpu=True, place=place, rendezvous_port=29600)
+        assert (arguments["--nnodes"], arguments["--node-rank"]) == ("2", str(index))
+        assert (arguments["--master-addr"], arguments["--master-port"]) == ("rollout-0", "29600")
+        assert ("--headless" in arguments) == (index == 1)
+    assert "--nnodes" not in of_server(run, is_cpu=True)
+
+
+def test_the_stages_of_an_engine_share_its_cache_and_on_cpu_have_a_worker_of_ours(run_json: str) -> None:
+    run = changed(run_json, kv_cache_memory="64Mi", tensor_parallel_size=2, pipeline_parallel_size=2)
+    arguments = of_server(run, is_cpu=True)
+    assert arguments["--pipeline-parallel-size"] == "2"
+    assert arguments["--kv-cache-memory-bytes"] == str(16 * 2**20)
+    assert arguments["--worker-cls"] == STAGE_WORKER
+    assert "--worker-cls" not in of_server(run, is_cpu=False)
+
+
 def test_a_server_of_one_worker_runs_it_itself_and_one_of_several_starts_them(run_json: str) -> None:
     alone = of_server(changed(run_json), is_cpu=True)
     assert alone["--tensor-parallel-size"] == "1"
     assert "--distributed-executor-backend" not in alone
     several = of_server(changed(run_json, tensor_parallel_size=4), is_cpu=False)
     assert several["--tensor-parallel-size"] == "4"
-    assert several["--distributed-executor-backend"] == WORKERS_EXECUTOR
+    assert several["--distributed-executor-backend"] == "mp"
 
 
 def test_workers_share_out_the_cache_of_their_engine(run_json: str) -> None:

@@ -55,6 +55,18 @@ def test_of_a_valid_job_it_says_what_it_would_do(tmp_path: Path, capsys: pytest.
     )
 
 
+def test_of_engines_of_several_pods_it_says_how_many_pods_and_gpus_there_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gpus = {"limits": {"nvidia.com/gpu": 4}}
+    engine = {"tensorParallelSize": 4, "pipelineParallelSize": 2}
+    job = job_object(engine=engine, rollout={"replicas": 3, "nodesPerReplica": 2, "resources": gpus})
+    assert main(["validate", str(written(tmp_path, job))]) == 0
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[1:])
+    assert lines["pods"].endswith("6 rollout pods with one vLLM engine of 8 workers for every 2")
+    assert lines["GPUs"] == "24: 0 for training, 24 for rollouts"
+
+
 def test_problems_are_named_by_field_for_each_document(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

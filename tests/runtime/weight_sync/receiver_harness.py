@@ -152,8 +152,7 @@ class Worker:
             layout=shapes,
             optional=optional,
             device=device_of(found),
-            tp_rank=rank,
-            tp_size=size,
+            worker=rank,
             direct_load=DirectLoad(lambda num_bytes: has_room or num_bytes == 0, self._load),
         )
         self.end = found.make_receiver(settings)

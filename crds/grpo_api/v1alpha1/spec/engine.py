@@ -16,7 +16,7 @@ from grpo_api.v1alpha1.spec.trainer import TrainerSpec
 
 MIN_KV_CACHE_BYTES = 2**20
 MAX_CPU_WORKERS = 8
-"""How many worker processes vLLM's CPU build can join to one engine."""
+"""How many worker processes of one pod vLLM's CPU build can join."""
 OWNED_ENGINE_ARGUMENTS = (
     *("model", "tokenizer", "served-model-name", "revision", "dtype", "max-model-len"),
     *("kv-cache-memory-bytes", "gpu-memory-utilization", "logprobs-mode", "load-format", "seed"),
@@ -25,6 +25,7 @@ OWNED_ENGINE_ARGUMENTS = (
     *("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size", "distributed-executor-backend"),
     *("worker-cls", "worker-extension-cls", "trust-remote-code", "disable-uvicorn-access-log"),
     *("no-enable-scale-out", "no-enable-sleep-mode", "no-disable-uvicorn-access-log", "headless"),
+    *("nnodes", "node-rank", "master-addr", "master-port"),
 )
 """Arguments of vLLM that follow from the spec or that the product relies on."""
 
@@ -78,8 +79,11 @@ class EngineSpec(ApiModel):
     rules = (arguments_are_not_ours, kv_cache_is_not_tiny, own_process_is_one_worker)
 
     tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] = 1
-    """Workers of one engine; each computes a part of every layer. In mode Colocated they are training
+    """Workers of one engine that each compute a part of every layer. In mode Colocated they are training
     processes, in mode Disaggregated processes of the rollout pod with a GPU each, or up to 8 on CPU."""
+    pipeline_parallel_size: Annotated[int, Field(ge=1, le=64)] | None = None
+    """Stages of one engine, which each hold a part of the layers and have tensorParallelSize workers; without
+    it one. Only in mode Disaggregated."""
     process: EngineProcess | None = None
     """Which process a colocated engine lives in: `Shared`, which is meant without it, is that of its training
     rank; `Own` is one beside it in the same container, which is started again when it ends or stands still,
@@ -101,6 +105,18 @@ class EngineSpec(ApiModel):
     def has_own_process(self) -> bool:
         """Whether a colocated engine lives in another process than its rank."""
         return self.process is EngineProcess.OWN
+
+    @property
+    def num_workers(self) -> int:
+        """Workers of one engine, in all stages."""
+        return self.tensor_parallel_size * (self.pipeline_parallel_size or 1)
+
+
+_NUM_WORKERS = (
+    "self.engine.tensorParallelSize * "
+    "(has(self.engine.pipelineParallelSize) ? self.engine.pipelineParallelSize : 1)"
+)
+"""CEL for the same, in rules of the whole spec."""
 
 
 # About the whole spec
@@ -141,32 +157,62 @@ def process_is_of_colocated_engines(engine: EngineSpec, rollout: RolloutSpec | N
     return engine.process is None or rollout is None
 
 
+@rule(
+    cel="has(self.rollout) || !has(self.engine.pipelineParallelSize) || "
+    "self.engine.pipelineParallelSize == 1",
+    sentence="engine.pipelineParallelSize needs mode Disaggregated, because the training processes that "
+    "share an engine must all be in the same stage: remove it or add rollout",
+    field=".engine.pipelineParallelSize",
+)
+def colocated_engine_has_one_stage(engine: EngineSpec, rollout: RolloutSpec | None) -> bool:
+    """Only an engine with pods of its own has stages."""
+    return rollout is not None or engine.pipeline_parallel_size in (None, 1)
+
+
 _NUM_ROLLOUT_GPUS = cel.num_gpus("self.rollout.resources")
+_NUM_NODES = "(has(self.rollout.nodesPerReplica) ? self.rollout.nodesPerReplica : 1)"
 
 
 @rule(
-    cel=f"!{cel.HAS_ROLLOUT_RESOURCES} || {_NUM_ROLLOUT_GPUS} in [0, self.engine.tensorParallelSize]",
+    cel=f"!has(self.rollout) || ({_NUM_WORKERS}) % {_NUM_NODES} == 0",
+    sentence="rollout.nodesPerReplica must divide the workers of an engine, which are "
+    "engine.tensorParallelSize ({engine.tensorParallelSize}) times engine.pipelineParallelSize: change one "
+    "of them, so that every pod of a replica has as many workers as the others",
+    field=".rollout.nodesPerReplica",
+)
+def nodes_share_workers_evenly(rollout: RolloutSpec | None, engine: EngineSpec) -> bool:
+    """vLLM gives every node as many workers as the others."""
+    return rollout is None or engine.num_workers % rollout.num_nodes == 0
+
+
+@rule(
+    cel=f"!{cel.HAS_ROLLOUT_RESOURCES} || {_NUM_ROLLOUT_GPUS} == 0 || "
+    f"{_NUM_ROLLOUT_GPUS} * {_NUM_NODES} == {_NUM_WORKERS}",
     sentence="rollout.resources.limits of nvidia.com/gpu must be engine.tensorParallelSize "
-    "({engine.tensorParallelSize}), because an engine uses as many GPUs: change one of them, or remove the "
-    "limit to run on CPU",
+    "({engine.tensorParallelSize}) times engine.pipelineParallelSize divided by rollout.nodesPerReplica, "
+    "because an engine uses as many GPUs: change one of them, or remove the limit to run on CPU",
     field=".rollout.resources.limits",
 )
 def engine_uses_every_gpu(rollout: RolloutSpec | None, engine: EngineSpec) -> bool:
     """An engine has all the GPUs it needs, and no GPU is reserved that nothing uses."""
-    return rollout is None or rollout.resources.num_gpus in (0, engine.tensor_parallel_size)
+    if rollout is None or rollout.resources.num_gpus == 0:
+        return True
+    return rollout.resources.num_gpus * rollout.num_nodes == engine.num_workers
 
 
 @rule(
     cel=f"!{cel.HAS_ROLLOUT_RESOURCES} || {_NUM_ROLLOUT_GPUS} > 0 || "
-    f"self.engine.tensorParallelSize <= {MAX_CPU_WORKERS}",
-    sentence="engine.tensorParallelSize ({engine.tensorParallelSize}) must be at most "
-    f"{MAX_CPU_WORKERS} on CPU: lower it, or set the nvidia.com/gpu limit of rollout.resources to it",
+    f"{_NUM_WORKERS} <= {MAX_CPU_WORKERS} * {_NUM_NODES}",
+    sentence="engine.tensorParallelSize ({engine.tensorParallelSize}) times engine.pipelineParallelSize must "
+    f"be at most {MAX_CPU_WORKERS} on CPU for each pod of a replica: lower one of them, or set the "
+    "nvidia.com/gpu limit of rollout.resources",
     field=".engine.tensorParallelSize",
 )
 def cpu_workers_reach_each_other(rollout: RolloutSpec | None, engine: EngineSpec) -> bool:
-    """vLLM's memory that workers share on CPU has no room for more of them."""
-    is_on_gpu = rollout is None or rollout.resources.num_gpus > 0
-    return is_on_gpu or engine.tensor_parallel_size <= MAX_CPU_WORKERS
+    """vLLM's memory that workers of a pod share on CPU has no room for more of them."""
+    if rollout is None or rollout.resources.num_gpus > 0:
+        return True
+    return engine.num_workers <= MAX_CPU_WORKERS * rollout.num_nodes
 
 
 def _kv_cache_fits_into(pod: str) -> str:

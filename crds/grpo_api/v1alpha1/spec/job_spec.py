@@ -8,10 +8,12 @@ from pydantic import Field
 from grpo_api.changes import MAY_CHANGE
 from grpo_api.rule import rule
 from grpo_api.v1alpha1.spec.engine import (
+    colocated_engine_has_one_stage,
     cpu_workers_reach_each_other,
     engine_uses_every_gpu,
     engines_share_processes_evenly,
     kv_cache_fits,
+    nodes_share_workers_evenly,
     process_is_of_colocated_engines,
     prompt_fits,
 )
@@ -75,6 +77,8 @@ class GRPOJobSpec(RunSections):
         disaggregated_has_rollout,
         process_is_of_colocated_engines,
         engines_share_processes_evenly,
+        colocated_engine_has_one_stage,
+        nodes_share_workers_evenly,
         engine_uses_every_gpu,
         cpu_workers_reach_each_other,
         kv_cache_fits,

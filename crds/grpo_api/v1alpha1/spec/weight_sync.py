@@ -148,8 +148,8 @@ _HAS_OWN_PROCESS = f"(has(self.engine.process) && self.engine.process == '{Engin
 
 @rule(
     cel=f"has(self.rollout) || !{_is_one_of(WeightSyncBackend.IN_PROCESS)} || !{_HAS_OWN_PROCESS}",
-    sentence="weightSync.backend InProcess reaches engines in the trainer's processes, and engine.process Own "
-    "puts them beside these: remove one of the two",
+    sentence="weightSync.backend InProcess reaches engines in the trainer's processes, and engine.process "
+    "Own puts them beside these: remove one of the two",
     field=".weightSync.backend",
 )
 def in_process_has_no_own_process(

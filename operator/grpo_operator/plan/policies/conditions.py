@@ -128,7 +128,7 @@ def _admitted(draft: Draft, observed: Observed) -> ConditionState:
     starting = ConditionState(
         False, Reason.ENGINES_STARTING, f"{rollout.summary} engines have been admitted{hint}"
     )
-    is_missing = len(engines) < rollout.desired
+    is_missing = sum(pod.is_whole for pod in engines) < rollout.desired
     blocker = None if is_missing and observed.remembered.refusal else draft.facts.engine_blocker
     if blocker:
         return _blocked_by(blocker)

@@ -21,7 +21,7 @@ def count_pods(draft: Draft, observed: Observed, now: datetime) -> Draft:
     engines = [pod for pod in observed.rollouts if pod.is_alive]
     is_active = draft.stage is Stage.ACTIVE
     num_trainers = frozen.spec.trainer.num_nodes if is_active else 0
-    num_engines = frozen.num_rollout_pods if is_active else 0
+    num_engines = frozen.num_engines if is_active else 0
     trainers_ready = sum(pod.is_ready and not pod.is_deleting for pod in draft.facts.gang.values())
     engines_ready = sum(pod.is_ready for pod in engines)
     return draft.with_status(

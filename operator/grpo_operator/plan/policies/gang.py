@@ -5,10 +5,9 @@ from datetime import datetime, timedelta
 
 from grpo_api.contract.retries import pause_seconds
 from grpo_api.v1alpha1.status import ConditionType
-from grpo_operator.cluster.kinds import PODS
 from grpo_operator.observe.observed import Observed, PodView
 from grpo_operator.plan.conditions import condition
-from grpo_operator.plan.draft import Deletion, Draft, Stage
+from grpo_operator.plan.draft import Draft, Stage
 from grpo_operator.plan.without_progress import has_only_totals, without_progress
 
 
@@ -22,7 +21,7 @@ def end_earlier_attempts(draft: Draft, observed: Observed, now: datetime) -> Dra
     attempt = draft.status.attempt
     older = [pod for pod in observed.trainers if pod.position[0] < attempt]
     unneeded = [pod for pod in older if not pod.is_over or pod.position[0] < attempt - 1]
-    draft = draft.deleting(*(Deletion(PODS, pod.name, pod.uid) for pod in unneeded if not pod.is_deleting))
+    draft = draft.deleting_pods(unneeded)
     running = [pod for pod in older if not pod.is_over]
     if running:
         return replace(draft, waits_for=_must_end_first(running[0]))

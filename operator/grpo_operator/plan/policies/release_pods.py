@@ -2,9 +2,8 @@
 
 from datetime import datetime
 
-from grpo_operator.cluster.kinds import PODS
 from grpo_operator.observe.observed import Observed
-from grpo_operator.plan.draft import Deletion, Draft, Stage
+from grpo_operator.plan.draft import Draft, Stage
 
 
 def release_pods(draft: Draft, observed: Observed, now: datetime) -> Draft:
@@ -12,4 +11,4 @@ def release_pods(draft: Draft, observed: Observed, now: datetime) -> Draft:
     if draft.stage is not Stage.FINISHED:
         return draft
     unneeded = [*observed.rollouts, *(pod for pod in observed.trainers if not pod.is_over)]
-    return draft.deleting(*(Deletion(PODS, pod.name, pod.uid) for pod in unneeded if not pod.is_deleting))
+    return draft.deleting_pods(unneeded)

@@ -1,15 +1,16 @@
-"""Policy: every replica has a living rollout pod once the trainer gang has nodes; a lost one is replaced at
-once."""
+"""Policy: every replica has a living rollout pod, or as many as make up its engine, once the trainer gang has
+nodes; a lost one is replaced at once, with all others of its engine."""
 
 from dataclasses import replace
 from datetime import datetime
 
 from grpo_api.contract.reasons import Reason, ReasonMessage
+from grpo_operator.children.child import Child
+from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.rollout import rollout_pod
-from grpo_operator.cluster.kinds import PODS
 from grpo_operator.observe.image_build import other_build, pinned_image
 from grpo_operator.observe.observed import Observed, PodView
-from grpo_operator.plan.draft import Deletion, Draft, Stage
+from grpo_operator.plan.draft import Draft, Stage
 
 OTHER_BUILD_SECONDS = 60.0
 """After a pod that ran another build of the image than the run, when the next one is tried."""
@@ -23,7 +24,8 @@ def keep_replicas(draft: Draft, observed: Observed, now: datetime) -> Draft:
     """Create what is missing under a new name, delete what has ended or is too much (highest index first).
 
     A pod that is being deleted may hold its name for a long time on a lost node, so its replacement has
-    the next incarnation in its name and does not wait. A name that was seen is not used again.
+    the next incarnation in its name and does not wait. A name that was seen is not used again, but where a
+    pod of a new engine could not be made: the engine waits for it.
 
     Nothing is created before every trainer pod has a node: engines without a trainer would only keep nodes
     from it, and from other jobs.
@@ -34,9 +36,15 @@ def keep_replicas(draft: Draft, observed: Observed, now: datetime) -> Draft:
     can_create = draft.facts.gang_room_at is not None
     highest = observed.remembered.highest_incarnations
     kept = set()
-    for replica in range(frozen.num_rollout_pods):
+    seen_pods = observed.remembered.seen_pods
+    for replica in range(frozen.num_engines):
         pods = [pod for pod in observed.rollouts if pod.position[0] == replica]
-        holder = _holder([pod for pod in pods if not _is_useless(pod, draft)], now)
+        useful = [
+            pod
+            for pod in pods
+            if not _is_useless(pod, draft) and not _has_lost_a_member(pod, frozen, seen_pods=seen_pods)
+        ]
+        holder = _holder(useful, now)
         wait = _seconds_until_other_build_is_over(draft, observed, replica, now)
         if holder is None and wait > 0:
             why = observed.remembered.other_builds[replica].message
@@ -45,23 +53,53 @@ def keep_replicas(draft: Draft, observed: Observed, now: datetime) -> Draft:
         elif holder is None and can_create:
             used = [pod.position[1] for pod in pods]
             incarnation = max(*used, highest.get(replica, -1), -1) + 1
-            child = rollout_pod(
-                frozen, replica=replica, incarnation=incarnation, given_back=draft.status.given_back
-            )
-            draft = draft.creating(child)
+            draft = draft.creating(*_pods_of(draft, frozen, replica=replica, incarnation=incarnation))
         elif holder is not None:
             kept.add(holder.uid)
+            if not holder.is_whole and holder.is_alive and can_create:
+                there = {pod.name for pod in holder.pods}
+                made = _pods_of(draft, frozen, replica=replica, incarnation=holder.position[1])
+                draft = draft.creating(*(child for child in made if child.name not in there))
             wait = _seconds_until_replaced(holder, now)
             draft = draft.waking_after(wait) if wait > 0 else draft
     unneeded = [pod for pod in observed.rollouts if pod.uid not in kept]
     unneeded.sort(key=lambda pod: pod.position, reverse=True)
-    return draft.deleting(*(Deletion(PODS, pod.name, pod.uid) for pod in unneeded if not pod.is_deleting))
+    return draft.deleting_pods(unneeded)
+
+
+def _pods_of(draft: Draft, frozen: FrozenJob, *, replica: int, incarnation: int) -> tuple[Child, ...]:
+    return tuple(
+        rollout_pod(
+            frozen,
+            replica=replica,
+            incarnation=incarnation,
+            node=node,
+            given_back=draft.status.given_back,
+        )
+        for node in range(frozen.nodes_per_engine)
+    )
 
 
 def _is_useless(pod: PodView, draft: Draft) -> bool:
     """Whether a pod runs another build of the image than the run. One that the trainer has admitted stays: it
     works, and belongs to a job of 0.1.0, which did not look."""
-    return not pod.is_ready and other_build(pod, draft.status) is not None
+    return not pod.is_ready and any(other_build(each, draft.status) for each in pod.pods)
+
+
+def _has_lost_a_member(pod: PodView, frozen: FrozenJob, *, seen_pods: frozenset[str]) -> bool:
+    """Whether a pod of an engine is gone, and not only yet to be made: another cannot take its place among
+    those that have met. It was there if this process has seen it, or if the engine has served."""
+    if pod.is_whole:
+        return False
+    replica, incarnation = pod.position
+    there = {each.node_index for each in pod.pods}
+    gone = (
+        frozen.names.rollout(replica=replica, incarnation=incarnation, node=node)
+        for node in range(frozen.nodes_per_engine)
+        if node not in there
+    )
+    has_served = any(each.node_index == 0 and each.is_ready for each in pod.pods)
+    return has_served or any(name in seen_pods for name in gone)
 
 
 def _seconds_until_other_build_is_over(
@@ -85,10 +123,12 @@ def _holder(pods: list[PodView], now: datetime) -> PodView | None:
 def _seconds_until_replaced(pod: PodView, now: datetime) -> float:
     """How long a pod that ended soon after its creation still holds its replica's place. A node that refuses
     every pod at once must not make us create pods without pause, so each refused pod holds the place twice as
-    long as the one before it, up to a limit."""
+    long as the one before it, up to a limit. So does an engine of several pods, which no kubelet restarts
+    with pauses of its own."""
     if not pod.is_over or pod.is_deleting or pod.created_at is None:
         return 0.0
-    factor = 2.0 ** min(pod.position[1], 10) if pod.has_never_run else 1.0
+    has_pauses = pod.has_never_run or bool(pod.members)
+    factor = 2.0 ** min(pod.position[1], 10) if has_pauses else 1.0
     shortest_life = min(_MAX_REPLACE_AGE_SECONDS, _MIN_REPLACE_AGE_SECONDS * factor)
     age = (now - pod.created_at).total_seconds()
     return shortest_life - age if age >= 0 else 0.0  # clocks that disagree must not make it wait

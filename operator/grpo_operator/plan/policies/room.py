@@ -6,11 +6,10 @@ from datetime import datetime, timedelta
 from grpo_api.contract.reasons import Reason
 from grpo_api.v1alpha1.status import Condition, ConditionType, WaitingForRoom
 from grpo_operator.children.frozen_job import FrozenJob
-from grpo_operator.cluster.kinds import PODS
 from grpo_operator.observe.observed import Observed, PodView
 from grpo_operator.plan.conditions import condition
 from grpo_operator.plan.deadline import fail_at_deadline, unmet
-from grpo_operator.plan.draft import Deletion, Draft, Policy, Stage
+from grpo_operator.plan.draft import Draft, Policy, Stage
 from grpo_operator.plan.facts import FirstStep, has_reported
 from grpo_operator.plan.giving_back import has_not_tried, jittered, seconds_to_hold
 from grpo_operator.settings import GiveBackTimes
@@ -113,8 +112,7 @@ def _held_back(draft: Draft, observed: Observed, frozen: FrozenJob, now: datetim
 
 def _deleting_given_back(draft: Draft, observed: Observed) -> Draft:
     pods = (*draft.facts.gang.values(), *observed.rollouts)
-    unneeded = [pod for pod in pods if _is_given_back(pod, draft) and not pod.is_deleting]
-    return draft.deleting(*(Deletion(PODS, pod.name, pod.uid) for pod in unneeded))
+    return draft.deleting_pods(pod for pod in pods if _is_given_back(pod, draft))
 
 
 def _is_given_back(pod: PodView, draft: Draft) -> bool:
