@@ -43,6 +43,8 @@ test: uv ## Run all tests and print how long each part took
 	@$(PYTHON) tests/run_all.py
 test-fast: setup ## Only the tests that need neither an engine nor a cluster
 	@$(BIN)/pytest -q -n auto --dist loadfile -m "not engine and not apiserver and not cluster"
+test-matrix: images setup ## Lose engines and trainers in every phase of a weight sync; `make test` runs a selection
+	@$(BIN)/pytest -q --durations=8 -m cluster e2e/scenarios/test_losses.py
 
 ##@ Measure
 bench: setup ## Compare two ways of doing the same thing, in turn, by their ratio (PAIRS=, JSON=; scripts have --help)
@@ -74,4 +76,4 @@ cluster-programs: uv
 $(BIN)/.ready: tests/environment.sh tests/requirements.txt crds/pyproject.toml operator/pyproject.toml runtime/pyproject.toml runtime/name_vllm_cpu.py | uv
 	@tests/environment.sh && touch $@
 
-.PHONY: demo setup format generate check requirements test test-fast bench bench-sync bench-scale cluster-up cluster-status cluster-down images help uv cluster-programs
+.PHONY: demo setup format generate check requirements test test-fast test-matrix bench bench-sync bench-scale cluster-up cluster-status cluster-down images help uv cluster-programs
