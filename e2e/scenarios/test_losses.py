@@ -135,7 +135,7 @@ def test_an_engine_that_is_cut_off_from_the_trainer_is_missed_and_comes_back(job
     trainer, engine = Container.of(job.trainer()), Container.of(job.engines()[0])
     at = time.time()
     with dropping((trainer.address, engine.address)):
-        job.require_missed(engine.pod, "generation", since=at)
+        job.require_missed(engine.pod, since=at)
         train_on(job, since=at)
     job.wait_for_both()
     assert engine.identifier in containers_of(job)

@@ -62,13 +62,16 @@ class LossyJob:
         (pod,) = self.namespace.pods_of(self.name, "trainer")
         return pod
 
-    def require_missed(self, engine: str, phase: str, *, since: float) -> None:
-        """Wait until the trainer has logged that an engine failed in a phase. Fails when it took longer than
-        FOUND_SECONDS to say that something is wrong with it."""
+    def require_missed(self, engine: str, phase: str = "", *, since: float) -> None:
+        """Wait until the trainer has logged that an engine failed, in this phase where one is given. Fails
+        when it took longer than FOUND_SECONDS to say that something is wrong with it."""
         missed = re.compile(
             rf"(\S+) .*(engine {engine} .*(did not get|is (frozen|Suspect|Lost)\b)|a request failed)"
         )
-        in_phase = "a request failed|is frozen" if phase == "generation" else f": {phase.partition(',')[0]}: "
+        if phase == "generation":
+            in_phase = "a request failed|is frozen"
+        else:
+            in_phase = f": {phase.partition(',')[0]}: " if phase else ""
 
         def found() -> list[re.Match[str]]:
             log = self.namespace.kubectl("logs", self.trainer()["metadata"]["name"], "--timestamps")
