@@ -133,8 +133,8 @@ def test_a_job_whose_engines_are_all_lost_says_so_and_goes_on_when_they_are_back
 def test_an_engine_that_is_cut_off_from_the_trainer_is_missed_and_comes_back(job: LossyJob) -> None:
     before = settled(job)
     trainer, engine = Container.of(job.trainer()), Container.of(job.engines()[0])
-    at = time.time()
     with dropping((trainer.address, engine.address)):
+        at = time.time()
         job.require_missed(engine.pod, since=at)
         train_on(job, since=at)
     job.wait_for_both()

@@ -1,12 +1,12 @@
 """The processes of a pod of the local cluster, as the machine sees them and can signal them."""
 
-import os
 import signal
 from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_cluster.settings import ClusterError
 from grpo_scenarios.namespace import Object
+from grpo_scenarios.strike import send_to_all
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,7 @@ class Container:
 
     def send(self, number: signal.Signals) -> None:
         """Signal all its processes."""
-        for pid in self.pids:
-            os.kill(pid, number)
+        send_to_all(self.pids, number)
 
     def limit_cpu(self, share: float | None) -> None:
         """Give it only this share of one core; None takes the limit away."""

@@ -4,12 +4,13 @@ Run as a program in the network namespace of a node, it reads the packets there.
 """
 
 import argparse
+import contextlib
 import os
 import signal
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 _EVERY_PROTOCOL = 0x0003
 _TCP = 6
@@ -35,6 +36,18 @@ def payloads_to(address: str, port: int) -> Iterator[bytes]:
             yield segment[4 * (segment[12] >> 4) :]
 
 
+def send_to_all(pids: Sequence[int], number: signal.Signals) -> None:
+    """Signal process 1 of a container, and then the others, of which some may have ended by now.
+
+    Raises ProcessLookupError when process 1 is gone.
+    """
+    first, *others = pids
+    os.kill(first, number)
+    for pid in others:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
 def main() -> None:
     """Wait for a packet with the content, signal the processes, and print when that was."""
     parser = argparse.ArgumentParser()
@@ -51,8 +64,7 @@ def main() -> None:
     for payload in payloads_to(options.address, options.port):
         if content in payload:
             break
-    for pid in options.pids:
-        os.kill(pid, number)
+    send_to_all(options.pids, number)
     print(time.time(), flush=True)
 
 
