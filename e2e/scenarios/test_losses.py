@@ -20,7 +20,7 @@ from grpo_scenarios.pod_processes import Container
 pytestmark = pytest.mark.cluster
 
 JOB, CLAIM, PACE = "copy", "checkpoints", "pace"
-STEPS_PER_CASE = 30
+STEPS_PER_CASE = 24
 SLOW = """
 import pathlib, time
 
@@ -68,7 +68,9 @@ def test_an_engine_that_is_killed_is_missed_and_comes_back_while_the_other_train
     job.require_missed(container.pod, phase, since=at)
     train_on(job, since=at)
     job.bring_back(container)
+    back_at = time.time()
     job.wait_for_both()
+    assert job.failed_syncs(since=back_at) == [], "its first sync is to succeed"
     assert counted(job.status) == counted(before)
 
 

@@ -74,14 +74,22 @@ class LossyJob:
             in_phase = f": {phase.partition(',')[0]}: " if phase else ""
 
         def found() -> list[re.Match[str]]:
-            log = self.namespace.kubectl("logs", self.trainer()["metadata"]["name"], "--timestamps")
-            hits = [hit for line in log.splitlines() if (hit := missed.match(line)) and _time(hit) > since]
+            hits = [hit for hit in map(missed.match, self._log()) if hit and _time(hit) > since]
             is_over = any(re.search("did not get|a request failed|is frozen", hit.string) for hit in hits)
             return hits if is_over else []
 
         hits = self.namespace.wait_until(found, f"{engine} to fail in {phase}", timeout_seconds=20)
         assert any(re.search(in_phase, hit.string) for hit in hits), [hit.string for hit in hits]
         assert _time(hits[0]) - since <= FOUND_SECONDS, [hit.string for hit in hits]
+
+    def failed_syncs(self, *, since: float) -> list[str]:
+        """What the trainer has logged of failed syncs since a time."""
+        failed = map(re.compile(r"(\S+) .* did not get weights ").match, self._log())
+        return [hit.string for hit in failed if hit and _time(hit) > since]
+
+    def _log(self) -> list[str]:
+        name = self.trainer()["metadata"]["name"]
+        return self.namespace.kubectl("logs", name, "--timestamps").splitlines()
 
     def complaint(self, kind: str) -> str:
         """The message of a condition that is not True; empty when it is."""
@@ -100,16 +108,14 @@ class LossyJob:
 
         return self.namespace.wait_until(ended, f"{number} steps", timeout_seconds=60)
 
-    def wait_for_both(self) -> float:
-        """Wait until a step has begun with both engines on the newest weights, and return when it ended."""
+    def wait_for_both(self) -> None:
+        """Wait until a step has given both engines the newest weights."""
 
-        def both() -> float | None:
-            if self.status["rollout"]["current"] != 2:
-                return None
+        def has_both() -> bool:
             last = self.namespace.metrics(self.claim)[-1]
-            return last.time if last.values["sync/engines"] == 2 else None
+            return last.values["sync/engines"] == 2 and self.status["rollout"]["current"] == 2
 
-        return self.namespace.wait_until(both, "two engines on the newest weights", timeout_seconds=90)
+        self.namespace.wait_until(has_both, "two engines on the newest weights", timeout_seconds=90)
 
     def wait_for_container(self, pod: str, *, other_than: Container) -> Container:
         """Wait until a pod has another container than before, and return that."""
