@@ -45,6 +45,8 @@ test: uv ## Run all tests and print how long each part took
 	@$(PYTHON) tests/run_all.py
 test-fast: setup ## Only the tests that need neither an engine nor a cluster
 	@$(BIN)/pytest -q -n auto --dist loadfile -m "not engine and not apiserver and not cluster and not gpu"
+test-matrix: images setup ## Lose engines and trainers in every phase of a weight sync; `make test` runs a selection
+	@$(BIN)/pytest -q --durations=8 -m cluster e2e/scenarios/test_losses.py
 test-gpu: $(if $(HAS_PYTHON),gpu-site,setup) ## Tests of what needs an NVIDIA GPU (PYTHON= one with torch, transformers, pytest)
 	@PYTHONPATH=crds:runtime$(if $(HAS_PYTHON),:.gpu-site) $(if $(HAS_PYTHON),$(PYTHON),$(BIN)/python) -m pytest -q -m gpu tests/runtime/weight_sync
 gpu-wheels: ## Download into .gpu-wheels what PYTHON= of test-gpu may lack, for a machine without a registry
@@ -88,4 +90,4 @@ cluster-programs: uv
 $(BIN)/.ready: tests/environment.sh tests/requirements.txt crds/pyproject.toml operator/pyproject.toml runtime/pyproject.toml runtime/name_vllm_cpu.py | uv
 	@tests/environment.sh && touch $@
 
-.PHONY: demo setup format generate check requirements test test-fast test-gpu gpu-wheels gpu-site bench bench-sync bench-gpu bench-scale cluster-up cluster-status cluster-down images help uv cluster-programs
+.PHONY: demo setup format generate check requirements test test-fast test-matrix test-gpu gpu-wheels gpu-site bench bench-sync bench-gpu bench-scale cluster-up cluster-status cluster-down images help uv cluster-programs

@@ -8,7 +8,17 @@ from grpo_demo.install import ensure_namespace
 from grpo_demo.target import Target, local_target
 from grpo_scenarios.namespace import Namespace
 
-LONGEST_FIRST = ("kills", "learning", "causes", "room", "guide_own_data", "colocated", "install", "readme")
+LONGEST_FIRST = (
+    "kills",
+    "losses",
+    "learning",
+    "causes",
+    "room",
+    "guide_own_data",
+    "colocated",
+    "install",
+    "readme",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

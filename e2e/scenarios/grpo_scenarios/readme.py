@@ -26,6 +26,7 @@ RUN_ELSEWHERE = {
     "make check": "a part of `make test`",
     "make test-fast": "`make test` runs the same selection of tests as a part",
     "make test": "runs everything here",
+    "make test-matrix": "`make test` runs a selection of its cases",
     "make help": "tests/contract/test_readme.py",
 }
 """Commands that other tests run, and which tests."""
