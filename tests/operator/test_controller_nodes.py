@@ -4,11 +4,13 @@ from datetime import timedelta
 
 import pytest
 
+from grpo_operator.children.config import FROZEN_SPEC_KEY
 from grpo_operator.children.names import Names
 from grpo_operator.cluster import errors
-from grpo_operator.cluster.kinds import JOBS, PODS
+from grpo_operator.cluster.kinds import CONFIG_MAPS, JOBS, PODS
 from grpo_operator.controller import Controller
 from grpo_operator.observe.cache import Cache
+from grpo_operator.observe.snapshot import job_and_pods
 
 from .controlled_job import KEY, Clock, a_job, condition_of, controller_of, pod_names, run_pods
 from .fake_api_server import FakeApiServer
@@ -61,3 +63,26 @@ async def test_a_pod_of_a_starting_engine_that_is_gone_for_good_takes_the_other_
     await starting.reconcile(KEY)
     wanted = [NAMES.rollout(replica=0, incarnation=1, node=node) for node in range(2)]
     assert pod_names(client, "rollout") == wanted
+
+
+@pytest.mark.parametrize("is_frozen_readable", [True, False])
+async def test_the_pods_of_an_engine_stay_one_where_the_spec_cannot_be_read(
+    starting, client, cache, is_frozen_readable
+):
+    await starting.reconcile(KEY)
+    client.show(cache)
+    (job,) = client.objects(JOBS)
+    client.put(JOBS, job | {"spec": {**job["spec"], "ofAnotherRelease": {"field": 1}}})
+    if not is_frozen_readable:
+        for config in client.objects(CONFIG_MAPS):
+            if FROZEN_SPEC_KEY in config["data"]:
+                client.put(CONFIG_MAPS, config | {"data": {**config["data"], FROZEN_SPEC_KEY: "{}"}})
+    client.show(cache)
+    await starting.reconcile(KEY)
+    await starting.reconcile(KEY)
+    assert pod_names(client, "rollout") == [FIRST, SECOND]
+    found = job_and_pods(cache, KEY)
+    assert found is not None
+    assert found.job.spec is None
+    (engine,) = found.rollouts
+    assert (engine.is_whole, len(engine.pods)) == (True, 2)

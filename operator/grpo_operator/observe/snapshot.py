@@ -32,29 +32,30 @@ def job_and_pods(cache: Cache, key: Key) -> JobAndPods | None:
     job = job_view(item)
     found = (pod_view(pod, cache.events(pod["metadata"]["uid"])) for pod in cache.pods(job.uid))
     pods = sorted((pod for pod in found if pod), key=lambda pod: (pod.position, pod.node_index))
-    num_nodes = job.spec.rollout.num_nodes if job.spec and job.spec.rollout else 1
+    spec = job.spec or _frozen_of(cache, job)[0]
+    rollouts = [pod for pod in pods if rollout_position(pod.name)]
+    # where no spec can be read, as many as there are
+    num_nodes = 1 + max((pod.node_index for pod in rollouts), default=0)
+    if spec is not None:
+        num_nodes = spec.rollout.num_nodes if spec.rollout else 1
     return JobAndPods(
         job=job,
         trainers=tuple(pod for pod in pods if trainer_position(pod.name)),
-        rollouts=as_engines([pod for pod in pods if rollout_position(pod.name)], num_nodes=num_nodes),
+        rollouts=as_engines(rollouts, num_nodes=num_nodes),
     )
 
 
 def observe(cache: Cache, found: JobAndPods, remembered: Remembered) -> Observed:
     """The whole snapshot: `found`, the other children in the cache, and what the memory has of the job."""
     job = found.job
-    names = Names.of(job=job.name, uid=job.uid)
-    configs = {config["metadata"]["name"]: config for config in cache.config_maps(job.uid)}
-    frozen = configs.get(names.config(job.status.revision)) if job.status.revision else None
-    own_templates = configs.get(names.templates(job.status.revision))
-    spec, problem, templates = _frozen(frozen, own_templates) if frozen else (None, "", {})
+    spec, problem, templates = _frozen_of(cache, job)
     return Observed(
         job=job,
         trainers=found.trainers,
         rollouts=found.rollouts,
         services={service["metadata"]["name"]: service for service in cache.services(job.uid)},
         network_policies={policy["metadata"]["name"]: policy for policy in cache.network_policies(job.uid)},
-        config_names=frozenset(configs),
+        config_names=frozenset(_configs(cache, job)),
         frozen_spec=spec,
         pod_templates=templates,
         frozen_problem=problem,
@@ -99,6 +100,18 @@ def _read_spec(text: str) -> tuple[GRPOJobSpec | None, str]:
         return GRPOJobSpec.from_object(json.loads(text)), ""
     except ValidationError as error:
         return None, _problems_text(error, at="spec")
+
+
+def _configs(cache: Cache, job: JobView) -> dict[str, KubeObject]:
+    return {config["metadata"]["name"]: config for config in cache.config_maps(job.uid)}
+
+
+def _frozen_of(cache: Cache, job: JobView) -> tuple[GRPOJobSpec | None, str, Mapping[str, KubeObject]]:
+    """See `_frozen`; nothing while the job has not started."""
+    names, configs = Names.of(job=job.name, uid=job.uid), _configs(cache, job)
+    frozen = configs.get(names.config(job.status.revision)) if job.status.revision else None
+    own_templates = configs.get(names.templates(job.status.revision))
+    return _frozen(frozen, own_templates) if frozen else (None, "", {})
 
 
 def _frozen(

@@ -41,6 +41,12 @@ class Deadlines:
         wanted = max(SHORTEST_STALL_SECONDS, _TIMES_LONGER * self._took.get("transfer", 0.0))
         return min(wanted, self.timeout_seconds * _LONGEST_SHARE)
 
+    def meeting_seconds(self) -> float:
+        """How long the members of a group may take to meet: as long as a buffer once that has worked. Before,
+        three times as long, because a library finds its network then."""
+        stall = self.stall_seconds()
+        return stall if "meeting" in self._took else min(3 * stall, self.timeout_seconds * _LONGEST_SHARE)
+
     def note(self, phase: str, seconds: float) -> None:
         """All engines of a sync did the phase within this time. A shorter one counts only by and by."""
         self._took[phase] = max(seconds, _FORGETTING * self._took.get(phase, 0.0))

@@ -15,7 +15,7 @@ NUM_BUFFERS = 2
 """While the tensors of one are loaded, the next one arrives."""
 
 Load = Callable[[Iterator[tuple[str, torch.Tensor]]], None]
-"""Puts tensors, by name, into the model. It must copy each before it takes the next."""
+"""Puts tensors, by name, into the model. It may keep some until it has all of a layer, as vLLM does."""
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,8 @@ class GroupReceiver:
         if self._group is None or connection != self._key:
             raise WeightSyncError("this engine is not in the group of this sender: it must init first")
         if len(self._memory) != num_bytes:
+            # first without the old one
+            self._memory = torch.empty(0, dtype=torch.uint8)
             self._memory = self._staging.staging_memory(num_bytes)
         return self._memory
 

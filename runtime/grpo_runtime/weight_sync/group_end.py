@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -25,6 +26,7 @@ class GroupEnd:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="weight-sender")
         self._communicator: Communicator | None = None
         self._is_left = False
+        self._leaving = threading.Lock()
 
     @property
     def is_joined(self) -> bool:
@@ -38,10 +40,12 @@ class GroupEnd:
     def join(self, join: Join, store: Store, place: Place, *, own_address: str) -> None:
         """Meet the engines. Blocks."""
         communicator = join(store, place, own_address=own_address)
-        if self._is_left:
-            communicator.close()
-            raise GroupBrokenError("it was given up before all were there")
-        self._communicator = communicator
+        with self._leaving:
+            if not self._is_left:
+                self._communicator = communicator
+                return
+        communicator.close()
+        raise GroupBrokenError("it was given up before all were there")
 
     def send(self, weights: HostCopy, *, stall_seconds: float) -> None:
         """Give all buffers to the engines. Blocks, and gives up what does not go on for `stall_seconds`."""
@@ -54,8 +58,9 @@ class GroupEnd:
     def leave(self) -> None:
         """Let go of the group. A thread that still works in it ends once nothing has gone on for its stall
         time."""
-        self._is_left = True
-        communicator, self._communicator = self._communicator, None
+        with self._leaving:
+            self._is_left = True
+            communicator, self._communicator = self._communicator, None
         if communicator is not None:
             communicator.close()
         self._thread.shutdown(wait=False, cancel_futures=True)

@@ -136,7 +136,7 @@ class GroupSender:
         return {}
 
     async def _call_to_meeting(self, group: GroupEnd) -> Failures:
-        limit = self._deadlines.stall_seconds()
+        limit, start = self._deadlines.meeting_seconds(), time.monotonic()
         engines = {name: self._engines[name] for name in sorted(group.engines)}
         hosts = [peer.host for peer in engines.values()]
         addresses = await group.in_thread(lambda: [local_address_towards(host) for host in hosts])
@@ -157,7 +157,10 @@ class GroupSender:
             first_rank += peer.num_workers
         place = Place(key=group.key, rank=0, size=size, meeting_seconds=limit)
         joining = group.in_thread(partial(group.join, self._join, store, place, own_address=addresses[0]))
-        return await act_together(calls, joining, stall_seconds=limit)
+        errors = await act_together(calls, joining, stall_seconds=limit)
+        if not errors:
+            self._deadlines.note("meeting", time.monotonic() - start)
+        return errors
 
     def _leave_group(self) -> None:
         group, self._group = self._group, None

@@ -108,7 +108,6 @@ class IpcReceiver:
         self._worker = worker
         self._trainer = TrainerSocket()
         self._init: IpcInit | None = None
-        self._memory = torch.empty(0, dtype=torch.uint8)
 
     def init(self, info: Info) -> None:
         """Come to the socket of the trainer that wrote `info`."""
@@ -124,14 +123,12 @@ class IpcReceiver:
 
     def missing_bytes(self, num_bytes: int) -> int:
         """See `ReceiverTransport`."""
-        return 0 if len(self._memory) == num_bytes else self._device.needed_on_host(num_bytes)
+        return self._device.needed_on_host(num_bytes)
 
     def memory(self, num_bytes: int, *, connection: str, stall_seconds: float) -> torch.Tensor:
-        """Memory of this worker, the same for every update."""
+        """Memory of this worker, for one update: the trainer needs the GPU too."""
         self._trainer.require(connection, stall_seconds=stall_seconds)
-        if len(self._memory) != num_bytes:
-            self._memory = self._device.staging_memory(num_bytes)
-        return self._memory
+        return self._device.staging_memory(num_bytes)
 
     def receive(self, buffers: Iterable[torch.Tensor], *, stall_seconds: float) -> Iterator[torch.Tensor]:
         """Copy the trainer's buffers in order. What is staged in host memory is read from them."""

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import secrets
 import socket
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -48,8 +49,7 @@ class LocalConnection:
         self.channel = peer.channel
         self._num_workers = peer.num_workers
         self._way = way
-        self._timeout_seconds = settings.timeout_seconds
-        self._stall_seconds = settings.deadlines.stall_seconds()
+        self._deadlines = settings.deadlines
         self._key = secrets.token_hex(KEY_CHARACTERS // 2)
         self._workers: list[socket.socket] = []
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="weight-sender")
@@ -58,7 +58,8 @@ class LocalConnection:
         """Let every worker of the engine come to a socket."""
         details = await self._in_thread(self._way.open)
         with Door(num_workers=self._num_workers, key=self._key) as door:
-            accepting = self._in_thread(partial(door.accept, stall_seconds=self._stall_seconds))
+            stall = self._deadlines.stall_seconds()
+            accepting = self._in_thread(partial(door.accept, stall_seconds=stall))
             await self.channel.init({**door.init.model_dump(), **details})
             self._workers = await accepting
 
@@ -66,14 +67,19 @@ class LocalConnection:
         """Hand over the copy while it is being made; the engine answers when it has checked everything."""
         if not self._workers:
             raise WeightSyncError("the engine is not connected: call init first")
-        stall = self._stall_seconds
-        first = partial(weights.wait_for_first_buffer, timeout_seconds=self._timeout_seconds)
+        first = partial(weights.wait_for_first_buffer, timeout_seconds=self._deadlines.timeout_seconds)
         await asyncio.to_thread(first)
-        delivering = self._in_thread(partial(self._deliver, weights, list(self._workers)))
+        stall, start = self._deadlines.stall_seconds(), time.monotonic()
+        for worker in self._workers:
+            worker.settimeout(stall)
+        delivering = self._in_thread(
+            partial(self._deliver, weights, list(self._workers), stall_seconds=stall)
+        )
         info = update_info(weights, connection=self._key, stall_seconds=stall)
         errors = await act_together({"engine": self.channel.update(info)}, delivering, stall_seconds=stall)
         for error in errors.values():
             raise error
+        self._deadlines.note("transfer", time.monotonic() - start)
 
     async def finish(self, version: str) -> None:
         """Let the engine load what it has."""
@@ -89,9 +95,9 @@ class LocalConnection:
         self._thread.submit(self._close_way)
         self._thread.shutdown(wait=False)
 
-    def _deliver(self, weights: HostCopy, workers: Sequence[socket.socket]) -> None:
+    def _deliver(self, weights: HostCopy, workers: Sequence[socket.socket], *, stall_seconds: float) -> None:
         try:
-            self._way.deliver(weights, workers, stall_seconds=self._stall_seconds)
+            self._way.deliver(weights, workers, stall_seconds=stall_seconds)
         except (OSError, WeightSyncError) as error:
             # so that no worker waits for what does not come
             for worker in workers:

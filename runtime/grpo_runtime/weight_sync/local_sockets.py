@@ -87,12 +87,12 @@ class TrainerSocket:
         trainer = _socket()
         try:
             trainer.connect(_address(init))
+            trainer.send(init.key.encode())
         except OSError as error:
             trainer.close()
             raise WeightSyncError(
                 f"the trainer is not on this machine, or in another pod: {error}"
             ) from error
-        trainer.send(init.key.encode())
         self._socket, self._key = trainer, init.key
 
     def require(self, key: str, *, stall_seconds: float) -> socket.socket:

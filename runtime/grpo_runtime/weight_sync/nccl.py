@@ -196,9 +196,11 @@ def _come_together(store: Store, place: Place) -> None:
 
 def _leave(group: LibraryGroup, members: Store, *, is_sender: bool) -> None:
     """Abort, and tell the engines when it is the trainer that leaves: NCCL need not notice."""
-    if is_sender:
-        members.set(_LEFT, "")
-    group.abort()
+    try:
+        if is_sender:
+            members.set(_LEFT, "")
+    finally:
+        group.abort()
 
 
 def _abort_when_left(members: Store, watchdog: Watchdog) -> None:

@@ -69,8 +69,7 @@ class Backend(Generic[W]):
 
     `is_collective` says that one transfer reaches several engines: those that are due at the same time then
     share a sender and go through a sync together. Otherwise every engine has a sender of its own and waits
-    for no other. `serves_several_workers` says that all workers of an engine are reached, each by a receiver
-    of its own. `needs_gpu` says that both ends are on one.
+    for no other. `needs_gpu` says that both ends are on one.
     """
 
     name: str
@@ -79,7 +78,6 @@ class Backend(Generic[W]):
     make_sender: Callable[[Mapping[str, Peer], SenderSettings], WeightSender[W]]
     make_receiver: Callable[[ReceiverSettings], Receiver]
     is_collective: bool = False
-    serves_several_workers: bool = False
     needs_gpu: bool = False
 
 
@@ -96,7 +94,6 @@ def group_backend(name: str, join: Join) -> Backend[HostCopy]:
         make_sender=partial(GroupSender, join=join),
         make_receiver=make_receiver,
         is_collective=True,
-        serves_several_workers=True,
     )
 
 
@@ -126,7 +123,6 @@ def gpu_group_backend(
         make_sender=make_sender,
         make_receiver=make_receiver,
         is_collective=True,
-        serves_several_workers=True,
         needs_gpu=True,
     )
 
@@ -161,7 +157,6 @@ def ipc_backend(
         prepare=lambda source: device_copy(source, rank_device()),
         make_sender=make_sender,
         make_receiver=make_receiver,
-        serves_several_workers=True,
         needs_gpu=True,
     )
 
@@ -187,7 +182,6 @@ SHARED_MEMORY = Backend[HostCopy](
     prepare=shared_copy,
     make_sender=_shared_memory_sender,
     make_receiver=lambda settings: StagingReceiver(SharedMemoryReceiver(), settings),
-    serves_several_workers=True,
 )
 IN_PROCESS = Backend[LentWeights](
     name="in_process",
@@ -195,7 +189,6 @@ IN_PROCESS = Backend[LentWeights](
     prepare=lend,
     make_sender=_in_process_sender,
     make_receiver=InProcessReceiver,
-    serves_several_workers=True,
 )
 
 _BACKENDS: dict[str, Backend[Any]] = {

@@ -29,7 +29,7 @@ from grpo_runtime.weight_sync.direct_load import DirectLoad
 from grpo_runtime.weight_sync.engine_names import backend_of
 from grpo_runtime.weight_sync.free_memory import free_memory
 from grpo_runtime.weight_sync.interface import ModelBrokenError, ReceiverSettings, WeightSyncError
-from grpo_runtime.weight_sync.registry import find_backend
+from grpo_runtime.weight_sync.registry import Reach, find_backend
 
 log = logging.getLogger(__name__)
 
@@ -71,10 +71,6 @@ class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         super().__init__(config, vllm_config, device, model)
         backend = find_backend(backend_of(config.backend))
         num_workers = self.parallel_config.world_size_across_dp
-        if num_workers != 1 and not backend.serves_several_workers:
-            raise WeightSyncError(
-                f"{config.backend} weight sync serves engines of one worker, this one has {num_workers}"
-            )
         parallel = self.parallel_config
         num_known = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
         if num_workers != num_known:
@@ -84,6 +80,8 @@ class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             )
         # it warns at every sync about tables that no checkpoint holds; finish checks all parameters itself
         logging.getLogger(_LAYERWISE_LOGGER).setLevel(logging.ERROR)
+        self._is_in_rank = backend.reach is Reach.PROCESS
+        self._shares_gpu = backend.reach is Reach.MACHINE and device.type == "cuda"
         self._is_tied = bool(getattr(self.model_config.hf_config, "tie_word_embeddings", False))
         self._receiver = backend.make_receiver(
             ReceiverSettings(
@@ -117,24 +115,39 @@ class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
     def finish_weight_update(self) -> None:
         """Load what was delivered. Raises WeightSyncError, with the model untouched, when nothing was."""
         weights = self._receiver.take()
-        if weights is not None:
+        if weights is None:
+            return
+        with _ending_with_a_broken_model():
             self._load(weights)
+        if self._shares_gpu:
+            # the trainer needs what the weights were staged in
+            del weights
+            torch.cuda.empty_cache()
 
     def shutdown(self) -> None:
         """Let go of the trainer."""
         self._receiver.shutdown()
 
     def has_room(self, num_bytes: int) -> bool:
-        """Whether weights of this size can be staged beside the model."""
-        return num_bytes == 0 or num_bytes + KEPT_FREE_BYTES <= free_memory()
+        """Whether weights of this size can be staged beside the model, by each worker of this container at
+        the same time."""
+        needed = num_bytes * self.parallel_config.local_world_size
+        return num_bytes == 0 or needed + KEPT_FREE_BYTES <= free_memory()
 
     @torch.no_grad()
     def _load(self, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
-        """Load `weights` layer by layer."""
-        initialize_layerwise_reload(self.model)
-        loaded = self.model.load_weights(weights)  # type: ignore[operator] # a method of every vLLM model
-        finalize_layerwise_reload(self.model, self.model_config)
-        self._repack_tied_head()
+        """Load `weights` layer by layer. Raises ModelBrokenError when that fails: vLLM keeps what came of a
+        layer, and would mix it with the next weights."""
+        try:
+            initialize_layerwise_reload(self.model)
+            loaded = self.model.load_weights(weights)  # type: ignore[operator] # a method of every vLLM model
+            finalize_layerwise_reload(self.model, self.model_config)
+            self._repack_tied_head()
+        except Exception as error:
+            if self._is_in_rank:
+                # the rank says why it ends
+                raise
+            raise ModelBrokenError(f"weights could not be loaded: {error}") from error
         left_out = {name for name, _ in self.model.named_parameters()} - set(loaded or ())
         if loaded is not None and left_out and not (self._is_tied and left_out == {TIED_HEAD}):
             raise WeightSyncError(f"vLLM kept the old {', '.join(sorted(left_out)[:5])}")

@@ -99,5 +99,4 @@ FILE = Backend[HostCopy](
     make_sender=FileSender,
     make_receiver=lambda settings: StagingReceiver(FileTransport(), settings),
     is_collective=True,
-    serves_several_workers=True,
 )

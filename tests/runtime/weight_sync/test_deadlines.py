@@ -47,3 +47,11 @@ def test_the_short_sync_of_an_engine_that_joined_does_not_shorten_the_deadlines_
     for _ in range(4):
         deadlines.note("finish", 1.0)
     assert deadlines.of("finish") == 15.0
+
+
+def test_the_first_meeting_may_take_longer_than_those_that_follow() -> None:
+    deadlines = Deadlines(300.0)
+    assert deadlines.meeting_seconds() == 30.0
+    deadlines.note("meeting", 0.2)
+    assert deadlines.meeting_seconds() == deadlines.stall_seconds() == 10.0
+    assert Deadlines(20.0).meeting_seconds() == 5.0
