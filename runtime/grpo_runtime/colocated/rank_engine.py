@@ -87,6 +87,9 @@ class LocalEngine(Protocol):
 class RankEngine:
     """Keeps the weights of one LocalEngine new, and lets it sleep while the trainer computes."""
 
+    is_starting_again = False
+    """Never: an engine that is lost here ends its rank. See `RecoveringEngine`."""
+
     def __init__(
         self, engine: LocalEngine, *, backend: Backend[Any], sleep_level: int, timeout_seconds: float
     ) -> None:
@@ -101,9 +104,6 @@ class RankEngine:
         self._is_connected = False
         self._num_sampling = 0
         self._num_sampled = 0
-
-    is_starting_again = False
-    """An engine that is lost ends its rank."""
 
     @property
     def num_finished(self) -> int:

@@ -51,8 +51,8 @@ class IpcInit(SocketInit):
     slots: list[list[Handle]]
 
 
-class IpcWay:
-    """Buffers that the workers open; see `Way`."""
+class IpcTransport:
+    """Buffers that the workers open; see `LocalTransport`."""
 
     def __init__(self, device: Device, handles: Handles, *, num_workers: int) -> None:
         self._device = device
@@ -62,7 +62,7 @@ class IpcWay:
         self._exported: list[list[Handle]] = []
 
     def open(self) -> Info:
-        """See `Way`."""
+        """See `LocalTransport`."""
         self.close()
         with self._device.use():
             self._slots = [self._handles.allocate(DEVICE_BUFFER_BYTES) for _ in range(NUM_SLOTS)]
@@ -72,7 +72,7 @@ class IpcWay:
         return {"slot_bytes": DEVICE_BUFFER_BYTES, "slots": self._exported}
 
     def deliver(self, weights: HostCopy, workers: Sequence[socket.socket], *, stall_seconds: float) -> None:
-        """See `Way`. Fills a buffer while the workers take the one before."""
+        """See `LocalTransport`. Fills a buffer while the workers take the one before."""
         if weights.manifest.buffer_bytes > DEVICE_BUFFER_BYTES:
             raise WeightSyncError(f"these weights come in buffers of more than {DEVICE_BUFFER_BYTES} bytes")
         num_sent = 0
@@ -90,10 +90,10 @@ class IpcWay:
                 _wait_until_taken(workers)
 
     def finished(self) -> None:
-        """See `Way`: the workers have copies of their own."""
+        """See `LocalTransport`: the workers have copies of their own."""
 
     def close(self) -> None:
-        """See `Way`."""
+        """See `LocalTransport`."""
         for handle in (handle for handles in self._exported for handle in handles):
             self._handles.release(handle)
         self._slots, self._exported = [], []
@@ -118,7 +118,7 @@ class IpcReceiver:
             raise WeightSyncError(f"IPC init not understood: {error}") from error
         if self._worker >= len(parsed.slots) or len(parsed.slots[self._worker]) != NUM_SLOTS:
             raise WeightSyncError(f"the trainer has no buffers for worker {self._worker} of this engine")
-        self._trainer.come(parsed)
+        self._trainer.connect(parsed)
         self._init = parsed
 
     def missing_bytes(self, num_bytes: int) -> int:

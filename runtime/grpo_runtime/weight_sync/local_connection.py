@@ -1,4 +1,4 @@
-"""The trainer's end of a connection to one engine on its machine, whichever way the bytes go."""
+"""The trainer's end of a connection to one engine on its machine, whichever transport the bytes take."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.interface import GroupBrokenError, Info, Peer, SenderSettings, WeightSyncError
-from grpo_runtime.weight_sync.local_sockets import KEY_CHARACTERS, Door
+from grpo_runtime.weight_sync.local_sockets import KEY_CHARACTERS, WorkerListener
 from grpo_runtime.weight_sync.staging import update_info
 from grpo_runtime.weight_sync.together import act_together, read_outcome
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
-class Way(Protocol):
+class LocalTransport(Protocol):
     """How the bytes come to the workers of one engine. Blocking, one call after the other."""
 
     def open(self) -> Info:
@@ -43,12 +43,12 @@ class Way(Protocol):
 
 
 class LocalConnection:
-    """Sockets to the workers of one engine, and a way for the bytes; see `Connection`."""
+    """Sockets to the workers of one engine, and a transport for the bytes; see `Connection`."""
 
-    def __init__(self, peer: Peer, settings: SenderSettings, *, way: Way) -> None:
+    def __init__(self, peer: Peer, settings: SenderSettings, *, transport: LocalTransport) -> None:
         self.channel = peer.channel
         self._num_workers = peer.num_workers
-        self._way = way
+        self._transport = transport
         self._deadlines = settings.deadlines
         self._key = secrets.token_hex(KEY_CHARACTERS // 2)
         self._workers: list[socket.socket] = []
@@ -56,11 +56,11 @@ class LocalConnection:
 
     async def init(self) -> None:
         """Let every worker of the engine come to a socket."""
-        details = await self._in_thread(self._way.open)
-        with Door(num_workers=self._num_workers, key=self._key) as door:
+        details = await self._in_thread(self._transport.open)
+        with WorkerListener(num_workers=self._num_workers, key=self._key) as listener:
             stall = self._deadlines.stall_seconds()
-            accepting = self._in_thread(partial(door.accept, stall_seconds=stall))
-            await self.channel.init({**door.init.model_dump(), **details})
+            accepting = self._in_thread(partial(listener.accept, stall_seconds=stall))
+            await self.channel.init({**listener.init.model_dump(), **details})
             self._workers = await accepting
 
     async def update(self, weights: HostCopy) -> None:
@@ -84,7 +84,7 @@ class LocalConnection:
     async def finish(self, version: str) -> None:
         """Let the engine load what it has."""
         await self.channel.finish(version)
-        self._way.finished()
+        self._transport.finished()
 
     async def shutdown(self) -> None:
         """Close the sockets; a worker that waits at one is told by that."""
@@ -92,12 +92,12 @@ class LocalConnection:
             worker.close()
         self._workers = []
         # after what is still going on in the thread, which the sockets end
-        self._thread.submit(self._close_way)
+        self._thread.submit(self._close_transport)
         self._thread.shutdown(wait=False)
 
     def _deliver(self, weights: HostCopy, workers: Sequence[socket.socket], *, stall_seconds: float) -> None:
         try:
-            self._way.deliver(weights, workers, stall_seconds=stall_seconds)
+            self._transport.deliver(weights, workers, stall_seconds=stall_seconds)
         except (OSError, WeightSyncError) as error:
             # so that no worker waits for what does not come
             for worker in workers:
@@ -106,9 +106,9 @@ class LocalConnection:
                 raise GroupBrokenError(f"a worker of the engine is gone: {error}") from error
             raise
 
-    def _close_way(self) -> None:
+    def _close_transport(self) -> None:
         try:
-            self._way.close()
+            self._transport.close()
         except Exception:
             log.exception("what was lent to an engine could not be taken back")
 

@@ -18,8 +18,8 @@ from grpo_runtime.weight_sync.interface import WeightSyncError
 
 KEY_CHARACTERS = 32
 NUMBER = struct.Struct("<q")
-_KNOCK_SECONDS = 1.0
-"""How long somebody who came to the socket may take to say the key."""
+_KEY_SECONDS = 1.0
+"""How long somebody who connected may take to send the key."""
 
 
 class SocketInit(BaseModel):
@@ -31,8 +31,8 @@ class SocketInit(BaseModel):
     key: Annotated[str, Field(min_length=KEY_CHARACTERS, max_length=KEY_CHARACTERS, repr=False)]
 
 
-class Door:
-    """Where the workers of one engine come to; a context that closes it again."""
+class WorkerListener:
+    """Listens for the workers of one engine; a context that closes it again."""
 
     def __init__(self, *, num_workers: int, key: str) -> None:
         self.init = SocketInit(name=f"grpo-weights-{secrets.token_hex(16)}", key=key)
@@ -41,14 +41,14 @@ class Door:
         self._socket.bind(_address(self.init))
         self._socket.listen(num_workers)
 
-    def __enter__(self) -> "Door":
+    def __enter__(self) -> "WorkerListener":
         return self
 
     def __exit__(self, *_: object) -> None:
         self._socket.close()
 
     def accept(self, *, stall_seconds: float) -> list[socket.socket]:
-        """The workers that came with the key. Who comes without it, or says nothing, is sent away.
+        """The workers that sent the key. A connection that sends another, or nothing, is closed.
 
         Raises WeightSyncError when not all come in time.
         """
@@ -58,7 +58,7 @@ class Door:
             while len(workers) < self._num_workers:
                 self._socket.settimeout(max(0.001, ends_at - time.monotonic()))
                 worker, _ = self._socket.accept()
-                worker.settimeout(_KNOCK_SECONDS)
+                worker.settimeout(_KEY_SECONDS)
                 if _has_key(worker, self.init.key):
                     worker.settimeout(stall_seconds)
                     workers.append(worker)
@@ -81,8 +81,8 @@ class TrainerSocket:
         self._socket: socket.socket | None = None
         self._key = ""
 
-    def come(self, init: SocketInit) -> None:
-        """Come to the trainer that wrote `init`, letting go of any other. Raises WeightSyncError."""
+    def connect(self, init: SocketInit) -> None:
+        """Connect to the trainer that wrote `init`, closing any other connection. Raises WeightSyncError."""
         self.close()
         trainer = _socket()
         try:

@@ -34,13 +34,13 @@ from grpo_runtime.weight_sync.interface import (
     SenderSettings,
     WeightSender,
 )
-from grpo_runtime.weight_sync.ipc import Handles, IpcReceiver, IpcWay
+from grpo_runtime.weight_sync.ipc import Handles, IpcReceiver, IpcTransport
 from grpo_runtime.weight_sync.local_connection import LocalConnection
 from grpo_runtime.weight_sync.nccl import Connect, NcclGroup, TorchNccl
 from grpo_runtime.weight_sync.pairwise import PairwiseSender
 from grpo_runtime.weight_sync.shared_memory import (
     SharedMemoryReceiver,
-    SharedMemoryWay,
+    SharedMemoryTransport,
     shared_copy,
 )
 from grpo_runtime.weight_sync.source import WeightSource
@@ -141,7 +141,7 @@ def ipc_backend(
         found = rank_device()
         connections = {
             name: LocalConnection(
-                peer, settings, way=IpcWay(found, handles(found), num_workers=peer.num_workers)
+                peer, settings, transport=IpcTransport(found, handles(found), num_workers=peer.num_workers)
             )
             for name, peer in engines.items()
         }
@@ -163,7 +163,8 @@ def ipc_backend(
 
 def _shared_memory_sender(engines: Mapping[str, Peer], settings: SenderSettings) -> PairwiseSender[HostCopy]:
     connections = {
-        name: LocalConnection(peer, settings, way=SharedMemoryWay()) for name, peer in engines.items()
+        name: LocalConnection(peer, settings, transport=SharedMemoryTransport())
+        for name, peer in engines.items()
     }
     return PairwiseSender(connections, settings)
 

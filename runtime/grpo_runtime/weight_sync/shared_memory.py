@@ -24,18 +24,18 @@ def shared_copy(source: WeightSource) -> HostCopy:
     return HostCopy(source, pool=MEMORY_TO_SHARE)
 
 
-class SharedMemoryWay:
-    """The workers map the copy; see `Way`."""
+class SharedMemoryTransport:
+    """The workers map the copy; see `LocalTransport`."""
 
     def __init__(self) -> None:
         self._lent: HostCopy | None = None
 
     def open(self) -> Info:
-        """See `Way`."""
+        """See `LocalTransport`."""
         return {}
 
     def deliver(self, weights: HostCopy, workers: Sequence[socket.socket], *, stall_seconds: float) -> None:
-        """See `Way`. Hands the workers the copy, then tells them of each buffer."""
+        """See `LocalTransport`. Hands the workers the copy, then tells them of each buffer."""
         file = weights.memory.file
         if file is None:
             raise WeightSyncError("these weights are in memory that cannot be shared")
@@ -49,11 +49,11 @@ class SharedMemoryWay:
                 worker.send(NUMBER.pack(end))
 
     def finished(self) -> None:
-        """See `Way`."""
+        """See `LocalTransport`."""
         self._lent = None
 
     def close(self) -> None:
-        """See `Way`."""
+        """See `LocalTransport`."""
         if self._lent is not None:
             # nobody has said that it no longer reads them
             self._lent.set_aside()
@@ -74,7 +74,7 @@ class SharedMemoryReceiver:
             parsed = SocketInit.model_validate(dict(info))
         except ValidationError as error:
             raise WeightSyncError(f"shared memory init not understood: {error}") from error
-        self._trainer.come(parsed)
+        self._trainer.connect(parsed)
 
     def missing_bytes(self, num_bytes: int) -> int:
         """None: the trainer's copy is there already."""
