@@ -6,7 +6,8 @@ found as well: its distribution names it as an entry point,
     [project.entry-points."grpo_runtime.weight_sync"]
     my_backend = "my_package.my_module:MY_BACKEND"
 
-which every process reads for itself, vLLM's workers too. `register` adds a backend to this process only.
+which every process reads for itself, vLLM's workers too. `register` adds a backend to this process only. The
+names that a GRPOJob may ask for are in `grpo_api`.
 """
 
 from collections.abc import Callable, Mapping
