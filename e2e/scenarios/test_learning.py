@@ -15,7 +15,7 @@ pytestmark = pytest.mark.cluster
 JOB = "copy"
 CLAIM = "checkpoints"
 AGAIN = "again"
-MEASURED_BY_A_CLOCK = ("_seconds", "step_time", "tokens_per_second")
+MEASURED_BY_A_CLOCK = ("_seconds", "step_time", "per_second")
 
 
 @dataclass(frozen=True)
