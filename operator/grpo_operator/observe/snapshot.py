@@ -32,7 +32,7 @@ def job_and_pods(cache: Cache, key: Key) -> JobAndPods | None:
     job = job_view(item)
     found = (pod_view(pod, cache.events(pod["metadata"]["uid"])) for pod in cache.pods(job.uid))
     pods = sorted((pod for pod in found if pod), key=lambda pod: (pod.position, pod.node_index))
-    spec = job.spec or _frozen_of(cache, job)[0]
+    spec = job.spec or _frozen_of(job, _configs(cache, job))[0]
     rollouts = [pod for pod in pods if rollout_position(pod.name)]
     # where no spec can be read, as many as there are
     num_nodes = 1 + max((pod.node_index for pod in rollouts), default=0)
@@ -48,14 +48,15 @@ def job_and_pods(cache: Cache, key: Key) -> JobAndPods | None:
 def observe(cache: Cache, found: JobAndPods, remembered: Remembered) -> Observed:
     """The whole snapshot: `found`, the other children in the cache, and what the memory has of the job."""
     job = found.job
-    spec, problem, templates = _frozen_of(cache, job)
+    configs = _configs(cache, job)
+    spec, problem, templates = _frozen_of(job, configs)
     return Observed(
         job=job,
         trainers=found.trainers,
         rollouts=found.rollouts,
         services={service["metadata"]["name"]: service for service in cache.services(job.uid)},
         network_policies={policy["metadata"]["name"]: policy for policy in cache.network_policies(job.uid)},
-        config_names=frozenset(_configs(cache, job)),
+        config_names=frozenset(configs),
         frozen_spec=spec,
         pod_templates=templates,
         frozen_problem=problem,
@@ -106,9 +107,11 @@ def _configs(cache: Cache, job: JobView) -> dict[str, KubeObject]:
     return {config["metadata"]["name"]: config for config in cache.config_maps(job.uid)}
 
 
-def _frozen_of(cache: Cache, job: JobView) -> tuple[GRPOJobSpec | None, str, Mapping[str, KubeObject]]:
-    """See `_frozen`; nothing while the job has not started."""
-    names, configs = Names.of(job=job.name, uid=job.uid), _configs(cache, job)
+def _frozen_of(
+    job: JobView, configs: Mapping[str, KubeObject]
+) -> tuple[GRPOJobSpec | None, str, Mapping[str, KubeObject]]:
+    """See `_frozen`; nothing while the job has not started. `configs` are its ConfigMaps, by name."""
+    names = Names.of(job=job.name, uid=job.uid)
     frozen = configs.get(names.config(job.status.revision)) if job.status.revision else None
     own_templates = configs.get(names.templates(job.status.revision))
     return _frozen(frozen, own_templates) if frozen else (None, "", {})
