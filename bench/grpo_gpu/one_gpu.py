@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 
 from grpo_runtime.weight_sync.device import device_of_rank, registered_memory
-from grpo_runtime.weight_sync.device_packing import DEVICE_BUFFER_BYTES, device_copy
+from grpo_runtime.weight_sync.device_packing import device_copy
+from grpo_runtime.weight_sync.manifest import LARGEST_BUFFER_BYTES
 from grpo_runtime.weight_sync.registry import find_backend
 from grpo_runtime.weight_sync.row_digest import RowDigest
 from grpo_sync.backend_sync import connected
@@ -72,7 +73,7 @@ def _tag(weights: SyntheticWeights) -> Callable[[], object]:
 
     def tag() -> bytes:
         digest = RowDigest(bytes(32), ())
-        for buffer in packed.split(DEVICE_BUFFER_BYTES):
+        for buffer in packed.split(LARGEST_BUFFER_BYTES):
             digest.update(buffer)
         return digest.tag()
 

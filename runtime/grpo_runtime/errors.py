@@ -1,4 +1,5 @@
-"""Errors that end our processes on purpose. Each has its exit code, which says whether a retry helps."""
+"""Errors that end our processes on purpose, each with its exit code, which says whether a retry helps; and
+how the error of a library is quoted."""
 
 from typing import ClassVar
 
@@ -55,3 +56,9 @@ class SupersededError(KnownError):
     """A later attempt has begun: this one may no longer change anything."""
 
     exit_code = ExitCode.TRANSIENT
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what a library says, of a bounded length."""
+    text = str(error).strip()
+    return text.splitlines()[0][:300] if text else type(error).__name__

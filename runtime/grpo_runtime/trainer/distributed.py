@@ -13,7 +13,7 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from grpo_runtime.errors import PeerLostError
+from grpo_runtime.errors import PeerLostError, first_line
 from grpo_runtime.trainer.commands import STEP_COMMANDS, Command
 from grpo_runtime.trainer.stop import StopRequest, StopRequestedError
 
@@ -179,13 +179,9 @@ def peer_errors() -> Iterator[None]:
     try:
         yield
     except dist.DistError as error:
-        raise PeerLostError(f"another rank is gone or does not answer: {_first_line(error)}") from error
+        raise PeerLostError(f"another rank is gone or does not answer: {first_line(error)}") from error
     except RuntimeError as error:
         # gloo has no exception class of its own
         if "gloo" not in str(error).lower():
             raise
-        raise PeerLostError(f"another rank is gone or does not answer: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]
+        raise PeerLostError(f"another rank is gone or does not answer: {first_line(error)}") from error

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from grpo_runtime.errors import first_line
 from grpo_runtime.weight_sync.device import CudaDevice
 from grpo_runtime.weight_sync.interface import WeightSyncError
 from grpo_runtime.weight_sync.ipc import Handle
-from grpo_runtime.weight_sync.meeting import first_line
 
 HexBytes = Annotated[str, Field(pattern=r"^([0-9a-f]{2}){1,8192}$", repr=False)]
 

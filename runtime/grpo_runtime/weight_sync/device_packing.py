@@ -14,18 +14,24 @@ import torch
 from grpo_runtime.weight_sync.device import Device, Event
 from grpo_runtime.weight_sync.digest import Digest
 from grpo_runtime.weight_sync.host_copy import HostCopy
-from grpo_runtime.weight_sync.manifest import ALIGNMENT_BYTES, DTYPES, TensorEntry
+from grpo_runtime.weight_sync.manifest import (
+    ALIGNMENT_BYTES,
+    BUFFERS_IN_FLIGHT,
+    DTYPES,
+    LARGEST_BUFFER_BYTES,
+    TensorEntry,
+)
 from grpo_runtime.weight_sync.packing import Copy, PlacedTensors
 from grpo_runtime.weight_sync.source import WeightSource
 from grpo_runtime.weight_sync.tags import ROWS
 
-DEVICE_BUFFER_BYTES = 64 * 2**20
-NUM_BUFFERS = 2
 LONGEST_WAIT_SECONDS = 2.0
 """For all senders of a copy together."""
 
 
-def device_copy(source: WeightSource, device: Device, *, buffer_bytes: int = DEVICE_BUFFER_BYTES) -> HostCopy:
+def device_copy(
+    source: WeightSource, device: Device, *, buffer_bytes: int = LARGEST_BUFFER_BYTES
+) -> HostCopy:
     """A copy that is packed on the device. Raises ValueError for weights that cannot travel."""
     packing = DevicePacking(device)
     return HostCopy(source, buffer_bytes=buffer_bytes, pool=device.host_pool, packing=packing)
@@ -57,7 +63,7 @@ class DevicePacking:
                 copied = self._device.copy_to_host(stream[start:end], buffer)
                 digest.update(buffer)
                 under_way.append((end, buffer, copied))
-                if len(under_way) == NUM_BUFFERS:
+                if len(under_way) == BUFFERS_IN_FLIGHT:
                     yield self._arrived(*under_way.popleft(), copy)
             while under_way:
                 yield self._arrived(*under_way.popleft(), copy)
@@ -78,7 +84,7 @@ class DevicePacking:
             at = entry.offset
             while at < entry.end:
                 if at == start + len(buffer):
-                    self._wait_until_wanted(at - (NUM_BUFFERS - 1) * size, copy)
+                    self._wait_until_wanted(at - (BUFFERS_IN_FLIGHT - 1) * size, copy)
                     start, buffer = at, self._device.empty(min(size, num_bytes - at))
                 end = min(entry.end, start + len(buffer))
                 _place(entry, values, buffer, at=at, end=end, start=start)
@@ -92,7 +98,7 @@ class DevicePacking:
         size = copy.manifest.buffer_bytes
         if end % size == 0:  # the last one is sent with the tag, from the host
             self._packed[end] = buffer
-        self._let_go_before(end - (NUM_BUFFERS - 1) * size)
+        self._let_go_before(end - (BUFFERS_IN_FLIGHT - 1) * size)
         return end
 
     def _let_go_before(self, end: int) -> None:

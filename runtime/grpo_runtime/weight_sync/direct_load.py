@@ -9,10 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from grpo_runtime.weight_sync.manifest import DTYPES, WeightManifest
-
-NUM_BUFFERS = 2
-"""While the tensors of one are loaded, the next one arrives."""
+from grpo_runtime.weight_sync.manifest import BUFFERS_IN_FLIGHT, DTYPES, WeightManifest
 
 Load = Callable[[Iterator[tuple[str, torch.Tensor]]], None]
 """Puts tensors, by name, into the model. It may keep some until it has all of a layer, as vLLM does."""
@@ -27,11 +24,12 @@ class DirectLoad:
 
 
 def in_turns(memory: torch.Tensor, manifest: WeightManifest) -> Iterator[torch.Tensor]:
-    """The buffers of a stream in order, which take turns in `memory` (uint8 [NUM_BUFFERS * buffer_bytes])."""
+    """The buffers of a stream in order, which take turns in `memory` (uint8 [num_bytes]): it has room for
+    BUFFERS_IN_FLIGHT of them."""
     size = manifest.buffer_bytes
     places = memory.split(size)
     for index, start in enumerate(range(0, manifest.stream_bytes, size)):
-        yield places[index % NUM_BUFFERS][: manifest.stream_bytes - start]
+        yield places[index % BUFFERS_IN_FLIGHT][: manifest.stream_bytes - start]
 
 
 def as_they_come(

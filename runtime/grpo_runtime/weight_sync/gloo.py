@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch.distributed import BroadcastOptions, PrefixStore, ProcessGroupGloo, Store
 
+from grpo_runtime.errors import first_line
 from grpo_runtime.weight_sync.interface import GroupBrokenError
-from grpo_runtime.weight_sync.meeting import Place, first_line
+from grpo_runtime.weight_sync.meeting import Place
 
 _REST_SECONDS = 1.0
 """A group is let go of so long after its last work."""

@@ -14,11 +14,9 @@ from torch.distributed import Store
 
 from grpo_runtime.weight_sync.address import local_address_towards
 from grpo_runtime.weight_sync.interface import Info, WeightSyncError
+from grpo_runtime.weight_sync.manifest import BUFFERS_IN_FLIGHT
 from grpo_runtime.weight_sync.meeting import Place, find_store, parse_init_info
 from grpo_runtime.weight_sync.memory import HOST, Staging
-
-IN_FLIGHT = 2
-"""Buffers on their way at once: while one is filled or digested, the next one travels."""
 
 
 class Work(Protocol):
@@ -60,7 +58,7 @@ def broadcast_all(
     in_flight: deque[Work] = deque()
     for buffer in buffers:
         in_flight.append(group.broadcast(buffer, timeout_seconds=timeout_seconds))
-        if len(in_flight) == IN_FLIGHT:
+        if len(in_flight) == BUFFERS_IN_FLIGHT:
             yield in_flight.popleft().wait()
     while in_flight:
         yield in_flight.popleft().wait()

@@ -14,12 +14,11 @@ import torch
 from pydantic import Field, ValidationError
 
 from grpo_runtime.weight_sync.device import Device
-from grpo_runtime.weight_sync.device_packing import DEVICE_BUFFER_BYTES
 from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.interface import Info, WeightSyncError
 from grpo_runtime.weight_sync.local_sockets import NUMBER, SocketInit, TrainerSocket, receive_number
+from grpo_runtime.weight_sync.manifest import BUFFERS_IN_FLIGHT, LARGEST_BUFFER_BYTES
 
-NUM_SLOTS = 2
 Handle = dict[str, Any]
 """Says to another process, in JSON values, where memory of this one is."""
 
@@ -47,7 +46,7 @@ class Handles(Protocol):
 class IpcInit(SocketInit):
     """What the verb `init` carries: the socket, and for each worker the handles of the buffers."""
 
-    slot_bytes: Annotated[int, Field(gt=0)] = DEVICE_BUFFER_BYTES
+    slot_bytes: Annotated[int, Field(gt=0)] = LARGEST_BUFFER_BYTES
     slots: list[list[Handle]]
 
 
@@ -65,28 +64,28 @@ class IpcTransport:
         """See `LocalTransport`."""
         self.close()
         with self._device.use():
-            self._slots = [self._handles.allocate(DEVICE_BUFFER_BYTES) for _ in range(NUM_SLOTS)]
+            self._slots = [self._handles.allocate(LARGEST_BUFFER_BYTES) for _ in range(BUFFERS_IN_FLIGHT)]
             self._exported = [
                 [self._handles.export(slot) for slot in self._slots] for _ in range(self._num_workers)
             ]
-        return {"slot_bytes": DEVICE_BUFFER_BYTES, "slots": self._exported}
+        return {"slot_bytes": LARGEST_BUFFER_BYTES, "slots": self._exported}
 
     def deliver(self, weights: HostCopy, workers: Sequence[socket.socket], *, stall_seconds: float) -> None:
         """See `LocalTransport`. Fills a buffer while the workers take the one before."""
-        if weights.manifest.buffer_bytes > DEVICE_BUFFER_BYTES:
-            raise WeightSyncError(f"these weights come in buffers of more than {DEVICE_BUFFER_BYTES} bytes")
+        if weights.manifest.buffer_bytes > LARGEST_BUFFER_BYTES:
+            raise WeightSyncError(f"these weights come in buffers of more than {LARGEST_BUFFER_BYTES} bytes")
         num_sent = 0
         with self._device.use():
             for buffer in weights.buffers(stall_seconds=stall_seconds):
-                if num_sent >= NUM_SLOTS:
+                if num_sent >= BUFFERS_IN_FLIGHT:
                     _wait_until_taken(workers)
-                slot = self._slots[num_sent % NUM_SLOTS]
+                slot = self._slots[num_sent % BUFFERS_IN_FLIGHT]
                 slot[: len(buffer)].copy_(buffer, non_blocking=True)
                 self._device.synchronize()
                 num_sent += 1
                 for worker in workers:
                     worker.send(NUMBER.pack(num_sent))
-            for _ in range(min(num_sent, NUM_SLOTS)):
+            for _ in range(min(num_sent, BUFFERS_IN_FLIGHT)):
                 _wait_until_taken(workers)
 
     def finished(self) -> None:
@@ -116,7 +115,7 @@ class IpcReceiver:
             parsed = IpcInit.model_validate(dict(info))
         except ValidationError as error:
             raise WeightSyncError(f"IPC init not understood: {error}") from error
-        if self._worker >= len(parsed.slots) or len(parsed.slots[self._worker]) != NUM_SLOTS:
+        if self._worker >= len(parsed.slots) or len(parsed.slots[self._worker]) != BUFFERS_IN_FLIGHT:
             raise WeightSyncError(f"the trainer has no buffers for worker {self._worker} of this engine")
         self._trainer.connect(parsed)
         self._init = parsed
@@ -141,7 +140,7 @@ class IpcReceiver:
                 raise WeightSyncError(f"the trainer's buffers have {slot_bytes} bytes only")
             if (number := self._trainer.next_number()) != index + 1:
                 raise WeightSyncError(f"the trainer sent buffer {number} where {index + 1} was due")
-            passed = slots[index % NUM_SLOTS][: len(buffer)]
+            passed = slots[index % BUFFERS_IN_FLIGHT][: len(buffer)]
             with self._device.use():
                 buffer.copy_(passed, non_blocking=True)
                 self._device.synchronize()

@@ -14,9 +14,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from grpo_runtime.weight_sync.digest import TAG_BYTES
 from grpo_runtime.weight_sync.source import TensorSpec
 
-_SMALLEST_BUFFER, _LARGEST_BUFFER = 4 * 1024 * 1024, 64 * 1024 * 1024
+_SMALLEST_BUFFER_BYTES, LARGEST_BUFFER_BYTES = 4 * 1024 * 1024, 64 * 1024 * 1024
 _BUFFERS_OF_A_MODEL = 16
 """So many, in these bounds: a large buffer costs less to send, and the first one is sent once it is full."""
+BUFFERS_IN_FLIGHT = 2
+"""Buffers on their way at once: while one is filled, digested or loaded, the next one travels."""
 ALIGNMENT_BYTES = 16
 """Tensors start at multiples of this, so that every dtype can be viewed in place."""
 
@@ -100,7 +102,9 @@ def manifest_of(layout: Sequence[TensorSpec], *, buffer_bytes: int | None = None
         entries.append(TensorEntry(name=spec.name, dtype=dtype, shape=spec.shape, offset=end))
         end = entries[-1].end
     if buffer_bytes is None:
-        buffer_bytes = min(max(_SMALLEST_BUFFER, _aligned(end // _BUFFERS_OF_A_MODEL)), _LARGEST_BUFFER)
+        buffer_bytes = min(
+            max(_SMALLEST_BUFFER_BYTES, _aligned(end // _BUFFERS_OF_A_MODEL)), LARGEST_BUFFER_BYTES
+        )
     manifest = WeightManifest(tensors=tuple(entries), num_bytes=end, buffer_bytes=buffer_bytes)
     if problems := manifest.problems():
         raise ValueError(f"these weights cannot be packed: {'; '.join(problems)}")

@@ -11,6 +11,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch.distributed import TCPStore
 
+from grpo_runtime.errors import first_line
 from grpo_runtime.weight_sync.interface import Info, WeightSyncError
 
 
@@ -68,8 +69,3 @@ def find_store(info: GroupInitInfo) -> TCPStore:
         raise WeightSyncError(
             f"no trainer listens at {info.address}:{info.port}: {first_line(error)}"
         ) from error
-
-
-def first_line(error: Exception) -> str:
-    """The first line of what a library says, of a bounded length."""
-    return str(error).splitlines()[0][:300] if str(error) else type(error).__name__

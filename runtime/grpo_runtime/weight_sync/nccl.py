@@ -26,14 +26,14 @@ from typing import Any, Protocol
 import torch
 from torch.distributed import BroadcastOptions, PrefixStore, Store
 
+from grpo_runtime.errors import first_line
 from grpo_runtime.weight_sync.device import CudaDevice, Device
-from grpo_runtime.weight_sync.meeting import Place, first_line
+from grpo_runtime.weight_sync.manifest import BUFFERS_IN_FLIGHT
+from grpo_runtime.weight_sync.meeting import Place
 from grpo_runtime.weight_sync.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
-_NUM_SLOTS = 2
-"""As many as buffers are in flight."""
 _TORCH_SECONDS = 24 * 3600.0
 """The deadline that torch is given for a buffer: the watchdog's is shorter."""
 _ABORT_SECONDS = 10.0
@@ -87,7 +87,7 @@ class NcclGroup:
         """
         self.device = device
         self.is_sender = place.rank == 0
-        self._slots: list[torch.Tensor | None] = [None] * _NUM_SLOTS
+        self._slots: list[torch.Tensor | None] = [None] * BUFFERS_IN_FLIGHT
         self._num_sent = 0
         with device.use():
             members = PrefixStore(f"{place.key}/members", store)
@@ -118,7 +118,7 @@ class NcclGroup:
         self.watchdog.abort_now()
 
     def _slot(self, num_bytes: int) -> torch.Tensor:
-        index = self._num_sent % _NUM_SLOTS
+        index = self._num_sent % BUFFERS_IN_FLIGHT
         self._num_sent += 1
         slot = self._slots[index]
         if slot is None or len(slot) < num_bytes:

@@ -13,10 +13,10 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from grpo_runtime.weight_sync.digest import KEY_BYTES, is_same_tag
-from grpo_runtime.weight_sync.direct_load import NUM_BUFFERS, Load, as_they_come, in_turns
+from grpo_runtime.weight_sync.direct_load import Load, as_they_come, in_turns
 from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.interface import Info, ModelBrokenError, ReceiverSettings, WeightSyncError
-from grpo_runtime.weight_sync.manifest import WeightManifest, unpack
+from grpo_runtime.weight_sync.manifest import BUFFERS_IN_FLIGHT, WeightManifest, unpack
 from grpo_runtime.weight_sync.tags import POLY1305, make_digest
 
 MAX_SYNC_BYTES = 16 * 2**40
@@ -164,7 +164,7 @@ class StagingReceiver:
         return stream
 
     def _load(self, manifest: WeightManifest, update: UpdateInfo, *, load: Load) -> None:
-        memory = self._memory(NUM_BUFFERS * manifest.buffer_bytes, update)
+        memory = self._memory(BUFFERS_IN_FLIGHT * manifest.buffer_bytes, update)
         received = _CheckedStream(manifest, update)
         parts = self._receive(in_turns(memory, manifest), update)
         tensors = as_they_come((received.add(part) for part in parts), manifest)

@@ -17,11 +17,11 @@ from receiver_harness import (
 )
 from weight_sources import FixedWeights
 
-from grpo_runtime.weight_sync.direct_load import NUM_BUFFERS, as_they_come, in_turns
+from grpo_runtime.weight_sync.direct_load import as_they_come, in_turns
 from grpo_runtime.weight_sync.free_memory import free_memory
 from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.interface import WeightSyncError
-from grpo_runtime.weight_sync.manifest import unpack
+from grpo_runtime.weight_sync.manifest import BUFFERS_IN_FLIGHT, unpack
 
 
 @pytest.fixture(params=["gloo", "file"])
@@ -133,7 +133,7 @@ def test_tensors_come_out_of_two_buffers_as_out_of_the_whole_stream(buffer_bytes
     weights = packed(3, buffer_bytes=buffer_bytes)
     weights.wait_until_read()
     stream, manifest = weights.memory.stream, weights.manifest
-    memory = torch.empty(NUM_BUFFERS * buffer_bytes, dtype=torch.uint8)
+    memory = torch.empty(BUFFERS_IN_FLIGHT * buffer_bytes, dtype=torch.uint8)
 
     def arriving() -> Iterator[torch.Tensor]:
         for place, sent in zip(in_turns(memory, manifest), stream.split(buffer_bytes), strict=True):

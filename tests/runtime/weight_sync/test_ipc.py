@@ -9,10 +9,10 @@ from stand_in_nccl import StandInDevice
 from weight_sources import FixedWeights
 
 from grpo_runtime.weight_sync.cuda_handles import CudaHandles
-from grpo_runtime.weight_sync.device_packing import DEVICE_BUFFER_BYTES
 from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.interface import Info, WeightSyncError
 from grpo_runtime.weight_sync.ipc import IpcInit, IpcReceiver
+from grpo_runtime.weight_sync.manifest import LARGEST_BUFFER_BYTES
 
 BACKEND = "stand-in-ipc"
 
@@ -46,7 +46,7 @@ async def test_weights_in_larger_buffers_than_the_trainers_are_refused(
     await sender.start()
     large = FixedWeights(some_weights(1).items())
     with pytest.raises(WeightSyncError, match="buffers of more than"):
-        await sender.update(HostCopy(large, buffer_bytes=DEVICE_BUFFER_BYTES + 16))
+        await sender.update(HostCopy(large, buffer_bytes=LARGEST_BUFFER_BYTES + 16))
 
 
 @pytest.mark.parametrize(
