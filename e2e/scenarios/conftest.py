@@ -10,12 +10,14 @@ from grpo_scenarios.namespace import Namespace
 
 LONGEST_FIRST = (
     "kills",
-    "losses",
-    "learning",
+    "sync_losses",
     "causes",
     "room",
-    "guide_own_data",
+    "learning",
+    "engine_of_two_pods",
     "colocated",
+    "colocated_own_process",
+    "guide_own_data",
     "install",
     "readme",
 )

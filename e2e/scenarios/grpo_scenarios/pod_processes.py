@@ -1,7 +1,7 @@
 """The processes of a pod of the local cluster, as the machine sees them and can signal them."""
 
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from grpo_cluster.settings import ClusterError
@@ -25,6 +25,10 @@ class Container:
         if found is None:
             raise ClusterError(f"pod {pod['metadata']['name']} does not run")
         return found
+
+    def engine_core(self) -> "Container":
+        """The same without process 1, which is the server of an engine and goes on to answer."""
+        return replace(self, pids=self.pids[1:])
 
     def send(self, number: signal.Signals) -> None:
         """Signal all its processes."""

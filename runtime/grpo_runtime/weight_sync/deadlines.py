@@ -6,7 +6,8 @@ large model may take that long to load.
 
 QUICK_PHASES = frozenset({"pause", "start", "resume", "admit"})
 """They move no weights: an engine that does not answer at once is not well."""
-SHORTEST_SECONDS = 15.0
+SHORTEST_SECONDS = 12.0
+"""An engine that is lost between two phases is found when it misses the next one: within 15 s in all."""
 SHORTEST_STALL_SECONDS = 10.0
 ANSWER_SECONDS = 2.0
 """What the answer of an engine may take longer than the buffer or the member that it waits for."""
@@ -18,7 +19,7 @@ _FORGETTING = 0.5
 class Deadlines:
     """The deadlines of all syncs of a fleet, which learn from one another.
 
-    A quick phase has 15 seconds. Any other has five times what it took when all went well, and at least 15
+    A quick phase has 12 seconds. Any other has five times what it took when all went well, and at least 12
     seconds; before that the whole deadline. None has more than that.
     """
 

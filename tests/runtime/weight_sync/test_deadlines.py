@@ -8,10 +8,10 @@ from grpo_runtime.weight_sync.deadlines import Deadlines
 @pytest.mark.parametrize(
     ("phase", "took", "limit"),
     [
-        ("pause", None, 15.0),
-        ("pause", 14.0, 15.0),
+        ("pause", None, 12.0),
+        ("pause", 14.0, 12.0),
         ("finish", None, 300.0),
-        ("finish", 0.1, 15.0),
+        ("finish", 0.1, 12.0),
         ("finish", 20.0, 100.0),
         ("finish", 200.0, 300.0),
     ],
@@ -46,7 +46,7 @@ def test_the_short_sync_of_an_engine_that_joined_does_not_shorten_the_deadlines_
     assert deadlines.of("finish") == 100.0
     for _ in range(4):
         deadlines.note("finish", 1.0)
-    assert deadlines.of("finish") == 15.0
+    assert deadlines.of("finish") == 12.0
 
 
 def test_the_first_meeting_may_take_longer_than_those_that_follow() -> None:
