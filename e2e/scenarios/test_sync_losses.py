@@ -13,7 +13,7 @@ import pytest
 
 from grpo_demo.follow import condition
 from grpo_scenarios.faults import config_map
-from grpo_scenarios.losses import PHASES, LossyJob, dropping, striking
+from grpo_scenarios.losses import PHASES, LossyJob, dropping, print_row, striking
 from grpo_scenarios.namespace import Namespace, Object, copy_job, volume_claim
 from grpo_scenarios.pod_processes import Container
 
@@ -65,11 +65,12 @@ def test_an_engine_that_is_killed_is_missed_and_comes_back_while_the_other_train
         container = joining(job, container)
     with striking(phase, of=container, at=[container], number=signal.SIGKILL) as strike:
         at = strike.wait()
-    job.require_missed(container.pod, phase, since=at)
+    found_seconds = job.require_missed(container.pod, phase, since=at)
     train_on(job, since=at)
     job.bring_back(container)
     back_at = time.time()
     job.wait_for_both()
+    print_row("engine killed", phase, since=at, found_seconds=found_seconds)
     assert job.failed_syncs(since=back_at) == [], "its first sync is to succeed"
     assert counted(job.status) == counted(before)
 
@@ -87,11 +88,12 @@ def test_an_engine_that_freezes_is_missed_and_comes_back_while_the_other_trains_
     with striking(phase, of=container, at=[frozen], number=signal.SIGSTOP) as strike:
         at = strike.wait()
     try:
-        job.require_missed(container.pod, phase, since=at)
+        found_seconds = job.require_missed(container.pod, phase, since=at)
         train_on(job, since=at)
     finally:
         frozen.send(signal.SIGCONT)
     job.wait_for_both()
+    print_row("engine frozen", phase, since=at, found_seconds=found_seconds)
     assert container.identifier in containers_of(job), "it was restarted instead"
     assert counted(job.status) == counted(before)
 
@@ -113,6 +115,7 @@ def test_a_trainer_that_is_killed_is_the_next_attempt_with_the_same_engines(
     job.wait_for_trainer(other_than=trainer.pod)
     job.wait_for_steps(2, since=at)
     job.wait_for_both()
+    print_row("trainer killed", phase, since=at)
     assert containers_of(job) == engines
     status = job.status
     assert counted(status) == (attempt + num_kills, restarts + num_kills, disruptions)
@@ -131,6 +134,7 @@ def test_a_job_whose_engines_are_all_lost_says_so_and_goes_on_when_they_are_back
         job.bring_back(engine)
     train_on(job, since=at)
     job.wait_for_both()
+    print_row("all engines killed", "generation", since=at)
     assert counted(job.status) == counted(before)
 
 
@@ -139,9 +143,10 @@ def test_an_engine_that_is_cut_off_from_the_trainer_is_missed_and_comes_back(job
     trainer, engine = Container.of(job.trainer()), Container.of(job.engines()[0])
     with dropping((trainer.address, engine.address)):
         at = time.time()
-        job.require_missed(engine.pod, since=at)
+        found_seconds = job.require_missed(engine.pod, since=at)
         train_on(job, since=at)
     job.wait_for_both()
+    print_row("engine and trainer cut off", since=at, found_seconds=found_seconds)
     assert engine.identifier in containers_of(job)
     assert counted(job.status) == counted(before)
 
@@ -154,6 +159,7 @@ def test_a_network_that_loses_every_twentieth_packet_costs_no_attempt(job: Lossy
     with dropping(*((trainer.address, engine.address) for engine in engines), share=0.05):
         train_on(job, since=at, num_steps=8)
     job.wait_for_both()
+    print_row("5 % of all packets, for 8 steps", since=at)
     assert containers_of(job) == {engine.identifier for engine in engines}
     assert counted(job.status) == counted(before)
 
@@ -169,6 +175,7 @@ def test_an_engine_with_a_twentieth_of_a_core_holds_nobody_up_for_good(job: Loss
     finally:
         engine.limit_cpu(None)
     job.wait_for_both()
+    print_row("engine with a twentieth of a core, for 3 steps", since=at)
     assert engine.identifier in containers_of(job)
     assert counted(job.status) == counted(before)
 
@@ -180,10 +187,11 @@ def test_an_engine_that_is_killed_again_and_again_harms_nobody(job: LossyJob) ->
     for _ in range(3):
         with striking("generation", of=container, at=[container], number=signal.SIGKILL) as strike:
             at = strike.wait()
-        job.require_missed(container.pod, "generation", since=at)
+        found_seconds = job.require_missed(container.pod, "generation", since=at)
         train_on(job, since=at)
         container = job.wait_for_container(container.pod, other_than=container)
         job.wait_for_both()
+        print_row("engine killed again", "generation", since=at, found_seconds=found_seconds)
     assert counted(job.status) == counted(before)
 
 

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from datetime import datetime
 
 from grpo_api.contract.endpoints import ROLLOUT_PORT
 from grpo_cluster import processes
+from grpo_cluster.console import say
 from grpo_cluster.network import inside
 from grpo_cluster.settings import ClusterError, ClusterSettings
 from grpo_runtime.engine import routes
@@ -62,9 +64,10 @@ class LossyJob:
         (pod,) = self.namespace.pods_of(self.name, "trainer")
         return pod
 
-    def require_missed(self, engine: str, phase: str = "", *, since: float) -> None:
-        """Wait until the trainer has logged that an engine failed, in this phase where one is given. Fails
-        when it took longer than FOUND_SECONDS to say that something is wrong with it."""
+    def require_missed(self, engine: str, phase: str = "", *, since: float) -> float:
+        """Wait until the trainer has logged that an engine failed, in this phase where one is given. Returns
+        after how many seconds it said that something is wrong with it, and fails when those are more than
+        FOUND_SECONDS."""
         missed = re.compile(
             rf"(\S+) .*(engine {engine} .*(did not get|is (frozen|Suspect|Lost)\b)|a request failed)"
         )
@@ -80,7 +83,9 @@ class LossyJob:
 
         hits = self.namespace.wait_until(found, f"{engine} to fail in {phase}", timeout_seconds=20)
         assert any(re.search(in_phase, hit.string) for hit in hits), [hit.string for hit in hits]
-        assert _time(hits[0]) - since <= FOUND_SECONDS, [hit.string for hit in hits]
+        seconds = _time(hits[0]) - since
+        assert seconds <= FOUND_SECONDS, [hit.string for hit in hits]
+        return seconds
 
     def failed_syncs(self, *, since: float) -> list[str]:
         """What the trainer has logged of failed syncs since a time."""
@@ -238,6 +243,13 @@ def _node() -> processes.Process:
     if node is None:
         raise ClusterError("node0 does not run: `make cluster-up`")
     return node
+
+
+def print_row(loss: str, phase: str = "", *, since: float, found_seconds: float | None = None) -> None:
+    """Print what was lost, and after how many seconds the trainer knew and all was well again, as
+    docs/benchmarks.md has them."""
+    found = "" if found_seconds is None else f"{found_seconds:4.1f} s"
+    say(f"    | {loss} | {phase} | {found} | {time.time() - since:.0f} s |")
 
 
 def _time(hit: re.Match[str]) -> float:
