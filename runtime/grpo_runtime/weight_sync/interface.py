@@ -6,6 +6,7 @@ A transfer goes
 
 and only `finish` changes the weights that are served. `update` delivers everything and checks it; when it
 fails, or `abort` is called instead of `finish`, the old weights stay and the next `start` opens a new update.
+Where weights go into the model while they arrive, the engine ends instead, and is started again.
 A new sender may `init` a receiver at any time: it replaces the connection of the one before.
 """
 

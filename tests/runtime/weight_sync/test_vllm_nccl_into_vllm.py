@@ -33,21 +33,31 @@ BACKEND = vllm_nccl_backend(
 )
 
 
+@pytest.fixture(params=[1, 2])
+def num_workers(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
 @pytest.fixture
-def engine(start: Any, tmp_path: Path) -> Iterator[Any]:
-    """Of this test alone, which ends it."""
-    backend = WeightSyncBackend.VLLM_NCCL
-    with start(tmp_path, name="engine-of-vllm", program=PROGRAM, weight_sync_backend=backend) as started:
+def engine(start: Any, tmp_path: Path, num_workers: int) -> Iterator[Any]:
+    """Of one test alone, which ends it."""
+    with start(
+        tmp_path,
+        name="engine-of-vllm",
+        program=PROGRAM,
+        tensor_parallel_size=num_workers,
+        weight_sync_backend=WeightSyncBackend.VLLM_NCCL,
+    ) as started:
         yield started
 
 
 async def test_syncs_that_are_whole_are_served_and_one_that_breaks_off_ends_the_engine(
-    engine: Any, attempt: int
+    engine: Any, num_workers: int, attempt: int
 ) -> None:
     tokens = Tokens(data=engine.data_token, admin=engine.admin_token)
     async with aiohttp.ClientSession() as session:
         client = EngineClient(session, Address("127.0.0.1", engine.port), tokens=tokens, attempt=attempt)
-        sync = OneEngineSync(client, backend=BACKEND, timeout_seconds=20)
+        sync = OneEngineSync(client, backend=BACKEND, timeout_seconds=20, workers_per_engine=num_workers)
         for seed in (1, 2):
             policy = changed_policy(engine.model_dir, seed=seed)
             weights = BACKEND.prepare(weights_of(policy))
