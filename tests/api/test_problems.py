@@ -53,3 +53,29 @@ def test_what_is_no_job_at_all_is_a_problem_and_raises_nothing(something: object
 def test_a_broken_rule_is_also_readable_as_a_plain_error():
     with pytest.raises(ValidationError, match="rewards must not all have weight 0"):
         parse_job(job(rewards=[{"name": "copy", "builtin": "exact_match", "weight": 0}]))
+
+
+GPU = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
+PODS_WITH_GPUS = {"trainer": GPU, "rollout": GPU}
+
+
+@pytest.mark.parametrize(
+    ("backend", "spec", "sentence"),
+    [
+        ("VllmNCCL", PODS_WITH_GPUS, None),
+        ("nccl", PODS_WITH_GPUS, "set VllmNCCL, whose engines are restarted when a transfer breaks, or NCCL"),
+        ("ipc", PODS_WITH_GPUS, "ipc sends pickles over HTTP"),
+        ("sharded_rdt", PODS_WITH_GPUS, "sharded_rdt needs named Ray actors"),
+        ("nccl_m2n", PODS_WITH_GPUS, "VllmNCCL for vLLM's own nccl engine"),
+        ("vllm_nccl", PODS_WITH_GPUS, "must be one of Auto, InProcess, Gloo, NCCL, VllmNCCL"),
+        ("VllmNCCL", {"trainer": GPU}, "add rollout"),
+        ("VllmNCCL", {"trainer": GPU, "rollout": {"replicas": 1}}, "set nvidia.com/gpu in resources.limits"),
+        ("VllmNCCL", {"rollout": GPU}, "set nvidia.com/gpu in resources.limits"),
+    ],
+)
+def test_of_vllms_own_transfer_engines_only_nccl_can_be_named_and_that_between_gpus(
+    backend: str, spec: dict[str, Any], sentence: str | None
+):
+    found = problems(job(weightSync={"backend": backend}, **spec))
+    assert [problem.field for problem in found] == ["spec.weightSync.backend"] * (sentence is not None)
+    assert all(sentence in problem.message for problem in found)

@@ -1,5 +1,6 @@
 """Which backend a job gets, and that a run in which none is written has the one of 0.1.0."""
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -113,6 +114,22 @@ def test_a_backend_that_is_named_is_taken_wherever_the_job_runs(is_one_machine: 
     assert chosen == BackendChoice(WeightSyncBackend.GLOO, "spec.weightSync.backend is Gloo")
 
 
+def test_auto_never_takes_vllms_own_engine() -> None:
+    """Whatever the job: its broken transfers cost an engine."""
+    answers = itertools.product(Mode, *([False, True],) * 4)
+    chosen = {
+        choose_backend(
+            mode=mode,
+            has_trainer_gpus=has_trainer_gpus,
+            has_rollout_gpus=has_rollout_gpus,
+            has_own_process=has_own_process,
+            is_one_machine=is_one_machine,
+        ).backend
+        for mode, has_trainer_gpus, has_rollout_gpus, has_own_process, is_one_machine in answers
+    }
+    assert chosen == set(REGISTRY_NAMES) - {WeightSyncBackend.VLLM_NCCL}
+
+
 def test_every_backend_but_auto_has_a_name_in_the_registry() -> None:
     assert set(REGISTRY_NAMES) == set(WeightSyncBackend) - {WeightSyncBackend.AUTO}
     known = {backend for backend, name in REGISTRY_NAMES.items() if name in all_backends()}
@@ -143,6 +160,11 @@ def test_what_auto_chooses_on_cpu_reaches_the_engines(
         (spec(rollout=ROLLOUT), None, "gloo"),
         (spec(rollout=ROLLOUT | GPU, trainer=GPU, weightSync={"backend": "Gloo"}), None, "gloo"),
         (spec(rollout=ROLLOUT | GPU, trainer=GPU), "NCCL", "nccl"),
+        (
+            spec(rollout=ROLLOUT | GPU, trainer=GPU, weightSync={"backend": "VllmNCCL"}),
+            "VllmNCCL",
+            "vllm_nccl",
+        ),
         (spec(engine=OWN), "SharedMemory", "shared_memory"),
         (spec(engine=OWN, trainer=GPU), "IPC", "ipc"),
         (
@@ -172,6 +194,7 @@ def frozen(job_spec: GRPOJobSpec) -> FrozenJob:
         (spec(rollout=ROLLOUT, weightSync={"backend": "Auto"}), "Gloo"),
         (spec(rollout=ROLLOUT | GPU, trainer=GPU), "NCCL"),
         (spec(rollout=ROLLOUT | GPU, trainer=GPU, weightSync={"backend": "Gloo"}), "Gloo"),
+        (spec(rollout=ROLLOUT | GPU, trainer=GPU, weightSync={"backend": "VllmNCCL"}), "VllmNCCL"),
     ],
 )
 def test_the_backend_of_a_frozen_job_is_read_back_as_it_was_chosen(

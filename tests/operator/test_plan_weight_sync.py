@@ -36,6 +36,7 @@ def backend_in_config_map(cluster: FakeCluster) -> tuple[str | None, str | None]
         (spec(trainer=GPU), "Gloo", "the engines run on CPU"),
         (on_gpus(), "NCCL", "trainer and engines have GPUs"),
         (on_gpus(weightSync={"backend": "Gloo"}), "Gloo", "spec.weightSync.backend is Gloo"),
+        (on_gpus(weightSync={"backend": "VllmNCCL"}), "VllmNCCL", "spec.weightSync.backend is VllmNCCL"),
     ],
 )
 def test_the_backend_and_its_reason_are_written_down_at_the_start(

@@ -41,6 +41,7 @@ def run_config(
     max_model_len: int = 256,
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int | None = None,
+    weight_sync_backend: str | None = None,
 ) -> RunConfig:
     """A small run; its sync deadline is short, so that tests of failures are."""
     return RunConfig(
@@ -58,7 +59,7 @@ def run_config(
             tensor_parallel_size=tensor_parallel_size,
             pipeline_parallel_size=pipeline_parallel_size,
         ),
-        weight_sync=WeightSyncSpec(timeout_seconds=10),
+        weight_sync=WeightSyncSpec(backend=weight_sync_backend, timeout_seconds=10),
         checkpoint=CheckpointSpec(),
         hub=HubSpec(),
         rollout_lost_timeout_seconds=900,

@@ -9,6 +9,7 @@ REGISTRY_NAMES = {
     WeightSyncBackend.IN_PROCESS: "in_process",
     WeightSyncBackend.GLOO: "gloo",
     WeightSyncBackend.NCCL: "nccl",
+    WeightSyncBackend.VLLM_NCCL: "vllm_nccl",
     WeightSyncBackend.SHARED_MEMORY: "shared_memory",
     WeightSyncBackend.IPC: "ipc",
 }

@@ -23,20 +23,20 @@ class DirectLoad:
     load: Load
 
 
-def in_turns(memory: torch.Tensor, manifest: WeightManifest) -> Iterator[torch.Tensor]:
-    """The buffers of a stream in order, which take turns in `memory` (uint8 [num_bytes]): it has room for
-    BUFFERS_IN_FLIGHT of them."""
+def alternating_buffers(memory: torch.Tensor, manifest: WeightManifest) -> Iterator[torch.Tensor]:
+    """The buffers of a stream in order, each in the part of `memory` (uint8 [num_bytes]) that the one
+    BUFFERS_IN_FLIGHT before it had."""
     size = manifest.buffer_bytes
     places = memory.split(size)
     for index, start in enumerate(range(0, manifest.stream_bytes, size)):
         yield places[index % BUFFERS_IN_FLIGHT][: manifest.stream_bytes - start]
 
 
-def as_they_come(
+def complete_tensors(
     buffers: Iterable[torch.Tensor], manifest: WeightManifest
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Each tensor of a stream as soon as all of its bytes are there, in memory of its own. Takes every
-    buffer, also those after the last tensor."""
+    """Each tensor of a stream, in order, as soon as all of its bytes are there, in memory of its own. Takes
+    every buffer, also those after the last tensor."""
     rest = _Bytes(buffers)
     for entry in manifest.tensors:
         rest.skip_to(entry.offset)

@@ -6,10 +6,11 @@ A transfer goes
 
 and only `finish` changes the weights that are served. `update` delivers everything and checks it; when it
 fails, or `abort` is called instead of `finish`, the old weights stay and the next `start` opens a new update.
+Where weights go into the model while they arrive, the engine ends instead, and is started again.
 A new sender may `init` a receiver at any time: it replaces the connection of the one before.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -89,6 +90,23 @@ class SenderSettings:
         return self.deadlines.timeout_seconds
 
 
+class VllmEngine(Protocol):
+    """vLLM's own transfer engine in one worker, with what a worker of vLLM calls. It is not safe to serve
+    between `start_weight_update` and the end of `finish_weight_update`."""
+
+    def parse_init_info(self, init_dict: dict[str, Any]) -> Any: ...
+
+    def init_transfer_engine(self, init_info: Any) -> None: ...
+
+    def start_weight_update(self) -> None: ...
+
+    def update_weights(self, update_info: dict[str, Any]) -> None: ...
+
+    def finish_weight_update(self) -> None: ...
+
+    def shutdown(self) -> None: ...
+
+
 @dataclass(frozen=True)
 class ReceiverSettings:
     """What a receiver knows about the worker that it is made in.
@@ -96,7 +114,8 @@ class ReceiverSettings:
     `layout` has the shape of every tensor that the model is made of, by its name; `optional` names may be
     left out of a transfer. `device` is where the worker's model is. `worker` is its index among the workers
     of its engine: each takes every tensor whole, and vLLM cuts its part from it, or leaves out a layer that
-    another has. Without a `direct_load` weights are always staged.
+    another has. Without a `direct_load` weights are always staged. `vllm_engine` makes vLLM's own engine of
+    a name for the worker's model, where there is vLLM.
     """
 
     layout: Mapping[str, tuple[int, ...]]
@@ -104,6 +123,7 @@ class ReceiverSettings:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     worker: int = 0
     direct_load: DirectLoad | None = None
+    vllm_engine: Callable[[str], VllmEngine] | None = None
 
 
 class PreparedWeights(Protocol):
@@ -180,7 +200,7 @@ class Receiver(Protocol):
 
         Raises WeightSyncError when anything is wrong with it, and always for an abort: an update that was
         given up must not be finished. Raises ModelBrokenError when the model had some of it by then; every
-        verb but `finish` may, when the model has all of it.
+        verb may, when the model has all of it.
         """
         ...
 
@@ -188,7 +208,7 @@ class Receiver(Protocol):
         """The weights of a complete, checked update; they can be taken once. None when they went into the
         model while they arrived.
 
-        Raises WeightSyncError when there is none.
+        Raises WeightSyncError when there is none, and ModelBrokenError as `update` does.
         """
         ...
 

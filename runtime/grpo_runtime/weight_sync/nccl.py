@@ -34,7 +34,7 @@ from grpo_runtime.weight_sync.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
-_TORCH_SECONDS = 24 * 3600.0
+TORCH_SECONDS = 24 * 3600.0
 """The deadline that torch is given for a buffer: the watchdog's is shorter."""
 _ABORT_SECONDS = 10.0
 _LEFT = "left"
@@ -179,7 +179,7 @@ class TorchNccl:
         """See `LibraryGroup`."""
         options = BroadcastOptions()
         options.rootRank, options.rootTensor = 0, 0
-        options.timeout = timedelta(seconds=_TORCH_SECONDS)
+        options.timeout = timedelta(seconds=TORCH_SECONDS)
         work: LibraryWork = self._group.broadcast([buffer], options)
         return work
 

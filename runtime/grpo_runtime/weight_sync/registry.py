@@ -22,6 +22,7 @@ import torch
 from grpo_runtime.weight_sync.cuda_handles import CudaHandles
 from grpo_runtime.weight_sync.device import CudaDevice, Device, device_of_rank
 from grpo_runtime.weight_sync.device_packing import device_copy
+from grpo_runtime.weight_sync.engine_end import end_engine
 from grpo_runtime.weight_sync.gloo import GlooGroup
 from grpo_runtime.weight_sync.group import GroupReceiver, Join
 from grpo_runtime.weight_sync.group_sender import GroupSender
@@ -37,6 +38,7 @@ from grpo_runtime.weight_sync.interface import (
 )
 from grpo_runtime.weight_sync.ipc import Handles, IpcReceiver, IpcTransport
 from grpo_runtime.weight_sync.local_connection import LocalConnection
+from grpo_runtime.weight_sync.manifest import manifest_of
 from grpo_runtime.weight_sync.nccl import Connect, NcclGroup, TorchNccl
 from grpo_runtime.weight_sync.pairwise import PairwiseSender
 from grpo_runtime.weight_sync.shared_memory import (
@@ -46,6 +48,9 @@ from grpo_runtime.weight_sync.shared_memory import (
 )
 from grpo_runtime.weight_sync.source import WeightSource
 from grpo_runtime.weight_sync.staging import StagingReceiver
+from grpo_runtime.weight_sync.vllm_nccl import ConnectById, TorchNcclById, VllmNcclConnection
+from grpo_runtime.weight_sync.vllm_nccl_receiver import VllmNcclReceiver
+from grpo_runtime.weight_sync.vllm_wire import CHUNK_BYTES, require_views
 
 ENTRY_POINTS = "grpo_runtime.weight_sync"
 
@@ -162,6 +167,38 @@ def ipc_backend(
     )
 
 
+def vllm_nccl_backend(
+    name: str,
+    *,
+    connect: ConnectById,
+    rank_device: Callable[[], Device],
+    chunk_bytes: int = CHUNK_BYTES,
+) -> Backend[HostCopy]:
+    """A backend of vLLM's own nccl engines, each in a group with the trainer. `connect` makes the trainer's
+    end of one, and `rank_device` gives its GPU."""
+
+    def prepare(source: WeightSource) -> HostCopy:
+        require_views(manifest_of(source.layout()), chunk_bytes=chunk_bytes)
+        return device_copy(source, rank_device())
+
+    def make_sender(engines: Mapping[str, Peer], settings: SenderSettings) -> PairwiseSender[HostCopy]:
+        found = rank_device()
+        connections = {
+            name: VllmNcclConnection(peer, settings, connect=connect, device=found, chunk_bytes=chunk_bytes)
+            for name, peer in engines.items()
+        }
+        return PairwiseSender(connections, settings)
+
+    return Backend[HostCopy](
+        name=name,
+        reach=Reach.NETWORK,
+        prepare=prepare,
+        make_sender=make_sender,
+        make_receiver=partial(VllmNcclReceiver, end_engine=end_engine),
+        needs_gpu=True,
+    )
+
+
 def _shared_memory_sender(engines: Mapping[str, Peer], settings: SenderSettings) -> PairwiseSender[HostCopy]:
     connections = {
         name: LocalConnection(peer, settings, transport=SharedMemoryTransport())
@@ -177,6 +214,7 @@ def _in_process_sender(engines: Mapping[str, Peer], settings: SenderSettings) ->
 
 GLOO = group_backend("gloo", GlooGroup)
 NCCL = gpu_group_backend("nccl", connect=TorchNccl, rank_device=device_of_rank, device=CudaDevice)
+VLLM_NCCL = vllm_nccl_backend("vllm_nccl", connect=TorchNcclById, rank_device=device_of_rank)
 IPC = ipc_backend("ipc", rank_device=device_of_rank, device=CudaDevice, handles=CudaHandles)
 SHARED_MEMORY = Backend[HostCopy](
     name="shared_memory",
@@ -194,7 +232,7 @@ IN_PROCESS = Backend[LentWeights](
 )
 
 _BACKENDS: dict[str, Backend[Any]] = {
-    backend.name: backend for backend in (GLOO, NCCL, SHARED_MEMORY, IPC, IN_PROCESS)
+    backend.name: backend for backend in (GLOO, NCCL, VLLM_NCCL, SHARED_MEMORY, IPC, IN_PROCESS)
 }
 
 

@@ -13,7 +13,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from grpo_runtime.weight_sync.digest import KEY_BYTES, is_same_tag
-from grpo_runtime.weight_sync.direct_load import Load, as_they_come, in_turns
+from grpo_runtime.weight_sync.direct_load import Load, alternating_buffers, complete_tensors
 from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.interface import Info, ModelBrokenError, ReceiverSettings, WeightSyncError
 from grpo_runtime.weight_sync.manifest import BUFFERS_IN_FLIGHT, WeightManifest, unpack
@@ -166,8 +166,8 @@ class StagingReceiver:
     def _load(self, manifest: WeightManifest, update: UpdateInfo, *, load: Load) -> None:
         memory = self._memory(BUFFERS_IN_FLIGHT * manifest.buffer_bytes, update)
         received = _CheckedStream(manifest, update)
-        parts = self._receive(in_turns(memory, manifest), update)
-        tensors = as_they_come((received.add(part) for part in parts), manifest)
+        parts = self._receive(alternating_buffers(memory, manifest), update)
+        tensors = complete_tensors((received.add(part) for part in parts), manifest)
         # what fails before there is a tensor leaves the model as it is
         first = list(islice(tensors, 1))
         try:

@@ -3,11 +3,11 @@
 vLLM's own transfer engines write into the model while bytes arrive, so a transfer that breaks leaves a model
 that kills the server at the next request. This one leaves the model alone until all that can be checked is
 checked. Without the memory for that, it too writes into the model, and ends its process when the transfer
-breaks, and the engine with it: it is started again and gets the weights as a new one.
+breaks, and the engine with it: it is started again and gets the weights as a new one. So it is where a job
+asks for vLLM's own nccl engine, to which the receiver then passes everything (`vllm_nccl_receiver`).
 """
 
 import logging
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,16 +22,21 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferInitInfo,
     WeightTransferUpdateInfo,
 )
+from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from grpo_runtime.weight_sync.checkpoint_shapes import checkpoint_shapes
 from grpo_runtime.weight_sync.direct_load import DirectLoad
+from grpo_runtime.weight_sync.engine_end import end_engine
 from grpo_runtime.weight_sync.engine_names import backend_of
 from grpo_runtime.weight_sync.free_memory import free_memory
-from grpo_runtime.weight_sync.interface import ModelBrokenError, ReceiverSettings, WeightSyncError
+from grpo_runtime.weight_sync.interface import (
+    ModelBrokenError,
+    ReceiverSettings,
+    VllmEngine,
+    WeightSyncError,
+)
 from grpo_runtime.weight_sync.registry import Reach, find_backend
-
-log = logging.getLogger(__name__)
 
 KEPT_FREE_BYTES = 512 * 1024 * 1024
 """Not taken for staged weights: loading them needs some memory too, and so do requests."""
@@ -90,6 +95,7 @@ class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
                 device=device,
                 worker=get_world_group().rank_in_group,
                 direct_load=DirectLoad(self.has_room, self._load),
+                vllm_engine=self._engine_of_vllm,
             )
         )
 
@@ -114,10 +120,10 @@ class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
 
     def finish_weight_update(self) -> None:
         """Load what was delivered. Raises WeightSyncError, with the model untouched, when nothing was."""
-        weights = self._receiver.take()
-        if weights is None:
-            return
         with _ending_with_a_broken_model():
+            weights = self._receiver.take()
+            if weights is None:
+                return
             self._load(weights)
         if self._shares_gpu:
             # the trainer needs what the weights were staged in
@@ -133,6 +139,11 @@ class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         the same time."""
         needed = num_bytes * self.parallel_config.local_world_size
         return num_bytes == 0 or needed + KEPT_FREE_BYTES <= free_memory()
+
+    def _engine_of_vllm(self, name: str) -> VllmEngine:
+        """vLLM's own engine of that name, for the same model."""
+        config = WeightTransferConfig(backend=name)
+        return WeightTransferEngineFactory.create_engine(config, self.vllm_config, self.device, self.model)
 
     @torch.no_grad()
     def _load(self, weights: Iterator[tuple[str, torch.Tensor]]) -> None:
@@ -165,10 +176,8 @@ class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
 
 @contextmanager
 def _ending_with_a_broken_model() -> Iterator[None]:
-    """End this process, and the engine with it, when the model can be neither served nor mended."""
+    """End the engine when its model can be neither served nor mended."""
     try:
         yield
     except ModelBrokenError as error:
-        log.critical("this engine ends, to be started again: %s", error)
-        # at once: vLLM would answer the error and go on
-        os._exit(1)
+        end_engine(str(error))

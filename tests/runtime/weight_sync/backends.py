@@ -6,6 +6,7 @@ import torch
 from file_backend import FILE
 from stand_in_handles import StandInHandles
 from stand_in_nccl import StandInDevice, StandInNccl
+from stand_in_vllm_nccl import StandInNcclById
 
 from grpo_runtime.weight_sync.registry import (
     Backend,
@@ -13,6 +14,7 @@ from grpo_runtime.weight_sync.registry import (
     find_backend,
     gpu_group_backend,
     ipc_backend,
+    vllm_nccl_backend,
 )
 
 _DEVICE = StandInDevice()
@@ -22,6 +24,14 @@ STAND_IN_NCCL = gpu_group_backend(
 STAND_IN_IPC = ipc_backend(
     "stand-in-ipc", rank_device=lambda: _DEVICE, device=StandInDevice, handles=StandInHandles
 )
+STAND_IN_VLLM_NCCL = vllm_nccl_backend(
+    # in chunks in which no tensor of `some_weights` begins where its dtype cannot be read
+    "stand-in-vllm-nccl",
+    connect=StandInNcclById,
+    rank_device=lambda: _DEVICE,
+    chunk_bytes=16,
+)
+"""Its engines keep less than the contract: they end when a transfer breaks."""
 OF_THE_PRODUCT: dict[str, Backend[Any]] = {
     **{name: backend for name, backend in all_backends().items() if not backend.needs_gpu},
     STAND_IN_NCCL.name: STAND_IN_NCCL,
@@ -34,7 +44,8 @@ BACKENDS: dict[str, Backend[Any]] = {**OF_THE_PRODUCT, FILE.name: FILE}
 
 def backend_called(name: str) -> Backend[Any]:
     """A backend of the tests, or of the product on a GPU."""
-    return BACKENDS[name] if name in BACKENDS else find_backend(name)
+    known = {**BACKENDS, STAND_IN_VLLM_NCCL.name: STAND_IN_VLLM_NCCL}
+    return known[name] if name in known else find_backend(name)
 
 
 def device_of(backend: Backend[Any]) -> torch.device:

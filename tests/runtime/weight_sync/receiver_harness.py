@@ -18,6 +18,7 @@ import torch
 sys.path.append(str(Path(__file__).parents[1]))
 
 from backends import backend_called, device_of
+from stand_in_vllm_nccl import StandInVllmEngine
 from weight_sources import FixedWeights
 
 from grpo_runtime.weight_sync.deadlines import Deadlines
@@ -154,6 +155,7 @@ class Worker:
             device=device_of(found),
             worker=rank,
             direct_load=DirectLoad(lambda num_bytes: has_room or num_bytes == 0, self._load),
+            vllm_engine=lambda _: StandInVllmEngine(self, worker=rank),
         )
         self.end = found.make_receiver(settings)
 
@@ -179,7 +181,8 @@ class Worker:
 
     def finish(self, version: str) -> None:
         self._require_open()
-        weights = self.end.take()
+        with self._ending_with_a_broken_model():
+            weights = self.end.take()
         if weights is not None:
             self._load(weights)
         self.version = version

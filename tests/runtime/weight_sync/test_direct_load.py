@@ -17,7 +17,7 @@ from receiver_harness import (
 )
 from weight_sources import FixedWeights
 
-from grpo_runtime.weight_sync.direct_load import as_they_come, in_turns
+from grpo_runtime.weight_sync.direct_load import alternating_buffers, complete_tensors
 from grpo_runtime.weight_sync.free_memory import free_memory
 from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.interface import WeightSyncError
@@ -136,12 +136,14 @@ def test_tensors_come_out_of_two_buffers_as_out_of_the_whole_stream(buffer_bytes
     memory = torch.empty(BUFFERS_IN_FLIGHT * buffer_bytes, dtype=torch.uint8)
 
     def arriving() -> Iterator[torch.Tensor]:
-        for place, sent in zip(in_turns(memory, manifest), stream.split(buffer_bytes), strict=True):
+        for place, sent in zip(
+            alternating_buffers(memory, manifest), stream.split(buffer_bytes), strict=True
+        ):
             memory.fill_(255)
             place.copy_(sent)
             yield place
 
-    found = dict(as_they_come(arriving(), manifest))
+    found = dict(complete_tensors(arriving(), manifest))
     for name, tensor in unpack(stream, manifest):
         assert found[name].dtype == tensor.dtype
         assert torch.equal(found[name].nan_to_num(7), tensor.nan_to_num(7))

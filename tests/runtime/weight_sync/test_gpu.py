@@ -3,6 +3,7 @@
 NCCL between GPUs is not tested here: `bench/gpu/two_gpus.py` runs it on a machine that has two.
 """
 
+import asyncio
 import gc
 import subprocess
 import sys
@@ -14,7 +15,8 @@ import pytest
 import test_losses
 import torch
 from nccl_member import GIVEN_UP
-from receiver_harness import make_group_sender
+from receiver_harness import CallChannel, make_group_sender
+from stand_in_nccl import StandInDevice
 from test_several_engines import sync
 from weight_sources import FixedWeights
 from worker_processes import digest_of, engines_of_processes
@@ -29,6 +31,8 @@ from grpo_runtime.weight_sync.meeting import Place, host_store
 from grpo_runtime.weight_sync.nccl import NcclGroup, TorchNccl
 from grpo_runtime.weight_sync.row_digest import NUM_COLUMNS, ROW_BYTES, RowDigest, hash_rows
 from grpo_runtime.weight_sync.source import TensorSpec
+from grpo_runtime.weight_sync.vllm_nccl import TorchNcclById
+from grpo_runtime.weight_sync.vllm_wire import UNIQUE_ID_BYTES, packed_chunks
 
 pytestmark = [
     pytest.mark.gpu,
@@ -144,6 +148,38 @@ def test_a_member_that_is_killed_before_nccl_meets_takes_nobody_along() -> None:
     )
     assert outcome.returncode == 0, outcome.stderr
     assert outcome.stdout.startswith(GIVEN_UP), outcome.stderr
+
+
+def test_nccl_has_an_id_for_vllms_engine_and_sends_its_chunks_with_one_rank() -> None:
+    """That a communicator of vLLM joins by the id takes a second GPU, and is not shown here."""
+    device, on_cpu = device_of_rank(), StandInDevice()
+    weights = {"large": torch.randn(3000, 4111), "transposed": torch.randn(50, 40).t(), "odd": torch.randn(7)}
+    on_gpu = [(name, tensor.cuda()) for name, tensor in weights.items()]
+    wanted = list(packed_chunks(weights.items(), chunk_bytes=2**20, device=on_cpu))
+    with device.use():
+        group = TorchNcclById(Place("key", rank=0, size=1, meeting_seconds=60.0), device=device)
+        group.meet()
+        assert len(group.unique_id()) == UNIQUE_ID_BYTES
+        for tensors in (on_gpu, weights.items()):
+            for chunk, expected in zip(
+                packed_chunks(tensors, chunk_bytes=2**20, device=device), wanted, strict=True
+            ):
+                group.broadcast(chunk).wait()
+                assert torch.equal(chunk.cpu(), expected)
+        group.abort()
+
+
+async def test_an_engine_of_vllm_that_does_not_come_is_given_up_and_the_trainer_goes_on() -> None:
+    class Absent(CallChannel):
+        async def call(self, verb: str, *arguments: object) -> None:
+            await asyncio.Event().wait()
+
+    sender = make_group_sender("vllm_nccl", {"a": Absent()}, timeout_seconds=8.0)
+    async with asyncio.timeout(60):
+        failures = await sender.init("a")
+    assert failures.keys() == {"a"}
+    await sender.shutdown()
+    assert torch.ones(8, device="cuda").sum().item() == 8
 
 
 async def test_ipc_carries_weights_of_many_buffers_and_lets_go_of_the_memory() -> None:

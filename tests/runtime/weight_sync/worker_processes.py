@@ -62,6 +62,8 @@ def _serve(connection: Connection, backend: str, rank: int, size: int, layout: L
         try:
             answer = {"ok": getattr(worker, verb)(*arguments)}
         except WeightSyncError as error:
+            if worker.has_ended:
+                return
             answer = {"error": str(error)}
         connection.send_bytes(json.dumps(answer).encode())
 

@@ -21,12 +21,13 @@ class WeightSyncBackend(StrEnum):
     IN_PROCESS = "InProcess"
     GLOO = "Gloo"
     NCCL = "NCCL"
+    VLLM_NCCL = "VllmNCCL"
     SHARED_MEMORY = "SharedMemory"
     IPC = "IPC"
 
 
-ENGINES_OF_VLLM = ("nccl", "ipc", "sparse_nccl", "sharded_rdt", "nccl_m2n", "modelexpress", "disk")
-"""vLLM's own ways, by the names that they have in its `--weight-transfer-config`."""
+ENGINES_OF_VLLM = ("nccl", "ipc", "sparse_nccl", "sharded_rdt", "nccl_m2n", "modelexpress")
+"""vLLM's own engines for weight transfer, by their names in its `--weight-transfer-config`."""
 
 _OFFERED = [backend.value for backend in WeightSyncBackend]
 
@@ -42,32 +43,45 @@ def _cel_list(names: list[str] | tuple[str, ...]) -> str:
     field=".backend",
 )
 def backend_is_known(backend: str | None) -> bool:
-    """The backend is ours, or one of vLLM's, which `backend_is_ours` refuses."""
+    """The backend is a known one, or a name of vLLM's, which the rules below refuse."""
     return backend is None or backend in (*_OFFERED, *ENGINES_OF_VLLM)
 
 
 @rule(
-    cel=f"!has(self.backend) || !(self.backend in {_cel_list(ENGINES_OF_VLLM)})",
-    sentence="weightSync.backend names an engine of vLLM, and these are not offered, because they write into "
-    "the model while bytes arrive, so that a broken transfer ruins it; ipc also sends pickles over HTTP, and "
-    "sharded_rdt needs named Ray actors: set NCCL between pods, IPC within a pod, or remove it, which means "
-    "Auto",
+    cel="!has(self.backend) || self.backend != 'nccl'",
+    sentence="weightSync.backend nccl is what vLLM calls its own engine, which is VllmNCCL here: set "
+    "VllmNCCL, whose engines are restarted when a transfer breaks, or NCCL, whose engines keep their old "
+    "weights then",
     field=".backend",
 )
-def backend_is_ours(backend: str | None) -> bool:
-    """A broken transfer must leave the old weights."""
-    return backend not in ENGINES_OF_VLLM
+def nccl_is_vllms_or_ours(backend: str | None) -> bool:
+    """Two backends are meant by NCCL, and what a broken transfer costs is the difference."""
+    return backend != "nccl"
+
+
+@rule(
+    cel=f"!has(self.backend) || !(self.backend in {_cel_list(ENGINES_OF_VLLM)}) || self.backend == 'nccl'",
+    sentence="weightSync.backend names an engine of vLLM that is not offered: ipc sends pickles over HTTP, "
+    "sharded_rdt needs named Ray actors, and the trainer speaks none of the others: set NCCL between pods, "
+    "VllmNCCL for vLLM's own nccl engine, IPC within a pod, or remove it, which means Auto",
+    field=".backend",
+)
+def engine_of_vllm_is_offered(backend: str | None) -> bool:
+    """Of vLLM's own engines only nccl is."""
+    return backend not in ENGINES_OF_VLLM or backend == "nccl"
 
 
 class WeightSyncSpec(ApiModel):
     """How engines get new weights."""
 
-    rules = (backend_is_known, backend_is_ours)
+    rules = (backend_is_known, nccl_is_vllms_or_ours, engine_of_vllm_is_offered)
 
     backend: Annotated[str, Field(max_length=64)] | None = None
-    """How weights travel. Between pods: `NCCL`, from GPU to GPU, or `Gloo`, over TCP from CPU memory. In mode
-    Colocated: `InProcess`, `IPC` (memory of the same GPU) or `SharedMemory` (the same on CPU). `Auto`, also
-    when it is left out, takes the fastest for the job; status.weightSync has its choice and the reason."""
+    """How weights travel. Between pods: `NCCL`, from GPU to GPU, or `Gloo`, over TCP from CPU memory; or
+    `VllmNCCL`, vLLM's own nccl engine, which is restarted when a transfer breaks. In mode Colocated:
+    `InProcess`, `IPC` (memory of the same GPU) or `SharedMemory` (the same on CPU). `Auto`, also when it is
+    left out, takes the fastest for the job, and never VllmNCCL; status.weightSync has its choice and the
+    reason."""
     timeout_seconds: Annotated[int, Field(ge=1, le=86_400)] = 300
     """Longest that a phase of an engine's sync may take; an engine that misses it leaves the fleet. Phases
     that are quick, or whose usual duration is known, are given up sooner."""
@@ -84,6 +98,10 @@ class WeightSyncSpec(ApiModel):
 # About the whole spec. The engines have pods of their own exactly where there is `rollout`.
 
 
+_BETWEEN_GPUS = (WeightSyncBackend.NCCL, WeightSyncBackend.VLLM_NCCL)
+_BETWEEN_PODS = (WeightSyncBackend.GLOO, *_BETWEEN_GPUS)
+
+
 def _is_one_of(*backends: WeightSyncBackend) -> str:
     """CEL for whether the backend is asked for by one of these names."""
     return f"(has(self.weightSync.backend) && self.weightSync.backend in {_cel_list(backends)})"
@@ -94,27 +112,26 @@ _HAS_ROLLOUT_GPUS = f"{cel.HAS_ROLLOUT_RESOURCES} && {cel.num_gpus('self.rollout
 
 
 @rule(
-    cel=f"has(self.rollout) || !{_is_one_of(WeightSyncBackend.GLOO, WeightSyncBackend.NCCL)}",
-    sentence="weightSync.backend Gloo and NCCL go between pods, and without rollout the engines have none: "
-    "add rollout, or remove weightSync.backend, which means Auto",
+    cel=f"has(self.rollout) || !{_is_one_of(*_BETWEEN_PODS)}",
+    sentence="weightSync.backend Gloo, NCCL and VllmNCCL go between pods, and without rollout the engines "
+    "have none: add rollout, or remove weightSync.backend, which means Auto",
     field=".weightSync.backend",
 )
 def network_backend_has_pods(weight_sync: WeightSyncSpec, rollout: RolloutSpec | None) -> bool:
     """Groups over a network are for engines in pods of their own."""
-    is_network = weight_sync.backend in (WeightSyncBackend.GLOO, WeightSyncBackend.NCCL)
-    return rollout is not None or not is_network
+    return rollout is not None or weight_sync.backend not in _BETWEEN_PODS
 
 
 @rule(
-    cel=f"!has(self.rollout) || !{_is_one_of(WeightSyncBackend.NCCL)} || "
+    cel=f"!has(self.rollout) || !{_is_one_of(*_BETWEEN_GPUS)} || "
     f"({_HAS_TRAINER_GPUS} && {_HAS_ROLLOUT_GPUS})",
-    sentence="weightSync.backend NCCL needs GPUs in trainer and rollout pods: set nvidia.com/gpu in "
-    "resources.limits of both, or use Gloo",
+    sentence="weightSync.backend NCCL and VllmNCCL need GPUs in trainer and rollout pods: set nvidia.com/gpu "
+    "in resources.limits of both, or use Gloo",
     field=".weightSync.backend",
 )
 def nccl_has_gpus(weight_sync: WeightSyncSpec, trainer: TrainerSpec, rollout: RolloutSpec | None) -> bool:
     """NCCL moves memory of GPUs."""
-    if rollout is None or weight_sync.backend != WeightSyncBackend.NCCL:
+    if rollout is None or weight_sync.backend not in _BETWEEN_GPUS:
         return True
     return trainer.resources.num_gpus > 0 and rollout.resources.num_gpus > 0
 

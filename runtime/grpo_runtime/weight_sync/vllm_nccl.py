@@ -1,0 +1,241 @@
+"""The trainer's end for vLLM's own nccl engines: a group with each of them, of torch's NCCL and vLLM's.
+
+Both are plain NCCL. Torch's rank 0 makes NCCL's id and writes it to its store, here a store of this process
+that nobody else sees; the id goes to the engine on the authenticated control channel. vLLM's communicator
+then sums one float over all members before anything else, and so does this end. There is no group of all
+engines: vLLM's cannot leave a group that has lost a member, so one lost engine would end all others.
+"""
+
+import asyncio
+import base64
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch.distributed import AllreduceOptions, HashStore
+
+from grpo_runtime.errors import first_line
+from grpo_runtime.weight_sync.device import CudaDevice, Device
+from grpo_runtime.weight_sync.direct_load import complete_tensors
+from grpo_runtime.weight_sync.group import broadcast_all
+from grpo_runtime.weight_sync.host_copy import HostCopy
+from grpo_runtime.weight_sync.interface import GroupBrokenError, Peer, SenderSettings, WeightSyncError
+from grpo_runtime.weight_sync.meeting import Place
+from grpo_runtime.weight_sync.nccl import TORCH_SECONDS, LibraryGroup, LibraryWork, TorchNccl
+from grpo_runtime.weight_sync.together import act_together, read_outcome
+from grpo_runtime.weight_sync.vllm_wire import CHUNK_BYTES, InitMessage, UpdateMessage, packed_chunks
+from grpo_runtime.weight_sync.watchdog import Watchdog
+
+_T = TypeVar("_T")
+_KEY_OF_FIRST_ID = "0"
+"""Where torch writes the id of a group's first communicator (ProcessGroupNCCL::broadcastUniqueNCCLID)."""
+
+
+class GroupById(LibraryGroup, Protocol):
+    """A group whose members meet by an id that its rank 0 makes."""
+
+    def unique_id(self) -> bytes:
+        """The id, once there is one: `meet` makes it, in another thread.
+
+        Raises RuntimeError when there is none at the deadline of the meeting.
+        """
+        ...
+
+
+class ConnectById(Protocol):
+    """Makes rank 0 of a group, without waiting for the others."""
+
+    def __call__(self, place: Place, *, device: Any) -> GroupById: ...
+
+
+class TorchNcclById(TorchNccl):
+    """NCCL through torch, for members that have the id of the group; see `GroupById`."""
+
+    def __init__(self, place: Place, *, device: CudaDevice) -> None:
+        self._ids = HashStore()
+        self._ids.set_timeout(timedelta(seconds=place.meeting_seconds))
+        super().__init__(self._ids, place, device=device)
+
+    def unique_id(self) -> bytes:
+        """See `GroupById`."""
+        found: bytes = self._ids.get(_KEY_OF_FIRST_ID)
+        return found
+
+    def meet(self) -> None:
+        """See `LibraryGroup`. The first use, which waits for all members, is the one that vLLM's begin
+        with."""
+        self._group.eager_connect_single_device(self._device.device)
+        options = AllreduceOptions()
+        options.timeout = timedelta(seconds=TORCH_SECONDS)
+        self._group.allreduce([torch.zeros(1, device=self._device.device)], options).wait()
+
+
+class VllmNcclConnection:
+    """The trainer's end of the connection to one engine; see `Connection`."""
+
+    def __init__(
+        self,
+        peer: Peer,
+        settings: SenderSettings,
+        *,
+        connect: ConnectById,
+        device: Device,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> None:
+        self.channel = peer.channel
+        self._size = 1 + peer.num_workers
+        self._deadlines = settings.deadlines
+        self._connect = connect
+        self._device = device
+        self._chunk_bytes = chunk_bytes
+        self._key = secrets.token_urlsafe(24)
+        self._group: _Group | None = None
+        # what joins the engine, and who reads the id meanwhile
+        self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="weight-sender")
+
+    async def init(self) -> None:
+        """Meet all workers of the engine."""
+        with self._leaving_what_breaks():
+            limit, start = self._deadlines.meeting_seconds(), time.monotonic()
+            place = Place(self._key, rank=0, size=self._size, meeting_seconds=limit)
+            group = self._group = await self._in_thread(partial(_Group, self._connect, place, self._device))
+            meeting = self._in_thread(partial(group.meet, timeout_seconds=limit))
+            finding = self._in_thread(group.unique_id)
+            either: set[asyncio.Future[Any]] = {meeting, finding}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if meeting.done():
+                # with an error: nobody else can be there yet
+                await meeting
+            message = InitMessage(
+                nccl_unique_id_b64=base64.b64encode(await finding).decode(),
+                world_size=self._size,
+                packed_buffer_size_bytes=self._chunk_bytes,
+                connection=self._key,
+                meeting_seconds=limit,
+            )
+            await _together(self.channel.init(message.model_dump()), meeting, stall_seconds=limit)
+            self._deadlines.note("meeting", time.monotonic() - start)
+
+    async def update(self, weights: HostCopy) -> None:
+        """Send the copy while it is being made; the engine answers when it has loaded everything."""
+        if self._group is None:
+            raise WeightSyncError("the engine is not connected: call init first")
+        first = partial(weights.wait_for_first_buffer, timeout_seconds=self._deadlines.timeout_seconds)
+        await asyncio.to_thread(first)
+        with self._leaving_what_breaks():
+            stall, start = self._deadlines.stall_seconds(), time.monotonic()
+            message = UpdateMessage.of(
+                weights.manifest, connection=self._key, transfer_seconds=self._deadlines.of("transfer")
+            )
+            send = partial(self._group.send, weights, chunk_bytes=self._chunk_bytes, stall_seconds=stall)
+            sending = self._in_thread(send)
+            call = self.channel.update(message.model_dump(mode="json", exclude={"abort"}))
+            await _together(call, sending, stall_seconds=stall)
+            self._deadlines.note("transfer", time.monotonic() - start)
+
+    async def finish(self, version: str) -> None:
+        """Let the engine put its model together."""
+        await self.channel.finish(version)
+
+    async def shutdown(self) -> None:
+        """Leave the group. A thread that still works in it ends once it is aborted."""
+        self._leave()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    @contextmanager
+    def _leaving_what_breaks(self) -> Iterator[None]:
+        """Leave the group when the block fails: it is of no more use."""
+        try:
+            yield
+        except BaseException:
+            self._leave()
+            raise
+
+    def _leave(self) -> None:
+        group, self._group = self._group, None
+        if group is not None:
+            group.close()
+
+    def _in_thread(self, work: Callable[[], _T]) -> asyncio.Future[_T]:
+        future = asyncio.get_running_loop().run_in_executor(self._threads, work)
+        future.add_done_callback(read_outcome)
+        return future
+
+
+class _Group:
+    """Rank 0 of a group with one engine; see `Communicator`. Its calls block up to their deadlines."""
+
+    def __init__(self, connect: ConnectById, place: Place, device: Device) -> None:
+        self._device = device
+        with device.use():
+            self._library = connect(place, device=device)
+        self._watchdog = Watchdog(self._library.abort)
+
+    def unique_id(self) -> bytes:
+        """The id of the group. Raises GroupBrokenError when the library makes none."""
+        try:
+            return self._library.unique_id()
+        except RuntimeError as error:
+            raise GroupBrokenError(first_line(error)) from error
+
+    def meet(self, *, timeout_seconds: float) -> None:
+        """Wait until the engine's workers are there."""
+        with self._watchdog.within(timeout_seconds), self._device.use():
+            self._library.meet()
+
+    def send(self, weights: HostCopy, *, chunk_bytes: int, stall_seconds: float) -> None:
+        """Give all chunks to the engine. Gives up what does not go on for `stall_seconds`."""
+        with self._device.use():
+            buffers = self._each_until_copied(weights.buffers(stall_seconds=stall_seconds))
+            tensors = complete_tensors(buffers, weights.manifest)
+            chunks = packed_chunks(tensors, chunk_bytes=chunk_bytes, device=self._device)
+            for _ in broadcast_all(self, chunks, timeout_seconds=stall_seconds):
+                pass
+
+    def broadcast(self, buffer: torch.Tensor, *, timeout_seconds: float) -> "_Work":
+        """See `Communicator`."""
+        with self._watchdog.within(timeout_seconds), self._device.use():
+            work = self._library.broadcast(buffer)
+        return _Work(work, buffer=buffer, watchdog=self._watchdog, timeout_seconds=timeout_seconds)
+
+    def close(self) -> None:
+        """See `Communicator`."""
+        self._watchdog.abort_now()
+
+    def _each_until_copied(self, buffers: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+        """The buffers, each kept until the device has copied what was read of it."""
+        for buffer in buffers:
+            yield buffer
+            self._device.synchronize()
+
+
+class _Work:
+    """A chunk on its way; see `Work`."""
+
+    def __init__(
+        self, work: LibraryWork, *, buffer: torch.Tensor, watchdog: Watchdog, timeout_seconds: float
+    ) -> None:
+        self._work = work
+        self._buffer = buffer
+        self._watchdog = watchdog
+        self._timeout_seconds = timeout_seconds
+
+    def wait(self) -> torch.Tensor:
+        """See `Work`."""
+        with self._watchdog.within(self._timeout_seconds):
+            self._work.wait()
+        return self._buffer
+
+
+async def _together(call: Awaitable[None], own_part: asyncio.Future[None], *, stall_seconds: float) -> None:
+    """Call the engine while the trainer does its part. Raises what one of them fails with."""
+    errors = await act_together({"engine": call}, own_part, stall_seconds=stall_seconds)
+    for error in errors.values():
+        raise error
+    await own_part

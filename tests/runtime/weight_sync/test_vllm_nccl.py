@@ -1,0 +1,375 @@
+"""vLLM's own nccl engine as a backend, with stand-ins for NCCL and vLLM: what it keeps of the contract of all
+backends, and the weaker promise where it keeps less. An engine whose transfer breaks ends, and is never there
+with a model that is neither the old nor the new one.
+"""
+
+import asyncio
+import base64
+import json
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import receiver_harness
+import test_losses
+import torch
+from backends import STAND_IN_VLLM_NCCL
+from receiver_harness import accident, make_group_sender, packed, prepare, prepared, some_weights
+from stand_in_nccl import StandInDevice
+from stand_in_vllm_nccl import StandInNcclById, id_of_port
+from test_losses import kill, require_served, sender_to
+from test_several_engines import sync
+from worker_processes import EngineOfProcesses, engines_of_processes
+
+from grpo_runtime.weight_sync.interface import (
+    GroupBrokenError,
+    Info,
+    ModelBrokenError,
+    ReceiverSettings,
+    WeightSyncError,
+)
+from grpo_runtime.weight_sync.registry import VLLM_NCCL, Reach, vllm_nccl_backend
+from grpo_runtime.weight_sync.vllm_nccl_receiver import VllmNcclReceiver
+from grpo_runtime.weight_sync.vllm_wire import UNIQUE_ID_BYTES
+
+BACKEND = STAND_IN_VLLM_NCCL.name
+GIVE_UP_SECONDS = 60.0
+
+
+@asynccontextmanager
+async def one_engine() -> AsyncIterator[EngineOfProcesses]:
+    async with engines_of_processes(BACKEND, "a") as engines:
+        yield engines["a"]
+
+
+async def require_ended(engine: EngineOfProcesses) -> None:
+    """Its process has ended: it serves nothing."""
+    with pytest.raises(WeightSyncError, match="the worker is gone"):
+        await asyncio.wait_for(engine.served(), GIVE_UP_SECONDS)
+
+
+async def require_restarted_engine_takes_weights() -> None:
+    """What the kubelet starts again is an engine as any other."""
+    async with engines_of_processes(BACKEND, "a") as engines:
+        sender = sender_to(BACKEND, engines)
+        assert await sender.init(engines) == {}
+        assert await sync(sender, packed(2), engines={"a"}, version="1.2") == set()
+        await require_served(engines, seed=2, version="1.2")
+        await sender.shutdown()
+
+
+@pytest.mark.parametrize("names", ["a", "abc"])
+@pytest.mark.parametrize("num_workers", [1, 2])
+async def test_every_worker_of_every_engine_gets_sync_after_sync(names: str, num_workers: int) -> None:
+    await test_losses.test_every_worker_of_every_engine_gets_sync_after_sync(BACKEND, names, num_workers)
+
+
+KEPT: list[Callable[[str], Any]] = [
+    test_losses.test_an_engine_that_joins_in_mid_step_gets_the_same_weights_and_then_shares_the_sender,
+    test_losses.test_an_engine_that_stood_still_for_a_while_fails_nobody_else,
+    test_losses.test_weights_that_are_late_are_waited_for_before_any_engine_is,
+    test_losses.test_a_sender_that_was_succeeded_changes_nothing,
+    test_losses.test_a_repeated_finish_changes_nothing,
+]
+
+
+@pytest.mark.parametrize("test", KEPT, ids=lambda test: test.__name__.removeprefix("test_"))
+async def test_it_keeps_of_the_contract(test: Callable[[str], Any]) -> None:
+    await test(BACKEND)
+
+
+@pytest.mark.parametrize("happens", [kill, test_losses.freeze], ids=["killed", "frozen"])
+@pytest.mark.parametrize("phase", ["init", "start", "update", "transfer", "finish"])
+async def test_an_engine_that_is_lost_in_a_phase_is_named_and_the_others_get_the_weights(
+    phase: str, happens: test_losses.Accident
+) -> None:
+    await test_losses.test_an_engine_that_is_lost_in_a_phase_is_named_and_the_others_get_the_weights(
+        BACKEND, phase, happens
+    )
+
+
+async def test_an_engine_that_was_frozen_in_a_transfer_ends_at_the_latest_when_it_is_tried_again() -> None:
+    """Also where it had got all bytes by then: nobody has finished its update."""
+    async with engines_of_processes(BACKEND, "ab") as engines:
+        sender = sender_to(BACKEND, engines)
+        assert await sender.init(engines) == {}
+        assert await sender.start(engines) == {}
+        weights = packed(1, alter=accident(engines["b"].freeze))
+        assert (await sender.update(weights, engines=engines)).keys() == {"b"}
+        assert await sender.finish("1.1", engines="a") == {}
+        await require_served({"a": engines["a"]}, seed=1, version="1.1")
+        await sender.shutdown()
+        engines["b"].thaw()
+        alone = sender_to(BACKEND, {"b": engines["b"]})
+        assert (await alone.init("b")).keys() == {"b"}
+        await alone.shutdown()
+        await require_ended(engines["b"])
+
+
+async def test_an_engine_ends_when_a_transfer_is_given_up_in_the_middle() -> None:
+    async with one_engine() as engine:
+        sender = sender_to(BACKEND, {"a": engine})
+        assert await sender.init("a") == {}
+        assert await sender.start("a") == {}
+        is_under_way = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        weights = packed(1, alter=accident(lambda: loop.call_soon_threadsafe(is_under_way.set)))
+        update = asyncio.ensure_future(sender.update(weights, engines="a"))
+        await is_under_way.wait()
+        update.cancel()
+        await asyncio.gather(update, return_exceptions=True)
+        await sender.shutdown()
+        await require_ended(engine)
+    await require_restarted_engine_takes_weights()
+
+
+async def test_an_engine_ends_when_the_trainer_is_killed_in_a_transfer() -> None:
+    async with one_engine() as engine:
+        script = Path(receiver_harness.__file__)
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, script, BACKEND, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        )
+        assert child.stdin and child.stdout
+        verbs = []
+        while line := await asyncio.wait_for(child.stdout.readline(), GIVE_UP_SECONDS):
+            verb, *arguments = json.loads(line)
+            verbs.append(verb)
+            if verb == "update":
+                update = asyncio.ensure_future(engine.update(*arguments))
+                continue
+            await getattr(engine, verb)(*arguments)
+            child.stdin.write(json.dumps("").encode() + b"\n")
+        assert (await child.wait(), verbs) == (-9, ["init", "start", "update"])
+        with pytest.raises(WeightSyncError, match="the worker is gone"):
+            await asyncio.wait_for(update, GIVE_UP_SECONDS)
+    await require_restarted_engine_takes_weights()
+
+
+@pytest.mark.parametrize("verb", ["abort", "start", "init"])
+async def test_an_engine_ends_when_weights_that_its_model_has_are_given_up(verb: str) -> None:
+    async with one_engine() as engine:
+        sender, other = (sender_to(BACKEND, {"a": engine}) for _ in range(2))
+        assert await sender.init("a") == {}
+        assert await sender.start("a") == {}
+        assert await sender.update(packed(1), engines="a") == {}
+        await {"abort": sender.abort, "start": sender.start, "init": other.init}[verb]("a")
+        await require_ended(engine)
+        for one in (sender, other):
+            await one.shutdown()
+
+
+async def test_an_engine_whose_init_hangs_ends_at_the_deadline() -> None:
+    """Nobody takes part on the other side: a call of NCCL cannot be interrupted."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        async with one_engine() as engine:
+            with pytest.raises(WeightSyncError, match="the worker is gone"):
+                await engine.init(init_info(server.getsockname()[1], meeting_seconds=0.3))
+
+
+async def test_an_engine_that_does_not_come_to_the_meeting_is_given_up_at_the_deadline() -> None:
+    async with one_engine() as engine:
+
+        async def never(info: object) -> None:
+            await asyncio.Event().wait()
+
+        engine.init = never  # type: ignore[method-assign, assignment]
+        sender = make_group_sender(BACKEND, {"a": engine}, timeout_seconds=2.0)
+        async with asyncio.timeout(GIVE_UP_SECONDS):
+            assert (await sender.init("a")).keys() == {"a"}
+        await sender.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda weights: weights.pop("scalar"), "scalar is missing"),
+        (lambda weights: weights.update(more=weights["half"]), "has no more"),
+        (lambda weights: weights.update(half=weights["half"].t()), r"half has shape \[3, 5\]"),
+    ],
+)
+async def test_another_model_is_refused_before_the_model_is_touched(
+    change: Callable[[dict[str, torch.Tensor]], object], sentence: str
+) -> None:
+    weights = some_weights(1)
+    change(weights)
+    async with one_engine() as engine:
+        sender = sender_to(BACKEND, {"a": engine})
+        assert await sender.init("a") == {}
+        assert await sender.start("a") == {}
+        failures = await sender.update(prepare(BACKEND, weights), engines="a")
+        with pytest.raises(WeightSyncError, match=sentence):
+            raise failures["a"]
+        await sender.shutdown()
+        await require_served({"a": engine}, seed=0, version="initial")
+
+        successor = sender_to(BACKEND, {"a": engine})
+        assert await successor.init("a") == {}
+        assert await sync(successor, prepared(BACKEND, 1), engines={"a"}, version="1.1") == set()
+        await require_served({"a": engine}, seed=1, version="1.1")
+        await successor.shutdown()
+
+
+async def test_an_update_that_is_given_up_before_a_byte_leaves_the_old_weights() -> None:
+    async with one_engine() as engine:
+        sender = sender_to(BACKEND, {"a": engine})
+        assert await sender.init("a") == {}
+        assert await sender.start("a") == {}
+        assert await sender.abort("a") == {}
+        assert (await sender.finish("1.1", engines="a")).keys() == {"a"}
+        await require_served({"a": engine}, seed=0, version="initial")
+        assert await sync(sender, packed(1), engines={"a"}, version="1.1") == set()
+        await require_served({"a": engine}, seed=1, version="1.1")
+        await sender.shutdown()
+
+
+def init_info(port: int, **changes: Any) -> Info:
+    return {
+        "nccl_unique_id_b64": base64.b64encode(id_of_port(port)).decode(),
+        "world_size": 2,
+        "packed_buffer_size_bytes": 16,
+        "connection": "c" * 16,
+        "meeting_seconds": 5.0,
+        **changes,
+    }
+
+
+class FailingEngine:
+    """An engine of vLLM that fails in one call."""
+
+    def __init__(self, call: str) -> None:
+        self._call = call
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*_: Any) -> Any:
+            if name == self._call:
+                raise RuntimeError("out of memory")
+
+        return call
+
+
+def receiver_with(engine: FailingEngine) -> VllmNcclReceiver:
+    settings = ReceiverSettings(layout={"w": (2,)}, vllm_engine=lambda name: {"nccl": engine}[name])
+    return VllmNcclReceiver(settings, end_engine=pytest.fail)
+
+
+UPDATE: Mapping[str, Any] = {
+    "names": ["w"],
+    "dtype_names": ["float32"],
+    "shapes": [[2]],
+    "connection": "c" * 16,
+    "transfer_seconds": 5.0,
+}
+
+
+@pytest.mark.parametrize("call", ["start_weight_update", "update_weights", "finish_weight_update"])
+def test_what_fails_between_start_and_finish_leaves_a_broken_model(call: str) -> None:
+    receiver = receiver_with(FailingEngine(call))
+    receiver.init(init_info(1))
+    receiver.start()
+    with pytest.raises(ModelBrokenError, match="out of memory"):
+        receiver.update(UPDATE)
+        receiver.take()
+    with pytest.raises(ModelBrokenError, match="given up"):
+        receiver.start()
+
+
+def test_an_init_that_fails_leaves_the_model_and_no_connection() -> None:
+    receiver = receiver_with(FailingEngine("init_transfer_engine"))
+    with pytest.raises(GroupBrokenError, match="out of memory"):
+        receiver.init(init_info(1))
+    receiver.start()
+    with pytest.raises(WeightSyncError, match="must init first"):
+        receiver.update(UPDATE)
+    with pytest.raises(WeightSyncError, match="nothing to finish"):
+        receiver.take()
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        {**init_info(1), "master_address": "127.0.0.1", "master_port": 1},
+        {**init_info(1), "nccl_unique_id_b64": None},
+        init_info(1, nccl_unique_id_b64=base64.b64encode(bytes(UNIQUE_ID_BYTES - 1)).decode()),
+    ],
+)
+def test_only_an_id_is_taken_and_no_address_of_a_store_which_vllm_would_unpickle(info: Info) -> None:
+    with pytest.raises(WeightSyncError, match="not understood"):
+        receiver_with(FailingEngine("")).init(info)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"connection": "d" * 16}, "must init first"),
+        ({"dtype_names": ["load"]}, "dtype load cannot travel"),
+        ({"shapes": []}, "not as many"),
+        ({"names": ["w", "w"], "dtype_names": ["float32"] * 2, "shapes": [[2]] * 2}, "there twice"),
+        ({"names": [], "dtype_names": [], "shapes": []}, "given up"),
+        ({"abort": "the sender asked for it"}, "given up: the sender asked for it"),
+        ({"more": 1}, "not understood"),
+    ],
+)
+def test_an_update_that_is_none_is_refused_and_the_model_is_not_touched(
+    change: Mapping[str, Any], sentence: str
+) -> None:
+    receiver = receiver_with(FailingEngine("start_weight_update"))
+    receiver.init(init_info(1))
+    receiver.start()
+    with pytest.raises(WeightSyncError, match=sentence):
+        receiver.update({**UPDATE, **change})
+    receiver.start()
+
+
+def test_without_vllm_there_is_no_receiver() -> None:
+    with pytest.raises(WeightSyncError, match="in a worker of vLLM only"):
+        VLLM_NCCL.make_receiver(ReceiverSettings(layout={}))
+
+
+def test_it_goes_between_pods_with_gpus_and_every_engine_has_a_group_of_its_own() -> None:
+    assert (VLLM_NCCL.reach, VLLM_NCCL.needs_gpu, VLLM_NCCL.is_collective) == (Reach.NETWORK, True, False)
+
+
+class FailingNccl(StandInNcclById):
+    """A library that cannot make a group."""
+
+    def meet(self) -> None:
+        raise RuntimeError("no network interface\nand a stack")
+
+
+async def test_a_library_that_makes_no_id_is_said_at_once_and_no_engine_is_called() -> None:
+    backend = vllm_nccl_backend("failing", connect=FailingNccl, rank_device=StandInDevice)
+    called: list[object] = []
+
+    class Channel(receiver_harness.CallChannel):
+        async def call(self, verb: str, *arguments: Any) -> None:
+            called.append(verb)
+
+    peers = {"a": receiver_harness.Peer(Channel(), host="127.0.0.1")}
+    settings = receiver_harness.SenderSettings(receiver_harness.Deadlines(GIVE_UP_SECONDS * 10))
+    sender = backend.make_sender(peers, settings)
+    async with asyncio.timeout(GIVE_UP_SECONDS):
+        failures = await sender.init("a")
+    assert "no network interface" in str(failures["a"])
+    assert "stack" not in str(failures["a"])
+    assert called == []
+    await sender.shutdown()
+
+
+async def test_an_engine_ends_when_the_trainers_own_weights_fail_in_mid_transfer() -> None:
+    """It waits for what does not come, up to its deadline."""
+
+    def fail() -> None:
+        raise WeightSyncError("the trainer's weights cannot be read")
+
+    async with one_engine() as engine:
+        sender = sender_to(BACKEND, {"a": engine})
+        assert await sender.init("a") == {}
+        assert await sender.start("a") == {}
+        failures = await sender.update(packed(1, alter=accident(fail)), engines="a")
+        assert "cannot be read" in str(failures["a"])
+        await sender.shutdown()
+        await require_ended(engine)
