@@ -127,6 +127,7 @@ class FakeCluster:
         self.refused_pods: set[str] = set()
         """Names of pods that the API server does not take."""
         self.give_back_times = GIVE_BACK_TIMES
+        self.has_network_policies = True
         self.has_room = True
         """Whether every pod gets a node as soon as it is made."""
         self._num_made = 0
@@ -174,8 +175,13 @@ class FakeCluster:
         )
 
     def plan(self) -> Plan:
-        observed, times = self.observed(), self.give_back_times
-        return make_plan(observed, runtime_image=IMAGE, now=self.now, give_back=times)
+        return make_plan(
+            self.observed(),
+            runtime_image=IMAGE,
+            now=self.now,
+            has_network_policies=self.has_network_policies,
+            give_back=self.give_back_times,
+        )
 
     def step(self) -> Plan:
         """Plan once and do it."""
