@@ -7,8 +7,8 @@ import pytest
 
 from grpo_api.contract.endpoints import TRAINER_PORT
 from grpo_api.contract.labels import JOB_UID
-from grpo_operator.children.child import Child
 from grpo_api.v1alpha1.status import ConditionType, Phase
+from grpo_operator.children.child import Child
 from grpo_operator.cluster.kinds import NETWORK_POLICIES, PODS, KubeObject
 from grpo_operator.observe.observed import JobView, Observed
 from grpo_operator.plan import make_plan
