@@ -61,6 +61,11 @@ class Sign:
     earlier_gap: float = 0.0
     """The longest one of the round before."""
 
+    @property
+    def recent_gap(self) -> float:
+        """The longest one of this round and the one before."""
+        return max(self.longest_gap, self.earlier_gap)
+
     def seen(self, now: float) -> "Sign":
         """It is there. Time in which nobody looked is no gap."""
         gap = now - self.at if self.num_missed else 0.0
@@ -83,7 +88,7 @@ class Sign:
 
         If it came back after more than that, the limit is twice that time.
         """
-        gap = max(self.longest_gap, self.earlier_gap)
+        gap = self.recent_gap
         limit = 2 * gap if gap > limit_seconds else limit_seconds
         return self.num_missed >= MIN_MISSED and now - self.at > limit
 

@@ -77,6 +77,9 @@ class FakeChild(FakeLocalEngine):
         elif what == "hang":
             # as a GPU that hangs: the other threads go on
             time.sleep(600)
+        elif what == "compile":
+            # longer than an engine may usually take for a step
+            time.sleep(5)
         elif what == "refuse":
             raise UserError("vLLM refuses engine.args: --wibble")
         else:
