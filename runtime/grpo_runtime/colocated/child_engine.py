@@ -196,6 +196,9 @@ class ChildEngine:
             while True:
                 if self._connection.poll(_LOOK_SECONDS):
                     self._take(receive(self._connection))
+                elif self._process.poll() is not None:
+                    # a process that it has started holds its end of the pipe
+                    raise EOFError
                 else:
                     with self._lock:
                         self._signs = missed_report(self._signs)
@@ -221,11 +224,10 @@ class ChildEngine:
     def _resolve(self, message: Message) -> None:
         with self._lock:
             reply, self._reply = self._reply, None
-            now = time.monotonic()
-            self._signs = call_ended(self._signs, is_done="error" not in message, now=now)
+            self._signs = call_ended(self._signs, is_done="error" not in message, now=time.monotonic())
             if not self._is_started:
                 # nothing was expected of it until now
-                self._is_started, self._signs = True, first_signs(now)
+                self._is_started, self._signs = True, first_signs(time.monotonic())
         if "error" not in message:
             self._weight_version = message["weight_version"]
         # whoever waited may have given up

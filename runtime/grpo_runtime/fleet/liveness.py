@@ -105,6 +105,8 @@ class Signs:
     """The weights that it had at the last look."""
     is_warm: bool = False
     """Whether it has sampled for us."""
+    has_refused: bool = False
+    """Whether the last look met nobody who would have answered: its process has ended, or its pod is gone."""
 
 
 def first_signs(now: float) -> Signs:
@@ -114,6 +116,7 @@ def first_signs(now: float) -> Signs:
 
 def looked(signs: Signs, look: Look | None, *, version: PolicyVersion | None, now: float) -> Signs:
     """The signs after a look at an engine with weights of `version`; None when only its server was asked."""
+    signs = replace(signs, has_refused=False)
     if look is None:
         return replace(signs, server=signs.server.from_now(now))
     if version != signs.version:
@@ -142,9 +145,9 @@ def looked(signs: Signs, look: Look | None, *, version: PolicyVersion | None, no
     )
 
 
-def unanswered(signs: Signs) -> Signs:
-    """The signs after a look that the server did not answer in time."""
-    return replace(signs, server=signs.server.missed())
+def unanswered(signs: Signs, *, has_refused: bool = False) -> Signs:
+    """The signs after a look that the server did not answer in time, or at once in no way."""
+    return replace(signs, server=signs.server.missed(), has_refused=has_refused)
 
 
 def excused(signs: Signs, *, now: float) -> Signs:

@@ -162,6 +162,16 @@ def test_an_engine_that_hangs_while_its_process_goes_on_is_replaced(
     assert not is_alive(one.pids[0])
 
 
+def test_an_engine_that_ended_and_left_a_process_of_its_own_is_not_called_frozen(
+    rank: MakeRank, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = rank()
+    one.run_step()
+    one.plan(("sampled 1", "leave a process"))
+    one.run_step(4)
+    assert lost(caplog) == ["its process ended with exit code 3; see the log"]
+
+
 def test_an_engine_that_compiles_in_its_first_generation_is_left_to_it(
     rank: MakeRank, caplog: pytest.LogCaptureFixture
 ) -> None:
