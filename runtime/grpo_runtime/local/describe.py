@@ -49,8 +49,8 @@ def local_problem(job: GRPOJob) -> str:
         return (
             f"an engine would have {num_workers} workers, and on one machine vLLM joins at most "
             f"{MAX_CPU_WORKERS} on CPU: lower engine.tensorParallelSize or engine.pipelineParallelSize, or "
-            f"run the job on a cluster, where rollout.nodesPerReplica ({rollout.num_nodes}) spreads them over "
-            "pods"
+            f"run the job on a cluster, where rollout.nodesPerReplica ({rollout.num_nodes}) spreads them "
+            "over pods"
         )
     return ""
 
