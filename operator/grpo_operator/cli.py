@@ -13,7 +13,14 @@ from grpo_operator.cluster.errors import KubernetesError
 from grpo_operator.cluster.kinds import KubeObject
 from grpo_operator.operator import run_operator
 from grpo_operator.reports_from import parse_peers
-from grpo_operator.settings import HOLD_BACK_SECONDS, HOLD_SECONDS, GiveBackTimes, ProgressRoute, Settings
+from grpo_operator.settings import (
+    HOLD_BACK_SECONDS,
+    HOLD_SECONDS,
+    MIN_HOLD_BACK_SECONDS,
+    GiveBackTimes,
+    ProgressRoute,
+    Settings,
+)
 
 RUNTIME_IMAGE_VARIABLE = "GRPO_RUNTIME_IMAGE"
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -121,11 +128,11 @@ def _add_work_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--give-back-for-seconds",
-        type=_positive,
+        type=_hold_back_seconds,
         default=float(HOLD_BACK_SECONDS),
         metavar="S",
-        help="how long a job that has given its nodes back makes no pods, once to twice this long "
-        f"(default: {HOLD_BACK_SECONDS})",
+        help="how long a job that has given its nodes back makes no pods, once to twice this long, at least "
+        f"{MIN_HOLD_BACK_SECONDS} (default: {HOLD_BACK_SECONDS})",
     )
     parser.add_argument(
         "--health-port", type=int, metavar="PORT", help="serve GET /healthz here (default: not)"
@@ -177,6 +184,16 @@ def _positive(text: str) -> float:
     value = float(text)
     if value <= 0:
         raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
+    return value
+
+
+def _hold_back_seconds(text: str) -> float:
+    value = float(text)
+    if value < MIN_HOLD_BACK_SECONDS:
+        raise argparse.ArgumentTypeError(
+            f"{text} is less than {MIN_HOLD_BACK_SECONDS} s: the scheduler tries another job's pods again up "
+            "to 10 s after a node is free, and would find it taken by the job that gave it back"
+        )
     return value
 
 

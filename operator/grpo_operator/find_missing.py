@@ -15,6 +15,7 @@ from grpo_operator.cluster import errors
 from grpo_operator.cluster.client import Client
 from grpo_operator.cluster.kinds import CONFIG_MAPS, PODS
 from grpo_operator.observe.cache import Cache, ChildName, Key, owner_uid
+from grpo_operator.observe.engine_pods import missing_members
 from grpo_operator.observe.memory import Memory
 from grpo_operator.observe.observed import JobView, Observed
 from grpo_operator.plan.conditions import condition, is_true
@@ -52,7 +53,8 @@ def _awaited(job: JobView) -> Iterator[ChildName]:
 
 
 def _expected(observed: Observed) -> Iterator[ChildName]:
-    """What existed according to the status: an operator that has just started has seen nothing itself."""
+    """What existed according to the status, and the other pods of an engine of which one is there: an
+    operator that has just started has seen nothing itself."""
     job, status = observed.job, observed.job.status
     if status.attempt == 0 or is_true(status, ConditionType.FINISHED):
         return
@@ -63,6 +65,10 @@ def _expected(observed: Observed) -> Iterator[ChildName]:
     spec = observed.frozen_spec or job.spec
     if spec is None:
         return
+    num_nodes = spec.rollout.num_nodes if spec.rollout else 1
+    for engine in observed.rollouts:
+        for name in missing_members(engine, names, num_nodes=num_nodes):
+            yield PODS, name
     # While an attempt is yet to begin, no process of the one before may be alive.
     attempt = status.attempt if has_all_trainers(status) else status.attempt - 1
     for index in range(spec.trainer.num_nodes if attempt else 0):

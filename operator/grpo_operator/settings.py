@@ -7,6 +7,8 @@ from grpo_operator.cluster.kinds import KubeObject
 
 HOLD_SECONDS = 300
 HOLD_BACK_SECONDS = 120
+MIN_HOLD_BACK_SECONDS = 20
+"""The scheduler tries a pod that found no node again up to 10 s after one is free."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from grpo_operator.cli import parse
+from grpo_operator.settings import MIN_HOLD_BACK_SECONDS
 
 from .helm import CHART, VALUES, chart_values, helm, objects, schema
 
@@ -63,6 +64,10 @@ def test_the_values_that_set_all_options_set_every_one_of_them_to_something_else
     assert same == ["watch.allNamespaces"]
 
 
+def test_the_shortest_time_without_pods_is_the_operators():
+    assert schema()["properties"]["giveBack"]["properties"]["forSeconds"]["minimum"] == MIN_HOLD_BACK_SECONDS
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
@@ -76,6 +81,7 @@ def test_the_values_that_set_all_options_set_every_one_of_them_to_something_else
         ("watch.namespaces={Team_A}", "at '/watch/namespaces/0': 'Team_A' does not match pattern"),
         ("imagePullSecrets[0]=registry", "at '/imagePullSecrets/0': got string, want object"),
         ("pollSeconds=0", "at '/pollSeconds'"),
+        ("giveBack.forSeconds=19", "at '/giveBack/forSeconds': minimum"),
         (
             "networkPolicies.reportsFrom[0].app=prometheus",
             "at '/networkPolicies/reportsFrom/0': additional properties 'app' not allowed",

@@ -28,10 +28,8 @@ from grpo_operator.observe.observed import (
     JobView,
     Liveness,
     Observed,
-    OtherBuild,
     PodView,
     Refusal,
-    Remembered,
     TrainerReport,
 )
 from grpo_operator.plan import make_plan
@@ -124,10 +122,12 @@ class FakeCluster:
         self.silent_since: datetime | None = None
         self.absence = EngineAbsence()
         self.refusal: Refusal | None = None
-        self.highest_incarnations: dict[int, int] = {}
-        self.seen_pods: set[str] = set()
         self.memory = Memory()
+        """Of the operator; a new one is what an operator has that starts anew."""
+        self.refused_pods: set[str] = set()
+        """Names of pods that the API server does not take."""
         self.give_back_times = GIVE_BACK_TIMES
+        self.has_network_policies = True
         self.has_room = True
         """Whether every pod gets a node as soon as it is made."""
         self._num_made = 0
@@ -135,11 +135,6 @@ class FakeCluster:
     def observed(self) -> Observed:
         by_name = sorted(self.pods.values(), key=lambda pod: (pod.position, pod.node_index))
         engines = self._engines(by_name)
-        seen_pods = frozenset(self.seen_pods)
-        self.seen_pods |= set(self.pods)
-        for replica, incarnation in (pod.position for pod in by_name if "-rollout-" in pod.name):
-            known = self.highest_incarnations.get(replica, -1)
-            self.highest_incarnations[replica] = max(incarnation, known)
         job = JobView(
             namespace="default",
             name=self.name,
@@ -151,6 +146,7 @@ class FakeCluster:
             problem=self.problem,
             status=self.status,
         )
+        found = JobAndPods(job, rollouts=engines)
         return Observed(
             job=job,
             trainers=tuple(pod for pod in by_name if "-trainer-" in pod.name),
@@ -161,7 +157,8 @@ class FakeCluster:
             frozen_spec=self.frozen_spec,
             pod_templates=self.pod_templates,
             frozen_problem=self.frozen_problem,
-            remembered=Remembered(
+            remembered=replace(
+                self.memory.remember_pods(("default", "copy"), found, now=self.now),
                 report=TrainerReport(
                     uid=self.uid,
                     attempt=self.status.attempt,
@@ -173,16 +170,18 @@ class FakeCluster:
                     is_written=not self.is_news,
                 ),
                 failing_since=self.failing_since,
-                highest_incarnations=self.highest_incarnations,
-                seen_pods=seen_pods,
-                other_builds=self._other_builds(job, engines),
                 refusal=self.refusal,
             ),
         )
 
     def plan(self) -> Plan:
-        observed, times = self.observed(), self.give_back_times
-        return make_plan(observed, runtime_image=IMAGE, now=self.now, give_back=times)
+        return make_plan(
+            self.observed(),
+            runtime_image=IMAGE,
+            now=self.now,
+            has_network_policies=self.has_network_policies,
+            give_back=self.give_back_times,
+        )
 
     def step(self) -> Plan:
         """Plan once and do it."""
@@ -193,7 +192,8 @@ class FakeCluster:
             assert not self.pods[deletion.name].is_deleting, f"{deletion.name} is deleted twice"
             self.change(deletion.name, is_deleting=True)
         for child in plan.create:
-            self._make(child)
+            if child.name not in self.refused_pods:
+                self._make(child)
         return plan
 
     def settle(self) -> Plan:
@@ -272,11 +272,6 @@ class FakeCluster:
         """As the snapshot has them."""
         num_nodes = self.spec.rollout.num_nodes if self.spec and self.spec.rollout else 1
         return as_engines([pod for pod in pods if "-rollout-" in pod.name], num_nodes=num_nodes)
-
-    def _other_builds(self, job: JobView, engines: tuple[PodView, ...]) -> Mapping[int, OtherBuild]:
-        """As the operator's own memory has it."""
-        found = JobAndPods(job, rollouts=engines)
-        return self.memory.remember_pods(("default", "copy"), found, now=self.now).other_builds
 
     def _make(self, child: Child) -> None:
         if child.kind == PODS:

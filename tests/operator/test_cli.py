@@ -42,6 +42,7 @@ def test_the_times_for_giving_nodes_back_can_be_set():
         ([], "--runtime-image"),
         (["--runtime-image", "i", "-A", "-n", "a"], "not allowed with"),
         (["--runtime-image", "i", "--poll-seconds", "0"], "positive"),
+        (["--runtime-image", "i", "--give-back-for-seconds", "19"], "19 is less than 20 s: the scheduler"),
         (
             ["--runtime-image", "i", "--network-policies=false", '--reports-from=[{"podSelector": {}}]'],
             "--network-policies=false leaves out",

@@ -1,5 +1,6 @@
 """Engines of two rollout pods on an API server in memory, where one of the two is missing."""
 
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -18,6 +19,7 @@ from .fake_cluster import UID, spec
 
 NAMES = Names.of(job="copy", uid=UID)
 FIRST, SECOND = (NAMES.rollout(replica=0, incarnation=0, node=node) for node in range(2))
+REPLACED = [NAMES.rollout(replica=0, incarnation=1, node=node) for node in range(2)]
 
 
 @pytest.fixture
@@ -52,17 +54,51 @@ async def test_a_pod_of_an_engine_that_is_refused_is_asked_for_again_and_the_oth
     assert pod_names(client, "rollout") == [FIRST, SECOND]
 
 
-async def test_a_pod_of_a_starting_engine_that_is_gone_for_good_takes_the_other_with_it(
-    starting, client, cache
+@pytest.mark.parametrize("num_failures", [0, 1, 3])
+@pytest.mark.parametrize("lost", [FIRST, SECOND])
+async def test_a_pod_of_a_starting_engine_that_is_gone_takes_the_other_with_it_however_often_the_writes_fail(
+    starting, client, cache, lost, num_failures
 ):
     await starting.reconcile(KEY)
     client.show(cache)
     await starting.reconcile(KEY)
-    client.remove(PODS, SECOND)
+    client.remove(PODS, lost)
     client.show(cache)
+    client.refused = {PODS.name: errors.Transient("away")}
+    for _ in range(num_failures):
+        with suppress(errors.Transient):
+            await starting.reconcile(KEY)
+    client.refused = {}
     await starting.reconcile(KEY)
-    wanted = [NAMES.rollout(replica=0, incarnation=1, node=node) for node in range(2)]
-    assert pod_names(client, "rollout") == wanted
+    assert pod_names(client, "rollout") == REPLACED
+
+
+@pytest.mark.parametrize("num_failures", [0, 3])
+@pytest.mark.parametrize("lost", [FIRST, SECOND])
+async def test_an_operator_that_starts_anew_replaces_an_engine_that_lacks_a_pod(
+    starting, client, cache, lost, num_failures
+):
+    await starting.reconcile(KEY)
+    client.remove(PODS, lost)
+    fresh = Cache()
+    client.show(fresh)
+    anew = controller_of(client, fresh)
+    client.refused = {PODS.name: errors.Transient("away")}
+    for _ in range(num_failures):
+        with suppress(errors.Transient):
+            await anew.reconcile(KEY)
+    client.refused = {}
+    await anew.reconcile(KEY)
+    assert pod_names(client, "rollout") == REPLACED
+
+
+async def test_an_operator_that_starts_anew_finds_a_pod_of_an_engine_that_its_list_misses(starting, client):
+    await starting.reconcile(KEY)
+    client.unlabel(PODS, SECOND)
+    fresh = Cache()
+    client.show(fresh)
+    await controller_of(client, fresh).reconcile(KEY)
+    assert pod_names(client, "rollout") == [FIRST, SECOND]
 
 
 @pytest.mark.parametrize("is_frozen_readable", [True, False])

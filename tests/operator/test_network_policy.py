@@ -7,6 +7,7 @@ import pytest
 
 from grpo_api.contract.endpoints import TRAINER_PORT
 from grpo_api.contract.labels import JOB_UID
+from grpo_api.v1alpha1.status import ConditionType, Phase
 from grpo_operator.children.child import Child
 from grpo_operator.cluster.kinds import NETWORK_POLICIES, PODS, KubeObject
 from grpo_operator.observe.observed import JobView, Observed
@@ -103,3 +104,30 @@ def test_what_an_admin_adds_to_it_is_left_alone():
 
 def test_an_operator_started_without_network_policies_makes_none():
     assert planned(observed(), is_wanted=False) == []
+
+
+def of_two_pods() -> FakeCluster:
+    """A job with engines of two pods each."""
+    return FakeCluster(spec(engine={"tensorParallelSize": 2}, rollout={"replicas": 1, "nodesPerReplica": 2}))
+
+
+def test_a_job_with_engines_of_several_pods_waits_where_no_policy_is_made_and_says_so():
+    cluster = of_two_pods()
+    cluster.has_network_policies = False
+    plan = cluster.settle()
+    assert (cluster.pods, plan.status.attempt) == ({}, 0)
+    for kind in (ConditionType.READY, ConditionType.RUNNING):
+        found = cluster.condition(kind)
+        assert (found.status, found.reason) == ("False", "NetworkPoliciesOff")
+        assert "rollout.nodesPerReplica (2)" in found.message and "networkPolicies.jobs=true" in found.message
+    cluster.has_network_policies = True
+    assert cluster.start().names("rollout") == ["rollout-0-i0", "rollout-0-i0-1"]
+    assert cluster.network_policies
+
+
+def test_a_job_that_has_its_policy_goes_on_under_an_operator_that_makes_none():
+    cluster = of_two_pods().start()
+    cluster.has_network_policies = False
+    cluster.settle()
+    assert cluster.status.phase == Phase.RUNNING
+    assert cluster.condition(ConditionType.RUNNING).status == "True"

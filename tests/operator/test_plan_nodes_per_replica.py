@@ -10,6 +10,7 @@ from grpo_api.contract.environment import Env, Role
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import EngineCounts, TrainerState
 from grpo_api.v1alpha1.status import ConditionType, Phase
+from grpo_operator.observe.memory import Memory
 from grpo_operator.plan import Plan
 
 from .fake_cluster import FakeCluster, report, spec, termination, termination_message
@@ -110,22 +111,40 @@ def test_an_engine_of_which_a_pod_vanished_between_two_looks_is_replaced_whole(l
     assert cluster.names("rollout") == REPLACED
 
 
-def test_an_operator_that_saw_nothing_replaces_an_engine_that_has_served_and_lacks_a_pod():
-    cluster = started()
-    cluster.vanish(cluster.pod("rollout-0-i0-1"))
-    cluster.seen_pods.clear()
+@pytest.mark.parametrize("lost", ["rollout-0-i0", "rollout-0-i0-1"])
+@pytest.mark.parametrize("is_running", [True, False], ids=["running", "starting"])
+def test_an_operator_that_starts_anew_replaces_an_engine_that_lacks_a_pod(lost: str, is_running: bool):
+    cluster = started() if is_running else a_cluster()
+    cluster.settle()
+    cluster.vanish(cluster.pod(lost))
+    cluster.memory = Memory()
     cluster.step()
+    assert cluster.names("rollout") == REPLACED
+    cluster.vanish_deleted()
+    cluster.settle()
     assert cluster.names("rollout") == REPLACED
 
 
 def test_a_pod_of_a_new_engine_that_could_not_be_made_is_made_later_and_the_others_stay():
     cluster = a_cluster()
+    cluster.refused_pods = {cluster.pod("rollout-0-i0-1")}
     cluster.settle()
-    cluster.vanish(cluster.pod("rollout-0-i0-1"))
-    cluster.seen_pods.discard(cluster.pod("rollout-0-i0-1"))
+    assert cluster.names("rollout") == ["rollout-0-i0", *WITHOUT_THE_FIRST]
+    cluster.refused_pods = set()
     cluster.step()
     assert cluster.names("rollout") == ALL
     assert cluster.names("rollout", is_deleting=True) == []
+
+
+def test_an_operator_that_starts_anew_replaces_an_engine_that_could_not_be_made_whole_once():
+    cluster = a_cluster(replicas=1)
+    cluster.refused_pods = {cluster.pod(f"rollout-0-i{incarnation}-1") for incarnation in range(5)}
+    cluster.settle()
+    cluster.memory = Memory()
+    cluster.settle()
+    cluster.vanish_deleted()
+    cluster.settle()
+    assert cluster.names("rollout") == ["rollout-0-i1"]
 
 
 def test_fewer_replicas_remove_whole_engines_the_highest_first():

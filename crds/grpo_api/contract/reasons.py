@@ -32,6 +32,10 @@ class Reason(StrEnum):
     WAITING_FOR_TRAINER = "WaitingForTrainer"
     """Rollout pods are made once every trainer pod has a node."""
 
+    NETWORK_POLICIES_OFF = "NetworkPoliciesOff"
+    """The engines of the job are made of several pods, which only a NetworkPolicy protects, and the operator
+    makes none; the job waits."""
+
     # While a job runs
     TRAINER_RUNNING = "TrainerRunning"
     """Every trainer pod runs."""

@@ -93,11 +93,13 @@ def _api_server(settings: ClusterSettings, keys: KeyFolder) -> list[str | Path]:
 
 
 def _controller_manager(settings: ClusterSettings, keys: KeyFolder) -> list[str | Path]:
+    controllers = ["*", *(f"-{name}" for name in settings.disabled_controllers)]
     return [
         program_path("kube-controller-manager"),
         f"--kubeconfig={keys.folder / CONTROLLER_MANAGER.name}.kubeconfig",
         "--leader-elect=false",
         "--secure-port=0",
+        f"--controllers={','.join(controllers)}",
         "--use-service-account-credentials",
         # With the default rate limits it needs four seconds to start.
         "--kube-api-qps=1000",

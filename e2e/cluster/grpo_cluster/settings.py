@@ -35,6 +35,8 @@ class ClusterSettings:
     pod_network: str
     service_network: str
     state_dir: Path
+    disabled_controllers: tuple[str, ...] = ()
+    """Controllers of kube-controller-manager that do not run."""
 
     @classmethod
     def for_instance(cls, instance: int = 0, *, state_dir: Path | None = None) -> "ClusterSettings":

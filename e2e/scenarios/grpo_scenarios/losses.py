@@ -68,17 +68,17 @@ class LossyJob:
         """Wait until the trainer has logged that an engine failed, in this phase where one is given. Returns
         after how many seconds it said that something is wrong with it, and fails when those are more than
         FOUND_SECONDS."""
-        missed = re.compile(
-            rf"(\S+) .*(engine {engine} .*(did not get|is (frozen|Suspect|Lost)\b)|a request failed)"
-        )
+        ends = "did not get|has ended|is frozen|is Suspect|is Lost"
+        missed = re.compile(rf"(\S+) .*(engine {engine} .*({ends})\b|a request failed)")
         if phase == "generation":
-            in_phase = "a request failed|is frozen"
+            in_phase = "a request failed|is frozen|has ended"
         else:
             in_phase = f": {phase.partition(',')[0]}: " if phase else ""
 
         def found() -> list[re.Match[str]]:
             hits = [hit for hit in map(missed.match, self._log()) if hit and _time(hit) > since]
-            is_over = any(re.search("did not get|a request failed|is frozen", hit.string) for hit in hits)
+            end = "did not get|a request failed|is frozen|has ended"
+            is_over = any(re.search(end, hit.string) for hit in hits)
             return hits if is_over else []
 
         hits = self.namespace.wait_until(found, f"{engine} to fail in {phase}", timeout_seconds=20)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 
+from grpo_operator.children.names import Names
 from grpo_operator.observe.observed import PodView
 
 
@@ -21,6 +22,17 @@ def as_engines(pods: Sequence[PodView], *, num_nodes: int) -> tuple[PodView, ...
         return tuple(pods)
     by_engine = groupby(pods, key=lambda pod: pod.position)
     return tuple(_as_one(tuple(members), num_nodes=num_nodes) for _, members in by_engine)
+
+
+def missing_members(engine: PodView, names: Names, *, num_nodes: int) -> tuple[str, ...]:
+    """Names of the pods that an engine of `num_nodes` lacks."""
+    replica, incarnation = engine.position
+    there = {pod.node_index for pod in engine.pods}
+    return tuple(
+        names.rollout(replica=replica, incarnation=incarnation, node=node)
+        for node in range(num_nodes)
+        if node not in there
+    )
 
 
 def _as_one(members: tuple[PodView, ...], *, num_nodes: int) -> PodView:

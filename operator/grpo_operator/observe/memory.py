@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from grpo_api.contract.progress import Progress
 from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_operator.backoff import Backoff
-from grpo_operator.cluster.kinds import PODS
+from grpo_operator.children.names import rollout_position
 from grpo_operator.observe.cache import ChildName, Key
 from grpo_operator.observe.image_build import other_build
 from grpo_operator.observe.observed import (
@@ -46,6 +46,10 @@ class _Entry:
     """When the child that was refused is tried again."""
     highest_incarnations: dict[int, int] = field(default_factory=dict)
     """By replica."""
+    found_engines: frozenset[tuple[int, int]] | None = None
+    """(replica, incarnation) of each that was there at the first look; None before it."""
+    seen_pods: frozenset[str] = frozenset()
+    """Pods of engines of several that were ever seen, as long as one of the same engine is there."""
     children: dict[ChildName, datetime | None] = field(default_factory=dict)
     """Each child that was ever shown or asked for, and when the API server said that it has none; None while
     it may exist."""
@@ -176,12 +180,13 @@ class Memory:
             # The same attempt comes again with processes that count their heartbeats from the start.
             self._entry(key).report = TrainerReport(uid=job.uid, attempt=attempt)
         is_failing = any(pod.has_failed for pod in found.trainers if pod.position[0] == attempt)
-        positions = (pod.position for pod in found.rollouts)
+        positions = frozenset(engine.position for engine in found.rollouts)
         return Remembered(
             report=self.report(key, uid=job.uid, attempt=attempt),
             failing_since=self._failing_since(key, attempt=attempt, is_failing=is_failing, now=now),
             highest_incarnations=self._highest_incarnations(key, seen=positions),
-            seen_pods=frozenset(name for kind, name in self._entry(key).children if kind == PODS),
+            found_engines=self._found_engines(key, shown=positions),
+            seen_pods=self._seen_pods(key, found, shown=positions),
             other_builds=self._other_builds(key, found, now=now),
             refusal=self._entry(key).refusal,
             tokens_made_at=self._entry(key).tokens_made_at,
@@ -240,6 +245,18 @@ class Memory:
         for replica, incarnation in seen:
             highest[replica] = max(incarnation, highest.get(replica, -1))
         return dict(highest)
+
+    def _found_engines(self, key: Key, *, shown: frozenset[tuple[int, int]]) -> frozenset[tuple[int, int]]:
+        entry = self._entry(key)
+        if entry.found_engines is None:
+            entry.found_engines = shown
+        return entry.found_engines
+
+    def _seen_pods(self, key: Key, found: JobAndPods, *, shown: frozenset[tuple[int, int]]) -> frozenset[str]:
+        entry = self._entry(key)
+        kept = {name for name in entry.seen_pods if rollout_position(name) in shown}
+        entry.seen_pods = frozenset(kept | {pod.name for engine in found.rollouts for pod in engine.members})
+        return entry.seen_pods
 
     def _other_builds(self, key: Key, found: JobAndPods, *, now: datetime) -> Mapping[int, OtherBuild]:
         """Outlives the pods, which are deleted: without it they would be made again without pause."""

@@ -203,8 +203,10 @@ class Remembered:
     """When this process first saw a trainer pod of the current attempt fail."""
     highest_incarnations: Mapping[int, int] = field(default_factory=dict)
     """By replica the highest incarnation of a rollout pod that this process has ever seen."""
+    found_engines: frozenset[tuple[int, int]] = frozenset()
+    """(replica, incarnation) of the engines that were there when this process first looked."""
     seen_pods: frozenset[str] = frozenset()
-    """Names of pods that this process has seen, as far as they are not known to be gone for long."""
+    """Names of pods that this process has seen, of engines of several pods of which one is still there."""
     other_builds: Mapping[int, OtherBuild] = field(default_factory=dict)
     """By replica the newest rollout pod that this process saw run another build of the image."""
     refusal: Refusal | None = None

@@ -16,10 +16,11 @@ from typing import Any
 
 from grpo_runtime.colocated.child_liveness import (
     ChildLimits,
-    asked,
+    call_began,
+    call_ended,
     first_signs,
-    heard,
-    silent,
+    missed_report,
+    reported,
     why_frozen,
 )
 from grpo_runtime.colocated.child_messages import (
@@ -164,7 +165,7 @@ class ChildEngine:
                 # its answer would be taken for that of the new one
                 raise EngineError("the call before this one has no answer yet")
             self._reply = reply
-            self._signs = asked(self._signs, is_sampling=self._num_sampling > 0, now=time.monotonic())
+            self._signs = call_began(self._signs, message.get("call", ""), now=time.monotonic())
         try:
             send(self._connection, message)
         except OSError:
@@ -195,9 +196,12 @@ class ChildEngine:
             while True:
                 if self._connection.poll(_LOOK_SECONDS):
                     self._take(receive(self._connection))
+                elif self._process.poll() is not None:
+                    # a process that it has started holds its end of the pipe
+                    raise EOFError
                 else:
                     with self._lock:
-                        self._signs = silent(self._signs)
+                        self._signs = missed_report(self._signs)
                 self._end_if_frozen()
         except (EOFError, OSError):
             self._has_ended()
@@ -213,18 +217,14 @@ class ChildEngine:
             self._finished[index] = completion
         elif "num_steps" in message:
             with self._lock:
-                self._signs = heard(
-                    self._signs,
-                    message["num_steps"],
-                    is_sampling=self._num_sampling > 0,
-                    now=time.monotonic(),
-                )
+                self._signs = reported(self._signs, message["num_steps"], now=time.monotonic())
         else:
             self._resolve(message)
 
     def _resolve(self, message: Message) -> None:
         with self._lock:
             reply, self._reply = self._reply, None
+            self._signs = call_ended(self._signs, is_done="error" not in message, now=time.monotonic())
             if not self._is_started:
                 # nothing was expected of it until now
                 self._is_started, self._signs = True, first_signs(time.monotonic())

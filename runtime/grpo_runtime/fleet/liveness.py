@@ -61,6 +61,11 @@ class Sign:
     earlier_gap: float = 0.0
     """The longest one of the round before."""
 
+    @property
+    def recent_gap(self) -> float:
+        """The longest one of this round and the one before."""
+        return max(self.longest_gap, self.earlier_gap)
+
     def seen(self, now: float) -> "Sign":
         """It is there. Time in which nobody looked is no gap."""
         gap = now - self.at if self.num_missed else 0.0
@@ -83,7 +88,7 @@ class Sign:
 
         If it came back after more than that, the limit is twice that time.
         """
-        gap = max(self.longest_gap, self.earlier_gap)
+        gap = self.recent_gap
         limit = 2 * gap if gap > limit_seconds else limit_seconds
         return self.num_missed >= MIN_MISSED and now - self.at > limit
 
@@ -100,6 +105,8 @@ class Signs:
     """The weights that it had at the last look."""
     is_warm: bool = False
     """Whether it has sampled for us."""
+    has_refused: bool = False
+    """Whether the last look met nobody who would have answered: its process has ended, or its pod is gone."""
 
 
 def first_signs(now: float) -> Signs:
@@ -109,6 +116,7 @@ def first_signs(now: float) -> Signs:
 
 def looked(signs: Signs, look: Look | None, *, version: PolicyVersion | None, now: float) -> Signs:
     """The signs after a look at an engine with weights of `version`; None when only its server was asked."""
+    signs = replace(signs, has_refused=False)
     if look is None:
         return replace(signs, server=signs.server.from_now(now))
     if version != signs.version:
@@ -137,9 +145,9 @@ def looked(signs: Signs, look: Look | None, *, version: PolicyVersion | None, no
     )
 
 
-def unanswered(signs: Signs) -> Signs:
-    """The signs after a look that the server did not answer in time."""
-    return replace(signs, server=signs.server.missed())
+def unanswered(signs: Signs, *, has_refused: bool = False) -> Signs:
+    """The signs after a look that the server did not answer in time, or at once in no way."""
+    return replace(signs, server=signs.server.missed(), has_refused=has_refused)
 
 
 def excused(signs: Signs, *, now: float) -> Signs:

@@ -83,14 +83,28 @@ def frozen(member: Member, why: str, *, now: float) -> Member:
 
     It may go on as if nothing had been, with answers that nobody waits for any more.
     """
-    if member.why_frozen or member.state in (MemberState.JOINING, MemberState.LOST):
+    if member.why_frozen or _is_out(member):
         return member
     return replace(failed_sync(member, now=now), state=MemberState.SUSPECT, why_frozen=why)
 
 
+def unreachable(member: Member, *, now: float) -> Member:
+    """The member after nobody has answered at its address for long: without its requests. Whether its process
+    has ended or its pod is gone, it is no longer frozen."""
+    if _is_out(member) and not member.why_frozen:
+        return member
+    return replace(failed_sync(member, now=now), state=MemberState.SUSPECT, why_frozen="")
+
+
+def _is_out(member: Member) -> bool:
+    """Whether it has no requests that could be given to others."""
+    is_known_to_be = member.state in (MemberState.JOINING, MemberState.LOST)
+    return is_known_to_be or (member.state == MemberState.SUSPECT and member.version is None)
+
+
 def died(member: Member) -> Member:
     """The member after its process was seen to be dead."""
-    return replace(member, state=MemberState.LOST)
+    return replace(member, state=MemberState.LOST, why_frozen="")
 
 
 def synced(member: Member, version: PolicyVersion, *, newest: PolicyVersion, now: float) -> Member:

@@ -18,7 +18,7 @@ from grpo_runtime.fleet.errors import EngineConflictError
 from grpo_runtime.fleet.liveness import Limits, Look, Signs
 from grpo_runtime.fleet.membership import Member, MemberState
 from grpo_runtime.fleet.settings import FleetSettings
-from grpo_runtime.rollout.errors import EngineError, EngineTimeoutError
+from grpo_runtime.rollout.errors import EngineError, EngineGoneError, EngineTimeoutError
 
 log = logging.getLogger(__name__)
 
@@ -129,14 +129,21 @@ class Roster:
             if instance in self.busy:
                 self._signs[instance] = liveness.excused(self._signs[instance], now=now)
             elif why := liveness.why_frozen(self._signs[instance], limits=self._limits, now=now):
-                changed = membership.frozen(member, why, now=now)
-                lost_after = self._settings.lost_after_seconds
-                self._put(membership.silent(changed, now=now, lost_after_seconds=lost_after))
-                if changed is not member:
-                    log.warning(
-                        "engine %s is frozen, its requests go to other engines: %s", member.label, why
-                    )
-                    self.wake()
+                self._take_out(member, why, has_refused=self._signs[instance].has_refused, now=now)
+
+    def _take_out(self, member: Member, why_frozen: str, *, has_refused: bool, now: float) -> None:
+        """Give the requests of an engine to others. One that refuses calls is not frozen but has ended."""
+        if has_refused:
+            changed = membership.unreachable(member, now=now)
+            state = "has ended or cannot be reached, its requests go to other engines"
+        else:
+            changed = membership.frozen(member, why_frozen, now=now)
+            state = f"is frozen, its requests go to other engines: {why_frozen}"
+        lost_after = self._settings.lost_after_seconds
+        self._put(membership.silent(changed, now=now, lost_after_seconds=lost_after))
+        if changed is not member:
+            log.warning("engine %s %s", member.label, state)
+            self.wake()
 
     async def close(self) -> None:
         """End every look."""
@@ -147,7 +154,8 @@ class Roster:
 
     async def _look(self, member: Member) -> None:
         lost_after = self._settings.lost_after_seconds
-        changed, note = member, liveness.unanswered
+        changed = member
+        note: Callable[[Signs], Signs] = liveness.unanswered
         try:
             identity, look = await self._ask(member)
         except EngineConflictError as error:
@@ -158,6 +166,7 @@ class Roster:
             log.debug("engine %s does not answer: %s", member.label, error)
             if not isinstance(error, EngineTimeoutError):
                 # else it may be slow, which `_judge` decides
+                note = partial(liveness.unanswered, has_refused=isinstance(error, EngineGoneError))
                 changed = membership.silent(member, now=time.monotonic(), lost_after_seconds=lost_after)
         else:
             now = time.monotonic()

@@ -1,6 +1,7 @@
 """`grpo-runtime run`: trains a GRPOJob from a file on this machine, without Kubernetes."""
 
 import importlib.metadata
+import os
 import shlex
 import signal
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from grpo_api.v1alpha1.spec import Mode
 from grpo_runtime.errors import UserError, VolumeFullError
 from grpo_runtime.local.attempts import AttemptOutcome, Next
 from grpo_runtime.local.context import LocalContext, Programs
-from grpo_runtime.local.describe import count, gpu_fields
+from grpo_runtime.local.describe import count, crowded, local_problem
 from grpo_runtime.local.documents import Document, pick_job, read_documents
 from grpo_runtime.local.environments import inherited
 from grpo_runtime.local.job import EndedAtOnceError, LocalJob
@@ -112,6 +113,8 @@ def _run_in(
             say=screen.say,
         )
         screen.say(_opening(job, run_config, workspace))
+        if warning := crowded(job, num_cores=len(os.sched_getaffinity(0))):
+            screen.say(warning)
         try:
             outcome = LocalJob(context, job.spec, screen, stop_signals=stop_signals).run()
         except EndedAtOnceError:
@@ -140,12 +143,9 @@ def _parse(document: Document) -> GRPOJob:
 
 
 def _refuse_what_cannot_run(job: GRPOJob) -> None:
-    fields = gpu_fields(job)
-    if fields:
-        raise UserError(
-            f"{' and '.join(fields)} ask for GPUs and a local run has none: take nvidia.com/gpu out of the "
-            "limits, or run the job on a cluster"
-        )
+    problem = local_problem(job)
+    if problem:
+        raise UserError(problem)
     try:
         importlib.metadata.version("vllm")
     except importlib.metadata.PackageNotFoundError:

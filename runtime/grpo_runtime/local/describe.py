@@ -5,6 +5,7 @@ from grpo_api.resolve import resolve, volumes_of
 from grpo_api.source import VolumeKind
 from grpo_api.v1alpha1.job import GRPOJob
 from grpo_api.v1alpha1.spec import Mode
+from grpo_api.v1alpha1.spec.engine import MAX_CPU_WORKERS
 
 _LABEL_WIDTH = 12
 
@@ -33,6 +34,38 @@ def gpu_fields(job: GRPOJob) -> list[str]:
     if spec.rollout is not None:
         fields["spec.rollout.resources"] = spec.rollout.resources.num_gpus
     return [field for field, number in fields.items() if number]
+
+
+def local_problem(job: GRPOJob) -> str:
+    """Why a job cannot run on one machine without GPUs, and what to change; empty when it can."""
+    fields = gpu_fields(job)
+    if fields:
+        return (
+            f"{' and '.join(fields)} ask for GPUs and a local run has none: take nvidia.com/gpu out of the "
+            "limits, or run the job on a cluster"
+        )
+    rollout, num_workers = job.spec.rollout, job.spec.engine.num_workers
+    if rollout is not None and num_workers > MAX_CPU_WORKERS:
+        return (
+            f"an engine would have {num_workers} workers, and on one machine vLLM joins at most "
+            f"{MAX_CPU_WORKERS} on CPU: lower engine.tensorParallelSize or engine.pipelineParallelSize, or "
+            f"run the job on a cluster, where rollout.nodesPerReplica ({rollout.num_nodes}) spreads them "
+            "over pods"
+        )
+    return ""
+
+
+def crowded(job: GRPOJob, *, num_cores: int) -> str:
+    """That the engines of a local run have more workers than the machine has cores, and what to change; empty
+    when they have not."""
+    num_engines = resolve(job).topology.rollout_replicas
+    num_workers = num_engines * job.spec.engine.num_workers
+    if num_workers <= num_cores:
+        return ""
+    return (
+        f"{count(num_engines, 'engine')} with {count(num_workers, 'worker')} in all share "
+        f"{count(num_cores, 'CPU core')}, which is slow: lower rollout.replicas or engine.tensorParallelSize"
+    )
 
 
 def count(number: int, noun: str) -> str:
@@ -100,9 +133,9 @@ def _checkpoints(job: GRPOJob) -> str:
 
 
 def _locally(job: GRPOJob) -> str:
-    fields = gpu_fields(job)
-    if fields:
-        return f"not with `grpo-runtime run`, which has no GPU: {' and '.join(fields)}"
+    problem = local_problem(job)
+    if problem:
+        return f"not with `grpo-runtime run`: {problem}"
     topology = resolve(job).topology
     trainers = count(topology.num_nodes * topology.processes_per_node, "training process")
     engines = f" and {count(topology.rollout_replicas, 'engine')}" if topology.rollout_replicas else ""

@@ -74,9 +74,18 @@ class FakeChild(FakeLocalEngine):
             os.kill(os.getpid(), signal.Signals[what])
         elif what == "exit":
             os._exit(3)
+        elif what == "leave a process":
+            # a copy of this process, which keeps its end of the pipe open
+            if os.fork():
+                os._exit(3)
+            time.sleep(20)
+            os._exit(0)
         elif what == "hang":
             # as a GPU that hangs: the other threads go on
             time.sleep(600)
+        elif what == "compile":
+            # longer than an engine may usually take for a step
+            time.sleep(5)
         elif what == "refuse":
             raise UserError("vLLM refuses engine.args: --wibble")
         else:

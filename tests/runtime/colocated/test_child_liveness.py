@@ -7,82 +7,121 @@ import pytest
 from grpo_runtime.colocated.child_liveness import (
     ChildLimits,
     ChildSigns,
-    asked,
+    call_began,
+    call_ended,
     first_signs,
-    heard,
-    silent,
+    missed_report,
+    reported,
     why_frozen,
 )
 
-LIMITS = ChildLimits(frozen_after_seconds=10.0, first_step_seconds=120.0)
+LIMITS = ChildLimits(frozen_after_seconds=10.0, start_seconds=300.0)
 
 
-def seconds_until_frozen(signs: ChildSigns, *, is_silent: bool, limits: ChildLimits = LIMITS) -> float | None:
-    """From second 0 on the child says nothing, or says once a second that it has taken no other step."""
-    signs = asked(signs, is_sampling=True, now=0.0)
+def seconds_until_frozen(
+    signs: ChildSigns, *, is_silent: bool, call: str = "sample", limits: ChildLimits = LIMITS
+) -> float | None:
+    """A call begins at second 0. From then on the child says nothing, or once a second that it has taken no
+    other step."""
+    signs = call_began(signs, call, now=0.0)
     for second in range(1, 400):
         now = float(second)
-        signs = silent(signs) if is_silent else heard(signs, signs.num_steps, is_sampling=True, now=now)
+        signs = missed_report(signs) if is_silent else reported(signs, signs.num_steps, now=now)
         if why_frozen(signs, limits=limits, now=now):
             return now
     return None
 
 
+def generated(signs: ChildSigns, *, step_seconds: int) -> ChildSigns:
+    """The signs after a generation of one step, which took so long and ended at second 0. The child reported
+    once a second."""
+    signs = at_second(call_began(signs, "sample", now=-step_seconds), -step_seconds)
+    for second in range(1 - step_seconds, 0):
+        signs = reported(signs, signs.num_steps, now=second)
+        assert not why_frozen(signs, limits=LIMITS, now=second)
+    return call_ended(reported(signs, signs.num_steps + 1, now=0.0), is_done=True, now=0.0)
+
+
+def at_second(signs: ChildSigns, now: float) -> ChildSigns:
+    """The same signs, last seen then."""
+    return replace(signs, process=replace(signs.process, at=now), steps=replace(signs.steps, at=now))
+
+
 def warm() -> ChildSigns:
-    """A child that has taken a step of sampling at second 0."""
-    return heard(first_signs(-1.0), 1, is_sampling=True, now=0.0)
+    """A child that has finished a generation of short steps."""
+    return generated(first_signs(0.0), step_seconds=1)
 
 
-@pytest.mark.parametrize("signs", [first_signs(0.0), warm()])
-def test_a_process_that_says_nothing_is_frozen_within_15_seconds(signs: ChildSigns) -> None:
-    assert seconds_until_frozen(signs, is_silent=True) == 11
+def test_a_process_that_says_nothing_is_frozen_within_15_seconds() -> None:
+    assert seconds_until_frozen(warm(), is_silent=True) == 11
+
+
+@pytest.mark.parametrize("call", ["init", "update", "sleep", ""])
+@pytest.mark.parametrize("signs", [first_signs(0.0), warm()], ids=["new", "warm"])
+def test_a_process_that_says_nothing_while_nothing_is_computed_is_frozen_within_15_seconds(
+    call: str, signs: ChildSigns
+) -> None:
+    assert seconds_until_frozen(signs, is_silent=True, call=call) == 11
 
 
 def test_an_engine_that_takes_no_step_is_frozen_within_15_seconds_once_it_has_sampled() -> None:
     assert seconds_until_frozen(warm(), is_silent=False) == 11
 
 
-def test_the_first_step_may_compile_also_after_the_probe_took_one() -> None:
-    probed = heard(first_signs(-1.0), 1, is_sampling=False, now=0.0)
-    assert seconds_until_frozen(probed, is_silent=False) == 121
+@pytest.mark.parametrize(
+    ("call", "is_silent"), [("sample", False), ("sample", True), ("probe_logprobs", True)]
+)
+@pytest.mark.parametrize("is_done", [None, True, False], ids=["first", "after-probe", "after-failure"])
+def test_until_the_first_generation_is_finished_only_the_deadline_of_a_start_applies(
+    call: str, is_silent: bool, is_done: bool | None
+) -> None:
+    signs = first_signs(0.0)
+    if is_done is not None:
+        signs = call_began(signs, "probe_logprobs" if is_done else "sample", now=0.0)
+        signs = call_ended(reported(signs, 1, now=0.0), is_done=is_done, now=0.0)
+    assert seconds_until_frozen(signs, is_silent=is_silent, call=call) == 301
+
+
+def test_an_engine_that_compiled_for_a_minute_is_found_as_fast_as_others_two_generations_later() -> None:
+    compiled = generated(first_signs(0.0), step_seconds=60)
+    assert seconds_until_frozen(compiled, is_silent=True) == 11
+    assert seconds_until_frozen(compiled, is_silent=False) == 121
+    assert seconds_until_frozen(generated(compiled, step_seconds=1), is_silent=False) == 11
+
+
+def test_a_step_may_take_twice_as_long_as_the_longest_of_late() -> None:
+    assert seconds_until_frozen(generated(warm(), step_seconds=4), is_silent=False) == 11
+    slow = generated(warm(), step_seconds=8)
+    assert seconds_until_frozen(slow, is_silent=False) == 17
+    slower = generated(slow, step_seconds=15)
+    assert seconds_until_frozen(slower, is_silent=False) == 31
 
 
 def test_an_engine_that_has_nothing_to_do_takes_no_step_and_is_well() -> None:
     signs = warm()
     for second in range(1, 200):
-        signs = heard(signs, 1, is_sampling=False, now=float(second))
+        signs = reported(signs, signs.num_steps, now=float(second))
         assert not why_frozen(signs, limits=LIMITS, now=float(second))
 
 
 def test_what_was_quiet_before_a_call_is_not_held_against_it() -> None:
-    signs = asked(warm(), is_sampling=True, now=500.0)
-    signs = heard(signs, 1, is_sampling=True, now=501.0)
-    signs = heard(signs, 1, is_sampling=True, now=502.0)
+    signs = call_began(warm(), "sample", now=500.0)
+    signs = reported(signs, signs.num_steps, now=501.0)
+    signs = reported(signs, signs.num_steps, now=502.0)
     assert not why_frozen(signs, limits=LIMITS, now=502.0)
 
 
 def test_steps_that_go_on_are_well_however_slow_the_samples_are() -> None:
-    signs = warm()
+    signs = call_began(warm(), "sample", now=0.0)
     for second in range(9, 900, 9):
-        signs = heard(signs, second, is_sampling=True, now=float(second))
+        signs = reported(signs, second, now=float(second))
         assert not why_frozen(signs, limits=LIMITS, now=float(second))
 
 
 def test_a_rank_that_stood_still_itself_does_not_blame_its_engine() -> None:
-    signs = silent(warm())
+    signs = missed_report(warm())
     assert not why_frozen(signs, limits=LIMITS, now=1000.0)
 
 
 def test_the_engine_that_replaces_one_which_may_only_have_been_slow_has_more_time() -> None:
     assert seconds_until_frozen(warm(), is_silent=False, limits=LIMITS.times(2.0)) == 21
-
-
-def test_one_that_needed_more_time_keeps_it_for_one_more_call() -> None:
-    signs = asked(warm(), is_sampling=True, now=0.0)
-    for second in range(1, 16):
-        signs = heard(signs, 1, is_sampling=True, now=float(second))
-        assert not why_frozen(signs, limits=LIMITS.times(2.0), now=float(second))
-    slow = heard(signs, 2, is_sampling=True, now=16.0)
-    assert seconds_until_frozen(replace(slow, steps=slow.steps.from_now(0.0)), is_silent=False) == 33
-    well = asked(slow, is_sampling=True, now=17.0)
-    assert seconds_until_frozen(replace(well, steps=well.steps.from_now(0.0)), is_silent=False) == 11

@@ -28,7 +28,7 @@ from grpo_runtime.weight_sync.registry import SHARED_MEMORY
 REQUESTS = [GenerateRequest(prompt_ids=(1, 2), seed=seed + 2**60) for seed in range(4)]
 COMPLETIONS = [completion_of(request.seed) for request in REQUESTS]
 PROBE = Probe(token_ids=(1, 2, 3), logprobs=(-0.1, -2 / 3), tolerance=1e-4)
-LIMITS = ChildLimits(frozen_after_seconds=2.0, first_step_seconds=2.0, call_seconds=30.0, start_seconds=60.0)
+LIMITS = ChildLimits(frozen_after_seconds=2.0, call_seconds=30.0, start_seconds=60.0)
 VERSION = PolicyVersion(attempt=1, step=3)
 
 
@@ -143,8 +143,9 @@ def test_a_crash_is_told_by_its_cause_and_mended(rank: MakeRank, caplog: pytest.
 def test_a_stopped_process_is_killed_and_replaced(rank: MakeRank, caplog: pytest.LogCaptureFixture) -> None:
     one = rank()
     for step, place in enumerate(("update", "finish", "sampled 2")):
+        one.run_step(2 * step)  # whoever has sampled nothing yet may compile
         one.plan((place, "SIGSTOP"))
-        one.run_step(step)
+        one.run_step(2 * step + 1)
     # patience grows only while no sample is finished
     assert lost(caplog) == ["its process has stood still for 2 s"] * 3
     assert [is_alive(pid) for pid in one.pids] == [False] * 3 + [True]
@@ -153,10 +154,32 @@ def test_a_stopped_process_is_killed_and_replaced(rank: MakeRank, caplog: pytest
 def test_an_engine_that_hangs_while_its_process_goes_on_is_replaced(
     rank: MakeRank, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = rank(("sampled 1", "hang"))
+    one = rank()
     one.run_step()
+    one.plan(("sampled 1", "hang"))
+    one.run_step(4)
     assert "it has samples to draw and has taken no step for 2 s" in caplog.text
     assert not is_alive(one.pids[0])
+
+
+def test_an_engine_that_ended_and_left_a_process_of_its_own_is_not_called_frozen(
+    rank: MakeRank, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = rank()
+    one.run_step()
+    one.plan(("sampled 1", "leave a process"))
+    one.run_step(4)
+    assert lost(caplog) == ["its process ended with exit code 3; see the log"]
+
+
+def test_an_engine_that_compiles_in_its_first_generation_is_left_to_it(
+    rank: MakeRank, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = rank(("probe", "compile"), ("sample", "compile"), ("sampled 1", "compile"))
+    one.run_step()
+    one.run_step(4)
+    assert not lost(caplog)
+    assert len(one.pids) == 1
 
 
 def test_an_engine_killed_in_its_sleep_is_noticed_at_once_and_started_at_the_next_sync(

@@ -109,6 +109,29 @@ async def test_a_frozen_engine_is_lost_at_last() -> None:
         assert fleet.num_lost == 1
 
 
+@pytest.mark.parametrize("is_frozen_before", [False, True])
+async def test_an_engine_that_has_ended_is_not_called_frozen(
+    is_frozen_before: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    good, bad = FakeEngine("good"), FakeEngine("bad")
+    async with fleet_of(good, bad, **SOON) as fleet:
+        may_go_on = asyncio.Event()
+        good.vllm.during[GENERATE_PATH] = may_go_on.wait
+        step = asyncio.ensure_future(fleet.generate(requests(8)))
+        await until(lambda: good.vllm.num_sampling > 0)
+        if is_frozen_before:
+            freeze_server(bad)
+            await until(lambda: "engine bad is frozen" in caplog.text)
+        bad.hang_up()
+        await until(lambda: "engine bad has ended or cannot be reached" in caplog.text)
+        generation = fleet.generation()
+        assert generation is not None and generation.frozen == {}
+        assert caplog.text.count("engine bad has ended") == 1
+        assert caplog.text.count("engine bad is frozen") == int(is_frozen_before)
+        may_go_on.set()
+        assert len(await step) == 8
+
+
 async def test_a_step_waits_for_its_only_engine_to_thaw() -> None:
     engine = FakeEngine("only")
     async with fleet_of(engine, **SOON) as fleet:

@@ -230,6 +230,13 @@ def test_a_finished_job_says_so_and_starts_nothing(tmp_path: Path) -> None:
             {"trainer": {"resources": {"limits": {"nvidia.com/gpu": 1}}}},
             "spec.trainer.resources ask for GPUs and a local run has none",
         ),
+        (
+            {
+                "engine": {"tensorParallelSize": 4, "pipelineParallelSize": 4},
+                "rollout": {"replicas": 1, "nodesPerReplica": 2},
+            },
+            "an engine would have 16 workers, and on one machine vLLM joins at most 8 on CPU",
+        ),
         ({"model": {"source": "pvc://models/x"}}, "--volume claim/models=DIRECTORY"),
         ({"dataset": {"source": "configmap://data/x.jsonl"}}, "--volume configmap/data=DIRECTORY"),
     ],

@@ -9,8 +9,10 @@ import yaml
 from local_command import job_object
 
 from grpo_api.source import Volume, VolumeKind
+from grpo_api.v1alpha1.job import parse_job
 from grpo_runtime.cli import main
 from grpo_runtime.errors import UserError
+from grpo_runtime.local.describe import crowded
 from grpo_runtime.local.documents import pick_job, read_documents
 from grpo_runtime.local.volume_folders import lay_out_volumes, parse_volume_flags
 
@@ -50,9 +52,7 @@ def test_of_a_valid_job_it_says_what_it_would_do(tmp_path: Path, capsys: pytest.
     assert lines["steps"] == "7 of 12 samples (4 prompts x 3 completions)"
     assert lines["reads"] == "model builtin://tiny, dataset pvc://data/train.jsonl, claim data"
     assert lines["checkpoints"] == "every 5 steps and at the end, the newest 2 are kept; on claim mine"
-    assert lines["locally"].startswith(
-        "not with `grpo-runtime run`, which has no GPU: spec.trainer.resources"
-    )
+    assert lines["locally"].startswith("not with `grpo-runtime run`: spec.trainer.resources")
 
 
 def test_of_engines_of_several_pods_it_says_how_many_pods_and_gpus_there_are(
@@ -65,6 +65,28 @@ def test_of_engines_of_several_pods_it_says_how_many_pods_and_gpus_there_are(
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[1:])
     assert lines["pods"].endswith("6 rollout pods with one vLLM engine of 8 workers for every 2")
     assert lines["GPUs"] == "24: 0 for training, 24 for rollouts"
+
+
+def test_engines_that_fit_into_several_pods_and_not_on_one_machine_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = {"tensorParallelSize": 4, "pipelineParallelSize": 4}
+    job = job_object(engine=engine, rollout={"replicas": 1, "nodesPerReplica": 2})
+    assert main(["validate", str(written(tmp_path, job))]) == 0
+    locally = capsys.readouterr().out.partition("locally")[2]
+    assert "not with `grpo-runtime run`: an engine would have 16 workers" in locally
+    assert "rollout.nodesPerReplica (2)" in locally
+
+
+@pytest.mark.parametrize(("replicas", "size", "is_crowded"), [(2, 2, False), (1, 4, False), (3, 2, True)])
+def test_the_workers_of_all_engines_are_compared_with_the_cores_of_the_machine(
+    replicas: int, size: int, is_crowded: bool
+) -> None:
+    job = parse_job(job_object(engine={"tensorParallelSize": size}, rollout={"replicas": replicas}))
+    said = crowded(job, num_cores=4)
+    assert bool(said) is is_crowded
+    if is_crowded:
+        assert said.startswith("3 engines with 6 workers in all share 4 CPU cores, which is slow")
 
 
 def test_problems_are_named_by_field_for_each_document(

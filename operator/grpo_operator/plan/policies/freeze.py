@@ -23,7 +23,7 @@ def freeze(runtime_image: str) -> Policy:
         changes."""
         job = observed.job
         if draft.status.attempt == 0:
-            if draft.stage is not Stage.ACTIVE or job.spec is None:
+            if draft.stage is not Stage.ACTIVE or draft.left_alone or job.spec is None:
                 return draft
             return _started(draft, observed, job.spec, now, runtime_image=runtime_image)
         frozen = _resumed(observed)

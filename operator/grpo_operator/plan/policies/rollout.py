@@ -8,8 +8,9 @@ from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_operator.children.child import Child
 from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.rollout import rollout_pod
+from grpo_operator.observe.engine_pods import missing_members
 from grpo_operator.observe.image_build import other_build, pinned_image
-from grpo_operator.observe.observed import Observed, PodView
+from grpo_operator.observe.observed import Observed, PodView, Remembered
 from grpo_operator.plan.draft import Draft, Stage
 
 OTHER_BUILD_SECONDS = 60.0
@@ -36,13 +37,12 @@ def keep_replicas(draft: Draft, observed: Observed, now: datetime) -> Draft:
     can_create = draft.facts.gang_room_at is not None
     highest = observed.remembered.highest_incarnations
     kept = set()
-    seen_pods = observed.remembered.seen_pods
     for replica in range(frozen.num_engines):
         pods = [pod for pod in observed.rollouts if pod.position[0] == replica]
         useful = [
             pod
             for pod in pods
-            if not _is_useless(pod, draft) and not _has_lost_a_member(pod, frozen, seen_pods=seen_pods)
+            if not _is_useless(pod, draft) and not _has_lost_a_member(pod, frozen, observed.remembered)
         ]
         holder = _holder(useful, now)
         wait = _seconds_until_other_build_is_over(draft, observed, replica, now)
@@ -57,9 +57,9 @@ def keep_replicas(draft: Draft, observed: Observed, now: datetime) -> Draft:
         elif holder is not None:
             kept.add(holder.uid)
             if not holder.is_whole and holder.is_alive and can_create:
-                there = {pod.name for pod in holder.pods}
+                missing = missing_members(holder, frozen.names, num_nodes=frozen.nodes_per_engine)
                 made = _pods_of(draft, frozen, replica=replica, incarnation=holder.position[1])
-                draft = draft.creating(*(child for child in made if child.name not in there))
+                draft = draft.creating(*(child for child in made if child.name in missing))
             wait = _seconds_until_replaced(holder, now)
             draft = draft.waking_after(wait) if wait > 0 else draft
     unneeded = [pod for pod in observed.rollouts if pod.uid not in kept]
@@ -86,20 +86,16 @@ def _is_useless(pod: PodView, draft: Draft) -> bool:
     return not pod.is_ready and any(other_build(each, draft.status) for each in pod.pods)
 
 
-def _has_lost_a_member(pod: PodView, frozen: FrozenJob, *, seen_pods: frozenset[str]) -> bool:
+def _has_lost_a_member(engine: PodView, frozen: FrozenJob, remembered: Remembered) -> bool:
     """Whether a pod of an engine is gone, and not only yet to be made: another cannot take its place among
-    those that have met. It was there if this process has seen it, or if the engine has served."""
-    if pod.is_whole:
+    those that have met. It was there if this process has seen it. Of an engine that is older than this
+    process nobody knows, and it counts as gone."""
+    if engine.is_whole:
         return False
-    replica, incarnation = pod.position
-    there = {each.node_index for each in pod.pods}
-    gone = (
-        frozen.names.rollout(replica=replica, incarnation=incarnation, node=node)
-        for node in range(frozen.nodes_per_engine)
-        if node not in there
+    missing = missing_members(engine, frozen.names, num_nodes=frozen.nodes_per_engine)
+    return engine.position in remembered.found_engines or any(
+        name in remembered.seen_pods for name in missing
     )
-    has_served = any(each.node_index == 0 and each.is_ready for each in pod.pods)
-    return has_served or any(name in seen_pods for name in gone)
 
 
 def _seconds_until_other_build_is_over(
