@@ -323,12 +323,15 @@ class PipeChannel(CallChannel):
             raise WeightSyncError(outcome)
 
 
-async def _die_in_mid_transfer(backend: str) -> None:
+async def _break_off_in_mid_transfer(backend: str, *, by: Callable[[], object]) -> None:
     sender = OneEngineSender(backend, PipeChannel(), timeout_seconds=10.0)
     await sender.init()
     await sender.start()
-    await sender.update(packed(1, alter=accident(kill_self)))
+    await sender.update(packed(1, alter=accident(by)))
 
 
 if __name__ == "__main__":
-    asyncio.run(_die_in_mid_transfer(sys.argv[1]))
+    # it kills itself, maybe before the engine knows of the transfer, or hangs until somebody does
+    accidents = {"killed": kill_self, "stalled": stall(threading.Event())}
+    backend_name, accident_name = (*sys.argv[1:], "killed")[:2]
+    asyncio.run(_break_off_in_mid_transfer(backend_name, by=accidents[accident_name]))
