@@ -41,6 +41,8 @@ def run_config(
     max_model_len: int = 256,
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int | None = None,
+    data_parallel_size: int | None = None,
+    expert_parallel: bool | None = None,
 ) -> RunConfig:
     """A small run; its sync deadline is short, so that tests of failures are."""
     return RunConfig(
@@ -57,6 +59,8 @@ def run_config(
             kv_cache_memory="64Mi",
             tensor_parallel_size=tensor_parallel_size,
             pipeline_parallel_size=pipeline_parallel_size,
+            data_parallel_size=data_parallel_size,
+            expert_parallel=expert_parallel,
         ),
         weight_sync=WeightSyncSpec(timeout_seconds=10),
         checkpoint=CheckpointSpec(),

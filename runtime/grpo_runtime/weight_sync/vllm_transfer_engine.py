@@ -70,13 +70,15 @@ class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
     ) -> None:
         super().__init__(config, vllm_config, device, model)
         backend = find_backend(backend_of(config.backend))
-        num_workers = self.parallel_config.world_size_across_dp
-        parallel = self.parallel_config
-        num_known = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
-        if num_workers != num_known:
+        parallel, workers = self.parallel_config, get_world_group()
+        num_known = (
+            parallel.tensor_parallel_size * parallel.pipeline_parallel_size * parallel.data_parallel_size
+        )
+        if (parallel.world_size_across_dp, workers.world_size) != (num_known, num_known):
             raise WeightSyncError(
-                "weight sync serves engines of tensor parallel times pipeline parallel size workers "
-                f"({num_known}), and this one has {num_workers}: remove other parallel arguments"
+                "weight sync serves engines of tensor times pipeline times data parallel size workers "
+                f"({num_known}) that know each other, and this one has {workers.world_size}: remove other "
+                "parallel arguments"
             )
         # it warns at every sync about tables that no checkpoint holds; finish checks all parameters itself
         logging.getLogger(_LAYERWISE_LOGGER).setLevel(logging.ERROR)
@@ -88,7 +90,8 @@ class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
                 layout=checkpoint_shapes(Path(self.model_config.model)),
                 optional=frozenset({TIED_HEAD}) if self._is_tied else frozenset(),
                 device=device,
-                worker=get_world_group().rank_in_group,
+                # counted through all cores
+                worker=workers.rank_in_group,
                 direct_load=DirectLoad(self.has_room, self._load),
             )
         )
@@ -131,7 +134,8 @@ class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
     def has_room(self, num_bytes: int) -> bool:
         """Whether weights of this size can be staged beside the model, by each worker of this container at
         the same time."""
-        needed = num_bytes * self.parallel_config.local_world_size
+        parallel = self.parallel_config
+        needed = num_bytes * parallel.local_world_size * parallel.data_parallel_size_local
         return num_bytes == 0 or needed + KEPT_FREE_BYTES <= free_memory()
 
     @torch.no_grad()
