@@ -22,6 +22,7 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferInitInfo,
     WeightTransferUpdateInfo,
 )
+from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from grpo_runtime.weight_sync.checkpoint_shapes import checkpoint_shapes
@@ -143,6 +144,7 @@ class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         """Load `weights` layer by layer. Raises ModelBrokenError when that fails: vLLM keeps what came of a
         layer, and would mix it with the next weights."""
         try:
+            self._let_experts_be_packed()
             initialize_layerwise_reload(self.model)
             loaded = self.model.load_weights(weights)  # type: ignore[operator] # a method of every vLLM model
             finalize_layerwise_reload(self.model, self.model_config)
@@ -155,6 +157,15 @@ class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         left_out = {name for name, _ in self.model.named_parameters()} - set(loaded or ())
         if loaded is not None and left_out and not (self._is_tied and left_out == {TIED_HEAD}):
             raise WeightSyncError(f"vLLM kept the old {', '.join(sorted(left_out)[:5])}")
+
+    def _let_experts_be_packed(self) -> None:
+        """On CPU vLLM packs the experts of a layer when it makes their kernel, and only then."""
+        if self.device.type != "cpu":
+            return
+        for module in self.model.modules():
+            method = getattr(module, "quant_method", None)
+            if isinstance(method, UnquantizedFusedMoEMethod):
+                method.moe_kernel = None
 
     def _repack_tied_head(self) -> None:
         """On CPU vLLM packs lm_head once, and a tied head is a copy of the embedding as it was then."""
