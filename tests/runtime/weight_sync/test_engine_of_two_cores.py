@@ -1,6 +1,7 @@
 """A real engine of a mixture-of-experts model: two cores with requests of their own, each with half of the
 experts."""
 
+import asyncio
 import os
 import signal
 from collections.abc import Iterator, Mapping
@@ -9,7 +10,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from engine_of_several import assert_it_samples_as_one_worker_does
+from engine_of_several import REQUESTS, assert_it_samples_as_one_worker_does, fleet_of
 from one_engine_sync import OneEngineSync
 from policy_builder import changed_policy, probe_of, weights_of
 from polling import wait_until
@@ -23,9 +24,10 @@ from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import TerminationMessage
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engine import routes
+from grpo_runtime.fleet.bundle import Bundle
 from grpo_runtime.fleet.engine_client import Address, EngineClient
 from grpo_runtime.fleet.engine_sync import SyncFailedError, SyncJob
-from grpo_runtime.fleet.generate_api import answered_probe_error, probe_body
+from grpo_runtime.fleet.generate_api import answered_probe_error, parse_rollouts, probe_body, sampling_body
 from grpo_runtime.settings import Tokens
 from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.registry import GLOO
@@ -101,6 +103,76 @@ async def test_a_failed_transfer_leaves_both_cores_their_old_weights_and_the_nex
         assert report.probe_error < 1e-4
         assert max(await probe_errors(second)) < 1e-4
         await sync.close()
+
+
+async def test_requests_in_both_cores_go_on_with_new_weights_after_a_sync(
+    two_cores: Any, attempt: int
+) -> None:
+    bundle = Bundle(prompt_ids=(10, 20, 30), seed=7, num_samples=1)
+    body = sampling_body(bundle, temperature=1.0, max_tokens=200)
+    body["sampling_params"] |= {"ignore_eos": True}
+    async with aiohttp.ClientSession() as session:
+        client = client_of(two_cores, session, attempt=attempt)
+        sync = OneEngineSync(
+            client, backend=GLOO, timeout_seconds=20.0, workers_per_engine=2, cores_per_engine=2
+        )
+
+        def job(step: int) -> SyncJob:
+            policy = changed_policy(two_cores.model_dir, seed=40 + step)
+            weights = HostCopy(weights_of(policy))
+            return SyncJob(version=PolicyVersion(attempt, step), weights=weights, probe=probe_of(policy))
+
+        jobs = [job(step) for step in range(2)]
+        await sync.run(jobs[0])
+        before = await num_tokens_of_cores(two_cores, attempt=attempt)
+        calls = [
+            asyncio.ensure_future(client.generate(body, is_probe=True, core=core, timeout_seconds=60))
+            for core in CORES
+        ]
+        while any(
+            tokens < before[core] + 10
+            for core, tokens in (await num_tokens_of_cores(two_cores, attempt=attempt)).items()
+        ):
+            assert not any(call.done() for call in calls)
+        report = await sync.run(jobs[1])
+        assert report.probe_error < 1e-4
+        for call in calls:
+            [rollout] = parse_rollouts(await call, bundle=bundle, engine="two-cores")
+            assert [span.version for span in rollout.versions] == [job.version for job in jobs]
+            assert len(rollout.completion_ids) == 200
+        await sync.close()
+
+
+async def test_an_engine_with_one_frozen_core_is_found_and_synced_before_it_serves_again(
+    two_cores: Any, attempt: int
+) -> None:
+    fleet = await fleet_of(
+        two_cores,
+        attempt=attempt,
+        workers_per_engine=2,
+        cores_per_engine=2,
+        frozen_after_seconds=3.0,
+        probe_timeout_seconds=1.0,
+        max_tokens=200,
+    )
+    policy = changed_policy(two_cores.model_dir, seed=50)
+    await fleet.sync(weights_of(policy), version=PolicyVersion(attempt, 0), probe=probe_of(policy))
+    wanted = [rollout.completion_ids for rollout in await fleet.generate(REQUESTS)]
+    before = await num_tokens_of_cores(two_cores, attempt=attempt)
+    step = asyncio.ensure_future(fleet.generate(REQUESTS))
+    while await num_tokens_of_cores(two_cores, attempt=attempt) == before:
+        assert not step.done()
+    frozen = max(two_cores.core_pids())
+    os.kill(frozen, signal.SIGSTOP)
+    try:
+        # 5 s, and what a busy machine adds. The fleet has a thread of its own
+        wait_until(lambda: fleet.counts().current == 0, "the engine is given no work", seconds=15)
+        assert not step.done()
+    finally:
+        os.kill(frozen, signal.SIGCONT)
+    assert [rollout.completion_ids for rollout in await step] == wanted
+    assert fleet.num_stale_answers == 0
+    await fleet.close()
 
 
 def test_an_engine_that_has_lost_a_core_says_so_and_ends(two_cores: Any) -> None:
