@@ -103,7 +103,7 @@ class EngineSpec(ApiModel):
     mode Disaggregated."""
     expert_parallel: bool | None = None
     """Whether every worker of an engine has some of the experts of a mixture-of-experts model as a whole,
-    instead of a part of each. Only in mode Disaggregated."""
+    instead of a part of each. Only in mode Disaggregated; vLLM refuses a model without experts."""
     process: EngineProcess | None = None
     """Which process a colocated engine lives in: `Shared`, which is meant without it, is that of its training
     rank; `Own` is one beside it in the same container, which is started again when it ends or stands still,
