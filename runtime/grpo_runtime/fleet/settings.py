@@ -21,7 +21,7 @@ class FleetSettings:
     between looks, must fit into `frozen_after_seconds`.
     `max_in_flight`: samples an engine is given at a time.
     `workers_per_engine`: processes of an engine that take the weights.
-    `cores_per_engine`: schedulers of an engine, each with workers that have all weights.
+    `cores_per_engine`: schedulers of an engine, each with requests of its own.
     """
 
     hosts: tuple[Address, ...]
