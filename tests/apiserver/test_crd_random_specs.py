@@ -63,6 +63,10 @@ def random_job(dice: random.Random) -> dict[str, Any]:
     if dice.random() < 0.2:
         engine["pipelineParallelSize"] = dice.choice([1, 1, 2])
     if dice.random() < 0.2:
+        engine["dataParallelSize"] = dice.choice([1, 2])
+    if dice.random() < 0.3:
+        engine["expertParallel"] = dice.choice([True, True, False])
+    if dice.random() < 0.2:
         engine["args"] = dice.sample(ARGUMENTS, 1)
     mode = dice.choice(["Auto", "Auto", "Colocated", "Disaggregated"])
     has_rollout = dice.random() < {"Auto": 0.5, "Colocated": 0.1, "Disaggregated": 0.9}[mode]

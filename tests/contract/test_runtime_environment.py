@@ -172,7 +172,14 @@ def test_a_fleet_counts_the_workers_of_all_stages(values: dict[str, str], tmp_pa
     engine = {"tensorParallelSize": 2, "pipelineParallelSize": 3}
     (tmp_path / "run.json").write_text(run_config_json(rollout={"replicas": 1}, engine=engine))
     settings = fleet_settings(read_trainer_settings({**values, Env.ROLE: Role.TRAINER}))
-    assert settings.workers_per_engine == 6
+    assert (settings.workers_per_engine, settings.cores_per_engine) == (6, 1)
+
+
+def test_a_fleet_counts_the_workers_of_all_cores(values: dict[str, str], tmp_path: Path) -> None:
+    engine = {"tensorParallelSize": 2, "dataParallelSize": 4, "expertParallel": True}
+    (tmp_path / "run.json").write_text(run_config_json(rollout={"replicas": 1}, engine=engine))
+    settings = fleet_settings(read_trainer_settings({**values, Env.ROLE: Role.TRAINER}))
+    assert (settings.workers_per_engine, settings.cores_per_engine) == (8, 4)
 
 
 def test_the_repr_of_settings_shows_no_token(values: dict[str, str], tmp_path: Path) -> None:

@@ -42,6 +42,8 @@ def run_config(
     tensor_parallel_size: int = 1,
     pipeline_parallel_size: int | None = None,
     weight_sync_backend: str | None = None,
+    data_parallel_size: int | None = None,
+    expert_parallel: bool | None = None,
 ) -> RunConfig:
     """A small run; its sync deadline is short, so that tests of failures are."""
     return RunConfig(
@@ -58,6 +60,8 @@ def run_config(
             kv_cache_memory="64Mi",
             tensor_parallel_size=tensor_parallel_size,
             pipeline_parallel_size=pipeline_parallel_size,
+            data_parallel_size=data_parallel_size,
+            expert_parallel=expert_parallel,
         ),
         weight_sync=WeightSyncSpec(backend=weight_sync_backend, timeout_seconds=10),
         checkpoint=CheckpointSpec(),

@@ -14,7 +14,7 @@ import torch
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from grpo_runtime.engine import routes
-from grpo_runtime.serve.http import read_json, send_error, send_json
+from grpo_runtime.serve.http import header, read_json, send_error, send_json
 from grpo_runtime.weight_sync.interface import Receiver, WeightSyncError
 
 Happening = Callable[[], Awaitable[object]]
@@ -49,6 +49,8 @@ class FakeVLLM:
     """What the receiver gave at the last finish."""
     errored: bool = False
     probe_logprob: float = -1.0
+    logprob_of_cores: Mapping[str | None, float] = field(default_factory=dict)
+    """Of the cores whose probe has another logprob."""
     during: dict[str, Happening] = field(default_factory=dict)
     next_versions: deque[tuple[str, ...]] = field(default_factory=deque)
     reached: list[str] = field(default_factory=list)
@@ -89,7 +91,7 @@ class FakeVLLM:
                 return await self._metrics(scope, send)
             body = await read_json(receive) if path in WITH_BODY else {}
             if path == routes.GENERATE_PATH:
-                answer = await self._generate(body)
+                answer = await self._generate(body, core=header(scope, routes.CORE_HEADER))
             else:
                 await self._let_happen(path)
                 query = parse_qs(scope.get("query_string", b"").decode())
@@ -188,7 +190,7 @@ class FakeVLLM:
             self.tensors = dict(self.receiver.take())
         self.weight_version = version
 
-    async def _generate(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def _generate(self, body: Mapping[str, Any], *, core: str | None) -> dict[str, Any]:
         parameters, num_aborts = body["sampling_params"], self._num_aborts
         if "prompt_logprobs" not in parameters:
             self.completions_asked.append(body)
@@ -203,7 +205,8 @@ class FakeVLLM:
         if self.is_update_open:
             raise RefusedError("a request ran into half of the new weights")
         if "prompt_logprobs" in parameters:
-            entries = [{str(token): {"logprob": self.probe_logprob}} for token in body["token_ids"][1:]]
+            logprob = self.logprob_of_cores.get(core, self.probe_logprob)
+            entries = [{str(token): {"logprob": logprob}} for token in body["token_ids"][1:]]
             return {"choices": [], "prompt_logprobs": [None, *entries]}
         reason = "length" if self._num_aborts == num_aborts else "abort"
         own = (first_version, *[self.weight_version] * (NUM_TOKENS - 1))

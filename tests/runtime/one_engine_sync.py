@@ -18,12 +18,14 @@ class OneEngineSync:
         backend: Backend[Any],
         timeout_seconds: float,
         workers_per_engine: int = 1,
+        cores_per_engine: int = 1,
     ) -> None:
         self._sync = EngineSync(
             {str(client.address): client},
             backend=backend,
             deadlines=Deadlines(timeout_seconds),
             workers_per_engine=workers_per_engine,
+            cores_per_engine=cores_per_engine,
         )
 
     async def run(self, job: SyncJob) -> EngineSyncReport:

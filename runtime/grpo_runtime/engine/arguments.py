@@ -18,6 +18,7 @@ CPU_MIN_BATCHED_TOKENS = 4096
 SHARED_ENGINE_WORKER = "grpo_runtime.colocated.vllm_cpu_worker.SharedEngineWorker"
 GUARD = "grpo_runtime.serve.guard.Guard"
 STAGE_WORKER = "grpo_runtime.serve.vllm_cpu_worker.PipelineStageWorker"
+EXPERT_WORKER = "grpo_runtime.serve.vllm_cpu_experts.ExpertParallelWorker"
 
 
 def is_cpu_build() -> bool:
@@ -100,9 +101,17 @@ def _engine_arguments(run_config: RunConfig, *, model_dir: Path, is_cpu: bool) -
 def _own_workers_arguments(engine: EngineSpec, *, is_cpu: bool) -> list[str]:
     if engine.num_workers == 1:
         return []
-    # for several nodes or stages vLLM takes no other; the server puts ours in its place
-    arguments = ["--distributed-executor-backend", "mp"]
-    if (engine.pipeline_parallel_size or 1) > 1 and is_cpu:
+    # for several nodes or stages vLLM takes only mp, and the server puts ours in its place; on CPU, where a
+    # core can be a fork, one with a single worker is that worker
+    is_one_each = is_cpu and engine.num_cores == engine.num_workers
+    arguments = ["--distributed-executor-backend", "uni" if is_one_each else "mp"]
+    if engine.num_cores > 1:
+        arguments += ["--data-parallel-size", str(engine.num_cores)]
+    if engine.expert_parallel:
+        arguments += ["--enable-expert-parallel"]
+    if is_cpu and engine.expert_parallel:
+        arguments += ["--worker-cls", EXPERT_WORKER]
+    elif is_cpu and (engine.pipeline_parallel_size or 1) > 1:
         arguments += ["--worker-cls", STAGE_WORKER]
     return arguments
 

@@ -11,6 +11,8 @@ ATTEMPT_HEADER = "x-grpo-attempt"
 """On every admin call: the attempt of the trainer that calls. A lower one than seen before gets 409."""
 INSTANCE_HEADER = "x-grpo-instance"
 """On any call that is meant for one process: every other process answers 409, also its successor."""
+CORE_HEADER = "x-data-parallel-rank"
+"""vLLM's: which core of an engine generates, from 0. Without it vLLM chooses."""
 
 GENERATE_PATH = "/inference/v1/generate"
 IDENTITY_PATH = "/grpo/v1/identity"

@@ -51,6 +51,7 @@ class FleetCore:
             backend=backend,
             timeout_seconds=settings.sync_timeout_seconds,
             workers_per_engine=settings.workers_per_engine,
+            cores_per_engine=settings.cores_per_engine,
         )
         self._watcher = asyncio.ensure_future(self._watch())
 

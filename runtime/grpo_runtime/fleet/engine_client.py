@@ -137,16 +137,22 @@ class EngineClient:
         await self._admin("POST", path, body=body, timeout_seconds=timeout_seconds)
 
     async def generate(
-        self, body: Mapping[str, Any], *, is_probe: bool = False, timeout_seconds: float | None
+        self,
+        body: Mapping[str, Any],
+        *,
+        is_probe: bool = False,
+        core: int | None = None,
+        timeout_seconds: float | None,
     ) -> Mapping[str, Any]:
-        """Token ids in, token ids out: see vLLM's /inference/v1/generate.
+        """Token ids in, token ids out: see vLLM's /inference/v1/generate. Of an engine of several cores
+        `core` generates, from 0, or else one that vLLM chooses.
 
         A probe passes before the engine is admitted. Without a timeout the caller watches the engine, and
         cancels the call when the engine is lost.
         """
         token = self._tokens.admin if is_probe else self._tokens.data
         return await self._call(
-            "POST", routes.GENERATE_PATH, token=token, body=body, timeout_seconds=timeout_seconds
+            "POST", routes.GENERATE_PATH, token=token, body=body, core=core, timeout_seconds=timeout_seconds
         )
 
     async def _admin(
@@ -163,9 +169,12 @@ class EngineClient:
         *,
         token: str,
         body: Mapping[str, Any] | None,
+        core: int | None = None,
         timeout_seconds: float | None,
     ) -> Mapping[str, Any]:
-        text = await self._request(method, path, token=token, body=body, timeout_seconds=timeout_seconds)
+        text = await self._request(
+            method, path, token=token, body=body, core=core, timeout_seconds=timeout_seconds
+        )
         what = self._describe(method, path)
         try:
             answer = json.loads(text)
@@ -182,6 +191,7 @@ class EngineClient:
         *,
         token: str,
         body: Mapping[str, Any] | None = None,
+        core: int | None = None,
         timeout_seconds: float | None,
     ) -> str:
         headers = {"Authorization": f"Bearer {token}", routes.ATTEMPT_HEADER: str(self._attempt)}
@@ -190,6 +200,8 @@ class EngineClient:
             headers["Connection"] = "close"
         if self.instance is not None:
             headers[routes.INSTANCE_HEADER] = self.instance
+        if core is not None:
+            headers[routes.CORE_HEADER] = str(core)
         timeout = aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=CONNECT_TIMEOUT_SECONDS)
         what = self._describe(method, path)
         try:

@@ -62,12 +62,15 @@ class EngineSync:
         backend: Backend[Any],
         deadlines: Deadlines,
         workers_per_engine: int = 1,
+        cores_per_engine: int = 1,
     ) -> None:
-        """`clients` has the calls to each engine by its name; each has `workers_per_engine` receivers. The
-        syncs of a fleet share their `deadlines`."""
+        """`clients` has the calls to each engine by its name; each has `workers_per_engine` receivers and
+        `cores_per_engine` cores, which are verified one by one. The syncs of a fleet share their
+        `deadlines`."""
         self._clients = clients
         self._backend = backend
         self._workers_per_engine = workers_per_engine
+        self._cores_per_engine = cores_per_engine
         self._deadlines = deadlines
         self._sender: WeightSender[Any] | None = None
 
@@ -148,13 +151,19 @@ class EngineSync:
         return self._backend.make_sender(peers, SenderSettings(self._deadlines))
 
     async def _probe_error(self, name: str, probe: Probe | None) -> float:
+        """The largest error of its cores, which have their own copies of most weights."""
         if probe is None:
             return 0.0
-        client = self._clients[name]
-        answer = await client.generate(
-            probe_body(probe), is_probe=True, timeout_seconds=self._deadlines.timeout_seconds
+        client, limit = self._clients[name], self._deadlines.timeout_seconds
+        answers = await asyncio.gather(
+            *(
+                client.generate(probe_body(probe), is_probe=True, core=core, timeout_seconds=limit)
+                for core in range(self._cores_per_engine)
+            )
         )
-        error = answered_probe_error(answer, probe=probe, engine=str(client.address))
+        error = max(
+            answered_probe_error(answer, probe=probe, engine=str(client.address)) for answer in answers
+        )
         if not error <= probe.tolerance:
             raise SyncFailedError(
                 f"its logprobs differ from the trainer's by {error:.3g} nats, more than {probe.tolerance:g}"

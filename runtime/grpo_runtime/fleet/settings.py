@@ -21,6 +21,7 @@ class FleetSettings:
     between looks, must fit into `frozen_after_seconds`.
     `max_in_flight`: samples an engine is given at a time.
     `workers_per_engine`: processes of an engine that take the weights.
+    `cores_per_engine`: schedulers of an engine, each with requests of its own.
     """
 
     hosts: tuple[Address, ...]
@@ -39,6 +40,7 @@ class FleetSettings:
     probe_timeout_seconds: float = 3.0
     max_in_flight: int = 64
     workers_per_engine: int = 1
+    cores_per_engine: int = 1
 
 
 def fleet_settings(trainer: TrainerSettings) -> FleetSettings:
@@ -61,4 +63,5 @@ def fleet_settings(trainer: TrainerSettings) -> FleetSettings:
         sync_timeout_seconds=run_config.weight_sync.timeout_seconds,
         empty_wait_seconds=run_config.rollout_lost_timeout_seconds,
         workers_per_engine=run_config.engine.num_workers,
+        cores_per_engine=run_config.engine.num_cores,
     )

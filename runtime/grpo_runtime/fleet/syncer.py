@@ -30,7 +30,13 @@ class FleetSyncer:
     """Gives the members of a roster the weights of the newest `prepare`."""
 
     def __init__(
-        self, roster: Roster, *, backend: Backend[Any], timeout_seconds: float, workers_per_engine: int
+        self,
+        roster: Roster,
+        *,
+        backend: Backend[Any],
+        timeout_seconds: float,
+        workers_per_engine: int,
+        cores_per_engine: int,
     ) -> None:
         if backend.reach is Reach.PROCESS:
             raise ValueError(f"{backend.name} weight sync does not reach engines in other processes")
@@ -38,6 +44,7 @@ class FleetSyncer:
         self._backend = backend
         self._deadlines = Deadlines(timeout_seconds)
         self._workers_per_engine = workers_per_engine
+        self._cores_per_engine = cores_per_engine
         self._has_weights = False
         self._job: SyncJob | None = None
         self._syncs: dict[frozenset[str], EngineSync] = {}
@@ -172,6 +179,7 @@ class FleetSyncer:
                 backend=self._backend,
                 deadlines=self._deadlines,
                 workers_per_engine=self._workers_per_engine,
+                cores_per_engine=self._cores_per_engine,
             )
         return self._syncs[key]
 

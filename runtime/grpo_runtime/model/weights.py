@@ -1,17 +1,34 @@
-"""The weights of a policy under the names that vLLM expects: Hugging Face's, each tensor once."""
+"""The weights of a policy as its checkpoint has them, which is what vLLM loads: each tensor once."""
 
 from collections.abc import Iterator
 
 import torch
 from transformers import PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
 
 
 def named_weights(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every parameter of the bare `model` (no DDP wrapper) under its Hugging Face name, in a fixed order.
+    """Every weight of the bare `model` (no DDP wrapper) as `save_pretrained` writes it, in a fixed order.
 
-    The names are those of the safetensors file that the model was loaded from; vLLM fuses q, k and v itself.
-    A tied head appears once, under the embedding's name. The tensors are detached and share memory with the
-    model, so the next optimizer step changes them: copy what has to stay.
+    The names and shapes are those of the safetensors file that the model was loaded from. transformers makes
+    one parameter of all experts of a layer, for example, and takes it apart again here. A tied head appears
+    once, under the embedding's name. The tensors are detached. A weight that is a parameter shares its
+    memory, so the next optimizer step changes it; one that is a part of a parameter may be a copy.
     """
     for name, parameter in model.named_parameters():
-        yield name, parameter.detach()
+        yield from _as_saved(model, name, parameter.detach())
+
+
+def weight_shapes(model: PreTrainedModel) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Name and shape of each of `named_weights`, without copying any."""
+    for name, parameter in model.named_parameters():
+        for saved_name, weight in _as_saved(model, name, torch.empty_like(parameter, device="meta")):
+            yield saved_name, tuple(weight.shape)
+
+
+def _as_saved(
+    model: PreTrainedModel, name: str, parameter: torch.Tensor
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """What transformers saves of one parameter. One that it would join with others is taken alone, and the
+    engines refuse its shape."""
+    yield from revert_weight_conversion(model, {name: parameter}).items()

@@ -5,7 +5,7 @@ the next calls take them for their own (vllm-project/vllm#49972). After one refu
 would be answered by all workers any more, and a failed one would look like a good one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor, WorkerProc
@@ -41,10 +41,12 @@ class AllAnswersExecutor(MultiprocExecutor):
             errors = [
                 RuntimeError(f"Worker failed with error '{what}'") for how, what in answers if how != _OK
             ]
-            for own in (error, *errors):
-                if not GroupBrokenError.is_said_by(own):
-                    raise own from None
-            raise
+            raise error_to_raise((error, *errors)) from None
+
+
+def error_to_raise(errors: Sequence[Exception]) -> Exception:
+    """Of the errors of one call the first that does not say that others are to blame, or else the first."""
+    return next((error for error in errors if not GroupBrokenError.is_said_by(error)), errors[0])
 
 
 _OK = WorkerProc.ResponseStatus.SUCCESS

@@ -1,16 +1,19 @@
 """vLLM's server over an engine, and the workers of an engine of several pods.
 
-On CPU the core of an engine of one worker is a fork of the server. vLLM starts it as a new process, which
+On CPU a core that is its only worker is a fork of the server. vLLM starts it as a new process, which
 imports torch and vLLM once more: 7 s of CPU time, half of what a small engine needs to start. On CPU there is
-no device state that a fork would break. A pause ends as soon as the core has paused.
+no device state that a fork would break.
 """
 
+import asyncio
 import os
 import signal
 import socket
 from argparse import Namespace
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from itertools import chain
+from typing import Any, cast
 
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
@@ -23,7 +26,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 
 from grpo_runtime.process.parent_death import die_with
-from grpo_runtime.serve.vllm_executor import AllAnswersExecutor
+from grpo_runtime.serve.vllm_executor import AllAnswersExecutor, error_to_raise
 
 START_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 LAST_ANSWERS_SECONDS = 3
@@ -63,7 +66,7 @@ async def serve_engine(
         # vLLM refuses any other than its own in the arguments of several nodes or stages
         config.parallel_config.distributed_executor_backend = AllAnswersExecutor
     # what vLLM's run_server_worker does, with our engine client
-    async with _started(args, config) as client:
+    async with _started(args, config) as client, _ending_with_its_coordinator(client):
         shutdown = await build_and_serve(
             client, listen_address, listener, args, timeout_graceful_shutdown=LAST_ANSWERS_SECONDS
         )
@@ -73,31 +76,53 @@ async def serve_engine(
         listener.close()
 
 
-class PromptlyPausingEngine(AsyncLLM):
-    """vLLM's engine client. After the core has paused, vLLM's waits 20 ms more, so that the answers on their
-    way are read before the pause is answered; nothing here depends on that order, and every weight sync
-    would take as much longer."""
+class EngineClient(AsyncLLM):
+    """vLLM's engine client, with two differences in what a weight sync calls."""
 
     async def pause_generation(self, *, mode: PauseMode = "abort", clear_cache: bool = True) -> None:
-        """See `AsyncLLM`."""
+        """See `AsyncLLM`. After the core has paused, vLLM's waits 20 ms more, so that the answers on their
+        way are read before the pause is answered; nothing here depends on that order, and every weight sync
+        would take as much longer."""
         if clear_cache:
             await self.renderer.clear_mm_cache_async()
         await self.engine_core.pause_scheduler_async(mode=mode, clear_cache=clear_cache)
 
+    async def collective_rpc(
+        self,
+        method: str,
+        timeout: float | None = None,  # noqa: ASYNC109 - as in vLLM's own
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> list[Any]:
+        """See `AsyncLLM`; the answers of the workers of all cores. vLLM's raises the first error while other
+        cores are still at work; of theirs, one that says that others are to blame is raised only where there
+        is no other."""
+        core: Any = self.engine_core
+        answers = await asyncio.gather(
+            *(
+                core._call_utility_async("collective_rpc", method, timeout, args, kwargs, engine=engine)
+                for engine in core.core_engines
+            ),
+            return_exceptions=True,
+        )
+        if errors := [answer for answer in answers if isinstance(answer, Exception)]:
+            raise error_to_raise(errors)
+        return list(chain.from_iterable(cast("list[list[Any]]", answers)))
+
 
 def _may_fork(config: VllmConfig) -> bool:
-    """Whether the core may be a fork: on CPU, as the only worker."""
+    """Whether the cores may be forks: on CPU, each as its only worker."""
     parallel = config.parallel_config
     return (
         config.device_config.device_type == "cpu"
-        and (parallel.world_size, parallel.data_parallel_size) == (1, 1)
+        and parallel.world_size == 1
         and parallel.distributed_executor_backend == "uni"
     )
 
 
 @asynccontextmanager
 async def _started(args: Namespace, config: VllmConfig) -> AsyncIterator[AsyncLLM]:
-    client = PromptlyPausingEngine.from_vllm_config(
+    client = EngineClient.from_vllm_config(
         vllm_config=config,
         usage_context=UsageContext.OPENAI_API_SERVER,
         enable_log_requests=args.enable_log_requests,
@@ -109,6 +134,30 @@ async def _started(args: Namespace, config: VllmConfig) -> AsyncIterator[AsyncLL
         yield client
     finally:
         client.shutdown(timeout=config.shutdown_timeout)
+
+
+@asynccontextmanager
+async def _ending_with_its_coordinator(client: AsyncLLM) -> AsyncIterator[None]:
+    """End the cores when the process ends that tells them when another one has requests.
+
+    vLLM does not look at it, and without it a core waits for the others at its next request.
+    """
+    resources: Any = client.engine_core.resources
+    if resources.coordinator is None:
+        yield
+        return
+    loop, ended = asyncio.get_running_loop(), resources.coordinator.proc.sentinel
+
+    def end() -> None:
+        loop.remove_reader(ended)
+        for core in resources.engine_manager.processes:
+            core.kill()
+
+    loop.add_reader(ended, end)
+    try:
+        yield
+    finally:
+        loop.remove_reader(ended)
 
 
 def _become_the_core(server: int, listener: socket.socket) -> Callable[[], None]:

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 from grpo_api.v1alpha1.spec import Dtype
 from grpo_runtime.algorithm.logprobs import TokenLogprobs, token_logprobs
 from grpo_runtime.model.load import DTYPES
-from grpo_runtime.model.weights import named_weights
+from grpo_runtime.model.weights import named_weights, weight_shapes
 from grpo_runtime.weight_sync.source import TensorSpec
 
 MASTER_DTYPE = "float32"
@@ -58,10 +58,9 @@ class PolicyWeights:
     def layout(self) -> tuple[TensorSpec, ...]:
         """See `WeightSource`."""
         return tuple(
-            TensorSpec(name, tuple(parameter.shape), self._policy.dtype)
-            for name, parameter in named_weights(self._policy.model)
+            TensorSpec(name, shape, self._policy.dtype) for name, shape in weight_shapes(self._policy.model)
         )
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """See `WeightSource`. The tensors share memory with the policy."""
+        """See `WeightSource`. The tensors may share memory with the policy."""
         yield from named_weights(self._policy.model)

@@ -23,6 +23,7 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from grpo_runtime.weight_sync.checkpoint_shapes import checkpoint_shapes
@@ -75,13 +76,15 @@ class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
     ) -> None:
         super().__init__(config, vllm_config, device, model)
         backend = find_backend(backend_of(config.backend))
-        num_workers = self.parallel_config.world_size_across_dp
-        parallel = self.parallel_config
-        num_known = parallel.tensor_parallel_size * parallel.pipeline_parallel_size
-        if num_workers != num_known:
+        parallel, workers = self.parallel_config, get_world_group()
+        num_known = (
+            parallel.tensor_parallel_size * parallel.pipeline_parallel_size * parallel.data_parallel_size
+        )
+        if (parallel.world_size_across_dp, workers.world_size) != (num_known, num_known):
             raise WeightSyncError(
-                "weight sync serves engines of tensor parallel times pipeline parallel size workers "
-                f"({num_known}), and this one has {num_workers}: remove other parallel arguments"
+                "weight sync serves engines of tensor times pipeline times data parallel size workers "
+                f"({num_known}) that know each other, and this one has {workers.world_size}: remove other "
+                "parallel arguments"
             )
         # it warns at every sync about tables that no checkpoint holds; finish checks all parameters itself
         logging.getLogger(_LAYERWISE_LOGGER).setLevel(logging.ERROR)
@@ -93,7 +96,8 @@ class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
                 layout=checkpoint_shapes(Path(self.model_config.model)),
                 optional=frozenset({TIED_HEAD}) if self._is_tied else frozenset(),
                 device=device,
-                worker=get_world_group().rank_in_group,
+                # counted through all cores
+                worker=workers.rank_in_group,
                 direct_load=DirectLoad(self.has_room, self._load),
                 vllm_engine=self._engine_of_vllm,
             )
@@ -137,7 +141,8 @@ class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
     def has_room(self, num_bytes: int) -> bool:
         """Whether weights of this size can be staged beside the model, by each worker of this container at
         the same time."""
-        needed = num_bytes * self.parallel_config.local_world_size
+        parallel = self.parallel_config
+        needed = num_bytes * parallel.local_world_size * parallel.data_parallel_size_local
         return num_bytes == 0 or needed + KEPT_FREE_BYTES <= free_memory()
 
     def _engine_of_vllm(self, name: str) -> VllmEngine:
@@ -150,6 +155,7 @@ class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         """Load `weights` layer by layer. Raises ModelBrokenError when that fails: vLLM keeps what came of a
         layer, and would mix it with the next weights."""
         try:
+            self._let_experts_be_packed()
             initialize_layerwise_reload(self.model)
             loaded = self.model.load_weights(weights)  # type: ignore[operator] # a method of every vLLM model
             finalize_layerwise_reload(self.model, self.model_config)
@@ -162,6 +168,15 @@ class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         left_out = {name for name, _ in self.model.named_parameters()} - set(loaded or ())
         if loaded is not None and left_out and not (self._is_tied and left_out == {TIED_HEAD}):
             raise WeightSyncError(f"vLLM kept the old {', '.join(sorted(left_out)[:5])}")
+
+    def _let_experts_be_packed(self) -> None:
+        """On CPU vLLM packs the experts of a layer when it makes their kernel, and only then."""
+        if self.device.type != "cpu":
+            return
+        for module in self.model.modules():
+            method = getattr(module, "quant_method", None)
+            if isinstance(method, UnquantizedFusedMoEMethod):
+                method.moe_kernel = None
 
     def _repack_tied_head(self) -> None:
         """On CPU vLLM packs lm_head once, and a tied head is a copy of the embedding as it was then."""

@@ -6,6 +6,7 @@ from typing import Any
 from grpo_api.contract.run_config import RunConfig, parse_run_config
 from grpo_api.v1alpha1.spec import EngineProcess, Mode
 from grpo_runtime.engine.arguments import (
+    EXPERT_WORKER,
     IN_PROCESS_ENVIRONMENT,
     SERVER_ENVIRONMENT,
     STAGE_WORKER,
@@ -69,6 +70,25 @@ def test_the_stages_of_an_engine_share_its_cache_and_on_cpu_have_a_worker_of_our
     assert arguments["--kv-cache-memory-bytes"] == str(16 * 2**20)
     assert arguments["--worker-cls"] == STAGE_WORKER
     assert "--worker-cls" not in of_server(run, is_cpu=False)
+
+
+def test_the_cores_of_an_engine_share_its_cache_and_its_experts(run_json: str) -> None:
+    run = changed(run_json, kv_cache_memory="64Mi", data_parallel_size=2, expert_parallel=True)
+    on_cpu, on_gpus = of_server(run, is_cpu=True), of_server(run, is_cpu=False)
+    for arguments in (on_cpu, on_gpus):
+        assert arguments["--data-parallel-size"] == "2"
+        assert "--enable-expert-parallel" in arguments
+        assert arguments["--kv-cache-memory-bytes"] == str(32 * 2**20)
+    assert (on_cpu["--distributed-executor-backend"], on_cpu["--worker-cls"]) == ("uni", EXPERT_WORKER)
+    assert on_gpus["--distributed-executor-backend"] == "mp"
+    assert "--worker-cls" not in on_gpus
+
+
+def test_on_cpu_experts_in_several_stages_have_the_worker_of_both(run_json: str) -> None:
+    run = changed(run_json, pipeline_parallel_size=2, expert_parallel=True)
+    arguments = of_server(run, is_cpu=True)
+    assert (arguments["--distributed-executor-backend"], arguments["--worker-cls"]) == ("mp", EXPERT_WORKER)
+    assert "--data-parallel-size" not in arguments
 
 
 def test_a_server_of_one_worker_runs_it_itself_and_one_of_several_starts_them(run_json: str) -> None:

@@ -167,6 +167,18 @@ async def test_logprobs_beyond_the_tolerance_fail_every_sync_and_not_only_the_fi
                 await sync.run(job(step))
 
 
+@pytest.mark.parametrize("wrong", ["0", "1"])
+async def test_every_core_of_an_engine_is_verified(
+    wrong: str, engine: FakeEngine, session: aiohttp.ClientSession
+) -> None:
+    client = client_of(engine, session)
+    sync = OneEngineSync(client, backend=FAKE_BACKEND, timeout_seconds=GIVE_UP_SECONDS, cores_per_engine=2)
+    await sync.run(job(1))
+    engine.vllm.logprob_of_cores = {wrong: -1.5}
+    with pytest.raises(SyncFailedError, match=r"^verify: .* by 0\.5 nats"):
+        await sync.run(job(2))
+
+
 async def test_an_engine_is_not_ready_before_it_is_verified(
     engine: FakeEngine, session: aiohttp.ClientSession
 ) -> None:

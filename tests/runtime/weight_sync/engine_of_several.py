@@ -20,30 +20,35 @@ REQUESTS = [
 ]
 
 
-async def fleet_of(engine: Any, *, attempt: int, workers_per_engine: int) -> Fleet:
-    """A fleet of one engine."""
-    settings = FleetSettings(
-        hosts=(Address("127.0.0.1", engine.port),),
-        desired=1,
-        attempt=attempt,
-        tokens=Tokens(data=engine.data_token, admin=engine.admin_token),
-        temperature=1.0,
-        max_tokens=12,
-        sync_timeout_seconds=20.0,
-        start_wait_seconds=30.0,
-        empty_wait_seconds=30.0,
-        heartbeat_seconds=0.2,
-        workers_per_engine=workers_per_engine,
-    )
-    return Fleet(settings, backend=GLOO)
+async def fleet_of(
+    engine: Any, *, attempt: int, workers_per_engine: int, cores_per_engine: int = 1, **changes: Any
+) -> Fleet:
+    """A fleet of one engine; `changes` are of its settings."""
+    settings: dict[str, Any] = {
+        "hosts": (Address("127.0.0.1", engine.port),),
+        "desired": 1,
+        "attempt": attempt,
+        "tokens": Tokens(data=engine.data_token, admin=engine.admin_token),
+        "temperature": 1.0,
+        "max_tokens": 12,
+        "sync_timeout_seconds": 20.0,
+        "start_wait_seconds": 30.0,
+        "empty_wait_seconds": 30.0,
+        "heartbeat_seconds": 0.2,
+        "workers_per_engine": workers_per_engine,
+        "cores_per_engine": cores_per_engine,
+    }
+    return Fleet(FleetSettings(**settings | changes), backend=GLOO)
 
 
 async def assert_it_samples_as_one_worker_does(
-    several: Any, *, one: Any, attempt: int, num_workers: int
+    several: Any, *, one: Any, attempt: int, num_workers: int, num_cores: int = 1
 ) -> None:
     """Sync two policies into both engines, and compare what they sample with each other and its logprobs with
     those of the policy."""
-    fleet = await fleet_of(several, attempt=attempt, workers_per_engine=num_workers)
+    fleet = await fleet_of(
+        several, attempt=attempt, workers_per_engine=num_workers, cores_per_engine=num_cores
+    )
     of_one = await fleet_of(one, attempt=attempt, workers_per_engine=1)
     sampled = []
     for step in range(2):

@@ -73,10 +73,23 @@ def own_process_is_one_worker(process: EngineProcess | None, tensor_parallel_siz
     return process is not EngineProcess.OWN or tensor_parallel_size == 1
 
 
+@rule(
+    cel="!has(self.dataParallelSize) || self.dataParallelSize == 1 || "
+    "(has(self.expertParallel) && self.expertParallel)",
+    sentence="engine.dataParallelSize spreads the experts of a mixture-of-experts model, with "
+    "engine.expertParallel: set that to true, or remove dataParallelSize and raise rollout.replicas, which "
+    "samples as much more with any model",
+    field=".dataParallelSize",
+)
+def cores_share_experts(data_parallel_size: int | None, expert_parallel: bool | None) -> bool:
+    """Copies that share nothing are engines of their own: each can be lost alone."""
+    return data_parallel_size in (None, 1) or bool(expert_parallel)
+
+
 class EngineSpec(ApiModel):
     """vLLM's settings, in both modes."""
 
-    rules = (arguments_are_not_ours, kv_cache_is_not_tiny, own_process_is_one_worker)
+    rules = (arguments_are_not_ours, kv_cache_is_not_tiny, own_process_is_one_worker, cores_share_experts)
 
     tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] = 1
     """Workers of one engine that each compute a part of every layer. In mode Colocated they are training
@@ -84,6 +97,13 @@ class EngineSpec(ApiModel):
     pipeline_parallel_size: Annotated[int, Field(ge=1, le=64)] | None = None
     """Stages of one engine, which each hold a part of the layers and have tensorParallelSize workers; without
     it one. Only in mode Disaggregated."""
+    data_parallel_size: Annotated[int, Field(ge=1, le=64)] | None = None
+    """Copies within one engine of all that is not an expert, each with requests of its own and with
+    tensorParallelSize times pipelineParallelSize workers; without it one. With expertParallel, and only in
+    mode Disaggregated."""
+    expert_parallel: bool | None = None
+    """Whether every worker of an engine has some of the experts of a mixture-of-experts model as a whole,
+    instead of a part of each. Only in mode Disaggregated; vLLM refuses a model without experts."""
     process: EngineProcess | None = None
     """Which process a colocated engine lives in: `Shared`, which is meant without it, is that of its training
     rank; `Own` is one beside it in the same container, which is started again when it ends or stands still,
@@ -107,14 +127,21 @@ class EngineSpec(ApiModel):
         return self.process is EngineProcess.OWN
 
     @property
+    def num_cores(self) -> int:
+        """Schedulers of one engine, which each have requests of their own."""
+        return self.data_parallel_size or 1
+
+    @property
     def num_workers(self) -> int:
-        """Workers of one engine, in all stages."""
-        return self.tensor_parallel_size * (self.pipeline_parallel_size or 1)
+        """Workers of one engine, of all cores and in all stages."""
+        return self.tensor_parallel_size * (self.pipeline_parallel_size or 1) * self.num_cores
 
 
+_NUM_CORES = "(has(self.engine.dataParallelSize) ? self.engine.dataParallelSize : 1)"
 _NUM_WORKERS = (
     "self.engine.tensorParallelSize * "
-    "(has(self.engine.pipelineParallelSize) ? self.engine.pipelineParallelSize : 1)"
+    "(has(self.engine.pipelineParallelSize) ? self.engine.pipelineParallelSize : 1) * "
+    f"{_NUM_CORES}"
 )
 """CEL for the same, in rules of the whole spec."""
 
@@ -169,6 +196,29 @@ def colocated_engine_has_one_stage(engine: EngineSpec, rollout: RolloutSpec | No
     return rollout is not None or engine.pipeline_parallel_size in (None, 1)
 
 
+@rule(
+    cel="has(self.rollout) || !has(self.engine.expertParallel) || !self.engine.expertParallel",
+    sentence="engine.expertParallel needs mode Disaggregated, because the experts of a colocated engine are "
+    "not spread over training processes: remove it and engine.dataParallelSize, or add rollout",
+    field=".engine.expertParallel",
+)
+def colocated_engine_has_whole_experts(engine: EngineSpec, rollout: RolloutSpec | None) -> bool:
+    """Only an engine with pods of its own spreads its experts."""
+    return rollout is not None or not engine.expert_parallel
+
+
+@rule(
+    cel=f"!has(self.rollout) || {_NUM_CORES} == 1 || !has(self.rollout.nodesPerReplica) || "
+    "self.rollout.nodesPerReplica == 1",
+    sentence="engine.dataParallelSize needs all workers of an engine in one pod: remove it or "
+    "rollout.nodesPerReplica",
+    field=".engine.dataParallelSize",
+)
+def cores_are_in_one_pod(engine: EngineSpec, rollout: RolloutSpec | None) -> bool:
+    """The server finds the cores of its own pod only."""
+    return rollout is None or engine.num_cores == 1 or rollout.num_nodes == 1
+
+
 _NUM_ROLLOUT_GPUS = cel.num_gpus("self.rollout.resources")
 _NUM_NODES = "(has(self.rollout.nodesPerReplica) ? self.rollout.nodesPerReplica : 1)"
 
@@ -189,8 +239,9 @@ def nodes_share_workers_evenly(rollout: RolloutSpec | None, engine: EngineSpec) 
     cel=f"!{cel.HAS_ROLLOUT_RESOURCES} || {_NUM_ROLLOUT_GPUS} == 0 || "
     f"{_NUM_ROLLOUT_GPUS} * {_NUM_NODES} == {_NUM_WORKERS}",
     sentence="rollout.resources.limits of nvidia.com/gpu must be engine.tensorParallelSize "
-    "({engine.tensorParallelSize}) times engine.pipelineParallelSize divided by rollout.nodesPerReplica, "
-    "because an engine uses as many GPUs: change one of them, or remove the limit to run on CPU",
+    "({engine.tensorParallelSize}) times engine.pipelineParallelSize times engine.dataParallelSize divided "
+    "by rollout.nodesPerReplica, because an engine uses as many GPUs: change one of them, or remove the "
+    "limit to run on CPU",
     field=".rollout.resources.limits",
 )
 def engine_uses_every_gpu(rollout: RolloutSpec | None, engine: EngineSpec) -> bool:
@@ -203,9 +254,9 @@ def engine_uses_every_gpu(rollout: RolloutSpec | None, engine: EngineSpec) -> bo
 @rule(
     cel=f"!{cel.HAS_ROLLOUT_RESOURCES} || {_NUM_ROLLOUT_GPUS} > 0 || "
     f"{_NUM_WORKERS} <= {MAX_CPU_WORKERS} * {_NUM_NODES}",
-    sentence="engine.tensorParallelSize ({engine.tensorParallelSize}) times engine.pipelineParallelSize must "
-    f"be at most {MAX_CPU_WORKERS} on CPU for each pod of a replica: lower one of them, or set the "
-    "nvidia.com/gpu limit of rollout.resources",
+    sentence="engine.tensorParallelSize ({engine.tensorParallelSize}) times engine.pipelineParallelSize "
+    f"times engine.dataParallelSize must be at most {MAX_CPU_WORKERS} on CPU for each pod of a replica: "
+    "lower one of them, or set the nvidia.com/gpu limit of rollout.resources",
     field=".engine.tensorParallelSize",
 )
 def cpu_workers_reach_each_other(rollout: RolloutSpec | None, engine: EngineSpec) -> bool:

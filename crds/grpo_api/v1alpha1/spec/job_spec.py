@@ -9,6 +9,8 @@ from grpo_api.changes import MAY_CHANGE
 from grpo_api.rule import rule
 from grpo_api.v1alpha1.spec.engine import (
     colocated_engine_has_one_stage,
+    colocated_engine_has_whole_experts,
+    cores_are_in_one_pod,
     cpu_workers_reach_each_other,
     engine_uses_every_gpu,
     engines_share_processes_evenly,
@@ -78,6 +80,8 @@ class GRPOJobSpec(RunSections):
         process_is_of_colocated_engines,
         engines_share_processes_evenly,
         colocated_engine_has_one_stage,
+        colocated_engine_has_whole_experts,
+        cores_are_in_one_pod,
         nodes_share_workers_evenly,
         engine_uses_every_gpu,
         cpu_workers_reach_each_other,

@@ -7,7 +7,6 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from grpo_api.v1alpha1.spec import OptimizerSpec
-from grpo_runtime.model.weights import named_weights
 from grpo_runtime.trainer.distributed import Ranks, peer_errors
 from grpo_runtime.trainer.optimizer import PolicyOptimizer
 from grpo_runtime.trainer.policy import Policy, PolicyWeights
@@ -79,7 +78,7 @@ class DDPStrategy:
     @torch.no_grad()
     def load(self, state: TrainingState | None) -> None:
         """See `Strategy`. Rank 0 copies the state in and gives it to every rank."""
-        for name, parameter in named_weights(self.policy.model):
+        for name, parameter in self.policy.model.named_parameters():
             if state is not None:
                 parameter.copy_(state.model[name])
             self._ranks.broadcast(parameter)
