@@ -14,13 +14,13 @@ pytestmark = pytest.mark.engine
 
 @pytest.fixture(scope="module")
 def two_nodes(start_nodes: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The last test here ends one of them."""
+    """A pipeline of one stage in each pod. The last test here ends one of them."""
     folder = tmp_path_factory.mktemp("nodes")
-    with start_nodes(folder, name="engine-of-two-nodes", num_nodes=2, tensor_parallel_size=2) as started:
+    with start_nodes(folder, name="engine-of-two-nodes", num_nodes=2, pipeline_parallel_size=2) as started:
         yield started
 
 
-async def test_a_sync_reaches_the_worker_in_the_other_pod(two_nodes: Any, engine: Any, attempt: int) -> None:
+async def test_a_sync_reaches_the_stage_in_the_other_pod(two_nodes: Any, engine: Any, attempt: int) -> None:
     await assert_it_samples_as_one_worker_does(two_nodes[0], one=engine, attempt=attempt, num_workers=2)
 
 
@@ -33,7 +33,18 @@ def test_a_pod_with_workers_only_ends_when_it_is_asked_to(two_nodes: Any) -> Non
     assert leader.process.poll() is None
 
 
-async def test_a_sync_reaches_both_stages_of_a_pipeline(
+@pytest.mark.matrix
+async def test_a_sync_reaches_the_worker_in_the_other_pod(
+    start_nodes: Any, engine: Any, attempt: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("workers")
+    name = "engine-of-two-workers"
+    with start_nodes(folder, name=name, num_nodes=2, tensor_parallel_size=2) as nodes:
+        await assert_it_samples_as_one_worker_does(nodes[0], one=engine, attempt=attempt, num_workers=2)
+
+
+@pytest.mark.matrix
+async def test_a_sync_reaches_both_stages_of_a_pipeline_in_one_pod(
     start: Any, engine: Any, attempt: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("stages")
