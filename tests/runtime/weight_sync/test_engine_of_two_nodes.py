@@ -4,7 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from engine_of_several import assert_it_samples_as_one_worker_does
+from engine_of_several import (
+    assert_a_failed_transfer_leaves_the_old_weights,
+    assert_it_samples_as_one_worker_does,
+)
 
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import TerminationMessage
@@ -22,6 +25,12 @@ def two_nodes(start_nodes: Any, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 async def test_a_sync_reaches_the_stage_in_the_other_pod(two_nodes: Any, engine: Any, attempt: int) -> None:
     await assert_it_samples_as_one_worker_does(two_nodes[0], one=engine, attempt=attempt, num_workers=2)
+
+
+async def test_a_failed_transfer_leaves_both_pods_their_old_weights_and_the_next_one_works(
+    two_nodes: Any, attempt: int
+) -> None:
+    await assert_a_failed_transfer_leaves_the_old_weights(two_nodes[0], attempt=attempt, num_workers=2)
 
 
 def test_a_pod_with_workers_only_ends_when_it_is_asked_to(two_nodes: Any) -> None:
