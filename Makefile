@@ -45,7 +45,8 @@ test: uv ## Run all tests and print how long each part took
 	@$(PYTHON) tests/run_all.py
 test-fast: setup ## Only the tests that need neither an engine nor a cluster
 	@$(BIN)/pytest -q -n auto --dist loadfile -m "not engine and not apiserver and not cluster and not gpu"
-test-matrix: images setup ## Lose engines and trainers in every phase of a weight sync; `make test` runs a selection
+test-matrix: images setup ## Every loss in a weight sync and every cut of an engine; `make test` runs a selection
+	@$(BIN)/pytest -q --durations=8 -m "engine and matrix" tests
 	@$(BIN)/pytest -q -s --durations=8 -m cluster e2e/scenarios/test_sync_losses.py
 test-gpu: $(if $(HAS_PYTHON),gpu-site,setup) ## Tests of what needs an NVIDIA GPU (PYTHON= one with torch, transformers, pytest)
 	@PYTHONPATH=crds:runtime$(if $(HAS_PYTHON),:.gpu-site) $(if $(HAS_PYTHON),$(PYTHON),$(BIN)/python) -m pytest -q -m gpu tests/runtime/weight_sync

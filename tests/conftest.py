@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 from collections.abc import Generator, Iterator, Sequence
@@ -37,11 +38,19 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With `-m engine`, ignore files without such tests: importing all files takes many seconds."""
-    marker = config.option.markexpr
-    if marker not in SLOW or collection_path.suffix != ".py":
+    """Ignore files without tests that `-m` asks for: importing all files takes many seconds.
+
+    With `-m engine`, or `-m "engine and ..."`, those are the files that do not name the marker; with `-m "not
+    engine"` those whose tests all have it.
+    """
+    if collection_path.suffix != ".py":
         return None
-    return not is_written_in(collection_path, marker) or None
+    expression = config.option.markexpr
+    wanted = expression.partition(" and ")[0]
+    if wanted in SLOW:
+        return not is_written_in(collection_path, wanted) or None
+    unwanted = (marker for marker in SLOW if f"not {marker}" in expression)
+    return any(has_every_test(collection_path, marker) for marker in unwanted) or None
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
@@ -56,6 +65,14 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
 def is_written_in(path: Path, marker: str) -> bool:
     """Whether the file contains the marker."""
     return f"mark.{marker}" in path.read_text()
+
+
+@cache
+def has_every_test(path: Path, marker: str) -> bool:
+    """Whether every test of the file has the marker."""
+    return (
+        re.search(rf"^pytestmark = \[?pytest\.mark\.{marker}\b", path.read_text(), re.MULTILINE) is not None
+    )
 
 
 @pytest.fixture(autouse=True)

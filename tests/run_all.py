@@ -38,7 +38,7 @@ ENVIRONMENT = {
 sources. One thread of torch for each: several lose more to one another than they gain while parts run side
 by side."""
 FAST = "not engine and not apiserver and not cluster and not gpu"
-REAL_PODS = "cluster and not matrix"
+REAL_ENGINES, REAL_PODS = "engine and not matrix", "cluster and not matrix"
 """Without the cases of which there are so many that `make test-matrix` runs them."""
 
 
@@ -72,7 +72,7 @@ STAGES: Sequence[Sequence[Lane]] = (
         [Part("cluster and images", ("make", "images"), 1500, is_needed=True, needs_cluster=True)],
     ],
     [
-        [Part("real engines", (*PYTEST, "-m", "engine", "tests"), 2400)],
+        [Part("real engines", (*PYTEST, "-m", REAL_ENGINES, "tests"), 2400)],
         [Part("real pods", (*PYTEST, "-n", "2", *BY_FILE, "-m", REAL_PODS, "e2e"), 3600, needs_cluster=True)],
     ],
 )

@@ -21,10 +21,10 @@ from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.model.tiny import write_tiny_model
 from grpo_runtime.rewards.builtin import char_accuracy
 
-STEPS, PROMPTS_PER_STEP, GROUP_SIZE, MAX_TOKENS, LEARNING_RATE = 200, 16, 8, 4, 1e-3
+PROMPTS_PER_STEP, GROUP_SIZE, MAX_TOKENS, LEARNING_RATE = 16, 8, 4, 1e-3
 
 
-def mean_rewards(folder: Path, *, weight: float) -> list[float]:
+def mean_rewards(folder: Path, *, weight: float, num_steps: int) -> list[float]:
     """The mean reward of each step when the policy is trained on `weight` times the reward."""
     torch.manual_seed(0)
     write_tiny_model(folder)
@@ -37,7 +37,7 @@ def mean_rewards(folder: Path, *, weight: float) -> list[float]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.0)
     options = AdvantageOptions(group_size=GROUP_SIZE, weights=(weight,))
     means = []
-    for _ in range(STEPS):
+    for _ in range(num_steps):
         chosen = [prompt for prompt in sampler.next_prompts(PROMPTS_PER_STEP) for _ in range(GROUP_SIZE)]
         prompt_ids = torch.tensor([tokenizer(prompt.content).input_ids for prompt in chosen])
         completions, mask = sample(model, prompt_ids, eos=tokenizer.eos_token_id)
@@ -86,11 +86,12 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def test_the_copy_task_is_learned_in_200_steps(tmp_path: Path) -> None:
-    rewards = mean_rewards(tmp_path, weight=1.0)
+def test_the_copy_task_is_learned_in_160_steps(tmp_path: Path) -> None:
+    rewards = mean_rewards(tmp_path, weight=1.0, num_steps=160)
     assert rewards[0] < 0.05
     assert sum(rewards[-10:]) / 10 >= 0.95
 
 
 def test_a_negated_reward_does_not_teach_the_task(tmp_path: Path) -> None:
-    assert max(mean_rewards(tmp_path, weight=-1.0)) < 0.05
+    # with the right sign the reward is .6 after as many steps
+    assert max(mean_rewards(tmp_path, weight=-1.0, num_steps=100)) < 0.05

@@ -69,7 +69,10 @@ class FakeChild(FakeLocalEngine):
         if not accidents or accidents[0][0] != place:
             return
         (_, what), *rest = accidents
-        self._plan.write_text(json.dumps(rest))
+        # whole or not at all: this process may be killed meanwhile
+        changed = self._plan.with_name(f"plan-{os.getpid()}")
+        changed.write_text(json.dumps(rest))
+        changed.replace(self._plan)
         if what in ("SIGKILL", "SIGSTOP", "SIGSEGV"):
             os.kill(os.getpid(), signal.Signals[what])
         elif what == "exit":

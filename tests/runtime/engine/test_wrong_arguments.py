@@ -1,15 +1,12 @@
-"""What a wrong `engine.args` of a rollout pod leads to, with vLLM's own parser and no engine."""
+"""What a wrong `engine.args` of a rollout pod leads to, with vLLM's own parser and no engine.
 
-import os
+How the pod ends with such an error: tests/runtime/serve/test_rollout_pod.py."""
+
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from local_job import CLI
-from pod_builder import rollout_environment, run_config
-
-from grpo_api.contract.progress import TerminationMessage
 
 pytestmark = pytest.mark.engine
 
@@ -53,18 +50,3 @@ def test_a_wrong_argument_is_named_in_one_sentence(tmp_path: Path) -> None:
         assert sentence.startswith("vLLM refuses")
         assert "engine.args" in sentence
         assert wanted in sentence
-
-
-def test_a_rollout_pod_with_a_wrong_argument_ends_with_40_and_names_it(tmp_path: Path) -> None:
-    run = run_config(engine={"maxModelLen": 64, "args": ["--max-num-seqs=many"]})
-    log = tmp_path / "termination-log"
-    done = subprocess.run(
-        [*CLI, "rollout", "--termination-log", str(log)],
-        env=os.environ | rollout_environment(tmp_path, run),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    message = TerminationMessage.model_validate_json(log.read_text())
-    assert (done.returncode, message.exit_code, message.reason) == (40, 40, "UserError"), done.stderr[-2000:]
-    assert "argument --max-num-seqs: invalid int value: 'many'" in message.message

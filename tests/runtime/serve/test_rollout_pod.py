@@ -1,12 +1,9 @@
 """The rollout pod's process 1 with the real vLLM behind it."""
 
-import os
 import re
-import signal
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -130,21 +127,8 @@ def test_the_core_does_not_hold_the_servers_port(engine: Any) -> None:
     assert port not in _open_files(_core_pid(engine))
 
 
-@pytest.fixture
-def spare(start: Any, tmp_path: Path) -> Iterator[Any]:
-    with start(tmp_path / "spare", name="engine-spare") as started:
-        yield started
-
-
 def termination(engine: Any) -> TerminationMessage:
     return TerminationMessage.model_validate_json(engine.termination_log.read_text())
-
-
-def test_a_dead_engine_core_shows_and_ends_the_pod(spare: Any) -> None:
-    os.kill(_core_pid(spare), signal.SIGKILL)
-    _wait_for(lambda: not spare.is_live(), seconds=20)
-    assert spare.process.wait(20) == ExitCode.UNEXPECTED
-    assert termination(spare).message == "the vLLM engine died; see this container's log"
 
 
 def test_a_stop_is_heard_before_the_engine_is_up_and_leaves_nothing(start: Any, tmp_path: Path) -> None:

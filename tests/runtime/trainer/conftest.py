@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from grpo_api.contract.progress import TrainerState
+
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 
@@ -15,3 +17,19 @@ def no_pod_outlives_its_test() -> Iterator[None]:
 
     yield
     end_what_is_left()
+
+
+@pytest.fixture(scope="session")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The output of an undisturbed run on two ranks."""
+    from fake_job import STEPS, job
+    from trainer_pod import TrainerPod
+
+    folder = tmp_path_factory.mktemp("two-ranks")
+    code, message = TrainerPod(folder, job()).end()
+    assert (code, message.reason) == (0, "Done"), message
+    assert message.progress is not None
+    assert message.progress.state == TrainerState.DONE
+    assert (message.progress.step, message.progress.policy_version) == (STEPS, f"1.{STEPS}")
+    assert message.progress.stale_samples == 0
+    return folder

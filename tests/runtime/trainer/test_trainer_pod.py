@@ -1,67 +1,15 @@
 """Whole trainer pods over FakeEngines: supervisor, ranks, gloo, checkpoints, reports. Some seconds each."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
-from pod_builder import free_port, run_config
-from safetensors.torch import load_file
+from fake_job import STEPS, job, learned, records, weights
+from pod_builder import free_port
 from trainer_pod import TrainerPod
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_api.contract.progress import TrainerState
-from grpo_api.contract.run_config import RunConfig
-from grpo_runtime.report.metrics import MetricsRecord, read_metrics
-
-STEPS = 6
-TIMINGS = ("time/", "step_time", "tokens_per_second", "sync/")
-
-
-def job(*, num_ranks: int = 2, **spec: object) -> RunConfig:
-    algorithm = {
-        "steps": STEPS,
-        "promptsPerStep": 8,
-        "groupSize": 8,
-        "numIterations": 2,
-        "optimizer": {"learningRate": 2e-4, "schedule": "cosine", "warmupSteps": 1},
-    }
-    sections = {
-        "algorithm": algorithm,
-        "sampling": {"maxTokens": 4},
-        "trainer": {"processesPerNode": num_ranks},
-        "checkpoint": {"everySteps": 2},
-    }
-    return run_config(**{**sections, **spec})
-
-
-def records(folder: Path) -> list[MetricsRecord]:
-    return read_metrics(folder / "output" / "metrics.jsonl")
-
-
-def learned(folder: Path) -> list[Mapping[str, float]]:
-    """The metrics of every step without what a clock decides."""
-    return [
-        {name: value for name, value in record.values.items() if not name.startswith(TIMINGS)}
-        for record in records(folder)
-    ]
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "output" / "model" / "model.safetensors")
-
-
-@pytest.fixture(scope="module")
-def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The output of an undisturbed run on two ranks."""
-    folder = tmp_path_factory.mktemp("two-ranks")
-    code, message = TrainerPod(folder, job()).end()
-    assert (code, message.reason) == (0, "Done"), message
-    assert message.progress is not None
-    assert message.progress.state == TrainerState.DONE
-    assert (message.progress.step, message.progress.policy_version) == (STEPS, f"1.{STEPS}")
-    assert message.progress.stale_samples == 0
-    return folder
 
 
 def test_every_step_is_reported_and_the_policy_moves(two_ranks: Path) -> None:

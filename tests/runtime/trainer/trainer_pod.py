@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from pod_builder import free_port, trainer_environment
@@ -84,11 +84,12 @@ class TrainerPod:
         self.process.send_signal(signal.SIGTERM)
 
     def kill_rank(self, local_rank: int) -> None:
-        os.kill(self._pid_of_rank(local_rank), signal.SIGKILL)
+        os.kill(self.ranks()[local_rank], signal.SIGKILL)
+
+    def ranks(self) -> Sequence[int]:
+        """The process ids of the ranks by local rank; none before they are forked."""
+        return find_ranks(self._folder / f"cache-{self._name}" / "run")
 
     def end(self) -> tuple[int, TerminationMessage]:
         code = self.process.wait(timeout=DEADLINE_SECONDS)
         return code, TerminationMessage.model_validate_json(self._log.read_text())
-
-    def _pid_of_rank(self, local_rank: int) -> int:
-        return find_ranks(self._folder / f"cache-{self._name}" / "run")[local_rank]

@@ -1,17 +1,30 @@
-"""What every engine of several workers must show: a sync reaches all of them, and it samples as one of one
-worker does."""
+"""What every engine of several workers must show: a sync reaches all of them, it samples as one of one worker
+does, and a transfer that fails changes none of them.
+
+Such an engine is cut into tensors or stages, in one pod or in two, and gets its weights over gloo or from
+shared memory. Of these `make test` runs stages in two pods over gloo here, tensors in one pod from shared
+memory in tests/runtime/local, and tensors in two pods over gloo in e2e; `make test-matrix` runs the
+others.
+"""
 
 from typing import Any
 
+import aiohttp
 import pytest
+from one_engine_sync import OneEngineSync
 from policy_builder import changed_policy, logprobs, probe_of, weights_of
+from receiver_harness import AlteredCopy, flip_a_bit
+from transformers import PreTrainedModel
 
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.fleet.engine_client import Address
+from grpo_runtime.fleet.engine_client import Address, EngineClient
+from grpo_runtime.fleet.engine_sync import SyncFailedError, SyncJob
 from grpo_runtime.fleet.fleet import Fleet
+from grpo_runtime.fleet.generate_api import answered_probe_error, probe_body
 from grpo_runtime.fleet.settings import FleetSettings
 from grpo_runtime.rollout.interface import GenerateRequest
 from grpo_runtime.settings import Tokens
+from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.registry import GLOO
 
 REQUESTS = [
@@ -70,3 +83,35 @@ async def assert_it_samples_as_one_worker_does(
     assert sampled[0] != sampled[1]
     await fleet.close()
     await of_one.close()
+
+
+async def assert_a_failed_transfer_leaves_the_old_weights(
+    several: Any, *, attempt: int, num_workers: int
+) -> None:
+    """Alter one bit of a sync on its way; the probe finds the weights of the one before, and the next one
+    works."""
+    async with aiohttp.ClientSession() as session:
+        tokens = Tokens(data=several.data_token, admin=several.admin_token)
+        client = EngineClient(session, Address("127.0.0.1", several.port), tokens=tokens, attempt=attempt)
+        sync = OneEngineSync(client, backend=GLOO, timeout_seconds=20.0, workers_per_engine=num_workers)
+        first, second = (changed_policy(several.model_dir, seed=seed) for seed in (30, 31))
+
+        def job(step: int, policy: PreTrainedModel, weights: HostCopy) -> SyncJob:
+            return SyncJob(version=PolicyVersion(attempt, step), weights=weights, probe=probe_of(policy))
+
+        async def probe_error(policy: PreTrainedModel) -> float:
+            probe = probe_of(policy)
+            answer = await client.generate(probe_body(probe), is_probe=True, timeout_seconds=10)
+            return answered_probe_error(answer, probe=probe, engine=several.name)
+
+        await sync.run(job(1, first, HostCopy(weights_of(first))))
+        broken = AlteredCopy(weights_of(second), alter=flip_a_bit, buffer_bytes=4096)
+        with pytest.raises(SyncFailedError, match="not the bytes announced"):
+            await sync.run(job(2, second, broken))
+        await client.resume(timeout_seconds=10)
+        assert await probe_error(first) < 1e-4
+
+        for step in (3, 4):
+            report = await sync.run(job(step, second, HostCopy(weights_of(second))))
+            assert report.probe_error < 1e-4
+        await sync.close()

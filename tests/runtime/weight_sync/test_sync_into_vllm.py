@@ -14,9 +14,12 @@ import dying_trainer
 import pytest
 from one_engine_sync import OneEngineSync
 from policy_builder import changed_policy, probe_of, weights_of
+from polling import wait_until
 from receiver_harness import AlteredCopy, accident, flip_a_bit, stall
 
 from grpo_api.contract.endpoints import ROLLOUT_LIVE_PATH, ROLLOUT_READY_PATH
+from grpo_api.contract.exit_codes import ExitCode
+from grpo_api.contract.progress import TerminationMessage
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.fleet.bundle import Bundle
 from grpo_runtime.fleet.engine_client import Address, EngineClient
@@ -174,7 +177,9 @@ async def test_an_update_left_open_by_an_earlier_trainer_is_ended_by_the_next(
 
 @pytest.fixture(scope="module")
 def tied_engine(engine: Any, start: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """An engine whose head is its embedding, which vLLM's CPU build packs once and then forgets."""
+    """An engine whose head is its embedding, which vLLM's CPU build packs once and then forgets.
+
+    The last test here kills its core."""
     folder = tmp_path_factory.mktemp("tied")
     policy = load_policy(engine.model_dir, dtype="float32")
     policy.config.tie_word_embeddings = True
@@ -196,3 +201,13 @@ async def test_a_tied_head_follows_its_embedding(
     report = await sync.run(job)
     await sync.close()
     assert report.probe_error < 1e-4
+
+
+def test_an_engine_whose_core_has_died_says_so_and_ends(tied_engine: Any) -> None:
+    """The last test of this file."""
+    (core,) = tied_engine.core_pids()
+    os.kill(core, signal.SIGKILL)
+    wait_until(lambda: not tied_engine.is_live(), "the engine says that it is dead", seconds=20)
+    assert tied_engine.process.wait(20) == ExitCode.UNEXPECTED
+    message = TerminationMessage.model_validate_json(tied_engine.termination_log.read_text())
+    assert message.message == "the vLLM engine died; see this container's log"
