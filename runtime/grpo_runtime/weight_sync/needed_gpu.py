@@ -20,7 +20,7 @@ def find_usable_backend(name: str) -> Backend[Any]:
 
 
 def require_gpu(backend: Backend[Any], *, has_gpu: bool, role: str) -> None:
-    """Raise UserError when the backend needs a GPU and a pod of this role, a section of the spec, has none."""
+    """Raise UserError when the backend needs a GPU and a pod of this role, as the spec calls it, has none."""
     if backend.needs_gpu and not has_gpu:
         raise UserError(
             f"weights by {backend.name} need a GPU in the {role} pods, and there is none: set nvidia.com/gpu "
