@@ -33,7 +33,7 @@ def share_engine(run_config: RunConfig, ranks: Ranks, *, model_dir: Path) -> Eng
     start = _start_beside if run_config.engine.has_own_process else _start_within
     engine = start(run_config, model_dir=model_dir)
     share = EngineShare(engine, channel, ranks_per_engine=run_config.engine.tensor_parallel_size)
-    ranks.tell_of_engine(num_finished=share.num_finished, is_starting_again=share.is_starting_again)
+    ranks.report_engine_state(num_finished=share.num_finished, is_starting_again=share.is_starting_again)
     return share
 
 
