@@ -143,7 +143,8 @@ class FleetCore:
         log.warning("a request failed, it goes to another engine: %s", error)
         if isinstance(error, EngineGoneError | EngineTimeoutError):
             self._roster.apply(
-                key, lambda member: membership.silent(member, now=member.last_seen, lost_after_seconds=0.0)
+                key,
+                lambda member: membership.unanswered(member, now=member.last_seen, lost_after_seconds=0.0),
             )
         elif isinstance(error, EngineConflictError):
             self._roster.apply(key, membership.died)

@@ -18,7 +18,8 @@ from grpo_runtime.fleet.core import FleetCore
 from grpo_runtime.fleet.settings import FleetSettings, fleet_settings
 from grpo_runtime.rollout.interface import GenerateRequest, Generation, Probe, Rollout, SyncReport
 from grpo_runtime.settings import TrainerSettings
-from grpo_runtime.weight_sync.registry import Backend, find_backend
+from grpo_runtime.weight_sync.needed_gpu import find_usable_backend
+from grpo_runtime.weight_sync.registry import Backend
 from grpo_runtime.weight_sync.source import WeightSource
 
 T = TypeVar("T")
@@ -30,8 +31,9 @@ CLOSE_SECONDS = 30.0
 
 
 def open_fleet(trainer: TrainerSettings) -> "Fleet":
-    """The fleet of a trainer pod. Raises UserError as `fleet_settings` does."""
-    return Fleet(fleet_settings(trainer), backend=find_backend(trainer.run_config.weight_sync_backend))
+    """The fleet of a trainer pod. Raises UserError as `fleet_settings` and `find_usable_backend` do."""
+    backend = find_usable_backend(trainer.run_config.weight_sync_backend)
+    return Fleet(fleet_settings(trainer), backend=backend)
 
 
 class Fleet:

@@ -70,7 +70,7 @@ def seen(member: Member, identity: Identity, *, newest: PolicyVersion | None, no
     return replace(member, state=state, last_seen=now, why_frozen="")
 
 
-def silent(member: Member, *, now: float, lost_after_seconds: float) -> Member:
+def unanswered(member: Member, *, now: float, lost_after_seconds: float) -> Member:
     """The member after its engine could not be reached."""
     if member.state in (MemberState.JOINING, MemberState.LOST):
         return member

@@ -140,7 +140,7 @@ class Roster:
             changed = membership.frozen(member, why_frozen, now=now)
             state = f"is frozen, its requests go to other engines: {why_frozen}"
         lost_after = self._settings.lost_after_seconds
-        self._put(membership.silent(changed, now=now, lost_after_seconds=lost_after))
+        self._put(membership.unanswered(changed, now=now, lost_after_seconds=lost_after))
         if changed is not member:
             log.warning("engine %s %s", member.label, state)
             self.wake()
@@ -167,7 +167,7 @@ class Roster:
             if not isinstance(error, EngineTimeoutError):
                 # else it may be slow, which `_judge` decides
                 note = partial(liveness.unanswered, has_refused=isinstance(error, EngineGoneError))
-                changed = membership.silent(member, now=time.monotonic(), lost_after_seconds=lost_after)
+                changed = membership.unanswered(member, now=time.monotonic(), lost_after_seconds=lost_after)
         else:
             now = time.monotonic()
             note = partial(liveness.looked, look=look, version=member.version, now=now)

@@ -76,6 +76,7 @@ def serve(environment: Mapping[str, str], *, options: RolloutOptions) -> int:
         settings = read_rollout_settings(environment)
         given = settings.run_config.engine.args
         os.environ.update(engine_environment(is_cpu=is_cpu_build()))
+        _require_gpu(settings)
         _run_vllm(settings, model_dir=_prepare(settings), options=options, stopping=stopping)
     except UserError as error:
         return end(ExitCode.USER_ERROR, str(error))
@@ -90,6 +91,16 @@ def serve(environment: Mapping[str, str], *, options: RolloutOptions) -> int:
     if stopping.is_requested:
         return end(ExitCode.TERMINATED, "asked to stop")
     return end(ExitCode.UNEXPECTED, "the vLLM engine died; see this container's log")
+
+
+def _require_gpu(settings: RolloutSettings) -> None:
+    """Raise UserError when weights are to go to GPUs and this vLLM is for CPU, before a model is loaded."""
+    with lasting_imports():
+        from grpo_runtime.weight_sync.needed_gpu import require_gpu
+        from grpo_runtime.weight_sync.registry import find_backend
+
+    backend = find_backend(settings.run_config.weight_sync_backend)
+    require_gpu(backend, has_gpu=not is_cpu_build(), role="rollout")
 
 
 def _prepare(settings: RolloutSettings) -> Path:

@@ -18,7 +18,7 @@ from grpo_runtime.engine.arguments import is_cpu_build
 from grpo_runtime.rollout.interface import Engines
 from grpo_runtime.settings import TrainerSettings
 from grpo_runtime.trainer.distributed import Ranks
-from grpo_runtime.weight_sync.registry import find_backend
+from grpo_runtime.weight_sync.needed_gpu import find_usable_backend
 
 _CHILD = (sys.executable, "-m", "grpo_runtime.colocated.engine_child")
 
@@ -27,13 +27,13 @@ def share_engine(run_config: RunConfig, ranks: Ranks, *, model_dir: Path) -> Eng
     """Start this rank's engine, or its part of one. All ranks call this at the same time, and none of them
     meets the others meanwhile, because vLLM makes process groups of its own among them.
 
-    Raises UserError naming the argument when vLLM refuses `engine.args`.
+    Raises UserError naming the argument when vLLM refuses `engine.args`, and as `find_usable_backend` does.
     """
     channel = ranks.open_channel()
     start = _start_beside if run_config.engine.has_own_process else _start_within
     engine = start(run_config, model_dir=model_dir)
     share = EngineShare(engine, channel, ranks_per_engine=run_config.engine.tensor_parallel_size)
-    ranks.tell_of_engine(num_finished=share.num_finished, is_starting_again=share.is_starting_again)
+    ranks.report_engine_state(num_finished=share.num_finished, is_starting_again=share.is_starting_again)
     return share
 
 
@@ -52,9 +52,10 @@ def _start_within(run_config: RunConfig, *, model_dir: Path) -> EngineOfRank:
     """The engine in this process."""
     from grpo_runtime.colocated.vllm_engine import VllmEngine
 
+    backend = find_usable_backend(run_config.weight_sync_backend)
     return RankEngine(
         VllmEngine(run_config, model_dir=model_dir),
-        backend=find_backend(run_config.weight_sync_backend),
+        backend=backend,
         sleep_level=run_config.engine.sleep_level,
         timeout_seconds=run_config.weight_sync.timeout_seconds,
     )
@@ -75,7 +76,7 @@ def _start_beside(run_config: RunConfig, *, model_dir: Path) -> EngineOfRank:
     )
     return RecoveringEngine(
         lambda: ChildEngine(command, limits=limits),
-        backend=find_backend(run_config.weight_sync_backend),
+        backend=find_usable_backend(run_config.weight_sync_backend),
         sleep_level=run_config.engine.sleep_level,
         timeout_seconds=timeout_seconds,
     )

@@ -93,7 +93,7 @@ class Ranks:
             if met.command is not Command.NONE and not is_void:
                 return met.command
 
-    def tell_of_engine(
+    def report_engine_state(
         self, *, num_finished: Callable[[], int], is_starting_again: Callable[[], bool] = bool
     ) -> None:
         """From now on this rank tells the others at every meeting how many samples its engine has finished,

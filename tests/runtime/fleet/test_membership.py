@@ -18,8 +18,8 @@ from grpo_runtime.fleet.membership import (
     is_gone,
     outdated,
     seen,
-    silent,
     synced,
+    unanswered,
     unhealthy,
     will_answer,
 )
@@ -66,14 +66,14 @@ def test_a_restarted_process_starts_from_nothing() -> None:
 
 
 def test_a_silent_member_is_suspected_at_once_and_lost_after_the_wait() -> None:
-    suspect = silent(current(), now=3.0, lost_after_seconds=10.0)
+    suspect = unanswered(current(), now=3.0, lost_after_seconds=10.0)
     assert suspect.state == MemberState.SUSPECT
-    assert silent(suspect, now=12.0, lost_after_seconds=10.0).state == MemberState.SUSPECT
-    assert silent(suspect, now=12.1, lost_after_seconds=10.0).state == MemberState.LOST
+    assert unanswered(suspect, now=12.0, lost_after_seconds=10.0).state == MemberState.SUSPECT
+    assert unanswered(suspect, now=12.1, lost_after_seconds=10.0).state == MemberState.LOST
 
 
 def test_a_suspect_that_answers_goes_on_where_it_was() -> None:
-    suspect = silent(current(), now=3.0, lost_after_seconds=10.0)
+    suspect = unanswered(current(), now=3.0, lost_after_seconds=10.0)
     assert seen(suspect, identity(version=str(NEW)), newest=NEW, now=4.0).state == MemberState.CURRENT
     revoked = seen(suspect, identity(version=""), newest=NEW, now=4.0)
     assert revoked.state == MemberState.STALE
@@ -95,7 +95,7 @@ def test_what_has_not_answered_yet_or_is_lost_cannot_freeze() -> None:
 
 
 def test_an_address_that_never_answered_cannot_be_lost() -> None:
-    assert silent(joining(), now=1e6, lost_after_seconds=10.0).state == MemberState.JOINING
+    assert unanswered(joining(), now=1e6, lost_after_seconds=10.0).state == MemberState.JOINING
 
 
 def test_a_failed_sync_takes_a_member_out_and_is_tried_ever_less_often() -> None:
@@ -124,7 +124,7 @@ def test_requests_that_fail_together_count_as_one_failure() -> None:
 def test_nobody_waits_for_the_requests_of_an_engine_that_is_out_of_the_fleet() -> None:
     assert will_answer(current())
     # it may come back, with its requests
-    assert will_answer(silent(current(), now=3.0, lost_after_seconds=10.0))
+    assert will_answer(unanswered(current(), now=3.0, lost_after_seconds=10.0))
     assert not will_answer(unhealthy(current(), now=3.0))
     # a failed sync may leave it paused
     assert not will_answer(failed_sync(current(), now=3.0))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from guard_environment import guard_environment
+from pod_builder import run_config
 
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import TerminationMessage
@@ -41,6 +42,22 @@ def test_the_number_of_threads_is_set_before_the_model_is_made_and_torch_importe
     # the model may have to be downloaded
     assert "HF_HUB_OFFLINE" not in seen
     assert "no model today" in options.termination_log.read_text()
+
+
+def test_a_vllm_for_cpu_refuses_weights_from_gpus_before_it_downloads_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
+    run = run_config(trainer={"processesPerNode": 1, **gpu}, rollout={"replicas": 1, **gpu})
+    prepared: list[object] = []
+    monkeypatch.setattr(os, "environ", {"PATH": os.environ["PATH"]})
+    monkeypatch.setattr(main, "is_cpu_build", lambda: True)
+    monkeypatch.setattr(main, "_prepare", prepared.append)
+    environment = guard_environment(tmp_path, run_json=run.model_dump_json(by_alias=True))
+    options = main.RolloutOptions(termination_log=tmp_path / "termination-log")
+    assert main.serve(environment, options=options) == ExitCode.USER_ERROR
+    assert "weights by nccl need a GPU in the rollout pods" in options.termination_log.read_text()
+    assert prepared == []
 
 
 def test_an_engine_that_cannot_reach_the_hub_ends_as_transient_with_a_reason_of_its_own(

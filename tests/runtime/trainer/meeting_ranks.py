@@ -18,7 +18,7 @@ def main(rank: int, port: int) -> None:
     ranks = Ranks.meet(
         rank=rank, world_size=2, address="127.0.0.1", port=port, backend="gloo", stop=StopRequest()
     )
-    ranks.tell_of_engine(num_finished=lambda: FINISHED[rank], is_starting_again=lambda: rank == 1)
+    ranks.report_engine_state(num_finished=lambda: FINISHED[rank], is_starting_again=lambda: rank == 1)
     commands = (Command.SAVE, Command.DONE)
     for command in commands:
         if rank == 0:

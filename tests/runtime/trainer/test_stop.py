@@ -85,6 +85,6 @@ async def test_a_rank_tells_at_every_meeting_how_many_samples_its_engine_has_fin
     alone = Ranks(rank=0, world_size=1, stop=StopRequest())
     alone.announce(Command.NONE)
     assert alone.num_finished == (0,)
-    alone.tell_of_engine(num_finished=lambda: 5)
+    alone.report_engine_state(num_finished=lambda: 5)
     alone.announce(Command.TRAIN)
     assert alone.num_finished == (5,)

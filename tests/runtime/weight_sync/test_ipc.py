@@ -1,9 +1,14 @@
 """What is IPC's own, with stand-ins on the CPU for the GPU and for handles to its memory."""
 
+import gc
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from receiver_harness import MakeSender, Receiver, prepared, some_weights, sync
+import torch
+from polling import wait_until
+from receiver_harness import MakeSender, OneEngineSender, Receiver, prepared, some_weights, sync
 from stand_in_handles import StandInHandles
 from stand_in_nccl import StandInDevice
 from weight_sources import FixedWeights
@@ -36,6 +41,34 @@ async def test_handles_travel_on_the_control_channel_and_are_of_two_buffers_for_
     assert receiver.serves(some_weights(1))
     assert [len(slots) for slots in infos[0].slots] == [2]
     assert infos[0].key not in repr(infos[0])
+
+
+async def test_memory_of_the_gpu_is_given_back_by_engines_after_a_sync_and_by_the_trainer_at_the_end(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged: list[weakref.ref[torch.Tensor]] = []
+    lent: list[weakref.ref[torch.Tensor]] = []
+
+    def noting(make: Callable[[Any, int], torch.Tensor], memory: list[weakref.ref[torch.Tensor]]) -> Any:
+        def noted(self: Any, num_bytes: int) -> torch.Tensor:
+            tensor = make(self, num_bytes)
+            memory.append(weakref.ref(tensor))
+            return tensor
+
+        return noted
+
+    monkeypatch.setattr(StandInDevice, "staging_memory", noting(StandInDevice.staging_memory, staged))
+    monkeypatch.setattr(StandInHandles, "allocate", noting(StandInHandles.allocate, lent))
+    sender = OneEngineSender(BACKEND, receiver, timeout_seconds=10.0)
+    await sender.init()
+    for seed in (1, 2):
+        await sync(sender, prepared(BACKEND, seed), version=f"1.{seed}")
+        assert receiver.serves(some_weights(seed))
+        gc.collect()
+        assert [memory() for memory in staged] == [None] * seed
+    assert [memory() is None for memory in lent] == [False, False]
+    await sender.shutdown()
+    wait_until(lambda: [memory() for memory in lent] == [None, None], "the trainer gives its buffers back")
 
 
 async def test_weights_in_larger_buffers_than_the_trainers_are_refused(

@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from functools import partial
 
 import pytest
@@ -75,6 +76,42 @@ def test_an_engine_learns_at_once_that_the_trainer_has_left() -> None:
         work.wait()
     assert time.monotonic() - start < FAR_AWAY_SECONDS / 2
     engine.close()
+
+
+class StoreThatGoes(Store):  # type: ignore[misc] # a class of torch's C++
+    """A store of one member, which takes nothing any more once it is gone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_gone = False
+        self._values: dict[str, bytes] = {}
+
+    def set(self, key: str, value: bytes) -> None:
+        if self.is_gone:
+            raise RuntimeError("Broken pipe")
+        self._values[key] = value
+
+    def get(self, key: str) -> bytes:
+        return self._values[key]
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        assert set(keys) <= self._values.keys()
+
+
+def test_a_trainer_that_cannot_say_that_it_leaves_aborts_its_group_nevertheless() -> None:
+    aborted = threading.Event()
+
+    class Abortable(StandInNccl):
+        def abort(self) -> None:
+            super().abort()
+            aborted.set()
+
+    store = StoreThatGoes()
+    place = Place("key", 0, 1, 10.0)
+    group = NcclGroup(store, place, own_address=ADDRESS, connect=Abortable, device=StandInDevice())
+    store.is_gone = True
+    group.close()
+    assert aborted.wait(FAR_AWAY_SECONDS)
 
 
 def test_bytes_go_from_host_and_device_memory_to_host_and_device_memory() -> None:

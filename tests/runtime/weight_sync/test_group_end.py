@@ -1,0 +1,72 @@
+"""The trainer's end of a group that is left while the engines are met."""
+
+import sys
+import threading
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from grpo_runtime.weight_sync.group_end import GroupEnd
+from grpo_runtime.weight_sync.interface import GroupBrokenError
+
+NUM_LINES = 12
+"""More than `GroupEnd.join` has after the engines were met."""
+
+
+class OpenCommunicator:
+    """What the group is left with; counts how often it was closed."""
+
+    num_closed = 0
+
+    def close(self) -> None:
+        self.num_closed += 1
+
+
+def join_and_leave(end: GroupEnd, communicator: OpenCommunicator, *, line: int) -> None:
+    """Meet the engines, and leave in another thread just before this line that follows is executed. Goes on
+    when the other thread has left, or waits for this one."""
+    leaving = threading.Thread(target=end.leave)
+    num_lines = 0
+    has_met = False
+
+    def meet(*_: object, **__: object) -> Any:
+        nonlocal has_met
+        has_met = True
+        return communicator
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal num_lines
+        if frame.f_code is not GroupEnd.join.__code__:
+            return None
+        if event == "line" and has_met:
+            if num_lines == line:
+                leaving.start()
+                leaving.join(0.2)
+            num_lines += 1
+        return trace
+
+    def join() -> None:
+        sys.settrace(trace)
+        try:
+            end.join(meet, None, None, own_address="127.0.0.1")  # type: ignore[arg-type]
+        except GroupBrokenError:
+            return  # it was left before
+        finally:
+            sys.settrace(None)
+
+    joining = threading.Thread(target=join)
+    joining.start()
+    joining.join(10)
+    if leaving.ident is None:
+        leaving.start()
+    leaving.join(10)
+    assert not joining.is_alive() and not leaving.is_alive()
+
+
+@pytest.mark.parametrize("line", range(NUM_LINES))
+def test_a_group_that_is_left_at_any_moment_is_closed_once_and_not_joined(line: int) -> None:
+    end, communicator = GroupEnd(frozenset({"engine"})), OpenCommunicator()
+    join_and_leave(end, communicator, line=line)
+    assert communicator.num_closed == 1
+    assert not end.is_joined
