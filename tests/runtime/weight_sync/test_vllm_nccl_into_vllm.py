@@ -1,5 +1,6 @@
 """A real engine of vLLM with its own nccl engine for weight transfer, whose communicator is a stand-in."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import aiohttp
 import pytest
 from one_engine_sync import OneEngineSync
 from policy_builder import changed_policy, probe_of, weights_of
-from receiver_harness import AlteredCopy, accident
+from receiver_harness import AlteredCopy, accident, stall
 from stand_in_nccl import StandInDevice
 from stand_in_vllm_nccl import StandInNcclById
 
@@ -19,7 +20,6 @@ from grpo_api.v1alpha1.spec import WeightSyncBackend
 from grpo_runtime.fleet.engine_client import Address, EngineClient
 from grpo_runtime.fleet.engine_sync import SyncFailedError, SyncJob
 from grpo_runtime.settings import Tokens
-from grpo_runtime.weight_sync.interface import WeightSyncError
 from grpo_runtime.weight_sync.registry import vllm_nccl_backend
 
 pytestmark = pytest.mark.engine
@@ -66,13 +66,16 @@ async def test_syncs_that_are_whole_are_served_and_one_that_breaks_off_ends_the_
             assert report.probe_error < 1e-4
         assert "NCCLWeightTransferEngine" in engine.log()
 
-        def fail() -> None:
-            raise WeightSyncError("the trainer has an accident")
-
-        policy = changed_policy(engine.model_dir, seed=3)
-        broken = AlteredCopy(weights_of(policy), alter=accident(fail), buffer_bytes=32 * 1024)
-        with pytest.raises(SyncFailedError, match="transfer: the trainer has an accident"):
-            await sync.run(SyncJob(version=PolicyVersion(attempt, 3), weights=broken, probe=probe_of(policy)))
+        # the trainer hangs in the middle: the engine has the first tensors, and nobody but it ends this
+        policy, until = changed_policy(engine.model_dir, seed=3), threading.Event()
+        broken = AlteredCopy(weights_of(policy), alter=accident(stall(until)), buffer_bytes=32 * 1024)
+        try:
+            with pytest.raises(SyncFailedError, match="transfer"):
+                await sync.run(
+                    SyncJob(version=PolicyVersion(attempt, 3), weights=broken, probe=probe_of(policy))
+                )
+        finally:
+            until.set()
         await sync.close()
 
     assert engine.process.wait(60) == ExitCode.UNEXPECTED
