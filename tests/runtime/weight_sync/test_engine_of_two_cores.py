@@ -92,8 +92,9 @@ async def test_a_failed_transfer_leaves_both_cores_their_old_weights_and_the_nex
             return [answered_probe_error(answer, probe=probe, engine="two-cores") for answer in answers]
 
         await sync.run(job(1, first, HostCopy(weights_of(first))))
-        broken = AlteredCopy(weights_of(second), alter=flip_a_bit, buffer_bytes=4096)
+        # the second one pauses an engine that is paused
         for _ in range(2):
+            broken = AlteredCopy(weights_of(second), alter=flip_a_bit, buffer_bytes=4096)
             with pytest.raises(SyncFailedError, match="not the bytes announced"):
                 await sync.run(job(2, second, broken))
         await client.resume(timeout_seconds=10)
