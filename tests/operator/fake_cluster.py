@@ -13,7 +13,6 @@ from grpo_api.contract import labels
 from grpo_api.contract.engine_absence import EngineAbsence
 from grpo_api.contract.progress import EngineCounts, Progress, TerminationMessage, TrainerState
 from grpo_api.contract.reasons import ReasonMessage
-from grpo_api.v1alpha1.job import ObjectMeta
 from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_api.v1alpha1.status import Condition, ConditionType, GRPOJobStatus
 from grpo_operator.children.child import Child
@@ -51,10 +50,6 @@ def spec(**changes: Any) -> GRPOJobSpec:
         "rollout": {"replicas": 2},
     }
     return GRPOJobSpec.from_object(short | changes)
-
-
-def metadata(name: str = "copy") -> ObjectMeta:
-    return ObjectMeta(name=name, namespace="default", uid=UID, generation=1)
 
 
 def termination(
@@ -134,7 +129,9 @@ class FakeCluster:
 
     def observed(self) -> Observed:
         by_name = sorted(self.pods.values(), key=lambda pod: (pod.position, pod.node_index))
-        engines = self._engines(by_name)
+        num_nodes = self.spec.rollout.num_nodes if self.spec and self.spec.rollout else 1
+        rollouts = [pod for pod in by_name if "-rollout-" in pod.name]
+        engines = as_engines(rollouts, num_nodes=num_nodes)  # as the snapshot has them
         job = JobView(
             namespace="default",
             name=self.name,
@@ -267,11 +264,6 @@ class FakeCluster:
 
     def condition(self, kind: ConditionType) -> Condition:
         return next(c for c in self.status.conditions if c.type == kind)
-
-    def _engines(self, pods: list[PodView]) -> tuple[PodView, ...]:
-        """As the snapshot has them."""
-        num_nodes = self.spec.rollout.num_nodes if self.spec and self.spec.rollout else 1
-        return as_engines([pod for pod in pods if "-rollout-" in pod.name], num_nodes=num_nodes)
 
     def _make(self, child: Child) -> None:
         if child.kind == PODS:

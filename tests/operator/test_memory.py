@@ -6,7 +6,15 @@ from datetime import timedelta
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.status import GRPOJobStatus, WaitingForRoom
 from grpo_operator.observe.memory import UNREACHABLE_SECONDS, Memory
-from grpo_operator.observe.observed import JobAndPods, JobView, PodView, Refusal, Remembered, TrainerReport
+from grpo_operator.observe.observed import (
+    EngineView,
+    JobAndPods,
+    JobView,
+    PodView,
+    Refusal,
+    Remembered,
+    TrainerReport,
+)
 from grpo_operator.plan.draft import EventDraft
 
 from .fake_cluster import NOW, UID, report
@@ -117,7 +125,7 @@ def look(
 ) -> Remembered:
     """What is remembered after a look at a job with these rollout pods, whose attempt `failed` failed."""
     job = JobView("default", "copy", uid, 1, "1", False, None, "", GRPOJobStatus(attempt=max(failed, 1)))
-    pods = [PodView(f"rollout-{position}", "u", position, "Running", True, False) for position in rollouts]
+    pods = [EngineView(f"rollout-{position}", "u", position, "Running", True, False) for position in rollouts]
     failing = [PodView("trainer", "u", (failed, 0), "Failed", False, False)] if failed else []
     found = JobAndPods(job, tuple(failing), tuple(pods))
     return memory.remember_pods(KEY, found, now=seconds(at))

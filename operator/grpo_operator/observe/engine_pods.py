@@ -1,30 +1,30 @@
-"""The pods of one engine, seen as one pod. Pure.
+"""The pods of one engine, seen as one. Pure.
 
 They start together, and none of them is of use without the others.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields
 from itertools import groupby
+from typing import Any
 
 from grpo_operator.children.names import Names
-from grpo_operator.observe.observed import PodView
+from grpo_operator.observe.observed import EngineView, PodView
 
 
-def as_engines(pods: Sequence[PodView], *, num_nodes: int) -> tuple[PodView, ...]:
-    """Rollout pods, in the order of their positions, as one view for each engine of `num_nodes` pods.
+def as_engines(pods: Sequence[PodView], *, num_nodes: int) -> tuple[EngineView, ...]:
+    """Rollout pods, in the order of their positions, as engines of `num_nodes` pods.
 
-    Such a view has a pod's fields as they hold for the engine: it is ready when all its pods are, has nodes
-    once all of them have one, and is over as soon as one is. It has the name and the node of the pod that a
-    person should look at.
+    An engine is ready when all its pods are, has nodes once all of them have one, and is over as soon as one
+    is.
     """
     if num_nodes == 1:
-        return tuple(pods)
+        return tuple(_engine(pod, members=(pod,)) for pod in pods)
     by_engine = groupby(pods, key=lambda pod: pod.position)
     return tuple(_as_one(tuple(members), num_nodes=num_nodes) for _, members in by_engine)
 
 
-def missing_members(engine: PodView, names: Names, *, num_nodes: int) -> tuple[str, ...]:
+def missing_members(engine: EngineView, names: Names, *, num_nodes: int) -> tuple[str, ...]:
     """Names of the pods that an engine of `num_nodes` lacks."""
     replica, incarnation = engine.position
     there = {pod.node_index for pod in engine.pods}
@@ -35,11 +35,16 @@ def missing_members(engine: PodView, names: Names, *, num_nodes: int) -> tuple[s
     )
 
 
-def _as_one(members: tuple[PodView, ...], *, num_nodes: int) -> PodView:
+def _engine(pod: PodView, **changes: Any) -> EngineView:
+    """An engine with the fields of a pod, but for `changes`."""
+    return EngineView(**{field.name: getattr(pod, field.name) for field in fields(PodView)} | changes)
+
+
+def _as_one(members: tuple[PodView, ...], *, num_nodes: int) -> EngineView:
     is_whole = len(members) == num_nodes
     nodes_at = [pod.scheduled_at for pod in members]
     created_at = [pod.created_at for pod in members if pod.created_at]
-    return replace(
+    return _engine(
         _worth_a_look(members),
         members=members,
         is_whole=is_whole,

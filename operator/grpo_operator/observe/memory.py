@@ -49,7 +49,7 @@ class _Entry:
     found_engines: frozenset[tuple[int, int]] | None = None
     """(replica, incarnation) of each that was there at the first look; None before it."""
     seen_pods: frozenset[str] = frozenset()
-    """Pods of engines of several that were ever seen, as long as one of the same engine is there."""
+    """Rollout pods that were ever seen, as long as one of the same engine is there."""
     children: dict[ChildName, datetime | None] = field(default_factory=dict)
     """Each child that was ever shown or asked for, and when the API server said that it has none; None while
     it may exist."""
@@ -255,7 +255,7 @@ class Memory:
     def _seen_pods(self, key: Key, found: JobAndPods, *, shown: frozenset[tuple[int, int]]) -> frozenset[str]:
         entry = self._entry(key)
         kept = {name for name in entry.seen_pods if rollout_position(name) in shown}
-        entry.seen_pods = frozenset(kept | {pod.name for engine in found.rollouts for pod in engine.members})
+        entry.seen_pods = frozenset(kept | {pod.name for engine in found.rollouts for pod in engine.pods})
         return entry.seen_pods
 
     def _other_builds(self, key: Key, found: JobAndPods, *, now: datetime) -> Mapping[int, OtherBuild]:

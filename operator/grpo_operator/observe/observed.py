@@ -44,8 +44,7 @@ class ContainerTermination:
 
 @dataclass(frozen=True)
 class PodView:
-    """A pod, or all pods of one engine. `position` is (attempt, node index) for a trainer and (replica,
-    incarnation) for a rollout.
+    """A pod. `position` is (attempt, node index) for a trainer and (replica, incarnation) for a rollout.
 
     `termination` says how the container ended if it is not running now, `last_termination` how it ended
     before its last restart. `disruption` is set when the cluster or a person took the pod away,
@@ -83,15 +82,11 @@ class PodView:
     shows only in that report, a moment after the containers ended."""
     node_index: int = 0
     """Of a rollout pod its index among those of its engine."""
-    members: tuple["PodView", ...] = ()
-    """The pods of an engine that is made of several, by node index; empty for a single pod."""
-    is_whole: bool = True
-    """Whether none of those is missing."""
 
     @property
     def pods(self) -> tuple["PodView", ...]:
-        """The pods behind this view."""
-        return self.members or (self,)
+        """Itself; of an engine its pods."""
+        return (self,)
 
     @property
     def is_over(self) -> bool:
@@ -123,6 +118,27 @@ class PodView:
         """Whether its node gave it up before any of its containers ran."""
         has_ended_before = self.last_termination is not None or self.restarts > 0
         return self.is_over and self.termination is None and not has_ended_before
+
+
+@dataclass(frozen=True)
+class EngineView(PodView):
+    """The rollout pods of one engine, mostly one, with the fields of a pod as they hold for the engine. The
+    name, the node and the termination are those of the pod that a person should look at."""
+
+    members: tuple[PodView, ...] = ()
+    """Its pods, by node index."""
+    is_whole: bool = True
+    """Whether none of them is missing."""
+
+    @property
+    def pods(self) -> tuple[PodView, ...]:
+        """Its members."""
+        return self.members
+
+    @property
+    def has_several_pods(self) -> bool:
+        """Whether it is made of several, of which some may be missing."""
+        return len(self.members) > 1 or not self.is_whole
 
 
 @dataclass(frozen=True)
@@ -170,11 +186,11 @@ class TrainerReport:
 
 @dataclass(frozen=True)
 class JobAndPods:
-    """A job with its pods, each role by position; rollout pods that make up one engine as one."""
+    """A job with its trainer pods and its engines, both by position."""
 
     job: JobView
     trainers: tuple[PodView, ...] = ()
-    rollouts: tuple[PodView, ...] = ()
+    rollouts: tuple[EngineView, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -206,7 +222,7 @@ class Remembered:
     found_engines: frozenset[tuple[int, int]] = frozenset()
     """(replica, incarnation) of the engines that were there when this process first looked."""
     seen_pods: frozenset[str] = frozenset()
-    """Names of pods that this process has seen, of engines of several pods of which one is still there."""
+    """Names of rollout pods that this process has seen, of engines of which a pod is still there."""
     other_builds: Mapping[int, OtherBuild] = field(default_factory=dict)
     """By replica the newest rollout pod that this process saw run another build of the image."""
     refusal: Refusal | None = None
@@ -224,8 +240,8 @@ class Observed:
     job: JobView
     trainers: tuple[PodView, ...] = ()
     """Trainer pods of every attempt, by position."""
-    rollouts: tuple[PodView, ...] = ()
-    """Rollout pods, by position; those that make up one engine as one."""
+    rollouts: tuple[EngineView, ...] = ()
+    """The engines in rollout pods, by position."""
     services: Mapping[str, KubeObject] = field(default_factory=dict)
     """Our Services by name."""
     network_policies: Mapping[str, KubeObject] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from grpo_api.contract.environment import Role
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.reasons import ReasonMessage
-from grpo_operator.observe.observed import ContainerTermination, PodView
+from grpo_operator.observe.observed import ContainerTermination, EngineView, PodView
 from grpo_operator.plan.last_failure import Place
 from grpo_operator.plan.termination import explain_termination
 
@@ -51,7 +51,7 @@ def trainer_blocker(gang: Iterable[PodView]) -> Blocker | None:
     return next((Blocker(pod, Role.TRAINER, pod.start_problem) for pod in gang if pod.start_problem), None)
 
 
-def engine_blocker(rollouts: Iterable[PodView]) -> Blocker | None:
+def engine_blocker(rollouts: Iterable[EngineView]) -> Blocker | None:
     """The first rollout pod whose engine says that no retry can help, else the first that its node refused,
     else the first that does not start or keeps ending."""
     rollouts = tuple(rollouts)
@@ -71,10 +71,10 @@ def engine_blocker(rollouts: Iterable[PodView]) -> Blocker | None:
     return None
 
 
-def _ended(pod: PodView) -> Blocker | None:
+def _ended(pod: EngineView) -> Blocker | None:
     """A rollout pod that is not ready because its engine ended and was started again, or one of several that
     make up an engine, which is to be replaced."""
-    if pod.members and pod.is_over and not pod.is_deleting and pod.termination:
+    if pod.has_several_pods and pod.is_over and not pod.is_deleting and pod.termination:
         why = explain_termination(pod.termination)
         return Blocker(pod, Role.ROLLOUT, why, pod.termination)
     termination = pod.last_termination

@@ -15,7 +15,7 @@ from grpo_api.contract.environment import Role
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_operator.children.frozen_job import FrozenJob
-from grpo_operator.observe.observed import ContainerTermination, Observed, PodView
+from grpo_operator.observe.observed import ContainerTermination, EngineView, Observed
 from grpo_operator.plan.blockers import is_unready_since
 from grpo_operator.plan.causes import Cause, cause_from_termination
 from grpo_operator.plan.draft import Draft
@@ -50,7 +50,7 @@ def wake_when_no_engine(draft: Draft, observed: Observed, frozen: FrozenJob, now
     return draft.waking_after(max(_SHORTEST_WAIT_SECONDS, left))
 
 
-_Errors = list[tuple[PodView, ContainerTermination]]
+_Errors = list[tuple[EngineView, ContainerTermination]]
 
 
 def _is_every_engine(errors: _Errors, observed: Observed, frozen: FrozenJob) -> bool:
@@ -69,7 +69,7 @@ def _user_errors(facts: AttemptFacts, observed: Observed) -> _Errors:
         if termination is None or termination.exit_code != ExitCode.USER_ERROR:
             continue
         is_out = pod.is_alive and not pod.is_ready and is_unready_since(pod, termination)
-        if pod.members:
+        if pod.has_several_pods:
             is_out = pod.is_over and not pod.is_deleting
         if is_out and _is_of_attempt(termination, facts):
             found.append((pod, termination))

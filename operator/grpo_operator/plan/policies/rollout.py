@@ -10,7 +10,7 @@ from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.rollout import rollout_pod
 from grpo_operator.observe.engine_pods import missing_members
 from grpo_operator.observe.image_build import other_build, pinned_image
-from grpo_operator.observe.observed import Observed, PodView, Remembered
+from grpo_operator.observe.observed import EngineView, Observed, Remembered
 from grpo_operator.plan.draft import Draft, Stage
 
 OTHER_BUILD_SECONDS = 60.0
@@ -38,11 +38,11 @@ def keep_replicas(draft: Draft, observed: Observed, now: datetime) -> Draft:
     highest = observed.remembered.highest_incarnations
     kept = set()
     for replica in range(frozen.num_engines):
-        pods = [pod for pod in observed.rollouts if pod.position[0] == replica]
+        engines = [engine for engine in observed.rollouts if engine.position[0] == replica]
         useful = [
-            pod
-            for pod in pods
-            if not _is_useless(pod, draft) and not _has_lost_a_member(pod, frozen, observed.remembered)
+            engine
+            for engine in engines
+            if not _is_useless(engine, draft) and not _has_lost_a_member(engine, frozen, observed.remembered)
         ]
         holder = _holder(useful, now)
         wait = _seconds_until_other_build_is_over(draft, observed, replica, now)
@@ -51,7 +51,7 @@ def keep_replicas(draft: Draft, observed: Observed, now: datetime) -> Draft:
             blocked = ReasonMessage(Reason.IMAGE_CHANGED, f"rollout {why}")
             draft = replace(draft, rollout_waits_for=blocked).waking_after(wait)
         elif holder is None and can_create:
-            used = [pod.position[1] for pod in pods]
+            used = [engine.position[1] for engine in engines]
             incarnation = max(*used, highest.get(replica, -1), -1) + 1
             draft = draft.creating(*_pods_of(draft, frozen, replica=replica, incarnation=incarnation))
         elif holder is not None:
@@ -80,13 +80,13 @@ def _pods_of(draft: Draft, frozen: FrozenJob, *, replica: int, incarnation: int)
     )
 
 
-def _is_useless(pod: PodView, draft: Draft) -> bool:
+def _is_useless(engine: EngineView, draft: Draft) -> bool:
     """Whether a pod runs another build of the image than the run. One that the trainer has admitted stays: it
     works, and belongs to a job of 0.1.0, which did not look."""
-    return not pod.is_ready and any(other_build(each, draft.status) for each in pod.pods)
+    return not engine.is_ready and any(other_build(pod, draft.status) for pod in engine.pods)
 
 
-def _has_lost_a_member(engine: PodView, frozen: FrozenJob, remembered: Remembered) -> bool:
+def _has_lost_a_member(engine: EngineView, frozen: FrozenJob, remembered: Remembered) -> bool:
     """Whether a pod of an engine is gone, and not only yet to be made: another cannot take its place among
     those that have met. It was there if this process has seen it. Of an engine that is older than this
     process nobody knows, and it counts as gone."""
@@ -109,22 +109,22 @@ def _seconds_until_other_build_is_over(
     return OTHER_BUILD_SECONDS - (now - found.seen_at).total_seconds()
 
 
-def _holder(pods: list[PodView], now: datetime) -> PodView | None:
-    """The one pod of a replica. There may be two alive for a moment when two operators replaced the same
-    pod: then the one that is ready stays, else the older."""
-    standing = [pod for pod in pods if pod.is_alive or _seconds_until_replaced(pod, now) > 0]
-    return min(standing, key=lambda pod: (pod.is_over, not pod.is_ready, pod.position), default=None)
+def _holder(engines: list[EngineView], now: datetime) -> EngineView | None:
+    """The one engine of a replica. There may be two alive for a moment when two operators replaced the same
+    one: then the one that is ready stays, else the older."""
+    standing = [each for each in engines if each.is_alive or _seconds_until_replaced(each, now) > 0]
+    return min(standing, key=lambda each: (each.is_over, not each.is_ready, each.position), default=None)
 
 
-def _seconds_until_replaced(pod: PodView, now: datetime) -> float:
-    """How long a pod that ended soon after its creation still holds its replica's place. A node that refuses
-    every pod at once must not make us create pods without pause, so each refused pod holds the place twice as
-    long as the one before it, up to a limit. So does an engine of several pods, which no kubelet restarts
-    with pauses of its own."""
-    if not pod.is_over or pod.is_deleting or pod.created_at is None:
+def _seconds_until_replaced(engine: EngineView, now: datetime) -> float:
+    """How long an engine that ended soon after its creation still holds its replica's place. A node that
+    refuses every pod at once must not make us create pods without pause, so each refused pod holds the place
+    twice as long as the one before it, up to a limit. So does an engine of several pods, which no kubelet
+    restarts with pauses of its own."""
+    if not engine.is_over or engine.is_deleting or engine.created_at is None:
         return 0.0
-    has_pauses = pod.has_never_run or bool(pod.members)
-    factor = 2.0 ** min(pod.position[1], 10) if has_pauses else 1.0
+    has_pauses = engine.has_never_run or engine.has_several_pods
+    factor = 2.0 ** min(engine.position[1], 10) if has_pauses else 1.0
     shortest_life = min(_MAX_REPLACE_AGE_SECONDS, _MIN_REPLACE_AGE_SECONDS * factor)
-    age = (now - pod.created_at).total_seconds()
+    age = (now - engine.created_at).total_seconds()
     return shortest_life - age if age >= 0 else 0.0  # clocks that disagree must not make it wait
