@@ -27,8 +27,9 @@ sys.path.insert(0, str(ROOT / "e2e/cluster"))
 from grpo_cluster.ability import obstacle  # noqa: E402 - of the tree, not installed
 
 PYTEST = (".venv/bin/pytest", "-q", "--durations=8", "--durations-min=5")
-BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
-"""Options of pytest that run files side by side, and the tests of a file in their order."""
+TWO_FILES = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+"""Options of pytest that run two files side by side, and the tests of a file in their order: many tests wait
+for deadlines and for processes that start, and leave a core idle."""
 PRINTING = Lock()
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -68,12 +69,12 @@ STAGES: Sequence[Sequence[Lane]] = (
             Part("check", ("make", "check"), 1200),
             Part("real API server", (*PYTEST, "-m", "apiserver", "tests"), 1200, needs_cluster=True),
         ],
-        [Part("pure and contract tests", (*PYTEST, "-m", FAST, "tests", "e2e"), 2400)],
+        [Part("pure and contract tests", (*PYTEST, *TWO_FILES, "-m", FAST, "tests", "e2e"), 2400)],
         [Part("cluster and images", ("make", "images"), 1500, is_needed=True, needs_cluster=True)],
     ],
     [
         [Part("real engines", (*PYTEST, "-m", REAL_ENGINES, "tests"), 2400)],
-        [Part("real pods", (*PYTEST, "-n", "2", *BY_FILE, "-m", REAL_PODS, "e2e"), 3600, needs_cluster=True)],
+        [Part("real pods", (*PYTEST, *TWO_FILES, "-m", REAL_PODS, "e2e"), 3600, needs_cluster=True)],
     ],
 )
 """Stages run one after the other, the lanes of a stage side by side: more of them on two cores only wait for
