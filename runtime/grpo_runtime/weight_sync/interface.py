@@ -17,7 +17,6 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from grpo_runtime.weight_sync.deadlines import Deadlines
-from grpo_runtime.weight_sync.direct_load import DirectLoad
 
 Info = Mapping[str, Any]
 """What a verb carries to the receiver: JSON values only."""
@@ -105,6 +104,24 @@ class VllmEngine(Protocol):
     def finish_weight_update(self) -> None: ...
 
     def shutdown(self) -> None: ...
+
+
+Load = Callable[[Iterator[tuple[str, torch.Tensor]]], None]
+"""Puts tensors, by name, into the model. It may keep some until it has all of a layer, as vLLM does."""
+
+
+@dataclass(frozen=True)
+class DirectLoad:
+    """What loads weights into the model while they arrive, in an engine without the memory to stage them
+    beside it: `has_room` says whether there is memory for so many bytes more, and where there is not, `load`
+    is used.
+
+    From the first tensor on the model is neither the old one nor the new one. The tag at the end of the
+    stream says whether it became the new one; if not, the process that holds the model must end.
+    """
+
+    has_room: Callable[[int], bool]
+    load: Load
 
 
 @dataclass(frozen=True)

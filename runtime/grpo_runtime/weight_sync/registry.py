@@ -19,15 +19,6 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from grpo_runtime.weight_sync.cuda_handles import CudaHandles
-from grpo_runtime.weight_sync.device import CudaDevice, Device, device_of_rank
-from grpo_runtime.weight_sync.device_packing import device_copy
-from grpo_runtime.weight_sync.engine_end import end_engine
-from grpo_runtime.weight_sync.gloo import GlooGroup
-from grpo_runtime.weight_sync.group import GroupReceiver, Join
-from grpo_runtime.weight_sync.group_sender import GroupSender
-from grpo_runtime.weight_sync.host_copy import HostCopy
-from grpo_runtime.weight_sync.in_process import InProcessConnection, InProcessReceiver, LentWeights, lend
 from grpo_runtime.weight_sync.interface import (
     Peer,
     PreparedWeights,
@@ -36,21 +27,35 @@ from grpo_runtime.weight_sync.interface import (
     SenderSettings,
     WeightSender,
 )
-from grpo_runtime.weight_sync.ipc import Handles, IpcReceiver, IpcTransport
-from grpo_runtime.weight_sync.local_connection import LocalConnection
-from grpo_runtime.weight_sync.manifest import manifest_of
-from grpo_runtime.weight_sync.nccl import Connect, NcclGroup, TorchNccl
-from grpo_runtime.weight_sync.pairwise import PairwiseSender
-from grpo_runtime.weight_sync.shared_memory import (
+from grpo_runtime.weight_sync.local.connection import LocalConnection
+from grpo_runtime.weight_sync.local.cuda_handles import CudaHandles
+from grpo_runtime.weight_sync.local.in_process import (
+    InProcessConnection,
+    InProcessReceiver,
+    LentWeights,
+    lend,
+)
+from grpo_runtime.weight_sync.local.ipc import Handles, IpcReceiver, IpcTransport
+from grpo_runtime.weight_sync.local.shared_memory import (
     SharedMemoryReceiver,
     SharedMemoryTransport,
     shared_copy,
 )
+from grpo_runtime.weight_sync.network.gloo import GlooGroup
+from grpo_runtime.weight_sync.network.group import GroupReceiver, Join
+from grpo_runtime.weight_sync.network.group_sender import GroupSender
+from grpo_runtime.weight_sync.network.nccl import Connect, NcclGroup, TorchNccl
+from grpo_runtime.weight_sync.pairwise import PairwiseSender
+from grpo_runtime.weight_sync.receiver.engine_end import end_engine
+from grpo_runtime.weight_sync.receiver.staging import StagingReceiver
 from grpo_runtime.weight_sync.source import WeightSource
-from grpo_runtime.weight_sync.staging import StagingReceiver
-from grpo_runtime.weight_sync.vllm_nccl import ConnectById, TorchNcclById, VllmNcclConnection
-from grpo_runtime.weight_sync.vllm_nccl_receiver import VllmNcclReceiver
-from grpo_runtime.weight_sync.vllm_wire import CHUNK_BYTES, require_views
+from grpo_runtime.weight_sync.stream.device import CudaDevice, Device, device_of_rank
+from grpo_runtime.weight_sync.stream.device_packing import device_copy
+from grpo_runtime.weight_sync.stream.host_copy import HostCopy
+from grpo_runtime.weight_sync.stream.manifest import manifest_of
+from grpo_runtime.weight_sync.vllm_nccl.connection import ConnectById, TorchNcclById, VllmNcclConnection
+from grpo_runtime.weight_sync.vllm_nccl.receiver import VllmNcclReceiver
+from grpo_runtime.weight_sync.vllm_nccl.wire import CHUNK_BYTES, require_views
 
 ENTRY_POINTS = "grpo_runtime.weight_sync"
 

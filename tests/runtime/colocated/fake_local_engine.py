@@ -9,8 +9,8 @@ from weight_sources import FixedWeights
 
 from grpo_runtime.colocated.rank_engine import Completion
 from grpo_runtime.rollout.interface import GenerateRequest
-from grpo_runtime.weight_sync.in_process import InProcessReceiver
 from grpo_runtime.weight_sync.interface import Info, Receiver, ReceiverSettings
+from grpo_runtime.weight_sync.local.in_process import InProcessReceiver
 
 SHAPES: Mapping[str, tuple[int, ...]] = {"weight": (2, 2)}
 

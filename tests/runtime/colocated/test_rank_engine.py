@@ -9,8 +9,8 @@ from fake_local_engine import FakeLocalEngine, some_weights
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.colocated.rank_engine import RankEngine
 from grpo_runtime.rollout.interface import GenerateRequest, Probe
-from grpo_runtime.weight_sync.in_process import LentWeights
 from grpo_runtime.weight_sync.interface import WeightSyncError
+from grpo_runtime.weight_sync.local.in_process import LentWeights
 from grpo_runtime.weight_sync.registry import IN_PROCESS
 
 REQUESTS = [GenerateRequest(prompt_ids=(1, 2), seed=7)]

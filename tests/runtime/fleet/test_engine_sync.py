@@ -17,7 +17,7 @@ from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engine import routes
 from grpo_runtime.fleet.engine_client import EngineClient
 from grpo_runtime.fleet.engine_sync import SyncFailedError, SyncJob
-from grpo_runtime.weight_sync.host_copy import HostCopy
+from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 
 pytestmark = pytest.mark.usefixtures("pod_environment")
 

@@ -11,7 +11,7 @@ from local_command import LocalCommand
 from polling import wait_until
 
 from grpo_runtime.report.metrics import read_metrics
-from grpo_runtime.weight_sync.digest import TAG_BYTES
+from grpo_runtime.weight_sync.stream.digest import TAG_BYTES
 
 pytestmark = pytest.mark.engine
 

@@ -24,8 +24,8 @@ from grpo_runtime.fleet.generate_api import answered_probe_error, probe_body
 from grpo_runtime.fleet.settings import FleetSettings
 from grpo_runtime.rollout.interface import GenerateRequest
 from grpo_runtime.settings import Tokens
-from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.registry import GLOO
+from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 
 REQUESTS = [
     GenerateRequest(prompt_ids=tuple(range(4 + index, 9 + 2 * index)), seed=2**40 + index)

@@ -2,7 +2,7 @@
 
 import sys
 
-from grpo_runtime.weight_sync import free_memory
+from grpo_runtime.weight_sync.receiver import free_memory
 
 free_memory.free_memory = lambda: 0
 

@@ -22,10 +22,9 @@ from stand_in_vllm_nccl import StandInVllmEngine
 from weight_sources import FixedWeights
 
 from grpo_runtime.weight_sync.deadlines import Deadlines
-from grpo_runtime.weight_sync.direct_load import DirectLoad
-from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.interface import (
     ControlChannel,
+    DirectLoad,
     Failures,
     Info,
     ModelBrokenError,
@@ -35,8 +34,9 @@ from grpo_runtime.weight_sync.interface import (
     WeightSender,
     WeightSyncError,
 )
-from grpo_runtime.weight_sync.memory import MEMORY_TO_SHARE
 from grpo_runtime.weight_sync.source import WeightSource
+from grpo_runtime.weight_sync.stream.host_copy import HostCopy
+from grpo_runtime.weight_sync.stream.memory import MEMORY_TO_SHARE
 
 BUFFER_BYTES = 4096
 ENGINE = "engine"

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 import torch
 from torch.distributed import Store
 
-from grpo_runtime.weight_sync.meeting import Place
-from grpo_runtime.weight_sync.memory import PRIVATE_MEMORY, private_memory
+from grpo_runtime.weight_sync.network.meeting import Place
+from grpo_runtime.weight_sync.stream.memory import PRIVATE_MEMORY, private_memory
 
 _num_staged = itertools.count()
 

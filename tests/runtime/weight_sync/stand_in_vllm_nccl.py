@@ -16,8 +16,8 @@ import torch
 from stand_in_nccl import StandInDevice, StandInNccl
 from torch.distributed import HashStore
 
-from grpo_runtime.weight_sync.meeting import Place
-from grpo_runtime.weight_sync.vllm_wire import UNIQUE_ID_BYTES
+from grpo_runtime.weight_sync.network.meeting import Place
+from grpo_runtime.weight_sync.vllm_nccl.wire import UNIQUE_ID_BYTES
 
 _FLOAT = struct.Struct("<f")
 

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from stand_in_nccl import StandInDevice
 from weight_sources import FixedWeights
 
-from grpo_runtime.weight_sync import device_packing
-from grpo_runtime.weight_sync.device_packing import device_copy
-from grpo_runtime.weight_sync.digest import TAG_BYTES
-from grpo_runtime.weight_sync.host_copy import HostCopy
-from grpo_runtime.weight_sync.manifest import unpack
 from grpo_runtime.weight_sync.source import TensorSpec
-from grpo_runtime.weight_sync.tags import make_digest
+from grpo_runtime.weight_sync.stream import device_packing
+from grpo_runtime.weight_sync.stream.device_packing import device_copy
+from grpo_runtime.weight_sync.stream.digest import TAG_BYTES
+from grpo_runtime.weight_sync.stream.host_copy import HostCopy
+from grpo_runtime.weight_sync.stream.manifest import unpack
+from grpo_runtime.weight_sync.stream.tags import make_digest
 
 SHAPES = st.lists(st.lists(st.integers(0, 9), max_size=3), max_size=8)
 DTYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.int64, torch.uint8])

@@ -16,8 +16,8 @@ from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.fleet.engine_client import Address, EngineClient
 from grpo_runtime.fleet.engine_sync import SyncFailedError, SyncJob
 from grpo_runtime.settings import Tokens
-from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.registry import GLOO
+from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 
 pytestmark = pytest.mark.engine
 PROGRAM = (str(Path(__file__).with_name("pod_without_memory.py")),)

@@ -29,8 +29,8 @@ from grpo_runtime.fleet.engine_client import Address, EngineClient
 from grpo_runtime.fleet.engine_sync import SyncFailedError, SyncJob
 from grpo_runtime.fleet.generate_api import answered_probe_error, parse_rollouts, probe_body, sampling_body
 from grpo_runtime.settings import Tokens
-from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.registry import GLOO
+from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 
 pytestmark = pytest.mark.engine
 CORES = (0, 1)

@@ -21,18 +21,18 @@ from test_several_engines import sync
 from weight_sources import FixedWeights
 from worker_processes import digest_of, engines_of_processes
 
-from grpo_runtime.weight_sync.device import CudaDevice, device_of_rank, registered_memory
-from grpo_runtime.weight_sync.device_packing import device_copy
-from grpo_runtime.weight_sync.digest import TAG_BYTES
-from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.interface import GroupBrokenError
-from grpo_runtime.weight_sync.manifest import unpack
-from grpo_runtime.weight_sync.meeting import Place, host_store
-from grpo_runtime.weight_sync.nccl import NcclGroup, TorchNccl
-from grpo_runtime.weight_sync.row_digest import NUM_COLUMNS, ROW_BYTES, RowDigest, hash_rows
+from grpo_runtime.weight_sync.network.meeting import Place, host_store
+from grpo_runtime.weight_sync.network.nccl import NcclGroup, TorchNccl
 from grpo_runtime.weight_sync.source import TensorSpec
-from grpo_runtime.weight_sync.vllm_nccl import TorchNcclById
-from grpo_runtime.weight_sync.vllm_wire import UNIQUE_ID_BYTES, packed_chunks
+from grpo_runtime.weight_sync.stream.device import CudaDevice, device_of_rank, registered_memory
+from grpo_runtime.weight_sync.stream.device_packing import device_copy
+from grpo_runtime.weight_sync.stream.digest import TAG_BYTES
+from grpo_runtime.weight_sync.stream.host_copy import HostCopy
+from grpo_runtime.weight_sync.stream.manifest import unpack
+from grpo_runtime.weight_sync.stream.row_digest import NUM_COLUMNS, ROW_BYTES, RowDigest, hash_rows
+from grpo_runtime.weight_sync.vllm_nccl.connection import TorchNcclById
+from grpo_runtime.weight_sync.vllm_nccl.wire import UNIQUE_ID_BYTES, packed_chunks
 
 pytestmark = [
     pytest.mark.gpu,

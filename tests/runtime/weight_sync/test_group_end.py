@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from grpo_runtime.weight_sync.group_end import GroupEnd
 from grpo_runtime.weight_sync.interface import GroupBrokenError
+from grpo_runtime.weight_sync.network.group_end import GroupEnd
 
 NUM_LINES = 12
 """More than `GroupEnd.join` has after the engines were met."""

@@ -13,11 +13,11 @@ from stand_in_handles import StandInHandles
 from stand_in_nccl import StandInDevice
 from weight_sources import FixedWeights
 
-from grpo_runtime.weight_sync.cuda_handles import CudaHandles
-from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.interface import Info, WeightSyncError
-from grpo_runtime.weight_sync.ipc import IpcInit, IpcReceiver
-from grpo_runtime.weight_sync.manifest import LARGEST_BUFFER_BYTES
+from grpo_runtime.weight_sync.local.cuda_handles import CudaHandles
+from grpo_runtime.weight_sync.local.ipc import IpcInit, IpcReceiver
+from grpo_runtime.weight_sync.stream.host_copy import HostCopy
+from grpo_runtime.weight_sync.stream.manifest import LARGEST_BUFFER_BYTES
 
 BACKEND = "stand-in-ipc"
 

@@ -7,10 +7,10 @@ import pytest
 from receiver_harness import packed
 
 from grpo_runtime.weight_sync.deadlines import Deadlines
-from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.interface import Info, Peer, SenderSettings, WeightSyncError
-from grpo_runtime.weight_sync.local_connection import LocalConnection
-from grpo_runtime.weight_sync.local_sockets import SocketInit, TrainerSocket, WorkerListener
+from grpo_runtime.weight_sync.local.connection import LocalConnection
+from grpo_runtime.weight_sync.local.sockets import SocketInit, TrainerSocket, WorkerListener
+from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 
 TIMEOUT_SECONDS = 300.0
 KEY = "k" * 32

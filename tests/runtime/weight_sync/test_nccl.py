@@ -12,13 +12,13 @@ import torch
 from stand_in_nccl import StandInDevice, StandInNccl
 from torch.distributed import Store, TCPStore
 
-from grpo_runtime.weight_sync.device import CudaDevice
 from grpo_runtime.weight_sync.engine_names import backend_of, name_in_vllm
 from grpo_runtime.weight_sync.interface import GroupBrokenError, ReceiverSettings, WeightSyncError
-from grpo_runtime.weight_sync.meeting import Place, host_store
-from grpo_runtime.weight_sync.nccl import NcclGroup, _environment
+from grpo_runtime.weight_sync.network.meeting import Place, host_store
+from grpo_runtime.weight_sync.network.nccl import NcclGroup, _environment
+from grpo_runtime.weight_sync.network.watchdog import Watchdog
 from grpo_runtime.weight_sync.registry import find_backend
-from grpo_runtime.weight_sync.watchdog import Watchdog
+from grpo_runtime.weight_sync.stream.device import CudaDevice
 
 ADDRESS = "127.0.0.1"
 FAR_AWAY_SECONDS = 60.0

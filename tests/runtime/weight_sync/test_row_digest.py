@@ -4,8 +4,8 @@ import pytest
 import torch
 from cryptography.hazmat.primitives.poly1305 import Poly1305
 
-from grpo_runtime.weight_sync.manifest import TensorEntry
-from grpo_runtime.weight_sync.row_digest import NUM_COLUMNS, ROW_BYTES, RowDigest, hash_rows
+from grpo_runtime.weight_sync.stream.manifest import TensorEntry
+from grpo_runtime.weight_sync.stream.row_digest import NUM_COLUMNS, ROW_BYTES, RowDigest, hash_rows
 
 KEY = bytes(range(32))
 DATA = torch.randint(0, 256, (3 * ROW_BYTES + 100,), generator=torch.Generator().manual_seed(1)).to(

@@ -13,8 +13,8 @@ from fleet_builder import raising, requests, sync, unsynced_fleet_of, until, ver
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.colocated.rank_engine import RankEngine
 from grpo_runtime.engine.routes import UPDATE_PATH
-from grpo_runtime.weight_sync.digest import TAG_BYTES
 from grpo_runtime.weight_sync.interface import Receiver, ReceiverSettings
+from grpo_runtime.weight_sync.stream.digest import TAG_BYTES
 
 SETTINGS = ReceiverSettings(layout={"w": (4,)})
 

@@ -31,8 +31,8 @@ from grpo_runtime.model.save import save_policy
 from grpo_runtime.model.weights import named_weights
 from grpo_runtime.rollout.errors import EngineTimeoutError
 from grpo_runtime.settings import Tokens
-from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.registry import GLOO
+from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 
 pytestmark = pytest.mark.engine
 

@@ -33,8 +33,8 @@ from grpo_runtime.weight_sync.interface import (
     WeightSyncError,
 )
 from grpo_runtime.weight_sync.registry import VLLM_NCCL, Reach, vllm_nccl_backend
-from grpo_runtime.weight_sync.vllm_nccl_receiver import VllmNcclReceiver
-from grpo_runtime.weight_sync.vllm_wire import UNIQUE_ID_BYTES
+from grpo_runtime.weight_sync.vllm_nccl.receiver import VllmNcclReceiver
+from grpo_runtime.weight_sync.vllm_nccl.wire import UNIQUE_ID_BYTES
 
 BACKEND = STAND_IN_VLLM_NCCL.name
 GIVE_UP_SECONDS = 60.0

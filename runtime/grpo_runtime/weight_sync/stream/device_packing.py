@@ -11,19 +11,19 @@ from collections.abc import Iterator
 
 import torch
 
-from grpo_runtime.weight_sync.device import Device, Event
-from grpo_runtime.weight_sync.digest import Digest
-from grpo_runtime.weight_sync.host_copy import HostCopy
-from grpo_runtime.weight_sync.manifest import (
+from grpo_runtime.weight_sync.source import WeightSource
+from grpo_runtime.weight_sync.stream.device import Device, Event
+from grpo_runtime.weight_sync.stream.digest import Digest
+from grpo_runtime.weight_sync.stream.host_copy import HostCopy
+from grpo_runtime.weight_sync.stream.manifest import (
     ALIGNMENT_BYTES,
     BUFFERS_IN_FLIGHT,
     DTYPES,
     LARGEST_BUFFER_BYTES,
     TensorEntry,
 )
-from grpo_runtime.weight_sync.packing import Copy, PlacedTensors
-from grpo_runtime.weight_sync.source import WeightSource
-from grpo_runtime.weight_sync.tags import ROWS
+from grpo_runtime.weight_sync.stream.packing import Copy, PlacedTensors
+from grpo_runtime.weight_sync.stream.tags import ROWS
 
 LONGEST_WAIT_SECONDS = 2.0
 """For all senders of a copy together."""

@@ -13,8 +13,8 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from grpo_runtime.weight_sync.interface import Info, ModelBrokenError, ReceiverSettings, WeightSyncError
-from grpo_runtime.weight_sync.vllm_wire import ENGINE_OF_VLLM, InitMessage, UpdateMessage
-from grpo_runtime.weight_sync.watchdog import Watchdog
+from grpo_runtime.weight_sync.network.watchdog import Watchdog
+from grpo_runtime.weight_sync.vllm_nccl.wire import ENGINE_OF_VLLM, InitMessage, UpdateMessage
 
 _M = TypeVar("_M", InitMessage, UpdateMessage)
 

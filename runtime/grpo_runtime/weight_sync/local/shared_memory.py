@@ -12,11 +12,11 @@ from io import FileIO
 import torch
 from pydantic import ValidationError
 
-from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.interface import Info, WeightSyncError
-from grpo_runtime.weight_sync.local_sockets import NUMBER, SocketInit, TrainerSocket
-from grpo_runtime.weight_sync.memory import MEMORY_TO_SHARE, Memory, map_memory
+from grpo_runtime.weight_sync.local.sockets import NUMBER, SocketInit, TrainerSocket
 from grpo_runtime.weight_sync.source import WeightSource
+from grpo_runtime.weight_sync.stream.host_copy import HostCopy
+from grpo_runtime.weight_sync.stream.memory import MEMORY_TO_SHARE, Memory, map_memory
 
 
 def shared_copy(source: WeightSource) -> HostCopy:

@@ -13,11 +13,11 @@ from typing import Annotated, Any, Protocol
 import torch
 from pydantic import Field, ValidationError
 
-from grpo_runtime.weight_sync.device import Device
-from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.interface import Info, WeightSyncError
-from grpo_runtime.weight_sync.local_sockets import NUMBER, SocketInit, TrainerSocket, receive_number
-from grpo_runtime.weight_sync.manifest import BUFFERS_IN_FLIGHT, LARGEST_BUFFER_BYTES
+from grpo_runtime.weight_sync.local.sockets import NUMBER, SocketInit, TrainerSocket, receive_number
+from grpo_runtime.weight_sync.stream.device import Device
+from grpo_runtime.weight_sync.stream.host_copy import HostCopy
+from grpo_runtime.weight_sync.stream.manifest import BUFFERS_IN_FLIGHT, LARGEST_BUFFER_BYTES
 
 Handle = dict[str, Any]
 """Says to another process, in JSON values, where memory of this one is."""

@@ -11,9 +11,9 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from grpo_runtime.errors import first_line
-from grpo_runtime.weight_sync.device import CudaDevice
 from grpo_runtime.weight_sync.interface import WeightSyncError
-from grpo_runtime.weight_sync.ipc import Handle
+from grpo_runtime.weight_sync.local.ipc import Handle
+from grpo_runtime.weight_sync.stream.device import CudaDevice
 
 HexBytes = Annotated[str, Field(pattern=r"^([0-9a-f]{2}){1,8192}$", repr=False)]
 

@@ -27,10 +27,10 @@ import torch
 from torch.distributed import BroadcastOptions, PrefixStore, Store
 
 from grpo_runtime.errors import first_line
-from grpo_runtime.weight_sync.device import CudaDevice, Device
-from grpo_runtime.weight_sync.manifest import BUFFERS_IN_FLIGHT
-from grpo_runtime.weight_sync.meeting import Place
-from grpo_runtime.weight_sync.watchdog import Watchdog
+from grpo_runtime.weight_sync.network.meeting import Place
+from grpo_runtime.weight_sync.network.watchdog import Watchdog
+from grpo_runtime.weight_sync.stream.device import CudaDevice, Device
+from grpo_runtime.weight_sync.stream.manifest import BUFFERS_IN_FLIGHT
 
 log = logging.getLogger(__name__)
 

@@ -12,11 +12,11 @@ from typing import Protocol
 import torch
 from torch.distributed import Store
 
-from grpo_runtime.weight_sync.address import local_address_towards
 from grpo_runtime.weight_sync.interface import Info, WeightSyncError
-from grpo_runtime.weight_sync.manifest import BUFFERS_IN_FLIGHT
-from grpo_runtime.weight_sync.meeting import Place, find_store, parse_init_info
-from grpo_runtime.weight_sync.memory import HOST, Staging
+from grpo_runtime.weight_sync.network.address import local_address_towards
+from grpo_runtime.weight_sync.network.meeting import Place, find_store, parse_init_info
+from grpo_runtime.weight_sync.stream.manifest import BUFFERS_IN_FLIGHT
+from grpo_runtime.weight_sync.stream.memory import HOST, Staging
 
 
 class Work(Protocol):

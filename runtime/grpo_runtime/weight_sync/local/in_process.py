@@ -13,8 +13,8 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from grpo_runtime.weight_sync.interface import Info, Peer, ReceiverSettings, WeightSyncError
+from grpo_runtime.weight_sync.receiver.staging import layout_problems
 from grpo_runtime.weight_sync.source import WeightSource, read_tensors, require_distinct_names
-from grpo_runtime.weight_sync.staging import layout_problems
 
 _LENT: dict[str, WeightSource] = {}
 """Where the two ends of this process meet: the verbs carry JSON only, so they carry the key."""

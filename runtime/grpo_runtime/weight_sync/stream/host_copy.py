@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 import torch
 
-from grpo_runtime.weight_sync.digest import KEY_BYTES, TAG_BYTES
 from grpo_runtime.weight_sync.interface import WeightSyncError
-from grpo_runtime.weight_sync.manifest import WeightManifest, manifest_of
-from grpo_runtime.weight_sync.memory import PRIVATE_MEMORY, Memory, MemoryPool
-from grpo_runtime.weight_sync.packing import CpuPacking, Packing
 from grpo_runtime.weight_sync.source import WeightSource, read_tensors
-from grpo_runtime.weight_sync.tags import make_digest
+from grpo_runtime.weight_sync.stream.digest import KEY_BYTES, TAG_BYTES
+from grpo_runtime.weight_sync.stream.manifest import WeightManifest, manifest_of
+from grpo_runtime.weight_sync.stream.memory import PRIVATE_MEMORY, Memory, MemoryPool
+from grpo_runtime.weight_sync.stream.packing import CpuPacking, Packing
+from grpo_runtime.weight_sync.stream.tags import make_digest
 
 
 class HostCopy:

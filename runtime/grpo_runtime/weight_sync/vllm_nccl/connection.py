@@ -21,16 +21,16 @@ import torch
 from torch.distributed import AllreduceOptions, HashStore
 
 from grpo_runtime.errors import first_line
-from grpo_runtime.weight_sync.device import CudaDevice, Device
-from grpo_runtime.weight_sync.direct_load import complete_tensors
-from grpo_runtime.weight_sync.group import broadcast_all
-from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.interface import GroupBrokenError, Peer, SenderSettings, WeightSyncError
-from grpo_runtime.weight_sync.meeting import Place
-from grpo_runtime.weight_sync.nccl import TORCH_SECONDS, LibraryGroup, LibraryWork, TorchNccl
+from grpo_runtime.weight_sync.network.group import broadcast_all
+from grpo_runtime.weight_sync.network.meeting import Place
+from grpo_runtime.weight_sync.network.nccl import TORCH_SECONDS, LibraryGroup, LibraryWork, TorchNccl
+from grpo_runtime.weight_sync.network.watchdog import Watchdog
+from grpo_runtime.weight_sync.stream.device import CudaDevice, Device
+from grpo_runtime.weight_sync.stream.host_copy import HostCopy
+from grpo_runtime.weight_sync.stream.reading import complete_tensors
 from grpo_runtime.weight_sync.together import act_together, read_outcome
-from grpo_runtime.weight_sync.vllm_wire import CHUNK_BYTES, InitMessage, UpdateMessage, packed_chunks
-from grpo_runtime.weight_sync.watchdog import Watchdog
+from grpo_runtime.weight_sync.vllm_nccl.wire import CHUNK_BYTES, InitMessage, UpdateMessage, packed_chunks
 
 _T = TypeVar("_T")
 _KEY_OF_FIRST_ID = "0"

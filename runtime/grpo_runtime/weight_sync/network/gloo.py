@@ -11,7 +11,7 @@ from torch.distributed import BroadcastOptions, PrefixStore, ProcessGroupGloo, S
 
 from grpo_runtime.errors import first_line
 from grpo_runtime.weight_sync.interface import GroupBrokenError
-from grpo_runtime.weight_sync.meeting import Place
+from grpo_runtime.weight_sync.network.meeting import Place
 
 _REST_SECONDS = 1.0
 """A group is let go of so long after its last work."""

@@ -1,5 +1,5 @@
 """A receiver for every backend that carries bytes: it stages all of them, checks them, and hands them over
-once. Where there is no memory for that, they go into the model while they arrive (`direct_load`).
+once. Where there is no memory for that, they go into the model while they arrive (`DirectLoad`).
 
 vLLM is not known here: tests drive it without an engine.
 """
@@ -12,12 +12,12 @@ from typing import Annotated, Protocol
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from grpo_runtime.weight_sync.digest import KEY_BYTES, is_same_tag
-from grpo_runtime.weight_sync.direct_load import Load, alternating_buffers, complete_tensors
-from grpo_runtime.weight_sync.host_copy import HostCopy
-from grpo_runtime.weight_sync.interface import Info, ModelBrokenError, ReceiverSettings, WeightSyncError
-from grpo_runtime.weight_sync.manifest import BUFFERS_IN_FLIGHT, WeightManifest, unpack
-from grpo_runtime.weight_sync.tags import POLY1305, make_digest
+from grpo_runtime.weight_sync.interface import Info, Load, ModelBrokenError, ReceiverSettings, WeightSyncError
+from grpo_runtime.weight_sync.stream.digest import KEY_BYTES, is_same_tag
+from grpo_runtime.weight_sync.stream.host_copy import HostCopy
+from grpo_runtime.weight_sync.stream.manifest import BUFFERS_IN_FLIGHT, WeightManifest, unpack
+from grpo_runtime.weight_sync.stream.reading import alternating_buffers, complete_tensors
+from grpo_runtime.weight_sync.stream.tags import POLY1305, make_digest
 
 MAX_SYNC_BYTES = 16 * 2**40
 """Far above any model; a manifest beyond it is garbage."""

@@ -5,9 +5,9 @@ from typing import Protocol
 
 import torch
 
-from grpo_runtime.weight_sync.digest import Digest
-from grpo_runtime.weight_sync.manifest import TensorEntry, WeightManifest, view_of
-from grpo_runtime.weight_sync.tags import POLY1305
+from grpo_runtime.weight_sync.stream.digest import Digest
+from grpo_runtime.weight_sync.stream.manifest import TensorEntry, WeightManifest, view_of
+from grpo_runtime.weight_sync.stream.tags import POLY1305
 
 _PIECE_ELEMENTS = 256 * 1024
 """Copied and digested at a time, which a core's cache holds."""

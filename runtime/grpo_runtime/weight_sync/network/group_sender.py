@@ -5,10 +5,6 @@ import time
 from collections.abc import Awaitable, Collection, Mapping
 from functools import partial
 
-from grpo_runtime.weight_sync.address import local_address_towards
-from grpo_runtime.weight_sync.group import Join
-from grpo_runtime.weight_sync.group_end import GroupEnd
-from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.interface import (
     Failures,
     GroupBrokenError,
@@ -16,8 +12,12 @@ from grpo_runtime.weight_sync.interface import (
     SenderSettings,
     WeightSyncError,
 )
-from grpo_runtime.weight_sync.meeting import GroupInitInfo, Place, host_store
-from grpo_runtime.weight_sync.staging import update_info
+from grpo_runtime.weight_sync.network.address import local_address_towards
+from grpo_runtime.weight_sync.network.group import Join
+from grpo_runtime.weight_sync.network.group_end import GroupEnd
+from grpo_runtime.weight_sync.network.meeting import GroupInitInfo, Place, host_store
+from grpo_runtime.weight_sync.receiver.staging import update_info
+from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 from grpo_runtime.weight_sync.together import act_together, blamed_for
 from grpo_runtime.weight_sync.verbs import Verbs
 

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 
 from grpo_runtime.weight_sync.interface import WeightSyncError
-from grpo_runtime.weight_sync.memory import Memory, MemoryPool, Staging
+from grpo_runtime.weight_sync.stream.memory import Memory, MemoryPool, Staging
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from cryptography.hazmat.primitives.poly1305 import Poly1305
 
-from grpo_runtime.weight_sync.digest import KEY_BYTES, DescribedTensor, header_of
+from grpo_runtime.weight_sync.stream.digest import KEY_BYTES, DescribedTensor, header_of
 
 ROW_BYTES = 4096
 NUM_COLUMNS = 16

@@ -26,18 +26,18 @@ from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from grpo_runtime.weight_sync.checkpoint_shapes import checkpoint_shapes
-from grpo_runtime.weight_sync.direct_load import DirectLoad
-from grpo_runtime.weight_sync.engine_end import end_engine
 from grpo_runtime.weight_sync.engine_names import backend_of
-from grpo_runtime.weight_sync.free_memory import free_memory
 from grpo_runtime.weight_sync.interface import (
+    DirectLoad,
     ModelBrokenError,
     ReceiverSettings,
     VllmEngine,
     WeightSyncError,
 )
+from grpo_runtime.weight_sync.receiver.engine_end import end_engine
+from grpo_runtime.weight_sync.receiver.free_memory import free_memory
 from grpo_runtime.weight_sync.registry import Reach, find_backend
+from grpo_runtime.weight_sync.worker.checkpoint_shapes import checkpoint_shapes
 
 KEPT_FREE_BYTES = 512 * 1024 * 1024
 """Not taken for staged weights: loading them needs some memory too, and so do requests."""

@@ -11,10 +11,15 @@ from typing import Annotated, Any, Literal, TypeVar
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 
-from grpo_runtime.weight_sync.device import Device
 from grpo_runtime.weight_sync.interface import ReceiverSettings
-from grpo_runtime.weight_sync.manifest import BUFFERS_IN_FLIGHT, DTYPES, LARGEST_BUFFER_BYTES, WeightManifest
-from grpo_runtime.weight_sync.staging import layout_problems
+from grpo_runtime.weight_sync.receiver.staging import layout_problems
+from grpo_runtime.weight_sync.stream.device import Device
+from grpo_runtime.weight_sync.stream.manifest import (
+    BUFFERS_IN_FLIGHT,
+    DTYPES,
+    LARGEST_BUFFER_BYTES,
+    WeightManifest,
+)
 
 ENGINE_OF_VLLM = "nccl"
 """What vLLM calls the engine."""

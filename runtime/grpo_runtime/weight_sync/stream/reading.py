@@ -1,26 +1,10 @@
-"""Weights that go into the model while they arrive, in an engine without the memory to stage them beside it.
+"""The stream as it is read while it arrives: the buffers that take it, and the tensors that are complete."""
 
-From the first tensor on the model is neither the old one nor the new one. The tag at the end of the stream
-says whether it became the new one; if not, the process that holds the model must end.
-"""
-
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 
 import torch
 
-from grpo_runtime.weight_sync.manifest import BUFFERS_IN_FLIGHT, DTYPES, WeightManifest
-
-Load = Callable[[Iterator[tuple[str, torch.Tensor]]], None]
-"""Puts tensors, by name, into the model. It may keep some until it has all of a layer, as vLLM does."""
-
-
-@dataclass(frozen=True)
-class DirectLoad:
-    """`has_room` says whether there is memory for so many bytes more; where there is not, `load` is used."""
-
-    has_room: Callable[[int], bool]
-    load: Load
+from grpo_runtime.weight_sync.stream.manifest import BUFFERS_IN_FLIGHT, DTYPES, WeightManifest
 
 
 def alternating_buffers(memory: torch.Tensor, manifest: WeightManifest) -> Iterator[torch.Tensor]:

@@ -1,6 +1,6 @@
 """What vLLM calls in each of its processes: adds our backends, and ends an engine with its server."""
 
-_MODULE = "grpo_runtime.weight_sync.vllm_transfer_engine"
+_MODULE = "grpo_runtime.weight_sync.worker.transfer_engine"
 
 
 def register() -> None:

@@ -9,10 +9,10 @@ from typing import TypeVar
 
 from torch.distributed import Store
 
-from grpo_runtime.weight_sync.group import Communicator, Join, broadcast_all
-from grpo_runtime.weight_sync.host_copy import HostCopy
 from grpo_runtime.weight_sync.interface import GroupBrokenError
-from grpo_runtime.weight_sync.meeting import Place
+from grpo_runtime.weight_sync.network.group import Communicator, Join, broadcast_all
+from grpo_runtime.weight_sync.network.meeting import Place
+from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 
 _T = TypeVar("_T")
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from grpo_runtime.weight_sync.digest import DescribedTensor, Digest, StreamDigest
-from grpo_runtime.weight_sync.row_digest import RowDigest
+from grpo_runtime.weight_sync.stream.digest import DescribedTensor, Digest, StreamDigest
+from grpo_runtime.weight_sync.stream.row_digest import RowDigest
 
 POLY1305 = "poly1305"
 ROWS = "rows-poly1305"

@@ -11,8 +11,8 @@ from typing import Annotated
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 
-from grpo_runtime.weight_sync.digest import TAG_BYTES
 from grpo_runtime.weight_sync.source import TensorSpec
+from grpo_runtime.weight_sync.stream.digest import TAG_BYTES
 
 _SMALLEST_BUFFER_BYTES, LARGEST_BUFFER_BYTES = 4 * 1024 * 1024, 64 * 1024 * 1024
 _BUFFERS_OF_A_MODEL = 16

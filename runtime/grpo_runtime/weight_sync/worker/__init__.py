@@ -1,0 +1,1 @@
+"""What vLLM loads into its workers: the plugin that registers the backends, and the class that it calls."""
