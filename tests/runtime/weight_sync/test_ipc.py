@@ -1,5 +1,7 @@
 """What is IPC's own, with stand-ins on the CPU for the GPU and for handles to its memory."""
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,6 +66,22 @@ def test_an_init_that_is_not_one_is_refused(backend: str, change: dict[str, Any]
     info = {"name": "n" * 20, "key": "k" * 32, "slots": [[{}, {}]], **change}
     with pytest.raises(WeightSyncError, match=sentence):
         receiver.init(info)
+
+
+def test_a_stand_in_handle_opens_no_other_file_that_got_its_number(backend: str, tmp_path: Path) -> None:
+    device = StandInDevice()
+    handles = StandInHandles(device)
+    with device.use():
+        handle = handles.export(handles.allocate(4096))
+        handles.release(handle)
+        number = int(Path(handle["path"]).name)
+        with (tmp_path / "other").open("wb") as other:
+            os.dup2(other.fileno(), number)
+        try:
+            with pytest.raises(WeightSyncError, match="let go of this memory"):
+                handles.open(handle)
+        finally:
+            os.close(number)
 
 
 @pytest.mark.parametrize("handle", [{}, {"memory": "not hexadecimal"}, {"pickle": "gASVAAAA"}])
