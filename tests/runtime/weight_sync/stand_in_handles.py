@@ -28,7 +28,8 @@ class StandInHandles:
     def export(self, memory: torch.Tensor) -> Handle:
         file = self._memory[memory.data_ptr()].file
         assert file is not None
-        return {"path": f"/proc/{os.getpid()}/fd/{file.fileno()}", "num_bytes": len(memory)}
+        path = f"/proc/{os.getpid()}/fd/{file.fileno()}"
+        return {"path": path, "inode": _inode(file), "num_bytes": len(memory)}
 
     def release(self, handle: Handle) -> None:
         self._memory.clear()
@@ -39,4 +40,11 @@ class StandInHandles:
             file = FileIO(Path(handle["path"]), "r+")
         except OSError as error:
             raise WeightSyncError(f"the trainer is gone: {error}") from error
+        if _inode(file) != handle["inode"]:
+            # the number of the file descriptor is that of another file by now
+            raise WeightSyncError("the trainer has let go of this memory")
         return map_memory(file, num_bytes=handle["num_bytes"]).stream
+
+
+def _inode(file: FileIO) -> int:
+    return os.fstat(file.fileno()).st_ino

@@ -3,6 +3,7 @@
 import gc
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,6 +98,19 @@ def test_an_init_that_is_not_one_is_refused(backend: str, change: dict[str, Any]
     info = {"name": "n" * 20, "key": "k" * 32, "slots": [[{}, {}]], **change}
     with pytest.raises(WeightSyncError, match=sentence):
         receiver.init(info)
+
+
+def test_a_stand_in_handle_opens_no_other_file_that_got_its_number(backend: str, tmp_path: Path) -> None:
+    device = StandInDevice()
+    handles = StandInHandles(device)
+    with device.use():
+        handle = handles.export(handles.allocate(4096))
+        handles.release(handle)
+        with (tmp_path / "other").open("w+b") as other:
+            # the lowest number that is free
+            assert other.fileno() == int(Path(handle["path"]).name)
+            with pytest.raises(WeightSyncError, match="let go of this memory"):
+                handles.open(handle)
 
 
 @pytest.mark.parametrize("handle", [{}, {"memory": "not hexadecimal"}, {"pickle": "gASVAAAA"}])

@@ -4,7 +4,7 @@ vLLM's own transfer engines write into the model while bytes arrive, so a transf
 that kills the server at the next request. This one leaves the model alone until all that can be checked is
 checked. Without the memory for that, it too writes into the model, and ends its process when the transfer
 breaks, and the engine with it: it is started again and gets the weights as a new one. So it is where a job
-asks for vLLM's own nccl engine, to which the receiver then passes everything (`vllm_nccl_receiver`).
+asks for vLLM's own nccl engine, to which the receiver then passes everything (`vllm_nccl`).
 """
 
 import logging
