@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT / "e2e/cluster"))
 
 from grpo_cluster.ability import obstacle  # noqa: E402 - of the tree, not installed
 
-PYTEST = (".venv/bin/pytest", "-q", "--durations=8", "--durations-min=5")
+PYTEST = (".venv/bin/pytest", "-q", "--durations=24", "--durations-min=8")
 TWO_FILES = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 """Options of pytest that run two files side by side, and the tests of a file in their order: many tests wait
 for deadlines and for processes that start, and leave a core idle."""
@@ -66,15 +66,15 @@ STAGES: Sequence[Sequence[Lane]] = (
     [[Part("cluster programs", ("make", "cluster-programs"), 1500, is_needed=True, needs_cluster=True)]],
     [
         [
-            Part("check", ("make", "check"), 1200),
-            Part("real API server", (*PYTEST, "-m", "apiserver", "tests"), 1200, needs_cluster=True),
+            Part("cluster and images", ("make", "images"), 1500, is_needed=True, needs_cluster=True),
+            Part("real pods", (*PYTEST, *TWO_FILES, "-m", REAL_PODS, "e2e"), 3600, needs_cluster=True),
         ],
-        [Part("pure and contract tests", (*PYTEST, *TWO_FILES, "-m", FAST, "tests", "e2e"), 2400)],
-        [Part("cluster and images", ("make", "images"), 1500, is_needed=True, needs_cluster=True)],
-    ],
-    [
-        [Part("real engines", (*PYTEST, "-m", REAL_ENGINES, "tests"), 2400)],
-        [Part("real pods", (*PYTEST, *TWO_FILES, "-m", REAL_PODS, "e2e"), 3600, needs_cluster=True)],
+        [
+            Part("check", ("make", "check"), 1200),
+            Part("pure and contract tests", (*PYTEST, *TWO_FILES, "-m", FAST, "tests", "e2e"), 2400),
+            Part("real API server", (*PYTEST, "-m", "apiserver", "tests"), 1200, needs_cluster=True),
+            Part("real engines", (*PYTEST, "-m", REAL_ENGINES, "tests"), 2400),
+        ],
     ],
 )
 """Stages run one after the other, the lanes of a stage side by side: more of them on two cores only wait for

@@ -100,9 +100,10 @@ class VllmNcclConnection:
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="weight-sender")
 
     async def init(self) -> None:
-        """Meet all workers of the engine."""
+        """Meet all workers of the engine. A meeting that fails costs the engine a restart, so none is given
+        less time because an earlier one was quick: the deadlines do not learn from it."""
         with self._leaving_what_breaks():
-            limit, start = self._deadlines.meeting_seconds(), time.monotonic()
+            limit = self._deadlines.meeting_seconds()
             place = Place(self._key, rank=0, size=self._size, meeting_seconds=limit)
             group = self._group = await self._in_thread(partial(_Group, self._connect, place, self._device))
             meeting = self._in_thread(partial(group.meet, timeout_seconds=limit))
@@ -120,7 +121,6 @@ class VllmNcclConnection:
                 meeting_seconds=limit,
             )
             await _together(self.channel.init(message.model_dump()), meeting, stall_seconds=limit)
-            self._deadlines.note("meeting", time.monotonic() - start)
 
     async def update(self, weights: HostCopy) -> None:
         """Send the copy while it is being made; the engine answers when it has loaded everything."""
