@@ -71,10 +71,27 @@ def engine_of_vllm_is_offered(backend: str | None) -> bool:
     return backend not in ENGINES_OF_VLLM or backend == "nccl"
 
 
+@rule(
+    cel=f"!has(self.backend) || self.backend != '{WeightSyncBackend.VLLM_NCCL}' || !has(self.verify) || "
+    "self.verify",
+    sentence="weightSync.verify must stay true with weightSync.backend VllmNCCL, whose bytes carry no tag, so "
+    "that nothing else shows whether they are the trainer's: remove weightSync.verify, or use NCCL",
+    field=".verify",
+)
+def bytes_without_tag_are_verified(backend: str | None, verify: bool) -> bool:
+    """An engine must not serve weights that nobody has checked."""
+    return verify or backend != WeightSyncBackend.VLLM_NCCL
+
+
 class WeightSyncSpec(ApiModel):
     """How engines get new weights."""
 
-    rules = (backend_is_known, nccl_is_vllms_or_ours, engine_of_vllm_is_offered)
+    rules = (
+        backend_is_known,
+        nccl_is_vllms_or_ours,
+        engine_of_vllm_is_offered,
+        bytes_without_tag_are_verified,
+    )
 
     backend: Annotated[str, Field(max_length=64)] | None = None
     """How weights travel. Between pods: `NCCL`, from GPU to GPU, or `Gloo`, over TCP from CPU memory; or
