@@ -99,8 +99,9 @@ class RankEngine:
         self._sleep_level = sleep_level
         self._is_asleep = False
         self._backend = backend
+        self._deadlines = Deadlines(timeout_seconds)
         peers = {ENGINE: Peer(engine.channel, host="localhost")}
-        self._sender = backend.make_sender(peers, SenderSettings(Deadlines(timeout_seconds)))
+        self._sender = backend.make_sender(peers, SenderSettings(self._deadlines))
         self._is_connected = False
         self._num_sampling = 0
         self._num_sampled = 0
@@ -118,6 +119,7 @@ class RankEngine:
         """Give the engine the weights. The caller compares the probe's error with its
         tolerance. Raises WeightSyncError."""
         clock = _Clock()
+        self._deadlines.new_weights()
         self._num_sampled = 0
         with clock.phase("wake_weights"):
             self._wake_up("weights")

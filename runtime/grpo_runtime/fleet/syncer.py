@@ -70,6 +70,7 @@ class FleetSyncer:
 
         They are still being copied when this returns: `wait_until_read` before they change.
         """
+        self._deadlines.new_weights()
         self._job, self._prepare_seconds = None, 0.0  # its memory is used again where no sync reads it
         prepared = await asyncio.to_thread(self._backend.prepare, weights)
         self._job = SyncJob(version=version, weights=prepared, probe=probe)

@@ -25,29 +25,43 @@ class Deadlines:
 
     def __init__(self, timeout_seconds: float) -> None:
         self.timeout_seconds = timeout_seconds
-        self._took: dict[str, float] = {}
+        self._took_now: dict[str, float] = {}
+        self._took_before: dict[str, float] = {}
+
+    def new_weights(self) -> None:
+        """From now on syncs are of newer weights, and shorter times count only by and by. Until then the
+        longest counts: engines may be synced one by one."""
+        for phase, seconds in self._took_now.items():
+            self._took_before[phase] = max(seconds, _FORGETTING * self._took_before.get(phase, 0.0))
+        self._took_now = {}
+
+    def note(self, phase: str, seconds: float) -> None:
+        """All engines of a sync did the phase within this time."""
+        self._took_now[phase] = max(seconds, self._took_now.get(phase, 0.0))
 
     def of(self, phase: str) -> float:
         """Seconds that the phase may take now."""
         if phase in QUICK_PHASES:
             return min(SHORTEST_SECONDS, self.timeout_seconds)
-        if phase not in self._took:
+        took = self._took(phase)
+        if took is None:
             return self.timeout_seconds
-        return min(max(SHORTEST_SECONDS, _TIMES_LONGER * self._took[phase]), self.timeout_seconds)
+        return min(max(SHORTEST_SECONDS, _TIMES_LONGER * took), self.timeout_seconds)
 
     def stall_seconds(self) -> float:
         """How long a buffer, or a member of a group that is awaited, may take now: ten seconds, or five times
         the last transfer. At most a quarter of the whole deadline, so that there is time left for another
         group."""
-        wanted = max(SHORTEST_STALL_SECONDS, _TIMES_LONGER * self._took.get("transfer", 0.0))
+        wanted = max(SHORTEST_STALL_SECONDS, _TIMES_LONGER * (self._took("transfer") or 0.0))
         return min(wanted, self.timeout_seconds * _LONGEST_SHARE)
 
     def meeting_seconds(self) -> float:
         """How long the members of a group may take to meet: as long as a buffer once that has worked. Before,
         three times as long, because a library finds its network then."""
         stall = self.stall_seconds()
-        return stall if "meeting" in self._took else min(3 * stall, self.timeout_seconds * _LONGEST_SHARE)
+        has_met = self._took("meeting") is not None
+        return stall if has_met else min(3 * stall, self.timeout_seconds * _LONGEST_SHARE)
 
-    def note(self, phase: str, seconds: float) -> None:
-        """All engines of a sync did the phase within this time. A shorter one counts only by and by."""
-        self._took[phase] = max(seconds, _FORGETTING * self._took.get(phase, 0.0))
+    def _took(self, phase: str) -> float | None:
+        times = [took[phase] for took in (self._took_now, self._took_before) if phase in took]
+        return max(times, default=None)

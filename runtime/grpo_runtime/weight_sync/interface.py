@@ -142,6 +142,16 @@ class ReceiverSettings:
     direct_load: DirectLoad | None = None
     vllm_engine: Callable[[str], VllmEngine] | None = None
 
+    def layout_problems(self, sent: Mapping[str, tuple[int, ...]]) -> list[str]:
+        """Sentences about how the tensors `sent` (shapes by name) differ from those of the engine's model."""
+        found = []
+        for name, shape in self.layout.items():
+            if name not in sent and name not in self.optional:
+                found.append(f"{name} is missing")
+            elif name in sent and sent[name] != shape:
+                found.append(f"{name} has shape {list(sent[name])} but the engine's has {list(shape)}")
+        return found + [f"the engine's model has no {name}" for name in sent if name not in self.layout]
+
 
 class PreparedWeights(Protocol):
     """What a backend makes of a WeightSource before it sends: a copy, or something that is read later."""

@@ -4,19 +4,40 @@ from typing import Any
 
 import torch
 
-from grpo_runtime.errors import UserError
+from grpo_api.contract.exit_codes import ExitCode
+from grpo_runtime.errors import KnownError, UserError
 from grpo_runtime.weight_sync.registry import Backend, Reach, find_backend
 
 _ON_CPU = {Reach.NETWORK: "Gloo", Reach.MACHINE: "SharedMemory", Reach.PROCESS: "InProcess"}
 """The backend of the same reach that needs no GPU."""
 
 
+class GpuMissingError(KnownError):
+    """torch is built for GPUs and finds none: the node is not well, and another attempt may get a better
+    one."""
+
+    exit_code = ExitCode.TRANSIENT
+
+
 def find_usable_backend(name: str) -> Backend[Any]:
-    """The backend of that name, in a process of the trainer. Raises UserError when it needs a GPU and torch
-    finds none, and LookupError as `find_backend` does."""
+    """The backend of that name, in a process of the trainer.
+
+    Raises UserError when it needs a GPU and torch is built without, GpuMissingError when torch then finds
+    none, and LookupError as `find_backend` does.
+    """
     backend = find_backend(name)
-    require_gpu(backend, has_gpu=torch.cuda.is_available(), role="trainer")
+    require_gpu(backend, has_gpu=torch.version.cuda is not None, role="trainer")
+    require_found_gpu(backend, is_found=torch.cuda.is_available())
     return backend
+
+
+def require_found_gpu(backend: Backend[Any], *, is_found: bool) -> None:
+    """Raise GpuMissingError when the backend needs a GPU and this process finds none."""
+    if backend.needs_gpu and not is_found:
+        raise GpuMissingError(
+            f"weights by {backend.name} need a GPU, and CUDA finds none in this trainer pod: look at the "
+            "driver and the device plugin of its node"
+        )
 
 
 def require_gpu(backend: Backend[Any], *, has_gpu: bool, role: str) -> None:

@@ -149,14 +149,13 @@ def ipc_backend(
     worker, and `handles` name memory of it."""
 
     def make_sender(engines: Mapping[str, Peer], settings: SenderSettings) -> PairwiseSender[HostCopy]:
-        found = rank_device()
-        connections = {
-            name: LocalConnection(
-                peer, settings, transport=IpcTransport(found, handles(found), num_workers=peer.num_workers)
-            )
-            for name, peer in engines.items()
-        }
-        return PairwiseSender(connections, settings)
+        def connection(peer: Peer) -> LocalConnection:
+            # each with a stream of its own, so that no engine holds up another
+            found = rank_device()
+            transport = IpcTransport(found, handles(found), num_workers=peer.num_workers)
+            return LocalConnection(peer, settings, transport=transport)
+
+        return PairwiseSender({name: connection(peer) for name, peer in engines.items()}, settings)
 
     def make_receiver(settings: ReceiverSettings) -> Receiver:
         found = device(settings.device)
@@ -187,9 +186,11 @@ def vllm_nccl_backend(
         return device_copy(source, rank_device())
 
     def make_sender(engines: Mapping[str, Peer], settings: SenderSettings) -> PairwiseSender[HostCopy]:
-        found = rank_device()
+        # each with a device, and so a stream, of its own: no engine holds up another
         connections = {
-            name: VllmNcclConnection(peer, settings, connect=connect, device=found, chunk_bytes=chunk_bytes)
+            name: VllmNcclConnection(
+                peer, settings, connect=connect, device=rank_device(), chunk_bytes=chunk_bytes
+            )
             for name, peer in engines.items()
         }
         return PairwiseSender(connections, settings)

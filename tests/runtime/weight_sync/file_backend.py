@@ -11,9 +11,10 @@ from tempfile import TemporaryDirectory
 import torch
 
 from grpo_runtime.weight_sync.interface import Failures, Info, Peer, SenderSettings, WeightSyncError
-from grpo_runtime.weight_sync.receiver.staging import StagingReceiver, update_info
+from grpo_runtime.weight_sync.receiver.staging import StagingReceiver
 from grpo_runtime.weight_sync.registry import Backend, Reach
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
+from grpo_runtime.weight_sync.stream.update_message import update_info
 from grpo_runtime.weight_sync.verbs import Verbs, for_each_engine
 
 

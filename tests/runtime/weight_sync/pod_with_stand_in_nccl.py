@@ -2,6 +2,7 @@
 has beside it, are stand-ins. Run as a script."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parent))
@@ -9,6 +10,8 @@ sys.path.append(str(Path(__file__).parent))
 import torch
 from stand_in_vllm_nccl import StandInPyNccl
 from vllm.distributed.weight_transfer import nccl_common, packed_tensor
+
+from grpo_runtime.weight_sync import registry
 
 
 class StandInStream:
@@ -27,6 +30,7 @@ nccl_common.uid_init_process_group = StandInPyNccl
 packed_tensor._get_streams = stand_in_streams
 torch.accelerator.current_device_index = lambda: 0
 torch.accelerator.synchronize = lambda *_: None
+registry._BACKENDS[registry.VLLM_NCCL.name] = replace(registry.VLLM_NCCL, needs_gpu=False)
 
 if __name__ == "__main__":
     from grpo_runtime.serve.main import main

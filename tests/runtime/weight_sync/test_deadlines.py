@@ -42,11 +42,21 @@ def test_a_buffer_may_take_ten_seconds_or_some_times_the_last_transfer(
 def test_the_short_sync_of_an_engine_that_joined_does_not_shorten_the_deadlines_of_all_at_once() -> None:
     deadlines = Deadlines(300.0)
     deadlines.note("finish", 40.0)
-    deadlines.note("finish", 1.0)
-    assert deadlines.of("finish") == 100.0
-    for _ in range(4):
+    seen = []
+    for _ in range(6):
+        deadlines.new_weights()
         deadlines.note("finish", 1.0)
-    assert deadlines.of("finish") == 12.0
+        seen.append(deadlines.of("finish"))
+    assert seen == [200.0, 100.0, 50.0, 25.0, 12.5, 12.0]
+
+
+def test_quick_engines_that_are_synced_one_by_one_do_not_shorten_the_deadline_of_a_slow_one() -> None:
+    deadlines = Deadlines(300.0)
+    for _ in range(3):
+        deadlines.new_weights()
+        for seconds in (10.0, 1.0, 1.0, 1.0):
+            deadlines.note("transfer", seconds)
+        assert deadlines.of("transfer") == 50.0
 
 
 def test_the_first_meeting_may_take_longer_than_those_that_follow() -> None:

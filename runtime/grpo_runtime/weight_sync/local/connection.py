@@ -12,8 +12,8 @@ from typing import Protocol, TypeVar
 
 from grpo_runtime.weight_sync.interface import GroupBrokenError, Info, Peer, SenderSettings, WeightSyncError
 from grpo_runtime.weight_sync.local.sockets import KEY_CHARACTERS, WorkerListener
-from grpo_runtime.weight_sync.receiver.staging import update_info
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
+from grpo_runtime.weight_sync.stream.update_message import update_info
 from grpo_runtime.weight_sync.together import act_together, read_outcome
 
 log = logging.getLogger(__name__)

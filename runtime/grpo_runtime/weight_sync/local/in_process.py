@@ -13,7 +13,6 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from grpo_runtime.weight_sync.interface import Info, Peer, ReceiverSettings, WeightSyncError
-from grpo_runtime.weight_sync.receiver.staging import layout_problems
 from grpo_runtime.weight_sync.source import WeightSource, read_tensors, require_distinct_names
 
 _LENT: dict[str, WeightSource] = {}
@@ -114,7 +113,7 @@ class InProcessReceiver:
             raise WeightSyncError(f"weight update not understood: {error}") from error
         if update.abort:
             raise WeightSyncError(f"weight update given up: {update.abort}")
-        if problems := layout_problems(update.shapes, settings=self._settings):
+        if problems := self._settings.layout_problems(update.shapes):
             raise WeightSyncError(f"weight update refused: {'; '.join(problems[:5])}")
         if update.key not in _LENT:
             raise WeightSyncError("weight update refused: its sender is in another process")

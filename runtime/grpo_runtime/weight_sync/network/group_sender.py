@@ -16,8 +16,8 @@ from grpo_runtime.weight_sync.network.address import local_address_towards
 from grpo_runtime.weight_sync.network.group import Join
 from grpo_runtime.weight_sync.network.group_end import GroupEnd
 from grpo_runtime.weight_sync.network.meeting import GroupInitInfo, Place, host_store
-from grpo_runtime.weight_sync.receiver.staging import update_info
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
+from grpo_runtime.weight_sync.stream.update_message import update_info
 from grpo_runtime.weight_sync.together import act_together, blamed_for
 from grpo_runtime.weight_sync.verbs import Verbs
 

@@ -5,19 +5,19 @@ vLLM is not known here: tests drive it without an engine.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
-from typing import Annotated, Protocol
+from typing import Protocol
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
 from grpo_runtime.weight_sync.interface import Info, Load, ModelBrokenError, ReceiverSettings, WeightSyncError
-from grpo_runtime.weight_sync.stream.digest import KEY_BYTES, is_same_tag
-from grpo_runtime.weight_sync.stream.host_copy import HostCopy
+from grpo_runtime.weight_sync.stream.digest import is_same_tag
 from grpo_runtime.weight_sync.stream.manifest import BUFFERS_IN_FLIGHT, WeightManifest, unpack
 from grpo_runtime.weight_sync.stream.reading import alternating_buffers, complete_tensors
-from grpo_runtime.weight_sync.stream.tags import POLY1305, make_digest
+from grpo_runtime.weight_sync.stream.tags import make_digest
+from grpo_runtime.weight_sync.stream.update_message import UpdateInfo
 
 MAX_SYNC_BYTES = 16 * 2**40
 """Far above any model; a manifest beyond it is garbage."""
@@ -52,36 +52,6 @@ class ReceiverTransport(Protocol):
     def shutdown(self) -> None:
         """Let go of the connection. Harmless when there is none."""
         ...
-
-
-class UpdateInfo(BaseModel):
-    """What the verb `update` carries: the manifest of the stream that follows and the key of its tag, or
-    `abort`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-    manifest: WeightManifest | None = None
-    key: Annotated[str, Field(pattern=rf"^([0-9a-f]{{{2 * KEY_BYTES}}})?$", repr=False)] = ""
-    tag: Annotated[str, Field(max_length=64)] = POLY1305
-    """How the tag is computed; see `tags`."""
-    connection: Annotated[str, Field(max_length=128, repr=False)] = ""
-    """Which one the stream comes by, where a receiver may have had several."""
-    stall_seconds: Annotated[float, Field(gt=0)] = 10.0
-    """How long one buffer may take."""
-    abort: Annotated[str, Field(max_length=1024)] = ""
-    """Why the open update is given up; no stream follows."""
-
-
-def update_info(weights: HostCopy, *, connection: str = "", stall_seconds: float) -> Info:
-    """The `update` of these weights, for the control channel."""
-    info = UpdateInfo(
-        manifest=weights.manifest,
-        key=weights.key.hex(),
-        tag=weights.tag_algorithm,
-        connection=connection,
-        stall_seconds=stall_seconds,
-    )
-    return info.model_dump(mode="json", exclude={"abort"})
 
 
 class StagingReceiver:
@@ -189,7 +159,7 @@ class StagingReceiver:
     def _problems(self, manifest: WeightManifest) -> list[str]:
         sent = {entry.name: entry.shape for entry in manifest.tensors}
         found = [] if manifest.num_bytes <= MAX_SYNC_BYTES else [f"{manifest.num_bytes} bytes is no model"]
-        return found + layout_problems(sent, settings=self._settings)
+        return found + self._settings.layout_problems(sent)
 
 
 class _CheckedStream:
@@ -216,14 +186,3 @@ class _CheckedStream:
         """Raises WeightSyncError."""
         if not is_same_tag(self._digest.tag(), self._tag):
             raise WeightSyncError("weight update refused: the bytes received are not the bytes announced")
-
-
-def layout_problems(sent: Mapping[str, tuple[int, ...]], *, settings: ReceiverSettings) -> list[str]:
-    """Sentences about how the tensors `sent` (shapes by name) differ from those of the engine's model."""
-    found = []
-    for name, shape in settings.layout.items():
-        if name not in sent and name not in settings.optional:
-            found.append(f"{name} is missing")
-        elif name in sent and sent[name] != shape:
-            found.append(f"{name} has shape {list(sent[name])} but the engine's has {list(shape)}")
-    return found + [f"the engine's model has no {name}" for name in sent if name not in settings.layout]

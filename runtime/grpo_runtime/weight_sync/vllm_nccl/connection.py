@@ -9,6 +9,7 @@ engines: vLLM's cannot leave a group that has lost a member, so one lost engine 
 import asyncio
 import base64
 import secrets
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -94,18 +95,21 @@ class VllmNcclConnection:
         self._connect = connect
         self._device = device
         self._chunk_bytes = chunk_bytes
-        self._key = secrets.token_urlsafe(24)
+        self._key = ""
         self._group: _Group | None = None
+        self._leaving = threading.Lock()
         # what joins the engine, and who reads the id meanwhile
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="weight-sender")
 
     async def init(self) -> None:
-        """Meet all workers of the engine. A meeting that fails costs the engine a restart, so none is given
-        less time because an earlier one was quick: the deadlines do not learn from it."""
+        """Meet all workers of the engine, in a new group. A meeting that fails costs the engine a restart, so
+        none is given less time because an earlier one was quick: the deadlines do not learn from it."""
+        self._leave()
+        self._key = secrets.token_urlsafe(24)
         with self._leaving_what_breaks():
             limit = self._deadlines.meeting_seconds()
             place = Place(self._key, rank=0, size=self._size, meeting_seconds=limit)
-            group = self._group = await self._in_thread(partial(_Group, self._connect, place, self._device))
+            group = await self._in_thread(partial(self._enter, place))
             meeting = self._in_thread(partial(group.meet, timeout_seconds=limit))
             finding = self._in_thread(group.unique_id)
             either: set[asyncio.Future[Any]] = {meeting, finding}
@@ -130,9 +134,10 @@ class VllmNcclConnection:
         await asyncio.to_thread(first)
         with self._leaving_what_breaks():
             stall, start = self._deadlines.stall_seconds(), time.monotonic()
-            message = UpdateMessage.of(
-                weights.manifest, connection=self._key, transfer_seconds=self._deadlines.of("transfer")
-            )
+            # the whole deadline: the engine ends when it is over, and how many others share the way is not
+            # known here
+            limit = self._deadlines.timeout_seconds
+            message = UpdateMessage.of(weights.manifest, connection=self._key, transfer_seconds=limit)
             send = partial(self._group.send, weights, chunk_bytes=self._chunk_bytes, stall_seconds=stall)
             sending = self._in_thread(send)
             call = self.channel.update(message.model_dump(mode="json", exclude={"abort"}))
@@ -157,8 +162,20 @@ class VllmNcclConnection:
             self._leave()
             raise
 
+    def _enter(self, place: Place) -> "_Group":
+        """Make the group. Blocks. Raises GroupBrokenError when it has been left meanwhile."""
+        group = _Group(self._connect, place, self._device)
+        with self._leaving:
+            if self._key == place.key:
+                self._group = group
+                return group
+        group.close()
+        raise GroupBrokenError("it was given up before all were there")
+
     def _leave(self) -> None:
-        group, self._group = self._group, None
+        with self._leaving:
+            self._key = ""
+            group, self._group = self._group, None
         if group is not None:
             group.close()
 

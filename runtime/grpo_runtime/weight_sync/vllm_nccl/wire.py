@@ -12,7 +12,6 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 
 from grpo_runtime.weight_sync.interface import ReceiverSettings
-from grpo_runtime.weight_sync.receiver.staging import layout_problems
 from grpo_runtime.weight_sync.stream.device import Device
 from grpo_runtime.weight_sync.stream.manifest import (
     BUFFERS_IN_FLIGHT,
@@ -92,7 +91,7 @@ class UpdateMessage(_Message):
             return ["a name is there twice"]
         unknown = [f"dtype {dtype} cannot travel" for dtype in set(self.dtype_names) if dtype not in DTYPES]
         shapes: Mapping[str, tuple[int, ...]] = dict(zip(self.names, self.shapes, strict=True))
-        return unknown + layout_problems(shapes, settings=settings)
+        return unknown + settings.layout_problems(shapes)
 
 
 def require_views(manifest: WeightManifest, *, chunk_bytes: int) -> None:

@@ -76,19 +76,21 @@ class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
     ) -> None:
         super().__init__(config, vllm_config, device, model)
         backend = find_backend(backend_of(config.backend))
+        self._is_in_rank = backend.reach is Reach.PROCESS
         parallel, workers = self.parallel_config, get_world_group()
         num_known = (
             parallel.tensor_parallel_size * parallel.pipeline_parallel_size * parallel.data_parallel_size
         )
-        if (parallel.world_size_across_dp, workers.world_size) != (num_known, num_known):
+        # in the ranks of a trainer the world is that of all ranks, with their engines
+        num_met = num_known if self._is_in_rank else workers.world_size
+        if (parallel.world_size_across_dp, num_met) != (num_known, num_known):
             raise WeightSyncError(
                 "weight sync serves engines of tensor times pipeline times data parallel size workers "
-                f"({num_known}) that know each other, and this one has {workers.world_size}: remove other "
-                "parallel arguments"
+                f"({num_known}) that know each other, and this one has {num_met}: remove other parallel "
+                "arguments"
             )
         # it warns at every sync about tables that no checkpoint holds; finish checks all parameters itself
         logging.getLogger(_LAYERWISE_LOGGER).setLevel(logging.ERROR)
-        self._is_in_rank = backend.reach is Reach.PROCESS
         self._shares_gpu = backend.reach is Reach.MACHINE and device.type == "cuda"
         self._is_tied = bool(getattr(self.model_config.hf_config, "tie_word_embeddings", False))
         self._receiver = backend.make_receiver(
