@@ -89,6 +89,9 @@ def test_an_engine_that_freezes_is_missed_and_comes_back_while_the_other_trains_
         at = strike.wait()
     try:
         found_seconds = job.require_missed(container.pod, phase, since=at)
+        job.wait_for_current(1)
+        if phase == "generation":
+            job.require_frozen(container.pod, "its engine core does not answer", since=at)
         train_on(job, since=at)
     finally:
         frozen.send(signal.SIGCONT)

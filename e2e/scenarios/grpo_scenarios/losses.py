@@ -87,6 +87,11 @@ class LossyJob:
         assert seconds <= FOUND_SECONDS, [hit.string for hit in hits]
         return seconds
 
+    def require_frozen(self, engine: str, why: str, *, since: float) -> None:
+        """Fail unless the trainer has logged that an engine is frozen, and why."""
+        frozen = re.compile(rf"(\S+) .*engine {engine} is frozen, .*: {why}")
+        assert any(_time(hit) > since for hit in map(frozen.match, self._log()) if hit), self._log()[-20:]
+
     def failed_syncs(self, *, since: float) -> list[str]:
         """What the trainer has logged of failed syncs since a time."""
         failed = map(re.compile(r"(\S+) .* did not get weights ").match, self._log())
@@ -112,6 +117,12 @@ class LossyJob:
             return records if len(records) >= number else []
 
         return self.namespace.wait_until(ended, f"{number} steps", timeout_seconds=60)
+
+    def wait_for_current(self, number: int) -> None:
+        """Wait until the job says that so many engines have the newest weights."""
+        self.namespace.wait_until(
+            lambda: self.status["rollout"]["current"] == number, f"{number} engines", timeout_seconds=20
+        )
 
     def wait_for_both(self) -> None:
         """Wait until a step has given both engines the newest weights."""

@@ -38,7 +38,7 @@ TORCH_SECONDS = 24 * 3600.0
 """The deadline that torch is given for a buffer: the watchdog's is shorter."""
 _ABORT_SECONDS = 10.0
 _LEFT = "left"
-_FOR_EVER = timedelta(days=365)
+_UNTIL_LEFT = timedelta(days=365)
 
 
 class LibraryWork(Protocol):
@@ -208,7 +208,7 @@ def _abort_when_left(members: Store, watchdog: Watchdog) -> None:
     try:
         # by a connection of its own: a store does one thing at a time
         connection: Store = members.clone()  # type: ignore[attr-defined] # not in stubs
-        connection.wait([_LEFT], _FOR_EVER)
+        connection.wait([_LEFT], _UNTIL_LEFT)
     except RuntimeError as error:
         log.debug("the trainer's store is gone: %s", first_line(error))
     watchdog.abort_now()

@@ -94,7 +94,7 @@ class CudaDevice:
     def __init__(self, device: torch.device) -> None:
         """Raises WeightSyncError for what is no GPU."""
         if device.type != "cuda" or not torch.cuda.is_available():
-            raise WeightSyncError("this weight sync needs a GPU, and this process computes on none: use gloo")
+            raise WeightSyncError("this weight sync needs a GPU, and this process computes on none: use Gloo")
         index = torch.cuda.current_device() if device.index is None else device.index
         self.device = torch.device("cuda", index)
         self._stream = torch.cuda.Stream(self.device)
