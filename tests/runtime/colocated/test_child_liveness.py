@@ -32,13 +32,13 @@ def seconds_until_frozen(
     return None
 
 
-def generated(signs: ChildSigns, *, step_seconds: int) -> ChildSigns:
+def generated(signs: ChildSigns, *, step_seconds: int, limits: ChildLimits = LIMITS) -> ChildSigns:
     """The signs after a generation of one step, which took so long and ended at second 0. The child reported
     once a second."""
     signs = at_second(call_began(signs, "sample", now=-step_seconds), -step_seconds)
     for second in range(1 - step_seconds, 0):
         signs = reported(signs, signs.num_steps, now=second)
-        assert not why_frozen(signs, limits=LIMITS, now=second)
+        assert not why_frozen(signs, limits=limits, now=second)
     return call_ended(reported(signs, signs.num_steps + 1, now=0.0), is_done=True, now=0.0)
 
 
@@ -125,3 +125,18 @@ def test_a_rank_that_stood_still_itself_does_not_blame_its_engine() -> None:
 
 def test_the_engine_that_replaces_one_which_may_only_have_been_slow_has_more_time() -> None:
     assert seconds_until_frozen(warm(), is_silent=False, limits=LIMITS.times(2.0)) == 21
+
+
+@pytest.mark.parametrize(
+    ("patience", "step_seconds", "expected"),
+    [(1.0, 4, 11), (1.0, 8, 17), (1.0, 15, 31), (2.0, 4, 21), (2.0, 8, 21), (2.0, 15, 31)],
+)
+def test_patience_and_a_long_step_do_not_multiply_and_the_step_counts_for_one_more_generation(
+    patience: float, step_seconds: int, expected: int
+) -> None:
+    limits = LIMITS.times(patience)
+    # the step may have been taken while the patience was greater
+    slow = generated(warm(), step_seconds=step_seconds, limits=LIMITS.times(2.0))
+    assert seconds_until_frozen(slow, is_silent=False, limits=limits) == expected
+    well = generated(slow, step_seconds=1, limits=limits)
+    assert seconds_until_frozen(well, is_silent=False, limits=limits) == 10 * patience + 1

@@ -1,4 +1,7 @@
-"""Examples with real engines, shortened: one is killed, resumed and interrupted, and others are completed."""
+"""Examples with real engines, shortened: one is killed, resumed and interrupted, and others are completed.
+
+That the same command goes on after Ctrl-C and completes the job: test_local_stops.py, with fake roles.
+"""
 
 import json
 import sys

@@ -1,4 +1,8 @@
-"""Mode Colocated as a whole, without a cluster: trainer pods whose ranks hold vLLM."""
+"""Mode Colocated as a whole, without a cluster: trainer pods whose ranks hold vLLM.
+
+That an attempt goes on from what one that ended with 143 has saved, and that the job completes:
+test_trainer_pod.py and test_strategy_seam.py, over FakeEngines.
+"""
 
 from pathlib import Path
 

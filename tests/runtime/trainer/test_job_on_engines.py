@@ -59,7 +59,8 @@ class CompleteJob:
 
 @pytest.fixture(scope="module")
 def complete(folder: Path, engines: LocalEngines) -> CompleteJob:
-    """A job whose reward has the wrong sign."""
+    """A job that completes its few steps, too few to learn the task. The weight of its reward is -1, so that
+    what engines sampled and what the reward function gave is seen to pass the weight."""
     trainer = start_trainer(folder, copy_job(steps=STEPS, weight=-1.0), engines)
     trainer.wait_until(lambda progress: progress.step >= 1)
     shown = shown_by_processes(folder)
@@ -116,8 +117,9 @@ def test_no_token_is_in_a_log_a_process_list_a_checkpoint_or_any_other_file(
     assert found == []
 
 
-def test_a_negative_weight_turns_the_reward_around(complete: CompleteJob) -> None:
-    """That such a reward is not learned: tests/runtime/algorithm/test_learning.py."""
+def test_every_step_reports_the_reward_times_its_negative_weight(complete: CompleteJob) -> None:
+    """That the weight turns the update around: test_trainer_pod.py. That such a reward is not learned:
+    tests/runtime/algorithm/test_learning.py."""
     assert [record.step for record in complete.records] == list(range(1, STEPS + 1))
     for record in complete.records:
         assert record.values["reward"] == -record.values["rewards/copy/mean"]

@@ -6,10 +6,12 @@ import pytest
 import torch
 from fake_job import STEPS, job, learned, records, weights
 from pod_builder import free_port
+from safetensors.torch import load_file
 from trainer_pod import TrainerPod
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_api.contract.progress import TrainerState
+from grpo_runtime.model.tiny import write_tiny_model
 
 
 def test_every_step_is_reported_and_the_policy_moves(two_ranks: Path) -> None:
@@ -77,6 +79,34 @@ def test_a_run_that_is_stopped_and_killed_ends_with_the_same_bits(two_ranks: Pat
     mine, others = weights(tmp_path), weights(two_ranks)
     assert mine.keys() == others.keys()
     assert all(torch.equal(mine[name], others[name]) for name in mine)
+
+
+def test_the_first_update_of_a_negative_weight_is_that_of_the_weight_1_turned_around(tmp_path: Path) -> None:
+    first_step = {
+        "steps": 1,
+        "promptsPerStep": 8,
+        "groupSize": 8,
+        "optimizer": {"learningRate": 1e-3, "schedule": "constant", "warmupSteps": 0},
+    }
+    folders = {weight: tmp_path / str(weight) for weight in (1.0, -1.0)}
+    pods = []
+    for weight, folder in folders.items():
+        rewards = [{"name": "copy", "builtin": "char_accuracy", "weight": weight}]
+        pods.append(TrainerPod(folder, job(num_ranks=1, algorithm=first_step, rewards=rewards)))
+    assert [pod.end()[0] for pod in pods] == [0, 0]
+
+    (right,), (wrong,) = (learned(folder) for folder in folders.values())
+    assert wrong["rewards/copy/mean"] == right["rewards/copy/mean"] > 0
+    assert wrong["reward"] == -right["reward"]
+    write_tiny_model(tmp_path / "initial")
+    initial = load_file(tmp_path / "initial" / "model.safetensors")
+    after_right, after_wrong = (weights(folder) for folder in folders.values())
+    assert initial.keys() == after_right.keys() == after_wrong.keys()
+    for name, before in initial.items():
+        update = after_right[name] - before
+        assert update.abs().max() > 5e-4, name
+        # float32 rounds weights of about 1 to 6e-8
+        torch.testing.assert_close(after_wrong[name] - before, -update, atol=2e-7, rtol=1e-3)
 
 
 def test_a_wrong_reward_function_ends_with_40_and_names_it(tmp_path: Path) -> None:
