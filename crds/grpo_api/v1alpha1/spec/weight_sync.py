@@ -74,8 +74,8 @@ def engine_of_vllm_is_offered(backend: str | None) -> bool:
 @rule(
     cel=f"!has(self.backend) || self.backend != '{WeightSyncBackend.VLLM_NCCL}' || !has(self.verify) || "
     "self.verify",
-    sentence="weightSync.verify must stay true with weightSync.backend VllmNCCL, whose bytes carry no tag, so "
-    "that nothing else shows whether they are the trainer's: remove weightSync.verify, or use NCCL",
+    sentence="weightSync.verify must stay true with weightSync.backend VllmNCCL, whose bytes carry no tag, "
+    "so that nothing else shows whether they are the trainer's: remove weightSync.verify, or use NCCL",
     field=".verify",
 )
 def bytes_without_tag_are_verified(backend: str | None, verify: bool) -> bool:
