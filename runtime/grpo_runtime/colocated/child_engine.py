@@ -3,8 +3,6 @@
 import asyncio
 import logging
 import os
-import signal
-import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -31,6 +29,7 @@ from grpo_runtime.colocated.child_messages import (
     receive,
     send,
 )
+from grpo_runtime.colocated.child_process import ChildProcess, how_it_ended
 from grpo_runtime.colocated.rank_engine import Completion
 from grpo_runtime.rollout.errors import EngineError, EngineGoneError, EngineTimeoutError
 from grpo_runtime.rollout.interface import GenerateRequest
@@ -75,7 +74,7 @@ class ChildEngine:
         self._is_started = False
         self._is_closing = False
         self._signs = first_signs(time.monotonic())
-        self._process: subprocess.Popen[bytes]
+        self._process: ChildProcess
         self._connection, theirs = Pipe()
         is_running: Future[None] = Future()
         # the kernel ends a child with the thread that has started it: this one lives as long as the child
@@ -141,7 +140,7 @@ class ChildEngine:
         return self._say({"call": call, "arguments": arguments})
 
     def close(self) -> None:
-        """Kill the child, and wait until it has ended."""
+        """Kill the child and what it has started, and wait until it has ended."""
         self._is_closing = True
         self._process.kill()
         self._watcher.join()
@@ -176,13 +175,11 @@ class ChildEngine:
     def _live(self, command: ChildCommand, theirs: Connection, is_running: "Future[None]") -> None:
         """Start the child, and watch it until it ends."""
         try:
-            # never a fork: a copy of a process that has used a GPU cannot use it
             with theirs:
-                self._process = subprocess.Popen(
+                self._process = ChildProcess(
                     [*command.arguments, str(theirs.fileno()), str(os.getpid())],
-                    env=dict(command.environment),
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=[theirs.fileno()],
+                    environment=command.environment,
+                    descriptor=theirs.fileno(),
                 )
         except OSError as error:
             is_running.set_exception(error)
@@ -196,12 +193,13 @@ class ChildEngine:
             while True:
                 if self._connection.poll(_LOOK_SECONDS):
                     self._take(receive(self._connection))
-                elif self._process.poll() is not None:
+                elif self._process.has_ended:
                     # a process that it has started holds its end of the pipe
                     raise EOFError
                 else:
+                    is_stopped = self._process.is_stopped
                     with self._lock:
-                        self._signs = missed_report(self._signs)
+                        self._signs = missed_report(self._signs, is_stopped=is_stopped, now=time.monotonic())
                 self._end_if_frozen()
         except (EOFError, OSError):
             self._has_ended()
@@ -247,13 +245,9 @@ class ChildEngine:
             self._process.kill()
 
     def _has_ended(self) -> None:
-        try:
-            code = self._process.wait(_MAY_END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            code = self._process.wait()
+        code = self._process.end(seconds=_MAY_END_SECONDS)
         with self._lock:
-            self._gone = self._why_killed or _how_it_ended(code)
+            self._gone = self._why_killed or how_it_ended(code)
             reply, self._reply = self._reply, None
         if reply is not None and reply.set_running_or_notify_cancel():
             reply.set_exception(EngineGoneError(self._gone))
@@ -289,11 +283,3 @@ class ChildChannel:
 
     async def _ask(self, call: str, **arguments: Any) -> None:
         await asyncio.wrap_future(self._engine.ask(call, **arguments))
-
-
-def _how_it_ended(code: int) -> str:
-    if code >= 0:
-        return f"its process ended with exit code {code}; see the log"
-    name = signal.Signals(-code).name
-    hint = "; mostly this means out of memory" if -code == signal.SIGKILL else ""
-    return f"its process was killed by {name}{hint}"

@@ -4,8 +4,10 @@ A thread of the child reports once a second how many steps its engine has taken.
 that the process runs, and that the number rises while it samples, that the engine does.
 
 Until the child has finished its first generation, what it computes may compile: kernels and graphs, for
-minutes and without a report. Only the deadline of a start applies then. Later an engine may take twice the
-longest step of this generation and the one before, because a long prefill is one step.
+minutes and without a report. A limit of its own applies then, because a process that computes without a
+report looks like one that hangs; only one that the kernel says is stopped is found as fast as ever. Later an
+engine may take twice the longest step of this generation and the one before, because a long prefill is one
+step.
 """
 
 from dataclasses import dataclass, replace
@@ -18,12 +20,14 @@ LONGER_STEP_FACTOR = 2.0
 
 @dataclass(frozen=True)
 class ChildLimits:
-    """How long a child may show no sign (s): usually, in a call that moves memory or weights, and while it
-    starts or may compile."""
+    """How long a child may show no sign (s): usually, in a call that moves memory or weights, while it
+    starts, and while it may compile."""
 
     frozen_after_seconds: float = 10.0
     call_seconds: float = 300.0
     start_seconds: float = 1800.0
+    first_generation_seconds: float = 600.0
+    """Well below the default of stallTimeoutSeconds, which runs at the same time and ends the attempt."""
 
     def times(self, factor: float) -> "ChildLimits":
         """Those of a child with so many times the usual patience."""
@@ -35,6 +39,8 @@ class ChildSigns:
     """What is known of one child."""
 
     process: Sign
+    running: Sign
+    """Seen whenever the process is not stopped."""
     steps: Sign
     num_steps: int = 0
     is_sampling: bool = False
@@ -47,7 +53,7 @@ class ChildSigns:
 
 def first_signs(now: float) -> ChildSigns:
     """Those of a child that has just started."""
-    return ChildSigns(process=Sign(now), steps=Sign(now))
+    return ChildSigns(process=Sign(now), running=Sign(now), steps=Sign(now))
 
 
 def call_began(signs: ChildSigns, call: str, *, now: float) -> ChildSigns:
@@ -77,17 +83,21 @@ def reported(signs: ChildSigns, num_steps: int, *, now: float) -> ChildSigns:
         steps = signs.steps.missed()
     else:
         steps = signs.steps.from_now(now)
-    return replace(signs, process=signs.process.seen(now), steps=steps, num_steps=num_steps)
+    running = signs.running.from_now(now)
+    return replace(signs, process=signs.process.seen(now), running=running, steps=steps, num_steps=num_steps)
 
 
-def missed_report(signs: ChildSigns) -> ChildSigns:
-    """The signs after a second in which the child said nothing."""
-    return replace(signs, process=signs.process.missed())
+def missed_report(signs: ChildSigns, *, is_stopped: bool, now: float) -> ChildSigns:
+    """The signs after a second in which the child said nothing. `is_stopped` says that it could not."""
+    running = signs.running.missed() if is_stopped else signs.running.from_now(now)
+    return replace(signs, process=signs.process.missed(), running=running)
 
 
 def why_frozen(signs: ChildSigns, *, limits: ChildLimits, now: float) -> str:
     """What of the child stands still, as a sentence about it; empty when it is not frozen."""
-    usual = limits.start_seconds if signs.may_compile else limits.frozen_after_seconds
+    if signs.running.is_overdue(now, limit_seconds=limits.frozen_after_seconds):
+        return f"its process has stood still for {limits.frozen_after_seconds:g} s"
+    usual = limits.first_generation_seconds if signs.may_compile else limits.frozen_after_seconds
     if signs.process.is_overdue(now, limit_seconds=usual):
         return f"its process has stood still for {usual:g} s"
     limit = max(usual, LONGER_STEP_FACTOR * signs.steps.recent_gap)

@@ -48,7 +48,7 @@ def local_problem(job: GRPOJob) -> str:
     if rollout is not None and num_workers > MAX_CPU_WORKERS:
         return (
             f"an engine would have {num_workers} workers, and on one machine vLLM joins at most "
-            f"{MAX_CPU_WORKERS} on CPU: lower engine.tensorParallelSize or engine.pipelineParallelSize, or "
+            f"{MAX_CPU_WORKERS} on CPU: lower {_factors(job, num_engines=1)}, or "
             f"run the job on a cluster, where rollout.nodesPerReplica ({rollout.num_nodes}) spreads them "
             "over pods"
         )
@@ -64,8 +64,20 @@ def crowded(job: GRPOJob, *, num_cores: int) -> str:
         return ""
     return (
         f"{count(num_engines, 'engine')} with {count(num_workers, 'worker')} in all share "
-        f"{count(num_cores, 'CPU core')}, which is slow: lower rollout.replicas or engine.tensorParallelSize"
+        f"{count(num_cores, 'CPU core')}, which is slow: lower {_factors(job, num_engines=num_engines)}"
     )
+
+
+def _factors(job: GRPOJob, *, num_engines: int) -> str:
+    """The fields that give the engines more than one worker in all: each is a factor of their number."""
+    engine = job.spec.engine
+    sizes = {
+        "rollout.replicas": num_engines,
+        "engine.tensorParallelSize": engine.tensor_parallel_size,
+        "engine.pipelineParallelSize": engine.pipeline_parallel_size or 1,
+        "engine.dataParallelSize": engine.num_cores,
+    }
+    return " or ".join(field for field, size in sizes.items() if size > 1)
 
 
 def count(number: int, noun: str) -> str:

@@ -17,6 +17,9 @@ from vllm.model_executor.layers.fused_moe.experts.cpu_moe import CPUUnquantizedE
 
 from grpo_runtime.serve.vllm_cpu_worker import PipelineStageWorker
 
+_VLLM_APPLY = CPUUnquantizedExperts.apply
+"""As vLLM has it, however often a worker is made: the places of experts must be looked up once."""
+
 
 class ExpertParallelWorker(PipelineStageWorker):
     """A worker that has some of the experts, with what the CPU build lacks."""
@@ -26,20 +29,21 @@ class ExpertParallelWorker(PipelineStageWorker):
         communicator: Any = CpuCommunicator
         communicator.all_gatherv, communicator.reduce_scatterv = all_gatherv, reduce_scatterv
         experts: Any = CPUUnquantizedExperts
-        experts.apply = with_own_experts(CPUUnquantizedExperts.apply)
+        experts.apply = with_own_experts(_VLLM_APPLY)
         super().init_device()  # type: ignore[no-untyped-call] # vLLM leaves it without types
 
 
 def all_gatherv(
     communicator: CpuCommunicator, tensors: Sequence[torch.Tensor], dim: int, sizes: Sequence[int]
 ) -> list[torch.Tensor]:
-    """For each tensor the rows that the workers of the group have of it: worker i has `sizes[i]`, and `dim`
-    is 0."""
+    """For each tensor the rows that the workers of the group have of it: worker i has `sizes[i]`. Raises
+    ValueError for a `dim` other than that of the rows, 0."""
+    _require_rows(dim)
     gathered = []
     for tensor in tensors:
         # gloo gathers parts of equal size only
         padded = tensor.new_zeros((max(sizes), *tensor.shape[1:]))
-        padded[: tensor.shape[dim]] = tensor
+        padded[: len(tensor)] = tensor
         parts = [torch.empty_like(padded) for _ in sizes]
         dist.all_gather(parts, padded, group=communicator.device_group)
         gathered.append(torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)]))
@@ -49,11 +53,18 @@ def all_gatherv(
 def reduce_scatterv(
     communicator: CpuCommunicator, tensor: torch.Tensor, dim: int, sizes: Sequence[int]
 ) -> torch.Tensor:
-    """The rows of this worker, summed over the workers of the group. Worker i gets `sizes[i]`."""
+    """The rows of this worker, summed over the workers of the group. Worker i gets `sizes[i]`. Raises
+    ValueError for a `dim` other than that of the rows, 0."""
+    _require_rows(dim)
     total = tensor.clone()
     dist.all_reduce(total, group=communicator.device_group)
     start = sum(sizes[: communicator.rank_in_group])
-    return total.narrow(dim, start, sizes[communicator.rank_in_group]).clone()
+    return total.narrow(0, start, sizes[communicator.rank_in_group]).clone()
+
+
+def _require_rows(dim: int) -> None:
+    if dim != 0:
+        raise ValueError(f"experts exchange rows, which are dimension 0 of a tensor, not {dim}")
 
 
 def with_own_experts(apply: Callable[..., None]) -> Callable[..., None]:

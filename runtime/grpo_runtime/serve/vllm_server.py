@@ -6,6 +6,7 @@ no device state that a fork would break.
 """
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -25,20 +26,30 @@ from vllm.v1.engine import PauseMode
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 
+from grpo_runtime.errors import UserError
 from grpo_runtime.process.parent_death import die_with
 from grpo_runtime.serve.vllm_executor import AllAnswersExecutor, error_to_raise
 
+logger = logging.getLogger(__name__)
+
 START_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
+_NO_EXPERTS = "Number of experts in the model must be greater than 0"
 LAST_ANSWERS_SECONDS = 3
 """How long a server that ends waits for answers. Those that a dead core was asked for never come."""
 
 
 def engine_config(args: Namespace) -> VllmConfig:
-    """All of vLLM's configuration, which vLLM has checked against itself and the model."""
+    """All of vLLM's configuration, which vLLM has checked against itself and the model. Raises UserError when
+    experts are to be spread and the model has none, where vLLM's own words name no field."""
     arguments = AsyncEngineArgs.from_cli_args(args)
-    config: VllmConfig = arguments.create_engine_config(
-        usage_context=UsageContext.OPENAI_API_SERVER, headless=args.headless
-    )
+    try:
+        config: VllmConfig = arguments.create_engine_config(
+            usage_context=UsageContext.OPENAI_API_SERVER, headless=args.headless
+        )
+    except ValueError as error:
+        if _NO_EXPERTS in str(error):
+            raise UserError("engine.expertParallel needs a model with experts: remove it") from error
+        raise
     return config
 
 
@@ -150,7 +161,15 @@ async def _ending_with_its_coordinator(client: AsyncLLM) -> AsyncIterator[None]:
 
     def end() -> None:
         loop.remove_reader(ended)
-        for core in resources.engine_manager.processes:
+        cores = resources.engine_manager.processes
+        logger.critical(
+            "the process that tells the %d cores of this engine of each other's requests has ended with exit "
+            "code %s: the cores are killed, because their next request would never be answered, and this "
+            "server ends with them",
+            len(cores),
+            resources.coordinator.proc.exitcode,
+        )
+        for core in cores:
             core.kill()
 
     loop.add_reader(ended, end)

@@ -79,9 +79,10 @@ class FakeChild(FakeLocalEngine):
             os._exit(3)
         elif what == "leave a process":
             # a copy of this process, which keeps its end of the pipe open
-            if os.fork():
+            if left := os.fork():
+                self._starts.with_name("left").write_text(str(left))
                 os._exit(3)
-            time.sleep(20)
+            time.sleep(600)
             os._exit(0)
         elif what == "hang":
             # as a GPU that hangs: the other threads go on

@@ -1,9 +1,11 @@
 """When the engine in a child process counts as frozen, second by second."""
 
+import math
 from dataclasses import replace
 
 import pytest
 
+from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_runtime.colocated.child_liveness import (
     ChildLimits,
     ChildSigns,
@@ -15,18 +17,26 @@ from grpo_runtime.colocated.child_liveness import (
     why_frozen,
 )
 
-LIMITS = ChildLimits(frozen_after_seconds=10.0, start_seconds=300.0)
+LIMITS = ChildLimits(frozen_after_seconds=10.0, first_generation_seconds=300.0)
 
 
 def seconds_until_frozen(
-    signs: ChildSigns, *, is_silent: bool, call: str = "sample", limits: ChildLimits = LIMITS
+    signs: ChildSigns,
+    *,
+    is_silent: bool,
+    call: str = "sample",
+    stopped_from: float = math.inf,
+    limits: ChildLimits = LIMITS,
 ) -> float | None:
     """A call begins at second 0. From then on the child says nothing, or once a second that it has taken no
-    other step."""
+    other step. A silent one is stopped at a second, or runs."""
     signs = call_began(signs, call, now=0.0)
     for second in range(1, 400):
         now = float(second)
-        signs = missed_report(signs) if is_silent else reported(signs, signs.num_steps, now=now)
+        if is_silent:
+            signs = missed_report(signs, is_stopped=now >= stopped_from, now=now)
+        else:
+            signs = reported(signs, signs.num_steps, now=now)
         if why_frozen(signs, limits=limits, now=now):
             return now
     return None
@@ -72,7 +82,7 @@ def test_an_engine_that_takes_no_step_is_frozen_within_15_seconds_once_it_has_sa
     ("call", "is_silent"), [("sample", False), ("sample", True), ("probe_logprobs", True)]
 )
 @pytest.mark.parametrize("is_done", [None, True, False], ids=["first", "after-probe", "after-failure"])
-def test_until_the_first_generation_is_finished_only_the_deadline_of_a_start_applies(
+def test_until_the_first_generation_is_finished_a_limit_of_its_own_applies(
     call: str, is_silent: bool, is_done: bool | None
 ) -> None:
     signs = first_signs(0.0)
@@ -80,6 +90,20 @@ def test_until_the_first_generation_is_finished_only_the_deadline_of_a_start_app
         signs = call_began(signs, "probe_logprobs" if is_done else "sample", now=0.0)
         signs = call_ended(reported(signs, 1, now=0.0), is_done=is_done, now=0.0)
     assert seconds_until_frozen(signs, is_silent=is_silent, call=call) == 301
+
+
+@pytest.mark.parametrize("call", ["sample", "probe_logprobs"])
+@pytest.mark.parametrize(("stopped_from", "found_at"), [(1.0, 11.0), (100.0, 110.0)])
+def test_a_process_that_is_stopped_in_its_first_generation_is_found_as_fast_as_later(
+    call: str, stopped_from: float, found_at: float
+) -> None:
+    new = first_signs(0.0)
+    assert seconds_until_frozen(new, is_silent=True, call=call, stopped_from=stopped_from) == found_at
+
+
+def test_a_first_generation_that_hangs_is_found_long_before_the_job_counts_as_stalled() -> None:
+    stall_seconds = GRPOJobSpec.model_fields["stall_timeout_seconds"].default
+    assert ChildLimits().first_generation_seconds <= stall_seconds / 2
 
 
 def test_an_engine_that_compiled_for_a_minute_is_found_as_fast_as_others_two_generations_later() -> None:
@@ -119,7 +143,7 @@ def test_steps_that_go_on_are_well_however_slow_the_samples_are() -> None:
 
 
 def test_a_rank_that_stood_still_itself_does_not_blame_its_engine() -> None:
-    signs = missed_report(warm())
+    signs = missed_report(warm(), is_stopped=True, now=1000.0)
     assert not why_frozen(signs, limits=LIMITS, now=1000.0)
 
 

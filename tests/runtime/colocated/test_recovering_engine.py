@@ -96,7 +96,10 @@ def rank(tmp_path: Path) -> Iterator[MakeRank]:
 
 
 def is_alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists() and "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def lost(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -138,14 +141,15 @@ def test_a_crash_is_told_by_its_cause_and_mended(rank: MakeRank, caplog: pytest.
 
 
 def test_a_stopped_process_is_killed_and_replaced(rank: MakeRank, caplog: pytest.LogCaptureFixture) -> None:
-    one = rank()
+    one = rank(("sampled 1", "SIGSTOP"))
+    one.run_step(0)  # its first generation, in which it may compile
     for step, place in enumerate(("update", "finish", "sampled 2")):
-        one.run_step(2 * step)  # whoever has sampled nothing yet may compile
-        one.plan((place, "SIGSTOP"))
         one.run_step(2 * step + 1)
+        one.plan((place, "SIGSTOP"))
+        one.run_step(2 * step + 2)
     # patience grows only while no sample is finished
-    assert lost(caplog) == ["its process has stood still for 2 s"] * 3
-    assert [is_alive(pid) for pid in one.pids] == [False] * 3 + [True]
+    assert lost(caplog) == ["its process has stood still for 2 s"] * 4
+    assert [is_alive(pid) for pid in one.pids] == [False] * 4 + [True]
 
 
 def test_an_engine_that_hangs_while_its_process_goes_on_is_replaced(
@@ -159,14 +163,17 @@ def test_an_engine_that_hangs_while_its_process_goes_on_is_replaced(
     assert not is_alive(one.pids[0])
 
 
-def test_an_engine_that_ended_and_left_a_process_of_its_own_is_not_called_frozen(
-    rank: MakeRank, caplog: pytest.LogCaptureFixture
+def test_an_engine_that_ended_and_left_a_process_of_its_own_is_not_called_frozen_and_that_one_ends_too(
+    rank: MakeRank, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = rank()
     one.run_step()
     one.plan(("sampled 1", "leave a process"))
     one.run_step(4)
     assert lost(caplog) == ["its process ended with exit code 3; see the log"]
+    left = int((tmp_path / "left").read_text())
+    wait_until(lambda: not is_alive(left), "what the engine left ends")
+    assert [is_alive(pid) for pid in one.pids] == [False, True]
 
 
 def test_an_engine_that_compiles_in_its_first_generation_is_left_to_it(

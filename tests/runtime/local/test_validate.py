@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -76,6 +77,26 @@ def test_engines_that_fit_into_several_pods_and_not_on_one_machine_are_named(
     locally = capsys.readouterr().out.partition("locally")[2]
     assert "not with `grpo-runtime run`: an engine would have 16 workers" in locally
     assert "rollout.nodesPerReplica (2)" in locally
+
+
+@pytest.mark.parametrize(
+    ("engine", "replicas", "fields"),
+    [
+        ({}, 5, "rollout.replicas"),
+        ({"pipelineParallelSize": 5}, 1, "engine.pipelineParallelSize"),
+        ({"dataParallelSize": 5, "expertParallel": True}, 1, "engine.dataParallelSize"),
+        (
+            {"tensorParallelSize": 2, "dataParallelSize": 2, "expertParallel": True},
+            2,
+            "rollout.replicas or engine.tensorParallelSize or engine.dataParallelSize",
+        ),
+    ],
+)
+def test_what_makes_the_workers_more_than_the_cores_is_named(
+    engine: dict[str, Any], replicas: int, fields: str
+) -> None:
+    job = parse_job(job_object(engine=engine, rollout={"replicas": replicas}))
+    assert crowded(job, num_cores=4).endswith(f"which is slow: lower {fields}")
 
 
 @pytest.mark.parametrize(("replicas", "size", "is_crowded"), [(2, 2, False), (1, 4, False), (3, 2, True)])
