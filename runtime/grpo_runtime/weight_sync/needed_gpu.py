@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from grpo_api.contract.exit_codes import ExitCode
+from grpo_runtime.engine.arguments import is_cpu_build
 from grpo_runtime.errors import KnownError, UserError
 from grpo_runtime.weight_sync.registry import Backend, Reach, find_backend
 
@@ -13,7 +14,7 @@ _ON_CPU = {Reach.NETWORK: "Gloo", Reach.MACHINE: "SharedMemory", Reach.PROCESS: 
 
 
 class GpuMissingError(KnownError):
-    """torch is built for GPUs and finds none: the node is not well, and another attempt may get a better
+    """The image is for GPUs and there is none: the node is not well, and another attempt may get a better
     one."""
 
     exit_code = ExitCode.TRANSIENT
@@ -22,11 +23,11 @@ class GpuMissingError(KnownError):
 def find_usable_backend(name: str) -> Backend[Any]:
     """The backend of that name, in a process of the trainer.
 
-    Raises UserError when it needs a GPU and torch is built without, GpuMissingError when torch then finds
-    none, and LookupError as `find_backend` does.
+    Raises UserError when it needs a GPU and this image is for CPU, GpuMissingError when it is for GPUs and
+    there is none, and LookupError as `find_backend` does.
     """
     backend = find_backend(name)
-    require_gpu(backend, has_gpu=torch.version.cuda is not None, role="trainer")
+    require_gpu(backend, has_gpu=not is_cpu_build(), role="trainer")
     require_found_gpu(backend, is_found=torch.cuda.is_available())
     return backend
 

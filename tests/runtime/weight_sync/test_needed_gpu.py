@@ -49,7 +49,5 @@ def test_a_trainer_without_a_gpu_says_so_before_it_looks_for_engines(tmp_path: P
     run = run_config(trainer={"processesPerNode": 1, **GPU}, rollout={"replicas": 1, **GPU})
     assert run.weight_sync_backend == "nccl"
     settings = read_trainer_settings(trainer_environment(tmp_path, run))
-    # torch of PyPI is built for GPUs also where there are none
-    error = GpuMissingError if torch.version.cuda else UserError
-    with pytest.raises(error, match="weights by nccl need a GPU"):
+    with pytest.raises(UserError, match="weights by nccl need a GPU in the trainer pods, and there is none"):
         open_fleet(settings)
