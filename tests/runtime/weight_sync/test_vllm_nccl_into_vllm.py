@@ -33,7 +33,7 @@ BACKEND = vllm_nccl_backend(
 )
 
 
-@pytest.fixture(params=[1, 2])
+@pytest.fixture(params=[1, pytest.param(2, marks=pytest.mark.matrix)])
 def num_workers(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
