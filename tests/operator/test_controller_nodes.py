@@ -54,6 +54,18 @@ async def test_a_pod_of_an_engine_that_is_refused_is_asked_for_again_and_the_oth
     assert pod_names(client, "rollout") == [FIRST, SECOND]
 
 
+async def reconcile_until_written(
+    controller: Controller, client: FakeApiServer, *, num_failures: int
+) -> None:
+    """Reconcile so many times while pods cannot be written, and once more when they can."""
+    client.refused = {PODS.name: errors.Transient("away")}
+    for _ in range(num_failures):
+        with suppress(errors.Transient):
+            await controller.reconcile(KEY)
+    client.refused = {}
+    await controller.reconcile(KEY)
+
+
 @pytest.mark.parametrize("num_failures", [0, 1, 3])
 @pytest.mark.parametrize("lost", [FIRST, SECOND])
 async def test_a_pod_of_a_starting_engine_that_is_gone_takes_the_other_with_it_however_often_the_writes_fail(
@@ -64,12 +76,7 @@ async def test_a_pod_of_a_starting_engine_that_is_gone_takes_the_other_with_it_h
     await starting.reconcile(KEY)
     client.remove(PODS, lost)
     client.show(cache)
-    client.refused = {PODS.name: errors.Transient("away")}
-    for _ in range(num_failures):
-        with suppress(errors.Transient):
-            await starting.reconcile(KEY)
-    client.refused = {}
-    await starting.reconcile(KEY)
+    await reconcile_until_written(starting, client, num_failures=num_failures)
     assert pod_names(client, "rollout") == REPLACED
 
 
@@ -83,12 +90,7 @@ async def test_an_operator_that_starts_anew_replaces_an_engine_that_lacks_a_pod(
     fresh = Cache()
     client.show(fresh)
     anew = controller_of(client, fresh)
-    client.refused = {PODS.name: errors.Transient("away")}
-    for _ in range(num_failures):
-        with suppress(errors.Transient):
-            await anew.reconcile(KEY)
-    client.refused = {}
-    await anew.reconcile(KEY)
+    await reconcile_until_written(anew, client, num_failures=num_failures)
     assert pod_names(client, "rollout") == REPLACED
 
 

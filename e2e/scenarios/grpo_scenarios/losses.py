@@ -68,8 +68,8 @@ class LossyJob:
         """Wait until the trainer has logged that an engine failed, in this phase where one is given. Returns
         after how many seconds it said that something is wrong with it, and fails when those are more than
         FOUND_SECONDS."""
-        ends = "did not get|has ended|is frozen|is Suspect|is Lost"
-        missed = re.compile(rf"(\S+) .*(engine {engine} .*({ends})\b|a request failed)")
+        signs = "did not get|has ended|is frozen|is Suspect|is Lost"
+        missed = re.compile(rf"(\S+) .*(engine {engine} .*({signs})\b|a request failed)")
         if phase == "generation":
             in_phase = "a request failed|is frozen|has ended"
         else:
@@ -77,9 +77,8 @@ class LossyJob:
 
         def found() -> list[re.Match[str]]:
             hits = [hit for hit in map(missed.match, self._log()) if hit and _time(hit) > since]
-            end = "did not get|a request failed|is frozen|has ended"
-            is_over = any(re.search(end, hit.string) for hit in hits)
-            return hits if is_over else []
+            causes = "did not get|a request failed|is frozen|has ended"
+            return hits if any(re.search(causes, hit.string) for hit in hits) else []
 
         hits = self.namespace.wait_until(found, f"{engine} to fail in {phase}", timeout_seconds=20)
         assert any(re.search(in_phase, hit.string) for hit in hits), [hit.string for hit in hits]

@@ -5,16 +5,13 @@ The reference is written without ranks, micro-batches and DDP.
 """
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from learner_ranks import NUM_SEQUENCES, NUM_STEPS, SPEC, WORLD_SIZE, a_batch, a_policy
 from pod_builder import free_port
+from rank_script import run_ranks
 from safetensors import safe_open
 from safetensors.torch import load_file
 
@@ -25,8 +22,6 @@ from grpo_runtime.trainer.learner import loss_options
 from grpo_runtime.trainer.optimizer import PolicyOptimizer
 
 SCRIPT = Path(__file__).with_name("learner_ranks.py")
-HUNG_SECONDS = 120.0
-"""Ranks that wait for each other at different places would do so for half an hour."""
 
 
 @pytest.fixture(scope="module")
@@ -40,14 +35,7 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def results(model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two ranks learned from each batch."""
     folder = tmp_path_factory.mktemp("ranks")
-    arguments = [sys.executable, str(SCRIPT), str(free_port()), str(model_folder), str(folder)]
-    ranks = subprocess.Popen(arguments, start_new_session=True)
-    try:
-        assert ranks.wait(HUNG_SECONDS) == 0
-    finally:
-        if ranks.poll() is None:
-            os.killpg(ranks.pid, signal.SIGKILL)
-            ranks.wait()
+    run_ranks(SCRIPT, str(free_port()), str(model_folder), str(folder))
     return folder
 
 
