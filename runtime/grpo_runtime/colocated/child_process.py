@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
 
+from grpo_runtime.process.killed import was_killed_by
+
 
 class ChildProcess:
     """A process that ends with all that it has started."""
@@ -79,6 +81,4 @@ def how_it_ended(code: int) -> str:
     """What an exit code of `ChildProcess` says, as a sentence about its engine."""
     if code >= 0:
         return f"its process ended with exit code {code}; see the log"
-    name = signal.Signals(-code).name
-    hint = "; mostly this means out of memory" if -code == signal.SIGKILL else ""
-    return f"its process was killed by {name}{hint}"
+    return f"its process {was_killed_by(-code)}"

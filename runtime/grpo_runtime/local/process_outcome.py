@@ -1,6 +1,5 @@
 """How a local process ended and why, from its exit and its termination message."""
 
-import signal
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from pydantic import ValidationError
 from grpo_api.contract.exit_codes import exit_policy
 from grpo_api.contract.progress import TerminationMessage
 from grpo_runtime.local.process_table import ProcessExit
+from grpo_runtime.process.killed import was_killed_by
 from grpo_runtime.process.termination import termination_message
 
 
@@ -31,9 +31,7 @@ def outcome_of(process_exit: ProcessExit, *, termination_log: Path) -> ProcessOu
             f"{name} ended with exit code {exit_code} ({exit_policy(exit_code).meaning}) and gave no reason"
         )
     else:
-        sentence = f"{name} was killed by {signal.Signals(process_exit.signal_number).name}"
-        if process_exit.signal_number == signal.SIGKILL:
-            sentence += "; mostly this means out of memory"
+        sentence = f"{name} {was_killed_by(process_exit.signal_number)}"
     return ProcessOutcome(name, termination_message(exit_code, sentence))
 
 

@@ -1,11 +1,11 @@
 """From how the ranks ended to how the pod ends: one exit code, one reason, one message. Pure."""
 
-import signal
 from collections.abc import Mapping, Sequence
 
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import Progress, TerminationMessage, TrainerState
 from grpo_api.contract.reasons import Reason
+from grpo_runtime.process.killed import was_killed_by
 from grpo_runtime.process.termination import termination_message
 from grpo_runtime.supervisor.rank_processes import RankExit
 
@@ -59,9 +59,7 @@ def _outcome_of_rank(rank: RankExit, failures: Mapping[int, TerminationMessage])
 def _sentence_about(rank: RankExit) -> str:
     if rank.signal_number is None:
         return f"rank {rank.local_rank} ended with exit code {rank.exit_code} and gave no reason; see its log"
-    name = signal.Signals(rank.signal_number).name
-    hint = "; mostly this means out of memory" if rank.signal_number == signal.SIGKILL else ""
-    return f"rank {rank.local_rank} was killed by {name}{hint}"
+    return f"rank {rank.local_rank} {was_killed_by(rank.signal_number)}"
 
 
 def _with_progress(sentence: str, progress: Progress | None) -> str:
