@@ -45,9 +45,10 @@ test: uv ## Run all tests and print how long each part took
 	@$(PYTHON) tests/run_all.py
 test-fast: setup ## Only the tests that need neither an engine nor a cluster
 	@$(BIN)/pytest -q -n auto --dist loadfile -m "not engine and not apiserver and not cluster and not gpu"
-test-matrix: images setup ## Every loss in a weight sync and every cut of an engine; `make test` runs a selection
+test-matrix: images setup ## Every loss, every cut of an engine, every cause; `make test` runs a selection
 	@$(BIN)/pytest -q --durations=8 -m "engine and matrix" tests
 	@$(BIN)/pytest -q -s --durations=8 -m cluster e2e/scenarios/test_sync_losses.py
+	@$(BIN)/pytest -q -s --durations=8 -m "cluster and matrix" --deselect e2e/scenarios/test_sync_losses.py e2e
 test-gpu: $(if $(HAS_PYTHON),gpu-site,setup) ## Tests of what needs an NVIDIA GPU (PYTHON= one with torch, transformers, pytest)
 	@PYTHONPATH=crds:runtime$(if $(HAS_PYTHON),:.gpu-site) $(if $(HAS_PYTHON),$(PYTHON),$(BIN)/python) -m pytest -q -m gpu tests/runtime/weight_sync
 gpu-wheels: ## Download into .gpu-wheels what PYTHON= of test-gpu may lack, for a machine without a registry
@@ -86,9 +87,13 @@ uv:
 gpu-site:
 	@if ls .gpu-wheels/*.whl >/dev/null 2>&1; then $(PYTHON) -m pip install --quiet --no-index --no-deps --upgrade \
 	  --target .gpu-site .gpu-wheels/*.whl; fi
-cluster-programs: uv
-	@$(CLUSTER) prerequisites && $(CLUSTER) build
+debian-packages:
+	@$(CLUSTER) prerequisites
+cluster-programs: uv debian-packages
+	@$(CLUSTER) build
+built-images: uv debian-packages
+	@$(IMAGES) build
 $(BIN)/.ready: tests/environment.sh tests/requirements.txt crds/pyproject.toml operator/pyproject.toml runtime/pyproject.toml runtime/name_vllm_cpu.py | uv
 	@tests/environment.sh && touch $@
 
-.PHONY: demo setup format generate check requirements test test-fast test-matrix test-gpu gpu-wheels gpu-site bench bench-sync bench-gpu bench-scale cluster-up cluster-status cluster-down images help uv cluster-programs
+.PHONY: demo setup format generate check requirements test test-fast test-matrix test-gpu gpu-wheels gpu-site bench bench-sync bench-gpu bench-scale cluster-up cluster-status cluster-down images help uv debian-packages cluster-programs built-images

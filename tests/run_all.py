@@ -63,10 +63,14 @@ Lane = Sequence[Part]
 
 STAGES: Sequence[Sequence[Lane]] = (
     [[Part("environment", ("make", "setup"), 600, is_needed=True)]],
-    [[Part("cluster programs", ("make", "cluster-programs"), 1500, is_needed=True, needs_cluster=True)]],
+    [[Part("Debian packages", ("make", "debian-packages"), 600, is_needed=True, needs_cluster=True)]],
+    [
+        [Part("cluster programs", ("make", "cluster-programs"), 1800, is_needed=True, needs_cluster=True)],
+        [Part("built images", ("make", "built-images"), 1800, is_needed=True, needs_cluster=True)],
+    ],
     [
         [
-            Part("cluster and images", ("make", "images"), 1500, is_needed=True, needs_cluster=True),
+            Part("cluster and images", ("make", "images"), 600, is_needed=True, needs_cluster=True),
             Part("real pods", (*PYTEST, *TWO_FILES, "-m", REAL_PODS, "e2e"), 3600, needs_cluster=True),
         ],
         [
@@ -128,6 +132,8 @@ def is_stopped(results: Sequence[Result]) -> bool:
 
 def run_and_print_later(part: Part) -> Result:
     """Run a part, and print all its output when it has ended."""
+    with PRINTING:
+        print(f"started: {part.name}", flush=True)
     with tempfile.TemporaryFile() as output:
         result = run(part, output=output)
         output.seek(0)

@@ -27,6 +27,7 @@ def job(namespace: Namespace) -> str:
     return JOB
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("signal", "cause"),
     [("SIGKILL", "its process was killed by SIGKILL"), ("SIGSTOP", "its process has stood still for 10 s")],

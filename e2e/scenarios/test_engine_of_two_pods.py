@@ -1,4 +1,7 @@
-"""An engine of two pods in a cluster: its workers meet, and a lost one takes the engine with it."""
+"""An engine of two pods in a cluster: its workers meet, and a lost one takes the engine with it.
+
+The tests share the job and run in the order they are written in.
+"""
 
 import pytest
 
@@ -14,7 +17,7 @@ JOB = "two-pods"
 def job(namespace: Namespace) -> str:
     engine = {"tensorParallelSize": 2}
     rollout = {"replicas": 1, "nodesPerReplica": 2}
-    namespace.apply(copy_job(JOB, engine=engine, rollout=rollout, algorithm={"steps": 40}))
+    namespace.apply(copy_job(JOB, engine=engine, rollout=rollout, algorithm={"steps": 20}))
     namespace.wait_for_step(JOB, 5)
     return JOB
 
@@ -24,9 +27,8 @@ def pods(namespace: Namespace) -> list[str]:
     return sorted(pod["metadata"]["name"] for pod in namespace.pods_of(JOB, "rollout"))
 
 
-def test_a_lost_pod_takes_its_engine_with_it_and_training_waits_for_the_next(
-    job: str, namespace: Namespace
-) -> None:
+@pytest.mark.matrix
+def test_a_lost_pod_takes_its_engine_with_it_and_both_are_replaced(job: str, namespace: Namespace) -> None:
     before = pods(namespace)
     assert len(before) == 2 and namespace.status(job)["rollout"]["summary"] == "1/1"
     namespace.delete_pod(before[1], is_graceful=False)
@@ -36,6 +38,9 @@ def test_a_lost_pod_takes_its_engine_with_it_and_training_waits_for_the_next(
         timeout_seconds=60,
     )
     assert [name.partition("-rollout-")[2] for name in after] == ["0-i1", "0-i1-1"]
+
+
+def test_the_job_completes_in_its_first_attempt(job: str, namespace: Namespace) -> None:
     namespace.wait_for_finish(job, timeout_seconds=600)
     assert condition(namespace.job(job), "Complete") == "True", namespace.describe()
     status = namespace.status(job)

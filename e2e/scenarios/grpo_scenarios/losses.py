@@ -71,7 +71,8 @@ class LossyJob:
         signs = "did not get|has ended|is frozen|is Suspect|is Lost"
         missed = re.compile(rf"(\S+) .*(engine {engine} .*({signs})\b|a request failed)")
         if phase == "generation":
-            in_phase = "a request failed|is frozen|has ended"
+            # a signal that comes as the last sample is done is found by the pause after it
+            in_phase = "a request failed|is frozen|has ended|: pause: "
         else:
             in_phase = f": {phase.partition(',')[0]}: " if phase else ""
 
