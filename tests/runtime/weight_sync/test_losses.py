@@ -98,7 +98,7 @@ async def test_an_engine_that_is_lost_in_a_phase_is_named_and_the_others_get_the
             if phase == name:
                 happens(lost)
             failures: Failures = await call(going)  # type: ignore[misc]
-            assert failures.keys() <= {"b"}
+            assert failures.keys() <= {"b"}, failures
             return going - failures.keys()
 
         weights = packed(1, alter=accident(lambda: happens(lost))) if phase == "transfer" else packed(1)
@@ -152,7 +152,7 @@ async def test_an_engine_that_stood_still_for_a_while_fails_nobody_else(backend:
 
         weights = packed(1, alter=accident(stand_still))
         failures = await sender.update(weights, engines=engines)
-        assert failures.keys() <= {"b"}
+        assert failures.keys() <= {"b"}, failures
         going = engines.keys() - failures.keys()
         assert await sender.finish("1.1", engines=going) == {}
         await require_served({name: engines[name] for name in going}, seed=1, version="1.1")

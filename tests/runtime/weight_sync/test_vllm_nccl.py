@@ -8,6 +8,7 @@ import base64
 import json
 import socket
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -115,15 +116,20 @@ async def test_an_engine_ends_when_a_transfer_is_given_up_in_the_middle() -> Non
         sender = sender_to(BACKEND, {"a": engine})
         assert await sender.init("a") == {}
         assert await sender.start("a") == {}
-        is_under_way = asyncio.Event()
+        is_under_way, is_over = asyncio.Event(), threading.Event()
         loop = asyncio.get_running_loop()
-        weights = packed(1, alter=accident(lambda: loop.call_soon_threadsafe(is_under_way.set)))
-        update = asyncio.ensure_future(sender.update(weights, engines="a"))
+
+        def stand_still() -> None:
+            loop.call_soon_threadsafe(is_under_way.set)
+            is_over.wait(GIVE_UP_SECONDS)
+
+        update = asyncio.ensure_future(sender.update(packed(1, alter=accident(stand_still)), engines="a"))
         await is_under_way.wait()
         update.cancel()
         await asyncio.gather(update, return_exceptions=True)
         await sender.shutdown()
         await require_ended(engine)
+        is_over.set()
     await require_restarted_engine_takes_weights()
 
 
