@@ -1,7 +1,7 @@
 """A rank's place among the engines: which engine it holds, or has a part of, and which requests are its
 own."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from grpo_api.contract.run_config import RunConfig
@@ -29,14 +29,27 @@ class EngineOfRank(Protocol):
     def generate(self, requests: Sequence[GenerateRequest]) -> list[Completion]: ...
 
 
+def _nothing() -> None:
+    """What a thread needs that uses no GPU."""
+
+
 class EngineShare:
     """What one rank holds: an engine, or with tensor parallelism a part of one.
 
     Ranks [k * ranks_per_engine, (k + 1) * ranks_per_engine) hold engine k, as vLLM itself groups them.
     """
 
-    def __init__(self, engine: EngineOfRank, channel: Channel, *, ranks_per_engine: int) -> None:
+    def __init__(
+        self,
+        engine: EngineOfRank,
+        channel: Channel,
+        *,
+        ranks_per_engine: int,
+        enter_thread: Callable[[], None] = _nothing,
+    ) -> None:
+        """`enter_thread` is called in the thread that will use the engine, before it does."""
         self.channel = channel
+        self.enter_thread = enter_thread
         self.ranks_per_engine = ranks_per_engine
         self.num_engines = channel.world_size // ranks_per_engine
         self._engine = engine

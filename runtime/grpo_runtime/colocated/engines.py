@@ -64,7 +64,9 @@ class ColocatedEngines:
         self._finished_at = 0.0
         self._sync_timeout_seconds = sync_timeout_seconds
         self._version: PolicyVersion | None = None
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+        self._thread = ThreadPoolExecutor(
+            max_workers=1, thread_name_prefix="engine", initializer=share.enter_thread
+        )
 
     def counts(self) -> EngineCounts:
         """All engines are there from the start; they are current once they were verified."""

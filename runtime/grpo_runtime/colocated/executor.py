@@ -36,6 +36,7 @@ class EngineExecutor:
 
     def _run(self) -> None:
         try:
+            self._share.enter_thread()
             while True:
                 self._execute_next()
         except BaseException as error:

@@ -1,6 +1,7 @@
 """From an exception to exit code, reason and message, and from a rank that failed to its supervisor."""
 
 import logging
+import signal
 import traceback
 from pathlib import Path
 
@@ -48,15 +49,30 @@ def write_failure(run_dir: Path, error: BaseException, *, local_rank: int) -> Ex
     return ExitCode(failure.exit_code)
 
 
-def read_failure(run_dir: Path, *, local_rank: int) -> TerminationMessage | None:
-    """Why a rank failed, as it wrote it; None when it was killed or failed before it could."""
+def explain_abort(run_dir: Path, error: KnownError, *, local_rank: int) -> None:
+    """Write what it will mean if the rank is ended by SIGABRT, which leaves it no time to say why."""
+    path = _abort_path(run_dir, local_rank)
+    write_atomically(path, describe_failure(error).model_dump_json(by_alias=True, exclude_none=True))
+
+
+def read_failure(
+    run_dir: Path, *, local_rank: int, signal_number: int | None = None
+) -> TerminationMessage | None:
+    """Why a rank failed, as it wrote it, or explained it before the signal that ended it; None when it did
+    neither."""
     path = failure_path(run_dir, local_rank)
+    if not path.exists() and signal_number == signal.SIGABRT:
+        path = _abort_path(run_dir, local_rank)
     return TerminationMessage.model_validate_json(path.read_text()) if path.exists() else None
 
 
 def failure_path(run_dir: Path, local_rank: int) -> Path:
     """The file in which a rank writes why it failed."""
     return run_dir / f"error-{local_rank}.json"
+
+
+def _abort_path(run_dir: Path, local_rank: int) -> Path:
+    return run_dir / f"abort-{local_rank}.json"
 
 
 def _exit_code(error: BaseException) -> ExitCode:

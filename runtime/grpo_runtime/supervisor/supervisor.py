@@ -120,7 +120,10 @@ def _fresh_run_dir(settings: TrainerSettings) -> Path:
 
 def _failures(exits: Sequence[RankExit], run_dir: Path) -> dict[int, TerminationMessage]:
     """The failures that ranks wrote before they ended, by local rank."""
-    found = {rank.local_rank: read_failure(run_dir, local_rank=rank.local_rank) for rank in exits}
+    found = {
+        rank.local_rank: read_failure(run_dir, local_rank=rank.local_rank, signal_number=rank.signal_number)
+        for rank in exits
+    }
     return {local_rank: failure for local_rank, failure in found.items() if failure is not None}
 
 

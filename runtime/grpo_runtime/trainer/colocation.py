@@ -1,5 +1,6 @@
 """Mode Colocated: starts an engine in each training rank, or in a process beside it."""
 
+import functools
 import os
 import sys
 from pathlib import Path
@@ -17,29 +18,40 @@ from grpo_runtime.colocated.recovering_engine import RecoveringEngine
 from grpo_runtime.engine.arguments import is_cpu_build
 from grpo_runtime.rollout.interface import Engines
 from grpo_runtime.settings import TrainerSettings
+from grpo_runtime.trainer.device import use_device
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.weight_sync.needed_gpu import find_usable_backend
 
 _CHILD = (sys.executable, "-m", "grpo_runtime.colocated.engine_child")
 
 
-def share_engine(run_config: RunConfig, ranks: Ranks, *, model_dir: Path) -> EngineShare:
+def share_engine(
+    run_config: RunConfig, ranks: Ranks, *, model_dir: Path, device: torch.device
+) -> EngineShare:
     """Start this rank's engine, or its part of one. All ranks call this at the same time, and none of them
-    meets the others meanwhile, because vLLM makes process groups of its own among them.
+    meets the others meanwhile, because vLLM makes process groups of its own among them. `device` is this
+    rank's.
 
     Raises UserError naming the argument when vLLM refuses `engine.args`, and as `find_usable_backend` does.
     """
     channel = ranks.open_channel()
     start = _start_beside if run_config.engine.has_own_process else _start_within
     engine = start(run_config, model_dir=model_dir)
-    share = EngineShare(engine, channel, ranks_per_engine=run_config.engine.tensor_parallel_size)
+    share = EngineShare(
+        engine,
+        channel,
+        ranks_per_engine=run_config.engine.tensor_parallel_size,
+        enter_thread=functools.partial(use_device, device),
+    )
     ranks.report_engine_state(num_finished=share.num_finished, is_starting_again=share.is_starting_again)
     return share
 
 
-def connect_colocated(ranks: Ranks, settings: TrainerSettings, *, model_dir: Path) -> Engines:
+def connect_colocated(
+    ranks: Ranks, settings: TrainerSettings, *, model_dir: Path, device: torch.device
+) -> Engines:
     """The engines of all ranks, as rank 0 uses them. The other ranks are in `share_engine` meanwhile."""
-    share = share_engine(settings.run_config, ranks, model_dir=model_dir)
+    share = share_engine(settings.run_config, ranks, model_dir=model_dir, device=device)
     return ColocatedEngines(
         share,
         sync_timeout_seconds=settings.run_config.weight_sync.timeout_seconds,

@@ -9,8 +9,15 @@ def training_device(*, local_rank: int) -> torch.device:
     if not torch.cuda.is_available():
         return torch.device("cpu")
     device = torch.device("cuda", local_rank)
-    torch.cuda.set_device(device)
+    use_device(device)
     return device
+
+
+def use_device(device: torch.device) -> None:
+    """Make a GPU the default of the calling thread. A thread begins with the first GPU, whichever its process
+    uses."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
 
 
 def collective_backend(device: torch.device) -> str:

@@ -16,10 +16,10 @@ from transformers.utils.logging import disable_progress_bar
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.v1alpha1.spec import Mode
 from grpo_runtime.colocated.executor import EngineExecutor
-from grpo_runtime.errors import UserError
+from grpo_runtime.errors import PeerLostError, UserError
 from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.model.source import materialise_model
-from grpo_runtime.process.failure import write_failure
+from grpo_runtime.process.failure import explain_abort, write_failure
 from grpo_runtime.rollout.interface import Engines
 from grpo_runtime.settings import TrainerSettings, read_trainer_settings
 from grpo_runtime.trainer.colocation import connect_colocated, share_engine
@@ -34,6 +34,8 @@ from grpo_runtime.trainer.strategy.interface import MakeStrategy
 from grpo_runtime.trainer.strategy.registry import STRATEGIES
 
 logger = logging.getLogger(__name__)
+
+_NCCL_ABORT = "NCCL ended the process (SIGABRT), as it does when another rank is gone or does not answer"
 
 
 def connect_fleet(settings: TrainerSettings) -> Engines:
@@ -61,7 +63,7 @@ def run_rank(
     disable_progress_bar()
     keep_alive: list[object] = []
     try:
-        context = _prepare(environment, make_strategy=make_strategy)
+        context = _prepare(environment, run_dir=run_dir, make_strategy=make_strategy)
         keep_alive.append(context)
         take_part = _lead if rank == 0 else _follow
         is_done = take_part(context, run_dir=run_dir, connect=connect, keep_alive=keep_alive)
@@ -86,9 +88,12 @@ def _end(code: ExitCode) -> NoReturn:
     os._exit(code)
 
 
-def _prepare(environment: Mapping[str, str], *, make_strategy: MakeStrategy | None) -> RankContext:
+def _prepare(
+    environment: Mapping[str, str], *, run_dir: Path, make_strategy: MakeStrategy | None
+) -> RankContext:
     """Load the policy and meet the other ranks."""
     torch.set_num_threads(int(environment.get("OMP_NUM_THREADS", "1")))
+    local_rank = int(environment["LOCAL_RANK"])
     settings = read_trainer_settings(environment)
     _require_samples_for_all(settings)
     # before the ranks meet: transformers saves nothing on other ranks than 0 once they have
@@ -96,13 +101,15 @@ def _prepare(environment: Mapping[str, str], *, make_strategy: MakeStrategy | No
         settings.run_config.model,
         hub=settings.run_config.hub,
         volumes_dir=settings.volumes_dir,
-        into=settings.cache_dir / f"model-{environment['LOCAL_RANK']}",
+        into=settings.cache_dir / f"model-{local_rank}",
     )
-    device = training_device(local_rank=int(environment["LOCAL_RANK"]))
+    device = training_device(local_rank=local_rank)
     model = load_policy(origin.folder, dtype=MASTER_DTYPE)
     # the method of torch's module: transformers' own is typed as something else
     torch.nn.Module.to(model, device)
     loaded = LoadedModel(origin=origin, model=model, tokenizer=load_tokenizer(origin.folder))
+    if device.type == "cuda":
+        explain_abort(run_dir, PeerLostError(_NCCL_ABORT), local_rank=local_rank)
     stop = StopRequest()
     ranks = Ranks.meet(
         rank=int(environment["RANK"]),
@@ -126,6 +133,7 @@ def _lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_alive: 
             connect_colocated,
             context.ranks,
             model_dir=context.loaded.origin.folder,
+            device=context.strategy.device,
         )
     return asyncio.run(lead(context, run_dir=run_dir, connect=connect, keep_alive=keep_alive))
 
@@ -135,7 +143,9 @@ def _follow(context: RankContext, *, run_dir: Path, connect: Connect, keep_alive
     run_config, ranks = context.settings.run_config, context.ranks
     on_tick = _nothing
     if run_config.mode is Mode.COLOCATED:
-        share = share_engine(run_config, ranks, model_dir=context.loaded.origin.folder)
+        share = share_engine(
+            run_config, ranks, model_dir=context.loaded.origin.folder, device=context.strategy.device
+        )
         keep_alive.append(share)
         on_tick = EngineExecutor(share, weights=context.strategy.engine_weights()).check
     follower = Follower(run_config, ranks=ranks, strategy=context.strategy, learner=context.learner)

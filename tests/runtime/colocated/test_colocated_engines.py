@@ -49,6 +49,30 @@ def start(
     return engines, executors
 
 
+def test_the_threads_that_use_an_engine_are_prepared_for_its_gpu() -> None:
+    prepared: list[str] = []
+    ready = threading.Event()
+
+    def enter() -> None:
+        prepared.append(threading.current_thread().name)
+        ready.set()
+
+    first, second = (
+        EngineShare(
+            RankEngine(fake, backend=IN_PROCESS, sleep_level=1, timeout_seconds=5.0),
+            channel,
+            ranks_per_engine=1,
+            enter_thread=enter,
+        )
+        for fake, channel in zip(good(2), FakeChannel.of(2), strict=True)
+    )
+    EngineExecutor(second, weights=some_weights())
+    assert ready.wait(10)
+    engines = ColocatedEngines(first, sync_timeout_seconds=5.0, num_finished=lambda: [0, 0])
+    asyncio.run(engines.sync(some_weights(), version=VERSION, probe=PROBE))
+    assert [name.partition("_")[0] for name in prepared] == ["engine", "engine"]
+
+
 def good(count: int) -> list[FakeLocalEngine]:
     return [FakeLocalEngine(logprobs=PROBE.logprobs) for _ in range(count)]
 

@@ -1,4 +1,5 @@
 import errno
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from grpo_runtime.errors import (
     UserError,
     VolumeFullError,
 )
-from grpo_runtime.process.failure import describe_failure, read_failure, write_failure
+from grpo_runtime.process.failure import describe_failure, explain_abort, read_failure, write_failure
 from grpo_runtime.rollout.errors import EngineGoneError, RolloutLostError
 
 
@@ -51,6 +52,17 @@ def test_what_a_rank_writes_is_what_the_supervisor_reads(tmp_path: Path) -> None
     assert write_failure(tmp_path, error, local_rank=1) == ExitCode.USER_ERROR
     assert read_failure(tmp_path, local_rank=1) == describe_failure(error)
     assert read_failure(tmp_path, local_rank=0) is None
+
+
+def test_an_abort_means_what_the_rank_said_before_unless_it_wrote_another_failure(tmp_path: Path) -> None:
+    lost, own = PeerLostError("NCCL ended the process"), UserError("set groupSize to 4")
+    explain_abort(tmp_path, lost, local_rank=1)
+    assert read_failure(tmp_path, local_rank=1) is None
+    assert read_failure(tmp_path, local_rank=1, signal_number=signal.SIGKILL) is None
+    assert read_failure(tmp_path, local_rank=1, signal_number=signal.SIGABRT) == describe_failure(lost)
+    assert read_failure(tmp_path, local_rank=0, signal_number=signal.SIGABRT) is None
+    write_failure(tmp_path, own, local_rank=1)
+    assert read_failure(tmp_path, local_rank=1, signal_number=signal.SIGABRT) == describe_failure(own)
 
 
 STUCK_RANK = """

@@ -13,7 +13,16 @@ from polling import wait_until
 from scripted_supervisor import DONE, ONE_RANK, Supervisor, has_ended, importing
 
 from grpo_api.contract.progress import Progress, TerminationMessage
+from grpo_runtime.errors import PeerLostError
+from grpo_runtime.process.failure import describe_failure
 from grpo_runtime.supervisor.fork_server import find_ranks
+
+EXPLANATION = describe_failure(PeerLostError("another rank is gone"))
+ABORT = (
+    f"""echo '{EXPLANATION.model_dump_json(by_alias=True, exclude_none=True)}' """
+    """> "$2/abort-$LOCAL_RANK.json"; kill -ABRT $$"""
+)
+"""A rank that NCCL ends, which said before what that would mean."""
 
 
 def test_every_rank_gets_its_place_in_the_rendezvous(tmp_path: Path) -> None:
@@ -55,6 +64,18 @@ def test_a_killed_rank_is_128_plus_its_signal(tmp_path: Path) -> None:
     script = "if [ $LOCAL_RANK = 1 ]; then kill -9 $$; fi; sleep 600 & wait"
     code, message = Supervisor(tmp_path, script).end()
     assert (code, message.reason, message.rank) == (137, "Killed", 1)
+
+
+def test_a_rank_that_nccl_aborts_is_told_as_what_follows_from_a_lost_rank(tmp_path: Path) -> None:
+    of_its_own = 'until [ -s "$2/abort-0.json" ]; do :; done; exit 40'
+    script = f"if [ $LOCAL_RANK = 0 ]; then {ABORT}; else {of_its_own}; fi"
+    code, message = Supervisor(tmp_path, script).end()
+    assert (code, message.rank) == (40, 1)
+
+
+def test_an_abort_by_nccl_on_a_pod_without_the_cause_says_so(tmp_path: Path) -> None:
+    code, message = Supervisor(tmp_path, ABORT, run=ONE_RANK).end()
+    assert (code, message.reason, message.message) == (75, "PeerLost", "another rank is gone")
 
 
 def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace_period(tmp_path: Path) -> None:
