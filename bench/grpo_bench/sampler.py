@@ -100,7 +100,12 @@ class Sampler:
     def _probe(self) -> Probe:
         """As `make_probe` makes it of a training strategy, which takes ranks that have met."""
         vocab_size = int(self._policy.model.config.vocab_size)
-        token_ids = probe_tokens(vocab_size=vocab_size, max_model_len=self._run_config.engine.max_model_len)
+        token_ids = probe_tokens(
+            self._tokenizer,
+            dtype=self._run_config.model.dtype,
+            vocab_size=vocab_size,
+            max_model_len=self._run_config.engine.max_model_len,
+        )
         logprobs = self._policy.logprobs_at_one(torch.tensor([token_ids]))
         tolerance = TOLERANCES[self._run_config.model.dtype]
         return Probe(token_ids=token_ids, logprobs=tuple(logprobs[0].tolist()), tolerance=tolerance)

@@ -13,7 +13,7 @@ from grpo_bench.errors import BenchError
 from grpo_bench.example_job import require_all_alive
 from grpo_runtime.fleet.fleet import Fleet, open_fleet
 from grpo_runtime.local.context import LocalContext
-from grpo_runtime.model.load import load_policy
+from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.rollout.interface import Probe, SyncReport
 from grpo_runtime.settings import TrainerSettings
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy, PolicyWeights
@@ -78,6 +78,8 @@ class FleetSyncs:
             dtype=run_config.model.dtype,
         )
         token_ids = probe_tokens(
+            load_tokenizer(model),
+            dtype=run_config.model.dtype,
             vocab_size=int(self._policy.model.config.vocab_size),
             max_model_len=run_config.engine.max_model_len,
         )

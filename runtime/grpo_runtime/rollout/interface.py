@@ -46,7 +46,8 @@ class Rollout:
 class Probe:
     """A fixed sequence and the trainer's logprobs of its tokens after the first, in float32.
 
-    Engines must reproduce `logprobs` to `tolerance` (nats) before they may serve the weights.
+    Engines must reproduce `logprobs` to `tolerance` (nats a token, on average) before they may serve the
+    weights.
     """
 
     token_ids: tuple[int, ...]

@@ -32,12 +32,11 @@ def sampling_parameters(*, seed: int, temperature: float, max_tokens: int) -> di
 
 
 def probe_error(found: Iterable[float], *, probe: Probe) -> float:
-    """The largest difference (nats) between the logprobs found and the probe's, infinite for NaN.
+    """The mean difference (nats a token) between the logprobs found and the probe's, infinite for NaN.
 
     Raises ValueError when their numbers differ.
     """
-    differences = (abs(engine - trainer) for engine, trainer in zip(found, probe.logprobs, strict=True))
+    differences = [abs(engine - trainer) for engine, trainer in zip(found, probe.logprobs, strict=True)]
+    mean = math.fsum(differences) / max(1, len(differences))
     # NaN compares as false with everything and would pass any tolerance
-    return max(
-        (math.inf if math.isnan(difference) else difference for difference in differences), default=0.0
-    )
+    return math.inf if math.isnan(mean) else mean

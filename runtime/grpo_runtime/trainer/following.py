@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from transformers import PreTrainedTokenizerBase
+
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.v1alpha1.spec import Mode
 from grpo_runtime.trainer.batch import receive_batch
@@ -15,8 +17,17 @@ from grpo_runtime.trainer.strategy.interface import NamedTensors, Strategy
 class Follower:
     """Trains with rank 0, and takes part where whole tensors exist only while all ranks read them."""
 
-    def __init__(self, run_config: RunConfig, *, ranks: Ranks, strategy: Strategy, learner: Learner) -> None:
+    def __init__(
+        self,
+        run_config: RunConfig,
+        *,
+        ranks: Ranks,
+        strategy: Strategy,
+        learner: Learner,
+        tokenizer: PreTrainedTokenizerBase,
+    ) -> None:
         self._run_config = run_config
+        self._tokenizer = tokenizer
         self._ranks = ranks
         self._strategy = strategy
         self._learner = learner
@@ -40,7 +51,7 @@ class Follower:
         """Join the gather of the tensors that rank 0 reads. In mode Colocated the engine of this rank reads
         the weights, in its thread."""
         if command is Command.PROBE:
-            make_probe(self._strategy, self._run_config)
+            make_probe(self._strategy, self._run_config, tokenizer=self._tokenizer)
         elif command is Command.SYNC and self._run_config.mode is not Mode.COLOCATED:
             _read(self._strategy.engine_weights().tensors())
         elif command is Command.SAVE:

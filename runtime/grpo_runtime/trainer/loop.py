@@ -94,7 +94,7 @@ class Coordinator:
         probe = None
         if self.run_config.weight_sync.verify:
             self.ranks.announce(Command.PROBE)
-            probe = make_probe(self.strategy, self.run_config)
+            probe = make_probe(self.strategy, self.run_config, tokenizer=self.tokenizer)
         self.ranks.announce(Command.SYNC)
         sync = self.engines.sync(self.strategy.engine_weights(), version=self._version(step), probe=probe)
         report = await self._attend(sync)

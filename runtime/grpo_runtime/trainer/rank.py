@@ -148,7 +148,13 @@ def _follow(context: RankContext, *, run_dir: Path, connect: Connect, keep_alive
         )
         keep_alive.append(share)
         on_tick = EngineExecutor(share, weights=context.strategy.engine_weights()).check
-    follower = Follower(run_config, ranks=ranks, strategy=context.strategy, learner=context.learner)
+    follower = Follower(
+        run_config,
+        ranks=ranks,
+        strategy=context.strategy,
+        learner=context.learner,
+        tokenizer=context.loaded.tokenizer,
+    )
     return follower.follow(step=context.state.step, on_tick=on_tick)
 
 

@@ -65,7 +65,7 @@ def test_the_version_is_the_one_the_engine_names() -> None:
 
 @pytest.mark.parametrize(
     ("logprobs", "error"),
-    [((-1.0, -2.0), 0.0), ((-1.5, -2.0), 0.5), ((-1.0, math.nan), math.inf), ((-1.0, -math.inf), math.inf)],
+    [((-1.0, -2.0), 0.0), ((-1.5, -2.0), 0.25), ((-1.0, math.nan), math.inf), ((-1.0, -math.inf), math.inf)],
 )
 def test_the_probe_is_computed_once_the_cache_is_there(logprobs: tuple[float, float], error: float) -> None:
     fake = FakeLocalEngine(logprobs=logprobs)

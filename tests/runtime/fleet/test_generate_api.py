@@ -115,9 +115,9 @@ def probe_answer(first: float, second: float) -> dict[str, Any]:
     return {"prompt_logprobs": [None, {"5": {"logprob": first}}, {"6": {"logprob": second}}]}
 
 
-def test_the_error_of_a_probe_is_the_largest_difference() -> None:
+def test_the_error_of_a_probe_is_the_mean_difference() -> None:
     assert probe_body(PROBE)["token_ids"] == [4, 5, 6]
-    assert answered_probe_error(probe_answer(-1.0, -2.25), probe=PROBE, engine="e") == pytest.approx(0.25)
+    assert answered_probe_error(probe_answer(-1.0, -2.25), probe=PROBE, engine="e") == pytest.approx(0.125)
 
 
 def test_logprobs_that_are_not_numbers_fail_every_tolerance() -> None:

@@ -24,9 +24,9 @@ def test_everything_that_shapes_the_distribution_is_written_out() -> None:
     assert (parameters["seed"], parameters["temperature"], parameters["max_tokens"]) == (1, 0.7, 9)
 
 
-def test_the_error_of_a_probe_is_the_largest_difference() -> None:
-    assert probe_error([-1.0, -2.25], probe=PROBE) == pytest.approx(0.25)
-    assert probe_error([-1.5, -2.25], probe=PROBE) == pytest.approx(0.5)
+def test_the_error_of_a_probe_is_the_mean_difference() -> None:
+    assert probe_error([-1.0, -2.25], probe=PROBE) == pytest.approx(0.125)
+    assert probe_error([-1.5, -2.25], probe=PROBE) == pytest.approx(0.375)
 
 
 @pytest.mark.parametrize("found", [(math.nan, -2.0), (-1.0, math.nan), (-1.0, -math.inf)])
