@@ -58,7 +58,13 @@ MODULES = (
             f" -X {_COMPONENT_BASE}.gitMajor=1 -X {_COMPONENT_BASE}.gitMinor=34"
         ),
     ),
-    GoModule(name="coredns", version="v1.15.0", programs=("coredns",), installed_as=("coredns",)),
+    GoModule(
+        name="coredns",
+        version="v1.15.0",
+        programs=("coredns",),
+        installed_as=("coredns",),
+        packages=".",
+    ),
     GoModule(name="helm", version="v4.3.1", programs=("helm",), installed_as=("helm",)),
     GoModule(name="pause", version="v1", programs=("pause",), installed_as=("pause",), packages="."),
 )
