@@ -42,12 +42,14 @@ class Loss:
     reduction: Callable[[torch.Tensor, torch.Tensor, Denominators, LossOptions], torch.Tensor]
     has_own_correction: bool = False
     """The policy term multiplies by the importance correction itself."""
+    depends_on_cut: bool = False
+    """The losses of the micro-batches add up to another number when the batch is cut in another way."""
 
 
 LOSSES: dict[str, Entry[Loss]] = {
     "grpo": Entry(Loss(policy_term=ppo_clip, reduction=reductions.sequence_mean), is_exposed=True),
     "dapo": Entry(Loss(policy_term=ppo_clip, reduction=reductions.token_mean), is_exposed=True),
-    "bnpo": Entry(Loss(policy_term=ppo_clip, reduction=reductions.micro_batch_mean)),
+    "bnpo": Entry(Loss(policy_term=ppo_clip, reduction=reductions.micro_batch_mean, depends_on_cut=True)),
     "dr_grpo": Entry(Loss(policy_term=ppo_clip, reduction=reductions.constant_length)),
     "luspo": Entry(Loss(policy_term=ppo_clip, reduction=reductions.sequence_sum)),
     "cispo": Entry(Loss(policy_term=cispo, reduction=reductions.token_mean)),
