@@ -1,5 +1,6 @@
 """The micro-batches of a step, from lengths alone."""
 
+import itertools
 from typing import Any
 
 import pytest
@@ -54,7 +55,7 @@ def test_only_the_number_that_the_fullest_rank_needs_is_made(
     if any(is_counted):
         assert any(all(micro_batches) for micro_batches in found.by_rank)
     for micro_batches in found.by_rank:
-        for part, following in zip(micro_batches, micro_batches[1:], strict=False):
+        for part, following in itertools.pairwise(micro_batches):
             assert part or not following
             # one more sequence would have broken the budget
             assert not following or (len(part) + 1) * lengths[part[0]] > budget
