@@ -36,7 +36,7 @@ LENGTHS_OF_ZEROS = (11, 5, 9)
 NEAR_ZERO = 1e-30
 """An advantage that is computed and changes no bit that is compared."""
 
-OPTIMIZER = OptimizerSpec(learning_rate=1e-3, weight_decay=0.01, max_grad_norm=1e6)
+OPTIMIZER = OptimizerSpec(learning_rate=1e-4, weight_decay=0.01, max_grad_norm=1e6)
 """Nothing is clipped, so the first moment after the first step is the gradient times 1 - beta1."""
 
 ONCE, TWICE = (

@@ -115,7 +115,8 @@ def whole_step(policy: Policy, batch: Batch) -> Outcome:
     for step in range(1, 5):
         train_whole(policy, optimizer, TWICE, batch, step=step)
     train_whole(policy, optimizer, ONCE, without_advantages(batch), step=5)
-    return Outcome(gradient, dict(policy.model.named_parameters()), {}, {})
+    weights = {name: tensor.detach() for name, tensor in policy.model.named_parameters()}
+    return Outcome(gradient, weights, {}, {})
 
 
 def add_whole(policy: Policy, batch: Batch, old: torch.Tensor | None) -> torch.Tensor:
@@ -164,12 +165,12 @@ def test_every_cut_gives_the_gradient_and_the_weights_of_the_whole_step(
     for rank in range(results.num_ranks):
         found = results.of(case, rank=rank)
         assert found.gradient.keys() == expected.gradient.keys()
-        gradient, whole = flat(found.gradient), flat(expected.gradient)
-        assert gradient.dtype == (torch.float64 if case.is_double else torch.float32)
+        gradient, whole = flat(found.gradient).double(), flat(expected.gradient).double()
         assert (gradient - whole).norm() <= (1e-12 if case.is_double else 1e-6) * whole.norm()
         assert found.first["grad_norm"] == pytest.approx(float(whole.norm()), rel=1e-6)
-        # a hundredth of what one step changes
-        assert (flat(found.weights) - flat(expected.weights)).abs().max() <= 1e-5
+        # in float32 Adam makes a tenth of a step of what rounding leaves of a gradient that is nearly 0
+        change = flat(found.weights).double() - flat(expected.weights).double()
+        assert change.abs().max() <= (1e-9 if case.is_double else 1e-5)
 
 
 @pytest.mark.parametrize(("launch", "name"), EACH)
