@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -88,6 +88,34 @@ def test_a_batch_with_no_token_has_loss_and_gradient_zero(loss_type: str) -> Non
     assert output.loss.item() == 0
     assert (inputs.trainer_logprobs.grad == 0).all()
     assert all(math.isfinite(value) for value in metric_values(output.metrics).values())
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("loss_type", sorted(LOSSES))
+def test_an_empty_micro_batch_has_a_part_in_no_metric(
+    loss_type: str, level: Literal["token", "sequence"]
+) -> None:
+    nothing = torch.zeros((1, 1))
+    inputs = LossInputs(
+        trainer_logprobs=nothing.clone().requires_grad_(),
+        advantages=torch.zeros(1),
+        loss_mask=torch.zeros((1, 1), dtype=torch.bool),
+        rollout_logprobs=nothing,
+        ref_logprobs=nothing,
+        entropies=nothing,
+    )
+    chosen = options(loss_type, ratio_level=level)
+    if not LOSSES[loss_type].implementation.has_own_correction:
+        correction = dataclasses.replace(CORRECTION, level=level)
+        chosen = dataclasses.replace(chosen, importance_correction=correction)
+    output = compute_loss(
+        inputs, options=chosen, denominators=Denominators(num_tokens=9.0, num_sequences=2.0)
+    )
+    assert output.metrics
+    assert metric_values(output.metrics) == {}
+    whole = batch()
+    found = compute_loss(whole, options=chosen, denominators=Denominators.of_mask(whole.loss_mask)).metrics
+    assert metric_values(merge_metrics([found, output.metrics])) == metric_values(found)
 
 
 def test_the_first_update_gives_the_plain_policy_gradient() -> None:
