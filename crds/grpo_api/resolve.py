@@ -2,6 +2,7 @@
 
 from typing import TypeVar
 
+from grpo_api.contract.micro_batch_choice import tokens_in_run
 from grpo_api.contract.run_config import JobRef, RunConfig, Topology
 from grpo_api.contract.weight_sync_choice import backend_of, name_in_run, with_backend
 from grpo_api.source import Volume, VolumeKind, parse_source
@@ -33,6 +34,7 @@ def resolve_into(config: type[Config], job: GRPOJob, *, is_one_machine: bool = F
             rollout_replicas=rollout.replicas if spec.rollout else 0,
         ),
         "rollout_lost_timeout_seconds": rollout.lost_timeout_seconds,
+        "micro_batch_tokens": tokens_in_run(spec),
     }
     return config(**shared | derived)
 

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 import yaml
 
+from grpo_api.contract.micro_batch_choice import TOKENS_ON_CPU, TOKENS_ON_GPU
 from grpo_api.contract.run_config import RunConfig, parse_run_config
 from grpo_api.resolve import resolve
 from grpo_api.v1alpha1.job import GRPOJob, parse_job
+from grpo_api.v1alpha1.spec.trainer import TrainerSpec
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 
@@ -32,6 +34,21 @@ def test_processes_default_to_the_gpus_of_a_pod():
     assert resolve(job()).topology.processes_per_node == 1
     chosen = resolve(job(trainer={"resources": resources, "processesPerNode": 2, "numNodes": 3})).topology
     assert (chosen.processes_per_node, chosen.world_size) == (2, 6)
+
+
+def test_micro_batches_are_as_large_as_the_job_says_or_else_as_the_hardware_wants():
+    gpus = {"resources": {"limits": {"nvidia.com/gpu": "4"}}}
+    assert resolve(job(trainer={"microBatchTokens": 300})).chosen_micro_batch_tokens == 300
+    assert resolve(job(trainer={"microBatchTokens": 300, **gpus})).chosen_micro_batch_tokens == 300
+    assert resolve(job(trainer=gpus)).chosen_micro_batch_tokens == 16_384
+    assert resolve(job()).chosen_micro_batch_tokens == 1024
+    described = TrainerSpec.model_fields["micro_batch_tokens"].description
+    assert described is not None
+    assert f"Without it {TOKENS_ON_GPU} on GPUs and {TOKENS_ON_CPU} on CPU" in described.replace("\n", " ")
+
+
+def test_a_run_on_cpu_that_leaves_micro_batches_open_is_read_by_an_image_of_0_1_0():
+    assert "microBatchTokens" not in resolve(job()).to_object()
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)

@@ -26,7 +26,9 @@ from grpo_runtime.engine.routes import ROUTES, Access
 from grpo_runtime.report.completions import completion_metrics
 from grpo_runtime.report.sync import sync_metrics
 from grpo_runtime.rollout.interface import Rollout, SyncReport
+from grpo_runtime.trainer.batch import make_batch
 from grpo_runtime.trainer.learner import loss_options
+from grpo_runtime.trainer.step_parts import divide_step
 
 from .reference_tables import PAGE, rewritten
 
@@ -150,6 +152,7 @@ def metric_names() -> set[str]:
     """Every metric a run reports with a reward function NAME."""
     return {
         *learned(),
+        *divided(),
         *scored(),
         *completion_metrics([rollout()]),
         *sync_metrics(SYNC),
@@ -190,6 +193,13 @@ def rollout() -> Rollout:
         is_terminated=True,
         engine="",
     )
+
+
+def divided() -> set[str]:
+    """What a step reports about how it was cut."""
+    batch = make_batch([rollout()], advantages=torch.tensor([1.0]), pad_id=0)
+    options = loss_options(AlgorithmSpec(steps=1))
+    return set(divide_step(batch, options=options, rank=0, num_ranks=1, budget=2).metrics)
 
 
 def learned() -> set[str]:

@@ -2,6 +2,7 @@
 
 import json
 
+from grpo_api.contract.micro_batch_choice import TOKENS_ON_CPU
 from grpo_api.contract.versions import SCHEMA_VERSION, require_schema_version
 from grpo_api.contract.weight_sync_choice import REGISTRY_NAMES, backend_by_mode
 from grpo_api.model import ApiModel
@@ -50,6 +51,8 @@ class RunConfig(RunSections):
     topology: Topology
     rollout_lost_timeout_seconds: int
     """How long the trainer waits while there is no rollout engine at all."""
+    micro_batch_tokens: int | None = None
+    """Most tokens of a micro-batch, padding included; None in a run that leaves them out and has no GPU."""
 
     @property
     def chosen_backend(self) -> WeightSyncBackend:
@@ -61,6 +64,11 @@ class RunConfig(RunSections):
         """Name in the registry of the backend that transfers weights. The trainer and its engines both read
         it here."""
         return REGISTRY_NAMES[self.chosen_backend]
+
+    @property
+    def chosen_micro_batch_tokens(self) -> int:
+        """Most tokens of a micro-batch, padding included, also where none are written."""
+        return self.micro_batch_tokens or TOKENS_ON_CPU
 
     @property
     def strategy(self) -> str:

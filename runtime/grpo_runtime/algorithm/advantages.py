@@ -70,7 +70,9 @@ def _normalize_then_sum(
 
 
 def _centred(grouped: torch.Tensor, options: AdvantageOptions) -> torch.Tensor:
-    centred = grouped - grouped.nanmean(1, keepdim=True)
+    # exactly 0 in a group of equal rewards, whose mean may be rounded: such completions are not computed
+    is_equal = (grouped == grouped.nanmedian(1, keepdim=True).values) | torch.isnan(grouped)
+    centred = (grouped - grouped.nanmean(1, keepdim=True)).masked_fill(is_equal.all(1, keepdim=True), 0.0)
     if options.baseline == "group_mean":
         return centred
     count = (~torch.isnan(grouped)).sum(1, keepdim=True)

@@ -86,7 +86,7 @@ def metric_values(metrics: Metrics) -> dict[str, float]:
     for name, metric in metrics.items():
         total = float(metric.total)
         if metric.kind == "mean":
-            total /= max(float(metric.count), 1.0)
+            total = total / float(metric.count) if metric.count else math.nan
         if math.isfinite(total):
             values[name] = total
     return values

@@ -42,12 +42,14 @@ class Loss:
     reduction: Callable[[torch.Tensor, torch.Tensor, Denominators, LossOptions], torch.Tensor]
     has_own_correction: bool = False
     """The policy term multiplies by the importance correction itself."""
+    depends_on_cut: bool = False
+    """The losses of the micro-batches add up to another number when the batch is cut in another way."""
 
 
 LOSSES: dict[str, Entry[Loss]] = {
     "grpo": Entry(Loss(policy_term=ppo_clip, reduction=reductions.sequence_mean), is_exposed=True),
     "dapo": Entry(Loss(policy_term=ppo_clip, reduction=reductions.token_mean), is_exposed=True),
-    "bnpo": Entry(Loss(policy_term=ppo_clip, reduction=reductions.micro_batch_mean)),
+    "bnpo": Entry(Loss(policy_term=ppo_clip, reduction=reductions.micro_batch_mean, depends_on_cut=True)),
     "dr_grpo": Entry(Loss(policy_term=ppo_clip, reduction=reductions.constant_length)),
     "luspo": Entry(Loss(policy_term=ppo_clip, reduction=reductions.sequence_sum)),
     "cispo": Entry(Loss(policy_term=cispo, reduction=reductions.token_mean)),
@@ -86,8 +88,7 @@ NOT_EXPOSED: dict[type[Any], frozenset[str]] = {
     AdvantageOptions: frozenset({"aggregation", "baseline"}),
     LossInputs: frozenset({"ref_logprobs", "entropy_threshold"}),
 }
-"""Options and inputs that keep their default in every job, because the spec has no field for them.
-`logprobs.chunked_token_logprobs` waits for a field in the same way."""
+"""Options and inputs that keep their default in every job, because the spec has no field for them."""
 
 
 def find(entries: Mapping[str, Entry[T]], name: str, *, option: str) -> T:

@@ -104,9 +104,13 @@ class Denominators:
     """Over all ranks. Only bnpo uses it, which is the mean over micro-batches of each one's own mean."""
 
     @staticmethod
-    def of_mask(loss_mask: torch.Tensor) -> "Denominators":
-        """The denominators of a step whose only micro-batch has this [B, T] mask."""
-        return Denominators(num_tokens=float(loss_mask.sum()), num_sequences=float(loss_mask.shape[0]))
+    def of_mask(loss_mask: torch.Tensor, *, num_micro_batches: int = 1) -> "Denominators":
+        """The denominators of a step whose sequences together have this [B, T] mask."""
+        return Denominators(
+            num_tokens=float(loss_mask.sum()),
+            num_sequences=float(loss_mask.shape[0]),
+            num_micro_batches=num_micro_batches,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
 from grpo_runtime.rollout.interface import Rollout
 from grpo_runtime.trainer.distributed import Ranks
+from grpo_runtime.trainer.micro_batches import NUM_EMPTY_TOKENS
 
 
 @dataclass(frozen=True)
@@ -22,10 +24,29 @@ class Batch:
     advantages: torch.Tensor
     """[B] float32."""
 
-    def part(self, rows: slice) -> "Batch":
-        """The sequences of these rows."""
+    @cached_property
+    def lengths(self) -> list[int]:
+        """Tokens of each sequence up to the last that counts, at least those of an empty micro-batch."""
+        ends = torch.arange(2, self.token_ids.shape[1] + 1)
+        lengths: list[int] = torch.where(self.loss_mask, ends, NUM_EMPTY_TOKENS).amax(1).tolist()
+        return lengths
+
+    def part(self, rows: Sequence[int]) -> "Batch":
+        """These sequences, as wide as the longest of them; without rows, one in which no token counts."""
+        if not rows:
+            return Batch(
+                token_ids=torch.zeros((1, NUM_EMPTY_TOKENS), dtype=torch.int64),
+                loss_mask=torch.zeros((1, NUM_EMPTY_TOKENS - 1), dtype=torch.bool),
+                rollout_logprobs=torch.zeros((1, NUM_EMPTY_TOKENS - 1)),
+                advantages=torch.zeros(1),
+            )
+        width = max(self.lengths[row] for row in rows)
+        index = torch.tensor(rows)
         return Batch(
-            self.token_ids[rows], self.loss_mask[rows], self.rollout_logprobs[rows], self.advantages[rows]
+            self.token_ids[index, :width],
+            self.loss_mask[index, : width - 1],
+            self.rollout_logprobs[index, : width - 1],
+            self.advantages[index],
         )
 
     def to(self, device: torch.device) -> "Batch":
@@ -36,13 +57,6 @@ class Batch:
             self.rollout_logprobs.to(device),
             self.advantages.to(device),
         )
-
-
-def micro_batches(batch: Batch, *, max_logits: int, vocab_size: int) -> list[Batch]:
-    """`batch` in pieces whose logits have at most `max_logits` elements, but at least one sequence each."""
-    num_sequences, width = batch.token_ids.shape
-    size = max(1, max_logits // (width * vocab_size))
-    return [batch.part(slice(start, start + size)) for start in range(0, num_sequences, size)]
 
 
 def make_batch(rollouts: Sequence[Rollout], *, advantages: torch.Tensor, pad_id: int) -> Batch:

@@ -11,20 +11,20 @@ from grpo_runtime.algorithm.losses import compute_loss
 from grpo_runtime.algorithm.metrics import Metric, Metrics, merge_metrics, metric_values, reduce_metrics
 from grpo_runtime.algorithm.registry import exposed_options
 from grpo_runtime.algorithm.types import Denominators, LossInputs, LossOptions, LossOutput
-from grpo_runtime.shares import share
-from grpo_runtime.trainer.batch import Batch, micro_batches
+from grpo_runtime.trainer.batch import Batch
 from grpo_runtime.trainer.distributed import Ranks, peer_errors
+from grpo_runtime.trainer.step_parts import divide_step
 from grpo_runtime.trainer.strategy.interface import Strategy
-
-MAX_LOGITS = 1 << 27
-"""Elements of the logits of one forward pass: 512 MiB in float32, and as much again for their gradient."""
 
 
 class Learner:
     """Updates the policy from batches of rollouts."""
 
-    def __init__(self, strategy: Strategy, algorithm: AlgorithmSpec, *, ranks: Ranks) -> None:
+    def __init__(
+        self, strategy: Strategy, algorithm: AlgorithmSpec, *, micro_batch_tokens: int, ranks: Ranks
+    ) -> None:
         self._strategy = strategy
+        self._micro_batch_tokens = micro_batch_tokens
         self._ranks = ranks
         self._num_iterations = algorithm.num_iterations
         self._options = loss_options(algorithm)
@@ -34,11 +34,14 @@ class Learner:
 
         Returns the metrics of all ranks together, by TRL's names. `step` (from 0) sets the learning rate.
         """
-        # counts of the whole batch: the parts' losses then add up to the loss of one process
-        denominators = Denominators.of_mask(batch.loss_mask)
-        own = share(len(batch.advantages), index=self._ranks.rank, num_shares=self._ranks.world_size)
-        mine = batch.part(own).to(self._strategy.device)
-        pieces = micro_batches(mine, max_logits=MAX_LOGITS, vocab_size=self._strategy.vocab_size)
+        parts = divide_step(
+            batch,
+            options=self._options,
+            rank=self._ranks.rank,
+            num_ranks=self._ranks.world_size,
+            budget=self._micro_batch_tokens,
+        )
+        pieces = [piece.to(self._strategy.device) for piece in parts.micro_batches]
         # of the weights that sampled the batch; the first iteration computes them
         old_logprobs: list[torch.Tensor] = []
         metrics: list[Metrics] = []
@@ -46,20 +49,20 @@ class Learner:
             for index, piece in enumerate(pieces):
                 old = old_logprobs[index] if index < len(old_logprobs) else None
                 with self._strategy.micro_batch(is_last=index == len(pieces) - 1):
-                    logprobs, output = self._learn_from(piece, old, denominators)
+                    logprobs, output = self._learn_from(piece, old, parts.denominators)
                 if old is None:
                     old_logprobs.append(logprobs)
                 metrics.append(output.metrics | {"loss": self._part_of_sum(output.loss, is_first=index == 0)})
             grad_norm, rate = self._strategy.optimizer_step(step=step)
         with peer_errors():
             reduced = reduce_metrics(merge_metrics(metrics))
-        return {**metric_values(reduced), "grad_norm": grad_norm, "learning_rate": rate}
+        return {**metric_values(reduced), **parts.metrics, "grad_norm": grad_norm, "learning_rate": rate}
 
     def _learn_from(
         self, piece: Batch, old_logprobs: torch.Tensor | None, denominators: Denominators
     ) -> tuple[torch.Tensor, LossOutput]:
         """Add the gradient of one part of the step; also returns the logprobs [B, T-1] it computed."""
-        logprobs, entropies = self._strategy.score(piece.token_ids)
+        logprobs, entropies = self._strategy.score(piece.token_ids, piece.loss_mask)
         output = compute_loss(
             LossInputs(
                 trainer_logprobs=logprobs,

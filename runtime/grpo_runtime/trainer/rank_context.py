@@ -79,7 +79,12 @@ def make_rank_context(
         ranks=ranks,
         loaded=loaded,
         strategy=strategy,
-        learner=Learner(strategy, run_config.algorithm, ranks=ranks),
+        learner=Learner(
+            strategy,
+            run_config.algorithm,
+            micro_batch_tokens=run_config.chosen_micro_batch_tokens,
+            ranks=ranks,
+        ),
         store=store,
         state=state if ranks.rank == 0 else RunState(step=step),
         resumed_from=state.step if checkpoint else None,

@@ -4,6 +4,7 @@ none."""
 import json
 import math
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -69,6 +70,24 @@ def test_a_group_with_one_scored_completion_teaches_nothing() -> None:
     result = compute_advantages(rewards, options=AdvantageOptions(group_size=2, weights=(1.0,)))
     assert result.advantages[:2].tolist() == [0.0, 0.0]
     assert result.advantages[2] < 0 < result.advantages[3]
+
+
+@pytest.mark.parametrize("scale_rewards", ["group", "batch", "none"])
+@pytest.mark.parametrize("baseline", ["group_mean", "leave_one_out"])
+@pytest.mark.parametrize("group_size", [3, 5, 6, 7, 12])
+def test_equal_rewards_are_advantages_of_exactly_0(
+    group_size: int, baseline: Literal["group_mean", "leave_one_out"], scale_rewards: str
+) -> None:
+    options = AdvantageOptions(
+        group_size=group_size, weights=(1.0,), baseline=baseline, scale_rewards=scale_rewards
+    )
+    equal = torch.tensor([hundredths / 100 for hundredths in range(1, 100)]).repeat_interleave(group_size)
+    # a mean that is rounded
+    assert (equal.view(-1, group_size).mean(1) != equal[::group_size]).any()
+    unequal = torch.arange(group_size) / 10
+    found = compute_advantages(torch.cat([equal, unequal]).unsqueeze(1), options=options).advantages
+    assert (found[:-group_size] == 0).all()
+    assert (found[-group_size:] != 0).sum() >= group_size - 1
 
 
 @pytest.mark.parametrize(("group_size", "weights"), [(3, (1.0,)), (2, (1.0, 1.0))])

@@ -2,10 +2,11 @@
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
+from loss_batch import CORRECTION, batch, options, rows
 
 from grpo_runtime.algorithm.importance_correction import ImportanceCorrection
 from grpo_runtime.algorithm.kl import KLPenalty, kl_k1, kl_k2, kl_k3
@@ -15,45 +16,7 @@ from grpo_runtime.algorithm.registry import LOSSES
 from grpo_runtime.algorithm.top_entropy import top_entropy_threshold
 from grpo_runtime.algorithm.types import Denominators, LossInputs, LossOptions
 
-CORRECTION = ImportanceCorrection(mode="mask", floor=0.9, cap=1.1)
-# only bnpo depends on how the batch is cut, because it is the mean of the means of micro-batches
-EXACT_WHEN_CUT = sorted(set(LOSSES) - {"bnpo"})
-
-
-def batch(*, num_sequences: int = 8, num_tokens: int = 7, seed: int = 0) -> LossInputs:
-    generator = torch.Generator().manual_seed(seed)
-
-    def noise(scale: float) -> torch.Tensor:
-        return torch.randn(num_sequences, num_tokens, generator=generator, dtype=torch.float64) * scale
-
-    trainer = -noise(1.0).abs() - 0.1
-    lengths = torch.randint(0, num_tokens + 1, (num_sequences,), generator=generator)
-    return LossInputs(
-        trainer_logprobs=trainer.requires_grad_(),
-        advantages=torch.randn(num_sequences, generator=generator, dtype=torch.float64),
-        loss_mask=torch.arange(num_tokens) < lengths.unsqueeze(1),
-        old_logprobs=trainer.detach() + noise(0.2),
-        rollout_logprobs=trainer.detach() + noise(0.1),
-        ref_logprobs=trainer.detach() + noise(0.3),
-        entropies=noise(1.0).abs(),
-    )
-
-
-def rows(inputs: LossInputs, which: slice, **changes: Any) -> LossInputs:
-    fields = {field.name: getattr(inputs, field.name) for field in dataclasses.fields(inputs)}
-    return LossInputs(**{name: None if t is None else t[which] for name, t in fields.items()} | changes)
-
-
-def options(loss_type: str, **changes: Any) -> LossOptions:
-    return LossOptions(
-        **{
-            "loss_type": loss_type,
-            "kl": KLPenalty(beta=0.1),
-            "importance_correction": CORRECTION,
-            "max_completion_length": 9,
-        }
-        | changes
-    )
+EXACT_WHEN_CUT = sorted(name for name, row in LOSSES.items() if not row.implementation.depends_on_cut)
 
 
 @pytest.mark.parametrize("num_ranks", [2, 4, 8])
@@ -125,6 +88,34 @@ def test_a_batch_with_no_token_has_loss_and_gradient_zero(loss_type: str) -> Non
     assert output.loss.item() == 0
     assert (inputs.trainer_logprobs.grad == 0).all()
     assert all(math.isfinite(value) for value in metric_values(output.metrics).values())
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("loss_type", sorted(LOSSES))
+def test_an_empty_micro_batch_has_a_part_in_no_metric(
+    loss_type: str, level: Literal["token", "sequence"]
+) -> None:
+    nothing = torch.zeros((1, 1))
+    inputs = LossInputs(
+        trainer_logprobs=nothing.clone().requires_grad_(),
+        advantages=torch.zeros(1),
+        loss_mask=torch.zeros((1, 1), dtype=torch.bool),
+        rollout_logprobs=nothing,
+        ref_logprobs=nothing,
+        entropies=nothing,
+    )
+    chosen = options(loss_type, ratio_level=level)
+    if not LOSSES[loss_type].implementation.has_own_correction:
+        correction = dataclasses.replace(CORRECTION, level=level)
+        chosen = dataclasses.replace(chosen, importance_correction=correction)
+    output = compute_loss(
+        inputs, options=chosen, denominators=Denominators(num_tokens=9.0, num_sequences=2.0)
+    )
+    assert output.metrics
+    assert metric_values(output.metrics) == {}
+    whole = batch()
+    found = compute_loss(whole, options=chosen, denominators=Denominators.of_mask(whole.loss_mask)).metrics
+    assert metric_values(merge_metrics([found, output.metrics])) == metric_values(found)
 
 
 def test_the_first_update_gives_the_plain_policy_gradient() -> None:

@@ -1,7 +1,7 @@
 import torch
 
 from grpo_runtime.rollout.interface import Rollout
-from grpo_runtime.trainer.batch import make_batch, micro_batches
+from grpo_runtime.trainer.batch import make_batch
 
 
 def rollout(prompt: tuple[int, ...], completion: tuple[int, ...], logprobs: tuple[float, ...]) -> Rollout:
@@ -21,10 +21,32 @@ def test_the_mask_covers_the_positions_that_predict_a_completion_token() -> None
     assert batch.token_ids[:, 1:][batch.loss_mask].tolist() == [7, 8, 9, 3]
 
 
-def test_micro_batches_bound_the_logits_and_lose_no_sequence() -> None:
-    rollouts = [rollout((5,), (index, 3), (-1.0, -2.0)) for index in range(7)]
-    batch = make_batch(rollouts, advantages=torch.arange(7.0), pad_id=0)
-    pieces = micro_batches(batch, max_logits=2 * 3 * 10, vocab_size=10)
-    assert [len(piece.advantages) for piece in pieces] == [2, 2, 2, 1]
-    assert torch.cat([piece.token_ids for piece in pieces]).equal(batch.token_ids)
-    assert len(micro_batches(batch, max_logits=1, vocab_size=10)) == 7
+def test_a_part_is_as_wide_as_its_own_longest_sequence() -> None:
+    rollouts = [
+        rollout((5, 6), (7,), (-0.5,)),
+        rollout((5,), (8, 9, 3, 4), (-1.0, -2.0, -3.0, -4.0)),
+        rollout((5,), (2,), (-6.0,)),
+    ]
+    batch = make_batch(rollouts, advantages=torch.tensor([1.0, -1.0, 2.0]), pad_id=0)
+    assert batch.lengths == [3, 5, 2]
+    part = batch.part((0, 2))
+    assert part.token_ids.tolist() == [[5, 6, 7], [5, 2, 0]]
+    assert part.loss_mask.tolist() == [[False, True], [True, False]]
+    assert part.rollout_logprobs.tolist() == [[0.0, -0.5], [-6.0, 0.0]]
+    assert part.advantages.tolist() == [1.0, 2.0]
+
+
+def test_a_part_without_sequences_is_a_row_in_which_nothing_counts() -> None:
+    batch = make_batch([rollout((5,), (8, 9), (-1.0, -2.0))], advantages=torch.tensor([1.0]), pad_id=0)
+    part = batch.part(())
+    assert part.token_ids.shape == (1, 2)
+    assert part.loss_mask.tolist() == [[False]]
+    assert part.rollout_logprobs.shape == (1, 1)
+    assert part.advantages.tolist() == [0.0]
+
+
+def test_a_completion_without_tokens_takes_the_least_room() -> None:
+    rollouts = [rollout((5, 6, 7), (), ()), rollout((5,), (8,), (-1.0,))]
+    batch = make_batch(rollouts, advantages=torch.tensor([1.0, -1.0]), pad_id=0)
+    assert batch.lengths == [2, 2]
+    assert batch.part((0,)).loss_mask.tolist() == [[False]]

@@ -85,7 +85,10 @@ def test_the_copy_task_is_learned_through_a_kill(learned: list[MetricsRecord]) -
 
 def test_after_every_sync_engines_and_trainer_agree(learned: list[MetricsRecord]) -> None:
     assert max(record.values["sync/max_probe_error"] for record in learned) < 1e-4
-    assert max(record.values["sampling/sampling_logp_difference/max"] for record in learned) < 1e-4
+    name = "sampling/sampling_logp_difference/max"
+    # a step in which no group differs computes no token
+    computed = [record.values[name] for record in learned if record.values["batch/computed_share"] > 0]
+    assert max(computed) < 1e-4
     assert {record.values["sync/engines"] for record in learned} == {2.0}
 
 

@@ -11,7 +11,6 @@ from grpo_runtime.errors import UserError
 from grpo_runtime.model.load import load_policy
 from grpo_runtime.model.tiny import write_tiny_model
 from grpo_runtime.rollout.interface import Rollout
-from grpo_runtime.trainer import learner as learner_module
 from grpo_runtime.trainer.batch import Batch, make_batch
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.learner import Learner
@@ -38,12 +37,17 @@ class PolicyLearner:
 
 
 def make_learner(
-    folder: Path, ranks: Ranks, *, num_iterations: int = 1, dtype: Dtype = Dtype.FLOAT32
+    folder: Path,
+    ranks: Ranks,
+    *,
+    num_iterations: int = 1,
+    dtype: Dtype = Dtype.FLOAT32,
+    micro_batch_tokens: int = 1024,
 ) -> PolicyLearner:
     spec = AlgorithmSpec(steps=10, num_iterations=num_iterations, optimizer=OptimizerSpec(learning_rate=1e-3))
     policy = Policy(load_policy(folder, dtype=MASTER_DTYPE), temperature=1.0, dtype=dtype)
     strategy = DDPStrategy(policy, optimizer=spec.optimizer, total_steps=spec.steps, ranks=ranks)
-    return PolicyLearner(policy, Learner(strategy, spec, ranks=ranks))
+    return PolicyLearner(policy, Learner(strategy, spec, micro_batch_tokens=micro_batch_tokens, ranks=ranks))
 
 
 def a_batch(learner: PolicyLearner) -> Batch:
@@ -52,7 +56,7 @@ def a_batch(learner: PolicyLearner) -> Batch:
     rollouts = [Rollout((7, 8), ids, (0.0,) * len(ids), (), True, "fake") for ids in completions]
     batch = make_batch(rollouts, advantages=torch.linspace(-1, 1, 8), pad_id=0)
     with torch.no_grad():
-        logprobs, _ = learner.policy(batch.token_ids)
+        logprobs, _ = learner.policy(batch.token_ids, batch.loss_mask)
     return Batch(batch.token_ids, batch.loss_mask, logprobs, batch.advantages)
 
 
@@ -62,20 +66,20 @@ def test_training_raises_what_had_an_advantage_and_lowers_the_rest(ranks: Ranks,
     for step in range(5):
         metrics = learner.update(batch, step=step)
     with torch.no_grad():
-        after, _ = learner.policy(batch.token_ids)
+        after, _ = learner.policy(batch.token_ids, batch.loss_mask)
     change = torch.where(batch.loss_mask, after - batch.rollout_logprobs, 0.0).sum(1)
     assert change[0] < 0 < change[-1]
     assert metrics["sampling/importance_sampling_ratio/max"] > 1
 
 
-def test_micro_batches_change_nothing(
-    ranks: Ranks, model_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole, cut = (make_learner(model_folder, ranks, num_iterations=2) for _ in range(2))
+def test_micro_batches_change_nothing_but_the_padding(ranks: Ranks, model_folder: Path) -> None:
+    whole, cut = (
+        make_learner(model_folder, ranks, num_iterations=2, micro_batch_tokens=tokens) for tokens in (99, 20)
+    )
     batch = a_batch(whole)
-    expected = whole.update(batch, step=0)
-    monkeypatch.setattr(learner_module, "MAX_LOGITS", 3 * batch.token_ids.shape[1] * 99)
-    found = cut.update(batch, step=0)
+    expected, found = (dict(learner.update(batch, step=0)) for learner in (whole, cut))
+    assert (expected.pop("batch/micro_batches"), found.pop("batch/micro_batches")) == (1, 3)
+    assert expected.pop("batch/padding_share") > 0.1 > found.pop("batch/padding_share")
     assert found == pytest.approx(expected, rel=1e-4, abs=1e-6)
     assert expected["loss"] != 0  # the second iteration is off policy
 

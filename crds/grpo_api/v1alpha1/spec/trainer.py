@@ -31,6 +31,10 @@ class TrainerSpec(ApiModel):
     """Trainer pods; they start and restart together."""
     processes_per_node: Annotated[int, Field(ge=1, le=64)] | None = None
     """Data-parallel training processes in each pod; defaults to its GPUs, or 1 without any."""
+    micro_batch_tokens: Annotated[int, Field(ge=2, le=10_000_000)] | None = None
+    """Most tokens, padding included, that a process computes in one forward and backward pass; a sequence
+    that is longer goes alone. Less needs less memory, more uses a GPU better. Without it 16384 on GPUs and
+    1024 on CPU."""
     resources: ResourcesSpec = ResourcesSpec()
     """Resources of each trainer pod."""
 

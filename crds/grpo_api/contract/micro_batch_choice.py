@@ -1,0 +1,15 @@
+"""How many tokens a micro-batch has where a job does not say. Pure."""
+
+from grpo_api.v1alpha1.spec.job_spec import GRPOJobSpec
+
+TOKENS_ON_GPU = 16_384
+TOKENS_ON_CPU = 1024
+"""A core is busy with few tokens, and what is cut smaller is padded less: of 512, 1024 and 2048 this one was
+never more than an eighth slower than the fastest, with policies of 0.1 M and of 27 M parameters."""
+
+
+def tokens_in_run(spec: GRPOJobSpec) -> int | None:
+    """What is written down for a run. None where it goes without saying, on CPU, so that an image of 0.1.0
+    reads every run that needs nothing newer."""
+    by_default = TOKENS_ON_GPU if spec.trainer.resources.num_gpus > 0 else None
+    return spec.trainer.micro_batch_tokens or by_default

@@ -1,0 +1,180 @@
+"""One step cut in every way. A strategy passes when each gives the gradient and the weights of the whole
+step: see test_partition_invariance.
+
+`python partition_invariance.py PORT STRATEGY WORLD_SIZE MODEL_FOLDER RESULTS CASE...` runs these cases on so
+many ranks. Each rank writes RESULTS/RANK-CASE.safetensors: the first gradient, the weights after ten steps of
+the optimizer, and as metadata the metrics of the first step and of the last.
+"""
+
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from grpo_api.v1alpha1.spec import AlgorithmSpec, Dtype, OptimizerSpec
+from grpo_runtime.model.load import load_policy
+from grpo_runtime.rollout.interface import Rollout
+from grpo_runtime.trainer.batch import Batch, make_batch
+from grpo_runtime.trainer.distributed import Ranks
+from grpo_runtime.trainer.learner import Learner
+from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy
+from grpo_runtime.trainer.stop import StopRequest
+from grpo_runtime.trainer.strategy.interface import MakeStrategy, Strategy
+from grpo_runtime.trainer.strategy.registry import STRATEGIES
+
+WIDTH = 12
+"""Tokens of the longest sequence."""
+LENGTHS = (12, 9, 11, 10, 12, 10, 9, 11, 12)
+"""Tokens of the sequences that teach something; all are so long that a micro-batch has room for as many of
+them as of the longest."""
+LENGTHS_OF_ZEROS = (11, 5, 9)
+"""Tokens of the sequences of advantage 0."""
+NEAR_ZERO = 1e-30
+"""An advantage that is computed and changes no bit that is compared."""
+
+OPTIMIZER = OptimizerSpec(learning_rate=1e-4, weight_decay=0.01, max_grad_norm=1e6)
+"""Nothing is clipped, so the first moment after the first step is the gradient times 1 - beta1."""
+
+ONCE, TWICE = (
+    AlgorithmSpec(steps=10, num_iterations=num_iterations, optimizer=OPTIMIZER) for num_iterations in (1, 2)
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A way to cut the step."""
+
+    num_rows: int = 8
+    """Sequences that teach something."""
+    rows_each: int
+    """How many of the longest a micro-batch has room for."""
+    computes_zeros: bool = False
+    """Whether the sequences of advantage 0 are computed; they change nothing."""
+    is_double: bool = False
+    """In float64 instead of float32."""
+
+    @property
+    def name(self) -> str:
+        """For the command line and for files."""
+        zeros = "zeros" if self.computes_zeros else "no-zeros"
+        return f"{self.num_rows}-by-{self.rows_each}-{zeros}-{'float64' if self.is_double else 'float32'}"
+
+
+CASES = {
+    case.name: case
+    for is_double in (False, True)
+    for case in (
+        *(
+            Case(rows_each=rows_each, computes_zeros=computes_zeros, is_double=is_double)
+            for rows_each in (8, 4, 2)
+            for computes_zeros in (False, True)
+        ),
+        # of two ranks one has an empty micro-batch
+        Case(num_rows=9, rows_each=2, is_double=is_double),
+    )
+}
+
+
+def find_strategy(name: str) -> MakeStrategy:
+    """One of the product, or the one that the tests made."""
+    if name == "sharded":
+        from sharded_strategy import ShardedStrategy
+
+        return ShardedStrategy
+    return STRATEGIES[name]
+
+
+def a_policy(model_folder: Path, case: Case) -> Policy:
+    """The same on every rank."""
+    model = load_policy(model_folder, dtype=MASTER_DTYPE)
+    if case.is_double:
+        model = model.double()
+    return Policy(model, temperature=1.0, dtype=Dtype.FLOAT32)
+
+
+def a_batch(case: Case) -> Batch:
+    """Sequences of different lengths and advantages, so that no part of the batch is like another."""
+    lengths = (*LENGTHS[: case.num_rows], *LENGTHS_OF_ZEROS)
+    rollouts = []
+    for index, length in enumerate(lengths):
+        completion = tuple(10 + (7 * index + place) % 60 for place in range(length - 2))
+        rollouts.append(Rollout((7, 8), completion, (-4.6,) * len(completion), (), True, "fake"))
+    zero = NEAR_ZERO if case.computes_zeros else 0.0
+    advantages = [(-1.0) ** index * (1 + index / 4) for index in range(case.num_rows)]
+    return make_batch(
+        rollouts, advantages=torch.tensor([*advantages, *[zero] * len(LENGTHS_OF_ZEROS)]), pad_id=0
+    )
+
+
+def without_advantages(batch: Batch) -> Batch:
+    """The same step, from which nothing is learned."""
+    return Batch(batch.token_ids, batch.loss_mask, batch.rollout_logprobs, torch.zeros_like(batch.advantages))
+
+
+@torch.no_grad()
+def spoil(policy: Policy, strategy: Strategy) -> None:
+    """Weights and moments as no run ever has them."""
+    for tensor in (*policy.parameters(), *(tensor for _, tensor in strategy.optimizer_state())):
+        tensor.fill_(0.75)
+
+
+def run(strategy: Strategy, case: Case, *, ranks: Ranks, result: Path) -> None:
+    """Train on the batch of a case, cut as it says: once for the gradient, four times twice, and once with
+    every advantage 0. Writes what came of it."""
+    once, twice = (
+        Learner(strategy, algorithm, micro_batch_tokens=case.rows_each * WIDTH, ranks=ranks)
+        for algorithm in (ONCE, TWICE)
+    )
+    batch = a_batch(case)
+    first = once.update(batch, step=0)
+    moments = {name: tensor.clone() for name, tensor in strategy.optimizer_state()}
+    gradient = {
+        name.replace("exp_avg/", "gradient/"): moment / (1 - OPTIMIZER.beta1)
+        for name, moment in moments.items()
+        if name.startswith("exp_avg/")
+    }
+    for step in range(1, 5):
+        twice.update(batch, step=step)
+    last = once.update(without_advantages(batch), step=5)
+    weights = {f"weight/{name}": tensor.detach().clone() for name, tensor in strategy.model_state()}
+    save_file(gradient | weights, result, metadata={"first": json.dumps(first), "last": json.dumps(last)})
+
+
+def main(rank: int, *, port: int, strategy: str, world_size: int, folders: list[Path]) -> None:
+    """Be one rank."""
+    torch.set_num_threads(1)
+    model_folder, results = folders
+    ranks = Ranks.meet(
+        rank=rank, world_size=world_size, address="127.0.0.1", port=port, backend="gloo", stop=StopRequest()
+    )
+    for case in (CASES[name] for name in sys.argv[6:]):
+        policy = a_policy(model_folder, case)
+        made = find_strategy(strategy)(policy, optimizer=OPTIMIZER, total_steps=ONCE.steps, ranks=ranks)
+        if ranks.rank != 0 and not made.is_sharded:
+            # when a run resumes, only rank 0 has read the checkpoint
+            spoil(policy, made)
+        made.load(None)
+        run(made, case, ranks=ranks, result=results / f"{rank}-{case.name}.safetensors")
+    ranks.leave()
+
+
+if __name__ == "__main__":
+    num_ranks, own_rank, forked = int(sys.argv[3]), 0, []
+    # forks, so that the imports are paid once
+    while own_rank == 0 and len(forked) < num_ranks - 1:
+        forked.append(os.fork())
+        own_rank = 0 if forked[-1] else len(forked)
+    main(
+        own_rank,
+        port=int(sys.argv[1]),
+        strategy=sys.argv[2],
+        world_size=num_ranks,
+        folders=[Path(folder) for folder in sys.argv[4:6]],
+    )
+    if own_rank == 0:
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in forked]
+        sys.exit(max(map(abs, codes), default=0))

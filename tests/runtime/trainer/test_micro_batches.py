@@ -1,0 +1,96 @@
+"""The micro-batches of a step, from lengths alone."""
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from grpo_runtime.trainer.micro_batches import NUM_EMPTY_TOKENS, partition
+
+SEQUENCES = st.lists(st.tuples(st.integers(2, 60), st.booleans()), min_size=1, max_size=40)
+NUM_RANKS = st.integers(1, 6)
+BUDGET = st.integers(1, 200)
+
+
+@given(SEQUENCES, NUM_RANKS, BUDGET)
+@example([(5, False), (7, False)], 3, 10)
+@example([(50, True)], 4, 1)
+def test_a_step_is_divided_whole_within_the_budget_and_evenly(
+    sequences: list[tuple[int, bool]], num_ranks: int, budget: int
+) -> None:
+    lengths, is_counted = zip(*sequences, strict=True)
+    found = partition(lengths, is_counted=is_counted, num_ranks=num_ranks, budget=budget)
+
+    assert len(found.by_rank) == num_ranks
+    assert {len(micro_batches) for micro_batches in found.by_rank} == {found.num_micro_batches}
+    assert found.num_micro_batches >= 1
+
+    rows = [row for micro_batches in found.by_rank for part in micro_batches for row in part]
+    assert sorted(rows) == [row for row, counts in enumerate(is_counted) if counts]
+
+    parts = [part for micro_batches in found.by_rank for part in micro_batches]
+    rectangles = [len(part) * max((lengths[row] for row in part), default=0) for part in parts]
+    assert all(
+        tokens <= budget or len(part) == 1 for part, tokens in zip(parts, rectangles, strict=True) if part
+    )
+    assert found.num_with_sequences == sum(map(bool, parts))
+
+    tokens = [sum(lengths[row] for part in micro_batches for row in part) for micro_batches in found.by_rank]
+    assert max(tokens) - min(tokens) <= max((lengths[row] for row in rows), default=0)
+
+    num_empty = len(parts) - found.num_with_sequences
+    assert found.padded_tokens == sum(rectangles) + num_empty * NUM_EMPTY_TOKENS
+    assert found.padding_share == pytest.approx(1 - sum(tokens) / found.padded_tokens)
+    assert 0 <= found.padding_share <= 1
+
+
+@given(SEQUENCES, NUM_RANKS, BUDGET)
+def test_only_the_number_that_the_fullest_rank_needs_is_made(
+    sequences: list[tuple[int, bool]], num_ranks: int, budget: int
+) -> None:
+    lengths, is_counted = zip(*sequences, strict=True)
+    found = partition(lengths, is_counted=is_counted, num_ranks=num_ranks, budget=budget)
+    if any(is_counted):
+        assert any(all(micro_batches) for micro_batches in found.by_rank)
+    for micro_batches in found.by_rank:
+        for part, following in itertools.pairwise(micro_batches):
+            assert part or not following
+            # one more sequence would have broken the budget
+            assert not following or (len(part) + 1) * lengths[part[0]] > budget
+
+
+@given(SEQUENCES, NUM_RANKS, BUDGET, st.data())
+def test_only_lengths_and_what_counts_decide(
+    sequences: list[tuple[int, bool]], num_ranks: int, budget: int, data: Any
+) -> None:
+    def shapes(sequences: list[tuple[int, bool]]) -> list[list[list[int]]]:
+        lengths, is_counted = zip(*sequences, strict=True)
+        found = partition(lengths, is_counted=is_counted, num_ranks=num_ranks, budget=budget)
+        again = partition(list(lengths), is_counted=list(is_counted), num_ranks=num_ranks, budget=budget)
+        assert found == again
+        return [[[lengths[row] for row in part] for part in parts] for parts in found.by_rank]
+
+    # which sequences stand where in the batch changes nothing but their indices
+    assert shapes(data.draw(st.permutations(sequences))) == shapes(sequences)
+    # and what does not count might as well not be there
+    assert shapes([*sequences, (60, False)]) == shapes(sequences)
+
+
+def test_sequences_of_equal_length_go_by_their_place() -> None:
+    found = partition([4, 4, 4, 4, 4], is_counted=[True] * 5, num_ranks=2, budget=8)
+    assert found.by_rank == (((0, 2), (4,)), ((1, 3), ()))
+
+
+def test_short_sequences_are_not_padded_to_the_longest_of_the_step() -> None:
+    lengths = [100, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10]
+    found = partition(lengths, is_counted=[True] * 11, num_ranks=1, budget=100)
+    assert found.by_rank == (((0,), tuple(range(1, 11))),)
+    assert (found.padded_tokens, found.padding_share) == (200, 0)
+
+
+def test_a_step_in_which_nothing_counts_has_one_empty_micro_batch_on_every_rank() -> None:
+    found = partition([9, 9, 9], is_counted=[False] * 3, num_ranks=2, budget=50)
+    assert found.by_rank == (((),), ((),))
+    assert (found.num_micro_batches, found.num_with_sequences, found.padding_share) == (1, 0, 1)
