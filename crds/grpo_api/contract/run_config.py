@@ -6,6 +6,7 @@ from grpo_api.contract.versions import SCHEMA_VERSION, require_schema_version
 from grpo_api.contract.weight_sync_choice import REGISTRY_NAMES, backend_by_mode
 from grpo_api.model import ApiModel
 from grpo_api.v1alpha1.spec.job_spec import Mode
+from grpo_api.v1alpha1.spec.model import Attention, Dtype
 from grpo_api.v1alpha1.spec.run_sections import RunSections
 from grpo_api.v1alpha1.spec.weight_sync import WeightSyncBackend
 
@@ -50,6 +51,21 @@ class RunConfig(RunSections):
     topology: Topology
     rollout_lost_timeout_seconds: int
     """How long the trainer waits while there is no rollout engine at all."""
+    gradient_checkpointing: bool | None = None
+    """Whether the backward pass recomputes activations. A run that does not say so keeps them."""
+    threads_per_process: int | None = None
+    """CPU threads of each training process. A run that names none has as many as OMP_NUM_THREADS says in its
+    environment, or else one."""
+
+    @property
+    def dtype(self) -> Dtype:
+        """Precision of the engines' weights and of the trainer's forward pass."""
+        return self.model.dtype or Dtype.FLOAT32
+
+    @property
+    def attention(self) -> Attention:
+        """How the trainer computes attention."""
+        return self.model.attention or Attention.SDPA
 
     @property
     def chosen_backend(self) -> WeightSyncBackend:

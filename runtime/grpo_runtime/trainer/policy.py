@@ -7,6 +7,7 @@ from transformers import PreTrainedModel
 
 from grpo_api.v1alpha1.spec import Dtype
 from grpo_runtime.algorithm.logprobs import TokenLogprobs, token_logprobs
+from grpo_runtime.model.activations import recompute_activations
 from grpo_runtime.model.load import DTYPES
 from grpo_runtime.model.weights import named_weights, weight_shapes
 from grpo_runtime.weight_sync.source import TensorSpec
@@ -18,10 +19,20 @@ MASTER_DTYPE = "float32"
 class Policy(torch.nn.Module):
     """A causal language model at the temperature it is sampled with, computing in `dtype` as engines do."""
 
-    def __init__(self, model: PreTrainedModel, *, temperature: float, dtype: Dtype) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        temperature: float,
+        dtype: Dtype,
+        gradient_checkpointing: bool = False,
+    ) -> None:
+        """Raises UserError as `recompute_activations` does, with `gradient_checkpointing`."""
         super().__init__()
         # dropout would make the trainer's probabilities differ from the engines'
         self.model = model.eval()
+        if gradient_checkpointing:
+            recompute_activations(self.model)
         self._temperature = temperature
         self.dtype = DTYPES[dtype.value]
         """The precision of the run: that of the forward pass, and of the engines' weights."""
