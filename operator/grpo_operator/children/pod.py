@@ -22,7 +22,6 @@ NODE_LOST_SECONDS = 30
 """How long a pod stays on a node that stopped answering."""
 
 DATASETS_DIR = f"{CACHE_DIR}/huggingface/datasets"
-_SHARED_MEMORY_GIB = 1
 _DIRECTORIES = {
     "HOME": CACHE_DIR,
     "USER": "grpo",
@@ -61,7 +60,7 @@ def pod_template(
         **({Env.TOKENS_DIR: TOKENS_DIR} if frozen.has_rollout else {}),
         **{str(name): value for name, value in environment.items()},
     }
-    shared_memory = shared_memory_limit(frozen.spec, role=role)
+    shared_memory = _shared_memory_limit(frozen.spec, role=role)
     volumes, mounted = volumes_and_mounts(
         [*_common_mounts(frozen, shared_memory=shared_memory), *sources(frozen), *hub_cache(frozen), *mounts]
     )
@@ -125,12 +124,12 @@ def http_probe(
     }
 
 
-def shared_memory_limit(spec: GRPOJobSpec, *, role: Role) -> str:
-    """The size of a pod's `/dev/shm`. Where GPUs do not reach each other directly, NCCL passes what they
-    exchange through it, with buffers for every process; only what is used counts as memory of the pod."""
+def _shared_memory_limit(spec: GRPOJobSpec, *, role: Role) -> str:
+    """The size of a pod's `/dev/shm`. Where the GPUs of a pod do not reach each other directly, NCCL passes
+    everything through it, with buffers for every process. Only what is used counts as memory of the pod."""
     pod = spec.rollout if role is Role.ROLLOUT else spec.trainer
     num_gpus = pod.resources.num_gpus if pod is not None else 0
-    return f"{_SHARED_MEMORY_GIB * (1 + num_gpus) if num_gpus > 1 else _SHARED_MEMORY_GIB}Gi"
+    return f"{1 + num_gpus if num_gpus > 1 else 1}Gi"
 
 
 def _common_mounts(frozen: FrozenJob, *, shared_memory: str) -> list[Mount]:

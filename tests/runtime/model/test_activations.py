@@ -85,9 +85,7 @@ def policy_of(make: Callable[[], PreTrainedModel], *, gradient_checkpointing: bo
     with torch.random.fork_rng():
         torch.manual_seed(1)
         model = make().train()
-    return Policy(
-        model, temperature=1.0, dtype=Dtype.FLOAT32, gradient_checkpointing=gradient_checkpointing
-    )
+    return Policy(model, temperature=1.0, dtype=Dtype.FLOAT32, gradient_checkpointing=gradient_checkpointing)
 
 
 def count_calls(policy: Policy) -> list[torch.nn.Module]:

@@ -59,7 +59,9 @@ def test_flash_without_its_package_names_the_field_and_downloads_nothing(
 ) -> None:
     # with the package `kernels`, transformers would take it from the Hub
     monkeypatch.setattr(import_utils, "is_kernels_available", lambda *args, **kwargs: True)
-    with pytest.raises(UserError, match=rf"model\.attention {which.value} needs a GPU and the package .*sdpa"):
+    with pytest.raises(
+        UserError, match=rf"model\.attention {which.value} needs a GPU and the package .*sdpa"
+    ):
         load_policy(tiny, dtype="float32", attention=which)
 
 
