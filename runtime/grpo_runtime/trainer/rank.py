@@ -102,6 +102,7 @@ def _prepare(environment: Mapping[str, str], *, make_strategy: MakeStrategy | No
         into=settings.cache_dir / f"model-{environment['LOCAL_RANK']}",
     )
     device = training_device(local_rank=int(environment["LOCAL_RANK"]))
+    logger.info("training on %s, CPU threads: %d", device, torch.get_num_threads())
     model = load_policy(origin.folder, dtype=MASTER_DTYPE, attention=settings.run_config.attention)
     # the method of torch's module: transformers' own is typed as something else
     torch.nn.Module.to(model, device)
