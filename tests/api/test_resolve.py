@@ -52,7 +52,7 @@ def test_the_precision_follows_from_the_hardware_unless_it_is_named(
 ):
     model = {"source": "builtin://tiny", "dtype": named}
     run = resolve(job(trainer=trainer, model=model))
-    assert (run.dtype, run.model.dtype) == (expected, expected)
+    assert (run.chosen_dtype, run.model.dtype) == (expected, expected)
 
 
 @pytest.mark.parametrize(
@@ -90,9 +90,9 @@ def test_the_cpu_limit_of_a_pod_is_divided_by_its_processes(trainer: dict[str, A
 
 
 def test_attention_is_sdpa_unless_it_is_named():
-    assert resolve(job()).attention is Attention.SDPA
+    assert resolve(job()).chosen_attention is Attention.SDPA
     model = {"source": "builtin://tiny", "attention": "eager"}
-    assert resolve(job(model=model)).attention is Attention.EAGER
+    assert resolve(job(model=model)).chosen_attention is Attention.EAGER
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)

@@ -58,12 +58,12 @@ class RunConfig(RunSections):
     environment, or else one."""
 
     @property
-    def dtype(self) -> Dtype:
+    def chosen_dtype(self) -> Dtype:
         """Precision of the engines' weights and of the trainer's forward pass."""
         return self.model.dtype or Dtype.FLOAT32
 
     @property
-    def attention(self) -> Attention:
+    def chosen_attention(self) -> Attention:
         """How the trainer computes attention."""
         return self.model.attention or Attention.SDPA
 

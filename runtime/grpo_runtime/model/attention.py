@@ -2,9 +2,10 @@
 downloaded for it: transformers would take a missing flash kernel from the Hub."""
 
 from pathlib import Path
+from typing import Any
 
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
-from transformers.utils import is_flash_attn_2_available, is_flash_attn_3_available
+from transformers.utils.import_utils import is_flash_attn_2_available, is_flash_attn_3_available
 
 from grpo_api.v1alpha1.spec import Attention
 from grpo_runtime.errors import UserError
@@ -26,7 +27,7 @@ def require_attention(attention: Attention, *, folder: Path) -> None:
                 "image that has it, or set model.attention to sdpa"
             )
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    model_class = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    model_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     if model_class is not None and not _is_supported(attention, model_class):
         raise UserError(
             f"{model_class.__name__} has no {attention} attention in transformers: set model.attention to "
@@ -34,7 +35,7 @@ def require_attention(attention: Attention, *, folder: Path) -> None:
         )
 
 
-def _is_supported(attention: Attention, model_class: type) -> bool:
+def _is_supported(attention: Attention, model_class: Any) -> bool:
     if attention is Attention.SDPA:
         return bool(getattr(model_class, "_supports_sdpa", False))
     if attention.is_flash:

@@ -30,5 +30,5 @@ def make_probe(strategy: Strategy, run_config: RunConfig) -> Probe:
     return Probe(
         token_ids=token_ids,
         logprobs=tuple(logprobs[0].tolist()),
-        tolerance=TOLERANCES[run_config.dtype],
+        tolerance=TOLERANCES[run_config.chosen_dtype],
     )

@@ -103,7 +103,7 @@ def _prepare(environment: Mapping[str, str], *, make_strategy: MakeStrategy | No
     )
     device = training_device(local_rank=int(environment["LOCAL_RANK"]))
     logger.info("training on %s, CPU threads: %d", device, torch.get_num_threads())
-    model = load_policy(origin.folder, dtype=MASTER_DTYPE, attention=settings.run_config.attention)
+    model = load_policy(origin.folder, dtype=MASTER_DTYPE, attention=settings.run_config.chosen_attention)
     # the method of torch's module: transformers' own is typed as something else
     torch.nn.Module.to(model, device)
     loaded = LoadedModel(origin=origin, model=model, tokenizer=load_tokenizer(origin.folder))

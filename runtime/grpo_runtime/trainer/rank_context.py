@@ -69,7 +69,7 @@ def make_rank_context(
         Policy(
             loaded.model,
             temperature=run_config.sampling.temperature,
-            dtype=run_config.dtype,
+            dtype=run_config.chosen_dtype,
             gradient_checkpointing=bool(run_config.gradient_checkpointing),
         ),
         optimizer=run_config.algorithm.optimizer,

@@ -18,10 +18,8 @@ from transformers import (
     PreTrainedModel,
 )
 
-from grpo_api.v1alpha1.spec import Dtype
 from grpo_runtime.errors import UserError
 from grpo_runtime.model.activations import recompute_activations
-from grpo_runtime.trainer.policy import Policy
 
 TOKENS = torch.tensor([[5, 9, 13, 17, 21, 3], [7, 7, 2, 40, 41, 42]])
 
@@ -80,18 +78,24 @@ def mixtral() -> PreTrainedModel:
 MODELS = (llama, gpt2, falcon, opt, mixtral)
 
 
-def policy_of(make: Callable[[], PreTrainedModel], *, gradient_checkpointing: bool) -> Policy:
-    """A policy with the same random weights each time."""
+def model_of(make: Callable[[], PreTrainedModel], *, is_recomputed: bool) -> PreTrainedModel:
+    """A model in evaluation mode, with the same random weights each time."""
     with torch.random.fork_rng():
         torch.manual_seed(1)
-        model = make().train()
-    return Policy(model, temperature=1.0, dtype=Dtype.FLOAT32, gradient_checkpointing=gradient_checkpointing)
+        model = make().train().eval()
+    if is_recomputed:
+        recompute_activations(model)
+    return model
 
 
-def count_calls(policy: Policy) -> list[torch.nn.Module]:
+def logprobs(model: PreTrainedModel) -> torch.Tensor:
+    return model(input_ids=TOKENS, use_cache=False).logits.log_softmax(-1)
+
+
+def count_calls(model: PreTrainedModel) -> list[torch.nn.Module]:
     """A list that grows with each forward pass of the first part of the first layer."""
     calls: list[torch.nn.Module] = []
-    layers = next(part for part in policy.model.modules() if isinstance(part, torch.nn.ModuleList))
+    layers = next(part for part in model.modules() if isinstance(part, torch.nn.ModuleList))
     first = next(layers[0].children())
     first.register_forward_hook(lambda module, inputs, output: calls.append(module))
     return calls
@@ -101,38 +105,57 @@ def count_calls(policy: Policy) -> list[torch.nn.Module]:
 def test_logprobs_and_gradients_are_those_of_evaluation_mode_bit_for_bit(
     make: Callable[[], PreTrainedModel],
 ) -> None:
-    kept, again = (policy_of(make, gradient_checkpointing=which) for which in (False, True))
-    assert not kept.model.training
-    found = []
-    for policy in (kept, again):
-        logprobs, _ = policy(TOKENS)
-        logprobs.sum().backward()
-        found.append((logprobs, {name: value.grad for name, value in policy.named_parameters()}))
-    (logprobs, gradients), (same_logprobs, same_gradients) = found
-    assert logprobs.equal(same_logprobs)
-    assert logprobs.equal(again.logprobs_at_one(TOKENS))
-    assert any(gradient is not None and gradient.abs().sum() > 0 for gradient in gradients.values())
-    for name, gradient in gradients.items():
-        same = same_gradients[name]
-        assert (gradient is None and same is None) or gradient.equal(same), name
+    kept, again = (model_of(make, is_recomputed=which) for which in (False, True))
+    expected, found = logprobs(kept), logprobs(again)
+    assert found.equal(expected)
+    with torch.no_grad():
+        assert logprobs(again).equal(expected)
+    for computed in (expected, found):
+        # not their sum over the vocabulary, whose gradient is nearly 0
+        computed[..., 7].sum().backward()
+    gradients = {name: parameter.grad for name, parameter in again.named_parameters()}
+    for name, parameter in kept.named_parameters():
+        assert (parameter.grad is None) == (gradients[name] is None), name
+        assert parameter.grad is None or parameter.grad.equal(gradients[name]), name
+    assert (
+        sum(parameter.grad.abs().sum() for parameter in kept.parameters() if parameter.grad is not None) > 1
+    )
+
+
+def test_in_bfloat16_the_second_time_gives_the_same_bits_as_the_first() -> None:
+    gradients = []
+    for is_recomputed in (False, True):
+        model = model_of(llama, is_recomputed=is_recomputed)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            computed = logprobs(model)
+        computed[..., 7].sum().backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    assert all(kept.equal(again) for kept, again in zip(*gradients, strict=True))
 
 
 @pytest.mark.parametrize("make", MODELS)
 def test_the_backward_pass_computes_each_layer_again(make: Callable[[], PreTrainedModel]) -> None:
     num_calls = {}
-    for gradient_checkpointing in (False, True):
-        policy = policy_of(make, gradient_checkpointing=gradient_checkpointing)
-        calls = count_calls(policy)
-        logprobs, _ = policy(TOKENS)
+    for is_recomputed in (False, True):
+        model = model_of(make, is_recomputed=is_recomputed)
+        calls = count_calls(model)
+        computed = logprobs(model)
         assert len(calls) == 1
-        logprobs.sum().backward()
-        num_calls[gradient_checkpointing] = len(calls)
+        computed.sum().backward()
+        num_calls[is_recomputed] = len(calls)
     assert num_calls == {False: 1, True: 2}
 
 
+@pytest.mark.parametrize("make", MODELS)
+def test_training_mode_as_a_whole_would_compute_something_else(make: Callable[[], PreTrainedModel]) -> None:
+    """So that the tests above are about models for which it matters."""
+    model = model_of(make, is_recomputed=False)
+    assert not logprobs(model.train()).equal(logprobs(model.eval()))
+
+
 def test_the_configuration_that_is_saved_with_the_model_keeps_its_dropout() -> None:
-    policy = policy_of(falcon, gradient_checkpointing=True)
-    assert (policy.model.config.hidden_dropout, policy.model.config.attention_dropout) == (0.5, 0.5)
+    config = model_of(falcon, is_recomputed=True).config
+    assert (config.hidden_dropout, config.attention_dropout) == (0.5, 0.5)
 
 
 def test_a_model_that_cannot_do_it_names_the_field() -> None:

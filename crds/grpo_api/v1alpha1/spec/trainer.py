@@ -10,7 +10,6 @@ from grpo_api.rule import rule
 from grpo_api.v1alpha1.spec.algorithm import AlgorithmSpec
 from grpo_api.v1alpha1.spec.resources import ResourcesSpec
 
-
 _NUM_GPUS = cel.num_gpus("self.resources")
 
 
