@@ -47,8 +47,8 @@ def only_the_hub_has_revisions(source: str, revision: str | None) -> bool:
 @rule(
     cel="!has(self.attention) || !self.attention.startsWith('flash') || !has(self.dtype) || "
     "self.dtype != 'float32'",
-    sentence="model.attention ({attention}) computes in bfloat16 only: remove model.dtype, or set "
-    "model.attention to sdpa",
+    sentence="model.attention names a flash kernel, which computes in bfloat16 only: remove model.dtype, or "
+    "set model.attention to sdpa",
     field=".attention",
 )
 def flash_attention_is_not_float32(attention: Attention | None, dtype: Dtype | None) -> bool:
@@ -82,7 +82,7 @@ class ModelSpec(ApiModel):
 @rule(
     cel="!has(self.model.attention) || !self.model.attention.startsWith('flash') || "
     f"{cel.num_gpus('self.trainer.resources')} > 0",
-    sentence="model.attention ({model.attention}) runs on GPUs only: set the nvidia.com/gpu limit of "
+    sentence="model.attention names a flash kernel, which runs on GPUs only: set the nvidia.com/gpu limit of "
     "trainer.resources, or set model.attention to sdpa",
     field=".model.attention",
 )
