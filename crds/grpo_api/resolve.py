@@ -1,26 +1,43 @@
 """From a GRPOJob to the RunConfig of its pods. It is pure, and local mode uses it without an operator."""
 
+from decimal import Decimal
 from typing import TypeVar
 
 from grpo_api.contract.micro_batch_choice import tokens_in_run
 from grpo_api.contract.run_config import JobRef, RunConfig, Topology
 from grpo_api.contract.weight_sync_choice import backend_of, name_in_run, with_backend
+from grpo_api.quantity import parse_quantity
 from grpo_api.source import Volume, VolumeKind, parse_source
 from grpo_api.v1alpha1.job import GRPOJob
-from grpo_api.v1alpha1.spec import RolloutSpec
+from grpo_api.v1alpha1.spec import Dtype, GRPOJobSpec, RolloutSpec, TrainerSpec
 
 Config = TypeVar("Config", bound=RunConfig)
 
 
-def resolve(job: GRPOJob, *, is_one_machine: bool = False) -> RunConfig:
+def resolve(
+    job: GRPOJob, *, is_one_machine: bool = False, threads_per_process: int | None = None
+) -> RunConfig:
     """The RunConfig of a valid job, with every default and every derived number written out. `is_one_machine`
-    says that all its processes will be on this machine."""
-    return resolve_into(RunConfig, job, is_one_machine=is_one_machine)
+    says that all its processes will be on this machine, and `threads_per_process` how many threads it has for
+    each training process of a job that does not say."""
+    return resolve_into(
+        RunConfig, job, is_one_machine=is_one_machine, threads_per_process=threads_per_process
+    )
 
 
-def resolve_into(config: type[Config], job: GRPOJob, *, is_one_machine: bool = False) -> Config:
+def resolve_into(
+    config: type[Config],
+    job: GRPOJob,
+    *,
+    is_one_machine: bool = False,
+    threads_per_process: int | None = None,
+) -> Config:
     """What `resolve` returns, as another model: every field that both it and the spec have is taken over, so
-    a section that both declare needs nothing here."""
+    a section that both declare needs nothing here.
+
+    A field that is newer than 0.1.0 is written only where it is named or where it changes what 0.1.0 did, so
+    that an image of 0.1.0 runs all other jobs.
+    """
     backend = backend_of(job.spec, is_one_machine=is_one_machine).backend
     spec = with_backend(job.spec, name_in_run(backend, mode=job.spec.chosen_mode))
     rollout = spec.rollout or RolloutSpec()
@@ -35,8 +52,35 @@ def resolve_into(config: type[Config], job: GRPOJob, *, is_one_machine: bool = F
         ),
         "rollout_lost_timeout_seconds": rollout.lost_timeout_seconds,
         "micro_batch_tokens": tokens_in_run(spec),
+        "model": spec.model.model_copy(update={"dtype": _dtype(spec)}),
+        "gradient_checkpointing": _gradient_checkpointing(spec.trainer),
+        "threads_per_process": spec.trainer.threads_per_process
+        or threads_per_process
+        or _threads_by_limit(spec.trainer),
     }
     return config(**shared | derived)
+
+
+def threads_of(num_cores: Decimal, trainer: TrainerSpec) -> int:
+    """How many threads each training process of a pod with so many cores has."""
+    return max(1, int(num_cores / trainer.num_processes))
+
+
+def _dtype(spec: GRPOJobSpec) -> Dtype:
+    """GPUs compute bfloat16 many times as fast; most CPUs emulate it."""
+    on_gpus = spec.trainer.resources.num_gpus > 0
+    return spec.model.dtype or (Dtype.BFLOAT16 if on_gpus else Dtype.FLOAT32)
+
+
+def _gradient_checkpointing(trainer: TrainerSpec) -> bool | None:
+    named = trainer.gradient_checkpointing
+    return named if named is not None else (True if trainer.resources.num_gpus > 0 else None)
+
+
+def _threads_by_limit(trainer: TrainerSpec) -> int | None:
+    limit = trainer.resources.limits.get("cpu")
+    num_threads = 1 if limit is None else threads_of(parse_quantity(limit), trainer)
+    return num_threads if num_threads > 1 else None
 
 
 def volumes_of(run: RunConfig) -> tuple[Volume, ...]:

@@ -10,6 +10,7 @@ from grpo_api.contract.micro_batch_choice import TOKENS_ON_CPU, TOKENS_ON_GPU
 from grpo_api.contract.run_config import RunConfig, parse_run_config
 from grpo_api.resolve import resolve
 from grpo_api.v1alpha1.job import GRPOJob, parse_job
+from grpo_api.v1alpha1.spec import Attention, Dtype
 from grpo_api.v1alpha1.spec.trainer import TrainerSpec
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
@@ -32,7 +33,7 @@ def test_processes_default_to_the_gpus_of_a_pod():
     resources = {"limits": {"nvidia.com/gpu": "4"}}
     assert resolve(job(trainer={"resources": resources})).topology.processes_per_node == 4
     assert resolve(job()).topology.processes_per_node == 1
-    chosen = resolve(job(trainer={"resources": resources, "processesPerNode": 2, "numNodes": 3})).topology
+    chosen = resolve(job(trainer={"processesPerNode": 2, "numNodes": 3})).topology
     assert (chosen.processes_per_node, chosen.world_size) == (2, 6)
 
 
@@ -49,6 +50,66 @@ def test_micro_batches_are_as_large_as_the_job_says_or_else_as_the_hardware_want
 
 def test_a_run_on_cpu_that_leaves_micro_batches_open_is_read_by_an_image_of_0_1_0():
     assert "microBatchTokens" not in resolve(job()).to_object()
+
+
+GPUS = {"resources": {"limits": {"nvidia.com/gpu": 2}}}
+
+
+@pytest.mark.parametrize(
+    ("trainer", "named", "expected"),
+    [
+        ({}, None, Dtype.FLOAT32),
+        (GPUS, None, Dtype.BFLOAT16),
+        ({}, "bfloat16", Dtype.BFLOAT16),
+        (GPUS, "float32", Dtype.FLOAT32),
+    ],
+)
+def test_the_precision_follows_from_the_hardware_unless_it_is_named(
+    trainer: dict[str, Any], named: str | None, expected: Dtype
+):
+    model = {"source": "builtin://tiny", "dtype": named}
+    run = resolve(job(trainer=trainer, model=model))
+    assert (run.chosen_dtype, run.model.dtype) == (expected, expected)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "expected"),
+    [
+        ({}, None),
+        (GPUS, True),
+        ({"gradientCheckpointing": True}, True),
+        (GPUS | {"gradientCheckpointing": False}, False),
+    ],
+)
+def test_activations_are_recomputed_where_there_are_gpus_unless_it_is_named(
+    trainer: dict[str, Any], expected: bool | None
+):
+    assert resolve(job(trainer=trainer)).gradient_checkpointing is expected
+
+
+@pytest.mark.parametrize(
+    ("trainer", "expected"),
+    [
+        ({}, None),
+        ({"resources": {"requests": {"cpu": 8}}}, None),
+        ({"resources": {"limits": {"cpu": 8}}}, 8),
+        ({"resources": {"limits": {"cpu": 8}}, "processesPerNode": 3, "numNodes": 2}, 2),
+        ({"resources": {"limits": {"cpu": "3500m"}}}, 3),
+        # what 0.1.0 did is not written down: its image refuses a field that it does not know
+        ({"resources": {"limits": {"cpu": "200m"}}}, None),
+        ({"resources": {"limits": {"cpu": 16, "nvidia.com/gpu": 4}}}, 4),
+        ({"threadsPerProcess": 5, "resources": {"limits": {"cpu": 8}}}, 5),
+        ({"threadsPerProcess": 1}, 1),
+    ],
+)
+def test_the_cpu_limit_of_a_pod_is_divided_by_its_processes(trainer: dict[str, Any], expected: int | None):
+    assert resolve(job(trainer=trainer)).threads_per_process == expected
+
+
+def test_attention_is_sdpa_unless_it_is_named():
+    assert resolve(job()).chosen_attention is Attention.SDPA
+    model = {"source": "builtin://tiny", "attention": "eager"}
+    assert resolve(job(model=model)).chosen_attention is Attention.EAGER
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)

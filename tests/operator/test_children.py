@@ -99,3 +99,35 @@ def test_what_may_change_while_a_job_runs_does_not_change_its_revision():
 def test_the_frozen_spec_comes_back_as_it_was():
     made = run(trainer={"numNodes": 2})
     assert frozen_spec(config_map(made).body) == made.spec
+
+
+@pytest.mark.parametrize(
+    ("limits", "sizes"),
+    [
+        ({}, ("1Gi", "1Gi")),
+        ({"trainer": 0, "rollout": 1}, ("1Gi", "1Gi")),
+        ({"trainer": 1, "rollout": 1}, ("1Gi", "1Gi")),
+        ({"trainer": 8, "rollout": 2}, ("9Gi", "3Gi")),
+    ],
+)
+def test_shared_memory_has_room_for_what_the_gpus_of_a_pod_exchange(limits, sizes):
+    resources = {
+        role: {"resources": {"limits": {"nvidia.com/gpu": number}}}
+        for role, number in limits.items()
+        if number
+    }
+    job = run(
+        trainer=resources.get("trainer", {}),
+        rollout={"replicas": 1, **resources.get("rollout", {})},
+        engine={"tensorParallelSize": limits.get("rollout", 1)},
+    )
+    pods = (trainer_pod(job, attempt=1, index=0), rollout_pod(job, replica=0, incarnation=1))
+    assert (
+        tuple(
+            volume["emptyDir"]["sizeLimit"]
+            for pod in pods
+            for volume in pod.body["spec"]["volumes"]
+            if volume["name"] == "shm"
+        )
+        == sizes
+    )

@@ -7,6 +7,7 @@ from grpo_api.contract.versions import SCHEMA_VERSION, require_schema_version
 from grpo_api.contract.weight_sync_choice import REGISTRY_NAMES, backend_by_mode
 from grpo_api.model import ApiModel
 from grpo_api.v1alpha1.spec.job_spec import Mode
+from grpo_api.v1alpha1.spec.model import Attention, Dtype
 from grpo_api.v1alpha1.spec.run_sections import RunSections
 from grpo_api.v1alpha1.spec.weight_sync import WeightSyncBackend
 
@@ -53,6 +54,21 @@ class RunConfig(RunSections):
     """How long the trainer waits while there is no rollout engine at all."""
     micro_batch_tokens: int | None = None
     """Most tokens of a micro-batch, padding included; None in a run that leaves them out and has no GPU."""
+    gradient_checkpointing: bool | None = None
+    """Whether the backward pass recomputes activations. A run that does not say so keeps them."""
+    threads_per_process: int | None = None
+    """CPU threads of each training process. A run that names none has as many as OMP_NUM_THREADS says in its
+    environment, or else one."""
+
+    @property
+    def chosen_dtype(self) -> Dtype:
+        """Precision of the engines' weights and of the trainer's forward pass."""
+        return self.model.dtype or Dtype.FLOAT32
+
+    @property
+    def chosen_attention(self) -> Attention:
+        """How the trainer computes attention."""
+        return self.model.attention or Attention.SDPA
 
     @property
     def chosen_backend(self) -> WeightSyncBackend:

@@ -6,7 +6,7 @@ from typing import Any
 
 from grpo_api.contract import labels
 from grpo_api.contract.environment import Env, Role
-from grpo_api.v1alpha1.spec import ResourcesSpec
+from grpo_api.v1alpha1.spec import GRPOJobSpec, ResourcesSpec
 from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.mounts import HUB_DIR, VOLUMES_DIR, Mount, hub_cache, sources, volumes_and_mounts
 from grpo_operator.children.template import Open
@@ -22,7 +22,6 @@ NODE_LOST_SECONDS = 30
 """How long a pod stays on a node that stopped answering."""
 
 DATASETS_DIR = f"{CACHE_DIR}/huggingface/datasets"
-_SHARED_MEMORY_LIMIT = "1Gi"
 _DIRECTORIES = {
     "HOME": CACHE_DIR,
     "USER": "grpo",
@@ -61,8 +60,9 @@ def pod_template(
         **({Env.TOKENS_DIR: TOKENS_DIR} if frozen.has_rollout else {}),
         **{str(name): value for name, value in environment.items()},
     }
+    shared_memory = _shared_memory_limit(frozen.spec, role=role)
     volumes, mounted = volumes_and_mounts(
-        [*_common_mounts(frozen), *sources(frozen), *hub_cache(frozen), *mounts]
+        [*_common_mounts(frozen, shared_memory=shared_memory), *sources(frozen), *hub_cache(frozen), *mounts]
     )
     return {
         "apiVersion": "v1",
@@ -124,14 +124,22 @@ def http_probe(
     }
 
 
-def _common_mounts(frozen: FrozenJob) -> list[Mount]:
+def _shared_memory_limit(spec: GRPOJobSpec, *, role: Role) -> str:
+    """The size of a pod's `/dev/shm`. Where the GPUs of a pod do not reach each other directly, NCCL passes
+    everything through it, with buffers for every process. Only what is used counts as memory of the pod."""
+    pod = spec.rollout if role is Role.ROLLOUT else spec.trainer
+    num_gpus = pod.resources.num_gpus if pod is not None else 0
+    return f"{1 + num_gpus if num_gpus > 1 else 1}Gi"
+
+
+def _common_mounts(frozen: FrozenJob, *, shared_memory: str) -> list[Mount]:
     """The RunConfig, the tokens and the writable directories of a pod."""
     config = {
         "name": frozen.names.config(frozen.revision),
         "items": [{"key": RUN_CONFIG_KEY, "path": RUN_CONFIG_KEY}],
     }
     tokens = {"secretName": frozen.names.tokens, "defaultMode": 0o440}
-    shm = {"medium": "Memory", "sizeLimit": _SHARED_MEMORY_LIMIT}
+    shm = {"medium": "Memory", "sizeLimit": shared_memory}
     return [
         Mount("config", CONFIG_DIR, {"configMap": config}, is_read_only=True),
         *([Mount("tokens", TOKENS_DIR, {"secret": tokens}, is_read_only=True)] if frozen.has_rollout else []),

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.rollout.interface import GenerateRequest, Probe
 from grpo_runtime.rollout.sampling import probe_error
+from grpo_runtime.torch_threads import engine_threads
 from grpo_runtime.weight_sync.deadlines import Deadlines
 from grpo_runtime.weight_sync.interface import ControlChannel, Failures, Peer, PreparedWeights, SenderSettings
 from grpo_runtime.weight_sync.registry import Backend
@@ -140,7 +141,8 @@ class RankEngine:
     def generate(self, requests: Sequence[GenerateRequest]) -> list[Completion]:
         """Sample all requests. The engine sleeps afterwards, because training follows."""
         self._num_sampling = len(requests)
-        completions = self._engine.sample(requests) if requests else []
+        with engine_threads():
+            completions = self._engine.sample(requests) if requests else []
         self._num_sampled, self._num_sampling = len(completions), 0
         if self._sleep_level > 0:
             self._engine.sleep(self._sleep_level)
@@ -160,7 +162,8 @@ class RankEngine:
             self._engine.wake_up(tag)
 
     def _probe_error(self, probe: Probe) -> float:
-        return probe_error(self._engine.probe_logprobs(probe.token_ids), probe=probe)
+        with engine_threads():
+            return probe_error(self._engine.probe_logprobs(probe.token_ids), probe=probe)
 
     async def _load(
         self, weights: WeightSource, *, version: PolicyVersion, clock: "_Clock"

@@ -21,6 +21,7 @@ from grpo_runtime.errors import UserError
 from grpo_runtime.rollout.errors import EngineError
 from grpo_runtime.rollout.interface import GenerateRequest
 from grpo_runtime.rollout.sampling import PROBE_PARAMETERS, sampling_parameters
+from grpo_runtime.torch_threads import engine_threads
 from grpo_runtime.weight_sync.interface import Info, WeightSyncError
 
 _CPU_WORKER_LOGGER = "vllm.v1.worker.cpu_worker"
@@ -138,7 +139,8 @@ def _start(run_config: RunConfig, *, model_dir: Path) -> Any:
     # what vLLM refuses here is the configuration; later errors may be anything
     checked(engine_args.create_engine_config, given=given)
     try:
-        return LLM.from_engine_args(engine_args)
+        with engine_threads():
+            return LLM.from_engine_args(engine_args)
     except (UserError, WeightSyncError):
         raise
     except Exception as error:

@@ -79,7 +79,7 @@ def _engine_arguments(run_config: RunConfig, *, model_dir: Path, is_cpu: bool) -
     arguments = [
         "--model", str(model_dir),
         # auto would turn a float32 checkpoint into bfloat16
-        "--dtype", run_config.model.dtype.value,
+        "--dtype", run_config.chosen_dtype.value,
         "--max-model-len", str(engine.max_model_len),
         # logprobs of the distribution that was sampled from, after temperature
         "--logprobs-mode", "processed_logprobs",

@@ -25,6 +25,7 @@ from grpo_runtime.local.environments import inherited
 from grpo_runtime.local.job import EndedAtOnceError, LocalJob
 from grpo_runtime.local.process_table import ProcessTable
 from grpo_runtime.local.screen import Screen, screen_for
+from grpo_runtime.local.threads import threads_on, usable_cores
 from grpo_runtime.local.volume_folders import lay_out_volumes, parse_volume_flags
 from grpo_runtime.local.workspace import Workspace
 from grpo_runtime.report.metrics import METRICS_FILE
@@ -93,7 +94,8 @@ def _run_in(
     screen: Screen,
     stop_signals: set[signal.Signals],
 ) -> int:
-    run_config = workspace.begin(job)
+    threads = threads_on(usable_cores(), job.spec.trainer, environment=environment)
+    run_config = workspace.begin(job, threads_per_process=threads)
     if workspace.state().is_done:
         screen.say(
             f"every step of this job is done; to train again choose another --output than {workspace.output}"

@@ -76,18 +76,23 @@ class Workspace:
             lock.flush()
             yield
 
-    def begin(self, job: GRPOJob) -> RunConfig:
+    def begin(self, job: GRPOJob, *, threads_per_process: int | None = None) -> RunConfig:
         """Write the RunConfig; it keeps the uid that this job began with, which its checkpoints carry.
+        `threads_per_process` are those of this machine for a job that names none and begins now.
 
         Raises UserError when the directory belongs to another spec.
         """
         known = self._known()
         uid = known.job.uid if known else str(uuid.uuid4())
         job = job.model_copy(update={"metadata": job.metadata.model_copy(update={"uid": uid})})
-        run_config = resolve(job, is_one_machine=True)
+        run_config = resolve(job, is_one_machine=True, threads_per_process=threads_per_process)
         if known is not None:
             if job.spec.weight_sync.named_backend is None:
                 run_config = _with_backend_of(run_config, known)
+            if job.spec.trainer.threads_per_process is None:
+                # also on another machine: the number decides the last bits of a sum
+                threads = {"threads_per_process": known.threads_per_process}
+                run_config = run_config.model_copy(update=threads)
             self._refuse_another(known, run_config)
         write_atomically(self.run_config, run_config.model_dump_json(by_alias=True, indent=1), durable=True)
         return run_config

@@ -8,26 +8,30 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from grpo_api.v1alpha1.spec import Attention
 from grpo_runtime.errors import UserError
+from grpo_runtime.model.attention import require_attention
 from grpo_runtime.model.head import install_scoring_head, require_same_logprobs
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def load_policy(folder: Path, *, dtype: str) -> PreTrainedModel:
+def load_policy(folder: Path, *, dtype: str, attention: Attention = Attention.SDPA) -> PreTrainedModel:
     """The causal language model in `folder` with its weights as `dtype` (a key of DTYPES), in training mode.
 
     Reads safetensors only. Raises UserError when the directory does not hold such a model or lacks some of
-    its weights, and when the model is of a family that makes its logits in a way not known here.
+    its weights, when the model is of a family that makes its logits in a way not known here, and as
+    `require_attention` does.
     """
     if dtype not in DTYPES:
         raise UserError(f"model.dtype ({dtype}) must be one of {', '.join(DTYPES)}")
     try:
+        require_attention(attention, folder=folder)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             output_loading_info=True,
             dtype=DTYPES[dtype],
-            attn_implementation="sdpa",
+            attn_implementation=attention.value,
             use_safetensors=True,
             local_files_only=True,
             trust_remote_code=False,

@@ -7,6 +7,7 @@ from transformers import PreTrainedModel
 
 from grpo_api.v1alpha1.spec import Dtype
 from grpo_runtime.algorithm.logprobs import TokenLogprobs
+from grpo_runtime.model.activations import recompute_activations
 from grpo_runtime.model.head import install_scoring_head, last_hidden_states
 from grpo_runtime.model.load import DTYPES
 from grpo_runtime.model.weights import named_weights, weight_shapes
@@ -23,11 +24,21 @@ class Policy(torch.nn.Module):
     a part of it: the weights are then whole wherever the passes read them, in calls of their own modules.
     """
 
-    def __init__(self, model: PreTrainedModel, *, temperature: float, dtype: Dtype) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        temperature: float,
+        dtype: Dtype,
+        gradient_checkpointing: bool = False,
+    ) -> None:
+        """Raises UserError as `recompute_activations` does, with `gradient_checkpointing`."""
         super().__init__()
         # dropout would make the trainer's probabilities differ from the engines'
         self.model = model.eval()
         install_scoring_head(model)
+        if gradient_checkpointing:
+            recompute_activations(self.model)
         self._temperature = temperature
         self.dtype = DTYPES[dtype.value]
         """The precision of the run: that of the forward pass, and of the engines' weights."""

@@ -22,6 +22,7 @@ from grpo_runtime.model.source import materialise_model
 from grpo_runtime.process.failure import explain_abort, write_failure
 from grpo_runtime.rollout.interface import Engines
 from grpo_runtime.settings import TrainerSettings, read_trainer_settings
+from grpo_runtime.torch_threads import settle_num_threads
 from grpo_runtime.trainer.colocation import connect_colocated, share_engine
 from grpo_runtime.trainer.device import collective_backend, training_device
 from grpo_runtime.trainer.distributed import Ranks
@@ -92,9 +93,11 @@ def _prepare(
     environment: Mapping[str, str], *, run_dir: Path, make_strategy: MakeStrategy | None
 ) -> RankContext:
     """Load the policy and meet the other ranks."""
-    torch.set_num_threads(int(environment.get("OMP_NUM_THREADS", "1")))
     local_rank = int(environment["LOCAL_RANK"])
     settings = read_trainer_settings(environment)
+    # the order of sums, and so the last bits of a run, depends on it
+    named = settings.run_config.threads_per_process
+    settle_num_threads(named or int(environment.get("OMP_NUM_THREADS", "1")))
     _require_samples_for_all(settings)
     # before the ranks meet: transformers saves nothing on other ranks than 0 once they have
     origin = materialise_model(
@@ -104,7 +107,8 @@ def _prepare(
         into=settings.cache_dir / f"model-{local_rank}",
     )
     device = training_device(local_rank=local_rank)
-    model = load_policy(origin.folder, dtype=MASTER_DTYPE)
+    logger.info("training on %s, CPU threads: %d", device, torch.get_num_threads())
+    model = load_policy(origin.folder, dtype=MASTER_DTYPE, attention=settings.run_config.chosen_attention)
     # the method of torch's module: transformers' own is typed as something else
     torch.nn.Module.to(model, device)
     loaded = LoadedModel(origin=origin, model=model, tokenizer=load_tokenizer(origin.folder))

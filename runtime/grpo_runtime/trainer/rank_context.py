@@ -66,7 +66,12 @@ def make_rank_context(
     state = read_run_state(checkpoint[0]) if checkpoint else RunState()
     step = int(ranks.broadcast(torch.tensor(state.step)))
     strategy = make_strategy(
-        Policy(loaded.model, temperature=run_config.sampling.temperature, dtype=run_config.model.dtype),
+        Policy(
+            loaded.model,
+            temperature=run_config.sampling.temperature,
+            dtype=run_config.chosen_dtype,
+            gradient_checkpointing=bool(run_config.gradient_checkpointing),
+        ),
         optimizer=run_config.algorithm.optimizer,
         total_steps=run_config.algorithm.steps,
         ranks=ranks,

@@ -1,14 +1,18 @@
 """The order in which an engine that shares its device sleeps, wakes and is given weights."""
 
 import math
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import pytest
+import torch
 from fake_local_engine import FakeLocalEngine, some_weights
 
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.colocated.rank_engine import RankEngine
+from grpo_runtime.colocated.rank_engine import Completion, RankEngine
 from grpo_runtime.rollout.interface import GenerateRequest, Probe
+from grpo_runtime.torch_threads import settle_num_threads
 from grpo_runtime.weight_sync.interface import WeightSyncError
 from grpo_runtime.weight_sync.local.in_process import LentWeights
 from grpo_runtime.weight_sync.registry import IN_PROCESS
@@ -105,3 +109,37 @@ def test_no_sync_ends_while_a_copy_of_the_policy_is_still_being_made(is_refused:
     except WeightSyncError:
         assert is_refused
     assert waited == ["until it is read"]
+
+
+class CountingEngine(FakeLocalEngine):
+    """Notes how many threads torch would compute with while it samples and scores."""
+
+    def __init__(self) -> None:
+        super().__init__(logprobs=(-1.0, -2.0))
+        self.num_threads: list[int] = []
+
+    def sample(self, requests: Sequence[GenerateRequest]) -> list[Completion]:
+        self.num_threads.append(torch.get_num_threads())
+        return super().sample(requests)
+
+    def probe_logprobs(self, token_ids: Sequence[int]) -> list[float]:
+        self.num_threads.append(torch.get_num_threads())
+        return super().probe_logprobs(token_ids)
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("lost")])
+def test_an_engine_computes_with_one_thread_and_gives_the_others_back(error: Exception | None) -> None:
+    before = torch.get_num_threads()
+    settle_num_threads(2)
+    try:
+        fake = CountingEngine()
+        fake._error = error
+        engine = make(fake, sleep_level=1)
+        probe = Probe(token_ids=(1, 2, 3), logprobs=(-1.0, -2.0), tolerance=1e-4)
+        engine.sync(some_weights(), version=PolicyVersion(1, 0), probe=probe)
+        with pytest.raises(RuntimeError) if error else nullcontext():
+            engine.generate(REQUESTS)
+        assert fake.num_threads == [1, 1]
+        assert torch.get_num_threads() == 2
+    finally:
+        settle_num_threads(before)

@@ -192,7 +192,7 @@ class FakeRun:
     ) -> None:
         write_tiny_model(folder)
         model, tokenizer = load_policy(folder, dtype=MASTER_DTYPE), load_tokenizer(folder)
-        policy = Policy(model, temperature=run.sampling.temperature, dtype=run.model.dtype)
+        policy = Policy(model, temperature=run.sampling.temperature, dtype=run.chosen_dtype)
         self.ranks = OneRank(stops_at=stops_at)
         self.learner = RecordingLearner()
         self.engines = RecordingEngines(sampled_with=sampled_with)

@@ -154,3 +154,19 @@ def test_a_model_with_dropout_computes_the_same_every_time() -> None:
     )  # fmt: skip
     policy = Policy(Qwen2ForCausalLM(config).train(), temperature=1.0, dtype=Dtype.FLOAT32)
     assert policy(TOKENS, ALL)[0].equal(policy(TOKENS, ALL)[0])
+
+
+@pytest.mark.parametrize("gradient_checkpointing", [True, False])
+def test_only_with_gradient_checkpointing_activations_are_recomputed(
+    tmp_path: Path, gradient_checkpointing: bool
+) -> None:
+    write_tiny_model(tmp_path)
+    policy = Policy(
+        load_policy(tmp_path, dtype=MASTER_DTYPE),
+        temperature=1.0,
+        dtype=Dtype.FLOAT32,
+        gradient_checkpointing=gradient_checkpointing,
+    )
+    assert policy.model.is_gradient_checkpointing is gradient_checkpointing
+    assert policy.model.model.layers[0].training is gradient_checkpointing
+    assert not policy.model.model.layers[0].self_attn.training

@@ -20,7 +20,7 @@ from grpo_api.v1alpha1.spec.engine import EngineProcess, EngineSpec
 from grpo_api.v1alpha1.spec.failure_policy import FailurePolicySpec
 from grpo_api.v1alpha1.spec.hub import HubSpec
 from grpo_api.v1alpha1.spec.job_spec import GRPOJobSpec, Mode
-from grpo_api.v1alpha1.spec.model import Dtype, ModelSpec
+from grpo_api.v1alpha1.spec.model import Attention, Dtype, ModelSpec
 from grpo_api.v1alpha1.spec.resources import ResourcesSpec
 from grpo_api.v1alpha1.spec.rewards import BuiltinReward, CodeRef, RewardSpec
 from grpo_api.v1alpha1.spec.rollout import RolloutSpec
@@ -31,6 +31,7 @@ from grpo_api.v1alpha1.spec.weight_sync import WeightSyncBackend, WeightSyncSpec
 
 __all__ = [
     "AlgorithmSpec",
+    "Attention",
     "BuiltinReward",
     "CheckpointSpec",
     "CodeRef",

@@ -21,6 +21,7 @@ from grpo_api.v1alpha1.spec.engine import (
 )
 from grpo_api.v1alpha1.spec.failure_policy import FailurePolicySpec
 from grpo_api.v1alpha1.spec.fields import ClaimName
+from grpo_api.v1alpha1.spec.model import flash_attention_has_gpus
 from grpo_api.v1alpha1.spec.rewards import overlong_fits, scorer_has_its_dataset, some_reward_counts
 from grpo_api.v1alpha1.spec.rollout import RolloutSpec
 from grpo_api.v1alpha1.spec.run_sections import RunSections
@@ -75,6 +76,7 @@ class GRPOJobSpec(RunSections):
         some_reward_counts,
         prompt_fits,
         every_rank_has_samples,
+        flash_attention_has_gpus,
         rollout_is_not_colocated,
         disaggregated_has_rollout,
         process_is_of_colocated_engines,

@@ -5,10 +5,12 @@ from typing import Annotated
 
 from pydantic import Field
 
+from grpo_api import cel
 from grpo_api.model import ApiModel
 from grpo_api.rule import rule
 from grpo_api.source import MODEL_PATTERN
 from grpo_api.v1alpha1.spec.fields import Revision
+from grpo_api.v1alpha1.spec.trainer import TrainerSpec
 
 
 class Dtype(StrEnum):
@@ -16,6 +18,20 @@ class Dtype(StrEnum):
 
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
+
+
+class Attention(StrEnum):
+    """How the trainer computes attention, by transformers' names."""
+
+    SDPA = "sdpa"
+    EAGER = "eager"
+    FLASH_ATTENTION_2 = "flash_attention_2"
+    FLASH_ATTENTION_3 = "flash_attention_3"
+
+    @property
+    def is_flash(self) -> bool:
+        """Whether it is a kernel of its own, which the image must have."""
+        return self in (Attention.FLASH_ATTENTION_2, Attention.FLASH_ATTENTION_3)
 
 
 @rule(
@@ -28,10 +44,22 @@ def only_the_hub_has_revisions(source: str, revision: str | None) -> bool:
     return source.startswith("hf://") or revision is None
 
 
+@rule(
+    cel="!has(self.attention) || !self.attention.startsWith('flash') || !has(self.dtype) || "
+    "self.dtype != 'float32'",
+    sentence="model.attention names a flash kernel, which computes in bfloat16 only: remove model.dtype, or "
+    "set model.attention to sdpa",
+    field=".attention",
+)
+def flash_attention_is_not_float32(attention: Attention | None, dtype: Dtype | None) -> bool:
+    """Flash attention has no kernels for float32."""
+    return attention is None or not attention.is_flash or dtype is not Dtype.FLOAT32
+
+
 class ModelSpec(ApiModel):
     """The policy to start from."""
 
-    rules = (only_the_hub_has_revisions,)
+    rules = (only_the_hub_has_revisions, flash_attention_is_not_float32)
 
     source: Annotated[str, Field(pattern=MODEL_PATTERN, max_length=1024)]
     """`hf://ORG/NAME` is a model of the Hugging Face Hub; `pvc://CLAIM/PATH` and `file:///PATH` are Hugging
@@ -39,6 +67,25 @@ class ModelSpec(ApiModel):
     Qwen2 with a character tokenizer that needs no download."""
     revision: Revision | None = None
     """Branch, tag or commit of an `hf://` model. Branches and tags may move to another commit."""
-    dtype: Dtype = Dtype.FLOAT32
-    """Precision of the weights in the engines and of the trainer's forward pass; the trainer itself keeps its
-    weights, and what it saves, in float32."""
+    dtype: Dtype | None = None
+    """Precision of the weights in the engines and of the trainer's forward pass; without it `bfloat16` where
+    the trainer has GPUs and `float32` on CPU. The trainer itself keeps its weights, and what it saves, in
+    float32."""
+    attention: Attention | None = None
+    """How the trainer computes attention; `sdpa`, PyTorch's own, is meant without it. The flash kernels need
+    GPUs and an image with the package; none is ever downloaded. Engines choose theirs themselves."""
+
+
+# About the whole spec
+
+
+@rule(
+    cel="!has(self.model.attention) || !self.model.attention.startsWith('flash') || "
+    f"{cel.num_gpus('self.trainer.resources')} > 0",
+    sentence="model.attention names a flash kernel, which runs on GPUs only: set the nvidia.com/gpu limit of "
+    "trainer.resources, or set model.attention to sdpa",
+    field=".model.attention",
+)
+def flash_attention_has_gpus(model: ModelSpec, trainer: TrainerSpec) -> bool:
+    """Flash attention has no kernels for CPUs."""
+    return model.attention is None or not model.attention.is_flash or trainer.resources.num_gpus > 0

@@ -10,22 +10,25 @@ from grpo_api.rule import rule
 from grpo_api.v1alpha1.spec.algorithm import AlgorithmSpec
 from grpo_api.v1alpha1.spec.resources import ResourcesSpec
 
+_NUM_GPUS = cel.num_gpus("self.resources")
+
 
 @rule(
-    cel=f"!has(self.processesPerNode) || {cel.num_gpus('self.resources')} % self.processesPerNode == 0",
-    sentence="trainer.processesPerNode ({processesPerNode}) must divide the nvidia.com/gpu limit of the "
-    "trainer: remove processesPerNode to have one process for each GPU",
+    cel=f"!has(self.processesPerNode) || {_NUM_GPUS} == 0 || {_NUM_GPUS} == self.processesPerNode",
+    sentence="trainer.processesPerNode ({processesPerNode}) must be the nvidia.com/gpu limit of the trainer, "
+    "because each training process uses one GPU and the engines of mode Colocated use the same: remove "
+    "processesPerNode, or change the limit",
     field=".processesPerNode",
 )
-def processes_share_gpus_evenly(processes_per_node: int | None, resources: ResourcesSpec) -> bool:
-    """Each process has as many GPUs as the others."""
-    return processes_per_node is None or resources.num_gpus % processes_per_node == 0
+def every_process_has_its_gpu(processes_per_node: int | None, resources: ResourcesSpec) -> bool:
+    """No process shares a GPU, and no GPU is reserved that nothing uses."""
+    return processes_per_node is None or resources.num_gpus in (0, processes_per_node)
 
 
 class TrainerSpec(ApiModel):
     """The trainer pods."""
 
-    rules = (processes_share_gpus_evenly,)
+    rules = (every_process_has_its_gpu,)
 
     num_nodes: Annotated[int, Field(ge=1, le=1024)] = 1
     """Trainer pods; they start and restart together."""
@@ -37,6 +40,15 @@ class TrainerSpec(ApiModel):
     1024 on CPU."""
     resources: ResourcesSpec = ResourcesSpec()
     """Resources of each trainer pod."""
+    gradient_checkpointing: bool | None = None
+    """Whether the backward pass recomputes the activations of each layer instead of keeping them, which takes
+    a third more computing. Without it they are recomputed where the trainer has GPUs, whose memory is what
+    long completions run out of, and kept on CPU, where time is scarcer. The gradients are the same."""
+    threads_per_process: Annotated[int, Field(ge=1, le=512)] | None = None
+    """CPU threads of each training process. Without it the cpu limit of the trainer divided by its processes,
+    or 1 without such a limit; `grpo-runtime run` divides the cores of the machine, unless OMP_NUM_THREADS is
+    set. The number is frozen with the run, because a sum in another order has other last bits. Engines on CPU
+    always have one."""
 
     @property
     def num_processes(self) -> int:

@@ -1,0 +1,35 @@
+"""How many CPU threads torch computes with, in processes that train and may sample in turn.
+
+torch counts them for each thread of a process: one that computes for the first time takes the number that
+was set last, in whichever thread, and keeps it until it sets another.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+# vLLM's CPU worker replaces torch's own by one that does nothing, in the whole process
+from torch import set_num_threads
+
+NUM_ENGINE_THREADS = 1
+"""Engines that share cores slow each other down with more: two on two cores to a twentieth of their speed."""
+
+
+def settle_num_threads(num_threads: int) -> None:
+    """Let this thread compute with `num_threads` from now on, whatever others set later."""
+    # counts as computing for the first time
+    torch.get_num_threads()
+    set_num_threads(num_threads)
+
+
+@contextmanager
+def engine_threads() -> Iterator[None]:
+    """This thread computes as an engine does until the end of the block. The one that trains keeps its
+    number, and does not compute meanwhile."""
+    before = torch.get_num_threads()
+    set_num_threads(NUM_ENGINE_THREADS)
+    try:
+        yield
+    finally:
+        set_num_threads(before)

@@ -1,0 +1,83 @@
+"""How many CPU threads a training process computes with, and that the number decides the bits."""
+
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from fake_job import job
+from pod_builder import run_config
+from rank_script import run_ranks
+from trainer_pod import TrainerPod
+
+from grpo_runtime.torch_threads import engine_threads, settle_num_threads
+
+POLICY = Path(__file__).with_name("threads_of_a_policy.py")
+ENGINE = Path(__file__).with_name("threads_beside_an_engine.py")
+
+
+def in_a_thread(count: list[int], *, num_threads: int | None = None) -> None:
+    """Append the number of a new thread, which sets another first if `num_threads` is given."""
+
+    def compute() -> None:
+        if num_threads is not None:
+            settle_num_threads(num_threads)
+        count.append(torch.get_num_threads())
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    thread.join()
+
+
+def test_a_thread_keeps_its_number_whatever_others_set() -> None:
+    counts: list[int] = []
+
+    def training() -> None:
+        settle_num_threads(3)
+        in_a_thread(counts, num_threads=1)
+        counts.append(torch.get_num_threads())
+        with engine_threads():
+            counts.append(torch.get_num_threads())
+        counts.append(torch.get_num_threads())
+
+    before = torch.get_num_threads()
+    try:
+        thread = threading.Thread(target=training)
+        thread.start()
+        thread.join()
+    finally:
+        settle_num_threads(before)
+    assert counts == [1, 3, 1, 3]
+
+
+def test_two_threads_compute_and_give_the_same_bits_each_time() -> None:
+    first, second, alone = (run_ranks(POLICY, number).split() for number in ("2", "2", "1"))
+    assert (first[0], alone[0]) == ("2", "1")
+    assert first == second
+
+
+@pytest.mark.parametrize(("named", "expected"), [(2, 2), (None, 1)])
+def test_the_ranks_of_a_pod_have_the_threads_of_their_run_config(
+    tmp_path: Path, named: int | None, expected: int
+) -> None:
+    algorithm = {"steps": 1, "promptsPerStep": 4, "groupSize": 4}
+    trainer = {"processesPerNode": 2, "threadsPerProcess": named}
+    pod = TrainerPod(
+        tmp_path, job(algorithm=algorithm, trainer=trainer), environment={"OMP_NUM_THREADS": "1"}
+    )
+    assert pod.end()[0] == 0, pod.log()
+    for rank in (0, 1):
+        assert f"rank {rank} INFO grpo_runtime.trainer.rank: training on cpu, CPU threads: {expected}" in (
+            pod.whole_log()
+        )
+    assert pod.whole_log().count("CPU threads") == 2
+
+
+@pytest.mark.engine
+def test_a_colocated_engine_has_one_thread_and_the_trainer_its_own_before_and_after(tmp_path: Path) -> None:
+    run = run_config(mode="Colocated", engine={"maxModelLen": 64, "kvCacheMemory": "64Mi"})
+    config = tmp_path / "run.json"
+    config.write_text(run.model_dump_json(by_alias=True))
+    printed = run_ranks(ENGINE, str(config), str(tmp_path / "model"))
+    # vLLM prints too
+    assert printed.splitlines()[-1] == "trainer 2, engine 1, trainer 2"
