@@ -40,9 +40,17 @@ def load_policy(folder: Path, *, dtype: str) -> PreTrainedModel:
         raise UserError(
             f"the model in {folder} lacks {len(missing)} of its weights, the first is {missing[0]}"
         )
+    _keep_soft_caps(model)
     _make_savable(model)
     model.train()
     return model
+
+
+def _keep_soft_caps(model: PreTrainedModel) -> None:
+    """Let a model that soft-caps its attention scores, as Gemma 2 does, compute them by transformers' plain
+    attention: its sdpa leaves the caps out without a word, and engines apply them."""
+    if getattr(model.config.get_text_config(), "attn_logit_softcapping", None) is not None:
+        model.set_attn_implementation("eager")
 
 
 def _make_savable(model: PreTrainedModel) -> None:
