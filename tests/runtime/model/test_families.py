@@ -10,10 +10,11 @@ import pytest
 import torch
 from safetensors import safe_open
 from tiny_families import FAMILIES, VOCAB_SIZE, write_tiny_family
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Gemma3Config
 
 from grpo_api.v1alpha1.spec import AlgorithmSpec, Dtype, OptimizerSpec
 from grpo_runtime.data.prompt import Prompt, encode_prompt
+from grpo_runtime.errors import UserError
 from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.model.save import save_policy
 from grpo_runtime.model.weights import named_weights, weight_shapes
@@ -173,3 +174,16 @@ def test_a_run_from_a_checkpoint_has_the_bits_of_the_run_that_wrote_it(
     found = trained_state(resumed)
     for name, tensor in trained_state(strategy).items():
         assert torch.equal(found[name], tensor), name
+
+
+def test_a_model_that_also_takes_pictures_is_refused(tmp_path: Path) -> None:
+    """Its config nests that of its language model, and DDP would wait for gradients that never come."""
+    small = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 1}
+    config = Gemma3Config(
+        text_config={**small, "vocab_size": 99, "num_key_value_heads": 1, "head_dim": 32},
+        vision_config={**small, "image_size": 28, "patch_size": 14},
+        mm_tokens_per_image=4,
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"\(Gemma3ForConditionalGeneration\) takes more than text, and only"):
+        load_policy(tmp_path, dtype=MASTER_DTYPE)

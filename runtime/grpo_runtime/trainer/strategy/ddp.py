@@ -35,7 +35,7 @@ class DDPStrategy:
     @property
     def vocab_size(self) -> int:
         """See `Strategy`."""
-        return int(self.policy.model.config.get_text_config().vocab_size)
+        return int(self.policy.model.config.vocab_size)
 
     @contextlib.contextmanager
     def micro_batch(self, *, is_last: bool) -> Iterator[None]:
