@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
+    Gemma3TextConfig,
     LlamaConfig,
     PreTrainedTokenizerFast,
     Qwen3Config,
@@ -61,6 +62,11 @@ _FAMILIES: dict[str, tuple[Any, dict[str, Any]]] = {
     "gemma2": (Gemma2Config, {
         "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0, "query_pre_attn_scalar": 16,
         "sliding_window": 8,
+    }),
+    # of that the window, the embeddings and the norms, with normalised queries and keys
+    "gemma3": (Gemma3TextConfig, {
+        "query_pre_attn_scalar": 16, "sliding_window": 8,
+        "layer_types": ["sliding_attention", "full_attention"],
     }),
 }  # fmt: skip
 FAMILIES = tuple(_FAMILIES)
