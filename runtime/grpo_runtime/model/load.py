@@ -9,6 +9,7 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_runtime.errors import UserError
+from grpo_runtime.model.head import install_scoring_head, require_same_logprobs
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -16,8 +17,9 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 def load_policy(folder: Path, *, dtype: str) -> PreTrainedModel:
     """The causal language model in `folder` with its weights as `dtype` (a key of DTYPES), in training mode.
 
-    Reads safetensors only. Raises UserError when the directory does not hold such a model, or lacks some of
-    its weights, and when the language model is only a part of what it holds.
+    Reads safetensors only. Raises UserError when the directory does not hold such a model or lacks some of
+    its weights, when the language model is only a part of what it holds, and when the model is of a family
+    that makes its logits in a way not known here.
     """
     if dtype not in DTYPES:
         raise UserError(f"model.dtype ({dtype}) must be one of {', '.join(DTYPES)}")
@@ -43,6 +45,8 @@ def load_policy(folder: Path, *, dtype: str) -> PreTrainedModel:
     _require_text_only(model, folder=folder)
     _keep_soft_caps(model)
     _make_savable(model)
+    install_scoring_head(model)
+    require_same_logprobs(model)
     model.train()
     return model
 

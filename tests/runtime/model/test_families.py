@@ -29,6 +29,7 @@ from grpo_runtime.trainer.strategy.ddp import DDPStrategy
 TEMPERATURE = 0.7
 SPEC = AlgorithmSpec(steps=10, optimizer=OptimizerSpec(learning_rate=1e-3))
 TOKENS = torch.arange(6, 46).reshape(2, 20)
+EVERYWHERE = torch.ones((2, 19), dtype=torch.bool)
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -66,7 +67,7 @@ def logits_in_float64(folder: Path) -> torch.Tensor:
 def test_the_loss_sees_what_the_family_computes_at_the_sampling_temperature(folder: Path) -> None:
     scores = (logits_in_float64(folder)[:, :-1] / TEMPERATURE).log_softmax(-1)
     wanted = scores.gather(-1, TOKENS[:, 1:, None]).squeeze(-1)
-    found, entropies = a_policy(folder)(TOKENS)
+    found, entropies = a_policy(folder)(TOKENS, EVERYWHERE)
     torch.testing.assert_close(found.double(), wanted, atol=1e-5, rtol=0)
     torch.testing.assert_close(entropies.double(), -(scores.exp() * scores).sum(-1), atol=1e-5, rtol=0)
     # the distribution is far from an even one, which would hide mistakes
@@ -81,7 +82,7 @@ def test_a_saved_policy_is_the_same_policy_and_tells_engines_the_same_ends(
         for parameter in policy.model.parameters():
             parameter.mul_(1.5)
     save_policy(policy.model, tokenizer=load_tokenizer(folder), into=tmp_path)
-    found, wanted = a_policy(tmp_path)(TOKENS)[0], policy(TOKENS)[0]
+    found, wanted = (each(TOKENS, EVERYWHERE)[0] for each in (a_policy(tmp_path), policy))
     assert torch.equal(found, wanted)
     first, second = (
         json.loads((place / "generation_config.json").read_text())["eos_token_id"]
@@ -122,14 +123,14 @@ def a_batch(strategy: DDPStrategy) -> Batch:
     rollouts = [Rollout((1, 8), ids, (0.0,) * len(ids), (), True, "fake") for ids in completions]
     batch = make_batch(rollouts, advantages=torch.tensor([1.0, -1.0] * 4), pad_id=0)
     with torch.no_grad():
-        logprobs, _ = strategy.score(batch.token_ids)
+        logprobs, _ = strategy.score(batch.token_ids, batch.loss_mask)
     return Batch(batch.token_ids, batch.loss_mask, logprobs, batch.advantages)
 
 
 def surrogate(strategy: DDPStrategy, batch: Batch) -> float:
     """What a policy gradient lowers: the mean of -advantage times logprob over all completion tokens."""
     with torch.no_grad():
-        logprobs, _ = strategy.score(batch.token_ids)
+        logprobs, _ = strategy.score(batch.token_ids, batch.loss_mask)
     return float(-(batch.advantages[:, None] * logprobs)[batch.loss_mask].mean())
 
 
