@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from dense_logprobs import dense_logprobs
 from safetensors import safe_open
 from tiny_families import FAMILIES, VOCAB_SIZE, write_tiny_family
-from transformers import AutoModelForCausalLM, Gemma3Config
+from transformers import AutoModelForCausalLM, Gemma3Config, PreTrainedModel
 
 from grpo_api.v1alpha1.spec import AlgorithmSpec, Dtype, OptimizerSpec
 from grpo_runtime.data.prompt import Prompt, encode_prompt
@@ -55,21 +56,29 @@ def test_engines_get_the_names_and_shapes_of_the_files_and_a_tied_head_once(fold
     assert saved["model.embed_tokens.weight"] == (VOCAB_SIZE, 64)
 
 
-def logits_in_float64(folder: Path) -> torch.Tensor:
-    """The model's own logits [B, T, V], with every formula of its attention written out."""
+def plain_model(folder: Path) -> PreTrainedModel:
+    """The model as transformers computes it with every formula of its attention written out, in float64."""
     model = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float64, attn_implementation="eager", local_files_only=True
     )
-    with torch.no_grad():
-        return model.eval()(input_ids=TOKENS, use_cache=False).logits
+    return model.eval()
+
+
+def gradient_of(logprobs: torch.Tensor, model: PreTrainedModel) -> torch.Tensor:
+    """Of their sum and every parameter, as one vector in float64."""
+    parts = torch.autograd.grad(logprobs.sum(), list(model.parameters()))
+    return torch.cat([part.double().flatten() for part in parts])
 
 
 def test_the_loss_sees_what_the_family_computes_at_the_sampling_temperature(folder: Path) -> None:
-    scores = (logits_in_float64(folder)[:, :-1] / TEMPERATURE).log_softmax(-1)
-    wanted = scores.gather(-1, TOKENS[:, 1:, None]).squeeze(-1)
-    found, entropies = a_policy(folder)(TOKENS, EVERYWHERE)
+    plain, policy = plain_model(folder), a_policy(folder)
+    logits = plain(input_ids=TOKENS, use_cache=False).logits[:, :-1]
+    wanted, entropies = dense_logprobs(logits, token_ids=TOKENS[:, 1:], temperature=TEMPERATURE)
+    found, found_entropies = policy(TOKENS, EVERYWHERE)
     torch.testing.assert_close(found.double(), wanted, atol=1e-5, rtol=0)
-    torch.testing.assert_close(entropies.double(), -(scores.exp() * scores).sum(-1), atol=1e-5, rtol=0)
+    torch.testing.assert_close(found_entropies.double(), entropies, atol=1e-5, rtol=0)
+    gradient = gradient_of(wanted, plain)
+    assert (gradient_of(found, policy.model) - gradient).norm() <= 1e-5 * gradient.norm()
     # the distribution is far from an even one, which would hide mistakes
     assert wanted.std() > 0.5
 
