@@ -5,6 +5,7 @@ The weights are larger than an initialiser makes them: what a family does beside
 soft-capping, then changes logprobs far more than trainer and engines may differ.
 """
 
+import string
 from pathlib import Path
 from typing import Any
 
@@ -90,11 +91,9 @@ def write_tiny_family(into: Path, *, family: str) -> None:
             if name.endswith("norm.weight"):
                 # else a norm that is missing, or one that is taken for another, would change nothing
                 parameter.add_(0.2 * torch.randn(parameter.shape))
-    # as chat models have it: a turn ends before the text does
-    model.generation_config.eos_token_id = [
-        tokenizer.eos_token_id,
-        tokenizer.convert_tokens_to_ids(END_OF_TURN),
-    ]
+    # chat models have several ends, and these so many that a random one reaches them
+    ends = [EOS, END_OF_TURN, *string.digits, *string.punctuation]
+    model.generation_config.eos_token_id = tokenizer.convert_tokens_to_ids(ends)
     save_policy(model, tokenizer=tokenizer, into=into)
 
 

@@ -98,7 +98,7 @@ def test_a_saved_policy_is_the_same_policy_and_tells_engines_the_same_ends(
         for place in (folder, tmp_path)
     )
     assert first == second
-    assert len(first) == 2
+    assert len(set(first)) > 40
 
 
 def test_a_chat_becomes_one_text_by_the_template_and_begins_once(folder: Path) -> None:
