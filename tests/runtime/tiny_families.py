@@ -52,7 +52,7 @@ _SHAPE = {
 }
 # name: configuration class, and what the family has of its own
 _FAMILIES: dict[str, tuple[Any, dict[str, Any]]] = {
-    # normalised queries and keys; the small ones have a tied head
+    # normalised queries and keys; the smaller models of the family have a tied head
     "qwen3": (Qwen3Config, {"tie_word_embeddings": True}),
     "qwen3-untied": (Qwen3Config, {"tie_word_embeddings": False}),
     "llama": (LlamaConfig, {"tie_word_embeddings": False, "rope_parameters": {

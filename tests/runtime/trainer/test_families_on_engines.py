@@ -12,7 +12,7 @@ import torch
 from local_job import start_trainer
 from pod_builder import run_config
 from safetensors.torch import load_file
-from tiny_families import FAMILIES, write_tiny_family
+from tiny_families import write_tiny_family
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.report.metrics import MetricsRecord, read_metrics
@@ -67,7 +67,7 @@ def tensors(checkpoint: Path) -> dict[str, torch.Tensor]:
     return {f"{file.name}/{name}": tensor for file in files for name, tensor in load_file(file).items()}
 
 
-MATRIX = [pytest.param(family, marks=pytest.mark.matrix) for family in FAMILIES if family != "gemma2"]
+MATRIX = [pytest.param(family, marks=pytest.mark.matrix) for family in ("qwen3", "llama", "gemma3")]
 
 
 @pytest.mark.parametrize("family", ["gemma2", *MATRIX])
