@@ -50,10 +50,27 @@ def _encode_chat(chat: Messages, *, tokenizer: PreTrainedTokenizerBase, row: str
         raise UserError(f"{row} is a chat but the model's tokenizer has no chat template: use text prompts")
     try:
         encoded: Any = tokenizer.apply_chat_template(
-            chat, add_generation_prompt=True, tokenize=True, return_dict=True
+            [_with_plain_text(message) for message in chat],
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=True,
         )
-    except TemplateError as error:
+    except (TemplateError, TypeError) as error:
+        # a TypeError where a template joins a content that is no text
         raise UserError(
-            f"{row} is a chat that the model's chat template refuses ({error.message}): change it"
+            f"{row} is a chat that the model's chat template refuses ({error}): change it"
         ) from error
     return list(encoded["input_ids"])
+
+
+def _with_plain_text(message: dict[str, Any]) -> dict[str, Any]:
+    """A message whose content is a list of texts, with their text: most templates of text models would write
+    the list itself into the prompt."""
+    content = message["content"]
+    if isinstance(content, list) and all(_is_text_part(part) for part in content):
+        return {**message, "content": "".join(part["text"] for part in content)}
+    return message
+
+
+def _is_text_part(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)

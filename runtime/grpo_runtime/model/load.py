@@ -20,8 +20,8 @@ def load_policy(folder: Path, *, dtype: str, attention: Attention = Attention.SD
     """The causal language model in `folder` with its weights as `dtype` (a key of DTYPES), in training mode.
 
     Reads safetensors only. Raises UserError when the directory does not hold such a model or lacks some of
-    its weights, when the model is of a family that makes its logits in a way not known here, and as
-    `require_attention` does.
+    its weights, when the language model is only a part of what it holds, when the model is of a family that
+    makes its logits in a way not known here, and as `require_attention` does.
     """
     if dtype not in DTYPES:
         raise UserError(f"model.dtype ({dtype}) must be one of {', '.join(DTYPES)}")
@@ -45,11 +45,31 @@ def load_policy(folder: Path, *, dtype: str, attention: Attention = Attention.SD
         raise UserError(
             f"the model in {folder} lacks {len(missing)} of its weights, the first is {missing[0]}"
         )
+    _require_text_only(model, folder=folder)
+    if attention is Attention.SDPA:
+        _keep_soft_caps(model)
     _make_savable(model)
     install_scoring_head(model)
     require_same_logprobs(model)
     model.train()
     return model
+
+
+def _require_text_only(model: PreTrainedModel, *, folder: Path) -> None:
+    """Raises UserError for a model of pictures or sound beside text. Prompts never reach those parts, whose
+    parameters would have no gradient."""
+    if model.config.get_text_config() is not model.config:
+        raise UserError(
+            f"the model in {folder} ({type(model).__name__}) takes more than text, and only a model of text "
+            "can be trained: use one whose config.json has no text_config"
+        )
+
+
+def _keep_soft_caps(model: PreTrainedModel) -> None:
+    """Let a model that soft-caps its attention scores, as Gemma 2 does, compute them by transformers' plain
+    attention: its sdpa leaves the caps out without a word, and engines apply them."""
+    if getattr(model.config, "attn_logit_softcapping", None) is not None:
+        model.set_attn_implementation("eager")
 
 
 def _make_savable(model: PreTrainedModel) -> None:

@@ -186,6 +186,23 @@ def test_a_chat_goes_through_the_models_template() -> None:
     assert tokenizer.decode(token_ids) == "[user]hi[go]"
 
 
+def test_a_message_in_several_texts_is_their_text() -> None:
+    tokenizer = char_tokenizer(max_length_tokens=64)
+    tokenizer.chat_template = "[{{ messages[0].content | trim }}]"
+    parts = [{"type": "text", "text": "hi "}, {"type": "text", "text": "you"}]
+    token_ids = encode_prompt(
+        prompt([{"role": "user", "content": parts}]), tokenizer=tokenizer, max_prompt_tokens=64
+    )
+    assert tokenizer.decode(token_ids) == "[hi you]"
+
+
+def test_a_message_without_text_that_the_template_joins_names_its_row() -> None:
+    tokenizer = char_tokenizer(max_length_tokens=64)
+    tokenizer.chat_template = "{{ 'user: ' + messages[0].content }}"
+    with pytest.raises(UserError, match=r"^row 5 .* refuses \(can only concatenate str"):
+        encode_prompt(prompt([{"role": "user", "content": None}]), tokenizer=tokenizer, max_prompt_tokens=64)
+
+
 def test_a_chat_that_the_template_refuses_names_its_row() -> None:
     tokenizer = char_tokenizer(max_length_tokens=64)
     tokenizer.chat_template = "{{ raise_exception('no system messages, please') }}"
