@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd.function import once_differentiable
 
-CHUNK_LOGITS = 1 << 26
-"""Logits that are held at one time, but at least one position's: 256 MiB in float32."""
+CHUNK_LOGITS = 1 << 25
+"""Logits of a chunk, but at least those of one position: 128 MiB in float32. A pass holds two of them."""
 
 
 class TokenLogprobs(NamedTuple):
@@ -39,9 +39,9 @@ def head_logprobs(
     c tanh(logits / c). `weight` is [V, H], `bias` [V], `token_ids` [N]. The products are computed in `dtype`,
     by default that of the weight, and all else in float32, in float64 for float64.
 
-    Neither pass holds more than `chunk_logits` logits: the backward pass computes them again, and adds the
-    gradient of the weight up chunk by chunk. With no position every gradient is 0. Raises ValueError when
-    the temperature is not above 0.
+    No tensor of either pass has more than `chunk_logits` logits: the backward pass computes them again, and
+    adds the gradient of the weight up chunk by chunk. With no position every gradient is 0. Raises ValueError
+    when the temperature is not above 0.
     """
     if temperature <= 0:
         raise ValueError(

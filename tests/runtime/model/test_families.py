@@ -123,7 +123,7 @@ def test_a_token_that_the_model_has_and_the_tokenizer_has_not_is_no_text(folder:
 
 def a_learner(folder: Path, ranks: Ranks) -> tuple[DDPStrategy, Learner]:
     strategy = DDPStrategy(a_policy(folder), optimizer=SPEC.optimizer, total_steps=SPEC.steps, ranks=ranks)
-    return strategy, Learner(strategy, SPEC, ranks=ranks)
+    return strategy, Learner(strategy, SPEC, micro_batch_tokens=64, ranks=ranks)
 
 
 def a_batch(strategy: DDPStrategy) -> Batch:
