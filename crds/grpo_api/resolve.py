@@ -6,7 +6,7 @@ from grpo_api.contract.run_config import JobRef, RunConfig, Topology
 from grpo_api.contract.weight_sync_choice import backend_of, name_in_run, with_backend
 from grpo_api.source import Volume, VolumeKind, parse_source
 from grpo_api.v1alpha1.job import GRPOJob
-from grpo_api.v1alpha1.spec import RolloutSpec
+from grpo_api.v1alpha1.spec import RolloutSpec, TrainerSpec, TrainerStrategy
 
 Config = TypeVar("Config", bound=RunConfig)
 
@@ -33,8 +33,18 @@ def resolve_into(config: type[Config], job: GRPOJob, *, is_one_machine: bool = F
             rollout_replicas=rollout.replicas if spec.rollout else 0,
         ),
         "rollout_lost_timeout_seconds": rollout.lost_timeout_seconds,
+        "strategy": strategy_in_run(spec.trainer),
     }
     return config(**shared | derived)
+
+
+def strategy_in_run(trainer: TrainerSpec) -> TrainerStrategy | None:
+    """What is written down for a run: None for DDP, which goes without saying.
+
+    This is where Auto will choose, which is meant where the spec names none: by the memory that the policy
+    needs on each GPU, once that is planned. Until then it is DDP.
+    """
+    return None if trainer.strategy is TrainerStrategy.DDP else trainer.strategy
 
 
 def volumes_of(run: RunConfig) -> tuple[Volume, ...]:

@@ -7,6 +7,7 @@ from grpo_api.contract.weight_sync_choice import REGISTRY_NAMES, backend_by_mode
 from grpo_api.model import ApiModel
 from grpo_api.v1alpha1.spec.job_spec import Mode
 from grpo_api.v1alpha1.spec.run_sections import RunSections
+from grpo_api.v1alpha1.spec.trainer import TrainerStrategy
 from grpo_api.v1alpha1.spec.weight_sync import WeightSyncBackend
 
 
@@ -50,6 +51,9 @@ class RunConfig(RunSections):
     topology: Topology
     rollout_lost_timeout_seconds: int
     """How long the trainer waits while there is no rollout engine at all."""
+    strategy: TrainerStrategy | None = None
+    """How the policy is spread over the training ranks. Not there for DDP, so that an older image reads every
+    run that needs nothing newer."""
 
     @property
     def chosen_backend(self) -> WeightSyncBackend:
@@ -63,9 +67,9 @@ class RunConfig(RunSections):
         return REGISTRY_NAMES[self.chosen_backend]
 
     @property
-    def strategy(self) -> str:
-        """Name of the strategy that spreads the policy over the training ranks."""
-        return "DDP"
+    def chosen_strategy(self) -> TrainerStrategy:
+        """How the policy is spread over the training ranks; its name in the runtime's registry."""
+        return self.strategy or TrainerStrategy.DDP
 
 
 def parse_run_config(text: str) -> RunConfig:

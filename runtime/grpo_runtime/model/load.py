@@ -6,11 +6,19 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from grpo_runtime.errors import UserError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+ATTENTION = "sdpa"
+"""How attention is computed, by transformers' name."""
 
 
 def load_policy(folder: Path, *, dtype: str) -> PreTrainedModel:
@@ -19,14 +27,13 @@ def load_policy(folder: Path, *, dtype: str) -> PreTrainedModel:
     Reads safetensors only. Raises UserError when the directory does not hold such a model, or lacks some of
     its weights.
     """
-    if dtype not in DTYPES:
-        raise UserError(f"model.dtype ({dtype}) must be one of {', '.join(DTYPES)}")
+    torch_dtype = _torch_dtype(dtype)
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             output_loading_info=True,
-            dtype=DTYPES[dtype],
-            attn_implementation="sdpa",
+            dtype=torch_dtype,
+            attn_implementation=ATTENTION,
             use_safetensors=True,
             local_files_only=True,
             trust_remote_code=False,
@@ -43,6 +50,30 @@ def load_policy(folder: Path, *, dtype: str) -> PreTrainedModel:
     _make_savable(model)
     model.train()
     return model
+
+
+def empty_policy(folder: Path, *, dtype: str) -> PreTrainedModel:
+    """The model that `load_policy` returns, without its weights: every tensor is on the meta device.
+
+    Reads `config.json` only. Raises UserError when the directory does not describe such a model.
+    """
+    torch_dtype = _torch_dtype(dtype)
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        with torch.device("meta"):
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(
+                config, dtype=torch_dtype, attn_implementation=ATTENTION, trust_remote_code=False
+            )
+    except (OSError, ValueError) as error:
+        raise UserError(f"the model in {folder} cannot be made: {error}") from error
+    model.train()
+    return model
+
+
+def _torch_dtype(dtype: str) -> torch.dtype:
+    if dtype not in DTYPES:
+        raise UserError(f"model.dtype ({dtype}) must be one of {', '.join(DTYPES)}")
+    return DTYPES[dtype]
 
 
 def _make_savable(model: PreTrainedModel) -> None:

@@ -17,7 +17,7 @@ from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.v1alpha1.spec import Mode
 from grpo_runtime.colocated.executor import EngineExecutor
 from grpo_runtime.errors import UserError
-from grpo_runtime.model.load import load_policy, load_tokenizer
+from grpo_runtime.model.load import empty_policy, load_policy, load_tokenizer
 from grpo_runtime.model.source import materialise_model
 from grpo_runtime.process.failure import write_failure
 from grpo_runtime.rollout.interface import Engines
@@ -87,7 +87,7 @@ def _end(code: ExitCode) -> NoReturn:
 
 
 def _prepare(environment: Mapping[str, str], *, make_strategy: MakeStrategy | None) -> RankContext:
-    """Load the policy and meet the other ranks."""
+    """Load the policy, of which only rank 0 reads the weights, and meet the other ranks."""
     torch.set_num_threads(int(environment.get("OMP_NUM_THREADS", "1")))
     settings = read_trainer_settings(environment)
     _require_samples_for_all(settings)
@@ -99,13 +99,12 @@ def _prepare(environment: Mapping[str, str], *, make_strategy: MakeStrategy | No
         into=settings.cache_dir / f"model-{environment['LOCAL_RANK']}",
     )
     device = training_device(local_rank=int(environment["LOCAL_RANK"]))
-    model = load_policy(origin.folder, dtype=MASTER_DTYPE)
-    # the method of torch's module: transformers' own is typed as something else
-    torch.nn.Module.to(model, device)
+    rank = int(environment["RANK"])
+    model = (load_policy if rank == 0 else empty_policy)(origin.folder, dtype=MASTER_DTYPE)
     loaded = LoadedModel(origin=origin, model=model, tokenizer=load_tokenizer(origin.folder))
     stop = StopRequest()
     ranks = Ranks.meet(
-        rank=int(environment["RANK"]),
+        rank=rank,
         world_size=int(environment["WORLD_SIZE"]),
         address=environment["MASTER_ADDR"],
         port=int(environment["MASTER_PORT"]),
@@ -115,7 +114,11 @@ def _prepare(environment: Mapping[str, str], *, make_strategy: MakeStrategy | No
     # only from here on is there anything to save; before, SIGTERM simply ends a rank that waits for others
     stop.listen()
     return make_rank_context(
-        settings, loaded, ranks=ranks, make_strategy=make_strategy or STRATEGIES[settings.run_config.strategy]
+        settings,
+        loaded,
+        ranks=ranks,
+        make_strategy=make_strategy or STRATEGIES[settings.run_config.chosen_strategy],
+        device=device,
     )
 
 

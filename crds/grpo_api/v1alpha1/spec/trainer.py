@@ -1,5 +1,6 @@
 """`trainer`: the trainer pods."""
 
+from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field
@@ -22,6 +23,13 @@ def processes_share_gpus_evenly(processes_per_node: int | None, resources: Resou
     return processes_per_node is None or resources.num_gpus % processes_per_node == 0
 
 
+class TrainerStrategy(StrEnum):
+    """How the policy is spread over the training processes."""
+
+    DDP = "DDP"
+    FSDP2 = "FSDP2"
+
+
 class TrainerSpec(ApiModel):
     """The trainer pods."""
 
@@ -31,6 +39,10 @@ class TrainerSpec(ApiModel):
     """Trainer pods; they start and restart together."""
     processes_per_node: Annotated[int, Field(ge=1, le=64)] | None = None
     """Data-parallel training processes in each pod; defaults to its GPUs, or 1 without any."""
+    strategy: TrainerStrategy | None = None
+    """How the policy is spread over the training processes: with `DDP`, which is meant without it, each holds
+    the whole policy, its gradients and its optimizer; with `FSDP2` each holds its part of all three, and they
+    put one layer at a time together."""
     resources: ResourcesSpec = ResourcesSpec()
     """Resources of each trainer pod."""
 
