@@ -97,12 +97,12 @@ class FSDP2Strategy:
     def engine_weights(self) -> WeightSource:
         """See `Strategy`. Shards are brought into the run's precision before they travel."""
         return PolicyWeights(
-            self.policy, lambda: self._whole_parameters(self._engine_shards, self.policy.dtype)
+            self.policy, lambda: self._whole_parameters(self._engine_shards, dtype=self.policy.dtype)
         )
 
     def model_state(self) -> NamedTensors:
         """See `Strategy`. A tied parameter is there once."""
-        yield from self._whole_parameters(self._state_shards, torch.float32)
+        yield from self._whole_parameters(self._state_shards, dtype=None)
         yield from self._buffers.items()
 
     def optimizer_state(self) -> NamedTensors:
@@ -120,16 +120,15 @@ class FSDP2Strategy:
         for name, tensor in self._optimizer.state_tensors():
             self._state_shards.take(tensor, whole=None if state is None else state.optimizer[name])
 
-    def _whole_parameters(self, shards: ShardGroup, dtype: torch.dtype) -> NamedTensors:
+    def _whole_parameters(self, shards: ShardGroup, *, dtype: torch.dtype | None) -> NamedTensors:
         for name, parameter in self._parameters.items():
             yield name, shards.whole(parameter, dtype=dtype)
 
     def _shard(self) -> None:
         """Bring one unit after the other to the device and cut it: no more than one is whole there."""
-        is_mixed = self.policy.dtype != torch.float32
-        precision = MixedPrecisionPolicy(
-            param_dtype=self.policy.dtype if is_mixed else None, reduce_dtype=torch.float32
-        )
+        precision = MixedPrecisionPolicy()
+        if self.policy.dtype != torch.float32:
+            precision = MixedPrecisionPolicy(param_dtype=self.policy.dtype, reduce_dtype=torch.float32)
         with peer_errors():
             mesh = init_device_mesh(self.device.type, (self._ranks.world_size,))
             for unit in self._units:
