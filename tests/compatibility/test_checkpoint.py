@@ -21,6 +21,7 @@ from grpo_runtime.trainer.strategy.ddp import DDPStrategy
 from .released import JOB_UID, RUNTIME
 
 TOKENS = torch.tensor([[5, 9, 13, 17, 21, 25]])
+ALL = torch.ones((1, 5), dtype=torch.bool)
 LOGPROBS = [-4.556031, -4.522786, -4.589273, -4.596709, -4.634716]
 """Of TOKENS under the checkpoint's policy."""
 LOGPROBS_AFTER_A_STEP = [-4.550049, -4.520885, -4.587325, -4.593484, -4.630043]
@@ -106,11 +107,11 @@ def test_a_resume_has_its_weights_its_moments_and_its_place_in_the_data(folder: 
 def test_a_resumed_policy_computes_and_learns_the_same_numbers(folder: Path, ranks: Ranks) -> None:
     strategy, state = resumed(folder, ranks)
     with strategy.micro_batch(is_last=True):
-        logprobs, _ = strategy.score(TOKENS)
+        logprobs, _ = strategy.score(TOKENS, ALL)
         assert logprobs[0].tolist() == pytest.approx(LOGPROBS, abs=1e-5)
         strategy.backward(-logprobs.sum())
     strategy.optimizer_step(step=state.step)
-    assert strategy.policy(TOKENS)[0][0].tolist() == pytest.approx(LOGPROBS_AFTER_A_STEP, abs=1e-5)
+    assert strategy.policy(TOKENS, ALL)[0][0].tolist() == pytest.approx(LOGPROBS_AFTER_A_STEP, abs=1e-5)
 
 
 def test_the_model_of_a_checkpoint_is_a_hugging_face_directory(folder: Path) -> None:

@@ -1,101 +1,163 @@
-"""Logprobs of the chosen tokens, computed without a second tensor of the size of the logits. V vocabulary,
-H hidden size."""
+"""Logprobs of the chosen tokens from hidden states, without the logits of all positions at one time.
 
-from dataclasses import dataclass
-from typing import Any
+N positions, H hidden size, V vocabulary.
+"""
+
+from typing import Any, NamedTuple
 
 import torch
-from torch.utils.checkpoint import checkpoint
+from torch.autograd.function import once_differentiable
 
-CHUNK_TOKENS = 512
-"""Rows [V] that are held in float32 at one time."""
+CHUNK_LOGITS = 1 << 26
+"""Logits that are held at one time, but at least one position's: 256 MiB in float32."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TokenLogprobs:
-    """Logprobs and entropies of one forward pass."""
+class TokenLogprobs(NamedTuple):
+    """Logprobs and entropies of one forward pass. A tuple, in which sharding hooks find the tensors."""
 
     logprobs: torch.Tensor
-    """[B, T] float32 (float64 for float64 logits), natural logarithm, with gradient."""
+    """[N] float32 (float64 for float64 weights), natural logarithm, with gradient."""
     entropies: torch.Tensor
-    """[B, T] nats, of the whole distribution at the same temperature, without gradient."""
+    """[N] nats, of the whole distribution at the same temperature, without gradient."""
 
 
-def token_logprobs(logits: torch.Tensor, *, token_ids: torch.Tensor, temperature: float) -> TokenLogprobs:
+def head_logprobs(
+    hidden: torch.Tensor,
+    *,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    token_ids: torch.Tensor,
+    temperature: float,
+    scale: float = 1.0,
+    softcap: float | None = None,
+    dtype: torch.dtype | None = None,
+    chunk_logits: int = CHUNK_LOGITS,
+) -> TokenLogprobs:
     """log softmax(logits / temperature) at `token_ids`: vLLM's processed logprobs without top-p and top-k.
 
-    `logits` [B, T, V] may have any float type, and position t predicts token_ids[:, t]; `token_ids` is
-    [B, T]. Beside the logits and their gradient, memory holds CHUNK_TOKENS rows at a time. Raises ValueError
-    when the temperature is not above 0.
+    The logits of `hidden` [N, H] are `scale` x (hidden weight^T + bias), and with a `softcap` c they are
+    c tanh(logits / c). `weight` is [V, H], `bias` [V], `token_ids` [N]. The products are computed in `dtype`,
+    by default that of the weight, and all else in float32, in float64 for float64.
+
+    Neither pass holds more than `chunk_logits` logits: the backward pass computes them again, and adds the
+    gradient of the weight up chunk by chunk. With no position every gradient is 0. Raises ValueError when
+    the temperature is not above 0.
     """
     if temperature <= 0:
         raise ValueError(
             f"temperature ({temperature}) must be above 0: at 0 the chosen token has no gradient"
         )
-    apply: Any = _TokenLogprobs.apply  # torch gives it no types
-    logprobs, entropies = apply(logits.flatten(0, 1), token_ids.flatten(), temperature)
-    return TokenLogprobs(logprobs=logprobs.view(token_ids.shape), entropies=entropies.view(token_ids.shape))
+    shaping = _Shaping(
+        scale=scale,
+        softcap=softcap,
+        temperature=temperature,
+        dtype=dtype or weight.dtype,
+        num_rows=max(1, chunk_logits // len(weight)),
+    )
+    apply: Any = _HeadLogprobs.apply  # torch gives it no types
+    return TokenLogprobs(*apply(hidden, weight, bias, token_ids, shaping))
 
 
-def chunked_token_logprobs(
-    hidden: torch.Tensor,
-    *,
-    head: torch.nn.Module,
-    token_ids: torch.Tensor,
-    temperature: float,
-    chunk_tokens: int = CHUNK_TOKENS,
-) -> TokenLogprobs:
-    """The same from the last hidden states [B, T, H], with the logits of `chunk_tokens` positions at a time.
+class _Shaping(NamedTuple):
+    """From the product of a hidden state and the weight to the scores, of which the softmax is taken."""
 
-    `head` maps [N, H] to [N, V]. The backward pass computes each chunk's logits again, so neither pass holds
-    [B, T, V].
+    scale: float
+    softcap: float | None
+    temperature: float
+    dtype: torch.dtype
+    """Of the products."""
+    num_rows: int
+    """Positions in a chunk."""
+
+    @property
+    def softmax_dtype(self) -> torch.dtype:
+        return torch.float64 if self.dtype == torch.float64 else torch.float32
+
+    def scores(self, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        """[rows, V], in memory of its own."""
+        scores = torch.nn.functional.linear(hidden, weight, bias).to(self.softmax_dtype)
+        if self.scale != 1:
+            scores.mul_(self.scale)
+        if self.softcap is not None:
+            scores.div_(self.softcap).tanh_().mul_(self.softcap)
+        return scores.div_(self.temperature) if self.temperature != 1 else scores
+
+    def logits_gradient(self, grad: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """The gradient of the product, from that of the `scores`. Both tensors are used up."""
+        if self.softcap is not None:
+            tanh = scores.mul_(self.temperature / self.softcap)
+            grad.mul_(tanh.square_().neg_().add_(1))
+        return grad.mul_(self.scale) if self.scale != 1 else grad
+
+
+class _HeadLogprobs(torch.autograd.Function):
+    """From hidden [N, H], weight [V, H], bias [V] and ids [N] to logprobs [N] and entropies [N].
+
+    For the backward pass it saves its inputs and nothing else. The weight is saved as the parameter that it
+    is, so that what shards it may take it away in between and put it together again.
     """
 
-    def of_chunk(part: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        found = token_logprobs(head(part).unsqueeze(0), token_ids=ids.unsqueeze(0), temperature=temperature)
-        return found.logprobs.squeeze(0), found.entropies.squeeze(0)
-
-    parts = [
-        checkpoint(of_chunk, part, ids, use_reentrant=False)
-        for part, ids in zip(
-            hidden.flatten(0, 1).split(chunk_tokens), token_ids.flatten().split(chunk_tokens), strict=True
-        )
-    ]
-    return TokenLogprobs(
-        logprobs=torch.cat([part[0] for part in parts]).view(token_ids.shape),
-        entropies=torch.cat([part[1] for part in parts]).view(token_ids.shape),
-    )
-
-
-class _TokenLogprobs(torch.autograd.Function):
-    """From logits [N, V] and ids [N] to logprobs [N] and entropies [N]. For the backward pass it saves the
-    logits and no softmax."""
-
     @staticmethod
-    def forward(
-        ctx: Any, logits: torch.Tensor, ids: torch.Tensor, temperature: float
+    def forward(  # noqa: PLR0917 - torch passes everything by position
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        ids: torch.Tensor,
+        shaping: _Shaping,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
-        logprobs, entropies = (torch.empty(ids.shape, dtype=dtype, device=logits.device) for _ in range(2))
-        for start in range(0, len(ids), CHUNK_TOKENS):
-            rows = slice(start, start + CHUNK_TOKENS)
-            scores = (logits[rows].to(dtype) / temperature).log_softmax(-1)
-            logprobs[rows] = scores.gather(-1, ids[rows, None]).squeeze(-1)
+        logprobs, entropies = (hidden.new_empty(len(ids), dtype=shaping.softmax_dtype) for _ in range(2))
+        cast_weight, cast_bias = _cast(weight, bias, shaping.dtype)
+        for start in range(0, len(ids), shaping.num_rows):
+            rows = slice(start, start + shaping.num_rows)
+            scores = shaping.scores(hidden[rows].to(shaping.dtype), cast_weight, cast_bias)
+            log_softmax = scores.log_softmax(-1)
+            logprobs[rows] = log_softmax.gather(-1, ids[rows, None]).squeeze(-1)
             # 0 log 0 is 0
-            entropies[rows] = torch.special.entr(scores.exp_()).sum(-1)
-        ctx.save_for_backward(logits, ids)
-        ctx.temperature = temperature
+            entropies[rows] = torch.special.entr(log_softmax.exp_(), out=scores).sum(-1)
+        ctx.save_for_backward(hidden, weight, bias, ids)
+        ctx.shaping = shaping
         ctx.mark_non_differentiable(entropies)
         return logprobs, entropies
 
     @staticmethod
-    def backward(ctx: Any, grad_logprobs: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        """d logprob / d logits = (onehot - softmax) / temperature."""
-        logits, ids = ctx.saved_tensors
-        grad = torch.empty_like(logits)
-        for start in range(0, len(ids), CHUNK_TOKENS):
-            rows = slice(start, start + CHUNK_TOKENS)
-            part = (logits[rows].to(grad_logprobs.dtype) / ctx.temperature).softmax(-1).neg_()
-            part.scatter_add_(-1, ids[rows, None], torch.ones_like(part[:, :1]))
-            grad[rows] = part.mul_(grad_logprobs[rows, None] / ctx.temperature)
-        return grad, None, None
+    @once_differentiable
+    def backward(
+        ctx: Any, grad_logprobs: torch.Tensor, _: torch.Tensor
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, None, None]:
+        """d logprob / d scores = onehot - softmax."""
+        hidden, weight, bias, ids = ctx.saved_tensors
+        shaping: _Shaping = ctx.shaping
+        grad_hidden, grad_weight, grad_bias = (
+            torch.zeros_like(tensor) if is_needed else None
+            for tensor, is_needed in zip((hidden, weight, bias), ctx.needs_input_grad, strict=False)
+        )
+        cast_weight, cast_bias = _cast(weight, bias, shaping.dtype)
+        for start in range(0, len(ids), shaping.num_rows):
+            rows = slice(start, start + shaping.num_rows)
+            part = hidden[rows].to(shaping.dtype)
+            scores = shaping.scores(part, cast_weight, cast_bias)
+            factor = (grad_logprobs[rows] / shaping.temperature).unsqueeze(-1)
+            grad_scores = scores.softmax(-1).mul_(-factor).scatter_add_(-1, ids[rows, None], factor)
+            grad_logits = shaping.logits_gradient(grad_scores, scores).to(shaping.dtype)
+            if grad_hidden is not None:
+                grad_hidden[rows] = grad_logits @ cast_weight
+            if grad_weight is not None:
+                _add_product(grad_weight, grad_logits.T, part)
+            if grad_bias is not None:
+                grad_bias += grad_logits.sum(0)
+        return grad_hidden, grad_weight, grad_bias, None, None
+
+
+def _cast(
+    weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    return weight.to(dtype), None if bias is None else bias.to(dtype)
+
+
+def _add_product(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> None:
+    """total += left right; a product of lower precision than `total` is added at the precision of `total`."""
+    if total.dtype == left.dtype:
+        total.addmm_(left, right)
+    else:
+        total.add_(left @ right)

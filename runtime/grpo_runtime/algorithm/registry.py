@@ -86,8 +86,7 @@ NOT_EXPOSED: dict[type[Any], frozenset[str]] = {
     AdvantageOptions: frozenset({"aggregation", "baseline"}),
     LossInputs: frozenset({"ref_logprobs", "entropy_threshold"}),
 }
-"""Options and inputs that keep their default in every job, because the spec has no field for them.
-`logprobs.chunked_token_logprobs` waits for a field in the same way."""
+"""Options and inputs that keep their default in every job, because the spec has no field for them."""
 
 
 def find(entries: Mapping[str, Entry[T]], name: str, *, option: str) -> T:

@@ -15,6 +15,7 @@ from transformers import (
 )
 
 from grpo_runtime.errors import UserError
+from grpo_runtime.model.head import install_scoring_head, require_same_logprobs
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 ATTENTION = "sdpa"
@@ -24,8 +25,8 @@ ATTENTION = "sdpa"
 def load_policy(folder: Path, *, dtype: str) -> PreTrainedModel:
     """The causal language model in `folder` with its weights as `dtype` (a key of DTYPES), in training mode.
 
-    Reads safetensors only. Raises UserError when the directory does not hold such a model, or lacks some of
-    its weights.
+    Reads safetensors only. Raises UserError when the directory does not hold such a model or lacks some of
+    its weights, and when the model is of a family that makes its logits in a way not known here.
     """
     torch_dtype = _torch_dtype(dtype)
     try:
@@ -48,6 +49,8 @@ def load_policy(folder: Path, *, dtype: str) -> PreTrainedModel:
             f"the model in {folder} lacks {len(missing)} of its weights, the first is {missing[0]}"
         )
     _make_savable(model)
+    install_scoring_head(model)
+    require_same_logprobs(model)
     model.train()
     return model
 

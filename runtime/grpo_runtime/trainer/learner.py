@@ -59,7 +59,7 @@ class Learner:
         self, piece: Batch, old_logprobs: torch.Tensor | None, denominators: Denominators
     ) -> tuple[torch.Tensor, LossOutput]:
         """Add the gradient of one part of the step; also returns the logprobs [B, T-1] it computed."""
-        logprobs, entropies = self._strategy.score(piece.token_ids)
+        logprobs, entropies = self._strategy.score(piece.token_ids, piece.loss_mask)
         output = compute_loss(
             LossInputs(
                 trainer_logprobs=logprobs,

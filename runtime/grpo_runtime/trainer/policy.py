@@ -6,7 +6,8 @@ import torch
 from transformers import PreTrainedModel
 
 from grpo_api.v1alpha1.spec import Dtype
-from grpo_runtime.algorithm.logprobs import TokenLogprobs, token_logprobs
+from grpo_runtime.algorithm.logprobs import TokenLogprobs
+from grpo_runtime.model.head import install_scoring_head, last_hidden_states
 from grpo_runtime.model.load import DTYPES
 from grpo_runtime.model.weights import as_saved, weight_shapes
 from grpo_runtime.weight_sync.source import TensorSpec
@@ -16,12 +17,17 @@ MASTER_DTYPE = "float32"
 
 
 class Policy(torch.nn.Module):
-    """A causal language model at the temperature it is sampled with, computing in `dtype` as engines do."""
+    """A causal language model at the temperature it is sampled with, computing in `dtype` as engines do.
+
+    B sequences, T tokens. The model gets a `ScoringHead`. A strategy that shards the policy calls it, and not
+    a part of it: the weights are then whole wherever the passes read them, in calls of their own modules.
+    """
 
     def __init__(self, model: PreTrainedModel, *, temperature: float, dtype: Dtype) -> None:
         super().__init__()
         # dropout would make the trainer's probabilities differ from the engines'
         self.model = model.eval()
+        install_scoring_head(model)
         self._temperature = temperature
         self.dtype = DTYPES[dtype.value]
         """The precision of the run: that of the forward pass, and of the engines' weights."""
@@ -32,21 +38,34 @@ class Policy(torch.nn.Module):
         device: torch.device = self.model.device
         return device
 
-    def forward(self, token_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logprobs and entropies [B, T-1] of tokens 1.. of `token_ids` [B, T], in nats, in float32."""
-        found = self._score(token_ids, temperature=self._temperature)
-        return found.logprobs, found.entropies
+    def forward(
+        self, token_ids: torch.Tensor, mask: torch.Tensor, *, temperature: float | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logprobs and entropies [B, T-1] of tokens 1.. of `token_ids` [B, T], in nats, in float32.
+
+        They are computed where `mask` [B, T-1] is true and are 0 elsewhere. Every parameter takes part in the
+        graph, with a gradient of 0 when the mask is true nowhere. `temperature` is by default the sampler's.
+        """
+        # position t predicts token t + 1; the last one predicts nothing
+        positions = torch.nn.functional.pad(mask, (0, 1)).flatten().nonzero().squeeze(-1)
+        is_mixed = self.dtype != torch.float32
+        with torch.autocast(token_ids.device.type, dtype=self.dtype, enabled=is_mixed):
+            hidden = last_hidden_states(self.model, token_ids).flatten(0, 1).index_select(0, positions)
+            found: TokenLogprobs = self.model.get_output_embeddings()(
+                hidden,
+                token_ids[:, 1:][mask],
+                self._temperature if temperature is None else temperature,
+            )
+        logprobs, entropies = (values.new_zeros(mask.shape).masked_scatter(mask, values) for values in found)
+        return logprobs, entropies
 
     @torch.no_grad()
     def logprobs_at_one(self, token_ids: torch.Tensor) -> torch.Tensor:
         """Logprobs [B, T-1] at temperature 1, as an engine reports them for a prompt."""
-        return self._score(token_ids, temperature=1.0).logprobs
-
-    def _score(self, token_ids: torch.Tensor, *, temperature: float) -> TokenLogprobs:
-        is_mixed = self.dtype != torch.float32
-        with torch.autocast(token_ids.device.type, dtype=self.dtype, enabled=is_mixed):
-            logits = self.model(input_ids=token_ids, use_cache=False).logits[:, :-1]
-        return token_logprobs(logits, token_ids=token_ids[:, 1:], temperature=temperature)
+        everywhere = torch.ones_like(token_ids[:, 1:], dtype=torch.bool)
+        logprobs: torch.Tensor
+        logprobs, _ = self(token_ids, everywhere, temperature=1.0)
+        return logprobs
 
 
 class PolicyWeights:

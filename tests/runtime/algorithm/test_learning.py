@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from dense_logprobs import dense_logprobs
 
 from grpo_runtime.algorithm.advantages import compute_advantages
-from grpo_runtime.algorithm.logprobs import token_logprobs
 from grpo_runtime.algorithm.losses import compute_loss
 from grpo_runtime.algorithm.types import AdvantageOptions, Denominators, LossInputs, LossOptions
 from grpo_runtime.data.prompt import Prompt
@@ -50,9 +50,9 @@ def mean_rewards(folder: Path, *, weight: float, num_steps: int) -> list[float]:
         )
         means.append(rewards.mean().item())
         logits = model(torch.cat([prompt_ids, completions], dim=1)).logits[:, prompt_ids.shape[1] - 1 : -1]
-        found = token_logprobs(logits, token_ids=completions, temperature=1.0)
+        logprobs, _ = dense_logprobs(logits, token_ids=completions)
         inputs = LossInputs(
-            trainer_logprobs=found.logprobs,
+            trainer_logprobs=logprobs,
             advantages=compute_advantages(rewards, options=options).advantages,
             loss_mask=mask,
         )

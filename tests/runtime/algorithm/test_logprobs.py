@@ -1,91 +1,163 @@
-"""Logprobs of chosen tokens: their values, their gradient, and the memory they need."""
+"""Logprobs of chosen tokens: their values, their gradients, and the memory they need."""
 
 import pytest
 import torch
+from dense_logprobs import dense_logprobs
 
-from grpo_runtime.algorithm.logprobs import CHUNK_TOKENS, chunked_token_logprobs, token_logprobs
+from grpo_runtime.algorithm.logprobs import TokenLogprobs, head_logprobs
+
+N, H, V = 7, 6, 11
+TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-6}
 
 
-def example(dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor]:
+def example(
+    dtype: torch.dtype = torch.float64, *, num_positions: int = N
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Hidden states, weight, bias and token ids; logits of about 3."""
     generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(3, 5, 11, generator=generator, dtype=torch.float64) * 3
-    ids = torch.randint(0, 11, (3, 5), generator=generator)
-    return logits.to(dtype).requires_grad_(), ids
+    hidden, weight, bias = (
+        (torch.randn(*shape, generator=generator, dtype=torch.float64) * size).to(dtype).requires_grad_()
+        for shape, size in (((num_positions, H), 1.0), ((V, H), 1.2), ((V,), 1.0))
+    )
+    return hidden, weight, bias, torch.randint(0, V, (num_positions,), generator=generator)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.7, 2.0])
-def test_logprobs_and_entropies_are_those_of_the_whole_softmax(temperature: float) -> None:
-    logits, ids = example()
-    found = token_logprobs(logits, token_ids=ids, temperature=temperature)
-    scores = (logits / temperature).log_softmax(-1)
-    assert torch.allclose(found.logprobs, scores.gather(-1, ids.unsqueeze(-1)).squeeze(-1), atol=1e-12)
-    assert torch.allclose(found.entropies, -(scores.exp() * scores).sum(-1), atol=1e-12)
+def dense_logits(
+    hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, *, scale: float, softcap: float | None
+) -> torch.Tensor:
+    logits = torch.nn.functional.linear(hidden, weight, bias) * scale
+    return logits if softcap is None else softcap * (logits / softcap).tanh()
 
 
-def test_several_chunks_give_the_values_and_the_gradient_of_one() -> None:
-    generator = torch.Generator().manual_seed(2)
-    num_tokens = 2 * CHUNK_TOKENS + 3
-    logits = torch.randn(1, num_tokens, 5, generator=generator, dtype=torch.float64).requires_grad_()
-    ids = torch.randint(0, 5, (1, num_tokens), generator=generator)
-    found = token_logprobs(logits, token_ids=ids, temperature=0.7)
-    expected = (logits / 0.7).log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
-    assert torch.allclose(found.logprobs, expected, atol=1e-12)
-    (gradient,) = torch.autograd.grad(found.logprobs.square().sum(), logits)
-    (expected_gradient,) = torch.autograd.grad(expected.square().sum(), logits)
-    assert torch.allclose(gradient, expected_gradient, atol=1e-12)
+def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return float(((found - expected).norm() / expected.norm()).detach())
+
+
+@pytest.mark.parametrize("num_rows", [1, 3, 100])
+@pytest.mark.parametrize(("scale", "softcap"), [(1.0, None), (0.25, None), (1.0, 2.0), (3.0, 5.0)])
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_values_and_gradients_are_those_of_the_softmax_of_all_logits(
+    dtype: torch.dtype, temperature: float, scale: float, softcap: float | None, num_rows: int
+) -> None:
+    hidden, weight, bias, ids = example(dtype)
+    logits = dense_logits(hidden, weight, bias, scale=scale, softcap=softcap)
+    expected = dense_logprobs(logits, token_ids=ids, temperature=temperature)
+    found = head_logprobs(
+        hidden, weight=weight, bias=bias, token_ids=ids, temperature=temperature,
+        scale=scale, softcap=softcap, chunk_logits=num_rows * V,
+    )  # fmt: skip
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.dtype == dtype
+        assert relative(ours, theirs) < TOLERANCES[dtype]
+    gradients, expected_gradients = (
+        torch.autograd.grad(logprobs.square().sum(), [hidden, weight, bias])
+        for logprobs in (found.logprobs, expected[0])
+    )
+    for ours, theirs in zip(gradients, expected_gradients, strict=True):
+        assert relative(ours, theirs) < TOLERANCES[dtype]
 
 
 def test_the_gradient_is_right_in_every_element() -> None:
-    logits, ids = example()
-    assert torch.autograd.gradcheck(
-        lambda x: token_logprobs(x, token_ids=ids, temperature=0.7).logprobs, logits
+    hidden, weight, bias, ids = example()
+
+    def logprobs(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return head_logprobs(
+            hidden, weight=weight, bias=bias, token_ids=ids, temperature=0.7, scale=0.5, softcap=2.0,
+            chunk_logits=2 * V,
+        ).logprobs  # fmt: skip
+
+    assert torch.autograd.gradcheck(logprobs, (hidden, weight, bias))
+
+
+def test_a_product_in_bfloat16_is_read_in_float32_and_gives_gradients_as_the_inputs_are() -> None:
+    hidden, weight, bias, ids = example(torch.float32)
+    found = head_logprobs(
+        hidden, weight=weight, bias=bias, token_ids=ids, temperature=1.0, dtype=torch.bfloat16
     )
-
-
-def test_bfloat16_logits_are_read_in_float32() -> None:
-    logits, ids = example(torch.bfloat16)
-    found = token_logprobs(logits, token_ids=ids, temperature=1.0)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = torch.nn.functional.linear(hidden, weight, bias)
+    assert logits.dtype == torch.bfloat16
+    expected, _ = dense_logprobs(logits, token_ids=ids)
     assert found.logprobs.dtype == torch.float32
-    expected = logits.float().log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
     assert torch.allclose(found.logprobs, expected, atol=1e-6)
-    found.logprobs.sum().backward()
-    assert logits.grad.dtype == torch.bfloat16
+    gradients, expected_gradients = (
+        torch.autograd.grad(logprobs.sum(), [hidden, weight, bias]) for logprobs in (found.logprobs, expected)
+    )
+    for ours, theirs in zip(gradients, expected_gradients, strict=True):
+        assert ours.dtype == torch.float32
+        assert relative(ours, theirs) < 0.01
 
 
 def test_a_token_of_probability_zero_has_no_part_in_the_entropy() -> None:
-    logits = torch.tensor([[[0.0, 0.0, -torch.inf]]])
-    found = token_logprobs(logits, token_ids=torch.tensor([[0]]), temperature=1.0)
+    found = head_logprobs(
+        torch.zeros(1, 1),
+        weight=torch.zeros(3, 1),
+        bias=torch.tensor([0.0, 0.0, -torch.inf]),
+        token_ids=torch.tensor([0]),
+        temperature=1.0,
+    )
     assert found.entropies.item() == pytest.approx(torch.log(torch.tensor(2.0)).item())
 
 
-@pytest.mark.parametrize("chunk_tokens", [1, 4, 100])
-def test_from_hidden_states_in_chunks_values_and_gradients_are_the_same(chunk_tokens: int) -> None:
-    generator = torch.Generator().manual_seed(1)
-    head = torch.nn.Linear(6, 11, dtype=torch.float64)
-    hidden = torch.randn(3, 5, 6, generator=generator, dtype=torch.float64).requires_grad_()
-    ids = torch.randint(0, 11, (3, 5), generator=generator)
-    whole = token_logprobs(head(hidden), token_ids=ids, temperature=0.9)
-    expected = torch.autograd.grad(whole.logprobs.square().sum(), [hidden, head.weight])
-    parts = chunked_token_logprobs(
-        hidden, head=head, token_ids=ids, temperature=0.9, chunk_tokens=chunk_tokens
-    )
-    found = torch.autograd.grad(parts.logprobs.square().sum(), [hidden, head.weight])
-    assert torch.allclose(parts.logprobs, whole.logprobs, atol=1e-12)
-    assert torch.allclose(parts.entropies, whole.entropies, atol=1e-12)
-    for ours, theirs in zip(found, expected, strict=True):
-        assert torch.allclose(ours, theirs, atol=1e-12)
+def test_without_a_position_every_gradient_is_zero() -> None:
+    hidden, weight, bias, ids = example(num_positions=0)
+    found = head_logprobs(hidden, weight=weight, bias=bias, token_ids=ids, temperature=1.0)
+    gradients = torch.autograd.grad(found.logprobs.sum(), [hidden, weight, bias])
+    assert [gradient.shape for gradient in gradients] == [(0, H), (V, H), (V,)]
+    assert all((gradient == 0).all() for gradient in gradients)
 
 
-def test_the_logits_are_all_of_their_size_that_is_kept_for_the_backward_pass() -> None:
-    logits, ids = example(torch.bfloat16)
+def test_a_frozen_weight_gets_no_gradient_and_the_hidden_states_get_theirs() -> None:
+    hidden, weight, _, ids = example()
+    found = head_logprobs(hidden, weight=weight.detach(), token_ids=ids, temperature=1.0)
+    found.logprobs.sum().backward()
+    expected, _ = dense_logprobs(hidden @ weight.detach().T, token_ids=ids)
+    (gradient,) = torch.autograd.grad(expected.sum(), hidden)
+    assert hidden.grad is not None
+    assert torch.allclose(hidden.grad, gradient, atol=1e-12)
+
+
+class LargestTensor(torch.utils._python_dispatch.TorchDispatchMode):
+    """The elements of the largest tensor that any operation returns meanwhile."""
+
+    num_elements = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        result = func(*args, **(kwargs or {}))
+        for tensor in torch.utils._pytree.tree_leaves(result):
+            if isinstance(tensor, torch.Tensor):
+                self.num_elements = max(self.num_elements, tensor.numel())
+        return result
+
+
+def test_neither_pass_holds_the_logits_of_more_positions_than_a_chunk_has() -> None:
+    hidden, weight, bias, ids = example(num_positions=100)
     kept: list[torch.Tensor] = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
-        token_logprobs(logits, token_ids=ids, temperature=1.0)
-    large = [t for t in kept if t.numel() >= logits.numel()]
-    assert [t.data_ptr() for t in large] == [logits.data_ptr()]
+    with (
+        LargestTensor() as largest,
+        torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda t: t),
+    ):
+        found = head_logprobs(
+            hidden, weight=weight, bias=bias, token_ids=ids, temperature=0.7, softcap=3.0, chunk_logits=60 * V
+        )
+        found.logprobs.sum().backward()
+    assert largest.num_elements == 60 * V
+    assert sorted(tensor.numel() for tensor in kept) == sorted([100, V, V * H, 100 * H])
+
+
+def test_the_same_inputs_give_the_same_bits() -> None:
+    def values_and_gradients() -> list[torch.Tensor]:
+        hidden, weight, bias, ids = example(torch.float32, num_positions=100)
+        found: TokenLogprobs = head_logprobs(
+            hidden, weight=weight, bias=bias, token_ids=ids, temperature=0.7, chunk_logits=30 * V
+        )
+        return [*found, *torch.autograd.grad(found.logprobs.sum(), [hidden, weight, bias])]
+
+    assert all(a.equal(b) for a, b in zip(values_and_gradients(), values_and_gradients(), strict=True))
 
 
 def test_temperature_zero_is_refused() -> None:
-    logits, ids = example()
+    hidden, weight, _, ids = example()
     with pytest.raises(ValueError, match="temperature"):
-        token_logprobs(logits, token_ids=ids, temperature=0.0)
+        head_logprobs(hidden, weight=weight, token_ids=ids, temperature=0.0)

@@ -5,10 +5,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import torch
+from dense_logprobs import dense_logprobs
 
 from grpo_api.contract.progress import EngineCounts
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.algorithm.logprobs import token_logprobs
 from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.model.source import materialise_model
 from grpo_runtime.rollout.interface import (
@@ -91,8 +91,7 @@ class FakeEngines:
                     for row, generator in zip(probabilities, generators, strict=True)
                 ]
             )
-            found = token_logprobs(logits, token_ids=chosen, temperature=self._temperature)
-            logprobs.append(found.logprobs)
+            logprobs.append(dense_logprobs(logits, token_ids=chosen, temperature=self._temperature)[0])
             tokens = torch.cat([tokens, chosen], dim=1)
         columns = torch.cat(logprobs, dim=1).tolist()
         return [
@@ -118,5 +117,5 @@ class FakeEngines:
     def _probe_error(self, probe: Probe) -> float:
         ids = torch.tensor([probe.token_ids])
         logits = self._model(input_ids=ids, use_cache=False).logits[:, :-1]
-        found = token_logprobs(logits, token_ids=ids[:, 1:], temperature=1.0).logprobs
+        found, _ = dense_logprobs(logits, token_ids=ids[:, 1:])
         return float((found - torch.tensor([probe.logprobs])).abs().max())

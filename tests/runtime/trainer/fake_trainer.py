@@ -39,7 +39,7 @@ def ranks_with_fakes(arguments: Sequence[str]) -> NoReturn:
 
 
 def import_rank_with_fakes(run_dir: Path) -> RunRank:
-    sys.path.insert(0, str(Path(__file__).parent))
+    sys.path[:0] = [str(Path(__file__).parents[level]) for level in (0, 1)]
     from fake_engines import FakeEngines
     from sharded_strategy import ShardedStrategy
 

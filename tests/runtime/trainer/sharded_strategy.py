@@ -73,8 +73,8 @@ class ShardedStrategy:
                 self._shards[name].grad = self._own(parameter.grad)
                 parameter.grad = None
 
-    def score(self, token_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._policy(token_ids)
+    def score(self, token_ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._policy(token_ids, mask)
 
     def backward(self, loss: torch.Tensor) -> None:
         loss.backward()

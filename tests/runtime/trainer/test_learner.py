@@ -52,7 +52,7 @@ def a_batch(learner: PolicyLearner) -> Batch:
     rollouts = [Rollout((7, 8), ids, (0.0,) * len(ids), (), True, "fake") for ids in completions]
     batch = make_batch(rollouts, advantages=torch.linspace(-1, 1, 8), pad_id=0)
     with torch.no_grad():
-        logprobs, _ = learner.policy(batch.token_ids)
+        logprobs, _ = learner.policy(batch.token_ids, batch.loss_mask)
     return Batch(batch.token_ids, batch.loss_mask, logprobs, batch.advantages)
 
 
@@ -62,7 +62,7 @@ def test_training_raises_what_had_an_advantage_and_lowers_the_rest(ranks: Ranks,
     for step in range(5):
         metrics = learner.update(batch, step=step)
     with torch.no_grad():
-        after, _ = learner.policy(batch.token_ids)
+        after, _ = learner.policy(batch.token_ids, batch.loss_mask)
     change = torch.where(batch.loss_mask, after - batch.rollout_logprobs, 0.0).sum(1)
     assert change[0] < 0 < change[-1]
     assert metrics["sampling/importance_sampling_ratio/max"] > 1

@@ -48,7 +48,7 @@ def one_process(model_folder: Path, num_sequences: int) -> tuple[dict[str, torch
     for step in range(NUM_STEPS):
         old = None
         for _ in range(SPEC.num_iterations):
-            logprobs, entropies = policy(batch.token_ids)
+            logprobs, entropies = policy(batch.token_ids, batch.loss_mask)
             inputs = LossInputs(
                 trainer_logprobs=logprobs,
                 old_logprobs=old,

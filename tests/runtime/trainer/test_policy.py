@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from dense_logprobs import dense_logprobs
 from pod_builder import run_config
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -16,6 +17,7 @@ from grpo_runtime.trainer.probe import NUM_PROBE_TOKENS, make_probe
 from grpo_runtime.trainer.strategy.ddp import DDPStrategy
 
 TOKENS = torch.tensor([[5, 9, 13, 17, 21]])
+ALL = torch.ones((1, 4), dtype=torch.bool)
 
 
 @pytest.fixture
@@ -24,8 +26,28 @@ def policy(tmp_path: Path) -> Policy:
     write_tiny_model(tmp_path)
     model = load_policy(tmp_path, dtype=MASTER_DTYPE)
     with torch.no_grad():
-        model.lm_head.weight.mul_(20.0)
+        model.lm_head.weight.mul_(10.0)
     return Policy(model, temperature=0.5, dtype=Dtype.FLOAT32)
+
+
+def a_policy(
+    *, is_tied: bool, dtype: torch.dtype = torch.float32, run_dtype: Dtype = Dtype.FLOAT32
+) -> Policy:
+    """A random one, sampled at temperature 0.5, whose logits differ by several nats."""
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=99, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=2, tie_word_embeddings=is_tied,
+    )  # fmt: skip
+    model = Qwen2ForCausalLM(config).to(dtype)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(10.0)
+    return Policy(model, temperature=0.5, dtype=run_dtype)
+
+
+def gradient_of(loss: torch.Tensor, policy: Policy) -> torch.Tensor:
+    """Of every parameter, as one vector; a parameter that has no part in the loss is an error."""
+    return torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(policy.parameters()))])
 
 
 def logprobs(policy: Policy, tokens: torch.Tensor, *, temperature: float) -> torch.Tensor:
@@ -36,9 +58,63 @@ def logprobs(policy: Policy, tokens: torch.Tensor, *, temperature: float) -> tor
 
 
 def test_the_loss_sees_the_probabilities_that_the_tokens_were_sampled_with(policy: Policy) -> None:
-    found, _ = policy(TOKENS)
+    found, _ = policy(TOKENS, ALL)
     torch.testing.assert_close(found, logprobs(policy, TOKENS, temperature=0.5))
     assert not torch.allclose(found, logprobs(policy, TOKENS, temperature=1.0), atol=0.1)
+
+
+MASKS = {
+    "everywhere": [[True] * 4] * 3,
+    "some tokens, and an empty row": [[False, True, True, False], [False] * 4, [False, False, True, True]],
+    "one token": [[False] * 4, [False] * 4, [True, False, False, False]],
+    "nowhere": [[False] * 4] * 3,
+}
+IDS = torch.tensor([[5, 9, 13, 17, 21], [4, 4, 8, 8, 1], [60, 3, 20, 40, 0]])
+TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-6}
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_under_the_mask_values_and_gradients_are_those_of_all_logits_and_0_elsewhere(
+    dtype: torch.dtype, mask: list[list[bool]], is_tied: bool
+) -> None:
+    policy = a_policy(is_tied=is_tied, dtype=dtype)
+    where = torch.tensor(mask)
+    found = policy(IDS, where)
+    dense = dense_logprobs(policy.model(IDS).logits[:, :-1], token_ids=IDS[:, 1:], temperature=0.5)
+    expected = [torch.where(where, values, 0.0) for values in dense]
+    gradients = [gradient_of(logprobs.square().sum(), policy) for logprobs in (found[0], expected[0])]
+    for ours, theirs in (*zip(found, expected, strict=True), gradients):
+        assert (ours - theirs).norm() <= TOLERANCES[dtype] * theirs.norm()
+    assert all((values[~where] == 0).all() for values in found)
+
+
+def test_in_bfloat16_values_and_gradients_are_near_those_of_all_logits() -> None:
+    policy = a_policy(is_tied=True, run_dtype=Dtype.BFLOAT16)
+    where = torch.tensor(MASKS["some tokens, and an empty row"])
+    found, _ = policy(IDS, where)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = policy.model(IDS).logits[:, :-1]
+    assert logits.dtype == torch.bfloat16
+    dense, _ = dense_logprobs(logits, token_ids=IDS[:, 1:], temperature=0.5)
+    expected = torch.where(where, dense, 0.0)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    ours, theirs = (gradient_of(logprobs.sum(), policy) for logprobs in (found, expected))
+    assert ours.dtype == torch.float32
+    assert (ours - theirs).norm() <= 0.01 * theirs.norm()
+
+
+def test_the_same_batch_gives_the_same_bits() -> None:
+    where = torch.tensor(MASKS["some tokens, and an empty row"])
+
+    def bits() -> list[torch.Tensor]:
+        policy = a_policy(is_tied=True)
+        found = policy(IDS, where)
+        return [*found, gradient_of(found[0].sum(), policy)]
+
+    assert all(first.equal(second) for first, second in zip(bits(), bits(), strict=True))
 
 
 def test_a_probe_is_what_an_engine_reports_for_a_prompt_which_no_temperature_changes(
@@ -60,4 +136,4 @@ def test_a_model_with_dropout_computes_the_same_every_time() -> None:
         num_key_value_heads=1, attention_dropout=0.5, attn_implementation="sdpa",
     )  # fmt: skip
     policy = Policy(Qwen2ForCausalLM(config).train(), temperature=1.0, dtype=Dtype.FLOAT32)
-    assert policy(TOKENS)[0].equal(policy(TOKENS)[0])
+    assert policy(TOKENS, ALL)[0].equal(policy(TOKENS, ALL)[0])

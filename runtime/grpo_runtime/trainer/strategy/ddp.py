@@ -54,10 +54,10 @@ class DDPStrategy:
         with contextlib.nullcontext() if is_last else self._replica.no_sync():
             yield
 
-    def score(self, token_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def score(self, token_ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """See `Strategy`."""
         with peer_errors():
-            logprobs, entropies = self._replica(token_ids)
+            logprobs, entropies = self._replica(token_ids, mask)
         return logprobs, entropies
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -104,6 +104,7 @@ class DDPStrategy:
         Otherwise a resumed run would sum its first step in another order than the run it continues.
         """
         for _ in range(2):
-            logprobs, _ = self.score(torch.zeros((1, 2), dtype=torch.int64, device=self.device))
+            token_ids = torch.zeros((1, 2), dtype=torch.int64, device=self.device)
+            logprobs, _ = self.score(token_ids, torch.ones_like(token_ids[:, 1:], dtype=torch.bool))
             self.backward(logprobs.sum())
             self.policy.zero_grad()

@@ -55,8 +55,13 @@ class Strategy(Protocol):
         """Around forward and backward of one part of a step. Gradients are complete after the last one."""
         ...
 
-    def score(self, token_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logprobs and entropies [B, T-1] of tokens 1.. of `token_ids` [B, T], with gradients."""
+    def score(self, token_ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logprobs and entropies [B, T-1] of tokens 1.. of `token_ids` [B, T] where `mask` [B, T-1] is true,
+        and exactly 0 elsewhere.
+
+        The logprobs have gradients, and every parameter gets one, of 0 when the mask is true nowhere: ranks
+        that wait for each other's gradients may each have any mask.
+        """
         ...
 
     def backward(self, loss: torch.Tensor) -> None:
