@@ -16,12 +16,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import (
-    FSDPModule,
-    MixedPrecisionPolicy,
-    fully_shard,
-    register_fsdp_forward_method,
-)
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from transformers import PreTrainedModel
 
 from grpo_api.v1alpha1.spec import OptimizerSpec
@@ -70,10 +65,10 @@ class FSDP2Strategy:
         """See `Strategy`. Ranks meet in every part: gradients that wait for the last one would be whole."""
         yield
 
-    def score(self, token_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def score(self, token_ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """See `Strategy`."""
         with peer_errors():
-            logprobs, entropies = self.policy(token_ids)
+            logprobs, entropies = self.policy(token_ids, mask)
         return logprobs, entropies
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -138,7 +133,6 @@ class FSDP2Strategy:
             # the sum of all ranks' gradients, in place of their average
             _sharded(unit).set_gradient_divide_factor(1.0)
             _sharded(unit).set_force_sum_reduction_for_comms(True)
-        register_fsdp_forward_method(self.policy, Policy.logprobs_at_one.__name__)
 
 
 def _sharded(unit: nn.Module) -> FSDPModule:
