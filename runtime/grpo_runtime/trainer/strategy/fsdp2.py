@@ -2,8 +2,9 @@
 
 Every decoder layer is a unit, and embeddings, last norm and head are one more: it is put together for its
 forward pass, and again for its backward pass, and only its shards stay. The last unit stays whole from its
-forward to its backward pass, because the logprobs are computed from its head again on the way back. A rank
-holds its share of weights, gradients and AdamW's moments, one or two whole layers, and the last unit.
+forward to its backward pass, which would put it together again at once. A rank holds its share of weights,
+gradients and AdamW's moments, one or two whole layers, and the last unit. While loading, rank 0 also has the
+whole policy in CPU memory, as the files gave it.
 
 Master weights, gradients and moments are float32. In a bfloat16 run units are put together in bfloat16, as
 engines hold them, and gradients are summed over ranks in float32. `Policy`'s autocast stays: it computes in
