@@ -1,4 +1,4 @@
-"""A strategy whose weights are spread over the ranks trains, syncs, probes, saves, stops, resumes and exports:
+"""A strategy that shards the weights over the ranks trains, syncs, probes, saves, stops, resumes and exports:
 FSDP2, and one that goes in without a change to the product (`sharded_strategy`)."""
 
 import shutil
@@ -40,8 +40,8 @@ def train_to_the_end(pod: TrainerPod, *, resumed_from_step: int) -> None:
 
 @dataclass(frozen=True)
 class Runs:
-    """The folders of a run that DDP began and a sharded strategy went on with after a stop in step 2: one that
-    was stopped again in step 4 and went on from its own checkpoint, and one undisturbed."""
+    """The folders of a run that DDP began and a sharded strategy went on with after a stop in step 2: one
+    that was stopped again in step 4 and went on from its own checkpoint, and one undisturbed."""
 
     stopped: Path
     undisturbed: Path
