@@ -9,7 +9,7 @@ from grpo_api.contract.weight_sync_choice import backend_of, name_in_run, with_b
 from grpo_api.quantity import parse_quantity
 from grpo_api.source import Volume, VolumeKind, parse_source
 from grpo_api.v1alpha1.job import GRPOJob
-from grpo_api.v1alpha1.spec import Dtype, GRPOJobSpec, RolloutSpec, TrainerSpec
+from grpo_api.v1alpha1.spec import Dtype, GRPOJobSpec, RolloutSpec, TrainerSpec, TrainerStrategy
 
 Config = TypeVar("Config", bound=RunConfig)
 
@@ -57,6 +57,7 @@ def resolve_into(
         "threads_per_process": spec.trainer.threads_per_process
         or threads_per_process
         or _threads_by_limit(spec.trainer),
+        "strategy": strategy_in_run(spec.trainer),
     }
     return config(**shared | derived)
 
@@ -81,6 +82,15 @@ def _threads_by_limit(trainer: TrainerSpec) -> int | None:
     limit = trainer.resources.limits.get("cpu")
     num_threads = 1 if limit is None else threads_of(parse_quantity(limit), trainer)
     return num_threads if num_threads > 1 else None
+
+
+def strategy_in_run(trainer: TrainerSpec) -> TrainerStrategy | None:
+    """What is written down for a run: None for DDP, which goes without saying.
+
+    This is where Auto will choose, which is meant where the spec names none: by the memory that the policy
+    needs on each GPU, once that is planned. Until then it is DDP.
+    """
+    return None if trainer.strategy is TrainerStrategy.DDP else trainer.strategy
 
 
 def volumes_of(run: RunConfig) -> tuple[Volume, ...]:

@@ -134,6 +134,12 @@ def test_every_default_is_written_out():
     check(RunConfig.from_object(written), written, "run")
 
 
+def test_a_strategy_is_written_down_only_where_an_older_image_does_not_have_it():
+    for named, chosen, written in ((None, "DDP", None), ("DDP", "DDP", None), ("FSDP2", "FSDP2", "FSDP2")):
+        config = resolve(job(trainer={"strategy": named}))
+        assert (config.chosen_strategy, config.to_object().get("strategy")) == (chosen, written)
+
+
 def test_null_counts_as_absent():
     assert job(sampling=None, image=None) == job()
 

@@ -9,6 +9,7 @@ from grpo_api.model import ApiModel
 from grpo_api.v1alpha1.spec.job_spec import Mode
 from grpo_api.v1alpha1.spec.model import Attention, Dtype
 from grpo_api.v1alpha1.spec.run_sections import RunSections
+from grpo_api.v1alpha1.spec.trainer import TrainerStrategy
 from grpo_api.v1alpha1.spec.weight_sync import WeightSyncBackend
 
 
@@ -59,6 +60,9 @@ class RunConfig(RunSections):
     threads_per_process: int | None = None
     """CPU threads of each training process. A run that names none has as many as OMP_NUM_THREADS says in its
     environment, or else one."""
+    strategy: TrainerStrategy | None = None
+    """How the policy is spread over the training ranks. Not there for DDP, so that an older image reads every
+    run that needs nothing newer."""
 
     @property
     def chosen_dtype(self) -> Dtype:
@@ -87,9 +91,9 @@ class RunConfig(RunSections):
         return self.micro_batch_tokens or TOKENS_ON_CPU
 
     @property
-    def strategy(self) -> str:
-        """Name of the strategy that spreads the policy over the training ranks."""
-        return "DDP"
+    def chosen_strategy(self) -> TrainerStrategy:
+        """How the policy is spread over the training ranks; its name in the runtime's registry."""
+        return self.strategy or TrainerStrategy.DDP
 
 
 def parse_run_config(text: str) -> RunConfig:

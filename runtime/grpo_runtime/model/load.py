@@ -6,7 +6,13 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from grpo_api.v1alpha1.spec import Attention
 from grpo_runtime.errors import UserError
@@ -23,14 +29,13 @@ def load_policy(folder: Path, *, dtype: str, attention: Attention = Attention.SD
     its weights, when the language model is only a part of what it holds, when the model is of a family that
     makes its logits in a way not known here, and as `require_attention` does.
     """
-    if dtype not in DTYPES:
-        raise UserError(f"model.dtype ({dtype}) must be one of {', '.join(DTYPES)}")
+    torch_dtype = _torch_dtype(dtype)
     try:
         require_attention(attention, folder=folder)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             output_loading_info=True,
-            dtype=DTYPES[dtype],
+            dtype=torch_dtype,
             attn_implementation=attention.value,
             use_safetensors=True,
             local_files_only=True,
@@ -46,8 +51,7 @@ def load_policy(folder: Path, *, dtype: str, attention: Attention = Attention.SD
             f"the model in {folder} lacks {len(missing)} of its weights, the first is {missing[0]}"
         )
     _require_text_only(model, folder=folder)
-    if attention is Attention.SDPA:
-        _keep_soft_caps(model)
+    _compute_as_engines(model, attention)
     _make_savable(model)
     install_scoring_head(model)
     require_same_logprobs(model)
@@ -65,11 +69,37 @@ def _require_text_only(model: PreTrainedModel, *, folder: Path) -> None:
         )
 
 
-def _keep_soft_caps(model: PreTrainedModel) -> None:
+def _compute_as_engines(model: PreTrainedModel, attention: Attention) -> None:
     """Let a model that soft-caps its attention scores, as Gemma 2 does, compute them by transformers' plain
     attention: its sdpa leaves the caps out without a word, and engines apply them."""
-    if getattr(model.config, "attn_logit_softcapping", None) is not None:
+    has_caps = getattr(model.config, "attn_logit_softcapping", None) is not None
+    if has_caps and attention is Attention.SDPA:
         model.set_attn_implementation("eager")
+
+
+def empty_policy(folder: Path, *, dtype: str, attention: Attention = Attention.SDPA) -> PreTrainedModel:
+    """The model that `load_policy` returns, without its weights: every tensor is on the meta device.
+
+    Reads `config.json` only. Raises UserError when the directory does not describe such a model.
+    """
+    torch_dtype = _torch_dtype(dtype)
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        with torch.device("meta"):
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(
+                config, dtype=torch_dtype, attn_implementation=attention.value, trust_remote_code=False
+            )
+    except (OSError, ValueError) as error:
+        raise UserError(f"the model in {folder} cannot be made: {error}") from error
+    _compute_as_engines(model, attention)
+    model.train()
+    return model
+
+
+def _torch_dtype(dtype: str) -> torch.dtype:
+    if dtype not in DTYPES:
+        raise UserError(f"model.dtype ({dtype}) must be one of {', '.join(DTYPES)}")
+    return DTYPES[dtype]
 
 
 def _make_savable(model: PreTrainedModel) -> None:

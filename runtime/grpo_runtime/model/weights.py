@@ -16,19 +16,20 @@ def named_weights(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
     memory, so the next optimizer step changes it; one that is a part of a parameter may be a copy.
     """
     for name, parameter in model.named_parameters():
-        yield from _as_saved(model, name, parameter.detach())
+        yield from as_saved(model, name, parameter.detach())
 
 
 def weight_shapes(model: PreTrainedModel) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Name and shape of each of `named_weights`, without copying any."""
+    """Name and shape of each of `named_weights`, without copying any. The parameters may be sharded."""
     for name, parameter in model.named_parameters():
-        for saved_name, weight in _as_saved(model, name, torch.empty_like(parameter, device="meta")):
+        whole = torch.empty(parameter.shape, dtype=parameter.dtype, device="meta")
+        for saved_name, weight in as_saved(model, name, whole):
             yield saved_name, tuple(weight.shape)
 
 
-def _as_saved(
+def as_saved(
     model: PreTrainedModel, name: str, parameter: torch.Tensor
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """What transformers saves of one parameter. One that it would join with others is taken alone, and the
-    engines refuse its shape."""
+    """What transformers saves of one parameter, which is given whole. One that it would join with others is
+    taken alone, and the engines refuse its shape."""
     yield from revert_weight_conversion(model, {name: parameter}).items()

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from grpo_api.v1alpha1.spec import OptimizerSpec, Schedule
 from grpo_runtime.errors import UserError
@@ -11,7 +12,11 @@ from grpo_runtime.trainer.policy import Policy
 
 
 class PolicyOptimizer:
-    """AdamW on the policy's parameters, with gradient clipping and a learning rate that is set per step."""
+    """AdamW on the policy's parameters, with gradient clipping and a learning rate that is set per step.
+
+    The parameters may be DTensors, of which each rank has a shard. Then all ranks make each step at the same
+    time, for the norm is that of the whole gradient, and the state is sharded as the parameters are.
+    """
 
     def __init__(self, policy: Policy, spec: OptimizerSpec, *, total_steps: int) -> None:
         self._spec = spec
@@ -36,6 +41,8 @@ class PolicyOptimizer:
         for group in self._adamw.param_groups:
             group["lr"] = rate
         norm = torch.nn.utils.clip_grad_norm_(self._parameters.values(), self._spec.max_grad_norm)
+        if isinstance(norm, DTensor):
+            norm = norm.full_tensor()
         if not norm.isfinite():
             raise UserError(
                 f"the gradient of step {step + 1} is not finite: lower algorithm.optimizer.learningRate, "

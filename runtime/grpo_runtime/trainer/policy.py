@@ -1,6 +1,6 @@
 """The policy as the loss sees it: token ids in, logprobs of the tokens that were chosen out."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from transformers import PreTrainedModel
@@ -10,7 +10,7 @@ from grpo_runtime.algorithm.logprobs import TokenLogprobs
 from grpo_runtime.model.activations import recompute_activations
 from grpo_runtime.model.head import install_scoring_head, last_hidden_states
 from grpo_runtime.model.load import DTYPES
-from grpo_runtime.model.weights import named_weights, weight_shapes
+from grpo_runtime.model.weights import as_saved, weight_shapes
 from grpo_runtime.weight_sync.source import TensorSpec
 
 MASTER_DTYPE = "float32"
@@ -80,10 +80,18 @@ class Policy(torch.nn.Module):
 
 
 class PolicyWeights:
-    """The weights of a policy as engines hold them, in the run's precision: a `WeightSource`."""
+    """The weights of a policy as engines hold them, in the run's precision: a `WeightSource`.
 
-    def __init__(self, policy: Policy) -> None:
+    `whole_parameters` gives each parameter of the model by name, where the model itself has only a part.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        whole_parameters: Callable[[], Iterator[tuple[str, torch.Tensor]]] | None = None,
+    ) -> None:
         self._policy = policy
+        self._whole_parameters = whole_parameters or policy.model.named_parameters
 
     def layout(self) -> tuple[TensorSpec, ...]:
         """See `WeightSource`."""
@@ -93,4 +101,5 @@ class PolicyWeights:
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """See `WeightSource`. The tensors may share memory with the policy."""
-        yield from named_weights(self._policy.model)
+        for name, parameter in self._whole_parameters():
+            yield from as_saved(self._policy.model, name, parameter.detach())

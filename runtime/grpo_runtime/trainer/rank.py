@@ -17,7 +17,7 @@ from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.v1alpha1.spec import Mode
 from grpo_runtime.colocated.executor import EngineExecutor
 from grpo_runtime.errors import PeerLostError, UserError
-from grpo_runtime.model.load import load_policy, load_tokenizer
+from grpo_runtime.model.load import empty_policy, load_policy, load_tokenizer
 from grpo_runtime.model.source import materialise_model
 from grpo_runtime.process.failure import explain_abort, write_failure
 from grpo_runtime.rollout.interface import Engines
@@ -92,8 +92,8 @@ def _end(code: ExitCode) -> NoReturn:
 def _prepare(
     environment: Mapping[str, str], *, run_dir: Path, make_strategy: MakeStrategy | None
 ) -> RankContext:
-    """Load the policy and meet the other ranks."""
-    local_rank = int(environment["LOCAL_RANK"])
+    """Load the policy, of which only rank 0 reads the weights, and meet the other ranks."""
+    rank, local_rank = int(environment["RANK"]), int(environment["LOCAL_RANK"])
     settings = read_trainer_settings(environment)
     # the order of sums, and so the last bits of a run, depends on it
     named = settings.run_config.threads_per_process
@@ -108,15 +108,14 @@ def _prepare(
     )
     device = training_device(local_rank=local_rank)
     logger.info("training on %s, CPU threads: %d", device, torch.get_num_threads())
-    model = load_policy(origin.folder, dtype=MASTER_DTYPE, attention=settings.run_config.chosen_attention)
-    # the method of torch's module: transformers' own is typed as something else
-    torch.nn.Module.to(model, device)
+    load = load_policy if rank == 0 else empty_policy
+    model = load(origin.folder, dtype=MASTER_DTYPE, attention=settings.run_config.chosen_attention)
     loaded = LoadedModel(origin=origin, model=model, tokenizer=load_tokenizer(origin.folder))
     if device.type == "cuda":
         explain_abort(run_dir, PeerLostError(_NCCL_ABORT), local_rank=local_rank)
     stop = StopRequest()
     ranks = Ranks.meet(
-        rank=int(environment["RANK"]),
+        rank=rank,
         world_size=int(environment["WORLD_SIZE"]),
         address=environment["MASTER_ADDR"],
         port=int(environment["MASTER_PORT"]),
@@ -126,7 +125,11 @@ def _prepare(
     # only from here on is there anything to save; before, SIGTERM simply ends a rank that waits for others
     stop.listen()
     return make_rank_context(
-        settings, loaded, ranks=ranks, make_strategy=make_strategy or STRATEGIES[settings.run_config.strategy]
+        settings,
+        loaded,
+        ranks=ranks,
+        make_strategy=make_strategy or STRATEGIES[settings.run_config.chosen_strategy],
+        device=device,
     )
 
 

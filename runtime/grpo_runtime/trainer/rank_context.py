@@ -22,7 +22,8 @@ CHECKPOINTS = "checkpoints"
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """The policy to start from, on the device of this rank."""
+    """The policy to start from: the model has its weights on rank 0, in CPU memory, and is on the meta device
+    elsewhere."""
 
     origin: LocalModel
     model: PreTrainedModel
@@ -44,7 +45,12 @@ class RankContext:
 
 
 def make_rank_context(
-    settings: TrainerSettings, loaded: LoadedModel, *, ranks: Ranks, make_strategy: MakeStrategy
+    settings: TrainerSettings,
+    loaded: LoadedModel,
+    *,
+    ranks: Ranks,
+    make_strategy: MakeStrategy,
+    device: torch.device,
 ) -> RankContext:
     """Spread the policy over the ranks, restore the newest checkpoint if there is one, and make all ranks
     equal.
@@ -75,6 +81,7 @@ def make_rank_context(
         optimizer=run_config.algorithm.optimizer,
         total_steps=run_config.algorithm.steps,
         ranks=ranks,
+        device=device,
     )
     if checkpoint:
         logger.info("resuming from %s", checkpoint[0])

@@ -14,7 +14,7 @@ STEPS = 6
 TIMINGS = ("time/", "step_time", "tokens_per_second", "sync/")
 
 
-def job(*, num_ranks: int = 2, **spec: object) -> RunConfig:
+def job(*, num_ranks: int = 2, strategy: str = "DDP", **spec: object) -> RunConfig:
     algorithm = {
         "steps": STEPS,
         "promptsPerStep": 8,
@@ -25,7 +25,7 @@ def job(*, num_ranks: int = 2, **spec: object) -> RunConfig:
     sections = {
         "algorithm": algorithm,
         "sampling": {"maxTokens": 4},
-        "trainer": {"processesPerNode": num_ranks},
+        "trainer": {"processesPerNode": num_ranks, "strategy": strategy},
         "checkpoint": {"everySteps": 2},
     }
     return run_config(**{**sections, **spec})

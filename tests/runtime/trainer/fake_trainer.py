@@ -44,7 +44,6 @@ def import_rank_with_fakes(run_dir: Path) -> RunRank:
     from sharded_strategy import ShardedStrategy
 
     from grpo_runtime.trainer.rank import run_rank
-    from grpo_runtime.trainer.strategy.ddp import DDPStrategy
 
     class SlowFakeEngines(FakeEngines):
         """From the step in FAKE_HANG_AT on, generation never ends."""
@@ -63,7 +62,7 @@ def import_rank_with_fakes(run_dir: Path) -> RunRank:
         run_rank,
         run_dir=run_dir,
         connect=SlowFakeEngines,
-        make_strategy=ShardedStrategy if is_sharded else DDPStrategy,
+        make_strategy=ShardedStrategy if is_sharded else None,
     )
 
 

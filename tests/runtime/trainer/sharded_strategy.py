@@ -15,6 +15,7 @@ from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.optimizer import learning_rate
 from grpo_runtime.trainer.policy import Policy
 from grpo_runtime.trainer.strategy.interface import NamedTensors, TrainingState
+from grpo_runtime.trainer.strategy.placement import place
 from grpo_runtime.weight_sync.source import TensorSpec
 
 KINDS = ("exp_avg", "exp_avg_sq")
@@ -23,8 +24,17 @@ KINDS = ("exp_avg", "exp_avg_sq")
 class ShardedStrategy:
     is_sharded = True
 
-    def __init__(self, policy: Policy, *, optimizer: OptimizerSpec, total_steps: int, ranks: Ranks) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        optimizer: OptimizerSpec,
+        total_steps: int,
+        ranks: Ranks,
+        device: torch.device | None = None,
+    ) -> None:
         self._policy = policy
+        place(policy, device=device or policy.device, ranks=ranks)
         self._spec = optimizer
         self._total_steps = total_steps
         self._rank, self._world_size = ranks.rank, ranks.world_size

@@ -40,6 +40,8 @@ FLOAT32 = tuple(name for name, case in CASES.items() if not case.is_double)
 LAUNCHES = {
     "DDP on one rank": ("DDP", 1, tuple(CASES)),
     "DDP on two ranks": ("DDP", 2, tuple(CASES)),
+    "FSDP2 on one rank": ("FSDP2", 1, FLOAT32),
+    "FSDP2 on two ranks": ("FSDP2", 2, tuple(CASES)),
     "a sharded strategy on two ranks": ("sharded", 2, FLOAT32),
 }
 """The name of a strategy, the number of ranks, and the cases."""

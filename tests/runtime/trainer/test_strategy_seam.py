@@ -1,5 +1,5 @@
-"""A strategy whose weights are spread over the ranks goes in without a change to the product: see
-`sharded_strategy`. It trains, syncs, probes, saves, stops, resumes and exports."""
+"""A strategy that shards the weights over the ranks trains, syncs, probes, saves, stops, resumes and exports:
+FSDP2, and one that goes in without a change to the product (`sharded_strategy`)."""
 
 import shutil
 from dataclasses import dataclass
@@ -10,7 +10,13 @@ import torch
 from fake_job import STEPS, job, learned, records, weights
 from trainer_pod import TrainerPod
 
-SHARDED = {"FAKE_STRATEGY": "sharded"}
+
+def pod_of(strategy: str, folder: Path, *, attempt: int, hang_at: int | None = None) -> TrainerPod:
+    """An attempt on two ranks: one of the product's strategies, or `sharded`."""
+    if strategy == "sharded":
+        environment = {"FAKE_STRATEGY": "sharded"}
+        return TrainerPod(folder, job(), attempt=attempt, hang_at=hang_at, environment=environment)
+    return TrainerPod(folder, job(strategy=strategy), attempt=attempt, hang_at=hang_at)
 
 
 def train_until(step: int, pod: TrainerPod, *, resumed_from_step: int | None) -> None:
@@ -34,7 +40,7 @@ def train_to_the_end(pod: TrainerPod, *, resumed_from_step: int) -> None:
 
 @dataclass(frozen=True)
 class Runs:
-    """The folders of a run that DDP began and the sharded strategy went on with after a stop in step 2: one
+    """The folders of a run that DDP began and a sharded strategy went on with after a stop in step 2: one
     that was stopped again in step 4 and went on from its own checkpoint, and one undisturbed."""
 
     stopped: Path
@@ -42,14 +48,23 @@ class Runs:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+def begun_by_ddp(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that was stopped in step 2."""
+    folder = tmp_path_factory.mktemp("begun")
+    train_until(2, pod_of("DDP", folder, attempt=1, hang_at=2), resumed_from_step=None)
+    return folder
+
+
+@pytest.fixture(scope="module", params=["sharded", "FSDP2"])
+def runs(
+    request: pytest.FixtureRequest, begun_by_ddp: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Runs:
     stopped, undisturbed = (tmp_path_factory.mktemp(name) for name in ("stopped", "undisturbed"))
-    train_until(2, TrainerPod(stopped, job(), hang_at=2), resumed_from_step=None)
-    shutil.copytree(stopped / "output", undisturbed / "output")
-    train_to_the_end(TrainerPod(undisturbed, job(), attempt=2, environment=SHARDED), resumed_from_step=2)
-    second = TrainerPod(stopped, job(), attempt=2, hang_at=4, environment=SHARDED)
-    train_until(4, second, resumed_from_step=2)
-    train_to_the_end(TrainerPod(stopped, job(), attempt=3, environment=SHARDED), resumed_from_step=4)
+    for folder in (stopped, undisturbed):
+        shutil.copytree(begun_by_ddp / "output", folder / "output")
+    train_to_the_end(pod_of(request.param, undisturbed, attempt=2), resumed_from_step=2)
+    train_until(4, pod_of(request.param, stopped, attempt=2, hang_at=4), resumed_from_step=2)
+    train_to_the_end(pod_of(request.param, stopped, attempt=3), resumed_from_step=4)
     assert [record.attempt for record in records(stopped)] == [1, 1, 2, 2, 3, 3]
     assert [record.attempt for record in records(undisturbed)] == [1, 1, 2, 2, 2, 2]
     return Runs(stopped, undisturbed)
@@ -63,9 +78,27 @@ def test_a_sharded_run_that_is_stopped_goes_on_from_its_checkpoint_with_the_same
 
 
 def test_a_sharded_run_from_a_checkpoint_of_ddp_learns_what_ddp_learns(two_ranks: Path, runs: Runs) -> None:
-    for one, other in zip(learned(runs.stopped), learned(two_ranks), strict=True):
-        assert one == pytest.approx(other, abs=1e-6, rel=1e-5)
-    exported, others = weights(runs.stopped), weights(two_ranks)
-    assert exported.keys() == others.keys()
+    assert_learned_the_same(runs.stopped, two_ranks)
+
+
+def assert_learned_the_same(folder: Path, other: Path) -> None:
+    """Metrics and exported weights, as exactly as float32 sums in another order are the same."""
+    for mine, others in zip(learned(folder), learned(other), strict=True):
+        assert mine == pytest.approx(others, abs=1e-6, rel=1e-5)
+    exported, expected = weights(folder), weights(other)
+    assert exported.keys() == expected.keys()
     for name, tensor in exported.items():
-        torch.testing.assert_close(tensor, others[name], atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(tensor, expected[name], atol=1e-6, rtol=1e-5)
+
+
+def test_fsdp2_from_the_start_learns_what_ddp_learns_which_goes_on_from_its_checkpoint(
+    two_ranks: Path, tmp_path: Path
+) -> None:
+    train_until(3, pod_of("FSDP2", tmp_path, attempt=1, hang_at=3), resumed_from_step=None)
+    train_to_the_end(pod_of("DDP", tmp_path, attempt=2), resumed_from_step=3)
+    assert_learned_the_same(tmp_path, two_ranks)
+
+
+def test_one_process_under_fsdp2_learns_what_two_under_ddp_learn(two_ranks: Path, tmp_path: Path) -> None:
+    assert TrainerPod(tmp_path, job(num_ranks=1, strategy="FSDP2")).end()[0] == 0
+    assert_learned_the_same(tmp_path, two_ranks)

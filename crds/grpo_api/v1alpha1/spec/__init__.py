@@ -26,7 +26,7 @@ from grpo_api.v1alpha1.spec.rewards import BuiltinReward, CodeRef, RewardSpec
 from grpo_api.v1alpha1.spec.rollout import RolloutSpec
 from grpo_api.v1alpha1.spec.run_sections import RunSections
 from grpo_api.v1alpha1.spec.sampling import SamplingSpec
-from grpo_api.v1alpha1.spec.trainer import TrainerSpec
+from grpo_api.v1alpha1.spec.trainer import TrainerSpec, TrainerStrategy
 from grpo_api.v1alpha1.spec.weight_sync import WeightSyncBackend, WeightSyncSpec
 
 __all__ = [
@@ -56,6 +56,7 @@ __all__ = [
     "ScaleRewards",
     "Schedule",
     "TrainerSpec",
+    "TrainerStrategy",
     "WeightSyncBackend",
     "WeightSyncSpec",
 ]

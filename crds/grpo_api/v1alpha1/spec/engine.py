@@ -12,7 +12,7 @@ from grpo_api.quantity import Quantity, parse_quantity
 from grpo_api.rule import rule
 from grpo_api.v1alpha1.spec.rollout import RolloutSpec
 from grpo_api.v1alpha1.spec.sampling import SamplingSpec
-from grpo_api.v1alpha1.spec.trainer import TrainerSpec
+from grpo_api.v1alpha1.spec.trainer import TrainerSpec, TrainerStrategy
 
 MIN_KV_CACHE_BYTES = 2**20
 MAX_CPU_WORKERS = 8
@@ -182,6 +182,21 @@ def engines_share_processes_evenly(
 def process_is_of_colocated_engines(engine: EngineSpec, rollout: RolloutSpec | None) -> bool:
     """No field that says nothing."""
     return engine.process is None or rollout is None
+
+
+@rule(
+    cel="!has(self.engine.process) || self.engine.process != 'Own' || !has(self.trainer.strategy) || "
+    f"self.trainer.strategy != '{TrainerStrategy.FSDP2}' || self.trainer.numNodes * {cel.PROCESSES_PER_NODE} "
+    "== 1",
+    sentence="engine.process Own gives an engine that is started again all weights, and with "
+    "trainer.strategy FSDP2 no training process has them alone: remove engine.process, or set "
+    "trainer.strategy to DDP",
+    field=".engine.process",
+)
+def own_process_finds_all_weights(engine: EngineSpec, trainer: TrainerSpec) -> bool:
+    """Sharded weights are whole only while all training processes read them, at the start of a step."""
+    is_sharded = trainer.strategy is TrainerStrategy.FSDP2
+    return not engine.has_own_process or not is_sharded or trainer.num_nodes * trainer.num_processes == 1
 
 
 @rule(

@@ -16,6 +16,7 @@ from grpo_api.v1alpha1.spec.engine import (
     engines_share_processes_evenly,
     kv_cache_fits,
     nodes_share_workers_evenly,
+    own_process_finds_all_weights,
     process_is_of_colocated_engines,
     prompt_fits,
 )
@@ -81,6 +82,7 @@ class GRPOJobSpec(RunSections):
         disaggregated_has_rollout,
         process_is_of_colocated_engines,
         engines_share_processes_evenly,
+        own_process_finds_all_weights,
         colocated_engine_has_one_stage,
         colocated_engine_has_whole_experts,
         cores_are_in_one_pod,

@@ -1,5 +1,6 @@
 """`trainer`: the trainer pods."""
 
+from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field
@@ -25,6 +26,13 @@ def every_process_has_its_gpu(processes_per_node: int | None, resources: Resourc
     return processes_per_node is None or resources.num_gpus in (0, processes_per_node)
 
 
+class TrainerStrategy(StrEnum):
+    """How the policy is spread over the training processes."""
+
+    DDP = "DDP"
+    FSDP2 = "FSDP2"
+
+
 class TrainerSpec(ApiModel):
     """The trainer pods."""
 
@@ -38,6 +46,10 @@ class TrainerSpec(ApiModel):
     """Most tokens, padding included, that a process computes in one forward and backward pass; a sequence
     that is longer goes alone. Less needs less memory, more uses a GPU better. Without it 16384 on GPUs and
     1024 on CPU."""
+    strategy: TrainerStrategy | None = None
+    """How the policy is spread over the training processes: with `DDP`, which is meant without it, each holds
+    the whole policy, its gradients and its optimizer; with `FSDP2` each holds its part of all three, and they
+    put one layer at a time together."""
     resources: ResourcesSpec = ResourcesSpec()
     """Resources of each trainer pod."""
     gradient_checkpointing: bool | None = None

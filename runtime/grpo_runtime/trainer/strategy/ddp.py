@@ -11,6 +11,7 @@ from grpo_runtime.trainer.distributed import Ranks, peer_errors
 from grpo_runtime.trainer.optimizer import PolicyOptimizer
 from grpo_runtime.trainer.policy import Policy, PolicyWeights
 from grpo_runtime.trainer.strategy.interface import NamedTensors, TrainingState
+from grpo_runtime.trainer.strategy.placement import place
 from grpo_runtime.weight_sync.source import WeightSource
 
 
@@ -19,12 +20,22 @@ class DDPStrategy:
 
     is_sharded = False
 
-    def __init__(self, policy: Policy, *, optimizer: OptimizerSpec, total_steps: int, ranks: Ranks) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        optimizer: OptimizerSpec,
+        total_steps: int,
+        ranks: Ranks,
+        device: torch.device | None = None,
+    ) -> None:
         self.policy = policy
         self._ranks = ranks
+        place(policy, device=device or policy.device, ranks=ranks)
         self._optimizer = PolicyOptimizer(policy, optimizer, total_steps=total_steps)
         with peer_errors():
-            self._replica = DistributedDataParallel(policy)
+            # every rank has rank 0's values
+            self._replica = DistributedDataParallel(policy, init_sync=False)
         self._settle_buckets()
 
     @property

@@ -96,14 +96,24 @@ class Strategy(Protocol):
     def load(self, state: TrainingState | None) -> None:
         """Take over a state on every rank. Rank 0 has it; the others give None and get their part.
 
-        None on rank 0 makes all ranks equal to it as it is.
+        None on rank 0 makes all ranks go on from what it has loaded.
         """
         ...
 
 
 class MakeStrategy(Protocol):
-    """Spreads a policy, which every rank has loaded, over the ranks. All ranks call it at the same time."""
+    """Spreads a policy over the ranks. All ranks call it at the same time.
+
+    Rank 0 has loaded the policy; on the other ranks its tensors may be on the meta device, without memory or
+    values. `device` is where each rank trains; without it, where the policy is.
+    """
 
     def __call__(
-        self, policy: Policy, *, optimizer: OptimizerSpec, total_steps: int, ranks: Ranks
+        self,
+        policy: Policy,
+        *,
+        optimizer: OptimizerSpec,
+        total_steps: int,
+        ranks: Ranks,
+        device: torch.device | None = None,
     ) -> Strategy: ...

@@ -1,0 +1,153 @@
+"""Fully sharded data parallelism with torch's `fully_shard`: each rank holds a part of every tensor.
+
+Every decoder layer is a unit, and embeddings, last norm and head are one more: it is put together for its
+forward pass, and again for its backward pass, and only its shards stay. The last unit stays whole from its
+forward to its backward pass, which would put it together again at once. A rank holds its share of weights,
+gradients and AdamW's moments, one or two whole layers, and the last unit. While loading, rank 0 also has the
+whole policy in CPU memory, as the files gave it.
+
+Master weights, gradients and moments are float32. In a bfloat16 run units are put together in bfloat16, as
+engines hold them, and gradients are summed over ranks in float32. `Policy`'s autocast stays: it computes in
+float32 what it does so under DDP.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from transformers import PreTrainedModel
+
+from grpo_api.v1alpha1.spec import OptimizerSpec
+from grpo_runtime.trainer.distributed import Ranks, peer_errors
+from grpo_runtime.trainer.optimizer import PolicyOptimizer
+from grpo_runtime.trainer.policy import Policy, PolicyWeights
+from grpo_runtime.trainer.strategy.interface import NamedTensors, TrainingState
+from grpo_runtime.trainer.strategy.placement import place
+from grpo_runtime.trainer.strategy.shards import ShardGroup
+from grpo_runtime.weight_sync.source import WeightSource
+
+
+class FSDP2Strategy:
+    """A share of the policy on every rank; see `Strategy`."""
+
+    is_sharded = True
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        optimizer: OptimizerSpec,
+        total_steps: int,
+        ranks: Ranks,
+        device: torch.device | None = None,
+    ) -> None:
+        self.policy = policy
+        self.device = device or policy.device
+        """See `Strategy`."""
+        self._ranks = ranks
+        self._units = (*decoder_layers(policy.model), policy)
+        saved = policy.model.state_dict().keys()
+        self._shard()
+        self._parameters = dict(policy.model.named_parameters())
+        self._buffers = {name: tensor for name, tensor in policy.model.named_buffers() if name in saved}
+        self._optimizer = PolicyOptimizer(policy, optimizer, total_steps=total_steps)
+        self._state_shards, self._engine_shards = ShardGroup(ranks), ShardGroup(ranks)
+
+    @property
+    def vocab_size(self) -> int:
+        """See `Strategy`."""
+        return int(self.policy.model.config.vocab_size)
+
+    @contextlib.contextmanager
+    def micro_batch(self, *, is_last: bool) -> Iterator[None]:
+        """See `Strategy`. Ranks meet in every part: gradients that wait for the last one would be whole."""
+        yield
+
+    def score(self, token_ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `Strategy`."""
+        with peer_errors():
+            logprobs, entropies = self.policy(token_ids, mask)
+        return logprobs, entropies
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """See `Strategy`."""
+        with peer_errors():
+            loss.backward()
+
+    def optimizer_step(self, *, step: int) -> tuple[float, float]:
+        """See `Strategy`."""
+        with peer_errors():
+            return self._optimizer.step(step=step)
+
+    def probe_logprobs(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """See `Strategy`."""
+        with peer_errors():
+            logprobs = self.policy.logprobs_at_one(token_ids)
+        # no backward pass does it
+        _sharded(self.policy).reshard()
+        return logprobs
+
+    def engine_weights(self) -> WeightSource:
+        """See `Strategy`. Shards are brought into the run's precision before they travel."""
+        return PolicyWeights(
+            self.policy, lambda: self._whole_parameters(self._engine_shards, dtype=self.policy.dtype)
+        )
+
+    def model_state(self) -> NamedTensors:
+        """See `Strategy`. A tied parameter is there once."""
+        yield from self._whole_parameters(self._state_shards, dtype=None)
+        yield from self._buffers.items()
+
+    def optimizer_state(self) -> NamedTensors:
+        """See `Strategy`."""
+        for name, tensor in self._optimizer.state_tensors():
+            yield name, self._state_shards.whole(tensor)
+
+    def load(self, state: TrainingState | None) -> None:
+        """See `Strategy`. Rank 0 gives each rank its part of one tensor after the other."""
+        has_state = self._ranks.broadcast(torch.tensor(state is not None, dtype=torch.uint8))
+        if not has_state:
+            return
+        for name, parameter in self._parameters.items():
+            self._state_shards.take(parameter, whole=None if state is None else state.model[name])
+        for name, tensor in self._optimizer.state_tensors():
+            self._state_shards.take(tensor, whole=None if state is None else state.optimizer[name])
+
+    def _whole_parameters(self, shards: ShardGroup, *, dtype: torch.dtype | None) -> NamedTensors:
+        for name, parameter in self._parameters.items():
+            yield name, shards.whole(parameter, dtype=dtype)
+
+    def _shard(self) -> None:
+        """Bring one unit after the other to the device and cut it: no more than one is whole there."""
+        precision = MixedPrecisionPolicy()
+        if self.policy.dtype != torch.float32:
+            precision = MixedPrecisionPolicy(param_dtype=self.policy.dtype, reduce_dtype=torch.float32)
+        with peer_errors():
+            mesh = init_device_mesh(self.device.type, (self._ranks.world_size,))
+            for unit in self._units:
+                place(unit, device=self.device, ranks=self._ranks)
+                fully_shard(unit, mesh=mesh, mp_policy=precision)
+        for unit in self._units:
+            # the sum of all ranks' gradients, in place of their average
+            _sharded(unit).set_gradient_divide_factor(1.0)
+            _sharded(unit).set_force_sum_reduction_for_comms(True)
+
+
+def _sharded(unit: nn.Module) -> FSDPModule:
+    """The same module, with the methods that `fully_shard` has given it."""
+    assert isinstance(unit, FSDPModule)
+    return unit
+
+
+def decoder_layers(model: PreTrainedModel) -> tuple[nn.Module, ...]:
+    """The layers of `model`, inner ones first: the modules that transformers never splits over devices, or
+    else the members of its first list of modules. None for a model with neither."""
+    names = set(model._no_split_modules or ())
+    layers = [module for module in model.modules() if type(module).__name__ in names]
+    if not layers:
+        lists = (module for module in model.modules() if isinstance(module, nn.ModuleList))
+        layers = list(next(lists, ()))
+    return tuple(reversed(layers))
