@@ -1,10 +1,15 @@
 """The weights of a policy as its checkpoint has them, which is what vLLM loads: each tensor once."""
 
 from collections.abc import Iterator
+from weakref import WeakKeyDictionary
 
 import torch
 from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
+
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]
+_SHAPES: WeakKeyDictionary[PreTrainedModel, Shapes] = WeakKeyDictionary()
+"""Of the models that there are: a sync asks several times, and transformers takes milliseconds to answer."""
 
 
 def named_weights(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
@@ -19,11 +24,16 @@ def named_weights(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
         yield from _as_saved(model, name, parameter.detach())
 
 
-def weight_shapes(model: PreTrainedModel) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Name and shape of each of `named_weights`, without copying any."""
-    for name, parameter in model.named_parameters():
-        for saved_name, weight in _as_saved(model, name, torch.empty_like(parameter, device="meta")):
-            yield saved_name, tuple(weight.shape)
+def weight_shapes(model: PreTrainedModel) -> Shapes:
+    """Name and shape of each of `named_weights`, without copying any. They are those of the first call: the
+    parameters of a model keep their names and shapes."""
+    if model not in _SHAPES:
+        _SHAPES[model] = tuple(
+            (saved_name, tuple(weight.shape))
+            for name, parameter in model.named_parameters()
+            for saved_name, weight in _as_saved(model, name, torch.empty_like(parameter, device="meta"))
+        )
+    return _SHAPES[model]
 
 
 def _as_saved(
