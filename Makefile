@@ -38,7 +38,8 @@ requirements: uv ## Compile the hash-pinned requirement files again (versions mo
 	compile operator/requirements.in -o operator/requirements.txt; \
 	compile $$linux $$cpu runtime/requirements-cpu.in -o runtime/requirements-cpu.txt; \
 	compile $$linux runtime/requirements-cuda.in -o runtime/requirements-cuda.txt; \
-	compile $$linux $$cpu tests/requirements.in -o tests/requirements.txt
+	compile $$linux $$cpu tests/requirements.in -o tests/requirements.txt; \
+	compile $$linux $$cpu bench/requirements-trl.in -o bench/requirements-trl.txt
 
 ##@ Test
 test: uv ## Run all tests and print how long each part took
@@ -63,6 +64,9 @@ bench: setup ## Compare two ways of doing the same thing, in turn, by their rati
 bench-sync: setup ## Measure a weight sync against its floors (SIZES=1,100,1000 MB, RECEIVERS=1,2,4, ENGINES=1,2 or 0, JSON=)
 	@$(BIN)/python bench/sync.py $(if $(SIZES),--sizes '$(SIZES)') $(if $(RECEIVERS),--receivers '$(RECEIVERS)') \
 	  $(if $(ENGINES),--engines '$(ENGINES)') $(if $(BACKENDS),--backends '$(BACKENDS)') $(if $(JSON),--json '$(JSON)')
+bench-trl: setup ## Measure a step against TRL's GRPOTrainer, installed in the cache (PAIRS=2, CASES=tiny,27M, JSON=)
+	@$(BIN)/python bench/against_trl.py $(if $(PAIRS),--pairs '$(PAIRS)') $(if $(CASES),--cases '$(CASES)') \
+	  $(if $(JSON),--json '$(JSON)')
 bench-gpu: $(if $(HAS_PYTHON),gpu-site,setup) ## Measure packing, tag and IPC on one NVIDIA GPU, and NCCL where there are two (PYTHON=, JSON=)
 	@export PYTHONPATH=crds:runtime:bench$(if $(HAS_PYTHON),:.gpu-site); python=$(if $(HAS_PYTHON),$(PYTHON),$(BIN)/python); \
 	  $$python bench/gpu/sync.py $(if $(JSON),--json '$(JSON)') && $$python bench/gpu/two_gpus.py
@@ -96,4 +100,4 @@ built-images: uv debian-packages
 $(BIN)/.ready: tests/environment.sh tests/requirements.txt crds/pyproject.toml operator/pyproject.toml runtime/pyproject.toml runtime/name_vllm_cpu.py | uv
 	@tests/environment.sh && touch $@
 
-.PHONY: demo setup format generate check requirements test test-fast test-matrix test-gpu gpu-wheels gpu-site bench bench-sync bench-gpu bench-scale cluster-up cluster-status cluster-down images help uv debian-packages cluster-programs built-images
+.PHONY: demo setup format generate check requirements test test-fast test-matrix test-gpu gpu-wheels gpu-site bench bench-sync bench-trl bench-gpu bench-scale cluster-up cluster-status cluster-down images help uv debian-packages cluster-programs built-images

@@ -11,7 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SYNC = ROOT / "bench" / "sync.py"
 ON_GPUS = sorted((ROOT / "bench" / "gpu").glob("*.py"))
-SCRIPTS = sorted(set((ROOT / "bench").glob("*.py")) - {SYNC})
+AGAINST_TRL = ROOT / "bench" / "against_trl.py"
+SCRIPTS = sorted(set((ROOT / "bench").glob("*.py")) - {SYNC, AGAINST_TRL})
 """Those that compare two ways."""
 HEAVY = {"torch", "vllm", "transformers", "numpy", "grpo_runtime"}
 
@@ -43,6 +44,14 @@ def test_help_of_the_sync_bench_explains_it_and_imports_nothing_heavy() -> None:
     assert "python bench/sync.py --json" in done.stdout
     assert "ratio is total : floor" in done.stdout
     assert imported(done.stderr) & HEAVY == set()
+
+
+def test_help_of_the_comparison_with_trl_explains_it_and_imports_nothing_heavy() -> None:
+    done = script(AGAINST_TRL, "--help")
+    assert done.returncode == 0
+    assert "python bench/against_trl.py --json" in done.stdout
+    assert "ratio is TRL : ours" in done.stdout
+    assert imported(done.stderr) & {*HEAVY, "trl"} == set()
 
 
 @pytest.mark.parametrize("path", ON_GPUS, ids=lambda path: path.name)
@@ -79,5 +88,6 @@ def test_a_bench_imports_the_runtime_and_not_its_tests(path: Path) -> None:
             found |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             found.add(str(node.module).partition(".")[0])
-    ours = {"grpo_bench", "grpo_gpu", "grpo_sync", "grpo_api", "grpo_runtime"}
-    assert found <= {*sys.stdlib_module_names, *ours, "aiohttp", "psutil", "torch", "transformers"}
+    ours = {"grpo_bench", "grpo_gpu", "grpo_sync", "grpo_trl", "grpo_api", "grpo_runtime"}
+    of_trl = {"datasets", "trl"} if path.name == "trl_side.py" else set()
+    assert found <= {*sys.stdlib_module_names, *ours, *of_trl, "aiohttp", "psutil", "torch", "transformers"}

@@ -1,10 +1,13 @@
 """The metrics of the newest step as Prometheus text: rank 0 writes the file, the supervisor serves it."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client import generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from grpo_api.contract.run_config import JobRef
 from grpo_runtime.report.sink import StepRecord
@@ -46,20 +49,43 @@ def prometheus_text(metrics: Mapping[str, float], *, labels: Mapping[str, str]) 
     label `phase`, so that one expression shows all phases. A user's own metric that would get the name of one
     with a label is left out.
     """
-    registry = CollectorRegistry()
-    gauges: dict[str, Gauge] = {}
-    own_labels: dict[str, Collection[str]] = {}
+    gauges: dict[str, _Gauge] = {}
     series = [one for name, value in metrics.items() for one in _series(name, value)]
     # those with a label first, because all gauges of one name have the same labels
     for stem, own, value in sorted(series, key=lambda one: not one[1]):
         metric = _PREFIX + re.sub(r"[^a-zA-Z0-9_]", "_", stem)
-        if metric not in gauges:
-            help_text = f"{stem} of the newest step"
-            gauges[metric] = Gauge(metric, help_text, [*labels, *own], registry=registry)
-            own_labels[metric] = own.keys()
-        if own_labels[metric] == own.keys():
-            gauges[metric].labels(**labels, **own).set(value)
-    return generate_latest(registry).decode()
+        gauge = gauges.setdefault(metric, _Gauge(f"{stem} of the newest step", (*labels, *own), {}))
+        if gauge.label_names == (*labels, *own):
+            gauge.values[*labels.values(), *own.values()] = value
+    return generate_latest(_Collected([gauge.family(metric) for metric, gauge in gauges.items()])).decode()
+
+
+@dataclass(frozen=True)
+class _Gauge:
+    """What is written of one name: `values` are by the values of the labels. prometheus_client's own Gauge is
+    made to be changed by many threads, and takes several times as long."""
+
+    help_text: str
+    label_names: tuple[str, ...]
+    values: dict[tuple[str, ...], float]
+
+    def family(self, metric: str) -> GaugeMetricFamily:
+        """As prometheus_client writes it."""
+        family = GaugeMetricFamily(metric, self.help_text, labels=self.label_names)
+        for label_values, value in self.values.items():
+            family.add_metric(label_values, value)
+        return family
+
+
+class _Collected(Collector):
+    """What was collected already."""
+
+    def __init__(self, families: Sequence[GaugeMetricFamily]) -> None:
+        self._families = families
+
+    def collect(self) -> Sequence[GaugeMetricFamily]:
+        """All of it."""
+        return self._families
 
 
 def _series(name: str, value: float) -> Iterator[tuple[str, Mapping[str, str], float]]:

@@ -1,8 +1,11 @@
 """The metrics of every step for TensorBoard."""
 
 from pathlib import Path
+from typing import Any
 
+from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import SummaryWriter
+from torch.utils.tensorboard.summary import scalar
 
 from grpo_runtime.report.metrics import MetricsRecord
 from grpo_runtime.storage.full_volume import full_volume_named
@@ -24,8 +27,12 @@ class TensorBoardFiles:
     def write(self, record: MetricsRecord) -> None:
         """Add one point to the curve of each metric."""
         with full_volume_named(self._folder):
+            # as one event: each is handed to another thread
+            points = Summary()
             for name, value in record.values.items():
-                self._writer.add_scalar(name, value, record.step)
+                points.MergeFrom(scalar(name, value))
+            file_writer: Any = self._writer.file_writer  # torch's type says None, which it is after close
+            file_writer.add_summary(points, record.step)
             self._writer.flush()
 
     def close(self) -> None:

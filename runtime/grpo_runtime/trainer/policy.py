@@ -1,6 +1,7 @@
 """The policy as the loss sees it: token ids in, logprobs of the tokens that were chosen out."""
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
 
 import torch
 from transformers import PreTrainedModel
@@ -95,6 +96,11 @@ class PolicyWeights:
 
     def layout(self) -> tuple[TensorSpec, ...]:
         """See `WeightSource`."""
+        return self._layout
+
+    @cached_property
+    def _layout(self) -> tuple[TensorSpec, ...]:
+        """A sync asks for it several times, and transformers takes milliseconds to name the weights."""
         return tuple(
             TensorSpec(name, shape, self._policy.dtype) for name, shape in weight_shapes(self._policy.model)
         )

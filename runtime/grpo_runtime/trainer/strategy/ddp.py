@@ -30,6 +30,7 @@ class DDPStrategy:
         device: torch.device | None = None,
     ) -> None:
         self.policy = policy
+        self._weights = PolicyWeights(policy)
         self._ranks = ranks
         place(policy, device=device or policy.device, ranks=ranks)
         self._optimizer = PolicyOptimizer(policy, optimizer, total_steps=total_steps)
@@ -76,7 +77,7 @@ class DDPStrategy:
 
     def engine_weights(self) -> WeightSource:
         """See `Strategy`."""
-        return PolicyWeights(self.policy)
+        return self._weights
 
     def model_state(self) -> NamedTensors:
         """See `Strategy`."""

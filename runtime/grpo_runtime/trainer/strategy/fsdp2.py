@@ -55,6 +55,9 @@ class FSDP2Strategy:
         self._buffers = {name: tensor for name, tensor in policy.model.named_buffers() if name in saved}
         self._optimizer = PolicyOptimizer(policy, optimizer, total_steps=total_steps)
         self._state_shards, self._engine_shards = ShardGroup(ranks), ShardGroup(ranks)
+        self._weights = PolicyWeights(
+            policy, lambda: self._whole_parameters(self._engine_shards, dtype=policy.dtype)
+        )
 
     @property
     def vocab_size(self) -> int:
@@ -92,9 +95,7 @@ class FSDP2Strategy:
 
     def engine_weights(self) -> WeightSource:
         """See `Strategy`. Shards are brought into the run's precision before they travel."""
-        return PolicyWeights(
-            self.policy, lambda: self._whole_parameters(self._engine_shards, dtype=self.policy.dtype)
-        )
+        return self._weights
 
     def model_state(self) -> NamedTensors:
         """See `Strategy`. A tied parameter is there once."""

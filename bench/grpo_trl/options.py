@@ -1,0 +1,64 @@
+"""The options of `bench/against_trl.py`. No slow import here: --help answers at once."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from grpo_trl.cases import CASES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What to measure. `processes` are the values of trainer.processesPerNode beside the default."""
+
+    num_pairs: int
+    cases: tuple[str, ...]
+    processes: tuple[int, ...]
+    limit_seconds: float
+    json: Path | None
+
+
+def parse_options(description: str, arguments: Sequence[str] | None = None) -> Options:
+    """Read the command line. --help and a wrong option end the process."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--pairs", type=int, default=2, metavar="N", help="how often each side is run (%(default)s)"
+    )
+    parser.add_argument("--cases", default=",".join(CASES), metavar="NAME,...", help="(%(default)s)")
+    parser.add_argument(
+        "--processes",
+        default="1,2",
+        metavar="N,...",
+        help="ours also with so many processes; 0 leaves them out (%(default)s)",
+    )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=9.0,
+        metavar="M",
+        help="begin no pair that would end later; a run that takes longer is an error (%(default)s)",
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="append every step to this file, as one line of JSON"
+    )
+    found = parser.parse_args(arguments)
+    if found.pairs < 1:
+        parser.error(f"--pairs {found.pairs}: there must be at least one pair")
+    cases = tuple(found.cases.split(","))
+    if not set(cases) <= CASES.keys():
+        parser.error(f"--cases {found.cases}: there are {', '.join(CASES)}")
+    if not all(number.isdecimal() for number in found.processes.split(",")):
+        parser.error(f"--processes {found.processes}: give numbers with commas between them, or 0")
+    if found.json and not found.json.absolute().parent.is_dir():
+        # found here, it does not cost minutes of measuring
+        parser.error(f"--json {found.json}: there is no directory {found.json.absolute().parent}")
+    return Options(
+        num_pairs=found.pairs,
+        cases=cases,
+        processes=tuple(sorted({int(number) for number in found.processes.split(",")} - {0})),
+        limit_seconds=60 * found.minutes,
+        json=found.json,
+    )
