@@ -45,11 +45,12 @@ requirements: uv ## Compile the hash-pinned requirement files again (versions mo
 test: uv ## Run all tests and print how long each part took
 	@$(PYTHON) tests/run_all.py
 test-fast: setup ## Only the tests that need neither an engine nor a cluster
-	@$(BIN)/pytest -q -n auto --dist loadfile -m "not engine and not apiserver and not cluster and not gpu"
-test-matrix: images setup ## Every loss, every cut of an engine, every cause; `make test` runs a selection
-	@$(BIN)/pytest -q --durations=8 -m "engine and matrix" tests
-	@$(BIN)/pytest -q -s --durations=8 -m cluster e2e/scenarios/test_sync_losses.py
-	@$(BIN)/pytest -q -s --durations=8 -m "cluster and matrix" --deselect e2e/scenarios/test_sync_losses.py e2e
+	@$(BIN)/pytest -q -n auto --dist loadfile -m "not engine and not apiserver and not cluster and not gpu and not matrix"
+WHOLE_IN_MATRIX := $(addprefix e2e/scenarios/test_,sync_losses.py colocated_own_process.py engine_of_two_pods.py)
+test-matrix: images setup ## Every loss, cause, strategy and cut of an engine; `make test` runs a selection
+	@$(BIN)/pytest -q --durations=8 -m matrix tests
+	@$(BIN)/pytest -q -s --durations=8 -m cluster $(WHOLE_IN_MATRIX)
+	@$(BIN)/pytest -q -s --durations=8 -m "cluster and matrix" $(addprefix --deselect ,$(WHOLE_IN_MATRIX)) e2e
 test-gpu: $(if $(HAS_PYTHON),gpu-site,setup) ## Tests of what needs an NVIDIA GPU (PYTHON= one with torch, transformers, pytest)
 	@PYTHONPATH=crds:runtime$(if $(HAS_PYTHON),:.gpu-site) $(if $(HAS_PYTHON),$(PYTHON),$(BIN)/python) -m pytest -q -m gpu tests/runtime/weight_sync
 gpu-wheels: ## Download into .gpu-wheels what PYTHON= of test-gpu may lack, for a machine without a registry

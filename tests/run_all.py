@@ -38,7 +38,7 @@ ENVIRONMENT = {
 """Without PYTHONDONTWRITEBYTECODE: parts start hundreds of processes, which then share the compiled
 sources. One thread of torch for each: several lose more to one another than they gain while parts run side
 by side."""
-FAST = "not engine and not apiserver and not cluster and not gpu"
+FAST = "not engine and not apiserver and not cluster and not gpu and not matrix"
 REAL_ENGINES, REAL_PODS = "engine and not matrix", "cluster and not matrix"
 """Without the cases of which there are so many that `make test-matrix` runs them."""
 
@@ -72,11 +72,11 @@ STAGES: Sequence[Sequence[Lane]] = (
         [
             Part("cluster and images", ("make", "images"), 600, is_needed=True, needs_cluster=True),
             Part("real pods", (*PYTEST, *TWO_FILES, "-m", REAL_PODS, "e2e"), 3600, needs_cluster=True),
+            Part("real API server", (*PYTEST, "-m", "apiserver", "tests"), 1200, needs_cluster=True),
         ],
         [
             Part("check", ("make", "check"), 1200),
             Part("pure and contract tests", (*PYTEST, *TWO_FILES, "-m", FAST, "tests", "e2e"), 2400),
-            Part("real API server", (*PYTEST, "-m", "apiserver", "tests"), 1200, needs_cluster=True),
             Part("real engines", (*PYTEST, "-m", REAL_ENGINES, "tests"), 2400),
         ],
     ],

@@ -25,8 +25,11 @@ def settle_num_threads(num_threads: int) -> None:
 
 @contextmanager
 def engine_threads() -> Iterator[None]:
-    """This thread computes as an engine does until the end of the block. The one that trains keeps its
-    number, and does not compute meanwhile."""
+    """This thread computes as an engine on CPU does until the end of the block. The one that trains keeps its
+    number, and does not compute meanwhile. An engine on a GPU uses what the process has."""
+    if torch.cuda.is_available():
+        yield
+        return
     before = torch.get_num_threads()
     set_num_threads(NUM_ENGINE_THREADS)
     try:

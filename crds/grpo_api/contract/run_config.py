@@ -54,7 +54,8 @@ class RunConfig(RunSections):
     rollout_lost_timeout_seconds: int
     """How long the trainer waits while there is no rollout engine at all."""
     micro_batch_tokens: int | None = None
-    """Most tokens of a micro-batch, padding included; None in a run that leaves them out and has no GPU."""
+    """Most tokens of a micro-batch, padding included; None in a run without GPUs that leaves them out, and
+    in one of 0.1.0."""
     gradient_checkpointing: bool | None = None
     """Whether the backward pass recomputes activations. A run that does not say so keeps them."""
     threads_per_process: int | None = None

@@ -128,9 +128,16 @@ class _HeadLogprobs(torch.autograd.Function):
         """d logprob / d scores = onehot - softmax."""
         hidden, weight, bias, ids = ctx.saved_tensors
         shaping: _Shaping = ctx.shaping
+        # what is summed over chunks is summed in full precision, also where the weight has less
+        sum_dtype = torch.promote_types(weight.dtype, shaping.softmax_dtype)
         grad_hidden, grad_weight, grad_bias = (
-            torch.zeros_like(tensor) if is_needed else None
-            for tensor, is_needed in zip((hidden, weight, bias), ctx.needs_input_grad, strict=False)
+            torch.zeros_like(tensor, dtype=dtype) if is_needed else None
+            for tensor, dtype, is_needed in zip(
+                (hidden, weight, bias),
+                (hidden.dtype, sum_dtype, sum_dtype),
+                ctx.needs_input_grad,
+                strict=False,
+            )
         )
         cast_weight, cast_bias = _cast(weight, bias, shaping.dtype)
         for start in range(0, len(ids), shaping.num_rows):
@@ -146,6 +153,10 @@ class _HeadLogprobs(torch.autograd.Function):
                 _add_product(grad_weight, grad_logits.T, part)
             if grad_bias is not None:
                 grad_bias += grad_logits.sum(0)
+        if grad_weight is not None:
+            grad_weight = grad_weight.to(weight.dtype)
+        if grad_bias is not None:
+            grad_bias = grad_bias.to(weight.dtype)
         return grad_hidden, grad_weight, grad_bias, None, None
 
 

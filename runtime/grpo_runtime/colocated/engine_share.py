@@ -29,10 +29,6 @@ class EngineOfRank(Protocol):
     def generate(self, requests: Sequence[GenerateRequest]) -> list[Completion]: ...
 
 
-def _nothing() -> None:
-    """What a thread needs that uses no GPU."""
-
-
 class EngineShare:
     """What one rank holds: an engine, or with tensor parallelism a part of one.
 
@@ -45,7 +41,7 @@ class EngineShare:
         channel: Channel,
         *,
         ranks_per_engine: int,
-        enter_thread: Callable[[], None] = _nothing,
+        enter_thread: Callable[[], None] = lambda: None,
     ) -> None:
         """`enter_thread` is called in the thread that will use the engine, before it does."""
         self.channel = channel

@@ -8,8 +8,8 @@ from pathlib import Path
 from grpo_api.quantity import parse_quantity
 from grpo_api.resolve import threads_of
 from grpo_api.v1alpha1.spec import TrainerSpec
+from grpo_runtime.openmp import named_threads
 
-NUM_THREADS = "OMP_NUM_THREADS"
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
 
@@ -17,10 +17,8 @@ _OWN_CGROUP = Path("/proc/self/cgroup")
 def threads_on(num_cores: Decimal, trainer: TrainerSpec, *, environment: Mapping[str, str]) -> int:
     """For a trainer whose pods share a machine with so many cores: what OMP_NUM_THREADS says, and else the
     cores of each pod, at most its cpu limit, divided by its processes."""
-    # OpenMP allows a list, of which the first number counts
-    named = environment.get(NUM_THREADS, "").partition(",")[0].strip()
-    if named.isdecimal() and int(named) > 0:
-        return int(named)
+    if named := named_threads(environment):
+        return named
     per_pod = num_cores / trainer.num_nodes
     limit = trainer.resources.limits.get("cpu")
     return threads_of(per_pod if limit is None else min(per_pod, parse_quantity(limit)), trainer)

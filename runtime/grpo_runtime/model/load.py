@@ -23,7 +23,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def load_policy(folder: Path, *, dtype: str, attention: Attention = Attention.SDPA) -> PreTrainedModel:
-    """The causal language model in `folder` with its weights as `dtype` (a key of DTYPES), in training mode.
+    """The causal language model in `folder` with its weights as `dtype` (a key of DTYPES).
 
     Reads safetensors only. Raises UserError when the directory does not hold such a model or lacks some of
     its weights, when the language model is only a part of what it holds, when the model is of a family that
@@ -36,7 +36,8 @@ def load_policy(folder: Path, *, dtype: str, attention: Attention = Attention.SD
             folder,
             output_loading_info=True,
             dtype=torch_dtype,
-            attn_implementation=attention.value,
+            # flash kernels compute on a GPU only, and in half precision: what is checked here they cannot
+            attn_implementation=(Attention.EAGER if attention.is_flash else attention).value,
             use_safetensors=True,
             local_files_only=True,
             trust_remote_code=False,
@@ -55,7 +56,8 @@ def load_policy(folder: Path, *, dtype: str, attention: Attention = Attention.SD
     _make_savable(model)
     install_scoring_head(model)
     require_same_logprobs(model)
-    model.train()
+    if attention.is_flash:
+        model.set_attn_implementation(attention.value)
     return model
 
 
@@ -84,6 +86,7 @@ def empty_policy(folder: Path, *, dtype: str, attention: Attention = Attention.S
     """
     torch_dtype = _torch_dtype(dtype)
     try:
+        require_attention(attention, folder=folder)
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         with torch.device("meta"):
             model: PreTrainedModel = AutoModelForCausalLM.from_config(
@@ -92,7 +95,7 @@ def empty_policy(folder: Path, *, dtype: str, attention: Attention = Attention.S
     except (OSError, ValueError) as error:
         raise UserError(f"the model in {folder} cannot be made: {error}") from error
     _compute_as_engines(model, attention)
-    model.train()
+    install_scoring_head(model)
     return model
 
 

@@ -74,6 +74,12 @@ class Ranks:
             dist.broadcast(tensor, src=0)
         return tensor
 
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The sum of all ranks' `tensor` on every rank, in place."""
+        with peer_errors():
+            dist.all_reduce(tensor)
+        return tensor
+
     def announce(self, command: Command) -> None:
         """Rank 0: all ranks do this now.
 

@@ -19,6 +19,7 @@ from grpo_runtime.colocated.executor import EngineExecutor
 from grpo_runtime.errors import PeerLostError, UserError
 from grpo_runtime.model.load import empty_policy, load_policy, load_tokenizer
 from grpo_runtime.model.source import materialise_model
+from grpo_runtime.openmp import named_threads
 from grpo_runtime.process.failure import explain_abort, write_failure
 from grpo_runtime.rollout.interface import Engines
 from grpo_runtime.settings import TrainerSettings, read_trainer_settings
@@ -36,7 +37,10 @@ from grpo_runtime.trainer.strategy.registry import STRATEGIES
 
 logger = logging.getLogger(__name__)
 
-_NCCL_ABORT = "NCCL ended the process (SIGABRT), as it does when another rank is gone or does not answer"
+_NCCL_ABORT = (
+    "the process was aborted (SIGABRT), mostly by NCCL because another rank is gone or does not answer; "
+    "where no other rank failed, its own log has the cause"
+)
 
 
 def connect_fleet(settings: TrainerSettings) -> Engines:
@@ -97,7 +101,7 @@ def _prepare(
     settings = read_trainer_settings(environment)
     # the order of sums, and so the last bits of a run, depends on it
     named = settings.run_config.threads_per_process
-    settle_num_threads(named or int(environment.get("OMP_NUM_THREADS", "1")))
+    settle_num_threads(named or named_threads(environment) or 1)
     _require_samples_for_all(settings)
     # before the ranks meet: transformers saves nothing on other ranks than 0 once they have
     origin = materialise_model(
@@ -111,7 +115,7 @@ def _prepare(
     load = load_policy if rank == 0 else empty_policy
     model = load(origin.folder, dtype=MASTER_DTYPE, attention=settings.run_config.chosen_attention)
     loaded = LoadedModel(origin=origin, model=model, tokenizer=load_tokenizer(origin.folder))
-    if device.type == "cuda":
+    if device.type == "cuda" and int(environment["WORLD_SIZE"]) > 1:
         explain_abort(run_dir, PeerLostError(_NCCL_ABORT), local_rank=local_rank)
     stop = StopRequest()
     ranks = Ranks.meet(

@@ -89,6 +89,27 @@ def test_a_product_in_bfloat16_is_read_in_float32_and_gives_gradients_as_the_inp
         assert relative(ours, theirs) < 0.01
 
 
+def test_the_gradient_of_a_weight_in_bfloat16_is_summed_over_chunks_in_float32() -> None:
+    hidden, weight, bias, ids = (tensor.detach() for tensor in example(torch.float32, num_positions=4096))
+    parameters = [tensor.bfloat16().requires_grad_() for tensor in (weight, bias)]
+
+    def gradients(chunk_logits: int) -> tuple[torch.Tensor, ...]:
+        found = head_logprobs(
+            hidden.bfloat16(),
+            weight=parameters[0],
+            bias=parameters[1],
+            token_ids=ids,
+            temperature=1.0,
+            chunk_logits=chunk_logits,
+        )
+        return torch.autograd.grad(found.logprobs.sum(), parameters)
+
+    for cut, whole in zip(gradients(8 * V), gradients(1 << 20), strict=True):
+        assert cut.dtype == torch.bfloat16
+        # the last rounding, and that of each product; a sum in bfloat16 is wrong by a multiple of it
+        assert relative(cut.float(), whole.float()) < 0.01
+
+
 def test_a_token_of_probability_zero_has_no_part_in_the_entropy() -> None:
     found = head_logprobs(
         torch.zeros(1, 1),

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import GptOssConfig
+from transformers import GptOssConfig, PreTrainedModel
 from transformers.utils import import_utils
 
 from grpo_api.v1alpha1.spec import Attention
 from grpo_runtime.errors import UserError
-from grpo_runtime.model import attention
+from grpo_runtime.model import attention, load
 from grpo_runtime.model.load import load_policy
 from grpo_runtime.model.tiny import write_tiny_model
 
@@ -79,3 +79,17 @@ def test_a_model_without_sdpa_is_told_to_take_eager(gpt_oss: Path) -> None:
 @pytest.mark.usefixtures("image_with_flash")
 def test_a_model_that_lists_no_kernels_takes_the_package_of_the_image(tiny: Path) -> None:
     attention.require_attention(Attention.FLASH_ATTENTION_2, folder=tiny)
+
+
+@pytest.mark.usefixtures("image_with_flash")
+def test_a_model_is_checked_without_flash_which_needs_a_gpu_and_computes_with_it_from_then_on(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(
+        load, "require_same_logprobs", lambda model: seen.append(model.config._attn_implementation)
+    )
+    # stands in for transformers, which has no such kernel here
+    monkeypatch.setattr(PreTrainedModel, "set_attn_implementation", lambda self, name: seen.append(name))
+    load_policy(tiny, dtype="float32", attention=Attention.FLASH_ATTENTION_2)
+    assert seen == ["eager", "flash_attention_2"]

@@ -56,12 +56,16 @@ class Case:
     """Whether the sequences of advantage 0 are computed; they change nothing."""
     is_double: bool = False
     """In float64 instead of float32."""
+    recomputes: bool = False
+    """Whether the backward pass computes the activations again."""
 
     @property
     def name(self) -> str:
         """For the command line and for files."""
         zeros = "zeros" if self.computes_zeros else "no-zeros"
-        return f"{self.num_rows}-by-{self.rows_each}-{zeros}-{'float64' if self.is_double else 'float32'}"
+        kept = "-recomputed" if self.recomputes else ""
+        dtype = "float64" if self.is_double else "float32"
+        return f"{self.num_rows}-by-{self.rows_each}-{zeros}-{dtype}{kept}"
 
 
 CASES = {
@@ -75,6 +79,7 @@ CASES = {
         ),
         # of two ranks one has an empty micro-batch
         Case(num_rows=9, rows_each=2, is_double=is_double),
+        Case(rows_each=2, is_double=is_double, recomputes=True),
     )
 }
 
@@ -93,7 +98,7 @@ def a_policy(model_folder: Path, case: Case) -> Policy:
     model = load_policy(model_folder, dtype=MASTER_DTYPE)
     if case.is_double:
         model = model.double()
-    return Policy(model, temperature=1.0, dtype=Dtype.FLOAT32)
+    return Policy(model, temperature=1.0, dtype=Dtype.FLOAT32, gradient_checkpointing=case.recomputes)
 
 
 def a_batch(case: Case) -> Batch:

@@ -77,7 +77,7 @@ def run_both(write: Callable[[Path], None], folder: Path, dtype: Dtype) -> Runs:
     return Runs(Outcome(folder, "DDP"), Outcome(folder, "FSDP2"), files)
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module", params=[pytest.param("plain", marks=pytest.mark.matrix), "tied", "experts"])
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     return run_both(MODELS[request.param], tmp_path_factory.mktemp(request.param), Dtype.FLOAT32)
 

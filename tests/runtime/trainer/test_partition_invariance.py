@@ -9,6 +9,7 @@ import itertools
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -45,7 +46,16 @@ LAUNCHES = {
     "a sharded strategy on two ranks": ("sharded", 2, FLOAT32),
 }
 """The name of a strategy, the number of ranks, and the cases."""
-EACH = [(launch, name) for launch, (_, _, names) in LAUNCHES.items() for name in names]
+SELECTED = ("DDP on two ranks", "FSDP2 on two ranks")
+"""Of which every part is in `make test`; the others are in `make test-matrix`."""
+
+
+def in_its_run(launch: str, *values: object) -> Any:
+    """The parameters of a test of one launch."""
+    return pytest.param(launch, *values, marks=() if launch in SELECTED else pytest.mark.matrix)
+
+
+EACH = [in_its_run(launch, name) for launch, (_, _, names) in LAUNCHES.items() for name in names]
 
 
 @dataclass(frozen=True)
@@ -187,9 +197,9 @@ def test_the_ranks_end_with_the_same_bits(launch: str, name: str, launches: Laun
 @pytest.mark.parametrize(
     ("launch", "name", "num_micro_batches"),
     [
-        ("DDP on one rank", "8-by-8-no-zeros-float32", 1),
-        ("DDP on one rank", "8-by-4-no-zeros-float32", 2),
-        ("DDP on one rank", "8-by-2-no-zeros-float32", 4),
+        in_its_run("DDP on one rank", "8-by-8-no-zeros-float32", 1),
+        in_its_run("DDP on one rank", "8-by-4-no-zeros-float32", 2),
+        in_its_run("DDP on one rank", "8-by-2-no-zeros-float32", 4),
         ("DDP on two ranks", "8-by-8-no-zeros-float32", 1),
         ("DDP on two ranks", "8-by-4-no-zeros-float32", 1),
         ("DDP on two ranks", "8-by-2-no-zeros-float32", 2),
@@ -203,7 +213,7 @@ def test_the_cases_are_cut_as_they_say(
     assert launches.results(launch).of(CASES[name]).first["batch/micro_batches"] == num_micro_batches
 
 
-@pytest.mark.parametrize("launch", LAUNCHES)
+@pytest.mark.parametrize("launch", [in_its_run(launch) for launch in LAUNCHES])
 def test_a_step_says_which_share_of_its_tokens_was_computed(launch: str, launches: Launches) -> None:
     results = launches.results(launch)
     num_tokens = a_batch(CASES["8-by-4-no-zeros-float32"]).loss_mask.sum(1)
@@ -214,7 +224,7 @@ def test_a_step_says_which_share_of_its_tokens_was_computed(launch: str, launche
     assert shares == pytest.approx([float(num_tokens[:8].sum() / num_tokens.sum()), 1.0])
 
 
-@pytest.mark.parametrize("launch", LAUNCHES)
+@pytest.mark.parametrize("launch", [in_its_run(launch) for launch in LAUNCHES])
 def test_a_step_that_teaches_nothing_still_steps_and_reports_nothing_it_has_not_computed(
     launch: str, launches: Launches
 ) -> None:

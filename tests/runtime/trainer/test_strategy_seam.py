@@ -55,7 +55,7 @@ def begun_by_ddp(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=["sharded", "FSDP2"])
+@pytest.fixture(scope="module", params=[pytest.param("sharded", marks=pytest.mark.matrix), "FSDP2"])
 def runs(
     request: pytest.FixtureRequest, begun_by_ddp: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Runs:

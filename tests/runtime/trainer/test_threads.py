@@ -50,6 +50,7 @@ def test_a_thread_keeps_its_number_whatever_others_set() -> None:
     assert counts == [1, 3, 1, 3]
 
 
+@pytest.mark.matrix
 def test_two_threads_compute_and_give_the_same_bits_each_time() -> None:
     first, second, alone = (run_ranks(POLICY, number).split() for number in ("2", "2", "1"))
     assert (first[0], alone[0]) == ("2", "1")

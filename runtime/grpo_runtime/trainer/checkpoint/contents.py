@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.model.save import save_policy, write_origin
 from grpo_runtime.storage.files import sync_directory, sync_tree
-from grpo_runtime.trainer.strategy.interface import Strategy, TrainingState
+from grpo_runtime.trainer.strategy.interface import NamedTensors, Strategy, TrainingState
 
 MODEL = "model"
 OPTIMIZER = "optimizer.safetensors"
@@ -50,9 +50,11 @@ def write_checkpoint(
 
     With a sharded strategy all ranks read the tensors meanwhile: see `following`.
     """
-    save_policy(model, tokenizer=tokenizer, into=folder / MODEL, state=dict(strategy.model_state()))
-    # clones: safetensors refuses tensors that share storage
-    tensors = {name: tensor.detach().clone().contiguous() for name, tensor in strategy.optimizer_state()}
+    save_policy(model, tokenizer=tokenizer, into=folder / MODEL, state=_on_cpu(strategy.model_state()))
+    # copies: safetensors refuses tensors that share storage
+    tensors = {
+        name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in strategy.optimizer_state()
+    }
     save_file(tensors, folder / OPTIMIZER)
     (folder / STATE).write_text(json.dumps(asdict(state), indent=1, sort_keys=True))
 
@@ -81,9 +83,14 @@ def export_model(
     """Write the policy as a Hugging Face directory, replacing what is there only once it is complete."""
     temporary = into.with_name(f".{into.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
-    save_policy(model, tokenizer=tokenizer, into=temporary, state=dict(strategy.model_state()))
+    save_policy(model, tokenizer=tokenizer, into=temporary, state=_on_cpu(strategy.model_state()))
     write_origin(origin, into=temporary)
     sync_tree(temporary)
     shutil.rmtree(into, ignore_errors=True)
     temporary.rename(into)
     sync_directory(into.parent)
+
+
+def _on_cpu(tensors: NamedTensors) -> dict[str, torch.Tensor]:
+    """All of them together, of which a GPU holds one at a time where the strategy puts them together."""
+    return {name: tensor.detach().cpu() for name, tensor in tensors}

@@ -1,11 +1,13 @@
 """Brings a policy to the device it is trained on. Rank 0 has loaded it, the other ranks have it on meta."""
 
+import hashlib
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from grpo_runtime.errors import UserError
 from grpo_runtime.trainer.distributed import Ranks
 
 
@@ -14,8 +16,10 @@ def place(module: nn.Module, *, device: torch.device, ranks: Ranks) -> None:
     """Give every tensor of `module` memory on `device`, and on every rank the values of rank 0, one by one.
     Tied parameters stay tied, and those that are sharded already stay as they are.
 
-    All ranks call it at the same time.
+    All ranks call it at the same time. Raises UserError on all of them when the model of one has other
+    tensors than that of rank 0.
     """
+    _require_same_tensors(module, device=device, ranks=ranks)
     placed: dict[torch.Tensor, torch.Tensor] = {}
     for part in module.modules():
         tables: tuple[dict[str, Any], ...] = (part._parameters, part._buffers)
@@ -28,6 +32,20 @@ def place(module: nn.Module, *, device: torch.device, ranks: Ranks) -> None:
                     # as bytes, because gloo does not send every dtype
                     ranks.broadcast(placed[tensor].view(-1).view(torch.uint8))
                 tensors[name] = placed[tensor]
+
+
+def _require_same_tensors(module: nn.Module, *, device: torch.device, ranks: Ranks) -> None:
+    """Rank 0 has read the weights, the others the configuration. transformers does not tie a head for which
+    the files have weights of its own, whatever the configuration says."""
+    tensors = (*module.named_parameters(), *module.named_buffers())
+    text = repr([(name, tuple(tensor.shape), tensor.dtype) for name, tensor in tensors])
+    own = torch.tensor(list(hashlib.sha256(text.encode()).digest()), dtype=torch.int32, device=device)
+    first = ranks.broadcast(own.clone())
+    if ranks.sum(torch.tensor(not own.equal(first), dtype=torch.int32, device=device)):
+        raise UserError(
+            "the model's config.json and its files disagree about its weights, mostly about whether the head "
+            "is tied to the embeddings: correct tie_word_embeddings"
+        )
 
 
 def _on_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
