@@ -81,7 +81,8 @@ def test_a_job_trains_with_an_engine_whose_workers_read_the_trainers_memory(
         assert values["sync/sent_bytes"] == values["sync/bytes"] + TAG_BYTES  # to one engine
         assert values["sync/gigabytes_per_second"] > 0
         assert values["sync/transfer_seconds"] < values["sync/paused_seconds"] < values["time/sync_seconds"]
-        assert values["sampling/sampling_logp_difference/max"] < 1e-4
+        # a step in which all rewards are equal computes nothing
+        assert values.get("sampling/sampling_logp_difference/max", 0.0) < 1e-4
     assert "weight sync: " in run.screen()
 
 
