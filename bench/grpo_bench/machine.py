@@ -20,6 +20,11 @@ class Circumstances:
     cpu: str
     versions: Mapping[str, str]
 
+    def __str__(self) -> str:
+        """As a line of a report."""
+        versions = ", ".join(f"{name} {version}" for name, version in self.versions.items())
+        return f"{self.num_cores} cores of {self.cpu}; {versions}; commit {self.commit}; {self.date}"
+
 
 def circumstances() -> Circumstances:
     """The circumstances of this process."""

@@ -26,8 +26,6 @@ class Result:
 
 def table(result: Result) -> str:
     """A table with a row for each quantity, below a line that says where it was measured."""
-    where = result.circumstances
-    versions = ", ".join(f"{name} {version}" for name, version in where.versions.items())
     rows = [("", result.first, result.second, "ratio", "lowest to highest")]
     rows += [
         (
@@ -42,7 +40,7 @@ def table(result: Result) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [
         f"{result.bench}: medians of {result.num_pairs} pairs; the ratio is first : second",
-        f"{where.num_cores} cores of {where.cpu}; {versions}; commit {where.commit}; {where.date}",
+        str(result.circumstances),
     ]
     for quantity, *cells in rows:
         aligned = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]

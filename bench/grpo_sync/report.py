@@ -37,12 +37,9 @@ class Result:
 
 def tables(result: Result) -> str:
     """Both tables, below a line that says where they were measured."""
-    where = result.circumstances
-    versions = ", ".join(f"{name} {version}" for name, version in where.versions.items())
     lines = [
         "weight sync: seconds, medians of all rounds but the first; load is not in finish, total and ratio",
-        f"{where.num_cores} cores of {where.cpu}; {versions}; commit {where.commit}; {where.date}; "
-        f"load average {result.load_average:.1f} before",
+        f"{result.circumstances}; load average {result.load_average:.1f} before",
     ]
     if result.cases:
         lines += ["", *_plain_table(result.cases)]

@@ -42,12 +42,9 @@ class Result:
 
 def tables(result: Result) -> str:
     """A table for each case, below a line that says where they were measured."""
-    where = result.circumstances
-    versions = ", ".join(f"{name} {version}" for name, version in where.versions.items())
     lines = [
         "seconds of a step: medians; ratio is TRL : ours, and above 1 ours is faster",
-        f"{where.num_cores} cores of {where.cpu}; {versions}; commit {where.commit}; {where.date}; "
-        f"load average {result.load_average:.1f} before",
+        f"{result.circumstances}; load average {result.load_average:.1f} before",
     ]
     for one in result.cases:
         lines += ["", *_table(one)]

@@ -57,7 +57,7 @@ def resolve_into(
         "threads_per_process": spec.trainer.threads_per_process
         or threads_per_process
         or _threads_by_limit(spec.trainer),
-        "strategy": strategy_in_run(spec.trainer),
+        "strategy": _strategy(spec.trainer),
     }
     return config(**shared | derived)
 
@@ -84,7 +84,7 @@ def _threads_by_limit(trainer: TrainerSpec) -> int | None:
     return num_threads if num_threads > 1 else None
 
 
-def strategy_in_run(trainer: TrainerSpec) -> TrainerStrategy | None:
+def _strategy(trainer: TrainerSpec) -> TrainerStrategy | None:
     """What is written down for a run: None for DDP, which goes without saying.
 
     This is where Auto will choose, which is meant where the spec names none: by the memory that the policy

@@ -1,6 +1,6 @@
 """The policy as the loss sees it: token ids in, logprobs of the tokens that were chosen out."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cached_property
 
 import torch
@@ -11,7 +11,7 @@ from grpo_runtime.algorithm.logprobs import TokenLogprobs
 from grpo_runtime.model.activations import recompute_activations
 from grpo_runtime.model.head import install_scoring_head, last_hidden_states
 from grpo_runtime.model.load import DTYPES
-from grpo_runtime.model.weights import as_saved, weight_shapes
+from grpo_runtime.model.weights import NamedTensors, named_weights, weight_shapes
 from grpo_runtime.weight_sync.source import TensorSpec
 
 MASTER_DTYPE = "float32"
@@ -89,7 +89,7 @@ class PolicyWeights:
     def __init__(
         self,
         policy: Policy,
-        whole_parameters: Callable[[], Iterator[tuple[str, torch.Tensor]]] | None = None,
+        whole_parameters: Callable[[], NamedTensors] | None = None,
     ) -> None:
         self._policy = policy
         self._whole_parameters = whole_parameters or policy.model.named_parameters
@@ -105,7 +105,6 @@ class PolicyWeights:
             TensorSpec(name, shape, self._policy.dtype) for name, shape in weight_shapes(self._policy.model)
         )
 
-    def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def tensors(self) -> NamedTensors:
         """See `WeightSource`. The tensors may share memory with the policy."""
-        for name, parameter in self._whole_parameters():
-            yield from as_saved(self._policy.model, name, parameter.detach())
+        return named_weights(self._policy.model, self._whole_parameters())

@@ -11,10 +11,11 @@ import torch
 import torch.distributed as dist
 
 from grpo_api.v1alpha1.spec import OptimizerSpec
+from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.optimizer import learning_rate
 from grpo_runtime.trainer.policy import Policy
-from grpo_runtime.trainer.strategy.interface import NamedTensors, TrainingState
+from grpo_runtime.trainer.strategy.interface import TrainingState
 from grpo_runtime.trainer.strategy.placement import place
 from grpo_runtime.weight_sync.source import TensorSpec
 

@@ -16,8 +16,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.model.save import save_policy, write_origin
+from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.storage.files import sync_directory, sync_tree
-from grpo_runtime.trainer.strategy.interface import NamedTensors, Strategy, TrainingState
+from grpo_runtime.trainer.strategy.interface import Strategy, TrainingState
 
 MODEL = "model"
 OPTIMIZER = "optimizer.safetensors"

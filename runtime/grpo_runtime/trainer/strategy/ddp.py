@@ -7,10 +7,11 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from grpo_api.v1alpha1.spec import OptimizerSpec
+from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.trainer.distributed import Ranks, peer_errors
 from grpo_runtime.trainer.optimizer import PolicyOptimizer
 from grpo_runtime.trainer.policy import Policy, PolicyWeights
-from grpo_runtime.trainer.strategy.interface import NamedTensors, TrainingState
+from grpo_runtime.trainer.strategy.interface import TrainingState
 from grpo_runtime.trainer.strategy.placement import place
 from grpo_runtime.weight_sync.source import WeightSource
 

@@ -7,7 +7,7 @@ threads meet. In mode Colocated the engines read `engine_weights` in such thread
 checkpoint is saved after a stop: that reading needs a group apart from the others.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -15,11 +15,10 @@ from typing import Protocol
 import torch
 
 from grpo_api.v1alpha1.spec import OptimizerSpec
+from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.policy import Policy
 from grpo_runtime.weight_sync.source import WeightSource
-
-NamedTensors = Iterator[tuple[str, torch.Tensor]]
 
 
 @dataclass(frozen=True)
