@@ -143,8 +143,13 @@ class Namespace:
         return self.status(job)
 
     def describe(self) -> str:
-        """The jobs and pods, and the end of each pod's log, for a person who reads a failed test."""
-        parts = [self.kubectl("get", "grpojobs,pods", "--output", "wide")]
+        """The jobs and what they say, the pods, and the end of each pod's log, for a person who reads a failed
+        test."""
+        said = "{range .items[*].status.conditions[*]}{.type}={.status} {.reason}: {.message}{'\\n'}{end}"
+        parts = [
+            self.kubectl("get", "grpojobs,pods", "--output", "wide"),
+            self.kubectl("get", "grpojobs", "--output", f"jsonpath={said}"),
+        ]
         for pod in self.pods("app.kubernetes.io/managed-by=grpo-operator"):
             name = pod["metadata"]["name"]
             try:

@@ -130,7 +130,8 @@ class Lease:
     async def _try(self, attempt: Callable[[], Any]) -> bool:
         """One attempt with a deadline: a request that hangs must not outlive the Lease."""
         try:
-            return bool(await asyncio.wait_for(attempt(), self._times.retry))
+            async with asyncio.timeout(self._times.retry):
+                return bool(await attempt())
         except TimeoutError as error:
             raise errors.Transient(f"no answer within {self._times.retry:.0f} s") from error
         except (errors.Conflict, errors.AlreadyExists) as error:

@@ -89,7 +89,8 @@ class Roster:
     async def changed(self, *, timeout_seconds: float) -> None:
         """Return at the next change, or after the timeout."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), timeout_seconds)
+            async with asyncio.timeout(timeout_seconds):
+                await self._changed.wait()
 
     async def refresh(self) -> None:
         """Begin to look at every address, and return when all have answered or a heartbeat has passed.

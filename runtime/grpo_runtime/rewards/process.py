@@ -50,7 +50,8 @@ class WorkerProcess:
         )
         is_ready = False
         try:
-            first = await asyncio.wait_for(self._read_line(), START_TIMEOUT_SECONDS)
+            async with asyncio.timeout(START_TIMEOUT_SECONDS):
+                first = await self._read_line()
             if "user_error" in first:
                 raise UserError(first["user_error"])
             is_ready = True
@@ -71,7 +72,8 @@ class WorkerProcess:
         await self.start()
         is_answered = False
         try:
-            reply = await asyncio.wait_for(self._exchange(request), self._function.timeout_seconds)
+            async with asyncio.timeout(self._function.timeout_seconds):
+                reply = await self._exchange(request)
             is_answered = True
         except TimeoutError:
             seconds = self._function.timeout_seconds

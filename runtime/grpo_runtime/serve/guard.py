@@ -107,7 +107,8 @@ class Guard:
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send, engine: "EngineClient") -> None:
         version = _version(await read_json(receive), attempt=_attempt(scope))
-        found = await asyncio.wait_for(engine.get_weight_version(), _VERSION_TIMEOUT_SECONDS)
+        async with asyncio.timeout(_VERSION_TIMEOUT_SECONDS):
+            found = await engine.get_weight_version()
         # checked again: another attempt may have called in the meantime
         self._admission.note_attempt(version.attempt)
         if found != str(version):
