@@ -143,7 +143,7 @@ class Namespace:
         return self.status(job)
 
     def describe(self) -> str:
-        """The jobs and what they say, the pods, and the end of each pod's log, for the reader of a failed test."""
+        """The jobs and what they say, the pods, and the end of each pod's log, after a failed test."""
         said = "{range .items[*].status.conditions[*]}{.type}={.status} {.reason}: {.message}{'\\n'}{end}"
         parts = [
             self.kubectl("get", "grpojobs,pods", "--output", "wide"),

@@ -2,6 +2,7 @@
 
 `python fsdp2_ranks.py PORT MODEL_FOLDER RESULTS DTYPE` writes RESULTS/STRATEGY-RANK.safetensors: the weights
 after the last step, as a checkpoint and as engines get them, and as metadata a JSON of what else is asserted.
+In bfloat16 FSDP2 recomputes activations.
 """
 
 import json
@@ -101,7 +102,8 @@ def run(name: str, ranks: Ranks, *, model_folder: Path, dtype: Dtype, result: Pa
     """Train under one strategy and write what came of it."""
     rank = ranks.rank
     model = (load_policy if rank == 0 else empty_policy)(model_folder, dtype=MASTER_DTYPE)
-    policy = Policy(model, temperature=1.0, dtype=dtype)
+    recomputes = name == "FSDP2" and dtype is Dtype.BFLOAT16
+    policy = Policy(model, temperature=1.0, dtype=dtype, gradient_checkpointing=recomputes)
     strategy = STRATEGIES[name](
         policy, optimizer=OPTIMIZER, total_steps=100, ranks=ranks, device=torch.device("cpu")
     )

@@ -20,7 +20,14 @@ STEPS = 80
 """The reward is .4 after as many; how far it comes: tests/runtime/algorithm/test_learning.py."""
 
 
-def copy_job(*, num_ranks: int = 2, steps: int, ranks_per_engine: int = 1, sleep_level: int = 1) -> RunConfig:
+def copy_job(
+    *,
+    num_ranks: int = 2,
+    steps: int,
+    ranks_per_engine: int = 1,
+    sleep_level: int = 1,
+    strategy: str | None = None,
+) -> RunConfig:
     """examples/copy-colocated.yaml with `steps` steps."""
     return run_config(
         mode="Colocated",
@@ -32,7 +39,7 @@ def copy_job(*, num_ranks: int = 2, steps: int, ranks_per_engine: int = 1, sleep
             "optimizer": {"learningRate": 1e-3},
         },
         sampling={"maxTokens": 4},
-        trainer={"processesPerNode": num_ranks},
+        trainer={"processesPerNode": num_ranks, "strategy": strategy},
         engine={
             "maxModelLen": 64,
             "kvCacheMemory": "64Mi",
@@ -97,8 +104,9 @@ def test_after_every_sync_engines_and_trainer_agree(learned: list[MetricsRecord]
     [
         copy_job(num_ranks=1, steps=5, sleep_level=0),
         copy_job(num_ranks=2, steps=5, ranks_per_engine=2, sleep_level=2),
+        copy_job(num_ranks=2, steps=5, strategy="FSDP2"),
     ],
-    ids=["one rank", "two ranks, one engine"],
+    ids=["one rank", "two ranks, one engine", "a part of the weights on each rank"],
 )
 def test_seeds_decide_the_tokens_however_ranks_share_engines(
     tmp_path: Path, learned: list[MetricsRecord], run: RunConfig

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from pod_builder import free_port
 from rank_script import run_ranks
 from safetensors import safe_open
 from safetensors.torch import load_file
+from tiny_families import FAMILIES, write_tiny_family
 from tiny_moe import write_tiny_moe
 from transformers import AutoConfig, GPT2Config, GPT2LMHeadModel, Qwen2ForCausalLM
 
@@ -39,6 +41,7 @@ MODELS: dict[str, Callable[[Path], None]] = {
     "tied": write_tied_model,
     "experts": write_tiny_moe,
 }
+EVERY_MODEL = MODELS | {family: partial(write_tiny_family, family=family) for family in FAMILIES}
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,9 @@ def test_a_gradient_that_is_not_finite_on_one_rank_ends_all_before_it_reaches_a_
         assert "the gradient of step 11 is not finite" in runs.fsdp2.found(rank=rank)["refusal"]
 
 
-def test_a_bfloat16_run_learns_what_ddp_learns_as_far_as_bfloat16_tells(tmp_path: Path) -> None:
+def test_a_bfloat16_run_that_recomputes_activations_learns_what_ddp_learns_as_far_as_bfloat16_tells(
+    tmp_path: Path,
+) -> None:
     runs = run_both(write_tied_model, tmp_path, Dtype.BFLOAT16)
     losses, expected = ([loss for loss, _ in o.found()["steps"]] for o in (runs.fsdp2, runs.ddp))
     assert losses == pytest.approx(expected, rel=0.01)
@@ -133,7 +138,7 @@ def test_a_bfloat16_run_learns_what_ddp_learns_as_far_as_bfloat16_tells(tmp_path
         assert tensor.equal(masters[name].to(torch.bfloat16)), name
 
 
-@pytest.mark.parametrize("write", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize("write", EVERY_MODEL.values(), ids=EVERY_MODEL)
 def test_a_policy_without_weights_is_the_one_with_weights_but_for_these(
     write: Callable[[Path], None], tmp_path: Path
 ) -> None:
@@ -146,6 +151,7 @@ def test_a_policy_without_weights_is_the_one_with_weights_but_for_these(
         }
         assert all(tensor.is_meta for tensor in tensors.values())
     assert empty.config.to_dict() == loaded.config.to_dict()
+    assert empty.config._attn_implementation == loaded.config._attn_implementation
 
 
 def test_layers_are_found_by_name_or_as_the_first_list_of_modules(tmp_path: Path) -> None:
