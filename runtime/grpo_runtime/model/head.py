@@ -56,9 +56,16 @@ class ScoringHead(torch.nn.Linear):
         )
 
 
-def last_hidden_states(model: PreTrainedModel, token_ids: torch.Tensor) -> torch.Tensor:
-    """[B, T, H] of `token_ids` [B, T], as the model gives them to its head."""
-    hidden: torch.Tensor = model.base_model(input_ids=token_ids, use_cache=False).last_hidden_state
+def last_hidden_states(
+    model: PreTrainedModel, token_ids: torch.Tensor, *, position_ids: torch.Tensor | None = None
+) -> torch.Tensor:
+    """[B, T, H] of `token_ids` [B, T], as the model gives them to its head. `position_ids` [1, T] are for
+    sequences that share a row."""
+    # some families take no positions
+    positions = {} if position_ids is None else {"position_ids": position_ids}
+    hidden: torch.Tensor = model.base_model(
+        input_ids=token_ids, use_cache=False, **positions
+    ).last_hidden_state
     return hidden
 
 

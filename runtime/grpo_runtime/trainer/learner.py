@@ -21,10 +21,18 @@ class Learner:
     """Updates the policy from batches of rollouts."""
 
     def __init__(
-        self, strategy: Strategy, algorithm: AlgorithmSpec, *, micro_batch_tokens: int, ranks: Ranks
+        self,
+        strategy: Strategy,
+        algorithm: AlgorithmSpec,
+        *,
+        micro_batch_tokens: int,
+        ranks: Ranks,
+        is_packed: bool = False,
     ) -> None:
+        """`is_packed` as the policy is."""
         self._strategy = strategy
         self._micro_batch_tokens = micro_batch_tokens
+        self._is_packed = is_packed
         self._ranks = ranks
         self._num_iterations = algorithm.num_iterations
         self._options = loss_options(algorithm)
@@ -40,6 +48,7 @@ class Learner:
             rank=self._ranks.rank,
             num_ranks=self._ranks.world_size,
             budget=self._micro_batch_tokens,
+            is_packed=self._is_packed,
         )
         pieces = [piece.to(self._strategy.device) for piece in parts.micro_batches]
         # of the weights that sampled the batch; the first iteration computes them

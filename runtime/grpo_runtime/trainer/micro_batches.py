@@ -19,7 +19,7 @@ class Partition:
     """The micro-batches of each rank, as many on every rank and at least one. An empty one only keeps the
     number equal: strategies whose ranks meet in each forward pass would wait for the missing one."""
     padded_tokens: int
-    """Tokens that all ranks compute, padding included."""
+    """Tokens that all ranks compute, padding included. None is padding where sequences share a row."""
     counted_tokens: int
     """Tokens of the sequences themselves."""
 
@@ -40,13 +40,18 @@ class Partition:
 
 
 def partition(
-    lengths: Sequence[int], *, is_counted: Sequence[bool], num_ranks: int, budget: int
+    lengths: Sequence[int],
+    *,
+    is_counted: Sequence[bool],
+    num_ranks: int,
+    budget: int,
+    is_packed: bool = False,
 ) -> Partition:
     """Divide the sequences that count among the ranks, and those of each rank into micro-batches.
 
     `lengths` are in tokens. Each sequence, longest first, goes to the rank that has the fewest tokens so far,
-    so two ranks differ by at most one longest sequence. A micro-batch, padded to its longest sequence, has at
-    most `budget` tokens; a sequence that is longer than that goes alone.
+    so two ranks differ by at most one longest sequence. A micro-batch, padded to its longest sequence or
+    `is_packed` without padding, has at most `budget` tokens; a sequence that is longer than that goes alone.
     """
     counted = [row for row, counts in enumerate(is_counted) if counts]
     longest_first = sorted(counted, key=lambda row: (-lengths[row], row))
@@ -56,14 +61,19 @@ def partition(
         rank = tokens.index(min(tokens))
         shares[rank].append(row)
         tokens[rank] += lengths[row]
-    cut = [_cut(share, lengths, budget=budget) for share in shares]
+    cut_share = _cut_packed if is_packed else _cut
+    cut = [cut_share(share, lengths, budget=budget) for share in shares]
     num_micro_batches = max(1, *(len(micro_batches) for micro_batches in cut))
     by_rank = tuple(
         (*micro_batches, *((),) * (num_micro_batches - len(micro_batches))) for micro_batches in cut
     )
     return Partition(
         by_rank=by_rank,
-        padded_tokens=sum(_padded(rows, lengths) for micro_batches in by_rank for rows in micro_batches),
+        padded_tokens=sum(
+            _computed(rows, lengths, is_packed=is_packed)
+            for micro_batches in by_rank
+            for rows in micro_batches
+        ),
         counted_tokens=sum(tokens),
     )
 
@@ -79,6 +89,22 @@ def _cut(share: Sequence[int], lengths: Sequence[int], *, budget: int) -> list[R
     return micro_batches
 
 
-def _padded(rows: Rows, lengths: Sequence[int]) -> int:
+def _cut_packed(share: Sequence[int], lengths: Sequence[int], *, budget: int) -> list[Rows]:
+    """The sequences of a rank, longest first, in micro-batches that have no padding."""
+    micro_batches: list[Rows] = []
+    start = 0
+    while start < len(share):
+        end, num_tokens = start, 0
+        while end < len(share) and (end == start or num_tokens + lengths[share[end]] <= budget):
+            num_tokens += lengths[share[end]]
+            end += 1
+        micro_batches.append(tuple(share[start:end]))
+        start = end
+    return micro_batches
+
+
+def _computed(rows: Rows, lengths: Sequence[int], *, is_packed: bool) -> int:
     """Tokens of a micro-batch, padding included."""
-    return len(rows) * lengths[rows[0]] if rows else NUM_EMPTY_TOKENS
+    if not rows:
+        return NUM_EMPTY_TOKENS
+    return sum(lengths[row] for row in rows) if is_packed else len(rows) * lengths[rows[0]]

@@ -11,6 +11,7 @@ from grpo_runtime.algorithm.logprobs import TokenLogprobs
 from grpo_runtime.model.activations import recompute_activations
 from grpo_runtime.model.head import install_scoring_head, last_hidden_states
 from grpo_runtime.model.load import DTYPES
+from grpo_runtime.model.packing import pack
 from grpo_runtime.model.weights import NamedTensors, named_weights, weight_shapes
 from grpo_runtime.weight_sync.source import TensorSpec
 
@@ -32,8 +33,10 @@ class Policy(torch.nn.Module):
         temperature: float,
         dtype: Dtype,
         gradient_checkpointing: bool = False,
+        is_packed: bool = False,
     ) -> None:
-        """Raises UserError as `recompute_activations` does, with `gradient_checkpointing`."""
+        """`is_packed` when the sequences of a call share a row, which `can_pack` must allow. Raises UserError
+        as `recompute_activations` does, with `gradient_checkpointing`."""
         super().__init__()
         # dropout would make the trainer's probabilities differ from the engines'
         self.model = model.eval()
@@ -41,6 +44,7 @@ class Policy(torch.nn.Module):
         if gradient_checkpointing:
             recompute_activations(self.model)
         self._temperature = temperature
+        self._is_packed = is_packed
         self.dtype = DTYPES[dtype.value]
         """The precision of the run: that of the forward pass, and of the engines' weights."""
 
@@ -58,11 +62,9 @@ class Policy(torch.nn.Module):
         They are computed where `mask` [B, T-1] is true and are 0 elsewhere. Every parameter takes part in the
         graph, with a gradient of 0 when the mask is true nowhere. `temperature` is by default the sampler's.
         """
-        # position t predicts token t + 1; the last one predicts nothing
-        positions = torch.nn.functional.pad(mask, (0, 1)).flatten().nonzero().squeeze(-1)
         is_mixed = self.dtype != torch.float32
         with torch.autocast(token_ids.device.type, dtype=self.dtype, enabled=is_mixed):
-            hidden = last_hidden_states(self.model, token_ids).flatten(0, 1).index_select(0, positions)
+            hidden = self._hidden_states(token_ids, mask)
             found: TokenLogprobs = self.model.get_output_embeddings()(
                 hidden,
                 token_ids[:, 1:][mask],
@@ -70,6 +72,16 @@ class Policy(torch.nn.Module):
             )
         logprobs, entropies = (values.new_zeros(mask.shape).masked_scatter(mask, values) for values in found)
         return logprobs, entropies
+
+    def _hidden_states(self, token_ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """[S, H], those that predict the tokens where `mask` is true."""
+        if self._is_packed:
+            row = pack(token_ids, mask)
+            hidden = last_hidden_states(self.model, row.token_ids, position_ids=row.position_ids)
+            return hidden[0].index_select(0, row.scored)
+        # position t predicts token t + 1; the last one predicts nothing
+        positions = torch.nn.functional.pad(mask, (0, 1)).flatten().nonzero().squeeze(-1)
+        return last_hidden_states(self.model, token_ids).flatten(0, 1).index_select(0, positions)
 
     @torch.no_grad()
     def logprobs_at_one(self, token_ids: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_runtime.model.local_model import LocalModel
+from grpo_runtime.model.packing import can_pack
 from grpo_runtime.settings import TrainerSettings
 from grpo_runtime.trainer.checkpoint.contents import RunState, read_run_state, read_tensors
 from grpo_runtime.trainer.checkpoint.store import CheckpointStore
@@ -71,12 +72,14 @@ def make_rank_context(
         checkpoint = store.newest()
     state = read_run_state(checkpoint[0]) if checkpoint else RunState()
     step = int(ranks.broadcast(torch.tensor(state.step)))
+    is_packed = can_pack(loaded.model)
     strategy = make_strategy(
         Policy(
             loaded.model,
             temperature=run_config.sampling.temperature,
             dtype=run_config.chosen_dtype,
             gradient_checkpointing=bool(run_config.gradient_checkpointing),
+            is_packed=is_packed,
         ),
         optimizer=run_config.algorithm.optimizer,
         total_steps=run_config.algorithm.steps,
@@ -96,6 +99,7 @@ def make_rank_context(
             run_config.algorithm,
             micro_batch_tokens=run_config.chosen_micro_batch_tokens,
             ranks=ranks,
+            is_packed=is_packed,
         ),
         store=store,
         state=state if ranks.rank == 0 else RunState(step=step),

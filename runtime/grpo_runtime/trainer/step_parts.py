@@ -21,13 +21,22 @@ class StepParts:
     """How the step was cut, the same on every rank."""
 
 
-def divide_step(batch: Batch, *, options: LossOptions, rank: int, num_ranks: int, budget: int) -> StepParts:
-    """What `rank` computes of `batch`, in micro-batches of at most `budget` tokens.
+def divide_step(
+    batch: Batch, *, options: LossOptions, rank: int, num_ranks: int, budget: int, is_packed: bool = False
+) -> StepParts:
+    """What `rank` computes of `batch`, in micro-batches of at most `budget` tokens, of which none is padding
+    where it `is_packed`.
 
     Sequences that change nothing in the gradient are left out.
     """
     is_computed = changes_gradient(batch.advantages, options=options)
-    cut = partition(batch.lengths, is_counted=is_computed.tolist(), num_ranks=num_ranks, budget=budget)
+    cut = partition(
+        batch.lengths,
+        is_counted=is_computed.tolist(),
+        num_ranks=num_ranks,
+        budget=budget,
+        is_packed=is_packed,
+    )
     denominators = Denominators.of_mask(batch.loss_mask, num_micro_batches=max(1, cut.num_with_sequences))
     num_computed_tokens = float(batch.loss_mask[is_computed].sum())
     return StepParts(

@@ -58,12 +58,14 @@ class Case:
     """In float64 instead of float32."""
     recomputes: bool = False
     """Whether the backward pass computes the activations again."""
+    is_packed: bool = False
+    """Whether the sequences of a micro-batch share a row."""
 
     @property
     def name(self) -> str:
         """For the command line and for files."""
         zeros = "zeros" if self.computes_zeros else "no-zeros"
-        kept = "-recomputed" if self.recomputes else ""
+        kept = ("-recomputed" if self.recomputes else "") + ("-packed" if self.is_packed else "")
         dtype = "float64" if self.is_double else "float32"
         return f"{self.num_rows}-by-{self.rows_each}-{zeros}-{dtype}{kept}"
 
@@ -80,6 +82,7 @@ CASES = {
         # of two ranks one has an empty micro-batch
         Case(num_rows=9, rows_each=2, is_double=is_double),
         Case(rows_each=2, is_double=is_double, recomputes=True),
+        Case(rows_each=2, is_double=is_double, is_packed=True),
     )
 }
 
@@ -98,7 +101,13 @@ def a_policy(model_folder: Path, case: Case) -> Policy:
     model = load_policy(model_folder, dtype=MASTER_DTYPE)
     if case.is_double:
         model = model.double()
-    return Policy(model, temperature=1.0, dtype=Dtype.FLOAT32, gradient_checkpointing=case.recomputes)
+    return Policy(
+        model,
+        temperature=1.0,
+        dtype=Dtype.FLOAT32,
+        gradient_checkpointing=case.recomputes,
+        is_packed=case.is_packed,
+    )
 
 
 def a_batch(case: Case) -> Batch:
@@ -131,7 +140,13 @@ def run(strategy: Strategy, case: Case, *, ranks: Ranks, result: Path) -> None:
     """Train on the batch of a case, cut as it says: once for the gradient, four times twice, and once with
     every advantage 0. Writes what came of it."""
     once, twice = (
-        Learner(strategy, algorithm, micro_batch_tokens=case.rows_each * WIDTH, ranks=ranks)
+        Learner(
+            strategy,
+            algorithm,
+            micro_batch_tokens=case.rows_each * WIDTH,
+            ranks=ranks,
+            is_packed=case.is_packed,
+        )
         for algorithm in (ONCE, TWICE)
     )
     batch = a_batch(case)

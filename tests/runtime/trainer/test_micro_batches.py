@@ -47,6 +47,26 @@ def test_a_step_is_divided_whole_within_the_budget_and_evenly(
 
 
 @given(SEQUENCES, NUM_RANKS, BUDGET)
+@example([(50, True)], 4, 1)
+def test_sequences_that_share_a_row_have_no_padding_and_fill_the_budget(
+    sequences: list[tuple[int, bool]], num_ranks: int, budget: int
+) -> None:
+    lengths, is_counted = zip(*sequences, strict=True)
+    padded = partition(lengths, is_counted=is_counted, num_ranks=num_ranks, budget=budget)
+    found = partition(lengths, is_counted=is_counted, num_ranks=num_ranks, budget=budget, is_packed=True)
+    for cut, others in zip(found.by_rank, padded.by_rank, strict=True):
+        assert [row for part in cut for row in part] == [row for part in others for row in part]
+        tokens = [sum(lengths[row] for row in part) for part in cut]
+        assert all(part <= budget or len(rows) == 1 for rows, part in zip(cut, tokens, strict=True))
+        for part, following in itertools.pairwise([rows for rows in cut if rows]):
+            assert sum(lengths[row] for row in (*part, following[0])) > budget
+    assert found.num_micro_batches <= padded.num_micro_batches
+    num_empty = sum(not rows for cut in found.by_rank for rows in cut)
+    assert found.padded_tokens == found.counted_tokens + num_empty * NUM_EMPTY_TOKENS
+    assert found.counted_tokens == padded.counted_tokens
+
+
+@given(SEQUENCES, NUM_RANKS, BUDGET)
 def test_only_the_number_that_the_fullest_rank_needs_is_made(
     sequences: list[tuple[int, bool]], num_ranks: int, budget: int
 ) -> None:

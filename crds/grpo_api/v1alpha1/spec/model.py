@@ -73,7 +73,8 @@ class ModelSpec(ApiModel):
     float32."""
     attention: Attention | None = None
     """How the trainer computes attention; `sdpa`, PyTorch's own, is meant without it. The flash kernels need
-    GPUs and an image with the package; none is ever downloaded. Engines choose theirs themselves."""
+    GPUs and an image with the package; none is ever downloaded. With them sequences share rows, and no
+    padding is computed. Engines choose theirs themselves."""
 
 
 # About the whole spec
