@@ -52,7 +52,7 @@ test-matrix: images setup ## Every loss, cause, strategy and cut of an engine; `
 	@$(BIN)/pytest -q -s --durations=8 -m cluster $(WHOLE_IN_MATRIX)
 	@$(BIN)/pytest -q -s --durations=8 -m "cluster and matrix" $(addprefix --deselect ,$(WHOLE_IN_MATRIX)) e2e
 test-gpu: $(if $(HAS_PYTHON),gpu-site,setup) ## Tests of what needs an NVIDIA GPU (PYTHON= one with torch, transformers, pytest)
-	@PYTHONPATH=crds:runtime$(if $(HAS_PYTHON),:.gpu-site) $(if $(HAS_PYTHON),$(PYTHON),$(BIN)/python) -m pytest -q -m gpu tests/runtime/weight_sync
+	@PYTHONPATH=crds:runtime$(if $(HAS_PYTHON),:.gpu-site) $(if $(HAS_PYTHON),$(PYTHON),$(BIN)/python) -m pytest -q -m gpu tests/runtime/weight_sync tests/runtime/trainer
 gpu-wheels: ## Download into .gpu-wheels what PYTHON= of test-gpu may lack, for a machine without a registry
 	@rm -rf .gpu-wheels && $(PYTHON) -m pip download --quiet --no-deps --only-binary=:all: --dest .gpu-wheels \
 	  --python-version 3.12 --implementation cp $(foreach libc,2_34 2_28 2_17 2014,--platform manylinux$(if $(findstring _,$(libc)),_)$(libc)_x86_64) \
@@ -68,9 +68,10 @@ bench-sync: setup ## Measure a weight sync against its floors (SIZES=1,100,1000 
 bench-trl: setup ## Measure a step against TRL's GRPOTrainer, installed in the cache (PAIRS=2, CASES=tiny,27M, JSON=)
 	@$(BIN)/python bench/against_trl.py $(if $(PAIRS),--pairs '$(PAIRS)') $(if $(CASES),--cases '$(CASES)') \
 	  $(if $(JSON),--json '$(JSON)')
-bench-gpu: $(if $(HAS_PYTHON),gpu-site,setup) ## Measure packing, tag and IPC on one NVIDIA GPU, and NCCL where there are two (PYTHON=, JSON=)
+bench-gpu: $(if $(HAS_PYTHON),gpu-site,setup) ## Measure packing, tag, IPC and training steps on an NVIDIA GPU, and NCCL where there are two (PYTHON=, JSON=)
 	@export PYTHONPATH=crds:runtime:bench$(if $(HAS_PYTHON),:.gpu-site); python=$(if $(HAS_PYTHON),$(PYTHON),$(BIN)/python); \
-	  $$python bench/gpu/sync.py $(if $(JSON),--json '$(JSON)') && $$python bench/gpu/two_gpus.py
+	  for script in sync learner; do $$python bench/gpu/$$script.py $(if $(JSON),--json '$(JSON)') || exit 1; done; \
+  $$python bench/gpu/two_gpus.py
 bench-scale: setup cluster-programs ## Measure one operator with JOBS=200 running jobs and as many new ones, on fake nodes (JSON=)
 	@$(BIN)/python e2e/scale/cli.py $(if $(JOBS),--jobs '$(JOBS)') $(if $(JSON),--json '$(JSON)')
 
