@@ -119,6 +119,11 @@ class RankEngine:
     def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> RankSync:
         """Give the engine the weights. The caller compares the probe's error with its
         tolerance. Raises WeightSyncError."""
+        # vLLM packs weights on CPU for the number of threads that it has, and computes wrongly with another
+        with engine_threads():
+            return self._sync(weights, version=version, probe=probe)
+
+    def _sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> RankSync:
         clock = _Clock()
         self._deadlines.new_weights()
         self._num_sampled = 0
@@ -130,7 +135,9 @@ class RankEngine:
             self._is_asleep = False
             self._engine.reset_prefix_cache()
         with clock.phase("verify"):
-            error = 0.0 if probe is None else self._probe_error(probe)
+            error = 0.0
+            if probe is not None:
+                error = probe_error(self._engine.probe_logprobs(probe.token_ids), probe=probe)
         return RankSync(
             phase_seconds=tuple(clock.seconds[phase] for phase in PHASES),
             num_bytes=loaded.num_bytes,
@@ -160,10 +167,6 @@ class RankEngine:
     def _wake_up(self, tag: str) -> None:
         if self._is_asleep:
             self._engine.wake_up(tag)
-
-    def _probe_error(self, probe: Probe) -> float:
-        with engine_threads():
-            return probe_error(self._engine.probe_logprobs(probe.token_ids), probe=probe)
 
     async def _load(
         self, weights: WeightSource, *, version: PolicyVersion, clock: "_Clock"

@@ -27,6 +27,7 @@ def copy_job(
     ranks_per_engine: int = 1,
     sleep_level: int = 1,
     strategy: str | None = None,
+    threads: int | None = None,
 ) -> RunConfig:
     """examples/copy-colocated.yaml with `steps` steps."""
     return run_config(
@@ -39,7 +40,7 @@ def copy_job(
             "optimizer": {"learningRate": 1e-3},
         },
         sampling={"maxTokens": 4},
-        trainer={"processesPerNode": num_ranks, "strategy": strategy},
+        trainer={"processesPerNode": num_ranks, "strategy": strategy, "threadsPerProcess": threads},
         engine={
             "maxModelLen": 64,
             "kvCacheMemory": "64Mi",
@@ -102,11 +103,11 @@ def test_after_every_sync_engines_and_trainer_agree(learned: list[MetricsRecord]
 @pytest.mark.parametrize(
     "run",
     [
-        copy_job(num_ranks=1, steps=5, sleep_level=0),
+        copy_job(num_ranks=1, steps=5, sleep_level=0, threads=2),
         copy_job(num_ranks=2, steps=5, ranks_per_engine=2, sleep_level=2),
         copy_job(num_ranks=2, steps=5, strategy="FSDP2"),
     ],
-    ids=["one rank", "two ranks, one engine", "a part of the weights on each rank"],
+    ids=["one rank of two threads", "two ranks, one engine", "a part of the weights on each rank"],
 )
 def test_seeds_decide_the_tokens_however_ranks_share_engines(
     tmp_path: Path, learned: list[MetricsRecord], run: RunConfig
