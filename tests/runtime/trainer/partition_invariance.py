@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from grpo_api.v1alpha1.spec import AlgorithmSpec, Dtype, OptimizerSpec
+from grpo_api.v1alpha1.spec import AlgorithmSpec, DeepSpeedSpec, Dtype, OptimizerSpec
 from grpo_runtime.model.load import load_policy
 from grpo_runtime.rollout.interface import Rollout
 from grpo_runtime.trainer.batch import Batch, make_batch
@@ -25,6 +25,7 @@ from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy
 from grpo_runtime.trainer.stop import StopRequest
 from grpo_runtime.trainer.strategy.interface import MakeStrategy, Strategy
 from grpo_runtime.trainer.strategy.registry import STRATEGIES
+from grpo_runtime.trainer.strategy.zero.choice import MakeZero
 
 WIDTH = 12
 """Tokens of the longest sequence."""
@@ -42,6 +43,11 @@ OPTIMIZER = OptimizerSpec(learning_rate=1e-4, weight_decay=0.01, max_grad_norm=1
 ONCE, TWICE = (
     AlgorithmSpec(steps=10, num_iterations=num_iterations, optimizer=OPTIMIZER) for num_iterations in (1, 2)
 )
+
+ZERO3_THAT_CUTS_ALL = MakeZero(
+    3, DeepSpeedSpec(config='{"zero_optimization": {"stage3_param_persistence_threshold": 0}}')
+)
+"""DeepSpeed leaves parameters as small as these whole otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +96,8 @@ def find_strategy(name: str) -> MakeStrategy:
         from sharded_strategy import ShardedStrategy
 
         return ShardedStrategy
+    if name == "ZeRO3":
+        return ZERO3_THAT_CUTS_ALL
     return STRATEGIES[name]
 
 

@@ -19,7 +19,7 @@ from transformers import AutoConfig, GPT2Config, GPT2LMHeadModel, Qwen2ForCausal
 from grpo_api.v1alpha1.spec import Dtype
 from grpo_runtime.model.load import empty_policy, load_policy
 from grpo_runtime.model.tiny import write_tiny_model
-from grpo_runtime.trainer.strategy.fsdp2 import decoder_layers
+from grpo_runtime.trainer.strategy.units import decoder_layers
 
 SCRIPT = Path(__file__).with_name("fsdp2_ranks.py")
 

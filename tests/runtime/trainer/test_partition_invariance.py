@@ -43,6 +43,9 @@ LAUNCHES = {
     "DDP on two ranks": ("DDP", 2, tuple(CASES)),
     "FSDP2 on one rank": ("FSDP2", 1, FLOAT32),
     "FSDP2 on two ranks": ("FSDP2", 2, tuple(CASES)),
+    "ZeRO-1 on two ranks": ("ZeRO1", 2, FLOAT32),
+    "ZeRO-2 on two ranks": ("ZeRO2", 2, FLOAT32),
+    "ZeRO-3 on two ranks": ("ZeRO3", 2, FLOAT32),
     "a sharded strategy on two ranks": ("sharded", 2, FLOAT32),
 }
 """The name of a strategy, the number of ranks, and the cases."""
