@@ -44,10 +44,18 @@ ONCE, TWICE = (
     AlgorithmSpec(steps=10, num_iterations=num_iterations, optimizer=OPTIMIZER) for num_iterations in (1, 2)
 )
 
-ZERO3_THAT_CUTS_ALL = MakeZero(
-    3, DeepSpeedSpec(config='{"zero_optimization": {"stage3_param_persistence_threshold": 0}}')
-)
-"""DeepSpeed leaves parameters as small as these whole otherwise."""
+CUTS_ALL = '{"zero_optimization": {"stage3_param_persistence_threshold": 0}}'
+"""DeepSpeed's ZeRO-3 leaves parameters as small as these whole otherwise."""
+VARIANTS: dict[str, MakeStrategy] = {
+    "ZeRO3": MakeZero(3, DeepSpeedSpec(config=CUTS_ALL)),
+    "ZeRO2 that overlaps": MakeZero(2, DeepSpeedSpec(overlap_comm=True, contiguous_gradients=False)),
+    "ZeRO1 with its optimizer on the CPU": MakeZero(1, DeepSpeedSpec(offload_optimizer=True)),
+    "ZeRO2 with its optimizer on the CPU": MakeZero(2, DeepSpeedSpec(offload_optimizer=True)),
+    "ZeRO3 with all on the CPU": MakeZero(
+        3, DeepSpeedSpec(offload_optimizer=True, offload_parameters=True, config=CUTS_ALL)
+    ),
+}
+"""Strategies of the product with other options than its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,9 +104,7 @@ def find_strategy(name: str) -> MakeStrategy:
         from sharded_strategy import ShardedStrategy
 
         return ShardedStrategy
-    if name == "ZeRO3":
-        return ZERO3_THAT_CUTS_ALL
-    return STRATEGIES[name]
+    return VARIANTS.get(name) or STRATEGIES[name]
 
 
 def a_policy(model_folder: Path, case: Case) -> Policy:

@@ -59,5 +59,5 @@ class DeepSpeedSpec(ApiModel):
     contiguous_gradients: bool | None = None
     """Whether gradients are copied into one buffer as they come, which keeps memory from being fragmented."""
     config: Annotated[str, Field(min_length=2, max_length=4096)] | None = None
-    """More of DeepSpeed's configuration, as JSON: `zero_optimization` with its bucket sizes and thresholds,
-    and what DeepSpeed logs. What other fields set is refused."""
+    """More of DeepSpeed's configuration, as its JSON: bucket sizes, thresholds and the like, in the section
+    `zero_optimization`. What other fields set is refused, and so is what this trainer does not know."""

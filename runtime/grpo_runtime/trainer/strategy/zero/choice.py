@@ -1,5 +1,6 @@
 """ZeRO of a stage as a `MakeStrategy` that imports DeepSpeed, which takes seconds, when it is called."""
 
+import os
 from dataclasses import dataclass, field
 
 import torch
@@ -26,6 +27,8 @@ class MakeZero:
         ranks: Ranks,
         device: torch.device | None = None,
     ) -> Strategy:
+        # it would search for accelerators of ten makers while it is imported
+        os.environ.setdefault("DS_ACCELERATOR", (device or policy.device).type)
         from grpo_runtime.trainer.strategy.zero.strategy import ZeroStrategy
 
         return ZeroStrategy(

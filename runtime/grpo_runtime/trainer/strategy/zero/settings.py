@@ -4,19 +4,41 @@ import json
 from typing import Any
 
 from grpo_api.v1alpha1.spec import DeepSpeedSpec, OptimizerSpec
+from grpo_runtime.errors import UserError
 
 _CPU = {"device": "cpu"}
+_FIELD = "trainer.deepspeed.config"
+SECTION = "zero_optimization"
+TUNING = frozenset(
+    {
+        "allgather_bucket_size",
+        "allgather_partitions",
+        "reduce_bucket_size",
+        "reduce_scatter",
+        "round_robin_gradients",
+        "stage3_allgather_sequential",
+        "stage3_max_live_parameters",
+        "stage3_max_reuse_distance",
+        "stage3_model_persistence_threshold",
+        "stage3_module_granularity_threshold",
+        "stage3_param_persistence_threshold",
+        "stage3_prefetch_bucket_size",
+        "stage3_use_all_reduce_for_fetch_params",
+        "sub_group_size",
+        "use_multi_rank_bucket_allreduce",
+    }
+)
+"""What a job may tune. All others change what a step computes, need an operator that is compiled in the pod,
+or keep tensors where they are not read."""
 
 
 def deepspeed_config(spec: DeepSpeedSpec, *, stage: int, optimizer: OptimizerSpec) -> dict[str, Any]:
-    """DeepSpeed's JSON configuration for ZeRO of `stage`. What `spec.config` says is in it as it stands; the
-    API has refused the keys that are set here."""
-    config = json.loads(spec.config or "{}")
-    zero = {
+    """DeepSpeed's JSON configuration for ZeRO of `stage`. Raises UserError as `_read_tuning` does."""
+    zero: dict[str, Any] = {
+        **_read_tuning(spec.config or "{}"),
         "stage": stage,
         # it would replace torch's linear in the whole process, engine included
         "memory_efficient_linear": False,
-        **config.pop("zero_optimization", {}),
     }
     if spec.overlap_comm is not None:
         zero["overlap_comm"] = spec.overlap_comm
@@ -34,6 +56,23 @@ def deepspeed_config(spec: DeepSpeedSpec, *, stage: int, optimizer: OptimizerSpe
         # torch's AdamW, also on the CPU, where DeepSpeed's own would be compiled in the pod
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
-        **config,
-        "zero_optimization": zero,
+        SECTION: zero,
     }
+
+
+def _read_tuning(text: str) -> dict[str, Any]:
+    """The section of ZeRO in `trainer.deepspeed.config`. Raises UserError naming the key and the fix when it
+    is no JSON, or has a key that a job may not set."""
+    try:
+        config = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{_FIELD} is not JSON: {error}") from error
+    section = config.get(SECTION, {}) if isinstance(config, dict) else None
+    if not isinstance(section, dict):
+        raise UserError(f'{_FIELD} must be {{"{SECTION}": {{...}}}}: write a JSON object')
+    for key in (*(config.keys() - {SECTION}), *(f"{SECTION}.{name}" for name in section.keys() - TUNING)):
+        raise UserError(
+            f"{_FIELD} has {key}, which this trainer does not take: remove it; in {SECTION} it takes "
+            + ", ".join(sorted(TUNING))
+        )
+    return section

@@ -23,7 +23,7 @@ from grpo_runtime.trainer.optimizer import (
 from grpo_runtime.trainer.policy import Policy, PolicyWeights
 from grpo_runtime.trainer.strategy.interface import TrainingState
 from grpo_runtime.trainer.strategy.placement import place
-from grpo_runtime.trainer.strategy.zero.engine import shard, start_engine
+from grpo_runtime.trainer.strategy.zero.engine import join_ranks, shard, start_engine
 from grpo_runtime.trainer.strategy.zero.settings import deepspeed_config
 from grpo_runtime.trainer.strategy.zero.tensors import PieceOfEach, PiecesOfAll, ZeroTensors
 from grpo_runtime.weight_sync.source import WeightSource
@@ -60,6 +60,7 @@ class ZeroStrategy:
         # now, while the parameters show their shapes
         self._weights.layout()
         config = deepspeed_config(spec, stage=stage, optimizer=optimizer)
+        join_ranks(config, device=self.device)
         if stage == 3:
             shard(policy, config=config, device=self.device, ranks=ranks)
         else:
@@ -69,7 +70,7 @@ class ZeroStrategy:
         adamw = make_adamw(
             self._parameters, optimizer, matrices=matrices, is_fused=True if spec.offload_optimizer else None
         )
-        self._engine = start_engine(policy, adamw, config=config, device=self.device)
+        self._engine = start_engine(policy, adamw, config=config)
         self._optimizer = self._engine.optimizer
         self._tensors: ZeroTensors = (PieceOfEach if stage == 3 else PiecesOfAll)(
             self._optimizer, device=self.device

@@ -1,9 +1,12 @@
-"""Two ranks that train a policy under DDP and then under FSDP2, from the same files and on the same tokens.
+"""Two ranks that train a policy under DDP and then under a sharded strategy, from the same files and on the
+same tokens.
 
-`python fsdp2_ranks.py PORT MODEL_FOLDER RESULTS DTYPE` writes RESULTS/STRATEGY-RANK.safetensors: the weights
-after the last step, as a checkpoint and as engines get them, and as metadata a JSON of what else is asserted.
+`python sharded_ranks.py PORT MODEL_FOLDER RESULTS DTYPE STRATEGY` writes for each of the two
+RESULTS/STRATEGY-RANK.safetensors: the weights after the last step, as a checkpoint and as engines get them,
+and as metadata a JSON of what else is asserted.
 """
 
+import gc
 import json
 import os
 import sys
@@ -12,6 +15,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from partition_invariance import find_strategy
 from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
 
@@ -23,7 +27,6 @@ from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy
 from grpo_runtime.trainer.stop import StopRequest
 from grpo_runtime.trainer.strategy.interface import Strategy
-from grpo_runtime.trainer.strategy.registry import STRATEGIES
 
 WORLD_SIZE = 2
 NUM_STEPS = 10
@@ -91,10 +94,23 @@ def refuses_what_is_not_finite(strategy: Strategy, rank: int) -> str:
     return ""
 
 
-def held_elements(policy: Policy) -> int:
-    """Elements of the parameters in this rank's memory."""
-    tensors = (p.to_local() if isinstance(p, DTensor) else p for p in policy.model.parameters())
-    return sum(tensor.untyped_storage().nbytes() // tensor.element_size() for tensor in tensors)
+def held_weights(policy: Policy) -> int:
+    """Bytes of the weights in this rank's memory."""
+    storages: dict[int, int] = {}
+    for parameter in policy.model.parameters():
+        # ZeRO-3 keeps its part of a parameter beside it
+        part = getattr(parameter, "ds_tensor", parameter)
+        storage = (part.to_local() if isinstance(part, DTensor) else part).untyped_storage()
+        storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
+
+
+def held_moments() -> int:
+    """Elements of AdamW's moments in this rank's memory."""
+    gc.collect()
+    (adamw,) = (found for found in gc.get_objects() if isinstance(found, torch.optim.AdamW))
+    moments = (state["exp_avg"] for state in adamw.state.values())
+    return sum((m.to_local() if isinstance(m, DTensor) else m).numel() for m in moments)
 
 
 def run(name: str, ranks: Ranks, *, model_folder: Path, dtype: Dtype, result: Path) -> None:
@@ -102,12 +118,13 @@ def run(name: str, ranks: Ranks, *, model_folder: Path, dtype: Dtype, result: Pa
     rank = ranks.rank
     model = (load_policy if rank == 0 else empty_policy)(model_folder, dtype=MASTER_DTYPE)
     policy = Policy(model, temperature=1.0, dtype=dtype)
-    strategy = STRATEGIES[name](
+    strategy = find_strategy(name)(
         policy, optimizer=OPTIMIZER, total_steps=100, ranks=ranks, device=torch.device("cpu")
     )
     strategy.load(None)
-    found: dict[str, object] = {"held": held_elements(policy)}
+    found: dict[str, object] = {"held weights": held_weights(policy)}
     found["steps"] = [train_step(strategy, rank, step=step) for step in range(NUM_STEPS)]
+    found["held moments"] = held_moments()
     found["probe"] = strategy.probe_logprobs(PROBE)[0].tolist()
     found["layout"] = [[spec.name, *spec.shape] for spec in strategy.engine_weights().layout()]
     engine = read_while_ranks_meet(strategy, ranks)
@@ -119,13 +136,13 @@ def run(name: str, ranks: Ranks, *, model_folder: Path, dtype: Dtype, result: Pa
     save_file(tensors, result, metadata={"found": json.dumps(found)})
 
 
-def main(rank: int, *, port: int, model_folder: Path, results: Path, dtype: Dtype) -> None:
+def main(rank: int, *, port: int, model_folder: Path, results: Path, dtype: Dtype, strategy: str) -> None:
     """Be one rank."""
     torch.set_num_threads(1)
     ranks = Ranks.meet(
         rank=rank, world_size=WORLD_SIZE, address="127.0.0.1", port=port, backend="gloo", stop=StopRequest()
     )
-    for name in ("DDP", "FSDP2"):
+    for name in ("DDP", strategy):
         result = results / f"{name}-{rank}.safetensors"
         run(name, ranks, model_folder=model_folder, dtype=dtype, result=result)
     ranks.leave()
@@ -140,6 +157,7 @@ if __name__ == "__main__":
         model_folder=Path(sys.argv[2]),
         results=Path(sys.argv[3]),
         dtype=Dtype(sys.argv[4]),
+        strategy=sys.argv[5],
     )
     if own_rank == 1:
         sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
