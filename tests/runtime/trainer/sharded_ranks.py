@@ -22,6 +22,7 @@ from torch.distributed.tensor import DTensor
 from grpo_api.v1alpha1.spec import Dtype, OptimizerSpec
 from grpo_runtime.errors import UserError
 from grpo_runtime.model.load import empty_policy, load_policy
+from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.trainer.commands import Command
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy
@@ -77,10 +78,14 @@ def read_while_ranks_meet(strategy: Strategy, ranks: Ranks) -> dict[str, torch.T
         else:
             ranks.next_command(on_tick=lambda: None)
         strategy.probe_logprobs(PROBE)
-    for _ in strategy.model_state():
-        pass
+    _read(strategy.model_state())
     thread.join()
     return weights
+
+
+def _read(tensors: NamedTensors) -> None:
+    for _ in tensors:
+        pass
 
 
 def refuses_what_is_not_finite(strategy: Strategy, rank: int) -> str:
@@ -128,6 +133,9 @@ def run(name: str, ranks: Ranks, *, model_folder: Path, dtype: Dtype, result: Pa
     found["probe"] = strategy.probe_logprobs(PROBE)[0].tolist()
     found["layout"] = [[spec.name, *spec.shape] for spec in strategy.engine_weights().layout()]
     engine = read_while_ranks_meet(strategy, ranks)
+    if rank == 0 and name.startswith(("DDP", "ZeRO1", "ZeRO2")):
+        # would hang if it met the other rank: an engine of its own process is started again by its rank alone
+        _read(strategy.engine_weights().tensors())
     found["given"] = [[name, *tensor.shape] for name, tensor in engine.items()]
     tensors = {f"engine/{name}": tensor for name, tensor in engine.items()}
     tensors |= {f"model/{name}": tensor.detach().clone() for name, tensor in strategy.model_state()}
