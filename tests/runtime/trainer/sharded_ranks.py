@@ -27,7 +27,7 @@ from grpo_runtime.trainer.commands import Command
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy
 from grpo_runtime.trainer.stop import StopRequest
-from grpo_runtime.trainer.strategy.interface import Strategy
+from grpo_runtime.trainer.strategy.interface import Strategy, TrainingState
 
 WORLD_SIZE = 2
 NUM_STEPS = 10
@@ -81,6 +81,21 @@ def read_while_ranks_meet(strategy: Strategy, ranks: Ranks) -> dict[str, torch.T
     _read(strategy.model_state())
     thread.join()
     return weights
+
+
+def goes_on_from_its_state(strategy: Strategy, rank: int) -> bool:
+    """Whether a step has the same bits again after rank 0 has given all ranks the state before it."""
+    tensors = [
+        {name: tensor.clone() for name, tensor in named}
+        for named in (strategy.model_state(), strategy.optimizer_state())
+    ]
+    first = train_step(strategy, rank, step=NUM_STEPS)
+    strategy.load(TrainingState(*tensors) if rank == 0 else None)
+    restored = [dict(named) for named in (strategy.model_state(), strategy.optimizer_state())]
+    for saved, found in zip(tensors, restored, strict=True):
+        assert saved.keys() == found.keys()
+        assert all(tensor.equal(found[name]) for name, tensor in saved.items())
+    return first == train_step(strategy, rank, step=NUM_STEPS)
 
 
 def _read(tensors: NamedTensors) -> None:
@@ -140,6 +155,7 @@ def run(name: str, ranks: Ranks, *, model_folder: Path, dtype: Dtype, result: Pa
     tensors = {f"engine/{name}": tensor for name, tensor in engine.items()}
     tensors |= {f"model/{name}": tensor.detach().clone() for name, tensor in strategy.model_state()}
     tensors |= {f"optimizer/{name}": tensor.clone() for name, tensor in strategy.optimizer_state()}
+    found["goes on"] = goes_on_from_its_state(strategy, rank)
     found["refusal"] = refuses_what_is_not_finite(strategy, rank)
     save_file(tensors, result, metadata={"found": json.dumps(found)})
 

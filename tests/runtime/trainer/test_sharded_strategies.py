@@ -144,6 +144,11 @@ def test_a_rank_holds_its_part_of_weights_and_moments_and_no_more(runs: Runs) ->
         assert found["held moments"] == pytest.approx(whole["held moments"] / WORLD_SIZE, rel=0.02)
 
 
+def test_a_state_that_rank_0_has_is_that_of_all_ranks_to_the_bit(runs: Runs) -> None:
+    for rank in range(WORLD_SIZE):
+        assert runs.sharded.found(rank=rank)["goes on"]
+
+
 def test_nothing_is_compiled_because_a_pod_has_no_compiler(runs: Runs) -> None:
     assert not (runs.sharded.folder / EXTENSIONS).exists()
 
