@@ -99,7 +99,7 @@ cluster-programs: uv debian-packages
 	@$(CLUSTER) build
 built-images: uv debian-packages
 	@$(IMAGES) build
-$(BIN)/.ready: tests/environment.sh tests/requirements.txt crds/pyproject.toml operator/pyproject.toml runtime/pyproject.toml runtime/name_vllm_cpu.py | uv
+$(BIN)/.ready: tests/environment.sh tests/requirements.txt crds/requirements-build.txt crds/pyproject.toml operator/pyproject.toml runtime/pyproject.toml runtime/name_vllm_cpu.py | uv
 	@tests/environment.sh && touch $@
 
 .PHONY: demo setup format generate check requirements test test-fast test-matrix test-gpu gpu-wheels gpu-site bench bench-sync bench-trl bench-gpu bench-scale cluster-up cluster-status cluster-down images help uv debian-packages cluster-programs built-images

@@ -8,14 +8,15 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 environments=${XDG_CACHE_HOME:-$HOME/.cache}/grpo-operator/environments
-key=$(cat tests/requirements.txt runtime/name_vllm_cpu.py | sha256sum | cut --delimiter=' ' --fields=1)
+key=$(cat tests/requirements.txt crds/requirements-build.txt runtime/name_vllm_cpu.py | sha256sum | cut --delimiter=' ' --fields=1)
 environment=$environments/$key
 
 build_environment() {
   echo "==> $environment (about 40 s, 6 GB)"
   uv venv --quiet --clear --relocatable --python 3.11 "$environment"
+  # DeepSpeed is a source distribution and compiles nothing here; what builds its wheel is pinned, too
   uv pip install --quiet --python "$environment/bin/python" --no-deps --require-hashes --compile-bytecode \
-    --requirements tests/requirements.txt
+    --build-constraints crds/requirements-build.txt --requirements tests/requirements.txt
   "$environment/bin/python" runtime/name_vllm_cpu.py
   # last, so that an environment whose making was interrupted is made again
   touch "$environment/complete"

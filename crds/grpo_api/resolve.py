@@ -58,6 +58,7 @@ def resolve_into(
         or threads_per_process
         or _threads_by_limit(spec.trainer),
         "strategy": _strategy(spec.trainer),
+        "deepspeed": spec.trainer.deepspeed,
     }
     return config(**shared | derived)
 

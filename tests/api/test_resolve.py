@@ -140,6 +140,14 @@ def test_a_strategy_is_written_down_only_where_an_older_image_does_not_have_it()
         assert (config.chosen_strategy, config.to_object().get("strategy")) == (chosen, written)
 
 
+def test_options_of_deepspeed_reach_the_run_and_are_in_no_other():
+    options = {"offloadOptimizer": True, "config": "{}"}
+    config = resolve(job(trainer={"strategy": "ZeRO2", "deepspeed": options}))
+    assert config.chosen_strategy == "ZeRO2"
+    assert config.to_object()["deepspeed"] == options
+    assert "deepspeed" not in resolve(job(trainer={"strategy": "FSDP2"})).to_object()
+
+
 def test_null_counts_as_absent():
     assert job(sampling=None, image=None) == job()
 

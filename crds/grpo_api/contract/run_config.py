@@ -6,6 +6,7 @@ from grpo_api.contract.micro_batch_choice import TOKENS_ON_CPU
 from grpo_api.contract.versions import SCHEMA_VERSION, require_schema_version
 from grpo_api.contract.weight_sync_choice import REGISTRY_NAMES, backend_by_mode
 from grpo_api.model import ApiModel
+from grpo_api.v1alpha1.spec.deepspeed import DeepSpeedSpec
 from grpo_api.v1alpha1.spec.job_spec import Mode
 from grpo_api.v1alpha1.spec.model import Attention, Dtype
 from grpo_api.v1alpha1.spec.run_sections import RunSections
@@ -64,6 +65,8 @@ class RunConfig(RunSections):
     strategy: TrainerStrategy | None = None
     """How the policy is spread over the training ranks. Not there for DDP, so that an older image reads every
     run that needs nothing newer."""
+    deepspeed: DeepSpeedSpec | None = None
+    """Options of DeepSpeed, where the strategy is one of its own."""
 
     @property
     def chosen_dtype(self) -> Dtype:

@@ -1,7 +1,7 @@
 """AdamW and the learning rate of each step."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -9,6 +9,9 @@ from torch.distributed.tensor import DTensor
 from grpo_api.v1alpha1.spec import OptimizerSpec, Schedule
 from grpo_runtime.errors import UserError
 from grpo_runtime.trainer.policy import Policy
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+"""AdamW's, by its own names."""
 
 
 class PolicyOptimizer:
@@ -22,14 +25,7 @@ class PolicyOptimizer:
         self._spec = spec
         self._total_steps = total_steps
         self._parameters = dict(policy.model.named_parameters())
-        matrices = [p for p in self._parameters.values() if p.ndim > 1]
-        others = [p for p in self._parameters.values() if p.ndim <= 1]
-        # as in transformers: norms and biases are not pulled towards zero
-        groups = [
-            {"params": matrices, "weight_decay": spec.weight_decay},
-            {"params": others, "weight_decay": 0.0},
-        ]
-        self._adamw = torch.optim.AdamW(groups, lr=spec.learning_rate, betas=(spec.beta1, spec.beta2))
+        self._adamw = make_adamw(self._parameters, spec, matrices=matrix_names(self._parameters))
 
     def step(self, *, step: int) -> tuple[float, float]:
         """Clip the gradients, apply them at the learning rate of `step` (from 0), and drop them.
@@ -44,10 +40,7 @@ class PolicyOptimizer:
         if isinstance(norm, DTensor):
             norm = norm.full_tensor()
         if not norm.isfinite():
-            raise UserError(
-                f"the gradient of step {step + 1} is not finite: lower algorithm.optimizer.learningRate, "
-                "or look for completions with extreme rewards"
-            )
+            raise gradient_not_finite(step=step)
         self._adamw.step()
         self._adamw.zero_grad()
         return float(norm), rate
@@ -63,8 +56,40 @@ class PolicyOptimizer:
                 state["step"] = torch.zeros((), dtype=torch.float32)
                 state["exp_avg"] = torch.zeros_like(parameter)
                 state["exp_avg_sq"] = torch.zeros_like(parameter)
-            for kind in ("step", "exp_avg", "exp_avg_sq"):
+            for kind in ("step", *MOMENTS):
                 yield f"{kind}/{name}", state[kind]
+
+
+def matrix_names(parameters: Mapping[str, torch.Tensor]) -> frozenset[str]:
+    """Those with more than one dimension. They are whole, or show the shape of the whole."""
+    return frozenset(name for name, parameter in parameters.items() if parameter.ndim > 1)
+
+
+def make_adamw(
+    parameters: Mapping[str, torch.nn.Parameter],
+    spec: OptimizerSpec,
+    *,
+    matrices: Container[str],
+    is_fused: bool | None = None,
+) -> torch.optim.AdamW:
+    """AdamW that pulls `matrices` towards zero and, as in transformers, neither norms nor biases. torch
+    chooses its kernel unless `is_fused` does."""
+    groups = [
+        {
+            "params": [p for name, p in parameters.items() if name in matrices],
+            "weight_decay": spec.weight_decay,
+        },
+        {"params": [p for name, p in parameters.items() if name not in matrices], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=spec.learning_rate, betas=(spec.beta1, spec.beta2), fused=is_fused)
+
+
+def gradient_not_finite(*, step: int) -> UserError:
+    """What ends a run in `step` (from 0)."""
+    return UserError(
+        f"the gradient of step {step + 1} is not finite: lower algorithm.optimizer.learningRate, "
+        "or look for completions with extreme rewards"
+    )
 
 
 def learning_rate(spec: OptimizerSpec, *, step: int, total_steps: int) -> float:

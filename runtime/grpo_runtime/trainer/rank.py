@@ -33,7 +33,7 @@ from grpo_runtime.trainer.policy import MASTER_DTYPE
 from grpo_runtime.trainer.rank_context import LoadedModel, RankContext, make_rank_context
 from grpo_runtime.trainer.stop import StopRequest
 from grpo_runtime.trainer.strategy.interface import MakeStrategy
-from grpo_runtime.trainer.strategy.registry import STRATEGIES
+from grpo_runtime.trainer.strategy.registry import strategy_of
 
 logger = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ def _prepare(
         settings,
         loaded,
         ranks=ranks,
-        make_strategy=make_strategy or STRATEGIES[settings.run_config.chosen_strategy],
+        make_strategy=make_strategy or strategy_of(settings.run_config),
         device=device,
     )
 

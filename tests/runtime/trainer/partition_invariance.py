@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from grpo_api.v1alpha1.spec import AlgorithmSpec, Dtype, OptimizerSpec
+from grpo_api.v1alpha1.spec import AlgorithmSpec, DeepSpeedSpec, Dtype, OptimizerSpec
 from grpo_runtime.model.load import load_policy
 from grpo_runtime.rollout.interface import Rollout
 from grpo_runtime.trainer.batch import Batch, make_batch
@@ -25,6 +25,7 @@ from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy
 from grpo_runtime.trainer.stop import StopRequest
 from grpo_runtime.trainer.strategy.interface import MakeStrategy, Strategy
 from grpo_runtime.trainer.strategy.registry import STRATEGIES
+from grpo_runtime.trainer.strategy.zero.choice import MakeZero
 
 WIDTH = 12
 """Tokens of the longest sequence."""
@@ -42,6 +43,19 @@ OPTIMIZER = OptimizerSpec(learning_rate=1e-4, weight_decay=0.01, max_grad_norm=1
 ONCE, TWICE = (
     AlgorithmSpec(steps=10, num_iterations=num_iterations, optimizer=OPTIMIZER) for num_iterations in (1, 2)
 )
+
+CUTS_ALL = '{"zero_optimization": {"stage3_param_persistence_threshold": 0}}'
+"""DeepSpeed's ZeRO-3 leaves parameters as small as these whole otherwise."""
+VARIANTS: dict[str, MakeStrategy] = {
+    "ZeRO3": MakeZero(3, DeepSpeedSpec(config=CUTS_ALL)),
+    "ZeRO2 that overlaps": MakeZero(2, DeepSpeedSpec(overlap_comm=True, contiguous_gradients=False)),
+    "ZeRO1 with its optimizer on the CPU": MakeZero(1, DeepSpeedSpec(offload_optimizer=True)),
+    "ZeRO2 with its optimizer on the CPU": MakeZero(2, DeepSpeedSpec(offload_optimizer=True)),
+    "ZeRO3 with all on the CPU": MakeZero(
+        3, DeepSpeedSpec(offload_optimizer=True, offload_parameters=True, config=CUTS_ALL)
+    ),
+}
+"""Strategies of the product with other options than its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +107,7 @@ def find_strategy(name: str) -> MakeStrategy:
         from sharded_strategy import ShardedStrategy
 
         return ShardedStrategy
-    return STRATEGIES[name]
+    return VARIANTS.get(name) or STRATEGIES[name]
 
 
 def a_policy(model_folder: Path, case: Case) -> Policy:

@@ -38,11 +38,19 @@ from grpo_runtime.trainer.policy import Policy
 
 SCRIPT = Path(__file__).with_name("partition_invariance.py")
 FLOAT32 = tuple(name for name, case in CASES.items() if not case.is_double)
+A_FEW = ("8-by-4-no-zeros-float32", "8-by-4-zeros-float32", "9-by-2-no-zeros-float32")
 LAUNCHES = {
     "DDP on one rank": ("DDP", 1, tuple(CASES)),
     "DDP on two ranks": ("DDP", 2, tuple(CASES)),
     "FSDP2 on one rank": ("FSDP2", 1, FLOAT32),
     "FSDP2 on two ranks": ("FSDP2", 2, tuple(CASES)),
+    "ZeRO-1 on two ranks": ("ZeRO1", 2, FLOAT32),
+    "ZeRO-2 on two ranks": ("ZeRO2", 2, FLOAT32),
+    "ZeRO-3 on two ranks": ("ZeRO3", 2, FLOAT32),
+    "ZeRO-2 on two ranks, overlapping": ("ZeRO2 that overlaps", 2, A_FEW),
+    "ZeRO-1 on two ranks, offloaded": ("ZeRO1 with its optimizer on the CPU", 2, A_FEW),
+    "ZeRO-2 on two ranks, offloaded": ("ZeRO2 with its optimizer on the CPU", 2, A_FEW),
+    "ZeRO-3 on two ranks, offloaded": ("ZeRO3 with all on the CPU", 2, A_FEW),
     "a sharded strategy on two ranks": ("sharded", 2, FLOAT32),
 }
 """The name of a strategy, the number of ranks, and the cases."""

@@ -28,6 +28,7 @@ for of_one_run in variables:
         os._exit(torch._C._cuda_isInBadFork())
     assert os.waitpid(fork, 0)[1] == 0, "an import touched a GPU, if only to count them"
     assert ("vllm" in sys.modules) is holds_engines
+    assert "deepspeed" not in sys.modules, "runs with another strategy would wait for it"
     assert os.environ["OMP_NUM_THREADS"] == num_threads
 """
 

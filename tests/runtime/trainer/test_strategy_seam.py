@@ -1,5 +1,5 @@
 """A strategy that shards the weights over the ranks trains, syncs, probes, saves, stops, resumes and exports:
-FSDP2, and one that goes in without a change to the product (`sharded_strategy`)."""
+FSDP2, DeepSpeed's ZeRO, and one that goes in without a change to the product (`sharded_strategy`)."""
 
 import shutil
 from dataclasses import dataclass
@@ -55,7 +55,13 @@ def begun_by_ddp(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=[pytest.param("sharded", marks=pytest.mark.matrix), "FSDP2"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        "FSDP2",
+        *(pytest.param(name, marks=pytest.mark.matrix) for name in ("sharded", "ZeRO1", "ZeRO2", "ZeRO3")),
+    ],
+)
 def runs(
     request: pytest.FixtureRequest, begun_by_ddp: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Runs:
@@ -91,14 +97,18 @@ def assert_learned_the_same(folder: Path, other: Path) -> None:
         torch.testing.assert_close(tensor, expected[name], atol=1e-6, rtol=1e-5)
 
 
-def test_fsdp2_from_the_start_learns_what_ddp_learns_which_goes_on_from_its_checkpoint(
-    two_ranks: Path, tmp_path: Path
+@pytest.mark.parametrize("strategy", ["FSDP2", pytest.param("ZeRO3", marks=pytest.mark.matrix)])
+def test_a_sharded_run_learns_what_ddp_learns_which_goes_on_from_its_checkpoint(
+    strategy: str, two_ranks: Path, tmp_path: Path
 ) -> None:
-    train_until(3, pod_of("FSDP2", tmp_path, attempt=1, hang_at=3), resumed_from_step=None)
+    train_until(3, pod_of(strategy, tmp_path, attempt=1, hang_at=3), resumed_from_step=None)
     train_to_the_end(pod_of("DDP", tmp_path, attempt=2), resumed_from_step=3)
     assert_learned_the_same(tmp_path, two_ranks)
 
 
-def test_one_process_under_fsdp2_learns_what_two_under_ddp_learn(two_ranks: Path, tmp_path: Path) -> None:
-    assert TrainerPod(tmp_path, job(num_ranks=1, strategy="FSDP2")).end()[0] == 0
+@pytest.mark.parametrize(
+    "strategy", ["FSDP2", *(pytest.param(name, marks=pytest.mark.matrix) for name in ("ZeRO2", "ZeRO3"))]
+)
+def test_one_process_learns_what_two_under_ddp_learn(strategy: str, two_ranks: Path, tmp_path: Path) -> None:
+    assert TrainerPod(tmp_path, job(num_ranks=1, strategy=strategy)).end()[0] == 0
     assert_learned_the_same(tmp_path, two_ranks)

@@ -16,6 +16,7 @@ from grpo_api.v1alpha1.spec.algorithm import (
 )
 from grpo_api.v1alpha1.spec.checkpoint import CheckpointSpec
 from grpo_api.v1alpha1.spec.dataset import DatasetSpec
+from grpo_api.v1alpha1.spec.deepspeed import DeepSpeedSpec
 from grpo_api.v1alpha1.spec.engine import EngineProcess, EngineSpec
 from grpo_api.v1alpha1.spec.failure_policy import FailurePolicySpec
 from grpo_api.v1alpha1.spec.hub import HubSpec
@@ -36,6 +37,7 @@ __all__ = [
     "CheckpointSpec",
     "CodeRef",
     "DatasetSpec",
+    "DeepSpeedSpec",
     "Dtype",
     "EngineProcess",
     "EngineSpec",

@@ -186,16 +186,16 @@ def process_is_of_colocated_engines(engine: EngineSpec, rollout: RolloutSpec | N
 
 @rule(
     cel="!has(self.engine.process) || self.engine.process != 'Own' || !has(self.trainer.strategy) || "
-    f"self.trainer.strategy != '{TrainerStrategy.FSDP2}' || self.trainer.numNodes * {cel.PROCESSES_PER_NODE} "
-    "== 1",
+    f"!(self.trainer.strategy in ['{TrainerStrategy.FSDP2}', '{TrainerStrategy.ZERO3}']) || "
+    f"self.trainer.numNodes * {cel.PROCESSES_PER_NODE} == 1",
     sentence="engine.process Own gives an engine that is started again all weights, and with "
-    "trainer.strategy FSDP2 no training process has them alone: remove engine.process, or set "
+    "trainer.strategy FSDP2 or ZeRO3 no training process has them alone: remove engine.process, or set "
     "trainer.strategy to DDP",
     field=".engine.process",
 )
 def own_process_finds_all_weights(engine: EngineSpec, trainer: TrainerSpec) -> bool:
     """Sharded weights are whole only while all training processes read them, at the start of a step."""
-    is_sharded = trainer.strategy is TrainerStrategy.FSDP2
+    is_sharded = trainer.strategy is not None and trainer.strategy.shards_weights
     return not engine.has_own_process or not is_sharded or trainer.num_nodes * trainer.num_processes == 1
 
 

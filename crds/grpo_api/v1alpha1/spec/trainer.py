@@ -9,6 +9,7 @@ from grpo_api import cel
 from grpo_api.model import ApiModel
 from grpo_api.rule import rule
 from grpo_api.v1alpha1.spec.algorithm import AlgorithmSpec
+from grpo_api.v1alpha1.spec.deepspeed import DeepSpeedSpec
 from grpo_api.v1alpha1.spec.resources import ResourcesSpec
 
 _NUM_GPUS = cel.num_gpus("self.resources")
@@ -31,12 +32,51 @@ class TrainerStrategy(StrEnum):
 
     DDP = "DDP"
     FSDP2 = "FSDP2"
+    ZERO1 = "ZeRO1"
+    ZERO2 = "ZeRO2"
+    ZERO3 = "ZeRO3"
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether DeepSpeed does it."""
+        return self in (TrainerStrategy.ZERO1, TrainerStrategy.ZERO2, TrainerStrategy.ZERO3)
+
+    @property
+    def shards_weights(self) -> bool:
+        """Whether no process holds the whole policy."""
+        return self in (TrainerStrategy.FSDP2, TrainerStrategy.ZERO3)
+
+
+@rule(
+    cel="!has(self.deepspeed) || has(self.strategy) && self.strategy.startsWith('ZeRO')",
+    sentence="trainer.deepspeed is about DeepSpeed, which trainer.strategy does not name: set "
+    "trainer.strategy to ZeRO1, ZeRO2 or ZeRO3, or remove trainer.deepspeed",
+    field=".deepspeed",
+)
+def deepspeed_is_of_zero(deepspeed: DeepSpeedSpec | None, strategy: TrainerStrategy | None) -> bool:
+    """No section that says nothing."""
+    return deepspeed is None or (strategy is not None and strategy.is_zero)
+
+
+@rule(
+    cel="!has(self.deepspeed) || !has(self.deepspeed.offloadParameters) || !self.deepspeed.offloadParameters "
+    f"|| !has(self.strategy) || self.strategy in ['{TrainerStrategy.ZERO3}']",
+    sentence="trainer.deepspeed.offloadParameters needs weights in parts, which only ZeRO3 has: set "
+    "trainer.strategy to ZeRO3, or remove trainer.deepspeed.offloadParameters",
+    field=".deepspeed.offloadParameters",
+)
+def only_parts_of_weights_are_offloaded(
+    deepspeed: DeepSpeedSpec | None, strategy: TrainerStrategy | None
+) -> bool:
+    """ZeRO1 and ZeRO2 keep all weights where they compute."""
+    offloads = deepspeed is not None and deepspeed.offload_parameters
+    return not offloads or strategy in (None, TrainerStrategy.ZERO3)
 
 
 class TrainerSpec(ApiModel):
     """The trainer pods."""
 
-    rules = (every_process_has_its_gpu,)
+    rules = (every_process_has_its_gpu, deepspeed_is_of_zero, only_parts_of_weights_are_offloaded)
 
     num_nodes: Annotated[int, Field(ge=1, le=1024)] = 1
     """Trainer pods; they start and restart together."""
@@ -49,7 +89,10 @@ class TrainerSpec(ApiModel):
     strategy: TrainerStrategy | None = None
     """How the policy is spread over the training processes: with `DDP`, which is meant without it, each holds
     the whole policy, its gradients and its optimizer; with `FSDP2` each holds its part of all three, and they
-    put one layer at a time together."""
+    put one layer at a time together. With DeepSpeed's `ZeRO1` each holds its part of the optimizer, with
+    `ZeRO2` of the gradients too, and with `ZeRO3` of all three."""
+    deepspeed: DeepSpeedSpec | None = None
+    """Options of DeepSpeed, with a `strategy` of its own."""
     resources: ResourcesSpec = ResourcesSpec()
     """Resources of each trainer pod."""
     gradient_checkpointing: bool | None = None

@@ -18,7 +18,6 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from transformers import PreTrainedModel
 
 from grpo_api.v1alpha1.spec import OptimizerSpec
 from grpo_runtime.model.weights import NamedTensors
@@ -28,6 +27,7 @@ from grpo_runtime.trainer.policy import Policy, PolicyWeights
 from grpo_runtime.trainer.strategy.interface import TrainingState
 from grpo_runtime.trainer.strategy.placement import place
 from grpo_runtime.trainer.strategy.shards import ShardGroup
+from grpo_runtime.trainer.strategy.units import decoder_layers
 from grpo_runtime.weight_sync.source import WeightSource
 
 
@@ -142,14 +142,3 @@ def _sharded(unit: nn.Module) -> FSDPModule:
     """The same module, with the methods that `fully_shard` has given it."""
     assert isinstance(unit, FSDPModule)
     return unit
-
-
-def decoder_layers(model: PreTrainedModel) -> tuple[nn.Module, ...]:
-    """The layers of `model`, inner ones first: the modules that transformers never splits over devices, or
-    else the members of its first list of modules. None for a model with neither."""
-    names = set(model._no_split_modules or ())
-    layers = [module for module in model.modules() if type(module).__name__ in names]
-    if not layers:
-        lists = (module for module in model.modules() if isinstance(module, nn.ModuleList))
-        layers = list(next(lists, ()))
-    return tuple(reversed(layers))

@@ -46,8 +46,8 @@ class Strategy(Protocol):
 
     @property
     def is_sharded(self) -> bool:
-        """Whether a whole tensor exists only while all ranks read it. The ranks other than 0 then take part
-        in every reading of rank 0."""
+        """Whether some tensor, of the weights or of the optimizer, is whole only while all ranks read it. The
+        ranks other than 0 then take part in every reading of rank 0."""
         ...
 
     def micro_batch(self, *, is_last: bool) -> AbstractContextManager[None]:

@@ -25,7 +25,7 @@ def place(module: nn.Module, *, device: torch.device, ranks: Ranks) -> None:
         tables: tuple[dict[str, Any], ...] = (part._parameters, part._buffers)
         for tensors in tables:
             for name, tensor in tensors.items():
-                if tensor is None or isinstance(tensor, DTensor):
+                if tensor is None or _is_sharded(tensor):
                     continue
                 if tensor not in placed:
                     placed[tensor] = _on_device(tensor, device)
@@ -46,6 +46,11 @@ def _require_same_tensors(module: nn.Module, *, device: torch.device, ranks: Ran
             "the model's config.json and its files disagree about its weights, mostly about whether the head "
             "is tied to the embeddings: correct tie_word_embeddings"
         )
+
+
+def _is_sharded(tensor: torch.Tensor) -> bool:
+    """Whether FSDP2 or ZeRO-3 has cut it."""
+    return isinstance(tensor, DTensor) or hasattr(tensor, "ds_tensor")
 
 
 def _on_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

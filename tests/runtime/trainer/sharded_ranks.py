@@ -1,10 +1,12 @@
-"""Two ranks that train a policy under DDP and then under FSDP2, from the same files and on the same tokens.
+"""Two ranks that train a policy under DDP and then under a sharded strategy, from the same files and on the
+same tokens.
 
-`python fsdp2_ranks.py PORT MODEL_FOLDER RESULTS DTYPE` writes RESULTS/STRATEGY-RANK.safetensors: the weights
-after the last step, as a checkpoint and as engines get them, and as metadata a JSON of what else is asserted.
-In bfloat16 FSDP2 recomputes activations.
+`python sharded_ranks.py PORT MODEL_FOLDER RESULTS DTYPE STRATEGY` writes for each of the two
+RESULTS/STRATEGY-RANK.safetensors: the weights after the last step, as a checkpoint and as engines get them,
+and as metadata a JSON of what else is asserted. In bfloat16 it recomputes activations.
 """
 
+import gc
 import json
 import os
 import sys
@@ -13,18 +15,19 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from partition_invariance import find_strategy
 from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
 
 from grpo_api.v1alpha1.spec import Dtype, OptimizerSpec
 from grpo_runtime.errors import UserError
 from grpo_runtime.model.load import empty_policy, load_policy
+from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.trainer.commands import Command
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy
 from grpo_runtime.trainer.stop import StopRequest
-from grpo_runtime.trainer.strategy.interface import Strategy
-from grpo_runtime.trainer.strategy.registry import STRATEGIES
+from grpo_runtime.trainer.strategy.interface import Strategy, TrainingState
 
 WORLD_SIZE = 2
 NUM_STEPS = 10
@@ -75,10 +78,29 @@ def read_while_ranks_meet(strategy: Strategy, ranks: Ranks) -> dict[str, torch.T
         else:
             ranks.next_command(on_tick=lambda: None)
         strategy.probe_logprobs(PROBE)
-    for _ in strategy.model_state():
-        pass
+    _read(strategy.model_state())
     thread.join()
     return weights
+
+
+def goes_on_from_its_state(strategy: Strategy, rank: int) -> bool:
+    """Whether a step has the same bits again after rank 0 has given all ranks the state before it."""
+    tensors = [
+        {name: tensor.clone() for name, tensor in named}
+        for named in (strategy.model_state(), strategy.optimizer_state())
+    ]
+    first = train_step(strategy, rank, step=NUM_STEPS)
+    strategy.load(TrainingState(*tensors) if rank == 0 else None)
+    restored = [dict(named) for named in (strategy.model_state(), strategy.optimizer_state())]
+    for saved, found in zip(tensors, restored, strict=True):
+        assert saved.keys() == found.keys()
+        assert all(tensor.equal(found[name]) for name, tensor in saved.items())
+    return first == train_step(strategy, rank, step=NUM_STEPS)
+
+
+def _read(tensors: NamedTensors) -> None:
+    for _ in tensors:
+        pass
 
 
 def refuses_what_is_not_finite(strategy: Strategy, rank: int) -> str:
@@ -92,42 +114,60 @@ def refuses_what_is_not_finite(strategy: Strategy, rank: int) -> str:
     return ""
 
 
-def held_elements(policy: Policy) -> int:
-    """Elements of the parameters in this rank's memory."""
-    tensors = (p.to_local() if isinstance(p, DTensor) else p for p in policy.model.parameters())
-    return sum(tensor.untyped_storage().nbytes() // tensor.element_size() for tensor in tensors)
+def held_weights(policy: Policy) -> int:
+    """Bytes of the weights in this rank's memory."""
+    storages: dict[int, int] = {}
+    for parameter in policy.model.parameters():
+        # ZeRO-3 keeps its part of a parameter beside it
+        part = getattr(parameter, "ds_tensor", parameter)
+        storage = (part.to_local() if isinstance(part, DTensor) else part).untyped_storage()
+        storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())
+
+
+def held_moments() -> int:
+    """Elements of AdamW's moments in this rank's memory."""
+    gc.collect()
+    (adamw,) = (found for found in gc.get_objects() if isinstance(found, torch.optim.AdamW))
+    moments = (state["exp_avg"] for state in adamw.state.values())
+    return sum((m.to_local() if isinstance(m, DTensor) else m).numel() for m in moments)
 
 
 def run(name: str, ranks: Ranks, *, model_folder: Path, dtype: Dtype, result: Path) -> None:
     """Train under one strategy and write what came of it."""
     rank = ranks.rank
     model = (load_policy if rank == 0 else empty_policy)(model_folder, dtype=MASTER_DTYPE)
-    recomputes = name == "FSDP2" and dtype is Dtype.BFLOAT16
+    recomputes = name != "DDP" and dtype is Dtype.BFLOAT16
     policy = Policy(model, temperature=1.0, dtype=dtype, gradient_checkpointing=recomputes)
-    strategy = STRATEGIES[name](
+    strategy = find_strategy(name)(
         policy, optimizer=OPTIMIZER, total_steps=100, ranks=ranks, device=torch.device("cpu")
     )
     strategy.load(None)
-    found: dict[str, object] = {"held": held_elements(policy)}
+    found: dict[str, object] = {"held weights": held_weights(policy)}
     found["steps"] = [train_step(strategy, rank, step=step) for step in range(NUM_STEPS)]
+    found["held moments"] = held_moments()
     found["probe"] = strategy.probe_logprobs(PROBE)[0].tolist()
     found["layout"] = [[spec.name, *spec.shape] for spec in strategy.engine_weights().layout()]
     engine = read_while_ranks_meet(strategy, ranks)
+    if rank == 0 and name.startswith(("DDP", "ZeRO1", "ZeRO2")):
+        # would hang if it met the other rank: an engine of its own process is started again by its rank alone
+        _read(strategy.engine_weights().tensors())
     found["given"] = [[name, *tensor.shape] for name, tensor in engine.items()]
     tensors = {f"engine/{name}": tensor for name, tensor in engine.items()}
     tensors |= {f"model/{name}": tensor.detach().clone() for name, tensor in strategy.model_state()}
     tensors |= {f"optimizer/{name}": tensor.clone() for name, tensor in strategy.optimizer_state()}
+    found["goes on"] = goes_on_from_its_state(strategy, rank)
     found["refusal"] = refuses_what_is_not_finite(strategy, rank)
     save_file(tensors, result, metadata={"found": json.dumps(found)})
 
 
-def main(rank: int, *, port: int, model_folder: Path, results: Path, dtype: Dtype) -> None:
+def main(rank: int, *, port: int, model_folder: Path, results: Path, dtype: Dtype, strategy: str) -> None:
     """Be one rank."""
     torch.set_num_threads(1)
     ranks = Ranks.meet(
         rank=rank, world_size=WORLD_SIZE, address="127.0.0.1", port=port, backend="gloo", stop=StopRequest()
     )
-    for name in ("DDP", "FSDP2"):
+    for name in ("DDP", strategy):
         result = results / f"{name}-{rank}.safetensors"
         run(name, ranks, model_folder=model_folder, dtype=dtype, result=result)
     ranks.leave()
@@ -142,6 +182,7 @@ if __name__ == "__main__":
         model_folder=Path(sys.argv[2]),
         results=Path(sys.argv[3]),
         dtype=Dtype(sys.argv[4]),
+        strategy=sys.argv[5],
     )
     if own_rank == 1:
         sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))

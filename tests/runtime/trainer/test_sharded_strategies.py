@@ -1,4 +1,6 @@
-"""FSDP2 on two real ranks, against DDP: see `fsdp2_ranks`. Whole runs are in test_strategy_seam.py."""
+"""FSDP2 and ZeRO on two real ranks, against DDP: see `sharded_ranks`. Whole runs are in
+test_strategy_seam.py.
+"""
 
 import json
 from collections.abc import Callable
@@ -9,11 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-from fsdp2_ranks import NUM_STEPS, WORLD_SIZE
+from partition_invariance import VARIANTS
 from pod_builder import free_port
 from rank_script import run_ranks
 from safetensors import safe_open
 from safetensors.torch import load_file
+from sharded_ranks import NUM_STEPS, WORLD_SIZE
 from tiny_families import FAMILIES, write_tiny_family
 from tiny_moe import write_tiny_moe
 from transformers import AutoConfig, GPT2Config, GPT2LMHeadModel, Qwen2ForCausalLM
@@ -21,9 +24,9 @@ from transformers import AutoConfig, GPT2Config, GPT2LMHeadModel, Qwen2ForCausal
 from grpo_api.v1alpha1.spec import Dtype
 from grpo_runtime.model.load import empty_policy, load_policy
 from grpo_runtime.model.tiny import write_tiny_model
-from grpo_runtime.trainer.strategy.fsdp2 import decoder_layers
+from grpo_runtime.trainer.strategy.units import decoder_layers
 
-SCRIPT = Path(__file__).with_name("fsdp2_ranks.py")
+SCRIPT = Path(__file__).with_name("sharded_ranks.py")
 
 
 def write_tied_model(into: Path) -> None:
@@ -42,6 +45,8 @@ MODELS: dict[str, Callable[[Path], None]] = {
     "experts": write_tiny_moe,
 }
 EVERY_MODEL = MODELS | {family: partial(write_tiny_family, family=family) for family in FAMILIES}
+EXTENSIONS = "extensions"
+"""Where torch puts what is compiled at run time."""
 
 
 @dataclass(frozen=True)
@@ -68,25 +73,43 @@ class Runs:
     """The outcomes of one model."""
 
     ddp: Outcome
-    fsdp2: Outcome
+    sharded: Outcome
     files: dict[str, torch.Tensor]
     """What the ranks began with."""
 
 
-def run_both(write: Callable[[Path], None], folder: Path, dtype: Dtype) -> Runs:
+def run_both(strategy: str, write: Callable[[Path], None], folder: Path, dtype: Dtype) -> Runs:
     write(folder / "model")
-    run_ranks(SCRIPT, str(free_port()), str(folder / "model"), str(folder), dtype.value)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCH_EXTENSIONS_DIR", str(folder / EXTENSIONS))
+        run_ranks(SCRIPT, str(free_port()), str(folder / "model"), str(folder), dtype.value, strategy)
     files = load_file(folder / "model" / "model.safetensors")
-    return Runs(Outcome(folder, "DDP"), Outcome(folder, "FSDP2"), files)
+    return Runs(Outcome(folder, "DDP"), Outcome(folder, strategy), files)
 
 
-@pytest.fixture(scope="module", params=[pytest.param("plain", marks=pytest.mark.matrix), "tied", "experts"])
+ZERO = ("ZeRO1", "ZeRO2", "ZeRO3")
+OF_ONE_MODEL = tuple(name for name in VARIANTS if name not in ZERO)
+SELECTED = (("FSDP2", "tied"), ("FSDP2", "experts"), ("ZeRO3", "tied"))
+"""Which are in `make test`; the others are in `make test-matrix`."""
+CASES = [
+    pytest.param(
+        (strategy, model),
+        marks=() if (strategy, model) in SELECTED else pytest.mark.matrix,
+        id=f"{strategy}-{model}",
+    )
+    for strategy in ("FSDP2", *ZERO, *OF_ONE_MODEL)
+    for model in (("tied",) if strategy in OF_ONE_MODEL else MODELS)
+]
+
+
+@pytest.fixture(scope="module", params=CASES)
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    return run_both(MODELS[request.param], tmp_path_factory.mktemp(request.param), Dtype.FLOAT32)
+    strategy, model = request.param
+    return run_both(strategy, MODELS[model], tmp_path_factory.mktemp(model), Dtype.FLOAT32)
 
 
 def test_losses_and_gradients_are_those_of_ddp_also_when_one_rank_has_nothing_to_learn(runs: Runs) -> None:
-    steps, expected = (outcome.found()["steps"] for outcome in (runs.fsdp2, runs.ddp))
+    steps, expected = (outcome.found()["steps"] for outcome in (runs.sharded, runs.ddp))
     assert len(steps) == NUM_STEPS
     for step, others in zip(steps, expected, strict=True):
         assert step == pytest.approx(others, rel=1e-5, abs=1e-5)
@@ -97,7 +120,7 @@ def test_weights_and_moments_are_those_of_ddp_on_every_rank(runs: Runs) -> None:
     for kind in ("model/", "optimizer/"):
         expected = runs.ddp.tensors(kind)
         for rank in range(WORLD_SIZE):
-            found = runs.fsdp2.tensors(kind, rank=rank)
+            found = runs.sharded.tensors(kind, rank=rank)
             # DDP gives a tied head a second time, under its own name
             assert expected.keys() - found.keys() <= {"model/lm_head.weight".removeprefix(kind)}
             for name, tensor in found.items():
@@ -105,34 +128,50 @@ def test_weights_and_moments_are_those_of_ddp_on_every_rank(runs: Runs) -> None:
 
 
 def test_engines_are_given_what_the_layout_promises_under_the_names_of_the_files(runs: Runs) -> None:
-    found = runs.fsdp2.found()
+    found = runs.sharded.found()
     assert found["given"] == found["layout"]
     for rank in range(WORLD_SIZE):
-        weights = runs.fsdp2.tensors("engine/", rank=rank)
+        weights = runs.sharded.tensors("engine/", rank=rank)
         assert {name: t.shape for name, t in weights.items()} == {n: t.shape for n, t in runs.files.items()}
         for name, tensor in runs.ddp.tensors("engine/").items():
             torch.testing.assert_close(weights[name], tensor, atol=1e-5, rtol=1e-5)
 
 
-def test_a_rank_holds_its_part_of_the_weights_and_no_more(runs: Runs) -> None:
-    whole = runs.ddp.found()["held"]
+def test_a_rank_holds_its_part_of_weights_and_moments_and_no_more(runs: Runs) -> None:
+    has_all_weights = runs.sharded.strategy.startswith(("ZeRO1", "ZeRO2"))
+    whole = runs.ddp.found()
     for rank in range(WORLD_SIZE):
-        assert runs.fsdp2.found(rank=rank)["held"] == pytest.approx(whole / WORLD_SIZE, rel=0.02)
+        found = runs.sharded.found(rank=rank)
+        num_parts = 1 if has_all_weights else WORLD_SIZE
+        assert found["held weights"] == pytest.approx(whole["held weights"] / num_parts, rel=0.02)
+        assert found["held moments"] == pytest.approx(whole["held moments"] / WORLD_SIZE, rel=0.02)
+
+
+def test_a_state_that_rank_0_has_is_that_of_all_ranks_to_the_bit(runs: Runs) -> None:
+    for rank in range(WORLD_SIZE):
+        assert runs.sharded.found(rank=rank)["goes on"]
+
+
+def test_nothing_is_compiled_because_a_pod_has_no_compiler(runs: Runs) -> None:
+    assert not (runs.sharded.folder / EXTENSIONS).exists()
 
 
 def test_a_gradient_that_is_not_finite_on_one_rank_ends_all_before_it_reaches_a_weight(runs: Runs) -> None:
     for rank in range(WORLD_SIZE):
-        assert "the gradient of step 11 is not finite" in runs.fsdp2.found(rank=rank)["refusal"]
+        assert "the gradient of step 11 is not finite" in runs.sharded.found(rank=rank)["refusal"]
 
 
+@pytest.mark.parametrize(
+    "strategy", ["FSDP2", *(pytest.param(name, marks=pytest.mark.matrix) for name in ZERO)]
+)
 def test_a_bfloat16_run_that_recomputes_activations_learns_what_ddp_learns_as_far_as_bfloat16_tells(
-    tmp_path: Path,
+    strategy: str, tmp_path: Path
 ) -> None:
-    runs = run_both(write_tied_model, tmp_path, Dtype.BFLOAT16)
-    losses, expected = ([loss for loss, _ in o.found()["steps"]] for o in (runs.fsdp2, runs.ddp))
+    runs = run_both(strategy, write_tied_model, tmp_path, Dtype.BFLOAT16)
+    losses, expected = ([loss for loss, _ in o.found()["steps"]] for o in (runs.sharded, runs.ddp))
     assert losses == pytest.approx(expected, rel=0.01)
-    assert runs.fsdp2.found()["probe"] == pytest.approx(runs.ddp.found()["probe"], abs=0.05)
-    masters, weights = runs.fsdp2.tensors("model/"), runs.fsdp2.tensors("engine/")
+    assert runs.sharded.found()["probe"] == pytest.approx(runs.ddp.found()["probe"], abs=0.05)
+    masters, weights = runs.sharded.tensors("model/"), runs.sharded.tensors("engine/")
     for name, tensor in weights.items():
         assert masters[name].dtype == torch.float32
         assert tensor.equal(masters[name].to(torch.bfloat16)), name
