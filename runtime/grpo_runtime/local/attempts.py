@@ -31,6 +31,8 @@ class AttemptOutcome:
     cause: ProcessOutcome | None = None
     is_counted: bool = True
     """Whether the attempt that follows uses up one of failurePolicy.maxRestarts."""
+    needs_lower_budget: bool = False
+    """Whether the attempt that follows computes fewer tokens at a time, because a GPU was out of memory."""
     has_used_up_restarts: bool = False
     """Whether it would be retried if failurePolicy.maxRestarts were higher."""
 
@@ -56,12 +58,12 @@ def outcome_of_attempt(
         return AttemptOutcome(Next.FAILED, cause)
     if is_stop_requested:
         return AttemptOutcome(Next.STOPPED if exit_code == ExitCode.TERMINATED else Next.FAILED, cause)
-    if is_uncounted(exit_code, reason=cause.termination.reason):
-        return AttemptOutcome(Next.RETRY, cause, is_counted=False)
+    is_counted = not is_uncounted(exit_code, reason=cause.termination.reason)
     # no node evicts a local process: a stop that was not requested counts as a failure like others
-    if num_failures >= max_restarts:
+    if is_counted and num_failures >= max_restarts:
         return AttemptOutcome(Next.FAILED, cause, has_used_up_restarts=True)
-    return AttemptOutcome(Next.RETRY, cause)
+    needs_lower_budget = cause.termination.reason == Reason.GPU_OUT_OF_MEMORY
+    return AttemptOutcome(Next.RETRY, cause, is_counted=is_counted, needs_lower_budget=needs_lower_budget)
 
 
 def with_progress_of(past: WithoutProgress, progress: Progress | None) -> WithoutProgress:

@@ -22,7 +22,14 @@ _CAUSE_MAY_FOLLOW_SECONDS = 1.0
 class TrainerAttempt:
     """The trainers of one attempt; `now` is on the monotonic clock."""
 
-    def __init__(self, context: LocalContext, *, number: int, rollout_ports: list[int]) -> None:
+    def __init__(
+        self,
+        context: LocalContext,
+        *,
+        number: int,
+        rollout_ports: list[int],
+        has_lowered_budget: bool,
+    ) -> None:
         """Start all trainers of attempt `number`, whose engines listen on `rollout_ports`."""
         self.number = number
         self.outcomes: list[ProcessOutcome] = []
@@ -39,6 +46,7 @@ class TrainerAttempt:
                 index=index,
                 cache=context.fresh_cache(name),
                 rollout_ports=rollout_ports,
+                has_lowered_budget=has_lowered_budget,
             )
             context.processes.start(
                 name,
