@@ -44,7 +44,8 @@ def fields_that_need_less(run_config: RunConfig) -> str:
     if run_config.chosen_strategy is TrainerStrategy.DDP and can_spread:
         fields.append("set trainer.strategy to FSDP2")
     if run_config.mode is Mode.COLOCATED:
-        fields.append("lower engine.kvCacheMemory, which the engine takes of the same GPU")
+        field = "kvCacheMemory" if run_config.engine.kv_cache_memory else "gpuMemoryUtilization"
+        fields.append(f"lower engine.{field}, for the engine is on the same GPU")
     return f"{', '.join(fields[:-1])} or {fields[-1]}" if len(fields) > 1 else fields[0]
 
 

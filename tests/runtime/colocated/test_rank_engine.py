@@ -30,6 +30,22 @@ def run_step(engine: RankEngine, step: int) -> None:
     engine.generate(REQUESTS)
 
 
+def test_what_the_trainer_has_cached_is_given_back_before_each_time_the_engine_takes_memory() -> None:
+    fake = FakeLocalEngine()
+    engine = RankEngine(
+        fake,
+        backend=IN_PROCESS,
+        sleep_level=2,
+        timeout_seconds=1.0,
+        release_memory=lambda: fake.calls.append("release"),
+    )
+    run_step(engine, 0)
+    assert "release" not in fake.calls  # it is awake, and has its memory
+    fake.calls.clear()
+    run_step(engine, 1)
+    assert fake.calls[:7] == ["release", "wake weights", *LOAD, "release", "wake kv_cache"]
+
+
 @pytest.mark.parametrize("level", [1, 2])
 def test_weights_come_before_the_cache_and_the_engine_sleeps_while_the_trainer_computes(level: int) -> None:
     fake = FakeLocalEngine()

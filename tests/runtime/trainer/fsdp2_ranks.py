@@ -22,6 +22,8 @@ from grpo_runtime.trainer.commands import Command
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy
 from grpo_runtime.trainer.stop import StopRequest
+from grpo_runtime.trainer.strategy.ddp import DDPStrategy
+from grpo_runtime.trainer.strategy.fsdp2 import FSDP2Strategy
 from grpo_runtime.trainer.strategy.interface import Strategy
 from grpo_runtime.trainer.strategy.registry import STRATEGIES
 
@@ -97,6 +99,14 @@ def held_elements(policy: Policy) -> int:
     return sum(tensor.untyped_storage().nbytes() // tensor.element_size() for tensor in tensors)
 
 
+def held_moments(strategy: Strategy) -> int:
+    """Elements of AdamW's moments in this rank's memory, of what is there without a step."""
+    assert isinstance(strategy, DDPStrategy | FSDP2Strategy)
+    states = strategy._optimizer._adamw.state.values()
+    tensors = [state[kind] for state in states for kind in ("exp_avg", "exp_avg_sq")]
+    return sum((t.to_local() if isinstance(t, DTensor) else t).numel() for t in tensors)
+
+
 def run(name: str, ranks: Ranks, *, model_folder: Path, dtype: Dtype, result: Path) -> None:
     """Train under one strategy and write what came of it."""
     rank = ranks.rank
@@ -106,7 +116,7 @@ def run(name: str, ranks: Ranks, *, model_folder: Path, dtype: Dtype, result: Pa
         policy, optimizer=OPTIMIZER, total_steps=100, ranks=ranks, device=torch.device("cpu")
     )
     strategy.load(None)
-    found: dict[str, object] = {"held": held_elements(policy)}
+    found: dict[str, object] = {"held": held_elements(policy), "moments": held_moments(strategy)}
     found["steps"] = [train_step(strategy, rank, step=step) for step in range(NUM_STEPS)]
     found["probe"] = strategy.probe_logprobs(PROBE)[0].tolist()
     found["layout"] = [[spec.name, *spec.shape] for spec in strategy.engine_weights().layout()]

@@ -117,6 +117,13 @@ def test_a_rank_holds_its_part_of_the_weights_and_no_more(runs: Runs) -> None:
         assert runs.fsdp2.found(rank=rank)["held"] == pytest.approx(whole / WORLD_SIZE, rel=0.02)
 
 
+def test_before_the_first_step_the_optimizer_has_its_memory_which_no_engine_takes_then(runs: Runs) -> None:
+    for strategy in (runs.ddp, runs.fsdp2):
+        for rank in range(WORLD_SIZE):
+            found = strategy.found(rank=rank)
+            assert found["moments"] == pytest.approx(2 * found["held"], rel=0.02)
+
+
 def test_a_gradient_that_is_not_finite_on_one_rank_ends_all_before_it_reaches_a_weight(runs: Runs) -> None:
     for rank in range(WORLD_SIZE):
         assert "the gradient of step 11 is not finite" in runs.fsdp2.found(rank=rank)["refusal"]

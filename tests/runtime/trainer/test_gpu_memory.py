@@ -81,14 +81,21 @@ def test_other_errors_stay_what_they_are(tmp_path: Path) -> None:
         ({"trainer": {"processesPerNode": 2}}, ["microBatchTokens", "gradientCheckpointing", "strategy"]),
         ({"trainer": {"processesPerNode": 2, "strategy": "FSDP2", "gradientCheckpointing": True}},
          ["microBatchTokens"]),
-        ({"mode": "Colocated"}, ["microBatchTokens", "gradientCheckpointing", "kvCacheMemory"]),
-        ({"mode": "Colocated", "trainer": {"processesPerNode": 2}, "engine": {"process": "Own"}},
+        ({"mode": "Colocated"}, ["microBatchTokens", "gradientCheckpointing", "gpuMemoryUtilization"]),
+        ({"mode": "Colocated", "trainer": {"processesPerNode": 2},
+          "engine": {"process": "Own", "kvCacheMemory": "1Gi"}},
          ["microBatchTokens", "gradientCheckpointing", "kvCacheMemory"]),
     ],
 )  # fmt: skip
 def test_only_fields_that_can_still_be_changed_are_named(spec: dict[str, Any], named: list[str]) -> None:
     sentence = fields_that_need_less(run_config(**spec))
-    fields = ("microBatchTokens", "gradientCheckpointing", "strategy", "kvCacheMemory")
+    fields = (
+        "microBatchTokens",
+        "gradientCheckpointing",
+        "strategy",
+        "kvCacheMemory",
+        "gpuMemoryUtilization",
+    )
     assert [field for field in fields if field in sentence] == named
 
 
