@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from grpo_api.v1alpha1.spec import EngineSpec
+from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.errors import UserError
 
 SHARE_ASLEEP = 0.8
@@ -34,15 +34,15 @@ def read_gpu_memory() -> GpuMemory:
     return GpuMemory(free=free, total=total)
 
 
-def share_of_gpu(engine: EngineSpec, *, memory: GpuMemory) -> float:
+def share_of_gpu(run_config: RunConfig, *, memory: GpuMemory) -> float:
     """The share of the whole GPU that an engine takes which starts now, rounded down to thousandths.
 
     Raises UserError when `engine.gpuMemoryUtilization` asks for more than is free.
     """
-    named = engine.gpu_memory_utilization
+    named = run_config.engine.gpu_memory_utilization
     most = _rounded_down(memory.free / memory.total)
     if named is None:
-        share = SHARE_ASLEEP if engine.sleep_level > 0 else SHARE_AWAKE
+        share = SHARE_ASLEEP if run_config.chosen_sleep_level > 0 else SHARE_AWAKE
         return _rounded_down(share * memory.free / memory.total)
     if named > most:
         total, free = memory.total / _GIB, memory.free / _GIB

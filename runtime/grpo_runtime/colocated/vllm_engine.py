@@ -141,7 +141,7 @@ def _start(run_config: RunConfig, *, model_dir: Path) -> Any:
         run_config,
         model_dir=model_dir,
         is_cpu=is_cpu,
-        gpu_memory_utilization=0.0 if is_cpu else share_of_gpu(run_config.engine, memory=read_gpu_memory()),
+        gpu_memory_utilization=0.0 if is_cpu else share_of_gpu(run_config, memory=read_gpu_memory()),
     )
     namespace = parse_arguments(arguments, add=EngineArgs.add_cli_args)
     engine_args = checked(lambda: EngineArgs.from_cli_args(namespace), given=given)

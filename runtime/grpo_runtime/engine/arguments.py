@@ -85,7 +85,7 @@ def in_process_arguments(
         # nothing serves them: they would cost a tenth of the time of short completions
         "--disable-log-stats",
         # vLLM refuses the memory pool that sleep needs where it does not support it
-        *(["--enable-sleep-mode"] if engine.sleep_level > 0 and not is_cpu else []),
+        *(["--enable-sleep-mode"] if run_config.chosen_sleep_level > 0 and not is_cpu else []),
         *(["--worker-cls", SHARED_ENGINE_WORKER] if engine.tensor_parallel_size > 1 and is_cpu else []),
         *engine.args,
     )  # fmt: skip

@@ -77,7 +77,7 @@ def _start_within(
     return RankEngine(
         VllmEngine(run_config, model_dir=model_dir),
         backend=backend,
-        sleep_level=run_config.engine.sleep_level,
+        sleep_level=run_config.chosen_sleep_level,
         timeout_seconds=run_config.weight_sync.timeout_seconds,
         release_memory=release_memory,
     )
@@ -101,7 +101,7 @@ def _start_beside(
     return RecoveringEngine(
         lambda: ChildEngine(command, limits=limits),
         backend=find_usable_backend(run_config.weight_sync_backend),
-        sleep_level=run_config.engine.sleep_level,
+        sleep_level=run_config.chosen_sleep_level,
         timeout_seconds=timeout_seconds,
         release_memory=release_memory,
     )

@@ -60,6 +60,20 @@ def test_weights_come_before_the_cache_and_the_engine_sleeps_while_the_trainer_c
     ]
 
 
+def test_at_level_2_every_sampling_and_every_probe_follows_a_sync_of_all_weights() -> None:
+    fake = FakeLocalEngine(logprobs=(-1.0, -2.0))
+    engine = make(fake, sleep_level=2)
+    probe = Probe(token_ids=(1, 2, 3), logprobs=(-1.0, -2.0), tolerance=1e-4)
+    for step in range(3):
+        engine.sync(some_weights(), version=PolicyVersion(1, step), probe=probe)
+        engine.generate(REQUESTS)
+    assert fake.calls.count("sample") == fake.calls.count("probe") == fake.calls.count("finish") == 3
+    for tag in ("weights", "kv_cache"):
+        fake.wake_up(tag)
+    with pytest.raises(RuntimeError, match="thrown away"):
+        engine.generate(REQUESTS)
+
+
 def test_at_level_0_the_engine_is_never_asleep() -> None:
     fake = FakeLocalEngine()
     engine = make(fake, sleep_level=0)

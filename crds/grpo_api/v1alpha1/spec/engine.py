@@ -125,9 +125,10 @@ class EngineSpec(ApiModel):
     """Which process a colocated engine lives in: `Shared`, which is meant without it, is that of its training
     rank; `Own` is one beside it in the same container, which is started again when it ends or stands still,
     so that the rank goes on."""
-    sleep_level: Annotated[int, Field(ge=0, le=2)] = 1
+    sleep_level: Annotated[int, Field(ge=0, le=2)] | None = None
     """What a colocated engine frees while the trainer computes: 0 nothing; 1 the KV cache, and its weights
-    are moved to CPU memory; 2 the KV cache and its weights, which the next sync loads again."""
+    are moved to CPU memory; 2 the KV cache and its weights, which the next sync loads again. Without it 2
+    where the trainer has GPUs, because every sync loads all weights, and 1 on CPU, where nothing is freed."""
 
     max_model_len: Annotated[int, Field(ge=8, le=10_000_000)] = 4096
     """Longest prompt plus completion, in tokens."""
