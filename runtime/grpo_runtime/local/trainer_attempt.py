@@ -6,6 +6,7 @@ from grpo_api.contract.graces import SUPERVISOR_MARGIN_SECONDS
 from grpo_api.contract.progress import Progress
 from grpo_runtime.local.context import LocalContext
 from grpo_runtime.local.environments import LOOPBACK, free_ports, trainer_environment
+from grpo_runtime.local.gpus import seeing
 from grpo_runtime.local.process_outcome import ProcessOutcome, outcome_of
 from grpo_runtime.local.process_table import ProcessExit
 from grpo_runtime.report.progress import read_progress
@@ -56,7 +57,7 @@ class TrainerAttempt:
                     *("--grace-seconds", str(GRACE_SECONDS - SUPERVISOR_MARGIN_SECONDS)),
                     *("--termination-log", str(context.fresh_termination_log(name))),
                 ],
-                {**context.environment, **environment},
+                {**context.environment, **environment, **seeing(context.gpus.trainers[index])},
                 log=context.workspace.log(name),
             )
 

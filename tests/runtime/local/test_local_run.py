@@ -240,7 +240,7 @@ def test_a_finished_job_says_so_and_starts_nothing(tmp_path: Path) -> None:
         ({"algorithm": {"steps": 0}}, "spec.algorithm.steps: Invalid value"),
         (
             {"trainer": {"resources": {"limits": {"nvidia.com/gpu": 1}}}},
-            "spec.trainer.resources ask for GPUs and a local run has none",
+            "spec.trainer.resources ask for 1 GPU, one for each training process and one for each worker",
         ),
         (
             {
