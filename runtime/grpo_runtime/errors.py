@@ -41,7 +41,7 @@ class HubUnreachableError(KnownError):
 
 class GpuOutOfMemoryError(KnownError):
     """A GPU had too little memory after steps had been made: the next attempt computes fewer tokens at a
-    time, and does not count against failurePolicy.maxRestarts."""
+    time."""
 
     exit_code = ExitCode.TRANSIENT
     reason = Reason.GPU_OUT_OF_MEMORY

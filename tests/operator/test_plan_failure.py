@@ -225,13 +225,13 @@ def test_while_the_cause_is_not_known_yet_the_condition_does_not_say_that_pods_a
 
 
 def test_the_attempt_after_one_whose_gpu_was_out_of_memory_has_half_the_budget_and_the_job_says_so():
-    cluster = FakeCluster(spec(trainer={"microBatchTokens": 600}, failurePolicy={"maxRestarts": 0})).start()
-    sentence = "a GPU is out of memory after 3 steps, so from now on no more than 300 instead of 600"
+    cluster = FakeCluster(spec(trainer={"microBatchTokens": 600})).start()
+    sentence = "a GPU is out of memory after 3 steps: another attempt computes no more than 300"
     told = termination_message(75, Reason.GPU_OUT_OF_MEMORY, sentence)
     cluster.end(cluster.pod("trainer-a1-0"), termination(75, told))
     cluster.step()
     status = cluster.status
-    assert (status.attempt, status.restarts, status.micro_batch_tokens) == (2, 0, 300)
+    assert (status.attempt, status.restarts, status.micro_batch_tokens) == (2, 1, 300)
     assert status.last_failure is not None and status.last_failure.reason == "GPUOutOfMemory"
     assert sentence in cluster.condition(ConditionType.RESTARTING).message
     cluster.settle()

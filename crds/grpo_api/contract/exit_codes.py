@@ -81,10 +81,9 @@ EXIT_POLICIES: dict[int, ExitPolicy] = {
 }
 
 
-UNCOUNTED_REASONS = frozenset({Reason.HUB_UNREACHABLE, Reason.GPU_OUT_OF_MEMORY})
+UNCOUNTED_REASONS = frozenset({Reason.HUB_UNREACHABLE})
 """Reasons in the termination message of a process with exit code 75 whose attempt is retried but not counted:
-what lies outside the job and the cluster may last longer than failurePolicy.maxRestarts, and out of GPU
-memory a trainer ends with 75 only once, for the next attempt has a smaller budget of tokens."""
+what lies outside the job and the cluster may last longer than failurePolicy.maxRestarts."""
 
 
 def is_uncounted(code: int, *, reason: str) -> bool:

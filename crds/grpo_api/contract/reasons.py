@@ -135,8 +135,8 @@ class Reason(StrEnum):
     gets its next attempt, not counted, and an engine is started again."""
     GPU_OUT_OF_MEMORY = "GPUOutOfMemory"
     """A training process ran out of the memory of its GPU. After a step, the next attempt computes half as
-    many tokens at a time, once and not counted; before the first step, and the second time, the job fails;
-    the message names the fields to change."""
+    many tokens at a time, once; before the first step, and the second time, the job fails; the message names
+    the fields to change."""
     PEER_LOST = "PeerLost"
     """A training process ended because another one had ended; shown only when no other cause is known."""
     KILLED = "Killed"

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from enum import IntEnum
 
 from grpo_api.contract.environment import Role
-from grpo_api.contract.exit_codes import UNCOUNTED_REASONS, ExitCode
+from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_api.v1alpha1.status import GRPOJobStatus
 from grpo_operator.observe.image_build import other_build
@@ -105,7 +105,7 @@ def cause_from_termination(pod: PodView, termination: ContainerTermination, *, r
     was_asked_to_stop = termination.exit_code == ExitCode.TERMINATED
     if is_out_of_memory(termination) or not policy_of(termination).is_retried:
         precedence = Precedence.CERTAIN
-    elif why.reason in UNCOUNTED_REASONS:
+    elif why.reason == Reason.HUB_UNREACHABLE:
         precedence = Precedence.ERROR  # its message may name a refused connection, but not one to a peer
     elif was_asked_to_stop or why.reason == Reason.PEER_LOST or _EFFECT.search(why.message):
         precedence = Precedence.EFFECT

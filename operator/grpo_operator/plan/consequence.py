@@ -24,8 +24,8 @@ def consequence_of(termination: ContainerTermination | None, *, is_disruption: b
     the exit code of the container. A trainer that was asked to stop (143) although its pod was not taken away
     is counted: most likely its own liveness probe stopped it, and uncounted that could repeat without limit.
     For the same reason an eviction that the pod caused by its own use of storage is no disruption. One that
-    could not reach the Hub, or ran out of GPU memory for the first time, is not counted. The reason in its
-    termination message tells, which our own process writes as it chooses its exit code.
+    could not reach the Hub is not counted. The reason in its termination message tells, which our own process
+    writes as it chooses its exit code.
     """
     if is_disruption:
         return Consequence(is_retried=True, is_counted=False)

@@ -58,12 +58,13 @@ def outcome_of_attempt(
         return AttemptOutcome(Next.FAILED, cause)
     if is_stop_requested:
         return AttemptOutcome(Next.STOPPED if exit_code == ExitCode.TERMINATED else Next.FAILED, cause)
-    is_counted = not is_uncounted(exit_code, reason=cause.termination.reason)
+    if is_uncounted(exit_code, reason=cause.termination.reason):
+        return AttemptOutcome(Next.RETRY, cause, is_counted=False)
     # no node evicts a local process: a stop that was not requested counts as a failure like others
-    if is_counted and num_failures >= max_restarts:
+    if num_failures >= max_restarts:
         return AttemptOutcome(Next.FAILED, cause, has_used_up_restarts=True)
     needs_lower_budget = cause.termination.reason == Reason.GPU_OUT_OF_MEMORY
-    return AttemptOutcome(Next.RETRY, cause, is_counted=is_counted, needs_lower_budget=needs_lower_budget)
+    return AttemptOutcome(Next.RETRY, cause, needs_lower_budget=needs_lower_budget)
 
 
 def with_progress_of(past: WithoutProgress, progress: Progress | None) -> WithoutProgress:

@@ -14,6 +14,7 @@ from grpo_api.contract.micro_batch_choice import lowered
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.v1alpha1.spec import Mode, TrainerStrategy
 from grpo_runtime.errors import GpuOutOfMemoryError, GpuTooSmallError, KnownError, first_line
+from grpo_runtime.rollout.errors import EngineError
 from grpo_runtime.settings import TrainerSettings
 
 
@@ -50,11 +51,13 @@ def fields_that_need_less(run_config: RunConfig) -> str:
 
 
 def _lack_of_gpu_memory(error: BaseException | None) -> BaseException | None:
-    """The first error in the chain of causes that says so: torch's own, or what CUDA says to other allocators
-    such as vLLM's."""
+    """The first error in the chain of causes that says so: torch's own, what CUDA says to other allocators
+    such as vLLM's, or one of these as an engine in a process of its own has told it."""
     while error is not None:
-        is_of_cuda = isinstance(error, RuntimeError) and "cuda error: out of memory" in str(error).lower()
-        if is_of_cuda or isinstance(error, torch.OutOfMemoryError):
+        is_told = isinstance(error, RuntimeError | EngineError) and any(
+            words in str(error).lower() for words in ("cuda out of memory", "cuda error: out of memory")
+        )
+        if is_told or isinstance(error, torch.OutOfMemoryError):
             return error
         error = error.__cause__
     return None
@@ -72,6 +75,6 @@ def _explained(error: BaseException, settings: TrainerSettings, *, num_steps: in
     if num_steps == 0:
         return GpuTooSmallError(f"a GPU is out of memory before the first step is done: {cause}")
     return GpuOutOfMemoryError(
-        f"a GPU is out of memory after {num_steps} steps, so from now on no more than {lowered(tokens)} "
-        f"instead of {tokens} tokens are computed at a time; to give it more room {cause}"
+        f"a GPU is out of memory after {num_steps} steps: another attempt computes no more than "
+        f"{lowered(tokens)} instead of {tokens} tokens at a time; to give it more room {cause}"
     )
