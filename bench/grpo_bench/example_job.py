@@ -15,6 +15,7 @@ from grpo_bench.errors import BenchError
 from grpo_runtime.local.context import LocalContext, Programs
 from grpo_runtime.local.documents import pick_job, read_documents
 from grpo_runtime.local.environments import inherited
+from grpo_runtime.local.gpus import GpuShares
 from grpo_runtime.local.process_outcome import outcome_of
 from grpo_runtime.local.process_table import ProcessTable
 from grpo_runtime.local.workspace import Workspace
@@ -40,6 +41,7 @@ def context_of_example() -> Iterator[LocalContext]:
                 processes=ProcessTable(),
                 programs=Programs(),
                 environment=_environment(),
+                gpus=GpuShares.of(job, ()),
                 say=print,
             )
             try:

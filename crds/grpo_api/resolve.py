@@ -9,7 +9,7 @@ from grpo_api.contract.weight_sync_choice import backend_of, name_in_run, with_b
 from grpo_api.quantity import parse_quantity
 from grpo_api.source import Volume, VolumeKind, parse_source
 from grpo_api.v1alpha1.job import GRPOJob
-from grpo_api.v1alpha1.spec import Dtype, GRPOJobSpec, RolloutSpec, TrainerSpec, TrainerStrategy
+from grpo_api.v1alpha1.spec import Dtype, GRPOJobSpec, Mode, RolloutSpec, TrainerSpec, TrainerStrategy
 
 Config = TypeVar("Config", bound=RunConfig)
 
@@ -53,6 +53,7 @@ def resolve_into(
         "rollout_lost_timeout_seconds": rollout.lost_timeout_seconds,
         "micro_batch_tokens": tokens_in_run(spec),
         "model": spec.model.model_copy(update={"dtype": _dtype(spec)}),
+        "engine": spec.engine.model_copy(update={"sleep_level": _sleep_level(spec)}),
         "gradient_checkpointing": _gradient_checkpointing(spec.trainer),
         "threads_per_process": spec.trainer.threads_per_process
         or threads_per_process
@@ -72,6 +73,16 @@ def _dtype(spec: GRPOJobSpec) -> Dtype:
     """GPUs compute bfloat16 many times as fast; most CPUs emulate it."""
     on_gpus = spec.trainer.resources.num_gpus > 0
     return spec.model.dtype or (Dtype.BFLOAT16 if on_gpus else Dtype.FLOAT32)
+
+
+def _sleep_level(spec: GRPOJobSpec) -> int:
+    """2 throws the engine's weights away, which is right because only a sync wakes the engine up, and loads
+    all of them. A sync of an adapter alone would need 1. It is written also where it means nothing, as 0.1.0
+    did."""
+    if spec.engine.sleep_level is not None:
+        return spec.engine.sleep_level
+    is_on_gpus = spec.chosen_mode is Mode.COLOCATED and spec.trainer.resources.num_gpus > 0
+    return 2 if is_on_gpus else 1
 
 
 def _gradient_checkpointing(trainer: TrainerSpec) -> bool | None:

@@ -39,6 +39,20 @@ class HubUnreachableError(KnownError):
     reason = Reason.HUB_UNREACHABLE
 
 
+class GpuOutOfMemoryError(KnownError):
+    """A GPU had too little memory after steps had been made: the next attempt computes fewer tokens at a
+    time."""
+
+    exit_code = ExitCode.TRANSIENT
+    reason = Reason.GPU_OUT_OF_MEMORY
+
+
+class GpuTooSmallError(UserError):
+    """A GPU has too little memory for what the spec asks of it."""
+
+    reason = Reason.GPU_OUT_OF_MEMORY
+
+
 class PeerLostError(KnownError):
     """A collective operation failed because another rank is gone or does not answer."""
 
@@ -58,7 +72,7 @@ class SupersededError(KnownError):
     exit_code = ExitCode.TRANSIENT
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """The first line of what a library says, of a bounded length."""
     text = str(error).strip()
     return text.splitlines()[0][:300] if text else type(error).__name__

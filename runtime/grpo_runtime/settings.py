@@ -28,7 +28,9 @@ class TrainerSettings:
     """The settings of a trainer pod."""
 
     run_config: RunConfig
-    """With the number of rollout engines that this attempt waits for."""
+    """With the number of rollout engines that this attempt waits for, and its budget of tokens."""
+    has_lowered_budget: bool
+    """Whether an attempt before ran out of GPU memory, so that this one computes fewer tokens at a time."""
     tokens: Tokens | None
     """None in mode Colocated, where no engine has a network address."""
     output_dir: Path
@@ -85,8 +87,13 @@ def read_trainer_settings(environment: Mapping[str, str]) -> TrainerSettings:
             f"({run_config.topology.num_nodes})"
         )
     has_rollout_pods = run_config.mode is not Mode.COLOCATED
+    has_lowered_budget = Env.MICRO_BATCH_TOKENS in environment
+    if has_lowered_budget:
+        budget = _number(environment, Env.MICRO_BATCH_TOKENS, lowest=2)
+        run_config = run_config.model_copy(update={"micro_batch_tokens": budget})
     return TrainerSettings(
         run_config=_scaled(run_config, environment) if has_rollout_pods else run_config,
+        has_lowered_budget=has_lowered_budget,
         tokens=_read_tokens(_path(environment, Env.TOKENS_DIR)) if has_rollout_pods else None,
         output_dir=_path(environment, Env.OUTPUT_DIR),
         cache_dir=_path(environment, Env.CACHE_DIR),

@@ -106,6 +106,24 @@ def test_the_cpu_limit_of_a_pod_is_divided_by_its_processes(trainer: dict[str, A
     assert resolve(job(trainer=trainer)).threads_per_process == expected
 
 
+@pytest.mark.parametrize(
+    ("changes", "named", "expected"),
+    [
+        ({"mode": "Colocated"}, None, 1),
+        ({"mode": "Colocated", "trainer": GPUS}, None, 2),
+        ({"mode": "Colocated", "trainer": GPUS}, 0, 0),
+        ({"mode": "Colocated", "trainer": GPUS}, 1, 1),
+        # it means nothing there, and is what 0.1.0 wrote
+        ({"rollout": {"replicas": 1}, "trainer": GPUS}, None, 1),
+    ],
+)
+def test_an_engine_that_shares_a_gpu_throws_its_weights_away_unless_another_level_is_named(
+    changes: dict[str, Any], named: int | None, expected: int
+):
+    run = resolve(job(**changes, engine={"sleepLevel": named}))
+    assert (run.chosen_sleep_level, run.engine.sleep_level) == (expected, expected)
+
+
 def test_attention_is_sdpa_unless_it_is_named():
     assert resolve(job()).chosen_attention is Attention.SDPA
     model = {"source": "builtin://tiny", "attention": "eager"}

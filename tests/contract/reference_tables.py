@@ -46,7 +46,10 @@ def variables() -> Rows:
     rows = [("variable", "trainer", "rollout", "value")]
     meanings = docstrings(environment.Env)
     for name in environment.Env:
-        roles = (environment.TRAINER_ENV, environment.ROLLOUT_ENV | environment.NODE_OF_ENGINE_ENV)
+        roles = (
+            environment.TRAINER_ENV | environment.LOWERED_BUDGET_ENV,
+            environment.ROLLOUT_ENV | environment.NODE_OF_ENGINE_ENV,
+        )
         rows.append((f"`{name}`", *("yes" if name in role else "" for role in roles), meanings[name.name]))
     return rows
 

@@ -11,6 +11,7 @@ import yaml
 from grpo_api.contract import endpoints
 from grpo_api.contract.environment import (
     COLOCATED_ENV,
+    LOWERED_BUDGET_ENV,
     NODE_OF_ENGINE_ENV,
     ROLLOUT_ENV,
     TRAINER_ENV,
@@ -92,6 +93,11 @@ def disaggregated(request: pytest.FixtureRequest) -> FrozenJob:
 
 def test_a_trainer_pod_is_given_exactly_the_variables_of_the_contract(run: FrozenJob):
     assert ours(pods_of(run)["trainer"]) == (TRAINER_ENV if run.has_rollout else COLOCATED_ENV)
+
+
+def test_a_trainer_pod_of_a_lowered_budget_is_given_one_variable_more(run: FrozenJob):
+    pods = [trainer_pod(run, attempt=2, index=0, micro_batch_tokens=tokens).body for tokens in (None, 512)]
+    assert ours(pods[1]) - ours(pods[0]) == LOWERED_BUDGET_ENV
 
 
 def test_a_rollout_pod_is_given_exactly_the_variables_of_the_contract(disaggregated: FrozenJob):

@@ -109,7 +109,7 @@ def reasons_in(tree: ast.AST) -> Iterator[ast.expr]:
             yield from (keyword.value for keyword in node.keywords if keyword.arg == "reason")
             yield from node.args[:1] if name in GIVEN_FIRST else ()
             yield from node.args[1:2] if name in GIVEN_SECOND else ()
-        elif isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
+        elif isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple) and node.value.elts:
             first = node.value.elts[0]
             text = first.value if isinstance(first, ast.Constant) else None
             yield from [first] if isinstance(text, str) and text[:1].isupper() else ()

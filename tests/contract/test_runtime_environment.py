@@ -8,6 +8,7 @@ import pytest
 
 from grpo_api.contract.environment import (
     COLOCATED_ENV,
+    LOWERED_BUDGET_ENV,
     NODE_OF_ENGINE_ENV,
     OPTIONAL_ENV,
     ROLLOUT_ENV,
@@ -87,7 +88,7 @@ def test_a_trainer_reads_exactly_the_variables_of_a_trainer_pod(
 ) -> None:
     environment = FakeEnvironment({**values, Env.ROLE: Role.TRAINER})
     settings = read_trainer_settings(environment)
-    assert environment.read == TRAINER_ENV
+    assert environment.read == TRAINER_ENV | LOWERED_BUDGET_ENV
     assert (settings.attempt, settings.run_config.algorithm.steps) == (2, 5)
     assert settings.volumes_dir == tmp_path / "volumes"
 
@@ -99,8 +100,19 @@ def test_a_trainer_that_holds_its_engines_needs_neither_tokens_nor_a_rollout_hos
     values = {**values, Env.ROLE: Role.TRAINER}
     environment = FakeEnvironment({name: values[name] for name in COLOCATED_ENV})
     settings = read_trainer_settings(environment)
-    assert environment.read == COLOCATED_ENV
+    assert environment.read == COLOCATED_ENV | LOWERED_BUDGET_ENV
     assert (settings.tokens, settings.rollout_host) == (None, None)
+
+
+def test_a_trainer_whose_gpu_was_out_of_memory_is_told_its_budget(values: dict[str, str]) -> None:
+    values = {**values, Env.ROLE: Role.TRAINER}
+    before, after = (
+        read_trainer_settings(given) for given in (values, {**values, Env.MICRO_BATCH_TOKENS: "512"})
+    )
+    assert (before.run_config.chosen_micro_batch_tokens, before.has_lowered_budget) == (1024, False)
+    assert (after.run_config.chosen_micro_batch_tokens, after.has_lowered_budget) == (512, True)
+    with pytest.raises(UserError, match=Env.MICRO_BATCH_TOKENS):
+        read_trainer_settings({**values, Env.MICRO_BATCH_TOKENS: "1"})
 
 
 def test_a_fleet_waits_for_its_engines_as_long_as_the_spec_says(values: dict[str, str]) -> None:

@@ -54,6 +54,12 @@ def test_a_hub_that_cannot_be_reached_is_retried_and_not_counted_as_the_process_
     assert consequence_of(termination(75, written), is_disruption=False) == NOT_COUNTED
 
 
+def test_a_gpu_that_was_out_of_memory_is_retried_where_the_process_says_that_it_may_help():
+    written = {code: termination_message(code, "GPUOutOfMemory", "no memory") for code in (40, 75)}
+    assert consequence_of(termination(75, written[75]), is_disruption=False) == COUNTED
+    assert consequence_of(termination(40, written[40]), is_disruption=False) == FINAL
+
+
 @pytest.mark.parametrize(
     ("exit_code", "message", "reason", "expected"),
     [

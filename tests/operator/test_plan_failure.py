@@ -222,3 +222,34 @@ def test_while_the_cause_is_not_known_yet_the_condition_does_not_say_that_pods_a
     assert (running.status, running.reason) == ("False", "UnexpectedError")
     assert "has ended" in running.message and "Broken pipe" in running.message
     assert cluster.status.phase == Phase.RUNNING
+
+
+def test_the_attempt_after_one_whose_gpu_was_out_of_memory_has_half_the_budget_and_the_job_says_so():
+    cluster = FakeCluster(spec(trainer={"microBatchTokens": 600})).start()
+    sentence = "a GPU is out of memory after 3 steps: another attempt computes no more than 300"
+    told = termination_message(75, Reason.GPU_OUT_OF_MEMORY, sentence)
+    cluster.end(cluster.pod("trainer-a1-0"), termination(75, told))
+    cluster.step()
+    status = cluster.status
+    assert (status.attempt, status.restarts, status.micro_batch_tokens) == (2, 1, 300)
+    assert status.last_failure is not None and status.last_failure.reason == "GPUOutOfMemory"
+    assert sentence in cluster.condition(ConditionType.RESTARTING).message
+    cluster.settle()
+    assert [_budget(cluster, name) for name in ("trainer-a1-0", "trainer-a2-0")] == [None, "300"]
+    cluster.end(cluster.pod("trainer-a2-0"), termination(75, told))
+    cluster.step()
+    assert cluster.status.micro_batch_tokens == 300
+
+
+def test_a_second_time_without_gpu_memory_ends_the_job():
+    cluster = FakeCluster().start()
+    told = termination_message(40, Reason.GPU_OUT_OF_MEMORY, "a GPU is out of memory again: lower this")
+    cluster.end(cluster.pod("trainer-a1-0"), termination(40, told))
+    cluster.step()
+    assert (cluster.status.phase, cluster.status.attempt) == (Phase.FAILED, 1)
+    assert cluster.condition(ConditionType.FAILED).reason == "GPUOutOfMemory"
+
+
+def _budget(cluster: FakeCluster, name: str) -> str | None:
+    [container] = cluster.bodies[cluster.pod(name)]["spec"]["containers"]
+    return next((e["value"] for e in container["env"] if e["name"] == "GRPO_MICRO_BATCH_TOKENS"), None)

@@ -20,7 +20,8 @@ SPEC: dict[str, Any] = {
         "optimizer": {"learningRate": 0.00001, "schedule": "cosine", "warmupSteps": 5},
     },
     "trainer": {"numNodes": 2, "processesPerNode": 2, "resources": {"limits": {"memory": "4Gi"}}},
-    "engine": {"maxModelLen": 1024, "kvCacheMemory": "64Mi", "args": ["--enforce-eager"]},
+    # as the API server of 0.1.0 stored it, which filled in the sleep level
+    "engine": {"maxModelLen": 1024, "sleepLevel": 1, "kvCacheMemory": "64Mi", "args": ["--enforce-eager"]},
     "checkpoint": {"claimName": "checkpoints", "everySteps": 10},
     "failurePolicy": {"maxRestarts": 7},
 }

@@ -41,6 +41,9 @@ class Env(StrEnum):
     """Number of rollout engines that this attempt waits for: those asked for when its pods were made. It goes
     before `topology.rolloutReplicas` of the RunConfig, which is from the start of the job. Only trainers of
     mode Disaggregated have it, and not those of an operator of 0.1.0."""
+    MICRO_BATCH_TOKENS = "GRPO_MICRO_BATCH_TOKENS"
+    """Most tokens of a micro-batch in this attempt. It goes before `microBatchTokens` of the RunConfig. Only
+    trainers of a job that has run out of GPU memory have it."""
     HEARTBEAT_FILE = "GRPO_HEARTBEAT_FILE"
     """File that the supervisor of a trainer pod touches every few seconds, for the liveness probe. Pods made
     from templates of 0.1.0 do not have it: their probe asks `/healthz`."""
@@ -56,6 +59,9 @@ TRAINER_ENV = frozenset(
 
 COLOCATED_ENV = TRAINER_ENV - {Env.TOKENS_DIR, Env.ROLLOUT_HOST, Env.ROLLOUT_REPLICAS}
 """Variables of a trainer pod in mode Colocated, where the engines are in its own processes."""
+
+LOWERED_BUDGET_ENV = frozenset({Env.MICRO_BATCH_TOKENS})
+"""What a trainer pod has besides once an attempt has run out of GPU memory."""
 
 ROLLOUT_ENV = frozenset(
     {Env.ROLE, Env.RUN_CONFIG, Env.TOKENS_DIR, Env.CACHE_DIR, Env.VOLUMES_DIR, Env.INSTANCE}

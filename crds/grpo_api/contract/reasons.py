@@ -133,6 +133,10 @@ class Reason(StrEnum):
     HUB_UNREACHABLE = "HubUnreachable"
     """The Hugging Face Hub cannot be reached or fails itself, and the files are not in the cache; a trainer
     gets its next attempt, not counted, and an engine is started again."""
+    GPU_OUT_OF_MEMORY = "GPUOutOfMemory"
+    """A training process ran out of the memory of its GPU. After a step, the next attempt computes half as
+    many tokens at a time, once; before the first step, and the second time, the job fails; the message names
+    the fields to change."""
     PEER_LOST = "PeerLost"
     """A training process ended because another one had ended; shown only when no other cause is known."""
     KILLED = "Killed"

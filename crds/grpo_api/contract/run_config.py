@@ -95,6 +95,11 @@ class RunConfig(RunSections):
         return self.micro_batch_tokens or TOKENS_ON_CPU
 
     @property
+    def chosen_sleep_level(self) -> int:
+        """What a colocated engine frees while the trainer computes."""
+        return 1 if self.engine.sleep_level is None else self.engine.sleep_level
+
+    @property
     def chosen_strategy(self) -> TrainerStrategy:
         """How the policy is spread over the training ranks; its name in the runtime's registry."""
         return self.strategy or TrainerStrategy.DDP

@@ -183,6 +183,9 @@ class GRPOJobStatus(ApiModel):
     """How often the job gave its nodes back because not all the pods that it needs found one. No restart."""
     waiting_for_room: WaitingForRoom | None = None
     """How the attempt waits for nodes; absent once it has them."""
+    micro_batch_tokens: int | None = None
+    """Most tokens of a micro-batch from now on, half of what the spec says, because an attempt ran out of GPU
+    memory after it had made a step; absent before that."""
     starting_since: datetime | None = None
     """From when `startupDeadlineSeconds` runs: when the attempt first had room, later by the times in which
     it had to wait for room again. Absent before that."""

@@ -22,6 +22,14 @@ NODE_LOST_SECONDS = 30
 """How long a pod stays on a node that stopped answering."""
 
 DATASETS_DIR = f"{CACHE_DIR}/huggingface/datasets"
+COMPILED_DIR = f"{CACHE_DIR}/compiled"
+"""Code and pickles that libraries load without a check: in the pod, for what outlives it others can write."""
+COMPILED = {
+    "VLLM_CACHE_ROOT": f"{COMPILED_DIR}/vllm",
+    "TORCHINDUCTOR_CACHE_DIR": f"{COMPILED_DIR}/inductor",
+    "TRITON_CACHE_DIR": f"{COMPILED_DIR}/triton",
+    "FLASHINFER_WORKSPACE_BASE": f"{COMPILED_DIR}/flashinfer",
+}
 _DIRECTORIES = {
     "HOME": CACHE_DIR,
     "USER": "grpo",
@@ -52,6 +60,7 @@ def pod_template(
     `container`. A pod that others find by its name belongs to the Service of its role."""
     variables: dict[str, str] = {
         **_DIRECTORIES,
+        **COMPILED,
         Env.ROLE: role.value,
         Env.RUN_CONFIG: f"{CONFIG_DIR}/{RUN_CONFIG_KEY}",
         Env.CACHE_DIR: CACHE_DIR,

@@ -14,9 +14,16 @@ from grpo_operator.cluster.kinds import PODS, KubeObject
 _LOOPBACK = "127.0.0.1"
 
 
-def trainer_pod(frozen: FrozenJob, *, attempt: int, index: int, given_back: int = 0) -> Child:
+def trainer_pod(
+    frozen: FrozenJob,
+    *,
+    attempt: int,
+    index: int,
+    given_back: int = 0,
+    micro_batch_tokens: int | None = None,
+) -> Child:
     """Trainer pod `index` of an attempt, from the template that the run started with. `given_back` is how
-    often the job has given its nodes back."""
+    often the job has given its nodes back, `micro_batch_tokens` its budget of tokens once that is lowered."""
     kind = Template.FIRST_TRAINER if index == 0 else Template.TRAINER
     template = frozen.templates.get(kind) or trainer_template(frozen, is_first=index == 0)
     values = {
@@ -29,7 +36,12 @@ def trainer_pod(frozen: FrozenJob, *, attempt: int, index: int, given_back: int 
         Open.ROLLOUT_REPLICAS: str(frozen.num_engines),
     }
     own_labels = given_back_label(given_back)
-    return Child(PODS, filled(template, values, labels=own_labels, grace_seconds=TRAINER_GRACE_SECONDS))
+    pod = filled(template, values, labels=own_labels, grace_seconds=TRAINER_GRACE_SECONDS)
+    if micro_batch_tokens is not None:
+        # not open in the template: an older operator, which does not know it, could not fill it in
+        [container] = pod["spec"]["containers"]
+        container["env"].append({"name": Env.MICRO_BATCH_TOKENS.value, "value": str(micro_batch_tokens)})
+    return Child(PODS, pod)
 
 
 def needs_service(frozen: FrozenJob) -> bool:

@@ -8,7 +8,7 @@ either while the trainer computes.
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -92,11 +92,19 @@ class RankEngine:
     """Never: an engine that is lost here ends its rank. See `RecoveringEngine`."""
 
     def __init__(
-        self, engine: LocalEngine, *, backend: Backend[Any], sleep_level: int, timeout_seconds: float
+        self,
+        engine: LocalEngine,
+        *,
+        backend: Backend[Any],
+        sleep_level: int,
+        timeout_seconds: float,
+        release_memory: Callable[[], None] = lambda: None,
     ) -> None:
         """`sleep_level` 0 leaves the engine awake all the time. `timeout_seconds` is for
-        backends whose verbs await; those of vLLM in this process block."""
+        backends whose verbs await; those of vLLM in this process block. `release_memory` gives back what the
+        trainer has cached of the device, before the engine takes it."""
         self._engine = engine
+        self._release_memory = release_memory
         self._sleep_level = sleep_level
         self._is_asleep = False
         self._backend = backend
@@ -166,6 +174,7 @@ class RankEngine:
 
     def _wake_up(self, tag: str) -> None:
         if self._is_asleep:
+            self._release_memory()
             self._engine.wake_up(tag)
 
     async def _load(

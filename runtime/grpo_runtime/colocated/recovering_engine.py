@@ -61,12 +61,14 @@ class RecoveringEngine:
         backend: Backend[Any],
         sleep_level: int,
         timeout_seconds: float,
+        release_memory: Callable[[], None] = lambda: None,
     ) -> None:
-        """Starts the first engine, and raises what that raises."""
+        """Starts the first engine, and raises what that raises. `release_memory` as in `RankEngine`."""
         self._start = start
         self._backend = backend
         self._sleep_level = sleep_level
         self._timeout_seconds = timeout_seconds
+        self._release_memory = release_memory
         self._newest: _Newest | None = None
         self._num_failures = 0
         self._num_done = 0
@@ -129,6 +131,7 @@ class RecoveringEngine:
     def _current(self) -> RankEngine:
         """The engine, which is started if there is none."""
         if self._rank_engine is None or self._engine is None:
+            self._release_memory()
             self._engine = self._start()
             self._be_patient()
             self._rank_engine = RankEngine(
@@ -136,6 +139,7 @@ class RecoveringEngine:
                 backend=self._backend,
                 sleep_level=self._sleep_level,
                 timeout_seconds=self._timeout_seconds,
+                release_memory=self._release_memory,
             )
         return self._rank_engine
 

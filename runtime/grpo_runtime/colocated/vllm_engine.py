@@ -13,6 +13,7 @@ from vllm import LLM, SamplingParams
 from vllm.engine.arg_utils import EngineArgs
 
 from grpo_api.contract.run_config import RunConfig
+from grpo_runtime.colocated.gpu_share import read_gpu_memory, share_of_gpu
 from grpo_runtime.colocated.rank_engine import Completion
 from grpo_runtime.engine.argument_parser import checked, parse_arguments
 from grpo_runtime.engine.arguments import in_process_arguments, is_cpu_build, with_user_arguments
@@ -57,7 +58,7 @@ class VllmChannel:
 class VllmEngine:
     """A `LocalEngine`. The ranks must have met before, because vLLM makes its process groups among them.
 
-    Raises UserError naming the argument when vLLM refuses the configuration.
+    Raises UserError naming the argument when vLLM refuses the configuration, and as `share_of_gpu` does.
     """
 
     def __init__(self, run_config: RunConfig, *, model_dir: Path) -> None:
@@ -135,7 +136,13 @@ class VllmEngine:
 def _start(run_config: RunConfig, *, model_dir: Path) -> Any:
     given = run_config.engine.args
     checked(lambda: register_model(model_dir), given=given)
-    arguments = in_process_arguments(run_config, model_dir=model_dir, is_cpu=is_cpu_build())
+    is_cpu = is_cpu_build()
+    arguments = in_process_arguments(
+        run_config,
+        model_dir=model_dir,
+        is_cpu=is_cpu,
+        gpu_memory_utilization=0.0 if is_cpu else share_of_gpu(run_config, memory=read_gpu_memory()),
+    )
     namespace = parse_arguments(arguments, add=EngineArgs.add_cli_args)
     engine_args = checked(lambda: EngineArgs.from_cli_args(namespace), given=given)
     # what vLLM refuses here is the configuration; later errors may be anything

@@ -14,6 +14,9 @@ from grpo_runtime.weight_sync.engine_names import name_in_vllm
 
 CPU_KV_CACHE_BYTES = 256 * 1024 * 1024
 """For the KV cache of an engine on CPU, where vLLM would take 92 % of the machine's memory."""
+GPU_MEMORY_UTILIZATION = 0.9
+"""Share of a GPU that an engine takes which has it for itself; vLLM's own default is not that of each of its
+releases. What it leaves holds new weights while they arrive."""
 CPU_MIN_BATCHED_TOKENS = 4096
 SHARED_ENGINE_WORKER = "grpo_runtime.colocated.vllm_cpu_worker.SharedEngineWorker"
 GUARD = "grpo_runtime.serve.guard.Guard"
@@ -44,7 +47,12 @@ def server_arguments(
     """For the server of a rollout pod, with the model in `model_dir`, or for the workers of a pod that is not
     the first of an engine."""
     return (
-        *_engine_arguments(run_config, model_dir=model_dir, is_cpu=is_cpu),
+        *_engine_arguments(
+            run_config,
+            model_dir=model_dir,
+            is_cpu=is_cpu,
+            gpu_memory_utilization=run_config.engine.gpu_memory_utilization or GPU_MEMORY_UTILIZATION,
+        ),
         "--host", host,
         "--port", str(port),
         # token ids in and out
@@ -58,25 +66,34 @@ def server_arguments(
     )  # fmt: skip
 
 
-def in_process_arguments(run_config: RunConfig, *, model_dir: Path, is_cpu: bool) -> tuple[str, ...]:
+def in_process_arguments(
+    run_config: RunConfig, *, model_dir: Path, is_cpu: bool, gpu_memory_utilization: float = 0.0
+) -> tuple[str, ...]:
     """For a colocated engine: in training processes, which must be started with RANK and LOCAL_RANK, or in a
-    process of its own."""
+    process of its own. `gpu_memory_utilization` is its share of a GPU, and means nothing on CPU."""
     engine = run_config.engine
     # the ranks exist and have met: vLLM starts no process of its own
     launcher = [] if engine.has_own_process else ["--distributed-executor-backend", "external_launcher"]
     return (
-        *_engine_arguments(run_config, model_dir=model_dir, is_cpu=is_cpu),
+        *_engine_arguments(
+            run_config,
+            model_dir=model_dir,
+            is_cpu=is_cpu,
+            gpu_memory_utilization=gpu_memory_utilization,
+        ),
         *launcher,
         # nothing serves them: they would cost a tenth of the time of short completions
         "--disable-log-stats",
         # vLLM refuses the memory pool that sleep needs where it does not support it
-        *(["--enable-sleep-mode"] if engine.sleep_level > 0 and not is_cpu else []),
+        *(["--enable-sleep-mode"] if run_config.chosen_sleep_level > 0 and not is_cpu else []),
         *(["--worker-cls", SHARED_ENGINE_WORKER] if engine.tensor_parallel_size > 1 and is_cpu else []),
         *engine.args,
     )  # fmt: skip
 
 
-def _engine_arguments(run_config: RunConfig, *, model_dir: Path, is_cpu: bool) -> list[str]:
+def _engine_arguments(
+    run_config: RunConfig, *, model_dir: Path, is_cpu: bool, gpu_memory_utilization: float
+) -> list[str]:
     engine = run_config.engine
     arguments = [
         "--model", str(model_dir),
@@ -97,6 +114,9 @@ def _engine_arguments(run_config: RunConfig, *, model_dir: Path, is_cpu: bool) -
         arguments += ["--kv-cache-memory-bytes", str(cache // engine.num_workers)]
     if is_cpu:
         arguments += _cpu_arguments(engine.max_model_len)
+    else:
+        # also with a cache of a given size: vLLM refuses to start where so much is not free
+        arguments += ["--gpu-memory-utilization", f"{gpu_memory_utilization:g}"]
     return arguments
 
 

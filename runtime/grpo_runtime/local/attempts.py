@@ -31,6 +31,8 @@ class AttemptOutcome:
     cause: ProcessOutcome | None = None
     is_counted: bool = True
     """Whether the attempt that follows uses up one of failurePolicy.maxRestarts."""
+    needs_lower_budget: bool = False
+    """Whether the attempt that follows computes fewer tokens at a time, because a GPU was out of memory."""
     has_used_up_restarts: bool = False
     """Whether it would be retried if failurePolicy.maxRestarts were higher."""
 
@@ -61,7 +63,8 @@ def outcome_of_attempt(
     # no node evicts a local process: a stop that was not requested counts as a failure like others
     if num_failures >= max_restarts:
         return AttemptOutcome(Next.FAILED, cause, has_used_up_restarts=True)
-    return AttemptOutcome(Next.RETRY, cause)
+    needs_lower_budget = cause.termination.reason == Reason.GPU_OUT_OF_MEMORY
+    return AttemptOutcome(Next.RETRY, cause, needs_lower_budget=needs_lower_budget)
 
 
 def with_progress_of(past: WithoutProgress, progress: Progress | None) -> WithoutProgress:

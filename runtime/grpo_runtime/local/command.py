@@ -4,7 +4,7 @@ import importlib.metadata
 import os
 import shlex
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,9 +19,10 @@ from grpo_api.v1alpha1.spec import Mode
 from grpo_runtime.errors import UserError, VolumeFullError
 from grpo_runtime.local.attempts import AttemptOutcome, Next
 from grpo_runtime.local.context import LocalContext, Programs
-from grpo_runtime.local.describe import count, crowded, local_problem
+from grpo_runtime.local.describe import count, crowded, gpus_asked, local_problem
 from grpo_runtime.local.documents import Document, pick_job, read_documents
 from grpo_runtime.local.environments import inherited
+from grpo_runtime.local.gpus import GpuShares, find_gpus, placed_on
 from grpo_runtime.local.job import EndedAtOnceError, LocalJob
 from grpo_runtime.local.process_table import ProcessTable
 from grpo_runtime.local.screen import Screen, screen_for
@@ -47,6 +48,7 @@ class RunOptions:
     volumes: Sequence[str] = ()
     command: Sequence[str] = ()
     programs: Programs = field(default_factory=Programs)
+    find_gpus: Callable[[Mapping[str, str]], tuple[str, ...]] = find_gpus
 
 
 def run(options: RunOptions, *, environment: Mapping[str, str]) -> int:
@@ -61,8 +63,12 @@ def run(options: RunOptions, *, environment: Mapping[str, str]) -> int:
         documents = read_documents(options.file)
         document = pick_job(documents, path=options.file, name=options.job)
         job = _parse(document)
-        _refuse_what_cannot_run(job)
+        _require_vllm()
         workspace = Workspace(_output(options, job))
+        gpus = options.find_gpus(environment)
+        job = placed_on(job, gpus, was_on_gpus=workspace.was_on_gpus)
+        if problem := local_problem(job):
+            raise UserError(problem)
         with workspace.held():
             return _run_in(
                 workspace,
@@ -70,6 +76,7 @@ def run(options: RunOptions, *, environment: Mapping[str, str]) -> int:
                 documents=documents,
                 options=options,
                 environment=environment,
+                gpus=gpus,
                 screen=screen,
                 stop_signals=stop_signals,
             )
@@ -91,11 +98,15 @@ def _run_in(
     documents: Sequence[Document],
     options: RunOptions,
     environment: Mapping[str, str],
+    gpus: tuple[str, ...],
     screen: Screen,
     stop_signals: set[signal.Signals],
 ) -> int:
     threads = threads_on(usable_cores(), job.spec.trainer, environment=environment)
     run_config = workspace.begin(job, threads_per_process=threads)
+    num_gpus = sum(gpus_asked(job))
+    if num_gpus:
+        workspace.remember(workspace.state().model_copy(update={"is_on_gpus": True}))
     if workspace.state().is_done:
         screen.say(
             f"every step of this job is done; to train again choose another --output than {workspace.output}"
@@ -112,10 +123,11 @@ def _run_in(
             processes=ProcessTable(),
             programs=options.programs,
             environment=inherited(environment) | _hub_cache(job, given),
+            gpus=GpuShares.of(job, gpus),
             say=screen.say,
         )
         screen.say(_opening(job, run_config, workspace))
-        if warning := crowded(job, num_cores=len(os.sched_getaffinity(0))):
+        if not num_gpus and (warning := crowded(job, num_cores=len(os.sched_getaffinity(0)))):
             screen.say(warning)
         try:
             outcome = LocalJob(context, job.spec, screen, stop_signals=stop_signals).run()
@@ -144,10 +156,7 @@ def _parse(document: Document) -> GRPOJob:
     return parse_job(document.data)
 
 
-def _refuse_what_cannot_run(job: GRPOJob) -> None:
-    problem = local_problem(job)
-    if problem:
-        raise UserError(problem)
+def _require_vllm() -> None:
     try:
         importlib.metadata.version("vllm")
     except importlib.metadata.PackageNotFoundError:
@@ -182,9 +191,11 @@ def _opening(job: GRPOJob, run_config: RunConfig, workspace: Workspace) -> str:
         if run_config.mode is Mode.COLOCATED
         else f"and {count(topology.rollout_replicas, 'engine')}"
     )
+    num_gpus = sum(gpus_asked(job))
+    on_gpus = f" on {count(num_gpus, 'GPU')}" if num_gpus else ""
     return (
         f"{job.metadata.name}: {run_config.mode.value}, because {job.spec.mode_reason}; "
-        f"{trainers} {engines}, weights by {run_config.chosen_backend}\n"
+        f"{trainers} {engines}{on_gpus}, weights by {run_config.chosen_backend}\n"
         f"output {_short(workspace.output)}, logs {_short(workspace.logs)}; Ctrl-C saves and stops"
     )
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_api.contract.run_config import RunConfig
+from grpo_runtime.local.gpus import GpuShares
 from grpo_runtime.local.process_table import ProcessTable
 from grpo_runtime.local.workspace import Workspace
 
@@ -31,6 +32,7 @@ class LocalContext:
     processes: ProcessTable
     programs: Programs
     environment: Mapping[str, str]
+    gpus: GpuShares
     say: Callable[[str], None]
 
     def fresh_cache(self, name: str) -> Path:

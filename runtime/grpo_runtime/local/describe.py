@@ -36,16 +36,18 @@ def gpu_fields(job: GRPOJob) -> list[str]:
     return [field for field, number in fields.items() if number]
 
 
+def gpus_asked(job: GRPOJob) -> tuple[int, int]:
+    """How many GPUs its limits ask for in all: for training, and for rollouts."""
+    trainer, rollout = job.spec.trainer, job.spec.rollout
+    of_rollouts = rollout.replicas * rollout.num_nodes * rollout.resources.num_gpus if rollout else 0
+    return trainer.num_nodes * trainer.resources.num_gpus, of_rollouts
+
+
 def local_problem(job: GRPOJob) -> str:
-    """Why a job cannot run on one machine without GPUs, and what to change; empty when it can."""
-    fields = gpu_fields(job)
-    if fields:
-        return (
-            f"{' and '.join(fields)} ask for GPUs and a local run has none: take nvidia.com/gpu out of the "
-            "limits, or run the job on a cluster"
-        )
+    """Why a job cannot run on one machine, whatever GPUs that has, and what to change; empty when it can."""
     rollout, num_workers = job.spec.rollout, job.spec.engine.num_workers
-    if rollout is not None and num_workers > MAX_CPU_WORKERS:
+    is_on_cpu = rollout is not None and rollout.resources.num_gpus == 0
+    if rollout is not None and is_on_cpu and num_workers > MAX_CPU_WORKERS:
         return (
             f"an engine would have {num_workers} workers, and on one machine vLLM joins at most "
             f"{MAX_CPU_WORKERS} on CPU: lower {_factors(job, num_engines=1)}, or "
@@ -106,10 +108,7 @@ def _pods(job: GRPOJob) -> str:
 
 
 def _gpus(job: GRPOJob) -> str:
-    spec = job.spec
-    trainers = spec.trainer.num_nodes * spec.trainer.resources.num_gpus
-    rollout = spec.rollout
-    rollouts = rollout.replicas * rollout.num_nodes * rollout.resources.num_gpus if rollout else 0
+    trainers, rollouts = gpus_asked(job)
     if not trainers + rollouts:
         return "none, all on CPU"
     return f"{trainers + rollouts}: {trainers} for training, {rollouts} for rollouts"
@@ -151,4 +150,6 @@ def _locally(job: GRPOJob) -> str:
     topology = resolve(job).topology
     trainers = count(topology.num_nodes * topology.processes_per_node, "training process")
     engines = f" and {count(topology.rollout_replicas, 'engine')}" if topology.rollout_replicas else ""
-    return f"{trainers}{engines} with `grpo-runtime run`; everything stays in the output directory"
+    num_gpus = sum(gpus_asked(job))
+    where = f" on a machine with {count(num_gpus, 'GPU')}" if num_gpus else ""
+    return f"{trainers}{engines} with `grpo-runtime run`{where}; everything stays in the output directory"

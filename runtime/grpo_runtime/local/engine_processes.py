@@ -8,6 +8,7 @@ from grpo_api.v1alpha1.spec import Mode
 from grpo_runtime.local.attempts import engine_delay, is_short
 from grpo_runtime.local.context import LocalContext
 from grpo_runtime.local.environments import LOOPBACK, free_ports, rollout_environment
+from grpo_runtime.local.gpus import seeing
 from grpo_runtime.local.process_outcome import ProcessOutcome, outcome_of
 from grpo_runtime.local.process_table import ProcessExit
 
@@ -15,6 +16,8 @@ from grpo_runtime.local.process_table import ProcessExit
 @dataclass
 class _Engine:
     port: int
+    gpus: tuple[str, ...] = ()
+    """Those that it sees."""
     started_at: float = 0.0
     num_short_runs: int = 0
     due_at: float | None = None
@@ -34,8 +37,10 @@ class EngineProcesses:
         self._context = context
         run_config = context.run_config
         number = run_config.topology.rollout_replicas if run_config.mode is Mode.DISAGGREGATED else 0
-        ports = free_ports(number)
-        self._engines = {f"rollout-{index}": _Engine(port) for index, port in enumerate(ports)}
+        self._engines = {
+            f"rollout-{index}": _Engine(port, gpus=context.gpus.engines[index])
+            for index, port in enumerate(free_ports(number))
+        }
 
     @property
     def ports(self) -> Sequence[int]:
@@ -103,6 +108,10 @@ class EngineProcesses:
                 *("--host", LOOPBACK, "--port", str(engine.port)),
                 *("--termination-log", str(termination_log)),
             ],
-            {**context.environment, **rollout_environment(context.workspace, name=name, cache=cache)},
+            {
+                **context.environment,
+                **rollout_environment(context.workspace, name=name, cache=cache),
+                **seeing(engine.gpus),
+            },
             log=context.workspace.log(name),
         )

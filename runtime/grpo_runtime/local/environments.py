@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from grpo_api.contract.environment import Env, Role
+from grpo_api.contract.micro_batch_choice import lowered
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.v1alpha1.spec import Mode
 from grpo_runtime.local.workspace import Workspace
@@ -21,8 +22,10 @@ def trainer_environment(
     index: int,
     cache: Path,
     rollout_ports: Sequence[int],
+    has_lowered_budget: bool = False,
 ) -> dict[str, str]:
-    """The variables of trainer `index`; only trainer 0 writes into the output directory, as in a cluster."""
+    """The variables of trainer `index`; only trainer 0 writes into the output directory, as in a cluster.
+    `has_lowered_budget` says that an attempt before ran out of GPU memory."""
     environment = _shared(workspace, Role.TRAINER, cache=cache) | {
         Env.OUTPUT_DIR: str(workspace.output if index == 0 else cache / "output"),
         Env.ATTEMPT: str(attempt),
@@ -34,6 +37,8 @@ def trainer_environment(
         environment[Env.TOKENS_DIR] = str(workspace.tokens)
         environment[Env.ROLLOUT_HOST] = ",".join(f"{LOOPBACK}:{port}" for port in rollout_ports)
         environment[Env.ROLLOUT_REPLICAS] = str(len(rollout_ports))
+    if has_lowered_budget:
+        environment[Env.MICRO_BATCH_TOKENS] = str(lowered(run_config.chosen_micro_batch_tokens))
     return environment
 
 

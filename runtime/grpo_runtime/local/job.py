@@ -41,6 +41,7 @@ class LocalJob:
         self._display = ProgressDisplay(context.workspace.output, screen, total_steps=total_steps)
         self._state = context.workspace.state()
         self._past = WithoutProgress()
+        self._has_lowered_budget = False
         self._is_stop_requested = False
         self._is_next_stop_at_once = False
 
@@ -65,7 +66,10 @@ class LocalJob:
         self._state = self._state.model_copy(update={"attempt": self._state.attempt + 1})
         self._context.workspace.remember(self._state)
         attempt = TrainerAttempt(
-            self._context, number=self._state.attempt, rollout_ports=list(self._engines.ports)
+            self._context,
+            number=self._state.attempt,
+            rollout_ports=list(self._engines.ports),
+            has_lowered_budget=self._has_lowered_budget,
         )
         began_at = time.monotonic()
         self._watch(attempt, began_at=began_at)
@@ -80,6 +84,7 @@ class LocalJob:
         )
         if outcome.next is Next.RETRY:
             self._past = self._past.with_end(is_counted=outcome.is_counted)
+            self._has_lowered_budget |= outcome.needs_lower_budget
         self._state = self._state.model_copy(update={"is_done": outcome.next is Next.DONE})
         self._context.workspace.remember(self._state)
         return outcome

@@ -6,6 +6,7 @@ from grpo_api.contract.graces import SUPERVISOR_MARGIN_SECONDS
 from grpo_api.contract.progress import Progress
 from grpo_runtime.local.context import LocalContext
 from grpo_runtime.local.environments import LOOPBACK, free_ports, trainer_environment
+from grpo_runtime.local.gpus import seeing
 from grpo_runtime.local.process_outcome import ProcessOutcome, outcome_of
 from grpo_runtime.local.process_table import ProcessExit
 from grpo_runtime.report.progress import read_progress
@@ -22,7 +23,14 @@ _CAUSE_MAY_FOLLOW_SECONDS = 1.0
 class TrainerAttempt:
     """The trainers of one attempt; `now` is on the monotonic clock."""
 
-    def __init__(self, context: LocalContext, *, number: int, rollout_ports: list[int]) -> None:
+    def __init__(
+        self,
+        context: LocalContext,
+        *,
+        number: int,
+        rollout_ports: list[int],
+        has_lowered_budget: bool,
+    ) -> None:
         """Start all trainers of attempt `number`, whose engines listen on `rollout_ports`."""
         self.number = number
         self.outcomes: list[ProcessOutcome] = []
@@ -39,6 +47,7 @@ class TrainerAttempt:
                 index=index,
                 cache=context.fresh_cache(name),
                 rollout_ports=rollout_ports,
+                has_lowered_budget=has_lowered_budget,
             )
             context.processes.start(
                 name,
@@ -48,7 +57,7 @@ class TrainerAttempt:
                     *("--grace-seconds", str(GRACE_SECONDS - SUPERVISOR_MARGIN_SECONDS)),
                     *("--termination-log", str(context.fresh_termination_log(name))),
                 ],
-                {**context.environment, **environment},
+                {**context.environment, **environment, **seeing(context.gpus.trainers[index])},
                 log=context.workspace.log(name),
             )
 

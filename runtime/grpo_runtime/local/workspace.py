@@ -33,6 +33,8 @@ class State(ApiModel):
     attempt: int = 0
     """The last attempt that began. Later ones get higher numbers, because checkpoints refuse lower ones."""
     is_done: bool = False
+    is_on_gpus: bool = False
+    """Whether the run began on GPUs, where it stays."""
 
 
 class Workspace:
@@ -96,6 +98,11 @@ class Workspace:
             self._refuse_another(known, run_config)
         write_atomically(self.run_config, run_config.model_dump_json(by_alias=True, indent=1), durable=True)
         return run_config
+
+    @property
+    def was_on_gpus(self) -> bool | None:
+        """Whether the run in this directory is on GPUs; None when none has begun."""
+        return self.state().is_on_gpus if self.run_config.exists() else None
 
     def state(self) -> State:
         """What the last command kept; the initial state if there was none."""

@@ -3,6 +3,7 @@
 import functools
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -18,7 +19,7 @@ from grpo_runtime.colocated.recovering_engine import RecoveringEngine
 from grpo_runtime.engine.arguments import is_cpu_build
 from grpo_runtime.rollout.interface import Engines
 from grpo_runtime.settings import TrainerSettings
-from grpo_runtime.trainer.device import use_device
+from grpo_runtime.trainer.device import release_cached_memory, use_device
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.weight_sync.needed_gpu import find_usable_backend
 
@@ -32,11 +33,16 @@ def share_engine(
     meets the others meanwhile, because vLLM makes process groups of its own among them. `device` is this
     rank's.
 
-    Raises UserError naming the argument when vLLM refuses `engine.args`, and as `find_usable_backend` does.
+    The policy and its optimizer are on the device: what they leave free is what the engine can have.
+
+    Raises UserError naming the argument when vLLM refuses `engine.args`, and as `find_usable_backend` and
+    `share_of_gpu` do.
     """
     channel = ranks.open_channel()
     start = _start_beside if run_config.engine.has_own_process else _start_within
-    engine = start(run_config, model_dir=model_dir)
+    engine = start(
+        run_config, model_dir=model_dir, release_memory=functools.partial(release_cached_memory, device)
+    )
     share = EngineShare(
         engine,
         channel,
@@ -60,20 +66,26 @@ def connect_colocated(
     )
 
 
-def _start_within(run_config: RunConfig, *, model_dir: Path) -> EngineOfRank:
+def _start_within(
+    run_config: RunConfig, *, model_dir: Path, release_memory: Callable[[], None]
+) -> EngineOfRank:
     """The engine in this process."""
     from grpo_runtime.colocated.vllm_engine import VllmEngine
 
     backend = find_usable_backend(run_config.weight_sync_backend)
+    release_memory()
     return RankEngine(
         VllmEngine(run_config, model_dir=model_dir),
         backend=backend,
-        sleep_level=run_config.engine.sleep_level,
+        sleep_level=run_config.chosen_sleep_level,
         timeout_seconds=run_config.weight_sync.timeout_seconds,
+        release_memory=release_memory,
     )
 
 
-def _start_beside(run_config: RunConfig, *, model_dir: Path) -> EngineOfRank:
+def _start_beside(
+    run_config: RunConfig, *, model_dir: Path, release_memory: Callable[[], None]
+) -> EngineOfRank:
     """The engine in a process of its own, now and whenever it is lost."""
     timeout_seconds = run_config.weight_sync.timeout_seconds
     limits = ChildLimits(call_seconds=timeout_seconds)
@@ -89,6 +101,7 @@ def _start_beside(run_config: RunConfig, *, model_dir: Path) -> EngineOfRank:
     return RecoveringEngine(
         lambda: ChildEngine(command, limits=limits),
         backend=find_usable_backend(run_config.weight_sync_backend),
-        sleep_level=run_config.engine.sleep_level,
+        sleep_level=run_config.chosen_sleep_level,
         timeout_seconds=timeout_seconds,
+        release_memory=release_memory,
     )

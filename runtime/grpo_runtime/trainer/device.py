@@ -20,6 +20,12 @@ def use_device(device: torch.device) -> None:
         torch.cuda.set_device(device)
 
 
+def release_cached_memory(device: torch.device) -> None:
+    """Give back what torch keeps of a GPU for later, so that an engine on it can take it."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
 def collective_backend(device: torch.device) -> str:
     """For torch.distributed: tensors on a GPU go by NCCL; those on the CPU, such as commands, by gloo."""
     return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"

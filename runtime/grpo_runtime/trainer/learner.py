@@ -34,6 +34,8 @@ class Learner:
         self._micro_batch_tokens = micro_batch_tokens
         self._is_packed = is_packed
         self._ranks = ranks
+        self.num_updates = 0
+        """How many steps it has made."""
         self._num_iterations = algorithm.num_iterations
         self._options = loss_options(algorithm)
 
@@ -63,6 +65,7 @@ class Learner:
                     old_logprobs.append(logprobs)
                 metrics.append(output.metrics | {"loss": self._part_of_sum(output.loss, is_first=index == 0)})
             grad_norm, rate = self._strategy.optimizer_step(step=step)
+        self.num_updates += 1
         with peer_errors():
             reduced = reduce_metrics(merge_metrics(metrics))
         return {**metric_values(reduced), **parts.metrics, "grad_norm": grad_norm, "learning_rate": rate}

@@ -28,6 +28,7 @@ from grpo_runtime.trainer.colocation import connect_colocated, share_engine
 from grpo_runtime.trainer.device import collective_backend, training_device
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.following import Follower
+from grpo_runtime.trainer.gpu_memory import gpu_memory_errors
 from grpo_runtime.trainer.leading import Connect, lead
 from grpo_runtime.trainer.policy import MASTER_DTYPE
 from grpo_runtime.trainer.rank_context import LoadedModel, RankContext, make_rank_context
@@ -71,7 +72,8 @@ def run_rank(
         context = _prepare(environment, run_dir=run_dir, make_strategy=make_strategy)
         keep_alive.append(context)
         take_part = _lead if rank == 0 else _follow
-        is_done = take_part(context, run_dir=run_dir, connect=connect, keep_alive=keep_alive)
+        with gpu_memory_errors(context.settings, num_steps=lambda: context.num_steps):
+            is_done = take_part(context, run_dir=run_dir, connect=connect, keep_alive=keep_alive)
         context.ranks.leave()
     except BaseException as error:
         # here, while the traceback holds what the failed frames held

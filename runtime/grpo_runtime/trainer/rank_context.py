@@ -12,6 +12,7 @@ from grpo_runtime.settings import TrainerSettings
 from grpo_runtime.trainer.checkpoint.contents import RunState, read_run_state, read_tensors
 from grpo_runtime.trainer.checkpoint.store import CheckpointStore
 from grpo_runtime.trainer.distributed import Ranks
+from grpo_runtime.trainer.gpu_memory import gpu_memory_errors
 from grpo_runtime.trainer.learner import Learner
 from grpo_runtime.trainer.policy import Policy
 from grpo_runtime.trainer.strategy.interface import MakeStrategy, Strategy
@@ -44,6 +45,11 @@ class RankContext:
     state: RunState
     resumed_from: int | None
 
+    @property
+    def num_steps(self) -> int:
+        """Optimizer steps of the job so far, also those of earlier attempts that a checkpoint holds."""
+        return self.state.step + self.learner.num_updates
+
 
 def make_rank_context(
     settings: TrainerSettings,
@@ -73,22 +79,23 @@ def make_rank_context(
     state = read_run_state(checkpoint[0]) if checkpoint else RunState()
     step = int(ranks.broadcast(torch.tensor(state.step)))
     is_packed = can_pack(loaded.model)
-    strategy = make_strategy(
-        Policy(
-            loaded.model,
-            temperature=run_config.sampling.temperature,
-            dtype=run_config.chosen_dtype,
-            gradient_checkpointing=bool(run_config.gradient_checkpointing),
-            is_packed=is_packed,
-        ),
-        optimizer=run_config.algorithm.optimizer,
-        total_steps=run_config.algorithm.steps,
-        ranks=ranks,
-        device=device,
-    )
     if checkpoint:
         logger.info("resuming from %s", checkpoint[0])
-    strategy.load(read_tensors(checkpoint[0]) if checkpoint else None)
+    with gpu_memory_errors(settings, num_steps=lambda: step):
+        strategy = make_strategy(
+            Policy(
+                loaded.model,
+                temperature=run_config.sampling.temperature,
+                dtype=run_config.chosen_dtype,
+                gradient_checkpointing=bool(run_config.gradient_checkpointing),
+                is_packed=is_packed,
+            ),
+            optimizer=run_config.algorithm.optimizer,
+            total_steps=run_config.algorithm.steps,
+            ranks=ranks,
+            device=device,
+        )
+        strategy.load(read_tensors(checkpoint[0]) if checkpoint else None)
     return RankContext(
         settings=settings,
         ranks=ranks,

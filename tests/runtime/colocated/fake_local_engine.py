@@ -23,7 +23,8 @@ def some_weights() -> FixedWeights:
 class FakeLocalEngine:
     """A `LocalEngine`. It answers the seed of a request as its tokens, and `logprobs` to every probe.
 
-    What is asleep cannot be used: vLLM would read memory that it has given back.
+    What is asleep cannot be used: vLLM would read memory that it has given back. After a sleep at level 2 it
+    has no weights until the next update is finished.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class FakeLocalEngine:
         )
         self.version = "initial"
         self.asleep: set[str] = set()
+        self.has_weights = True
         self._logprobs = list(logprobs)
         self._error = error
         self._steps: queue.Queue[int] | None = queue.Queue() if is_stepped else None
@@ -57,6 +59,7 @@ class FakeLocalEngine:
     def sleep(self, level: int) -> None:
         self.calls.append(f"sleep {level}")
         self.asleep = {"weights", "kv_cache"}
+        self.has_weights = level < 2
 
     def wake_up(self, tag: str) -> None:
         self.calls.append(f"wake {tag}")
@@ -67,7 +70,7 @@ class FakeLocalEngine:
 
     def sample(self, requests: Sequence[GenerateRequest]) -> list[Completion]:
         self.calls.append("sample")
-        self.require_awake("weights", "kv_cache")
+        self.require_weights()
         if self._error is not None:
             raise self._error
         self._num_unfinished = len(requests)
@@ -82,13 +85,19 @@ class FakeLocalEngine:
 
     def probe_logprobs(self, token_ids: Sequence[int]) -> list[float]:
         self.calls.append("probe")
-        self.require_awake("weights", "kv_cache")
+        self.require_weights()
         return self._logprobs
 
     def require_awake(self, *tags: str) -> None:
         """Raise where vLLM would crash."""
         if asleep := self.asleep.intersection(tags):
             raise RuntimeError(f"{', '.join(sorted(asleep))} asleep")
+
+    def require_weights(self) -> None:
+        """Raise where vLLM would compute with whatever is in its memory."""
+        self.require_awake("weights", "kv_cache")
+        if not self.has_weights:
+            raise RuntimeError("the weights were thrown away, and no update has brought others")
 
 
 def completion_of(seed: int) -> Completion:
@@ -119,6 +128,7 @@ class FakeControlChannel:
         self._engine.require_awake("weights")
         assert [name for name, _ in self._receiver.take()] == list(SHAPES)
         self._engine.version = version
+        self._engine.has_weights = True
 
     async def shutdown(self) -> None:
         self._receiver.shutdown()

@@ -30,6 +30,22 @@ def run_step(engine: RankEngine, step: int) -> None:
     engine.generate(REQUESTS)
 
 
+def test_what_the_trainer_has_cached_is_given_back_before_each_time_the_engine_takes_memory() -> None:
+    fake = FakeLocalEngine()
+    engine = RankEngine(
+        fake,
+        backend=IN_PROCESS,
+        sleep_level=2,
+        timeout_seconds=1.0,
+        release_memory=lambda: fake.calls.append("release"),
+    )
+    run_step(engine, 0)
+    assert "release" not in fake.calls  # it is awake, and has its memory
+    fake.calls.clear()
+    run_step(engine, 1)
+    assert fake.calls[:7] == ["release", "wake weights", *LOAD, "release", "wake kv_cache"]
+
+
 @pytest.mark.parametrize("level", [1, 2])
 def test_weights_come_before_the_cache_and_the_engine_sleeps_while_the_trainer_computes(level: int) -> None:
     fake = FakeLocalEngine()
@@ -42,6 +58,20 @@ def test_weights_come_before_the_cache_and_the_engine_sleeps_while_the_trainer_c
     assert fake.calls == [
         *("wake weights", *LOAD, "wake kv_cache", "reset prefix cache", "sample", f"sleep {level}")
     ]
+
+
+def test_at_level_2_every_sampling_and_every_probe_follows_a_sync_of_all_weights() -> None:
+    fake = FakeLocalEngine(logprobs=(-1.0, -2.0))
+    engine = make(fake, sleep_level=2)
+    probe = Probe(token_ids=(1, 2, 3), logprobs=(-1.0, -2.0), tolerance=1e-4)
+    for step in range(3):
+        engine.sync(some_weights(), version=PolicyVersion(1, step), probe=probe)
+        engine.generate(REQUESTS)
+    assert fake.calls.count("sample") == fake.calls.count("probe") == fake.calls.count("finish") == 3
+    for tag in ("weights", "kv_cache"):
+        fake.wake_up(tag)
+    with pytest.raises(RuntimeError, match="thrown away"):
+        engine.generate(REQUESTS)
 
 
 def test_at_level_0_the_engine_is_never_asleep() -> None:

@@ -47,11 +47,18 @@ class Rank:
         script = str(Path(__file__).with_name("fake_child.py"))
         self._command = ChildCommand((sys.executable, script), dict(os.environ), message)
         self.children: list[ChildEngine] = []
+        self.memory: list[str] = []
+        """When the rank gave memory back, and when an engine took it."""
         self.engine = RecoveringEngine(
-            self._start, backend=SHARED_MEMORY, sleep_level=1, timeout_seconds=60.0
+            self._start,
+            backend=SHARED_MEMORY,
+            sleep_level=1,
+            timeout_seconds=60.0,
+            release_memory=lambda: self.memory.append("release"),
         )
 
     def _start(self) -> ChildEngine:
+        self.memory.append("start")
         child = ChildEngine(self._command, limits=LIMITS)
         self.children.append(child)
         return child
@@ -129,6 +136,12 @@ def test_an_engine_killed_anywhere_is_started_again_and_every_sample_is_there(
     assert len(one.pids) == len(PLACES) + 1
     assert [is_alive(pid) for pid in one.pids] == [False] * len(PLACES) + [True]
     assert not one.engine.is_starting_again
+
+
+def test_an_engine_that_starts_finds_the_memory_that_the_trainer_has_cached(rank: MakeRank) -> None:
+    one = rank(("sample", "SIGKILL"))
+    one.run_step(0)
+    assert one.memory == ["release", "start"] * 2
 
 
 def test_a_crash_is_told_by_its_cause_and_mended(rank: MakeRank, caplog: pytest.LogCaptureFixture) -> None:

@@ -161,3 +161,16 @@ def test_sleep_needs_a_pool_of_memory_that_only_a_gpu_has(run_json: str) -> None
         run = changed(run_json, sleep_level=level)
         made = in_process_arguments(run, model_dir=Path("/m"), is_cpu=is_cpu)
         assert ("--enable-sleep-mode" in made) == is_there
+
+
+def test_an_engine_on_gpus_takes_a_share_of_them_and_one_on_cpu_does_not(run_json: str) -> None:
+    shares = [
+        of_server(changed(run_json, gpu_memory_utilization=named), is_cpu=False)["--gpu-memory-utilization"]
+        for named in (None, 0.5)
+    ]
+    assert shares == ["0.9", "0.5"]
+    assert "--gpu-memory-utilization" not in of_server(changed(run_json), is_cpu=True)
+    beside = in_process_arguments(
+        changed(run_json), model_dir=Path("/m"), is_cpu=False, gpu_memory_utilization=0.437
+    )
+    assert beside[beside.index("--gpu-memory-utilization") + 1] == "0.437"

@@ -18,7 +18,8 @@ given = options.parse_known_args()[0]
 starts = Path(os.environ["FAKE_ENGINES"])
 variables = {name: value for name, value in os.environ.items() if name.startswith("GRPO_")}
 with starts.open("a") as file:
-    file.write(json.dumps({"port": given.port, "pid": os.getpid(), "variables": variables}) + "\n")
+    own = {"port": given.port, "pid": os.getpid(), "gpus": os.environ["CUDA_VISIBLE_DEVICES"]}
+    file.write(json.dumps({**own, "variables": variables}) + "\n")
 start = len(starts.read_text().splitlines())
 code = json.loads(os.environ.get("FAKE_ENGINE", "{}")).get(str(start))
 if code is not None:

@@ -1,4 +1,4 @@
-"""`grpo-runtime run` over fake roles: `python fake_run.py FILE OUTPUT`."""
+"""`grpo-runtime run` over fake roles: `python fake_run.py FILE OUTPUT`, on a machine with FAKE_GPUS."""
 
 import os
 import sys
@@ -15,5 +15,8 @@ if __name__ == "__main__":
     )
     file, output = map(Path, sys.argv[1:])
     command = ("grpo-runtime", "run", str(file), "--output", str(output))
-    options = RunOptions(file=file, output=output, command=command, programs=programs)
+    gpus = tuple(os.environ.get("FAKE_GPUS", "").split())
+    options = RunOptions(
+        file=file, output=output, command=command, programs=programs, find_gpus=lambda _: gpus
+    )
     sys.exit(run(options, environment=os.environ))

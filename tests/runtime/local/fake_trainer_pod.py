@@ -70,6 +70,7 @@ OUTPUT.mkdir(parents=True, exist_ok=True)
 if INDEX == 0:
     variables = {name: value for name, value in os.environ.items() if name.startswith("GRPO_")}
     (OUTPUT / f"variables-{ATTEMPT}.json").write_text(json.dumps(variables))
+    (OUTPUT / f"gpus-{ATTEMPT}").write_text(os.environ["CUDA_VISIBLE_DEVICES"])
     resumed = int(LATEST.read_text().strip().removeprefix("step-")) if LATEST.exists() else None
     for own, step in enumerate(range((resumed or 0) + 1, TOTAL + 1)):
         while own == PLAN.get("steps") and PLAN.get("hold") and not STOP.wait(0.02):

@@ -46,7 +46,7 @@ def job_object(**spec: Any) -> dict[str, Any]:
 
 class LocalCommand:
     """One `grpo-runtime run` of a job with its output in `folder`; with fake roles unless `command` is
-    another.
+    another. `gpus` are those of the machine.
 
     With `is_on_terminal` its standard streams are a terminal of its own, in which `type_control_c` types and
     which `close_terminal` closes. With `is_piped` they are a pipe whose reader `close_pipe` ends.
@@ -59,6 +59,7 @@ class LocalCommand:
         *,
         attempts: dict[int, Any] | None = None,
         engine: dict[int, int] | None = None,
+        gpus: str = "",
         command: tuple[str, ...] = FAKE_RUN,
         is_on_terminal: bool = False,
         is_piped: bool = False,
@@ -73,6 +74,7 @@ class LocalCommand:
             "FAKE_ATTEMPTS": json.dumps(attempts or {}),
             "FAKE_ENGINE": json.dumps(engine or {}),
             "FAKE_ENGINES": str(self._engine_starts),
+            "FAKE_GPUS": gpus,
         }
         arguments = [*command, str(file), str(self.output)]
         if is_on_terminal:
@@ -118,6 +120,10 @@ class LocalCommand:
     def variables(self, attempt: int) -> dict[str, str]:
         """The contract's variables in the environment of trainer 0 of an attempt."""
         return json.loads((self.output / f"variables-{attempt}.json").read_text())
+
+    def trainer_gpus(self, attempt: int) -> str:
+        """The GPUs that trainer 0 of an attempt sees."""
+        return (self.output / f"gpus-{attempt}").read_text()
 
     def engines(self) -> list[dict[str, Any]]:
         """Every start of an engine so far."""

@@ -56,6 +56,13 @@ def test_a_hub_that_cannot_be_reached_uses_up_no_restart() -> None:
     assert outcome(ended(75), num_failures=1).is_counted
 
 
+def test_a_gpu_that_was_out_of_memory_lowers_the_budget_where_it_is_retried() -> None:
+    small = ended(75, reason=Reason.GPU_OUT_OF_MEMORY)
+    assert outcome(small) == AttemptOutcome(Next.RETRY, small, needs_lower_budget=True)
+    assert outcome(small, num_failures=2).next is Next.FAILED
+    assert outcome(ended(40, reason=Reason.GPU_OUT_OF_MEMORY)).next is Next.FAILED
+
+
 def test_a_cause_ranks_above_its_consequences_in_whichever_order_they_end() -> None:
     lost = ended(75, name="trainer-0", reason=Reason.PEER_LOST)
     assert outcome(lost, ended(1, name="trainer-1")).cause == ended(1, name="trainer-1")

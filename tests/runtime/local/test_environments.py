@@ -28,7 +28,8 @@ def test_ports_are_all_different() -> None:
 
 @pytest.fixture
 def context(tmp_path: Path) -> LocalContext:
-    others: dict[str, Any] = dict.fromkeys(("run_config", "processes", "programs", "environment", "say"))
+    names = ("run_config", "processes", "programs", "environment", "gpus", "say")
+    others: dict[str, Any] = dict.fromkeys(names)
     workspace = Workspace(tmp_path)
     workspace.own.mkdir(parents=True)
     return LocalContext(workspace=workspace, **others)

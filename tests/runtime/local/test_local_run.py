@@ -84,6 +84,18 @@ def test_a_hub_that_cannot_be_reached_uses_up_no_restart(tmp_path: Path) -> None
     assert "attempt 2 follows because: the Hub cannot be reached" in command.screen()
 
 
+def test_the_attempt_after_one_whose_gpu_was_out_of_memory_has_half_the_budget_and_so_have_later_ones(
+    tmp_path: Path,
+) -> None:
+    small = {"steps": 2, "exit": 75, "reason": "GPUOutOfMemory", "message": "a GPU is out of memory"}
+    job = job_object(trainer={"microBatchTokens": 600}, failurePolicy={"maxRestarts": 1})
+    command = LocalCommand(tmp_path, job, attempts={1: small, 2: {"steps": 1, "exit": 1}})
+    assert command.end() == 0
+    assert "attempt 2 follows because: a GPU is out of memory" in command.screen()
+    told = [command.variables(attempt).get("GRPO_MICRO_BATCH_TOKENS") for attempt in (1, 2, 3)]
+    assert told == [None, "300", "300"]
+
+
 def test_attempts_that_lose_their_steps_are_consecutive_failures_and_wait(tmp_path: Path) -> None:
     losing = {number: {"steps": 3, "exit": 1, "lost": True} for number in (1, 2)}
     command = LocalCommand(tmp_path, job_object(), attempts=losing)
@@ -228,7 +240,7 @@ def test_a_finished_job_says_so_and_starts_nothing(tmp_path: Path) -> None:
         ({"algorithm": {"steps": 0}}, "spec.algorithm.steps: Invalid value"),
         (
             {"trainer": {"resources": {"limits": {"nvidia.com/gpu": 1}}}},
-            "spec.trainer.resources ask for GPUs and a local run has none",
+            "spec.trainer.resources ask for 1 GPU, one for each training process and one for each worker",
         ),
         (
             {

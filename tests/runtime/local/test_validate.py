@@ -53,7 +53,9 @@ def test_of_a_valid_job_it_says_what_it_would_do(tmp_path: Path, capsys: pytest.
     assert lines["steps"] == "7 of 12 samples (4 prompts x 3 completions)"
     assert lines["reads"] == "model builtin://tiny, dataset pvc://data/train.jsonl, claim data"
     assert lines["checkpoints"] == "every 5 steps and at the end, the newest 2 are kept; on claim mine"
-    assert lines["locally"].startswith("not with `grpo-runtime run`: spec.trainer.resources")
+    assert lines["locally"].startswith(
+        "4 training processes and 3 engines with `grpo-runtime run` on a machine with 10 GPUs; "
+    )
 
 
 def test_of_engines_of_several_pods_it_says_how_many_pods_and_gpus_there_are(

@@ -42,6 +42,7 @@ def import_rank_with_fakes(run_dir: Path) -> RunRank:
     sys.path[:0] = [str(Path(__file__).parents[level]) for level in (0, 1)]
     from fake_engines import FakeEngines
     from sharded_strategy import ShardedStrategy
+    from small_gpu import StandInForSmallGpu
 
     from grpo_runtime.trainer.rank import run_rank
 
@@ -57,12 +58,12 @@ def import_rank_with_fakes(run_dir: Path) -> RunRank:
             # as the destructor of a gloo group may do
             threading.Event().wait()
 
-    is_sharded = os.environ.get("FAKE_STRATEGY") == "sharded"
+    strategies = {"sharded": ShardedStrategy, "small GPU": StandInForSmallGpu}
     return functools.partial(
         run_rank,
         run_dir=run_dir,
         connect=SlowFakeEngines,
-        make_strategy=ShardedStrategy if is_sharded else None,
+        make_strategy=strategies.get(os.environ.get("FAKE_STRATEGY", "")),
     )
 
 

@@ -143,9 +143,8 @@ def run(name: str, ranks: Ranks, *, model_folder: Path, dtype: Dtype, result: Pa
         policy, optimizer=OPTIMIZER, total_steps=100, ranks=ranks, device=torch.device("cpu")
     )
     strategy.load(None)
-    found: dict[str, object] = {"held weights": held_weights(policy)}
+    found: dict[str, object] = {"held weights": held_weights(policy), "held moments": held_moments()}
     found["steps"] = [train_step(strategy, rank, step=step) for step in range(NUM_STEPS)]
-    found["held moments"] = held_moments()
     found["probe"] = strategy.probe_logprobs(PROBE)[0].tolist()
     found["layout"] = [[spec.name, *spec.shape] for spec in strategy.engine_weights().layout()]
     engine = read_while_ranks_meet(strategy, ranks)

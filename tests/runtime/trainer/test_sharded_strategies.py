@@ -137,7 +137,8 @@ def test_engines_are_given_what_the_layout_promises_under_the_names_of_the_files
             torch.testing.assert_close(weights[name], tensor, atol=1e-5, rtol=1e-5)
 
 
-def test_a_rank_holds_its_part_of_weights_and_moments_and_no_more(runs: Runs) -> None:
+def test_before_the_first_step_a_rank_holds_its_part_of_weights_and_moments_and_no_more(runs: Runs) -> None:
+    """All of it: a colocated engine takes its memory then, and what is missing would be found in a step."""
     has_all_weights = runs.sharded.strategy.startswith(("ZeRO1", "ZeRO2"))
     whole = runs.ddp.found()
     for rank in range(WORLD_SIZE):

@@ -55,6 +55,17 @@ def kv_cache_is_not_tiny(kv_cache_memory: str | int | None) -> bool:
     return kv_cache_memory is None or parse_quantity(kv_cache_memory) >= MIN_KV_CACHE_BYTES
 
 
+@rule(
+    cel="!has(self.gpuMemoryUtilization) || !has(self.kvCacheMemory)",
+    sentence="engine.gpuMemoryUtilization decides the size of the KV cache only without "
+    "engine.kvCacheMemory: remove one of them",
+    field=".gpuMemoryUtilization",
+)
+def cache_has_one_size(gpu_memory_utilization: float | None, kv_cache_memory: str | int | None) -> bool:
+    """vLLM does not look at the share of an engine whose KV cache has a size."""
+    return gpu_memory_utilization is None or kv_cache_memory is None
+
+
 class EngineProcess(StrEnum):
     """Which process a colocated engine lives in."""
 
@@ -89,7 +100,13 @@ def cores_share_experts(data_parallel_size: int | None, expert_parallel: bool | 
 class EngineSpec(ApiModel):
     """vLLM's settings, in both modes."""
 
-    rules = (arguments_are_not_ours, kv_cache_is_not_tiny, own_process_is_one_worker, cores_share_experts)
+    rules = (
+        arguments_are_not_ours,
+        kv_cache_is_not_tiny,
+        cache_has_one_size,
+        own_process_is_one_worker,
+        cores_share_experts,
+    )
 
     tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] = 1
     """Workers of one engine that each compute a part of every layer. In mode Colocated they are training
@@ -108,15 +125,20 @@ class EngineSpec(ApiModel):
     """Which process a colocated engine lives in: `Shared`, which is meant without it, is that of its training
     rank; `Own` is one beside it in the same container, which is started again when it ends or stands still,
     so that the rank goes on."""
-    sleep_level: Annotated[int, Field(ge=0, le=2)] = 1
+    sleep_level: Annotated[int, Field(ge=0, le=2)] | None = None
     """What a colocated engine frees while the trainer computes: 0 nothing; 1 the KV cache, and its weights
-    are moved to CPU memory; 2 the KV cache and its weights, which the next sync loads again."""
+    are moved to CPU memory; 2 the KV cache and its weights, which the next sync loads again. Without it 2
+    where the trainer has GPUs, because every sync loads all weights, and 1 on CPU, where nothing is freed."""
 
     max_model_len: Annotated[int, Field(ge=8, le=10_000_000)] = 4096
     """Longest prompt plus completion, in tokens."""
     kv_cache_memory: Quantity | None = None
     """Memory for the KV cache of one engine, such as 64Mi, which its workers share out; without it vLLM
     decides."""
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Share of the memory of each of its GPUs that an engine takes: for its weights, for what it computes
+    with, and all else for the KV cache. Without it 0.9 in rollout pods; in mode Colocated 0.8 of what policy
+    and optimizer leave free, or 0.4 of that with sleepLevel 0, where the trainer computes beside it."""
     args: Annotated[tuple[EngineArgument, ...], Field(max_length=64)] = ()
     """More arguments of `vllm serve`, each as `--name` or `--name=value`. Arguments that follow from other
     fields are refused."""
@@ -279,6 +301,18 @@ def cpu_workers_reach_each_other(rollout: RolloutSpec | None, engine: EngineSpec
     if rollout is None or rollout.resources.num_gpus > 0:
         return True
     return engine.num_workers <= MAX_CPU_WORKERS * rollout.num_nodes
+
+
+@rule(
+    cel=f"!has(self.engine.gpuMemoryUtilization) || (has(self.rollout) ? {cel.HAS_ROLLOUT_RESOURCES} && "
+    f"{_NUM_ROLLOUT_GPUS} > 0 : {cel.num_gpus('self.trainer.resources')} > 0)",
+    sentence="engine.gpuMemoryUtilization is about GPUs, and the pods that hold the engines, rollout or else "
+    "trainer, have none: remove it, or set their limit of nvidia.com/gpu",
+    field=".engine.gpuMemoryUtilization",
+)
+def shared_gpu_is_there(engine: EngineSpec, rollout: RolloutSpec | None, trainer: TrainerSpec) -> bool:
+    """No field that says nothing."""
+    return engine.gpu_memory_utilization is None or (rollout or trainer).resources.num_gpus > 0
 
 
 def _kv_cache_fits_into(pod: str) -> str:

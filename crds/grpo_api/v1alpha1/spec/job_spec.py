@@ -19,6 +19,7 @@ from grpo_api.v1alpha1.spec.engine import (
     own_process_finds_all_weights,
     process_is_of_colocated_engines,
     prompt_fits,
+    shared_gpu_is_there,
 )
 from grpo_api.v1alpha1.spec.failure_policy import FailurePolicySpec
 from grpo_api.v1alpha1.spec.fields import ClaimName
@@ -90,6 +91,7 @@ class GRPOJobSpec(RunSections):
         engine_uses_every_gpu,
         cpu_workers_reach_each_other,
         kv_cache_fits,
+        shared_gpu_is_there,
         network_backend_has_pods,
         nccl_has_gpus,
         in_process_has_no_own_process,

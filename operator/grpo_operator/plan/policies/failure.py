@@ -3,7 +3,8 @@
 from dataclasses import replace
 from datetime import datetime
 
-from grpo_api.contract.reasons import ReasonMessage
+from grpo_api.contract.micro_batch_choice import lowered, tokens_of
+from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_api.v1alpha1.status import ConditionType, Phase
 from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.observe.observed import Observed, PodView
@@ -60,6 +61,8 @@ def end_attempt_on_failure(draft: Draft, observed: Observed, now: datetime) -> D
             used_up += f" since the checkpoint of step {past.checkpoint_step}"
         why = ReasonMessage(cause.why.reason, f"{used_up}: {cause.why.message}")
         return failed(draft, observed, now, why)
+    if cause.why.reason == Reason.GPU_OUT_OF_MEMORY:
+        draft = draft.with_status(micro_batch_tokens=lowered(tokens_of(frozen.spec)))
     return _next_attempt(draft, observed, cause, now)
 
 

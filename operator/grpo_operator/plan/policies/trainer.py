@@ -12,10 +12,16 @@ def keep_trainers(draft: Draft, observed: Observed, now: datetime) -> Draft:
     frozen = draft.frozen
     if draft.stage is not Stage.ACTIVE or frozen is None or draft.waits_for:
         return draft
-    attempt, given_back = draft.status.attempt, draft.status.given_back
+    status = draft.status
     return draft.creating(
         *(
-            trainer_pod(frozen, attempt=attempt, index=index, given_back=given_back)
+            trainer_pod(
+                frozen,
+                attempt=status.attempt,
+                index=index,
+                given_back=status.given_back,
+                micro_batch_tokens=status.micro_batch_tokens,
+            )
             for index in draft.facts.missing
         )
     )

@@ -109,13 +109,15 @@ class FSDP2Strategy:
             yield name, self._state_shards.whole(tensor)
 
     def load(self, state: TrainingState | None) -> None:
-        """See `Strategy`. Rank 0 gives each rank its part of one tensor after the other."""
+        """See `Strategy`. Rank 0 gives each rank its part of one tensor after the other. The optimizer has
+        its memory afterwards, so that a colocated engine does not take it."""
+        moments = dict(self._optimizer.state_tensors())
         has_state = self._ranks.broadcast(torch.tensor(state is not None, dtype=torch.uint8))
         if not has_state:
             return
         for name, parameter in self._parameters.items():
             self._state_shards.take(parameter, whole=None if state is None else state.model[name])
-        for name, tensor in self._optimizer.state_tensors():
+        for name, tensor in moments.items():
             self._state_shards.take(tensor, whole=None if state is None else state.optimizer[name])
 
     def _whole_parameters(self, shards: ShardGroup, *, dtype: torch.dtype | None) -> NamedTensors:

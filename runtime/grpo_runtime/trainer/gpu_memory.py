@@ -1,0 +1,80 @@
+"""A GPU that is out of memory: what follows, and which fields of the spec ask for less.
+
+Ranks cannot make the step again among themselves: the others wait in a collective operation that the one
+without memory has left, under FSDP2 in the middle of a layer. So the attempt ends, on all of them, and the
+next one resumes from the newest checkpoint.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import torch
+
+from grpo_api.contract.micro_batch_choice import lowered
+from grpo_api.contract.run_config import RunConfig
+from grpo_api.v1alpha1.spec import Mode, TrainerStrategy
+from grpo_runtime.errors import GpuOutOfMemoryError, GpuTooSmallError, KnownError, first_line
+from grpo_runtime.rollout.errors import EngineError
+from grpo_runtime.settings import TrainerSettings
+
+
+@contextlib.contextmanager
+def gpu_memory_errors(settings: TrainerSettings, *, num_steps: Callable[[], int]) -> Iterator[None]:
+    """Turn what torch and vLLM raise without GPU memory into an error that names fields.
+
+    `num_steps` counts the optimizer steps of the job so far, also of earlier attempts. Raises
+    GpuOutOfMemoryError, which is retried with half the budget of tokens, when there were some and the budget
+    is not halved yet, and else GpuTooSmallError, which ends the job.
+    """
+    try:
+        yield
+    except Exception as error:
+        cause = _lack_of_gpu_memory(error)
+        if cause is None:
+            raise
+        raise _explained(cause, settings, num_steps=num_steps()) from error
+
+
+def fields_that_need_less(run_config: RunConfig) -> str:
+    """What to change in the spec so that a training process needs less memory of its GPU."""
+    fields = [f"lower trainer.microBatchTokens ({run_config.chosen_micro_batch_tokens})"]
+    if not run_config.gradient_checkpointing:
+        fields.append("set trainer.gradientCheckpointing to true")
+    # an engine in a process of its own cannot be beside a policy that is spread over ranks
+    can_spread = run_config.topology.world_size > 1 and not run_config.engine.has_own_process
+    if run_config.chosen_strategy is TrainerStrategy.DDP and can_spread:
+        fields.append("set trainer.strategy to FSDP2")
+    if run_config.mode is Mode.COLOCATED:
+        field = "kvCacheMemory" if run_config.engine.kv_cache_memory else "gpuMemoryUtilization"
+        fields.append(f"lower engine.{field}, for the engine is on the same GPU")
+    return f"{', '.join(fields[:-1])} or {fields[-1]}" if len(fields) > 1 else fields[0]
+
+
+def _lack_of_gpu_memory(error: BaseException | None) -> BaseException | None:
+    """The first error in the chain of causes that says so: torch's own, what CUDA says to other allocators
+    such as vLLM's, or one of these as an engine in a process of its own has told it."""
+    while error is not None:
+        is_told = isinstance(error, RuntimeError | EngineError) and any(
+            words in str(error).lower() for words in ("cuda out of memory", "cuda error: out of memory")
+        )
+        if is_told or isinstance(error, torch.OutOfMemoryError):
+            return error
+        error = error.__cause__
+    return None
+
+
+def _explained(error: BaseException, settings: TrainerSettings, *, num_steps: int) -> KnownError:
+    run_config = settings.run_config
+    tokens, fields = run_config.chosen_micro_batch_tokens, fields_that_need_less(run_config)
+    cause = f"{fields}; CUDA says: {first_line(error)}"
+    if settings.has_lowered_budget:
+        return GpuTooSmallError(
+            f"a GPU is out of memory again, although this attempt computes no more than {tokens} tokens at a "
+            f"time, half as many as the spec says: {cause}"
+        )
+    if num_steps == 0:
+        return GpuTooSmallError(f"a GPU is out of memory before the first step is done: {cause}")
+    return GpuOutOfMemoryError(
+        f"a GPU is out of memory after {num_steps} steps: another attempt computes no more than "
+        f"{lowered(tokens)} instead of {tokens} tokens at a time; to give it more room {cause}"
+    )
