@@ -3,6 +3,7 @@
 from decimal import Decimal
 from typing import TypeVar
 
+from grpo_api.contract.concurrency_choice import samples_in_run
 from grpo_api.contract.micro_batch_choice import tokens_in_run
 from grpo_api.contract.run_config import JobRef, RunConfig, Topology
 from grpo_api.contract.weight_sync_choice import backend_of, name_in_run, with_backend
@@ -52,6 +53,7 @@ def resolve_into(
         ),
         "rollout_lost_timeout_seconds": rollout.lost_timeout_seconds,
         "micro_batch_tokens": tokens_in_run(spec),
+        "max_samples_per_engine": samples_in_run(spec),
         "model": spec.model.model_copy(update={"dtype": _dtype(spec)}),
         "gradient_checkpointing": _gradient_checkpointing(spec.trainer),
         "threads_per_process": spec.trainer.threads_per_process

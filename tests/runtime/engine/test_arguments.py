@@ -161,3 +161,10 @@ def test_sleep_needs_a_pool_of_memory_that_only_a_gpu_has(run_json: str) -> None
         run = changed(run_json, sleep_level=level)
         made = in_process_arguments(run, model_dir=Path("/m"), is_cpu=is_cpu)
         assert ("--enable-sleep-mode" in made) == is_there
+
+
+def test_vllm_decides_how_many_completions_it_samples_unless_the_job_says(run_json: str) -> None:
+    assert "--max-num-seqs" not in of_server(changed(run_json), is_cpu=False)
+    named = changed(run_json, max_num_seqs=9)
+    assert of_server(named, is_cpu=True)["--max-num-seqs"] == "9"
+    assert "--max-num-seqs 9" in " ".join(in_process_arguments(named, model_dir=Path("/m"), is_cpu=True))

@@ -86,10 +86,26 @@ def cores_share_experts(data_parallel_size: int | None, expert_parallel: bool | 
     return data_parallel_size in (None, 1) or bool(expert_parallel)
 
 
+@rule(
+    cel="!has(self.maxNumSeqs) || !self.args.exists(argument, argument.split('=')[0] == '--max-num-seqs')",
+    sentence="engine.maxNumSeqs and --max-num-seqs in engine.args say the same: remove the argument",
+    field=".maxNumSeqs",
+)
+def max_num_seqs_is_said_once(max_num_seqs: int | None, args: tuple[str, ...]) -> bool:
+    """The argument alone would leave open how many completions an engine is given."""
+    return max_num_seqs is None or all(argument.partition("=")[0] != "--max-num-seqs" for argument in args)
+
+
 class EngineSpec(ApiModel):
     """vLLM's settings, in both modes."""
 
-    rules = (arguments_are_not_ours, kv_cache_is_not_tiny, own_process_is_one_worker, cores_share_experts)
+    rules = (
+        arguments_are_not_ours,
+        kv_cache_is_not_tiny,
+        own_process_is_one_worker,
+        cores_share_experts,
+        max_num_seqs_is_said_once,
+    )
 
     tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] = 1
     """Workers of one engine that each compute a part of every layer. In mode Colocated they are training
@@ -117,6 +133,10 @@ class EngineSpec(ApiModel):
     kv_cache_memory: Quantity | None = None
     """Memory for the KV cache of one engine, such as 64Mi, which its workers share out; without it vLLM
     decides."""
+    max_num_seqs: Annotated[int, Field(ge=1, le=65_536)] | None = None
+    """Most completions that an engine samples at a time, or each of its dataParallelSize copies; vLLM's
+    argument of this name. Engines in rollout pods are given no more than that. Without it vLLM decides, and
+    they are given up to 1024 on GPUs and 64 on CPU."""
     args: Annotated[tuple[EngineArgument, ...], Field(max_length=64)] = ()
     """More arguments of `vllm serve`, each as `--name` or `--name=value`. Arguments that follow from other
     fields are refused."""
