@@ -3,8 +3,8 @@
 import pytest
 import torch
 from dense_logprobs import dense_logprobs
-from live_tensors import LiveTensors
 
+from grpo_bench.live_tensors import LiveTensors
 from grpo_runtime.algorithm.logprobs import TokenLogprobs, head_logprobs
 
 N, H, V = 7, 6, 11

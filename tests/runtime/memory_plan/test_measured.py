@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from live_tensors import LiveTensors
 from tiny_families import write_tiny_family
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen3Config
 
 from grpo_api.v1alpha1.spec import AlgorithmSpec, Attention, Dtype, OptimizerSpec
+from grpo_bench.live_tensors import LiveTensors
 from grpo_runtime.algorithm.logprobs import CHUNK_LOGITS
 from grpo_runtime.memory_plan.formulas import StepSizes, training_bytes
 from grpo_runtime.memory_plan.model_sizes import model_sizes, sizes_of_folder

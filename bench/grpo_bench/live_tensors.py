@@ -1,6 +1,7 @@
 """Counts the bytes of all tensors that a piece of code keeps alive, on any device, without its allocator."""
 
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -11,8 +12,10 @@ from torch.utils._pytree import tree_leaves
 class LiveTensors(TorchDispatchMode):
     """While it is entered it sees the result of every operation, and knows each storage until it is freed."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, known: Iterable[torch.Tensor] = ()) -> None:
+        """Tensors that are `known` were there before, and do not count."""
         super().__init__()
+        self._known = {tensor.untyped_storage()._cdata for tensor in known}
         self._storages: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._most_bytes = 0
         self.peak_bytes = 0
@@ -37,7 +40,7 @@ class LiveTensors(TorchDispatchMode):
 
     def _add(self, storage: torch.UntypedStorage) -> None:
         key, num_bytes = storage._cdata, storage.nbytes()
-        if key in self._storages:
+        if key in self._storages or key in self._known:
             return
 
         def forget(_: object) -> None:
