@@ -68,10 +68,13 @@ bench-sync: setup ## Measure a weight sync against its floors (SIZES=1,100,1000 
 bench-trl: setup ## Measure a step against TRL's GRPOTrainer, installed in the cache (PAIRS=2, CASES=tiny,27M, JSON=)
 	@$(BIN)/python bench/against_trl.py $(if $(PAIRS),--pairs '$(PAIRS)') $(if $(CASES),--cases '$(CASES)') \
 	  $(if $(JSON),--json '$(JSON)')
+bench-logprobs: setup ## Measure chunked logprobs against dense ones (PAIRS=3, CASES=tiny,27M, DEVICE=cpu or cuda, JSON=)
+	@$(BIN)/python bench/logprobs.py $(if $(PAIRS),--pairs '$(PAIRS)') $(if $(CASES),--cases '$(CASES)') \
+	  $(if $(DEVICE),--device '$(DEVICE)') $(if $(JSON),--json '$(JSON)')
 bench-gpu: $(if $(HAS_PYTHON),gpu-site,setup) ## Measure packing, tag, IPC and training steps on an NVIDIA GPU, and NCCL where there are two (PYTHON=, JSON=)
 	@export PYTHONPATH=crds:runtime:bench$(if $(HAS_PYTHON),:.gpu-site); python=$(if $(HAS_PYTHON),$(PYTHON),$(BIN)/python); \
 	  for script in sync learner; do $$python bench/gpu/$$script.py $(if $(JSON),--json '$(JSON)') || exit 1; done; \
-  $$python bench/gpu/two_gpus.py
+	  $$python bench/gpu/two_gpus.py
 bench-scale: setup cluster-programs ## Measure one operator with JOBS=200 running jobs and as many new ones, on fake nodes (JSON=)
 	@$(BIN)/python e2e/scale/cli.py $(if $(JOBS),--jobs '$(JOBS)') $(if $(JSON),--json '$(JSON)')
 
@@ -102,4 +105,4 @@ built-images: uv debian-packages
 $(BIN)/.ready: tests/environment.sh tests/requirements.txt crds/requirements-build.txt crds/pyproject.toml operator/pyproject.toml runtime/pyproject.toml runtime/name_vllm_cpu.py | uv
 	@tests/environment.sh && touch $@
 
-.PHONY: demo setup format generate check requirements test test-fast test-matrix test-gpu gpu-wheels gpu-site bench bench-sync bench-trl bench-gpu bench-scale cluster-up cluster-status cluster-down images help uv debian-packages cluster-programs built-images
+.PHONY: demo setup format generate check requirements test test-fast test-matrix test-gpu gpu-wheels gpu-site bench bench-sync bench-trl bench-logprobs bench-gpu bench-scale cluster-up cluster-status cluster-down images help uv debian-packages cluster-programs built-images

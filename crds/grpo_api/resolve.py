@@ -3,6 +3,7 @@
 from decimal import Decimal
 from typing import TypeVar
 
+from grpo_api.contract.concurrency_choice import samples_in_run
 from grpo_api.contract.micro_batch_choice import tokens_in_run
 from grpo_api.contract.run_config import JobRef, RunConfig, Topology
 from grpo_api.contract.weight_sync_choice import backend_of, name_in_run, with_backend
@@ -52,13 +53,14 @@ def resolve_into(
         ),
         "rollout_lost_timeout_seconds": rollout.lost_timeout_seconds,
         "micro_batch_tokens": tokens_in_run(spec),
+        "max_samples_per_engine": samples_in_run(spec),
         "model": spec.model.model_copy(update={"dtype": _dtype(spec)}),
         "engine": spec.engine.model_copy(update={"sleep_level": _sleep_level(spec)}),
         "gradient_checkpointing": _gradient_checkpointing(spec.trainer),
         "threads_per_process": spec.trainer.threads_per_process
         or threads_per_process
         or _threads_by_limit(spec.trainer),
-        "strategy": _strategy(spec.trainer),
+        "strategy": _strategy(spec),
         "deepspeed": spec.trainer.deepspeed,
     }
     return config(**shared | derived)
@@ -96,13 +98,17 @@ def _threads_by_limit(trainer: TrainerSpec) -> int | None:
     return num_threads if num_threads > 1 else None
 
 
-def _strategy(trainer: TrainerSpec) -> TrainerStrategy | None:
+def _strategy(spec: GRPOJobSpec) -> TrainerStrategy | None:
     """What is written down for a run: None for DDP, which goes without saying.
 
-    This is where Auto will choose, which is meant where the spec names none: by the memory that the policy
-    needs on each GPU, once that is planned. Until then it is DDP.
+    Where the spec names none, several GPUs share the policy: it need not fit into one, whose size nobody knows
+    here. An engine in a process of its own needs all weights beside it.
     """
-    return None if trainer.strategy is TrainerStrategy.DDP else trainer.strategy
+    trainer = spec.trainer
+    named = trainer.strategy
+    if named is None and trainer.resources.num_gpus > 0 and not spec.engine.has_own_process:
+        named = TrainerStrategy.FSDP2 if trainer.num_nodes * trainer.num_processes > 1 else None
+    return None if named is TrainerStrategy.DDP else named
 
 
 def volumes_of(run: RunConfig) -> tuple[Volume, ...]:

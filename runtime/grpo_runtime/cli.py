@@ -1,6 +1,7 @@
 """`grpo-runtime`: the command that the pods of a GRPOJob run, and that a person runs on their own machine.
 
-Every import is local: the supervisor must stay small, and neither it nor `validate` may load torch.
+Every import is local: the supervisor must stay small, and neither it nor `validate` of a job without GPUs may
+load torch.
 """
 
 import argparse
@@ -52,9 +53,14 @@ when the volume is full, and otherwise that of the process that failed.
 _VALIDATE = """\
 Say what is wrong with GRPOJobs, by field and in the words of the API server. For a valid job, say what it
 would do: the mode and why, pods, GPUs, steps and samples, what it reads, where checkpoints go. Takes YAML
-files with any number of documents. The exit code is 0 when each file has a GRPOJob and all are valid, else 1.
+files with any number of documents. The exit code is 0 when each file has a GRPOJob and all are valid, or 1.
+
+For a job with GPUs it also says what each of them will hold at most, from the model's config.json: that of
+a file:// model, or of an hf:// model from the cache or the Hub. With --gpu-memory-gib a job that does not
+fit is refused, and the fields to change are named.
 
   grpo-runtime validate examples/copy-disaggregated.yaml my-job.yaml
+  grpo-runtime validate --gpu-memory-gib 80 examples/gsm8k-disaggregated.yaml
 """
 
 _TRAINER = """\
@@ -99,6 +105,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _add_run(command("run", "train a GRPOJob on this machine", _RUN))
     validate = command("validate", "say what is wrong with a GRPOJob, or what it would do", _VALIDATE)
     validate.add_argument("files", type=Path, nargs="+", metavar="FILE", help="YAML with one GRPOJob or more")
+    validate.add_argument(
+        "--gpu-memory-gib", type=float, metavar="N", help="memory of each GPU: refuse jobs that need more"
+    )
     _add_plot(command("plot", "draw the reward of a job in the terminal", _PLOT))
     _add_trainer(command("trainer", "supervise the training processes of one trainer pod", _TRAINER))
     ranks = command("ranks", "fork the training processes of one trainer pod; started by `trainer`", _RANKS)
@@ -158,7 +167,7 @@ def _validate(options: argparse.Namespace) -> int:
     from grpo_runtime.local.validate import validate
 
     _end_when_the_pipe_closes()
-    return validate(options.files)
+    return validate(options.files, gpu_gib=options.gpu_memory_gib)
 
 
 def _add_trainer(parser: argparse.ArgumentParser) -> None:

@@ -1,5 +1,6 @@
 """A GRPOJob becomes a RunConfig with every default and every derived number written out."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,38 @@ def test_a_run_on_cpu_that_leaves_micro_batches_open_is_read_by_an_image_of_0_1_
 
 
 GPUS = {"resources": {"limits": {"nvidia.com/gpu": 2}}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"rollout": {"replicas": 1}}, 64),
+        ({"rollout": {"resources": {"limits": {"nvidia.com/gpu": 1}}}}, 1024),
+        ({"rollout": {"replicas": 1}, "engine": {"maxNumSeqs": 9}}, 9),
+        (
+            {
+                "rollout": {"replicas": 1},
+                "engine": {"maxNumSeqs": 9, "dataParallelSize": 2, "expertParallel": True},
+            },
+            18,
+        ),
+    ],
+)
+def test_an_engine_is_given_as_many_completions_as_the_job_says_or_else_as_vllm_samples_at_a_time(
+    spec: dict[str, Any], expected: int
+):
+    assert resolve(job(**spec)).chosen_max_samples_per_engine == expected
+
+
+@pytest.mark.parametrize("spec", [{}, {"rollout": {"replicas": 1}}])
+def test_a_run_that_leaves_concurrency_open_on_cpu_is_read_by_an_image_of_0_1_0(spec: dict[str, Any]):
+    assert "maxSamplesPerEngine" not in resolve(job(**spec)).to_object()
+
+
+def test_a_run_that_an_older_operator_started_keeps_its_64_completions_also_on_gpus():
+    stored = resolve(job(rollout=GPUS, engine={"tensorParallelSize": 2})).to_object()
+    assert stored.pop("maxSamplesPerEngine") == 1024
+    assert parse_run_config(json.dumps(stored)).chosen_max_samples_per_engine == 64
 
 
 @pytest.mark.parametrize(

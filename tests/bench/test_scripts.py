@@ -12,7 +12,8 @@ ROOT = Path(__file__).parents[2]
 SYNC = ROOT / "bench" / "sync.py"
 ON_GPUS = sorted((ROOT / "bench" / "gpu").glob("*.py"))
 AGAINST_TRL = ROOT / "bench" / "against_trl.py"
-SCRIPTS = sorted(set((ROOT / "bench").glob("*.py")) - {SYNC, AGAINST_TRL})
+LOGPROBS = ROOT / "bench" / "logprobs.py"
+SCRIPTS = sorted(set((ROOT / "bench").glob("*.py")) - {SYNC, AGAINST_TRL, LOGPROBS})
 """Those that compare two ways."""
 HEAVY = {"torch", "vllm", "transformers", "numpy", "grpo_runtime"}
 
@@ -54,6 +55,14 @@ def test_help_of_the_comparison_with_trl_explains_it_and_imports_nothing_heavy()
     assert imported(done.stderr) & {*HEAVY, "trl"} == set()
 
 
+def test_help_of_the_logprobs_bench_explains_it_and_imports_nothing_heavy() -> None:
+    done = script(LOGPROBS, "--help")
+    assert done.returncode == 0
+    assert "python bench/logprobs.py --json" in done.stdout
+    assert "ratio is dense : chunked" in done.stdout
+    assert imported(done.stderr) & HEAVY == set()
+
+
 @pytest.mark.parametrize("path", ON_GPUS, ids=lambda path: path.name)
 def test_help_of_a_bench_on_gpus_explains_it_and_imports_nothing_heavy(path: Path) -> None:
     done = script(path, "--help")
@@ -88,6 +97,6 @@ def test_a_bench_imports_the_runtime_and_not_its_tests(path: Path) -> None:
             found |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             found.add(str(node.module).partition(".")[0])
-    ours = {"grpo_bench", "grpo_gpu", "grpo_sync", "grpo_trl", "grpo_api", "grpo_runtime"}
+    ours = {"grpo_bench", "grpo_gpu", "grpo_logprobs", "grpo_sync", "grpo_trl", "grpo_api", "grpo_runtime"}
     of_trl = {"datasets", "trl"} if path.name == "trl_side.py" else set()
     assert found <= {*sys.stdlib_module_names, *ours, *of_trl, "aiohttp", "psutil", "torch", "transformers"}

@@ -136,6 +136,15 @@ def test_a_fleet_gives_weights_to_every_worker_of_an_engine(values: dict[str, st
     assert settings.workers_per_engine == 2
 
 
+@pytest.mark.parametrize(("engine", "expected"), [({}, 64), ({"maxNumSeqs": 9}, 9)])
+def test_a_fleet_gives_an_engine_as_many_completions_at_a_time_as_the_spec_says(
+    values: dict[str, str], tmp_path: Path, engine: dict[str, int], expected: int
+) -> None:
+    (tmp_path / "run.json").write_text(run_config_json(rollout={"replicas": 1}, engine=engine))
+    settings = fleet_settings(read_trainer_settings({**values, Env.ROLE: Role.TRAINER}))
+    assert settings.max_in_flight == expected
+
+
 @pytest.mark.parametrize("value", ["0", "-1", "many"])
 def test_a_number_of_engines_that_cannot_be_waited_for_is_named(values: dict[str, str], value: str) -> None:
     with pytest.raises(UserError, match=Env.ROLLOUT_REPLICAS):

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from grpo_api.contract.mismatch import Mismatch
 from grpo_api.contract.versions import SCHEMA_VERSION
 from grpo_api.model import ApiModel
 from grpo_api.text import ShortText
@@ -58,6 +59,9 @@ class Progress(ApiModel):
     """Step of the newest committed checkpoint."""
     resumed_from_step: Count | None = None
     """Step of the checkpoint that the attempt began with."""
+    mismatch: Mismatch | None = None
+    """That trainer and engines disagree about the sampled tokens; None while they agree, so that an operator
+    that does not know the field reads every other report."""
     engines: EngineCounts = EngineCounts()
     message: str = ""
     """What the trainer waits for, as a sentence, also while it trains and no completion has been finished for

@@ -45,6 +45,11 @@ class Reason(StrEnum):
     """Every rollout engine has been admitted by the trainer."""
     IN_PROCESS = "InProcess"
     """The engines in the trainer's processes hold the newest weights."""
+    LOGPROBS_DIFFER = "LogprobsDiffer"
+    """Trainer and engines give the sampled tokens logprobs that differ by more than 0.25 nats on average; the
+    message says what to do. The job goes on."""
+    LOGPROBS_AGREE = "LogprobsAgree"
+    """They differed by more than that, and have not in five steps."""
     NOT_RESTARTING = "NotRestarting"
     """No new attempt is being started."""
     IN_PROGRESS = "InProgress"

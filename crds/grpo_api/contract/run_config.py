@@ -2,6 +2,7 @@
 
 import json
 
+from grpo_api.contract.concurrency_choice import SAMPLES_ON_CPU
 from grpo_api.contract.micro_batch_choice import TOKENS_ON_CPU
 from grpo_api.contract.versions import SCHEMA_VERSION, require_schema_version
 from grpo_api.contract.weight_sync_choice import REGISTRY_NAMES, backend_by_mode
@@ -62,6 +63,9 @@ class RunConfig(RunSections):
     threads_per_process: int | None = None
     """CPU threads of each training process. A run that names none has as many as OMP_NUM_THREADS says in its
     environment, or else one."""
+    max_samples_per_engine: int | None = None
+    """Completions that an engine in a rollout pod is given at a time; None in a run on CPU that leaves them
+    out, in one of mode Colocated, and in one that an older operator started."""
     strategy: TrainerStrategy | None = None
     """How the policy is spread over the training ranks. Not there for DDP, so that an older image reads every
     run that needs nothing newer."""
@@ -98,6 +102,11 @@ class RunConfig(RunSections):
     def chosen_sleep_level(self) -> int:
         """What a colocated engine frees while the trainer computes."""
         return 1 if self.engine.sleep_level is None else self.engine.sleep_level
+
+    @property
+    def chosen_max_samples_per_engine(self) -> int:
+        """Completions that an engine is given at a time, also where none are written."""
+        return self.max_samples_per_engine or SAMPLES_ON_CPU
 
     @property
     def chosen_strategy(self) -> TrainerStrategy:

@@ -25,7 +25,9 @@ class Phase(StrEnum):
 
 
 class ConditionType(StrEnum):
-    """The conditions of a job. The operator writes all of them when it first sees the job."""
+    """The conditions of a job. The operator writes all of them when it first sees the job, but for
+    MismatchHigh: operators of 0.1.0 do not know it and cannot read a status that has it, so it is there only
+    in a job in which it has been True."""
 
     READY = "Ready"
     RUNNING = "Running"
@@ -34,6 +36,7 @@ class ConditionType(StrEnum):
     COMPLETE = "Complete"
     FAILED = "Failed"
     FINISHED = "Finished"
+    MISMATCH_HIGH = "MismatchHigh"
 
 
 class ConditionStatus(StrEnum):

@@ -115,6 +115,8 @@ class _HeadLogprobs(torch.autograd.Function):
             logprobs[rows] = log_softmax.gather(-1, ids[rows, None]).squeeze(-1)
             # 0 log 0 is 0
             entropies[rows] = torch.special.entr(log_softmax.exp_(), out=scores).sum(-1)
+            # before the next chunk is made, which would be a third
+            del scores, log_softmax
         ctx.save_for_backward(hidden, weight, bias, ids)
         ctx.shaping = shaping
         ctx.mark_non_differentiable(entropies)
@@ -153,6 +155,7 @@ class _HeadLogprobs(torch.autograd.Function):
                 _add_product(grad_weight, grad_logits.T, part)
             if grad_bias is not None:
                 grad_bias += grad_logits.sum(0)
+            del scores, grad_scores, grad_logits
         if grad_weight is not None:
             grad_weight = grad_weight.to(weight.dtype)
         if grad_bias is not None:

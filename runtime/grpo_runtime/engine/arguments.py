@@ -112,6 +112,8 @@ def _engine_arguments(
     if cache is not None:
         # of each worker, which keeps its part of the engine's cache
         arguments += ["--kv-cache-memory-bytes", str(cache // engine.num_workers)]
+    if engine.max_num_seqs is not None:
+        arguments += ["--max-num-seqs", str(engine.max_num_seqs)]
     if is_cpu:
         arguments += _cpu_arguments(engine.max_model_len)
     else:

@@ -19,7 +19,7 @@ from grpo_runtime.fleet import membership
 from grpo_runtime.fleet.bundle import Bundle, bundle
 from grpo_runtime.fleet.dispatch import Dispatch, DispatchLimits
 from grpo_runtime.fleet.errors import BadAnswerError, EngineConflictError
-from grpo_runtime.fleet.generate_api import parse_rollouts, sampling_body
+from grpo_runtime.fleet.generate_api import read_rollouts, sampling_body
 from grpo_runtime.fleet.membership import Member, MemberState
 from grpo_runtime.fleet.roster import Roster
 from grpo_runtime.fleet.settings import FleetSettings
@@ -166,7 +166,7 @@ class FleetCore:
         # an engine that is dead or frozen
         with self._roster.sampling(member.instance):
             answer = await self._roster.client(member).generate(body, timeout_seconds=None)
-        rollouts = parse_rollouts(answer, bundle=bundle, engine=member.label)
+        rollouts = await read_rollouts(answer, bundle=bundle, engine=member.label)
         self._require_newest(rollouts)
         return rollouts
 

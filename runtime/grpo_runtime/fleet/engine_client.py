@@ -105,7 +105,9 @@ class EngineClient:
         text = await self._request(
             "GET", routes.METRICS_PATH + query, token=self._tokens.admin, timeout_seconds=timeout_seconds
         )
-        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+        samples = [
+            sample for family in text_string_to_metric_families(text.decode()) for sample in family.samples
+        ]
         found = {
             name: sum(sample.value for sample in samples if sample.name == name)
             for name in {sample.name for sample in samples}
@@ -143,37 +145,24 @@ class EngineClient:
         is_probe: bool = False,
         core: int | None = None,
         timeout_seconds: float | None,
-    ) -> Mapping[str, Any]:
-        """Token ids in, token ids out: see vLLM's /inference/v1/generate. Of an engine of several cores
+    ) -> bytes:
+        """Token ids in, token ids out: see vLLM's /inference/v1/generate, and `generate_api` for what the
+        answer means, which may be large. Of an engine of several cores
         `core` generates, from 0, or else one that vLLM chooses.
 
         A probe passes before the engine is admitted. Without a timeout the caller watches the engine, and
         cancels the call when the engine is lost.
         """
         token = self._tokens.admin if is_probe else self._tokens.data
-        return await self._call(
+        return await self._request(
             "POST", routes.GENERATE_PATH, token=token, body=body, core=core, timeout_seconds=timeout_seconds
         )
 
     async def _admin(
         self, method: str, path: str, *, body: Mapping[str, Any] | None = None, timeout_seconds: float
     ) -> Mapping[str, Any]:
-        return await self._call(
-            method, path, token=self._tokens.admin, body=body, timeout_seconds=timeout_seconds
-        )
-
-    async def _call(
-        self,
-        method: str,
-        path: str,
-        *,
-        token: str,
-        body: Mapping[str, Any] | None,
-        core: int | None = None,
-        timeout_seconds: float | None,
-    ) -> Mapping[str, Any]:
         text = await self._request(
-            method, path, token=token, body=body, core=core, timeout_seconds=timeout_seconds
+            method, path, token=self._tokens.admin, body=body, timeout_seconds=timeout_seconds
         )
         what = self._describe(method, path)
         try:
@@ -193,7 +182,7 @@ class EngineClient:
         body: Mapping[str, Any] | None = None,
         core: int | None = None,
         timeout_seconds: float | None,
-    ) -> str:
+    ) -> bytes:
         headers = {"Authorization": f"Bearer {token}", routes.ATTEMPT_HEADER: str(self._attempt)}
         if path != routes.GENERATE_PATH:
             # vLLM's server closes a connection after an internal error, and no verb must meet a closed one
@@ -210,7 +199,7 @@ class EngineClient:
             ) as response:
                 if response.status != 200:
                     raise _refusal(what, response.status, await response.text())
-                return await response.text()
+                return await response.read()
         except aiohttp.ConnectionTimeoutError as error:
             raise EngineGoneError(f"{what}: no connection within {CONNECT_TIMEOUT_SECONDS:g} s") from error
         except (TimeoutError, aiohttp.ServerTimeoutError) as error:

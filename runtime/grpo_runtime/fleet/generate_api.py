@@ -1,6 +1,11 @@
-"""Requests to and answers from vLLM's /inference/v1/generate."""
+"""Requests to and answers from vLLM's /inference/v1/generate.
 
-from collections.abc import Mapping
+vLLM has one form for the logprobs of sampled tokens: an object for each token, with the sampled one once more
+in its `top_logprobs`, some 110 bytes. Of each only the logprob is kept, while the answer is decoded.
+"""
+
+import asyncio
+import json
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
@@ -12,12 +17,8 @@ from grpo_runtime.rollout.interface import Probe, Rollout, VersionSpan
 from grpo_runtime.rollout.sampling import PROBE_PARAMETERS, probe_error, sampling_parameters
 
 
-class _LogProb(BaseModel):
-    logprob: float
-
-
 class _LogProbs(BaseModel):
-    content: list[_LogProb]
+    content: list[float]
 
 
 class _Span(BaseModel):
@@ -34,12 +35,8 @@ class _Choice(BaseModel):
     weight_versions: Annotated[list[_Span], Field(min_length=1)]
 
 
-class _Answer(BaseModel):
-    choices: list[_Choice]
-
-
 class _ProbeAnswer(BaseModel):
-    prompt_logprobs: list[dict[str, _LogProb] | None]
+    prompt_logprobs: list[dict[str, float] | None]
 
 
 def sampling_body(bundle: Bundle, *, temperature: float, max_tokens: int) -> dict[str, Any]:
@@ -51,15 +48,42 @@ def sampling_body(bundle: Bundle, *, temperature: float, max_tokens: int) -> dic
     }
 
 
-def parse_rollouts(answer: Mapping[str, Any], *, bundle: Bundle, engine: str) -> list[Rollout]:
+async def read_rollouts(answer: bytes, *, bundle: Bundle, engine: str) -> list[Rollout]:
+    """What `parse_rollouts` returns, in another thread: the event loop goes on meanwhile."""
+    return await asyncio.to_thread(parse_rollouts, answer, bundle=bundle, engine=engine)
+
+
+def parse_rollouts(answer: bytes, *, bundle: Bundle, engine: str) -> list[Rollout]:
     """The completions in an answer, in order. Raises BadAnswerError unless all are whole and versioned."""
+    found = _decoded(answer, engine=engine).get("choices")
     try:
-        choices = sorted(_Answer.model_validate(answer).choices, key=lambda choice: choice.index)
+        choices = [_Choice.model_validate(choice) for choice in (found if isinstance(found, list) else ())]
     except ValidationError as error:
         raise BadAnswerError(f"engine {engine} sent an answer that is not understood: {error}") from error
+    choices.sort(key=lambda choice: choice.index)
     if [choice.index for choice in choices] != list(range(bundle.num_samples)):
         raise BadAnswerError(f"engine {engine} sent {len(choices)} of {bundle.num_samples} completions")
     return [_rollout(choice, prompt_ids=bundle.prompt_ids, engine=engine) for choice in choices]
+
+
+def _decoded(answer: bytes, *, engine: str) -> dict[str, Any]:
+    """Raises BadAnswerError when it is no JSON object."""
+    try:
+        found = json.loads(answer, object_hook=_logprob_alone)
+    except ValueError as error:
+        raise BadAnswerError(f"engine {engine} sent an answer that is not JSON") from error
+    if not isinstance(found, dict):
+        raise BadAnswerError(f"engine {engine} sent an answer that is not a JSON object")
+    return found
+
+
+def _logprob_alone(fields: dict[str, Any]) -> Any:
+    """The logprob of a token's object, and every other object as it is.
+
+    That this is Python has a use: without it one answer is decoded in one call of C, which no other thread,
+    such as that of the event loop, can interrupt.
+    """
+    return fields.get("logprob", fields)
 
 
 def _rollout(choice: _Choice, *, prompt_ids: tuple[int, ...], engine: str) -> Rollout:
@@ -79,7 +103,7 @@ def _rollout(choice: _Choice, *, prompt_ids: tuple[int, ...], engine: str) -> Ro
     return Rollout(
         prompt_ids=prompt_ids,
         completion_ids=tuple(choice.token_ids),
-        rollout_logprobs=tuple(entry.logprob for entry in choice.logprobs.content),
+        rollout_logprobs=tuple(choice.logprobs.content),
         versions=versions,
         is_terminated=choice.finish_reason == "stop",
         engine=engine,
@@ -91,10 +115,10 @@ def probe_body(probe: Probe) -> dict[str, Any]:
     return {"token_ids": list(probe.token_ids), "sampling_params": PROBE_PARAMETERS}
 
 
-def answered_probe_error(answer: Mapping[str, Any], *, probe: Probe, engine: str) -> float:
+def answered_probe_error(answer: bytes, *, probe: Probe, engine: str) -> float:
     """The largest difference (nats) between the engine's logprobs and the probe's; raises BadAnswerError."""
     try:
-        entries = _ProbeAnswer.model_validate(answer).prompt_logprobs[1:]
+        entries = _ProbeAnswer.model_validate(_decoded(answer, engine=engine)).prompt_logprobs[1:]
     except ValidationError as error:
         raise BadAnswerError(f"engine {engine} sent no logprobs for the probe: {error}") from error
     tokens = probe.token_ids[1:]
@@ -104,5 +128,5 @@ def answered_probe_error(answer: Mapping[str, Any], *, probe: Probe, engine: str
     for entry, token in zip(entries, tokens, strict=True):
         if entry is None or str(token) not in entry:
             raise BadAnswerError(f"engine {engine} left token {token} of the probe out")
-        found.append(entry[str(token)].logprob)
+        found.append(entry[str(token)])
     return probe_error(found, probe=probe)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from grpo_api.contract.concurrency_choice import SAMPLES_ON_CPU
 from grpo_runtime.errors import UserError
 from grpo_runtime.fleet.discovery import parse_hosts
 from grpo_runtime.fleet.engine_client import Address
@@ -38,7 +39,7 @@ class FleetSettings:
     lost_after_seconds: float = 60.0
     heartbeat_seconds: float = 1.0
     probe_timeout_seconds: float = 3.0
-    max_in_flight: int = 64
+    max_in_flight: int = SAMPLES_ON_CPU
     workers_per_engine: int = 1
     cores_per_engine: int = 1
 
@@ -62,6 +63,7 @@ def fleet_settings(trainer: TrainerSettings) -> FleetSettings:
         max_tokens=run_config.sampling.max_tokens,
         sync_timeout_seconds=run_config.weight_sync.timeout_seconds,
         empty_wait_seconds=run_config.rollout_lost_timeout_seconds,
+        max_in_flight=run_config.chosen_max_samples_per_engine,
         workers_per_engine=run_config.engine.num_workers,
         cores_per_engine=run_config.engine.num_cores,
     )

@@ -1,4 +1,5 @@
-"""`grpo-runtime validate`: what is wrong with GRPOJobs, or what they would do. No torch here."""
+"""`grpo-runtime validate`: what is wrong with GRPOJobs, or what they would do. torch is loaded for jobs with
+GPUs only, whose memory is planned."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,12 +9,14 @@ from grpo_api.v1alpha1.job import KIND, parse_job
 from grpo_runtime.errors import UserError
 from grpo_runtime.local.describe import count, describe
 from grpo_runtime.local.documents import Document, read_documents
+from grpo_runtime.local.memory import asks_for_gpus, describe_memory
 
 
-def validate(paths: Sequence[Path]) -> int:
+def validate(paths: Sequence[Path], *, gpu_gib: float | None = None) -> int:
     """Print what is wrong with each GRPOJob in the files, or what it would do.
 
-    Returns 0 when each file has a GRPOJob and all are valid, else 1.
+    With `gpu_gib`, the memory of each GPU, a job that does not fit is wrong, too. Returns 0 when each file
+    has a GRPOJob and nothing is wrong, else 1.
     """
     num_jobs, num_wrong = 0, 0
     for path in paths:
@@ -25,7 +28,7 @@ def validate(paths: Sequence[Path]) -> int:
             continue
         jobs = [document for document in documents if document.kind == KIND]
         num_jobs += len(jobs)
-        num_wrong += sum(not _is_valid(job) for job in jobs)
+        num_wrong += sum(not _is_valid(job, gpu_gib=gpu_gib) for job in jobs)
         others = sorted({document.kind or "without a kind" for document in documents} - {KIND})
         if others:
             print(f"{path}: not looked at: {', '.join(others)}")
@@ -37,7 +40,7 @@ def validate(paths: Sequence[Path]) -> int:
     return 1 if num_wrong else 0
 
 
-def _is_valid(document: Document) -> bool:
+def _is_valid(document: Document, *, gpu_gib: float | None) -> bool:
     where = f"{document.path}:{document.line}: GRPOJob {document.name or '(no name)'}"
     found = problems(document.data)
     if found:
@@ -46,5 +49,10 @@ def _is_valid(document: Document) -> bool:
             print(f"  {problem}")
         return False
     print(f"{where}: valid")
-    print(describe(parse_job(document.data)))
-    return True
+    job = parse_job(document.data)
+    print(describe(job))
+    if not asks_for_gpus(job):
+        return True
+    text, fits = describe_memory(job, gpu_gib=gpu_gib)
+    print(text)
+    return fits

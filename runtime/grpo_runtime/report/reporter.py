@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from grpo_api.contract.mismatch import MISMATCH_METRIC, mismatch_after
 from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
 from grpo_api.contract.run_config import JobRef
 from grpo_runtime.report.generation import frozen_message, still_message
@@ -83,8 +84,13 @@ class Reporter:
         )
         for sink in self._sinks:
             sink.write(record)
+        known = self.progress.latest.mismatch
+        mismatch = mismatch_after(known, step=step, nats=values.get(MISMATCH_METRIC))
+        if mismatch is not None and mismatch.step == step:
+            logger.warning("%s", mismatch.message)
         self.progress.update(
             step=step,
+            mismatch=mismatch,
             reward=values.get("reward"),
             policy_version=policy_version,
             tokens_per_second=values.get("tokens_per_second"),

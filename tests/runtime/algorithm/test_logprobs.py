@@ -4,6 +4,7 @@ import pytest
 import torch
 from dense_logprobs import dense_logprobs
 
+from grpo_bench.live_tensors import LiveTensors
 from grpo_runtime.algorithm.logprobs import TokenLogprobs, head_logprobs
 
 N, H, V = 7, 6, 11
@@ -182,3 +183,20 @@ def test_temperature_zero_is_refused() -> None:
     hidden, weight, _, ids = example()
     with pytest.raises(ValueError, match="temperature"):
         head_logprobs(hidden, weight=weight, token_ids=ids, temperature=0.0)
+
+
+def test_no_more_than_two_chunks_of_logits_are_held_at_a_time() -> None:
+    vocabulary, hidden_size, num_rows = 4096, 8, 4
+    hidden, weight = (torch.randn(size, hidden_size, requires_grad=True) for size in (32, vocabulary))
+    with LiveTensors() as live:
+        found = head_logprobs(
+            hidden,
+            weight=weight,
+            token_ids=torch.arange(32),
+            temperature=1.0,
+            chunk_logits=num_rows * vocabulary,
+        )
+        found.logprobs.sum().backward()
+    chunk_bytes, weight_bytes = 4 * num_rows * vocabulary, 4 * vocabulary * hidden_size
+    # the weight and its gradient
+    assert live.peak_bytes < 2.2 * chunk_bytes + 2 * weight_bytes

@@ -174,3 +174,10 @@ def test_an_engine_on_gpus_takes_a_share_of_them_and_one_on_cpu_does_not(run_jso
         changed(run_json), model_dir=Path("/m"), is_cpu=False, gpu_memory_utilization=0.437
     )
     assert beside[beside.index("--gpu-memory-utilization") + 1] == "0.437"
+
+
+def test_vllm_decides_how_many_completions_it_samples_unless_the_job_says(run_json: str) -> None:
+    assert "--max-num-seqs" not in of_server(changed(run_json), is_cpu=False)
+    named = changed(run_json, max_num_seqs=9)
+    assert of_server(named, is_cpu=True)["--max-num-seqs"] == "9"
+    assert "--max-num-seqs 9" in " ".join(in_process_arguments(named, model_dir=Path("/m"), is_cpu=True))

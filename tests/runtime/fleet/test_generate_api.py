@@ -1,6 +1,9 @@
 """Answers of an engine that are not what they should be."""
 
+import asyncio
+import json
 import math
+import os
 from copy import deepcopy
 from typing import Any
 
@@ -12,6 +15,7 @@ from grpo_runtime.fleet.generate_api import (
     answered_probe_error,
     parse_rollouts,
     probe_body,
+    read_rollouts,
     sampling_body,
 )
 from grpo_runtime.rollout.interface import Probe
@@ -33,6 +37,11 @@ PROBE = Probe(token_ids=(4, 5, 6), logprobs=(-1.0, -2.0), tolerance=1e-4)
 THREE_TOKENS = {"token_ids": [7, 8, 9], "logprobs": {"content": [{"logprob": -0.5}] * 3}}
 
 
+def body(answer: dict[str, Any]) -> bytes:
+    """As it comes over HTTP."""
+    return json.dumps(answer).encode()
+
+
 def changed(**fields: Any) -> dict[str, Any]:
     answer = deepcopy(ANSWER)
     answer["choices"][0].update(fields)
@@ -40,12 +49,12 @@ def changed(**fields: Any) -> dict[str, Any]:
 
 
 def test_a_whole_answer_becomes_a_rollout() -> None:
-    (rollout,) = parse_rollouts(ANSWER, bundle=BUNDLE, engine="pod-0")
+    (rollout,) = parse_rollouts(body(ANSWER), bundle=BUNDLE, engine="pod-0")
     assert rollout.completion_ids == (7, 8)
     assert rollout.rollout_logprobs == (-0.5, -1.5)
     assert str(rollout.versions[0].version) == "1.3"
     assert rollout.is_terminated
-    (rollout,) = parse_rollouts(changed(finish_reason="length"), bundle=BUNDLE, engine="e")
+    (rollout,) = parse_rollouts(body(changed(finish_reason="length")), bundle=BUNDLE, engine="e")
     assert not rollout.is_terminated
 
 
@@ -55,12 +64,12 @@ def test_the_completions_of_a_bundle_come_in_the_order_of_their_seeds() -> None:
         changed(index=1, token_ids=[1, 1])["choices"][0],
         changed(index=0, token_ids=[2, 2])["choices"][0],
     ]
-    rollouts = parse_rollouts({"choices": choices}, bundle=bundle, engine="e")
+    rollouts = parse_rollouts(body({"choices": choices}), bundle=bundle, engine="e")
     assert [rollout.completion_ids for rollout in rollouts] == [(2, 2), (1, 1)]
     assert sampling_body(bundle, temperature=1.0, max_tokens=4)["sampling_params"]["n"] == 2
     for wrong in (choices[:1], [choices[0], choices[0]], [*choices, choices[0]]):
         with pytest.raises(BadAnswerError, match="of 2 completions"):
-            parse_rollouts({"choices": wrong}, bundle=bundle, engine="e")
+            parse_rollouts(body({"choices": wrong}), bundle=bundle, engine="e")
 
 
 def spans(*ends: tuple[int, int]) -> list[dict[str, Any]]:
@@ -69,7 +78,7 @@ def spans(*ends: tuple[int, int]) -> list[dict[str, Any]]:
 
 def test_every_span_of_a_completion_keeps_its_version_and_its_place() -> None:
     answer = changed(weight_versions=spans((0, 1), (1, 2)))
-    (rollout,) = parse_rollouts(answer, bundle=BUNDLE, engine="e")
+    (rollout,) = parse_rollouts(body(answer), bundle=BUNDLE, engine="e")
     assert [(str(span.version), span.start, span.end) for span in rollout.versions] == [
         ("1.0", 0, 1),
         ("1.1", 1, 2),
@@ -97,18 +106,16 @@ def test_every_span_of_a_completion_keeps_its_version_and_its_place() -> None:
 )
 def test_an_answer_with_anything_missing_is_no_rollout(answer: dict[str, Any]) -> None:
     with pytest.raises(BadAnswerError):
-        parse_rollouts(answer, bundle=BUNDLE, engine="pod-0")
+        parse_rollouts(body(answer), bundle=BUNDLE, engine="pod-0")
 
 
 def test_a_request_leaves_nothing_to_the_models_own_defaults() -> None:
-    body = sampling_body(BUNDLE, temperature=0.7, max_tokens=9)
-    assert (
-        body["sampling_params"] | {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
-        == (body["sampling_params"])
-    )
+    request = sampling_body(BUNDLE, temperature=0.7, max_tokens=9)
+    parameters = request["sampling_params"]
+    assert parameters == parameters | {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
     wanted = {"seed": 1, "temperature": 0.7, "max_tokens": 9, "n": 1, "logprobs": 0}
-    assert body["sampling_params"] == body["sampling_params"] | wanted
-    assert body["token_ids"] == [5, 6]
+    assert parameters == parameters | wanted
+    assert request["token_ids"] == [5, 6]
 
 
 def probe_answer(first: float, second: float) -> dict[str, Any]:
@@ -117,12 +124,14 @@ def probe_answer(first: float, second: float) -> dict[str, Any]:
 
 def test_the_error_of_a_probe_is_the_mean_difference() -> None:
     assert probe_body(PROBE)["token_ids"] == [4, 5, 6]
-    assert answered_probe_error(probe_answer(-1.0, -2.25), probe=PROBE, engine="e") == pytest.approx(0.125)
+    assert answered_probe_error(body(probe_answer(-1.0, -2.25)), probe=PROBE, engine="e") == pytest.approx(
+        0.125
+    )
 
 
 def test_logprobs_that_are_not_numbers_fail_every_tolerance() -> None:
     for values in ((math.nan, -2.0), (-1.0, math.nan)):
-        error = answered_probe_error(probe_answer(*values), probe=PROBE, engine="e")
+        error = answered_probe_error(body(probe_answer(*values)), probe=PROBE, engine="e")
         assert not error <= PROBE.tolerance
 
 
@@ -138,4 +147,45 @@ def test_logprobs_that_are_not_numbers_fail_every_tolerance() -> None:
 )
 def test_a_probe_that_is_not_answered_in_full_is_no_proof(answer: dict[str, Any]) -> None:
     with pytest.raises(BadAnswerError):
+        answered_probe_error(body(answer), probe=PROBE, engine="pod-0")
+
+
+@pytest.mark.parametrize("answer", [b"", b"<html>", b"[]", b"3", b'{"choices": [', b"\xff\xfe{}"])
+def test_what_is_no_json_object_is_a_bad_answer(answer: bytes) -> None:
+    with pytest.raises(BadAnswerError):
+        parse_rollouts(answer, bundle=BUNDLE, engine="pod-0")
+    with pytest.raises(BadAnswerError):
         answered_probe_error(answer, probe=PROBE, engine="pod-0")
+
+
+def large_answer(*, num_samples: int, num_tokens: int) -> dict[str, Any]:
+    """As vLLM writes it: each token with its rank, and once more among the likeliest."""
+
+    def token(index: int) -> dict[str, Any]:
+        fields = {"token_id": index, "logprob": -index / num_tokens, "rank": 1}
+        return fields | {"top_logprobs": [fields]}
+
+    (choice,) = changed(
+        token_ids=list(range(num_tokens)),
+        logprobs={"content": [token(index) for index in range(num_tokens)]},
+        weight_versions=spans((0, num_tokens)),
+    )["choices"]
+    return {"choices": [choice | {"index": index} for index in range(num_samples)]}
+
+
+async def test_a_large_answer_does_not_hold_up_the_event_loop() -> None:
+    num_samples, num_tokens = 16, 4096
+    answer = body(large_answer(num_samples=num_samples, num_tokens=num_tokens))
+    bundle = Bundle(prompt_ids=(5, 6), seed=1, num_samples=num_samples)
+    reading = asyncio.ensure_future(read_rollouts(answer, bundle=bundle, engine="e"))
+    num_ticks = 0
+    while not reading.done():
+        num_ticks += 1
+        # gives the interpreter to whoever waits for it, which the other thread does after each of its turns
+        await asyncio.sleep(0)
+        os.sched_yield()
+    # in a thread without the hook, which is one call of C, there are a few before and after it
+    assert num_ticks > 10
+    rollouts = reading.result()
+    assert [rollout.completion_ids for rollout in rollouts] == [tuple(range(num_tokens))] * num_samples
+    assert rollouts[0].rollout_logprobs == tuple(-index / num_tokens for index in range(num_tokens))

@@ -162,6 +162,33 @@ def test_it_answers_without_loading_anything_heavy(tmp_path: Path) -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
+GPUS = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
+
+
+def test_a_job_that_fits_into_its_gpus_is_valid_and_one_that_does_not_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = written(tmp_path, job_object(trainer=GPUS))
+    assert main(["validate", "--gpu-memory-gib", "4", str(file)]) == 0
+    assert "each GPU of role trainer, which fits into 4 GiB\n" in capsys.readouterr().out
+    assert main(["validate", "--gpu-memory-gib", "1", str(file)]) == 1
+    assert "which does not fit into 1 GiB: " in capsys.readouterr().out
+    assert main(["validate", str(file)]) == 0
+    table = capsys.readouterr().out
+    assert "each GPU of role trainer\n" in table
+    assert " GiB activations\n" in table
+
+
+def test_a_model_that_is_not_on_this_machine_is_not_planned_and_not_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = written(tmp_path, job_object(trainer=GPUS, model={"source": "pvc://models/mine"}))
+    assert main(["validate", "--gpu-memory-gib", "1", str(file)]) == 0
+    assert (
+        "memory       not planned: model.source (pvc://models/mine) is on a volume" in capsys.readouterr().out
+    )
+
+
 def test_numbers_are_read_as_kubectl_reads_them(tmp_path: Path) -> None:
     file = tmp_path / "x.yaml"
     file.write_text("{a: 1e-6, b: 1.5E3, c: 12:30, d: 2026-01-01, e: 5, f: -0.5, g: 1_0, h: true, i: 0x10}")

@@ -8,6 +8,7 @@ import pytest
 from power_cut import PowerCuts
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from grpo_api.contract.mismatch import MISMATCH_METRIC, STEPS_BELOW, Mismatch
 from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
 from grpo_api.contract.run_config import JobRef
 from grpo_runtime.report.metrics import METRICS_FILE, MetricsFile, MetricsRecord, read_metrics
@@ -141,3 +142,17 @@ def test_no_power_cut_takes_a_step_away_that_was_written(tmp_path: Path) -> None
             for state in cuts.states(states):
                 assert len(read_metrics(state / METRICS_FILE)) == step
         writer.close()
+
+
+def test_a_mismatch_is_in_the_progress_until_some_steps_are_below_the_bound(
+    reporter_of: MakeReporter, tmp_path: Path
+) -> None:
+    reporter = reporter_of()
+    finish(reporter, 1, **{MISMATCH_METRIC: 0.04})
+    assert progress(tmp_path).mismatch is None
+    finish(reporter, 2, **{MISMATCH_METRIC: 2.5})
+    assert progress(tmp_path).mismatch == Mismatch(step=2, nats=2.5)
+    for step in range(3, 3 + STEPS_BELOW):
+        assert progress(tmp_path).mismatch is not None
+        finish(reporter, step, **{MISMATCH_METRIC: 0.04})
+    assert progress(tmp_path).mismatch is None

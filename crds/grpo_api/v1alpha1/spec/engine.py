@@ -97,6 +97,16 @@ def cores_share_experts(data_parallel_size: int | None, expert_parallel: bool | 
     return data_parallel_size in (None, 1) or bool(expert_parallel)
 
 
+@rule(
+    cel="!has(self.maxNumSeqs) || !self.args.exists(argument, argument.split('=')[0] == '--max-num-seqs')",
+    sentence="engine.maxNumSeqs and --max-num-seqs in engine.args say the same: remove the argument",
+    field=".maxNumSeqs",
+)
+def max_num_seqs_is_said_once(max_num_seqs: int | None, args: tuple[str, ...]) -> bool:
+    """The argument alone would leave open how many completions an engine is given."""
+    return max_num_seqs is None or all(argument.partition("=")[0] != "--max-num-seqs" for argument in args)
+
+
 class EngineSpec(ApiModel):
     """vLLM's settings, in both modes."""
 
@@ -106,6 +116,7 @@ class EngineSpec(ApiModel):
         cache_has_one_size,
         own_process_is_one_worker,
         cores_share_experts,
+        max_num_seqs_is_said_once,
     )
 
     tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] = 1
@@ -139,6 +150,10 @@ class EngineSpec(ApiModel):
     """Share of the memory of each of its GPUs that an engine takes: for its weights, for what it computes
     with, and all else for the KV cache. Without it 0.9 in rollout pods; in mode Colocated 0.8 of what policy
     and optimizer leave free, or 0.4 of that with sleepLevel 0, where the trainer computes beside it."""
+    max_num_seqs: Annotated[int, Field(ge=1, le=65_536)] | None = None
+    """Most completions that an engine samples at a time, or each of its dataParallelSize copies; vLLM's
+    argument of this name. Engines in rollout pods are given no more than that. Without it vLLM decides, and
+    they are given up to 1024 on GPUs and 64 on CPU."""
     args: Annotated[tuple[EngineArgument, ...], Field(max_length=64)] = ()
     """More arguments of `vllm serve`, each as `--name` or `--name=value`. Arguments that follow from other
     fields are refused."""

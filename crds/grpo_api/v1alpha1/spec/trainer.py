@@ -87,9 +87,9 @@ class TrainerSpec(ApiModel):
     that is longer goes alone. Less needs less memory, more uses a GPU better. Without it 16384 on GPUs and
     1024 on CPU."""
     strategy: TrainerStrategy | None = None
-    """How the policy is spread over the training processes: with `DDP`, which is meant without it, each holds
-    the whole policy, its gradients and its optimizer; with `FSDP2` each holds its part of all three, and they
-    put one layer at a time together. With DeepSpeed's `ZeRO1` each holds its part of the optimizer, with
+    """How the policy is spread over the training processes: with `DDP` each holds the whole policy, its
+    gradients and its optimizer; with `FSDP2` each holds its part of all three, and they put one layer at a
+    time together. Without it FSDP2 where there are several processes with GPUs, else DDP. With DeepSpeed's `ZeRO1` each holds its part of the optimizer, with
     `ZeRO2` of the gradients too, and with `ZeRO3` of all three."""
     deepspeed: DeepSpeedSpec | None = None
     """Options of DeepSpeed, with a `strategy` of its own."""

@@ -35,6 +35,7 @@ def write_conditions(draft: Draft, observed: Observed, now: datetime) -> Draft:
         ConditionType.COMPLETE: _end(draft, ConditionType.COMPLETE),
         ConditionType.FAILED: _end(draft, ConditionType.FAILED),
         ConditionType.FINISHED: _end(draft, ConditionType.FINISHED),
+        **_mismatch_high(draft),
     }
     status = draft.status
     for kind, state in states.items():
@@ -193,6 +194,20 @@ def _restarting(draft: Draft, running: ConditionState) -> ConditionState:
     if draft.stage is Stage.ACTIVE and not running.is_met and known and known.status == ConditionStatus.TRUE:
         return ConditionState.of(known)
     return ConditionState(False, Reason.NOT_RESTARTING)
+
+
+def _mismatch_high(draft: Draft) -> dict[ConditionType, ConditionState]:
+    """What the newest report says; nothing before one has told of a mismatch. A new attempt, which has
+    computed nothing yet, changes nothing."""
+    progress, kind = draft.facts.new_progress, ConditionType.MISMATCH_HIGH
+    if progress is None:
+        return {}
+    if progress.mismatch is not None:
+        return {kind: ConditionState(True, Reason.LOGPROBS_DIFFER, progress.mismatch.message)}
+    has_trained = progress.step > (progress.resumed_from_step or 0)
+    if not is_true(draft.status, kind) or not has_trained:
+        return {}
+    return {kind: ConditionState(False, Reason.LOGPROBS_AGREE, "trainer and engines agree again")}
 
 
 def _end(draft: Draft, kind: ConditionType) -> ConditionState:

@@ -1,0 +1,48 @@
+"""When trainer and engines give the sampled tokens such different logprobs that something is wrong. Pure."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from grpo_api.model import ApiModel
+
+MISMATCH_METRIC = "sampling/sampling_logp_difference/mean"
+"""Mean absolute difference of the logprobs over the sampled tokens of a step, in nats."""
+BOUND_NATS = 0.25
+"""Engines that compute in bfloat16 differ from the trainer by about 0.05 nats (standard deviation), a mean of
+0.04. Other weights than the trainer's differ by nats."""
+STEPS_BELOW = 5
+"""So many steps in a row must be below the bound before the mismatch counts as over."""
+
+
+class Mismatch(ApiModel):
+    """A mismatch above the bound, which is not over yet."""
+
+    step: Annotated[int, Field(ge=1, le=2**53 - 1)]
+    """The newest step that was above the bound, counted from 1."""
+    nats: Annotated[float, Field(ge=0)]
+    """What it was in that step."""
+    num_below: Annotated[int, Field(ge=0)] = 0
+    """Steps in a row since then that were below."""
+
+    @property
+    def message(self) -> str:
+        """What is wrong and what to do, as a sentence."""
+        return (
+            f"in step {self.step} the logprobs of trainer and engines differed by {self.nats:.3g} nats on "
+            f"average, above the bound of {BOUND_NATS:g}: keep weightSync.verify on, remove what changes the "
+            "model from engine.args (such as quantization), or set model.dtype to float32; it is over after "
+            f"{STEPS_BELOW} steps below the bound"
+        )
+
+
+def mismatch_after(known: Mismatch | None, *, step: int, nats: float | None) -> Mismatch | None:
+    """The mismatch after `step`, whose mean absolute difference is `nats`; None in a step that computed no
+    sampled token, which says nothing."""
+    if nats is None:
+        return known
+    if nats > BOUND_NATS:
+        return Mismatch(step=step, nats=nats)
+    if known is None or known.num_below + 1 >= STEPS_BELOW:
+        return None
+    return known.model_copy(update={"num_below": known.num_below + 1})

@@ -1,0 +1,281 @@
+"""Bytes on one GPU, from the sizes of a model and of a step. Pure.
+
+P parameters, T tokens of a micro-batch with its padding, L layers, H hidden size, I intermediate size, Q and
+K widths of queries and of keys, V vocabulary, c bytes of a number in the forward pass: 4 in float32, 2 in
+bfloat16. Tied parameters are counted once.
+
+Not counted, because they are small beside the rest: log-sum-exps, masks, rotary angles and token ids.
+"""
+
+from dataclasses import dataclass
+
+MASTER_BYTES = 4
+"""Of one number of the weights, the gradients and each of AdamW's two moments, which are float32."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSizes:
+    """The sizes of a model, as its configuration gives them."""
+
+    num_parameters: int
+    num_layers: int
+    num_layer_parameters: int
+    """Of one layer, the largest."""
+    num_largest_parameters: int
+    """Of the largest tensor of a layer."""
+    hidden: int
+    intermediate: int
+    """Of one token: of a mixture of experts, those of all the experts that it goes through."""
+    query_width: int
+    key_width: int
+    num_heads: int
+    vocabulary: int
+    num_norms: int
+    """Norms of width H in one layer."""
+    has_query_norm: bool
+    """Whether queries and keys are normalised."""
+    keeps_scores: bool
+    """Whether attention keeps its scores [heads, T, T], as transformers' plain (eager) one does."""
+
+    @property
+    def num_root_parameters(self) -> int:
+        """Those outside the layers: embeddings, last norm, head."""
+        return self.num_parameters - self.num_layers * self.num_layer_parameters
+
+    @property
+    def num_head_parameters(self) -> int:
+        """Of the head's matrix, also where it is that of the embeddings."""
+        return self.vocabulary * self.hidden
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """Over how many ranks a strategy spreads weights, gradients and optimizer; 1 where each rank has all."""
+
+    weights: int = 1
+    gradients: int = 1
+    optimizer: int = 1
+    is_fsdp2: bool = False
+    zero_stage: int = 0
+    """Of DeepSpeed, which keeps master weights beside the weights; 0 without it."""
+    is_optimizer_on_cpu: bool = False
+    are_weights_on_cpu: bool = False
+
+
+DDP = Spread()
+REDUCED_AT_ONCE, KEPT_TOGETHER = 500_000_000, 1_000_000_000
+"""DeepSpeed's own `reduce_bucket_size` and `stage3_max_live_parameters`: numbers that it sums over ranks at a
+time, and that it leaves together after they were used."""
+
+
+def fsdp2(num_ranks: int) -> Spread:
+    """Each rank has its part of everything."""
+    return Spread(weights=num_ranks, gradients=num_ranks, optimizer=num_ranks, is_fsdp2=True)
+
+
+def zero(
+    stage: int, num_ranks: int, *, optimizer_on_cpu: bool = False, weights_on_cpu: bool = False
+) -> Spread:
+    """ZeRO of this stage (Rajbhandari et al., arXiv:1910.02054, section 5), with DeepSpeed's bounds."""
+    return Spread(
+        weights=num_ranks if stage == 3 else 1,
+        gradients=num_ranks if stage >= 2 else 1,
+        optimizer=num_ranks,
+        zero_stage=stage,
+        is_optimizer_on_cpu=optimizer_on_cpu,
+        are_weights_on_cpu=weights_on_cpu,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSizes:
+    """What of a step decides on its memory."""
+
+    num_tokens: int
+    """T."""
+    longest: int
+    """Tokens of the longest sequence."""
+    compute_bytes: int
+    """c."""
+    is_recomputed: bool
+    """Whether the backward pass recomputes activations (gradient checkpointing)."""
+    spread: Spread = DDP
+    """The strategy."""
+    chunk_logits: int
+    """Most logits at one time."""
+    is_fused_over_tensors: bool
+    """Whether AdamW computes all tensors at once, as torch does on GPUs, and not one after the other."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingBytes:
+    """What one rank holds. The peak is either in the backward pass or in the optimizer's step."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    """AdamW's moments, and DeepSpeed's master weights."""
+    buckets: int
+    """In which gradients are summed; they are kept between updates."""
+    units: int
+    """Weights that are put together, with gradients."""
+    casts: int
+    """Weights in the precision of the forward pass, where that is another one."""
+    activations: int
+    """What the forward pass keeps for the backward pass."""
+    work: int
+    """What the backward pass computes with, at most: chunks of logits, or a layer."""
+    optimizer_work: int
+    """What AdamW computes with, when activations and logits are gone."""
+
+    @property
+    def resting(self) -> int:
+        """Between two updates: gradients are dropped, and of shared weights each rank holds its part."""
+        return self.weights + self.optimizer + self.buckets
+
+    @property
+    def peak(self) -> int:
+        """The most at one time."""
+        always = self.resting + self.gradients + self.units
+        return always + max(self.casts + self.activations + self.work, self.optimizer_work)
+
+
+def training_bytes(model: ModelSizes, step: StepSizes) -> TrainingBytes:
+    """What a rank holds in an update of several micro-batches: from the second on gradients are whole while
+    the activations are, too."""
+    spread = step.spread
+    is_mixed = step.compute_bytes != MASTER_BYTES
+    num_stepped = _part(model.num_parameters, spread.optimizer)
+    fused = MASTER_BYTES * num_stepped
+    largest = max(model.num_head_parameters, model.num_largest_parameters)
+    one_by_one = 2 * MASTER_BYTES * _part(largest, spread.optimizer)
+    of_optimizer = fused if step.is_fused_over_tensors else one_by_one
+    return TrainingBytes(
+        weights=0
+        if spread.are_weights_on_cpu
+        else MASTER_BYTES * _part(model.num_parameters, spread.weights),
+        gradients=MASTER_BYTES * _part(model.num_parameters, spread.gradients),
+        optimizer=0 if spread.is_optimizer_on_cpu else (3 if spread.zero_stage else 2) * fused,
+        buckets=_buckets(model, spread),
+        units=_whole_units(model, step),
+        # autocast keeps those of the layers until the forward pass ends, and the backward pass reads them
+        casts=_layer_casts(model, step) if is_mixed and not spread.is_fsdp2 else 0,
+        activations=_activations(model, step),
+        work=_work(model, step),
+        optimizer_work=0 if spread.is_optimizer_on_cpu else of_optimizer,
+    )
+
+
+def _buckets(model: ModelSizes, spread: Spread) -> int:
+    """4 P with DDP, nothing with FSDP2, and with DeepSpeed what it sums at a time."""
+    if spread.is_fsdp2:
+        return 0
+    return MASTER_BYTES * (
+        min(model.num_parameters, REDUCED_AT_ONCE) if spread.zero_stage else model.num_parameters
+    )
+
+
+def _layer_casts(model: ModelSizes, step: StepSizes) -> int:
+    """c L P_layer."""
+    return step.compute_bytes * model.num_layers * model.num_layer_parameters
+
+
+def _part(num_parameters: int, num_parts: int) -> int:
+    """P / parts, rounded up."""
+    return -(-num_parameters // num_parts)
+
+
+def _whole_units(model: ModelSizes, step: StepSizes) -> int:
+    """With FSDP2: the last unit and two layers put together in c, the gradient of a layer in c, and in
+    float32 what is summed over the ranks, of the larger of the two. With ZeRO-3 as many float32 weights as
+    DeepSpeed leaves together."""
+    if step.spread.zero_stage == 3:
+        return MASTER_BYTES * min(model.num_parameters, KEPT_TOGETHER)
+    if not step.spread.is_fsdp2:
+        return 0
+    root, layer = model.num_root_parameters, model.num_layer_parameters
+    summed = MASTER_BYTES * max(root, layer)
+    return step.compute_bytes * (root + 2 * layer) + step.compute_bytes * layer + summed
+
+
+def layer_activations(model: ModelSizes, step: StepSizes) -> int:
+    """What one layer keeps for its backward pass: T (norms + attention + MLP).
+
+    A norm keeps its input and what it has normalised in float32, and its output as the next product's
+    input: (8 + c) H. Attention keeps queries, keys, values and its output: c (2 Q + 2 K), with normalised
+    queries and keys (4 + c) (Q + K) more; the plain one also its scores, in float32 and as the next product's
+    input, heads x the longest sequence of each. The MLP keeps gate, its activation, up and their product:
+    4 c I.
+    """
+    c = step.compute_bytes
+    norms = model.num_norms * (2 * MASTER_BYTES + c) * model.hidden
+    attention = c * (2 * model.query_width + 2 * model.key_width)
+    if model.has_query_norm:
+        attention += (MASTER_BYTES + c) * (model.query_width + model.key_width)
+    if model.keeps_scores:
+        attention += (MASTER_BYTES + c) * model.num_heads * step.longest
+    return step.num_tokens * (norms + attention + 4 * c * model.intermediate)
+
+
+def _activations(model: ModelSizes, step: StepSizes) -> int:
+    """What stays from the forward to the backward pass: of every layer all it keeps, or with recomputation
+    its float32 input, 4 T L H."""
+    if step.is_recomputed:
+        return step.num_tokens * model.num_layers * MASTER_BYTES * model.hidden
+    return model.num_layers * layer_activations(model, step)
+
+
+def _work(model: ModelSizes, step: StepSizes) -> int:
+    """Beside that, the larger of two: the head's work with what the last norm and the head keep and pass on,
+    16 T H; or a layer that is computed again, with the gradients on their way through it, T (4 H + 2 c I),
+    and the gradient of its largest tensor."""
+    token = MASTER_BYTES * model.hidden
+    in_head = 4 * step.num_tokens * token + _head(model, step)
+    if not step.is_recomputed:
+        return in_head
+    passing = step.num_tokens * (token + 2 * step.compute_bytes * model.intermediate)
+    gradient = MASTER_BYTES * model.num_largest_parameters
+    return max(in_head, layer_activations(model, step) + passing + gradient)
+
+
+def _head(model: ModelSizes, step: StepSizes) -> int:
+    """The chunk in the backward pass: scores and their gradient in float32, 8 bytes of each of the T V logits
+    or of a chunk. And the gradient of the head's weight, 4 V H. In bfloat16 also the scores' gradient in it,
+    2 bytes of each logit, the weight in it and one product, 2 x 2 V H.
+
+    A token without a logprob has none of this: T is an upper bound."""
+    num_rows = max(1, step.chunk_logits // model.vocabulary)
+    num_logits = min(step.num_tokens, num_rows) * model.vocabulary
+    is_mixed = step.compute_bytes != MASTER_BYTES
+    c = step.compute_bytes if is_mixed else 0
+    return (2 * MASTER_BYTES + c) * num_logits + (MASTER_BYTES + 2 * c) * model.num_head_parameters
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineSizes:
+    """What of an engine decides on its memory."""
+
+    compute_bytes: int
+    """c."""
+    tensor_parallel: int
+    pipeline_parallel: int
+    max_model_len: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineBytes:
+    """What one worker of an engine needs at least."""
+
+    weights: int
+    one_sequence: int
+    """KV cache of the longest sequence alone; below it an engine does not start."""
+
+
+def engine_bytes(model: ModelSizes, engine: EngineSizes) -> EngineBytes:
+    """Weights c P, and keys and values of every layer and token, 2 c K L x tokens, shared by the workers of
+    all tensor-parallel parts and stages."""
+    c, num_workers = engine.compute_bytes, engine.tensor_parallel * engine.pipeline_parallel
+    cache = 2 * c * model.key_width * model.num_layers * engine.max_model_len
+    return EngineBytes(
+        weights=-(-c * model.num_parameters // num_workers), one_sequence=-(-cache // num_workers)
+    )

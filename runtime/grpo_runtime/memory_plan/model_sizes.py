@@ -1,0 +1,70 @@
+"""The sizes of a model from its configuration: transformers makes it on the meta device, without memory."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from grpo_api.v1alpha1.spec import Attention
+from grpo_runtime.memory_plan.formulas import ModelSizes
+from grpo_runtime.model.load import empty_policy
+from grpo_runtime.trainer.policy import MASTER_DTYPE
+from grpo_runtime.trainer.strategy.units import decoder_layers
+
+
+def sizes_of_folder(folder: Path, *, attention: Attention) -> ModelSizes:
+    """Read `config.json` in `folder`, and nothing else. Raises UserError as `empty_policy` does."""
+    return model_sizes(empty_policy(folder, dtype=MASTER_DTYPE, attention=attention))
+
+
+def model_sizes(model: PreTrainedModel) -> ModelSizes:
+    """The sizes of `model`, which may be on the meta device."""
+    config = model.config.get_text_config()
+    layers = decoder_layers(model)
+    largest = max(layers, key=_num_parameters, default=nn.Module())
+    hidden, num_heads = int(config.hidden_size), int(config.num_attention_heads)
+    head_width = int(getattr(config, "head_dim", None) or hidden // num_heads)
+    num_key_heads = int(getattr(config, "num_key_value_heads", None) or num_heads)
+    norm_widths = [_width(module) for module in largest.modules() if _is_norm(module)]
+    return ModelSizes(
+        num_parameters=_num_parameters(model),
+        num_layers=len(layers),
+        num_layer_parameters=_num_parameters(largest),
+        num_largest_parameters=max((p.numel() for p in largest.parameters()), default=0),
+        hidden=hidden,
+        intermediate=_intermediate(config),
+        query_width=num_heads * head_width,
+        key_width=num_key_heads * head_width,
+        num_heads=num_heads,
+        vocabulary=int(config.vocab_size),
+        num_norms=norm_widths.count(hidden),
+        has_query_norm=any(width != hidden for width in norm_widths),
+        keeps_scores=config._attn_implementation == "eager",
+    )
+
+
+def _intermediate(config: PreTrainedConfig) -> int:
+    """Of one token; a model that does not say has four times the hidden size."""
+    of_expert = getattr(config, "moe_intermediate_size", None)
+    num_experts = getattr(config, "num_experts_per_tok", None) or 1
+    own = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+    return int(num_experts * (of_expert or own))
+
+
+def _num_parameters(module: nn.Module) -> int:
+    """Each parameter once, also one that two modules share."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _is_norm(module: nn.Module) -> bool:
+    return type(module).__name__.endswith("Norm") and bool(_weights(module))
+
+
+def _width(module: nn.Module) -> int:
+    return _weights(module)[0].numel()
+
+
+def _weights(module: nn.Module) -> list[nn.Parameter]:
+    found: Iterable[nn.Parameter] = module.parameters(recurse=False)
+    return list(found)

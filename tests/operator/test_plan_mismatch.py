@@ -1,0 +1,60 @@
+"""The condition MismatchHigh."""
+
+from datetime import timedelta
+
+from grpo_api.contract.mismatch import Mismatch
+from grpo_api.v1alpha1.status import ConditionStatus, ConditionType
+
+from .fake_cluster import FakeCluster, report, termination, termination_message
+from .test_plan_released_crd import ReleasedCrdCluster
+
+HIGH = Mismatch(step=4, nats=2.5)
+
+
+def statuses(cluster: FakeCluster) -> list[ConditionStatus]:
+    """What the condition says; empty while it is not there."""
+    return [c.status for c in cluster.status.conditions if c.type is ConditionType.MISMATCH_HIGH]
+
+
+def running(cluster: FakeCluster, **changes: object) -> FakeCluster:
+    cluster.progress = report(**changes)
+    cluster.step()
+    return cluster
+
+
+def test_a_job_whose_engines_agree_does_not_have_it():
+    cluster = running(FakeCluster().start(), mismatch=None)
+    assert statuses(cluster) == []
+    assert len(cluster.status.conditions) == len(ConditionType) - 1
+
+
+def test_it_is_true_while_the_trainer_reports_a_mismatch_and_says_what_to_do():
+    cluster = running(FakeCluster().start(), mismatch=HIGH)
+    found = cluster.condition(ConditionType.MISMATCH_HIGH)
+    assert (found.status, found.reason, found.message) == ("True", "LogprobsDiffer", HIGH.message)
+    assert cluster.condition(ConditionType.READY).status == "True"
+
+
+def test_it_is_false_once_the_trainer_reports_none():
+    cluster = running(FakeCluster().start(), mismatch=HIGH)
+    since = cluster.condition(ConditionType.MISMATCH_HIGH).last_transition_time
+    cluster.now += timedelta(seconds=60)
+    running(cluster, step=9, mismatch=None)
+    found = cluster.condition(ConditionType.MISMATCH_HIGH)
+    assert (found.status, found.reason) == ("False", "LogprobsAgree")
+    assert found.last_transition_time > since
+
+
+def test_a_new_attempt_that_has_made_no_step_does_not_end_it():
+    cluster = running(FakeCluster().start(), mismatch=HIGH)
+    cluster.end(
+        cluster.pod("trainer-a1-0"), termination(1, termination_message(1, "UnexpectedError", "boom"))
+    )
+    cluster.step()
+    assert statuses(cluster) == ["True"]
+
+
+def test_under_the_crd_of_0_1_0_the_status_is_written_without_it():
+    cluster = running(ReleasedCrdCluster().start(), mismatch=HIGH)
+    assert statuses(cluster) == []
+    assert cluster.status.step == 4

@@ -1,0 +1,117 @@
+"""The formulas against what a real training step of the product keeps alive, on the CPU."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_families import write_tiny_family
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen3Config
+
+from grpo_api.v1alpha1.spec import AlgorithmSpec, Attention, Dtype, OptimizerSpec
+from grpo_bench.live_tensors import LiveTensors
+from grpo_runtime.algorithm.logprobs import CHUNK_LOGITS
+from grpo_runtime.memory_plan.formulas import DDP, StepSizes, fsdp2, training_bytes
+from grpo_runtime.memory_plan.model_sizes import model_sizes, sizes_of_folder
+from grpo_runtime.rollout.interface import Rollout
+from grpo_runtime.trainer.batch import make_batch
+from grpo_runtime.trainer.distributed import Ranks
+from grpo_runtime.trainer.learner import Learner
+from grpo_runtime.trainer.policy import Policy
+from grpo_runtime.trainer.strategy.registry import STRATEGIES
+
+MOST_TOO_MUCH, MOST_TOO_LITTLE = 1.25, 0.9
+"""Bounds of the plan's bytes over the measured ones. Too little is worse: a job would run out of memory."""
+PROMPT, COMPLETION, NUM_SEQUENCES = 8, 120, 16
+_SHAPE = {
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 256,
+}
+CONFIGS: dict[str, PreTrainedConfig] = {
+    # logits take more than a layer
+    "qwen3": Qwen3Config(vocab_size=2048, tie_word_embeddings=True, **_SHAPE),
+    # a layer takes more than logits
+    "llama": LlamaConfig(vocab_size=256, tie_word_embeddings=False, **_SHAPE),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    name: str
+    strategy: str = "DDP"
+    dtype: Dtype = Dtype.FLOAT32
+
+
+CASES = (
+    Case(name="qwen3"),
+    Case(name="llama"),
+    Case(name="qwen3", dtype=Dtype.BFLOAT16),
+    Case(name="qwen3", strategy="FSDP2"),
+    Case(name="qwen3", strategy="FSDP2", dtype=Dtype.BFLOAT16),
+)
+
+
+def measured_and_planned(ranks: Ranks, case: Case, *, is_recomputed: bool, budget: int) -> tuple[int, int]:
+    """Bytes at the peak of the second step, when AdamW has its moments."""
+    spec = AlgorithmSpec(steps=10, optimizer=OptimizerSpec(learning_rate=1e-3))
+    with LiveTensors() as live:
+        model = AutoModelForCausalLM.from_config(CONFIGS[case.name]).float()
+        policy = Policy(model, temperature=1.0, dtype=case.dtype, gradient_checkpointing=is_recomputed)
+        sizes = model_sizes(model)
+        made = STRATEGIES[case.strategy](
+            policy, optimizer=spec.optimizer, total_steps=spec.steps, ranks=ranks
+        )
+        learner = Learner(made, spec, micro_batch_tokens=budget, ranks=ranks)
+        one = Rollout(tuple(range(PROMPT)), (9,) * COMPLETION, (-7.0,) * COMPLETION, (), True, "fake")
+        batch = make_batch([one] * NUM_SEQUENCES, advantages=torch.linspace(-1, 1, NUM_SEQUENCES), pad_id=0)
+        learner.update(batch, step=0)
+        live.peak_bytes = 0
+        learner.update(batch, step=1)
+    step = StepSizes(
+        num_tokens=budget,
+        longest=PROMPT + COMPLETION,
+        compute_bytes=2 if case.dtype is Dtype.BFLOAT16 else 4,
+        is_recomputed=is_recomputed,
+        spread=fsdp2(ranks.world_size) if case.strategy == "FSDP2" else DDP,
+        chunk_logits=CHUNK_LOGITS,
+        is_fused_over_tensors=False,
+    )
+    return live.peak_bytes, training_bytes(sizes, step).peak
+
+
+@pytest.mark.parametrize("budget", [256, 1024])
+@pytest.mark.parametrize("is_recomputed", [False, True], ids=["kept", "recomputed"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.name}-{case.strategy}-{case.dtype}")
+def test_the_plan_is_what_a_step_holds_at_its_peak(
+    ranks: Ranks, case: Case, is_recomputed: bool, budget: int
+) -> None:
+    measured, planned = measured_and_planned(ranks, case, is_recomputed=is_recomputed, budget=budget)
+    assert MOST_TOO_LITTLE * measured <= planned <= MOST_TOO_MUCH * measured
+
+
+def test_the_meter_counts_a_view_once_and_forgets_what_is_freed() -> None:
+    with LiveTensors() as live:
+        kept = torch.zeros(1000)
+        view = kept[10:].view(-1)
+        freed = torch.ones(500)
+        del freed
+    assert (live.peak_bytes, live.live_bytes, len(view)) == (6000, 4000, 990)
+
+
+def test_sizes_are_read_from_the_configuration_alone(tmp_path: Path) -> None:
+    write_tiny_family(tmp_path, family="qwen3")
+    for weights in tmp_path.glob("*.safetensors"):
+        weights.unlink()
+    sizes = sizes_of_folder(tmp_path, attention=Attention.SDPA)
+    config = json.loads((tmp_path / "config.json").read_text())
+    # the head is that of the embeddings
+    assert sizes.num_root_parameters == (config["vocab_size"] + 1) * config["hidden_size"]
+    assert (sizes.num_layers, sizes.num_norms, sizes.has_query_norm) == (2, 2, True)
+    assert (sizes.query_width, sizes.key_width) == (4 * 32, 2 * 32)
+    assert not sizes.keeps_scores
