@@ -101,8 +101,8 @@ def _threads_by_limit(trainer: TrainerSpec) -> int | None:
 def _strategy(spec: GRPOJobSpec) -> TrainerStrategy | None:
     """What is written down for a run: None for DDP, which goes without saying.
 
-    Where the spec names none, several GPUs share the policy: it need not fit into one, whose size nobody knows
-    here. An engine in a process of its own needs all weights beside it.
+    Where the spec names none, several GPUs share the policy: it then need not fit into one, which nobody
+    knows here. An engine in a process of its own needs all weights beside it.
     """
     trainer = spec.trainer
     named = trainer.strategy

@@ -28,7 +28,11 @@ def every_process_has_its_gpu(processes_per_node: int | None, resources: Resourc
 
 
 class TrainerStrategy(StrEnum):
-    """How the policy is spread over the training processes."""
+    """How the policy is spread over the training processes: with `DDP` each holds the whole policy, its
+    gradients and its optimizer; with `FSDP2` each holds its part of all three, and they put one layer at a
+    time together. With DeepSpeed's `ZeRO1` each holds its part of the optimizer, with `ZeRO2` of the
+    gradients too, and with `ZeRO3` of all three. Without it FSDP2 where several processes have GPUs, else
+    DDP."""
 
     DDP = "DDP"
     FSDP2 = "FSDP2"
