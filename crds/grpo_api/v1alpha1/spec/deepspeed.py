@@ -12,7 +12,7 @@ from grpo_api.rule import Rule, rule
 def _leaves_alone(*keys: str, instead: str) -> Rule:
     """The rule that `config` has none of these keys, which other fields set. A key in an escaped spelling is
     left to the runtime, which reads the JSON."""
-    pattern = rf'"({"|".join(keys)})"\s*:'
+    pattern = rf'"({"|".join(keys)})"[ \t\r\n]*:'
 
     @rule(
         cel=f"!has(self.config) || !self.config.matches(r'''{pattern}''')",
