@@ -67,7 +67,7 @@ def server_arguments(
 
 
 def in_process_arguments(
-    run_config: RunConfig, *, model_dir: Path, is_cpu: bool, gpu_memory_utilization: float = 0.0
+    run_config: RunConfig, *, model_dir: Path, is_cpu: bool, gpu_memory_utilization: float
 ) -> tuple[str, ...]:
     """For a colocated engine: in training processes, which must be started with RANK and LOCAL_RANK, or in a
     process of its own. `gpu_memory_utilization` is its share of a GPU, and means nothing on CPU."""

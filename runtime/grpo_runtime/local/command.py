@@ -22,7 +22,7 @@ from grpo_runtime.local.context import LocalContext, Programs
 from grpo_runtime.local.describe import count, crowded, gpus_asked, local_problem
 from grpo_runtime.local.documents import Document, pick_job, read_documents
 from grpo_runtime.local.environments import inherited
-from grpo_runtime.local.gpus import GpuShares, find_gpus, placed_on
+from grpo_runtime.local.gpus import NUMBERED_AS_LISTED, GpuShares, find_gpus, placed_on
 from grpo_runtime.local.job import EndedAtOnceError, LocalJob
 from grpo_runtime.local.process_table import ProcessTable
 from grpo_runtime.local.screen import Screen, screen_for
@@ -122,7 +122,7 @@ def _run_in(
             workspace=workspace,
             processes=ProcessTable(),
             programs=options.programs,
-            environment=inherited(environment) | _hub_cache(job, given),
+            environment=NUMBERED_AS_LISTED | inherited(environment) | _hub_cache(job, given),
             gpus=GpuShares.of(job, gpus),
             say=screen.say,
         )

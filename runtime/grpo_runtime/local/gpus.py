@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from grpo_api import cel
 from grpo_api.v1alpha1.job import GRPOJob
 from grpo_api.v1alpha1.spec import ResourcesSpec
+from grpo_runtime.colocated.child_environment import VISIBLE_DEVICES
 from grpo_runtime.engine.arguments import is_cpu_build
 from grpo_runtime.errors import UserError
 from grpo_runtime.local.describe import count, gpu_fields, gpus_asked
 
-VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+NUMBERED_AS_LISTED = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+"""For a shell that does not say how CUDA numbers GPUs: as nvidia-smi does, and not the fastest first."""
 _TIMEOUT_SECONDS = 60.0
 
 
@@ -106,5 +108,5 @@ class GpuShares:
 
 
 def seeing(gpus: tuple[str, ...]) -> dict[str, str]:
-    """The environment of a process that sees these GPUs only, numbered as nvidia-smi does."""
-    return {VISIBLE_DEVICES: ",".join(gpus), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    """The environment of a process that sees these GPUs only."""
+    return {VISIBLE_DEVICES: ",".join(gpus)}

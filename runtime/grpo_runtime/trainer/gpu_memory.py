@@ -75,6 +75,6 @@ def _explained(error: BaseException, settings: TrainerSettings, *, num_steps: in
     if num_steps == 0:
         return GpuTooSmallError(f"a GPU is out of memory before the first step is done: {cause}")
     return GpuOutOfMemoryError(
-        f"a GPU is out of memory after {num_steps} steps: another attempt computes no more than "
+        f"a GPU is out of memory after step {num_steps}: another attempt computes no more than "
         f"{lowered(tokens)} instead of {tokens} tokens at a time; to give it more room {cause}"
     )

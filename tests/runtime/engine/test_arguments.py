@@ -132,14 +132,14 @@ def test_the_guard_and_the_sync_backend_are_always_there(run_json: str) -> None:
 def test_engine_args_reach_vllm_last_in_both_modes(run_json: str) -> None:
     run = changed(run_json, args=("--max-num-seqs=8", "--enable-prefix-caching"))
     server = server_arguments(run, model_dir=Path("/m"), is_cpu=True, host="0.0.0.0", port=8000)
-    in_process = in_process_arguments(run, model_dir=Path("/m"), is_cpu=True)
+    in_process = in_process_arguments(run, model_dir=Path("/m"), is_cpu=True, gpu_memory_utilization=0.5)
     for made in (server, in_process):
         assert made[-2:] == ("--max-num-seqs=8", "--enable-prefix-caching")
 
 
 def test_an_engine_in_the_training_processes_starts_none_of_its_own(run_json: str) -> None:
     run = changed(run_json, tensor_parallel_size=2).model_copy(update={"mode": Mode.COLOCATED})
-    made = in_process_arguments(run, model_dir=Path("/m"), is_cpu=True)
+    made = in_process_arguments(run, model_dir=Path("/m"), is_cpu=True, gpu_memory_utilization=0.5)
     words = list(made)
     assert words[words.index("--distributed-executor-backend") + 1] == "external_launcher"
     assert words[words.index("--tensor-parallel-size") + 1] == "2"
@@ -152,14 +152,14 @@ def test_an_engine_in_the_training_processes_starts_none_of_its_own(run_json: st
 
 def test_an_engine_beside_its_rank_is_one_worker_without_a_launcher(run_json: str) -> None:
     run = changed(run_json, process=EngineProcess.OWN).model_copy(update={"mode": Mode.COLOCATED})
-    words = list(in_process_arguments(run, model_dir=Path("/m"), is_cpu=True))
+    words = list(in_process_arguments(run, model_dir=Path("/m"), is_cpu=True, gpu_memory_utilization=0.5))
     assert "--distributed-executor-backend" not in words
 
 
 def test_sleep_needs_a_pool_of_memory_that_only_a_gpu_has(run_json: str) -> None:
     for level, is_cpu, is_there in ((1, False, True), (2, False, True), (0, False, False), (1, True, False)):
         run = changed(run_json, sleep_level=level)
-        made = in_process_arguments(run, model_dir=Path("/m"), is_cpu=is_cpu)
+        made = in_process_arguments(run, model_dir=Path("/m"), is_cpu=is_cpu, gpu_memory_utilization=0.5)
         assert ("--enable-sleep-mode" in made) == is_there
 
 

@@ -47,7 +47,7 @@ def test_before_the_first_step_it_ends_the_job_and_names_what_to_lower(tmp_path:
 def test_after_a_step_it_is_retried_and_says_with_how_much(tmp_path: Path) -> None:
     ended = ended_by(tmp_path, torch.OutOfMemoryError(TORCH_SAYS), num_steps=7)
     assert (ended.exit_code, ended.reason) == (75, "GPUOutOfMemory")
-    assert "after 7 steps: another attempt computes no more than 512 instead of 1024 tokens" in ended.message
+    assert "after step 7: another attempt computes no more than 512 instead of 1024 tokens" in ended.message
 
 
 def test_with_a_lowered_budget_it_ends_the_job(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_rank_that_runs_out_later_goes_on_with_half_the_tokens_and_ends_the_jo
     environment = small_gpu(from_pass=5, room=30)
     code, message = TrainerPod(tmp_path, job(trainer=trainer), environment=environment).end()
     assert (code, message.reason, message.rank) == (75, "GPUOutOfMemory", 1)
-    assert "after 3 steps: another attempt computes no more than 24 instead of 48" in message.message
+    assert "after step 3: another attempt computes no more than 24 instead of 48" in message.message
     lowered = {Env.MICRO_BATCH_TOKENS: "24"}
     smaller = small_gpu(from_pass=1, room=20)
     code, message = TrainerPod(tmp_path, job(trainer=trainer), attempt=2, environment=smaller | lowered).end()
