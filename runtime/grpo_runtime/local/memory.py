@@ -6,7 +6,7 @@ from pathlib import Path
 from grpo_api.resolve import resolve
 from grpo_api.source import Scheme, parse_source
 from grpo_api.v1alpha1.job import GRPOJob
-from grpo_runtime.errors import HubUnreachableError, UserError
+from grpo_runtime.errors import HubUnreachableError, UserError, VolumeFullError
 from grpo_runtime.storage.source_paths import path_of, whereabouts
 
 _NO_VOLUMES = Path("/nonexistent")
@@ -41,7 +41,7 @@ def describe_memory(job: GRPOJob, *, gpu_gib: float | None) -> tuple[str, bool]:
         with tempfile.TemporaryDirectory() as folder:
             config = _config_folder(job, into=Path(folder))
             model = sizes_of_folder(config, attention=resolve(job).chosen_attention)
-    except (UserError, HubUnreachableError, ConnectionError) as error:
+    except (UserError, HubUnreachableError, VolumeFullError, ConnectionError) as error:
         return f"  memory       not planned: {error}", True
     gpu_bytes = None if gpu_gib is None else int(gpu_gib * GIB)
     plans = plan_memory(job, model, gpu_bytes=gpu_bytes)

@@ -7,20 +7,33 @@ from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from grpo_api.v1alpha1.spec import Attention
+from grpo_runtime.errors import UserError
 from grpo_runtime.memory_plan.formulas import ModelSizes
 from grpo_runtime.model.load import empty_policy
 from grpo_runtime.trainer.policy import MASTER_DTYPE
 from grpo_runtime.trainer.strategy.units import decoder_layers
 
+_NEEDED = ("hidden_size", "num_attention_heads", "vocab_size")
+
 
 def sizes_of_folder(folder: Path, *, attention: Attention) -> ModelSizes:
-    """Read `config.json` in `folder`, and nothing else. Raises UserError as `empty_policy` does."""
-    return model_sizes(empty_policy(folder, dtype=MASTER_DTYPE, attention=attention))
+    """Read `config.json` in `folder`, and nothing else. Raises UserError as `empty_policy` and
+    `model_sizes` do.
+
+    This machine need not have a flash kernel that the job names: it keeps what sdpa keeps.
+    """
+    usable = Attention.SDPA if attention.is_flash else attention
+    return model_sizes(empty_policy(folder, dtype=MASTER_DTYPE, attention=usable))
 
 
 def model_sizes(model: PreTrainedModel) -> ModelSizes:
-    """The sizes of `model`, which may be on the meta device."""
+    """The sizes of `model`, which may be on the meta device. Raises UserError when its configuration does not
+    name them, as those of models without attention."""
     config = model.config.get_text_config()
+    if lacking := [name for name in _NEEDED if not isinstance(getattr(config, name, None), int)]:
+        raise UserError(
+            f"the memory of {type(model).__name__} cannot be told: its config has no {lacking[0]}"
+        )
     layers = decoder_layers(model)
     largest = max(layers, key=_num_parameters, default=nn.Module())
     hidden, num_heads = int(config.hidden_size), int(config.num_attention_heads)

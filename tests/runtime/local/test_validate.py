@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from fake_hub import FakeHub, serving, use_cache, use_hub
 from local_command import job_object
 
 from grpo_api.source import Volume, VolumeKind
@@ -16,6 +17,7 @@ from grpo_runtime.errors import UserError
 from grpo_runtime.local.describe import crowded
 from grpo_runtime.local.documents import pick_job, read_documents
 from grpo_runtime.local.volume_folders import lay_out_volumes, parse_volume_flags
+from grpo_runtime.model.tiny import write_tiny_model
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
 
@@ -187,6 +189,33 @@ def test_a_model_that_is_not_on_this_machine_is_not_planned_and_not_refused(
     assert (
         "memory       not planned: model.source (pvc://models/mine) is on a volume" in capsys.readouterr().out
     )
+
+
+def test_of_a_model_of_the_hub_only_the_configuration_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_tiny_model(tmp_path)
+    files = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    hub = FakeHub({("model", "org/tiny"): files})
+    use_cache(tmp_path / "cache", monkeypatch)
+    file = written(tmp_path, job_object(trainer=GPUS, model={"source": "hf://org/tiny"}))
+    with serving(hub) as endpoint:
+        use_hub(endpoint, monkeypatch)
+        assert main(["validate", "--gpu-memory-gib", "1", str(file)]) == 1
+    assert "which does not fit into 1 GiB" in capsys.readouterr().out
+    fetched = {path.rpartition("/")[2] for path in hub.asked if "/resolve/" in path}
+    assert fetched == {"config.json"}
+
+
+def test_without_a_network_a_line_says_that_the_memory_is_not_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    use_cache(tmp_path / "cache", monkeypatch)
+    # nobody listens at port 1
+    use_hub("http://127.0.0.1:1", monkeypatch)
+    file = written(tmp_path, job_object(trainer=GPUS, model={"source": "hf://org/tiny"}))
+    assert main(["validate", "--gpu-memory-gib", "1", str(file)]) == 0
+    assert "not planned: model.source (hf://org/tiny) is not in the cache" in capsys.readouterr().out
 
 
 def test_numbers_are_read_as_kubectl_reads_them(tmp_path: Path) -> None:

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 from tiny_families import write_tiny_family
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen3Config
+from transformers import AutoModelForCausalLM, LlamaConfig, MambaConfig, PreTrainedConfig, Qwen3Config
 
 from grpo_api.v1alpha1.spec import AlgorithmSpec, Attention, Dtype, OptimizerSpec
 from grpo_bench.live_tensors import LiveTensors
 from grpo_runtime.algorithm.logprobs import CHUNK_LOGITS
+from grpo_runtime.errors import UserError
 from grpo_runtime.memory_plan.formulas import DDP, StepSizes, fsdp2, training_bytes
 from grpo_runtime.memory_plan.model_sizes import model_sizes, sizes_of_folder
 from grpo_runtime.rollout.interface import Rollout
@@ -102,6 +103,24 @@ def test_the_meter_counts_a_view_once_and_forgets_what_is_freed() -> None:
         freed = torch.ones(500)
         del freed
     assert (live.peak_bytes, live.live_bytes, len(view)) == (6000, 4000, 990)
+
+
+def test_a_flash_kernel_that_this_machine_lacks_is_planned_as_sdpa(tmp_path: Path) -> None:
+    write_tiny_family(tmp_path, family="llama")
+    flash, sdpa = (
+        sizes_of_folder(tmp_path, attention=attention)
+        for attention in (Attention.FLASH_ATTENTION_2, Attention.SDPA)
+    )
+    assert flash == sdpa
+
+
+def test_a_model_whose_sizes_are_not_named_is_refused_with_a_sentence() -> None:
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(
+            MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=1)
+        )
+    with pytest.raises(UserError, match="its config has no num_attention_heads"):
+        model_sizes(model)
 
 
 def test_sizes_are_read_from_the_configuration_alone(tmp_path: Path) -> None:
