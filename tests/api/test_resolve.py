@@ -191,6 +191,17 @@ def test_a_strategy_is_written_down_only_where_an_older_image_does_not_have_it()
         assert (config.chosen_strategy, config.to_object().get("strategy")) == (chosen, written)
 
 
+def test_several_gpus_share_the_policy_where_nobody_names_a_strategy():
+    def chosen(num_gpus: int, num_nodes: int = 1, **spec: Any) -> str:
+        trainer = {"numNodes": num_nodes, "resources": {"limits": {"nvidia.com/gpu": num_gpus}}}
+        return resolve(job(trainer=trainer, **spec)).chosen_strategy
+
+    assert (chosen(2), chosen(1, num_nodes=2)) == ("FSDP2", "FSDP2")
+    assert chosen(1) == "DDP"
+    # it is started again with all weights of the rank beside it
+    assert chosen(2, engine={"process": "Own"}) == "DDP"
+
+
 def test_options_of_deepspeed_reach_the_run_and_are_in_no_other():
     options = {"offloadOptimizer": True, "config": "{}"}
     config = resolve(job(trainer={"strategy": "ZeRO2", "deepspeed": options}))

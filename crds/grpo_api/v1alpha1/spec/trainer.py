@@ -28,11 +28,7 @@ def every_process_has_its_gpu(processes_per_node: int | None, resources: Resourc
 
 
 class TrainerStrategy(StrEnum):
-    """How the policy is spread over the training processes: with `DDP` each holds the whole policy, its
-    gradients and its optimizer; with `FSDP2` each holds its part of all three, and they put one layer at a
-    time together. With DeepSpeed's `ZeRO1` each holds its part of the optimizer, with `ZeRO2` of the
-    gradients too, and with `ZeRO3` of all three. Without it FSDP2 where several processes have GPUs, else
-    DDP."""
+    """How the policy is spread over the training processes."""
 
     DDP = "DDP"
     FSDP2 = "FSDP2"
@@ -93,8 +89,9 @@ class TrainerSpec(ApiModel):
     strategy: TrainerStrategy | None = None
     """How the policy is spread over the training processes: with `DDP` each holds the whole policy, its
     gradients and its optimizer; with `FSDP2` each holds its part of all three, and they put one layer at a
-    time together. Without it FSDP2 where there are several processes with GPUs, else DDP. With DeepSpeed's `ZeRO1` each holds its part of the optimizer, with
-    `ZeRO2` of the gradients too, and with `ZeRO3` of all three."""
+    time together. With DeepSpeed's `ZeRO1` each holds its part of the optimizer, with `ZeRO2` of the
+    gradients too, and with `ZeRO3` of all three. Without it FSDP2 where several processes have GPUs, else
+    DDP."""
     deepspeed: DeepSpeedSpec | None = None
     """Options of DeepSpeed, with a `strategy` of its own."""
     resources: ResourcesSpec = ResourcesSpec()
