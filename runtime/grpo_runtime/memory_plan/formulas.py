@@ -154,7 +154,8 @@ def training_bytes(model: ModelSizes, step: StepSizes) -> TrainingBytes:
         weights=0
         if spread.are_weights_on_cpu
         else MASTER_BYTES * _part(model.num_parameters, spread.weights),
-        gradients=MASTER_BYTES * _part(model.num_parameters, spread.gradients),
+        # of DDP they are in its buckets
+        gradients=0 if spread == DDP else MASTER_BYTES * _part(model.num_parameters, spread.gradients),
         optimizer=0 if spread.is_optimizer_on_cpu else (3 if spread.zero_stage else 2) * fused,
         buckets=_buckets(model, spread),
         units=_whole_units(model, step),

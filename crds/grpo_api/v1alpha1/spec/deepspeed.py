@@ -51,7 +51,7 @@ class DeepSpeedSpec(ApiModel):
 
     offload_optimizer: bool | None = None
     """Whether the master weights and AdamW's moments are in the CPU memory of the pod, where the optimizer
-    then makes its steps. That needs 12 bytes a parameter there, over all processes."""
+    then makes its steps. That needs about 20 bytes a parameter there, over all processes."""
     offload_parameters: bool | None = None
     """Whether the parts of the weights are in the CPU memory of the pod too, with ZeRO3."""
     overlap_comm: bool | None = None

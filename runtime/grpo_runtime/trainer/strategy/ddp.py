@@ -37,7 +37,7 @@ class DDPStrategy:
         self._optimizer = PolicyOptimizer(policy, optimizer, total_steps=total_steps)
         with peer_errors():
             # every rank has rank 0's values
-            self._replica = DistributedDataParallel(policy, init_sync=False)
+            self._replica = DistributedDataParallel(policy, init_sync=False, gradient_as_bucket_view=True)
         self._settle_buckets()
 
     @property
