@@ -21,14 +21,18 @@ class PolicyOptimizer:
     time, for the norm is that of the whole gradient, and the state is sharded as the parameters are.
     """
 
-    def __init__(self, policy: Policy, spec: OptimizerSpec, *, total_steps: int) -> None:
+    def __init__(
+        self, policy: Policy, spec: OptimizerSpec, *, total_steps: int, drops_gradients: bool = True
+    ) -> None:
+        """Without `drops_gradients` their memory stays theirs after a step, and is 0 then."""
         self._spec = spec
+        self._drops_gradients = drops_gradients
         self._total_steps = total_steps
         self._parameters = dict(policy.model.named_parameters())
         self._adamw = make_adamw(self._parameters, spec, matrices=matrix_names(self._parameters))
 
     def step(self, *, step: int) -> tuple[float, float]:
-        """Clip the gradients, apply them at the learning rate of `step` (from 0), and drop them.
+        """Clip the gradients, apply them at the learning rate of `step` (from 0), and let go of them.
 
         Returns the global gradient norm before clipping, and the learning rate. Raises UserError, with the
         weights as they were, when a gradient is not finite: from then on every weight would be NaN.
@@ -42,7 +46,7 @@ class PolicyOptimizer:
         if not norm.isfinite():
             raise gradient_not_finite(step=step)
         self._adamw.step()
-        self._adamw.zero_grad()
+        self._adamw.zero_grad(set_to_none=self._drops_gradients)
         return float(norm), rate
 
     def state_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:

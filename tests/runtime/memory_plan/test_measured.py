@@ -93,7 +93,6 @@ def test_the_plan_is_what_a_step_holds_at_its_peak(
     ranks: Ranks, case: Case, is_recomputed: bool, budget: int
 ) -> None:
     measured, planned = measured_and_planned(ranks, case, is_recomputed=is_recomputed, budget=budget)
-    print("RATIO", case, is_recomputed, budget, planned / measured)
     assert MOST_TOO_LITTLE * measured <= planned <= MOST_TOO_MUCH * measured
 
 

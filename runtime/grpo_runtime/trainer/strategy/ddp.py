@@ -34,7 +34,8 @@ class DDPStrategy:
         self._weights = PolicyWeights(policy)
         self._ranks = ranks
         place(policy, device=device or policy.device, ranks=ranks)
-        self._optimizer = PolicyOptimizer(policy, optimizer, total_steps=total_steps)
+        # DDP keeps the memory in which it sums gradients, and they are views of it
+        self._optimizer = PolicyOptimizer(policy, optimizer, total_steps=total_steps, drops_gradients=False)
         with peer_errors():
             # every rank has rank 0's values
             self._replica = DistributedDataParallel(policy, init_sync=False, gradient_as_bucket_view=True)
@@ -109,4 +110,4 @@ class DDPStrategy:
             token_ids = torch.zeros((1, 2), dtype=torch.int64, device=self.device)
             logprobs, _ = self.score(token_ids, torch.ones_like(token_ids[:, 1:], dtype=torch.bool))
             self.backward(logprobs.sum())
-            self.policy.zero_grad()
+            self.policy.zero_grad(set_to_none=False)
