@@ -116,7 +116,7 @@ class TrainingBytes:
     optimizer: int
     """AdamW's moments, and DeepSpeed's master weights."""
     buckets: int
-    """In which gradients are summed; they are kept between updates."""
+    """In which gradients are summed, with DDP the gradients themselves; they are kept between updates."""
     units: int
     """Weights that are put together, with gradients."""
     casts: int
@@ -130,7 +130,8 @@ class TrainingBytes:
 
     @property
     def resting(self) -> int:
-        """Between two updates: gradients are dropped, and of shared weights each rank holds its part."""
+        """Between two updates: gradients are dropped but for DDP's, and of shared weights each rank holds its
+        part."""
         return self.weights + self.optimizer + self.buckets
 
     @property
