@@ -1,19 +1,24 @@
 """`bench/gpu/learner.py` on the CPU, by the code that measures a GPU."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-import torch
 
-from grpo_gpu.learner import WAYS, Load, a_batch, a_model, measure
+from grpo_gpu.learner import WAYS, Load, a_batch, a_model
 from grpo_gpu.shapes import SHAPES, peak_of
 
+SCRIPT = Path(__file__).parents[2] / "bench" / "gpu" / "learner.py"
 LOAD = Load(SHAPES["tiny"], num_sequences=8, longest=24, budget=64, num_rounds=2)
 
 
 def test_every_way_learns_the_same_from_the_same_batch(tmp_path: Path) -> None:
-    measure(LOAD, device=torch.device("cpu"), json_file=tmp_path / "out.jsonl")
+    options = {"size": "tiny", "sequences": 8, "tokens": 24, "budget": 64, "rounds": 2, "device": "cpu"}
+    given = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    command = [sys.executable, str(SCRIPT), *given, "--json", str(tmp_path / "out.jsonl")]
+    subprocess.run(command, check=True, timeout=300)
     lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert [line["way"] for line in lines] == [way.name for way in WAYS]
     for line in lines:

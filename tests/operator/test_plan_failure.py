@@ -226,7 +226,7 @@ def test_while_the_cause_is_not_known_yet_the_condition_does_not_say_that_pods_a
 
 def test_the_attempt_after_one_whose_gpu_was_out_of_memory_has_half_the_budget_and_the_job_says_so():
     cluster = FakeCluster(spec(trainer={"microBatchTokens": 600})).start()
-    sentence = "a GPU is out of memory after step 3: another attempt computes no more than 300"
+    sentence = "a GPU is out of memory after step 3 with 600 tokens at a time"
     told = termination_message(75, Reason.GPU_OUT_OF_MEMORY, sentence)
     cluster.end(cluster.pod("trainer-a1-0"), termination(75, told))
     cluster.step()

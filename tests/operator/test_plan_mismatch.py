@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from grpo_api.contract.mismatch import Mismatch
+from grpo_api.contract.mismatch import STEPS_BELOW, Mismatch
 from grpo_api.v1alpha1.status import ConditionStatus, ConditionType
 
 from .fake_cluster import FakeCluster, report, termination, termination_message
@@ -45,13 +45,17 @@ def test_it_is_false_once_the_trainer_reports_none():
     assert found.last_transition_time > since
 
 
-def test_a_new_attempt_that_has_made_no_step_does_not_end_it():
+def test_a_new_attempt_ends_it_after_as_many_steps_as_must_be_below_the_bound():
     cluster = running(FakeCluster().start(), mismatch=HIGH)
     cluster.end(
         cluster.pod("trainer-a1-0"), termination(1, termination_message(1, "UnexpectedError", "boom"))
     )
     cluster.step()
     assert statuses(cluster) == ["True"]
+    running(cluster, attempt=2, step=4 + STEPS_BELOW - 1, resumed_from_step=4, mismatch=None)
+    assert statuses(cluster) == ["True"]
+    running(cluster, attempt=2, step=4 + STEPS_BELOW, resumed_from_step=4, mismatch=None)
+    assert statuses(cluster) == ["False"]
 
 
 def test_under_the_crd_of_0_1_0_the_status_is_written_without_it():

@@ -22,7 +22,7 @@ from grpo_runtime.local.context import LocalContext, Programs
 from grpo_runtime.local.describe import count, crowded, gpus_asked, local_problem
 from grpo_runtime.local.documents import Document, pick_job, read_documents
 from grpo_runtime.local.environments import inherited
-from grpo_runtime.local.gpus import NUMBERED_AS_LISTED, GpuShares, find_gpus, placed_on
+from grpo_runtime.local.gpus import NUMBERED_AS_LISTED, GpuShares, placed_on, usable_gpus
 from grpo_runtime.local.job import EndedAtOnceError, LocalJob
 from grpo_runtime.local.process_table import ProcessTable
 from grpo_runtime.local.screen import Screen, screen_for
@@ -48,7 +48,7 @@ class RunOptions:
     volumes: Sequence[str] = ()
     command: Sequence[str] = ()
     programs: Programs = field(default_factory=Programs)
-    find_gpus: Callable[[Mapping[str, str]], tuple[str, ...]] = find_gpus
+    find_gpus: Callable[[Mapping[str, str]], tuple[str, ...]] = usable_gpus
 
 
 def run(options: RunOptions, *, environment: Mapping[str, str]) -> int:
@@ -103,10 +103,11 @@ def _run_in(
     stop_signals: set[signal.Signals],
 ) -> int:
     threads = threads_on(usable_cores(), job.spec.trainer, environment=environment)
-    run_config = workspace.begin(job, threads_per_process=threads)
     num_gpus = sum(gpus_asked(job))
     if num_gpus:
+        # before the RunConfig, whose being there says that the run has begun
         workspace.remember(workspace.state().model_copy(update={"is_on_gpus": True}))
+    run_config = workspace.begin(job, threads_per_process=threads)
     if workspace.state().is_done:
         screen.say(
             f"every step of this job is done; to train again choose another --output than {workspace.output}"

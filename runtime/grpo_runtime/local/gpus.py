@@ -18,11 +18,16 @@ NUMBERED_AS_LISTED = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 _TIMEOUT_SECONDS = 60.0
 
 
-def find_gpus(environment: Mapping[str, str]) -> tuple[str, ...]:
+def usable_gpus(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """The GPUs that vLLM's build here can use."""
+    return find_gpus(environment, has_cpu_build=is_cpu_build())
+
+
+def find_gpus(environment: Mapping[str, str], *, has_cpu_build: bool) -> tuple[str, ...]:
     """The GPUs that a job may use, as CUDA_VISIBLE_DEVICES names them: those that it names here already, or
-    all of the machine. None with vLLM's CPU build, for the trainer is where its engines are."""
+    all of the machine. None when vLLM has its CPU build, for the trainer is where its engines are."""
     program = shutil.which("nvidia-smi")
-    if is_cpu_build() or program is None:
+    if has_cpu_build or program is None:
         return ()
     command = [program, "-L"]
     listed = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False)

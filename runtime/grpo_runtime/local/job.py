@@ -41,7 +41,6 @@ class LocalJob:
         self._display = ProgressDisplay(context.workspace.output, screen, total_steps=total_steps)
         self._state = context.workspace.state()
         self._past = WithoutProgress()
-        self._has_lowered_budget = False
         self._is_stop_requested = False
         self._is_next_stop_at_once = False
 
@@ -69,7 +68,7 @@ class LocalJob:
             self._context,
             number=self._state.attempt,
             rollout_ports=list(self._engines.ports),
-            has_lowered_budget=self._has_lowered_budget,
+            has_lowered_budget=self._state.has_lowered_budget,
         )
         began_at = time.monotonic()
         self._watch(attempt, began_at=began_at)
@@ -84,7 +83,8 @@ class LocalJob:
         )
         if outcome.next is Next.RETRY:
             self._past = self._past.with_end(is_counted=outcome.is_counted)
-            self._has_lowered_budget |= outcome.needs_lower_budget
+            is_lowered = self._state.has_lowered_budget or outcome.needs_lower_budget
+            self._state = self._state.model_copy(update={"has_lowered_budget": is_lowered})
         self._state = self._state.model_copy(update={"is_done": outcome.next is Next.DONE})
         self._context.workspace.remember(self._state)
         return outcome

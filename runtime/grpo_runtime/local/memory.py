@@ -12,12 +12,6 @@ from grpo_runtime.storage.source_paths import path_of, whereabouts
 _NO_VOLUMES = Path("/nonexistent")
 
 
-def asks_for_gpus(job: GRPOJob) -> bool:
-    """Whether there are GPUs to plan for."""
-    rollout = job.spec.rollout
-    return job.spec.trainer.resources.num_gpus > 0 or (rollout is not None and rollout.resources.num_gpus > 0)
-
-
 def describe_memory(job: GRPOJob, *, gpu_gib: float | None) -> tuple[str, bool]:
     """The table of a job with GPUs, and whether it fits into GPUs of `gpu_gib` GiB; without that it does.
 
@@ -29,7 +23,7 @@ def describe_memory(job: GRPOJob, *, gpu_gib: float | None) -> tuple[str, bool]:
     from grpo_runtime.memory_plan.model_sizes import sizes_of_folder
     from grpo_runtime.memory_plan.plan import GIB, GpuPlan, in_gib, plan_memory
 
-    def verdict(plan: GpuPlan) -> str:
+    def fit(plan: GpuPlan) -> str:
         if gpu_gib is None:
             return ""
         if not plan.fixes:
@@ -47,7 +41,7 @@ def describe_memory(job: GRPOJob, *, gpu_gib: float | None) -> tuple[str, bool]:
     plans = plan_memory(job, model, gpu_bytes=gpu_bytes)
     lines = [f"  memory       of a model of {model.num_parameters / 1e9:.2f} B parameters, at most:"]
     for plan in plans:
-        lines.append(f"    {in_gib(plan.num_bytes):>10} each GPU of role {plan.role}{verdict(plan)}")
+        lines.append(f"    {in_gib(plan.num_bytes):>10} each GPU of role {plan.role}{fit(plan)}")
         lines += [f"      {in_gib(part.num_bytes):>10} {part.name}" for part in plan.parts]
     return "\n".join(lines), not any(plan.fixes for plan in plans)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from grpo_api.problems import problems
 from grpo_api.v1alpha1.job import KIND, parse_job
 from grpo_runtime.errors import UserError
-from grpo_runtime.local.describe import count, describe
+from grpo_runtime.local.describe import count, describe, gpus_asked
 from grpo_runtime.local.documents import Document, read_documents
-from grpo_runtime.local.memory import asks_for_gpus, describe_memory
+from grpo_runtime.local.memory import describe_memory
 
 
 def validate(paths: Sequence[Path], *, gpu_gib: float | None = None) -> int:
@@ -51,7 +51,7 @@ def _is_valid(document: Document, *, gpu_gib: float | None) -> bool:
     print(f"{where}: valid")
     job = parse_job(document.data)
     print(describe(job))
-    if not asks_for_gpus(job):
+    if not any(gpus_asked(job)):
         return True
     text, fits = describe_memory(job, gpu_gib=gpu_gib)
     print(text)

@@ -35,6 +35,8 @@ class State(ApiModel):
     is_done: bool = False
     is_on_gpus: bool = False
     """Whether the run began on GPUs, where it stays."""
+    has_lowered_budget: bool = False
+    """Whether a GPU was out of memory, so that attempts compute half as many tokens at a time."""
 
 
 class Workspace:

@@ -61,6 +61,11 @@ class Spread:
     is_optimizer_on_cpu: bool = False
     are_weights_on_cpu: bool = False
 
+    @property
+    def are_gradients_on_cpu(self) -> bool:
+        """Where the optimizer is: DeepSpeed brings each part of them to it."""
+        return self.is_optimizer_on_cpu and self.gradients > 1
+
 
 DDP = Spread()
 REDUCED_AT_ONCE, KEPT_TOGETHER = 500_000_000, 1_000_000_000
@@ -156,7 +161,9 @@ def training_bytes(model: ModelSizes, step: StepSizes) -> TrainingBytes:
         if spread.are_weights_on_cpu
         else MASTER_BYTES * _part(model.num_parameters, spread.weights),
         # of DDP they are in its buckets
-        gradients=0 if spread == DDP else MASTER_BYTES * _part(model.num_parameters, spread.gradients),
+        gradients=0
+        if spread == DDP or spread.are_gradients_on_cpu
+        else MASTER_BYTES * _part(model.num_parameters, spread.gradients),
         optimizer=0 if spread.is_optimizer_on_cpu else (3 if spread.zero_stage else 2) * fused,
         buckets=_buckets(model, spread),
         units=_whole_units(model, step),

@@ -9,9 +9,9 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from grpo_api.v1alpha1.spec import Attention
 from grpo_runtime.errors import UserError
 from grpo_runtime.memory_plan.formulas import ModelSizes
+from grpo_runtime.model.layers import decoder_layers
 from grpo_runtime.model.load import empty_policy
 from grpo_runtime.trainer.policy import MASTER_DTYPE
-from grpo_runtime.trainer.strategy.units import decoder_layers
 
 _NEEDED = ("hidden_size", "num_attention_heads", "vocab_size")
 
@@ -62,7 +62,9 @@ def _intermediate(config: PreTrainedConfig) -> int:
     of_expert = getattr(config, "moe_intermediate_size", None)
     num_experts = getattr(config, "num_experts_per_tok", None) or 1
     own = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
-    return int(num_experts * (of_expert or own))
+    widths = of_expert or own
+    # a few families have one for each layer
+    return int(num_experts * (max(widths) if isinstance(widths, list | tuple) else widths))
 
 
 def _num_parameters(module: nn.Module) -> int:

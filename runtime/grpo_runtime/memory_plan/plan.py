@@ -9,6 +9,8 @@ from grpo_api.resolve import resolve
 from grpo_api.v1alpha1.job import GRPOJob
 from grpo_api.v1alpha1.spec import DeepSpeedSpec, Dtype, Mode, TrainerStrategy
 from grpo_runtime.algorithm.logprobs import CHUNK_LOGITS
+from grpo_runtime.colocated.gpu_share import SHARE_ASLEEP, SHARE_AWAKE
+from grpo_runtime.engine.arguments import GPU_MEMORY_UTILIZATION
 from grpo_runtime.memory_plan.formulas import (
     DDP,
     EngineSizes,
@@ -62,10 +64,18 @@ def plan_memory(job: GRPOJob, model: ModelSizes, *, gpu_bytes: int | None) -> tu
         planner = _TrainerPlanner(job, model, engine if is_colocated else ())
         plans.append(planner.plan(gpu_bytes))
     if job.spec.rollout is not None and job.spec.rollout.resources.num_gpus > 0:
-        plan = GpuPlan("rollout", (*engine, Part("weight sync", SYNC_BYTES), Part("CUDA", CUDA_BYTES)))
+        share = job.spec.engine.gpu_memory_utilization or GPU_MEMORY_UTILIZATION
+        parts = (*engine, _left_by(engine, share), Part("weight sync", SYNC_BYTES), Part("CUDA", CUDA_BYTES))
+        plan = GpuPlan("rollout", parts)
         is_large = gpu_bytes is not None and plan.num_bytes > gpu_bytes
         plans.append(replace(plan, fixes=tuple(_engine_fixes(job)) if is_large else ()))
     return tuple(plans)
+
+
+def _left_by(engine: tuple[Part, ...], share: float) -> Part:
+    """What must be there beside an engine that takes only a share of what it finds."""
+    num_bytes = sum(part.num_bytes for part in engine)
+    return Part("what the engine's share leaves", int(num_bytes * (1 / share - 1)))
 
 
 def in_gib(num_bytes: int) -> str:
@@ -100,10 +110,12 @@ def _engine_fixes(job: GRPOJob) -> Iterator[str]:
 def _spread(run: RunConfig) -> Spread:
     """How the strategy of a run spreads the policy."""
     strategy, num_ranks = run.chosen_strategy, run.topology.world_size
+    if strategy is TrainerStrategy.DDP:
+        return DDP
     if strategy is TrainerStrategy.FSDP2:
         return fsdp2(num_ranks)
     if not strategy.is_zero:
-        return DDP
+        raise ValueError(f"nothing is known of the memory of {strategy}")
     options = run.deepspeed or DeepSpeedSpec()
     return zero(
         int(strategy.value.removeprefix("ZeRO")),
@@ -152,7 +164,10 @@ class _TrainerPlanner:
         sleeps = resolve(self.job).chosen_sleep_level > 0
         asleep = () if sleeps else self.engine
         training = (*_training_parts(found), *asleep)
-        generating = (Part("trainer at rest", found.resting), *self.engine)
+        generating: tuple[Part, ...] = (Part("trainer at rest", found.resting), *self.engine)
+        if self.engine:
+            share = SHARE_ASLEEP if sleeps else SHARE_AWAKE
+            generating = (*generating, _left_by(self.engine, share))
         always = (Part("weight sync", SYNC_BYTES), Part("CUDA", CUDA_BYTES))
         plans = (GpuPlan("trainer", (*parts, *always)) for parts in (training, generating))
         return max(plans, key=lambda plan: plan.num_bytes)
@@ -177,19 +192,23 @@ class _TrainerPlanner:
         if changes:
             yield f"{', and '.join(words for words, _ in changes)} ({in_gib(needed)} with all of that)"
         if needed > gpu_bytes:
+            can_spread = not self.job.spec.engine.has_own_process
             yield (
                 "use GPUs with more memory, a smaller model.source, a lower engine.maxModelLen, or more GPUs "
-                "(trainer.resources or trainer.numNodes) with trainer.strategy FSDP2"
+                "(trainer.resources or trainer.numNodes)"
+                + (" with trainer.strategy FSDP2" if can_spread else "")
             )
             if self.engine:
                 yield "set rollout, so that engines have GPUs of their own"
 
     def _changes(self, step: StepSizes) -> Iterator[tuple[str, StepSizes]]:
-        world_size = resolve(self.job).topology.world_size
+        run = resolve(self.job)
+        world_size = run.topology.world_size
         if not step.is_recomputed:
             yield "set trainer.gradientCheckpointing to true", replace(step, is_recomputed=True)
-        if not step.spread.is_fsdp2 and world_size > 1:
-            yield "set trainer.strategy to FSDP2", replace(step, spread=fsdp2(world_size))
+        if not step.spread.is_fsdp2 and world_size > 1 and not run.engine.has_own_process:
+            without = " and remove trainer.deepspeed" if run.deepspeed else ""
+            yield f"set trainer.strategy to FSDP2{without}", replace(step, spread=fsdp2(world_size))
         if step.num_tokens > step.longest:
             words = f"set trainer.microBatchTokens to engine.maxModelLen ({step.longest})"
             yield words, replace(step, num_tokens=step.longest)

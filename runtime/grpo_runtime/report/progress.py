@@ -24,7 +24,8 @@ class ProgressFile:
         self._write()
 
     def _write(self) -> None:
-        write_atomically(self._path, self.latest.model_dump_json(by_alias=True))
+        # without what is not there: an older operator knows no field that is newer
+        write_atomically(self._path, self.latest.model_dump_json(by_alias=True, exclude_none=True))
 
 
 def read_progress(run_dir: Path) -> Progress | None:

@@ -17,6 +17,9 @@ from grpo_runtime.errors import GpuOutOfMemoryError, GpuTooSmallError, KnownErro
 from grpo_runtime.rollout.errors import EngineError
 from grpo_runtime.settings import TrainerSettings
 
+_WORDS = ("cuda out of memory", "cuda error: out of memory", "cuda failure 'out of memory'")
+"""Of torch, of CUDA and of NCCL."""
+
 
 @contextlib.contextmanager
 def gpu_memory_errors(settings: TrainerSettings, *, num_steps: Callable[[], int]) -> Iterator[None]:
@@ -29,7 +32,7 @@ def gpu_memory_errors(settings: TrainerSettings, *, num_steps: Callable[[], int]
     try:
         yield
     except Exception as error:
-        cause = _lack_of_gpu_memory(error)
+        cause = _lack_of_gpu_memory(error, is_colocated=settings.run_config.mode is Mode.COLOCATED)
         if cause is None:
             raise
         raise _explained(cause, settings, num_steps=num_steps()) from error
@@ -37,7 +40,10 @@ def gpu_memory_errors(settings: TrainerSettings, *, num_steps: Callable[[], int]
 
 def fields_that_need_less(run_config: RunConfig) -> str:
     """What to change in the spec so that a training process needs less memory of its GPU."""
-    fields = [f"lower trainer.microBatchTokens ({run_config.chosen_micro_batch_tokens})"]
+    budget, longest = run_config.chosen_micro_batch_tokens, run_config.engine.max_model_len
+    fields = [f"lower trainer.microBatchTokens ({budget})"]
+    if longest > budget:
+        fields.append(f"lower engine.maxModelLen ({longest}), for a sequence above the budget goes alone")
     if not run_config.gradient_checkpointing:
         fields.append("set trainer.gradientCheckpointing to true")
     # an engine in a process of its own cannot be beside a policy that is spread over ranks
@@ -50,14 +56,13 @@ def fields_that_need_less(run_config: RunConfig) -> str:
     return f"{', '.join(fields[:-1])} or {fields[-1]}" if len(fields) > 1 else fields[0]
 
 
-def _lack_of_gpu_memory(error: BaseException | None) -> BaseException | None:
+def _lack_of_gpu_memory(error: BaseException | None, *, is_colocated: bool) -> BaseException | None:
     """The first error in the chain of causes that says so: torch's own, what CUDA says to other allocators
-    such as vLLM's, or one of these as an engine in a process of its own has told it."""
+    such as those of vLLM and NCCL, or one of these that an engine on the same GPU passes on."""
+    kinds = (RuntimeError, EngineError) if is_colocated else (RuntimeError,)
     while error is not None:
-        is_told = isinstance(error, RuntimeError | EngineError) and any(
-            words in str(error).lower() for words in ("cuda out of memory", "cuda error: out of memory")
-        )
-        if is_told or isinstance(error, torch.OutOfMemoryError):
+        says_so = isinstance(error, kinds) and any(words in str(error).lower() for words in _WORDS)
+        if says_so or isinstance(error, torch.OutOfMemoryError):
             return error
         error = error.__cause__
     return None
@@ -75,6 +80,6 @@ def _explained(error: BaseException, settings: TrainerSettings, *, num_steps: in
     if num_steps == 0:
         return GpuTooSmallError(f"a GPU is out of memory before the first step is done: {cause}")
     return GpuOutOfMemoryError(
-        f"a GPU is out of memory after step {num_steps}: another attempt computes no more than "
-        f"{lowered(tokens)} instead of {tokens} tokens at a time; to give it more room {cause}"
+        f"a GPU is out of memory after step {num_steps} with {tokens} tokens at a time; an attempt that "
+        f"follows computes {lowered(tokens)}; to give it more room {cause}"
     )

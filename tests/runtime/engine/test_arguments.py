@@ -180,4 +180,6 @@ def test_vllm_decides_how_many_completions_it_samples_unless_the_job_says(run_js
     assert "--max-num-seqs" not in of_server(changed(run_json), is_cpu=False)
     named = changed(run_json, max_num_seqs=9)
     assert of_server(named, is_cpu=True)["--max-num-seqs"] == "9"
-    assert "--max-num-seqs 9" in " ".join(in_process_arguments(named, model_dir=Path("/m"), is_cpu=True))
+    assert "--max-num-seqs 9" in " ".join(
+        in_process_arguments(named, model_dir=Path("/m"), is_cpu=True, gpu_memory_utilization=0.9)
+    )

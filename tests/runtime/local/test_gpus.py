@@ -86,8 +86,17 @@ def test_of_the_gpus_those_are_used_that_the_shell_leaves(
     assert usable(num_gpus, environment=environment) == expected
 
 
-def test_with_the_cpu_build_of_vllm_nothing_is_on_a_gpu() -> None:
-    assert find_gpus({"CUDA_VISIBLE_DEVICES": "0"}) == ()
+@pytest.mark.parametrize(
+    ("code", "has_cpu_build", "found"), [(0, False, ("0", "1")), (0, True, ()), (9, False, ())]
+)
+def test_gpus_are_those_that_nvidia_smi_lists_unless_vllm_cannot_use_them(
+    code: int, has_cpu_build: bool, found: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\necho 'GPU 0: Stand-in'\necho 'GPU 1: Stand-in'\nexit {code}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_gpus({}, has_cpu_build=has_cpu_build) == found
 
 
 def test_every_process_sees_its_own_gpus_and_the_run_stays_on_them(tmp_path: Path) -> None:

@@ -227,11 +227,14 @@ def test_two_commands_cannot_share_a_directory(tmp_path: Path) -> None:
 
 
 def test_a_finished_job_says_so_and_starts_nothing(tmp_path: Path) -> None:
-    assert LocalCommand(tmp_path, job_object()).end() == 0
+    first = LocalCommand(tmp_path, job_object())
+    assert first.end() == 0
+    # the job may be done before its engine has begun
+    num_engines = len(first.engines())
     again = LocalCommand(tmp_path, job_object())
     assert again.end() == 0
     assert "every step of this job is done" in again.screen()
-    assert len(again.engines()) == 1
+    assert len(again.engines()) == num_engines
 
 
 @pytest.mark.parametrize(

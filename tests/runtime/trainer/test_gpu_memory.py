@@ -22,10 +22,10 @@ TORCH_SAYS = "CUDA out of memory. Tried to allocate 2.00 GiB."
 
 
 def ended_by(
-    folder: Path, error: Exception, *, num_steps: int, budget: str | None = None
+    folder: Path, error: Exception, *, num_steps: int, budget: str | None = None, **spec: Any
 ) -> TerminationMessage:
     """What a trainer writes that `error` ends after `num_steps`."""
-    environment = trainer_environment(folder, run_config())
+    environment = trainer_environment(folder, run_config(**spec))
     environment[Env.ROLLOUT_REPLICAS] = "1"
     if budget:
         environment[Env.MICRO_BATCH_TOKENS] = budget
@@ -47,7 +47,7 @@ def test_before_the_first_step_it_ends_the_job_and_names_what_to_lower(tmp_path:
 def test_after_a_step_it_is_retried_and_says_with_how_much(tmp_path: Path) -> None:
     ended = ended_by(tmp_path, torch.OutOfMemoryError(TORCH_SAYS), num_steps=7)
     assert (ended.exit_code, ended.reason) == (75, "GPUOutOfMemory")
-    assert "after step 7: another attempt computes no more than 512 instead of 1024 tokens" in ended.message
+    assert "after step 7 with 1024 tokens at a time; an attempt that follows computes 512" in ended.message
 
 
 def test_with_a_lowered_budget_it_ends_the_job(tmp_path: Path) -> None:
@@ -55,6 +55,13 @@ def test_with_a_lowered_budget_it_ends_the_job(tmp_path: Path) -> None:
     assert (ended.exit_code, ended.reason) == (40, "GPUOutOfMemory")
     assert "again, although this attempt computes no more than 512 tokens" in ended.message
     assert "lower trainer.microBatchTokens (512)" in ended.message
+
+
+def test_nccl_without_memory_is_found_and_not_an_engine_in_another_pod(tmp_path: Path) -> None:
+    nccl = RuntimeError("NCCL error: Cuda failure 'out of memory'")
+    assert ended_by(tmp_path, nccl, num_steps=7).reason == "GPUOutOfMemory"
+    elsewhere = EngineError("a server says: CUDA out of memory")
+    assert ended_by(tmp_path, elsewhere, num_steps=7).message == str(elsewhere)
 
 
 def test_an_engine_without_memory_is_found_behind_the_error_it_led_to(tmp_path: Path) -> None:
@@ -66,7 +73,7 @@ def test_an_engine_without_memory_is_found_behind_the_error_it_led_to(tmp_path: 
 
 def test_an_engine_in_a_process_of_its_own_says_it_in_words(tmp_path: Path) -> None:
     told = decode_error(encode_error(torch.OutOfMemoryError(TORCH_SAYS)))
-    ended = ended_by(tmp_path, told, num_steps=0)
+    ended = ended_by(tmp_path, told, num_steps=0, mode="Colocated")
     assert (ended.exit_code, ended.reason) == (40, "GPUOutOfMemory")
 
 
@@ -91,13 +98,15 @@ def test_other_errors_stay_what_they_are(tmp_path: Path) -> None:
         ({"mode": "Colocated"}, ["microBatchTokens", "gradientCheckpointing", "gpuMemoryUtilization"]),
         ({"mode": "Colocated", "trainer": {"processesPerNode": 2},
           "engine": {"process": "Own", "kvCacheMemory": "1Gi"}},
-         ["microBatchTokens", "gradientCheckpointing", "kvCacheMemory"]),
+         ["microBatchTokens", "maxModelLen", "gradientCheckpointing", "kvCacheMemory"]),
+        ({"trainer": {"microBatchTokens": 32}}, ["microBatchTokens", "maxModelLen", "gradientCheckpointing"]),
     ],
 )  # fmt: skip
 def test_only_fields_that_can_still_be_changed_are_named(spec: dict[str, Any], named: list[str]) -> None:
     sentence = fields_that_need_less(run_config(**spec))
     fields = (
         "microBatchTokens",
+        "maxModelLen",
         "gradientCheckpointing",
         "strategy",
         "kvCacheMemory",
@@ -129,7 +138,7 @@ def test_a_rank_that_runs_out_later_goes_on_with_half_the_tokens_and_ends_the_jo
     environment = small_gpu(from_pass=5, room=30)
     code, message = TrainerPod(tmp_path, job(trainer=trainer), environment=environment).end()
     assert (code, message.reason, message.rank) == (75, "GPUOutOfMemory", 1)
-    assert "after step 3: another attempt computes no more than 24 instead of 48" in message.message
+    assert "after step 3 with 48 tokens at a time; an attempt that follows computes 24" in message.message
     lowered = {Env.MICRO_BATCH_TOKENS: "24"}
     smaller = small_gpu(from_pass=1, room=20)
     code, message = TrainerPod(tmp_path, job(trainer=trainer), attempt=2, environment=smaller | lowered).end()

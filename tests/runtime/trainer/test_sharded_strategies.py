@@ -22,9 +22,9 @@ from tiny_moe import write_tiny_moe
 from transformers import AutoConfig, GPT2Config, GPT2LMHeadModel, Qwen2ForCausalLM
 
 from grpo_api.v1alpha1.spec import Dtype
+from grpo_runtime.model.layers import decoder_layers
 from grpo_runtime.model.load import empty_policy, load_policy
 from grpo_runtime.model.tiny import write_tiny_model
-from grpo_runtime.trainer.strategy.units import decoder_layers
 
 SCRIPT = Path(__file__).with_name("sharded_ranks.py")
 

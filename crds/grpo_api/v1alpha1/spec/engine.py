@@ -153,7 +153,7 @@ class EngineSpec(ApiModel):
     max_num_seqs: Annotated[int, Field(ge=1, le=65_536)] | None = None
     """Most completions that an engine samples at a time, or each of its dataParallelSize copies; vLLM's
     argument of this name. Engines in rollout pods are given no more than that. Without it vLLM decides, and
-    they are given up to 1024 on GPUs and 64 on CPU."""
+    they are given up to 1024 for each copy on GPUs, and 64 on CPU."""
     args: Annotated[tuple[EngineArgument, ...], Field(max_length=64)] = ()
     """More arguments of `vllm serve`, each as `--name` or `--name=value`. Arguments that follow from other
     fields are refused."""

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import datetime
 
+from grpo_api.contract.mismatch import STEPS_BELOW
 from grpo_api.contract.progress import EngineCounts, Progress
 from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_api.contract.retries import WORKING_STATES
@@ -197,15 +198,15 @@ def _restarting(draft: Draft, running: ConditionState) -> ConditionState:
 
 
 def _mismatch_high(draft: Draft) -> dict[ConditionType, ConditionState]:
-    """What the newest report says; nothing before one has told of a mismatch. A new attempt, which has
-    computed nothing yet, changes nothing."""
+    """What the newest report says; nothing before there was a mismatch. A new attempt changes nothing before
+    it has computed as many steps as must be below the bound."""
     progress, kind = draft.facts.new_progress, ConditionType.MISMATCH_HIGH
     if progress is None:
         return {}
     if progress.mismatch is not None:
         return {kind: ConditionState(True, Reason.LOGPROBS_DIFFER, progress.mismatch.message)}
-    has_trained = progress.step > (progress.resumed_from_step or 0)
-    if not is_true(draft.status, kind) or not has_trained:
+    num_steps = progress.step - (progress.resumed_from_step or 0)
+    if not is_true(draft.status, kind) or num_steps < STEPS_BELOW:
         return {}
     return {kind: ConditionState(False, Reason.LOGPROBS_AGREE, "trainer and engines agree again")}
 

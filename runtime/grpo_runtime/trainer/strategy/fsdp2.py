@@ -20,6 +20,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from grpo_api.v1alpha1.spec import OptimizerSpec
+from grpo_runtime.model.layers import decoder_layers
 from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.trainer.distributed import Ranks, peer_errors
 from grpo_runtime.trainer.optimizer import PolicyOptimizer
@@ -27,7 +28,6 @@ from grpo_runtime.trainer.policy import Policy, PolicyWeights
 from grpo_runtime.trainer.strategy.interface import TrainingState
 from grpo_runtime.trainer.strategy.placement import place
 from grpo_runtime.trainer.strategy.shards import ShardGroup
-from grpo_runtime.trainer.strategy.units import decoder_layers
 from grpo_runtime.weight_sync.source import WeightSource
 
 

@@ -10,10 +10,10 @@ from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 from pydantic import ValidationError
 
 from grpo_runtime.errors import UserError
+from grpo_runtime.model.layers import decoder_layers
 from grpo_runtime.trainer.distributed import Ranks, peer_errors
 from grpo_runtime.trainer.policy import Policy
 from grpo_runtime.trainer.strategy.placement import place
-from grpo_runtime.trainer.strategy.units import decoder_layers
 from grpo_runtime.trainer.strategy.zero.settings import SECTION
 
 

@@ -139,7 +139,10 @@ class ZeroStrategy:
 
     @torch.no_grad()
     def load(self, state: TrainingState | None) -> None:
-        """See `Strategy`. Rank 0 gives all ranks one tensor after the other, and each takes its part."""
+        """See `Strategy`. Rank 0 gives all ranks one tensor after the other, and each takes its part. The
+        optimizer has its memory afterwards, so that a colocated engine does not take it."""
+        for parameter in self._parameters.values():
+            self._state_with(parameter)
         has_state = self._ranks.broadcast(torch.tensor(state is not None, dtype=torch.uint8))
         if not has_state:
             return

@@ -1,4 +1,4 @@
-"""The parts of a model that a sharded strategy puts together one at a time."""
+"""The layers of a model, which a sharded strategy puts together one at a time."""
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -6,7 +6,7 @@ from transformers import PreTrainedModel
 
 def decoder_layers(model: PreTrainedModel) -> tuple[nn.Module, ...]:
     """The layers of `model`, inner ones first: the modules that transformers never splits over devices, or
-    else the members of its first list of modules. None for a model with neither."""
+    else the members of its first list of modules. Empty for a model with neither."""
     names = set(model._no_split_modules or ())
     layers = [module for module in model.modules() if type(module).__name__ in names]
     if not layers:
