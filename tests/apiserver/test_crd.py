@@ -80,6 +80,7 @@ def full_status() -> GRPOJobStatus:
         highest_checkpoint_step=10,
         given_back=1,
         waiting_for_room=WaitingForRoom(since=NOW, tried_at=NOW, held_back_until=NOW),
+        micro_batch_tokens=512,
         starting_since=NOW,
         last_failure=LastFailure(
             attempt=1,
