@@ -1,6 +1,5 @@
 """What the scripts have in common: their options, and measuring two ways with a line on each pair."""
 
-import argparse
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -9,6 +8,7 @@ from pathlib import Path
 
 from grpo_bench.errors import BenchError
 from grpo_bench.machine import circumstances
+from grpo_bench.options import a_parser, add_json, add_pairs, require_folder, require_pairs
 from grpo_bench.pairs import Pair, Way, alternate, compare
 from grpo_bench.report import Result, json_line, table
 
@@ -32,27 +32,13 @@ class Options:
 
 def parse_options(description: str, *, num_pairs: int) -> Options:
     """Read the options of a script; `num_pairs` is the default of --pairs. --help ends the process."""
-    parser = argparse.ArgumentParser(
-        description=description + _HOW_TO_READ_IT, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--pairs",
-        dest="num_pairs",
-        type=int,
-        default=num_pairs,
-        metavar="N",
-        help="how often each way is run; more make the ratio steadier (%(default)s)",
-    )
-    parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="append the result to this file, as one line of JSON"
-    )
-    options = parser.parse_args()
-    if options.num_pairs < 1:
-        parser.error(f"--pairs {options.num_pairs}: there must be at least one pair")
-    if options.json and not options.json.absolute().parent.is_dir():
-        # found here, it does not cost minutes of measuring
-        parser.error(f"--json {options.json}: there is no directory {options.json.absolute().parent}")
-    return Options(**vars(options))
+    parser = a_parser(description + _HOW_TO_READ_IT)
+    add_pairs(parser, default=num_pairs, what="how often each way is run; more make the ratio steadier")
+    add_json(parser, what="the result to this file, as one line of JSON")
+    found = parser.parse_args()
+    require_pairs(parser, found.pairs)
+    require_folder(parser, found.json)
+    return Options(num_pairs=found.pairs, json=found.json)
 
 
 def run(bench: str, two_ways: TwoWays, *, options: Options) -> int:

@@ -1,10 +1,10 @@
 """The options of `bench/logprobs.py`. No slow import here: --help answers at once."""
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from grpo_bench.options import a_parser, add_json, add_pairs, named_cases, require_folder, require_pairs
 from grpo_logprobs.cases import CASES
 
 
@@ -20,24 +20,13 @@ class Options:
 
 def parse_options(description: str, arguments: Sequence[str] | None = None) -> Options:
     """Read the command line. --help and a wrong option end the process."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--pairs", type=int, default=3, metavar="N", help="how often each way is run (%(default)s)"
-    )
+    parser = a_parser(description)
+    add_pairs(parser, default=3, what="how often each way is run")
     parser.add_argument("--cases", default=",".join(CASES), metavar="NAME,...", help="(%(default)s)")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="(%(default)s)")
-    parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="append each result to this file, as a line of JSON"
-    )
+    add_json(parser, what="each result to this file, as a line of JSON")
     found = parser.parse_args(arguments)
-    if found.pairs < 1:
-        parser.error(f"--pairs {found.pairs}: there must be at least one pair")
-    cases = tuple(found.cases.split(","))
-    if not set(cases) <= CASES.keys():
-        parser.error(f"--cases {found.cases}: there are {', '.join(CASES)}")
-    if found.json and not found.json.absolute().parent.is_dir():
-        # found here, it does not cost minutes of measuring
-        parser.error(f"--json {found.json}: there is no directory {found.json.absolute().parent}")
+    require_pairs(parser, found.pairs)
+    cases = named_cases(parser, found.cases, cases=CASES)
+    require_folder(parser, found.json)
     return Options(num_pairs=found.pairs, cases=cases, device=found.device, json=found.json)

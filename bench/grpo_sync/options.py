@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from grpo_bench.options import a_parser, add_json, require_folder
+
 _LARGEST_MB = 4000
 _MOST = 8
 
@@ -22,9 +24,7 @@ class Options:
 
 def parse_options(description: str, arguments: Sequence[str] | None = None) -> Options:
     """Read the command line. --help and a wrong option end the process."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = a_parser(description)
     parser.add_argument(
         "--sizes", default="1,100,1000", metavar="MB,...", help="what travels, in MB (%(default)s)"
     )
@@ -41,9 +41,7 @@ def parse_options(description: str, arguments: Sequence[str] | None = None) -> O
         help="how many vLLM engines, for sizes up to 100 MB; 0 leaves them out (%(default)s)",
     )
     parser.add_argument("--backends", default="", metavar="NAME,...", help="only these, without vLLM (all)")
-    parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="append every figure to this file, as one line of JSON"
-    )
+    add_json(parser, what="every figure to this file, as one line of JSON")
     found = parser.parse_args(arguments)
     options = Options(
         sizes=_numbers(parser, "--sizes", found.sizes, highest=_LARGEST_MB),
@@ -54,9 +52,7 @@ def parse_options(description: str, arguments: Sequence[str] | None = None) -> O
     )
     if not options.sizes or not options.receivers + options.engines:
         parser.error("there is nothing to measure: give --sizes, and --receivers or --engines")
-    if options.json and not options.json.absolute().parent.is_dir():
-        # found here, it does not cost minutes of measuring
-        parser.error(f"--json {options.json}: there is no directory {options.json.absolute().parent}")
+    require_folder(parser, options.json)
     return options
 
 

@@ -1,10 +1,10 @@
 """The options of `bench/against_trl.py`. No slow import here: --help answers at once."""
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from grpo_bench.options import a_parser, add_json, add_pairs, named_cases, require_folder, require_pairs
 from grpo_trl.cases import CASES
 
 
@@ -21,12 +21,8 @@ class Options:
 
 def parse_options(description: str, arguments: Sequence[str] | None = None) -> Options:
     """Read the command line. --help and a wrong option end the process."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--pairs", type=int, default=2, metavar="N", help="how often each side is run (%(default)s)"
-    )
+    parser = a_parser(description)
+    add_pairs(parser, default=2, what="how often each side is run")
     parser.add_argument("--cases", default=",".join(CASES), metavar="NAME,...", help="(%(default)s)")
     parser.add_argument(
         "--processes",
@@ -41,20 +37,13 @@ def parse_options(description: str, arguments: Sequence[str] | None = None) -> O
         metavar="M",
         help="begin no pair that would end later; a run that takes longer is an error (%(default)s)",
     )
-    parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="append every step to this file, as one line of JSON"
-    )
+    add_json(parser, what="every step to this file, as one line of JSON")
     found = parser.parse_args(arguments)
-    if found.pairs < 1:
-        parser.error(f"--pairs {found.pairs}: there must be at least one pair")
-    cases = tuple(found.cases.split(","))
-    if not set(cases) <= CASES.keys():
-        parser.error(f"--cases {found.cases}: there are {', '.join(CASES)}")
+    require_pairs(parser, found.pairs)
+    cases = named_cases(parser, found.cases, cases=CASES)
     if not all(number.isdecimal() for number in found.processes.split(",")):
         parser.error(f"--processes {found.processes}: give numbers with commas between them, or 0")
-    if found.json and not found.json.absolute().parent.is_dir():
-        # found here, it does not cost minutes of measuring
-        parser.error(f"--json {found.json}: there is no directory {found.json.absolute().parent}")
+    require_folder(parser, found.json)
     return Options(
         num_pairs=found.pairs,
         cases=cases,

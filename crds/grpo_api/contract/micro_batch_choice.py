@@ -13,11 +13,6 @@ def lowered(tokens: int) -> int:
     return max(2, tokens // 2)
 
 
-def tokens_of(spec: GRPOJobSpec) -> int:
-    """Most tokens of a micro-batch of this job, as long as its GPUs have had room for them."""
-    return tokens_in_run(spec) or TOKENS_ON_CPU
-
-
 def tokens_in_run(spec: GRPOJobSpec) -> int | None:
     """What is written down for a run. None where it goes without saying, on CPU, so that an image of 0.1.0
     reads every run that needs nothing newer."""

@@ -61,8 +61,7 @@ def partition(
         rank = tokens.index(min(tokens))
         shares[rank].append(row)
         tokens[rank] += lengths[row]
-    cut_share = _cut_packed if is_packed else _cut
-    cut = [cut_share(share, lengths, budget=budget) for share in shares]
+    cut = [_cut(share, lengths, budget=budget, is_packed=is_packed) for share in shares]
     num_micro_batches = max(1, *(len(micro_batches) for micro_batches in cut))
     by_rank = tuple(
         (*micro_batches, *((),) * (num_micro_batches - len(micro_batches))) for micro_batches in cut
@@ -78,29 +77,19 @@ def partition(
     )
 
 
-def _cut(share: Sequence[int], lengths: Sequence[int], *, budget: int) -> list[Rows]:
-    """The sequences of a rank, longest first, in micro-batches: the first of each has its width."""
-    micro_batches: list[Rows] = []
-    start = 0
-    while start < len(share):
-        size = max(1, budget // lengths[share[start]])
-        micro_batches.append(tuple(share[start : start + size]))
-        start += size
-    return micro_batches
-
-
-def _cut_packed(share: Sequence[int], lengths: Sequence[int], *, budget: int) -> list[Rows]:
-    """The sequences of a rank, longest first, in micro-batches that have no padding."""
-    micro_batches: list[Rows] = []
-    start = 0
-    while start < len(share):
-        end, num_tokens = start, 0
-        while end < len(share) and (end == start or num_tokens + lengths[share[end]] <= budget):
-            num_tokens += lengths[share[end]]
-            end += 1
-        micro_batches.append(tuple(share[start:end]))
-        start = end
-    return micro_batches
+def _cut(share: Sequence[int], lengths: Sequence[int], *, budget: int, is_packed: bool) -> list[Rows]:
+    """The sequences of a rank, longest first, in micro-batches: padded, the first of each has its width."""
+    micro_batches: list[list[int]] = []
+    width = left = 0
+    for row in share:
+        needed = lengths[row] if is_packed else width
+        if not micro_batches or needed > left:
+            micro_batches.append([])
+            width = needed = lengths[row]
+            left = budget
+        micro_batches[-1].append(row)
+        left -= needed
+    return [tuple(rows) for rows in micro_batches]
 
 
 def _computed(rows: Rows, lengths: Sequence[int], *, is_packed: bool) -> int:

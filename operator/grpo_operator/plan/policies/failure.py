@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import datetime
 
-from grpo_api.contract.micro_batch_choice import lowered, tokens_of
+from grpo_api.contract.micro_batch_choice import lowered
 from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_api.v1alpha1.status import ConditionType, Phase
 from grpo_operator.children.frozen_job import FrozenJob
@@ -62,7 +62,7 @@ def end_attempt_on_failure(draft: Draft, observed: Observed, now: datetime) -> D
         why = ReasonMessage(cause.why.reason, f"{used_up}: {cause.why.message}")
         return failed(draft, observed, now, why)
     if cause.why.reason == Reason.GPU_OUT_OF_MEMORY:
-        draft = draft.with_status(micro_batch_tokens=lowered(tokens_of(frozen.spec)))
+        draft = draft.with_status(micro_batch_tokens=lowered(frozen.config.chosen_micro_batch_tokens))
     return _next_attempt(draft, observed, cause, now)
 
 
