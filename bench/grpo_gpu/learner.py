@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import Qwen2ForCausalLM
 
 from grpo_api.v1alpha1.spec import AlgorithmSpec, Dtype, OptimizerSpec
+from grpo_bench.random_model import random_model
 from grpo_gpu.shapes import Shape, peak_of
-from grpo_runtime.model.head import install_scoring_head
 from grpo_runtime.rollout.interface import Rollout
 from grpo_runtime.trainer.batch import Batch, make_batch
 from grpo_runtime.trainer.device import collective_backend
@@ -135,20 +135,12 @@ def _learner(load: Load, way: Way, *, ranks: Ranks, device: torch.device) -> Lea
 
 def a_model(shape: Shape) -> Qwen2ForCausalLM:
     """A random one, in float32 on the CPU, as a rank 0 has loaded it."""
-    torch.manual_seed(1)
-    config = Qwen2Config(
-        vocab_size=shape.vocab_size,
-        hidden_size=shape.hidden,
-        intermediate_size=shape.intermediate,
-        num_hidden_layers=shape.num_layers,
-        num_attention_heads=shape.num_heads,
-        num_key_value_heads=shape.num_kv_heads,
+    return random_model(
+        shape,
+        vocabulary=shape.vocab_size,
+        num_kv_heads=shape.num_kv_heads,
         max_position_embeddings=32768,
-        tie_word_embeddings=False,
     )
-    model = Qwen2ForCausalLM(config).float()
-    install_scoring_head(model)
-    return model
 
 
 def a_batch(load: Load) -> Batch:

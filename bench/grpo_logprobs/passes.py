@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from grpo_api.v1alpha1.spec import Dtype
 from grpo_bench.errors import BenchError
 from grpo_bench.live_tensors import LiveTensors
 from grpo_bench.pairs import Amounts, Way
+from grpo_bench.random_model import random_model
 from grpo_logprobs.cases import Case
 from grpo_runtime.trainer.policy import Policy
 
@@ -60,17 +60,9 @@ def dense_and_chunked(case: Case, *, device: str) -> Iterator[tuple[Way, Way]]:
 
 
 def _micro(case: Case, *, device: str) -> _Micro:
-    torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=case.vocabulary,
-        hidden_size=case.hidden,
-        intermediate_size=case.intermediate,
-        num_hidden_layers=case.num_layers,
-        num_attention_heads=case.num_heads,
-        num_key_value_heads=case.num_heads,
-        tie_word_embeddings=True,
-    )
-    model = Qwen2ForCausalLM(config).float().to(device)
+    model = random_model(
+        case, vocabulary=case.vocabulary, num_kv_heads=case.num_heads, is_tied=True, seed=0
+    ).to(device)
     dtype = Dtype.FLOAT32 if device == "cpu" else Dtype.BFLOAT16
     width = case.prompt_tokens + case.completion_tokens
     token_ids = torch.randint(case.vocabulary, (case.num_sequences, width)).to(device)

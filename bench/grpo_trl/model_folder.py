@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
 from transformers.utils.logging import disable_progress_bar
 
+from grpo_bench.random_model import random_model
 from grpo_runtime.model.char_tokenizer import char_tokenizer
 from grpo_runtime.model.save import save_policy
 from grpo_trl.cases import Case
@@ -21,25 +20,19 @@ def write_model(case: Case, into: Path) -> int:
     is as long as it may be.
     """
     disable_progress_bar()
-    torch.manual_seed(1)
     tokenizer = char_tokenizer(max_length_tokens=_MAX_LENGTH_TOKENS)
     vocab_size = len(tokenizer)
     tokenizer.add_special_tokens({"eos_token": _NEVER_SAID})
     assert tokenizer.eos_token_id == vocab_size
-    config = Qwen2Config(
-        vocab_size=vocab_size,
-        hidden_size=case.hidden,
-        intermediate_size=case.intermediate,
-        num_hidden_layers=case.num_layers,
-        num_attention_heads=case.num_heads,
-        num_key_value_heads=case.num_heads,
+    model = random_model(
+        case,
+        vocabulary=vocab_size,
+        num_kv_heads=case.num_heads,
         max_position_embeddings=_MAX_LENGTH_TOKENS,
-        tie_word_embeddings=False,
         bos_token_id=None,
         # transformers wants None or a token of the vocabulary; both sides ask the tokenizer
         eos_token_id=None,
         pad_token_id=tokenizer.pad_token_id,
     )
-    model = Qwen2ForCausalLM(config).float()
     save_policy(model, tokenizer=tokenizer, into=into)
     return model.num_parameters()
