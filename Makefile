@@ -71,6 +71,13 @@ bench-trl: setup ## Measure a step against TRL's GRPOTrainer, installed in the c
 bench-logprobs: setup ## Measure chunked logprobs against dense ones (PAIRS=3, CASES=tiny,27M, DEVICE=cpu or cuda, JSON=)
 	@$(BIN)/python bench/logprobs.py $(if $(PAIRS),--pairs '$(PAIRS)') $(if $(CASES),--cases '$(CASES)') \
 	  $(if $(DEVICE),--device '$(DEVICE)') $(if $(JSON),--json '$(JSON)')
+bench-checkpoint: setup ## Measure what training waits for at a save, with and without a thread (PAIRS=3, CASES=27M,110M, FOLDER=, JSON=)
+	@$(BIN)/python bench/checkpoint.py $(if $(PAIRS),--pairs '$(PAIRS)') $(if $(CASES),--cases '$(CASES)') \
+	  $(if $(FOLDER),--folder '$(FOLDER)') $(if $(JSON),--json '$(JSON)')
+bench-lora: setup ## Measure what an adapter spares beside whole weights (PARAMETERS=25 millions, RANK=16)
+	@$(BIN)/python bench/lora.py $(if $(PARAMETERS),--parameters '$(PARAMETERS)') $(if $(RANK),--rank '$(RANK)')
+bench-learning: setup ## Train small jobs and hold them to the rewards they must reach (CASES=reverse,add, JSON=)
+	@$(BIN)/python bench/learning.py $(if $(CASES),--cases '$(CASES)') $(if $(JSON),--json '$(JSON)')
 bench-gpu: $(if $(HAS_PYTHON),gpu-site,setup) ## Measure packing, tag, IPC and training steps on an NVIDIA GPU, and NCCL where there are two (PYTHON=, JSON=)
 	@export PYTHONPATH=crds:runtime:bench$(if $(HAS_PYTHON),:.gpu-site); python=$(if $(HAS_PYTHON),$(PYTHON),$(BIN)/python); \
 	  for script in sync learner; do $$python bench/gpu/$$script.py $(if $(JSON),--json '$(JSON)') || exit 1; done; \
@@ -98,6 +105,8 @@ gpu-site:
 	  --target .gpu-site .gpu-wheels/*.whl; fi
 debian-packages:
 	@$(CLUSTER) prerequisites
+browser:
+	@command -v chromium > /dev/null || { apt-get update -qq && apt-get install -qq --yes --no-install-recommends chromium > /dev/null; }
 cluster-programs: uv debian-packages
 	@$(CLUSTER) build
 built-images: uv debian-packages
@@ -105,4 +114,4 @@ built-images: uv debian-packages
 $(BIN)/.ready: tests/environment.sh tests/requirements.txt crds/requirements-build.txt crds/pyproject.toml operator/pyproject.toml runtime/pyproject.toml runtime/name_vllm_cpu.py | uv
 	@tests/environment.sh && touch $@
 
-.PHONY: demo setup format generate check requirements test test-fast test-matrix test-gpu gpu-wheels gpu-site bench bench-sync bench-trl bench-logprobs bench-gpu bench-scale cluster-up cluster-status cluster-down images help uv debian-packages cluster-programs built-images
+.PHONY: demo setup format generate check requirements test test-fast test-matrix test-gpu gpu-wheels gpu-site bench bench-sync bench-trl bench-logprobs bench-checkpoint bench-lora bench-learning bench-gpu bench-scale cluster-up cluster-status cluster-down images help uv debian-packages browser cluster-programs built-images

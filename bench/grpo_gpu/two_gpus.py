@@ -4,6 +4,7 @@ import asyncio
 import statistics
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from grpo_runtime.weight_sync.deadlines import ANSWER_SECONDS, Deadlines
 from grpo_runtime.weight_sync.interface import Failures, Peer, SenderSettings, WeightSender
@@ -66,7 +67,7 @@ async def _losses(weights: SyntheticWeights) -> int:
     return 0
 
 
-def _sender(receiver: RemoteReceiver) -> WeightSender[object]:
+def _sender(receiver: RemoteReceiver) -> WeightSender[Any]:
     peers: Mapping[str, Peer] = {_NAME: Peer(receiver, host=HOST)}
     return _BACKEND.make_sender(peers, SenderSettings(Deadlines(_TIMEOUT_SECONDS)))
 

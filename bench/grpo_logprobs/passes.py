@@ -60,9 +60,8 @@ def dense_and_chunked(case: Case, *, device: str) -> Iterator[tuple[Way, Way]]:
 
 
 def _micro(case: Case, *, device: str) -> _Micro:
-    model = random_model(
-        case, vocabulary=case.vocabulary, num_kv_heads=case.num_heads, is_tied=True, seed=0
-    ).to(device)
+    model = random_model(case, vocabulary=case.vocabulary, num_kv_heads=case.num_heads, is_tied=True, seed=0)
+    torch.nn.Module.to(model, device)
     dtype = Dtype.FLOAT32 if device == "cpu" else Dtype.BFLOAT16
     width = case.prompt_tokens + case.completion_tokens
     token_ids = torch.randint(case.vocabulary, (case.num_sequences, width)).to(device)

@@ -23,7 +23,7 @@ def find_store(port: int) -> TCPStore:
 
 def join(store: TCPStore, *, rank: int, size: int) -> ProcessGroupGloo:
     """The group of the sender and `size - 1` receivers. Returns when all have come."""
-    options = ProcessGroupGloo._Options()
+    options = ProcessGroupGloo._Options()  # type: ignore[attr-defined] # torch declares neither
     options._devices = [ProcessGroupGloo.create_device(hostname=HOST)]
     options._timeout = _TIMEOUT
     return ProcessGroupGloo(PrefixStore(f"group-of-{size}", store), rank, size, options)
@@ -34,4 +34,4 @@ def broadcast(group: ProcessGroupGloo, flat: torch.Tensor) -> None:
     options = BroadcastOptions()
     options.rootRank, options.rootTensor = SENDER, 0
     for buffer in flat.split(BUFFER_BYTES):
-        group.broadcast([buffer], options).wait(_TIMEOUT)
+        group.broadcast([buffer], options).wait(_TIMEOUT)  # type: ignore[attr-defined]

@@ -58,6 +58,7 @@ class ReceiverProcess:
     def finish(self) -> Mapping[str, Any]:
         """Load what was received. Returns how long the copy into the model took."""
         weights = self._made().take()
+        assert weights is not None, "the weights are in the model already"
         began = time.monotonic()
         self._memory.load(weights)
         return {"load_seconds": time.monotonic() - began}

@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -62,7 +63,7 @@ def _measure(case: Case, options: Options, *, python: Path, deadline: float) -> 
         num_parameters = sides.prepare()
         ways: dict[str, RunSide] = {TRL: sides.trl}
         for name, processes in side_names(case, options.processes).items():
-            ways[name] = lambda number, processes=processes: sides.ours(number, processes=processes)
+            ways[name] = partial(sides.ours, processes=processes)
         runs: dict[str, list[list[Step]]] = {name: [] for name in ways}
         longest = 0.0
         for number in range(options.num_pairs):

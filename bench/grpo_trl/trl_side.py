@@ -52,6 +52,7 @@ class StepLog(TrainerCallback):
         """Write one line; the summary at the end is no step."""
         if "completions/mean_length" not in logs:
             return
+        assert self.trainer is not None, "a step was logged before there was a trainer"
         values = {name: value for name, value in logs.items() if isinstance(value, int | float)}
         line = {"time": time.time(), "values": values | self.trainer.phase_seconds}
         self._file.write(json.dumps(line) + "\n")

@@ -1,5 +1,6 @@
 """From a GRPOJob to the RunConfig of its pods. It is pure, and local mode uses it without an operator."""
 
+from collections.abc import Iterable
 from decimal import Decimal
 from typing import TypeVar
 
@@ -10,7 +11,20 @@ from grpo_api.contract.weight_sync_choice import backend_of, name_in_run, with_b
 from grpo_api.quantity import parse_quantity
 from grpo_api.source import Volume, VolumeKind, parse_source
 from grpo_api.v1alpha1.job import GRPOJob
-from grpo_api.v1alpha1.spec import Dtype, GRPOJobSpec, Mode, RolloutSpec, TrainerSpec, TrainerStrategy
+from grpo_api.v1alpha1.spec import (
+    MOST_WORKERS,
+    AlgorithmSpec,
+    Dtype,
+    GRPOJobSpec,
+    KLSpec,
+    LoraSpec,
+    Mode,
+    RatioLevel,
+    RewardSpec,
+    RolloutSpec,
+    TrainerSpec,
+    TrainerStrategy,
+)
 
 Config = TypeVar("Config", bound=RunConfig)
 
@@ -54,7 +68,8 @@ def resolve_into(
         "rollout_lost_timeout_seconds": rollout.lost_timeout_seconds,
         "micro_batch_tokens": tokens_in_run(spec),
         "max_samples_per_engine": samples_in_run(spec),
-        "model": spec.model.model_copy(update={"dtype": _dtype(spec)}),
+        "algorithm": _algorithm(spec.algorithm),
+        "model": spec.model.model_copy(update={"dtype": _dtype(spec), "lora": _lora(spec)}),
         "engine": spec.engine.model_copy(update={"sleep_level": _sleep_level(spec)}),
         "gradient_checkpointing": _gradient_checkpointing(spec.trainer),
         "threads_per_process": spec.trainer.threads_per_process
@@ -62,6 +77,7 @@ def resolve_into(
         or _threads_by_limit(spec.trainer),
         "strategy": _strategy(spec),
         "deepspeed": spec.trainer.deepspeed,
+        "rewards": _rewards(spec, num_cores=_num_cores(spec.trainer, threads_per_process)),
     }
     return config(**shared | derived)
 
@@ -71,10 +87,58 @@ def threads_of(num_cores: Decimal, trainer: TrainerSpec) -> int:
     return max(1, int(num_cores / trainer.num_processes))
 
 
+def _num_cores(trainer: TrainerSpec, threads_per_process: int | None) -> int:
+    """CPUs of a trainer pod, or of the machine that is told: by the limit, or else by what is asked for."""
+    resources = trainer.resources
+    cpu = resources.limits.get("cpu") or resources.requests.get("cpu")
+    if cpu is not None:
+        return int(parse_quantity(cpu))
+    return threads_per_process * trainer.num_processes if threads_per_process else 1
+
+
+def _rewards(spec: GRPOJobSpec, *, num_cores: int) -> tuple[RewardSpec, ...]:
+    """One worker, as 0.1.0 had, is not written."""
+    return tuple(
+        reward.model_copy(update={"workers": min(num_cores, MOST_WORKERS)})
+        if reward.workers is None and reward.is_worth_cores and num_cores > 1
+        else reward
+        for reward in spec.rewards
+    )
+
+
 def _dtype(spec: GRPOJobSpec) -> Dtype:
     """GPUs compute bfloat16 many times as fast; most CPUs emulate it."""
     on_gpus = spec.trainer.resources.num_gpus > 0
     return spec.model.dtype or (Dtype.BFLOAT16 if on_gpus else Dtype.FLOAT32)
+
+
+def _algorithm(algorithm: AlgorithmSpec) -> AlgorithmSpec:
+    """What depends on the loss is written out. A ratio of each token goes without saying."""
+    level = algorithm.chosen_ratio_level
+    is_newer = algorithm.ratio_level is not None or level is not RatioLevel.TOKEN
+    return algorithm.model_copy(
+        update={
+            "clip_high": algorithm.chosen_clip_high,
+            "ratio_level": level if is_newer else None,
+            "kl": _kl(algorithm.kl),
+        }
+    )
+
+
+def _kl(kl: KLSpec | None) -> KLSpec | None:
+    if kl is None:
+        return None
+    chosen = {"estimator": kl.chosen_estimator, "bias_correction": kl.is_bias_corrected}
+    return kl.model_copy(update=chosen)
+
+
+def _lora(spec: GRPOJobSpec) -> LoraSpec | None:
+    """Adapters are commonly counted twice; peft's own default is for rank 8 alone."""
+    lora = spec.model.lora
+    if lora is None:
+        return None
+    resolved = {"alpha": lora.chosen_alpha, "targets": lora.chosen_targets}
+    return lora.model_copy(update=resolved)
 
 
 def _sleep_level(spec: GRPOJobSpec) -> int:
@@ -113,9 +177,28 @@ def _strategy(spec: GRPOJobSpec) -> TrainerStrategy | None:
 
 def volumes_of(run: RunConfig) -> tuple[Volume, ...]:
     """The volumes that every pod mounts for its model, its data and its rewards, in a fixed order."""
-    sources = (parse_source(run.model.source), parse_source(run.dataset.source))
+    urls = [run.model.source, run.dataset.source]
+    if run.dataset.of_evaluation is not None:
+        urls.append(run.dataset.of_evaluation.source)
+    sources = [parse_source(url) for url in urls]
     found = {source.volume for source in sources if source.volume}
     found |= {
         Volume(VolumeKind.CONFIG_MAP, reward.config_map.name) for reward in run.rewards if reward.config_map
     }
     return tuple(sorted(found))
+
+
+def secrets_of(run: RunConfig) -> tuple[Volume, ...]:
+    """The Secrets that the first trainer pod mounts for its rewards, in a fixed order."""
+    return _in_order(reward.service.secret_volume for reward in run.rewards if reward.service is not None)
+
+
+def credentials_of(run: RunConfig) -> tuple[Volume, ...]:
+    """The Secrets that the first trainer pod mounts for uploads and trackers, in a fixed order. A run on the
+    user's own machine does without: libraries find what the user has logged in with."""
+    uploads = [upload.secret_volume for upload in run.export or ()]
+    return _in_order([*uploads, *(tracker.secret_volume for tracker in run.trackers or ())])
+
+
+def _in_order(volumes: Iterable[Volume | None]) -> tuple[Volume, ...]:
+    return tuple(sorted({volume for volume in volumes if volume is not None}))

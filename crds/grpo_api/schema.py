@@ -12,7 +12,7 @@ Schema = dict[str, Any]
 _COPIED = frozenset(
     {"type", "enum", "format", "pattern", "minimum", "maximum", "minLength", "maxLength", "minItems",
      "maxItems", "maxProperties", "x-kubernetes-int-or-string", "x-kubernetes-list-type",
-     "x-kubernetes-list-map-keys"}
+     "x-kubernetes-list-map-keys", "x-kubernetes-preserve-unknown-fields"}
 )  # fmt: skip
 _DROPPED = frozenset({"title", "$defs", "default", VALIDATIONS})
 

@@ -64,16 +64,17 @@ class VolumeKind(StrEnum):
 
     CLAIM = "claims"
     CONFIG_MAP = "configmaps"
+    SECRET = "secrets"  # noqa: S105
 
 
 @dataclass(frozen=True, order=True)
 class Volume:
-    """A claim or a ConfigMap that pods mount read-only at `folder` below the volumes directory."""
+    """A claim, a ConfigMap or a Secret that pods mount read-only at `folder` below the volumes directory."""
 
     kind: VolumeKind
     name: str
 
     @property
     def folder(self) -> str:
-        """`claims/NAME` or `configmaps/NAME`."""
+        """`claims/NAME`, `configmaps/NAME` or `secrets/NAME`."""
         return f"{self.kind.value}/{self.name}"

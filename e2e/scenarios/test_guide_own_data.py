@@ -9,15 +9,13 @@ import json
 import pytest
 
 from grpo_demo.follow import condition
-from grpo_images.sources import REPOSITORY
 from grpo_scenarios.namespace import Namespace
 from grpo_scenarios.reader import RUNTIME_IMAGE, Reader
-from grpo_scenarios.readme import commands
+from grpo_scenarios.readme import GUIDE, commands, is_run_in_scenario
 
 pytestmark = pytest.mark.cluster
 
-GUIDE = REPOSITORY / "docs" / "guides" / "own-data-and-reward.md"
-COMMANDS = commands(GUIDE.read_text())
+COMMANDS = [command for command in commands(GUIDE.read_text()) if is_run_in_scenario(command)]
 JOB = "own-data"
 
 

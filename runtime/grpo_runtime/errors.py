@@ -39,6 +39,14 @@ class HubUnreachableError(KnownError):
     reason = Reason.HUB_UNREACHABLE
 
 
+class RewardServiceUnreachableError(KnownError):
+    """A reward service could not be reached, or said that it is overloaded, for too long. A retry helps once
+    it answers."""
+
+    exit_code = ExitCode.TRANSIENT
+    reason = Reason.REWARD_SERVICE_UNREACHABLE
+
+
 class GpuOutOfMemoryError(KnownError):
     """A GPU had too little memory after steps had been made: the next attempt computes fewer tokens at a
     time."""

@@ -12,8 +12,7 @@ import torch
 # vLLM's CPU worker replaces torch's own by one that does nothing, in the whole process
 from torch import set_num_threads
 
-NUM_ENGINE_THREADS = 1
-"""Engines that share cores slow each other down with more: two on two cores to a twentieth of their speed."""
+from grpo_api.contract.run_config import RunConfig
 
 
 def settle_num_threads(num_threads: int) -> None:
@@ -23,15 +22,23 @@ def settle_num_threads(num_threads: int) -> None:
     set_num_threads(num_threads)
 
 
+def num_engine_threads(run_config: RunConfig) -> int:
+    """Of an engine of mode Colocated: those of its rank, which does not compute while the engine does."""
+    return run_config.threads_per_process or 1
+
+
 @contextmanager
-def engine_threads() -> Iterator[None]:
-    """This thread computes as an engine on CPU does until the end of the block. The one that trains keeps its
-    number, and does not compute meanwhile. An engine on a GPU uses what the process has."""
+def engine_threads(num_threads: int) -> Iterator[None]:
+    """Until the end of the block this thread computes as an engine on CPU with `num_threads` does.
+
+    The one that trains keeps its number, and does not compute meanwhile. An engine on a GPU uses what the
+    process has.
+    """
     if torch.cuda.is_available():
         yield
         return
     before = torch.get_num_threads()
-    set_num_threads(NUM_ENGINE_THREADS)
+    set_num_threads(num_threads)
     try:
         yield
     finally:

@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from grpo_api.contract.mismatch import BOUND_NATS, STEPS_BELOW, Mismatch, mismatch_after
+from grpo_api.contract.mismatch import BOUND_NATS, STEPS_BELOW, Mismatch, mismatch_after, why_unbounded
+from grpo_api.v1alpha1.spec import SamplingSpec
 
 
 def after(*nats: float | None) -> Mismatch | None:
@@ -43,3 +44,30 @@ def test_the_message_says_step_value_bound_and_what_to_do():
     message = Mismatch(step=12, nats=3.2109).message
     for part in ("step 12", "3.21 nats", f"bound of {BOUND_NATS}", "weightSync.verify", "engine.args"):
         assert part in message
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        SamplingSpec(temperature=0.5),
+        SamplingSpec(top_p=1.0, min_p=0.0, repetition_penalty=1.0),
+        SamplingSpec(stop=("END",), system_prompt="Be brief.", apply_chat_template=True),
+    ],
+)
+def test_the_bound_holds_while_tokens_are_sampled_from_the_softmax(sampling: SamplingSpec):
+    assert why_unbounded(sampling) is None
+
+
+@pytest.mark.parametrize(
+    ("sampling", "field"),
+    [
+        (SamplingSpec(top_p=0.9), "topP"),
+        (SamplingSpec(top_k=5), "topK"),
+        (SamplingSpec(min_p=0.1), "minP"),
+        (SamplingSpec(repetition_penalty=1.1), "repetitionPenalty"),
+        (SamplingSpec(regex="a+"), "regex"),
+    ],
+)
+def test_the_bound_is_off_where_a_field_changes_the_distribution(sampling: SamplingSpec, field: str):
+    why = why_unbounded(sampling)
+    assert why is not None and why.startswith(f"sampling.{field} changes the distribution")

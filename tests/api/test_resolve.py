@@ -53,6 +53,31 @@ def test_a_run_on_cpu_that_leaves_micro_batches_open_is_read_by_an_image_of_0_1_
     assert "microBatchTokens" not in resolve(job()).to_object()
 
 
+def test_slow_rewards_are_called_on_all_cpus_of_a_pod_and_quick_ones_once():
+    rewards = [
+        {"name": "mine", "function": "mine:score"},
+        {"name": "maths", "builtin": "math_verify"},
+        {"name": "copy", "builtin": "char_accuracy"},
+        {"name": "named", "function": "mine:score", "workers": 3},
+    ]
+    named = {"limits": {"cpu": "6500m"}, "requests": {"cpu": 2}}
+    for trainer, num_cpus in (
+        ({"resources": named}, 6),
+        ({"resources": {"requests": {"cpu": 4}}}, 4),
+        ({"resources": {"limits": {"cpu": 1000}}}, 256),
+    ):
+        run = resolve(job(rewards=rewards, trainer=trainer))
+        assert [reward.chosen_workers for reward in run.rewards] == [num_cpus, num_cpus, 1, 3]
+    of_a_machine = resolve(job(rewards=rewards, trainer={"processesPerNode": 2}), threads_per_process=4)
+    assert [reward.workers for reward in of_a_machine.rewards] == [8, 8, None, 3]
+
+
+def test_a_run_that_names_no_workers_has_one_and_is_read_by_an_image_of_0_1_0():
+    (reward,) = resolve(job(rewards=[{"name": "mine", "function": "mine:score"}])).rewards
+    assert not {"workers", "maxFailingSteps"} & reward.to_object().keys()
+    assert (reward.chosen_workers, reward.chosen_max_failing_steps) == (1, 10)
+
+
 GPUS = {"resources": {"limits": {"nvidia.com/gpu": 2}}}
 
 

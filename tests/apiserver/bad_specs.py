@@ -42,10 +42,16 @@ BAD = [Case(row["what"], merged(BASE, row["change"]), row["field"], row["message
 GOOD = [Case(row["what"], merged(BASE, row["change"])) for row in _TABLE["good"]]
 
 
+_SERVICE = {"name": "own", "service": {"url": "http://judge", "headersSecret": "judge"}}
+_WITH_SERVICE = merged(GOOD[-1].job, {"spec": {"rewards": [_SERVICE]}})
+
+
 def cases_of_every_bound(spec_schema: KubeObject) -> Iterator[Case]:
     """Every field of the spec with wrong types, values just outside of its bounds, and null (often right)."""
-    everything = GOOD[-1].job
     for path, schema in _fields(("spec",), spec_schema):
+        # a reward has one source only
+        is_of_service = path[:4] == ("spec", "rewards", 0, "service")
+        everything = _WITH_SERVICE if is_of_service else GOOD[-1].job
         for value in _values_outside(schema):
             yield Case(f"{path_text(path)}={str(value)[:30]}", _replaced(everything, path, value))
         if "properties" in schema:

@@ -70,6 +70,7 @@ def full_status() -> GRPOJobStatus:
         policy_version="2.17",
         tokens_per_second="8123",
         checkpoint_step=10,
+        checkpoint_seconds=25,
         trainer=RoleStatus(desired=1, ready=1, summary="1/1"),
         rollout=RolloutStatus(desired=2, ready=2, summary="2/2", replicas=2, current=2, selector="a=b"),
         attempt=2,
@@ -123,9 +124,12 @@ def change_of(path: str) -> dict[str, Any]:
         "rollout.resources": {"limits": {"memory": "33Gi"}},
         "rollout.nodesPerReplica": 4,
         "rollout.lostTimeoutSeconds": 61,
-        "hub": {"offline": True},
+        "hub": {"tokenSecret": "another"},
         "weightSync": {"verify": True},
-        "checkpoint": {"claimName": None},
+        "checkpoint": {"claimName": "another"},
+        "export": [{"to": "s3://models/another"}],
+        "report": {"samplesEverySteps": 3},
+        "trackers": [{"name": "mlflow", "url": "http://another"}],
     }
     change = others[path]
     for name in reversed(path.split(".")):

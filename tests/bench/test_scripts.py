@@ -13,7 +13,12 @@ SYNC = ROOT / "bench" / "sync.py"
 ON_GPUS = sorted((ROOT / "bench" / "gpu").glob("*.py"))
 AGAINST_TRL = ROOT / "bench" / "against_trl.py"
 LOGPROBS = ROOT / "bench" / "logprobs.py"
-SCRIPTS = sorted(set((ROOT / "bench").glob("*.py")) - {SYNC, AGAINST_TRL, LOGPROBS})
+CHECKPOINT = ROOT / "bench" / "checkpoint.py"
+LORA = ROOT / "bench" / "lora.py"
+LEARNING = ROOT / "bench" / "learning.py"
+SCRIPTS = sorted(
+    set((ROOT / "bench").glob("*.py")) - {SYNC, AGAINST_TRL, LOGPROBS, CHECKPOINT, LORA, LEARNING}
+)
 """Those that compare two ways."""
 HEAVY = {"torch", "vllm", "transformers", "numpy", "grpo_runtime"}
 
@@ -63,6 +68,36 @@ def test_help_of_the_logprobs_bench_explains_it_and_imports_nothing_heavy() -> N
     assert imported(done.stderr) & HEAVY == set()
 
 
+def test_help_of_the_checkpoint_bench_explains_it_and_imports_nothing_heavy() -> None:
+    done = script(CHECKPOINT, "--help")
+    assert done.returncode == 0
+    assert "python bench/checkpoint.py --json" in done.stdout
+    assert "ratio is synchronous : in a thread" in done.stdout
+    assert imported(done.stderr) & HEAVY == set()
+
+
+def test_help_of_the_bench_of_adapters_explains_it_and_imports_nothing_heavy() -> None:
+    done = script(LORA, "--help")
+    assert done.returncode == 0
+    assert "python bench/lora.py --parameters" in done.stdout
+    assert imported(done.stderr) & HEAVY == set()
+
+
+def test_help_of_the_bench_of_learning_names_its_cases_and_imports_nothing_heavy() -> None:
+    done = script(LEARNING, "--help")
+    assert done.returncode == 0
+    assert "python bench/learning.py --cases" in done.stdout
+    assert "The cases: copy: dapo, " in done.stdout
+    assert imported(done.stderr) & HEAVY == set()
+
+
+@pytest.mark.parametrize("option", ["--parameters", "--rank", "--times"])
+def test_the_bench_of_adapters_refuses_nothing_to_measure(option: str) -> None:
+    done = script(LORA, option, "0")
+    assert (done.returncode, f"{option} 0: it must be above 0" in done.stderr) == (2, True)
+    assert imported(done.stderr) & HEAVY == set()
+
+
 @pytest.mark.parametrize("path", ON_GPUS, ids=lambda path: path.name)
 def test_help_of_a_bench_on_gpus_explains_it_and_imports_nothing_heavy(path: Path) -> None:
     done = script(path, "--help")
@@ -97,6 +132,17 @@ def test_a_bench_imports_the_runtime_and_not_its_tests(path: Path) -> None:
             found |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             found.add(str(node.module).partition(".")[0])
-    ours = {"grpo_bench", "grpo_gpu", "grpo_logprobs", "grpo_sync", "grpo_trl", "grpo_api", "grpo_runtime"}
+    packages = ("bench", "checkpoint", "gpu", "learning", "logprobs", "lora", "sync", "trl", "api", "runtime")
+    ours = {f"grpo_{name}" for name in packages}
     of_trl = {"datasets", "trl"} if path.name == "trl_side.py" else set()
-    assert found <= {*sys.stdlib_module_names, *ours, *of_trl, "aiohttp", "psutil", "torch", "transformers"}
+    assert found <= {
+        *sys.stdlib_module_names,
+        *ours,
+        *of_trl,
+        "aiohttp",
+        "psutil",
+        "safetensors",
+        "torch",
+        "transformers",
+        "yaml",
+    }

@@ -12,7 +12,7 @@ from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.data.sampler import PromptSampler
 from grpo_runtime.errors import SupersededError
 from grpo_runtime.model.load import load_policy, load_tokenizer
-from grpo_runtime.trainer.checkpoint.contents import RunState, read_run_state, read_tensors
+from grpo_runtime.trainer.checkpoint.contents import RunState, read_run_state, read_training_state
 from grpo_runtime.trainer.checkpoint.store import CheckpointStore
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy
@@ -59,7 +59,7 @@ def resumed(folder: Path, ranks: Ranks) -> tuple[DDPStrategy, RunState]:
     checkpoint = folder / "step-000007"
     policy = blank_policy(checkpoint / "model")
     strategy = DDPStrategy(policy, optimizer=OPTIMIZER, total_steps=8, ranks=ranks)
-    tensors, state = read_tensors(checkpoint), read_run_state(checkpoint)
+    tensors, state = read_training_state(checkpoint), read_run_state(checkpoint)
     strategy.load(tensors)
     return strategy, state
 

@@ -46,7 +46,8 @@ def test_a_job_loses_nothing_of_its_spec_and_status(name: str) -> None:
 def test_the_disaggregated_job_sets_every_section_away_from_its_defaults() -> None:
     spec = parse_job(cluster("disaggregated")[0]).spec
     same = {name for name in GRPOJobSpec.model_fields if getattr(spec, name) == getattr(defaults(), name)}
-    assert same == {"scheduling_deadline_seconds"}  # 0.1.0 had no such field
+    # 0.1.0 had no such fields
+    assert same == {"scheduling_deadline_seconds", "export", "report", "trackers"}
 
 
 def test_the_numbers_of_a_spec_mean_what_they_meant() -> None:

@@ -15,7 +15,7 @@ from grpo_api.contract import endpoints, exit_codes, labels
 from grpo_api.contract.reasons import Reason
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.group import GROUP
-from grpo_api.v1alpha1.spec import AlgorithmSpec
+from grpo_api.v1alpha1.spec import AlgorithmSpec, KLSpec, LossType
 from grpo_api.v1alpha1.status import ConditionType
 from grpo_runtime.algorithm.advantages import compute_advantages
 from grpo_runtime.algorithm.losses import compute_loss
@@ -27,7 +27,11 @@ from grpo_runtime.report.completions import completion_metrics
 from grpo_runtime.report.sync import sync_metrics
 from grpo_runtime.rollout.interface import Rollout, SyncReport
 from grpo_runtime.trainer.batch import make_batch
-from grpo_runtime.trainer.learner import loss_options
+from grpo_runtime.trainer.checkpoint import saver
+from grpo_runtime.trainer.evaluation import OF_COMPLETIONS, PREFIX, REWARD
+from grpo_runtime.trainer.journal.step import CHECKSUM, DIFFERS, REPLAYED
+from grpo_runtime.trainer.loss_options import loss_options
+from grpo_runtime.trainer.prompting import OVERLONG
 from grpo_runtime.trainer.step_parts import divide_step
 
 from .reference_tables import PAGE, rewritten
@@ -162,9 +166,17 @@ def metric_names() -> set[str]:
         ),
         *(f"time/{phase}_seconds" for phase in phases_in(grpo_runtime.trainer.loop.__file__)),
         *("step_time", "num_tokens", "tokens_per_second", "loss", "grad_norm", "learning_rate"),
-        *("rewards/NAME/failures", "stale_samples", "step", "attempt"),
+        *(saver.WAITED, saver.SECONDS),
+        *("rewards/NAME/failures", "rewards/NAME/failed_calls", "stale_samples", "step", "attempt"),
+        *(REPLAYED, CHECKSUM, DIFFERS, OVERLONG),
+        *evaluated(),
         *(f"engines/{name}" for name in ("desired", "known", "current")),
     }
+
+
+def evaluated() -> set[str]:
+    """What an evaluation reports."""
+    return {REWARD, f"{PREFIX}rewards/NAME/mean", *(f"{PREFIX}{name}" for name in OF_COMPLETIONS)}
 
 
 SYNC = SyncReport(
@@ -203,19 +215,22 @@ def divided() -> set[str]:
 
 
 def learned() -> set[str]:
-    """What the loss of the default algorithm reports."""
+    """What every loss reports, with a penalty."""
     mask = torch.ones((2, 3), dtype=torch.bool)
     inputs = LossInputs(
         trainer_logprobs=torch.zeros((2, 3)),
         rollout_logprobs=torch.zeros((2, 3)),
+        ref_logprobs=torch.zeros((2, 3)),
         advantages=torch.tensor([1.0, -1.0]),
         loss_mask=mask,
         entropies=torch.zeros((2, 3)),
     )
-    output = compute_loss(
-        inputs, options=loss_options(AlgorithmSpec(steps=1)), denominators=Denominators.of_mask(mask)
-    )
-    return set(output.metrics)
+    names: set[str] = set()
+    for loss in LossType:
+        algorithm = AlgorithmSpec(steps=1, loss_type=loss, kl=KLSpec(beta=0.1))
+        options = loss_options(algorithm, max_completion_length=3)
+        names |= set(compute_loss(inputs, options=options, denominators=Denominators.of_mask(mask)).metrics)
+    return names
 
 
 def scored() -> set[str]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from pydantic.alias_generators import to_snake
 
 from grpo_api.contract.exit_codes import RESERVED, ExitCode
 from grpo_api.source import BUILTIN_TASKS
@@ -12,6 +13,8 @@ from grpo_api.v1alpha1.spec import (
     AlgorithmSpec,
     BuiltinReward,
     ImportanceCorrectionMode,
+    ImportanceCorrectionSpec,
+    KLEstimator,
     LossType,
     RewardSpec,
     ScaleRewards,
@@ -30,7 +33,7 @@ from grpo_runtime.algorithm.types import AdvantageOptions, LossOptions
 from grpo_runtime.data.tasks import TASKS
 from grpo_runtime.rewards.registry import BUILTIN_REWARDS
 from grpo_runtime.rewards.types import BuiltinOptions
-from grpo_runtime.trainer.learner import loss_options
+from grpo_runtime.trainer.loss_options import loss_options
 
 from .reference_tables import PAGE
 
@@ -51,9 +54,8 @@ def test_a_spec_can_ask_for_every_exposed_scaling_of_advantages() -> None:
     assert exposed_names(ADVANTAGE_SCALINGS) == {value.value for value in ScaleRewards}
 
 
-def test_no_kl_estimator_is_exposed_while_a_spec_has_no_kl_penalty() -> None:
-    assert "kl" in NOT_EXPOSED[LossOptions]
-    assert exposed_names(KL_ESTIMATORS) == set()
+def test_a_spec_can_ask_for_every_exposed_kl_estimator() -> None:
+    assert exposed_names(KL_ESTIMATORS) == {value.value for value in KLEstimator}
 
 
 @pytest.mark.parametrize("kind", NOT_EXPOSED, ids=lambda kind: kind.__name__)
@@ -61,37 +63,49 @@ def test_what_is_listed_as_not_exposed_exists(kind: type[Any]) -> None:
     assert NOT_EXPOSED[kind] <= {field.name for field in dataclasses.fields(kind)}
 
 
-def test_every_exposed_option_of_the_loss_follows_the_spec() -> None:
-    algorithm = AlgorithmSpec.from_object(
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"lossType": "grpo", "ratioLevel": "sequence", "clipLow": 0.1, "clipHigh": 0.3, "delta": 4.0},
+        {"dualClip": 3.0, "topEntropyQuantile": 0.2, "offPolicyThreshold": 0.1, "numIterations": 2},
+        {"importanceCorrection": {"mode": "mask", "level": "sequence", "floor": 0.5, "cap": 4.0}},
+        {"lossType": "sapo", "sapoTemperaturePos": 2.0, "sapoTemperatureNeg": 3.0},
         {
-            "steps": 1,
-            "lossType": "grpo",
-            "clipLow": 0.1,
-            "clipHigh": 0.3,
-            "importanceCorrection": {"mode": "mask", "floor": 0.5, "cap": 4.0},
-        }
-    )
-    options, defaults = loss_options(algorithm), LossOptions()
-    changed = {
-        field.name
-        for field in dataclasses.fields(LossOptions)
-        if getattr(options, field.name) != getattr(defaults, field.name)
-    }
-    assert changed == set(exposed_options(LossOptions))
-    assert options.importance_correction == ImportanceCorrection(mode="mask", floor=0.5, cap=4.0)
+            "lossType": "vespo",
+            "vespoKPos": 1.0,
+            "vespoLambdaPos": 1.5,
+            "vespoKNeg": 2.5,
+            "vespoLambdaNeg": 1.0,
+        },
+    ],
+)
+def test_an_option_of_the_loss_is_the_field_of_its_name(changes: dict[str, Any]) -> None:
+    options = loss_options(AlgorithmSpec.from_object({"steps": 1, **changes}))
+    for name, value in changes.items():
+        option = to_snake(name)
+        if option == "importance_correction":
+            assert options.importance_correction == ImportanceCorrection(**value)
+        elif option in exposed_options(LossOptions):
+            assert getattr(options, option) == value
+
+
+def test_what_a_job_does_not_set_is_as_the_loss_has_it() -> None:
+    correction = ImportanceCorrection(mode="truncate", floor=0.0, cap=2.0)
+    assert loss_options(AlgorithmSpec(steps=1)) == LossOptions(importance_correction=correction)
+
+
+def test_every_option_of_the_loss_and_of_the_advantages_has_a_field() -> None:
+    assert set(exposed_options(LossOptions)) <= set(AlgorithmSpec.model_fields)
+    assert set(exposed_options(AdvantageOptions)) - {"weights"} <= set(AlgorithmSpec.model_fields)
+    assert set(exposed_options(ImportanceCorrection)) == set(ImportanceCorrectionSpec.model_fields)
 
 
 def test_a_loss_option_reaches_the_loss_by_its_field_and_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    class WithDelta(AlgorithmSpec):
-        delta: float | None = None
-        """Upper bound on the ratio."""
-
-    monkeypatch.setitem(NOT_EXPOSED, LossOptions, NOT_EXPOSED[LossOptions] - {"delta"})
-    assert loss_options(WithDelta(steps=1, delta=4.0)).delta == 4.0
-
-
-def test_the_options_of_advantages_that_have_a_field_are_these() -> None:
-    assert set(exposed_options(AdvantageOptions)) == {"group_size", "weights", "scale_rewards"}
+    monkeypatch.setitem(NOT_EXPOSED, LossOptions, NOT_EXPOSED[LossOptions] | {"delta"})
+    algorithm = AlgorithmSpec(steps=1, delta=4.0)
+    assert loss_options(algorithm).delta is None
+    monkeypatch.undo()
+    assert loss_options(algorithm).delta == 4.0
 
 
 def test_a_spec_can_ask_for_every_built_in_reward() -> None:

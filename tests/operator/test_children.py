@@ -63,6 +63,28 @@ def test_only_trainer_pod_0_mounts_the_claim_in_a_folder_of_this_job():
     }
 
 
+def test_every_trainer_pod_mounts_a_claim_that_is_shared():
+    shared = run(checkpoint={"claimName": "checkpoints", "shared": True}, trainer={"numNodes": 2})
+    for index in (0, 1):
+        pod = trainer_pod(shared, attempt=1, index=index).body["spec"]
+        [volume] = [v for v in pod["volumes"] if v["name"] == "output"]
+        [mount] = [m for m in pod["containers"][0]["volumeMounts"] if m["name"] == "output"]
+        assert volume["persistentVolumeClaim"] == {"claimName": "checkpoints"}
+        assert (mount["mountPath"], mount["subPath"]) == ("/output", shared.names.base)
+        assert "readOnly" not in mount
+
+
+@pytest.mark.parametrize(
+    ("seconds", "grace"),
+    [(None, 60), (0, 60), (20, 60), (21, 63), (200, 600), (1200, 3600), (1201, 3600), (10**12, 3600)],
+)
+def test_a_pod_has_time_for_three_saves_and_never_less_than_a_minute(seconds: int | None, grace: int):
+    pod = trainer_pod(run(), attempt=2, index=0, checkpoint_seconds=seconds).body["spec"]
+    assert pod["terminationGracePeriodSeconds"] == grace
+    # the supervisor needs the rest to say how its ranks ended
+    assert f"--grace-seconds={grace - 10}" in pod["containers"][0]["command"]
+
+
 def master_address(pod: KubeObject) -> str:
     return next(e["value"] for e in pod["spec"]["containers"][0]["env"] if e["name"] == "GRPO_MASTER_ADDR")
 

@@ -87,6 +87,51 @@ def test_the_hubs_token_comes_from_the_users_secret():
         assert variables(pod)["HF_TOKEN"] == {"secretKeyRef": {"name": "hub-token", "key": "token"}}
 
 
+def test_the_secrets_of_uploads_and_trackers_are_files_of_the_first_trainer_pod_alone():
+    uploads = [
+        {"to": "hf://org/trained", "secret": "hub-write"},
+        {"to": "s3://models/run-1", "secret": "store"},
+        {"to": "s3://models/run-2", "secret": "store"},
+    ]
+    trackers = [{"name": "wandb", "secret": "wandb"}]
+    made = spec(export=uploads, trackers=trackers, trainer={"numNodes": 2})
+    frozen = FrozenJob.freeze(namespace="default", job="copy", uid=UID, spec=made, image=IMAGE)
+    first, second = (trainer_pod(frozen, attempt=1, index=index).body["spec"] for index in (0, 1))
+    others = [second, rollout_pod(frozen, replica=0, incarnation=0).body["spec"]]
+    folders = {mount["mountPath"]: mount for mount in mounts(first) if "/secrets/" in mount["mountPath"]}
+    assert folders.keys() == {f"/grpo/volumes/secrets/{name}" for name in ("hub-write", "store", "wandb")}
+    for path, mount in folders.items():
+        volume, _ = mounted(first, path)
+        assert volume["secret"] == {"secretName": path.rpartition("/")[2], "defaultMode": 0o440}
+        assert mount["readOnly"]
+    for pod in others:
+        assert not any("/secrets/" in mount["mountPath"] for mount in mounts(pod))
+    # a variable would be inherited by every process of the pod
+    assert not any("store" in str(value) for pod in (first, *others) for value in variables(pod).values())
+
+
+def test_the_headers_of_reward_services_are_files_of_the_first_trainer_pod_alone():
+    services = [
+        {"name": name, "service": {"url": "https://judge/score", "headersSecret": secret}}
+        for name, secret in (("a", "judge"), ("b", "judge"), ("c", "store"))
+    ]
+    upload = {"to": "s3://models/run-1", "secret": "store"}
+    for rollout in ({"replicas": 1}, None):
+        made = spec(rewards=services, export=[upload], trainer={"numNodes": 2}, rollout=rollout)
+        frozen = FrozenJob.freeze(namespace="default", job="copy", uid=UID, spec=made, image=IMAGE)
+        first, second = (trainer_pod(frozen, attempt=1, index=index).body["spec"] for index in (0, 1))
+        paths = [mount["mountPath"] for mount in mounts(first) if "/secrets/" in mount["mountPath"]]
+        assert sorted(paths) == ["/grpo/volumes/secrets/judge", "/grpo/volumes/secrets/store"]
+        volume, mount = mounted(first, "/grpo/volumes/secrets/judge")
+        assert volume["secret"] == {"secretName": "judge", "defaultMode": 0o440}
+        assert mount["readOnly"]
+        assert not any("/secrets/" in mount["mountPath"] for mount in mounts(second))
+
+
+def mounts(pod):
+    return pod["containers"][0]["volumeMounts"]
+
+
 def test_every_pod_pulls_its_image_with_the_secrets_of_the_spec():
     for pod in pods(imagePullSecrets=["registry", "mirror"]):
         assert pod["imagePullSecrets"] == [{"name": "registry"}, {"name": "mirror"}]

@@ -53,6 +53,17 @@ def test_without_a_claim_the_last_step_is_all_there_is_to_wait_for():
     assert cluster.status.phase == Phase.SUCCEEDED
 
 
+def test_a_trainer_that_vanished_before_its_model_was_uploaded_is_run_again():
+    """An attempt that begins with the last checkpoint has reported it before it uploads."""
+    uploads = [{"to": "s3://models/run-1", "secret": "store"}]
+    cluster = FakeCluster(spec(checkpoint=CLAIM, export=uploads)).start()
+    cluster.progress = report(step=10, policy_version="1.10", checkpoint_step=10)
+    cluster.settle()
+    cluster.vanish(cluster.pod("trainer-a1-0"))
+    cluster.settle()
+    assert (cluster.status.phase == Phase.SUCCEEDED, cluster.status.attempt) == (False, 2)
+
+
 @pytest.mark.parametrize(
     "progress",
     [{"checkpoint_step": 8}, {"checkpoint_step": None}, {"step": 9, "checkpoint_step": 8}],

@@ -5,7 +5,7 @@ from datetime import timedelta
 from grpo_api.contract.mismatch import STEPS_BELOW, Mismatch
 from grpo_api.v1alpha1.status import ConditionStatus, ConditionType
 
-from .fake_cluster import FakeCluster, report, termination, termination_message
+from .fake_cluster import FakeCluster, report, spec, termination, termination_message
 from .test_plan_released_crd import ReleasedCrdCluster
 
 HIGH = Mismatch(step=4, nats=2.5)
@@ -62,3 +62,10 @@ def test_under_the_crd_of_0_1_0_the_status_is_written_without_it():
     cluster = running(ReleasedCrdCluster().start(), mismatch=HIGH)
     assert statuses(cluster) == []
     assert cluster.status.step == 4
+
+
+def test_where_sampling_changes_the_distribution_it_says_that_nothing_is_compared():
+    cluster = running(FakeCluster(spec(sampling={"topP": 0.9, "topK": 20})).start(), mismatch=None)
+    found = cluster.condition(ConditionType.MISMATCH_HIGH)
+    assert (found.status, found.reason) == ("False", "LogprobsNotCompared")
+    assert found.message.startswith("sampling.topP and sampling.topK change the distribution")

@@ -21,6 +21,22 @@ def test_a_checkpoint_that_was_committed_within_a_step_is_shown():
         assert cluster.status.checkpoint_step == checkpoint_step
 
 
+def test_the_next_attempt_has_time_for_three_saves_as_long_as_the_newest():
+    cluster = FakeCluster().start()
+    cluster.progress = report(checkpoint_step=4, checkpoint_seconds=100)
+    cluster.step()
+    assert cluster.status.checkpoint_seconds == 100
+    # what an attempt reports that has not saved yet
+    cluster.progress = report(step=5, policy_version="1.5", checkpoint_step=4)
+    cluster.step()
+    assert cluster.status.checkpoint_seconds == 100
+    cluster.end(cluster.pod("trainer-a1-0"), termination(1, "boom"))
+    cluster.settle()
+    first, second = (cluster.bodies[cluster.pod(f"trainer-a{attempt}-0")]["spec"] for attempt in (1, 2))
+    grace = "terminationGracePeriodSeconds"
+    assert (first[grace], second[grace]) == (60, 300)
+
+
 def test_what_a_trainer_reported_at_its_end_replaces_what_it_reported_at_the_last_poll():
     cluster = FakeCluster().start()
     cluster.progress = report(step=6, policy_version="1.6")

@@ -7,6 +7,7 @@ import pytest
 from grpo_api.v1alpha1.job import parse_job
 from grpo_operator.children.frozen_job import FrozenJob
 
+# as the API server of 0.1.0 stored it, which filled in sleepLevel and clipHigh
 SPEC: dict[str, Any] = {
     "model": {"source": "hf://Qwen/Qwen3-0.6B", "revision": "main", "dtype": "bfloat16"},
     "dataset": {"source": "pvc://data/train.jsonl", "prompt": "question", "shuffle": False},
@@ -17,10 +18,10 @@ SPEC: dict[str, Any] = {
     "algorithm": {
         "steps": 100,
         "lossType": "grpo",
+        "clipHigh": 0.2,
         "optimizer": {"learningRate": 0.00001, "schedule": "cosine", "warmupSteps": 5},
     },
     "trainer": {"numNodes": 2, "processesPerNode": 2, "resources": {"limits": {"memory": "4Gi"}}},
-    # as the API server of 0.1.0 stored it, which filled in the sleep level
     "engine": {"maxModelLen": 1024, "sleepLevel": 1, "kvCacheMemory": "64Mi", "args": ["--enforce-eager"]},
     "checkpoint": {"claimName": "checkpoints", "everySteps": 10},
     "failurePolicy": {"maxRestarts": 7},

@@ -14,10 +14,13 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, 
 from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
+    Gemma3Config,
     Gemma3TextConfig,
     LlamaConfig,
+    MixtralConfig,
     PreTrainedTokenizerFast,
     Qwen3Config,
+    Qwen3MoeConfig,
 )
 
 from grpo_runtime.model.save import save_policy
@@ -50,6 +53,24 @@ _SHAPE = {
     "max_position_embeddings": MAX_LENGTH_TOKENS,
     "initializer_range": 0.15,
 }
+_GEMMA3 = {
+    "query_pre_attn_scalar": 16, "sliding_window": 8,
+    "layer_types": ["sliding_attention", "full_attention"],
+}  # fmt: skip
+
+
+def _gemma3_with_pictures(**text: Any) -> Gemma3Config:
+    """A configuration that nests that of its language model, beside one of a tower of pictures."""
+    tower = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 1}
+    return Gemma3Config(
+        text_config=text,
+        vision_config={**tower, "image_size": 28, "patch_size": 14},
+        mm_tokens_per_image=4,
+        initializer_range=text["initializer_range"],
+        **{name: text[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id")},
+    )
+
+
 # name: configuration class, and what the family has of its own
 _FAMILIES: dict[str, tuple[Any, dict[str, Any]]] = {
     # normalised queries and keys; the smaller models of the family have a tied head
@@ -65,10 +86,15 @@ _FAMILIES: dict[str, tuple[Any, dict[str, Any]]] = {
         "sliding_window": 8,
     }),
     # of that the window, the embeddings and the norms, with normalised queries and keys
-    "gemma3": (Gemma3TextConfig, {
-        "query_pre_attn_scalar": 16, "sliding_window": 8,
-        "layer_types": ["sliding_attention", "full_attention"],
+    "gemma3": (Gemma3TextConfig, _GEMMA3),
+    "gemma3-pictures": (_gemma3_with_pictures, _GEMMA3),
+    # four experts, of which each token takes two; transformers keeps those of a layer as one parameter
+    "qwen3-moe": (Qwen3MoeConfig, {
+        "tie_word_embeddings": True, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+        "norm_topk_prob": True,
     }),
+    # likewise, under other names in the files
+    "mixtral": (MixtralConfig, {"num_local_experts": 4, "num_experts_per_tok": 2}),
 }  # fmt: skip
 FAMILIES = tuple(_FAMILIES)
 

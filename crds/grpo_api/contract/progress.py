@@ -57,6 +57,9 @@ class Progress(ApiModel):
     """Samples that were trained on although their weights were older than allowed; always 0."""
     checkpoint_step: Count | None = None
     """Step of the newest committed checkpoint."""
+    checkpoint_seconds: Count | None = None
+    """How long its save took, rounded up. None until a save needs a longer grace period than pods have
+    anyway, so that an operator that does not know the field reads every other report."""
     resumed_from_step: Count | None = None
     """Step of the checkpoint that the attempt began with."""
     mismatch: Mismatch | None = None

@@ -50,6 +50,8 @@ class Reason(StrEnum):
     message says what to do. The job goes on."""
     LOGPROBS_AGREE = "LogprobsAgree"
     """They differed by more than that, and have not in five steps."""
+    LOGPROBS_NOT_COMPARED = "LogprobsNotCompared"
+    """A field of `sampling` makes the engines' logprobs others than the trainer's; the message names it."""
     NOT_RESTARTING = "NotRestarting"
     """No new attempt is being started."""
     IN_PROGRESS = "InProgress"
@@ -138,6 +140,8 @@ class Reason(StrEnum):
     HUB_UNREACHABLE = "HubUnreachable"
     """The Hugging Face Hub cannot be reached or fails itself, and the files are not in the cache; a trainer
     gets its next attempt, not counted, and an engine is started again."""
+    REWARD_SERVICE_UNREACHABLE = "RewardServiceUnreachable"
+    """A reward service could not be reached, or was overloaded, for five minutes; next attempt, counted."""
     GPU_OUT_OF_MEMORY = "GPUOutOfMemory"
     """A training process ran out of the memory of its GPU. After a step, the next attempt computes half as
     many tokens at a time, once; before the first step, and the second time, the job fails; the message names

@@ -10,7 +10,9 @@ from grpo_api.model import ApiModel
 from grpo_api.v1alpha1.spec.deepspeed import DeepSpeedSpec
 from grpo_api.v1alpha1.spec.job_spec import Mode
 from grpo_api.v1alpha1.spec.model import Attention, Dtype
+from grpo_api.v1alpha1.spec.report import SAMPLES_EVERY_STEPS
 from grpo_api.v1alpha1.spec.run_sections import RunSections
+from grpo_api.v1alpha1.spec.sampling import SamplingSpec
 from grpo_api.v1alpha1.spec.trainer import TrainerStrategy
 from grpo_api.v1alpha1.spec.weight_sync import WeightSyncBackend
 
@@ -83,6 +85,23 @@ class RunConfig(RunSections):
         return self.model.attention or Attention.SDPA
 
     @property
+    def evaluation_sampling(self) -> SamplingSpec:
+        """How completions are sampled that nothing is trained on: at temperature 0, which means greedily,
+        or at the one of `dataset.eval`."""
+        temperature = (self.dataset.eval and self.dataset.eval.temperature) or 0.0
+        return self.sampling.model_copy(update={"temperature": temperature})
+
+    @property
+    def shares_saves(self) -> bool:
+        """Whether every rank writes a share of a checkpoint. An adapter is one small file of rank 0."""
+        return bool(self.checkpoint.shared) and self.model.lora is None
+
+    @property
+    def exports_merged(self) -> bool:
+        """Whether the whole model is written at the end, beside the adapter that was trained."""
+        return self.model.lora is not None and bool(self.model.lora.export_merged)
+
+    @property
     def chosen_backend(self) -> WeightSyncBackend:
         """How weights travel, never Auto. A run whose section names no backend has the one of its mode."""
         return WeightSyncBackend(self.weight_sync.backend or backend_by_mode(self.mode))
@@ -107,6 +126,12 @@ class RunConfig(RunSections):
     def chosen_max_samples_per_engine(self) -> int:
         """Completions that an engine is given at a time, also where none are written."""
         return self.max_samples_per_engine or SAMPLES_ON_CPU
+
+    def keeps_samples_of(self, step: int) -> bool:
+        """Whether the completions of this step, which counts from 1, are kept as a table for people."""
+        named = self.report.samples_every_steps if self.report else None
+        every = SAMPLES_EVERY_STEPS if named is None else named
+        return every > 0 and (step % every == 0 or step == self.algorithm.steps)
 
     @property
     def chosen_strategy(self) -> TrainerStrategy:

@@ -161,6 +161,9 @@ class GRPOJobStatus(ApiModel):
     """Generated tokens per second of the last step."""
     checkpoint_step: int | None = None
     """Step of the newest committed checkpoint."""
+    checkpoint_seconds: int | None = None
+    """How long the newest save took, once one took longer than a third of the usual grace period of 60 s.
+    Trainer pods that are made from then on have three times as long to stop."""
     trainer: RoleStatus = RoleStatus()
     """The trainer pods."""
     rollout: RolloutStatus = RolloutStatus()

@@ -70,6 +70,8 @@ MODULES = (
 )
 KWOK = GoModule(name="kwok", version="v0.8.0", programs=("kwok",), installed_as=("kwok",))
 """Plays the kubelet of many fake nodes. Only `make bench-scale` builds it."""
+VERSITYGW = GoModule(name="versitygw", version="v1.8.0", programs=("versitygw",), installed_as=("versitygw",))
+"""An S3 server over a directory. It is built by the tests that upload to one."""
 
 
 def program_path(program: str) -> Path:
@@ -77,7 +79,7 @@ def program_path(program: str) -> Path:
 
     Raises ClusterError for an unknown program or one that is not built yet.
     """
-    for module in (*MODULES, KWOK):
+    for module in (*MODULES, KWOK, VERSITYGW):
         if program in module.programs:
             path = module.folder / program
             if not path.is_file():

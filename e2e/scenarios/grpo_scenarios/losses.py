@@ -129,7 +129,7 @@ class LossyJob:
 
         def has_both() -> bool:
             last = self.namespace.metrics(self.claim)[-1]
-            return last.values["sync/engines"] == 2 and self.status["rollout"]["current"] == 2
+            return last.values.get("sync/engines") == 2 and self.status["rollout"]["current"] == 2
 
         self.namespace.wait_until(has_both, "two engines on the newest weights", timeout_seconds=90)
 

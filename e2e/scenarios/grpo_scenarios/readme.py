@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from grpo_images.sources import REPOSITORY
 
 README = REPOSITORY / "README.md"
+GUIDE = REPOSITORY / "docs" / "guides" / "own-data-and-reward.md"
 SHELL = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
 CONSOLE = re.compile(r"^```console\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
@@ -28,6 +29,8 @@ RUN_ELSEWHERE = {
     "make test": "runs everything here",
     "make test-matrix": "`make test` runs a selection of its cases",
     "make help": "tests/contract/test_readme.py",
+    ".venv/bin/grpo-runtime export grpo-runs/my-job --to s3://models/my-policy "
+    "--endpoint https://minio.storage:9000": "tests/runtime/export/test_s3.py, to a server that it starts",
 }
 """Commands that other tests run, and which tests."""
 
@@ -52,5 +55,5 @@ def reason_not_to_run(command: str) -> str:
 
 
 def is_run_in_scenario(command: str) -> bool:
-    """Whether e2e/scenarios/test_readme.py runs the command as it is written."""
+    """Whether the scenario of its page runs the command as it is written."""
     return not reason_not_to_run(command) and command not in RUN_ELSEWHERE

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from grpo_api.resolve import volumes_of
+from grpo_api.resolve import credentials_of, secrets_of, volumes_of
 from grpo_api.source import VolumeKind
 from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.cluster.kinds import KubeObject
@@ -43,6 +43,21 @@ def hub_cache(frozen: FrozenJob) -> list[Mount]:
     if hub.cache_claim is None:
         return []
     return [Mount("hub", HUB_DIR, claim=hub.cache_claim, is_read_only=hub.offline)]
+
+
+def secrets(frozen: FrozenJob) -> list[Mount]:
+    """The credentials of reward services, uploads and trackers, as files that only the group of the pod's
+    user may read."""
+    volumes = sorted({*secrets_of(frozen.config), *credentials_of(frozen.config)})
+    return [
+        Mount(
+            f"secret-{index}",
+            f"{VOLUMES_DIR}/{volume.folder}",
+            {"secret": {"secretName": volume.name, "defaultMode": 0o440}},
+            is_read_only=True,
+        )
+        for index, volume in enumerate(volumes)
+    ]
 
 
 def volumes_and_mounts(mounts: Iterable[Mount]) -> tuple[list[KubeObject], list[KubeObject]]:

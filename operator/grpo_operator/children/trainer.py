@@ -2,11 +2,11 @@
 
 from grpo_api.contract import endpoints, labels
 from grpo_api.contract.environment import Env, Role
-from grpo_api.contract.graces import RANKS_GRACE_SECONDS, TRAINER_GRACE_SECONDS
+from grpo_api.contract.graces import SUPERVISOR_MARGIN_SECONDS, trainer_grace_seconds
 from grpo_api.contract.heartbeat import HEARTBEAT_FILE, HEARTBEAT_STALE_SECONDS
 from grpo_operator.children.child import Child
 from grpo_operator.children.frozen_job import FrozenJob
-from grpo_operator.children.mounts import Mount
+from grpo_operator.children.mounts import Mount, secrets
 from grpo_operator.children.pod import OUTPUT_DIR, given_back_label, http_probe, pod_template, resources
 from grpo_operator.children.template import Open, Template, filled
 from grpo_operator.cluster.kinds import PODS, KubeObject
@@ -21,9 +21,12 @@ def trainer_pod(
     index: int,
     given_back: int = 0,
     micro_batch_tokens: int | None = None,
+    checkpoint_seconds: int | None = None,
 ) -> Child:
     """Trainer pod `index` of an attempt, from the template that the run started with. `given_back` is how
-    often the job has given its nodes back, `micro_batch_tokens` its budget of tokens once that is lowered."""
+    often the job has given its nodes back, `micro_batch_tokens` its budget of tokens once that is lowered.
+    `checkpoint_seconds` is how long its newest save took, if that was long."""
+    grace_seconds = trainer_grace_seconds(checkpoint_seconds)
     kind = Template.FIRST_TRAINER if index == 0 else Template.TRAINER
     template = frozen.templates.get(kind) or trainer_template(frozen, is_first=index == 0)
     values = {
@@ -32,11 +35,11 @@ def trainer_pod(
         Open.ATTEMPT: str(attempt),
         Open.NODE_INDEX: str(index),
         Open.FIRST_TRAINER: frozen.names.trainer(attempt=attempt, index=0),
-        Open.RANKS_GRACE: str(RANKS_GRACE_SECONDS),
+        Open.RANKS_GRACE: str(grace_seconds - SUPERVISOR_MARGIN_SECONDS),
         Open.ROLLOUT_REPLICAS: str(frozen.num_engines),
     }
     own_labels = given_back_label(given_back)
-    pod = filled(template, values, labels=own_labels, grace_seconds=TRAINER_GRACE_SECONDS)
+    pod = filled(template, values, labels=own_labels, grace_seconds=grace_seconds)
     if micro_batch_tokens is not None:
         # not open in the template: an older operator, which does not know it, could not fill it in
         [container] = pod["spec"]["containers"]
@@ -56,8 +59,8 @@ def _has_several_pods(frozen: FrozenJob) -> bool:
 
 
 def trainer_template(frozen: FrozenJob, *, is_first: bool) -> KubeObject:
-    """What trainer pods are made from; the first hosts the rendezvous and mounts the claim. The processes of
-    a single pod meet inside it."""
+    """What trainer pods are made from; the first hosts the rendezvous, mounts the claim and uploads the
+    model. The processes of a single pod meet inside it."""
     service, has_others = frozen.names.service(Role.TRAINER), _has_several_pods(frozen)
     metadata = frozen.metadata(
         Open.NAME.value,
@@ -91,7 +94,7 @@ def trainer_template(frozen: FrozenJob, *, is_first: bool) -> KubeObject:
             Env.HEARTBEAT_FILE: HEARTBEAT_FILE,
             **_rollout_environment(frozen),
         },
-        mounts=[_output(frozen, is_first=is_first)],
+        mounts=[_output(frozen, is_first=is_first), *(secrets(frozen) if is_first else ())],
         is_found_by_name=has_others,
     )
 
@@ -128,8 +131,10 @@ def _rollout_environment(frozen: FrozenJob) -> dict[Env, str]:
 
 
 def _output(frozen: FrozenJob, *, is_first: bool) -> Mount:
-    """The output directory: the claim for pod 0, a folder per job in it, and scratch space for the others."""
-    claim = frozen.spec.checkpoint.claim_name
-    if claim is None or not is_first:
+    """The output directory: the claim for pod 0, a folder per job in it, and scratch space for the others,
+    which have the claim too where the user says that it is shared."""
+    checkpoint = frozen.spec.checkpoint
+    claim = checkpoint.claim_name
+    if claim is None or not (is_first or checkpoint.shared):
         return Mount("output", OUTPUT_DIR, {"emptyDir": {}})
     return Mount("output", OUTPUT_DIR, claim=claim, sub_path=frozen.names.base)

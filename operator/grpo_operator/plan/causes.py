@@ -105,7 +105,7 @@ def cause_from_termination(pod: PodView, termination: ContainerTermination, *, r
     was_asked_to_stop = termination.exit_code == ExitCode.TERMINATED
     if is_out_of_memory(termination) or not policy_of(termination).is_retried:
         precedence = Precedence.CERTAIN
-    elif why.reason == Reason.HUB_UNREACHABLE:
+    elif why.reason in (Reason.HUB_UNREACHABLE, Reason.REWARD_SERVICE_UNREACHABLE):
         precedence = Precedence.ERROR  # its message may name a refused connection, but not one to a peer
     elif was_asked_to_stop or why.reason == Reason.PEER_LOST or _EFFECT.search(why.message):
         precedence = Precedence.EFFECT

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from grpo_runtime.algorithm.ratios import LARGEST_LOG_RATIO
+
 
 @dataclass(frozen=True, kw_only=True)
 class KLPenalty:
@@ -41,9 +43,10 @@ def token_kl(
     ref_logprobs: torch.Tensor,
     bias_correction: torch.Tensor | None,
 ) -> torch.Tensor:
-    """[B, T] estimated divergence, without beta.
+    """[B, T] estimated divergence, without beta. Logarithms are bounded as those of the policy ratio are.
 
     `bias_correction` is the policy ratio to multiply by, [B, T] or [B, 1], or None.
     """
-    divergence = estimator(ref_logprobs - trainer_logprobs)
+    difference = (ref_logprobs - trainer_logprobs).clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
+    divergence = estimator(difference)
     return divergence if bias_correction is None else divergence * bias_correction

@@ -4,12 +4,17 @@ from typing import Literal
 
 import torch
 
+LARGEST_LOG_RATIO = 20.0
+"""Beyond it a log ratio of two policies is held, without gradient: e^20 is a ratio of half a billion, and
+e^89 is infinite in float32. verl bounds the same logarithms by the same number; TRL only those of VESPO."""
+
 
 def log_ratio(trainer_logprobs: torch.Tensor, old_logprobs: torch.Tensor | None) -> torch.Tensor:
-    """[B, T] log(pi / pi_old). Without `old_logprobs` the old policy is the policy itself: the value is zero,
-    and the gradient is the policy's."""
-    old = trainer_logprobs.detach() if old_logprobs is None else old_logprobs
-    return trainer_logprobs - old
+    """[B, T] log(pi / pi_old) in [-20, 20]. Without `old_logprobs` the old policy is the policy itself: the
+    value is zero, and the gradient is the policy's."""
+    if old_logprobs is None:
+        return trainer_logprobs - trainer_logprobs.detach()
+    return (trainer_logprobs - old_logprobs).clamp(-LARGEST_LOG_RATIO, LARGEST_LOG_RATIO)
 
 
 def policy_ratio(

@@ -49,12 +49,17 @@ class Loss:
 LOSSES: dict[str, Entry[Loss]] = {
     "grpo": Entry(Loss(policy_term=ppo_clip, reduction=reductions.sequence_mean), is_exposed=True),
     "dapo": Entry(Loss(policy_term=ppo_clip, reduction=reductions.token_mean), is_exposed=True),
-    "bnpo": Entry(Loss(policy_term=ppo_clip, reduction=reductions.micro_batch_mean, depends_on_cut=True)),
-    "dr_grpo": Entry(Loss(policy_term=ppo_clip, reduction=reductions.constant_length)),
-    "luspo": Entry(Loss(policy_term=ppo_clip, reduction=reductions.sequence_sum)),
-    "cispo": Entry(Loss(policy_term=cispo, reduction=reductions.token_mean)),
-    "sapo": Entry(Loss(policy_term=sapo, reduction=reductions.sequence_mean)),
-    "vespo": Entry(Loss(policy_term=vespo, reduction=reductions.token_mean, has_own_correction=True)),
+    "bnpo": Entry(
+        Loss(policy_term=ppo_clip, reduction=reductions.micro_batch_mean, depends_on_cut=True),
+        is_exposed=True,
+    ),
+    "dr_grpo": Entry(Loss(policy_term=ppo_clip, reduction=reductions.constant_length), is_exposed=True),
+    "luspo": Entry(Loss(policy_term=ppo_clip, reduction=reductions.sequence_sum), is_exposed=True),
+    "cispo": Entry(Loss(policy_term=cispo, reduction=reductions.token_mean), is_exposed=True),
+    "sapo": Entry(Loss(policy_term=sapo, reduction=reductions.sequence_mean), is_exposed=True),
+    "vespo": Entry(
+        Loss(policy_term=vespo, reduction=reductions.token_mean, has_own_correction=True), is_exposed=True
+    ),
 }
 """By `algorithm.lossType`."""
 
@@ -72,23 +77,20 @@ ADVANTAGE_SCALINGS: dict[str, Entry[AdvantageScaling]] = {
 """By `algorithm.scaleRewards`."""
 
 KL_ESTIMATORS: dict[str, Entry[Callable[[torch.Tensor], torch.Tensor]]] = {
-    "k1": Entry(kl_k1),
-    "k2": Entry(kl_k2),
-    "k3": Entry(kl_k3),
+    "k1": Entry(kl_k1, is_exposed=True),
+    "k2": Entry(kl_k2, is_exposed=True),
+    "k3": Entry(kl_k3, is_exposed=True),
 }
-"""By `KLPenalty.estimator`; each takes log(ref / pi)."""
+"""By `algorithm.kl.estimator`; each takes log(ref / pi)."""
 
 NOT_EXPOSED: dict[type[Any], frozenset[str]] = {
-    LossOptions: frozenset(
-        {"delta", "dual_clip", "ratio_level", "kl", "off_policy_threshold", "top_entropy_quantile"}
-        | {"max_completion_length", "sapo_temperature_pos", "sapo_temperature_neg"}
-        | {"vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"}
-    ),
-    ImportanceCorrection: frozenset({"level"}),
-    AdvantageOptions: frozenset({"aggregation", "baseline"}),
-    LossInputs: frozenset({"ref_logprobs", "entropy_threshold"}),
+    LossOptions: frozenset({"max_completion_length"}),
+    ImportanceCorrection: frozenset(),
+    AdvantageOptions: frozenset(),
+    LossInputs: frozenset(),
 }
-"""Options and inputs that keep their default in every job, because the spec has no field for them."""
+"""Options and inputs that `algorithm` has no field for. `max_completion_length` is
+`sampling.maxTokens`."""
 
 
 def find(entries: Mapping[str, Entry[T]], name: str, *, option: str) -> T:

@@ -30,7 +30,7 @@ from grpo_runtime.colocated.child_messages import (
     send,
 )
 from grpo_runtime.colocated.child_process import ChildProcess, how_it_ended
-from grpo_runtime.colocated.rank_engine import Completion
+from grpo_runtime.colocated.rank_engine import Completion, OnCompleted
 from grpo_runtime.rollout.errors import EngineError, EngineGoneError, EngineTimeoutError
 from grpo_runtime.rollout.interface import GenerateRequest
 from grpo_runtime.weight_sync.interface import Info
@@ -69,6 +69,7 @@ class ChildEngine:
         self._gone = ""
         self._why_killed = ""
         self._finished: dict[int, Completion] = {}
+        self._on_completed: OnCompleted | None = None
         self._num_sampling = 0
         self._weight_version = ""
         self._is_started = False
@@ -116,9 +117,11 @@ class ChildEngine:
         """See `LocalEngine`."""
         self._call("reset_prefix_cache")
 
-    def sample(self, requests: Sequence[GenerateRequest]) -> list[Completion]:
+    def sample(
+        self, requests: Sequence[GenerateRequest], *, on_completed: OnCompleted | None = None
+    ) -> list[Completion]:
         """See `LocalEngine`."""
-        self._finished = {}
+        self._finished, self._on_completed = {}, on_completed
         self._num_sampling = len(requests)
         try:
             self.ask("sample", requests=[encode_request(request) for request in requests]).result()
@@ -213,6 +216,8 @@ class ChildEngine:
         if "finished" in message:
             index, completion = decode_finished(message)
             self._finished[index] = completion
+            if self._on_completed is not None:
+                self._on_completed(index, completion)
         elif "num_steps" in message:
             with self._lock:
                 self._signs = reported(self._signs, message["num_steps"], now=time.monotonic())

@@ -54,12 +54,18 @@ def decode_error(message: Message) -> Exception:
 
 def encode_request(request: GenerateRequest) -> Message:
     """One completion to sample."""
-    return {"prompt_ids": request.prompt_ids, "seed": request.seed}
+    return {
+        "prompt_ids": request.prompt_ids,
+        "seed": request.seed,
+        "is_evaluation": request.is_evaluation,
+    }
 
 
 def decode_request(message: Message) -> GenerateRequest:
     """See `encode_request`."""
-    return GenerateRequest(prompt_ids=tuple(message["prompt_ids"]), seed=message["seed"])
+    return GenerateRequest(
+        prompt_ids=tuple(message["prompt_ids"]), seed=message["seed"], is_evaluation=message["is_evaluation"]
+    )
 
 
 def encode_finished(index: int, completion: Completion) -> Message:

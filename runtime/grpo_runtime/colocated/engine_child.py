@@ -158,8 +158,11 @@ def make_vllm_engine(message: Message) -> EngineOfChild:
     """
     with lasting_imports():
         from grpo_runtime.colocated.vllm_engine import VllmEngine
+        from grpo_runtime.torch_threads import num_engine_threads, settle_num_threads
 
-    return VllmEngine(parse_run_config(message["run_config"]), model_dir=Path(message["model_dir"]))
+    run_config = parse_run_config(message["run_config"])
+    settle_num_threads(num_engine_threads(run_config))
+    return VllmEngine(run_config, model_dir=Path(message["model_dir"]))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Protocol
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.colocated.messages import Channel, GenerateCommand, Sampled, SyncCommand
-from grpo_runtime.colocated.rank_engine import Completion, RankSync
+from grpo_runtime.colocated.rank_engine import Completion, OnCompleted, RankSync
 from grpo_runtime.rollout.interface import GenerateRequest, Probe
 from grpo_runtime.shares import share
 from grpo_runtime.weight_sync.source import WeightSource
@@ -26,7 +26,11 @@ class EngineOfRank(Protocol):
 
     def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> RankSync: ...
 
-    def generate(self, requests: Sequence[GenerateRequest]) -> list[Completion]: ...
+    def rest(self) -> None: ...
+
+    def generate(
+        self, requests: Sequence[GenerateRequest], *, on_completed: OnCompleted | None = None
+    ) -> list[Completion]: ...
 
 
 class EngineShare:
@@ -69,11 +73,25 @@ class EngineShare:
         """Load `weights`, which are this rank's copy of the policy."""
         return self._engine.sync(weights, version=command.version, probe=command.probe)
 
-    def generate(self, command: GenerateCommand) -> Sampled:
-        """Sample the requests of this rank's engine. All ranks of an engine have the same completions."""
+    def rest(self) -> None:
+        """Let the engine sleep."""
+        self._engine.rest()
+
+    def generate(
+        self, command: GenerateCommand, *, on_completed: Callable[[int, Sampled], None] | None = None
+    ) -> Sampled:
+        """Sample the requests of this rank's engine. All ranks of an engine have the same completions.
+
+        `on_completed` gets each as it finishes, with the index among the engine's requests.
+        """
         index = self.channel.rank // self.ranks_per_engine
         own = command.requests[share(len(command.requests), index=index, num_shares=self.num_engines)]
-        completions = self._engine.generate(own)
+
+        def pass_on(index: int, completion: Completion) -> None:
+            assert on_completed is not None
+            on_completed(index, Sampled(self._engine.weight_version(), [completion]))
+
+        completions = self._engine.generate(own, on_completed=pass_on if on_completed else None)
         return Sampled(self._engine.weight_version(), completions)
 
 

@@ -7,6 +7,7 @@ Training and engines never compute at the same time: rank 0 waits for its engine
 """
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from grpo_runtime.colocated.engine_share import EngineShare
 from grpo_runtime.colocated.messages import (
     GenerateCommand,
     Message,
+    RestCommand,
     Sampled,
     SyncCommand,
     broadcast_message,
@@ -24,12 +26,14 @@ from grpo_runtime.colocated.messages import (
     decode_sync,
     encode_command,
     receive_message,
+    receive_streamed,
 )
 from grpo_runtime.colocated.rank_engine import PHASES, RankSync
 from grpo_runtime.rollout.errors import EngineError, EngineTimeoutError
 from grpo_runtime.rollout.interface import (
     GenerateRequest,
     Generation,
+    OnFinished,
     Probe,
     Rollout,
     SyncReport,
@@ -66,6 +70,9 @@ class ColocatedEngines:
         self._version: PolicyVersion | None = None
         self._thread = ThreadPoolExecutor(
             max_workers=1, thread_name_prefix="engine", initializer=share.enter_thread
+        )
+        self._readers = ThreadPoolExecutor(
+            max_workers=max(1, share.channel.world_size - 1), thread_name_prefix="read-engine"
         )
 
     def counts(self) -> EngineCounts:
@@ -105,15 +112,23 @@ class ColocatedEngines:
             max_probe_error=max(sync.probe_error for sync in syncs),
         )
 
-    async def generate(self, requests: Sequence[GenerateRequest]) -> list[Rollout]:
+    async def rest(self) -> None:
+        """See `Engines.rest`."""
+        await asyncio.wrap_future(self._thread.submit(self._lead_rest))
+
+    async def generate(
+        self, requests: Sequence[GenerateRequest], *, on_finished: OnFinished | None = None
+    ) -> list[Rollout]:
         """See `Engines.generate`. The engines sleep when it returns."""
         if self._version is None:
             raise RuntimeError("the engines have no weights yet: call sync before generate")
-        command = GenerateCommand(requests)
+        command = GenerateCommand(requests, is_streamed=on_finished is not None)
         self._num_requests, self._last_num_done = len(requests), 0
         self._finished_at = self._clock()
         try:
-            sampled = await asyncio.wrap_future(self._thread.submit(self._lead_generate, command))
+            sampled = await asyncio.wrap_future(
+                self._thread.submit(self._lead_generate, command, on_finished)
+            )
         finally:
             self._num_requests = 0
         rollouts: list[Rollout] = []
@@ -142,7 +157,8 @@ class ColocatedEngines:
         )
 
     async def close(self) -> None:
-        """Let go of the thread; engines end with their processes."""
+        """Let go of the threads; engines end with their processes."""
+        self._readers.shutdown(wait=False, cancel_futures=True)
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _lead_sync(self, command: SyncCommand, weights: WeightSource) -> list[RankSync]:
@@ -151,13 +167,40 @@ class ColocatedEngines:
         own = self._share.sync(command, weights=weights)
         return [own, *(decode_sync(answer) for answer in self._answers())]
 
-    def _lead_generate(self, command: GenerateCommand) -> list[Sampled]:
+    def _lead_rest(self) -> None:
+        """Return when all engines sleep."""
+        broadcast_message(encode_command(RestCommand()), channel=self._share.channel)
+        self._share.rest()
+        self._answers()
+
+    def _lead_generate(self, command: GenerateCommand, on_finished: OnFinished | None) -> list[Sampled]:
         """What every engine sampled, once all ranks are done."""
         broadcast_message(encode_command(command), channel=self._share.channel)
+        if on_finished is not None:
+            return self._lead_streamed(command, on_finished)
         own = self._share.generate(command)
         per_engine = self._share.ranks_per_engine
         # only the first rank of each engine returns completions; rank 0's are in `own`
         firsts = self._answers()[per_engine - 1 :: per_engine]
+        return [own, *(decode_sampled(answer) for answer in firsts)]
+
+    def _lead_streamed(self, command: GenerateCommand, on_finished: OnFinished) -> list[Sampled]:
+        """The same, when every completion is passed on as it finishes: what another engine says is read in a
+        thread while that of this rank samples."""
+        channel, per_engine = self._share.channel, self._share.ranks_per_engine
+
+        def pass_on(engine: int, index: int, sampled: Sampled) -> None:
+            place = self._parts()[engine][index]
+            [rollout] = self._rollouts([command.requests[place]], sampled, engine=self._name(engine))
+            on_finished(place, rollout)
+
+        def read(rank: int) -> Message:
+            own = functools.partial(pass_on, rank // per_engine)
+            return receive_streamed(own, channel=channel, rank=rank)
+
+        answers = [self._readers.submit(read, rank) for rank in range(1, channel.world_size)]
+        own = self._share.generate(command, on_completed=functools.partial(pass_on, 0))
+        firsts = [answer.result() for answer in answers][per_engine - 1 :: per_engine]
         return [own, *(decode_sampled(answer) for answer in firsts)]
 
     def _answers(self) -> list[Message]:

@@ -8,9 +8,15 @@ import threading
 from grpo_runtime.colocated.engine_share import EngineShare
 from grpo_runtime.colocated.messages import (
     DONE,
+    GenerateCommand,
+    Message,
+    RestCommand,
+    Sampled,
     SyncCommand,
     broadcast_message,
     decode_command,
+    encode_completed,
+    encode_last,
     encode_sampled,
     encode_sync,
     send_message,
@@ -48,9 +54,24 @@ class EngineExecutor:
         command = decode_command(broadcast_message(None, channel=channel))
         if isinstance(command, SyncCommand):
             answer = encode_sync(self._share.sync(command, weights=self._weights))
+        elif isinstance(command, RestCommand):
+            self._share.rest()
+            answer = DONE
         else:
-            sampled = self._share.generate(command)
-            # one rank of an engine gives its completions, but every rank answers when it is done: training
-            # must not begin while an engine still gives its memory back
-            answer = encode_sampled(sampled) if self._share.is_first else DONE
+            answer = self._generate(command)
         send_message(answer, channel=channel)
+
+    def _generate(self, command: GenerateCommand) -> Message:
+        """One rank of an engine gives its completions, but every rank answers when it is done: training must
+        not begin while an engine still gives its memory back."""
+        if not command.is_streamed:
+            sampled = self._share.generate(command)
+            return encode_sampled(sampled) if self._share.is_first else DONE
+        if not self._share.is_first:
+            self._share.generate(command)
+            return encode_last(DONE)
+
+        def pass_on(index: int, sampled: Sampled) -> None:
+            send_message(encode_completed(index, sampled), channel=self._share.channel)
+
+        return encode_last(encode_sampled(self._share.generate(command, on_completed=pass_on)))

@@ -1,7 +1,7 @@
 """Rank 0's commands to the ranks that hold engines, and their answers: two tensors each, nothing is
 pickled."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol, TypeVar
@@ -50,6 +50,8 @@ class Message:
         return cls(torch.tensor(integers, dtype=torch.int64), torch.tensor(floats, dtype=torch.float64))
 
 
+_LAST = -1
+"""In place of an index, at the end of an answer that is streamed."""
 DONE = Message.of([])
 """The answer of a rank that is done and has nothing to give."""
 
@@ -64,9 +66,15 @@ class SyncCommand:
 
 @dataclass(frozen=True)
 class GenerateCommand:
-    """Sample your engine's part of `requests`."""
+    """Sample your engine's part of `requests`. `is_streamed` asks for each completion as it finishes, too."""
 
     requests: Sequence[GenerateRequest]
+    is_streamed: bool = False
+
+
+@dataclass(frozen=True)
+class RestCommand:
+    """Let your engine sleep: training follows."""
 
 
 @dataclass(frozen=True)
@@ -77,13 +85,19 @@ class Sampled:
     completions: Sequence[Completion]
 
 
+Command = SyncCommand | GenerateCommand | RestCommand
+
+
 class _Kind(IntEnum):
     SYNC = 1
     GENERATE = 2
+    REST = 3
 
 
-def encode_command(command: SyncCommand | GenerateCommand) -> Message:
+def encode_command(command: Command) -> Message:
     """A command as rank 0 broadcasts it."""
+    if isinstance(command, RestCommand):
+        return Message.of([_Kind.REST])
     if isinstance(command, SyncCommand):
         header = [_Kind.SYNC, command.version.attempt, command.version.step]
         if command.probe is None:
@@ -94,6 +108,8 @@ def encode_command(command: SyncCommand | GenerateCommand) -> Message:
     return Message.of(
         [
             _Kind.GENERATE,
+            command.is_streamed,
+            any(request.is_evaluation for request in requests),
             len(requests),
             *(request.seed for request in requests),
             *(len(request.prompt_ids) for request in requests),
@@ -102,21 +118,26 @@ def encode_command(command: SyncCommand | GenerateCommand) -> Message:
     )
 
 
-def decode_command(message: Message) -> SyncCommand | GenerateCommand:
+def decode_command(message: Message) -> Command:
     """The command in a message."""
     numbers = iter(message.integers.tolist())
-    if next(numbers) == _Kind.SYNC:
+    kind = next(numbers)
+    if kind == _Kind.REST:
+        return RestCommand()
+    if kind == _Kind.SYNC:
         version = PolicyVersion(attempt=next(numbers), step=next(numbers))
         tolerance, *logprobs = message.floats.tolist() or [0.0]
         probe = Probe(token_ids=tuple(numbers), logprobs=tuple(logprobs), tolerance=tolerance)
         return SyncCommand(version, probe if probe.token_ids else None)
+    is_streamed, is_evaluation = bool(next(numbers)), bool(next(numbers))
     count = next(numbers)
     seeds, lengths = _take(numbers, count), _take(numbers, count)
     return GenerateCommand(
         [
-            GenerateRequest(prompt_ids=tuple(_take(numbers, length)), seed=seed)
+            GenerateRequest(tuple(_take(numbers, length)), seed=seed, is_evaluation=is_evaluation)
             for seed, length in zip(seeds, lengths, strict=True)
-        ]
+        ],
+        is_streamed=is_streamed,
     )
 
 
@@ -168,6 +189,27 @@ def decode_sampled(message: Message) -> Sampled:
         for end, length in zip(ends, lengths, strict=True)
     ]
     return Sampled(version, completions)
+
+
+def encode_completed(index: int, sampled: Sampled) -> Message:
+    """One completion of an answer that is streamed, and which of the engine's requests it is of."""
+    message = encode_sampled(sampled)
+    return Message(torch.cat([torch.tensor([index]), message.integers]), message.floats)
+
+
+def encode_last(message: Message) -> Message:
+    """The end of an answer that is streamed: the whole of it."""
+    return Message(torch.cat([torch.tensor([_LAST]), message.integers]), message.floats)
+
+
+def receive_streamed(on_completed: Callable[[int, Sampled], None], *, channel: Channel, rank: int) -> Message:
+    """Rank 0: the whole answer of `rank`, after passing on what came of it before."""
+    while True:
+        message = receive_message(channel=channel, rank=rank)
+        index, rest = int(message.integers[0]), Message(message.integers[1:], message.floats)
+        if index == _LAST:
+            return rest
+        on_completed(index, decode_sampled(rest))
 
 
 def broadcast_message(message: Message | None, *, channel: Channel) -> Message:

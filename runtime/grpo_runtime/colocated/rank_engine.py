@@ -37,6 +37,10 @@ class Completion:
     is_terminated: bool
 
 
+OnCompleted = Callable[[int, Completion], None]
+"""Takes a completion as soon as it is finished, with the index of its request."""
+
+
 @dataclass(frozen=True)
 class RankSync:
     """What one sync did on one rank. `phase_seconds` are those of PHASES; without a probe the error is 0. See
@@ -72,7 +76,9 @@ class LocalEngine(Protocol):
         """Forget what older weights computed."""
         ...
 
-    def sample(self, requests: Sequence[GenerateRequest]) -> list[Completion]:
+    def sample(
+        self, requests: Sequence[GenerateRequest], *, on_completed: OnCompleted | None = None
+    ) -> list[Completion]:
         """One completion for each request, in their order."""
         ...
 
@@ -98,12 +104,15 @@ class RankEngine:
         backend: Backend[Any],
         sleep_level: int,
         timeout_seconds: float,
+        num_threads: int = 1,
         release_memory: Callable[[], None] = lambda: None,
     ) -> None:
         """`sleep_level` 0 leaves the engine awake all the time. `timeout_seconds` is for
-        backends whose verbs await; those of vLLM in this process block. `release_memory` gives back what the
+        backends whose verbs await; those of vLLM in this process block. `num_threads` is what an engine in
+        this process computes with on CPU. `release_memory` gives back what the
         trainer has cached of the device, before the engine takes it."""
         self._engine = engine
+        self._num_threads = num_threads
         self._release_memory = release_memory
         self._sleep_level = sleep_level
         self._is_asleep = False
@@ -128,7 +137,7 @@ class RankEngine:
         """Give the engine the weights. The caller compares the probe's error with its
         tolerance. Raises WeightSyncError."""
         # vLLM packs weights on CPU for the number of threads that it has, and computes wrongly with another
-        with engine_threads():
+        with engine_threads(self._num_threads):
             return self._sync(weights, version=version, probe=probe)
 
     def _sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> RankSync:
@@ -153,16 +162,22 @@ class RankEngine:
             probe_error=error,
         )
 
-    def generate(self, requests: Sequence[GenerateRequest]) -> list[Completion]:
+    def generate(
+        self, requests: Sequence[GenerateRequest], *, on_completed: OnCompleted | None = None
+    ) -> list[Completion]:
         """Sample all requests. The engine sleeps afterwards, because training follows."""
         self._num_sampling = len(requests)
-        with engine_threads():
-            completions = self._engine.sample(requests) if requests else []
+        with engine_threads(self._num_threads):
+            completions = self._engine.sample(requests, on_completed=on_completed) if requests else []
         self._num_sampled, self._num_sampling = len(completions), 0
-        if self._sleep_level > 0:
+        self.rest()
+        return completions
+
+    def rest(self) -> None:
+        """Let the engine sleep, because training follows. It serves again after the next sync."""
+        if self._sleep_level > 0 and not self._is_asleep:
             self._engine.sleep(self._sleep_level)
             self._is_asleep = True
-        return completions
 
     def weight_version(self) -> PolicyVersion:
         """The version of the engine's weights, as the engine reports it."""

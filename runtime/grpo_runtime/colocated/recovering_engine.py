@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.colocated.rank_engine import Completion, LocalEngine, RankEngine, RankSync
+from grpo_runtime.colocated.rank_engine import (
+    Completion,
+    LocalEngine,
+    OnCompleted,
+    RankEngine,
+    RankSync,
+)
 from grpo_runtime.rollout.errors import EngineError
 from grpo_runtime.rollout.interface import GenerateRequest, Probe
 from grpo_runtime.weight_sync.interface import WeightSyncError
@@ -104,13 +110,25 @@ class RecoveringEngine:
             except (EngineError, WeightSyncError) as error:
                 self._lose(error)
 
-    def generate(self, requests: Sequence[GenerateRequest]) -> list[Completion]:
+    def rest(self) -> None:
+        """See `RankEngine.rest`. An engine that is lost on its way to sleep is started by the next sync."""
+        if self._rank_engine is not None:
+            try:
+                self._rank_engine.rest()
+            except (EngineError, WeightSyncError) as error:
+                self._lose(error)
+
+    def generate(
+        self, requests: Sequence[GenerateRequest], *, on_completed: OnCompleted | None = None
+    ) -> list[Completion]:
         """See `RankEngine.generate`. Raises EngineError when one engine after the other is lost."""
         done: dict[int, Completion] = {}
         while True:
             places = [index for index in range(len(requests)) if index not in done]
             try:
-                completions = self._serving().generate([requests[index] for index in places])
+                completions = self._serving().generate(
+                    [requests[index] for index in places], on_completed=_placed(on_completed, places)
+                )
                 done |= zip(places, completions, strict=True)
                 self._num_failures = 0
                 self._be_patient()
@@ -190,3 +208,10 @@ class RecoveringEngine:
                 f"last because: {error}"
             ) from error
         logger.warning("the engine of this rank is lost and started again: %s", error)
+
+
+def _placed(on_completed: OnCompleted | None, places: Sequence[int]) -> OnCompleted | None:
+    """For the requests at these places of all requests."""
+    if on_completed is None:
+        return None
+    return lambda index, completion: on_completed(places[index], completion)

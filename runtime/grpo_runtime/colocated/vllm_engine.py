@@ -11,10 +11,11 @@ from typing import Any
 
 from vllm import LLM, SamplingParams
 from vllm.engine.arg_utils import EngineArgs
+from vllm.sampling_params import StructuredOutputsParams
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.colocated.gpu_share import read_gpu_memory, share_of_gpu
-from grpo_runtime.colocated.rank_engine import Completion
+from grpo_runtime.colocated.rank_engine import Completion, OnCompleted
 from grpo_runtime.engine.argument_parser import checked, parse_arguments
 from grpo_runtime.engine.arguments import in_process_arguments, is_cpu_build, with_user_arguments
 from grpo_runtime.engine.model_class import register_model
@@ -22,7 +23,7 @@ from grpo_runtime.errors import UserError
 from grpo_runtime.rollout.errors import EngineError
 from grpo_runtime.rollout.interface import GenerateRequest
 from grpo_runtime.rollout.sampling import PROBE_PARAMETERS, sampling_parameters
-from grpo_runtime.torch_threads import engine_threads
+from grpo_runtime.torch_threads import engine_threads, num_engine_threads
 from grpo_runtime.weight_sync.interface import Info, WeightSyncError
 
 _CPU_WORKER_LOGGER = "vllm.v1.worker.cpu_worker"
@@ -62,8 +63,7 @@ class VllmEngine:
     """
 
     def __init__(self, run_config: RunConfig, *, model_dir: Path) -> None:
-        self._temperature = run_config.sampling.temperature
-        self._max_tokens = run_config.sampling.max_tokens
+        self._sampling = {False: run_config.sampling, True: run_config.evaluation_sampling}
         self._llm = _start(run_config, model_dir=model_dir)
         # at each sleep and wake, three times a step, it warns that it frees nothing
         logging.getLogger(_CPU_WORKER_LOGGER).setLevel(logging.ERROR)
@@ -87,15 +87,21 @@ class VllmEngine:
         if not self._llm.reset_prefix_cache():
             raise EngineError("vLLM kept cached prefixes of older weights")
 
-    def sample(self, requests: Sequence[GenerateRequest]) -> list[Completion]:
+    def sample(
+        self, requests: Sequence[GenerateRequest], *, on_completed: OnCompleted | None = None
+    ) -> list[Completion]:
         """See `LocalEngine`."""
-        finished = dict(self.sample_each(requests))
+        finished: dict[int, Completion] = {}
+        for index, completion in self.sample_each(requests):
+            finished[index] = completion
+            if on_completed is not None:
+                on_completed(index, completion)
         return [finished[index] for index in range(len(requests))]
 
     def sample_each(self, requests: Sequence[GenerateRequest]) -> Iterator[tuple[int, Completion]]:
         """See `EngineOfChild`."""
         parameters = [
-            sampling_parameters(seed=request.seed, temperature=self._temperature, max_tokens=self._max_tokens)
+            sampling_parameters(self._sampling[request.is_evaluation], seed=request.seed)
             for request in requests
         ]
         for index, answer in self._generate([request.prompt_ids for request in requests], parameters):
@@ -121,7 +127,7 @@ class VllmEngine:
             [{"prompt_token_ids": list(token_ids)} for token_ids in prompts],
             # made for this one request, so vLLM need not copy them, which takes longer than all else it does
             # with a request before it computes
-            [SamplingParams(**given, skip_clone=True) for given in parameters],
+            [_sampling_params(given) for given in parameters],
             use_tqdm=False,
         )
         engine = self._llm.llm_engine
@@ -148,13 +154,19 @@ def _start(run_config: RunConfig, *, model_dir: Path) -> Any:
     # what vLLM refuses here is the configuration; later errors may be anything
     checked(engine_args.create_engine_config, given=given)
     try:
-        with engine_threads():
+        with engine_threads(num_engine_threads(run_config)):
             return LLM.from_engine_args(engine_args)
     except (UserError, WeightSyncError):
         raise
     except Exception as error:
         cause = f"{type(error).__name__}: {error}".splitlines()[0]
         raise EngineError(f"vLLM did not start{with_user_arguments(given)}: {cause}") from error
+
+
+def _sampling_params(given: dict[str, Any]) -> SamplingParams:
+    constraint = given.get("structured_outputs")
+    structured = {"structured_outputs": StructuredOutputsParams(**constraint)} if constraint else {}
+    return SamplingParams(**given | structured, skip_clone=True)
 
 
 def _completion(output: Any) -> Completion:

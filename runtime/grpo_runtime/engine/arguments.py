@@ -105,6 +105,8 @@ def _engine_arguments(
         "--weight-transfer-config", json.dumps({"backend": name_in_vllm(run_config.weight_sync_backend)}),
         "--tensor-parallel-size", str(engine.tensor_parallel_size),
         "--pipeline-parallel-size", str(engine.pipeline_parallel_size or 1),
+        # prompts are text: towers of pictures or sound would only take memory. Other models have none
+        "--language-model-only",
     ]  # fmt: skip
     cache = CPU_KV_CACHE_BYTES if is_cpu else None
     if engine.kv_cache_memory is not None:

@@ -10,9 +10,21 @@ from pathlib import Path
 
 from vllm.model_executor.models.registry import ModelRegistry
 
+from grpo_runtime.errors import UserError
+
 
 def register_model(model_dir: Path) -> None:
-    """Load the class of the model in `model_dir` and register it. vLLM itself refuses one that it lacks."""
+    """Load the class of the model in `model_dir` and register it. vLLM itself refuses one that it lacks.
+
+    Raises UserError when the class needs a package that this image lacks, as those of pictures do.
+    """
     for architecture in json.loads((model_dir / "config.json").read_text()).get("architectures") or ():
-        if found := ModelRegistry.models.get(architecture):
+        if not (found := ModelRegistry.models.get(architecture)):
+            continue
+        try:
             ModelRegistry.register_model(architecture, found.load_model_cls())
+        except ModuleNotFoundError as error:
+            raise UserError(
+                f"vLLM's {architecture} needs the package {error.name}, which this image lacks: set image to "
+                "one that has it, as that for GPUs, or model.source to a model of text alone"
+            ) from error

@@ -21,10 +21,12 @@ class Bundle:
     prompt_ids: tuple[int, ...]
     seed: int
     num_samples: int
+    is_evaluation: bool = False
 
     def is_followed_by(self, request: GenerateRequest) -> bool:
         """Whether a request could be its next sample."""
-        return request.prompt_ids == self.prompt_ids and request.seed == self.seed + self.num_samples
+        mine = (self.prompt_ids, self.seed + self.num_samples, self.is_evaluation)
+        return mine == (request.prompt_ids, request.seed, request.is_evaluation)
 
 
 def bundle(
@@ -38,5 +40,5 @@ def bundle(
         if bundles and bundles[-1].num_samples < most and bundles[-1].is_followed_by(request):
             bundles[-1] = replace(bundles[-1], num_samples=bundles[-1].num_samples + 1)
         else:
-            bundles.append(Bundle(request.prompt_ids, request.seed, num_samples=1))
+            bundles.append(Bundle(request.prompt_ids, request.seed, 1, request.is_evaluation))
     return bundles

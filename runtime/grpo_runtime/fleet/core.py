@@ -25,7 +25,14 @@ from grpo_runtime.fleet.roster import Roster
 from grpo_runtime.fleet.settings import FleetSettings
 from grpo_runtime.fleet.syncer import FleetSyncer
 from grpo_runtime.rollout.errors import EngineGoneError, EngineTimeoutError, RolloutLostError
-from grpo_runtime.rollout.interface import GenerateRequest, Generation, Probe, Rollout, SyncReport
+from grpo_runtime.rollout.interface import (
+    GenerateRequest,
+    Generation,
+    OnFinished,
+    Probe,
+    Rollout,
+    SyncReport,
+)
 from grpo_runtime.weight_sync.registry import Backend
 from grpo_runtime.weight_sync.source import WeightSource
 
@@ -78,7 +85,9 @@ class FleetCore:
             await self._roster.changed(timeout_seconds=self._settings.heartbeat_seconds)
         return self._syncer.report()
 
-    async def generate(self, requests: Sequence[GenerateRequest]) -> list[Rollout]:
+    async def generate(
+        self, requests: Sequence[GenerateRequest], *, on_finished: OnFinished | None = None
+    ) -> list[Rollout]:
         """Sample all requests, in the order given; see `Engines.generate`."""
         if not self._syncer.has_weights:
             raise RuntimeError("the fleet has no weights yet: call sync before generate")
@@ -93,7 +102,9 @@ class FleetCore:
             num_engines=max(self._settings.desired, len(self.workers())),
             max_samples=self._settings.max_in_flight,
         )
-        self._dispatch = dispatch = Dispatch(self, bundles, limits=limits, clock=time.monotonic)
+        self._dispatch = dispatch = Dispatch(
+            self, bundles, limits=limits, clock=time.monotonic, on_finished=on_finished
+        )
         try:
             return await dispatch.run()
         finally:
@@ -161,7 +172,9 @@ class FleetCore:
         Raises BadAnswerError when other weights had a part in one of them, and EngineError.
         """
         settings = self._settings
-        body = sampling_body(bundle, temperature=settings.temperature, max_tokens=settings.max_tokens)
+        sampling = settings.evaluation if bundle.is_evaluation else settings.sampling
+        assert sampling is not None
+        body = sampling_body(bundle, sampling=sampling)
         # no deadline: how long a completion takes is the user's choice, and the watcher sees
         # an engine that is dead or frozen
         with self._roster.sampling(member.instance):

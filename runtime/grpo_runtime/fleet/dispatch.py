@@ -14,7 +14,7 @@ from grpo_runtime.errors import UserError
 from grpo_runtime.fleet.bundle import Bundle
 from grpo_runtime.fleet.errors import BadAnswerError, EngineRefusedError
 from grpo_runtime.rollout.errors import EngineError, RolloutLostError
-from grpo_runtime.rollout.interface import Generation, Rollout
+from grpo_runtime.rollout.interface import Generation, OnFinished, Rollout
 
 MAX_ENGINES_PER_REQUEST = 5
 """A request that failed so often is itself the cause."""
@@ -71,13 +71,16 @@ class Dispatch:
         *,
         limits: DispatchLimits,
         clock: Callable[[], float],
+        on_finished: OnFinished | None = None,
     ) -> None:
+        """`on_finished` is called for the samples of a call when it is answered."""
         self.num_resent = 0
         """Samples asked of another engine because the first one failed or was lost."""
         self._source = source
         self._bundles = bundles
         self._limits = limits
         self._clock = clock
+        self._on_finished = on_finished
         self._waiting = deque(range(len(self._bundles)))
         self._results: dict[int, list[Rollout]] = {}
         self._failures: Counter[int] = Counter()
@@ -166,10 +169,17 @@ class Dispatch:
                 self._results[index] = task.result()
                 self._num_done += self._bundles[index].num_samples
                 self._finished_at = self._clock()
+                self._pass_on(index)
             elif isinstance(error, asyncio.CancelledError | EngineError | BadAnswerError):
                 self._send_again(index, key, error)
             else:
                 raise error
+
+    def _pass_on(self, index: int) -> None:
+        if self._on_finished is not None:
+            first = self._num_samples(range(index))
+            for number, rollout in enumerate(self._results[index], start=first):
+                self._on_finished(number, rollout)
 
     def _send_again(self, index: int, key: str, error: BaseException) -> None:
         if isinstance(error, EngineRefusedError) and error.status == 400:

@@ -16,7 +16,14 @@ from grpo_api.contract.progress import EngineCounts
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.fleet.core import FleetCore
 from grpo_runtime.fleet.settings import FleetSettings, fleet_settings
-from grpo_runtime.rollout.interface import GenerateRequest, Generation, Probe, Rollout, SyncReport
+from grpo_runtime.rollout.interface import (
+    GenerateRequest,
+    Generation,
+    OnFinished,
+    Probe,
+    Rollout,
+    SyncReport,
+)
 from grpo_runtime.settings import TrainerSettings
 from grpo_runtime.weight_sync.needed_gpu import find_usable_backend
 from grpo_runtime.weight_sync.registry import Backend
@@ -71,9 +78,14 @@ class Fleet:
         """See `Engines.sync`. `weights` is read once, before this returns, in another thread."""
         return await self._in_loop(self._core.sync(weights, version=version, probe=probe))
 
-    async def generate(self, requests: Sequence[GenerateRequest]) -> list[Rollout]:
+    async def rest(self) -> None:
+        """Nothing to do: engines in other pods share no memory with the trainer."""
+
+    async def generate(
+        self, requests: Sequence[GenerateRequest], *, on_finished: OnFinished | None = None
+    ) -> list[Rollout]:
         """See `Engines.generate`."""
-        return await self._in_loop(self._core.generate(requests))
+        return await self._in_loop(self._core.generate(requests, on_finished=on_finished))
 
     def generation(self) -> Generation | None:
         """See `Engines.generation`."""

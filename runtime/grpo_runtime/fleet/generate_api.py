@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, ValidationError
 
 from grpo_api.contract.versions import PolicyVersion
+from grpo_api.v1alpha1.spec import SamplingSpec
 from grpo_runtime.fleet.bundle import Bundle
 from grpo_runtime.fleet.errors import BadAnswerError
 from grpo_runtime.rollout.interface import Probe, Rollout, VersionSpan
@@ -39,9 +40,9 @@ class _ProbeAnswer(BaseModel):
     prompt_logprobs: list[dict[str, float] | None]
 
 
-def sampling_body(bundle: Bundle, *, temperature: float, max_tokens: int) -> dict[str, Any]:
+def sampling_body(bundle: Bundle, *, sampling: SamplingSpec) -> dict[str, Any]:
     """The request for a bundle. Of `n` samples with a seed, vLLM draws number i with seed + i."""
-    parameters = sampling_parameters(seed=bundle.seed, temperature=temperature, max_tokens=max_tokens)
+    parameters = sampling_parameters(sampling, seed=bundle.seed)
     return {
         "token_ids": list(bundle.prompt_ids),
         "sampling_params": parameters | {"n": bundle.num_samples},

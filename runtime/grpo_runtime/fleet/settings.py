@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from grpo_api.contract.concurrency_choice import SAMPLES_ON_CPU
+from grpo_api.v1alpha1.spec import SamplingSpec
 from grpo_runtime.errors import UserError
 from grpo_runtime.fleet.discovery import parse_hosts
 from grpo_runtime.fleet.engine_client import Address
@@ -13,6 +14,7 @@ from grpo_runtime.settings import Tokens, TrainerSettings
 class FleetSettings:
     """All about a fleet but the backend by which weights travel.
 
+    `sampling` is of completions to train on, and `evaluation` of the others; None where there are none.
     `start_wait_seconds`: how long the first sync waits for all desired engines before it takes those there.
     `empty_wait_seconds`: how long a sync or a step waits while there is no engine at all.
     `frozen_after_seconds`: how long an engine may show no sign of life before its requests go elsewhere.
@@ -29,14 +31,14 @@ class FleetSettings:
     desired: int
     attempt: int
     tokens: Tokens = field(repr=False)
-    temperature: float
-    max_tokens: int
+    sampling: SamplingSpec
     sync_timeout_seconds: float
     start_wait_seconds: float = 120.0
     empty_wait_seconds: float = 900.0
     frozen_after_seconds: float = 10.0
     first_step_seconds: float = 120.0
     lost_after_seconds: float = 60.0
+    evaluation: SamplingSpec | None = None
     heartbeat_seconds: float = 1.0
     probe_timeout_seconds: float = 3.0
     max_in_flight: int = SAMPLES_ON_CPU
@@ -59,8 +61,8 @@ def fleet_settings(trainer: TrainerSettings) -> FleetSettings:
         desired=run_config.topology.rollout_replicas,
         attempt=trainer.attempt,
         tokens=trainer.tokens,
-        temperature=run_config.sampling.temperature,
-        max_tokens=run_config.sampling.max_tokens,
+        sampling=run_config.sampling,
+        evaluation=run_config.evaluation_sampling,
         sync_timeout_seconds=run_config.weight_sync.timeout_seconds,
         empty_wait_seconds=run_config.rollout_lost_timeout_seconds,
         max_in_flight=run_config.chosen_max_samples_per_engine,

@@ -12,7 +12,7 @@ from pathlib import Path
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.problems import problems
-from grpo_api.resolve import volumes_of
+from grpo_api.resolve import secrets_of, volumes_of
 from grpo_api.source import Volume, VolumeKind
 from grpo_api.v1alpha1.job import GRPOJob, parse_job
 from grpo_api.v1alpha1.spec import Mode
@@ -115,7 +115,8 @@ def _run_in(
         _show_result(workspace, screen)
         return ExitCode.DONE
     given = parse_volume_flags(options.volumes)
-    lay_out_volumes(volumes_of(run_config), given=given, documents=documents, into=workspace.volumes)
+    needed = (*volumes_of(run_config), *secrets_of(run_config))
+    lay_out_volumes(needed, given=given, documents=documents, into=workspace.volumes)
     needs_tokens = run_config.mode is Mode.DISAGGREGATED
     with workspace.fresh_tokens() if needs_tokens else nullcontext():
         context = LocalContext(

@@ -1,7 +1,7 @@
 """What a cluster and this machine would do with a job, in a few lines. Pure."""
 
 from grpo_api.contract.weight_sync_choice import backend_of
-from grpo_api.resolve import resolve, volumes_of
+from grpo_api.resolve import resolve, secrets_of, volumes_of
 from grpo_api.source import VolumeKind
 from grpo_api.v1alpha1.job import GRPOJob
 from grpo_api.v1alpha1.spec import Mode
@@ -130,8 +130,9 @@ def _steps(job: GRPOJob) -> str:
 
 def _reads(job: GRPOJob) -> str:
     spec = job.spec
-    words = {VolumeKind.CLAIM: "claim", VolumeKind.CONFIG_MAP: "ConfigMap"}
-    volumes = [f"{words[volume.kind]} {volume.name}" for volume in volumes_of(resolve(job))]
+    words = {VolumeKind.CLAIM: "claim", VolumeKind.CONFIG_MAP: "ConfigMap", VolumeKind.SECRET: "Secret"}
+    run = resolve(job)
+    volumes = [f"{words[volume.kind]} {volume.name}" for volume in (*volumes_of(run), *secrets_of(run))]
     return ", ".join([f"model {spec.model.source}", f"dataset {spec.dataset.source}", *volumes])
 
 

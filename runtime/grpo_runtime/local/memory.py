@@ -34,12 +34,14 @@ def describe_memory(job: GRPOJob, *, gpu_gib: float | None) -> tuple[str, bool]:
     try:
         with tempfile.TemporaryDirectory() as folder:
             config = _config_folder(job, into=Path(folder))
-            model = sizes_of_folder(config, attention=resolve(job).chosen_attention)
+            run = resolve(job)
+            model = sizes_of_folder(config, attention=run.chosen_attention, lora=run.model.lora)
     except (UserError, HubUnreachableError, VolumeFullError, ConnectionError) as error:
         return f"  memory       not planned: {error}", True
     gpu_bytes = None if gpu_gib is None else int(gpu_gib * GIB)
     plans = plan_memory(job, model, gpu_bytes=gpu_bytes)
-    lines = [f"  memory       of a model of {model.num_parameters / 1e9:.2f} B parameters, at most:"]
+    adapter = f" with an adapter of {model.num_adapter_parameters / 1e6:.1f} M" if model.has_adapter else ""
+    lines = [f"  memory       of a model of {model.num_parameters / 1e9:.2f} B parameters{adapter}, at most:"]
     for plan in plans:
         lines.append(f"    {in_gib(plan.num_bytes):>10} each GPU of role {plan.role}{fit(plan)}")
         lines += [f"      {in_gib(part.num_bytes):>10} {part.name}" for part in plan.parts]

@@ -8,11 +8,11 @@ from grpo_api.source import Volume, VolumeKind
 from grpo_runtime.errors import UserError
 from grpo_runtime.local.documents import Document
 
-_FLAG = {VolumeKind.CLAIM: "claim", VolumeKind.CONFIG_MAP: "configmap"}
+_FLAG = {VolumeKind.CLAIM: "claim", VolumeKind.CONFIG_MAP: "configmap", VolumeKind.SECRET: "secret"}
 
 
 def parse_volume_flags(flags: Sequence[str]) -> dict[Volume, Path]:
-    """Read `claim/NAME=DIR` and `configmap/NAME=DIR`.
+    """Read `claim/NAME=DIR`, `configmap/NAME=DIR` and `secret/NAME=DIR`.
 
     Raises UserError for anything else, and for a directory that does not exist.
     """
@@ -23,7 +23,8 @@ def parse_volume_flags(flags: Sequence[str]) -> dict[Volume, Path]:
         kind, _, name = what.partition("/")
         if kind not in kinds or not name or not folder:
             raise UserError(
-                f"--volume {flag} is not understood: write claim/NAME=DIRECTORY or configmap/NAME=DIRECTORY"
+                f"--volume {flag} is not understood: write claim/NAME=DIRECTORY, configmap/NAME=DIRECTORY or "
+                "secret/NAME=DIRECTORY"
             )
         path = Path(folder).expanduser().absolute()
         if not path.is_dir():

@@ -19,10 +19,10 @@ from grpo_api.model import ApiModel
 from grpo_api.resolve import resolve
 from grpo_api.v1alpha1.job import GRPOJob
 from grpo_runtime.errors import UserError
+from grpo_runtime.report.run_file import RUN_CONFIG_FILE
 from grpo_runtime.storage.files import write_atomically
 from grpo_runtime.storage.full_volume import full_volume_named
 
-RUN_CONFIG_FILE = "run.json"
 _UNFROZEN = "topology.rolloutReplicas"
 """The one field of a RunConfig that may change while a job runs, here as in a cluster."""
 
@@ -97,6 +97,7 @@ class Workspace:
                 # also on another machine: the number decides the last bits of a sum
                 threads = {"threads_per_process": known.threads_per_process}
                 run_config = run_config.model_copy(update=threads)
+            run_config = _with_workers_of(run_config, known, job=job)
             self._refuse_another(known, run_config)
         write_atomically(self.run_config, run_config.model_dump_json(by_alias=True, indent=1), durable=True)
         return run_config
@@ -168,6 +169,18 @@ class Workspace:
                 f"{self.output} was begun with another spec ({'; '.join(changed)}): "
                 "choose another --output, or undo the change to go on"
             )
+
+
+def _with_workers_of(run_config: RunConfig, known: RunConfig, *, job: GRPOJob) -> RunConfig:
+    """`run_config` with as many reward workers as the run began with, where the job does not say."""
+    workers = {reward.name: reward.workers for reward in known.rewards}
+    rewards = tuple(
+        resolved.model_copy(update={"workers": workers.get(resolved.name)})
+        if spec.workers is None
+        else resolved
+        for spec, resolved in zip(job.spec.rewards, run_config.rewards, strict=True)
+    )
+    return run_config.model_copy(update={"rewards": rewards})
 
 
 def _with_backend_of(run_config: RunConfig, known: RunConfig) -> RunConfig:

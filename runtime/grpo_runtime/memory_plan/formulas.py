@@ -2,7 +2,8 @@
 
 P parameters, T tokens of a micro-batch with its padding, L layers, H hidden size, I intermediate size, Q and
 K widths of queries and of keys, V vocabulary, c bytes of a number in the forward pass: 4 in float32, 2 in
-bfloat16. Tied parameters are counted once.
+bfloat16. Tied parameters are counted once. With an adapter of A parameters, P are frozen: c bytes each, and
+float32 under DeepSpeed. Then N = A parameters are trained, and else N = P.
 
 Not counted, because they are small beside the rest: log-sum-exps, masks, rotary angles and token ids.
 """
@@ -36,6 +37,27 @@ class ModelSizes:
     """Whether queries and keys are normalised."""
     keeps_scores: bool
     """Whether attention keeps its scores [heads, T, T], as transformers' plain (eager) one does."""
+    num_adapter_parameters: int = 0
+    """Those of an adapter, which are not among `num_parameters`; 0 where the model itself is trained."""
+    num_largest_adapter_parameters: int = 0
+    """Of its largest tensor."""
+    num_chosen_experts: int = 0
+    """That a token goes through in each layer; 0 without a mixture of experts."""
+
+    @property
+    def has_adapter(self) -> bool:
+        """Whether only the adapter is trained."""
+        return self.num_adapter_parameters > 0
+
+    @property
+    def num_trained_parameters(self) -> int:
+        """N."""
+        return self.num_adapter_parameters or self.num_parameters
+
+    @property
+    def num_adapter_layer_parameters(self) -> int:
+        """Of one layer, where all layers have the same."""
+        return -(-self.num_adapter_parameters // max(1, self.num_layers))
 
     @property
     def num_root_parameters(self) -> int:
@@ -151,19 +173,19 @@ def training_bytes(model: ModelSizes, step: StepSizes) -> TrainingBytes:
     the activations are, too."""
     spread = step.spread
     is_mixed = step.compute_bytes != MASTER_BYTES
-    num_stepped = _part(model.num_parameters, spread.optimizer)
+    num_stepped = _part(model.num_trained_parameters, spread.optimizer)
     fused = MASTER_BYTES * num_stepped
     largest = max(model.num_head_parameters, model.num_largest_parameters)
+    if model.has_adapter:
+        largest = model.num_largest_adapter_parameters
     one_by_one = 2 * MASTER_BYTES * _part(largest, spread.optimizer)
     of_optimizer = fused if step.is_fused_over_tensors else one_by_one
     return TrainingBytes(
-        weights=0
-        if spread.are_weights_on_cpu
-        else MASTER_BYTES * _part(model.num_parameters, spread.weights),
+        weights=0 if spread.are_weights_on_cpu else _weights(model, step),
         # of DDP they are in its buckets
         gradients=0
         if spread == DDP or spread.are_gradients_on_cpu
-        else MASTER_BYTES * _part(model.num_parameters, spread.gradients),
+        else MASTER_BYTES * _part(model.num_trained_parameters, spread.gradients),
         optimizer=0 if spread.is_optimizer_on_cpu else (3 if spread.zero_stage else 2) * fused,
         buckets=_buckets(model, spread),
         units=_whole_units(model, step),
@@ -176,16 +198,33 @@ def training_bytes(model: ModelSizes, step: StepSizes) -> TrainingBytes:
 
 
 def _buckets(model: ModelSizes, spread: Spread) -> int:
-    """4 P with DDP, nothing with FSDP2, and with DeepSpeed what it sums at a time."""
+    """4 N with DDP, nothing with FSDP2, and with DeepSpeed what it sums at a time."""
     if spread.is_fsdp2:
         return 0
     return MASTER_BYTES * (
-        min(model.num_parameters, REDUCED_AT_ONCE) if spread.zero_stage else model.num_parameters
+        min(model.num_trained_parameters, REDUCED_AT_ONCE)
+        if spread.zero_stage
+        else model.num_trained_parameters
     )
 
 
+def _weights(model: ModelSizes, step: StepSizes) -> int:
+    """4 P, or with an adapter c P + 4 A, of which each rank has its part."""
+    frozen_bytes = _frozen_bytes(step) if model.has_adapter else MASTER_BYTES
+    num_parts = step.spread.weights
+    adapter = MASTER_BYTES * _part(model.num_adapter_parameters, num_parts)
+    return frozen_bytes * _part(model.num_parameters, num_parts) + adapter
+
+
+def _frozen_bytes(step: StepSizes) -> int:
+    """Of a number under an adapter."""
+    return MASTER_BYTES if step.spread.zero_stage else step.compute_bytes
+
+
 def _layer_casts(model: ModelSizes, step: StepSizes) -> int:
-    """c L P_layer."""
+    """c L P_layer, or c A where the layers have that precision already."""
+    if model.has_adapter and not step.spread.zero_stage:
+        return step.compute_bytes * model.num_adapter_parameters
     return step.compute_bytes * model.num_layers * model.num_layer_parameters
 
 
@@ -203,8 +242,11 @@ def _whole_units(model: ModelSizes, step: StepSizes) -> int:
     if not step.spread.is_fsdp2:
         return 0
     root, layer = model.num_root_parameters, model.num_layer_parameters
-    summed = MASTER_BYTES * max(root, layer)
-    return step.compute_bytes * (root + 2 * layer) + step.compute_bytes * layer + summed
+    together = step.compute_bytes * (root + 2 * layer)
+    if model.has_adapter:
+        of_layer = model.num_adapter_layer_parameters
+        return together + 3 * step.compute_bytes * of_layer + MASTER_BYTES * of_layer
+    return together + step.compute_bytes * layer + MASTER_BYTES * max(root, layer)
 
 
 def layer_activations(model: ModelSizes, step: StepSizes) -> int:
@@ -214,7 +256,8 @@ def layer_activations(model: ModelSizes, step: StepSizes) -> int:
     input: (8 + c) H. Attention keeps queries, keys, values and its output: c (2 Q + 2 K), with normalised
     queries and keys (4 + c) (Q + K) more; the plain one also its scores, in float32 and as the next product's
     input, heads x the longest sequence of each. The MLP keeps gate, its activation, up and their product:
-    4 c I.
+    4 c I. A mixture of experts keeps a token's input and output for each of its E experts, 2 c E H, and with
+    its MLP in the precision of its weights: autocast, which FSDP2 does without, knows no product of experts.
     """
     c = step.compute_bytes
     norms = model.num_norms * (2 * MASTER_BYTES + c) * model.hidden
@@ -223,7 +266,10 @@ def layer_activations(model: ModelSizes, step: StepSizes) -> int:
         attention += (MASTER_BYTES + c) * (model.query_width + model.key_width)
     if model.keeps_scores:
         attention += (MASTER_BYTES + c) * model.num_heads * step.longest
-    return step.num_tokens * (norms + attention + 4 * c * model.intermediate)
+    if model.num_chosen_experts and not step.spread.is_fsdp2:
+        c = MASTER_BYTES
+    mlp = c * (4 * model.intermediate + 2 * model.num_chosen_experts * model.hidden)
+    return step.num_tokens * (norms + attention + mlp)
 
 
 def _activations(model: ModelSizes, step: StepSizes) -> int:
@@ -243,48 +289,25 @@ def _work(model: ModelSizes, step: StepSizes) -> int:
     if not step.is_recomputed:
         return in_head
     passing = step.num_tokens * (token + 2 * step.compute_bytes * model.intermediate)
-    gradient = MASTER_BYTES * model.num_largest_parameters
+    is_whole = not model.has_adapter
+    gradient = MASTER_BYTES * (
+        model.num_largest_parameters if is_whole else model.num_largest_adapter_parameters
+    )
     return max(in_head, layer_activations(model, step) + passing + gradient)
 
 
 def _head(model: ModelSizes, step: StepSizes) -> int:
     """The chunk in the backward pass: scores and their gradient in float32, 8 bytes of each of the T V logits
     or of a chunk. And the gradient of the head's weight, 4 V H. In bfloat16 also the scores' gradient in it,
-    2 bytes of each logit, the weight in it and one product, 2 x 2 V H.
+    2 bytes of each logit, the weight in it and one product, 2 x 2 V H. A frozen head has no gradient, and has
+    that precision where DeepSpeed is not used.
 
     A token without a logprob has none of this: T is an upper bound."""
     num_rows = max(1, step.chunk_logits // model.vocabulary)
     num_logits = min(step.num_tokens, num_rows) * model.vocabulary
     is_mixed = step.compute_bytes != MASTER_BYTES
     c = step.compute_bytes if is_mixed else 0
-    return (2 * MASTER_BYTES + c) * num_logits + (MASTER_BYTES + 2 * c) * model.num_head_parameters
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineSizes:
-    """What of an engine decides on its memory."""
-
-    compute_bytes: int
-    """c."""
-    tensor_parallel: int
-    pipeline_parallel: int
-    max_model_len: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineBytes:
-    """What one worker of an engine needs at least."""
-
-    weights: int
-    one_sequence: int
-    """KV cache of the longest sequence alone; below it an engine does not start."""
-
-
-def engine_bytes(model: ModelSizes, engine: EngineSizes) -> EngineBytes:
-    """Weights c P, and keys and values of every layer and token, 2 c K L x tokens, shared by the workers of
-    all tensor-parallel parts and stages."""
-    c, num_workers = engine.compute_bytes, engine.tensor_parallel * engine.pipeline_parallel
-    cache = 2 * c * model.key_width * model.num_layers * engine.max_model_len
-    return EngineBytes(
-        weights=-(-c * model.num_parameters // num_workers), one_sequence=-(-cache // num_workers)
-    )
+    of_weight = MASTER_BYTES + 2 * c
+    if model.has_adapter:
+        of_weight = c if step.spread.zero_stage else 0
+    return (2 * MASTER_BYTES + c) * num_logits + of_weight * model.num_head_parameters

@@ -6,24 +6,30 @@ from pathlib import Path
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from grpo_api.v1alpha1.spec import Attention
+from grpo_api.v1alpha1.spec import Attention, LoraSpec
 from grpo_runtime.errors import UserError
 from grpo_runtime.memory_plan.formulas import ModelSizes
+from grpo_runtime.model.language_model import language_model
 from grpo_runtime.model.layers import decoder_layers
 from grpo_runtime.model.load import empty_policy
+from grpo_runtime.model.local_model import LocalModel
+from grpo_runtime.model.lora import add_adapter, is_of_adapter
 from grpo_runtime.trainer.policy import MASTER_DTYPE
 
 _NEEDED = ("hidden_size", "num_attention_heads", "vocab_size")
 
 
-def sizes_of_folder(folder: Path, *, attention: Attention) -> ModelSizes:
-    """Read `config.json` in `folder`, and nothing else. Raises UserError as `empty_policy` and
+def sizes_of_folder(folder: Path, *, attention: Attention, lora: LoraSpec | None = None) -> ModelSizes:
+    """Read `config.json` in `folder`, and no weights. Raises UserError as `empty_policy`, `add_adapter` and
     `model_sizes` do.
 
     This machine need not have a flash kernel that the job names: it keeps what sdpa keeps.
     """
     usable = Attention.SDPA if attention.is_flash else attention
-    return model_sizes(empty_policy(folder, dtype=MASTER_DTYPE, attention=usable))
+    model = empty_policy(folder, dtype=MASTER_DTYPE, attention=usable)
+    if lora is not None:
+        add_adapter(model, lora, seed=0, origin=LocalModel(folder, source="", commit=None))
+    return model_sizes(model)
 
 
 def model_sizes(model: PreTrainedModel) -> ModelSizes:
@@ -34,17 +40,19 @@ def model_sizes(model: PreTrainedModel) -> ModelSizes:
         raise UserError(
             f"the memory of {type(model).__name__} cannot be told: its config has no {lacking[0]}"
         )
-    layers = decoder_layers(model)
+    inside = set(language_model(model).modules())
+    layers = [layer for layer in decoder_layers(model) if layer in inside]
     largest = max(layers, key=_num_parameters, default=nn.Module())
     hidden, num_heads = int(config.hidden_size), int(config.num_attention_heads)
     head_width = int(getattr(config, "head_dim", None) or hidden // num_heads)
     num_key_heads = int(getattr(config, "num_key_value_heads", None) or num_heads)
+    adapter = [p.numel() for name, p in model.named_parameters() if is_of_adapter(name)]
     norm_widths = [_width(module) for module in largest.modules() if _is_norm(module)]
     return ModelSizes(
         num_parameters=_num_parameters(model),
         num_layers=len(layers),
         num_layer_parameters=_num_parameters(largest),
-        num_largest_parameters=max((p.numel() for p in largest.parameters()), default=0),
+        num_largest_parameters=max((p.numel() for _, p in _of_model(largest)), default=0),
         hidden=hidden,
         intermediate=_intermediate(config),
         query_width=num_heads * head_width,
@@ -54,6 +62,9 @@ def model_sizes(model: PreTrainedModel) -> ModelSizes:
         num_norms=norm_widths.count(hidden),
         has_query_norm=any(width != hidden for width in norm_widths),
         keeps_scores=config._attn_implementation == "eager",
+        num_adapter_parameters=sum(adapter),
+        num_largest_adapter_parameters=max(adapter, default=0),
+        num_chosen_experts=int(getattr(config, "num_experts_per_tok", None) or 0),
     )
 
 
@@ -68,8 +79,12 @@ def _intermediate(config: PreTrainedConfig) -> int:
 
 
 def _num_parameters(module: nn.Module) -> int:
-    """Each parameter once, also one that two modules share."""
-    return sum(parameter.numel() for parameter in module.parameters())
+    """Each parameter once, also one that two modules share, without those of an adapter."""
+    return sum(parameter.numel() for _, parameter in _of_model(module))
+
+
+def _of_model(module: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:
+    return ((name, tensor) for name, tensor in module.named_parameters() if not is_of_adapter(name))
 
 
 def _is_norm(module: nn.Module) -> bool:

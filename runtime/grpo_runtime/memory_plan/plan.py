@@ -11,14 +11,13 @@ from grpo_api.v1alpha1.spec import DeepSpeedSpec, Dtype, Mode, TrainerStrategy
 from grpo_runtime.algorithm.logprobs import CHUNK_LOGITS
 from grpo_runtime.colocated.gpu_share import SHARE_ASLEEP, SHARE_AWAKE
 from grpo_runtime.engine.arguments import GPU_MEMORY_UTILIZATION
+from grpo_runtime.memory_plan.engine import EngineSizes, engine_bytes
 from grpo_runtime.memory_plan.formulas import (
     DDP,
-    EngineSizes,
     ModelSizes,
     Spread,
     StepSizes,
     TrainingBytes,
-    engine_bytes,
     fsdp2,
     training_bytes,
     zero,
@@ -168,9 +167,16 @@ class _TrainerPlanner:
         if self.engine:
             share = SHARE_ASLEEP if sleeps else SHARE_AWAKE
             generating = (*generating, _left_by(self.engine, share))
-        always = (Part("weight sync", SYNC_BYTES), Part("CUDA", CUDA_BYTES))
+        always = (*self._reference(step), Part("weight sync", SYNC_BYTES), Part("CUDA", CUDA_BYTES))
         plans = (GpuPlan("trainer", (*parts, *always)) for parts in (training, generating))
         return max(plans, key=lambda plan: plan.num_bytes)
+
+    def _reference(self, step: StepSizes) -> tuple[Part, ...]:
+        """The second copy of the weights that a KL penalty needs, spread as the policy is."""
+        if not self.job.spec.algorithm.has_reference or self.model.has_adapter:
+            return ()
+        num_bytes = self.model.num_parameters * step.compute_bytes // step.spread.weights
+        return (Part("reference policy", num_bytes),)
 
     def _fixes(self, step: StepSizes, gpu_bytes: int) -> Iterator[str]:
         """Each change that suffices alone; if none does, all of them together, and what is left."""

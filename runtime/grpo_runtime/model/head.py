@@ -10,6 +10,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from grpo_runtime.algorithm.logprobs import TokenLogprobs, head_logprobs
 from grpo_runtime.errors import UserError
+from grpo_runtime.model.language_model import vocabulary_size
 
 _MULTIPLIERS = ("logit_scale", "lm_head_multiplier", "output_multiplier")
 _DIVISORS = ("logits_scaling",)
@@ -86,8 +87,7 @@ def install_scoring_head(model: PreTrainedModel) -> ScoringHead:
 def require_same_logprobs(model: PreTrainedModel) -> None:
     """Raises UserError when a model, which has its weights and its scoring head, is of a family whose own
     forward pass makes other logits of the hidden states."""
-    config = model.config.get_text_config()
-    ids = (torch.arange(_NUM_COMPARED + 1) % config.vocab_size).to(model.device)
+    ids = (torch.arange(_NUM_COMPARED + 1) % vocabulary_size(model)).to(model.device)
     own = model(input_ids=ids[None, :-1], use_cache=False).logits[0].float().log_softmax(-1)
     expected = TokenLogprobs(own.gather(-1, ids[1:, None])[:, 0], torch.special.entr(own.exp()).sum(-1))
     hidden = last_hidden_states(model, ids[None, :-1])[0]

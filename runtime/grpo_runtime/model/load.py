@@ -18,6 +18,8 @@ from grpo_api.v1alpha1.spec import Attention
 from grpo_runtime.errors import UserError
 from grpo_runtime.model.attention import require_attention
 from grpo_runtime.model.head import install_scoring_head, require_same_logprobs
+from grpo_runtime.model.language_model import freeze_other_parts
+from grpo_runtime.model.weights import name_as_files
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -25,19 +27,48 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 def load_policy(folder: Path, *, dtype: str, attention: Attention = Attention.SDPA) -> PreTrainedModel:
     """The causal language model in `folder` with its weights as `dtype` (a key of DTYPES).
 
-    Reads safetensors only. Raises UserError when the directory does not hold such a model or lacks some of
-    its weights, when the language model is only a part of what it holds, when the model is of a family that
-    makes its logits in a way not known here, and as `require_attention` does.
+    Of a model that takes more than text only the language model is trained (`freeze_other_parts`). Reads
+    safetensors only. Raises UserError when the directory does not hold such a model or lacks some of its
+    weights, when the model is of a family that makes its logits in a way not known here, and as
+    `require_attention` does.
     """
-    torch_dtype = _torch_dtype(dtype)
+    # flash kernels compute on a GPU only, and in half precision: what is checked here they cannot
+    checked = Attention.EAGER if attention.is_flash else attention
     try:
         require_attention(attention, folder=folder)
+    except (OSError, ValueError) as error:
+        raise UserError(f"the model in {folder} cannot be loaded: {error}") from error
+    model = _with_all_weights(folder, dtype=dtype, attention=checked)
+    freeze_other_parts(model)
+    _compute_as_engines(model, attention)
+    _make_savable(model)
+    install_scoring_head(model)
+    require_same_logprobs(model)
+    if attention.is_flash:
+        model.set_attn_implementation(attention.value)
+    return model
+
+
+def saved_parameters(folder: Path, *, dtype: str) -> dict[str, torch.Tensor]:
+    """The parameters of a policy that `save_policy` wrote to `folder`, as `dtype` (a key of DTYPES), by the
+    names that the model in memory gives them.
+
+    In the files they have the names of the model's family: transformers takes apart what it keeps as one
+    parameter, as the experts of a layer, and puts it together here. Raises UserError as `load_policy` does.
+    """
+    # nothing is computed with it, and every family has this one
+    model = _with_all_weights(folder, dtype=dtype, attention=Attention.EAGER)
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def _with_all_weights(folder: Path, *, dtype: str, attention: Attention) -> PreTrainedModel:
+    torch_dtype = _torch_dtype(dtype)
+    try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder,
             output_loading_info=True,
             dtype=torch_dtype,
-            # flash kernels compute on a GPU only, and in half precision: what is checked here they cannot
-            attn_implementation=(Attention.EAGER if attention.is_flash else attention).value,
+            attn_implementation=attention.value,
             use_safetensors=True,
             local_files_only=True,
             trust_remote_code=False,
@@ -51,30 +82,13 @@ def load_policy(folder: Path, *, dtype: str, attention: Attention = Attention.SD
         raise UserError(
             f"the model in {folder} lacks {len(missing)} of its weights, the first is {missing[0]}"
         )
-    _require_text_only(model, folder=folder)
-    _compute_as_engines(model, attention)
-    _make_savable(model)
-    install_scoring_head(model)
-    require_same_logprobs(model)
-    if attention.is_flash:
-        model.set_attn_implementation(attention.value)
     return model
-
-
-def _require_text_only(model: PreTrainedModel, *, folder: Path) -> None:
-    """Raises UserError for a model of pictures or sound beside text. Prompts never reach those parts, whose
-    parameters would have no gradient."""
-    if model.config.get_text_config() is not model.config:
-        raise UserError(
-            f"the model in {folder} ({type(model).__name__}) takes more than text, and only a model of text "
-            "can be trained: use one whose config.json has no text_config"
-        )
 
 
 def _compute_as_engines(model: PreTrainedModel, attention: Attention) -> None:
     """Let a model that soft-caps its attention scores, as Gemma 2 does, compute them by transformers' plain
     attention: its sdpa leaves the caps out without a word, and engines apply them."""
-    has_caps = getattr(model.config, "attn_logit_softcapping", None) is not None
+    has_caps = getattr(model.config.get_text_config(), "attn_logit_softcapping", None) is not None
     if has_caps and attention is Attention.SDPA:
         model.set_attn_implementation("eager")
 
@@ -82,7 +96,8 @@ def _compute_as_engines(model: PreTrainedModel, attention: Attention) -> None:
 def empty_policy(folder: Path, *, dtype: str, attention: Attention = Attention.SDPA) -> PreTrainedModel:
     """The model that `load_policy` returns, without its weights: every tensor is on the meta device.
 
-    Reads `config.json` only. Raises UserError when the directory does not describe such a model.
+    Reads `config.json`, and the names of the weights from their files, if there are any, so that all ranks
+    use the same names. Raises UserError when the directory does not describe such a model.
     """
     torch_dtype = _torch_dtype(dtype)
     try:
@@ -92,8 +107,10 @@ def empty_policy(folder: Path, *, dtype: str, attention: Attention = Attention.S
             model: PreTrainedModel = AutoModelForCausalLM.from_config(
                 config, dtype=torch_dtype, attn_implementation=attention.value, trust_remote_code=False
             )
-    except (OSError, ValueError) as error:
+        name_as_files(model, folder=folder)
+    except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"the model in {folder} cannot be made: {error}") from error
+    freeze_other_parts(model)
     _compute_as_engines(model, attention)
     install_scoring_head(model)
     return model

@@ -1,15 +1,21 @@
 """Saves a policy as a Hugging Face directory that every user may read."""
 
+import copy
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from grpo_runtime.model.adapter_files import write_adapter
 from grpo_runtime.model.local_model import LocalModel
+from grpo_runtime.model.lora import has_adapter
 
 ORIGIN = "origin.json"
+PROCESSORS = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
+"""How a model's pictures and sound are prepared, in files of their own."""
 _READ_BY_ALL = 0o444
 
 
@@ -24,15 +30,49 @@ def save_policy(
 
     This is not atomic: a caller whose directory must never be incomplete saves to another one and renames it.
     `model` is the bare module, not a DDP wrapper. `state` is its state dict, for a strategy under which the
-    module itself does not hold all weights.
+    module itself does not hold all weights. Of a model with an adapter it is the adapter's, which alone is
+    written, and must be given: raises ValueError otherwise.
     """
+    if state is None and has_adapter(model):
+        raise ValueError("the model has an adapter: give the adapter's tensors as state")
     into.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(into, state_dict=None if state is None else dict(state))
+    if state is not None and has_adapter(model):
+        write_adapter(model, into=into, state=state)
+    else:
+        model.save_pretrained(into, state_dict=None if state is None else dict(state))
     tokenizer.save_pretrained(into)
-    # save_pretrained leaves the weights at 0600, which a pod with another user id cannot read
+    let_all_read(into)
+
+
+def let_all_read(into: Path) -> None:
+    """Let every user read what is in `into`: transformers leaves weights at 0600, which a pod with another
+    user id cannot read."""
     into.chmod(into.stat().st_mode | _READ_BY_ALL | 0o111)
     for path in into.rglob("*"):
         path.chmod(path.stat().st_mode | _READ_BY_ALL | (0o111 if path.is_dir() else 0))
+
+
+def write_config(model: PreTrainedModel, *, dtype: torch.dtype, into: Path) -> None:
+    """Write the configs of `model` beside weights that are saved without it, as `dtype`, whatever the model's
+    own are."""
+    config = copy.deepcopy(model.config)
+    config.architectures = [type(model).__name__]
+    config.dtype = dtype
+    for name in config.sub_configs:
+        if (part := getattr(config, name, None)) is not None:
+            part.dtype = dtype
+    config.save_pretrained(into)
+    model.generation_config.save_pretrained(into)
+
+
+def write_what_training_leaves(origin: LocalModel, *, into: Path) -> None:
+    """Write beside an exported policy what it has from the model that training started from: how that
+    prepares pictures and sound, where it takes these, and `origin.json`."""
+    for name in PROCESSORS:
+        if (origin.folder / name).is_file():
+            shutil.copyfile(origin.folder / name, into / name)
+            (into / name).chmod(0o644)
+    write_origin(origin, into=into)
 
 
 def write_origin(origin: LocalModel, *, into: Path) -> None:

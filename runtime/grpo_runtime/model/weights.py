@@ -1,10 +1,20 @@
 """The weights of a policy as its checkpoint has them, which is what vLLM loads: each tensor once."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import torch
+from safetensors import safe_open
 from transformers import PreTrainedModel
-from transformers.core_model_loading import revert_weight_conversion
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import (
+    WeightConverter,
+    WeightRenaming,
+    rename_source_key,
+    revert_weight_conversion,
+)
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 NamedTensors = Iterator[tuple[str, torch.Tensor]]
 
@@ -22,12 +32,41 @@ def named_weights(model: PreTrainedModel, parameters: NamedTensors | None = None
         yield from _as_saved(model, name, parameter.detach())
 
 
-def weight_shapes(model: PreTrainedModel) -> Iterator[tuple[str, tuple[int, ...]]]:
+def weight_shapes(
+    model: PreTrainedModel, parameters: NamedTensors | None = None
+) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Name and shape of each of `named_weights`, without copying any. The parameters may be sharded."""
-    for name, parameter in model.named_parameters():
+    for name, parameter in model.named_parameters() if parameters is None else parameters:
         whole = torch.empty(parameter.shape, dtype=parameter.dtype, device="meta")
         for saved_name, weight in _as_saved(model, name, whole):
             yield saved_name, tuple(weight.shape)
+
+
+def name_as_files(model: PreTrainedModel, *, folder: Path) -> None:
+    """Let `named_weights` of a model that was made without its weights use the names that are in the files of
+    `folder`, as it does once they are loaded. Reads names only; without files nothing changes.
+
+    Files of some families have a prefix that the model has not, and others of the same family do not.
+    transformers learns that while it loads them.
+    """
+    conversions = get_model_conversion_mapping(model)
+    renamings = [each for each in conversions if isinstance(each, WeightRenaming)]
+    converters = [each for each in conversions if isinstance(each, WeightConverter)]
+    if names := _names_in_files(folder):
+        for name in names:
+            # which marks those that it uses
+            rename_source_key(name, renamings, converters)
+        vars(model)["_weight_conversions"] = [each for each in conversions if each.was_used()]
+
+
+def _names_in_files(folder: Path) -> Iterable[str]:
+    """Of the weights that transformers loads: of one file, or else of those in an index."""
+    if (folder / SAFE_WEIGHTS_NAME).is_file():
+        with safe_open(folder / SAFE_WEIGHTS_NAME, framework="pt") as file:
+            return list(file.keys())
+    if (folder / SAFE_WEIGHTS_INDEX_NAME).is_file():
+        return list(json.loads((folder / SAFE_WEIGHTS_INDEX_NAME).read_text())["weight_map"])
+    return []
 
 
 def _as_saved(model: PreTrainedModel, name: str, parameter: torch.Tensor) -> NamedTensors:

@@ -32,9 +32,12 @@ def count_tokens(rollouts: Sequence[Rollout]) -> tuple[int, int]:
 
 
 def count_stale(rollouts: Sequence[Rollout], *, policy: PolicyVersion) -> int:
-    """The number of completions with a token that was not sampled with the weights of `policy`."""
+    """The number of completions with a token that was not sampled with the weights of `policy`.
+
+    Those of the same step are the same weights: a sample that is replayed was sampled by a lower attempt.
+    """
     return sum(
-        any(span.version != policy for span in rollout.versions) or not rollout.versions
+        any(span.version.step != policy.step for span in rollout.versions) or not rollout.versions
         for rollout in rollouts
     )
 

@@ -1,15 +1,18 @@
 """What rank 0 reports: each finished step to every sink, to the progress file and to the log."""
 
 import logging
+import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from grpo_api.contract.graces import TRAINER_GRACE_SECONDS, trainer_grace_seconds
 from grpo_api.contract.mismatch import MISMATCH_METRIC, mismatch_after
 from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
 from grpo_api.contract.run_config import JobRef
 from grpo_runtime.report.generation import frozen_message, still_message
 from grpo_runtime.report.progress import ProgressFile, read_progress
+from grpo_runtime.report.sample import Sample
 from grpo_runtime.report.sink import OpenSink, SinkContext, StepRecord
 from grpo_runtime.report.sinks import SINKS
 from grpo_runtime.rollout.interface import Generation
@@ -27,13 +30,18 @@ class Reporter:
         run_dir: Path,
         job: JobRef,
         initial: Progress,
+        has_mismatch_bound: bool = True,
         sinks: Sequence[OpenSink] = SINKS,
     ) -> None:
-        """`initial` is the Progress at the step this attempt starts from."""
+        """`initial` is the Progress at the step this attempt starts from. `has_mismatch_bound` as in
+        `contract.mismatch.why_unbounded`."""
         output_dir.mkdir(parents=True, exist_ok=True)
         self._attempt = initial.attempt
+        self._has_mismatch_bound = has_mismatch_bound
         self._num_done: int | None = None
         """Samples that were finished at the last report, while completions are sampled."""
+        self._num_moved = 0
+        self._needs_engines = True
         known = read_progress(run_dir)
         heartbeat = known.heartbeat + 1 if known else 0
         self.progress = ProgressFile(run_dir, initial.model_copy(update={"heartbeat": heartbeat}))
@@ -41,7 +49,8 @@ class Reporter:
         self._sinks = [open_sink(context) for open_sink in sinks]
 
     def report_waiting(self, engines: EngineCounts, *, generation: Generation | None = None) -> None:
-        """Report that rank 0 waits: for an engine if none is current, else for completions or rewards.
+        """Report that rank 0 waits: for an engine if none is current and one is needed, else for completions
+        or rewards.
 
         While completions are sampled, only one that was finished is a sign of life: rank 0 itself lives on
         when all engines hang.
@@ -49,7 +58,7 @@ class Reporter:
         num_done = generation.num_done if generation and engines.current else None
         is_still = num_done is not None and num_done == self._num_done
         self._num_done = num_done
-        if engines.current:
+        if engines.current or not self._needs_engines:
             step = self.progress.latest.step + 1
             message = still_message(generation, step=step) if generation else ""
             self.progress.update(
@@ -63,6 +72,16 @@ class Reporter:
             message += frozen_message(generation)
         self.progress.update(state=TrainerState.WAITING_FOR_ROLLOUT, message=message, engines=engines)
 
+    def _compared_nats(self, values: Mapping[str, float]) -> float | None:
+        return values.get(MISMATCH_METRIC) if self._has_mismatch_bound else None
+
+    def replaying(self, num_samples: int, *, step: int, needs_engines: bool) -> None:
+        """Report that a step, counted from 1, takes this many samples from the journal, and whether it needs
+        engines for others."""
+        self._needs_engines = needs_engines
+        message = f"step {step}: replayed {num_samples} samples from the journal"
+        self.progress.update(state=TrainerState.TRAINING, message=message)
+
     def finished_step(
         self,
         values: Mapping[str, float],
@@ -71,8 +90,11 @@ class Reporter:
         policy_version: str,
         stale_samples: int,
         engines: EngineCounts,
+        samples: Sequence[Sample] = (),
     ) -> None:
-        """Report a step; `step` counts from 1, `stale_samples` counts those of all steps."""
+        """Report a step; `step` counts from 1, `stale_samples` counts those of all steps. `samples` are given
+        in steps whose completions are kept."""
+        self._needs_engines = True
         logger.info(
             "step %d/%d reward %s loss %.4g gradient norm %.3g in %.2f s",
             *(step, self.progress.latest.total_steps, _rounded(values.get("reward"))),
@@ -80,12 +102,17 @@ class Reporter:
         )
         values = {**values, "stale_samples": float(stale_samples)}
         record = StepRecord(
-            attempt=self._attempt, step=step, time=time.time(), values=values, engines=engines
+            attempt=self._attempt,
+            step=step,
+            time=time.time(),
+            values=values,
+            engines=engines,
+            samples=samples,
         )
         for sink in self._sinks:
             sink.write(record)
         known = self.progress.latest.mismatch
-        mismatch = mismatch_after(known, step=step, nats=values.get(MISMATCH_METRIC))
+        mismatch = mismatch_after(known, step=step, nats=self._compared_nats(values))
         if mismatch is not None and mismatch.step == step:
             logger.warning("%s", mismatch.message)
         self.progress.update(
@@ -100,9 +127,20 @@ class Reporter:
             message="",
         )
 
-    def saved(self, step: int | None) -> None:
-        """Report that the newest checkpoint is now that of `step`."""
-        self.progress.update(checkpoint_step=step)
+    def moves(self, message: str, *, num_bytes: int) -> None:
+        """Report that bytes are being written or uploaded, so many of them up to now. Only more of them are a
+        sign of life: rank 0 itself lives on when a volume or a store does not answer."""
+        is_moving = num_bytes != self._num_moved
+        self._num_moved = num_bytes
+        self.progress.update(is_sign_of_life=is_moving, message=message)
+
+    def saved(self, step: int | None, *, seconds: float | None = None) -> None:
+        """Report that the newest checkpoint is now that of `step`, and how long its save took, if this
+        attempt has saved it."""
+        known = self.progress.latest.checkpoint_seconds
+        if seconds is not None and (known or trainer_grace_seconds(seconds) > TRAINER_GRACE_SECONDS):
+            known = math.ceil(seconds)
+        self.progress.update(checkpoint_step=step, checkpoint_seconds=known)
 
     def close(self, state: TrainerState) -> None:
         """Report how the attempt ended, and close the sinks."""

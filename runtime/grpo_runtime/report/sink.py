@@ -1,6 +1,6 @@
 """What a tracker is: it gets every finished step, and is closed at the end."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -8,13 +8,16 @@ from typing import Protocol
 from grpo_api.contract.progress import EngineCounts
 from grpo_api.contract.run_config import JobRef
 from grpo_runtime.report.metrics import MetricsRecord
+from grpo_runtime.report.sample import Sample
 
 
 @dataclass(frozen=True)
 class StepRecord(MetricsRecord):
-    """One finished step as a sink gets it: its metrics and the engines at its end."""
+    """One finished step as a sink gets it: its metrics, the engines at its end, and its completions if this
+    is a step whose completions are kept."""
 
     engines: EngineCounts
+    samples: Sequence[Sample] = ()
 
 
 class MetricsSink(Protocol):

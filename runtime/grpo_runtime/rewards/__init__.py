@@ -1,5 +1,6 @@
-"""Reward functions: the built-in ones, how a user's are found, and the processes they are called in.
+"""Reward functions: the built-in ones, how a user's are found, and where they are called.
 
-Each has a process of its own, so that a function that hangs cannot hang the run. How rewards become
-advantages is in `algorithm`.
+`pool` has all of a run. Code is called in worker processes (`worker_group`, `process`, `worker`), so
+that one that hangs cannot hang the run; services are called over HTTP (`service`, `service_protocol`).
+`tolerance` says which failures end a run. How rewards become advantages is in `algorithm`.
 """

@@ -71,8 +71,8 @@ def _function_of(module: ModuleType, attribute: str, *, place: str) -> Callable[
 
 def call_function(
     function: Callable[..., Any], request: dict[str, Any]
-) -> tuple[list[Any], dict[str, float]]:
-    """What `function` returns for one request, and the means of the metrics it logged.
+) -> tuple[list[Any], dict[str, list[float]]]:
+    """What `function` returns for one request, and the values of each metric it logged.
 
     `request` has the fields of RewardRequest. The function is called by TRL's convention, with the keyword
     arguments prompts, completions, completion_ids, every dataset column by its name, trainer_state
@@ -98,8 +98,7 @@ def call_function(
     rewards = list(result)
     if len(rewards) != len(request["completions"]):
         raise TypeError(f"it returned {len(rewards)} rewards for {len(request['completions'])} completions")
-    means = {name: sum(values) / len(values) for name, values in logged.items()}
-    return rewards, {name: mean for name, mean in means.items() if math.isfinite(mean)}
+    return rewards, logged
 
 
 _FLOAT32_MAX = 3.4028234663852886e38

@@ -1,34 +1,62 @@
-"""All reward functions of a run, called at the same time, each in its own process and with its own
-deadline."""
+"""All reward functions of a run. They score a step in chunks, each with a deadline of its own."""
 
 import asyncio
-import dataclasses
-import json
 import logging
+import math
+from collections.abc import Sequence
+from typing import Protocol
 
-from grpo_runtime.errors import UserError
-from grpo_runtime.rewards.process import WorkerFailedError, WorkerProcess
-from grpo_runtime.rewards.types import RewardFailure, RewardFunction, RewardMatrix, RewardRequest
+from grpo_runtime.rewards.chunk import Column
+from grpo_runtime.rewards.service import ServiceClient
+from grpo_runtime.rewards.tolerance import Tolerance
+from grpo_runtime.rewards.types import (
+    FailureKind,
+    RewardFailure,
+    RewardFunction,
+    RewardMatrix,
+    RewardRequest,
+)
+from grpo_runtime.rewards.worker_group import WorkerGroup
 
 _log = logging.getLogger(__name__)
-_MAX_SAMPLE_CHARACTERS = 300
+
+ScoredChunk = tuple[Column, ...]
+"""A column for each of the F functions."""
+
+
+class Caller(Protocol):
+    """Calls one reward function, wherever it is."""
+
+    async def start(self) -> None:
+        """Make ready for the first call. Raises UserError when there is no such function."""
+        ...
+
+    async def score(self, request: RewardRequest) -> Column:
+        """The rewards of a chunk."""
+        ...
+
+    async def close(self) -> None:
+        """End what was started."""
+        ...
 
 
 class RewardPool:
     """Scores completions. When a function raises, hangs, ends its process or returns no number, only its own
-    rewards are missing.
+    rewards of that chunk are missing.
 
-    `async with RewardPool(...) as pool` starts the workers and ends them. Starting raises UserError when a
-    function does not exist.
+    `async with RewardPool(...) as pool` starts the functions and ends them. Starting raises UserError when
+    one does not exist.
     """
 
     def __init__(self, functions: tuple[RewardFunction, ...]) -> None:
         self._functions = functions
-        self._workers = [WorkerProcess(function) for function in functions]
+        self._callers: list[Caller] = [_caller(function) for function in functions]
+        self._tolerances = [Tolerance(function) for function in functions]
+        self._tasks: set[asyncio.Task[ScoredChunk]] = set()
 
     async def __aenter__(self) -> "RewardPool":
         try:
-            await asyncio.gather(*(worker.start() for worker in self._workers))
+            await asyncio.gather(*(caller.start() for caller in self._callers))
         except BaseException:
             await self.close()
             raise
@@ -37,91 +65,85 @@ class RewardPool:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def score(self, request: RewardRequest) -> RewardMatrix:
-        """The rewards of every completion by every function. Failures are in the result and in the log.
+    def submit(self, chunk: RewardRequest) -> "asyncio.Task[ScoredChunk]":
+        """Begin to score a chunk by all functions. What is not awaited ends with the pool."""
+        task = asyncio.create_task(self._score(chunk))
+        self._tasks.add(task)
+        return task
 
-        Raises UserError when a function fails on more than its `max_failure_share` of the completions, and
-        when a worker that has to start again no longer finds its module.
+    def put_together(self, chunks: Sequence[ScoredChunk], *, step: int) -> RewardMatrix:
+        """The rewards of a whole step from those of its chunks, in their order. `step` optimizer steps are
+        done before. Failures are in the result and in the log.
+
+        Raises UserError when a function fails more than it may: see `Tolerance`.
         """
-        # written once for all functions, because it holds every token of the step
-        line = json.dumps(vars(request)).encode() + b"\n"
-        scored = await asyncio.gather(
-            *(_ask(f, w, line, request) for f, w in zip(self._functions, self._workers, strict=True))
-        )
-        failures = [failure for one in scored for failure in one.failures]
-        for failure in failures:
-            _log.warning(
-                "reward function %s gave no reward for %d completions: %s; the first: %s",
-                *(failure.name, failure.num_samples, failure.reason, failure.sample),
-            )
-        for function in self._functions:
-            _refuse_too_many(function, failures, request)
+        by_function = list(zip(*chunks, strict=True))
+        for function, tolerance, columns in zip(self._functions, self._tolerances, by_function, strict=True):
+            failures = [failure for column in columns for failure in column.failures]
+            _log_failures(function, failures, num_chunks=len(columns))
+            num_samples = sum(len(column.values) for column in columns)
+            tolerance.judge(failures, num_samples=num_samples, step=step)
         return RewardMatrix(
             names=tuple(function.name for function in self._functions),
-            values=tuple(zip(*(one.column for one in scored), strict=True)),
-            failures=tuple(failures),
-            metrics={name: value for one in scored for name, value in one.metrics.items()}
-            | self._failure_counts(failures),
+            values=tuple(
+                row for chunk in chunks for row in zip(*(column.values for column in chunk), strict=True)
+            ),
+            failures=tuple(
+                failure for columns in by_function for column in columns for failure in column.failures
+            ),
+            metrics={
+                name: value
+                for function, columns in zip(self._functions, by_function, strict=True)
+                for name, value in _metrics(function.name, columns).items()
+            },
         )
-
-    def _failure_counts(self, failures: list[RewardFailure]) -> dict[str, float]:
-        counts = {f"rewards/{function.name}/failures": 0.0 for function in self._functions}
-        for failure in failures:
-            counts[f"rewards/{failure.name}/failures"] += failure.num_samples
-        return counts
 
     async def close(self) -> None:
-        """End every worker process."""
-        await asyncio.gather(*(worker.close() for worker in self._workers))
+        """End every call and every process."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(caller.close() for caller in self._callers))
+
+    async def _score(self, chunk: RewardRequest) -> ScoredChunk:
+        try:
+            return tuple(await asyncio.gather(*(caller.score(chunk) for caller in self._callers)))
+        finally:
+            current = asyncio.current_task()
+            assert current is not None
+            self._tasks.discard(current)
 
 
-def _refuse_too_many(function: RewardFunction, failures: list[RewardFailure], request: RewardRequest) -> None:
-    mine = [failure for failure in failures if failure.name == function.name]
-    num_failed, num_samples = sum(failure.num_samples for failure in mine), len(request.completions)
-    if num_failed > function.max_failure_share * num_samples:
-        raise UserError(
-            f"reward {function.name} failed on {num_failed} of {num_samples} completions of step "
-            f"{request.step + 1} ({num_failed / num_samples:.0%}), more than its maxFailureShare of "
-            f"{function.max_failure_share:.0%}: {mine[0].reason.partition(chr(10))[0]}"
-        )
+def _caller(function: RewardFunction) -> Caller:
+    return WorkerGroup(function) if function.service is None else ServiceClient(function, function.service)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Column:
-    column: list[float | None]
-    failures: list[RewardFailure]
-    metrics: dict[str, float]
-
-
-async def _ask(
-    function: RewardFunction, worker: WorkerProcess, line: bytes, request: RewardRequest
-) -> _Column:
-    num_samples = len(request.completions)
-    try:
-        reply = await worker.ask(line)
-    except WorkerFailedError as error:
-        return _failed(function, request, reason=str(error))
-    if "error" in reply:
-        return _failed(function, request, reason=f"{reply['error']}\n{reply['traceback']}")
-    failures = []
-    if refused := reply["refused"]:
-        index, reason = refused[0]
-        failures.append(_failure(function, request, index=index, reason=reason, num_samples=len(refused)))
-    assert len(reply["rewards"]) == num_samples
-    return _Column(reply["rewards"], failures, reply["metrics"])
-
-
-def _failed(function: RewardFunction, request: RewardRequest, *, reason: str) -> _Column:
-    num_samples = len(request.completions)
-    failure = _failure(function, request, index=0, reason=reason, num_samples=num_samples)
-    return _Column([None] * num_samples, [failure], {})
-
-
-def _failure(
-    function: RewardFunction, request: RewardRequest, *, index: int, reason: str, num_samples: int
-) -> RewardFailure:
-    sample = {
-        "prompt": str(request.prompts[index])[:_MAX_SAMPLE_CHARACTERS],
-        "completion": request.completions[index][:_MAX_SAMPLE_CHARACTERS],
+def _metrics(name: str, columns: Sequence[Column]) -> dict[str, float]:
+    """What `name` logged, as means over the whole step, and how often it failed."""
+    logged: dict[str, list[float]] = {}
+    for column in columns:
+        for metric, values in column.logged.items():
+            logged.setdefault(metric, []).extend(values)
+    means = {metric: sum(values) / len(values) for metric, values in logged.items()}
+    failures = [failure for column in columns for failure in column.failures]
+    return {metric: mean for metric, mean in means.items() if math.isfinite(mean)} | {
+        f"rewards/{name}/failures": float(sum(failure.num_samples for failure in failures)),
+        f"rewards/{name}/failed_calls": float(len(_of_whole_chunks(failures))),
     }
-    return RewardFailure(name=function.name, reason=reason, num_samples=num_samples, sample=sample)
+
+
+def _of_whole_chunks(failures: Sequence[RewardFailure]) -> list[RewardFailure]:
+    return [failure for failure in failures if failure.kind is not FailureKind.REFUSED]
+
+
+def _log_failures(function: RewardFunction, failures: Sequence[RewardFailure], *, num_chunks: int) -> None:
+    if not failures:
+        return
+    _log.warning(
+        "reward function %s gave no reward for %d completions, %d of its %d calls failed: %s; the first: %s",
+        function.name,
+        sum(failure.num_samples for failure in failures),
+        len(_of_whole_chunks(failures)),
+        num_chunks,
+        *(failures[0].reason, failures[0].sample),
+    )

@@ -34,6 +34,11 @@ class WorkerProcess:
         self._environment = builtin.environment if builtin else {}
         self._process: asyncio.subprocess.Process | None = None
 
+    @property
+    def is_started(self) -> bool:
+        """Whether there is a process, which may still be starting."""
+        return self._process is not None
+
     async def start(self) -> None:
         """Start the process unless it runs. Raises UserError when there is no such function or when starting
         takes too long."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,20 @@ class RewardCode:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RewardService:
+    """An HTTP service."""
+
+    url: str
+    job: str
+    """Uid of the job, so that a service can tell its requests from those of others."""
+    secret: str | None = None
+    folder: Path | None = None
+    """Where `secret` is mounted: see `service_headers`."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RewardFunction:
-    """One reward function of the run: exactly one of `builtin`, `function` and `code` is set."""
+    """One reward function of the run: exactly one of `builtin`, `function`, `code` and `service` is set."""
 
     name: str
     """Its name in metrics: rewards/NAME/mean."""
@@ -54,17 +67,23 @@ class RewardFunction:
     """`module:attribute`, importable where the trainer runs."""
     code: RewardCode | None = None
     """Run in the worker process only."""
+    service: RewardService | None = None
     options: BuiltinOptions = field(default_factory=BuiltinOptions)
     """Used with `builtin`."""
     timeout_seconds: float = 60.0
-    """Deadline of one call, which scores all completions of a step."""
+    """Deadline of one call, which scores one chunk."""
     max_failure_share: float = 1.0
     """When more than this share of a step's completions fail, the run ends."""
+    max_failing_steps: int = 10
+    """After so many steps in a row in which a call failed the run ends."""
+    workers: int = 1
+    """Processes that call it at the same time, or requests to a service."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RewardRequest:
-    """All completions of a step. Every list has B entries, in the same order."""
+    """A chunk of a step: the completions of one prompt, or of several, because functions compare them. Every
+    list has B entries, in the same order."""
 
     prompts: list[Any]
     """As in the dataset: a text or a list of messages each."""
@@ -73,9 +92,22 @@ class RewardRequest:
     completion_ids: list[list[int]]
     columns: dict[str, list[Any]]
     """The dataset's other columns by name, the answer included."""
+    group_ids: list[int] = field(default_factory=list)
+    """Of each completion, the number of its group in the step; empty where nobody asks."""
     step: int
     """Optimizer steps done so far; reward functions see it as trainer_state.global_step."""
     total_steps: int
+
+
+class FailureKind(Enum):
+    """How a function failed."""
+
+    RAISED = "raised"
+    """The call raised, or did not return a list of rewards."""
+    LOST = "lost"
+    """The call missed its deadline, or its process died."""
+    REFUSED = "refused"
+    """Single values are no rewards."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +116,7 @@ class RewardFailure:
 
     name: str
     """Name of the reward function."""
+    kind: FailureKind
     reason: str
     """One sentence. Where the function raised, further lines hold the end of its traceback."""
     num_samples: int
@@ -102,5 +135,6 @@ class RewardMatrix:
     """[B][F], finite; None where a function does not apply to a completion or failed on it."""
     failures: tuple[RewardFailure, ...]
     metrics: dict[str, float]
-    """rewards/NAME/failures for every function, which is the number of completions it failed on in this step,
-    and the mean of each metric that a function reported through log_metric."""
+    """For every function rewards/NAME/failures, the number of completions it failed on in this step, and
+    rewards/NAME/failed_calls, the number of chunks that it failed on as a whole; and the mean of each metric
+    that a function reported through log_metric."""

@@ -1,6 +1,6 @@
 """What the training loop asks of rollout engines, wherever they run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -11,10 +11,12 @@ from grpo_runtime.weight_sync.source import WeightSource
 
 @dataclass(frozen=True)
 class GenerateRequest:
-    """One completion to sample. `seed` alone decides the tokens, given the weights."""
+    """One completion to sample. `seed` alone decides the tokens, given the weights. One that `is_evaluation`
+    is sampled as evaluations are, and the requests of a call are all of one kind."""
 
     prompt_ids: tuple[int, ...]
     seed: int
+    is_evaluation: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,11 @@ class Rollout:
     versions: tuple[VersionSpan, ...]
     is_terminated: bool
     engine: str
+
+
+OnFinished = Callable[[int, Rollout], None]
+"""Takes a sample as soon as it is finished, with the index of its request. Called in any thread, once for
+each sample; it must not raise."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +126,14 @@ class Engines(Protocol):
         """
         ...
 
-    async def generate(self, requests: Sequence[GenerateRequest]) -> list[Rollout]:
+    async def rest(self) -> None:
+        """Let engines that share the trainer's memory give it back: training follows without a `generate`.
+        They serve again after the next `sync`."""
+        ...
+
+    async def generate(
+        self, requests: Sequence[GenerateRequest], *, on_finished: OnFinished | None = None
+    ) -> list[Rollout]:
         """Sample all requests, in the order given.
 
         In a fleet, a request of an engine that is lost goes to another one; with the same seed and weights

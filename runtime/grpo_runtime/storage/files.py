@@ -1,6 +1,10 @@
 """Writes files so that a reader sees a whole one or none, even if the writer is killed."""
 
+import contextlib
+import hashlib
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -19,6 +23,20 @@ def write_atomically(path: Path, content: str | bytes, *, durable: bool = False)
     temporary.replace(path)
     if durable:
         sync_directory(path.parent)
+
+
+@contextlib.contextmanager
+def replaced_folder(path: Path) -> Iterator[Path]:
+    """An empty folder for the block to fill, which then takes the place of `path`; the one before stays until
+    the new one is complete, and the new one survives a power cut."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    yield temporary
+    sync_tree(temporary)
+    shutil.rmtree(path, ignore_errors=True)
+    temporary.rename(path)
+    sync_directory(path.parent)
 
 
 def sync_tree(path: Path) -> None:
@@ -47,3 +65,9 @@ def sync_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sha256_of(path: Path) -> str:
+    """The digest of a file, which is read for it, as hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -59,8 +59,12 @@ class Batch:
         )
 
 
-def make_batch(rollouts: Sequence[Rollout], *, advantages: torch.Tensor, pad_id: int) -> Batch:
-    """Pad `rollouts` to one rectangle; `advantages` [B] are in the same order."""
+def make_batch(
+    rollouts: Sequence[Rollout], *, advantages: torch.Tensor, pad_id: int, masks_truncated: bool = False
+) -> Batch:
+    """Pad `rollouts` to one rectangle; `advantages` [B] are in the same order. With `masks_truncated` no
+    token counts of a completion that was cut at the token limit (DAPO's overlong filtering, arXiv:2503.14476,
+    section 3.4)."""
     width = max(len(rollout.prompt_ids) + len(rollout.completion_ids) for rollout in rollouts)
     token_ids = torch.full((len(rollouts), width), pad_id, dtype=torch.int64)
     loss_mask = torch.zeros((len(rollouts), width - 1), dtype=torch.bool)
@@ -69,7 +73,7 @@ def make_batch(rollouts: Sequence[Rollout], *, advantages: torch.Tensor, pad_id:
         tokens = rollout.prompt_ids + rollout.completion_ids
         token_ids[row, : len(tokens)] = torch.tensor(tokens)
         completion = slice(len(rollout.prompt_ids) - 1, len(tokens) - 1)
-        loss_mask[row, completion] = True
+        loss_mask[row, completion] = rollout.is_terminated or not masks_truncated
         rollout_logprobs[row, completion] = torch.tensor(rollout.rollout_logprobs)
     return Batch(token_ids, loss_mask, rollout_logprobs, advantages.to(torch.float32))
 

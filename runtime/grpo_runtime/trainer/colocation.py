@@ -19,6 +19,7 @@ from grpo_runtime.colocated.recovering_engine import RecoveringEngine
 from grpo_runtime.engine.arguments import is_cpu_build
 from grpo_runtime.rollout.interface import Engines
 from grpo_runtime.settings import TrainerSettings
+from grpo_runtime.torch_threads import num_engine_threads
 from grpo_runtime.trainer.device import release_cached_memory, use_device
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.weight_sync.needed_gpu import find_usable_backend
@@ -79,6 +80,7 @@ def _start_within(
         backend=backend,
         sleep_level=run_config.chosen_sleep_level,
         timeout_seconds=run_config.weight_sync.timeout_seconds,
+        num_threads=num_engine_threads(run_config),
         release_memory=release_memory,
     )
 

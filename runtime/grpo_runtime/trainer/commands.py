@@ -17,13 +17,15 @@ class Command(IntEnum):
     TRAIN = 3
     """Train on the batch that rank 0 sends."""
     SAVE = 4
-    """Write a checkpoint."""
+    """Copy what a checkpoint holds, and begin to write it."""
     EXPORT = 5
     """Write the trained policy."""
     DONE = 6
     """Every step is done: end."""
     STOP = 7
     """A rank was asked to stop, and what had to be saved is saved: end."""
+    DIGEST = 8
+    """Digest the weights that were trained."""
 
 
 STEP_COMMANDS = frozenset({Command.PROBE, Command.SYNC, Command.TRAIN})

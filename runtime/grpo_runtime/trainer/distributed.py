@@ -22,7 +22,7 @@ T = TypeVar("T")
 MEET_TIMEOUT = timedelta(minutes=15)
 """How long the ranks of all pods may take to appear."""
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
-"""How long one collective operation may take; rank 0 may be writing a large checkpoint meanwhile."""
+"""How long one collective operation may take; rank 0 may be writing the trained model meanwhile."""
 CHANNEL_TIMEOUT = timedelta(days=365)
 """How long one message on a channel may take: a rank waits for the next command as long as training takes.
 That another rank is gone is noticed by its closed connection, and that it hangs where the ranks meet."""
@@ -80,6 +80,16 @@ class Ranks:
             dist.all_reduce(tensor)
         return tensor
 
+    def all_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """[N] of all ranks, one after the other, from [n] of each; n may differ. All ranks get the same."""
+        counts = torch.zeros(self.world_size, dtype=torch.int64, device=tensor.device)
+        counts[self.rank] = len(tensor)
+        ends = self.sum(counts).cumsum(0).tolist()
+        gathered = tensor.new_zeros(ends[-1])
+        gathered[ends[self.rank] - len(tensor) : ends[self.rank]] = tensor
+        # a number and zeros: the sum is exact
+        return self.sum(gathered)
+
     def announce(self, command: Command) -> None:
         """Rank 0: all ranks do this now.
 
@@ -122,10 +132,13 @@ class Ranks:
         self.is_starting_again = tuple(map(bool, of_engines[self.world_size :]))
         return RankMeeting(Command(command_number), is_stop_requested=bool(is_stop_requested))
 
-    async def attend(self, work: Awaitable[T], *, on_tick: Callable[[], None]) -> T:
+    async def attend(
+        self, work: Awaitable[T], *, on_tick: Callable[[], None], ends_on_stop: bool = True
+    ) -> T:
         """Rank 0: wait for `work` while meeting the other ranks, and call `on_tick` each time.
 
-        Raises StopRequestedError, after cancelling the work, as soon as any rank was asked to stop.
+        Raises StopRequestedError, after cancelling the work, as soon as any rank was asked to stop, unless
+        the work is what comes before an end.
         """
         task = asyncio.ensure_future(work)
         try:
@@ -134,7 +147,7 @@ class Ranks:
                 if done:
                     return task.result()
                 on_tick()
-                if self._meet_ranks(Command.NONE).is_stop_requested:
+                if self._meet_ranks(Command.NONE).is_stop_requested and ends_on_stop:
                     raise StopRequestedError
         finally:
             task.cancel()

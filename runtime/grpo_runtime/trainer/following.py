@@ -8,11 +8,13 @@ from grpo_api.contract.run_config import RunConfig
 from grpo_api.v1alpha1.spec import Mode
 from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.trainer.batch import receive_batch
+from grpo_runtime.trainer.checkpoint.share_saver import ShareSaver
 from grpo_runtime.trainer.commands import Command
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.learner import Learner
 from grpo_runtime.trainer.probe import make_probe
 from grpo_runtime.trainer.strategy.interface import Strategy
+from grpo_runtime.trainer.weight_digest import weight_digest
 
 
 class Follower:
@@ -25,6 +27,7 @@ class Follower:
         ranks: Ranks,
         strategy: Strategy,
         learner: Learner,
+        saver: ShareSaver,
         tokenizer: PreTrainedTokenizerBase,
     ) -> None:
         self._run_config = run_config
@@ -32,19 +35,30 @@ class Follower:
         self._ranks = ranks
         self._strategy = strategy
         self._learner = learner
+        self._saver = saver
 
     def follow(self, *, step: int, on_tick: Callable[[], None]) -> bool:
         """Execute commands from `step` on: True when every step is done, False when asked to stop.
 
-        `on_tick` is called each time the ranks have met, and may raise.
+        `on_tick` is called each time the ranks have met, and may raise. What kept this rank from writing its
+        share of a checkpoint is raised there too.
         """
+
+        def check() -> None:
+            self._saver.check()
+            on_tick()
+
         while True:
-            command = self._ranks.next_command(on_tick=on_tick)
+            command = self._ranks.next_command(on_tick=check)
             if command in (Command.DONE, Command.STOP):
                 return command is Command.DONE
             if command is Command.TRAIN:
                 self._learner.update(receive_batch(ranks=self._ranks), step=step)
                 step += 1
+            elif command is Command.SAVE:
+                self._saver.save(step)
+            elif command is Command.DIGEST:
+                weight_digest(self._strategy, ranks=self._ranks)
             elif self._strategy.is_sharded:
                 self._take_part(command)
 
@@ -55,11 +69,10 @@ class Follower:
             make_probe(self._strategy, self._run_config, tokenizer=self._tokenizer)
         elif command is Command.SYNC and self._run_config.mode is not Mode.COLOCATED:
             _read(self._strategy.engine_weights().tensors())
-        elif command is Command.SAVE:
-            _read(self._strategy.model_state())
-            _read(self._strategy.optimizer_state())
         elif command is Command.EXPORT:
             _read(self._strategy.model_state())
+            if self._run_config.exports_merged:
+                _read(self._strategy.engine_weights().tensors())
 
 
 def _read(tensors: NamedTensors) -> None:

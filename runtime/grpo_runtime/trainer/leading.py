@@ -1,46 +1,81 @@
 """Rank 0: brings everything together that the loop needs, and closes it at the end."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from grpo_api.contract import mismatch
 from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.v1alpha1.spec import Mode
 from grpo_runtime.colocated.engine_share import num_colocated_engines
+from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.data.sampler import PromptSampler
 from grpo_runtime.data.source import load_prompts
+from grpo_runtime.errors import KnownError, UserError
+from grpo_runtime.export.at_the_end import ModelUploads
+from grpo_runtime.export.destinations import open_destinations
 from grpo_runtime.report.reporter import Reporter
+from grpo_runtime.report.run_file import keep_run_file
+from grpo_runtime.report.sinks import SINKS
+from grpo_runtime.report.trackers.registry import open_trackers
 from grpo_runtime.rewards.pool import RewardPool
 from grpo_runtime.rewards.registry import needs_answers
 from grpo_runtime.rollout.interface import Engines
+from grpo_runtime.rollout.sampling import sampling_checksum
 from grpo_runtime.settings import TrainerSettings
-from grpo_runtime.trainer.checkpoint.saver import Saver
+from grpo_runtime.trainer.checkpoint.saver import MODEL_FOLDER, Saver
+from grpo_runtime.trainer.evaluation import Evaluation
+from grpo_runtime.trainer.journal.journal import JOURNAL, Journal, NoJournal
 from grpo_runtime.trainer.loop import Coordinator
-from grpo_runtime.trainer.prompting import check_prompts
+from grpo_runtime.trainer.prompting import usable_prompts
 from grpo_runtime.trainer.rank_context import RankContext
 from grpo_runtime.trainer.scoring import Scorer, reward_functions
 
+logger = logging.getLogger(__name__)
+
 Connect = Callable[[TrainerSettings], Engines]
 """Gives rank 0 its engines; called inside its event loop."""
+_FINISH_SECONDS = 30.0
+"""How long a run that fails waits for a checkpoint that is being written."""
 
 
 async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_alive: list[object]) -> bool:
     """Train to the end: True when every step is done, False when asked to stop. The engines outlive the call
     in `keep_alive`: see `rank`."""
     settings, run_config = context.settings, context.settings.run_config
-    sampler = _make_sampler(context)
+    sampler, num_overlong = _make_sampler(context)
     saver = Saver(
         context.store,
         model=context.loaded.model,
         strategy=context.strategy,
         tokenizer=context.loaded.tokenizer,
+        ranks=context.ranks,
         output_dir=settings.output_dir,
         newest_step=context.resumed_from,
         origin=context.loaded.origin,
+        is_shared=run_config.shares_saves,
+        exports_merged=run_config.exports_merged,
     )
+    why_unbounded = mismatch.why_unbounded(run_config.sampling)
+    if why_unbounded is not None:
+        logger.info("%s", why_unbounded)
     reporter = Reporter(
-        output_dir=settings.output_dir, run_dir=run_dir, job=run_config.job, initial=_first_progress(context)
+        output_dir=settings.output_dir,
+        run_dir=run_dir,
+        job=run_config.job,
+        initial=_first_progress(context),
+        sinks=(*SINKS, *open_trackers(run_config, volumes_dir=settings.volumes_dir)),
+        has_mismatch_bound=why_unbounded is None,
     )
+    keep_run_file(settings.output_dir, run_config)
+    uploads = ModelUploads(
+        open_destinations(run_config.export or (), volumes_dir=settings.volumes_dir),
+        folder=settings.output_dir / MODEL_FOLDER,
+    )
+    uploads.require_access()
+    evaluated = _evaluated_prompts(context)
+    journal = _open_journal(context)
     async with RewardPool(reward_functions(run_config, volumes_dir=settings.volumes_dir)) as pool:
         # last, because an engine takes minutes to start, which a wrong dataset or reward should not cost
         engines = connect(settings)
@@ -57,28 +92,110 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
                 scorer=Scorer(pool, run_config, tokenizer=context.loaded.tokenizer),
                 reporter=reporter,
                 saver=saver,
+                journal=journal,
                 tokenizer=context.loaded.tokenizer,
+                uploads=uploads,
+                num_overlong=num_overlong,
+                evaluation=_make_evaluation(context, evaluated, pool=pool),
             )
             is_done = await coordinator.train(context.state)
+        except BaseException:
+            # steps that are copied are worth keeping, whatever ended the run
+            saver.finish(timeout_seconds=_FINISH_SECONDS)
+            raise
         finally:
             await engines.close()
+    journal.close()
     reporter.close(TrainerState.DONE if is_done else TrainerState.STOPPING)
+    if is_done:
+        _write_page(settings.output_dir)
     return is_done
 
 
-def _make_sampler(context: RankContext) -> PromptSampler:
-    """The prompts, all of them checked, at the position of the checkpoint."""
+def _write_page(output_dir: Path) -> None:
+    """Write the page of the run. Training is done and saved: a page that cannot be written is a warning."""
+    # Plotly takes seconds to import
+    from grpo_runtime.report.page.page import write_page
+
+    try:
+        write_page(output_dir)
+    except (KnownError, OSError) as error:
+        logger.warning("the page of the run was not written: %s", error)
+
+
+def _open_journal(context: RankContext) -> Journal | NoJournal:
+    settings, run_config, ranks = context.settings, context.settings.run_config, context.ranks
+    if not run_config.checkpoint.keeps_journal:
+        return NoJournal()
+    return Journal(
+        settings.output_dir / JOURNAL,
+        job_uid=run_config.job.uid,
+        attempt=settings.attempt,
+        group_size=run_config.algorithm.group_size,
+        sampling=sampling_checksum(run_config.sampling),
+        reward_names=[reward.name for reward in run_config.rewards],
+        layout=f"{run_config.chosen_strategy} over {ranks.world_size} x {context.strategy.device.type}",
+    )
+
+
+def _make_sampler(context: RankContext) -> tuple[PromptSampler, int]:
+    """The prompts that can be used, all of them checked, at the position of the checkpoint, and how many were
+    left out."""
     run_config = context.settings.run_config
-    prompts = load_prompts(
+    found = load_prompts(
         run_config,
         volumes_dir=context.settings.volumes_dir,
         needs_answers=needs_answers(reward.builtin for reward in run_config.rewards),
     )
-    check_prompts(prompts, run_config=run_config, tokenizer=context.loaded.tokenizer)
+    prompts = usable_prompts(
+        found, run_config=run_config, tokenizer=context.loaded.tokenizer, field="dataset.source"
+    )
     sampler = PromptSampler(prompts, seed=run_config.algorithm.seed, is_shuffled=run_config.dataset.shuffle)
     if context.state.sampler is not None:
         sampler.load_state_dict(context.state.sampler)
-    return sampler
+    return sampler, len(found) - len(prompts)
+
+
+def _evaluated_prompts(context: RankContext) -> tuple[Prompt, ...]:
+    """The prompts of dataset.eval, checked as those of training are; none without it."""
+    run_config = context.settings.run_config
+    dataset, options = run_config.dataset.of_evaluation, run_config.dataset.eval
+    if dataset is None or options is None:
+        return ()
+    try:
+        found = load_prompts(
+            run_config.model_copy(update={"dataset": dataset}),
+            volumes_dir=context.settings.volumes_dir,
+            needs_answers=needs_answers(reward.builtin for reward in run_config.rewards),
+        )
+        return usable_prompts(
+            found[: options.max_prompts],
+            run_config=run_config,
+            tokenizer=context.loaded.tokenizer,
+            field="dataset.eval",
+        )
+    except UserError as error:
+        # the sentences name the fields of a dataset, which the evaluation has too
+        raise UserError(f"dataset.eval: {error}") from error
+
+
+def _make_evaluation(
+    context: RankContext, prompts: tuple[Prompt, ...], *, pool: RewardPool
+) -> Evaluation | None:
+    run_config, tokenizer = context.settings.run_config, context.loaded.tokenizer
+    options = run_config.dataset.eval
+    if options is None:
+        return None
+    best = context.store.best()
+    return Evaluation(
+        prompts,
+        options=options,
+        run_config=run_config,
+        tokenizer=tokenizer,
+        scorer=Scorer(pool, run_config, tokenizer=tokenizer, group_size=options.num_samples),
+        best_reward=best[1] if best else None,
+        mark_best=lambda step, reward: context.store.mark_best(step, reward=reward),
+    )
 
 
 def _first_progress(context: RankContext) -> Progress:
@@ -93,7 +210,8 @@ def _first_progress(context: RankContext) -> Progress:
         total_steps=run_config.algorithm.steps,
         policy_version=str(PolicyVersion(attempt=settings.attempt, step=step)),
         stale_samples=context.state.stale_samples,
-        checkpoint_step=context.resumed_from,
+        # that of the last step says that everything is written, also what is exported after it
+        checkpoint_step=None if step == run_config.algorithm.steps else context.resumed_from,
         resumed_from_step=context.resumed_from,
         engines=EngineCounts(desired=num_engines),
         message="loading the weights into the engines"

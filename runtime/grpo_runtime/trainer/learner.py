@@ -1,18 +1,18 @@
 """One training phase: a batch in, updated weights and metrics out. The same on every rank."""
 
-from enum import StrEnum
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
-from grpo_api.v1alpha1.spec import AlgorithmSpec, ImportanceCorrectionMode, ImportanceCorrectionSpec
-from grpo_runtime.algorithm.importance_correction import ImportanceCorrection
+from grpo_api.v1alpha1.spec import AlgorithmSpec
 from grpo_runtime.algorithm.losses import compute_loss
 from grpo_runtime.algorithm.metrics import Metric, Metrics, merge_metrics, metric_values, reduce_metrics
-from grpo_runtime.algorithm.registry import exposed_options
-from grpo_runtime.algorithm.types import Denominators, LossInputs, LossOptions, LossOutput
+from grpo_runtime.algorithm.top_entropy import top_entropy_threshold
+from grpo_runtime.algorithm.types import Denominators, LossInputs, LossOutput
 from grpo_runtime.trainer.batch import Batch
 from grpo_runtime.trainer.distributed import Ranks, peer_errors
+from grpo_runtime.trainer.loss_options import loss_options
+from grpo_runtime.trainer.reference import Reference
 from grpo_runtime.trainer.step_parts import divide_step
 from grpo_runtime.trainer.strategy.interface import Strategy
 
@@ -27,17 +27,21 @@ class Learner:
         *,
         micro_batch_tokens: int,
         ranks: Ranks,
+        reference: Reference | None = None,
+        max_completion_length: int | None = None,
         is_packed: bool = False,
     ) -> None:
-        """`is_packed` as the policy is."""
+        """`reference` is for `algorithm.kl`; `max_completion_length`, in tokens, for lossType dr_grpo;
+        `is_packed` as the policy is."""
         self._strategy = strategy
         self._micro_batch_tokens = micro_batch_tokens
         self._is_packed = is_packed
         self._ranks = ranks
         self.num_updates = 0
         """How many steps it has made."""
+        self._reference = reference
         self._num_iterations = algorithm.num_iterations
-        self._options = loss_options(algorithm)
+        self._options = loss_options(algorithm, max_completion_length=max_completion_length)
 
     def update(self, batch: Batch, *, step: int) -> dict[str, float]:
         """Train `numIterations` times on the whole `batch`, of which this rank computes its part.
@@ -53,14 +57,18 @@ class Learner:
             is_packed=self._is_packed,
         )
         pieces = [piece.to(self._strategy.device) for piece in parts.micro_batches]
+        ref_logprobs = [self._ref_logprobs(piece) for piece in pieces]
         # of the weights that sampled the batch; the first iteration computes them
         old_logprobs: list[torch.Tensor] = []
         metrics: list[Metrics] = []
         for _ in range(self._num_iterations):
+            threshold = self._entropy_threshold(pieces)
             for index, piece in enumerate(pieces):
                 old = old_logprobs[index] if index < len(old_logprobs) else None
                 with self._strategy.micro_batch(is_last=index == len(pieces) - 1):
-                    logprobs, output = self._learn_from(piece, old, parts.denominators)
+                    logprobs, output = self._learn_from(
+                        piece, parts.denominators, old=old, ref=ref_logprobs[index], threshold=threshold
+                    )
                 if old is None:
                     old_logprobs.append(logprobs)
                 metrics.append(output.metrics | {"loss": self._part_of_sum(output.loss, is_first=index == 0)})
@@ -71,18 +79,26 @@ class Learner:
         return {**metric_values(reduced), **parts.metrics, "grad_norm": grad_norm, "learning_rate": rate}
 
     def _learn_from(
-        self, piece: Batch, old_logprobs: torch.Tensor | None, denominators: Denominators
+        self,
+        piece: Batch,
+        denominators: Denominators,
+        *,
+        old: torch.Tensor | None,
+        ref: torch.Tensor | None,
+        threshold: torch.Tensor | None,
     ) -> tuple[torch.Tensor, LossOutput]:
         """Add the gradient of one part of the step; also returns the logprobs [B, T-1] it computed."""
         logprobs, entropies = self._strategy.score(piece.token_ids, piece.loss_mask)
         output = compute_loss(
             LossInputs(
                 trainer_logprobs=logprobs,
-                old_logprobs=old_logprobs,
+                old_logprobs=old,
                 rollout_logprobs=piece.rollout_logprobs,
                 advantages=piece.advantages,
                 loss_mask=piece.loss_mask,
+                ref_logprobs=ref,
                 entropies=entropies,
+                entropy_threshold=threshold,
             ),
             options=self._options,
             denominators=denominators,
@@ -90,26 +106,30 @@ class Learner:
         self._strategy.backward(output.loss)
         return logprobs.detach(), output
 
+    def _ref_logprobs(self, piece: Batch) -> torch.Tensor | None:
+        """[B, T-1]; None without a reference policy."""
+        if self._reference is None:
+            return None
+        return self._reference.logprobs(piece.token_ids, piece.loss_mask)
+
+    def _entropy_threshold(self, pieces: Sequence[Batch]) -> torch.Tensor | None:
+        """Scalar: that of all tokens of all ranks under the weights as they are; None where all tokens count.
+
+        It must be known before the first micro-batch, so it takes a forward pass of its own.
+        """
+        quantile = self._options.top_entropy_quantile
+        if quantile >= 1:
+            return None
+        found = []
+        for piece in pieces:
+            _, entropies = self._strategy.score_only(piece.token_ids, piece.loss_mask)
+            found.append(entropies[piece.loss_mask])
+        entropies = self._ranks.all_of(torch.cat(found))
+        return top_entropy_threshold(
+            entropies, mask=torch.ones_like(entropies, dtype=torch.bool), quantile=quantile
+        )
+
     def _part_of_sum(self, loss: torch.Tensor, *, is_first: bool) -> Metric:
         """The loss of a step is the sum over its parts and the mean over iterations: count one part."""
         is_counted = is_first and self._ranks.rank == 0
         return Metric(kind="mean", total=loss.detach(), count=loss.new_tensor(float(is_counted)))
-
-
-def loss_options(algorithm: AlgorithmSpec) -> LossOptions:
-    """The loss a spec asks for: every option that a job can set is the field of `algorithm` with its name."""
-    names = exposed_options(LossOptions)
-    return LossOptions(**{name: _loss_option(getattr(algorithm, name)) for name in names})
-
-
-def _loss_option(value: Any) -> Any:
-    """A value of the spec as the algorithm takes it."""
-    if isinstance(value, ImportanceCorrectionSpec):
-        return _importance_correction(value)
-    return value.value if isinstance(value, StrEnum) else value
-
-
-def _importance_correction(spec: ImportanceCorrectionSpec) -> ImportanceCorrection | None:
-    if spec.mode == ImportanceCorrectionMode.NONE:
-        return None
-    return ImportanceCorrection(mode=spec.mode.value, floor=spec.floor, cap=spec.cap)

@@ -1,8 +1,7 @@
 """GRPO, as rank 0 coordinates it."""
 
-import math
-from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from transformers import PreTrainedTokenizerBase
@@ -10,24 +9,30 @@ from transformers import PreTrainedTokenizerBase
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.algorithm.advantages import compute_advantages
-from grpo_runtime.algorithm.reward_metrics import reward_metrics
 from grpo_runtime.data.sampler import PromptSampler
-from grpo_runtime.report.completions import completion_metrics, count_stale, count_tokens
+from grpo_runtime.export.at_the_end import ModelUploads
+from grpo_runtime.report.completions import count_stale, count_tokens
 from grpo_runtime.report.reporter import Reporter
-from grpo_runtime.report.sync import sync_metrics
+from grpo_runtime.report.sample import Sample
 from grpo_runtime.rollout.interface import Engines, Rollout, SyncReport
 from grpo_runtime.trainer.batch import make_batch, send_batch
 from grpo_runtime.trainer.checkpoint.contents import RunState
 from grpo_runtime.trainer.checkpoint.saver import Saver
 from grpo_runtime.trainer.commands import Command
 from grpo_runtime.trainer.distributed import Ranks
+from grpo_runtime.trainer.evaluation import Evaluation
+from grpo_runtime.trainer.journal.journal import Journal, NoJournal
+from grpo_runtime.trainer.journal.step import Step
 from grpo_runtime.trainer.learner import Learner
 from grpo_runtime.trainer.probe import make_probe
-from grpo_runtime.trainer.prompting import make_requests
+from grpo_runtime.trainer.prompting import OVERLONG, make_requests
+from grpo_runtime.trainer.samples import samples_of
 from grpo_runtime.trainer.scoring import Scorer, advantage_options
+from grpo_runtime.trainer.step_results import Evaluated, Learned, Sampled, step_metrics
 from grpo_runtime.trainer.stop import StopRequestedError
 from grpo_runtime.trainer.stopwatch import Stopwatch
 from grpo_runtime.trainer.strategy.interface import Strategy
+from grpo_runtime.trainer.weight_digest import weight_digest
 
 T = TypeVar("T")
 
@@ -46,48 +51,104 @@ class Coordinator:
     scorer: Scorer
     reporter: Reporter
     saver: Saver
+    journal: Journal | NoJournal
     tokenizer: PreTrainedTokenizerBase
+    uploads: ModelUploads = field(default_factory=ModelUploads)
+    num_overlong: int = 0
+    """Prompts that were left out of the dataset."""
+    evaluation: Evaluation | None = None
 
     async def train(self, state: RunState) -> bool:
         """Train from `state` to the last step: True when every step is done, False when asked to stop.
 
         When any rank is asked to stop, all end at the last step boundary, which is saved.
         """
-        run_config, algorithm = self.run_config, self.run_config.algorithm
-        for step in range(state.step, algorithm.steps):
+        for step in range(state.step, self.run_config.algorithm.steps):
+            self._note_commit()
             watch = Stopwatch()
             try:
-                with watch.phase("sync"):
-                    sync = await self._sync(step)
-                with watch.phase("generate"):
-                    prompts = self.sampler.next_prompts(algorithm.prompts_per_step)
-                    requests = make_requests(
-                        prompts, step=step, run_config=run_config, tokenizer=self.tokenizer
-                    )
-                    rollouts = await self._attend(self.engines.generate(requests))
-                with watch.phase("score"):
-                    scores = await self._attend(self.scorer.score(prompts, rollouts, step=step))
+                sampled = await self._sample(step, watch=watch)
                 self.ranks.announce(Command.TRAIN)
             except StopRequestedError:
-                self._save(state)
-                self.ranks.announce(Command.STOP)
-                return False
-            with watch.phase("train"):
-                advantages = compute_advantages(scores.rewards, options=advantage_options(run_config))
-                batch = make_batch(rollouts, advantages=advantages.advantages, pad_id=self._pad_id)
-                send_batch(batch, ranks=self.ranks)
-                learned = self.learner.update(batch, step=step)
-            state = self._after_step(state, rollouts)
-            scored = reward_metrics(scores.rewards, names=self.scorer.names, advantages=advantages)
-            self._report(state, rollouts, sync, {**scores.metrics, **learned, **scored, **watch.seconds()})
-            self._save(state, is_due=state.step % run_config.checkpoint.every_steps == 0)
-        self._save(state)
+                return await self._stop(state)
+            learned = self._learn(sampled, watch=watch)
+            state = self._after_step(state, sampled.rollouts)
+            # the seconds of a step are without those of an evaluation
+            seconds = watch.seconds()
+            evaluated = await self._evaluate(state)
+            self._report(state, sampled, learned, {**seconds, **evaluated.metrics})
+            is_due = state.step % self.run_config.checkpoint.every_steps == 0
+            await self._save(state, is_due=is_due or evaluated.is_best)
+            if evaluated.is_stopped:
+                return await self._stop(state)
+        return await self._finish(state)
+
+    async def _sample(self, step: int, *, watch: Stopwatch) -> Sampled:
+        """Sync the engines, and generate and score the completions of a step, as far as the journal has not
+        got them."""
+        run_config = self.run_config
+        prompts = self.sampler.next_prompts(run_config.algorithm.prompts_per_step)
+        requests = make_requests(prompts, step=step, run_config=run_config, tokenizer=self.tokenizer)
+        recorded = self.journal.begin(step, requests)
+        scoring = self.scorer.begin(prompts, step=step)
+        with watch.phase("sync"):
+            sync = await self._prepare_engines(recorded)
+        with watch.phase("generate"):
+            rollouts = await self._attend(recorded.generate(self.engines, scoring=scoring))
+        with watch.phase("score"):
+            scores = await self._attend(recorded.score(scoring, rollouts))
+            await self._keep(recorded)
+        return Sampled(recorded=recorded, sync=sync, rollouts=rollouts, scores=scores)
+
+    def _learn(self, sampled: Sampled, *, watch: Stopwatch) -> Learned:
+        """Update the policy."""
+        with watch.phase("train"):
+            advantages = compute_advantages(
+                sampled.scores.rewards, options=advantage_options(self.run_config)
+            )
+            batch = make_batch(
+                sampled.rollouts,
+                advantages=advantages.advantages,
+                pad_id=self._pad_id,
+                masks_truncated=bool(self.run_config.algorithm.mask_truncated),
+            )
+            send_batch(batch, ranks=self.ranks)
+            metrics = self.learner.update(batch, step=sampled.recorded.step)
+        return Learned(advantages, metrics | self._digest_weights(sampled.recorded, watch=watch))
+
+    async def _stop(self, state: RunState) -> bool:
+        """End at the step boundary `state`, which is saved: False, as not every step is done."""
+        await self._save(state)
+        await self._wait_for_commit()
+        self.ranks.announce(Command.STOP)
+        return False
+
+    async def _finish(self, state: RunState) -> bool:
+        """Save, export and upload the trained policy: False when asked to stop before it is uploaded."""
+        await self._save(state)
+        await self._wait_for_commit()
         self.ranks.announce(Command.EXPORT)
         self.saver.export()
+        try:
+            await self._upload()
+        except StopRequestedError:
+            self.ranks.announce(Command.STOP)
+            return False
         # last, so that a report of the last step's checkpoint means that everything is written
-        self.reporter.saved(self.saver.newest_step)
+        self._report_newest_checkpoint()
         self.ranks.announce(Command.DONE)
         return True
+
+    async def _prepare_engines(self, recorded: Step) -> SyncReport | None:
+        """Sync the engines, or let them rest when the journal has every sample of the step."""
+        if recorded.num_replayed:
+            self.reporter.replaying(
+                recorded.num_replayed, step=recorded.step + 1, needs_engines=recorded.needs_engines
+            )
+        if recorded.needs_engines:
+            return await self._sync(recorded.step)
+        await self._attend(self.engines.rest())
+        return None
 
     async def _sync(self, step: int) -> SyncReport:
         """Give the engines the policy of `step` finished steps; also the first one, and after a resume."""
@@ -99,8 +160,43 @@ class Coordinator:
         sync = self.engines.sync(self.strategy.engine_weights(), version=self._version(step), probe=probe)
         report = await self._attend(sync)
         # generation may end before the next report is due, and training then takes as long as it takes
-        self.reporter.report_waiting(self.engines.counts())
+        self._report_waiting()
         return report
+
+    async def _evaluate(self, state: RunState) -> Evaluated:
+        """Measure the policy of `state` where that is due. The engines get its weights before the next step
+        asks for them, and once more then."""
+        evaluation = self.evaluation
+        if evaluation is None or not evaluation.is_due(state.step):
+            return Evaluated()
+        watch = Stopwatch()
+        try:
+            with watch.phase("evaluate"):
+                await self._sync(state.step)
+                scoring = evaluation.scorer.begin(evaluation.prompts, step=state.step)
+                sampling = self.engines.generate(evaluation.requests, on_finished=scoring.finished)
+                rollouts = await self._attend(sampling)
+                found = evaluation.metrics(rollouts, await self._attend(scoring.scores(rollouts)))
+        except StopRequestedError:
+            return Evaluated(is_stopped=True)
+        seconds = {name: value for name, value in watch.seconds().items() if name != "step_time"}
+        return Evaluated({**found, **seconds}, is_best=evaluation.is_best(found, step=state.step))
+
+    async def _keep(self, recorded: Step) -> None:
+        """Wait until the journal has the step on disk, which must be before it is trained on."""
+        if not recorded.is_recorded:
+            return
+        await self.ranks.attend(
+            recorded.kept(), on_tick=lambda: self.reporter.moves("the journal is being written", num_bytes=0)
+        )
+
+    def _digest_weights(self, recorded: Step, *, watch: Stopwatch) -> dict[str, float]:
+        """Record what the update has made of the weights, where the run keeps a journal."""
+        if not recorded.is_recorded:
+            return {}
+        with watch.phase("digest"):
+            self.ranks.announce(Command.DIGEST)
+            return recorded.trained(weight_digest(self.strategy, ranks=self.ranks))
 
     def _after_step(self, state: RunState, rollouts: Sequence[Rollout]) -> RunState:
         """Where the run stands now that the step after `state` is trained."""
@@ -113,16 +209,13 @@ class Coordinator:
         )
 
     def _report(
-        self, state: RunState, rollouts: Sequence[Rollout], sync: SyncReport, measured: dict[str, float]
+        self, state: RunState, sampled: Sampled, learned: Learned, measured: Mapping[str, float]
     ) -> None:
-        _, num_completion_tokens = count_tokens(rollouts)
         values = {
-            # a user's own metric may be NaN, which no report can hold
-            **{name: value for name, value in measured.items() if math.isfinite(value)},
-            **completion_metrics(rollouts),
-            **sync_metrics(sync),
+            **step_metrics(sampled, learned, reward_names=self.scorer.names, measured=measured),
+            **self.saver.take_metrics(),
             "num_tokens": float(state.num_tokens),
-            "tokens_per_second": num_completion_tokens / measured["step_time"],
+            OVERLONG: float(self.num_overlong),
         }
         self.reporter.finished_step(
             values,
@@ -130,14 +223,67 @@ class Coordinator:
             policy_version=str(self._version(state.step)),
             stale_samples=state.stale_samples,
             engines=self.engines.counts(),
+            samples=self._kept_samples(state.step, sampled, learned),
         )
 
-    def _save(self, state: RunState, *, is_due: bool = True) -> None:
+    def _kept_samples(self, step: int, sampled: Sampled, learned: Learned) -> list[Sample]:
+        """The completions for people, in a step that keeps them."""
+        if not self.run_config.keeps_samples_of(step):
+            return []
+        return samples_of(
+            sampled.rollouts,
+            scores=sampled.scores.values,
+            names=self.scorer.names,
+            advantages=learned.advantages,
+            group_size=self.run_config.algorithm.group_size,
+            tokenizer=self.tokenizer,
+        )
+
+    async def _save(self, state: RunState, *, is_due: bool = True) -> None:
+        """Begin to save `state`, if that is due and new. The save before must have ended."""
         if is_due and self.saver.is_new(state):
+            await self._wait_for_commit()
             self.ranks.announce(Command.SAVE)
             self.saver.save(state)
-        if is_due and state.step < self.run_config.algorithm.steps:
-            self.reporter.saved(self.saver.newest_step)
+
+    async def _wait_for_commit(self) -> None:
+        """Wait until no save is in flight, also when asked to stop."""
+        if self.saver.is_saving:
+            await self.ranks.attend(
+                self.saver.wait(),
+                on_tick=lambda: self.reporter.moves(
+                    "a checkpoint is being written", num_bytes=self.saver.num_bytes_written
+                ),
+                ends_on_stop=False,
+            )
+        self._note_commit()
+
+    def _note_commit(self) -> None:
+        """Learn whether a checkpoint was committed: `saver.newest_step` is its step from here on. Raises what
+        kept it from being written."""
+        if not self.saver.poll():
+            return
+        self.journal.forget_before(self.saver.newest_step)
+        if self.evaluation is not None and self.saver.newest_step is not None:
+            self.evaluation.committed(self.saver.newest_step)
+        if self.saver.newest_step != self.run_config.algorithm.steps:
+            self._report_newest_checkpoint()
+
+    def _report_newest_checkpoint(self) -> None:
+        self.reporter.saved(self.saver.newest_step, seconds=self.saver.newest_seconds)
+
+    def _report_waiting(self) -> None:
+        self.reporter.report_waiting(self.engines.counts())
+
+    async def _upload(self) -> None:
+        """Upload the exported model. An attempt that begins with the last step done does it again."""
+        if not self.uploads.destinations:
+            return
+        state = self.uploads.state
+        await self.ranks.attend(
+            self.uploads.run(),
+            on_tick=lambda: self.reporter.moves(state.message, num_bytes=state.num_bytes),
+        )
 
     @property
     def _pad_id(self) -> int:
@@ -148,9 +294,9 @@ class Coordinator:
 
     async def _attend(self, work: Awaitable[T]) -> T:
         """Wait for `work` while the ranks go on meeting and the progress goes on being reported."""
-        return await self.ranks.attend(
-            work,
-            on_tick=lambda: self.reporter.report_waiting(
-                self.engines.counts(), generation=self.engines.generation()
-            ),
-        )
+
+        def on_tick() -> None:
+            self._note_commit()
+            self.reporter.report_waiting(self.engines.counts(), generation=self.engines.generation())
+
+        return await self.ranks.attend(work, on_tick=on_tick)

@@ -28,7 +28,7 @@ class PolicyOptimizer:
         self._spec = spec
         self._drops_gradients = drops_gradients
         self._total_steps = total_steps
-        self._parameters = dict(policy.model.named_parameters())
+        self._parameters = policy.trained_parameters()
         self._adamw = make_adamw(self._parameters, spec, matrices=matrix_names(self._parameters))
 
     def step(self, *, step: int) -> tuple[float, float]:
@@ -85,6 +85,8 @@ def make_adamw(
         },
         {"params": [p for name, p in parameters.items() if name not in matrices], "weight_decay": 0.0},
     ]
+    # DeepSpeed lays each group end to end, and an adapter has no norms or biases
+    groups = [group for group in groups if group["params"]]
     return torch.optim.AdamW(groups, lr=spec.learning_rate, betas=(spec.beta1, spec.beta2), fused=is_fused)
 
 

@@ -11,6 +11,13 @@ from grpo_runtime.algorithm.logprobs import TokenLogprobs
 from grpo_runtime.model.activations import recompute_activations
 from grpo_runtime.model.head import install_scoring_head, last_hidden_states
 from grpo_runtime.model.load import DTYPES
+from grpo_runtime.model.lora import (
+    ADAPTER_DTYPE,
+    base_parameters,
+    has_adapter,
+    is_of_adapter,
+    merged_parameters,
+)
 from grpo_runtime.model.packing import pack
 from grpo_runtime.model.weights import NamedTensors, named_weights, weight_shapes
 from grpo_runtime.weight_sync.source import TensorSpec
@@ -53,6 +60,33 @@ class Policy(torch.nn.Module):
         """Where the weights are and token ids must be."""
         device: torch.device = self.model.device
         return device
+
+    @property
+    def has_adapter(self) -> bool:
+        """Whether an adapter is trained, and not the weights of the model."""
+        return has_adapter(self.model)
+
+    def trained_parameters(self) -> dict[str, torch.nn.Parameter]:
+        """Those that the optimizer changes, by their names in the model."""
+        return {name: tensor for name, tensor in self.model.named_parameters() if tensor.requires_grad}
+
+    def saved_parameters(self) -> dict[str, torch.nn.Parameter]:
+        """Those that are in a checkpoint: of a model with an adapter the adapter's, else all."""
+        if self.has_adapter:
+            return self.trained_parameters()
+        return dict(self.model.named_parameters())
+
+    def saved_buffers(self) -> dict[str, torch.Tensor]:
+        """Those that are in a checkpoint beside `saved_parameters`: none of them is trained."""
+        if self.has_adapter:
+            return {}
+        saved = self.model.state_dict().keys()
+        return {name: tensor for name, tensor in self.model.named_buffers() if name in saved}
+
+    def engine_dtype(self, name: str) -> torch.dtype:
+        """In which a parameter is put together for engines: the run's precision, or the adapter's own, whose
+        product is rounded once it is in the weights."""
+        return ADAPTER_DTYPE if is_of_adapter(name) else self.dtype
 
     def forward(
         self, token_ids: torch.Tensor, mask: torch.Tensor, *, temperature: float | None = None
@@ -114,9 +148,11 @@ class PolicyWeights:
     def _layout(self) -> tuple[TensorSpec, ...]:
         """A sync asks for it several times, and transformers takes milliseconds to name the weights."""
         return tuple(
-            TensorSpec(name, shape, self._policy.dtype) for name, shape in weight_shapes(self._policy.model)
+            TensorSpec(name, shape, self._policy.dtype)
+            for name, shape in weight_shapes(self._policy.model, base_parameters(self._policy.model))
         )
 
     def tensors(self) -> NamedTensors:
-        """See `WeightSource`. The tensors may share memory with the policy."""
-        return named_weights(self._policy.model, self._whole_parameters())
+        """See `WeightSource`. The tensors may share memory with the policy. An adapter is in them."""
+        model = self._policy.model
+        return named_weights(model, merged_parameters(model, self._whole_parameters()))

@@ -1,25 +1,64 @@
 """From the sampler's position to the requests of a step."""
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
 from grpo_api.contract.run_config import RunConfig
-from grpo_runtime.data.prompt import Prompt, encode_prompt
+from grpo_runtime.data.prompt import ChatOptions, OverlongPromptError, Prompt, encode_prompt
 from grpo_runtime.data.seeds import derive_seed
+from grpo_runtime.errors import UserError
 from grpo_runtime.rollout.interface import GenerateRequest
 
+logger = logging.getLogger(__name__)
 
-def check_prompts(
-    prompts: Iterable[Prompt], *, run_config: RunConfig, tokenizer: PreTrainedTokenizerBase
-) -> None:
-    """Look at every prompt before anything is trained: a row that cannot be used would otherwise end the run
-    when its turn comes, hours later.
+OVERLONG = "dataset/overlong_prompts"
+"""Prompts of the dataset that are left out of the run because they leave no room for a completion."""
 
-    Raises UserError naming the row.
+
+def usable_prompts(
+    prompts: Sequence[Prompt], *, run_config: RunConfig, tokenizer: PreTrainedTokenizerBase, field: str
+) -> tuple[Prompt, ...]:
+    """The prompts that leave room for maxTokens, of which a warning says how many do not. Every one is looked
+    at before anything is trained: a row that cannot be used would otherwise end the run when its turn comes,
+    hours later.
+
+    Raises UserError naming the row that is wrong otherwise, and naming `field`, which the prompts are of,
+    when none is left.
     """
+    usable, overlong = [], []
     for prompt in prompts:
-        encode_prompt(prompt, tokenizer=tokenizer, max_prompt_tokens=_room(run_config))
+        try:
+            encode(prompt, run_config=run_config, tokenizer=tokenizer)
+            usable.append(prompt)
+        except OverlongPromptError as error:
+            overlong.append(error)
+    if overlong:
+        logger.warning(
+            "%s: %d of %d prompts are left out, because they are longer than engine.maxModelLen minus "
+            "sampling.maxTokens (%d tokens); the first of them: %s",
+            *(field, len(overlong), len(prompts), _room(run_config), overlong[0]),
+        )
+    if not usable:
+        raise UserError(
+            f"no prompt of {field} is left: all {len(prompts)} are longer than the {_room(run_config)} "
+            "tokens that engine.maxModelLen minus sampling.maxTokens leaves: raise engine.maxModelLen"
+        )
+    return tuple(usable)
+
+
+def encode(prompt: Prompt, *, run_config: RunConfig, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The token ids of a prompt as the run's engines get them; raises what `encode_prompt` does."""
+    sampling = run_config.sampling
+    chat = ChatOptions(
+        is_applied_to_text=bool(sampling.apply_chat_template),
+        system_prompt=sampling.system_prompt,
+        template=sampling.chat_template,
+        arguments=sampling.chat_template_arguments or {},
+        needed_by=next(iter(sampling.chat_fields), None),
+    )
+    return encode_prompt(prompt, tokenizer=tokenizer, max_prompt_tokens=_room(run_config), chat_options=chat)
 
 
 def make_requests(
@@ -31,7 +70,7 @@ def make_requests(
     """
     requests = []
     for place, prompt in enumerate(prompts):
-        token_ids = tuple(encode_prompt(prompt, tokenizer=tokenizer, max_prompt_tokens=_room(run_config)))
+        token_ids = tuple(encode(prompt, run_config=run_config, tokenizer=tokenizer))
         for sample in range(run_config.algorithm.group_size):
             # the place in the step, not in the dataset: a small dataset repeats within one step
             seed = derive_seed(run_config.algorithm.seed, step=step, prompt_index=place, sample_index=sample)

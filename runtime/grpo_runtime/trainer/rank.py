@@ -11,19 +11,24 @@ from pathlib import Path
 from typing import NoReturn
 
 import torch
+from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from grpo_api.contract.exit_codes import ExitCode
+from grpo_api.contract.run_config import RunConfig
 from grpo_api.v1alpha1.spec import Mode
 from grpo_runtime.colocated.executor import EngineExecutor
 from grpo_runtime.errors import PeerLostError, UserError
 from grpo_runtime.model.load import empty_policy, load_policy, load_tokenizer
+from grpo_runtime.model.local_model import LocalModel
+from grpo_runtime.model.lora import add_adapter
 from grpo_runtime.model.source import materialise_model
 from grpo_runtime.openmp import named_threads
 from grpo_runtime.process.failure import explain_abort, write_failure
 from grpo_runtime.rollout.interface import Engines
 from grpo_runtime.settings import TrainerSettings, read_trainer_settings
 from grpo_runtime.torch_threads import settle_num_threads
+from grpo_runtime.trainer.checkpoint.share_saver import ShareSaver
 from grpo_runtime.trainer.colocation import connect_colocated, share_engine
 from grpo_runtime.trainer.device import collective_backend, training_device
 from grpo_runtime.trainer.distributed import Ranks
@@ -114,8 +119,7 @@ def _prepare(
     )
     device = training_device(local_rank=local_rank)
     logger.info("training on %s, CPU threads: %d", device, torch.get_num_threads())
-    load = load_policy if rank == 0 else empty_policy
-    model = load(origin.folder, dtype=MASTER_DTYPE, attention=settings.run_config.chosen_attention)
+    model = _load_model(settings.run_config, origin=origin, is_first=rank == 0)
     loaded = LoadedModel(origin=origin, model=model, tokenizer=load_tokenizer(origin.folder))
     if device.type == "cuda" and int(environment["WORLD_SIZE"]) > 1:
         explain_abort(run_dir, PeerLostError(_NCCL_ABORT), local_rank=local_rank)
@@ -139,6 +143,19 @@ def _prepare(
     )
 
 
+def _load_model(run_config: RunConfig, *, origin: LocalModel, is_first: bool) -> PreTrainedModel:
+    """The policy, with its weights on rank 0 only. Those under an adapter are frozen, so they need no more
+    precision than the passes have, but DeepSpeed takes nothing else than float32."""
+    lora = run_config.model.lora
+    is_rounded = lora is not None and not run_config.chosen_strategy.is_zero
+    dtype = run_config.chosen_dtype.value if is_rounded else MASTER_DTYPE
+    load = load_policy if is_first else empty_policy
+    model = load(origin.folder, dtype=dtype, attention=run_config.chosen_attention)
+    if lora is not None:
+        add_adapter(model, lora, seed=run_config.algorithm.seed, origin=origin)
+    return model
+
+
 def _lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_alive: list[object]) -> bool:
     """Rank 0; True when every step is done."""
     if context.settings.run_config.mode is Mode.COLOCATED:
@@ -154,6 +171,14 @@ def _lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_alive: 
 def _follow(context: RankContext, *, run_dir: Path, connect: Connect, keep_alive: list[object]) -> bool:
     """Another rank, in mode Colocated with its own engine; True when every step is done."""
     run_config, ranks = context.settings.run_config, context.ranks
+    saver = ShareSaver(
+        context.store,
+        model=context.loaded.model,
+        strategy=context.strategy,
+        ranks=ranks,
+        output_dir=context.settings.output_dir,
+        is_shared=run_config.shares_saves,
+    )
     on_tick = _nothing
     if run_config.mode is Mode.COLOCATED:
         share = share_engine(
@@ -166,6 +191,7 @@ def _follow(context: RankContext, *, run_dir: Path, connect: Connect, keep_alive
         ranks=ranks,
         strategy=context.strategy,
         learner=context.learner,
+        saver=saver,
         tokenizer=context.loaded.tokenizer,
     )
     return follower.follow(step=context.state.step, on_tick=on_tick)

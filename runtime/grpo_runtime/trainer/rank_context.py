@@ -1,20 +1,25 @@
 """What every rank has before the first step: the policy spread over the ranks, and where the run stands."""
 
+import functools
 import logging
 from dataclasses import dataclass
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from grpo_runtime.model.adapter_files import require_same_adapter
+from grpo_runtime.model.load import DTYPES
 from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.model.packing import can_pack
 from grpo_runtime.settings import TrainerSettings
-from grpo_runtime.trainer.checkpoint.contents import RunState, read_run_state, read_tensors
+from grpo_runtime.trainer.checkpoint.contents import RunState, read_run_state, read_training_state
 from grpo_runtime.trainer.checkpoint.store import CheckpointStore
+from grpo_runtime.trainer.checkpoint.written_share import MODEL
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.gpu_memory import gpu_memory_errors
 from grpo_runtime.trainer.learner import Learner
 from grpo_runtime.trainer.policy import Policy
+from grpo_runtime.trainer.reference import copy_of, make_reference
 from grpo_runtime.trainer.strategy.interface import MakeStrategy, Strategy
 
 logger = logging.getLogger(__name__)
@@ -79,23 +84,32 @@ def make_rank_context(
     state = read_run_state(checkpoint[0]) if checkpoint else RunState()
     step = int(ranks.broadcast(torch.tensor(state.step)))
     is_packed = can_pack(loaded.model)
+    policy_of = functools.partial(
+        Policy,
+        temperature=run_config.sampling.temperature,
+        dtype=run_config.chosen_dtype,
+        is_packed=is_packed,
+    )
+    copied = None
+    if run_config.algorithm.has_reference:
+        copied = copy_of(loaded.model, dtype=DTYPES[run_config.chosen_dtype.value])
     if checkpoint:
         logger.info("resuming from %s", checkpoint[0])
+        require_same_adapter(loaded.model, folder=checkpoint[0] / MODEL)
     with gpu_memory_errors(settings, num_steps=lambda: step):
         strategy = make_strategy(
-            Policy(
-                loaded.model,
-                temperature=run_config.sampling.temperature,
-                dtype=run_config.chosen_dtype,
-                gradient_checkpointing=bool(run_config.gradient_checkpointing),
-                is_packed=is_packed,
-            ),
+            policy_of(loaded.model, gradient_checkpointing=bool(run_config.gradient_checkpointing)),
             optimizer=run_config.algorithm.optimizer,
             total_steps=run_config.algorithm.steps,
             ranks=ranks,
             device=device,
         )
-        strategy.load(read_tensors(checkpoint[0]) if checkpoint else None)
+        reference = None
+        if run_config.algorithm.has_reference:
+            reference = make_reference(
+                None if copied is None else policy_of(copied), model=loaded.model, strategy=strategy
+            )
+        strategy.load(read_training_state(checkpoint[0]) if checkpoint else None)
     return RankContext(
         settings=settings,
         ranks=ranks,
@@ -106,6 +120,8 @@ def make_rank_context(
             run_config.algorithm,
             micro_batch_tokens=run_config.chosen_micro_batch_tokens,
             ranks=ranks,
+            reference=reference,
+            max_completion_length=run_config.sampling.max_tokens,
             is_packed=is_packed,
         ),
         store=store,

@@ -37,6 +37,8 @@ def import_rank(*, run_dir: Path) -> Callable[[Mapping[str, str]], NoReturn]:
         from grpo_runtime.trainer.rank import run_rank
 
         import_for(run_config.model)
+        if run_config.model.lora is not None:
+            import peft  # noqa: F401 - so that no rank has to
     return functools.partial(run_rank, run_dir=run_dir)
 
 

@@ -1,7 +1,9 @@
 """Scores the completions of a step. B completions, F reward functions."""
 
+import asyncio
+import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,52 +12,127 @@ from transformers import PreTrainedTokenizerBase
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.source import Volume, VolumeKind
-from grpo_api.v1alpha1.spec import CodeRef, RewardSpec
+from grpo_api.v1alpha1.spec import Aggregation, Baseline, CodeRef, RewardServiceSpec, RewardSpec
 from grpo_runtime.algorithm.types import AdvantageOptions
 from grpo_runtime.data.prompt import Prompt
-from grpo_runtime.rewards.pool import RewardPool
-from grpo_runtime.rewards.types import BuiltinOptions, RewardCode, RewardFunction, RewardRequest
+from grpo_runtime.rewards.pool import RewardPool, ScoredChunk
+from grpo_runtime.rewards.types import (
+    BuiltinOptions,
+    RewardCode,
+    RewardFunction,
+    RewardMatrix,
+    RewardRequest,
+    RewardService,
+)
 from grpo_runtime.rollout.interface import Rollout
 
 
 @dataclass(frozen=True)
 class Scores:
-    """`rewards` [B, F] are NaN where a function gave none; `metrics` are what the functions logged."""
+    """`metrics` are what the functions logged."""
 
-    rewards: torch.Tensor
+    values: Sequence[Sequence[float | None]]
+    """[B][F], None where a function gave none."""
     metrics: Mapping[str, float]
+
+    @property
+    def rewards(self) -> torch.Tensor:
+        """[B, F] float32, NaN where a function gave none."""
+        rows = [[math.nan if value is None else value for value in row] for row in self.values]
+        return torch.tensor(rows, dtype=torch.float32)
+
+
+class StepScoring:
+    """Scores one step, each group as soon as all of its completions are finished. G completions a group."""
+
+    def __init__(
+        self,
+        num_groups: int,
+        *,
+        group_size: int,
+        submit: Callable[[int, Sequence[Rollout]], "asyncio.Task[ScoredChunk]"],
+        put_together: Callable[[Sequence[ScoredChunk]], RewardMatrix],
+    ) -> None:
+        """`submit` begins to score the group of that number, and `put_together` makes the step's rewards of
+        all groups."""
+        self._num_groups = num_groups
+        self._group_size = group_size
+        self._submit = submit
+        self._put_together = put_together
+        self._loop = asyncio.get_running_loop()
+        self._finished: dict[int, Rollout] = {}
+        self._groups: dict[int, asyncio.Task[ScoredChunk]] = {}
+
+    def finished(self, index: int, rollout: Rollout) -> None:
+        """Completion `index` of the step is finished. May be called in any thread."""
+        # an engine that was not asked to stop may finish one after the loop has ended
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._take, index, rollout)
+
+    async def scores(self, rollouts: Sequence[Rollout]) -> Scores:
+        """The rewards of all completions of the step, once all groups are scored: also those of groups that
+        `finished` was not told about.
+
+        Raises UserError when a function fails more than it may.
+        """
+        for index, rollout in enumerate(rollouts):
+            self._take(index, rollout)
+        chunks = await asyncio.gather(*(self._groups[group] for group in range(self._num_groups)))
+        matrix = self._put_together(chunks)
+        return Scores(values=matrix.values, metrics=matrix.metrics)
+
+    def _take(self, index: int, rollout: Rollout) -> None:
+        group = index // self._group_size
+        if group in self._groups:
+            return
+        self._finished[index] = rollout
+        indices = range(group * self._group_size, (group + 1) * self._group_size)
+        if all(one in self._finished for one in indices):
+            rollouts = [self._finished.pop(one) for one in indices]
+            self._groups[group] = self._submit(group, rollouts)
 
 
 class Scorer:
-    """Asks the reward functions about the rollouts of a step."""
+    """Asks the reward functions about the rollouts of a run."""
 
     def __init__(
-        self, pool: RewardPool, run_config: RunConfig, *, tokenizer: PreTrainedTokenizerBase
+        self,
+        pool: RewardPool,
+        run_config: RunConfig,
+        *,
+        tokenizer: PreTrainedTokenizerBase,
+        group_size: int | None = None,
     ) -> None:
+        """`group_size` completions are of each prompt; those of a step if it is left out."""
         self.names = [reward.name for reward in run_config.rewards]
         self._pool = pool
-        self._group_size = run_config.algorithm.group_size
+        self._group_size = group_size or run_config.algorithm.group_size
         self._total_steps = run_config.algorithm.steps
         self._tokenizer = tokenizer
 
-    async def score(self, prompts: Sequence[Prompt], rollouts: Sequence[Rollout], *, step: int) -> Scores:
-        """The rewards of `rollouts`, which are the groups of `prompts` one after the other.
-
-        Raises UserError when a function failed on more completions than it may.
-        """
-        each = [prompt for prompt in prompts for _ in range(self._group_size)]
-        matrix = await self._pool.score(
-            RewardRequest(
-                prompts=[prompt.content for prompt in each],
-                completions=[self._text(rollout) for rollout in rollouts],
-                completion_ids=[list(rollout.completion_ids) for rollout in rollouts],
-                columns={name: [prompt.columns[name] for prompt in each] for name in each[0].columns},
-                step=step,
-                total_steps=self._total_steps,
-            )
+    def begin(self, prompts: Sequence[Prompt], *, step: int) -> StepScoring:
+        """Be ready for the completions of `prompts`, which follow `step` finished steps."""
+        return StepScoring(
+            len(prompts),
+            group_size=self._group_size,
+            submit=lambda group, rollouts: self._pool.submit(
+                self._chunk(group, prompts[group], rollouts, step=step)
+            ),
+            put_together=lambda chunks: self._pool.put_together(chunks, step=step),
         )
-        rows = [[math.nan if value is None else value for value in row] for row in matrix.values]
-        return Scores(rewards=torch.tensor(rows, dtype=torch.float32), metrics=matrix.metrics)
+
+    def _chunk(self, group: int, prompt: Prompt, rollouts: Sequence[Rollout], *, step: int) -> RewardRequest:
+        """One group: functions compare completions of the same prompt, and one that is slow costs no other
+        group its rewards."""
+        return RewardRequest(
+            prompts=[prompt.content] * len(rollouts),
+            completions=[self._text(rollout) for rollout in rollouts],
+            completion_ids=[list(rollout.completion_ids) for rollout in rollouts],
+            columns={name: [value] * len(rollouts) for name, value in prompt.columns.items()},
+            group_ids=[group] * len(rollouts),
+            step=step,
+            total_steps=self._total_steps,
+        )
 
     def _text(self, rollout: Rollout) -> str:
         return str(self._tokenizer.decode(list(rollout.completion_ids), skip_special_tokens=True))
@@ -74,6 +151,9 @@ def _reward_function(reward: RewardSpec, run_config: RunConfig, *, volumes_dir: 
         builtin=None if reward.builtin is None else reward.builtin.value,
         function=reward.function,
         code=None if reward.config_map is None else _code(reward.config_map, volumes_dir=volumes_dir),
+        service=None
+        if reward.service is None
+        else _service(reward.service, run_config, volumes_dir=volumes_dir),
         options=BuiltinOptions(
             answer_column=run_config.dataset.answer,
             pattern=reward.pattern or "",
@@ -84,6 +164,8 @@ def _reward_function(reward: RewardSpec, run_config: RunConfig, *, volumes_dir: 
         ),
         timeout_seconds=reward.timeout_seconds,
         max_failure_share=reward.max_failure_share,
+        max_failing_steps=reward.chosen_max_failing_steps,
+        workers=reward.chosen_workers,
     )
 
 
@@ -96,10 +178,23 @@ def _code(code: CodeRef, *, volumes_dir: Path) -> RewardCode:
     )
 
 
+def _service(service: RewardServiceSpec, run_config: RunConfig, *, volumes_dir: Path) -> RewardService:
+    secret = service.secret_volume
+    return RewardService(
+        url=service.url,
+        job=run_config.job.uid,
+        secret=service.headers_secret,
+        folder=None if secret is None else volumes_dir / secret.folder,
+    )
+
+
 def advantage_options(run_config: RunConfig) -> AdvantageOptions:
     """How a run turns rewards into advantages."""
+    algorithm = run_config.algorithm
     return AdvantageOptions(
-        group_size=run_config.algorithm.group_size,
+        group_size=algorithm.group_size,
         weights=tuple(reward.weight for reward in run_config.rewards),
-        scale_rewards=run_config.algorithm.scale_rewards.value,
+        scale_rewards=algorithm.scale_rewards.value,
+        aggregation=(algorithm.aggregation or Aggregation.SUM_THEN_NORMALIZE).value,
+        baseline=(algorithm.baseline or Baseline.GROUP_MEAN).value,
     )

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from weight_sources import FixedWeights
 
-from grpo_runtime.colocated.rank_engine import Completion
+from grpo_runtime.colocated.rank_engine import Completion, OnCompleted
 from grpo_runtime.rollout.interface import GenerateRequest
 from grpo_runtime.weight_sync.interface import Info, Receiver, ReceiverSettings
 from grpo_runtime.weight_sync.local.in_process import InProcessReceiver
@@ -68,17 +68,24 @@ class FakeLocalEngine:
     def reset_prefix_cache(self) -> None:
         self.calls.append("reset prefix cache")
 
-    def sample(self, requests: Sequence[GenerateRequest]) -> list[Completion]:
+    def sample(
+        self, requests: Sequence[GenerateRequest], *, on_completed: OnCompleted | None = None
+    ) -> list[Completion]:
         self.calls.append("sample")
         self.require_weights()
         if self._error is not None:
             raise self._error
+        completions = [completion_of(request.seed) for request in requests]
         self._num_unfinished = len(requests)
-        while self._steps is not None and self._num_unfinished:
-            self._num_unfinished -= self._steps.get(timeout=10)
-        self._num_unfinished = 0
+        while self._num_unfinished:
+            number = self._num_unfinished if self._steps is None else self._steps.get(timeout=10)
+            first = len(requests) - self._num_unfinished
+            self._num_unfinished -= number
+            for index in range(first, first + number):
+                if on_completed is not None:
+                    on_completed(index, completions[index])
         self.sampled += requests
-        return [completion_of(request.seed) for request in requests]
+        return completions
 
     def num_unfinished(self) -> int:
         return self._num_unfinished

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from fake_local_engine import FakeChannel, FakeLocalEngine, some_weights
@@ -15,7 +16,7 @@ from grpo_runtime.colocated.engines import ColocatedEngines
 from grpo_runtime.colocated.executor import EngineExecutor
 from grpo_runtime.colocated.rank_engine import PHASES, RankEngine
 from grpo_runtime.rollout.errors import EngineError, EngineTimeoutError
-from grpo_runtime.rollout.interface import GenerateRequest, Generation, Probe, VersionSpan
+from grpo_runtime.rollout.interface import GenerateRequest, Generation, Probe, Rollout, VersionSpan
 from grpo_runtime.weight_sync.registry import IN_PROCESS
 
 PROBE = Probe(token_ids=(1, 2, 3), logprobs=(-1.0, -2.0), tolerance=1e-4)
@@ -111,6 +112,15 @@ async def test_completions_come_in_the_order_of_requests_from_every_engine_once(
         # and all of them are done when rank 0 is
         assert all(fake.sampled == members[0].sampled for fake in members)
     assert [request for fake in fakes[::ranks_per_engine] for request in fake.sampled] == asked
+
+
+async def test_every_engine_learns_that_completions_are_of_an_evaluation() -> None:
+    fakes = good(2)
+    engines, _ = start(fakes)
+    await engines.sync(some_weights(), version=VERSION, probe=PROBE)
+    asked = [replace(request, is_evaluation=True) for request in requests(5)]
+    await engines.generate(asked)
+    assert [request for fake in fakes for request in fake.sampled] == asked
 
 
 async def test_a_sync_reports_its_phases_its_bytes_and_the_error_of_the_worst_engine() -> None:
@@ -214,3 +224,45 @@ async def test_while_it_samples_rank_0_can_tell_what_every_engine_has_finished()
     fakes[1].finish(3)
     assert len(await work) == 7
     assert engines.generation() is None
+
+
+@pytest.mark.parametrize(("num_ranks", "ranks_per_engine"), [(1, 1), (3, 1), (4, 2)])
+async def test_every_sample_is_passed_on_once_as_it_will_be_returned(
+    num_ranks: int, ranks_per_engine: int
+) -> None:
+    engines, _ = start(good(num_ranks), ranks_per_engine=ranks_per_engine)
+    await engines.sync(some_weights(), version=VERSION, probe=PROBE)
+    finished: list[tuple[int, Rollout]] = []
+    rollouts = await engines.generate(
+        requests(7), on_finished=lambda index, rollout: finished.append((index, rollout))
+    )
+    assert sorted(finished, key=lambda found: found[0]) == list(enumerate(rollouts))
+
+
+async def test_a_sample_of_another_rank_is_passed_on_while_that_rank_still_samples() -> None:
+    fakes = [FakeLocalEngine(logprobs=PROBE.logprobs, is_stepped=True) for _ in range(2)]
+    engines, _ = start(fakes)
+    await engines.sync(some_weights(), version=VERSION, probe=PROBE)
+    finished: list[int] = []
+    work = asyncio.ensure_future(
+        engines.generate(requests(4), on_finished=lambda index, _: finished.append(index))
+    )
+    fakes[1].finish(1)
+    await until(lambda: finished == [2])
+    assert not work.done()
+    fakes[0].finish(2)
+    fakes[1].finish(1)
+    await work
+    assert sorted(finished) == [0, 1, 2, 3]
+
+
+async def test_engines_that_rest_sleep_once_and_serve_after_the_next_sync() -> None:
+    fakes = good(2)
+    engines, _ = start(fakes)
+    for _ in range(3):
+        await engines.rest()
+    assert [fake.calls for fake in fakes] == [["sleep 1"], ["sleep 1"]]
+    await engines.sync(some_weights(), version=VERSION, probe=PROBE)
+    assert len(await engines.generate(requests(2))) == 2
+    await engines.rest()
+    assert [fake.calls.count("sleep 1") for fake in fakes] == [2, 2]

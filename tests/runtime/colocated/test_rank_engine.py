@@ -10,7 +10,7 @@ import torch
 from fake_local_engine import FakeLocalEngine, some_weights
 
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.colocated.rank_engine import Completion, RankEngine
+from grpo_runtime.colocated.rank_engine import Completion, OnCompleted, RankEngine
 from grpo_runtime.rollout.interface import GenerateRequest, Probe
 from grpo_runtime.torch_threads import settle_num_threads
 from grpo_runtime.weight_sync.interface import WeightSyncError
@@ -148,9 +148,11 @@ class CountingEngine(FakeLocalEngine):
         super().__init__(logprobs=(-1.0, -2.0))
         self.num_threads: list[int] = []
 
-    def sample(self, requests: Sequence[GenerateRequest]) -> list[Completion]:
+    def sample(
+        self, requests: Sequence[GenerateRequest], *, on_completed: OnCompleted | None = None
+    ) -> list[Completion]:
         self.num_threads.append(torch.get_num_threads())
-        return super().sample(requests)
+        return super().sample(requests, on_completed=on_completed)
 
     def probe_logprobs(self, token_ids: Sequence[int]) -> list[float]:
         self.num_threads.append(torch.get_num_threads())

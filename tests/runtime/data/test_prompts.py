@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 from data_runs import dataset_run
 
-from grpo_runtime.data.prompt import Prompt, encode_prompt
+from grpo_runtime.data.prompt import ChatOptions, Prompt, encode_prompt
 from grpo_runtime.data.source import load_prompts
 from grpo_runtime.errors import UserError
 from grpo_runtime.model.char_tokenizer import char_tokenizer
@@ -223,3 +223,58 @@ def test_a_chat_that_the_template_refuses_names_its_row() -> None:
 def test_a_prompt_that_cannot_be_used_is_refused_with_its_row(content: Any, sentence: str) -> None:
     with pytest.raises(UserError, match=f"^row 5 of the dataset.*{sentence}"):
         encode_prompt(prompt(content), tokenizer=char_tokenizer(max_length_tokens=64), max_prompt_tokens=4)
+
+
+TEMPLATE = (
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+    "{% if enable_thinking is defined and not enable_thinking %}[quick]{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "text"),
+    [
+        ("hi", ChatOptions(is_applied_to_text=True), "[user]hi"),
+        ("hi", ChatOptions(is_applied_to_text=True, system_prompt="Sum."), "[system]Sum.[user]hi"),
+        ([{"role": "user", "content": "hi"}], ChatOptions(system_prompt="Sum."), "[system]Sum.[user]hi"),
+        ([{"role": "system", "content": "own"}], ChatOptions(system_prompt="Sum."), "[system]own"),
+        (
+            "hi",
+            ChatOptions(is_applied_to_text=True, arguments={"enable_thinking": False}),
+            "[user]hi[quick]",
+        ),
+        (
+            "hi",
+            ChatOptions(is_applied_to_text=True, template="<{{ messages[0].content }}>"),
+            "<hi>",
+        ),
+        ("hi", ChatOptions(), "hi"),
+    ],
+)
+def test_a_prompt_is_the_text_that_the_chat_options_ask_for(
+    content: Any, options: ChatOptions, text: str
+) -> None:
+    tokenizer = char_tokenizer(max_length_tokens=64)
+    tokenizer.chat_template = TEMPLATE
+    token_ids = encode_prompt(
+        prompt(content), tokenizer=tokenizer, max_prompt_tokens=64, chat_options=options
+    )
+    assert tokenizer.decode(token_ids) == text
+
+
+def test_a_template_of_the_job_serves_a_tokenizer_that_has_none() -> None:
+    tokenizer = char_tokenizer(max_length_tokens=64)
+    options = ChatOptions(is_applied_to_text=True, template="<{{ messages[0].content }}>")
+    token_ids = encode_prompt(prompt("hi"), tokenizer=tokenizer, max_prompt_tokens=64, chat_options=options)
+    assert tokenizer.decode(token_ids) == "<hi>"
+
+
+def test_a_text_that_options_of_a_chat_are_meant_for_is_refused() -> None:
+    options = ChatOptions(system_prompt="Sum.", needed_by="systemPrompt")
+    with pytest.raises(UserError, match=r"^row 5 .* set sampling.applyChatTemplate .* sampling.systemPrompt"):
+        encode_prompt(
+            prompt("hi"),
+            tokenizer=char_tokenizer(max_length_tokens=64),
+            max_prompt_tokens=64,
+            chat_options=options,
+        )

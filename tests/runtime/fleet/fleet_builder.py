@@ -13,6 +13,7 @@ from guard_environment import ADMIN, DATA
 from weight_sources import FixedWeights
 
 from grpo_api.contract.versions import PolicyVersion
+from grpo_api.v1alpha1.spec import SamplingSpec
 from grpo_runtime.fleet.core import FleetCore
 from grpo_runtime.fleet.engine_client import Address
 from grpo_runtime.fleet.settings import FleetSettings
@@ -34,8 +35,7 @@ def fleet_settings_of(*hosts: Address, **changes: Any) -> FleetSettings:
             "desired": len(hosts),
             "attempt": 1,
             "tokens": TOKENS,
-            "temperature": 1.0,
-            "max_tokens": 4,
+            "sampling": SamplingSpec(temperature=1.0, max_tokens=4),
             "sync_timeout_seconds": GIVE_UP_SECONDS,
             "empty_wait_seconds": GIVE_UP_SECONDS,
             "frozen_after_seconds": GIVE_UP_SECONDS,

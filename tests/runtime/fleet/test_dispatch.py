@@ -108,6 +108,21 @@ async def test_rollouts_come_in_the_order_of_their_requests_from_any_engine() ->
     assert len(first.sampled) == len(second.sampled) == 10
 
 
+async def test_samples_are_passed_on_as_their_call_is_answered_and_once_when_an_engine_is_lost() -> None:
+    bad, good = FakeWorker("a", fail_with(EngineGoneError("reset by peer"))), FakeWorker("b")
+    bundles = [Bundle((number,), seed=10 * number, num_samples=3) for number in range(4)]
+    finished: list[tuple[int, Rollout]] = []
+    dispatch = Dispatch(
+        fleet_of(bad, good),
+        bundles,
+        limits=DispatchLimits(max_in_flight=6, empty_wait_seconds=0.3, poll_seconds=0.01),
+        clock=time.monotonic,
+        on_finished=lambda index, rollout: finished.append((index, rollout)),
+    )
+    rollouts = await asyncio.wait_for(dispatch.run(), 10)
+    assert sorted(finished, key=lambda found: found[0]) == list(enumerate(rollouts))
+
+
 async def test_no_engine_gets_more_at_a_time_than_the_limit() -> None:
     worker = FakeWorker("a")
     await run(fleet_of(worker), 50, max_in_flight=7)

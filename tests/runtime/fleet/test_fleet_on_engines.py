@@ -2,23 +2,28 @@
 
 import asyncio
 import os
+import re
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+import torch
 from policy_builder import changed_policy, logprobs, probe_of, weights_of
 
 from grpo_api.contract.versions import PolicyVersion
+from grpo_api.v1alpha1.spec import SamplingSpec
 from grpo_runtime.fleet.discovery import parse_hosts
 from grpo_runtime.fleet.engine_client import Address, EngineClient, Load
 from grpo_runtime.fleet.errors import EngineConflictError
 from grpo_runtime.fleet.fleet import Fleet
 from grpo_runtime.fleet.settings import FleetSettings
+from grpo_runtime.model.load import load_tokenizer
 from grpo_runtime.rollout.interface import GenerateRequest, Rollout, SyncReport
 from grpo_runtime.settings import Tokens
 from grpo_runtime.weight_sync.registry import GLOO
@@ -46,8 +51,7 @@ async def open_fleet() -> AsyncIterator[OpenFleet]:
                 "desired": len(engines),
                 "attempt": attempt,
                 "tokens": Tokens(data=engines[0].data_token, admin=engines[0].admin_token),
-                "temperature": 1.0,
-                "max_tokens": 12,
+                "sampling": SamplingSpec(max_tokens=12),
                 "sync_timeout_seconds": 10.0,
                 "start_wait_seconds": 20.0,
                 "empty_wait_seconds": 30.0,
@@ -82,7 +86,7 @@ def facts(rollouts: list[Rollout]) -> list[tuple[object, ...]]:
 async def test_after_a_sync_the_engine_samples_from_the_trainers_policy(
     engine: Any, attempt: int, open_fleet: OpenFleet
 ) -> None:
-    fleet = await open_fleet(engine, attempt=attempt, temperature=0.7)
+    fleet = await open_fleet(engine, attempt=attempt, sampling=SamplingSpec(temperature=0.7, max_tokens=12))
     policy = changed_policy(engine.model_dir, seed=1)
     version = PolicyVersion(attempt, 0)
 
@@ -99,6 +103,59 @@ async def test_after_a_sync_the_engine_samples_from_the_trainers_policy(
         assert [(span.version, span.start) for span in rollout.versions] == [(version, 0)]
         assert rollout.versions[0].end == len(rollout.completion_ids)
     assert fleet.num_stale_answers == 0
+
+
+async def test_the_logprobs_of_a_truncated_distribution_are_those_that_were_sampled_from(
+    engine: Any, attempt: int, open_fleet: OpenFleet
+) -> None:
+    sampling = SamplingSpec(max_tokens=6, top_k=3, temperature=0.7)
+    fleet = await open_fleet(engine, attempt=attempt, sampling=sampling)
+    policy = changed_policy(engine.model_dir, seed=1)
+    await fleet.sync(weights_of(policy), version=PolicyVersion(attempt, 0), probe=probe_of(policy))
+    for rollout in await fleet.generate(requests(8)):
+        ids = torch.tensor([rollout.prompt_ids + rollout.completion_ids])
+        with torch.no_grad():
+            logits = policy(ids).logits[0, len(rollout.prompt_ids) - 1 : -1].float() / 0.7
+        likeliest = logits.topk(3)
+        chosen = likeliest.indices == torch.tensor(rollout.completion_ids)[:, None]
+        assert chosen.any(-1).all()
+        wanted = likeliest.values.log_softmax(-1)[chosen].tolist()
+        assert rollout.rollout_logprobs == pytest.approx(wanted, abs=1e-4)
+
+
+async def test_a_completion_matches_the_regex_and_ends_with_the_token_that_completes_a_stop_string(
+    engine: Any, attempt: int, open_fleet: OpenFleet
+) -> None:
+    sampling = SamplingSpec(max_tokens=12, regex="[ab]{2}cd[ab]{20}", stop=("cd",))
+    fleet = await open_fleet(engine, attempt=attempt, sampling=sampling)
+    policy = changed_policy(engine.model_dir, seed=1)
+    await fleet.sync(weights_of(policy), version=PolicyVersion(attempt, 0), probe=probe_of(policy))
+    tokenizer = load_tokenizer(engine.model_dir)
+    for rollout in await fleet.generate(requests(8)):
+        assert re.fullmatch("[ab]{2}cd", tokenizer.decode(rollout.completion_ids))
+        assert rollout.is_terminated
+        assert len(rollout.rollout_logprobs) == len(rollout.completion_ids) == rollout.versions[-1].end
+
+    shorter = await open_fleet(
+        engine, attempt=attempt, sampling=sampling.model_copy(update={"max_tokens": 3})
+    )
+    await shorter.sync(weights_of(policy), version=PolicyVersion(attempt, 1), probe=probe_of(policy))
+    (rollout,) = await shorter.generate(requests(1))
+    assert len(rollout.completion_ids) == 3 and not rollout.is_terminated
+
+
+async def test_an_evaluation_takes_the_likeliest_token(
+    engine: Any, attempt: int, open_fleet: OpenFleet
+) -> None:
+    greedy = SamplingSpec(max_tokens=12, top_p=0.9).model_copy(update={"temperature": 0.0})
+    fleet = await open_fleet(engine, attempt=attempt, evaluation=greedy)
+    policy = changed_policy(engine.model_dir, seed=1)
+    await fleet.sync(weights_of(policy), version=PolicyVersion(attempt, 0), probe=probe_of(policy))
+    for rollout in await fleet.generate([replace(asked, is_evaluation=True) for asked in requests(8)[::4]]):
+        ids = torch.tensor([rollout.prompt_ids + rollout.completion_ids])
+        with torch.no_grad():
+            logits = policy(ids).logits[0, len(rollout.prompt_ids) - 1 : -1]
+        assert rollout.completion_ids == tuple(logits.argmax(-1).tolist())
 
 
 async def test_two_engines_give_the_same_bits_as_one_in_any_order(
@@ -174,7 +231,9 @@ async def test_an_engine_frozen_in_mid_step_is_synced_before_it_serves_again(
 ) -> None:
     """With the limits of a real run."""
     attempt = next(attempts)
-    fleet = await open_fleet(engine, second_engine, attempt=attempt, max_tokens=200, heartbeat_seconds=1.0)
+    fleet = await open_fleet(
+        engine, second_engine, attempt=attempt, sampling=SamplingSpec(max_tokens=200), heartbeat_seconds=1.0
+    )
     policies = [changed_policy(engine.model_dir, seed=20 + step) for step in range(3)]
 
     async def sync(step: int) -> SyncReport:
@@ -214,7 +273,7 @@ async def test_an_engine_killed_in_mid_step_is_replaced_and_synced_before_it_ser
     engine: Any, second_engine: Any, start: Any, attempts: Iterator[int], open_fleet: OpenFleet
 ) -> None:
     attempt = next(attempts)
-    fleet = await open_fleet(engine, second_engine, attempt=attempt, max_tokens=200)
+    fleet = await open_fleet(engine, second_engine, attempt=attempt, sampling=SamplingSpec(max_tokens=200))
     policy = changed_policy(engine.model_dir, seed=4)
     version = PolicyVersion(attempt, 0)
     await fleet.sync(weights_of(policy), version=version, probe=probe_of(policy))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from grpo_api.v1alpha1.spec import SamplingSpec
 from grpo_runtime.fleet.bundle import Bundle
 from grpo_runtime.fleet.errors import BadAnswerError
 from grpo_runtime.fleet.generate_api import (
@@ -66,7 +67,7 @@ def test_the_completions_of_a_bundle_come_in_the_order_of_their_seeds() -> None:
     ]
     rollouts = parse_rollouts(body({"choices": choices}), bundle=bundle, engine="e")
     assert [rollout.completion_ids for rollout in rollouts] == [(2, 2), (1, 1)]
-    assert sampling_body(bundle, temperature=1.0, max_tokens=4)["sampling_params"]["n"] == 2
+    assert sampling_body(bundle, sampling=SamplingSpec(max_tokens=4))["sampling_params"]["n"] == 2
     for wrong in (choices[:1], [choices[0], choices[0]], [*choices, choices[0]]):
         with pytest.raises(BadAnswerError, match="of 2 completions"):
             parse_rollouts(body({"choices": wrong}), bundle=bundle, engine="e")
@@ -110,7 +111,7 @@ def test_an_answer_with_anything_missing_is_no_rollout(answer: dict[str, Any]) -
 
 
 def test_a_request_leaves_nothing_to_the_models_own_defaults() -> None:
-    request = sampling_body(BUNDLE, temperature=0.7, max_tokens=9)
+    request = sampling_body(BUNDLE, sampling=SamplingSpec(temperature=0.7, max_tokens=9))
     parameters = request["sampling_params"]
     assert parameters == parameters | {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
     wanted = {"seed": 1, "temperature": 0.7, "max_tokens": 9, "n": 1, "logprobs": 0}

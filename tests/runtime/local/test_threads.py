@@ -68,6 +68,14 @@ def test_a_run_that_goes_on_on_another_machine_keeps_its_number(tmp_path: Path) 
     assert begin(tmp_path, 16) == 4
 
 
+def test_a_run_that_goes_on_on_another_machine_keeps_its_reward_workers(tmp_path: Path) -> None:
+    job = parse_job(job_object(rewards=[{"name": "mine", "function": "mine:score"}]))
+    workspace = Workspace(tmp_path)
+    with workspace.held():
+        runs = [workspace.begin(job, threads_per_process=threads) for threads in (4, 16)]
+    assert [run.rewards[0].workers for run in runs] == [4, 4]
+
+
 def test_a_number_that_is_named_holds_everywhere_and_cannot_change(tmp_path: Path) -> None:
     assert begin(tmp_path, 4, trainer={"threadsPerProcess": 3}) == 3
     assert begin(tmp_path, 16, trainer={"threadsPerProcess": 3}) == 3

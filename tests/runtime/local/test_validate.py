@@ -9,7 +9,9 @@ import pytest
 import yaml
 from fake_hub import FakeHub, serving, use_cache, use_hub
 from local_command import job_object
+from pod_builder import run_config
 
+from grpo_api.resolve import secrets_of
 from grpo_api.source import Volume, VolumeKind
 from grpo_api.v1alpha1.job import parse_job
 from grpo_runtime.cli import main
@@ -257,9 +259,20 @@ def test_volumes_are_links_to_the_folders_given_and_files_for_config_maps_of_the
     assert (models / "config.json").exists()
 
 
-@pytest.mark.parametrize(
-    "flag", ["models=/tmp", "secret/x=/tmp", "claim/x", "claim/=/tmp", "claim/x=/no/such"]
-)
+def test_the_secret_of_a_reward_service_is_a_link_to_a_folder_that_has_to_be_given(tmp_path: Path) -> None:
+    folder, into = tmp_path / "access", tmp_path / "volumes"
+    folder.mkdir()
+    (folder / "Authorization").write_text("Bearer x")
+    service = {"url": "http://judge/score", "headersSecret": "judge"}
+    needed = secrets_of(run_config(rewards=[{"name": "judge", "service": service}]))
+    with pytest.raises(UserError, match=r"reads secret judge: .* --volume secret/judge=DIRECTORY"):
+        lay_out_volumes(needed, given={}, documents=[], into=into)
+    given = parse_volume_flags([f"secret/judge={folder}"])
+    lay_out_volumes(needed, given=given, documents=[], into=into)
+    assert (into / "secrets/judge/Authorization").read_text() == "Bearer x"
+
+
+@pytest.mark.parametrize("flag", ["models=/tmp", "pod/x=/tmp", "claim/x", "claim/=/tmp", "claim/x=/no/such"])
 def test_a_volume_flag_that_names_no_folder_is_refused(flag: str) -> None:
     with pytest.raises(UserError, match="--volume"):
         parse_volume_flags([flag])

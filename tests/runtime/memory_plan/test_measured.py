@@ -7,14 +7,24 @@ from pathlib import Path
 import pytest
 import torch
 from tiny_families import write_tiny_family
-from transformers import AutoModelForCausalLM, LlamaConfig, MambaConfig, PreTrainedConfig, Qwen3Config
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    MambaConfig,
+    PreTrainedConfig,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
 
-from grpo_api.v1alpha1.spec import AlgorithmSpec, Attention, Dtype, OptimizerSpec
+from grpo_api.v1alpha1.spec import AlgorithmSpec, Attention, Dtype, LoraSpec, OptimizerSpec
 from grpo_bench.live_tensors import LiveTensors
 from grpo_runtime.algorithm.logprobs import CHUNK_LOGITS
 from grpo_runtime.errors import UserError
 from grpo_runtime.memory_plan.formulas import DDP, StepSizes, fsdp2, training_bytes
 from grpo_runtime.memory_plan.model_sizes import model_sizes, sizes_of_folder
+from grpo_runtime.model.load import DTYPES
+from grpo_runtime.model.local_model import LocalModel
+from grpo_runtime.model.lora import add_adapter
 from grpo_runtime.rollout.interface import Rollout
 from grpo_runtime.trainer.batch import make_batch
 from grpo_runtime.trainer.distributed import Ranks
@@ -39,6 +49,10 @@ CONFIGS: dict[str, PreTrainedConfig] = {
     "qwen3": Qwen3Config(vocab_size=2048, tie_word_embeddings=True, **_SHAPE),
     # a layer takes more than logits
     "llama": LlamaConfig(vocab_size=256, tie_word_embeddings=False, **_SHAPE),
+    # a layer has the weights of all experts, and a token goes through two of them
+    "qwen3-moe": Qwen3MoeConfig(
+        vocab_size=256, num_experts=8, num_experts_per_tok=2, moe_intermediate_size=128, **_SHAPE
+    ),
 }
 
 
@@ -47,14 +61,25 @@ class Case:
     name: str
     strategy: str = "DDP"
     dtype: Dtype = Dtype.FLOAT32
+    lora: LoraSpec | None = None
+
+    def __str__(self) -> str:
+        words = f"{self.name}-{self.strategy}-{self.dtype}"
+        return f"{words}-lora" if self.lora else words
 
 
 CASES = (
     Case(name="qwen3"),
     Case(name="llama"),
+    Case(name="qwen3-moe"),
+    Case(name="qwen3-moe", dtype=Dtype.BFLOAT16),
+    Case(name="qwen3-moe", strategy="FSDP2"),
     Case(name="qwen3", dtype=Dtype.BFLOAT16),
     Case(name="qwen3", strategy="FSDP2"),
     Case(name="qwen3", strategy="FSDP2", dtype=Dtype.BFLOAT16),
+    Case(name="llama", lora=LoraSpec(rank=8)),
+    Case(name="qwen3", lora=LoraSpec(rank=8), dtype=Dtype.BFLOAT16),
+    Case(name="qwen3", lora=LoraSpec(rank=8), strategy="FSDP2", dtype=Dtype.BFLOAT16),
 )
 
 
@@ -63,6 +88,9 @@ def measured_and_planned(ranks: Ranks, case: Case, *, is_recomputed: bool, budge
     spec = AlgorithmSpec(steps=10, optimizer=OptimizerSpec(learning_rate=1e-3))
     with LiveTensors() as live:
         model = AutoModelForCausalLM.from_config(CONFIGS[case.name]).float()
+        if case.lora is not None:
+            model = model.to(DTYPES[case.dtype.value])
+            add_adapter(model, case.lora, seed=0, origin=LocalModel(Path(), "", commit=None))
         policy = Policy(model, temperature=1.0, dtype=case.dtype, gradient_checkpointing=is_recomputed)
         sizes = model_sizes(model)
         made = STRATEGIES[case.strategy](
@@ -88,7 +116,7 @@ def measured_and_planned(ranks: Ranks, case: Case, *, is_recomputed: bool, budge
 
 @pytest.mark.parametrize("budget", [256, 1024])
 @pytest.mark.parametrize("is_recomputed", [False, True], ids=["kept", "recomputed"])
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.name}-{case.strategy}-{case.dtype}")
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_plan_is_what_a_step_holds_at_its_peak(
     ranks: Ranks, case: Case, is_recomputed: bool, budget: int
 ) -> None:

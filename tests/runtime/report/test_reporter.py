@@ -24,10 +24,11 @@ MakeReporter = Callable[..., Reporter]
 def reporter_of(tmp_path: Path) -> MakeReporter:
     """The reporter of an attempt that starts from `step`; the output directory is the same for all."""
 
-    def make(*, attempt: int = 1, step: int = 0) -> Reporter:
+    def make(*, attempt: int = 1, step: int = 0, **options: Any) -> Reporter:
         (tmp_path / "run").mkdir(exist_ok=True)
         initial = Progress(job_uid="uid", attempt=attempt, step=step, total_steps=9)
-        return Reporter(output_dir=tmp_path / "output", run_dir=tmp_path / "run", job=JOB, initial=initial)
+        folders = {"output_dir": tmp_path / "output", "run_dir": tmp_path / "run"}
+        return Reporter(**folders, job=JOB, initial=initial, **options)
 
     return make
 
@@ -61,6 +62,19 @@ def test_a_finished_step_is_the_newest_progress(reporter_of: MakeReporter, tmp_p
         checkpoint_step=1,
         engines=EngineCounts(desired=3, known=2, current=1),
     )
+
+
+def test_how_long_a_save_took_is_reported_once_it_needs_more_than_the_usual_grace_period(
+    reporter_of: MakeReporter, tmp_path: Path
+) -> None:
+    """An operator of 0.1.0 cannot read a report with a field that it does not know."""
+    reporter = reporter_of()
+    told = []
+    for step, seconds in enumerate((None, 0.4, 20.0, 20.1, 3.2), start=1):
+        reporter.saved(step, seconds=seconds)
+        told.append(progress(tmp_path).checkpoint_seconds)
+    assert told == [None, None, None, 21, 4]
+    assert "checkpointSeconds" not in Progress(job_uid="uid", attempt=1, total_steps=9).to_object()
 
 
 def test_a_step_without_a_reward_does_not_keep_the_one_before(
@@ -157,3 +171,33 @@ def test_a_mismatch_is_in_the_progress_until_some_steps_are_below_the_bound(
         assert progress(tmp_path).mismatch is not None
         finish(reporter, step, **{MISMATCH_METRIC: 0.04})
     assert progress(tmp_path).mismatch is None
+
+
+def test_no_mismatch_is_reported_where_logprobs_are_meant_to_differ(
+    reporter_of: MakeReporter, tmp_path: Path
+) -> None:
+    finish(reporter_of(has_mismatch_bound=False), 1, **{MISMATCH_METRIC: 2.5})
+    assert progress(tmp_path).mismatch is None
+
+
+def test_bytes_that_move_are_a_sign_of_life_and_a_volume_that_hangs_is_none(
+    reporter_of: MakeReporter, tmp_path: Path
+) -> None:
+    reporter = reporter_of()
+    reporter.moves("a checkpoint is being written", num_bytes=8)
+    before = progress(tmp_path)
+    reporter.moves("a checkpoint is being written", num_bytes=8)
+    assert progress(tmp_path).heartbeat == before.heartbeat
+    reporter.moves("a checkpoint is being written", num_bytes=9)
+    assert progress(tmp_path).heartbeat == before.heartbeat + 1
+    assert before.message == "a checkpoint is being written"
+
+
+def test_a_step_that_is_replayed_waits_for_no_engine(reporter_of: MakeReporter, tmp_path: Path) -> None:
+    reporter, engines = reporter_of(), EngineCounts(desired=3, known=0, current=0)
+    reporter.replaying(8, step=1, needs_engines=False)
+    reporter.report_waiting(engines)
+    assert progress(tmp_path).state is TrainerState.TRAINING
+    finish(reporter, 1)
+    reporter.report_waiting(engines)
+    assert progress(tmp_path).state is TrainerState.WAITING_FOR_ROLLOUT

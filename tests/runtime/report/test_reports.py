@@ -40,12 +40,15 @@ def test_the_checksum_tells_runs_with_other_tokens_or_another_order_apart() -> N
     assert len(set(sums)) == 3
 
 
-def test_a_completion_with_any_older_token_is_stale() -> None:
+def test_a_completion_with_any_token_of_another_step_is_stale_also_when_an_attempt_before_sampled_it() -> (
+    None
+):
     newest = PolicyVersion(attempt=1, step=5)
     samples = [
         rollout(2, versions=("1.5",)),
         rollout(2, versions=("1.4", "1.5")),
         rollout(2, versions=("0.5",)),
+        rollout(2, versions=("0.4",)),
         rollout(2, versions=()),
     ]
     assert count_stale(samples, policy=newest) == 3

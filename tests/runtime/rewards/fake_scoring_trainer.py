@@ -19,7 +19,7 @@ async def main(pid_file: str) -> None:
         total_steps=1,
     )
     async with RewardPool((function,)) as pool:
-        await pool.score(request)
+        await pool.submit(request)
 
 
 asyncio.run(main(sys.argv[1]))

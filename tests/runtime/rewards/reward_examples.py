@@ -105,3 +105,19 @@ def writes_its_pid_and_hangs(completions, *, pid_file, **_):
     partial.write_text(str(os.getpid()))
     partial.rename(pid_file[0])
     time.sleep(3600)
+
+
+def within_the_group(completions, *, log_metric, **_):
+    mean = sum(map(len, completions)) / len(completions)
+    for completion in completions:
+        log_metric("group/length", len(completion))
+    return [len(completion) - mean for completion in completions]
+
+
+def meets_another(completions, *, folder, **_):
+    """Returns once two processes are in a call at the same time."""
+    own = Path(folder[0], str(os.getpid()))
+    own.touch()
+    while len(list(Path(folder[0]).iterdir())) < 2:
+        time.sleep(0.01)
+    return [float(os.getpid())] * len(completions)

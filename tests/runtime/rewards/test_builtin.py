@@ -128,8 +128,10 @@ async def test_a_reasoning_gym_task_is_scored_in_the_worker_by_its_own_scorer(ta
     )
     right = [f"<think>hm</think><answer>{row['answer']}</answer>" for row in rows]
     async with RewardPool((function,)) as pool:
-        solved = await pool.score(request(rows, right))
-        unsolved = await pool.score(request(rows, ["<answer>no idea</answer>"] * 4))
+        solved = pool.put_together([await pool.submit(request(rows, right))], step=0)
+        unsolved = pool.put_together(
+            [await pool.submit(request(rows, ["<answer>no idea</answer>"] * 4))], step=0
+        )
     assert [value for (value,) in solved.values] == [1.0] * 4
     assert max(value or 0.0 for (value,) in unsolved.values) < 0.5
     assert (solved.failures, unsolved.failures) == ((), ())
@@ -139,7 +141,7 @@ async def test_math_verify_runs_in_the_worker_and_an_unreadable_answer_costs_onl
     rows = [{"prompt": "?", "answer": answer} for answer in (GSM8K_ANSWER, "nobody knows", "7")]
     function = RewardFunction(name="right", builtin="math_verify", max_failure_share=0.5)
     async with RewardPool((function,)) as pool:
-        matrix = await pool.score(request(rows, ["1072", "1072", "8"]))
+        matrix = pool.put_together([await pool.submit(request(rows, ["1072", "1072", "8"]))], step=0)
     assert matrix.values == ((1.0,), (None,), (0.0,))
     assert matrix.failures[0].num_samples == 1
     assert "holds no expression" in matrix.failures[0].reason

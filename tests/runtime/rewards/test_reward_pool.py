@@ -42,7 +42,12 @@ def request(*completions: str, prompts: list[Any] | None = None, **columns: list
 
 async def score(function: RewardFunction, asked: RewardRequest) -> RewardMatrix:
     async with RewardPool((function,)) as pool:
-        return await pool.score(asked)
+        return await scored(pool, asked)
+
+
+async def scored(pool: RewardPool, *chunks: RewardRequest) -> RewardMatrix:
+    """A step that is cut into `chunks`."""
+    return pool.put_together(await asyncio.gather(*map(pool.submit, chunks)), step=3)
 
 
 def column(matrix: RewardMatrix, index: int = 0) -> list[float | None]:
@@ -71,7 +76,7 @@ async def test_functions_are_asked_together_and_give_one_column_each() -> None:
         example("slow_length"),
     )
     async with RewardPool(functions) as pool:
-        matrix = await pool.score(request("aaaa", "b", answer=["aaaa", "aaaa"]))
+        matrix = await scored(pool, request("aaaa", "b", answer=["aaaa", "aaaa"]))
     assert matrix.names == ("correct", "length", "slow_length")
     assert matrix.values == ((1.0, 4.0, 4.0), (0.0, 1.0, 1.0))
     assert matrix.failures == ()
@@ -82,7 +87,11 @@ async def test_a_function_gets_everything_that_trl_passes() -> None:
         example("everything_trl_passes"), request("ab", "abc", answer=["x", "y"], level=[1, 2])
     )
     assert column(matrix) == [3.2 + 2, 3.2 + 3]
-    assert matrix.metrics == {"seen/level": 1.5, "rewards/everything_trl_passes/failures": 0}
+    assert matrix.metrics == {
+        "seen/level": 1.5,
+        "rewards/everything_trl_passes/failures": 0,
+        "rewards/everything_trl_passes/failed_calls": 0,
+    }
 
 
 async def test_a_function_that_names_its_arguments_gets_only_those() -> None:
@@ -119,15 +128,20 @@ async def test_a_function_that_fails_gives_no_rewards_in_that_step_and_works_in_
     name: str, reason: str
 ) -> None:
     async with RewardPool((example(name), example("length"))) as pool:
-        matrix = await pool.score(request("yes", "no"))
+        matrix = await scored(pool, request("yes", "no"))
         assert matrix.values == ((None, 3.0), (None, 2.0))
-        assert matrix.metrics == {f"rewards/{name}/failures": 2, "rewards/length/failures": 0}
+        assert matrix.metrics == {
+            f"rewards/{name}/failures": 2,
+            f"rewards/{name}/failed_calls": 1,
+            "rewards/length/failures": 0,
+            "rewards/length/failed_calls": 0,
+        }
         (failure,) = matrix.failures
         assert failure.name == name
         assert failure.reason.startswith(reason)
         assert failure.num_samples == 2
         assert failure.sample == {"prompt": "a=", "completion": "yes"}
-        assert column(await pool.score(request("yes"))) == [1.0]
+        assert column(await scored(pool, request("yes"))) == [1.0]
 
 
 async def test_a_hanging_function_is_ended_at_its_deadline_with_the_processes_it_started(
@@ -136,10 +150,10 @@ async def test_a_hanging_function_is_ended_at_its_deadline_with_the_processes_it
     child_file = tmp_path / "child"
     async with RewardPool((example("hangs_on_no", timeout_seconds=3.0),)) as pool:
         async with asyncio.timeout(HUNG_SECONDS):
-            matrix = await pool.score(request("no", child_file=[str(child_file)]))
+            matrix = await scored(pool, request("no", child_file=[str(child_file)]))
         assert column(matrix) == [None]
         assert matrix.failures[0].reason == "it did not answer within 3 s"
-        assert column(await pool.score(request("yes", child_file=[""]))) == [1.0]
+        assert column(await scored(pool, request("yes", child_file=[""]))) == [1.0]
     assert not is_running(int(child_file.read_text()))
 
 
@@ -201,7 +215,7 @@ async def test_a_run_that_ends_because_of_a_reward_says_what_the_function_raised
 async def test_max_failure_share_is_about_the_failures_of_its_own_function() -> None:
     functions = (replace(example("only_some"), max_failure_share=0.0), example("rubbish"))
     async with RewardPool(functions) as pool:
-        matrix = await pool.score(request("yes", "no"))
+        matrix = await scored(pool, request("yes", "no"))
     assert matrix.values == ((1.0, None), (None, None))
 
 

@@ -4,14 +4,15 @@ import math
 
 import pytest
 
+from grpo_api.v1alpha1.spec import SamplingSpec
 from grpo_runtime.rollout.interface import Probe
-from grpo_runtime.rollout.sampling import probe_error, sampling_parameters
+from grpo_runtime.rollout.sampling import probe_error, sampling_checksum, sampling_parameters
 
 PROBE = Probe(token_ids=(4, 5, 6), logprobs=(-1.0, -2.0), tolerance=1e-4)
 
 
 def test_everything_that_shapes_the_distribution_is_written_out() -> None:
-    parameters = sampling_parameters(seed=1, temperature=0.7, max_tokens=9)
+    parameters = sampling_parameters(SamplingSpec(temperature=0.7, max_tokens=9), seed=1)
     neutral = {
         "top_p": 1.0,
         "top_k": 0,
@@ -22,6 +23,30 @@ def test_everything_that_shapes_the_distribution_is_written_out() -> None:
     }
     assert parameters == parameters | neutral
     assert (parameters["seed"], parameters["temperature"], parameters["max_tokens"]) == (1, 0.7, 9)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "wanted"),
+    [
+        (SamplingSpec(top_p=0.9), {"top_p": 0.9}),
+        (SamplingSpec(top_k=20), {"top_k": 20}),
+        (SamplingSpec(min_p=0.1), {"min_p": 0.1}),
+        (SamplingSpec(repetition_penalty=1.1), {"repetition_penalty": 1.1}),
+        # vLLM finds stop strings in text only
+        (SamplingSpec(stop=("END", "\n\n")), {"stop": ["END", "\n\n"], "detokenize": True}),
+        (SamplingSpec(regex="[a-d]+"), {"structured_outputs": {"regex": "[a-d]+"}}),
+    ],
+)
+def test_a_field_becomes_the_parameter_of_vllm_and_another_checksum(
+    sampling: SamplingSpec, wanted: dict[str, object]
+) -> None:
+    parameters = sampling_parameters(sampling, seed=1)
+    assert parameters == parameters | wanted
+    assert sampling_checksum(sampling) != sampling_checksum(SamplingSpec())
+
+
+def test_what_shapes_the_prompt_is_no_part_of_the_checksum_because_the_prompt_has_its_own() -> None:
+    assert sampling_checksum(SamplingSpec(system_prompt="Be brief.")) == sampling_checksum(SamplingSpec())
 
 
 def test_the_error_of_a_probe_is_the_mean_difference() -> None:

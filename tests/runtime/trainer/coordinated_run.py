@@ -1,6 +1,7 @@
 """A run in this process: the coordinator over a policy that never changes, and fakes that record what they
 get."""
 
+import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ from grpo_api.contract.run_config import RunConfig
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.data.sampler import PromptSampler
+from grpo_runtime.export.at_the_end import ModelUploads
 from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.model.tiny import write_tiny_model
 from grpo_runtime.rollout.interface import (
     GenerateRequest,
     Generation,
+    OnFinished,
     Probe,
     Rollout,
     SyncReport,
@@ -25,6 +28,8 @@ from grpo_runtime.rollout.interface import (
 from grpo_runtime.trainer.batch import Batch
 from grpo_runtime.trainer.checkpoint.contents import RunState
 from grpo_runtime.trainer.commands import Command
+from grpo_runtime.trainer.evaluation import Evaluation
+from grpo_runtime.trainer.journal.journal import NoJournal
 from grpo_runtime.trainer.loop import Coordinator
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy, PolicyWeights
 from grpo_runtime.trainer.scoring import Scores
@@ -50,7 +55,11 @@ class OneRank:
         self.commands: list[Command] = []
         self._stops_at = stops_at
 
-    async def attend(self, work: Awaitable[Any], *, on_tick: Callable[[], None]) -> Any:
+    async def attend(
+        self, work: Awaitable[Any], *, on_tick: Callable[[], None], ends_on_stop: bool = True
+    ) -> Any:
+        if not ends_on_stop:
+            return await work
         self.num_waits += 1
         if self.is_slow:
             on_tick()
@@ -114,7 +123,9 @@ class RecordingEngines:
         self.probes.append(probe)
         return SyncReport(version=version, synced=("fake",), failed={}, num_bytes=0)
 
-    async def generate(self, requests: Sequence[GenerateRequest]) -> list[Rollout]:
+    async def generate(
+        self, requests: Sequence[GenerateRequest], *, on_finished: OnFinished | None = None
+    ) -> list[Rollout]:
         self.requests.append(requests)
         version = self._sampled_with or self.versions[-1]
         span = VersionSpan(version, 0, COMPLETION_TOKENS)
@@ -128,10 +139,17 @@ class FixedScorer:
     def __init__(self, run: RunConfig, rewards: torch.Tensor, metrics: Mapping[str, float]) -> None:
         self.names = [reward.name for reward in run.rewards]
         self.prompts: list[Sequence[Prompt]] = []
-        self._scores = Scores(rewards=rewards, metrics=metrics)
+        values = [[None if math.isnan(value) else value for value in row] for row in rewards.tolist()]
+        self._scores = Scores(values=values, metrics=metrics)
 
-    async def score(self, prompts: Sequence[Prompt], rollouts: Sequence[Rollout], *, step: int) -> Scores:
+    def begin(self, prompts: Sequence[Prompt], *, step: int) -> "FixedScorer":
         self.prompts.append(prompts)
+        return self
+
+    def finished(self, index: int, rollout: Rollout) -> None:
+        raise AssertionError("the engines of this run tell of no sample before all are finished")
+
+    async def scores(self, rollouts: Sequence[Rollout]) -> Scores:
         return self._scores
 
 
@@ -142,6 +160,7 @@ class RecordingReporter:
         self.steps: dict[int, dict[str, Any]] = {}
         self.checkpoint_step: int | None = None
         self.num_current: list[int] = []
+        self.num_moved: int | None = None
 
     def report_waiting(self, engines: EngineCounts, *, generation: Generation | None = None) -> None:
         assert engines.known == 1
@@ -150,25 +169,66 @@ class RecordingReporter:
     def finished_step(self, values: Mapping[str, float], *, step: int, **rest: Any) -> None:
         self.steps[step] = {**values, **rest}
 
-    def saved(self, step: int | None) -> None:
+    def moves(self, message: str, *, num_bytes: int) -> None:
+        self.num_moved = num_bytes
+
+    def saved(self, step: int | None, *, seconds: float | None = None) -> None:
         self.checkpoint_step = step
+        self.checkpoint_seconds = seconds
 
 
 class RecordingSaver:
-    """Checkpoints in memory; the model cannot be exported when `is_full`."""
+    """Checkpoints in memory; the model cannot be exported when `is_full`.
 
-    def __init__(self, *, is_full: bool = False) -> None:
+    The save of a step is in flight for `polls_until_committed` polls, or until somebody waits for it. That of
+    `fails_at` ends with an OSError. `waits` are the steps whose saves were waited for.
+    """
+
+    def __init__(
+        self, *, is_full: bool = False, polls_until_committed: int = 0, fails_at: int | None = None
+    ) -> None:
         self._is_full = is_full
+        self._polls_until_committed = polls_until_committed
+        self._fails_at = fails_at
+        self._polls_left = 0
+        self._in_flight: int | None = None
         self.states: list[RunState] = []
+        self.waits: list[int] = []
         self.newest_step: int | None = None
+        self.newest_seconds: float | None = None
         self.is_exported = False
 
+    num_bytes_written = 0
+
+    @property
+    def is_saving(self) -> bool:
+        return self._in_flight is not None
+
     def is_new(self, state: RunState) -> bool:
-        return state.step not in (0, self.newest_step)
+        return state.step not in (0, self.newest_step, self._in_flight)
 
     def save(self, state: RunState) -> None:
+        assert not self.is_saving, "two saves were in flight"
         self.states.append(state)
-        self.newest_step = state.step
+        self._in_flight, self._polls_left = state.step, self._polls_until_committed
+
+    def poll(self) -> bool:
+        self._polls_left -= 1
+        if self._in_flight is None or self._polls_left >= 0:
+            return False
+        self.newest_step, self._in_flight = self._in_flight, None
+        if self.newest_step == self._fails_at:
+            raise OSError("the volume went away")
+        self.newest_seconds = 0.5
+        return True
+
+    async def wait(self) -> None:
+        assert self._in_flight is not None
+        self.waits.append(self._in_flight)
+        self._polls_left = 0
+
+    def take_metrics(self) -> dict[str, float]:
+        return {} if self.newest_seconds is None else {"checkpoint/seconds": self.newest_seconds}
 
     def export(self) -> None:
         if self._is_full:
@@ -189,6 +249,9 @@ class FakeRun:
         stops_at: int | None = None,
         sampled_with: PolicyVersion | None = None,
         is_full: bool = False,
+        saver: RecordingSaver | None = None,
+        uploads: ModelUploads | None = None,
+        evaluation: Evaluation | None = None,
     ) -> None:
         write_tiny_model(folder)
         model, tokenizer = load_policy(folder, dtype=MASTER_DTYPE), load_tokenizer(folder)
@@ -199,7 +262,7 @@ class FakeRun:
         self.sampler = PromptSampler(PROMPTS, seed=run.algorithm.seed, is_shuffled=run.dataset.shuffle)
         self.scorer = FixedScorer(run, torch.tensor([list(row) for row in rewards]), metrics or {})
         self.reporter = RecordingReporter()
-        self.saver = RecordingSaver(is_full=is_full)
+        self.saver = saver or RecordingSaver(is_full=is_full)
         parts: dict[str, Any] = {
             "ranks": self.ranks,
             "strategy": ReadOnlyStrategy(policy),
@@ -209,6 +272,9 @@ class FakeRun:
             "scorer": self.scorer,
             "reporter": self.reporter,
             "saver": self.saver,
+            **({"uploads": uploads} if uploads else {}),
+            "journal": NoJournal(),
+            "evaluation": evaluation,
         }
         self._coordinator = Coordinator(run_config=run, attempt=3, tokenizer=tokenizer, **parts)
 

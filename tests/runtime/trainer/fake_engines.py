@@ -14,6 +14,7 @@ from grpo_runtime.model.source import materialise_model
 from grpo_runtime.rollout.interface import (
     GenerateRequest,
     Generation,
+    OnFinished,
     Probe,
     Rollout,
     SyncReport,
@@ -63,7 +64,12 @@ class FakeEngines:
             max_probe_error=error,
         )
 
-    async def generate(self, requests: Sequence[GenerateRequest]) -> list[Rollout]:
+    async def rest(self) -> None:
+        """It has memory of its own."""
+
+    async def generate(
+        self, requests: Sequence[GenerateRequest], *, on_finished: OnFinished | None = None
+    ) -> list[Rollout]:
         await asyncio.sleep(0)
         by_length: dict[int, list[int]] = defaultdict(list)
         for index, request in enumerate(requests):
@@ -71,7 +77,10 @@ class FakeEngines:
         rollouts: dict[int, Rollout] = {}
         for indexes in by_length.values():
             sampled = self._sample([requests[index] for index in indexes])
-            rollouts |= dict(zip(indexes, sampled, strict=True))
+            for index, rollout in zip(indexes, sampled, strict=True):
+                rollouts[index] = rollout
+                if on_finished is not None:
+                    on_finished(index, rollout)
         return [rollouts[index] for index in range(len(requests))]
 
     async def close(self) -> None:

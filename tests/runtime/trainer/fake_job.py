@@ -11,12 +11,12 @@ from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.report.metrics import MetricsRecord, read_metrics
 
 STEPS = 6
-TIMINGS = ("time/", "step_time", "tokens_per_second", "sync/")
+TIMINGS = ("time/", "checkpoint/", "step_time", "tokens_per_second", "sync/")
 
 
-def job(*, num_ranks: int = 2, strategy: str = "DDP", **spec: object) -> RunConfig:
+def job(*, num_ranks: int = 2, strategy: str = "DDP", num_steps: int = STEPS, **spec: object) -> RunConfig:
     algorithm = {
-        "steps": STEPS,
+        "steps": num_steps,
         "promptsPerStep": 8,
         "groupSize": 8,
         "numIterations": 2,

@@ -49,10 +49,10 @@ def import_rank_with_fakes(run_dir: Path) -> RunRank:
     class SlowFakeEngines(FakeEngines):
         """From the step in FAKE_HANG_AT on, generation never ends."""
 
-        async def generate(self, requests):  # type: ignore[no-untyped-def]
+        async def generate(self, requests, *, on_finished=None):  # type: ignore[no-untyped-def]
             if self._version.step >= int(os.environ.get("FAKE_HANG_AT", "1000000")):
                 await asyncio.Event().wait()
-            return await super().generate(requests)
+            return await super().generate(requests, on_finished=on_finished)
 
         def __del__(self) -> None:
             # as the destructor of a gloo group may do

@@ -1,9 +1,10 @@
 """Two ranks that train a policy under DDP and then under a sharded strategy, from the same files and on the
 same tokens.
 
-`python sharded_ranks.py PORT MODEL_FOLDER RESULTS DTYPE STRATEGY` writes for each of the two
+`python sharded_ranks.py PORT MODEL_FOLDER RESULTS DTYPE STRATEGY [adapter]` writes for each of the two
 RESULTS/STRATEGY-RANK.safetensors: the weights after the last step, as a checkpoint and as engines get them,
-and as metadata a JSON of what else is asserted. In bfloat16 it recomputes activations.
+and as metadata a JSON of what else is asserted. In bfloat16 it recomputes activations. With `adapter` it
+trains one, over weights in the run's precision where the strategy is not of DeepSpeed.
 """
 
 import gc
@@ -19,9 +20,11 @@ from partition_invariance import find_strategy
 from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
 
-from grpo_api.v1alpha1.spec import Dtype, OptimizerSpec
+from grpo_api.v1alpha1.spec import Dtype, LoraSpec, OptimizerSpec
 from grpo_runtime.errors import UserError
 from grpo_runtime.model.load import empty_policy, load_policy
+from grpo_runtime.model.local_model import LocalModel
+from grpo_runtime.model.lora import add_adapter
 from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.trainer.commands import Command
 from grpo_runtime.trainer.distributed import Ranks
@@ -133,17 +136,25 @@ def held_moments() -> int:
     return sum((m.to_local() if isinstance(m, DTensor) else m).numel() for m in moments)
 
 
-def run(name: str, ranks: Ranks, *, model_folder: Path, dtype: Dtype, result: Path) -> None:
+def run(
+    name: str, ranks: Ranks, *, model_folder: Path, dtype: Dtype, result: Path, has_adapter: bool
+) -> None:
     """Train under one strategy and write what came of it."""
     rank = ranks.rank
-    model = (load_policy if rank == 0 else empty_policy)(model_folder, dtype=MASTER_DTYPE)
+    model_dtype = dtype.value if has_adapter and not name.startswith("ZeRO") else MASTER_DTYPE
+    model = (load_policy if rank == 0 else empty_policy)(model_folder, dtype=model_dtype)
+    optimizer = OPTIMIZER
+    if has_adapter:
+        add_adapter(model, LoraSpec(rank=4), seed=5, origin=LocalModel(model_folder, "", commit=None))
+        optimizer = optimizer.model_copy(update={"learning_rate": 1e-2})
     recomputes = name != "DDP" and dtype is Dtype.BFLOAT16
     policy = Policy(model, temperature=1.0, dtype=dtype, gradient_checkpointing=recomputes)
     strategy = find_strategy(name)(
-        policy, optimizer=OPTIMIZER, total_steps=100, ranks=ranks, device=torch.device("cpu")
+        policy, optimizer=optimizer, total_steps=100, ranks=ranks, device=torch.device("cpu")
     )
     strategy.load(None)
     found: dict[str, object] = {"held weights": held_weights(policy), "held moments": held_moments()}
+    found["learning rate"] = optimizer.learning_rate
     found["steps"] = [train_step(strategy, rank, step=step) for step in range(NUM_STEPS)]
     found["probe"] = strategy.probe_logprobs(PROBE)[0].tolist()
     found["layout"] = [[spec.name, *spec.shape] for spec in strategy.engine_weights().layout()]
@@ -160,7 +171,16 @@ def run(name: str, ranks: Ranks, *, model_folder: Path, dtype: Dtype, result: Pa
     save_file(tensors, result, metadata={"found": json.dumps(found)})
 
 
-def main(rank: int, *, port: int, model_folder: Path, results: Path, dtype: Dtype, strategy: str) -> None:
+def main(
+    rank: int,
+    *,
+    port: int,
+    model_folder: Path,
+    results: Path,
+    dtype: Dtype,
+    strategy: str,
+    has_adapter: bool,
+) -> None:
     """Be one rank."""
     torch.set_num_threads(1)
     ranks = Ranks.meet(
@@ -168,7 +188,7 @@ def main(rank: int, *, port: int, model_folder: Path, results: Path, dtype: Dtyp
     )
     for name in ("DDP", strategy):
         result = results / f"{name}-{rank}.safetensors"
-        run(name, ranks, model_folder=model_folder, dtype=dtype, result=result)
+        run(name, ranks, model_folder=model_folder, dtype=dtype, result=result, has_adapter=has_adapter)
     ranks.leave()
 
 
@@ -182,6 +202,7 @@ if __name__ == "__main__":
         results=Path(sys.argv[3]),
         dtype=Dtype(sys.argv[4]),
         strategy=sys.argv[5],
+        has_adapter="adapter" in sys.argv[6:],
     )
     if own_rank == 1:
         sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))

@@ -15,6 +15,7 @@ from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.optimizer import learning_rate
 from grpo_runtime.trainer.policy import Policy
+from grpo_runtime.trainer.strategy.frozen import FrozenPolicy
 from grpo_runtime.trainer.strategy.interface import TrainingState
 from grpo_runtime.trainer.strategy.placement import place
 from grpo_runtime.weight_sync.source import TensorSpec
@@ -35,6 +36,7 @@ class ShardedStrategy:
         device: torch.device | None = None,
     ) -> None:
         self._policy = policy
+        self._ranks = ranks
         place(policy, device=device or policy.device, ranks=ranks)
         self._spec = optimizer
         self._total_steps = total_steps
@@ -76,6 +78,14 @@ class ShardedStrategy:
 
     def score(self, token_ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return self._policy(token_ids, mask)
+
+    @torch.no_grad()
+    def score_only(self, token_ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self._policy(token_ids, mask)
+
+    def spread_frozen(self, policy: Policy) -> FrozenPolicy:
+        place(policy, device=self.device, ranks=self._ranks)
+        return FrozenPolicy(policy)
 
     def backward(self, loss: torch.Tensor) -> None:
         loss.backward()

@@ -1,3 +1,5 @@
+import dataclasses
+
 import torch
 
 from grpo_runtime.rollout.interface import Rollout
@@ -19,6 +21,20 @@ def test_the_mask_covers_the_positions_that_predict_a_completion_token() -> None
     assert batch.loss_mask.tolist() == [[False, True, False], [True, True, True]]
     assert batch.rollout_logprobs.tolist() == [[0.0, -0.5, 0.0], [-1.0, -2.0, -3.0]]
     assert batch.token_ids[:, 1:][batch.loss_mask].tolist() == [7, 8, 9, 3]
+
+
+def test_no_token_of_a_completion_that_was_cut_counts_where_the_job_says_so() -> None:
+    cut = dataclasses.replace(rollout((5,), (8, 9), (-1.0, -2.0)), is_terminated=False)
+    whole = rollout((5,), (7, 3), (-0.5, -0.5))
+    for masks_truncated, expected in (
+        (False, [[True, True], [True, True]]),
+        (True, [[False, False], [True, True]]),
+    ):
+        batch = make_batch(
+            [cut, whole], advantages=torch.tensor([1.0, -1.0]), pad_id=0, masks_truncated=masks_truncated
+        )
+        assert batch.loss_mask.tolist() == expected
+        assert batch.advantages.tolist() == [1.0, -1.0]
 
 
 def test_a_part_is_as_wide_as_its_own_longest_sequence() -> None:

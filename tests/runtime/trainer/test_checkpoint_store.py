@@ -1,8 +1,10 @@
+import hashlib
 from pathlib import Path
 
 import pytest
 
 from grpo_runtime.errors import CheckpointCorruptError, SupersededError, UserError
+from grpo_runtime.trainer.checkpoint.manifest import FileEntry, read_manifest
 from grpo_runtime.trainer.checkpoint.store import CheckpointStore
 
 
@@ -11,11 +13,12 @@ def store(folder: Path, *, attempt: int = 1, keep: int = 2, job_uid: str = "uid"
 
 
 def save(target: CheckpointStore, step: int, text: str = "weights") -> Path:
-    def write(folder: Path) -> None:
+    def write(folder: Path) -> dict[str, FileEntry]:
         (folder / "model").mkdir()
         (folder / "model" / "data").write_text(f"{text} {step}")
         (folder / "model" / "config.json").write_text("{}")
         (folder / "state.json").write_text("state")
+        return {}
 
     return target.save(step, write)
 
@@ -79,7 +82,7 @@ def test_a_write_that_was_cut_short_was_never_committed(tmp_path: Path) -> None:
     first = claimed(tmp_path)
     save(first, 2)
 
-    def die(folder: Path) -> None:
+    def die(folder: Path) -> dict[str, FileEntry]:
         (folder / "half").write_text("half")
         raise ConnectionError("the claim went away")
 
@@ -106,14 +109,52 @@ def test_an_attempt_that_is_over_can_neither_start_nor_commit(tmp_path: Path) ->
 def test_an_attempt_that_is_fenced_off_while_it_writes_commits_nothing(tmp_path: Path) -> None:
     old = claimed(tmp_path)
 
-    def write(folder: Path) -> None:
+    def write(folder: Path) -> dict[str, FileEntry]:
         (folder / "state").write_text("state")
         (tmp_path / "attempt-000002").touch()
+        return {}
 
     with pytest.raises(SupersededError, match="attempt 2 has begun"):
         old.save(4, write)
     assert names(tmp_path) == []
     assert not list(tmp_path.glob(".tmp-*")) and not (tmp_path / "LATEST").exists()
+
+
+def test_a_writer_whose_files_a_later_attempt_has_removed_says_why(tmp_path: Path) -> None:
+    old = claimed(tmp_path)
+
+    def write(folder: Path) -> dict[str, FileEntry]:
+        claimed(tmp_path, attempt=2)
+        (folder / "state").write_text("state")
+        return {}
+
+    with pytest.raises(SupersededError, match="attempt 2 has begun"):
+        old.save(4, write)
+
+
+def test_what_was_hashed_while_it_was_written_is_not_read_again(tmp_path: Path) -> None:
+    first = claimed(tmp_path)
+    told = FileEntry(num_bytes=7, sha256="told")
+
+    def write(folder: Path) -> dict[str, FileEntry]:
+        (folder / "tensors").write_text("tensors")
+        (folder / "state.json").write_text("state")
+        return {"tensors": told}
+
+    files = read_manifest(first.save(2, write)).files
+    assert files["tensors"] == told
+    assert files["state.json"] == FileEntry(num_bytes=5, sha256=hashlib.sha256(b"state").hexdigest())
+
+
+def test_a_claim_that_the_pods_do_not_see_as_one_is_named(tmp_path: Path) -> None:
+    first = claimed(tmp_path)
+
+    def write(folder: Path) -> dict[str, FileEntry]:
+        return {"optimizer-00002-of-00002.safetensors": FileEntry(num_bytes=1, sha256="")}
+
+    with pytest.raises(UserError, match=r"optimizer-00002.* is not there.*remove checkpoint.shared"):
+        first.save(2, write)
+    assert names(tmp_path) == []
 
 
 def test_a_later_attempt_counts_more_than_a_higher_step(tmp_path: Path) -> None:
@@ -139,3 +180,48 @@ def test_checkpoints_of_another_job_are_refused(tmp_path: Path) -> None:
     stranger.begin_attempt()
     with pytest.raises(UserError, match="another job"):
         stranger.newest()
+
+
+def test_the_best_checkpoint_is_kept_beside_the_newest_ones(tmp_path: Path) -> None:
+    first = claimed(tmp_path)
+    assert first.best() is None
+    save(first, 2)
+    first.mark_best(2, reward=0.1)
+    for step in (4, 6, 8):
+        save(first, step)
+    assert names(tmp_path) == ["step-000002", "step-000006", "step-000008"]
+    assert claimed(tmp_path, attempt=2).best() == (2, 0.1)
+    assert (tmp_path / "BEST").read_text().splitlines()[0] == "step-000002"
+
+
+def test_a_better_checkpoint_takes_its_place(tmp_path: Path) -> None:
+    first = claimed(tmp_path)
+    for step in (2, 4, 6, 8):
+        save(first, step)
+        first.mark_best(step, reward=step / 3)
+    assert names(tmp_path) == ["step-000006", "step-000008"]
+    assert first.best() == (8, 8 / 3)
+
+
+def test_a_resume_takes_the_newest_checkpoint_and_not_the_best(tmp_path: Path) -> None:
+    first = claimed(tmp_path, keep=1)
+    save(first, 2)
+    first.mark_best(2, reward=0.9)
+    save(first, 4)
+    found = claimed(tmp_path, attempt=2, keep=1).newest()
+    assert found is not None and found[1].step == 4
+
+
+def test_a_best_checkpoint_that_is_gone_is_none(tmp_path: Path) -> None:
+    first = claimed(tmp_path)
+    first.mark_best(2, reward=0.9)
+    assert first.best() is None
+
+
+def test_a_lower_attempt_names_no_best_checkpoint(tmp_path: Path) -> None:
+    first = claimed(tmp_path)
+    save(first, 2)
+    claimed(tmp_path, attempt=2)
+    with pytest.raises(SupersededError):
+        first.mark_best(2, reward=0.9)
+    assert not (tmp_path / "BEST").exists()

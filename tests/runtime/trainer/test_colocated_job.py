@@ -12,6 +12,7 @@ from pod_builder import run_config
 
 from grpo_api.contract.progress import EngineCounts
 from grpo_api.contract.run_config import RunConfig
+from grpo_api.v1alpha1.spec import DatasetSpec, EvalSpec
 from grpo_runtime.report.metrics import MetricsRecord, read_metrics
 
 pytestmark = pytest.mark.engine
@@ -28,6 +29,7 @@ def copy_job(
     sleep_level: int = 1,
     strategy: str | None = None,
     threads: int | None = None,
+    process: str | None = None,
 ) -> RunConfig:
     """examples/copy-colocated.yaml with `steps` steps."""
     return run_config(
@@ -46,6 +48,7 @@ def copy_job(
             "kvCacheMemory": "64Mi",
             "tensorParallelSize": ranks_per_engine,
             "sleepLevel": sleep_level,
+            "process": process,
         },
         checkpoint={"everySteps": 20},
     )
@@ -106,8 +109,10 @@ def test_after_every_sync_engines_and_trainer_agree(learned: list[MetricsRecord]
         copy_job(num_ranks=1, steps=5, sleep_level=0, threads=2),
         copy_job(num_ranks=2, steps=5, ranks_per_engine=2, sleep_level=2),
         copy_job(num_ranks=2, steps=5, strategy="FSDP2"),
+        pytest.param(copy_job(num_ranks=2, steps=5, strategy="ZeRO2"), marks=pytest.mark.matrix),
+        pytest.param(copy_job(num_ranks=2, steps=5, strategy="ZeRO3"), marks=pytest.mark.matrix),
     ],
-    ids=["one rank of two threads", "two ranks, one engine", "a part of the weights on each rank"],
+    ids=["one rank of two threads", "two ranks, one engine", "FSDP2", "ZeRO2", "ZeRO3"],
 )
 def test_seeds_decide_the_tokens_however_ranks_share_engines(
     tmp_path: Path, learned: list[MetricsRecord], run: RunConfig
@@ -118,6 +123,56 @@ def test_seeds_decide_the_tokens_however_ranks_share_engines(
     found = records(tmp_path)
     assert tokens(found) == tokens(learned[:5])
     assert max(record.values["sync/max_probe_error"] for record in found) < 1e-4
+
+
+@pytest.mark.parametrize("process", ["Shared", "Own"])
+def test_evaluations_train_nothing_and_are_greedy(tmp_path: Path, process: str) -> None:
+    plain, measured = copy_job(num_ranks=1, steps=3), copy_job(num_ranks=1, steps=3, process=process)
+    dataset = DatasetSpec(
+        source="builtin://copy", eval=EvalSpec(every_steps=1, source="builtin://copy", max_prompts=4)
+    )
+    measured = measured.model_copy(update={"dataset": dataset})
+    found = {}
+    for name, run in (("plain", plain), ("measured", measured)):
+        trainer = start_trainer(tmp_path / name, run)
+        code, message = trainer.end()
+        assert code == 0, f"{message}\n{trainer.log()}"
+        found[name] = records(tmp_path / name)
+    assert tokens(found["measured"]) == tokens(found["plain"])
+    assert all("eval/reward" in record.values for record in found["measured"])
+
+
+@pytest.mark.parametrize("process", ["Shared", "Own"])
+def test_completions_are_sampled_as_the_job_says(tmp_path: Path, process: str) -> None:
+    run = run_config(
+        mode="Colocated",
+        rewards=[{"name": "shape", "builtin": "regex", "pattern": "^[ab]{2}cd$"}],
+        algorithm={
+            "steps": 2,
+            "promptsPerStep": 4,
+            "groupSize": 4,
+            "importanceCorrection": {"mode": "none"},
+        },
+        sampling={
+            "maxTokens": 12,
+            "regex": "[ab]{2}cd[ab]{20}",
+            "stop": ["cd"],
+            "topP": 0.9,
+            "minP": 0.01,
+            "repetitionPenalty": 1.1,
+            "applyChatTemplate": True,
+            "systemPrompt": "Copy.",
+            "chatTemplate": "{% for m in messages %}{{ m.content }}{% endfor %}",
+        },
+        trainer={"processesPerNode": 1},
+        engine={"maxModelLen": 64, "kvCacheMemory": "64Mi", "process": process},
+    )
+    trainer = start_trainer(tmp_path, run)
+    code, message = trainer.end()
+    assert code == 0, f"{message}\n{trainer.log()}"
+    found = records(tmp_path)
+    assert [record.values["reward"] for record in found] == [1.0, 1.0]
+    assert [record.values["completions/mean_terminated_length"] for record in found] == [4.0, 4.0]
 
 
 def test_a_wrong_engine_argument_is_named(tmp_path: Path) -> None:

@@ -1,17 +1,21 @@
 """What rank 0 does in a run: requests, versions, batches, checkpoints and reports. No other process."""
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
-from coordinated_run import COMPLETION_TOKENS, PROMPT_TOKENS, PROMPTS, FakeRun
+from coordinated_run import COMPLETION_TOKENS, PROMPT_TOKENS, PROMPTS, FakeRun, RecordingSaver
 from pod_builder import run_config
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.data.sampler import PromptSampler
+from grpo_runtime.errors import UserError
+from grpo_runtime.export.at_the_end import ModelUploads
 from grpo_runtime.trainer.checkpoint.contents import RunState
 from grpo_runtime.trainer.commands import Command
 
@@ -19,11 +23,17 @@ REWARDS = [[1.0], [0.0], [0.25], [0.75]]
 TOKENS_OF_A_STEP = 4 * (PROMPT_TOKENS + COMPLETION_TOKENS)
 
 
-def job(*, rewards: list[dict[str, Any]] | None = None, algorithm: dict[str, Any] | None = None) -> RunConfig:
+def job(
+    *,
+    rewards: list[dict[str, Any]] | None = None,
+    algorithm: dict[str, Any] | None = None,
+    report: dict[str, Any] | None = None,
+) -> RunConfig:
     """Five steps of two prompts with two completions each; a checkpoint after every second step."""
     named = [{"name": "a", "builtin": "exact_match"}]
     numbers = {"steps": 5, "promptsPerStep": 2, "groupSize": 2, "seed": 7}
-    return run_config(rewards=rewards or named, algorithm={**numbers, **(algorithm or {})})
+    numbers |= algorithm or {}
+    return run_config(rewards=rewards or named, algorithm=numbers, report=report)
 
 
 async def test_every_completion_of_a_run_has_a_seed_of_its_own(tmp_path: Path) -> None:
@@ -113,6 +123,66 @@ async def test_a_stop_ends_the_run_at_the_last_step_boundary_which_is_saved(
     assert run.saver.states[-1].num_tokens == 3 * TOKENS_OF_A_STEP
 
 
+async def test_a_stop_waits_for_the_checkpoint_that_is_in_flight_and_saves_no_step_twice(
+    tmp_path: Path,
+) -> None:
+    # in the sync of the third step, right after the second was given to the thread
+    saver = RecordingSaver(polls_until_committed=100)
+    run = FakeRun(tmp_path, job(), rewards=REWARDS, stops_at=3 * 2 + 1, saver=saver)
+    assert not await run.train()
+    assert ([state.step for state in saver.states], saver.waits) == ([2], [2])
+    assert run.reporter.checkpoint_step == saver.newest_step == 2
+    assert run.ranks.commands[-1] is Command.STOP
+
+
+async def test_a_checkpoint_is_reported_when_it_is_committed_and_not_when_it_is_begun(
+    tmp_path: Path,
+) -> None:
+    saver = RecordingSaver(polls_until_committed=2)
+    run = FakeRun(tmp_path, job(), rewards=REWARDS, saver=saver)
+    reported: list[tuple[int, int | None]] = []
+    finished_step = run.reporter.finished_step
+
+    def with_checkpoint(values: Mapping[str, float], *, step: int, **rest: Any) -> None:
+        reported.append((step, run.reporter.checkpoint_step))
+        finished_step(values, step=step, **rest)
+
+    run.reporter.finished_step = with_checkpoint  # type: ignore[method-assign]
+    assert await run.train()
+    # the second step's is committed in the third step, that of the fourth in the fifth
+    assert reported == [(1, None), (2, None), (3, 2), (4, 2), (5, 4)]
+    assert (run.reporter.checkpoint_step, run.reporter.checkpoint_seconds) == (5, 0.5)
+    assert "checkpoint/seconds" in run.reporter.steps[5]
+
+
+async def test_a_save_waits_for_the_one_before(tmp_path: Path) -> None:
+    saver = RecordingSaver(polls_until_committed=1000)
+    run = FakeRun(tmp_path, job(), rewards=REWARDS, saver=saver)
+    assert await run.train()
+    assert [state.step for state in saver.states] == saver.waits == [2, 4, 5]
+
+
+@pytest.mark.parametrize(("polls", "num_trained"), [(0, 2), (4, 3), (1000, 4)])
+async def test_what_keeps_a_checkpoint_from_being_written_ends_the_run_at_a_step_boundary(
+    tmp_path: Path, polls: int, num_trained: int
+) -> None:
+    saver = RecordingSaver(polls_until_committed=polls, fails_at=2)
+    run = FakeRun(tmp_path, job(), rewards=REWARDS, saver=saver)
+    with pytest.raises(OSError, match="the volume went away"):
+        await run.train()
+    assert len(run.learner.batches) == num_trained
+    assert run.reporter.checkpoint_step is None
+
+
+async def test_the_error_of_the_last_save_ends_the_run_before_the_model_is_written(tmp_path: Path) -> None:
+    saver = RecordingSaver(polls_until_committed=1000, fails_at=5)
+    run = FakeRun(tmp_path, job(), rewards=REWARDS, saver=saver)
+    with pytest.raises(OSError, match="the volume went away"):
+        await run.train()
+    assert run.reporter.checkpoint_step == 4
+    assert not saver.is_exported and Command.EXPORT not in run.ranks.commands
+
+
 async def test_tokens_and_stale_samples_are_counted_over_the_whole_run(tmp_path: Path) -> None:
     run = FakeRun(tmp_path, job(), rewards=REWARDS, sampled_with=PolicyVersion(3, 3))
     await run.train(RunState(step=2, num_tokens=1000, stale_samples=10))
@@ -169,9 +239,62 @@ async def test_a_completion_that_no_function_scored_teaches_nothing(tmp_path: Pa
     assert found[2] < 0 < found[3]
 
 
+async def test_the_completions_of_some_steps_are_reported_with_what_became_of_them(tmp_path: Path) -> None:
+    named = [{"name": "a", "builtin": "exact_match"}, {"name": "b", "builtin": "exact_match", "weight": 2}]
+    rewards = [[1.0, 0.0], [0.0, 0.5], [math.nan, math.nan], [0.5, math.nan]]
+    run = FakeRun(tmp_path, job(rewards=named, report={"samplesEverySteps": 2}), rewards=rewards)
+    assert await run.train()
+    kept = {step: report["samples"] for step, report in run.reporter.steps.items() if report["samples"]}
+    assert kept.keys() == {2, 4, 5}
+    first, second, third, last = kept[2]
+    assert [sample.group for sample in kept[2]] == [0, 0, 1, 1]
+    assert first.prompt == second.prompt == run.scorer.prompts[1][0].content
+    assert third.prompt == last.prompt == run.scorer.prompts[1][1].content
+    assert [sample.rewards for sample in kept[2]] == [
+        {"a": 1.0, "b": 0.0}, {"a": 0.0, "b": 0.5}, {"a": None, "b": None}, {"a": 0.5, "b": None}
+    ]  # fmt: skip
+    assert [sample.reward for sample in kept[2]] == [1.0, 1.0, None, 0.5]
+    advantages = run.learner.batches[1].advantages.tolist()
+    assert [sample.advantage for sample in kept[2]] == advantages
+    assert (first.num_tokens, first.is_terminated, first.policy_versions) == (COMPLETION_TOKENS, True, "3.1")
+
+
 async def test_before_each_training_it_is_reported_that_engines_are_current(tmp_path: Path) -> None:
     """Training reports nothing: what was said before it, in a sync without engines, would last as long."""
     run = FakeRun(tmp_path, job(), rewards=REWARDS)
     run.ranks.is_slow = False
     assert await run.train()
     assert run.reporter.num_current == [1] * 5
+
+
+class StandInUploads(ModelUploads):
+    """One destination, which takes the model or raises."""
+
+    async def run(self) -> None:
+        self.state.sent(7)
+        if self.folder.name == "refused":
+            raise UserError("the store refuses access")
+
+
+async def test_the_last_checkpoint_is_reported_once_the_model_is_uploaded(tmp_path: Path) -> None:
+    done = StandInUploads([Mock()], tmp_path)
+    run = FakeRun(tmp_path / "a", job(algorithm={"steps": 4}), rewards=REWARDS, uploads=done)
+    assert await run.train()
+    assert (run.reporter.checkpoint_step, run.ranks.commands[-1]) == (4, Command.DONE)
+    refused = StandInUploads([Mock()], tmp_path / "refused")
+    run = FakeRun(tmp_path / "b", job(algorithm={"steps": 4}), rewards=REWARDS, uploads=refused)
+    with pytest.raises(UserError, match="refuses access"):
+        await run.train()
+    assert run.saver.is_exported
+    assert (run.saver.newest_step, run.reporter.checkpoint_step) == (4, 2)
+
+
+async def test_a_stop_during_the_upload_ends_the_attempt_at_its_last_step(tmp_path: Path) -> None:
+    # three waits for each step, and then that for the upload
+    uploads = StandInUploads([Mock()], tmp_path)
+    run = FakeRun(
+        tmp_path / "a", job(algorithm={"steps": 4}), rewards=REWARDS, uploads=uploads, stops_at=3 * 4 + 1
+    )
+    assert not await run.train()
+    assert run.ranks.commands[-2:] == [Command.EXPORT, Command.STOP]
+    assert run.saver.newest_step == 4

@@ -1,15 +1,23 @@
 """The trained model at the end of a run."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+import torch
 from safetensors.torch import load_file
+from tiny_families import write_tiny_family
+from transformers import AutoModelForCausalLM
 
-from grpo_api.v1alpha1.spec import Dtype, OptimizerSpec
+from grpo_api.v1alpha1.spec import Dtype, LoraSpec, OptimizerSpec
 from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.model.local_model import LocalModel
+from grpo_runtime.model.lora import add_adapter
+from grpo_runtime.model.save import save_policy
 from grpo_runtime.model.tiny import write_tiny_model
 from grpo_runtime.trainer.checkpoint.contents import export_model
+from grpo_runtime.trainer.checkpoint.merged_export import export_merged
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy
 from grpo_runtime.trainer.strategy.ddp import DDPStrategy
@@ -42,3 +50,45 @@ def test_an_export_replaces_the_one_before_as_a_whole_and_says_where_the_model_c
     # in float32, whatever the engines compute in
     assert all(tensor.equal(saved[name]) for name, tensor in policy.model.named_parameters())
     assert all(path.stat().st_mode & 0o444 == 0o444 for path in into.iterdir())
+
+
+@pytest.mark.parametrize("export", [export_model, export_merged])
+def test_an_export_has_what_prepares_pictures_and_says_in_which_precision_its_weights_are(
+    export: Callable[..., None], ranks: Ranks, tmp_path: Path
+) -> None:
+    """As DeepSpeed has them: the model in float32, though the run is in bfloat16."""
+    folder, into = tmp_path / "model", tmp_path / "exported"
+    write_tiny_family(folder, family="gemma3-pictures")
+    for name in ("processor_config.json", "preprocessor_config.json"):
+        (folder / name).write_text(f'{{"of": "{name}"}}')
+    model = load_policy(folder, dtype="float32")
+    origin = LocalModel(folder, "hf://org/tiny", commit="0123abc")
+    if export is export_merged:
+        add_adapter(model, LoraSpec(rank=4), seed=0, origin=origin)
+    policy = Policy(model, temperature=1.0, dtype=Dtype.BFLOAT16)
+    strategy = DDPStrategy(policy, optimizer=OptimizerSpec(), total_steps=1, ranks=ranks)
+    export(into, model=model, strategy=strategy, tokenizer=load_tokenizer(folder), origin=origin)
+
+    expected = {path.name for path in folder.iterdir()} | {"origin.json"}
+    assert {path.name for path in into.iterdir()} == expected
+    for name in ("processor_config.json", "preprocessor_config.json"):
+        assert (into / name).read_text() == (folder / name).read_text()
+    dtype = torch.bfloat16 if export is export_merged else torch.float32
+    weights = load_file(into / "model.safetensors")
+    assert {tensor.dtype for tensor in weights.values()} == {dtype}
+    config = json.loads((into / "config.json").read_text())
+    assert {config["dtype"], config["text_config"]["dtype"]} == {str(dtype).removeprefix("torch.")}
+    assert config["architectures"] == json.loads((folder / "config.json").read_text())["architectures"]
+    assert AutoModelForCausalLM.from_pretrained(into, local_files_only=True).dtype == dtype
+    assert all(path.stat().st_mode & 0o444 == 0o444 for path in into.iterdir())
+
+
+def test_a_model_with_an_adapter_is_not_saved_without_the_adapters_tensors(tmp_path: Path) -> None:
+    """transformers would write the weights under peft's names, which nothing loads."""
+    write_tiny_model(tmp_path / "tiny")
+    model = load_policy(tmp_path / "tiny", dtype="float32")
+    origin = LocalModel(tmp_path / "tiny", "builtin://tiny", commit=None)
+    add_adapter(model, LoraSpec(rank=4), seed=0, origin=origin)
+    with pytest.raises(ValueError, match="give the adapter's tensors as state"):
+        save_policy(model, tokenizer=load_tokenizer(tmp_path / "tiny"), into=tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()

@@ -60,7 +60,7 @@ def gradients() -> Iterator[torch.Tensor]:
 
 
 def policy_optimizer(model: torch.nn.Module) -> PolicyOptimizer:
-    policy: Any = SimpleNamespace(model=model)
+    policy: Any = SimpleNamespace(trained_parameters=lambda: dict(model.named_parameters()))
     return PolicyOptimizer(policy, SPEC, total_steps=4)
 
 

@@ -12,6 +12,7 @@ from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.model.tiny import write_tiny_model
 from grpo_runtime.trainer.checkpoint.contents import export_model
+from grpo_runtime.trainer.checkpoint.manifest import FileEntry
 from grpo_runtime.trainer.checkpoint.store import CheckpointStore
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.policy import Policy
@@ -23,10 +24,11 @@ def store(folder: Path, *, attempt: int) -> CheckpointStore:
 
 
 def save(target: CheckpointStore, step: int) -> None:
-    def write(folder: Path) -> None:
+    def write(folder: Path) -> dict[str, FileEntry]:
         (folder / "model").mkdir()
         (folder / "model" / "weights").write_text(f"weights {step}")
         (folder / "state.json").write_text(f"state {step}")
+        return {}
 
     target.save(step, write)
 

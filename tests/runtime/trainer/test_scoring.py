@@ -1,5 +1,6 @@
 """Rewards of a step, from a pool that answers as told."""
 
+import asyncio
 import math
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import torch
 from pod_builder import run_config
 
 from grpo_runtime.data.prompt import Prompt
-from grpo_runtime.rewards.types import RewardCode, RewardMatrix, RewardRequest
+from grpo_runtime.rewards.types import RewardCode, RewardMatrix, RewardRequest, RewardService
 from grpo_runtime.rollout.interface import Rollout
 from grpo_runtime.trainer.scoring import Scorer, reward_functions
 
@@ -26,18 +27,27 @@ class FakeTokenizer:
 
 
 class FakePool:
-    def __init__(self, *columns: list[float | None]) -> None:
-        self.requests: list[RewardRequest] = []
-        self.columns = columns
+    """Gives the groups of a step the rewards `of_groups`, the group of PROMPTS[0] last."""
 
-    async def score(self, request: RewardRequest) -> RewardMatrix:
-        self.requests.append(request)
-        return RewardMatrix(
-            names=("accuracy",),
-            values=tuple(zip(*self.columns, strict=True)),
-            failures=(),
-            metrics={"mine": 1.0},
-        )
+    def __init__(self, *of_groups: list[float | None]) -> None:
+        self.requests: list[RewardRequest] = []
+        self.of_groups = of_groups
+        self._is_second_scored = asyncio.Event()
+
+    def submit(self, chunk: RewardRequest) -> "asyncio.Task[Any]":
+        self.requests.append(chunk)
+        return asyncio.create_task(self._score(chunk.prompts[0] == PROMPTS[0].content))
+
+    async def _score(self, is_first: bool) -> Any:
+        if is_first:
+            await self._is_second_scored.wait()
+            return self.of_groups[0]
+        self._is_second_scored.set()
+        return self.of_groups[1]
+
+    def put_together(self, chunks: Any, *, step: int) -> RewardMatrix:
+        values = tuple((value,) for chunk in chunks for value in chunk)
+        return RewardMatrix(names=("accuracy",), values=values, failures=(), metrics={"mine": 1.0})
 
 
 def scorer(pool: Any) -> Scorer:
@@ -45,20 +55,35 @@ def scorer(pool: Any) -> Scorer:
 
 
 async def test_each_completion_is_scored_with_the_columns_of_its_own_prompt() -> None:
-    pool = FakePool([1.0, None, 0.0, 0.5])
-    scores = await scorer(pool).score(PROMPTS, ROLLOUTS, step=3)
+    pool = FakePool([1.0, None], [0.0, 0.5])
+    scores = await scorer(pool).begin(PROMPTS, step=3).scores(ROLLOUTS)
     assert scores.rewards.shape == (4, 1)
     assert math.isnan(scores.rewards[1, 0])
     assert torch.equal(scores.rewards[[0, 2, 3], 0], torch.tensor([1.0, 0.0, 0.5]))
-    (request,) = pool.requests
-    assert request.columns == {"answer": ["a", "a", "b", "b"]}
-    assert request.prompts == ["a=", "a=", "b=", "b="]
-    assert request.completions == [f"text {index}" for index in range(4)]
-    assert (request.step, request.total_steps) == (3, 5)
+    first, second = pool.requests
+    assert (first.columns, second.columns) == ({"answer": ["a", "a"]}, {"answer": ["b", "b"]})
+    assert (first.prompts, second.prompts) == (["a=", "a="], ["b=", "b="])
+    assert first.completions + second.completions == [f"text {index}" for index in range(4)]
+    assert (first.step, first.total_steps) == (3, 5)
+
+
+async def test_a_group_is_scored_as_soon_as_all_of_it_is_finished_and_only_once() -> None:
+    pool = FakePool([1.0, None], [0.0, 0.5])
+    scoring = scorer(pool).begin(PROMPTS, step=0)
+    for index in (3, 0):
+        scoring.finished(index, ROLLOUTS[index])
+    await asyncio.sleep(0)
+    assert pool.requests == []
+    await asyncio.to_thread(scoring.finished, 2, ROLLOUTS[2])
+    await asyncio.sleep(0)
+    assert [request.completions for request in pool.requests] == [["text 2", "text 3"]]
+    scores = await scoring.scores(ROLLOUTS)
+    assert [request.completions for request in pool.requests] == [["text 2", "text 3"], ["text 0", "text 1"]]
+    assert scores.values == ((1.0,), (None,), (0.0,), (0.5,))
 
 
 async def test_functions_that_do_not_apply_are_no_failure() -> None:
-    scores = await scorer(FakePool([None] * 4)).score(PROMPTS, ROLLOUTS, step=0)
+    scores = await scorer(FakePool([None] * 2, [None] * 2)).begin(PROMPTS, step=0).scores(ROLLOUTS)
     assert scores.rewards.isnan().all()
 
 
@@ -73,7 +98,7 @@ def test_every_reward_of_a_run_brings_its_deadline_its_share_and_what_its_functi
             {"name": "long", "builtin": "length", "overlongTokens": 20, "maxFailureShare": 0.25},
             {"name": "boxed", "builtin": "regex", "pattern": "boxed"},
             {"name": "mine", "configMap": {"name": "rewards", "key": "code.py", "function": "score"}},
-            {"name": "theirs", "function": "package.module:score", "timeoutSeconds": 5},
+            {"name": "theirs", "function": "package.module:score", "timeoutSeconds": 5, "workers": 2},
         ],
     )
     long, boxed, mine, theirs = reward_functions(run, volumes_dir=tmp_path)
@@ -86,3 +111,19 @@ def test_every_reward_of_a_run_brings_its_deadline_its_share_and_what_its_functi
         place="key code.py of ConfigMap rewards",
     )
     assert (theirs.function, theirs.timeout_seconds) == ("package.module:score", 5)
+    assert (theirs.workers, mine.workers, mine.max_failing_steps) == (2, 1, 10)
+
+
+def test_a_service_finds_its_secret_where_it_is_mounted(tmp_path: Path) -> None:
+    services = [{"url": "https://judge/score", "headersSecret": "judge"}, {"url": "http://plain"}]
+    rewards = [{"name": f"r{index}", "service": service} for index, service in enumerate(services)]
+    run = run_config(rewards=rewards)
+    judge, plain = reward_functions(run, volumes_dir=tmp_path)
+    assert judge.service == RewardService(
+        url="https://judge/score",
+        job=run.job.uid,
+        secret="judge",
+        folder=tmp_path / "secrets" / "judge",
+    )
+    assert plain.service == RewardService(url="http://plain", job=run.job.uid)
+    assert judge.workers == 16

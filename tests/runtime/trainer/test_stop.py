@@ -46,6 +46,22 @@ async def test_a_stop_ends_what_rank_0_waits_for_and_leaves_no_work_behind(ranks
     assert (len(ticks), work.is_cancelled) == (2, True)
 
 
+async def test_what_comes_before_an_end_is_waited_for_although_a_stop_was_asked_for(ranks: Ranks) -> None:
+    stop, is_committed = StopRequest(), asyncio.Event()
+    stop.is_set = True
+    ticks: list[int] = []
+
+    def commit_at_the_second_tick() -> None:
+        ticks.append(len(ticks))
+        if len(ticks) == 2:
+            is_committed.set()
+
+    alone = Ranks(rank=0, world_size=1, stop=stop)
+    async with asyncio.timeout(HUNG_SECONDS):
+        await alone.attend(is_committed.wait(), on_tick=commit_at_the_second_tick, ends_on_stop=False)
+    assert len(ticks) == 2
+
+
 async def test_what_rank_0_waited_for_comes_back_and_so_does_its_error(ranks: Ranks) -> None:
     async def gives(value: int) -> int:
         return 10 // value

@@ -36,7 +36,7 @@ def test_a_thread_keeps_its_number_whatever_others_set() -> None:
         settle_num_threads(3)
         in_a_thread(counts, num_threads=1)
         counts.append(torch.get_num_threads())
-        with engine_threads():
+        with engine_threads(1):
             counts.append(torch.get_num_threads())
         counts.append(torch.get_num_threads())
 
@@ -75,10 +75,17 @@ def test_the_ranks_of_a_pod_have_the_threads_of_their_run_config(
 
 
 @pytest.mark.engine
-def test_a_colocated_engine_has_one_thread_and_the_trainer_its_own_before_and_after(tmp_path: Path) -> None:
-    run = run_config(mode="Colocated", engine={"maxModelLen": 64, "kvCacheMemory": "64Mi"})
+@pytest.mark.parametrize(("named", "of_engine"), [(2, 2), (None, 1)])
+def test_a_colocated_engine_has_the_threads_of_the_run_config_and_the_trainer_its_own_before_and_after(
+    tmp_path: Path, named: int | None, of_engine: int
+) -> None:
+    run = run_config(
+        mode="Colocated",
+        engine={"maxModelLen": 64, "kvCacheMemory": "64Mi"},
+        trainer={"threadsPerProcess": named},
+    )
     config = tmp_path / "run.json"
     config.write_text(run.model_dump_json(by_alias=True))
     printed = run_ranks(ENGINE, str(config), str(tmp_path / "model"))
     # vLLM prints too
-    assert printed.splitlines()[-1] == "trainer 2, engine 1, trainer 2"
+    assert printed.splitlines()[-1] == f"trainer 3, engine {of_engine}, trainer 3"

@@ -81,6 +81,27 @@ def test_a_run_that_is_stopped_and_killed_ends_with_the_same_bits(two_ranks: Pat
     assert all(torch.equal(mine[name], others[name]) for name in mine)
 
 
+def test_evaluations_change_no_bit_of_a_run_that_is_stopped_and_goes_on(
+    two_ranks: Path, tmp_path: Path
+) -> None:
+    measured = job(dataset={"source": "builtin://copy", "eval": {"everySteps": 2, "source": "builtin://add"}})
+    first = TrainerPod(tmp_path, measured, hang_at=3)
+    first.wait_until(lambda progress: progress.step == 3)
+    first.terminate()
+    assert first.end()[0] == 143
+    code, message = TrainerPod(tmp_path, measured, attempt=2).end()
+    assert code == 0, message
+
+    found = [record.values for record in records(tmp_path)]
+    assert [index + 1 for index, values in enumerate(found) if "eval/reward" in values] == [2, 4, 6]
+    best, reward = (tmp_path / "output" / "checkpoints" / "BEST").read_text().split()
+    rewards = {f"step-{step:06d}": found[step - 1]["eval/reward"] for step in (2, 4, 6)}
+    assert (best, float(reward)) == max(rewards.items(), key=lambda item: item[1])
+    assert (tmp_path / "output" / "checkpoints" / best).is_dir()
+    mine, others = weights(tmp_path), weights(two_ranks)
+    assert all(torch.equal(mine[name], others[name]) for name in mine)
+
+
 def test_the_first_update_of_a_negative_weight_is_that_of_the_weight_1_turned_around(tmp_path: Path) -> None:
     first_step = {
         "steps": 1,

@@ -1,5 +1,5 @@
-"""`python threads_beside_an_engine.py RUN_CONFIG MODEL_FOLDER` starts vLLM in a process that trains with two
-threads, samples, and prints how many threads each had."""
+"""`python threads_beside_an_engine.py RUN_CONFIG MODEL_FOLDER` starts vLLM in a process that trains with
+three threads, samples, and prints how many threads each had."""
 
 import os
 import sys
@@ -18,7 +18,7 @@ from grpo_runtime.colocated.rank_engine import RankEngine
 from grpo_runtime.colocated.vllm_engine import VllmEngine
 from grpo_runtime.model.tiny import write_tiny_model
 from grpo_runtime.rollout.interface import GenerateRequest
-from grpo_runtime.torch_threads import settle_num_threads
+from grpo_runtime.torch_threads import num_engine_threads, settle_num_threads
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.stop import StopRequest
 from grpo_runtime.weight_sync.registry import IN_PROCESS
@@ -44,14 +44,21 @@ def main(config: Path, model_folder: Path) -> None:
         port = listener.getsockname()[1]
     place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
     os.environ.update(place | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)})
-    settle_num_threads(2)
+    settle_num_threads(3)
     write_tiny_model(model_folder)
     ranks = Ranks.meet(
         rank=0, world_size=1, address="127.0.0.1", port=port, backend="gloo", stop=StopRequest()
     )
-    engine = CountingEngine(parse_run_config(config.read_text()), model_dir=model_folder)
+    run_config = parse_run_config(config.read_text())
+    engine = CountingEngine(run_config, model_dir=model_folder)
     before = torch.get_num_threads()
-    of_rank = RankEngine(engine, backend=IN_PROCESS, sleep_level=0, timeout_seconds=60)
+    of_rank = RankEngine(
+        engine,
+        backend=IN_PROCESS,
+        sleep_level=0,
+        timeout_seconds=60,
+        num_threads=num_engine_threads(run_config),
+    )
     requests = [GenerateRequest(prompt_ids=(5, 6, 7), seed=seed) for seed in range(4)]
     # in a thread of its own, as in a rank
     with ThreadPoolExecutor(max_workers=1) as thread:

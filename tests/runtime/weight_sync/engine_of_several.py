@@ -17,6 +17,7 @@ from receiver_harness import AlteredCopy, flip_a_bit
 from transformers import PreTrainedModel
 
 from grpo_api.contract.versions import PolicyVersion
+from grpo_api.v1alpha1.spec import SamplingSpec
 from grpo_runtime.fleet.engine_client import Address, EngineClient
 from grpo_runtime.fleet.engine_sync import SyncFailedError, SyncJob
 from grpo_runtime.fleet.fleet import Fleet
@@ -42,8 +43,7 @@ async def fleet_of(
         "desired": 1,
         "attempt": attempt,
         "tokens": Tokens(data=engine.data_token, admin=engine.admin_token),
-        "temperature": 1.0,
-        "max_tokens": 12,
+        "sampling": SamplingSpec(max_tokens=12),
         "sync_timeout_seconds": 20.0,
         "start_wait_seconds": 30.0,
         "empty_wait_seconds": 30.0,

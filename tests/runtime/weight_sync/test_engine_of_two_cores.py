@@ -23,6 +23,7 @@ from transformers import PreTrainedModel
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import TerminationMessage
 from grpo_api.contract.versions import PolicyVersion
+from grpo_api.v1alpha1.spec import SamplingSpec
 from grpo_runtime.engine import routes
 from grpo_runtime.fleet.bundle import Bundle
 from grpo_runtime.fleet.engine_client import Address, EngineClient
@@ -109,7 +110,7 @@ async def test_a_failed_transfer_leaves_both_cores_their_old_weights_and_the_nex
 
 async def test_both_cores_give_the_same_completion_to_the_last_bit(two_cores: Any, attempt: int) -> None:
     bundle = Bundle(prompt_ids=(10, 20, 30), seed=7, num_samples=8)
-    body = sampling_body(bundle, temperature=1.0, max_tokens=16)
+    body = sampling_body(bundle, sampling=SamplingSpec(max_tokens=16))
     policy = changed_policy(two_cores.model_dir, seed=60)
     async with aiohttp.ClientSession() as session:
         client = client_of(two_cores, session, attempt=attempt)
@@ -130,7 +131,7 @@ async def test_requests_in_both_cores_go_on_with_new_weights_after_a_sync(
     two_cores: Any, attempt: int
 ) -> None:
     bundle = Bundle(prompt_ids=(10, 20, 30), seed=7, num_samples=1)
-    body = sampling_body(bundle, temperature=1.0, max_tokens=200)
+    body = sampling_body(bundle, sampling=SamplingSpec(max_tokens=200))
     body["sampling_params"] |= {"ignore_eos": True}
     async with aiohttp.ClientSession() as session:
         client = client_of(two_cores, session, attempt=attempt)
@@ -174,7 +175,7 @@ async def test_an_engine_with_one_frozen_core_is_found_and_synced_before_it_serv
         cores_per_engine=2,
         frozen_after_seconds=3.0,
         probe_timeout_seconds=1.0,
-        max_tokens=200,
+        sampling=SamplingSpec(max_tokens=200),
     )
     policy = changed_policy(two_cores.model_dir, seed=50)
     await fleet.sync(weights_of(policy), version=PolicyVersion(attempt, 0), probe=probe_of(policy))

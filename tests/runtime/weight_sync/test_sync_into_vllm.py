@@ -21,6 +21,7 @@ from grpo_api.contract.endpoints import ROLLOUT_LIVE_PATH, ROLLOUT_READY_PATH
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import TerminationMessage
 from grpo_api.contract.versions import PolicyVersion
+from grpo_api.v1alpha1.spec import SamplingSpec
 from grpo_runtime.fleet.bundle import Bundle
 from grpo_runtime.fleet.engine_client import Address, EngineClient
 from grpo_runtime.fleet.engine_sync import SyncFailedError, SyncJob
@@ -61,7 +62,7 @@ def sync_of(client: EngineClient, *, timeout_seconds: float = 10.0) -> OneEngine
 async def sample(client: EngineClient) -> tuple[object, ...]:
     """One completion and the version that sampled it, without asking for admission."""
     bundle = Bundle(prompt_ids=(10, 20, 30), seed=7, num_samples=1)
-    body = sampling_body(bundle, temperature=1.0, max_tokens=12)
+    body = sampling_body(bundle, sampling=SamplingSpec(max_tokens=12))
     answer = await client.generate(body, is_probe=True, timeout_seconds=10)
     (rollout,) = parse_rollouts(answer, bundle=bundle, engine="engine")
     return rollout.completion_ids, rollout.rollout_logprobs, rollout.versions

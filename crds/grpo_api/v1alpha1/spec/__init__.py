@@ -5,34 +5,46 @@ one that its message asks to change. `job_spec` puts the sections together; `res
 them.
 """
 
-from grpo_api.v1alpha1.spec.algorithm import (
-    AlgorithmSpec,
-    ImportanceCorrectionMode,
-    ImportanceCorrectionSpec,
-    LossType,
-    OptimizerSpec,
-    ScaleRewards,
-    Schedule,
-)
+from grpo_api.v1alpha1.spec.algorithm import AlgorithmSpec, OptimizerSpec, Schedule
 from grpo_api.v1alpha1.spec.checkpoint import CheckpointSpec
 from grpo_api.v1alpha1.spec.dataset import DatasetSpec
 from grpo_api.v1alpha1.spec.deepspeed import DeepSpeedSpec
 from grpo_api.v1alpha1.spec.engine import EngineProcess, EngineSpec
+from grpo_api.v1alpha1.spec.evaluation import EvalSpec
+from grpo_api.v1alpha1.spec.export import ExportSpec
 from grpo_api.v1alpha1.spec.failure_policy import FailurePolicySpec
 from grpo_api.v1alpha1.spec.hub import HubSpec
 from grpo_api.v1alpha1.spec.job_spec import GRPOJobSpec, Mode
+from grpo_api.v1alpha1.spec.lora import ALL_LINEAR, LoraSpec
+from grpo_api.v1alpha1.spec.loss import (
+    Aggregation,
+    Baseline,
+    ImportanceCorrectionMode,
+    ImportanceCorrectionSpec,
+    KLEstimator,
+    KLSpec,
+    LossType,
+    RatioLevel,
+    ScaleRewards,
+)
 from grpo_api.v1alpha1.spec.model import Attention, Dtype, ModelSpec
+from grpo_api.v1alpha1.spec.report import ReportSpec
 from grpo_api.v1alpha1.spec.resources import ResourcesSpec
-from grpo_api.v1alpha1.spec.rewards import BuiltinReward, CodeRef, RewardSpec
+from grpo_api.v1alpha1.spec.rewards import MOST_WORKERS, BuiltinReward, CodeRef, RewardServiceSpec, RewardSpec
 from grpo_api.v1alpha1.spec.rollout import RolloutSpec
 from grpo_api.v1alpha1.spec.run_sections import RunSections
 from grpo_api.v1alpha1.spec.sampling import SamplingSpec
+from grpo_api.v1alpha1.spec.trackers import TrackerName, TrackerSpec
 from grpo_api.v1alpha1.spec.trainer import TrainerSpec, TrainerStrategy
 from grpo_api.v1alpha1.spec.weight_sync import WeightSyncBackend, WeightSyncSpec
 
 __all__ = [
+    "ALL_LINEAR",
+    "MOST_WORKERS",
+    "Aggregation",
     "AlgorithmSpec",
     "Attention",
+    "Baseline",
     "BuiltinReward",
     "CheckpointSpec",
     "CodeRef",
@@ -41,22 +53,32 @@ __all__ = [
     "Dtype",
     "EngineProcess",
     "EngineSpec",
+    "EvalSpec",
+    "ExportSpec",
     "FailurePolicySpec",
     "GRPOJobSpec",
     "HubSpec",
     "ImportanceCorrectionMode",
     "ImportanceCorrectionSpec",
+    "KLEstimator",
+    "KLSpec",
+    "LoraSpec",
     "LossType",
     "Mode",
     "ModelSpec",
     "OptimizerSpec",
+    "RatioLevel",
+    "ReportSpec",
     "ResourcesSpec",
+    "RewardServiceSpec",
     "RewardSpec",
     "RolloutSpec",
     "RunSections",
     "SamplingSpec",
     "ScaleRewards",
     "Schedule",
+    "TrackerName",
+    "TrackerSpec",
     "TrainerSpec",
     "TrainerStrategy",
     "WeightSyncBackend",

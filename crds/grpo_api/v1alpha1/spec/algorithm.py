@@ -7,40 +7,18 @@ from pydantic import Field
 
 from grpo_api.model import ApiModel
 from grpo_api.rule import rule
-
-
-class LossType(StrEnum):
-    """How token losses are averaged."""
-
-    DAPO = "dapo"
-    GRPO = "grpo"
-
-
-class ScaleRewards(StrEnum):
-    """Whose standard deviation advantages are divided by."""
-
-    GROUP = "group"
-    BATCH = "batch"
-    NONE = "none"
-
-
-class ImportanceCorrectionMode(StrEnum):
-    """What happens to a token whose ratio of trainer to sampler probability leaves the bounds."""
-
-    TRUNCATE = "truncate"
-    MASK = "mask"
-    NONE = "none"
-
-
-class ImportanceCorrectionSpec(ApiModel):
-    """Correction for the difference between the trainer's and the engine's probabilities, per token."""
-
-    mode: ImportanceCorrectionMode = ImportanceCorrectionMode.TRUNCATE
-    """`truncate` clamps the ratio to the bounds, `mask` drops tokens outside them, `none` ignores it."""
-    floor: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Lower bound of the ratio."""
-    cap: Annotated[float, Field(ge=1, le=1000)] = 2.0
-    """Upper bound of the ratio."""
+from grpo_api.v1alpha1.spec.loss import (
+    CISPO_CAP,
+    CLIP_HIGH,
+    LOSS_RULES,
+    Aggregation,
+    Baseline,
+    ImportanceCorrectionSpec,
+    KLSpec,
+    LossType,
+    RatioLevel,
+    ScaleRewards,
+)
 
 
 class Schedule(StrEnum):
@@ -84,7 +62,7 @@ def warmup_ends(optimizer: OptimizerSpec, steps: int) -> bool:
 class AlgorithmSpec(ApiModel):
     """GRPO and its numbers."""
 
-    rules = (warmup_ends,)
+    rules = (warmup_ends, *LOSS_RULES)
 
     steps: Annotated[int, Field(ge=1, le=10_000_000)]
     """Optimizer phases: each generates, scores and trains once."""
@@ -93,13 +71,56 @@ class AlgorithmSpec(ApiModel):
     group_size: Annotated[int, Field(ge=2, le=4096)] = 8
     """Completions for each prompt; advantages are relative to this group."""
     loss_type: LossType = LossType.DAPO
-    """`dapo` divides by all tokens of the step, `grpo` averages each sequence first."""
+    """TRL's `loss_type`. With PPO's clipped ratio: `dapo` divides by all tokens of the step, `grpo` averages
+    each sequence first, `bnpo` averages the tokens of each micro-batch first, so that it depends on
+    `trainer.microBatchTokens` and on the number of processes, `dr_grpo` divides by the sequences times
+    `sampling.maxTokens`, `luspo` sums each sequence. `cispo` weighs tokens by a capped ratio without clipping
+    their gradient, `sapo` has a soft gate in place of the clip, `vespo` weighs whole sequences."""
+    ratio_level: RatioLevel | None = None
+    """TRL's `importance_sampling_level`: one policy ratio for each token, or one for each sequence, which
+    with lossType grpo is GSPO. Without it `token`, and `sequence` for lossType luspo."""
     clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    """The policy ratio is clipped below at 1 - clipLow."""
-    clip_high: Annotated[float, Field(gt=0, le=100)] = 0.2
-    """The policy ratio is clipped above at 1 + clipHigh."""
+    """The policy ratio is clipped below at 1 - clipLow; TRL's `epsilon`. Not for cispo, sapo and vespo."""
+    clip_high: Annotated[float, Field(gt=0, le=100)] | None = None
+    """The policy ratio is clipped above at 1 + clipHigh; TRL's `epsilon_high`. Without it 0.2. For lossType
+    cispo it is the cap of the ratio itself, and without it 5."""
+    delta: Annotated[float, Field(gt=1, le=1000)] | None = None
+    """Two-sided clip: where the advantage is negative the ratio counts at most so much; above 1 +
+    clipHigh."""
+    dual_clip: Annotated[float, Field(gt=1, le=1000)] | None = None
+    """Dual clip (verl's `clip_ratio_c`): where the advantage is negative a token loses at most so many times
+    it."""
+    sapo_temperature_pos: Annotated[float, Field(gt=0, le=1000)] | None = None
+    """How fast sapo's gate closes where the advantage is positive; without it 1."""
+    sapo_temperature_neg: Annotated[float, Field(gt=0, le=1000)] | None = None
+    """How fast sapo's gate closes elsewhere; without it 1.05."""
+    vespo_k_pos: Annotated[float, Field(ge=0, le=1000)] | None = None
+    """Exponent of vespo's weight where the advantage is not negative; without it 2."""
+    vespo_lambda_pos: Annotated[float, Field(gt=0, le=1000)] | None = None
+    """Decay of vespo's weight where the advantage is not negative; without it 3."""
+    vespo_k_neg: Annotated[float, Field(ge=0, le=1000)] | None = None
+    """Exponent of vespo's weight where the advantage is negative; without it 3."""
+    vespo_lambda_neg: Annotated[float, Field(gt=0, le=1000)] | None = None
+    """Decay of vespo's weight where the advantage is negative; without it 2."""
+    top_entropy_quantile: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Only this share of the step's tokens, those with the highest entropy, carries the policy term. It costs
+    one more forward pass for each update. Without it all tokens do."""
+    off_policy_threshold: Annotated[float, Field(gt=0, le=1000)] | None = None
+    """TRL's `off_policy_mask_threshold`: completions of negative advantage that are this far (mean nats a
+    token) from the engine that sampled them teach nothing. Without it all teach."""
+    mask_truncated: bool | None = None
+    """TRL's `mask_truncated_completions`: whether completions that were cut at `sampling.maxTokens` are left
+    out of the loss. They stay in the advantages of their group."""
     scale_rewards: ScaleRewards = ScaleRewards.GROUP
     """Divide advantages by the standard deviation of the group, of the batch, or not at all."""
+    aggregation: Aggregation | None = None
+    """TRL's `multi_objective_aggregation`. `sum_then_normalize`, as without it, normalises the weighted sum
+    of the rewards; `normalize_then_sum` is GDPO: it normalises each reward in its group before the sum."""
+    baseline: Baseline | None = None
+    """`group_mean`, as without it, compares a completion with the mean of its group; `leave_one_out` (RLOO)
+    with the mean of the others in it."""
+    kl: KLSpec | None = None
+    """A penalty for leaving the reference policy. Without it there is neither."""
     num_iterations: Annotated[int, Field(ge=1, le=64)] = 1
     """Optimizer updates on each batch of rollouts."""
     importance_correction: ImportanceCorrectionSpec = ImportanceCorrectionSpec()
@@ -108,3 +129,20 @@ class AlgorithmSpec(ApiModel):
     """AdamW and its schedule."""
     seed: Annotated[int, Field(ge=0, le=2_147_483_647)] = 0
     """Everything random in the run derives from this."""
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether there is a reference policy."""
+        return self.kl is not None and self.kl.beta > 0
+
+    @property
+    def chosen_clip_high(self) -> float:
+        """`clip_high`, or what it is without."""
+        by_loss = CISPO_CAP if self.loss_type is LossType.CISPO else CLIP_HIGH
+        return by_loss if self.clip_high is None else self.clip_high
+
+    @property
+    def chosen_ratio_level(self) -> RatioLevel:
+        """`ratio_level`, or what it is without."""
+        by_loss = RatioLevel.SEQUENCE if self.loss_type is LossType.LUSPO else RatioLevel.TOKEN
+        return self.ratio_level or by_loss

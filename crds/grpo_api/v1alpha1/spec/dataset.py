@@ -7,6 +7,7 @@ from pydantic import Field
 from grpo_api.model import ApiModel
 from grpo_api.rule import rule
 from grpo_api.source import DATASET_PATTERN
+from grpo_api.v1alpha1.spec.evaluation import EvalSpec
 from grpo_api.v1alpha1.spec.fields import Revision
 
 
@@ -31,10 +32,40 @@ def only_the_hub_has_splits(source: str, split: str | None, subset: str | None, 
     return source.startswith("hf://") or (split, subset, revision) == (None, None, None)
 
 
+@rule(
+    cel="!has(self.eval) || !(self.source.startsWith('reasoning-gym://') || "
+    "(has(self.eval.source) && self.eval.source.startsWith('reasoning-gym://')))",
+    sentence="dataset.eval cannot be made of reasoning-gym:// problems, whose scorer knows one task and one "
+    "seed: remove dataset.eval, or take files or a dataset of the Hub",
+    field=".eval",
+)
+def problems_are_not_evaluated(source: str, eval: EvalSpec | None) -> bool:
+    """The scorer would make other problems than those that were asked."""
+    sources = (source, eval.source or "") if eval else ()
+    return not any(name.startswith("reasoning-gym://") for name in sources)
+
+
+@rule(
+    cel="!has(self.eval) || !has(self.eval.split) || "
+    "(has(self.eval.source) ? self.eval.source : self.source).startsWith('hf://')",
+    sentence="dataset.eval.split is for hf:// sources: remove it, and name other prompts in "
+    "dataset.eval.source",
+    field=".eval.split",
+)
+def only_the_hub_has_evaluation_splits(source: str, eval: EvalSpec | None) -> bool:
+    """Files have no splits."""
+    return eval is None or eval.split is None or (eval.source or source).startswith("hf://")
+
+
 class DatasetSpec(ApiModel):
     """Where prompts come from."""
 
-    rules = (only_files_have_columns, only_the_hub_has_splits)
+    rules = (
+        only_files_have_columns,
+        only_the_hub_has_splits,
+        problems_are_not_evaluated,
+        only_the_hub_has_evaluation_splits,
+    )
 
     source: Annotated[str, Field(pattern=DATASET_PATTERN, max_length=1024)]
     """`hf://ORG/NAME` is a dataset of the Hugging Face Hub. `pvc://CLAIM/PATH`, `configmap://NAME/KEY` and
@@ -53,3 +84,15 @@ class DatasetSpec(ApiModel):
     """Column with the reference answer that built-in rewards compare with."""
     shuffle: bool = True
     """Shuffle in every epoch, by algorithm.seed."""
+    eval: EvalSpec | None = None
+    """Prompts that the policy is measured on every few steps and not trained on."""
+
+    @property
+    def of_evaluation(self) -> "DatasetSpec | None":
+        """The dataset that `eval` describes."""
+        if self.eval is None:
+            return None
+        if self.eval.source is None:
+            return self.model_copy(update={"split": self.eval.split, "eval": None})
+        other = {"source": self.eval.source, "split": self.eval.split, "subset": None, "revision": None}
+        return self.model_copy(update={**other, "eval": None})

@@ -21,12 +21,18 @@ from grpo_api.v1alpha1.spec.engine import (
     prompt_fits,
     shared_gpu_is_there,
 )
+from grpo_api.v1alpha1.spec.export import export_reaches_the_hub
 from grpo_api.v1alpha1.spec.failure_policy import FailurePolicySpec
 from grpo_api.v1alpha1.spec.fields import ClaimName
-from grpo_api.v1alpha1.spec.model import flash_attention_has_gpus
+from grpo_api.v1alpha1.spec.model import flash_attention_has_gpus, reference_can_be_spread
 from grpo_api.v1alpha1.spec.rewards import overlong_fits, scorer_has_its_dataset, some_reward_counts
 from grpo_api.v1alpha1.spec.rollout import RolloutSpec
 from grpo_api.v1alpha1.spec.run_sections import RunSections
+from grpo_api.v1alpha1.spec.sampling import (
+    grammar_is_not_corrected,
+    penalty_is_not_corrected,
+    temperature_is_sampled,
+)
 from grpo_api.v1alpha1.spec.trainer import TrainerSpec, every_rank_has_samples
 from grpo_api.v1alpha1.spec.weight_sync import (
     in_process_has_no_own_process,
@@ -78,6 +84,7 @@ class GRPOJobSpec(RunSections):
         some_reward_counts,
         prompt_fits,
         every_rank_has_samples,
+        reference_can_be_spread,
         flash_attention_has_gpus,
         rollout_is_not_colocated,
         disaggregated_has_rollout,
@@ -99,6 +106,10 @@ class GRPOJobSpec(RunSections):
         memory_is_shared_between_processes,
         memory_is_shared_within_a_pod,
         ipc_has_gpus,
+        export_reaches_the_hub,
+        temperature_is_sampled,
+        penalty_is_not_corrected,
+        grammar_is_not_corrected,
     )
 
     mode: Mode = Mode.AUTO

@@ -9,8 +9,10 @@ from grpo_api import cel
 from grpo_api.model import ApiModel
 from grpo_api.rule import rule
 from grpo_api.source import MODEL_PATTERN
+from grpo_api.v1alpha1.spec.algorithm import AlgorithmSpec
 from grpo_api.v1alpha1.spec.fields import Revision
-from grpo_api.v1alpha1.spec.trainer import TrainerSpec
+from grpo_api.v1alpha1.spec.lora import LoraSpec
+from grpo_api.v1alpha1.spec.trainer import TrainerSpec, TrainerStrategy
 
 
 class Dtype(StrEnum):
@@ -75,6 +77,9 @@ class ModelSpec(ApiModel):
     """How the trainer computes attention; `sdpa`, PyTorch's own, is meant without it. The flash kernels need
     GPUs and an image with the package; none is ever downloaded. With them sequences share rows, and no
     padding is computed. Engines choose theirs themselves."""
+    lora: LoraSpec | None = None
+    """Train a low-rank adapter, and leave the model's own weights as they are. Checkpoints and the trained
+    model are then the adapter alone."""
 
 
 # About the whole spec
@@ -90,3 +95,16 @@ class ModelSpec(ApiModel):
 def flash_attention_has_gpus(model: ModelSpec, trainer: TrainerSpec) -> bool:
     """Flash attention has no kernels for CPUs."""
     return model.attention is None or not model.attention.is_flash or trainer.resources.num_gpus > 0
+
+
+@rule(
+    cel="!has(self.algorithm.kl) || self.algorithm.kl.beta == 0.0 || has(self.model.lora) || "
+    f"!has(self.trainer.strategy) || self.trainer.strategy != '{TrainerStrategy.ZERO3}'",
+    sentence="algorithm.kl needs a reference policy, which ZeRO3 does not spread: set trainer.strategy to "
+    "FSDP2, or train an adapter with model.lora",
+    field=".algorithm.kl",
+)
+def reference_can_be_spread(algorithm: AlgorithmSpec, model: ModelSpec, trainer: TrainerSpec) -> bool:
+    """Without an adapter the reference policy is a second model."""
+    is_copied = algorithm.has_reference and model.lora is None
+    return not is_copied or trainer.strategy is not TrainerStrategy.ZERO3

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from grpo_api.model import ApiModel
 from grpo_api.rule import rule
+from grpo_api.source import Volume, VolumeKind
 from grpo_api.v1alpha1.spec.dataset import DatasetSpec
 from grpo_api.v1alpha1.spec.fields import ClaimName
 from grpo_api.v1alpha1.spec.sampling import SamplingSpec
@@ -18,6 +19,10 @@ FunctionPath = Annotated[
         pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$", max_length=253
     ),
 ]
+MOST_WORKERS = 256
+"""Processes of one reward function."""
+_REQUESTS_AT_A_TIME = 16
+"""To one service: it waits for networks and not for our CPUs."""
 Name = Annotated[str, Field(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
 
 
@@ -44,13 +49,36 @@ class CodeRef(ApiModel):
     """Function in that module."""
 
 
+class RewardServiceSpec(ApiModel):
+    """A service that scores completions: docs/reference.md has its protocol."""
+
+    url: Annotated[str, Field(pattern=r"^https?://[^/?#@\s]+(/[^?#@\s]*)?$", max_length=1024)]
+    """Address that each group is posted to, such as `https://judge.rewards.svc/score`."""
+    headers_secret: ClaimName | None = None
+    """Secret whose keys are headers of each request, such as `Authorization`, mounted in the first trainer
+    pod only. Its key `ca.crt`, if it has one, is no header: it is the authority, in PEM, that signs the
+    certificate of the service."""
+
+    @property
+    def secret_volume(self) -> Volume | None:
+        """What the first trainer pod mounts for it."""
+        return None if self.headers_secret is None else Volume(VolumeKind.SECRET, self.headers_secret)
+
+
 @rule(
-    cel="[has(self.builtin), has(self.function), has(self.configMap)].filter(is, is).size() == 1",
-    sentence="a reward needs exactly one of builtin, function and configMap: set one and remove the others",
+    cel="[has(self.builtin), has(self.function), has(self.configMap), has(self.service)]"
+    ".filter(is, is).size() == 1",
+    sentence="a reward needs exactly one of builtin, function, configMap and service: set one and remove the "
+    "others",
 )
-def has_one_source(builtin: BuiltinReward | None, function: str | None, config_map: CodeRef | None) -> bool:
+def has_one_source(
+    builtin: BuiltinReward | None,
+    function: str | None,
+    config_map: CodeRef | None,
+    service: RewardServiceSpec | None,
+) -> bool:
     """A reward has exactly one function."""
-    return [builtin, function, config_map].count(None) == 2
+    return [builtin, function, config_map, service].count(None) == 3
 
 
 @rule(
@@ -74,7 +102,7 @@ def overlong_belongs_to_length(builtin: BuiltinReward | None, overlong_tokens: i
 
 
 class RewardSpec(ApiModel):
-    """One reward function. Set exactly one of `builtin`, `function` and `configMap`."""
+    """One reward function. Set one of `builtin`, `function`, `configMap` and `service`."""
 
     rules = (has_one_source, pattern_belongs_to_regex, overlong_belongs_to_length)
 
@@ -97,11 +125,40 @@ class RewardSpec(ApiModel):
     """`module:attribute` in the image, called the way TRL calls reward functions."""
     config_map: CodeRef | None = None
     """A function whose code is in a ConfigMap, called the way TRL calls reward functions."""
+    service: RewardServiceSpec | None = None
+    """An HTTP service. While it cannot be reached, or answers with 408, 429, 502, 503 or 504, it is asked
+    again with growing pauses; after five minutes the attempt ends, and the next one asks again."""
     timeout_seconds: Annotated[int, Field(ge=1, le=3600)] = 60
-    """How long one call, for all samples of a step, may take before they count as failed."""
+    """How long one call may take, which scores the completions of one prompt, before they count as
+    failed."""
     max_failure_share: Annotated[float, Field(ge=0, le=1)] = 0.5
     """A sample fails when the function raises, hangs or returns no number, and then has no reward. When more
-    than this share of a step's samples fail, the job fails with the function's own error."""
+    than this share of a step's samples fail, the job fails with the function's own error. One call that
+    hangs, or whose process dies, is tolerated in a step whatever its share."""
+    workers: Annotated[int, Field(ge=1, le=MOST_WORKERS)] | None = None
+    """Processes in the first trainer pod that call the function at the same time, each for the completions of
+    another prompt; requests at the same time to a service. Left out, as many as the pod has CPUs for code of
+    yours, math_verify and reasoning_gym, 1 for other builtins and 16 for a service. Rewards do not depend on
+    it, unless a function remembers its calls: it then needs 1."""
+    max_failing_steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """Steps in a row in which a call failed, after which the job fails; 10 if it is left out."""
+
+    @property
+    def chosen_workers(self) -> int:
+        """Processes that call the function, also where none are written."""
+        return self.workers or (1 if self.service is None else _REQUESTS_AT_A_TIME)
+
+    @property
+    def chosen_max_failing_steps(self) -> int:
+        """Ten in a row are no accident, and are few enough to lose."""
+        return self.max_failing_steps or 10
+
+    @property
+    def is_worth_cores(self) -> bool:
+        """Whether a call may be slow enough for several to be made at once."""
+        if self.service is not None:
+            return False
+        return self.builtin in (None, BuiltinReward.MATH_VERIFY, BuiltinReward.REASONING_GYM)
 
 
 # About the whole spec

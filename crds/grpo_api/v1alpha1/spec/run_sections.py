@@ -10,10 +10,13 @@ from grpo_api.v1alpha1.spec.algorithm import AlgorithmSpec
 from grpo_api.v1alpha1.spec.checkpoint import CheckpointSpec
 from grpo_api.v1alpha1.spec.dataset import DatasetSpec
 from grpo_api.v1alpha1.spec.engine import EngineSpec
+from grpo_api.v1alpha1.spec.export import ExportSpec
 from grpo_api.v1alpha1.spec.hub import HubSpec
 from grpo_api.v1alpha1.spec.model import ModelSpec
+from grpo_api.v1alpha1.spec.report import ReportSpec
 from grpo_api.v1alpha1.spec.rewards import RewardSpec
 from grpo_api.v1alpha1.spec.sampling import SamplingSpec
+from grpo_api.v1alpha1.spec.trackers import TrackerSpec
 from grpo_api.v1alpha1.spec.weight_sync import WeightSyncSpec
 
 
@@ -39,3 +42,10 @@ class RunSections(ApiModel):
     """When to save and where."""
     hub: HubSpec = HubSpec()
     """How `hf://` models and datasets are downloaded from the Hugging Face Hub."""
+    export: Annotated[tuple[ExportSpec, ...], Field(max_length=8), KeyedBy("to")] | None = None
+    """Where the trained model is uploaded to when every step is done; `model/` in the output directory stays.
+    The job is complete when all have it."""
+    report: ReportSpec | None = None
+    """What people read of the run, beside its metrics."""
+    trackers: Annotated[tuple[TrackerSpec, ...], Field(max_length=2), KeyedBy("name")] | None = None
+    """Services that get the metrics of every step, beside `metrics.jsonl` and TensorBoard's files."""

@@ -1,16 +1,111 @@
-"""`sampling`: how completions are sampled."""
+"""`sampling`: how completions are sampled, and how prompts become chats."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from grpo_api.model import ApiModel
+from grpo_api.rule import rule
+from grpo_api.v1alpha1.spec.algorithm import AlgorithmSpec
+from grpo_api.v1alpha1.spec.loss import ImportanceCorrectionMode
+
+LOWEST_TEMPERATURE = 0.01
+"""Below it vLLM samples at another temperature than the one that it is asked for, or greedily."""
+
+TemplateArgument = Annotated[Any, WithJsonSchema({"x-kubernetes-preserve-unknown-fields": True})]
+StopString = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class SamplingSpec(ApiModel):
-    """How completions are sampled."""
+    """How completions are sampled. What is left out is neutral, also where the model's own
+    generation_config.json says otherwise."""
 
     temperature: Annotated[float, Field(gt=0, le=10)] = 1.0
-    """Softmax temperature."""
+    """Softmax temperature, at least 0.01."""
     max_tokens: Annotated[int, Field(ge=1, le=1_048_576)] = 256
     """Longest completion, in tokens."""
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Sample only from the likeliest tokens that together have this probability. It changes the distribution,
+    so the bound on the mismatch of logprobs is off."""
+    top_k: Annotated[int, Field(ge=1, le=1_048_576)] | None = None
+    """Sample only from so many of the likeliest tokens; as topP."""
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Sample only tokens that have this share of the likeliest one's probability; as topP."""
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    """Above 1 makes tokens that are in the prompt or the completion already less likely. The trainer does not
+    know it, so it needs algorithm.importanceCorrection.mode none."""
+    stop: Annotated[tuple[StopString, ...], Field(min_length=1, max_length=16)] | None = None
+    """Texts that end a completion, which counts as terminated. It is trained up to and including the token
+    that completes the text."""
+    regex: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    """Regular expression that every completion must match, which vLLM sees to token by token. The trainer
+    does not know it, so it needs algorithm.importanceCorrection.mode none."""
+    apply_chat_template: bool | None = None
+    """Whether a text prompt becomes a chat of one message of the user. A prompt that is a list of messages is
+    a chat anyway."""
+    system_prompt: Annotated[str, Field(min_length=1, max_length=32_768)] | None = None
+    """First message, of role system, of every chat that does not begin with one."""
+    chat_template: Annotated[str, Field(min_length=1, max_length=131_072)] | None = None
+    """Jinja text that turns a chat into the text that the model gets, in place of the tokenizer's own."""
+    chat_template_arguments: Annotated[dict[str, TemplateArgument], Field(max_length=32)] | None = None
+    """Variables of the chat template, such as `enable_thinking: false`."""
+
+    @property
+    def transforms(self) -> tuple[str, ...]:
+        """The fields that make the distribution another one than the softmax at `temperature`."""
+        are_set = {
+            "topP": self.top_p not in (None, 1.0),
+            "topK": self.top_k is not None,
+            "minP": bool(self.min_p),
+            "repetitionPenalty": self.repetition_penalty not in (None, 1.0),
+            "regex": self.regex is not None,
+        }
+        return tuple(name for name, is_set in are_set.items() if is_set)
+
+    @property
+    def chat_fields(self) -> tuple[str, ...]:
+        """The fields that are set and mean nothing for a prompt that is no chat."""
+        are_set = {
+            "systemPrompt": self.system_prompt is not None,
+            "chatTemplate": self.chat_template is not None,
+            "chatTemplateArguments": self.chat_template_arguments is not None,
+        }
+        return tuple(name for name, is_set in are_set.items() if is_set)
+
+
+@rule(
+    cel=f"self.sampling.temperature >= {LOWEST_TEMPERATURE}",
+    sentence=f"sampling.temperature must be at least {LOWEST_TEMPERATURE}, below which vLLM samples at "
+    "another temperature or greedily: raise it",
+    field=".sampling.temperature",
+)
+def temperature_is_sampled(sampling: SamplingSpec) -> bool:
+    """Engines sample at the temperature that the trainer computes with."""
+    return sampling.temperature >= LOWEST_TEMPERATURE
+
+
+@rule(
+    cel="!has(self.sampling.repetitionPenalty) || self.sampling.repetitionPenalty == 1.0 || "
+    "self.algorithm.importanceCorrection.mode == 'none'",
+    sentence="sampling.repetitionPenalty changes the engines' probabilities in a way that the trainer does "
+    "not know, and importance correction would weigh every token by the difference: remove "
+    "sampling.repetitionPenalty, or set algorithm.importanceCorrection.mode to none",
+    field=".sampling.repetitionPenalty",
+)
+def penalty_is_not_corrected(sampling: SamplingSpec, algorithm: AlgorithmSpec) -> bool:
+    """A ratio to penalised probabilities says nothing about the policy."""
+    is_corrected = algorithm.importance_correction.mode is not ImportanceCorrectionMode.NONE
+    return sampling.repetition_penalty in (None, 1.0) or not is_corrected
+
+
+@rule(
+    cel="!has(self.sampling.regex) || self.algorithm.importanceCorrection.mode == 'none'",
+    sentence="sampling.regex changes the engines' probabilities in a way that the trainer does not know, and "
+    "importance correction would weigh every token by the difference: remove sampling.regex, or set "
+    "algorithm.importanceCorrection.mode to none",
+    field=".sampling.regex",
+)
+def grammar_is_not_corrected(sampling: SamplingSpec, algorithm: AlgorithmSpec) -> bool:
+    """A ratio to the probabilities of the tokens that a grammar leaves says nothing about the policy."""
+    is_corrected = algorithm.importance_correction.mode is not ImportanceCorrectionMode.NONE
+    return sampling.regex is None or not is_corrected

@@ -103,8 +103,8 @@ class TrainerSpec(ApiModel):
     threads_per_process: Annotated[int, Field(ge=1, le=512)] | None = None
     """CPU threads of each training process. Without it the cpu limit of the trainer divided by its processes,
     or 1 without such a limit; `grpo-runtime run` divides the cores of the machine, unless OMP_NUM_THREADS is
-    set. The number is frozen with the run, because a sum in another order has other last bits. Engines on CPU
-    always have one."""
+    set. The number is frozen with the run, because a sum in another order has other last bits. A colocated
+    engine on CPU has as many, one in a rollout pod has one."""
 
     @property
     def num_processes(self) -> int:

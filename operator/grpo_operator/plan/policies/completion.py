@@ -43,9 +43,15 @@ def _is_taken_away(draft: Draft) -> bool:
 
 def _has_reported_the_end(draft: Draft) -> bool:
     """Whether this attempt reported its last step, and where there is a claim also its last checkpoint, which
-    it reports when everything is written. The status has the newest report of any operator."""
+    it reports when everything is written. The status has the newest report of any operator. An attempt that
+    begins with that checkpoint has reported it before it uploads: only the exit code says that it has."""
     status, frozen = draft.status, draft.frozen
-    if frozen is None or not has_reported(status, attempt=status.attempt) or status.step < status.total_steps:
+    if (
+        frozen is None
+        or frozen.spec.export
+        or not has_reported(status, attempt=status.attempt)
+        or status.step < status.total_steps
+    ):
         return False
     is_saved = status.checkpoint_step is not None and status.checkpoint_step >= status.total_steps
     return is_saved or frozen.spec.checkpoint.claim_name is None

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import datetime
 
-from grpo_api.contract.mismatch import STEPS_BELOW
+from grpo_api.contract.mismatch import STEPS_BELOW, why_unbounded
 from grpo_api.contract.progress import EngineCounts, Progress
 from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_api.contract.retries import WORKING_STATES
@@ -199,10 +199,13 @@ def _restarting(draft: Draft, running: ConditionState) -> ConditionState:
 
 def _mismatch_high(draft: Draft) -> dict[ConditionType, ConditionState]:
     """What the newest report says; nothing before there was a mismatch. A new attempt changes nothing before
-    it has computed as many steps as must be below the bound."""
+    it has computed as many steps as must be below the bound. Where the bound says nothing, that is said."""
     progress, kind = draft.facts.new_progress, ConditionType.MISMATCH_HIGH
     if progress is None:
         return {}
+    off = why_unbounded(draft.frozen.spec.sampling) if draft.frozen else None
+    if off is not None:
+        return {kind: ConditionState(False, Reason.LOGPROBS_NOT_COMPARED, off)}
     if progress.mismatch is not None:
         return {kind: ConditionState(True, Reason.LOGPROBS_DIFFER, progress.mismatch.message)}
     num_steps = progress.step - (progress.resumed_from_step or 0)

@@ -31,6 +31,8 @@ def fold_progress(draft: Draft, observed: Observed, now: datetime) -> Draft:
         policy_version=progress.policy_version,
         tokens_per_second="" if rate is None else f"{rate:.0f}",
         checkpoint_step=progress.checkpoint_step,
+        # an attempt that has not saved yet knows nothing better than those before
+        checkpoint_seconds=progress.checkpoint_seconds or draft.status.checkpoint_seconds,
         rollout=draft.status.rollout.model_copy(update={"current": progress.engines.current}),
     )
 

@@ -21,6 +21,7 @@ def keep_trainers(draft: Draft, observed: Observed, now: datetime) -> Draft:
                 index=index,
                 given_back=status.given_back,
                 micro_batch_tokens=status.micro_batch_tokens,
+                checkpoint_seconds=status.checkpoint_seconds,
             )
             for index in draft.facts.missing
         )

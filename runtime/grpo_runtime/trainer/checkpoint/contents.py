@@ -5,23 +5,26 @@ every sample derives from (run, step, prompt, sample), and the learning rate is 
 """
 
 import json
-import shutil
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from grpo_runtime.model.adapter_files import is_adapter_folder, read_adapter
+from grpo_runtime.model.load import saved_parameters
 from grpo_runtime.model.local_model import LocalModel
-from grpo_runtime.model.save import save_policy, write_origin
+from grpo_runtime.model.save import save_policy, write_what_training_leaves
 from grpo_runtime.model.weights import NamedTensors
-from grpo_runtime.storage.files import sync_directory, sync_tree
+from grpo_runtime.storage.files import replaced_folder
+from grpo_runtime.trainer.checkpoint.manifest import FileEntry
+from grpo_runtime.trainer.checkpoint.written_share import INDEX, MODEL, WrittenShare, index_of
+from grpo_runtime.trainer.policy import MASTER_DTYPE
 from grpo_runtime.trainer.strategy.interface import Strategy, TrainingState
 
-MODEL = "model"
-OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"
 
 
@@ -39,25 +42,26 @@ class RunState:
     sampler: dict[str, Any] | None = None
 
 
-def write_checkpoint(
+def complete_checkpoint(
     folder: Path,
     *,
     model: PreTrainedModel,
-    strategy: Strategy,
     tokenizer: PreTrainedTokenizerBase,
     state: RunState,
-) -> None:
-    """Put everything a resume needs into `folder`; transformers and vLLM can load its `model` directory.
-
-    With a sharded strategy all ranks read the tensors meanwhile: see `following`.
-    """
-    save_policy(model, tokenizer=tokenizer, into=folder / MODEL, state=_on_cpu(strategy.model_state()))
-    # copies: safetensors refuses tensors that share storage
-    tensors = {
-        name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in strategy.optimizer_state()
-    }
-    save_file(tensors, folder / OPTIMIZER)
+    shares: Sequence[WrittenShare],
+) -> dict[str, FileEntry]:
+    """Put everything a resume needs beside the tensors of `folder`, which ranks have written in `shares`;
+    transformers and vLLM can load its `model` directory. Returns the entries of all files with tensors."""
+    # in a folder of their own, because transformers removes weights that it finds in parts
+    beside = folder / "beside"
+    save_policy(model, tokenizer=tokenizer, into=beside, state={})
+    for path in beside.iterdir():
+        path.rename(folder / MODEL / path.name)
+    beside.rmdir()
+    if len(shares) > 1:
+        (folder / MODEL / INDEX).write_text(json.dumps(index_of(shares), indent=1, sort_keys=True))
     (folder / STATE).write_text(json.dumps(asdict(state), indent=1, sort_keys=True))
+    return {name: entry for share in shares for name, entry in share.files.items()}
 
 
 def read_run_state(folder: Path) -> RunState:
@@ -65,12 +69,18 @@ def read_run_state(folder: Path) -> RunState:
     return RunState(**json.loads((folder / STATE).read_text()))
 
 
-def read_tensors(folder: Path) -> TrainingState:
+def read_training_state(folder: Path) -> TrainingState:
     """The tensors of a whole checkpoint."""
-    weights: dict[str, torch.Tensor] = {}
-    for path in sorted((folder / MODEL).glob("*.safetensors")):
-        weights |= load_file(path)
-    return TrainingState(model=weights, optimizer=load_file(folder / OPTIMIZER))
+    if is_adapter_folder(folder / MODEL):
+        weights = read_adapter(folder / MODEL)
+    else:
+        weights = saved_parameters(folder / MODEL, dtype=MASTER_DTYPE)
+    moments = {
+        name: tensor
+        for path in sorted(folder.glob("optimizer*.safetensors"))
+        for name, tensor in load_file(path).items()
+    }
+    return TrainingState(model=weights, optimizer=moments)
 
 
 def export_model(
@@ -82,16 +92,12 @@ def export_model(
     origin: LocalModel,
 ) -> None:
     """Write the policy as a Hugging Face directory, replacing what is there only once it is complete."""
-    temporary = into.with_name(f".{into.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    save_policy(model, tokenizer=tokenizer, into=temporary, state=_on_cpu(strategy.model_state()))
-    write_origin(origin, into=temporary)
-    sync_tree(temporary)
-    shutil.rmtree(into, ignore_errors=True)
-    temporary.rename(into)
-    sync_directory(into.parent)
+    with replaced_folder(into) as temporary:
+        save_policy(model, tokenizer=tokenizer, into=temporary, state=_on_cpu(strategy.model_state()))
+        write_what_training_leaves(origin, into=temporary)
 
 
 def _on_cpu(tensors: NamedTensors) -> dict[str, torch.Tensor]:
-    """All of them together, of which a GPU holds one at a time where the strategy puts them together."""
+    """All tensors, in CPU memory. They are moved one at a time: a GPU never holds all those that a strategy
+    puts together."""
     return {name: tensor.detach().cpu() for name, tensor in tensors}

@@ -1,23 +1,52 @@
 """What is kept: checkpoints while training, the model at the end. Rank 0 only."""
 
+import asyncio
 import logging
+import time
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
 from pathlib import Path
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_runtime.model.local_model import LocalModel
+from grpo_runtime.process.background import in_thread
 from grpo_runtime.storage.full_volume import full_volume_named
-from grpo_runtime.trainer.checkpoint.contents import RunState, export_model, write_checkpoint
+from grpo_runtime.trainer.checkpoint.contents import RunState, complete_checkpoint, export_model
+from grpo_runtime.trainer.checkpoint.host_copy import HostCopier, HostCopy
+from grpo_runtime.trainer.checkpoint.manifest import FileEntry
+from grpo_runtime.trainer.checkpoint.merged_export import MERGED_FOLDER, export_merged
+from grpo_runtime.trainer.checkpoint.share_channel import ShareChannel
 from grpo_runtime.trainer.checkpoint.store import CheckpointStore
+from grpo_runtime.trainer.checkpoint.written_share import write_share
+from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.strategy.interface import Strategy
 
 logger = logging.getLogger(__name__)
 
 MODEL_FOLDER = "model"
+WAITED = "checkpoint/waited_seconds"
+"""Metric: how long training stood still for a save."""
+SECONDS = "checkpoint/seconds"
+"""Metric: how long a save took, from its copies to its commit."""
+
+
+@dataclass(frozen=True)
+class _SaveInFlight:
+    """A checkpoint that is copied and is being written."""
+
+    step: int
+    seconds: "Future[float]"
+    """From the first copy to the commit."""
 
 
 class Saver:
-    """Saves the policy, its optimizer and where the run stands."""
+    """Saves the policy, its optimizer and where the run stands: training waits for copies in CPU memory,
+    which a thread then writes, hashes and commits. One save at most is in flight.
+
+    `newest_step` is the step of the newest checkpoint that is committed, as far as `poll` has learned, and
+    `newest_seconds` how long its save took.
+    """
 
     def __init__(
         self,
@@ -26,43 +55,88 @@ class Saver:
         model: PreTrainedModel,
         strategy: Strategy,
         tokenizer: PreTrainedTokenizerBase,
+        ranks: Ranks,
         output_dir: Path,
         newest_step: int | None,
         origin: LocalModel,
+        is_shared: bool,
+        exports_merged: bool = False,
     ) -> None:
         """`newest_step` is the step of the newest checkpoint that is there already, `origin` the model that
-        the policy started from."""
+        the policy started from. With `is_shared` every rank writes its share. With `exports_merged`
+        an adapter is also exported within the whole model. All ranks make their savers at the same time."""
         self.newest_step = newest_step
+        self.newest_seconds: float | None = None
+        self.num_bytes_written = 0
+        """By this rank, in all its saves."""
         self._store = store
         self._model = model
         self._strategy = strategy
         self._tokenizer = tokenizer
         self._output_dir = output_dir
         self._origin = origin
+        self._num_writers = ranks.world_size if is_shared else 1
+        self._copier = HostCopier(model, strategy, rank=ranks.rank, num_writers=self._num_writers)
+        self._channel = ShareChannel(ranks) if is_shared else None
+        self._in_flight: _SaveInFlight | None = None
+        self._waited_seconds = 0.0
+        self._metrics: dict[str, float] = {}
+        self._exports_merged = exports_merged
 
     def is_new(self, state: RunState) -> bool:
-        """Whether there is something to save: something was learned, and this step is not saved yet."""
-        return state.step not in (0, self.newest_step)
+        """Whether there is something to save: something was learned, and this step is not saved yet, nor is
+        its save in flight."""
+        return state.step not in (0, self.newest_step, self._in_flight and self._in_flight.step)
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether a save is in flight of which `poll` has not learned the end."""
+        return self._in_flight is not None
 
     def save(self, state: RunState) -> None:
-        """Write a checkpoint of `state`, whose weights the strategy holds."""
+        """Copy weights and optimizer as they are now, and begin to write them. No save is in flight."""
+        assert self._in_flight is None, "the save before must be waited for"
+        started = time.monotonic()
+        copy = self._copier.copy()
+        self._metrics[WAITED] = self._waited_seconds + time.monotonic() - started
+        self._waited_seconds = 0.0
+        self._in_flight = _SaveInFlight(
+            state.step,
+            in_thread(lambda: self._commit(copy, state, started=started), name=f"checkpoint-{state.step}"),
+        )
 
-        def write(folder: Path) -> None:
-            write_checkpoint(
-                folder,
-                model=self._model,
-                strategy=self._strategy,
-                tokenizer=self._tokenizer,
-                state=state,
-            )
+    def poll(self) -> bool:
+        """Learn how the save in flight has ended: True when its checkpoint is committed. Raises what it
+        raised."""
+        if self._in_flight is None or not self._in_flight.seconds.done():
+            return False
+        ended, self._in_flight = self._in_flight, None
+        self.newest_seconds = self._metrics[SECONDS] = ended.seconds.result()
+        self.newest_step = ended.step
+        return True
 
-        with full_volume_named(self._output_dir):
-            path = self._store.save(state.step, write)
-        self.newest_step = state.step
-        logger.info("saved %s", path)
+    async def wait(self) -> None:
+        """Wait until the save in flight has ended; `poll` tells how. Training stands still meanwhile."""
+        if self._in_flight is None:
+            return
+        started = time.monotonic()
+        logger.info("waiting for the checkpoint of step %d", self._in_flight.step)
+        # the error is for `poll`
+        await asyncio.gather(asyncio.wrap_future(self._in_flight.seconds), return_exceptions=True)
+        self._waited_seconds += time.monotonic() - started
+
+    def finish(self, *, timeout_seconds: float) -> None:
+        """Let the save in flight end, for so long, in a run that ends for another reason."""
+        if self._in_flight is not None:
+            wait([self._in_flight.seconds], timeout=timeout_seconds)
+
+    def take_metrics(self) -> dict[str, float]:
+        """What saves took since the call before."""
+        found, self._metrics = self._metrics, {}
+        return found
 
     def export(self) -> None:
-        """Write the policy to OUTPUT/model."""
+        """Write the policy to OUTPUT/model, and to OUTPUT/merged where an adapter is to be merged."""
         with full_volume_named(self._output_dir):
             export_model(
                 self._output_dir / MODEL_FOLDER,
@@ -71,3 +145,38 @@ class Saver:
                 tokenizer=self._tokenizer,
                 origin=self._origin,
             )
+            if self._exports_merged:
+                export_merged(
+                    self._output_dir / MERGED_FOLDER,
+                    model=self._model,
+                    strategy=self._strategy,
+                    tokenizer=self._tokenizer,
+                    origin=self._origin,
+                )
+
+    def _count_written(self, num_bytes: int) -> None:
+        self.num_bytes_written += num_bytes
+
+    def _commit(self, copy: HostCopy, state: RunState, *, started: float) -> float:
+        """Write, hash and commit the copy, in a thread. Returns the seconds since `started`."""
+
+        def write(folder: Path) -> dict[str, FileEntry]:
+            own = write_share(
+                folder,
+                copy,
+                model=self._model,
+                rank=0,
+                num_writers=self._num_writers,
+                on_bytes=self._count_written,
+            )
+            others = self._channel.receive() if self._channel else []
+            return complete_checkpoint(
+                folder, model=self._model, tokenizer=self._tokenizer, state=state, shares=[own, *others]
+            )
+
+        copied_seconds = time.monotonic() - started
+        with full_volume_named(self._output_dir):
+            path = self._store.save(state.step, write)
+        seconds = time.monotonic() - started
+        logger.info("saved %s in %.1f s, of which training waited %.1f s", path, seconds, copied_seconds)
+        return seconds

@@ -1,42 +1,32 @@
 """Checkpoints that are whole or absent, and attempts that are fenced."""
 
-import hashlib
 import logging
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from grpo_api.model import ApiModel
 from grpo_runtime.errors import CheckpointCorruptError, SupersededError, UserError
 from grpo_runtime.storage.files import sync_directory, sync_tree, write_atomically
+from grpo_runtime.trainer.checkpoint.manifest import (
+    FORMAT,
+    MANIFEST,
+    FileEntry,
+    Manifest,
+    entry_of,
+    read_manifest,
+)
 
 logger = logging.getLogger(__name__)
 
-MANIFEST = "manifest.json"
 LATEST = "LATEST"
 """A file with the name of the newest checkpoint, for people and tools; a resume trusts manifests only."""
-_FORMAT = 1
-_CHUNK_BYTES = 1 << 20
 
-
-class FileEntry(ApiModel):
-    """One file of a checkpoint."""
-
-    num_bytes: int
-    sha256: str
-
-
-class Manifest(ApiModel):
-    """Written last: a checkpoint without it, or that differs from it, was never committed or is damaged."""
-
-    format: int
-    job_uid: str
-    attempt: int
-    step: int
-    files: dict[str, FileEntry]
+BEST = "BEST"
+"""A file with the name of the checkpoint with the best evaluation, and in its second line the reward of
+that. The checkpoint is kept beside the newest ones."""
 
 
 class CheckpointStore:
@@ -70,7 +60,7 @@ class CheckpointStore:
         for path in self._committed():
             problem = self._problem(path)
             if problem is None:
-                whole.append((path, _read_manifest(path)))
+                whole.append((path, read_manifest(path)))
             else:
                 self._quarantine(path, problem)
         if whole:
@@ -82,16 +72,27 @@ class CheckpointStore:
             )
         return None
 
-    def save(self, step: int, write: Callable[[Path], None]) -> Path:
+    def unfinished(self, step: int) -> Path:
+        """Where what becomes the checkpoint of `step` is put together, by all ranks that write to it. It is
+        made if it is missing; `begin_attempt` has removed what an earlier process of this attempt left."""
+        temporary = self._folder / f".tmp-{_name(step)}-{self._attempt}"
+        temporary.mkdir(parents=True, exist_ok=True)
+        return temporary
+
+    def save(self, step: int, write: Callable[[Path], Mapping[str, FileEntry]]) -> Path:
         """Commit what `write` puts into the directory it is given as the checkpoint of `step`.
 
-        Raises SupersededError, leaving nothing behind, when a higher attempt has begun.
+        `write` returns entries of files, by path in that directory, which are not read again to hash them.
+        Raises SupersededError, leaving nothing behind, when a higher attempt has begun, and UserError when a
+        file is missing that another rank has written.
         """
-        temporary = self._folder / f".tmp-{_name(step)}-{self._attempt}"
-        shutil.rmtree(temporary, ignore_errors=True)
-        temporary.mkdir()
-        write(temporary)
-        self._seal(temporary, step=step)
+        temporary = self.unfinished(step)
+        try:
+            self._seal(temporary, step=step, known=write(temporary))
+        except FileNotFoundError:
+            # what an attempt that begins removes
+            self._refuse_when_fenced()
+            raise
         try:
             self._refuse_when_fenced()
         except SupersededError:
@@ -107,12 +108,36 @@ class CheckpointStore:
         self._forget_old()
         return final
 
-    def _seal(self, folder: Path, *, step: int) -> None:
+    def mark_best(self, step: int, *, reward: float) -> None:
+        """Name the committed checkpoint of `step` as the best, with the reward of its evaluation.
+
+        Raises SupersededError when a higher attempt has begun.
+        """
+        self._refuse_when_fenced()
+        write_atomically(self._folder / BEST, f"{_name(step)}\n{reward!r}\n", durable=True)
+
+    def best(self) -> tuple[int, float] | None:
+        """Step and reward of the best checkpoint; None when none is named, or the named one is gone."""
+        try:
+            name, reward = (self._folder / BEST).read_text().split()
+        except FileNotFoundError:
+            return None
+        if not (self._folder / name).is_dir():
+            return None
+        return int(name.removeprefix("step-")), float(reward)
+
+    def _seal(self, folder: Path, *, step: int, known: Mapping[str, FileEntry]) -> None:
         sync_tree(folder)
-        paths = sorted(path for path in folder.rglob("*") if path.is_file())
-        files = {str(path.relative_to(folder)): _entry(path) for path in paths}
+        found = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
+        if lacking := sorted(known.keys() - found.keys()):
+            raise UserError(
+                f"{lacking[0]} of the checkpoint of step {step} is not there, although another rank has "
+                "written it: checkpoint.shared needs a claim that all trainer pods see as one "
+                "(ReadWriteMany): name such a claim in checkpoint.claimName, or remove checkpoint.shared"
+            )
+        files = {name: known.get(name) or entry_of(path) for name, path in sorted(found.items())}
         manifest = Manifest(
-            format=_FORMAT, job_uid=self._job_uid, attempt=self._attempt, step=step, files=files
+            format=FORMAT, job_uid=self._job_uid, attempt=self._attempt, step=step, files=files
         )
         write_atomically(folder / MANIFEST, manifest.model_dump_json(by_alias=True, indent=1), durable=True)
 
@@ -122,7 +147,7 @@ class CheckpointStore:
     def _problem(self, path: Path) -> str | None:
         """Why the checkpoint at `path` must not be used, or None."""
         try:
-            manifest = _read_manifest(path)
+            manifest = read_manifest(path)
         except (OSError, ValidationError) as error:
             return f"its manifest cannot be read ({type(error).__name__})"
         if manifest.job_uid != self._job_uid:
@@ -132,7 +157,7 @@ class CheckpointStore:
             )
         for name, entry in manifest.files.items():
             file = path / name
-            if not file.is_file() or _entry(file) != entry:
+            if not file.is_file() or entry_of(file) != entry:
                 return f"{name} is missing or differs from the manifest"
         return None
 
@@ -151,10 +176,12 @@ class CheckpointStore:
             )
 
     def _forget_old(self) -> None:
-        manifests = {path: _read_manifest(path) for path in self._committed()}
+        manifests = {path: read_manifest(path) for path in self._committed()}
         newest_first = sorted(manifests, key=lambda path: _age(manifests[path]), reverse=True)
+        best = self.best()
         for path in newest_first[self._keep :]:
-            self._discard(path)
+            if best is None or path.name != _name(best[0]):
+                self._discard(path)
 
     def _discard(self, path: Path) -> None:
         """Remove a checkpoint so that no half of it is ever seen."""
@@ -179,15 +206,3 @@ def _attempt_of(marker: Path) -> int:
 def _age(manifest: Manifest) -> tuple[int, int]:
     """Greater is newer: an attempt that was fenced off may have left a higher step."""
     return manifest.attempt, manifest.step
-
-
-def _read_manifest(path: Path) -> Manifest:
-    return Manifest.model_validate_json((path / MANIFEST).read_text())
-
-
-def _entry(path: Path) -> FileEntry:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return FileEntry(num_bytes=path.stat().st_size, sha256=digest.hexdigest())

@@ -1,16 +1,18 @@
 """Data parallelism with torch's DDP: every rank holds the whole policy and trains on part of the batch."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from grpo_api.v1alpha1.spec import OptimizerSpec
+from grpo_runtime.model.language_model import vocabulary_size
 from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.trainer.distributed import Ranks, peer_errors
 from grpo_runtime.trainer.optimizer import PolicyOptimizer
 from grpo_runtime.trainer.policy import Policy, PolicyWeights
+from grpo_runtime.trainer.strategy.frozen import FrozenPolicy
 from grpo_runtime.trainer.strategy.interface import TrainingState
 from grpo_runtime.trainer.strategy.placement import place
 from grpo_runtime.weight_sync.source import WeightSource
@@ -49,7 +51,7 @@ class DDPStrategy:
     @property
     def vocab_size(self) -> int:
         """See `Strategy`."""
-        return int(self.policy.model.config.vocab_size)
+        return vocabulary_size(self.policy.model)
 
     @contextlib.contextmanager
     def micro_batch(self, *, is_last: bool) -> Iterator[None]:
@@ -62,6 +64,17 @@ class DDPStrategy:
         with peer_errors():
             logprobs, entropies = self._replica(token_ids, mask)
         return logprobs, entropies
+
+    @torch.no_grad()
+    def score_only(self, token_ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `Strategy`. Meets no other rank."""
+        logprobs, entropies = self.policy(token_ids, mask)
+        return logprobs, entropies
+
+    def spread_frozen(self, policy: Policy) -> FrozenPolicy:
+        """See `Strategy`. Each rank has all of it."""
+        place(policy, device=self.device, ranks=self._ranks)
+        return FrozenPolicy(policy)
 
     def backward(self, loss: torch.Tensor) -> None:
         """See `Strategy`."""
@@ -81,9 +94,17 @@ class DDPStrategy:
         """See `Strategy`."""
         return self._weights
 
+    def weight_shards(self) -> Iterable[torch.Tensor]:
+        """See `Strategy`. All ranks have all weights: each takes every so many of them."""
+        saved = list(self.policy.saved_parameters().values())
+        yield from saved[self._ranks.rank :: self._ranks.world_size]
+
     def model_state(self) -> NamedTensors:
         """See `Strategy`."""
-        yield from self.policy.model.state_dict().items()
+        if self.policy.has_adapter:
+            yield from self.policy.saved_parameters().items()
+        else:
+            yield from self.policy.model.state_dict().items()
 
     def optimizer_state(self) -> NamedTensors:
         """See `Strategy`."""
@@ -92,7 +113,7 @@ class DDPStrategy:
     @torch.no_grad()
     def load(self, state: TrainingState | None) -> None:
         """See `Strategy`. Rank 0 copies the state in and gives it to every rank."""
-        for name, parameter in self.policy.model.named_parameters():
+        for name, parameter in self.policy.saved_parameters().items():
             if state is not None:
                 parameter.copy_(state.model[name])
             self._ranks.broadcast(parameter)

@@ -12,19 +12,22 @@ float32 what it does so under DDP.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 
 from grpo_api.v1alpha1.spec import OptimizerSpec
+from grpo_runtime.model.language_model import vocabulary_size
 from grpo_runtime.model.layers import decoder_layers
 from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.trainer.distributed import Ranks, peer_errors
 from grpo_runtime.trainer.optimizer import PolicyOptimizer
 from grpo_runtime.trainer.policy import Policy, PolicyWeights
+from grpo_runtime.trainer.strategy.frozen import FrozenPolicy
 from grpo_runtime.trainer.strategy.interface import TrainingState
 from grpo_runtime.trainer.strategy.placement import place
 from grpo_runtime.trainer.strategy.shards import ShardGroup
@@ -49,21 +52,30 @@ class FSDP2Strategy:
         self.device = device or policy.device
         """See `Strategy`."""
         self._ranks = ranks
-        self._units = (*decoder_layers(policy.model), policy)
-        saved = policy.model.state_dict().keys()
-        self._shard()
+        units = (*decoder_layers(policy.model), policy)
+        self._cut(policy, units)
+        for unit in units:
+            # the sum of all ranks' gradients, in place of their average
+            _sharded(unit).set_gradient_divide_factor(1.0)
+            _sharded(unit).set_force_sum_reduction_for_comms(True)
+        # now: in a pass the modules have whole parameters in their place, while another thread may read
         self._parameters = dict(policy.model.named_parameters())
-        self._buffers = {name: tensor for name, tensor in policy.model.named_buffers() if name in saved}
+        self._saved = policy.saved_parameters()
+        self._buffers = policy.saved_buffers()
         self._optimizer = PolicyOptimizer(policy, optimizer, total_steps=total_steps)
         self._state_shards, self._engine_shards = ShardGroup(ranks), ShardGroup(ranks)
         self._weights = PolicyWeights(
-            policy, lambda: self._whole_parameters(self._engine_shards, dtype=policy.dtype)
+            policy,
+            lambda: (
+                (name, self._engine_shards.whole(parameter, dtype=policy.engine_dtype(name)))
+                for name, parameter in self._parameters.items()
+            ),
         )
 
     @property
     def vocab_size(self) -> int:
         """See `Strategy`."""
-        return int(self.policy.model.config.vocab_size)
+        return vocabulary_size(self.policy.model)
 
     @contextlib.contextmanager
     def micro_batch(self, *, is_last: bool) -> Iterator[None]:
@@ -75,6 +87,19 @@ class FSDP2Strategy:
         with peer_errors():
             logprobs, entropies = self.policy(token_ids, mask)
         return logprobs, entropies
+
+    @torch.no_grad()
+    def score_only(self, token_ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `Strategy`."""
+        found = self.score(token_ids, mask)
+        # no backward pass does it
+        _sharded(self.policy).reshard()
+        return found
+
+    def spread_frozen(self, policy: Policy) -> FrozenPolicy:
+        """See `Strategy`. It is cut like the policy, and its last unit goes back after each pass."""
+        self._cut(policy, (*decoder_layers(policy.model), policy))
+        return FrozenPolicy(policy, after_pass=_sharded(policy).reshard)
 
     def backward(self, loss: torch.Tensor) -> None:
         """See `Strategy`."""
@@ -98,9 +123,15 @@ class FSDP2Strategy:
         """See `Strategy`. Shards are brought into the run's precision before they travel."""
         return self._weights
 
+    def weight_shards(self) -> Iterable[torch.Tensor]:
+        """See `Strategy`."""
+        for parameter in self._saved.values():
+            yield parameter.to_local() if isinstance(parameter, DTensor) else parameter
+
     def model_state(self) -> NamedTensors:
         """See `Strategy`. A tied parameter is there once."""
-        yield from self._whole_parameters(self._state_shards, dtype=None)
+        for name, parameter in self._saved.items():
+            yield name, self._state_shards.whole(parameter)
         yield from self._buffers.items()
 
     def optimizer_state(self) -> NamedTensors:
@@ -115,29 +146,21 @@ class FSDP2Strategy:
         has_state = self._ranks.broadcast(torch.tensor(state is not None, dtype=torch.uint8))
         if not has_state:
             return
-        for name, parameter in self._parameters.items():
+        for name, parameter in self._saved.items():
             self._state_shards.take(parameter, whole=None if state is None else state.model[name])
         for name, tensor in moments.items():
             self._state_shards.take(tensor, whole=None if state is None else state.optimizer[name])
 
-    def _whole_parameters(self, shards: ShardGroup, *, dtype: torch.dtype | None) -> NamedTensors:
-        for name, parameter in self._parameters.items():
-            yield name, shards.whole(parameter, dtype=dtype)
-
-    def _shard(self) -> None:
+    def _cut(self, policy: Policy, units: Sequence[nn.Module]) -> None:
         """Bring one unit after the other to the device and cut it: no more than one is whole there."""
         precision = MixedPrecisionPolicy()
-        if self.policy.dtype != torch.float32:
-            precision = MixedPrecisionPolicy(param_dtype=self.policy.dtype, reduce_dtype=torch.float32)
+        if policy.dtype != torch.float32:
+            precision = MixedPrecisionPolicy(param_dtype=policy.dtype, reduce_dtype=torch.float32)
         with peer_errors():
             mesh = init_device_mesh(self.device.type, (self._ranks.world_size,))
-            for unit in self._units:
+            for unit in units:
                 place(unit, device=self.device, ranks=self._ranks)
                 fully_shard(unit, mesh=mesh, mp_policy=precision)
-        for unit in self._units:
-            # the sum of all ranks' gradients, in place of their average
-            _sharded(unit).set_gradient_divide_factor(1.0)
-            _sharded(unit).set_force_sum_reduction_for_comms(True)
 
 
 def _sharded(unit: nn.Module) -> FSDPModule:

@@ -7,7 +7,7 @@ threads meet. In mode Colocated the engines read `engine_weights` in such thread
 checkpoint is saved after a stop: that reading needs a group apart from the others.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,6 +18,7 @@ from grpo_api.v1alpha1.spec import OptimizerSpec
 from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.policy import Policy
+from grpo_runtime.trainer.strategy.frozen import FrozenPolicy
 from grpo_runtime.weight_sync.source import WeightSource
 
 
@@ -63,6 +64,15 @@ class Strategy(Protocol):
         """
         ...
 
+    def score_only(self, token_ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """What `score` gives, without gradients and outside of `micro_batch`."""
+        ...
+
+    def spread_frozen(self, policy: Policy) -> FrozenPolicy:
+        """Spread a policy that is not trained, as this one is: rank 0 has its weights, elsewhere they may be
+        on the meta device. All ranks call it at the same time. Raises UserError when the strategy cannot."""
+        ...
+
     def backward(self, loss: torch.Tensor) -> None:
         """Add the gradient of the sum of all ranks' `loss`."""
         ...
@@ -82,6 +92,11 @@ class Strategy(Protocol):
 
     def engine_weights(self) -> WeightSource:
         """The weights as engines hold them: Hugging Face names, each whole, in the run's precision."""
+        ...
+
+    def weight_shards(self) -> Iterable[torch.Tensor]:
+        """The master weights of which this rank answers for the digest, in a fixed order: all ranks together
+        have all of them. Meets no other rank."""
         ...
 
     def model_state(self) -> NamedTensors:

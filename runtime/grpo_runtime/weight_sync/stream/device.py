@@ -1,8 +1,6 @@
 """The GPU of a process as weights pass through it: its memory, its streams, and host memory that it reaches
 without a detour. The tests put a stand-in on the CPU in its place."""
 
-import logging
-import mmap
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -10,10 +8,9 @@ from typing import Protocol
 
 import torch
 
+from grpo_runtime.locked_memory import locked_memory
 from grpo_runtime.weight_sync.interface import WeightSyncError
 from grpo_runtime.weight_sync.stream.memory import Memory, MemoryPool, Staging
-
-log = logging.getLogger(__name__)
 
 _FREE_BYTES_LEFT = 2**30
 """What stays free beside staged weights, for the engine that loads them."""
@@ -58,29 +55,9 @@ class Device(Staging, Protocol):
         ...
 
 
-class _LockedMap(mmap.mmap):
-    """Memory that the GPU may reach for as long as it is mapped."""
-
-    address: int | None = None
-
-    def __del__(self) -> None:
-        if self.address is not None:
-            torch.cuda.cudart().cudaHostUnregister(self.address)
-
-
 def registered_memory(num_bytes: int) -> Memory:
-    """Host memory whose pages stay where they are, so that the GPU copies it at full speed beside other work.
-
-    It is registered instead of allocated as pinned memory, for which torch takes the next power of two. Where
-    so much cannot be locked it is memory as any other, which is slower to copy.
-    """
-    mapped = _LockedMap(-1, num_bytes)
-    stream = torch.frombuffer(mapped, dtype=torch.uint8)
-    if int(torch.cuda.cudart().cudaHostRegister(stream.data_ptr(), num_bytes, 0)) != 0:
-        log.warning("%d bytes of host memory cannot be locked for the GPU: copies are slower", num_bytes)
-    else:
-        mapped.address = stream.data_ptr()
-    return Memory(stream)
+    """Host memory that the GPU copies to and from by itself."""
+    return Memory(locked_memory(num_bytes))
 
 
 REGISTERED_MEMORY = MemoryPool(registered_memory)

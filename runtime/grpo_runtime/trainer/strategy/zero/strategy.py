@@ -4,13 +4,15 @@ All is float32, as under DDP, and the forward pass computes in the run's precisi
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from grpo_api.v1alpha1.spec import DeepSpeedSpec, OptimizerSpec
+from grpo_runtime.errors import UserError
+from grpo_runtime.model.language_model import takes_only_text, vocabulary_size
 from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.trainer.distributed import Ranks, peer_errors
 from grpo_runtime.trainer.optimizer import (
@@ -21,6 +23,7 @@ from grpo_runtime.trainer.optimizer import (
     matrix_names,
 )
 from grpo_runtime.trainer.policy import Policy, PolicyWeights
+from grpo_runtime.trainer.strategy.frozen import FrozenPolicy
 from grpo_runtime.trainer.strategy.interface import TrainingState
 from grpo_runtime.trainer.strategy.placement import place
 from grpo_runtime.trainer.strategy.zero.engine import join_ranks, shard, start_engine
@@ -45,17 +48,30 @@ class ZeroStrategy:
         ranks: Ranks,
         device: torch.device | None = None,
     ) -> None:
+        if not takes_only_text(policy.model):
+            raise UserError(
+                f"trainer.strategy ZeRO{stage} cannot leave a part of a model as it is, and "
+                f"{type(policy.model).__name__} takes more than text: set trainer.strategy to DDP or FSDP2"
+            )
         self.policy = policy
         self.device = device or policy.device
         """See `Strategy`."""
         self._ranks = ranks
+        self._stage = stage
         self._spec, self._total_steps = optimizer, total_steps
-        parameters = dict(policy.model.named_parameters())
-        saved = policy.model.state_dict().keys()
-        self._shapes = {name: parameter.shape for name, parameter in parameters.items()}
-        matrices = matrix_names(parameters)
+        self._shapes = {name: parameter.shape for name, parameter in policy.model.named_parameters()}
+        matrices = matrix_names(policy.trained_parameters())
         self._weights = PolicyWeights(
-            policy, lambda: self._whole_weights(self._engine_group, dtype=policy.dtype)
+            policy,
+            lambda: (
+                (
+                    name,
+                    self._whole_weight(
+                        name, parameter, group=self._engine_group, dtype=policy.engine_dtype(name)
+                    ),
+                )
+                for name, parameter in policy.model.named_parameters()
+            ),
         )
         # now, while the parameters show their shapes
         self._weights.layout()
@@ -65,8 +81,8 @@ class ZeroStrategy:
             shard(policy, config=config, device=self.device, ranks=ranks)
         else:
             place(policy, device=self.device, ranks=ranks)
-        self._parameters = dict(policy.model.named_parameters())
-        self._buffers = {name: tensor for name, tensor in policy.model.named_buffers() if name in saved}
+        self._parameters = policy.trained_parameters()
+        self._buffers = policy.saved_buffers()
         adamw = make_adamw(
             self._parameters, optimizer, matrices=matrices, is_fused=True if spec.offload_optimizer else None
         )
@@ -81,7 +97,7 @@ class ZeroStrategy:
     @property
     def vocab_size(self) -> int:
         """See `Strategy`."""
-        return int(self.policy.model.config.vocab_size)
+        return vocabulary_size(self.policy.model)
 
     @contextlib.contextmanager
     def micro_batch(self, *, is_last: bool) -> Iterator[None]:
@@ -94,6 +110,23 @@ class ZeroStrategy:
         with peer_errors():
             logprobs, entropies = self._engine(token_ids, mask)
         return logprobs, entropies
+
+    @torch.no_grad()
+    def score_only(self, token_ids: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `Strategy`."""
+        with peer_errors():
+            logprobs, entropies = self.policy(token_ids, mask)
+        return logprobs, entropies
+
+    def spread_frozen(self, policy: Policy) -> FrozenPolicy:
+        """See `Strategy`. ZeRO-1 and 2 leave weights whole on each rank, and so is this."""
+        if self._stage == 3:
+            raise UserError(
+                "algorithm.kl needs a reference policy, which ZeRO3 does not spread: set trainer.strategy to "
+                "FSDP2, or train an adapter with model.lora"
+            )
+        place(policy, device=self.device, ranks=self._ranks)
+        return FrozenPolicy(policy)
 
     def backward(self, loss: torch.Tensor) -> None:
         """See `Strategy`."""
@@ -121,9 +154,16 @@ class ZeroStrategy:
         """See `Strategy`."""
         return self._weights
 
+    def weight_shards(self) -> Iterable[torch.Tensor]:
+        """See `Strategy`."""
+        yield from {
+            id(vector): vector for vector in map(self._tensors.vector, self._parameters.values())
+        }.values()
+
     def model_state(self) -> NamedTensors:
         """See `Strategy`. A tied parameter is there once."""
-        yield from self._whole_weights(self._state_group, dtype=torch.float32)
+        for name, parameter in self._parameters.items():
+            yield name, self._whole_weight(name, parameter, group=self._state_group, dtype=torch.float32)
         yield from self._buffers.items()
 
     def optimizer_state(self) -> NamedTensors:
@@ -167,11 +207,12 @@ class ZeroStrategy:
         return self._ranks.broadcast(whole)
 
     @torch.no_grad()
-    def _whole_weights(self, group: dist.ProcessGroup, *, dtype: torch.dtype) -> NamedTensors:
-        for name, parameter in self._parameters.items():
-            shape = self._shapes[name]
-            whole = self._tensors.whole_weight(parameter, numel=shape.numel(), group=group, dtype=dtype)
-            yield name, whole.view(shape)
+    def _whole_weight(
+        self, name: str, parameter: torch.nn.Parameter, *, group: dist.ProcessGroup, dtype: torch.dtype
+    ) -> torch.Tensor:
+        shape = self._shapes[name]
+        whole = self._tensors.whole_weight(parameter, numel=shape.numel(), group=group, dtype=dtype)
+        return whole.view(shape)
 
     def _state_with(self, parameter: torch.nn.Parameter) -> dict[str, torch.Tensor]:
         """AdamW's state of this rank's vector in which `parameter` is; zeros before the first step."""

@@ -1,0 +1,1 @@
+"""The bench of checkpoints: cases and options are pure, `saves` has the two ways."""

@@ -1,0 +1,40 @@
+"""The options of `bench/checkpoint.py`. No slow import here: --help answers at once."""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from grpo_bench.options import a_parser, add_json, add_pairs, named_cases, require_folder, require_pairs
+from grpo_checkpoint.cases import CASES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What to measure, and where."""
+
+    num_pairs: int
+    cases: tuple[str, ...]
+    folder: Path
+    json: Path | None
+
+
+def parse_options(description: str, arguments: Sequence[str] | None = None) -> Options:
+    """Read the command line. --help and a wrong option end the process."""
+    parser = a_parser(description)
+    add_pairs(parser, default=3, what="how often each way saves")
+    parser.add_argument("--cases", default=",".join(CASES), metavar="NAME,...", help="(%(default)s)")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=Path(tempfile.gettempdir()),
+        help="where checkpoints are written (%(default)s)",
+    )
+    add_json(parser, what="each result to this file, as a line of JSON")
+    found = parser.parse_args(arguments)
+    require_pairs(parser, found.pairs)
+    cases = named_cases(parser, found.cases, cases=CASES)
+    if not found.folder.is_dir():
+        parser.error(f"--folder {found.folder}: there is no such directory")
+    require_folder(parser, found.json)
+    return Options(num_pairs=found.pairs, cases=cases, folder=found.folder, json=found.json)

@@ -1,0 +1,144 @@
+"""A bucket of an S3-compatible store as a destination, through obstore.
+
+Every request is signed with the SHA-256 of what it carries, so that the store refuses a part that is not what
+was sent. The SHA-256 of a whole file is kept with it, as metadata: what is there already is told by it.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from http import HTTPStatus
+from typing import Any
+
+import obstore
+from obstore import exceptions
+from obstore.store import S3Store
+
+from grpo_api.v1alpha1.spec import ExportSpec
+from grpo_runtime.errors import UserError
+from grpo_runtime.export.credentials import Credentials
+from grpo_runtime.export.destination import DestinationUnreachableError
+from grpo_runtime.export.files import LocalFile
+
+DEFAULT_REGION = "us-east-1"
+PART_BYTES = 32 * 1024 * 1024
+_MAX_PARTS = 10_000
+_PARTS_AT_ONCE = 4
+_SHA256 = "sha256"
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_NOT_FOUND = (FileNotFoundError, exceptions.NotFoundError)
+"""obstore raises the first one for a key."""
+_BUSY = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS}
+"""Statuses of a client error that another try may not meet."""
+
+
+class S3Destination:
+    """Keys below a prefix of a bucket; see `Destination`."""
+
+    def __init__(
+        self,
+        spec: ExportSpec,
+        *,
+        credentials: Credentials,
+        field: str,
+        part_bytes: int = PART_BYTES,
+        timeout: timedelta = timedelta(seconds=60),
+    ) -> None:
+        """Without credentials those in the environment are taken (AWS_ACCESS_KEY_ID and so on). `timeout` is
+        for each answer of the store."""
+        self.what = f"{field} ({spec.to})"
+        self._secret = credentials.named(f"{field.removesuffix('.to')}.secret")
+        self._part_bytes = part_bytes
+        self._bucket, _, prefix = spec.to.removeprefix("s3://").partition("/")
+        settings: dict[str, Any] = {"endpoint": spec.endpoint and spec.endpoint.rstrip("/")}
+        settings |= {
+            "access_key_id": credentials.read("accessKeyId"),
+            "secret_access_key": credentials.read("secretAccessKey"),
+            "session_token": credentials.read("sessionToken", is_optional=True),
+        }
+        self._store = S3Store(
+            self._bucket,
+            prefix=prefix or None,
+            region=spec.region or DEFAULT_REGION,
+            **{name: value for name, value in settings.items() if value is not None},
+            client_options={
+                "connect_timeout": timedelta(seconds=10),
+                "read_timeout": timeout,
+                "timeout": timedelta(hours=1),
+                "allow_http": True,
+            },
+            # the tries are those of `upload`, which says what it waits for
+            retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=1)},
+        )
+
+    def prepare(self) -> None:
+        """Look whether the bucket is there and may be read."""
+        with self._errors():
+            next(iter(obstore.list(self._store, chunk_size=1)), None)
+
+    def holds(self, file: LocalFile) -> bool:
+        """See `Destination`."""
+        try:
+            with self._errors(known=_NOT_FOUND):
+                found = obstore.get(self._store, file.name, options={"head": True})
+        except _NOT_FOUND:
+            return False
+        return found.meta["size"] == file.num_bytes and found.attributes.get(_SHA256) == file.sha256
+
+    def send(self, file: LocalFile, *, on_bytes: Callable[[int], None]) -> None:
+        """Send the file, in several parts when it is large. It is seen when all of it has arrived."""
+        part_bytes = max(self._part_bytes, -(-file.num_bytes // _MAX_PARTS))
+        with self._errors():
+            obstore.put(
+                self._store,
+                file.name,
+                _parts(file, part_bytes=part_bytes, on_bytes=on_bytes),
+                attributes={_SHA256: file.sha256},
+                chunk_size=part_bytes,
+                max_concurrency=_PARTS_AT_ONCE,
+            )
+
+    def publish(self, files: Sequence[LocalFile]) -> None:
+        """Nothing: a store has no change of several files at once, so config.json came last."""
+
+    @contextmanager
+    def _errors(self, *, known: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+        """The library's errors but for `known` as those of a destination. What they quote of requests and
+        answers is left out but for the code."""
+        try:
+            yield
+        except known:
+            raise
+        except (exceptions.BaseError, OSError) as error:
+            raise self._translated(error) from None
+
+    def _translated(self, error: Exception) -> Exception:
+        text = str(error)
+        status = HTTPStatus(int(found[1])) if (found := _STATUS.search(text)) else None
+        code = found[1] if (found := _CODE.search(text)) else type(error).__name__
+        if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+            return UserError(
+                f"{self.what}: the store refuses access ({code}): let the credentials in the Secret of "
+                f"{self._secret} list, read and write there"
+            )
+        if status is HTTPStatus.NOT_FOUND:
+            return UserError(
+                f"{self.what}: the store has no bucket {self._bucket} ({code}): make it, or correct the name"
+            )
+        if status is not None and status < HTTPStatus.INTERNAL_SERVER_ERROR and status not in _BUSY:
+            return UserError(
+                f"{self.what}: the store answers with HTTP {status.value} ({code}): check the bucket, its "
+                "region and the endpoint"
+            )
+        answer = "cannot be reached" if status is None else f"answers with HTTP {status.value}"
+        return DestinationUnreachableError(f"{self.what}: the store {answer}: check endpoint and network")
+
+
+def _parts(file: LocalFile, *, part_bytes: int, on_bytes: Callable[[int], None]) -> Iterator[bytes]:
+    """The content of the file. One part is asked for when there is room for it among those on their way."""
+    with file.path.open("rb") as source:
+        while part := source.read(part_bytes):
+            yield part
+            on_bytes(len(part))

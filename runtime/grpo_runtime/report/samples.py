@@ -1,0 +1,103 @@
+"""completions/: the completions of a step with their rewards, as a table, and its reader.
+
+Parquet, with one file for each step that is kept, so that pandas and `datasets` read a run as they are:
+`load_dataset("parquet", data_files="completions/*.parquet")`.
+"""
+
+import io
+import re
+from collections.abc import Mapping
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from grpo_runtime.errors import UserError
+from grpo_runtime.report.sample import Sample
+from grpo_runtime.report.sink import StepRecord
+from grpo_runtime.storage.files import write_atomically
+from grpo_runtime.storage.full_volume import full_volume_named
+
+COMPLETIONS_FOLDER = "completions"
+REWARD_COLUMN = "rewards/{}"
+"""Column of what one reward function gave."""
+_FILE = re.compile(r"step-(\d+)\.parquet")
+
+
+class SampleTables:
+    """Writes a table for each step that comes with its samples. Tables beyond `start_step`, from which the
+    attempt starts, are removed: their steps are trained again.
+
+    Raises VolumeFullError, with the name of the volume, when no space is left there.
+    """
+
+    def __init__(self, output_dir: Path, *, start_step: int) -> None:
+        self._output_dir = output_dir
+        self._folder = output_dir / COMPLETIONS_FOLDER
+        for step, path in _tables(self._folder).items():
+            if step > start_step:
+                path.unlink()
+
+    def write(self, record: StepRecord) -> None:
+        """Keep the samples of a step."""
+        if not record.samples:
+            return
+        # it starts threads when it is imported, which the forks of this process would not have
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        rows = [_row(sample, step=record.step, attempt=record.attempt) for sample in record.samples]
+        content = io.BytesIO()
+        pq.write_table(pa.Table.from_pylist(rows), content, compression="zstd")
+        with full_volume_named(self._output_dir):
+            self._folder.mkdir(exist_ok=True)
+            write_atomically(self._folder / f"step-{record.step:06d}.parquet", content.getvalue())
+
+    def close(self) -> None:
+        """Every table is written."""
+
+
+def steps_with_samples(output_dir: Path) -> list[int]:
+    """The steps whose completions were kept, in order."""
+    return sorted(_tables(output_dir / COMPLETIONS_FOLDER))
+
+
+def read_samples(output_dir: Path, *, step: int) -> list[Sample]:
+    """The completions of a step, group by group.
+
+    Raises UserError when they were not kept or cannot be read.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = _tables(output_dir / COMPLETIONS_FOLDER).get(step)
+    if path is None:
+        raise UserError(f"the completions of step {step} are not in {output_dir / COMPLETIONS_FOLDER}")
+    try:
+        rows = pq.read_table(path).to_pylist()
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+    return [_sample(row) for row in rows]
+
+
+def read_groups(output_dir: Path, *, step: int) -> list[list[Sample]]:
+    """The completions of a step, those of each prompt together. Raises as `read_samples` does."""
+    samples = read_samples(output_dir, step=step)
+    return [list(group) for _, group in groupby(samples, lambda sample: sample.group)]
+
+
+def _tables(folder: Path) -> dict[int, Path]:
+    found = ((_FILE.fullmatch(path.name), path) for path in folder.glob("step-*.parquet"))
+    return {int(match[1]): path for match, path in found if match}
+
+
+def _row(sample: Sample, *, step: int, attempt: int) -> dict[str, Any]:
+    rewards = {REWARD_COLUMN.format(name): value for name, value in sample.rewards.items()}
+    rest = {name: value for name, value in vars(sample).items() if name != "rewards"}
+    return {"step": step, "attempt": attempt, **rest, **rewards}
+
+
+def _sample(row: Mapping[str, Any]) -> Sample:
+    prefix = REWARD_COLUMN.format("")
+    rewards = {name.removeprefix(prefix): value for name, value in row.items() if name.startswith(prefix)}
+    own = {name: row[name] for name in Sample.__dataclass_fields__ if name != "rewards"}
+    return Sample(rewards=rewards, **own)

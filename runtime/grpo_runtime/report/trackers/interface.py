@@ -1,0 +1,39 @@
+"""What a tracker is to the thread that delivers to it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from grpo_api.contract.run_config import RunConfig
+from grpo_api.v1alpha1.spec import TrackerSpec
+from grpo_runtime.export.credentials import Credentials
+from grpo_runtime.report.sink import SinkContext, StepRecord
+
+
+class Tracker(Protocol):
+    """A run in a service, with a connection to it. Whatever is raised is tried again later."""
+
+    def write(self, record: StepRecord) -> None:
+        """Log one step. Of a step that is logged twice, after a resume or an error, the service keeps both or
+        the later one."""
+
+    def close(self) -> None:
+        """End the run there, once everything was logged."""
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """What a tracker needs to know to open its run: a later attempt of the job finds the same one."""
+
+    spec: TrackerSpec
+    run_config: RunConfig
+    credentials: Credentials
+    context: SinkContext
+
+    @property
+    def project(self) -> str:
+        """Where the run is listed."""
+        return self.spec.project or self.run_config.job.namespace
+
+
+OpenTracker = Callable[[TrackedRun], Tracker]

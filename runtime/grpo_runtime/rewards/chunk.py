@@ -1,0 +1,57 @@
+"""What one reward function gave for one chunk of a step. B completions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from grpo_runtime.rewards.types import FailureKind, RewardFailure, RewardRequest
+
+_MAX_SAMPLE_CHARACTERS = 300
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """The answer of one function for one chunk."""
+
+    values: Sequence[float | None]
+    """[B], None where there is no reward."""
+    failures: Sequence[RewardFailure] = ()
+    logged: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """Every value that the function gave to log_metric, by name."""
+
+
+def column_of_reply(name: str, request: RewardRequest, reply: dict[str, Any]) -> Column:
+    """What a reply of a worker says about the chunk `request`; `name` is that of the function."""
+    if "error" in reply:
+        reason = f"{reply['error']}\n{reply['traceback']}"
+        return failed_column(name, request, reason=reason, kind=FailureKind.RAISED)
+    assert len(reply["rewards"]) == len(request.completions)
+    failures = []
+    if refused := reply["refused"]:
+        index, reason = refused[0]
+        failures = [
+            RewardFailure(
+                name=name,
+                kind=FailureKind.REFUSED,
+                reason=reason,
+                num_samples=len(refused),
+                sample=_sample(request, index),
+            )
+        ]
+    return Column(values=reply["rewards"], failures=tuple(failures), logged=reply["metrics"])
+
+
+def failed_column(name: str, request: RewardRequest, *, reason: str, kind: FailureKind) -> Column:
+    """No reward for any completion of the chunk."""
+    num_samples = len(request.completions)
+    failure = RewardFailure(
+        name=name, kind=kind, reason=reason, num_samples=num_samples, sample=_sample(request, 0)
+    )
+    return Column(values=[None] * num_samples, failures=(failure,))
+
+
+def _sample(request: RewardRequest, index: int) -> dict[str, Any]:
+    return {
+        "prompt": str(request.prompts[index])[:_MAX_SAMPLE_CHARACTERS],
+        "completion": request.completions[index][:_MAX_SAMPLE_CHARACTERS],
+    }

@@ -1,0 +1,177 @@
+"""A reward function behind HTTP: chunks are posted to a service, within a deadline, and again after an
+outage."""
+
+import asyncio
+import logging
+import ssl
+from dataclasses import dataclass
+from http import HTTPStatus
+
+import aiohttp
+
+from grpo_runtime.errors import RewardServiceUnreachableError, UserError, first_line
+from grpo_runtime.rewards.chunk import Column, column_of_reply, failed_column
+from grpo_runtime.rewards.service_protocol import (
+    BadAnswerError,
+    authority_file,
+    read_answer,
+    request_body,
+    service_headers,
+    without_secrets,
+)
+from grpo_runtime.rewards.types import FailureKind, RewardFunction, RewardRequest, RewardService
+
+_log = logging.getLogger(__name__)
+
+MAX_ANSWER_BYTES = 1 << 24
+_CONNECT_SECONDS = 10.0
+_OUTAGES = frozenset(
+    {
+        HTTPStatus.REQUEST_TIMEOUT,
+        HTTPStatus.TOO_MANY_REQUESTS,
+        HTTPStatus.BAD_GATEWAY,
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        HTTPStatus.GATEWAY_TIMEOUT,
+    }
+)
+"""Answers after which the same request is sent again. 500 is not among them: it is how a service says that
+its own code raised."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How long an outage is borne, in seconds."""
+
+    first_pause: float = 1.0
+    longest_pause: float = 30.0
+    """Pauses double up to this one."""
+    total: float = 300.0
+    """A service that is rolled out anew is back by then."""
+
+
+class ServiceClient:
+    """Calls one reward service, for several chunks at a time."""
+
+    def __init__(
+        self, function: RewardFunction, service: RewardService, *, patience: Patience | None = None
+    ) -> None:
+        self._name = function.name
+        self._service = service
+        self._patience = patience or Patience()
+        self._timeout = aiohttp.ClientTimeout(
+            total=function.timeout_seconds, sock_connect=min(_CONNECT_SECONDS, function.timeout_seconds)
+        )
+        self._timeout_seconds = function.timeout_seconds
+        self._is_free = asyncio.Semaphore(function.workers)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def start(self) -> None:
+        """Read the Secret; the service itself may come later. Raises UserError when the Secret cannot be
+        used."""
+        service_headers(self._service)
+        context = ssl.create_default_context()
+        authority = authority_file(self._service)
+        if authority is not None:
+            try:
+                context.load_verify_locations(authority)
+            except ssl.SSLError as error:
+                raise UserError(
+                    f"rewards: the key {authority.name} of the Secret {self._service.secret} is no "
+                    "certificate in PEM"
+                ) from error
+        connector = aiohttp.TCPConnector(ssl=context)
+        # cookies would make one answer depend on another
+        self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+
+    async def score(self, request: RewardRequest) -> Column:
+        """The rewards of a chunk. Its deadline is that of one request.
+
+        Raises RewardServiceUnreachableError at the end of our patience with an outage, and UserError for a
+        certificate that cannot be trusted.
+        """
+        try:
+            body, key = request_body(request, name=self._name, job=self._service.job)
+        except ValueError as error:
+            reason = f"a column cannot be written as JSON: {error}"
+            return failed_column(self._name, request, reason=reason, kind=FailureKind.RAISED)
+        async with self._is_free:
+            try:
+                answer = await self._post_with_patience(body, key=key)
+                values, refused = read_answer(answer, num_samples=len(request.completions))
+            except BadAnswerError as error:
+                return failed_column(self._name, request, reason=str(error), kind=FailureKind.RAISED)
+            except TimeoutError:
+                reason = f"{self._service.url} did not answer within {self._timeout_seconds:g} s"
+                return failed_column(self._name, request, reason=reason, kind=FailureKind.LOST)
+        return column_of_reply(self._name, request, {"rewards": values, "refused": refused, "metrics": {}})
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def _post_with_patience(self, body: bytes, *, key: str) -> bytes:
+        loop = asyncio.get_running_loop()
+        began, pause = loop.time(), self._patience.first_pause
+        while True:
+            try:
+                return await self._post(body, key=key)
+            except _OutageError as error:
+                if loop.time() + pause - began > self._patience.total:
+                    raise RewardServiceUnreachableError(
+                        f"reward {self._name}: the service {self._service.url} was out of reach for "
+                        f"{loop.time() - began:.0f} s: {error}"
+                    ) from error
+                _log.warning(
+                    "reward %s: %s: %s; asking again in %g s", self._name, self._service.url, error, pause
+                )
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, self._patience.longest_pause)
+
+    async def _post(self, body: bytes, *, key: str) -> bytes:
+        """The body of an answer 200. Raises TimeoutError, _OutageError and BadAnswerError."""
+        assert self._session is not None
+        secrets = service_headers(self._service)
+        headers = {**secrets, "Content-Type": "application/json", "Idempotency-Key": key}
+        try:
+            async with self._session.post(
+                self._service.url,
+                data=body,
+                headers=headers,
+                timeout=self._timeout,
+                # a redirect would take the headers to another host
+                allow_redirects=False,
+            ) as response:
+                answer = await _bounded(response)
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise UserError(
+                f"reward {self._name}: the certificate of {self._service.url} cannot be trusted: put the "
+                "authority that signed it under ca.crt into the Secret of service.headersSecret"
+            ) from error
+        except aiohttp.ConnectionTimeoutError as error:
+            raise _OutageError("no connection in time") from error
+        except aiohttp.ClientConnectionError as error:
+            raise _OutageError(without_secrets(first_line(error), headers=secrets)) from error
+        except aiohttp.ClientPayloadError as error:
+            raise _OutageError("the answer was cut off") from error
+        if response.status in _OUTAGES:
+            raise _OutageError(f"HTTP {response.status}")
+        if response.status != HTTPStatus.OK:
+            said = without_secrets(answer[:2000].decode(errors="replace"), headers=secrets).strip()
+            raise BadAnswerError(f"HTTP {response.status} of {self._service.url}: {said[:300] or 'no text'}")
+        return answer
+
+
+class _OutageError(Exception):
+    """The service cannot be reached, or says that it is overloaded."""
+
+
+async def _bounded(response: aiohttp.ClientResponse) -> bytes:
+    """The body. Raises BadAnswerError when it is too long."""
+    pieces, length = [], 0
+    async for piece in response.content.iter_any():
+        length += len(piece)
+        if length > MAX_ANSWER_BYTES:
+            raise BadAnswerError(f"its answer is longer than {MAX_ANSWER_BYTES} bytes")
+        pieces.append(piece)
+    return b"".join(pieces)

@@ -1,0 +1,47 @@
+"""How many failures of a reward function a run bears, and when they end it."""
+
+from collections.abc import Sequence
+
+from grpo_runtime.errors import UserError
+from grpo_runtime.rewards.types import FailureKind, RewardFailure, RewardFunction
+
+
+class Tolerance:
+    """Judges the failures of one function, step by step.
+
+    A bug fails for every chunk and ends the run in its first step; what fails now and then, such as a
+    verifier that hangs on one completion, ends it only after `max_failing_steps` steps in a row.
+    """
+
+    def __init__(self, function: RewardFunction) -> None:
+        self._function = function
+        self._num_failing_steps = 0
+
+    def judge(self, failures: Sequence[RewardFailure], *, num_samples: int, step: int) -> None:
+        """Count the failures of the step that follows `step` finished ones.
+
+        Raises UserError, with what the function said, when they are more than the function may have.
+        """
+        self._refuse_too_many(failures, num_samples=num_samples, step=step)
+        failed_chunks = [failure for failure in failures if failure.kind is not FailureKind.REFUSED]
+        self._num_failing_steps = self._num_failing_steps + 1 if failed_chunks else 0
+        if self._num_failing_steps >= self._function.max_failing_steps:
+            raise UserError(
+                f"reward {self._function.name} failed in {self._num_failing_steps} steps in a row, up to "
+                f"step {step + 1}, which is its maxFailingSteps: {_first_line(failed_chunks)}"
+            )
+
+    def _refuse_too_many(self, failures: Sequence[RewardFailure], *, num_samples: int, step: int) -> None:
+        num_failed = sum(failure.num_samples for failure in failures)
+        is_one_lost_chunk = [failure.kind for failure in failures] == [FailureKind.LOST]
+        if num_failed <= self._function.max_failure_share * num_samples or is_one_lost_chunk:
+            return
+        raise UserError(
+            f"reward {self._function.name} failed on {num_failed} of {num_samples} completions of step "
+            f"{step + 1} ({num_failed / num_samples:.0%}), more than its maxFailureShare of "
+            f"{self._function.max_failure_share:.0%}: {_first_line(failures)}"
+        )
+
+
+def _first_line(failures: Sequence[RewardFailure]) -> str:
+    return failures[0].reason.partition("\n")[0]

@@ -1,0 +1,47 @@
+"""The worker processes of one reward function."""
+
+import asyncio
+import json
+
+from grpo_runtime.rewards.chunk import Column, column_of_reply, failed_column
+from grpo_runtime.rewards.process import WorkerFailedError, WorkerProcess
+from grpo_runtime.rewards.types import FailureKind, RewardFunction, RewardRequest
+
+
+class WorkerGroup:
+    """Calls one function in several processes at a time. Which of them gets a chunk changes nothing.
+
+    A process beyond the first starts when a chunk finds all others at work.
+    """
+
+    def __init__(self, function: RewardFunction) -> None:
+        self._name = function.name
+        self._workers = [WorkerProcess(function) for _ in range(function.workers)]
+        # the one that was given back last is taken first: the others may never have to start
+        self._idle: asyncio.LifoQueue[WorkerProcess] = asyncio.LifoQueue()
+        for worker in reversed(self._workers):
+            self._idle.put_nowait(worker)
+
+    async def start(self) -> None:
+        """Start the first process. Raises UserError when there is no such function."""
+        await self._workers[0].start()
+
+    async def score(self, request: RewardRequest) -> Column:
+        """The rewards of a chunk. Its deadline begins when a process gets it.
+
+        A process that misses the deadline, or dies, is replaced, and its chunk has no rewards. Raises
+        UserError when a process that has to be started no longer finds the function.
+        """
+        line = json.dumps(vars(request)).encode() + b"\n"
+        worker = await self._idle.get()
+        try:
+            reply = await worker.ask(line)
+        except WorkerFailedError as error:
+            return failed_column(self._name, request, reason=str(error), kind=FailureKind.LOST)
+        finally:
+            self._idle.put_nowait(worker)
+        return column_of_reply(self._name, request, reply)
+
+    async def close(self) -> None:
+        """End every process."""
+        await asyncio.gather(*(worker.close() for worker in self._workers))

@@ -1,0 +1,36 @@
+"""What a checkpoint says about itself: its files with their digests."""
+
+from pathlib import Path
+
+from grpo_api.model import ApiModel
+from grpo_runtime.storage.files import sha256_of
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+
+
+class FileEntry(ApiModel):
+    """One file of a checkpoint."""
+
+    num_bytes: int
+    sha256: str
+
+
+class Manifest(ApiModel):
+    """Written last: a checkpoint without it, or that differs from it, was never committed or is damaged."""
+
+    format: int
+    job_uid: str
+    attempt: int
+    step: int
+    files: dict[str, FileEntry]
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """That of a checkpoint. Raises OSError, or pydantic's ValidationError, for one that is not whole."""
+    return Manifest.model_validate_json((folder / MANIFEST).read_text())
+
+
+def entry_of(path: Path) -> FileEntry:
+    """Size and digest of a file, which is read for it."""
+    return FileEntry(num_bytes=path.stat().st_size, sha256=sha256_of(path))

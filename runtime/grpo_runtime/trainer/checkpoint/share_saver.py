@@ -1,0 +1,65 @@
+"""The part in a save that a rank other than 0 has."""
+
+from concurrent.futures import Future
+from pathlib import Path
+
+from transformers import PreTrainedModel
+
+from grpo_runtime.process.background import in_thread
+from grpo_runtime.storage.full_volume import full_volume_named
+from grpo_runtime.trainer.checkpoint.host_copy import HostCopier, HostCopy
+from grpo_runtime.trainer.checkpoint.share_channel import ShareChannel
+from grpo_runtime.trainer.checkpoint.store import CheckpointStore
+from grpo_runtime.trainer.checkpoint.written_share import write_share
+from grpo_runtime.trainer.distributed import Ranks
+from grpo_runtime.trainer.strategy.interface import Strategy
+
+
+class ShareSaver:
+    """Joins the gather of tensors that are sharded, and with `is_shared` writes this rank's share of all."""
+
+    def __init__(
+        self,
+        store: CheckpointStore,
+        *,
+        model: PreTrainedModel,
+        strategy: Strategy,
+        ranks: Ranks,
+        output_dir: Path,
+        is_shared: bool,
+    ) -> None:
+        """All ranks make their savers at the same time."""
+        self._store = store
+        self._model = model
+        self._ranks = ranks
+        self._output_dir = output_dir
+        self._num_writers = ranks.world_size if is_shared else 1
+        self._copier = HostCopier(model, strategy, rank=ranks.rank, num_writers=self._num_writers)
+        self._channel = ShareChannel(ranks) if is_shared else None
+        self._in_flight: Future[None] | None = None
+
+    def save(self, step: int) -> None:
+        """Copy this rank's share, and begin to write it. Rank 0 has committed the checkpoint before."""
+        if self._in_flight is not None:
+            self._in_flight.result()
+        copy, channel = self._copier.copy(), self._channel
+        if channel is not None:
+            self._in_flight = in_thread(
+                lambda: self._write(copy, step=step, channel=channel), name=f"checkpoint-{step}"
+            )
+
+    def check(self) -> None:
+        """Raise what kept this rank from writing its share."""
+        if self._in_flight is not None and self._in_flight.done():
+            self._in_flight.result()
+
+    def _write(self, copy: HostCopy, *, step: int, channel: ShareChannel) -> None:
+        with full_volume_named(self._output_dir):
+            share = write_share(
+                self._store.unfinished(step),
+                copy,
+                model=self._model,
+                rank=self._ranks.rank,
+                num_writers=self._num_writers,
+            )
+        channel.send(share)

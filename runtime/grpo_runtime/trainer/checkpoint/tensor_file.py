@@ -1,0 +1,89 @@
+"""Writes a safetensors file once through: it is hashed while it is written, and on disk before it is done.
+
+The safetensors library writes all at once, and while it does so no other thread of the process runs.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import torch
+
+from grpo_runtime.trainer.checkpoint.manifest import FileEntry
+
+_CHUNK_BYTES = 8 << 20
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""The format's names of the dtypes of weights, buffers and moments."""
+
+
+def write_tensors(
+    path: Path,
+    tensors: Mapping[str, torch.Tensor],
+    *,
+    metadata: Mapping[str, str] | None = None,
+    on_bytes: Callable[[int], None] = lambda _: None,
+) -> FileEntry:
+    """Write CPU tensors to `path`, which every user may read, and return its size and digest.
+
+    `on_bytes` is told how many bytes each write has added. A tensor that is not contiguous is copied while it
+    is written. Raises TypeError, before anything is written, for a dtype that is not in the table, and
+    OSError as writing does.
+    """
+    # large elements first, as the library does, so that each tensor begins at a multiple of its element
+    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
+    header = _header({name: tensors[name] for name in names}, metadata)
+    digest, num_bytes = hashlib.sha256(), 0
+    with path.open("wb", buffering=0) as file:
+        for chunk in _chunks(header, (tensors[name] for name in names)):
+            digest.update(chunk)
+            num_bytes += _write_all(file.fileno(), chunk)
+            on_bytes(len(chunk))
+        os.fchmod(file.fileno(), 0o644)
+        os.fsync(file.fileno())
+    return FileEntry(num_bytes=num_bytes, sha256=digest.hexdigest())
+
+
+def _header(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None) -> bytes:
+    """Its length as eight bytes, little-endian, and then JSON, padded to a multiple of eight bytes."""
+    described: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
+    end = 0
+    for name, tensor in tensors.items():
+        if tensor.dtype not in _DTYPES:
+            raise TypeError(f"{name} is {tensor.dtype}, which no checkpoint holds")
+        begin, end = end, end + tensor.nbytes
+        described[name] = {
+            "dtype": _DTYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [begin, end],
+        }
+    text = json.dumps(described, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _chunks(header: bytes, tensors: Iterator[torch.Tensor]) -> Iterator[memoryview]:
+    yield memoryview(header)
+    for tensor in tensors:
+        data = tensor.contiguous().view(-1).view(torch.uint8).numpy().data
+        for begin in range(0, len(data), _CHUNK_BYTES):
+            yield data[begin : begin + _CHUNK_BYTES]
+
+
+def _write_all(descriptor: int, chunk: memoryview) -> int:
+    written = 0
+    while written < len(chunk):
+        written += os.write(descriptor, chunk[written:])
+    return written

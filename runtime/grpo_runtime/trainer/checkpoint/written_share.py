@@ -1,0 +1,75 @@
+"""The tensors of a checkpoint as files: all from one rank, or from each rank its share."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from grpo_api.model import ApiModel
+from grpo_runtime.model.adapter_files import WEIGHTS as ADAPTER_WEIGHTS
+from grpo_runtime.model.adapter_files import adapter_tensors
+from grpo_runtime.model.lora import has_adapter
+from grpo_runtime.model.weights import named_weights
+from grpo_runtime.trainer.checkpoint.host_copy import HostCopy
+from grpo_runtime.trainer.checkpoint.manifest import FileEntry
+from grpo_runtime.trainer.checkpoint.tensor_file import write_tensors
+
+MODEL = "model"
+INDEX = "model.safetensors.index.json"
+"""Tells transformers and vLLM which weight is in which of several files."""
+
+
+class WrittenShare(ApiModel):
+    """What one rank has written. It is sent to rank 0."""
+
+    files: dict[str, FileEntry]
+    """By path in the checkpoint."""
+    weights: dict[str, str]
+    """By name of a weight as transformers saves it: the file in the directory `model`."""
+    num_weight_bytes: int
+
+
+def write_share(
+    folder: Path,
+    copy: HostCopy,
+    *,
+    model: PreTrainedModel,
+    rank: int,
+    num_writers: int,
+    on_bytes: Callable[[int], None] = lambda _: None,
+) -> WrittenShare:
+    """Write what this rank has copied to the unfinished checkpoint in `folder`; it is on disk then.
+
+    `model` only tells what transformers calls the weights, and peft those of an adapter, which has one
+    writer. A rank whose copy has no tensors of a kind writes no file of it.
+    """
+    suffix = f"-{rank + 1:05d}-of-{num_writers:05d}" if num_writers > 1 else ""
+    if has_adapter(model):
+        weights, model_file = adapter_tensors(copy.model), ADAPTER_WEIGHTS
+    else:
+        weights = dict(named_weights(model, iter(copy.model.items())))
+        model_file = f"model{suffix}.safetensors"
+    files = {}
+    (folder / MODEL).mkdir(exist_ok=True)
+    if weights:
+        entry = write_tensors(
+            folder / MODEL / model_file, weights, metadata={"format": "pt"}, on_bytes=on_bytes
+        )
+        files[f"{MODEL}/{model_file}"] = entry
+    if copy.optimizer:
+        name = f"optimizer{suffix}.safetensors"
+        files[name] = write_tensors(folder / name, copy.optimizer, on_bytes=on_bytes)
+    return WrittenShare(
+        files=files,
+        weights=dict.fromkeys(weights, model_file),
+        num_weight_bytes=sum(weight.nbytes for weight in weights.values()),
+    )
+
+
+def index_of(shares: Sequence[WrittenShare]) -> dict[str, Any]:
+    """The content of `INDEX`."""
+    return {
+        "metadata": {"total_size": sum(share.num_weight_bytes for share in shares)},
+        "weight_map": {name: file for share in shares for name, file in share.weights.items()},
+    }

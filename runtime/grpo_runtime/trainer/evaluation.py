@@ -1,0 +1,108 @@
+"""How good the policy is on prompts that it is not trained on. P prompts, S samples of each, F rewards.
+
+An evaluation leaves nothing behind that a step could see: it has seeds and prompts of its own, and is not in
+the journal. An attempt that goes on from a checkpoint makes the later ones again, with the same result.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from transformers import PreTrainedTokenizerBase
+
+from grpo_api.contract.run_config import RunConfig
+from grpo_api.v1alpha1.spec import EvalSpec
+from grpo_runtime.algorithm.advantages import compute_advantages
+from grpo_runtime.algorithm.types import AdvantageOptions
+from grpo_runtime.data.prompt import Prompt
+from grpo_runtime.data.seeds import derive_seed
+from grpo_runtime.report.completions import completion_metrics
+from grpo_runtime.rollout.interface import GenerateRequest, Rollout
+from grpo_runtime.trainer.prompting import encode
+from grpo_runtime.trainer.scoring import Scorer, Scores
+
+PREFIX = "eval/"
+REWARD = f"{PREFIX}reward"
+"""Mean of the weighted sums of rewards; that of the best checkpoint is the greatest."""
+OF_COMPLETIONS = ("completions/mean_length", "completions/clipped_ratio")
+
+
+class Evaluation:
+    """Makes the requests of an evaluation and reads its results, and learns which checkpoint is the best."""
+
+    def __init__(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        options: EvalSpec,
+        run_config: RunConfig,
+        tokenizer: PreTrainedTokenizerBase,
+        scorer: Scorer,
+        best_reward: float | None,
+        mark_best: Callable[[int, float], None],
+    ) -> None:
+        """`scorer` takes S completions of each prompt. `best_reward` is that of earlier attempts, if they
+        have one. `mark_best` gets the step of a committed checkpoint that is better than all before, and its
+        reward."""
+        self.prompts = tuple(prompts)
+        self.scorer = scorer
+        self._options = options
+        self._last_step = run_config.algorithm.steps
+        self._weights = tuple(reward.weight for reward in run_config.rewards)
+        self._best_reward = best_reward
+        self._mark_best = mark_best
+        self._uncommitted: dict[int, float] = {}
+        self._requests = _requests(prompts, options=options, run_config=run_config, tokenizer=tokenizer)
+
+    def is_due(self, step: int) -> bool:
+        """Whether to evaluate after `step` finished steps."""
+        return step % self._options.every_steps == 0 or step == self._last_step
+
+    @property
+    def requests(self) -> Sequence[GenerateRequest]:
+        """All P x S completions, prompt by prompt."""
+        return self._requests
+
+    def metrics(self, rollouts: Sequence[Rollout], scores: Scores) -> Mapping[str, float]:
+        """What an evaluation found. A reward that no completion has is left out."""
+        rewards = scores.rewards
+        # the sums are those of training; what is compared within a group is not looked at
+        options = AdvantageOptions(group_size=len(rollouts), weights=self._weights, scale_rewards="none")
+        found = {
+            REWARD: float(compute_advantages(rewards, options=options).rewards.nanmean()),
+            **{
+                f"{PREFIX}rewards/{name}/mean": float(column.nanmean())
+                for name, column in zip(self.scorer.names, rewards.unbind(1), strict=True)
+            },
+        }
+        lengths = completion_metrics(rollouts)
+        found |= {f"{PREFIX}{name}": lengths[name] for name in OF_COMPLETIONS}
+        return {name: value for name, value in found.items() if math.isfinite(value)}
+
+    def is_best(self, metrics: Mapping[str, float], *, step: int) -> bool:
+        """Whether the policy of `step` is better than every one before, so that its checkpoint is kept."""
+        reward = metrics.get(REWARD)
+        if reward is None or (self._best_reward is not None and reward <= self._best_reward):
+            return False
+        self._best_reward = self._uncommitted[step] = reward
+        return True
+
+    def committed(self, step: int) -> None:
+        """The checkpoint of `step` is on disk."""
+        reward = self._uncommitted.pop(step, None)
+        if reward is not None:
+            self._mark_best(step, reward)
+
+
+def _requests(
+    prompts: Sequence[Prompt], *, options: EvalSpec, run_config: RunConfig, tokenizer: PreTrainedTokenizerBase
+) -> list[GenerateRequest]:
+    """The seeds are the same in every evaluation, and those of no step, whose prompts count from 0."""
+    requests = []
+    for place, prompt in enumerate(prompts):
+        token_ids = tuple(encode(prompt, run_config=run_config, tokenizer=tokenizer))
+        for sample in range(options.num_samples):
+            seed = derive_seed(
+                run_config.algorithm.seed, step=0, prompt_index=-1 - place, sample_index=sample
+            )
+            requests.append(GenerateRequest(token_ids, seed=seed, is_evaluation=True))
+    return requests

@@ -1,0 +1,50 @@
+"""From the fields of `algorithm` to the options of the loss. Pure."""
+
+from enum import StrEnum
+from typing import Any
+
+from grpo_api.v1alpha1.spec import (
+    AlgorithmSpec,
+    ImportanceCorrectionMode,
+    ImportanceCorrectionSpec,
+    KLSpec,
+    RatioLevel,
+)
+from grpo_runtime.algorithm.importance_correction import ImportanceCorrection
+from grpo_runtime.algorithm.kl import KLPenalty
+from grpo_runtime.algorithm.registry import exposed_options
+from grpo_runtime.algorithm.types import LossOptions
+
+
+def loss_options(algorithm: AlgorithmSpec, *, max_completion_length: int | None = None) -> LossOptions:
+    """The loss a spec asks for: every option that a job can set is the field of `algorithm` with its name,
+    and where the field is absent the option keeps its default. `max_completion_length` is
+    `sampling.maxTokens`."""
+    given = {name: getattr(algorithm, name) for name in exposed_options(LossOptions)}
+    given |= {"clip_high": algorithm.chosen_clip_high, "ratio_level": algorithm.chosen_ratio_level}
+    options = {name: _loss_option(value) for name, value in given.items() if value is not None}
+    return LossOptions(max_completion_length=max_completion_length, **options)
+
+
+def _loss_option(value: Any) -> Any:
+    """A value of the spec as the algorithm takes it."""
+    if isinstance(value, ImportanceCorrectionSpec):
+        return _importance_correction(value)
+    if isinstance(value, KLSpec):
+        return _penalty(value)
+    return value.value if isinstance(value, StrEnum) else value
+
+
+def _importance_correction(spec: ImportanceCorrectionSpec) -> ImportanceCorrection | None:
+    if spec.mode == ImportanceCorrectionMode.NONE:
+        return None
+    level = spec.level or RatioLevel.TOKEN
+    return ImportanceCorrection(level=level.value, mode=spec.mode.value, floor=spec.floor, cap=spec.cap)
+
+
+def _penalty(spec: KLSpec) -> KLPenalty | None:
+    if spec.beta == 0:
+        return None
+    return KLPenalty(
+        beta=spec.beta, estimator=spec.chosen_estimator.value, is_bias_corrected=spec.is_bias_corrected
+    )

@@ -1,0 +1,63 @@
+"""What the phases of a step leave, and the metrics that are made of it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from grpo_runtime.algorithm.advantages import Advantages
+from grpo_runtime.algorithm.reward_metrics import reward_metrics
+from grpo_runtime.report.completions import completion_metrics, count_tokens
+from grpo_runtime.report.sync import sync_metrics
+from grpo_runtime.rollout.interface import Rollout, SyncReport
+from grpo_runtime.trainer.journal.step import REPLAYED, Step
+from grpo_runtime.trainer.scoring import Scores
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampled:
+    """The completions of a step, with their rewards."""
+
+    recorded: Step
+    sync: SyncReport | None
+    """None where the journal had all of them, so that no engine was needed."""
+    rollouts: Sequence[Rollout]
+    scores: Scores
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What an update made of them."""
+
+    advantages: Advantages
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What came of an evaluation. One that is cut off by a stop request says nothing about the policy."""
+
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    is_best: bool = False
+    is_stopped: bool = False
+
+
+def step_metrics(
+    sampled: Sampled, learned: Learned, *, reward_names: Sequence[str], measured: Mapping[str, float]
+) -> dict[str, float]:
+    """The metrics of a step by TRL's names; `measured` are its seconds, and what an evaluation found."""
+    scores = sampled.scores
+    values = {
+        **scores.metrics,
+        **learned.metrics,
+        **reward_metrics(scores.rewards, names=list(reward_names), advantages=learned.advantages),
+        **measured,
+    }
+    # a user's own metric may be NaN, which no report can hold
+    values = {name: value for name, value in values.items() if math.isfinite(value)}
+    values |= completion_metrics(sampled.rollouts)
+    values |= sync_metrics(sampled.sync) if sampled.sync else {}
+    if not values.get(REPLAYED):
+        # where samples were replayed it would say how fast a disk is
+        _, num_completion_tokens = count_tokens(sampled.rollouts)
+        values["tokens_per_second"] = num_completion_tokens / values["step_time"]
+    return values

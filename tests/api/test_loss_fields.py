@@ -1,0 +1,105 @@
+"""The fields of `algorithm` about the loss: which of them go together, and what a run gets of them."""
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from grpo_api.contract.run_config import parse_run_config
+from grpo_api.resolve import resolve
+from grpo_api.v1alpha1.spec import LossType
+
+from .test_resolve import job
+
+
+def loss_job(**algorithm: Any) -> Any:
+    return job(algorithm={"steps": 5, **algorithm})
+
+
+def written(**algorithm: Any) -> dict[str, Any]:
+    run = resolve(loss_job(**algorithm))
+    assert parse_run_config(json.dumps(run.to_object())) == run
+    section: dict[str, Any] = run.to_object()["algorithm"]
+    return section
+
+
+def test_a_job_that_asks_for_nothing_new_is_written_as_0_1_0_did():
+    assert written() == written(clipHigh=0.2, lossType="dapo")
+    assert written()["clipHigh"] == 0.2
+    assert not {"ratioLevel", "aggregation", "baseline", "maskTruncated", "delta"} & set(written())
+
+
+@pytest.mark.parametrize(("loss", "cap"), [("cispo", 5.0), ("dapo", 0.2), ("vespo", 0.2)])
+def test_the_upper_clip_of_a_loss_is_written_out(loss: str, cap: float):
+    assert written(lossType=loss)["clipHigh"] == cap
+
+
+def test_one_ratio_for_each_sequence_is_written_where_the_loss_wants_it():
+    assert written(lossType="luspo")["ratioLevel"] == "sequence"
+    assert written(lossType="luspo", ratioLevel="token")["ratioLevel"] == "token"
+
+
+def test_a_penalty_is_written_with_all_its_parts():
+    assert written(kl={"beta": 0.04})["kl"] == {"beta": 0.04, "estimator": "k3", "biasCorrection": True}
+    assert "kl" not in written()
+
+
+def test_a_reference_policy_cannot_be_spread_by_zero3_unless_it_is_the_model_without_its_adapter():
+    algorithm, trainer = {"steps": 5, "kl": {"beta": 0.1}}, {"strategy": "ZeRO3"}
+    with pytest.raises(ValidationError, match="which ZeRO3 does not spread"):
+        job(algorithm=algorithm, trainer=trainer)
+    model = {"source": "builtin://tiny", "lora": {"rank": 4}}
+    assert resolve(job(algorithm=algorithm, trainer=trainer, model=model))
+    assert resolve(job(algorithm={"steps": 5, "kl": {"beta": 0}}, trainer=trainer))
+
+
+@pytest.mark.parametrize("loss", LossType)
+def test_every_loss_may_be_asked_for_alone(loss: LossType):
+    assert written(lossType=loss.value)["lossType"] == loss.value
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "words"),
+    [
+        ({"lossType": "cispo", "clipHigh": 0.2}, "it must be at least 1: remove it, which means 5"),
+        ({"lossType": "cispo", "delta": 8}, "must be one that clips its ratio"),
+        ({"lossType": "sapo", "dualClip": 3}, "must be one that clips its ratio"),
+        ({"delta": 1.2}, "delta must be above 1 \\+ clipHigh"),
+        ({"delta": 1.3, "clipHigh": 0.4}, "raise delta or lower clipHigh"),
+        ({"delta": 1}, "greater than 1"),
+        ({"sapoTemperaturePos": 2}, "lossType must be sapo"),
+        ({"lossType": "sapo", "vespoKPos": 2}, "lossType must be vespo"),
+        ({"lossType": "vespo", "ratioLevel": "sequence"}, "ratioLevel must be token"),
+        (
+            {"lossType": "vespo", "importanceCorrection": {"level": "sequence"}},
+            "importanceCorrection.level must be token",
+        ),
+        (
+            {"aggregation": "normalize_then_sum", "scaleRewards": "none"},
+            "set aggregation to sum_then_normalize",
+        ),
+        ({"aggregation": "normalize_then_sum", "baseline": "leave_one_out"}, "remove algorithm.scaleRewards"),
+        ({"topEntropyQuantile": 0}, "greater than 0"),
+        ({"topEntropyQuantile": 1.1}, "less than or equal to 1"),
+        ({"offPolicyThreshold": 0}, "greater than 0"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(algorithm: dict[str, Any], words: str):
+    with pytest.raises(ValidationError, match=words):
+        loss_job(**algorithm)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        {"lossType": "grpo", "ratioLevel": "sequence", "clipLow": 0.0003, "clipHigh": 0.0004},
+        {"delta": 4, "dualClip": 3, "clipHigh": 0.28},
+        {"lossType": "vespo", "importanceCorrection": {"mode": "none", "level": "sequence"}},
+        {"aggregation": "normalize_then_sum"},
+        {"baseline": "leave_one_out", "scaleRewards": "none"},
+        {"maskTruncated": True, "topEntropyQuantile": 0.2, "offPolicyThreshold": 0.1},
+    ],
+)
+def test_what_goes_together_is_taken(algorithm: dict[str, Any]):
+    assert resolve(loss_job(**algorithm))

@@ -1,0 +1,82 @@
+"""The Versity gateway, a real S3 server, as a process of this machine; and Secrets as a pod has them."""
+
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from polling import wait_until
+
+from grpo_api.v1alpha1.spec import ExportSpec
+from grpo_cluster.versions import program_path
+from grpo_runtime.export.credentials import Credentials
+from grpo_runtime.export.s3 import S3Destination
+
+ACCESS_KEY, SECRET_KEY = "AKIAGRPOTESTS", "a-secret-key-of-the-tests"
+BUCKET = "models"
+
+
+@dataclass
+class S3Server:
+    """The Versity gateway over `folder`, in which each folder is a bucket."""
+
+    folder: Path
+    port: int
+    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Serve, and return once it answers."""
+        # file systems of test machines may have no extended attributes, in which it would keep metadata
+        sidecar = self.folder / "metadata"
+        buckets = self.folder / "buckets"
+        (buckets / BUCKET).mkdir(parents=True, exist_ok=True)
+        sidecar.mkdir(exist_ok=True)
+        with (self.folder / "server.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(program_path("versitygw"), "--port", f"127.0.0.1:{self.port}"),
+                    *("posix", "--sidecar", str(sidecar), str(buckets)),
+                ],
+                env={**os.environ, "ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY},
+                stdout=log,
+                stderr=log,
+            )
+        wait_until(self._answers, "the S3 server answers", seconds=30)
+
+    def stop(self) -> None:
+        """End it; what it holds stays."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGTERM)
+            self.process.wait(20)
+            self.process = None
+
+    def _answers(self) -> bool:
+        assert self.process is not None and self.process.poll() is None, "the S3 server has ended"
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+
+def secret_in(folder: Path, keys: Mapping[str, str]) -> Credentials:
+    """The Secret `uploads` with these keys, as a pod has it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, value in keys.items():
+        (folder / name).write_text(f"{value}\n")
+    return Credentials("uploads", folder)
+
+
+def s3_secret(folder: Path, *, secret_key: str = SECRET_KEY) -> Credentials:
+    return secret_in(folder, {"accessKeyId": ACCESS_KEY, "secretAccessKey": secret_key})
+
+
+def in_bucket(
+    server: S3Server, credentials: Credentials, *, to: str = f"s3://{BUCKET}/run-1", part_bytes: int = 1 << 25
+) -> S3Destination:
+    spec = ExportSpec(to=to, endpoint=server.endpoint, secret=credentials.secret)
+    return S3Destination(spec, credentials=credentials, field="export[0].to", part_bytes=part_bytes)

@@ -1,0 +1,117 @@
+"""The page of a run: what is on it, and that a browser draws it."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from kept_samples import keep, sample
+from pod_builder import run_config
+
+from grpo_runtime.cli import main
+from grpo_runtime.report.metrics import MetricsFile, MetricsRecord
+from grpo_runtime.report.page.charts import SECTIONS, sections_for
+from grpo_runtime.report.page.page import PAGE_FILE, render_page
+from grpo_runtime.report.run_file import RUN_CONFIG_FILE, keep_run_file
+from grpo_runtime.report.samples import SampleTables
+
+STEPS = 6
+ATTACK = "</pre><script>document.title='taken over'</script>"
+
+
+def values(step: int) -> dict[str, float]:
+    return {
+        "reward": step / STEPS,
+        "rewards/match/mean": step / STEPS,
+        "loss": 0.5,
+        "grad_norm": 1.0,
+        "own/solved": 0.25,
+        "step_time": 10.0,
+        "time/sync_seconds": 1.0,
+        "time/generate_seconds": 7.0,
+        "time/train_seconds": 1.5,
+    }
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    """A run of two attempts over an engine in a pod, with completions that are HTML."""
+    run = run_config(
+        mode="Disaggregated",
+        algorithm={"steps": STEPS},
+        trainer={"numNodes": 2, "processesPerNode": 1},
+        rollout={"replicas": 2},
+    )
+    keep_run_file(tmp_path, run)
+    metrics = MetricsFile(tmp_path)
+    for step in range(1, STEPS + 1):
+        attempt = 1 if step < 4 else 2
+        metrics.write(MetricsRecord(attempt=attempt, step=step, time=0.0, values=values(step)))
+    metrics.close()
+    keep(SampleTables(tmp_path, start_step=0), 5, sample(0.0), sample(1.0, completion=ATTACK))
+    return tmp_path
+
+
+def test_the_page_has_facts_time_completions_and_configuration(output: Path) -> None:
+    text = render_page(output)
+    body = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
+    assert "6 of 6" in body and "0:01:00" in body
+    assert "idle: trainer" in body and "idle: engines" in body
+    assert "2 training processes with 2 engines takes 10 s a step. 1 training process with 3 engines" in body
+    assert "colour 0?" in body
+    assert "promptsPerStep" in body
+    assert ATTACK not in text
+
+
+def test_a_metric_of_the_users_own_has_a_chart() -> None:
+    titles = [chart.title for section in sections_for(["own/solved"]) for chart in section.charts]
+    assert titles == ["own/solved"]
+
+
+def test_no_metric_is_drawn_twice() -> None:
+    """Each of a run is in one chart, or in none if its curve says nothing."""
+    present = [*sorted(values(1)), "kl", "entropy", "completions/crc32", "clip_ratio/low_mean"]
+    drawn = [n for section in sections_for(present) for chart in section.charts for n in chart.names(present)]
+    assert sorted(drawn) == sorted(set(present) - {"step_time", "completions/crc32"})
+    assert len({chart.title for section in SECTIONS for chart in section.charts}) == sum(
+        len(section.charts) for section in SECTIONS
+    )
+
+
+def test_a_browser_draws_every_chart_and_runs_nothing_that_a_model_wrote(output: Path) -> None:
+    browser = shutil.which("chromium")
+    if browser is None:
+        assert os.environ.get("CI") != "true", "make browser installs Chromium"
+        pytest.skip("no Chromium here: `make browser` installs it")
+    page = output / PAGE_FILE
+    assert main(["report", str(output)]) == 0
+    drawn = subprocess.run(
+        [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={output / 'browser'}",
+         "--virtual-time-budget=20000", "--dump-dom", page.as_uri()],
+        capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    num_charts = sum(len(section.charts) for section in sections_for(sorted(values(1))))
+    # every chart has a layer with its curves, which is there once Plotly has drawn it
+    assert drawn.stdout.count('class="scatterlayer') == num_charts
+    assert "own/solved</text>" in drawn.stdout
+    assert "<title>taken over</title>" not in drawn.stdout
+
+
+def test_a_run_without_steps_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(tmp_path)]) == 40
+    assert "no step is finished" in capsys.readouterr().err
+
+
+def test_the_configuration_of_the_first_attempt_stays_until_another_job_uses_the_folder(
+    tmp_path: Path,
+) -> None:
+    first, later = run_config(algorithm={"steps": 5}), run_config(algorithm={"steps": 6})
+    keep_run_file(tmp_path, first)
+    keep_run_file(tmp_path, later)
+    assert json.loads((tmp_path / RUN_CONFIG_FILE).read_text())["algorithm"]["steps"] == 5
+    other = later.model_copy(update={"job": later.job.model_copy(update={"uid": "another"})})
+    keep_run_file(tmp_path, other)
+    assert json.loads((tmp_path / RUN_CONFIG_FILE).read_text())["algorithm"]["steps"] == 6

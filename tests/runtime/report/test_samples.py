@@ -1,0 +1,101 @@
+"""Completions as tables, and as text for the terminal."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from datasets import load_dataset
+from kept_samples import keep, sample
+
+from grpo_runtime.cli import main
+from grpo_runtime.errors import UserError
+from grpo_runtime.report.samples import SampleTables, read_samples, steps_with_samples
+
+
+def test_a_table_gives_back_what_was_written_and_datasets_reads_it(tmp_path: Path) -> None:
+    tables = SampleTables(tmp_path, start_step=0)
+    written = [sample(1.0), sample(None), sample(0.25, group=1, completion='β\n"x"')]
+    keep(tables, 2, *written)
+    keep(tables, 3)
+    assert steps_with_samples(tmp_path) == [2]
+    assert read_samples(tmp_path, step=2) == written
+    files = str(tmp_path / "completions" / "*.parquet")
+    table = load_dataset("parquet", data_files=files, split="train", cache_dir=str(tmp_path / "cache"))
+    assert table["reward"] == [1.0, None, 0.25]
+    assert table["rewards/match"] == [1.0, None, 0.25]
+    assert (table["step"], table["attempt"]) == ([2, 2, 2], [1, 1, 1])
+
+
+def test_an_attempt_removes_what_it_trains_again(tmp_path: Path) -> None:
+    first = SampleTables(tmp_path, start_step=0)
+    for step in (10, 20, 30):
+        keep(first, step, sample(0.0))
+    SampleTables(tmp_path, start_step=20)
+    assert steps_with_samples(tmp_path) == [10, 20]
+
+
+def test_a_torn_table_is_named(tmp_path: Path) -> None:
+    keep(SampleTables(tmp_path, start_step=0), 1, sample(0.0))
+    path = tmp_path / "completions" / "step-000001.parquet"
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(UserError, match=r"step-000001\.parquet cannot be read"):
+        read_samples(tmp_path, step=1)
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    """Two steps of three groups, whose rewards are 0 and 0, 0 and 1, 1 and 1."""
+    tables = SampleTables(tmp_path, start_step=0)
+    rewards = [(0.0, 0.0), (0.0, 1.0), (1.0, 1.0)]
+    samples = [sample(reward, group=group) for group, pair in enumerate(rewards) for reward in pair]
+    keep(tables, 10, *samples)
+    keep(tables, 20, *(dataclasses.replace(each, completion=f"new {each.reward}") for each in samples))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("order", "prompts"),
+    [("step", [1, 2, 3]), ("best", [3, 2, 1]), ("worst", [1, 2, 3]), ("mixed", [2, 1, 3])],
+)
+def test_groups_come_in_the_order_that_was_asked_for(
+    kept: Path, order: str, prompts: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["samples", str(kept), "--order", order]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("===")] == [
+        f"=== prompt {number}" for number in prompts
+    ]
+
+
+def test_the_newest_step_is_shown_with_every_reward(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["samples", str(kept), "--groups", "2"]) == 0
+    assert capsys.readouterr().out.splitlines()[-6:] == [
+        "=== prompt 2",
+        "<s>colour 1?",
+        "--- reward 0 (match 0, length none), advantage +0.5, 3 tokens, cut at maxTokens",
+        "new 0.0",
+        "--- reward 1 (match 1, length none), advantage +0.5, 3 tokens, cut at maxTokens",
+        "new 1.0",
+    ]
+
+
+def test_a_step_that_was_not_kept_is_refused_with_those_that_were(
+    kept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["samples", str(kept), "--step", "11"]) == 40
+    assert "of step 11 were not kept; those of these steps were: 10, 20" in capsys.readouterr().err
+
+
+def test_a_folder_without_completions_says_which_field_keeps_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["samples", str(tmp_path)]) == 40
+    assert "report.samplesEverySteps" in capsys.readouterr().err
+
+
+def test_what_a_model_wrote_cannot_drive_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(SampleTables(tmp_path, start_step=0), 1, sample(0.0, completion="a\x1b[2Jb\rc\td\ne"))
+    assert main(["samples", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == ["a�[2Jb�c\td", "e"]

@@ -1,0 +1,230 @@
+"""A reward behind HTTP, over real sockets: what is posted, what answers mean, and what an outage does."""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_reward_service import body, cut_off, endless, hang, serving, status, write_certificate
+from pod_builder import free_port
+
+from grpo_api.contract.exit_codes import ExitCode
+from grpo_runtime.errors import RewardServiceUnreachableError, UserError
+from grpo_runtime.rewards.chunk import Column
+from grpo_runtime.rewards.pool import RewardPool
+from grpo_runtime.rewards.service import Patience, ServiceClient
+from grpo_runtime.rewards.types import FailureKind, RewardFunction, RewardRequest, RewardService
+
+QUICK = Patience(first_pause=0.01, longest_pause=0.02, total=20.0)
+TOKEN = "Bearer a-token-of-the-tests"
+
+
+def chunk(*completions: str, **columns: list[Any]) -> RewardRequest:
+    return RewardRequest(
+        prompts=["a="] * len(completions),
+        completions=list(completions),
+        completion_ids=[[1, 2]] * len(completions),
+        columns=columns,
+        group_ids=[7] * len(completions),
+        step=3,
+        total_steps=9,
+    )
+
+
+def function(url: str, *, folder: Path | None = None, **fields: Any) -> RewardFunction:
+    secret = None if folder is None else "judge"
+    service = RewardService(url=url, job="a-uid", secret=secret, folder=folder)
+    return RewardFunction(name="judge", service=service, **{"workers": 4, **fields})
+
+
+async def ask(function: RewardFunction, *chunks: RewardRequest, patience: Patience = QUICK) -> list[Column]:
+    assert function.service is not None
+    client = ServiceClient(function, function.service, patience=patience)
+    await client.start()
+    try:
+        return list(await asyncio.gather(*map(client.score, chunks)))
+    finally:
+        await client.close()
+
+
+def secret(folder: Path, **keys: str) -> Path:
+    folder = folder / "secrets" / "judge"
+    folder.mkdir(parents=True)
+    for key, value in keys.items():
+        (folder / key.replace("_", "-")).write_text(value)
+    return folder
+
+
+async def test_a_chunk_is_posted_with_all_that_a_function_gets() -> None:
+    async with serving() as service:
+        (column,) = await ask(function(service.url), chunk("aa", "b", answer=["x", "x"]))
+    assert column == Column(values=[2.0, 1.0])
+    (asked,) = service.asked
+    key = asked.pop("idempotencyKey")
+    assert asked == {
+        "protocol": 1,
+        "job": "a-uid",
+        "reward": "judge",
+        "step": 3,
+        "totalSteps": 9,
+        "groupIds": [7, 7],
+        "prompts": ["a=", "a="],
+        "completions": ["aa", "b"],
+        "completionIds": [[1, 2], [1, 2]],
+        "columns": {"answer": ["x", "x"]},
+    }
+    assert service.headers[0]["Idempotency-Key"] == key
+    assert service.headers[0]["Content-Type"] == "application/json"
+
+
+async def test_null_means_that_the_reward_does_not_apply_and_what_is_no_number_fails() -> None:
+    async with serving() as service:
+        service.script = [body({"rewards": [1, None, "high"]})]
+        (column,) = await ask(function(service.url), chunk("a", "b", "c"))
+    assert column.values == [1.0, None, None]
+    (failure,) = column.failures
+    assert (failure.kind, failure.num_samples, failure.sample["completion"]) == (FailureKind.REFUSED, 1, "c")
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (body([1.0, 2.0]), 'its answer is no object with a list "rewards"'),
+        (body({"rewards": [1.0]}), "it answered 1 rewards for 2 completions"),
+        (status(200, text="<html>"), "its answer is no JSON"),
+        (status(500, text="KeyError: 'answer'"), "KeyError: 'answer'"),
+        (status(422), "HTTP 422"),
+        (status(301), "HTTP 301"),
+        (endless, "its answer is longer than 16777216 bytes"),
+    ],
+)
+async def test_an_answer_that_is_no_list_of_rewards_fails_its_chunk_and_no_other(
+    answer: Any, reason: str
+) -> None:
+    async with serving() as service:
+        service.script = [answer]
+        asked = function(service.url, workers=1)
+        failed, fine = await ask(asked, chunk("a", "b"), chunk("ccc"))
+    assert failed.values == [None, None]
+    assert failed.failures[0].kind is FailureKind.RAISED
+    assert reason in failed.failures[0].reason
+    assert fine == Column(values=[3.0])
+    assert len(service.asked) == 2
+
+
+async def test_a_chunk_without_an_answer_in_time_has_no_rewards_and_is_not_asked_again() -> None:
+    async with serving() as service:
+        service.script = [hang]
+        late, fine = await ask(function(service.url, timeout_seconds=0.5, workers=1), chunk("a"), chunk("bb"))
+    assert late.values == [None]
+    assert late.failures[0].kind is FailureKind.LOST
+    assert late.failures[0].reason == f"{service.url} did not answer within 0.5 s"
+    assert fine.values == [2.0]
+
+
+@pytest.mark.parametrize("number", [408, 429, 502, 503, 504])
+async def test_a_service_that_is_overloaded_is_asked_again_with_the_same_key(number: int) -> None:
+    async with serving() as service:
+        service.script = [status(number), cut_off, status(number)]
+        (column,) = await ask(function(service.url), chunk("aaa"))
+    assert column == Column(values=[3.0])
+    assert len(service.asked) == 4
+    assert len({asked["idempotencyKey"] for asked in service.asked}) == 1
+
+
+async def test_other_completions_have_another_key() -> None:
+    async with serving() as service:
+        await ask(function(service.url), chunk("a"), chunk("b"))
+    assert len({asked["idempotencyKey"] for asked in service.asked}) == 2
+
+
+async def test_a_service_that_starts_late_is_waited_for() -> None:
+    port = free_port()
+    asked = asyncio.create_task(ask(function(f"http://localhost:{port}/score"), chunk("aa")))
+    async with asyncio.timeout(20):
+        await asyncio.sleep(0)
+        async with serving(port=port):
+            (column,) = await asked
+    assert column.values == [2.0]
+
+
+async def test_an_outage_that_lasts_ends_the_attempt_as_transient() -> None:
+    url = f"http://localhost:{free_port()}/score"
+    patience = Patience(first_pause=0.01, longest_pause=0.01, total=0.1)
+    with pytest.raises(
+        RewardServiceUnreachableError, match=f"judge: the service {url} was out of reach"
+    ) as end:
+        await ask(function(url), chunk("a"), patience=patience)
+    assert (end.value.exit_code, end.value.reason) == (ExitCode.TRANSIENT, "RewardServiceUnreachable")
+
+
+async def test_headers_come_from_the_secret_as_it_is_now_and_are_in_no_message(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = secret(tmp_path, Authorization=f"{TOKEN}\n", X_Team="red-team")
+    (folder / "..data").mkdir()
+    async with serving() as service:
+        client_of = function(service.url, folder=folder, workers=1)
+        assert client_of.service is not None
+        service.script = [status(503, text=TOKEN), status(403, text=f"no access with {TOKEN}")]
+        client = ServiceClient(client_of, client_of.service, patience=QUICK)
+        await client.start()
+        with caplog.at_level(logging.DEBUG):
+            refused = await client.score(chunk("a"))
+            (folder / "Authorization").write_text("Bearer another")
+            await client.score(chunk("b"))
+        await client.close()
+    assert [headers["Authorization"] for headers in service.headers] == [TOKEN, TOKEN, "Bearer another"]
+    assert service.headers[0]["X-Team"] == "red-team"
+    assert refused.failures[0].reason.startswith(f"HTTP 403 of {service.url}: no access with ***")
+    assert "a-token-of-the-tests" not in repr(refused) + repr(client_of) + caplog.text
+
+
+async def test_a_secret_that_is_not_mounted_or_no_header_ends_the_start(tmp_path: Path) -> None:
+    missing = function("http://localhost/score", folder=tmp_path / "secrets" / "judge")
+    with pytest.raises(UserError, match="Secret judge of http://localhost/score is not mounted"):
+        await ask(missing)
+    folder = secret(tmp_path, Authorization="two\nlines")
+    with pytest.raises(UserError, match="key Authorization of the Secret judge is no header"):
+        await ask(function("http://localhost/score", folder=folder))
+
+
+async def test_a_certificate_is_trusted_when_the_secret_holds_its_authority(tmp_path: Path) -> None:
+    certificate, public = write_certificate(tmp_path)
+    folder = secret(tmp_path)
+    (folder / "ca.crt").write_text(public)
+    async with serving(certificate=certificate) as service:
+        (column,) = await ask(function(service.url, folder=folder), chunk("aa"))
+        with pytest.raises(UserError, match=r"cannot be trusted: put the authority .* under ca\.crt"):
+            await ask(function(service.url), chunk("aa"))
+    assert column.values == [2.0]
+    assert "ca.crt" not in service.headers[0]
+    (folder / "ca.crt").write_text("no certificate")
+    with pytest.raises(UserError, match=r"key ca\.crt of the Secret judge is no certificate in PEM"):
+        await ask(function(service.url, folder=folder))
+
+
+async def test_a_service_is_asked_for_as_many_chunks_at_a_time_as_the_job_says() -> None:
+    async with serving() as service:
+        columns = await ask(function(service.url, workers=3), *(chunk("a" * n) for n in range(1, 12)))
+    assert [column.values for column in columns] == [[float(n)] for n in range(1, 12)]
+    assert 1 < service.most_at_once <= 3
+
+
+async def test_a_column_that_json_cannot_hold_fails_its_chunk() -> None:
+    async with serving() as service:
+        (column,) = await ask(function(service.url), chunk("a", level=[float("nan")]))
+    assert column.values == [None]
+    assert "a column cannot be written as JSON" in column.failures[0].reason
+    assert service.asked == []
+
+
+async def test_a_service_is_a_column_beside_other_rewards() -> None:
+    async with serving() as service:
+        functions = (RewardFunction(name="exact", builtin="exact_match"), function(service.url))
+        async with RewardPool(functions) as pool:
+            scored = await asyncio.gather(*(pool.submit(chunk(text, answer=["aa"])) for text in ("aa", "b")))
+            matrix = pool.put_together(scored, step=0)
+    assert matrix.values == ((1.0, 2.0), (0.0, 1.0))
+    assert matrix.names == ("exact", "judge")

@@ -1,0 +1,192 @@
+"""Runs that are killed and resumed, and what an uninterrupted one is compared with."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from pod_builder import free_port, run_config, trainer_environment
+from safetensors.torch import load_file
+
+from grpo_api.contract.run_config import RunConfig
+from grpo_runtime.report.metrics import MetricsRecord, parse_metrics, read_metrics
+from grpo_runtime.trainer.journal.framing import decode_frames
+
+STEPS, EVERY_STEPS, SAMPLES = 5, 2, 8
+CHECKSUM = "journal/weights_checksum"
+_OF_THIS_ATTEMPT = (
+    *("time/", "checkpoint/", "step_time", "tokens_per_second", "sync/"),
+    *("journal/replayed_samples", "journal/digest_differs"),
+)
+
+
+def killable_job(*, num_ranks: int = 1, strategy: str | None = None) -> RunConfig:
+    """A small job with a journal, whose reward function notes its calls."""
+    return run_config(
+        rewards=[{"name": "copy", "function": "scripted_rewards:noted"}],
+        algorithm={
+            "steps": STEPS,
+            "promptsPerStep": 2,
+            "groupSize": SAMPLES // 2,
+            "numIterations": 2,
+            "optimizer": {"learningRate": 1e-3},
+        },
+        sampling={"maxTokens": 4},
+        trainer={"processesPerNode": num_ranks, "strategy": strategy},
+        checkpoint={"everySteps": EVERY_STEPS, "claimName": "claim"},
+    )
+
+
+class Attempts:
+    """Runs attempts in `scripted_attempts`."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+
+    def run(self, folder: Path, run: RunConfig, *, attempt: int, kill: str = "") -> list[int]:
+        """The exit codes of its ranks; what it asked for is in `asked-ATTEMPT`."""
+        given = trainer_environment(folder, run, attempt=attempt)
+        run_dir = folder / f"cache-{attempt}-0" / "run"
+        run_dir.mkdir(parents=True, exist_ok=True)
+        environment = {
+            **given,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+            "WORLD_SIZE": str(run.topology.world_size),
+            "LOCAL_WORLD_SIZE": str(run.topology.world_size),
+            "GROUP_RANK": "0",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(Path(__file__).parent),
+            "SCRIPTED_KILL": kill,
+            "SCRIPTED_LOG": str(folder / f"asked-{attempt}"),
+        }
+        order = {
+            "environment": environment,
+            "num_ranks": run.topology.world_size,
+            "run_dir": str(run_dir),
+            "log": str(folder / f"log-{attempt}"),
+        }
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        codes: list[int] = json.loads(self._process.stdout.readline())
+        return codes
+
+
+@contextmanager
+def attempts() -> Iterator[Attempts]:
+    """The process that runs attempts."""
+    process = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("scripted_attempts.py"))],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield Attempts(process)
+    finally:
+        process.kill()
+        process.wait()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What an attempt asked of its engine and of its reward function."""
+
+    seeds: list[int]
+    scored: dict[int, list[str]]
+    """Prompts by step."""
+    synced: list[int]
+
+
+def asked(folder: Path, attempt: int) -> Asked:
+    path = folder / f"asked-{attempt}"
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    scored: dict[int, list[str]] = {}
+    for line in lines:
+        if "scored" in line:
+            # a call for each group, in the order in which they finish
+            scored.setdefault(line["scored"], []).extend(line["prompts"])
+    assert all(len(prompts) <= SAMPLES for prompts in scored.values()), (
+        "a step was scored twice in an attempt"
+    )
+    return Asked(
+        seeds=[line["seed"] for line in lines if "seed" in line],
+        scored={step: sorted(prompts) for step, prompts in scored.items()},
+        synced=[line["sync"] for line in lines if "sync" in line],
+    )
+
+
+@dataclass(frozen=True)
+class OnDisk:
+    """What the journal holds."""
+
+    seeds: set[int]
+    scored: set[int]
+
+
+def on_disk(folder: Path) -> OnDisk:
+    """What was written whole, in any file of the journal."""
+    seeds, scored = set(), set()
+    for path in (folder / "output" / "journal").glob("step-*/*.journal"):
+        for frame in decode_frames(path.read_bytes())[0]:
+            if frame.header["kind"] == "generated":
+                seeds.add(frame.header["seed"])
+            elif frame.header["kind"] == "scored":
+                scored.add(frame.header["step"])
+    return OnDisk(seeds, scored)
+
+
+def values(folder: Path) -> list[Mapping[str, float]]:
+    """The metrics of every step, as a reader sees them, without what differs between attempts."""
+    records = read_metrics(folder / "output" / "metrics.jsonl")
+    assert [record.step for record in records] == list(range(1, STEPS + 1))
+    return [
+        {name: value for name, value in record.values.items() if not name.startswith(_OF_THIS_ATTEMPT)}
+        for record in records
+    ]
+
+
+def all_records(folder: Path) -> list[MetricsRecord]:
+    return parse_metrics((folder / "output" / "metrics.jsonl").read_text())
+
+
+def policy(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "output" / "model" / "model.safetensors")
+
+
+def last_state(folder: Path) -> Mapping[str, Any]:
+    """Where the run stood in its last checkpoint, the position in the prompts included."""
+    path = folder / "output" / "checkpoints" / f"step-{STEPS:06d}" / "state.json"
+    found: Mapping[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def own_file(folder: Path, step: int) -> Path:
+    """What attempt 1 has written of a step."""
+    return folder / "output" / "journal" / f"step-{step:06d}" / "attempt-000001.journal"
+
+
+def tear(folder: Path, step: int) -> None:
+    """As if the process had been killed in the middle of the last write."""
+    path = own_file(folder, step)
+    os.truncate(path, path.stat().st_size - 7)
+
+
+def damage(folder: Path, step: int) -> None:
+    """Turn one bit around in the middle of the file."""
+    path = own_file(folder, step)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+Hurt = Callable[[Path, int], None]

@@ -1,0 +1,172 @@
+"""A rank over a scripted engine, which is a fake, that ends with kill -9 where SCRIPTED_KILL says.
+
+SCRIPTED_KILL is POINT:STEP, with steps from 0, and SCRIPTED_LOG is where everything asked of the engine is
+written.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from fake_engines import FakeEngines
+
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.rollout.interface import GenerateRequest, OnFinished, Probe, Rollout, SyncReport
+from grpo_runtime.settings import TrainerSettings
+from grpo_runtime.trainer.journal.framing import decode_frames
+from grpo_runtime.trainer.journal.journal import JOURNAL
+from grpo_runtime.trainer.journal.reader import file_of
+from grpo_runtime.trainer.rank import run_rank
+from grpo_runtime.trainer.strategy.interface import Strategy
+from grpo_runtime.trainer.strategy.registry import strategy_of
+from grpo_runtime.weight_sync.source import WeightSource
+
+NUM_IN_TIME = 3
+"""Samples of a step that are finished and on disk when a kill comes in generation."""
+
+
+class Script:
+    """Where the process ends, and what it has asked for until then."""
+
+    def __init__(self) -> None:
+        self._kill = os.environ.get("SCRIPTED_KILL", "")
+
+    def reach(self, point: str, step: int) -> None:
+        """End here, if that is the point."""
+        if self._kill == f"{point}:{step}":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def is_at(self, point: str, step: int) -> bool:
+        return self._kill == f"{point}:{step}"
+
+    def note(self, **what: Any) -> None:
+        """Write what was asked of the engine."""
+        with Path(os.environ["SCRIPTED_LOG"]).open("a") as file:
+            file.write(json.dumps(what) + "\n")
+
+
+class ScriptedEngines(FakeEngines):
+    """A fake that samples each request alone, so that a step of which some are replayed has the same bits."""
+
+    def __init__(self, settings: TrainerSettings, *, script: Script) -> None:
+        super().__init__(settings)
+        self._journal = settings.output_dir / JOURNAL
+        self._attempt = settings.attempt
+        self._script = script
+
+    async def rest(self) -> None:
+        self._script.note(rest=True)
+
+    async def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> SyncReport:
+        self._script.reach("between steps", version.step)
+        self._script.note(sync=version.step)
+        return await super().sync(weights, version=version, probe=probe)
+
+    async def generate(
+        self, requests: Sequence[GenerateRequest], *, on_finished: OnFinished | None = None
+    ) -> list[Rollout]:
+        assert self._version is not None and on_finished is not None
+        step, rollouts = self._version.step, []
+        for index, request in enumerate(requests):
+            await asyncio.sleep(0)
+            if index == NUM_IN_TIME and self._script.is_at("generation", step):
+                self._wait_until_on_disk(index, step=step)
+                self._script.reach("generation", step)
+            self._script.note(seed=request.seed)
+            [rollout] = self._sample([request])
+            on_finished(index, rollout)
+            rollouts.append(rollout)
+        if self._script.is_at("generated", step):
+            self._wait_until_on_disk(len(requests), step=step)
+            self._script.reach("generated", step)
+        return rollouts
+
+    def _wait_until_on_disk(self, count: int, *, step: int) -> None:
+        """The journal has its own thread: wait until it has written so many samples."""
+        path, deadline = file_of(self._journal, step=step, attempt=self._attempt), time.monotonic() + 60
+        while True:
+            frames, _ = decode_frames(path.read_bytes() if path.exists() else b"")
+            if sum(frame.header["kind"] == "generated" for frame in frames) == count:
+                return
+            assert time.monotonic() < deadline, "the samples never came to the disk"
+            time.sleep(0.005)
+
+
+class KilledInTraining:
+    """A strategy of the product that ends in the middle of an update."""
+
+    def __init__(self, strategy: Strategy, *, script: Script, num_iterations: int) -> None:
+        self._strategy = strategy
+        self._script = script
+        self._num_iterations = num_iterations
+        self._num_updates = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._strategy, name)
+
+    @property
+    def _step(self) -> int:
+        """In an attempt that began with step 0."""
+        return self._num_updates // self._num_iterations
+
+    def micro_batch(self, *, is_last: bool) -> Any:
+        self._script.reach("scored", self._step)
+        return self._strategy.micro_batch(is_last=is_last)
+
+    def backward(self, loss: Any) -> None:
+        self._script.reach("training", self._step)
+        self._strategy.backward(loss)
+
+    def optimizer_step(self, *, step: int) -> tuple[float, float]:
+        found = self._strategy.optimizer_step(step=step)
+        self._num_updates += 1
+        if self._num_updates % self._num_iterations:
+            self._script.reach("between iterations", step)
+        else:
+            self._script.reach("trained", step)
+        return found
+
+
+def kill_around_renames(script: Script) -> None:
+    """From now on a checkpoint that gets its name may end the process, before or after it."""
+    rename: Callable[[Path, Any], Path] = Path.rename
+
+    def reach_and_rename(path: Path, target: Any) -> Path:
+        is_commit = path.name.startswith(".tmp-step-") and Path(target).name.startswith("step-")
+        step = int(Path(target).name.removeprefix("step-")) if is_commit else -1
+        script.reach("saving", step)
+        renamed = rename(path, target)
+        script.reach("saved", step)
+        return renamed
+
+    Path.rename = reach_and_rename  # type: ignore[method-assign, assignment]
+
+
+def run_scripted(run_dir: Path, *, rank: int) -> NoReturn:
+    """Run the rank that the environment describes."""
+    script = Script()
+    if rank == 0:
+        kill_around_renames(script)
+
+    def make_strategy(policy: Any, **arguments: Any) -> Any:
+        from grpo_runtime.settings import read_trainer_settings
+
+        run_config = read_trainer_settings(os.environ).run_config
+        strategy = strategy_of(run_config)(policy, **arguments)
+        if rank != 0:
+            # killed with the first
+            return strategy
+        num_iterations = run_config.algorithm.num_iterations
+        return KilledInTraining(strategy, script=script, num_iterations=num_iterations)
+
+    run_rank(
+        os.environ,
+        run_dir=run_dir,
+        connect=lambda settings: ScriptedEngines(settings, script=script),
+        make_strategy=make_strategy,
+    )

@@ -1,0 +1,27 @@
+"""Reward functions of jobs over the scripted engine: they note every call, and may end the trainer."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+
+def noted(
+    *, prompts: Any, completions: list[str], answer: list[str], trainer_state: Any, log_metric: Any, **_: Any
+) -> list[float | None]:
+    """The share of right characters; none for a completion that begins with an a."""
+    step = trainer_state.global_step
+    with Path(os.environ["SCRIPTED_LOG"]).open("a") as file:
+        file.write(json.dumps({"scored": step, "prompts": prompts}) + "\n")
+    if os.environ.get("SCRIPTED_KILL") == f"reward:{step}":
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(60)  # this process ends with the one that is killed
+    log_metric("mine/length", sum(map(len, completions)))
+    return [
+        None
+        if completion.startswith("a")
+        else sum(map(str.__eq__, completion, right)) / len(right) + len(completion) / 100
+        for completion, right in zip(completions, answer, strict=True)
+    ]

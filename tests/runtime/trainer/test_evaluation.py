@@ -1,0 +1,160 @@
+"""Evaluations: when they are due, what they ask engines for, what they say; training does not notice them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from coordinated_run import PROMPTS, FakeRun
+from pod_builder import run_config
+
+from grpo_api.contract.run_config import RunConfig
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.data.prompt import Prompt
+from grpo_runtime.model.char_tokenizer import char_tokenizer
+from grpo_runtime.rollout.interface import Rollout
+from grpo_runtime.trainer.checkpoint.contents import RunState
+from grpo_runtime.trainer.commands import Command
+from grpo_runtime.trainer.evaluation import Evaluation
+from grpo_runtime.trainer.scoring import Scores
+
+REWARDS = [[0.0], [1.0]] * 4
+
+
+class ScriptedScorer:
+    """In evaluation number i every completion gets reward number i."""
+
+    names = ("a",)
+
+    def __init__(self, rewards: Sequence[float | None]) -> None:
+        self._rewards = iter(rewards)
+
+    def begin(self, prompts: Sequence[Prompt], *, step: int) -> "ScriptedScorer":
+        return self
+
+    def finished(self, index: int, rollout: Rollout) -> None:
+        raise AssertionError("the engines of this run tell of no sample before all are finished")
+
+    async def scores(self, rollouts: Sequence[Rollout]) -> Scores:
+        return Scores(values=[[next(self._rewards)]] * len(rollouts), metrics={})
+
+
+def job(**options: Any) -> RunConfig:
+    return run_config(
+        dataset={
+            "source": "file:///train.jsonl",
+            "eval": {"everySteps": 2, "source": "file:///eval.jsonl", **options},
+        },
+        rewards=[{"name": "a", "function": "mine:score"}],
+        algorithm={"steps": 5, "promptsPerStep": 2, "groupSize": 4, "seed": 7},
+        checkpoint={"everySteps": 100},
+    )
+
+
+def evaluation_of(run: RunConfig, *, rewards: Sequence[float | None] = (), best: float | None = None) -> Any:
+    marked: list[tuple[int, float]] = []
+    assert run.dataset.eval is not None
+    made: Any = Evaluation(
+        PROMPTS[3:],
+        options=run.dataset.eval,
+        run_config=run,
+        tokenizer=char_tokenizer(max_length_tokens=64),
+        scorer=ScriptedScorer(rewards),  # type: ignore[arg-type]
+        best_reward=best,
+        mark_best=lambda step, reward: marked.append((step, reward)),
+    )
+    made.marked = marked
+    return made
+
+
+def evaluated_run(folder: Path, *, rewards: Sequence[float | None], **options: Any) -> tuple[FakeRun, Any]:
+    evaluation = evaluation_of(job(), rewards=rewards)
+    return FakeRun(folder, job(), rewards=REWARDS, evaluation=evaluation, **options), evaluation
+
+
+def test_it_is_due_every_few_steps_and_at_the_end() -> None:
+    evaluation = evaluation_of(job())
+    assert [step for step in range(1, 6) if evaluation.is_due(step)] == [2, 4, 5]
+
+
+def test_every_evaluation_asks_for_the_same_completions_with_seeds_of_no_step() -> None:
+    requests = evaluation_of(job(samples=3, temperature=0.5)).requests
+    assert len(requests) == 2 * 3 and all(request.is_evaluation for request in requests)
+    assert [request.seed - requests[0].seed for request in requests[:3]] == [0, 1, 2]
+    assert len({request.seed for request in requests}) == 6
+
+
+def test_it_is_greedy_unless_it_has_a_temperature() -> None:
+    assert job().evaluation_sampling.temperature == 0.0
+    assert job(temperature=0.5).evaluation_sampling.temperature == 0.5
+    assert job().evaluation_sampling.max_tokens == job().sampling.max_tokens
+
+
+def test_its_metrics_are_means_without_what_no_function_scored() -> None:
+    evaluation = evaluation_of(job())
+    rollouts = [Rollout((1,), (2,) * length, (0.0,) * length, (), length < 3, "e") for length in (1, 3)]
+    scores = Scores(values=[[0.5], [None]], metrics={})
+    assert evaluation.metrics(rollouts, scores) == {
+        "eval/reward": 0.5,
+        "eval/rewards/a/mean": 0.5,
+        "eval/completions/mean_length": 2.0,
+        "eval/completions/clipped_ratio": 0.5,
+    }
+    nothing = evaluation.metrics(rollouts, Scores(values=[[None], [None]], metrics={}))
+    assert "eval/reward" not in nothing and not evaluation.is_best(nothing, step=2)
+
+
+async def test_its_metrics_are_in_the_report_of_the_step_whose_weights_it_measured(tmp_path: Path) -> None:
+    run, _ = evaluated_run(tmp_path, rewards=[0.25, 0.5, 0.75])
+    assert await run.train()
+    found = {step: report.get("eval/reward") for step, report in run.reporter.steps.items()}
+    assert found == {1: None, 2: 0.25, 3: None, 4: 0.5, 5: 0.75}
+    assert "time/evaluate_seconds" in run.reporter.steps[2]
+    asked = [requests[0].is_evaluation for requests in run.engines.requests]
+    assert asked == [False, False, True, False, False, True, False, True]
+    assert run.engines.versions[2] == PolicyVersion(3, 2)
+
+
+async def test_training_is_the_same_with_and_without_it(tmp_path: Path) -> None:
+    plain = FakeRun(tmp_path / "a", job(), rewards=REWARDS)
+    measured, _ = evaluated_run(tmp_path / "b", rewards=[0.1, 0.2, 0.3])
+    assert await plain.train() and await measured.train()
+    trained = [requests for requests in measured.engines.requests if not requests[0].is_evaluation]
+    assert trained == plain.engines.requests
+    assert measured.saver.states[-1] == plain.saver.states[-1]
+    for step, batch in plain.learner.batches.items():
+        assert torch.equal(batch.advantages, measured.learner.batches[step].advantages)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "saved", "marked"),
+    [
+        ([0.5, 0.6, 0.7], [2, 4, 5], [(2, 0.5), (4, 0.6), (5, 0.7)]),
+        ([0.5, 0.4, 0.5], [2, 5], [(2, 0.5)]),
+        ([None, 0.4, 0.1], [4, 5], [(4, 0.4)]),
+    ],
+)
+async def test_the_checkpoint_of_the_best_evaluation_is_saved_and_named(
+    tmp_path: Path, rewards: Sequence[float | None], saved: list[int], marked: list[tuple[int, float]]
+) -> None:
+    run, evaluation = evaluated_run(tmp_path, rewards=rewards)
+    assert await run.train()
+    assert [state.step for state in run.saver.states] == saved
+    assert evaluation.marked == [(step, pytest.approx(reward)) for step, reward in marked]
+
+
+def test_what_an_earlier_attempt_reached_must_be_passed() -> None:
+    evaluation = evaluation_of(job(), best=0.5)
+    assert not evaluation.is_best({"eval/reward": 0.5}, step=2)
+    assert evaluation.is_best({"eval/reward": 0.6}, step=4)
+
+
+async def test_a_stop_request_during_an_evaluation_saves_the_step_before_it(tmp_path: Path) -> None:
+    # waits: sync, generate and score of steps 1 and 2, then those of the evaluation
+    run, _ = evaluated_run(tmp_path, rewards=[0.5], stops_at=8)
+    assert not await run.train()
+    assert [state.step for state in run.saver.states] == [2]
+    assert run.ranks.commands[-1] is Command.STOP
+    assert "eval/reward" not in run.reporter.steps[2]
+    assert isinstance(run.saver.states[0], RunState)

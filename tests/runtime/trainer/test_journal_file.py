@@ -1,0 +1,272 @@
+"""The files of the rollout journal: what was written whole is read, to the last bit, and nothing else."""
+
+import errno
+import json
+import math
+import os
+import struct
+import threading
+from array import array
+from pathlib import Path
+
+import pytest
+
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.errors import VolumeFullError
+from grpo_runtime.rollout.interface import GenerateRequest, Rollout, VersionSpan
+from grpo_runtime.trainer.journal.framing import Frame, decode_frames, encode_frame
+from grpo_runtime.trainer.journal.reader import file_of, read_step
+from grpo_runtime.trainer.journal.records import Begun, Generated, Scored, Trained, decode_record
+from grpo_runtime.trainer.journal.writer import JournalWriter
+from grpo_runtime.trainer.scoring import Scores
+
+JOB = "job-uid"
+LOGPROBS = tuple(array("f", [-0.1, -0.0, -1e-45, -3.4e38, math.nextafter(-1, 0)]))
+REQUEST = GenerateRequest(prompt_ids=(7, 8), seed=2**62 + 5)
+ROLLOUT = Rollout(
+    prompt_ids=REQUEST.prompt_ids,
+    completion_ids=(1, 0, 151_935, 3, 4),
+    rollout_logprobs=LOGPROBS,
+    versions=(VersionSpan(PolicyVersion(2, 3), 0, 2), VersionSpan(PolicyVersion(2, 4), 2, 5)),
+    is_terminated=False,
+    engine="rollout-0",
+)
+
+
+def begun(attempt: int, *, step: int = 4, is_fresh: bool = False, job: str = JOB) -> Frame:
+    return Begun(job_uid=job, attempt=attempt, step=step, is_fresh=is_fresh).frame()
+
+
+def generated(sample: int, *, token: int = 5, step: int = 4) -> Frame:
+    rollout = Rollout((1,), (token,), (-1.0,), (), True, "fake")
+    record = Generated.of_rollout(rollout, prompt_index=0, sample_index=sample, seed=sample, sampling=1)
+    return record.frame(step=step)
+
+
+def write(folder: Path, attempt: int, *frames: Frame, more: bytes = b"") -> Path:
+    path = file_of(folder, step=4, attempt=attempt)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"".join(map(encode_frame, frames)) + more)
+    return path
+
+
+def tokens(folder: Path, *, attempt: int = 9) -> dict[int, int]:
+    """The first token of each sample that counts."""
+    found = read_step(folder, step=4, attempt=attempt, job_uid=JOB)
+    return {sample: record.token_ids[0] for (_, sample), record in found.generated.items()}
+
+
+def test_a_sample_comes_back_to_the_last_bit() -> None:
+    record = Generated.of_rollout(ROLLOUT, prompt_index=1, sample_index=2, seed=REQUEST.seed, sampling=9)
+    (frame,), damage = decode_frames(encode_frame(record.frame(step=3)))
+    found = decode_record(frame)
+    assert damage is None and isinstance(found, Generated)
+    assert found == record and found.answers(REQUEST, sampling=9)
+    assert found.rollout(REQUEST) == ROLLOUT
+    bits = [struct.pack("<f", logprob) for logprob in found.logprobs]
+    assert bits == [struct.pack("<f", logprob) for logprob in LOGPROBS]
+
+
+@pytest.mark.parametrize(
+    "request_of_another",
+    [GenerateRequest((7, 8), seed=1), GenerateRequest((7, 9), seed=REQUEST.seed)],
+    ids=["seed", "prompt"],
+)
+def test_a_sample_answers_no_request_but_its_own(request_of_another: GenerateRequest) -> None:
+    record = Generated.of_rollout(ROLLOUT, prompt_index=1, sample_index=2, seed=REQUEST.seed, sampling=9)
+    assert not record.answers(request_of_another, sampling=9)
+
+
+def test_a_sample_that_was_sampled_in_another_way_is_not_replayed() -> None:
+    record = Generated.of_rollout(ROLLOUT, prompt_index=1, sample_index=2, seed=REQUEST.seed, sampling=9)
+    assert not record.answers(REQUEST, sampling=8)
+
+
+def test_a_sample_of_a_journal_that_does_not_say_how_it_was_sampled_is_replayed() -> None:
+    record = Generated.of_rollout(ROLLOUT, prompt_index=1, sample_index=2, seed=REQUEST.seed, sampling=9)
+    frame = record.frame(step=3)
+    frame.header.pop("sampling")
+    assert Generated.of(frame).answers(REQUEST, sampling=8)
+
+
+def test_no_reward_is_told_apart_from_every_number_and_rewards_keep_every_bit() -> None:
+    rows = ((1 / 3, None), (math.nan, -0.0))
+    scores = Scores(values=rows, metrics={"mine": math.inf, "broken": math.nan})
+    record = Scored.of_scores(scores, [ROLLOUT, ROLLOUT], names=("a", "b"))
+    (frame,), _ = decode_frames(encode_frame(record.frame(step=3)))
+    found = decode_record(frame)
+    assert isinstance(found, Scored)
+    (first, none), (nan, zero) = found.scores.values
+    assert (first, none) == (1 / 3, None)
+    assert nan is not None and math.isnan(nan)
+    assert zero is not None and math.copysign(1, zero) == -1
+    assert found.scores.metrics["mine"] == math.inf and math.isnan(found.scores.metrics["broken"])
+    assert found.is_of([ROLLOUT, ROLLOUT], names=("a", "b"))
+    other = Rollout((1,), (2,), (-1.0,), (), True, "fake")
+    assert not found.is_of([ROLLOUT, other], names=("a", "b"))
+    assert not found.is_of([ROLLOUT, ROLLOUT], names=("a", "c"))
+
+
+def test_wherever_a_write_is_cut_off_the_records_before_it_are_read() -> None:
+    parts = [encode_frame(frame) for frame in (begun(1), generated(0), generated(1))]
+    whole = b"".join(parts)
+    ends = [len(parts[0]), len(parts[0] + parts[1]), len(whole)]
+    for length in range(len(whole)):
+        frames, damage = decode_frames(whole[:length])
+        assert len(frames) == sum(end <= length for end in ends)
+        if length in (0, *ends):
+            assert damage is None
+        else:
+            assert damage is not None and damage.is_tail
+            assert damage.offset + damage.num_bytes == length
+
+
+def test_no_bit_that_turns_around_gives_a_record_that_was_not_written() -> None:
+    frames = [begun(1), generated(0), generated(1)]
+    written = [decode_record(frame) for frame in frames]
+    whole = b"".join(map(encode_frame, frames))
+    first = len(encode_frame(frames[0]))
+    for place in range(len(whole)):
+        hurt = bytearray(whole)
+        hurt[place] ^= 1 << (place % 8)
+        found, damage = decode_frames(bytes(hurt))
+        assert [decode_record(frame) for frame in found] == written[: len(found)]
+        assert damage is not None and len(found) < len(written)
+        if place < first:
+            assert not damage.is_tail, "whole records follow"
+
+
+def test_a_damaged_record_in_the_middle_ends_the_file_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write(tmp_path, 1, begun(1), generated(0), generated(1), generated(2))
+    hurt = bytearray(path.read_bytes())
+    hurt[len(encode_frame(begun(1)) + encode_frame(generated(0))) + 20] ^= 1
+    path.write_bytes(hurt)
+    assert tokens(tmp_path) == {0: 5}
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "is damaged at byte" in caplog.text
+
+
+def test_a_torn_tail_is_said_and_is_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    write(tmp_path, 1, begun(1), generated(0), more=encode_frame(generated(1))[:-1])
+    assert tokens(tmp_path) == {0: 5}
+    assert [record.levelname for record in caplog.records] == ["INFO"]
+    assert "was cut off" in caplog.text
+
+
+def test_the_highest_attempt_that_has_a_sample_counts_and_lower_ones_fill_up(tmp_path: Path) -> None:
+    write(tmp_path, 1, begun(1), generated(0, token=10), generated(1, token=11))
+    write(tmp_path, 2, begun(2), generated(1, token=21), generated(2, token=22))
+    assert tokens(tmp_path) == {0: 10, 1: 21, 2: 22}
+    # an attempt that was fenced off reads nothing of a later one
+    assert tokens(tmp_path, attempt=1) == {0: 10, 1: 11}
+
+
+def test_what_a_lower_attempt_writes_late_replaces_nothing(tmp_path: Path) -> None:
+    write(tmp_path, 2, begun(2), generated(0, token=20))
+    write(tmp_path, 1, begun(1), generated(0, token=10))
+    assert tokens(tmp_path) == {0: 20}
+
+
+def test_nothing_of_lower_attempts_counts_in_a_step_that_was_begun_afresh(tmp_path: Path) -> None:
+    write(tmp_path, 1, begun(1), generated(0), generated(1))
+    write(tmp_path, 2, begun(2, is_fresh=True), generated(1, token=21))
+    assert tokens(tmp_path) == {1: 21}
+
+
+@pytest.mark.parametrize("first", [begun(1, job="another"), begun(1, step=5), generated(3)])
+def test_a_file_of_another_job_or_step_is_left_out(
+    tmp_path: Path, first: Frame, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path, 1, first, generated(0))
+    assert tokens(tmp_path) == {}
+    assert "left out" in caplog.text
+
+
+def test_a_format_that_this_runtime_does_not_know_is_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    frame = begun(1)
+    write(tmp_path, 1, Frame({**frame.header, "format": 2}, {}), generated(0))
+    assert tokens(tmp_path) == {}
+    assert "the format is 2, not 1" in caplog.text
+
+
+def test_the_digests_of_a_step_are_kept_by_how_the_weights_were_spread(tmp_path: Path) -> None:
+    one, two = Trained(digest="a", layout="DDP over 1"), Trained(digest="b", layout="DDP over 2")
+    write(tmp_path, 1, begun(1), one.frame(step=4))
+    write(tmp_path, 2, begun(2), two.frame(step=4))
+    found = read_step(tmp_path, step=4, attempt=9, job_uid=JOB)
+    assert found.trained == {"DDP over 1": "a", "DDP over 2": "b"}
+
+
+def test_a_file_is_json_and_raw_numbers(tmp_path: Path) -> None:
+    content = encode_frame(generated(0))
+    length = struct.unpack_from("<I", content, 4)[0]
+    header = json.loads(content[16 : 16 + length])
+    assert header["kind"] == "generated" and header["finish_reason"] == "stop"
+    assert content[16 + length :] == struct.pack("<if", 5, -1.0)
+
+
+class SlowDisk:
+    """Its first sync waits to be let through; all are counted."""
+
+    def __init__(self) -> None:
+        self.num_syncs = 0
+        self.begun, self.may_go_on = threading.Event(), threading.Event()
+
+    def __call__(self, descriptor: int) -> None:
+        self.num_syncs += 1
+        self.begun.set()
+        assert self.may_go_on.wait(10)
+        os.fsync(descriptor)
+
+
+def test_records_that_come_while_the_disk_is_busy_are_synced_together(tmp_path: Path) -> None:
+    disk = SlowDisk()
+    writer = JournalWriter(tmp_path, sync=disk)
+    path = file_of(tmp_path, step=4, attempt=1)
+    writer.put(path, begun(1))
+    assert disk.begun.wait(10)
+    for sample in range(100):
+        writer.put(path, generated(sample))
+    disk.may_go_on.set()
+    writer.wait()
+    assert disk.num_syncs == 2
+    assert len(tokens(tmp_path)) == 100
+    writer.close()
+
+
+def test_wait_says_that_the_volume_is_full(tmp_path: Path) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    writer = JournalWriter(tmp_path, sync=full)
+    writer.put(file_of(tmp_path, step=4, attempt=1), begun(1))
+    with pytest.raises(VolumeFullError, match="is full"):
+        writer.wait()
+    # whoever goes on finishing samples is not stopped in the middle of them
+    writer.put(file_of(tmp_path, step=4, attempt=1), generated(0))
+    with pytest.raises(VolumeFullError, match="is full"):
+        writer.wait()
+
+
+def test_an_attempt_that_begins_again_cuts_its_torn_record_off_and_goes_on(tmp_path: Path) -> None:
+    path = write(tmp_path, 1, begun(1), generated(0), more=encode_frame(generated(1))[:-3])
+    writer = JournalWriter(tmp_path)
+    writer.put(path, begun(1))
+    writer.put(path, generated(2))
+    writer.close()
+    assert tokens(tmp_path) == {0: 5, 2: 5}
+
+
+def test_a_step_that_is_removed_is_gone_once_the_writer_has_waited(tmp_path: Path) -> None:
+    writer = JournalWriter(tmp_path)
+    path = file_of(tmp_path, step=4, attempt=1)
+    writer.put(path, begun(1))
+    writer.remove(path.parent)
+    writer.wait()
+    assert not path.parent.exists()
+    writer.close()

@@ -1,0 +1,180 @@
+"""kill -9 at every point of a step, over a scripted engine: the next attempt does what is left, and its
+weights are those of a run that nobody disturbed. On vLLM: test_journal_on_engines.py."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from killed_runs import (
+    CHECKSUM,
+    EVERY_STEPS,
+    SAMPLES,
+    STEPS,
+    Asked,
+    Attempts,
+    Hurt,
+    all_records,
+    asked,
+    attempts,
+    damage,
+    killable_job,
+    last_state,
+    on_disk,
+    policy,
+    tear,
+    values,
+)
+from scripted_rank import NUM_IN_TIME
+
+WAYS = {
+    "DDP 1": killable_job(),
+    "DDP 2": killable_job(num_ranks=2),
+    "FSDP2 1": killable_job(strategy="FSDP2"),
+    "FSDP2 2": killable_job(num_ranks=2, strategy="FSDP2"),
+    "ZeRO2 1": killable_job(strategy="ZeRO2"),
+    "ZeRO2 2": killable_job(num_ranks=2, strategy="ZeRO2"),
+}
+STEP = 3
+"""Killed in the fourth step, after a checkpoint of two: the third is replayed whole."""
+CELLS: list[tuple[str, str, int, Hurt | None, set[int]]] = [
+    ("generation", "generation", STEP, None, {2}),
+    ("reward", "reward", STEP, None, {2}),
+    ("generated", "generated", STEP, None, {2, 3}),
+    ("scored", "scored", STEP, None, {2, 3}),
+    ("training", "training", STEP, None, {2, 3}),
+    ("between iterations", "between iterations", STEP, None, {2, 3}),
+    ("trained", "trained", STEP, None, {2, 3}),
+    ("between steps", "between steps", STEP, None, {2}),
+    ("saving", "saving", STEP + 1, None, {2, 3}),
+    ("saved", "saved", STEP + 1, None, set()),
+    ("torn record", "generation", STEP, tear, {2}),
+    ("damaged record", "scored", STEP, damage, {2}),
+]
+"""Name, point and step of the kill, what is done to the journal afterwards, and the steps of which
+all samples must then be there; in a reward call the last ones may be on their way to the disk."""
+
+OF_ZERO = ("scored", "saving")
+"""Kills of DeepSpeed's ranks in `make test`: each attempt imports it anew, for 20 s."""
+
+
+def marks_of(way: str, point: str) -> tuple[pytest.MarkDecorator, ...]:
+    """Of a cell that only `make test-matrix` runs."""
+    return (pytest.mark.matrix,) if way.startswith("ZeRO") and point not in OF_ZERO else ()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Attempts]:
+    with attempts() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def undisturbed(server: Attempts, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The folder of a run of each way, made when it is first asked for."""
+
+    class Folders(dict[str, Path]):
+        def __missing__(self, way: str) -> Path:
+            folder = tmp_path_factory.mktemp(way.replace(" ", "-"))
+            codes = server.run(folder, WAYS[way], attempt=1)
+            assert set(codes) == {0}, (folder / "log-1").read_text()[-4000:]
+            self[way] = folder
+            return folder
+
+    return Folders()
+
+
+@pytest.mark.parametrize(
+    ("way", "cell"),
+    [
+        pytest.param(way, cell, marks=marks_of(way, cell[0]), id=f"{way}-{cell[0]}")
+        for way in WAYS
+        for cell in CELLS
+    ],
+)
+def test_a_killed_run_ends_as_the_undisturbed_one(
+    server: Attempts,
+    undisturbed: dict[str, Path],
+    tmp_path: Path,
+    way: str,
+    cell: tuple[str, str, int, Hurt | None, set[int]],
+) -> None:
+    _, point, step, hurt, whole = cell
+    run = WAYS[way]
+    assert -9 in server.run(tmp_path, run, attempt=1, kill=f"{point}:{step}"), log(tmp_path, 1)
+    if hurt is not None:
+        hurt(tmp_path, STEP)
+    kept = on_disk(tmp_path)
+    assert set(server.run(tmp_path, run, attempt=2)) == {0}, log(tmp_path, 2)
+
+    assert_same_run(tmp_path, undisturbed[way])
+    first, second = asked(tmp_path, 1), asked(tmp_path, 2)
+    assert_nothing_is_done_twice(second, kept_seeds=kept.seeds, kept_scores=kept.scored)
+    resumed_at = 4 if point == "saved" else EVERY_STEPS
+    everything = asked(undisturbed[way], 1)
+    needed = everything.seeds[resumed_at * SAMPLES :]
+    assert sorted(second.seeds) == sorted(set(needed) - kept.seeds)
+    assert first.seeds == everything.seeds[: len(first.seeds)]
+    assert {**first.scored, **second.scored} == everything.scored
+    of_step = {number: everything.seeds[number * SAMPLES :][:SAMPLES] for number in range(STEPS)}
+    num_kept = {number: len(kept.seeds.intersection(of_step[number])) for number in range(resumed_at, STEPS)}
+    assert {number for number in num_kept if num_kept[number] == SAMPLES} >= whole
+    assert second.synced == [number for number in num_kept if num_kept[number] < SAMPLES]
+    records = [record for record in all_records(tmp_path) if record.attempt == 2]
+    assert {record.step - 1: record.values["journal/replayed_samples"] for record in records} == num_kept
+
+
+def test_samples_that_were_finished_before_a_kill_in_generation_are_not_asked_for_again(
+    server: Attempts, tmp_path: Path
+) -> None:
+    run = WAYS["DDP 1"]
+    server.run(tmp_path, run, attempt=1, kill=f"generation:{STEP}")
+    assert len(asked(tmp_path, 1).seeds) == STEP * SAMPLES + NUM_IN_TIME
+    server.run(tmp_path, run, attempt=2)
+    assert len(asked(tmp_path, 2).seeds) == SAMPLES - NUM_IN_TIME + SAMPLES * (STEPS - STEP - 1)
+    assert f"step {STEP + 1}: replayed {NUM_IN_TIME} samples of {SAMPLES}" in log(tmp_path, 2)
+
+
+def test_a_run_that_is_killed_in_every_attempt_gets_to_its_end(
+    server: Attempts, undisturbed: dict[str, Path], tmp_path: Path
+) -> None:
+    run = WAYS["DDP 1"]
+    kills = ["generation:0", "reward:0", "generated:1", "saving:2", "generation:3", "reward:3", "saving:4"]
+    kept = on_disk(tmp_path)
+    for attempt, kill in enumerate([*kills, ""], start=1):
+        code = -9 if kill else 0
+        assert server.run(tmp_path, run, attempt=attempt, kill=kill) == [code], (kill, log(tmp_path, attempt))
+        now = asked(tmp_path, attempt)
+        assert_nothing_is_done_twice(now, kept_seeds=kept.seeds, kept_scores=kept.scored)
+        kept = on_disk(tmp_path)
+    assert_same_run(tmp_path, undisturbed["DDP 1"])
+
+
+def test_the_journal_keeps_only_what_is_newer_than_the_checkpoint(
+    undisturbed: dict[str, Path],
+) -> None:
+    folder = undisturbed["DDP 1"] / "output" / "journal"
+    assert not list(folder.glob("step-*"))
+
+
+def log(folder: Path, attempt: int) -> str:
+    return (folder / f"log-{attempt}").read_text(errors="replace")[-6000:]
+
+
+def assert_nothing_is_done_twice(second: Asked, *, kept_seeds: set[int], kept_scores: set[int]) -> None:
+    assert not kept_seeds.intersection(second.seeds)
+    assert not kept_scores.intersection(second.scored)
+
+
+def assert_same_run(folder: Path, other: Path) -> None:
+    """Digests of every step, also of those that were trained twice, metrics, prompts, exported weights."""
+    assert values(folder) == values(other)
+    expected = {record.step: record.values[CHECKSUM] for record in all_records(other)}
+    found = [(record.step, record.values[CHECKSUM]) for record in all_records(folder)]
+    assert [(step, expected[step]) for step, _ in found] == found
+    assert len(set(expected.values())) == STEPS
+    assert not any(record.values.get("journal/digest_differs") for record in all_records(folder))
+    mine, others = policy(folder), policy(other)
+    assert mine.keys() == others.keys()
+    assert all(torch.equal(mine[name], others[name]) for name in mine)
+    assert last_state(folder) == last_state(other)

@@ -1,0 +1,199 @@
+"""kill -9 of every training process, over vLLM: the next attempt takes what was finished from the journal.
+
+Every step that was trained before ends with the same weights.
+
+Every point of a step, over a scripted engine: test_journal_kills.py.
+"""
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from killed_runs import CHECKSUM, all_records
+from local_job import LocalEngines, local_engines, start_trainer
+from pod_builder import run_config
+from trainer_pod import TrainerPod
+
+from grpo_api.contract.run_config import RunConfig
+from grpo_runtime.report.metrics import read_metrics
+from grpo_runtime.trainer.journal.framing import decode_frames
+
+pytestmark = pytest.mark.engine
+
+STEPS, EVERY_STEPS, PROMPTS, GROUP = 5, 2, 4, 4
+KILLED_IN = 3
+"""The second step behind a checkpoint: the one before it is replayed whole."""
+
+
+def killable_job(mode: str, num_ranks: int, strategy: str | None) -> RunConfig:
+    """Completions long enough to be killed among them."""
+    sections: dict[str, Any] = {
+        "algorithm": {
+            "steps": STEPS,
+            "promptsPerStep": PROMPTS,
+            "groupSize": GROUP,
+            "numIterations": 2,
+            "optimizer": {"learningRate": 1e-3},
+        },
+        "rewards": [{"name": "copy", "builtin": "char_accuracy"}],
+        "sampling": {"maxTokens": 40},
+        "trainer": {"processesPerNode": num_ranks, "strategy": strategy},
+        # four calls one after the other, so that there is a time between them
+        "engine": {"maxModelLen": 64, "kvCacheMemory": "64Mi", "maxNumSeqs": 4},
+        "checkpoint": {"everySteps": EVERY_STEPS, "claimName": "claim"},
+    }
+    return run_config(mode=mode, **sections)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The journal at the moment of the kill: kinds of records by step, each sample once."""
+
+    kinds: dict[int, Counter[str]]
+
+    def num_samples(self, step: int) -> int:
+        return self.kinds.get(step, Counter())["generated"]
+
+
+def read_journal(folder: Path) -> Kept:
+    """The whole journal, to which nothing is written."""
+    steps = [int(path.name.removeprefix("step-")) for path in (folder / "output" / "journal").iterdir()]
+    return Kept({step: kinds_of(folder, step) for step in steps})
+
+
+def kinds_of(folder: Path, step: int) -> Counter[str]:
+    kinds: Counter[str] = Counter()
+    for path in (folder / "output" / "journal" / f"step-{step:06d}").glob("*.journal"):
+        frames, _ = decode_frames(path.read_bytes())
+        kinds.update(frame.header["kind"] for frame in frames)
+    return kinds
+
+
+def is_generating(folder: Path) -> bool:
+    return kinds_of(folder, KILLED_IN)["generated"] > 0
+
+
+def is_scored(folder: Path) -> bool:
+    return kinds_of(folder, KILLED_IN)["scored"] > 0
+
+
+def is_trained(folder: Path) -> bool:
+    return kinds_of(folder, KILLED_IN)["trained"] > 0
+
+
+def is_saving(folder: Path) -> bool:
+    return any((folder / "output" / "checkpoints").glob(f".tmp-step-{KILLED_IN + 1:06d}-*"))
+
+
+Moment = Callable[[Path], bool]
+MOMENTS: dict[str, Moment] = {
+    "generation": is_generating,
+    "scored": is_scored,
+    "trained": is_trained,
+    "saving": is_saving,
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One killed run; DDP where there is no strategy."""
+
+    mode: str
+    num_ranks: int
+    strategy: str | None
+    moment: str
+
+    @property
+    def run(self) -> RunConfig:
+        return killable_job(self.mode, self.num_ranks, self.strategy)
+
+
+IN_MAKE_TEST = {
+    Cell("Disaggregated", 2, "FSDP2", "generation"),
+    Cell("Disaggregated", 1, None, "scored"),
+    Cell("Colocated", 2, None, "generation"),
+}
+"""Both modes, one process and two, weights that are whole and in parts; the rest: `make test-matrix`."""
+CELLS = [
+    pytest.param(
+        cell,
+        id=" ".join(map(str, vars(cell).values())),
+        marks=() if cell in IN_MAKE_TEST else pytest.mark.matrix,
+    )
+    for mode in ("Disaggregated", "Colocated")
+    for num_ranks in (1, 2)
+    for strategy in (None, "FSDP2", "ZeRO2")
+    for moment in MOMENTS
+    for cell in [Cell(mode, num_ranks, strategy, moment)]
+]
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEngines]:
+    folder = tmp_path_factory.mktemp("engines")
+    with local_engines(folder, killable_job("Disaggregated", 1, None), count=1) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def next_attempt() -> Callable[[], int]:
+    """Engines refuse a lower attempt than they have heard."""
+    numbers = iter(range(1, 10_000))
+    return lambda: next(numbers)
+
+
+def kill_at(trainer: TrainerPod, folder: Path, moment: Moment) -> None:
+    """Kill every rank as soon as the moment has come."""
+    deadline = time.monotonic() + 300
+    while not moment(folder):
+        assert trainer.process.poll() is None, trainer.log()
+        assert time.monotonic() < deadline, trainer.log()
+        time.sleep(0.001)
+    for pid in trainer.ranks():
+        os.kill(pid, signal.SIGKILL)
+    code, _ = trainer.end()
+    assert code == 137
+
+
+@pytest.mark.parametrize("cell", CELLS)
+def test_a_killed_run_goes_on_from_its_journal(
+    tmp_path: Path, request: pytest.FixtureRequest, next_attempt: Callable[[], int], cell: Cell
+) -> None:
+    run = cell.run
+    fleet = request.getfixturevalue("engines") if cell.mode == "Disaggregated" else None
+    first, second = next_attempt(), next_attempt()
+    kill_at(start_trainer(tmp_path, run, fleet, attempt=first), tmp_path, MOMENTS[cell.moment])
+    kept = read_journal(tmp_path)
+    trainer = start_trainer(tmp_path, run, fleet, attempt=second)
+    code, message = trainer.end()
+    assert code == 0, f"{message}\n{trainer.log()}"
+
+    records = all_records(tmp_path)
+    before = {record.step - 1: record.values for record in records if record.attempt == first}
+    after = {record.step - 1: record.values for record in records if record.attempt == second}
+    resumed_at = min(after)
+    assert resumed_at in (EVERY_STEPS, KILLED_IN + 1)
+    for step, values in after.items():
+        # what has a whole record is not sampled again, and everything else is
+        assert values["journal/replayed_samples"] == kept.num_samples(step)
+        assert ("sync/engines" in values) == (kept.num_samples(step) < PROMPTS * GROUP)
+        if kept.kinds.get(step, Counter())["trained"]:
+            assert values["journal/digest_differs"] == 0
+        if step in before:
+            assert values[CHECKSUM] == before[step][CHECKSUM]
+            assert values["completions/crc32"] == before[step]["completions/crc32"]
+            assert values["reward"] == before[step]["reward"]
+    if resumed_at == EVERY_STEPS:
+        assert after[EVERY_STEPS]["journal/replayed_samples"] == PROMPTS * GROUP
+    assert [record.step for record in read_metrics(tmp_path / "output" / "metrics.jsonl")] == list(
+        range(1, STEPS + 1)
+    )
+    assert max(values["stale_samples"] for values in after.values()) == 0
+    if cell.moment == "generation":
+        assert 0 < kept.num_samples(KILLED_IN) < PROMPTS * GROUP, "the kill came too late to show anything"

@@ -1,0 +1,64 @@
+"""Which prompts of a dataset a run uses, and as which tokens."""
+
+import logging
+
+import pytest
+
+from grpo_api.v1alpha1.spec import SamplingSpec
+from grpo_runtime.data.prompt import Prompt
+from grpo_runtime.errors import UserError
+from grpo_runtime.model.char_tokenizer import char_tokenizer
+from grpo_runtime.trainer.prompting import make_requests, usable_prompts
+
+from ..conftest import run_config
+
+ROOM = 256 - 16
+
+
+def prompts_of(*lengths: int) -> tuple[Prompt, ...]:
+    return tuple(
+        Prompt(index=index, content="x" * length, columns={}) for index, length in enumerate(lengths)
+    )
+
+
+def usable(*lengths: int) -> tuple[Prompt, ...]:
+    tokenizer = char_tokenizer(max_length_tokens=256)
+    return usable_prompts(
+        prompts_of(*lengths), run_config=run_config(), tokenizer=tokenizer, field="dataset.source"
+    )
+
+
+def test_a_prompt_that_leaves_no_room_is_left_out_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    assert [prompt.index for prompt in usable(5, ROOM + 1, ROOM, ROOM + 9)] == [0, 2]
+    assert "dataset.source: 2 of 4 prompts are left out" in caplog.text
+    assert "row 2 of the dataset has a prompt of 241 tokens" in caplog.text
+
+
+def test_nothing_is_said_while_every_prompt_has_room(caplog: pytest.LogCaptureFixture) -> None:
+    assert len(usable(1, 2)) == 2
+    assert not caplog.records
+
+
+def test_a_dataset_without_any_prompt_that_fits_is_refused() -> None:
+    with pytest.raises(
+        UserError, match=r"no prompt of dataset\.source is left: all 2 .* engine\.maxModelLen"
+    ):
+        usable(ROOM + 1, ROOM + 1)
+
+
+def test_the_requests_have_the_tokens_of_the_chat_that_the_job_asks_for() -> None:
+    run = run_config()
+    sampling = SamplingSpec(
+        max_tokens=16,
+        apply_chat_template=True,
+        system_prompt="Sum.",
+        chat_template="{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}{{ mark }}",
+        chat_template_arguments={"mark": "!"},
+    )
+    tokenizer = char_tokenizer(max_length_tokens=256)
+    found = make_requests(
+        prompts_of(2), step=0, run_config=run.model_copy(update={"sampling": sampling}), tokenizer=tokenizer
+    )
+    assert tokenizer.decode(found[0].prompt_ids) == "[system]Sum.[user]xx!"
+    assert len(found) == run.algorithm.group_size
