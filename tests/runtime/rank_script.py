@@ -13,8 +13,12 @@ HUNG_SECONDS = 120.0
 def run_ranks(script: Path, *arguments: str) -> str:
     """What the ranks have printed. Fails unless the script ends with 0 in time, with none of them left."""
     command = [sys.executable, str(script), *arguments]
+    # where Python does not buffer, a line and its end are two writes, between which another rank may write
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     # a session of its own, so that a rank that hangs is ended with the one that forked it
-    ranks = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    ranks = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     try:
         printed = ranks.communicate(timeout=HUNG_SECONDS)[0]
     finally:
