@@ -180,6 +180,7 @@ def volumes_of(run: RunConfig) -> tuple[Volume, ...]:
     urls = [run.model.source, run.dataset.source]
     if run.dataset.of_evaluation is not None:
         urls.append(run.dataset.of_evaluation.source)
+    urls += [reward.model.source for reward in run.rewards if reward.model is not None]
     sources = [parse_source(url) for url in urls]
     found = {source.volume for source in sources if source.volume}
     found |= {

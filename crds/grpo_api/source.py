@@ -10,7 +10,10 @@ _HUB = r"hf://[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?"
 _SETTING = r"[^=&#]+=[^&#]*"
 _FILE = r"[^?#]+\.(jsonl|parquet)"
 
-MODEL_PATTERN = rf"^(builtin://tiny|{_HUB}|pvc://{_OBJECT}(/[^?#]+)?|file:///[^?#]+)$"
+_MODEL_FILES = rf"{_HUB}|pvc://{_OBJECT}(/[^?#]+)?|file:///[^?#]+"
+
+MODEL_PATTERN = rf"^(builtin://tiny|{_MODEL_FILES})$"
+REWARD_MODEL_PATTERN = rf"^({_MODEL_FILES})$"
 BUILTIN_TASKS = ("copy", "reverse", "add")
 """Datasets that the runtime makes itself: `builtin://NAME`."""
 DATASET_PATTERN = (

@@ -31,40 +31,40 @@ def materialise_model(model: ModelSpec, *, hub: HubSpec, volumes_dir: Path, into
     Hub's cache unless it is there. `file://` and `pvc://` models are used where they are. Raises UserError
     when there is no model, or when it lacks safetensors weights or a tokenizer.
     """
-    url = model.source
-    source = parse_source(url)
-    if source.scheme is Scheme.BUILTIN:
+    if parse_source(model.source).scheme is Scheme.BUILTIN:
         from grpo_runtime.model.tiny import write_tiny_model
 
         write_tiny_model(into)
-        return LocalModel(into, url, commit=None)
+        return LocalModel(into, model.source, commit=None)
+    return existing_model(model.source, revision=model.revision, hub=hub, volumes_dir=volumes_dir)
+
+
+def existing_model(
+    url: str, *, revision: str | None, hub: HubSpec, volumes_dir: Path, field: str = "model.source"
+) -> LocalModel:
+    """The model of a repository or in a directory; see `materialise_model`. Errors name `field`."""
+    source = parse_source(url)
+    named = f"{field} ({url})"
     if source.scheme is Scheme.HUB:
         snapshot = download(
-            "model", source.name, revision=model.revision, hub=hub, allow=HUB_FILES, ignore=NOT_HUB_FILES
+            "model", source.name, revision=revision, hub=hub, allow=HUB_FILES, ignore=NOT_HUB_FILES
         )
-        return LocalModel(_checked(snapshot.folder, source=url), url, commit=snapshot.commit)
-    folder = path_of(source, volumes_dir=volumes_dir, field="model.source")
+        return LocalModel(_checked(snapshot.folder, named=named), url, commit=snapshot.commit)
+    folder = path_of(source, volumes_dir=volumes_dir, field=field)
     if not folder.is_dir():
-        raise UserError(f"model.source ({url}): there is no directory {whereabouts(source, folder)}")
-    return LocalModel(_checked(folder, source=url), url, commit=None)
+        raise UserError(f"{named}: there is no directory {whereabouts(source, folder)}")
+    return LocalModel(_checked(folder, named=named), url, commit=None)
 
 
-def _checked(folder: Path, *, source: str) -> Path:
+def _checked(folder: Path, *, named: str) -> Path:
     if not (folder / "config.json").is_file():
-        raise UserError(
-            f"model.source ({source}): {folder} has no config.json, so it is not a Hugging Face model"
-        )
+        raise UserError(f"{named}: {folder} has no config.json, so it is not a Hugging Face model")
     if not any(folder.glob("*.safetensors")):
         pickles = sorted(path.name for suffix in ("bin", "pt", "pth") for path in folder.glob(f"*.{suffix}"))
         found = (
             f" but {pickles[0]}, a pickle, which could run any code and is never loaded" if pickles else ""
         )
-        raise UserError(
-            f"model.source ({source}): {folder} has no *.safetensors file{found}: save the model as "
-            "safetensors"
-        )
+        raise UserError(f"{named}: {folder} has no *.safetensors file{found}: save the model as safetensors")
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json")):
-        raise UserError(
-            f"model.source ({source}): {folder} has no tokenizer.json; save the tokenizer beside the model"
-        )
+        raise UserError(f"{named}: {folder} has no tokenizer.json; save the tokenizer beside the model")
     return folder

@@ -16,6 +16,8 @@ from grpo_runtime.rewards.types import RewardFunction
 
 START_TIMEOUT_SECONDS = 120.0
 """Covers the import of the user's module, which may import torch on a busy machine."""
+MODEL_START_TIMEOUT_SECONDS = 1800.0
+"""Covers also the reading of a reward model's weights from a slow volume."""
 _MAX_LINE_BYTES = 1 << 26
 
 
@@ -32,6 +34,8 @@ class WorkerProcess:
         self._config = worker_config(function)
         builtin = BUILTIN_REWARDS.get(function.builtin or "")
         self._environment = builtin.environment if builtin else {}
+        is_model = function.model is not None
+        self._start_timeout_seconds = MODEL_START_TIMEOUT_SECONDS if is_model else START_TIMEOUT_SECONDS
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -55,13 +59,13 @@ class WorkerProcess:
         )
         is_ready = False
         try:
-            async with asyncio.timeout(START_TIMEOUT_SECONDS):
+            async with asyncio.timeout(self._start_timeout_seconds):
                 first = await self._read_line()
             if "user_error" in first:
                 raise UserError(first["user_error"])
             is_ready = True
         except TimeoutError:
-            raise UserError(f"{self._starting()} took more than {START_TIMEOUT_SECONDS:.0f} s") from None
+            raise UserError(f"{self._starting()} took more than {self._start_timeout_seconds:.0f} s") from None
         except WorkerFailedError as error:
             raise UserError(f"{self._starting()} ended the process: {error}") from error
         finally:
@@ -124,6 +128,6 @@ class WorkerProcess:
 
 def worker_config(function: RewardFunction) -> str:
     """The first argument of a worker, as JSON."""
-    wanted = ("builtin", "function", "code", "options")
+    wanted = ("builtin", "function", "code", "model", "options")
     fields = asdict(function)
     return json.dumps({name: fields[name] for name in wanted}, default=str)

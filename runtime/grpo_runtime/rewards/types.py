@@ -56,8 +56,22 @@ class RewardService:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RewardModel:
+    """A sequence classifier in a directory."""
+
+    folder: Path
+    source: str
+    """What error messages call it."""
+    dtype: str
+    batch_size: int
+    num_threads: int
+    """CPU threads of each process that has it."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RewardFunction:
-    """One reward function of the run: exactly one of `builtin`, `function`, `code` and `service` is set."""
+    """One reward function of the run: exactly one of `builtin`, `function`, `code`, `service` and `model` is
+    set."""
 
     name: str
     """Its name in metrics: rewards/NAME/mean."""
@@ -68,6 +82,8 @@ class RewardFunction:
     code: RewardCode | None = None
     """Run in the worker process only."""
     service: RewardService | None = None
+    model: RewardModel | None = None
+    """Loaded in the worker processes only."""
     options: BuiltinOptions = field(default_factory=BuiltinOptions)
     """Used with `builtin`."""
     timeout_seconds: float = 60.0

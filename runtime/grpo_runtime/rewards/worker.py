@@ -23,7 +23,7 @@ from grpo_runtime.rewards.functions import (
     load_function,
 )
 from grpo_runtime.rewards.registry import make_builtin
-from grpo_runtime.rewards.types import MAX_REASON_CHARACTERS, BuiltinOptions
+from grpo_runtime.rewards.types import MAX_REASON_CHARACTERS, BuiltinOptions, RewardModel
 
 
 def main(arguments: list[str]) -> int:
@@ -60,6 +60,10 @@ def _function(config: dict[str, Any]) -> Callable[..., Any]:
     if config["code"] is not None:
         code = config["code"]
         return load_code(Path(code["path"]), function=code["function"], place=code["place"])
+    if config["model"] is not None:
+        from grpo_runtime.rewards.classifier import load_classifier
+
+        return load_classifier(RewardModel(**config["model"] | {"folder": Path(config["model"]["folder"])}))
     return load_function(config["function"])
 
 

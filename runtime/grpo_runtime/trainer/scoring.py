@@ -15,12 +15,14 @@ from grpo_api.source import Volume, VolumeKind
 from grpo_api.v1alpha1.spec import Aggregation, Baseline, CodeRef, RewardServiceSpec, RewardSpec
 from grpo_runtime.algorithm.types import AdvantageOptions
 from grpo_runtime.data.prompt import Prompt
+from grpo_runtime.model.source import existing_model
 from grpo_runtime.rewards.pool import RewardPool, ScoredChunk
 from grpo_runtime.rewards.types import (
     BuiltinOptions,
     RewardCode,
     RewardFunction,
     RewardMatrix,
+    RewardModel,
     RewardRequest,
     RewardService,
 )
@@ -139,7 +141,9 @@ class Scorer:
 
 
 def reward_functions(run_config: RunConfig, *, volumes_dir: Path) -> tuple[RewardFunction, ...]:
-    """The reward functions that a run asks for."""
+    """The reward functions that a run asks for. Downloads reward models of the Hub that are not in its cache.
+
+    Raises UserError when there is no model where a reward says."""
     return tuple(
         _reward_function(reward, run_config, volumes_dir=volumes_dir) for reward in run_config.rewards
     )
@@ -154,6 +158,7 @@ def _reward_function(reward: RewardSpec, run_config: RunConfig, *, volumes_dir: 
         service=None
         if reward.service is None
         else _service(reward.service, run_config, volumes_dir=volumes_dir),
+        model=None if reward.model is None else _model(reward, run_config, volumes_dir=volumes_dir),
         options=BuiltinOptions(
             answer_column=run_config.dataset.answer,
             pattern=reward.pattern or "",
@@ -185,6 +190,26 @@ def _service(service: RewardServiceSpec, run_config: RunConfig, *, volumes_dir: 
         job=run_config.job.uid,
         secret=service.headers_secret,
         folder=None if secret is None else volumes_dir / secret.folder,
+    )
+
+
+def _model(reward: RewardSpec, run_config: RunConfig, *, volumes_dir: Path) -> RewardModel:
+    """The CPUs are its own while it scores: the ranks wait for rewards."""
+    model = reward.model
+    assert model is not None
+    num_cores = (run_config.threads_per_process or 1) * run_config.topology.processes_per_node
+    return RewardModel(
+        folder=existing_model(
+            model.source,
+            revision=model.revision,
+            hub=run_config.hub,
+            volumes_dir=volumes_dir,
+            field=f"model.source of reward {reward.name}",
+        ).folder,
+        source=model.source,
+        dtype=model.chosen_dtype.value,
+        batch_size=model.chosen_batch_size,
+        num_threads=max(1, num_cores // reward.chosen_workers),
     )
 
 

@@ -30,7 +30,14 @@ from grpo_api.v1alpha1.spec.loss import (
 from grpo_api.v1alpha1.spec.model import Attention, Dtype, ModelSpec
 from grpo_api.v1alpha1.spec.report import ReportSpec
 from grpo_api.v1alpha1.spec.resources import ResourcesSpec
-from grpo_api.v1alpha1.spec.rewards import MOST_WORKERS, BuiltinReward, CodeRef, RewardServiceSpec, RewardSpec
+from grpo_api.v1alpha1.spec.rewards import (
+    MOST_WORKERS,
+    BuiltinReward,
+    CodeRef,
+    RewardModelSpec,
+    RewardServiceSpec,
+    RewardSpec,
+)
 from grpo_api.v1alpha1.spec.rollout import RolloutSpec
 from grpo_api.v1alpha1.spec.run_sections import RunSections
 from grpo_api.v1alpha1.spec.sampling import SamplingSpec
@@ -70,6 +77,7 @@ __all__ = [
     "RatioLevel",
     "ReportSpec",
     "ResourcesSpec",
+    "RewardModelSpec",
     "RewardServiceSpec",
     "RewardSpec",
     "RolloutSpec",

@@ -7,9 +7,10 @@ from pydantic import Field
 
 from grpo_api.model import ApiModel
 from grpo_api.rule import rule
-from grpo_api.source import Volume, VolumeKind
+from grpo_api.source import REWARD_MODEL_PATTERN, Volume, VolumeKind
 from grpo_api.v1alpha1.spec.dataset import DatasetSpec
-from grpo_api.v1alpha1.spec.fields import ClaimName
+from grpo_api.v1alpha1.spec.fields import ClaimName, Revision
+from grpo_api.v1alpha1.spec.model import Dtype
 from grpo_api.v1alpha1.spec.sampling import SamplingSpec
 
 ConfigMapKey = Annotated[str, Field(pattern=r"^[-._a-zA-Z0-9]+$", max_length=253)]
@@ -66,19 +67,56 @@ class RewardServiceSpec(ApiModel):
 
 
 @rule(
-    cel="[has(self.builtin), has(self.function), has(self.configMap), has(self.service)]"
+    cel="self.source.startsWith('hf://') || !has(self.revision)",
+    sentence="revision of a reward model is for hf:// sources: remove it",
+    field=".revision",
+)
+def only_the_hub_has_reward_revisions(source: str, revision: str | None) -> bool:
+    """A revision belongs to a repository of the Hub."""
+    return source.startswith("hf://") or revision is None
+
+
+class RewardModelSpec(ApiModel):
+    """A sequence classifier with one label, which runs on the CPUs of the first trainer pod."""
+
+    rules = (only_the_hub_has_reward_revisions,)
+
+    source: Annotated[str, Field(pattern=REWARD_MODEL_PATTERN, max_length=1024)]
+    """`hf://ORG/NAME`, `pvc://CLAIM/PATH` or `file:///PATH` of a Hugging Face model directory, with its
+    tokenizer."""
+    revision: Revision | None = None
+    """Branch, tag or commit of an `hf://` model."""
+    dtype: Dtype | None = None
+    """Precision of its weights; `float32` if it is left out, which most CPUs compute fastest."""
+    batch_size: Annotated[int, Field(ge=1, le=4096)] | None = None
+    """Completions in one forward pass, all of the same prompt; 8 if it is left out."""
+
+    @property
+    def chosen_dtype(self) -> Dtype:
+        """The precision, also where none is written."""
+        return self.dtype or Dtype.FLOAT32
+
+    @property
+    def chosen_batch_size(self) -> int:
+        """Completions in one forward pass, also where no number is written."""
+        return self.batch_size or 8
+
+
+@rule(
+    cel="[has(self.builtin), has(self.function), has(self.configMap), has(self.service), has(self.model)]"
     ".filter(is, is).size() == 1",
-    sentence="a reward needs exactly one of builtin, function, configMap and service: set one and remove the "
-    "others",
+    sentence="a reward needs exactly one of builtin, function, configMap, service and model: set one and "
+    "remove the others",
 )
 def has_one_source(
     builtin: BuiltinReward | None,
     function: str | None,
     config_map: CodeRef | None,
     service: RewardServiceSpec | None,
+    model: RewardModelSpec | None,
 ) -> bool:
     """A reward has exactly one function."""
-    return [builtin, function, config_map, service].count(None) == 3
+    return [builtin, function, config_map, service, model].count(None) == 4
 
 
 @rule(
@@ -102,7 +140,7 @@ def overlong_belongs_to_length(builtin: BuiltinReward | None, overlong_tokens: i
 
 
 class RewardSpec(ApiModel):
-    """One reward function. Set one of `builtin`, `function`, `configMap` and `service`."""
+    """One reward function. Set one of `builtin`, `function`, `configMap`, `service` and `model`."""
 
     rules = (has_one_source, pattern_belongs_to_regex, overlong_belongs_to_length)
 
@@ -128,6 +166,9 @@ class RewardSpec(ApiModel):
     service: RewardServiceSpec | None = None
     """An HTTP service. While it cannot be reached, or answers with 408, 429, 502, 503 or 504, it is asked
     again with growing pauses; after five minutes the attempt ends, and the next one asks again."""
+    model: RewardModelSpec | None = None
+    """A reward model: its only logit is the reward. It reads the prompt and the completion as one text, or
+    through its chat template where the prompt is a chat."""
     timeout_seconds: Annotated[int, Field(ge=1, le=3600)] = 60
     """How long one call may take, which scores the completions of one prompt, before they count as
     failed."""
@@ -138,8 +179,8 @@ class RewardSpec(ApiModel):
     workers: Annotated[int, Field(ge=1, le=MOST_WORKERS)] | None = None
     """Processes in the first trainer pod that call the function at the same time, each for the completions of
     another prompt; requests at the same time to a service. Left out, as many as the pod has CPUs for code of
-    yours, math_verify and reasoning_gym, 1 for other builtins and 16 for a service. Rewards do not depend on
-    it, unless a function remembers its calls: it then needs 1."""
+    yours, math_verify and reasoning_gym, 1 for other builtins and for a model, which each process loads, and
+    16 for a service. Rewards do not depend on it, unless a function remembers its calls: it then needs 1."""
     max_failing_steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Steps in a row in which a call failed, after which the job fails; 10 if it is left out."""
 
@@ -156,7 +197,7 @@ class RewardSpec(ApiModel):
     @property
     def is_worth_cores(self) -> bool:
         """Whether a call may be slow enough for several to be made at once."""
-        if self.service is not None:
+        if self.service is not None or self.model is not None:
             return False
         return self.builtin in (None, BuiltinReward.MATH_VERIFY, BuiltinReward.REASONING_GYM)
 
