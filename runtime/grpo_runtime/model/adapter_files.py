@@ -18,7 +18,7 @@ _COMPARED = ("r", "lora_alpha", "target_modules", "base_model_name_or_path", "re
 
 
 def is_adapter_folder(folder: Path) -> bool:
-    """Whether `write_adapter` has written it."""
+    """Whether it holds an adapter."""
     return (folder / CONFIG).is_file()
 
 
@@ -27,11 +27,13 @@ def adapter_tensors(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor
     return {_name_in_file(name): tensor.contiguous() for name, tensor in state.items()}
 
 
-def write_adapter(model: PreTrainedModel, *, into: Path, state: Mapping[str, torch.Tensor]) -> None:
-    """Write the adapter of `model`, whose tensors are `state`, to the folder `into`, which exists. Without
-    tensors only its settings are written."""
-    if state:
-        save_file(adapter_tensors(state), into / WEIGHTS, metadata={"format": "pt"})
+def write_adapter_weights(state: Mapping[str, torch.Tensor], *, into: Path) -> None:
+    """Write the tensors `state` of an adapter to the folder `into`, which exists."""
+    save_file(adapter_tensors(state), into / WEIGHTS, metadata={"format": "pt"})
+
+
+def write_adapter_config(model: PreTrainedModel, *, into: Path) -> None:
+    """Write the settings of the adapter of `model` to the folder `into`, which exists."""
     (into / CONFIG).write_text(json.dumps(_settings(model), indent=2, sort_keys=True) + "\n")
 
 

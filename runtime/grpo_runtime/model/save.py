@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from huggingface_hub import save_torch_state_dict
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from grpo_runtime.model.adapter_files import write_adapter
+from grpo_runtime.model.adapter_files import write_adapter_config, write_adapter_weights
 from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.model.lora import has_adapter
+from grpo_runtime.model.weights import saved_weights
 
 ORIGIN = "origin.json"
 PROCESSORS = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
@@ -29,7 +31,8 @@ def save_policy(
     """Write weights (safetensors), config and tokenizer to the directory `into`, made if it is missing.
 
     This is not atomic: a caller whose directory must never be incomplete saves to another one and renames it.
-    `model` is the bare module, not a DDP wrapper. `state` is its state dict, for a strategy under which the
+    Not by `save_pretrained`, which imports DeepSpeed, for seconds, to see whether the model is one of its
+    engines. `model` is the bare module, not a DDP wrapper. `state` is its state dict, for a strategy under which the
     module itself does not hold all weights. Of a model with an adapter it is the adapter's, which alone is
     written, and must be given: raises ValueError otherwise.
     """
@@ -37,9 +40,21 @@ def save_policy(
         raise ValueError("the model has an adapter: give the adapter's tensors as state")
     into.mkdir(parents=True, exist_ok=True)
     if state is not None and has_adapter(model):
-        write_adapter(model, into=into, state=state)
+        write_adapter_weights(state, into=into)
     else:
-        model.save_pretrained(into, state_dict=None if state is None else dict(state))
+        save_torch_state_dict(saved_weights(model, state), into)
+    save_beside_weights(model, tokenizer=tokenizer, into=into)
+
+
+def save_beside_weights(
+    model: PreTrainedModel, *, tokenizer: PreTrainedTokenizerBase, into: Path
+) -> None:
+    """Write what `save_policy` writes beside the weights to the directory `into`, which exists: tokenizer and
+    config, which of an adapter is its own."""
+    if has_adapter(model):
+        write_adapter_config(model, into=into)
+    else:
+        write_config(model, dtype=model.dtype, into=into)
     tokenizer.save_pretrained(into)
     let_all_read(into)
 

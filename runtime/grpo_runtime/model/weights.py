@@ -1,7 +1,7 @@
 """The weights of a policy as its checkpoint has them, which is what vLLM loads: each tensor once."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -32,6 +32,22 @@ def named_weights(model: PreTrainedModel, parameters: NamedTensors | None = None
         yield from _as_saved(model, name, parameter.detach())
 
 
+def saved_weights(
+    model: PreTrainedModel, state: Mapping[str, torch.Tensor] | None = None
+) -> dict[str, torch.Tensor]:
+    """All of `named_weights` at once, also those of a family whose files join several parameters. `state` is
+    the state dict, where the model itself has only a part of each tensor.
+
+    No two share memory, which safetensors would take for one weight under two names: what is a part of a
+    larger tensor is copied.
+    """
+    parameters = dict(model.named_parameters())
+    second_names = dict(model.named_parameters(remove_duplicate=False)).keys() - parameters.keys()
+    tensors = parameters if state is None else state
+    whole = {name: tensor.detach() for name, tensor in tensors.items() if name not in second_names}
+    return {name: _alone(weight) for name, weight in revert_weight_conversion(model, whole).items()}
+
+
 def weight_shapes(
     model: PreTrainedModel, parameters: NamedTensors | None = None
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -57,6 +73,10 @@ def name_as_files(model: PreTrainedModel, *, folder: Path) -> None:
             # which marks those that it uses
             rename_source_key(name, renamings, converters)
         vars(model)["_weight_conversions"] = [each for each in conversions if each.was_used()]
+
+
+def _alone(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor.untyped_storage().nbytes() == tensor.nbytes else tensor.clone()
 
 
 def _names_in_files(folder: Path) -> Iterable[str]:

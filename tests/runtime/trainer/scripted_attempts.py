@@ -4,6 +4,7 @@
 ranks. Importing torch takes longer than such an attempt.
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -24,7 +25,12 @@ def serve() -> None:
 
         import grpo_runtime.trainer.strategy.fsdp2  # noqa: F401
     for line in sys.stdin:
-        print(json.dumps(run_attempt(json.loads(line))), flush=True)
+        attempt = json.loads(line)
+        if attempt["is_zero"]:
+            # it prints, and stdout is for answers
+            with lasting_imports(), contextlib.redirect_stdout(sys.stderr):
+                import grpo_runtime.trainer.strategy.zero.strategy  # noqa: F401
+        print(json.dumps(run_attempt(attempt)), flush=True)
 
 
 def run_attempt(attempt: dict[str, Any]) -> list[int]:

@@ -55,7 +55,7 @@ CELLS: list[tuple[str, str, int, Hurt | None, set[int]]] = [
 all samples must then be there; in a reward call the last ones may be on their way to the disk."""
 
 OF_ZERO = ("scored", "saving")
-"""Kills of DeepSpeed's ranks in `make test`: each attempt imports it anew, for 20 s."""
+"""Kills of DeepSpeed's ranks in `make test`."""
 
 
 def marks_of(way: str, point: str) -> tuple[pytest.MarkDecorator, ...]:

@@ -13,7 +13,6 @@ from still_strategy import StillStrategy, saver_of, store
 from transformers import AutoModelForCausalLM
 
 from grpo_runtime.errors import SupersededError, VolumeFullError
-from grpo_runtime.model.save import save_policy
 from grpo_runtime.trainer.checkpoint.contents import RunState, read_run_state, read_training_state
 from grpo_runtime.trainer.checkpoint.manifest import FileEntry
 from grpo_runtime.trainer.checkpoint.saver import SECONDS, WAITED
@@ -95,7 +94,8 @@ async def test_the_files_are_those_that_transformers_would_save(
     await saver.wait()
     saver.poll()
     mine = tmp_path / "checkpoints" / "step-000001" / "model"
-    save_policy(strategy.model, tokenizer=strategy.tokenizer, into=tmp_path / "theirs")
+    strategy.model.save_pretrained(tmp_path / "theirs")
+    strategy.tokenizer.save_pretrained(tmp_path / "theirs")
     assert {path.name for path in mine.iterdir()} == {path.name for path in (tmp_path / "theirs").iterdir()}
     found, expected = (load_file(folder / "model.safetensors") for folder in (mine, tmp_path / "theirs"))
     assert found.keys() == expected.keys()

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from grpo_runtime.model.adapter_files import is_adapter_folder, read_adapter
 from grpo_runtime.model.load import saved_parameters
 from grpo_runtime.model.local_model import LocalModel
-from grpo_runtime.model.save import save_policy, write_what_training_leaves
+from grpo_runtime.model.save import save_beside_weights, save_policy, write_what_training_leaves
 from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.storage.files import replaced_folder
 from grpo_runtime.trainer.checkpoint.manifest import FileEntry
@@ -52,12 +52,7 @@ def complete_checkpoint(
 ) -> dict[str, FileEntry]:
     """Put everything a resume needs beside the tensors of `folder`, which ranks have written in `shares`;
     transformers and vLLM can load its `model` directory. Returns the entries of all files with tensors."""
-    # in a folder of their own, because transformers removes weights that it finds in parts
-    beside = folder / "beside"
-    save_policy(model, tokenizer=tokenizer, into=beside, state={})
-    for path in beside.iterdir():
-        path.rename(folder / MODEL / path.name)
-    beside.rmdir()
+    save_beside_weights(model, tokenizer=tokenizer, into=folder / MODEL)
     if len(shares) > 1:
         (folder / MODEL / INDEX).write_text(json.dumps(index_of(shares), indent=1, sort_keys=True))
     (folder / STATE).write_text(json.dumps(asdict(state), indent=1, sort_keys=True))

@@ -4,9 +4,7 @@ import logging
 import os
 from typing import Any
 
-import deepspeed
 import torch
-from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
 from pydantic import ValidationError
 
 from grpo_runtime.errors import UserError
@@ -14,6 +12,7 @@ from grpo_runtime.model.layers import decoder_layers
 from grpo_runtime.trainer.distributed import Ranks, peer_errors
 from grpo_runtime.trainer.policy import Policy
 from grpo_runtime.trainer.strategy.placement import place
+from grpo_runtime.trainer.strategy.zero.deepspeed_import import deepspeed
 from grpo_runtime.trainer.strategy.zero.settings import SECTION
 
 
@@ -26,7 +25,7 @@ def join_ranks(config: dict[str, Any], *, device: torch.device) -> None:
     says yes; an empty table is found before it asks the compiler.
     """
     try:
-        DeepSpeedZeroConfig(**config[SECTION])
+        deepspeed.runtime.zero.config.DeepSpeedZeroConfig(**config[SECTION])
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         raise UserError(f"DeepSpeed refuses trainer.deepspeed.config: {problems}") from error
