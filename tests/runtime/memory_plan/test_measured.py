@@ -34,7 +34,9 @@ from grpo_runtime.trainer.strategy.registry import STRATEGIES
 
 MOST_TOO_MUCH, MOST_TOO_LITTLE = 1.25, 0.9
 """Bounds of the plan's bytes over the measured ones. Too little is worse: a job would run out of memory."""
-PROMPT, COMPLETION, NUM_SEQUENCES = 8, 120, 16
+PROMPT, COMPLETION = 8, 120
+NUM_PASSES = 2
+"""Micro-batches of a step: the second begins with the gradient of the first."""
 _SHAPE = {
     "hidden_size": 128,
     "intermediate_size": 256,
@@ -98,7 +100,8 @@ def measured_and_planned(ranks: Ranks, case: Case, *, is_recomputed: bool, budge
         )
         learner = Learner(made, spec, micro_batch_tokens=budget, ranks=ranks)
         one = Rollout(tuple(range(PROMPT)), (9,) * COMPLETION, (-7.0,) * COMPLETION, (), True, "fake")
-        batch = make_batch([one] * NUM_SEQUENCES, advantages=torch.linspace(-1, 1, NUM_SEQUENCES), pad_id=0)
+        num_sequences = NUM_PASSES * budget // (PROMPT + COMPLETION)
+        batch = make_batch([one] * num_sequences, advantages=torch.linspace(-1, 1, num_sequences), pad_id=0)
         learner.update(batch, step=0)
         live.peak_bytes = 0
         learner.update(batch, step=1)
