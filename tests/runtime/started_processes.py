@@ -2,9 +2,21 @@
 
 import os
 import signal
-import subprocess
+from typing import Protocol
 
-STARTED: list[subprocess.Popen[bytes]] = []
+
+class Started(Protocol):
+    """What is needed of a process."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self) -> int: ...
+
+
+STARTED: list[Started] = []
 """Every process of this test session that leads a session of its own."""
 
 

@@ -32,9 +32,9 @@ def save_policy(
 
     This is not atomic: a caller whose directory must never be incomplete saves to another one and renames it.
     Not by `save_pretrained`, which imports DeepSpeed, for seconds, to see whether the model is one of its
-    engines. `model` is the bare module, not a DDP wrapper. `state` is its state dict, for a strategy under which the
-    module itself does not hold all weights. Of a model with an adapter it is the adapter's, which alone is
-    written, and must be given: raises ValueError otherwise.
+    engines. `model` is the bare module, not a DDP wrapper. `state` is its state dict, for a strategy under
+    which the module itself does not hold all weights. Of a model with an adapter it is the adapter's, which
+    alone is written, and must be given: raises ValueError otherwise.
     """
     if state is None and has_adapter(model):
         raise ValueError("the model has an adapter: give the adapter's tensors as state")
@@ -46,9 +46,7 @@ def save_policy(
     save_beside_weights(model, tokenizer=tokenizer, into=into)
 
 
-def save_beside_weights(
-    model: PreTrainedModel, *, tokenizer: PreTrainedTokenizerBase, into: Path
-) -> None:
+def save_beside_weights(model: PreTrainedModel, *, tokenizer: PreTrainedTokenizerBase, into: Path) -> None:
     """Write what `save_policy` writes beside the weights to the directory `into`, which exists: tokenizer and
     config, which of an adapter is its own."""
     if has_adapter(model):

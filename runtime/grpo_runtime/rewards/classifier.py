@@ -61,7 +61,9 @@ def _load(reward_model: RewardModel) -> tuple[PreTrainedModel, PreTrainedTokeniz
     return model.eval(), tokenizer
 
 
-def _texts(tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Any], completions: Sequence[Any]) -> list[str]:
+def _texts(
+    tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Any], completions: Sequence[Any]
+) -> list[str]:
     """What the model reads: prompt and completion, joined, or as a chat through its template."""
     return [
         prompt + completion

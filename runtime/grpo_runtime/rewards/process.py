@@ -65,7 +65,9 @@ class WorkerProcess:
                 raise UserError(first["user_error"])
             is_ready = True
         except TimeoutError:
-            raise UserError(f"{self._starting()} took more than {self._start_timeout_seconds:.0f} s") from None
+            raise UserError(
+                f"{self._starting()} took more than {self._start_timeout_seconds:.0f} s"
+            ) from None
         except WorkerFailedError as error:
             raise UserError(f"{self._starting()} ended the process: {error}") from error
         finally:

@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,14 +24,31 @@ class RankExit:
     is_ours: bool = False
 
 
+StartForkServer = Callable[[Mapping[str, str], Path], int]
+"""From the ranks' environment and the run directory to the process id of a fork server, which is a child of
+this process: see fork_server.fork_ranks."""
+
+
+def spawned(command: Sequence[str]) -> StartForkServer:
+    """A fork server that `command` starts; the run directory is appended."""
+
+    def start(environment: Mapping[str, str], run_dir: Path) -> int:
+        arguments = [*command, "--run-dir", str(run_dir)]
+        # children would inherit the signals that are blocked here because the supervisor waits for them
+        return os.posix_spawnp(command[0], arguments, environment, setsigmask=())
+
+    return start
+
+
 class RankProcesses:
     """Starts the ranks through a fork server, sends them signals, and collects how they end."""
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], *, run_dir: Path) -> None:
-        """Start the fork server with `command`. This process adopts the ranks: see fork_server.fork_ranks."""
+    def __init__(
+        self, environment: Mapping[str, str], *, run_dir: Path, start_fork_server: StartForkServer
+    ) -> None:
+        """Start the fork server. This process adopts the ranks: see fork_server.fork_ranks."""
         adopt_orphans()
-        # children would inherit the signals that are blocked here because the supervisor waits for them
-        self._fork_server: int | None = os.posix_spawnp(command[0], list(command), environment, setsigmask=())
+        self._fork_server: int | None = start_fork_server(environment, run_dir)
         self._ranks: dict[int, int] = {}
         self._run_dir = run_dir
         self._sent: list[signal.Signals] = []

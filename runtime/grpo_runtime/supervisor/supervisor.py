@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from grpo_api.contract.endpoints import RENDEZVOUS_PORT, TRAINER_PORT
@@ -27,12 +27,17 @@ from grpo_runtime.supervisor.endpoint import Endpoint
 from grpo_runtime.supervisor.fork_server import STOP_SIGNALS, SUPERVISOR_PID
 from grpo_runtime.supervisor.heartbeat import Heartbeat
 from grpo_runtime.supervisor.outcome import decide_outcome
-from grpo_runtime.supervisor.rank_processes import RankExit, RankProcesses, wait_for_signal
+from grpo_runtime.supervisor.rank_processes import (
+    RankExit,
+    RankProcesses,
+    StartForkServer,
+    spawned,
+    wait_for_signal,
+)
 
 logger = logging.getLogger(__name__)
 
 RANKS_COMMAND = (sys.executable, "-m", "grpo_runtime.cli", "ranks")
-"""Starts the fork server; the run directory is appended."""
 
 _PEERS_MAY_FINISH_SECONDS = 10.0
 """How long the other ranks have to end after one failed, before they are killed."""
@@ -51,7 +56,7 @@ class SupervisorOptions:
     rendezvous_port: int = RENDEZVOUS_PORT
     grace_seconds: float = RANKS_GRACE_SECONDS
     termination_log: Path = Path("/dev/termination-log")
-    ranks_command: Sequence[str] = RANKS_COMMAND
+    start_fork_server: StartForkServer = field(default=spawned(RANKS_COMMAND))
 
 
 def supervise(environment: Mapping[str, str], *, options: SupervisorOptions) -> int:
@@ -64,9 +69,9 @@ def supervise(environment: Mapping[str, str], *, options: SupervisorOptions) -> 
     run_dir = _fresh_run_dir(settings)
     endpoint = Endpoint(run_dir, port=options.port, host=options.host)
     ranks = RankProcesses(
-        [*options.ranks_command, "--run-dir", str(run_dir)],
         ranks_environment(settings, environment, rendezvous_port=options.rendezvous_port),
         run_dir=run_dir,
+        start_fork_server=options.start_fork_server,
     )
     heartbeat = Heartbeat(settings.heartbeat_file)
     exits, is_stop_requested = _watch(ranks, heartbeat, grace_seconds=options.grace_seconds)

@@ -16,11 +16,12 @@ from grpo_api.contract.run_config import RunConfig
 SUPERVISE = """
 import os, sys
 from pathlib import Path
+from grpo_runtime.supervisor.rank_processes import spawned
 from grpo_runtime.supervisor.supervisor import SupervisorOptions, supervise
 port, log, grace_seconds, ranks, script = sys.argv[1:]
 options = SupervisorOptions(
     port=int(port), grace_seconds=float(grace_seconds), termination_log=Path(log),
-    ranks_command=(sys.executable, "-c", ranks, script),
+    start_fork_server=spawned((sys.executable, "-c", ranks, script)),
 )
 code = supervise(os.environ, options=options)
 assert "torch" not in sys.modules, "the supervisor loaded torch"

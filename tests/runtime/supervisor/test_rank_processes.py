@@ -19,13 +19,14 @@ SCRIPT = """
 import json, os, signal, sys
 from dataclasses import asdict
 from pathlib import Path
-from grpo_runtime.supervisor.rank_processes import RankProcesses, wait_for_signal
+from grpo_runtime.supervisor.rank_processes import RankProcesses, spawned, wait_for_signal
 
 run_dir, num_before, ranks, script = Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, signal.SIGUSR1})
-command = [sys.executable, "-c", ranks, script, "--run-dir", str(run_dir)]
+start = spawned((sys.executable, "-c", ranks, script))
 rendezvous = {"GROUP_RANK": "0", "LOCAL_WORLD_SIZE": "2", "SUPERVISOR_PID": str(os.getpid())}
-processes, exits = RankProcesses(command, {**os.environ, **rendezvous}, run_dir=run_dir), []
+environment, exits = {**os.environ, **rendezvous}, []
+processes = RankProcesses(environment, run_dir=run_dir, start_fork_server=start)
 
 def collect(until):
     while not until():

@@ -19,6 +19,14 @@ def no_pod_outlives_its_test() -> Iterator[None]:
     end_what_is_left()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_pod_server_outlives_the_session() -> Iterator[None]:
+    from forked_pods import POD_SERVER
+
+    yield
+    POD_SERVER.close()
+
+
 @pytest.fixture(scope="session")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The output of an undisturbed run on two ranks."""

@@ -1,45 +1,95 @@
-"""A whole trainer pod as a process, with FakeEngines in place of rollout pods.
+"""Whole trainer pods over FakeEngines, each a fork of one process that has imported everything.
 
-`python fake_trainer.py TERMINATION_LOG PORT RENDEZVOUS_PORT` is the supervisor; with `ranks` it forks them.
+`python fake_trainer.py` reads requests from stdin, a line of JSON each, and answers with a line: to the
+environment, the arguments and the log of a pod with the process id of its supervisor, and to such an id with
+the exit code of the pod once it has ended. Importing torch takes longer than most of these pods run.
 """
 
-import argparse
 import asyncio
 import functools
+import json
 import os
+import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from grpo_runtime.supervisor.fork_server import RunRank
+sys.path[:0] = [str(Path(__file__).parents[level]) for level in (0, 1)]
 
 
-def supervise_with_fakes(arguments: Sequence[str]) -> int:
+def serve() -> None:
+    """Start the pods that stdin asks for until it ends."""
+    from grpo_runtime.process.lasting_imports import lasting_imports
+
+    with lasting_imports():
+        # so that no pod has to
+        import_rank_with_fakes(Path())
+        import peft  # noqa: F401
+
+        import grpo_runtime.supervisor.supervisor
+        import grpo_runtime.trainer.strategy.fsdp2  # noqa: F401
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "ended" in request:
+            answer = os.waitstatus_to_exitcode(os.waitpid(request["ended"], 0)[1])
+        elif (answer := os.fork()) == 0:
+            run_pod(request)
+        print(answer, flush=True)
+
+
+def run_pod(request: dict[str, Any]) -> NoReturn:
+    """One pod, in a session of its own, so that what a failed test leaves can be ended as a whole."""
+    os.setsid()
+    with Path(request["log"]).open("wb") as log, Path(os.devnull).open("rb") as nothing:
+        for number, file in ((0, nothing), (1, log), (2, log)):
+            os.dup2(file.fileno(), number)
+    _take(request["environment"])
+    os._exit(supervise_with_fakes(*request["arguments"]))
+
+
+def supervise_with_fakes(termination_log: str, port: str, rendezvous_port: str) -> int:
+    """The supervisor. Its fork server is forked here, before the supervisor starts threads, and waits to be
+    told to begin."""
     from grpo_runtime.supervisor.supervisor import SupervisorOptions, supervise
 
-    log, port, rendezvous_port = arguments
+    read, write = os.pipe()
+    if (fork_server := os.fork()) == 0:
+        os.close(write)
+        run_fork_server(read)
+    os.close(read)
+
+    def begin(environment: Mapping[str, str], run_dir: Path) -> int:
+        with os.fdopen(write, "w") as order:
+            json.dump({"environment": dict(environment), "run_dir": str(run_dir)}, order)
+        return fork_server
+
     options = SupervisorOptions(
         port=int(port),
         rendezvous_port=int(rendezvous_port),
-        termination_log=Path(log),
-        ranks_command=(sys.executable, __file__, "ranks"),
+        termination_log=Path(termination_log),
+        start_fork_server=begin,
     )
     return supervise(os.environ, options=options)
 
 
-def ranks_with_fakes(arguments: Sequence[str]) -> NoReturn:
+def run_fork_server(orders: int) -> NoReturn:
+    """Fork the ranks once told to; end if the supervisor has ended without."""
     from grpo_runtime.supervisor.fork_server import fork_ranks
 
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--run-dir", type=Path)
-    run_dir = parser.parse_args(arguments).run_dir
+    with os.fdopen(orders) as file:
+        text = file.read()
+    if not text:
+        os._exit(1)
+    order = json.loads(text)
+    _take(order["environment"])
+    run_dir = Path(order["run_dir"])
     fork_ranks(lambda: import_rank_with_fakes(run_dir), run_dir=run_dir)
 
 
-def import_rank_with_fakes(run_dir: Path) -> RunRank:
-    sys.path[:0] = [str(Path(__file__).parents[level]) for level in (0, 1)]
+def import_rank_with_fakes(run_dir: Path) -> Any:
+    """A rank whose engines and strategy are those that its environment names."""
     from fake_engines import FakeEngines
     from sharded_strategy import ShardedStrategy
     from small_gpu import StandInForSmallGpu
@@ -67,6 +117,12 @@ def import_rank_with_fakes(run_dir: Path) -> RunRank:
     )
 
 
+def _take(environment: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+
+
 if __name__ == "__main__":
-    role, *rest = sys.argv[1:]
-    sys.exit(ranks_with_fakes(rest) if role == "ranks" else supervise_with_fakes([role, *rest]))
+    # as a pod's process 1 has it, whatever started the tests
+    signal.pthread_sigmask(signal.SIG_SETMASK, set())
+    serve()

@@ -23,7 +23,7 @@ def serve() -> None:
         # so that no fork has to
         import scripted_rank  # noqa: F401
 
-        import grpo_runtime.trainer.strategy.fsdp2  # noqa: F401
+        import grpo_runtime.trainer.strategy.fsdp2
     for line in sys.stdin:
         attempt = json.loads(line)
         if attempt["is_zero"]:

@@ -3,11 +3,11 @@
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from forked_pods import POD_SERVER, ForkedPod
 from pod_builder import free_port, trainer_environment
 from started_processes import STARTED
 
@@ -20,11 +20,6 @@ DEADLINE_SECONDS = 600.0
 
 MakeCommand = Callable[[str, str, str], list[str]]
 """From termination log, port and rendezvous port to the command of a pod."""
-
-
-def fake_command(log: str, port: str, rendezvous_port: str) -> list[str]:
-    """A trainer pod over FakeEngines."""
-    return [sys.executable, str(Path(__file__).with_name("fake_trainer.py")), log, port, rendezvous_port]
 
 
 class TrainerPod:
@@ -42,7 +37,7 @@ class TrainerPod:
         node_index: int = 0,
         rendezvous_port: int | None = None,
         hang_at: int | None = None,
-        command: MakeCommand = fake_command,
+        command: MakeCommand | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self._folder = folder
@@ -52,12 +47,17 @@ class TrainerPod:
         variables = {**os.environ, **given, **(environment or {})}
         if hang_at is not None:
             variables["FAKE_HANG_AT"] = str(hang_at)
-        arguments = command(str(self._log), str(free_port()), str(rendezvous_port or free_port()))
-        # a session of its own, so that what a failed test leaves can be ended as a whole
-        with (folder / f"log-{self._name}").open("wb") as log:
-            self.process = subprocess.Popen(
-                arguments, env=variables, stdout=log, stderr=log, start_new_session=True
-            )
+        places = (str(self._log), str(free_port()), str(rendezvous_port or free_port()))
+        log = folder / f"log-{self._name}"
+        self.process: subprocess.Popen[bytes] | ForkedPod
+        if command is None:
+            self.process = POD_SERVER.start_pod(places, environment=variables, log=log)
+        else:
+            with log.open("wb") as file:
+                # a session of its own, so that what a failed test leaves can be ended as a whole
+                self.process = subprocess.Popen(
+                    command(*places), env=variables, stdout=file, stderr=file, start_new_session=True
+                )
         STARTED.append(self.process)
 
     def progress(self) -> Progress | None:

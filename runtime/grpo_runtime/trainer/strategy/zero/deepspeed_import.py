@@ -1,5 +1,5 @@
-"""DeepSpeed, imported without MLflow: its autotuner, which nobody uses here, imports that for seconds where it is
-installed."""
+"""DeepSpeed, imported without MLflow: its autotuner, which nobody uses here, imports that for seconds where
+it is installed."""
 
 import sys
 
