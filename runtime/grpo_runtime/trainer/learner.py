@@ -1,6 +1,10 @@
 """One training phase: a batch in, updated weights and metrics out. The same on every rank."""
 
+import logging
+import math
 from collections.abc import Sequence
+from dataclasses import replace
+from statistics import fmean
 
 import torch
 
@@ -9,12 +13,16 @@ from grpo_runtime.algorithm.losses import compute_loss
 from grpo_runtime.algorithm.metrics import Metric, Metrics, merge_metrics, metric_values, reduce_metrics
 from grpo_runtime.algorithm.top_entropy import top_entropy_threshold
 from grpo_runtime.algorithm.types import Denominators, LossInputs, LossOutput
+from grpo_runtime.errors import UserError
 from grpo_runtime.trainer.batch import Batch
 from grpo_runtime.trainer.distributed import Ranks, peer_errors
+from grpo_runtime.trainer.learner_state import LearnerState
 from grpo_runtime.trainer.loss_options import loss_options
 from grpo_runtime.trainer.reference import Reference
 from grpo_runtime.trainer.step_parts import divide_step
 from grpo_runtime.trainer.strategy.interface import Strategy
+
+logger = logging.getLogger(__name__)
 
 
 class Learner:
@@ -30,9 +38,10 @@ class Learner:
         reference: Reference | None = None,
         max_completion_length: int | None = None,
         is_packed: bool = False,
+        state: LearnerState | None = None,
     ) -> None:
         """`reference` is for `algorithm.kl`; `max_completion_length`, in tokens, for lossType dr_grpo;
-        `is_packed` as the policy is."""
+        `is_packed` as the policy is; `state` is that of a checkpoint."""
         self._strategy = strategy
         self._micro_batch_tokens = micro_batch_tokens
         self._is_packed = is_packed
@@ -40,13 +49,17 @@ class Learner:
         self.num_updates = 0
         """How many steps it has made."""
         self._reference = reference
+        self.state = state or LearnerState()
+        """What is to be in a checkpoint."""
         self._num_iterations = algorithm.num_iterations
+        self._max_non_finite_steps = algorithm.chosen_max_non_finite_steps
         self._options = loss_options(algorithm, max_completion_length=max_completion_length)
 
     def update(self, batch: Batch, *, step: int) -> dict[str, float]:
         """Train `numIterations` times on the whole `batch`, of which this rank computes its part.
 
         Returns the metrics of all ranks together, by TRL's names. `step` (from 0) sets the learning rate.
+        Raises UserError when a gradient was not finite in too many steps in a row.
         """
         parts = divide_step(
             batch,
@@ -61,6 +74,7 @@ class Learner:
         # of the weights that sampled the batch; the first iteration computes them
         old_logprobs: list[torch.Tensor] = []
         metrics: list[Metrics] = []
+        grad_norms: list[float] = []
         for _ in range(self._num_iterations):
             threshold = self._entropy_threshold(pieces)
             for index, piece in enumerate(pieces):
@@ -73,10 +87,28 @@ class Learner:
                     old_logprobs.append(logprobs)
                 metrics.append(output.metrics | {"loss": self._part_of_sum(output.loss, is_first=index == 0)})
             grad_norm, rate = self._strategy.optimizer_step(step=step)
+            grad_norms.append(grad_norm)
         self.num_updates += 1
         with peer_errors():
             reduced = reduce_metrics(merge_metrics(metrics))
-        return {**metric_values(reduced), **parts.metrics, "grad_norm": grad_norm, "learning_rate": rate}
+        norms = self._count_skipped(grad_norms, step=step)
+        return {**metric_values(reduced), **parts.metrics, **norms, "learning_rate": rate}
+
+    def _count_skipped(self, grad_norms: Sequence[float], *, step: int) -> dict[str, float]:
+        """Metrics of the gradients of a step's updates. Raises UserError when this is the last of the steps
+        without any that may follow one another."""
+        finite = [norm for norm in grad_norms if math.isfinite(norm)]
+        num_skipped = len(grad_norms) - len(finite)
+        num_steps = 0 if finite else self.state.skipped_steps + 1
+        self.state = replace(self.state, skipped_steps=num_steps)
+        if num_skipped and self._ranks.rank == 0:
+            logger.warning(
+                "step %d: the gradient of %d of %d updates is not finite, so they were left out",
+                *(step + 1, num_skipped, len(grad_norms)),
+            )
+        if num_steps >= self._max_non_finite_steps:
+            raise _nothing_finite(num_steps, step=step)
+        return {"skipped_updates": float(num_skipped)} | ({"grad_norm": fmean(finite)} if finite else {})
 
     def _learn_from(
         self,
@@ -133,3 +165,15 @@ class Learner:
         """The loss of a step is the sum over its parts and the mean over iterations: count one part."""
         is_counted = is_first and self._ranks.rank == 0
         return Metric(kind="mean", total=loss.detach(), count=loss.new_tensor(float(is_counted)))
+
+
+def _nothing_finite(num_steps: int, *, step: int) -> UserError:
+    """What ends a run in `step` (from 0), after as many steps without an update as may follow one another. It
+    is no error to retry: training repeats to the last bit."""
+    which = f"gradients of the last {num_steps} steps, up to step {step + 1}, are"
+    if num_steps == 1:
+        which = f"gradient of step {step + 1} is"
+    return UserError(
+        f"the {which} not finite (algorithm.maxNonFiniteSteps is {num_steps}): lower "
+        "algorithm.optimizer.learningRate, or look for completions with extreme rewards"
+    )

@@ -18,6 +18,7 @@ from grpo_runtime.trainer.checkpoint.written_share import MODEL
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.gpu_memory import gpu_memory_errors
 from grpo_runtime.trainer.learner import Learner
+from grpo_runtime.trainer.learner_state import LearnerState, shared_state
 from grpo_runtime.trainer.policy import Policy
 from grpo_runtime.trainer.reference import copy_of, make_reference
 from grpo_runtime.trainer.strategy.interface import MakeStrategy, Strategy
@@ -123,6 +124,7 @@ def make_rank_context(
             reference=reference,
             max_completion_length=run_config.sampling.max_tokens,
             is_packed=is_packed,
+            state=shared_state(LearnerState(**state.learner), ranks=ranks),
         ),
         store=store,
         state=state if ranks.rank == 0 else RunState(step=step),

@@ -14,6 +14,7 @@ from grpo_runtime.rollout.interface import Rollout
 from grpo_runtime.trainer.batch import Batch, make_batch
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.learner import Learner
+from grpo_runtime.trainer.learner_state import LearnerState
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy, PolicyWeights
 from grpo_runtime.trainer.strategy.ddp import DDPStrategy
 
@@ -43,11 +44,19 @@ def make_learner(
     num_iterations: int = 1,
     dtype: Dtype = Dtype.FLOAT32,
     micro_batch_tokens: int = 1024,
+    max_non_finite_steps: int | None = None,
+    state: LearnerState | None = None,
 ) -> PolicyLearner:
-    spec = AlgorithmSpec(steps=10, num_iterations=num_iterations, optimizer=OptimizerSpec(learning_rate=1e-3))
+    spec = AlgorithmSpec(
+        steps=10,
+        num_iterations=num_iterations,
+        optimizer=OptimizerSpec(learning_rate=1e-3),
+        max_non_finite_steps=max_non_finite_steps,
+    )
     policy = Policy(load_policy(folder, dtype=MASTER_DTYPE), temperature=1.0, dtype=dtype)
     strategy = DDPStrategy(policy, optimizer=spec.optimizer, total_steps=spec.steps, ranks=ranks)
-    return PolicyLearner(policy, Learner(strategy, spec, micro_batch_tokens=micro_batch_tokens, ranks=ranks))
+    learner = Learner(strategy, spec, micro_batch_tokens=micro_batch_tokens, ranks=ranks, state=state)
+    return PolicyLearner(policy, learner)
 
 
 def a_batch(learner: PolicyLearner) -> Batch:
@@ -95,13 +104,49 @@ def test_bfloat16_still_learns_at_a_small_learning_rate(ranks: Ranks, model_fold
     assert all(spec.dtype == torch.bfloat16 for spec in PolicyWeights(learner.policy).layout())
 
 
-def test_a_gradient_that_is_not_finite_ends_the_run_before_it_reaches_the_weights(
+def poisoned(batch: Batch) -> Batch:
+    """The same with an infinite loss."""
+    return Batch(batch.token_ids, batch.loss_mask, batch.rollout_logprobs, batch.advantages * torch.inf)
+
+
+def test_an_update_whose_gradient_is_not_finite_is_left_out_and_the_next_one_is_as_if_it_had_not_been(
+    ranks: Ranks, model_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    learner, other = (make_learner(model_folder, ranks, num_iterations=2) for _ in range(2))
+    batch = a_batch(learner)
+    for each in (learner, other):
+        each.update(batch, step=0)
+    before = {name: tensor.clone() for name, tensor in learner.policy.model.named_parameters()}
+    found = learner.update(poisoned(batch), step=1)
+    assert all(tensor.equal(before[name]) for name, tensor in learner.policy.model.named_parameters())
+    assert found["skipped_updates"] == 2
+    # no report can hold a number that is none
+    assert not {"grad_norm", "loss"} & set(found)
+    assert "step 2: the gradient of 2 of 2 updates is not finite" in caplog.text
+    expected = other.update(batch, step=2)
+    assert learner.update(batch, step=2) == expected
+    assert expected["skipped_updates"] == 0 < expected["grad_norm"]
+
+
+def test_steps_in_a_row_without_a_finite_gradient_end_the_run_also_over_a_resume(
     ranks: Ranks, model_folder: Path
 ) -> None:
     learner = make_learner(model_folder, ranks)
     batch = a_batch(learner)
-    before = {name: tensor.clone() for name, tensor in learner.policy.model.named_parameters()}
-    poisoned = Batch(batch.token_ids, batch.loss_mask, batch.rollout_logprobs, batch.advantages * torch.inf)
-    with pytest.raises(UserError, match="gradient of step 4 is not finite"):
-        learner.update(poisoned, step=3)
-    assert all(tensor.equal(before[name]) for name, tensor in learner.policy.model.named_parameters())
+    for step in range(5):
+        # every third is good
+        learner.update(batch if step % 3 == 2 else poisoned(batch), step=step)
+    assert learner.learner.state == LearnerState(skipped_steps=2)
+    resumed = make_learner(model_folder, ranks, state=learner.learner.state)
+    with pytest.raises(UserError, match="the gradients of the last 3 steps, up to step 6, are not") as raised:
+        resumed.update(poisoned(batch), step=5)
+    assert "lower algorithm.optimizer.learningRate" in str(raised.value)
+    assert raised.value.exit_code == 40
+
+
+def test_a_job_may_say_that_one_step_without_a_finite_gradient_is_enough(
+    ranks: Ranks, model_folder: Path
+) -> None:
+    learner = make_learner(model_folder, ranks, max_non_finite_steps=1)
+    with pytest.raises(UserError, match=r"the gradient of step 1 is not finite \(.*maxNonFiniteSteps is 1"):
+        learner.update(poisoned(a_batch(learner)), step=0)

@@ -127,6 +127,9 @@ class AlgorithmSpec(ApiModel):
     """Correction for the engine's probabilities differing from the trainer's."""
     optimizer: OptimizerSpec = OptimizerSpec()
     """AdamW and its schedule."""
+    max_non_finite_steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """An update whose gradient is not finite (NaN or infinite) is left out, and weights and optimizer stay as
+    they are. After so many steps in a row without any update the job fails. Without it 3."""
     seed: Annotated[int, Field(ge=0, le=2_147_483_647)] = 0
     """Everything random in the run derives from this."""
 
@@ -134,6 +137,11 @@ class AlgorithmSpec(ApiModel):
     def has_reference(self) -> bool:
         """Whether there is a reference policy."""
         return self.kl is not None and self.kl.beta > 0
+
+    @property
+    def chosen_max_non_finite_steps(self) -> int:
+        """`max_non_finite_steps`, or what it is without."""
+        return self.max_non_finite_steps or 3
 
     @property
     def chosen_clip_high(self) -> float:

@@ -81,8 +81,8 @@ class Strategy(Protocol):
         """Clip the gradients to the global norm, apply them at the learning rate of `step` (from 0), drop
         them.
 
-        Returns the norm over all ranks before clipping, and the learning rate. Raises UserError, with the
-        weights as they were, when a gradient is not finite.
+        Returns the norm over all ranks before clipping, and the learning rate. Where a gradient of any rank
+        is not finite the norm is not either, on every rank, and weights and moments stay as they were.
         """
         ...
 
