@@ -121,6 +121,7 @@ def _algorithm(algorithm: AlgorithmSpec) -> AlgorithmSpec:
             "clip_high": algorithm.chosen_clip_high,
             "ratio_level": level if is_newer else None,
             "kl": _kl(algorithm.kl),
+            "entropy": algorithm.entropy and algorithm.entropy.written_out,
         }
     )
 

@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 
 import torch
 
+from grpo_api.v1alpha1.spec import AlgorithmSpec
 from grpo_runtime.trainer.distributed import Ranks
 
 
@@ -13,6 +14,16 @@ class LearnerState:
 
     skipped_steps: int = 0
     """Steps in a row, up to the last one, in which no gradient was finite."""
+    entropy_coefficient: float = 0.0
+    """Of the entropy bonus, where it follows a target."""
+    is_entropy_low: bool = False
+    """Whether the entropy was at or below the target in the last step. Before the first it is not known."""
+
+
+def first_state(algorithm: AlgorithmSpec) -> LearnerState:
+    """Where a run begins."""
+    entropy = algorithm.entropy
+    return LearnerState(entropy_coefficient=0.0 if entropy is None else entropy.coefficient)
 
 
 def shared_state(state: LearnerState, *, ranks: Ranks) -> LearnerState:

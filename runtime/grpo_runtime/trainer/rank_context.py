@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -18,7 +18,7 @@ from grpo_runtime.trainer.checkpoint.written_share import MODEL
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.gpu_memory import gpu_memory_errors
 from grpo_runtime.trainer.learner import Learner
-from grpo_runtime.trainer.learner_state import LearnerState, shared_state
+from grpo_runtime.trainer.learner_state import first_state, shared_state
 from grpo_runtime.trainer.policy import Policy
 from grpo_runtime.trainer.reference import copy_of, make_reference
 from grpo_runtime.trainer.strategy.interface import MakeStrategy, Strategy
@@ -99,7 +99,11 @@ def make_rank_context(
         require_same_adapter(loaded.model, folder=checkpoint[0] / MODEL)
     with gpu_memory_errors(settings, num_steps=lambda: step):
         strategy = make_strategy(
-            policy_of(loaded.model, gradient_checkpointing=bool(run_config.gradient_checkpointing)),
+            policy_of(
+                loaded.model,
+                gradient_checkpointing=bool(run_config.gradient_checkpointing),
+                has_entropy_gradient=run_config.algorithm.has_entropy_bonus,
+            ),
             optimizer=run_config.algorithm.optimizer,
             total_steps=run_config.algorithm.steps,
             ranks=ranks,
@@ -124,7 +128,7 @@ def make_rank_context(
             reference=reference,
             max_completion_length=run_config.sampling.max_tokens,
             is_packed=is_packed,
-            state=shared_state(LearnerState(**state.learner), ranks=ranks),
+            state=shared_state(replace(first_state(run_config.algorithm), **state.learner), ranks=ranks),
         ),
         store=store,
         state=state if ranks.rank == 0 else RunState(step=step),

@@ -55,8 +55,8 @@ def train_step(strategy: Strategy, rank: int, *, step: int, scale: float = 1.0) 
     parts = micro_batches(rank)
     for index, (ids, mask) in enumerate(parts):
         with strategy.micro_batch(is_last=index == len(parts) - 1):
-            logprobs, _ = strategy.score(ids, mask)
-            loss = -torch.where(mask, logprobs, 0.0).sum() * scale / 60
+            logprobs, entropies = strategy.score(ids, mask)
+            loss = -torch.where(mask, logprobs + 0.1 * entropies, 0.0).sum() * scale / 60
             strategy.backward(loss)
         total += loss.detach()
     norm, _ = strategy.optimizer_step(step=step)
@@ -154,7 +154,13 @@ def run(
         add_adapter(model, LoraSpec(rank=4), seed=5, origin=LocalModel(model_folder, "", commit=None))
         optimizer = optimizer.model_copy(update={"learning_rate": 1e-2})
     recomputes = name != "DDP" and dtype is Dtype.BFLOAT16
-    policy = Policy(model, temperature=1.0, dtype=dtype, gradient_checkpointing=recomputes)
+    policy = Policy(
+        model,
+        temperature=1.0,
+        dtype=dtype,
+        gradient_checkpointing=recomputes,
+        has_entropy_gradient=True,
+    )
     strategy = find_strategy(name)(
         policy, optimizer=optimizer, total_steps=100, ranks=ranks, device=torch.device("cpu")
     )

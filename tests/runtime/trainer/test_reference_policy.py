@@ -54,7 +54,12 @@ def make(
         add_adapter(model, LoraSpec(rank=4), seed=0, origin=LocalModel(folder, "builtin://tiny", None))
     copied = copy_of(model, dtype=torch.float32) if algorithm.has_reference else None
     made = STRATEGIES[strategy](
-        Policy(model, temperature=1.0, dtype=Dtype.FLOAT32),
+        Policy(
+            model,
+            temperature=1.0,
+            dtype=Dtype.FLOAT32,
+            has_entropy_gradient=algorithm.has_entropy_bonus,
+        ),
         optimizer=algorithm.optimizer,
         total_steps=algorithm.steps,
         ranks=ranks,
@@ -153,6 +158,8 @@ def test_a_model_without_its_adapter_is_that_which_it_was_put_on(folder: Path) -
         {"offPolicyThreshold": 0.0001},
         {"delta": 1.5, "dualClip": 2},
         {"kl": {"beta": 0.1}},
+        {"promptsPerStep": 4, "groupSize": 2, "minibatches": 2},
+        {"lossType": "grpo", "entropy": {"coefficient": 0.5}},
     ],
     ids=str,
 )

@@ -10,6 +10,7 @@ from grpo_api.v1alpha1.spec.checkpoint import CheckpointSpec
 from grpo_api.v1alpha1.spec.dataset import DatasetSpec
 from grpo_api.v1alpha1.spec.deepspeed import DeepSpeedSpec
 from grpo_api.v1alpha1.spec.engine import EngineProcess, EngineSpec
+from grpo_api.v1alpha1.spec.entropy import EntropySpec
 from grpo_api.v1alpha1.spec.evaluation import EvalSpec
 from grpo_api.v1alpha1.spec.export import ExportSpec
 from grpo_api.v1alpha1.spec.failure_policy import FailurePolicySpec
@@ -53,6 +54,7 @@ __all__ = [
     "Dtype",
     "EngineProcess",
     "EngineSpec",
+    "EntropySpec",
     "EvalSpec",
     "ExportSpec",
     "FailurePolicySpec",
