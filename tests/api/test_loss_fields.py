@@ -66,6 +66,14 @@ def test_a_reference_policy_cannot_be_spread_by_zero3_unless_it_is_the_model_wit
     assert resolve(job(algorithm={"steps": 5, "kl": {"beta": 0}}, trainer=trainer))
 
 
+def test_a_reference_that_follows_is_written_with_its_share_and_is_not_below_an_adapter():
+    kl = {"beta": 0.1, "refSync": {"everySteps": 64}}
+    assert written(kl=kl)["kl"]["refSync"] == {"everySteps": 64, "mix": 0.6}
+    model = {"source": "builtin://tiny", "lora": {"rank": 4}}
+    with pytest.raises(ValidationError, match="remove refSync, or remove lora"):
+        job(algorithm={"steps": 5, "kl": kl}, model=model)
+
+
 @pytest.mark.parametrize("loss", LossType)
 def test_every_loss_may_be_asked_for_alone(loss: LossType):
     assert written(lossType=loss.value)["lossType"] == loss.value
@@ -95,6 +103,8 @@ def test_every_loss_may_be_asked_for_alone(loss: LossType):
         ({"promptsPerStep": 6, "minibatches": 4}, r"minibatches \(4\) must divide .*promptsPerStep \(6\)"),
         ({"entropy": {"coefficient": 0.1, "minCoefficient": 0}}, "entropy.target must be there with delta"),
         ({"entropy": {"coefficient": 0.1, "target": 1, "maxCoefficient": 0.05}}, "change one of them"),
+        ({"kl": {"beta": 0, "refSync": {"everySteps": 5}}}, "none with beta 0: raise algorithm.kl.beta"),
+        ({"kl": {"beta": 1, "refSync": {"everySteps": 5, "mix": 0}}}, "greater than 0"),
         ({"topEntropyQuantile": 0}, "greater than 0"),
         ({"topEntropyQuantile": 1.1}, "less than or equal to 1"),
         ({"offPolicyThreshold": 0}, "greater than 0"),

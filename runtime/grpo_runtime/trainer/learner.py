@@ -87,6 +87,8 @@ class Learner:
                 metrics += self._add_gradients(update)
                 grad_norm, rate = self._strategy.optimizer_step(step=step)
                 grad_norms.append(grad_norm)
+        if self._reference is not None:
+            self._reference.after_step(step)
         self.num_updates += 1
         with peer_errors():
             reduced = reduce_metrics(merge_metrics(metrics))

@@ -37,8 +37,9 @@ def killable_job(*, num_ranks: int = 1, strategy: str | None = None) -> RunConfi
             "numIterations": 2,
             "minibatches": 2,
             "optimizer": {"learningRate": 1e-3},
+            "kl": {"beta": 0.05, "refSync": {"everySteps": 3, "mix": 0.3}},
             # the policy begins above it and ends below
-            "entropy": {"coefficient": 0.1, "target": 4.5, "delta": 0.05},
+            "entropy": {"coefficient": 0.1, "target": 4.58, "delta": 0.05},
         },
         sampling={"maxTokens": 4},
         trainer={"processesPerNode": num_ranks, "strategy": strategy},

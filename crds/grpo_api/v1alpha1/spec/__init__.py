@@ -26,6 +26,7 @@ from grpo_api.v1alpha1.spec.loss import (
     KLSpec,
     LossType,
     RatioLevel,
+    RefSyncSpec,
     ScaleRewards,
 )
 from grpo_api.v1alpha1.spec.model import Attention, Dtype, ModelSpec
@@ -70,6 +71,7 @@ __all__ = [
     "ModelSpec",
     "OptimizerSpec",
     "RatioLevel",
+    "RefSyncSpec",
     "ReportSpec",
     "ResourcesSpec",
     "RewardServiceSpec",

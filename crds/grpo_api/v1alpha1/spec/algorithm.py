@@ -18,6 +18,7 @@ from grpo_api.v1alpha1.spec.loss import (
     KLSpec,
     LossType,
     RatioLevel,
+    RefSyncSpec,
     ScaleRewards,
 )
 
@@ -162,6 +163,11 @@ class AlgorithmSpec(ApiModel):
     def has_reference(self) -> bool:
         """Whether there is a reference policy."""
         return self.kl is not None and self.kl.beta > 0
+
+    @property
+    def ref_sync(self) -> RefSyncSpec | None:
+        """How the reference policy follows; None where there is none or it stays."""
+        return self.kl.ref_sync if self.kl is not None and self.has_reference else None
 
     @property
     def chosen_minibatches(self) -> int:

@@ -77,12 +77,15 @@ def read_training_state(folder: Path) -> TrainingState:
         weights = read_adapter(folder / MODEL)
     else:
         weights = saved_parameters(folder / MODEL, dtype=MASTER_DTYPE)
-    moments = {
-        name: tensor
-        for path in sorted(folder.glob("optimizer*.safetensors"))
-        for name, tensor in load_file(path).items()
-    }
-    return TrainingState(model=weights, optimizer=moments)
+    moments, reference = (
+        {
+            name: tensor
+            for path in sorted(folder.glob(f"{kind}*.safetensors"))
+            for name, tensor in load_file(path).items()
+        }
+        for kind in ("optimizer", "reference")
+    )
+    return TrainingState(model=weights, optimizer=moments, reference=reference)
 
 
 def export_model(

@@ -18,7 +18,7 @@ from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.trainer.distributed import Ranks, peer_errors
 from grpo_runtime.trainer.optimizer import MOMENTS, learning_rate, make_adamw, matrix_names
 from grpo_runtime.trainer.policy import Policy, PolicyWeights
-from grpo_runtime.trainer.strategy.frozen import FrozenPolicy
+from grpo_runtime.trainer.strategy.frozen import FrozenPolicy, on_every_rank
 from grpo_runtime.trainer.strategy.interface import TrainingState
 from grpo_runtime.trainer.strategy.placement import place
 from grpo_runtime.trainer.strategy.zero.engine import join_ranks, shard, start_engine
@@ -121,7 +121,7 @@ class ZeroStrategy:
                 "FSDP2, or train an adapter with model.lora"
             )
         place(policy, device=self.device, ranks=self._ranks)
-        return FrozenPolicy(policy)
+        return FrozenPolicy(policy, trained=self._parameters, spreading=on_every_rank(self._ranks))
 
     def backward(self, loss: torch.Tensor) -> None:
         """See `Strategy`."""
