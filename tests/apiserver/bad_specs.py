@@ -43,15 +43,23 @@ GOOD = [Case(row["what"], merged(BASE, row["change"])) for row in _TABLE["good"]
 
 
 _SERVICE = {"name": "own", "service": {"url": "http://judge", "headersSecret": "judge"}}
-_WITH_SERVICE = merged(GOOD[-1].job, {"spec": {"rewards": [_SERVICE]}})
+_NO_ADAPTER = {"model": {"lora": None}, "trainer": {"strategy": "FSDP2", "deepspeed": None}}
+_REF_SYNC = {"kl": {"refSync": {"everySteps": 64, "mix": 0.5}}}
+_OTHERWISE: dict[tuple[Step, ...], KubeObject] = {
+    # a reward has one source only
+    ("spec", "rewards", 0, "service"): merged(GOOD[-1].job, {"spec": {"rewards": [_SERVICE]}}),
+    # the reference of an adapter stays
+    ("spec", "algorithm", "kl", "refSync"): merged(
+        GOOD[-1].job, {"spec": {**_NO_ADAPTER, "algorithm": _REF_SYNC}}
+    ),
+}
+"""Jobs with what cannot be beside everything else, by its path."""
 
 
 def cases_of_every_bound(spec_schema: KubeObject) -> Iterator[Case]:
     """Every field of the spec with wrong types, values just outside of its bounds, and null (often right)."""
     for path, schema in _fields(("spec",), spec_schema):
-        # a reward has one source only
-        is_of_service = path[:4] == ("spec", "rewards", 0, "service")
-        everything = _WITH_SERVICE if is_of_service else GOOD[-1].job
+        everything = _OTHERWISE.get(path[:4], GOOD[-1].job)
         for value in _values_outside(schema):
             yield Case(f"{path_text(path)}={str(value)[:30]}", _replaced(everything, path, value))
         if "properties" in schema:
