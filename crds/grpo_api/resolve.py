@@ -121,6 +121,7 @@ def _algorithm(algorithm: AlgorithmSpec) -> AlgorithmSpec:
             "clip_high": algorithm.chosen_clip_high,
             "ratio_level": level if is_newer else None,
             "kl": _kl(algorithm.kl),
+            "entropy": algorithm.entropy and algorithm.entropy.written_out,
         }
     )
 
@@ -128,7 +129,12 @@ def _algorithm(algorithm: AlgorithmSpec) -> AlgorithmSpec:
 def _kl(kl: KLSpec | None) -> KLSpec | None:
     if kl is None:
         return None
-    chosen = {"estimator": kl.chosen_estimator, "bias_correction": kl.is_bias_corrected}
+    sync = kl.ref_sync
+    chosen = {
+        "estimator": kl.chosen_estimator,
+        "bias_correction": kl.is_bias_corrected,
+        "ref_sync": sync and sync.model_copy(update={"mix": sync.chosen_mix}),
+    }
     return kl.model_copy(update=chosen)
 
 

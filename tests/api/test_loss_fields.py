@@ -45,6 +45,18 @@ def test_a_penalty_is_written_with_all_its_parts():
     assert "kl" not in written()
 
 
+def test_a_bonus_that_follows_a_target_is_written_with_all_its_parts():
+    assert written(entropy={"coefficient": 0.01})["entropy"] == {"coefficient": 0.01}
+    assert written(entropy={"coefficient": 0.01, "target": 0.5})["entropy"] == {
+        "coefficient": 0.01,
+        "target": 0.5,
+        "delta": 0.005,
+        "minCoefficient": 0.0,
+        "maxCoefficient": 1.0,
+    }
+    assert "entropy" not in written()
+
+
 def test_a_reference_policy_cannot_be_spread_by_zero3_unless_it_is_the_model_without_its_adapter():
     algorithm, trainer = {"steps": 5, "kl": {"beta": 0.1}}, {"strategy": "ZeRO3"}
     with pytest.raises(ValidationError, match="which ZeRO3 does not spread"):
@@ -52,6 +64,14 @@ def test_a_reference_policy_cannot_be_spread_by_zero3_unless_it_is_the_model_wit
     model = {"source": "builtin://tiny", "lora": {"rank": 4}}
     assert resolve(job(algorithm=algorithm, trainer=trainer, model=model))
     assert resolve(job(algorithm={"steps": 5, "kl": {"beta": 0}}, trainer=trainer))
+
+
+def test_a_reference_that_follows_is_written_with_its_share_and_is_not_below_an_adapter():
+    kl = {"beta": 0.1, "refSync": {"everySteps": 64}}
+    assert written(kl=kl)["kl"]["refSync"] == {"everySteps": 64, "mix": 0.6}
+    model = {"source": "builtin://tiny", "lora": {"rank": 4}}
+    with pytest.raises(ValidationError, match="remove refSync, or remove lora"):
+        job(algorithm={"steps": 5, "kl": kl}, model=model)
 
 
 @pytest.mark.parametrize("loss", LossType)
@@ -80,6 +100,11 @@ def test_every_loss_may_be_asked_for_alone(loss: LossType):
             "set aggregation to sum_then_normalize",
         ),
         ({"aggregation": "normalize_then_sum", "baseline": "leave_one_out"}, "remove algorithm.scaleRewards"),
+        ({"promptsPerStep": 6, "minibatches": 4}, r"minibatches \(4\) must divide .*promptsPerStep \(6\)"),
+        ({"entropy": {"coefficient": 0.1, "minCoefficient": 0}}, "entropy.target must be there with delta"),
+        ({"entropy": {"coefficient": 0.1, "target": 1, "maxCoefficient": 0.05}}, "change one of them"),
+        ({"kl": {"beta": 0, "refSync": {"everySteps": 5}}}, "none with beta 0: raise algorithm.kl.beta"),
+        ({"kl": {"beta": 1, "refSync": {"everySteps": 5, "mix": 0}}}, "greater than 0"),
         ({"topEntropyQuantile": 0}, "greater than 0"),
         ({"topEntropyQuantile": 1.1}, "less than or equal to 1"),
         ({"offPolicyThreshold": 0}, "greater than 0"),
@@ -98,6 +123,9 @@ def test_what_does_not_go_together_is_refused(algorithm: dict[str, Any], words: 
         {"lossType": "vespo", "importanceCorrection": {"mode": "none", "level": "sequence"}},
         {"aggregation": "normalize_then_sum"},
         {"baseline": "leave_one_out", "scaleRewards": "none"},
+        {"promptsPerStep": 6, "minibatches": 3},
+        {"entropy": {"coefficient": 2}},
+        {"entropy": {"coefficient": 2, "target": 1, "maxCoefficient": 3}},
         {"maskTruncated": True, "topEntropyQuantile": 0.2, "offPolicyThreshold": 0.1},
     ],
 )

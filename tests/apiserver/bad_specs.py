@@ -42,30 +42,37 @@ BAD = [Case(row["what"], merged(BASE, row["change"]), row["field"], row["message
 GOOD = [Case(row["what"], merged(BASE, row["change"])) for row in _TABLE["good"]]
 
 
+_NO_ADAPTER = {"model": {"lora": None}, "trainer": {"strategy": "FSDP2", "deepspeed": None}}
+_REF_SYNC = {"kl": {"refSync": {"everySteps": 64, "mix": 0.5}}}
 _REWARDS = {
     "service": {"url": "http://judge", "headersSecret": "judge"},
     "model": {"source": "hf://org/judge", "revision": "main", "dtype": "float32", "batchSize": 8},
 }
-"""Sources of a reward beside the one in `everything set`: a reward has one only."""
+_OTHERWISE: dict[tuple[Step, ...], KubeObject] = {
+    # a reward has one source only
+    **{
+        ("spec", "rewards", 0, source): merged(
+            GOOD[-1].job, {"spec": {"rewards": [{"name": "own", source: reward}]}}
+        )
+        for source, reward in _REWARDS.items()
+    },
+    # the reference of an adapter stays
+    ("spec", "algorithm", "kl", "refSync"): merged(
+        GOOD[-1].job, {"spec": {**_NO_ADAPTER, "algorithm": _REF_SYNC}}
+    ),
+}
+"""Jobs with what cannot be beside everything else, by its path."""
 
 
 def cases_of_every_bound(spec_schema: KubeObject) -> Iterator[Case]:
     """Every field of the spec with wrong types, values just outside of its bounds, and null (often right)."""
     for path, schema in _fields(("spec",), spec_schema):
-        everything = _everything_around(path)
+        everything = _OTHERWISE.get(path[:4], GOOD[-1].job)
         for value in _values_outside(schema):
             yield Case(f"{path_text(path)}={str(value)[:30]}", _replaced(everything, path, value))
         if "properties" in schema:
             unknown = (*path, "unknownField")
             yield Case(path_text(unknown), _replaced(everything, unknown, 1))
-
-
-def _everything_around(path: tuple[Step, ...]) -> KubeObject:
-    """A job with every field set, among them the one at `path`."""
-    source = path[3] if path[:3] == ("spec", "rewards", 0) and len(path) > 3 else None
-    if source not in _REWARDS:
-        return GOOD[-1].job
-    return merged(GOOD[-1].job, {"spec": {"rewards": [{"name": "own", source: _REWARDS[source]}]}})
 
 
 def path_text(path: tuple[Step, ...]) -> str:

@@ -166,6 +166,7 @@ def metric_names() -> set[str]:
         ),
         *(f"time/{phase}_seconds" for phase in phases_in(grpo_runtime.trainer.loop.__file__)),
         *("step_time", "num_tokens", "tokens_per_second", "loss", "grad_norm", "learning_rate"),
+        *("skipped_updates", "entropy_coef"),
         *(saver.WAITED, saver.SECONDS),
         *("rewards/NAME/failures", "rewards/NAME/failed_calls", "stale_samples", "step", "attempt"),
         *(REPLAYED, CHECKSUM, DIFFERS, OVERLONG),

@@ -11,4 +11,4 @@ def dense_logprobs(
     log_softmax = scores.log_softmax(-1)
     logprobs = log_softmax.gather(-1, token_ids.unsqueeze(-1)).squeeze(-1)
     # 0 log 0 is 0
-    return logprobs, torch.special.entr(log_softmax.detach().exp()).sum(-1)
+    return logprobs, torch.special.entr(log_softmax.exp()).sum(-1)

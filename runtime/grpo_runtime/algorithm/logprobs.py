@@ -9,7 +9,8 @@ import torch
 from torch.autograd.function import once_differentiable
 
 CHUNK_LOGITS = 1 << 25
-"""Logits of a chunk, but at least those of one position: 128 MiB in float32. A pass holds two of them."""
+"""Logits of a chunk, but at least those of one position: 128 MiB in float32. A pass holds two of them, and
+three where the entropy of a model with a softcap has a gradient."""
 
 
 class TokenLogprobs(NamedTuple):
@@ -18,7 +19,7 @@ class TokenLogprobs(NamedTuple):
     logprobs: torch.Tensor
     """[N] float32 (float64 for float64 weights), natural logarithm, with gradient."""
     entropies: torch.Tensor
-    """[N] nats, of the whole distribution at the same temperature, without gradient."""
+    """[N] nats, of the whole distribution at the same temperature; with gradient where that is asked for."""
 
 
 def head_logprobs(
@@ -32,6 +33,7 @@ def head_logprobs(
     softcap: float | None = None,
     dtype: torch.dtype | None = None,
     chunk_logits: int = CHUNK_LOGITS,
+    has_entropy_gradient: bool = False,
 ) -> TokenLogprobs:
     """log softmax(logits / temperature) at `token_ids`: vLLM's processed logprobs without top-p and top-k.
 
@@ -53,6 +55,7 @@ def head_logprobs(
         temperature=temperature,
         dtype=dtype or weight.dtype,
         num_rows=max(1, chunk_logits // len(weight)),
+        has_entropy_gradient=has_entropy_gradient,
     )
     apply: Any = _HeadLogprobs.apply  # torch gives it no types
     return TokenLogprobs(*apply(hidden, weight, bias, token_ids, shaping))
@@ -68,6 +71,7 @@ class _Shaping(NamedTuple):
     """Of the products."""
     num_rows: int
     """Positions in a chunk."""
+    has_entropy_gradient: bool
 
     @property
     def softmax_dtype(self) -> torch.dtype:
@@ -82,6 +86,29 @@ class _Shaping(NamedTuple):
             scores.div_(self.softcap).tanh_().mul_(self.softcap)
         return scores.div_(self.temperature) if self.temperature != 1 else scores
 
+    def scores_gradient(
+        self,
+        scores: torch.Tensor,
+        ids: torch.Tensor,
+        grad_logprobs: torch.Tensor,
+        grad_entropies: torch.Tensor,
+        entropies: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """The gradient of the `scores` [rows, V], of which those with a softcap are kept.
+
+        d logprob / d score = onehot - p, and with `entropies` d entropy / d score = -p (log p + entropy).
+        """
+        probabilities = scores.softmax(-1)
+        factor = (grad_logprobs / self.temperature).unsqueeze(-1)
+        if entropies is None:
+            return probabilities.mul_(-factor).scatter_add_(-1, ids, factor)
+        of_entropy = (grad_entropies / self.temperature).unsqueeze(-1)
+        # -p log p, which is 0 at 0
+        spare = torch.empty_like(scores) if self.softcap is not None else scores
+        grad: torch.Tensor = torch.special.entr(probabilities, out=spare).mul_(of_entropy)
+        grad.sub_(probabilities.mul_(factor + of_entropy * entropies.unsqueeze(-1)))
+        return grad.scatter_add_(-1, ids, factor)
+
     def logits_gradient(self, grad: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """The gradient of the product, from that of the `scores`. Both tensors are used up."""
         if self.softcap is not None:
@@ -93,8 +120,9 @@ class _Shaping(NamedTuple):
 class _HeadLogprobs(torch.autograd.Function):
     """From hidden [N, H], weight [V, H], bias [V] and ids [N] to logprobs [N] and entropies [N].
 
-    For the backward pass it saves its inputs and nothing else. The weight is saved as the parameter that it
-    is, so that what shards it may take it away in between and put it together again.
+    For the backward pass it saves its inputs, entropies that have a gradient, and nothing else. The weight is
+    saved as the parameter that it is, so that what shards it may take it away in between and put it together
+    again.
     """
 
     @staticmethod
@@ -117,18 +145,20 @@ class _HeadLogprobs(torch.autograd.Function):
             entropies[rows] = torch.special.entr(log_softmax.exp_(), out=scores).sum(-1)
             # before the next chunk is made, which would be a third
             del scores, log_softmax
-        ctx.save_for_backward(hidden, weight, bias, ids)
+        is_needed = shaping.has_entropy_gradient
+        ctx.save_for_backward(hidden, weight, bias, ids, entropies if is_needed else None)
         ctx.shaping = shaping
-        ctx.mark_non_differentiable(entropies)
+        if not is_needed:
+            ctx.mark_non_differentiable(entropies)
         return logprobs, entropies
 
     @staticmethod
     @once_differentiable
     def backward(
-        ctx: Any, grad_logprobs: torch.Tensor, _: torch.Tensor
+        ctx: Any, grad_logprobs: torch.Tensor, grad_entropies: torch.Tensor
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, None, None]:
-        """d logprob / d scores = onehot - softmax."""
-        hidden, weight, bias, ids = ctx.saved_tensors
+        """From the gradients of logprobs and entropies [N] to those of hidden, weight and bias."""
+        hidden, weight, bias, ids, entropies = ctx.saved_tensors
         shaping: _Shaping = ctx.shaping
         # what is summed over chunks is summed in full precision, also where the weight has less
         sum_dtype = torch.promote_types(weight.dtype, shaping.softmax_dtype)
@@ -146,8 +176,13 @@ class _HeadLogprobs(torch.autograd.Function):
             rows = slice(start, start + shaping.num_rows)
             part = hidden[rows].to(shaping.dtype)
             scores = shaping.scores(part, cast_weight, cast_bias)
-            factor = (grad_logprobs[rows] / shaping.temperature).unsqueeze(-1)
-            grad_scores = scores.softmax(-1).mul_(-factor).scatter_add_(-1, ids[rows, None], factor)
+            grad_scores = shaping.scores_gradient(
+                scores,
+                ids[rows, None],
+                grad_logprobs[rows],
+                grad_entropies[rows],
+                None if entropies is None else entropies[rows],
+            )
             grad_logits = shaping.logits_gradient(grad_scores, scores).to(shaping.dtype)
             if grad_hidden is not None:
                 grad_hidden[rows] = grad_logits @ cast_weight

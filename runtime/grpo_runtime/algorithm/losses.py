@@ -8,6 +8,7 @@ from grpo_runtime.algorithm.metrics import Metrics, mean_of
 from grpo_runtime.algorithm.off_policy_mask import off_policy_mask
 from grpo_runtime.algorithm.policy_term import PolicyTermInputs
 from grpo_runtime.algorithm.ratios import log_ratio, policy_ratio
+from grpo_runtime.algorithm.reductions import token_mean
 from grpo_runtime.algorithm.registry import CORRECTION_MODES, KL_ESTIMATORS, LOSSES, Loss, find
 from grpo_runtime.algorithm.top_entropy import top_entropy_mask, top_entropy_threshold
 from grpo_runtime.algorithm.types import Denominators, LossInputs, LossOptions, LossOutput
@@ -39,7 +40,8 @@ def compute_loss(inputs: LossInputs, *, options: LossOptions, denominators: Deno
         options,
     )
     metrics |= term.metrics
-    token_loss = _keep_chosen(term.loss, inputs, options, trainer=trainer, old=old)
+    uncertain = _most_uncertain(inputs, options)
+    token_loss = term.loss * _sequences_on_policy(inputs, options, trainer=trainer, old=old) * uncertain
     if correction is not None and not definition.has_own_correction:
         token_loss = token_loss * correction
     if options.kl is not None:
@@ -48,7 +50,12 @@ def compute_loss(inputs: LossInputs, *, options: LossOptions, denominators: Deno
         metrics["kl"] = mean_of(divergence, mask=mask)
     if inputs.entropies is not None:
         metrics["entropy"] = mean_of(inputs.entropies, mask=mask)
-    return LossOutput(loss=definition.reduction(token_loss, mask, denominators, options), metrics=metrics)
+    loss = definition.reduction(token_loss, mask, denominators, options)
+    if options.entropy is not None:
+        entropies = _zero_outside(_required(inputs.entropies, "entropy", "entropies"), mask)
+        mean_entropy = token_mean(entropies * uncertain, mask, denominators, options)
+        loss = loss - options.entropy.coefficient * mean_entropy
+    return LossOutput(loss=loss, metrics=metrics)
 
 
 def _definition(options: LossOptions) -> Loss:
@@ -76,32 +83,32 @@ def _correction(
     return ratio, correction_metrics(ratio, old_logprobs=old, rollout_logprobs=rollout, mask=mask)
 
 
-def _keep_chosen(
-    token_loss: torch.Tensor,
-    inputs: LossInputs,
-    options: LossOptions,
-    *,
-    trainer: torch.Tensor,
-    old: torch.Tensor,
-) -> torch.Tensor:
-    """Zero the policy term of sequences too far off policy and of tokens the policy was certain about."""
+def _sequences_on_policy(
+    inputs: LossInputs, options: LossOptions, *, trainer: torch.Tensor, old: torch.Tensor
+) -> torch.Tensor | float:
+    """0 for sequences that are too far off policy to carry the policy term, 1 for the others."""
+    if options.off_policy_threshold is None:
+        return 1.0
     mask = inputs.loss_mask
-    if options.off_policy_threshold is not None:
-        sampling = old if inputs.rollout_logprobs is None else inputs.rollout_logprobs
-        token_loss = token_loss * off_policy_mask(
-            advantages=inputs.advantages,
-            trainer_logprobs=trainer,
-            sampling_logprobs=_zero_outside(sampling, mask),
-            mask=mask,
-            threshold=options.off_policy_threshold,
-        )
-    if options.top_entropy_quantile < 1.0:
-        entropies = _required(inputs.entropies, "top_entropy_quantile", "entropies")
-        threshold = inputs.entropy_threshold
-        if threshold is None:
-            threshold = top_entropy_threshold(entropies, mask=mask, quantile=options.top_entropy_quantile)
-        token_loss = token_loss * top_entropy_mask(entropies, mask=mask, threshold=threshold)
-    return token_loss
+    sampling = old if inputs.rollout_logprobs is None else inputs.rollout_logprobs
+    return off_policy_mask(
+        advantages=inputs.advantages,
+        trainer_logprobs=trainer,
+        sampling_logprobs=_zero_outside(sampling, mask),
+        mask=mask,
+        threshold=options.off_policy_threshold,
+    )
+
+
+def _most_uncertain(inputs: LossInputs, options: LossOptions) -> torch.Tensor | float:
+    """0 for tokens that the policy was too certain about to carry the policy term, 1 for the others."""
+    if options.top_entropy_quantile >= 1.0:
+        return 1.0
+    mask, threshold = inputs.loss_mask, inputs.entropy_threshold
+    entropies = _required(inputs.entropies, "top_entropy_quantile", "entropies")
+    if threshold is None:
+        threshold = top_entropy_threshold(entropies, mask=mask, quantile=options.top_entropy_quantile)
+    return top_entropy_mask(entropies, mask=mask, threshold=threshold)
 
 
 def _divergence(

@@ -6,6 +6,7 @@ from typing import Literal
 
 import torch
 
+from grpo_runtime.algorithm.entropy_bonus import EntropyBonus
 from grpo_runtime.algorithm.importance_correction import ImportanceCorrection
 from grpo_runtime.algorithm.kl import KLPenalty
 from grpo_runtime.algorithm.metrics import Metrics
@@ -30,7 +31,8 @@ class LossInputs:
     ref_logprobs: torch.Tensor | None = None
     """[B, T], under the reference policy; needed by a KL penalty."""
     entropies: torch.Tensor | None = None
-    """[B, T], of the policy being trained, in nats; for the `entropy` metric and the top-entropy mask."""
+    """[B, T], of the policy being trained, in nats; for the `entropy` metric and the top-entropy mask, and
+    with gradient for a bonus."""
     entropy_threshold: torch.Tensor | None = None
     """Scalar from `top_entropy_threshold` over the whole batch; None takes this micro-batch alone."""
 
@@ -57,6 +59,7 @@ class LossOptions:
     ratio_level: Literal["token", "sequence"] = "token"
     """`sequence` is GSPO: one ratio per sequence, the exponential of the mean log ratio."""
     kl: KLPenalty | None = None
+    entropy: EntropyBonus | None = None
     importance_correction: ImportanceCorrection | None = None
     off_policy_threshold: float | None = None
     """OPSM: drop sequences of negative advantage that are further than this from the sampler (mean nats per

@@ -18,8 +18,10 @@ def changes_gradient(advantages: torch.Tensor, *, options: LossOptions) -> torch
 def needs_zero_advantages(options: LossOptions) -> bool:
     """Whether sequences of advantage 0 have a part in the gradient.
 
-    A KL penalty is added to every token, the entropy threshold is that of all tokens, and a loss that depends
-    on how the batch is cut divides by the tokens of each micro-batch. Raises ValueError for an unknown loss.
+    A KL penalty and an entropy bonus are added for every token, the entropy threshold is that of all tokens,
+    and a loss that depends on how the batch is cut divides by the tokens of each micro-batch. Raises
+    ValueError for an unknown loss.
     """
     loss = find(LOSSES, options.loss_type, option="loss_type")
-    return options.kl is not None or options.top_entropy_quantile < 1.0 or loss.depends_on_cut
+    is_for_all = options.kl is not None or options.entropy is not None
+    return is_for_all or options.top_entropy_quantile < 1.0 or loss.depends_on_cut

@@ -14,6 +14,7 @@ from grpo_runtime.engine.arguments import GPU_MEMORY_UTILIZATION
 from grpo_runtime.memory_plan.engine import EngineSizes, engine_bytes
 from grpo_runtime.memory_plan.formulas import (
     DDP,
+    MASTER_BYTES,
     ModelSizes,
     Spread,
     StepSizes,
@@ -175,7 +176,8 @@ class _TrainerPlanner:
         """The second copy of the weights that a KL penalty needs, spread as the policy is."""
         if not self.job.spec.algorithm.has_reference or self.model.has_adapter:
             return ()
-        num_bytes = self.model.num_parameters * step.compute_bytes // step.spread.weights
+        each = step.compute_bytes if self.job.spec.algorithm.ref_sync is None else MASTER_BYTES
+        num_bytes = self.model.num_parameters * each // step.spread.weights
         return (Part("reference policy", num_bytes),)
 
     def _fixes(self, step: StepSizes, gpu_bytes: int) -> Iterator[str]:

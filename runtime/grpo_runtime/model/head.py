@@ -36,7 +36,11 @@ class ScoringHead(torch.nn.Linear):
         self._scale, self._softcap = _logit_scale(config), _softcap(config)
 
     def forward(
-        self, input: torch.Tensor, token_ids: torch.Tensor | None = None, temperature: float = 1.0
+        self,
+        input: torch.Tensor,
+        token_ids: torch.Tensor | None = None,
+        temperature: float = 1.0,
+        has_entropy_gradient: bool = False,
     ) -> Any:
         """What the replaced layer gives; with `token_ids` [N] their `TokenLogprobs` for hidden states [N, H].
 
@@ -54,6 +58,7 @@ class ScoringHead(torch.nn.Linear):
             scale=self._scale,
             softcap=self._softcap,
             dtype=torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None,
+            has_entropy_gradient=has_entropy_gradient,
         )
 
 

@@ -98,7 +98,7 @@ class Reporter:
         logger.info(
             "step %d/%d reward %s loss %.4g gradient norm %.3g in %.2f s",
             *(step, self.progress.latest.total_steps, _rounded(values.get("reward"))),
-            *(values["loss"], values["grad_norm"], values["step_time"]),
+            *(values.get("loss", math.nan), values.get("grad_norm", math.nan), values["step_time"]),
         )
         values = {**values, "stale_samples": float(stale_samples)}
         record = StepRecord(

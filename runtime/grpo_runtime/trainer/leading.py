@@ -56,6 +56,7 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
         origin=context.loaded.origin,
         is_shared=run_config.shares_saves,
         exports_merged=run_config.exports_merged,
+        reference=context.reference,
     )
     why_unbounded = mismatch.why_unbounded(run_config.sampling)
     if why_unbounded is not None:

@@ -1,20 +1,42 @@
 """One training phase: a batch in, updated weights and metrics out. The same on every rank."""
 
+import logging
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
 
 import torch
 
 from grpo_api.v1alpha1.spec import AlgorithmSpec
+from grpo_runtime.algorithm.entropy_bonus import EntropyBonus
 from grpo_runtime.algorithm.losses import compute_loss
 from grpo_runtime.algorithm.metrics import Metric, Metrics, merge_metrics, metric_values, reduce_metrics
 from grpo_runtime.algorithm.top_entropy import top_entropy_threshold
 from grpo_runtime.algorithm.types import Denominators, LossInputs, LossOutput
+from grpo_runtime.errors import UserError
 from grpo_runtime.trainer.batch import Batch
 from grpo_runtime.trainer.distributed import Ranks, peer_errors
-from grpo_runtime.trainer.loss_options import loss_options
+from grpo_runtime.trainer.learner_state import LearnerState, first_state
+from grpo_runtime.trainer.loss_options import entropy_control, loss_options
+from grpo_runtime.trainer.minibatches import divide_groups
 from grpo_runtime.trainer.reference import Reference
-from grpo_runtime.trainer.step_parts import divide_step
+from grpo_runtime.trainer.step_parts import StepParts, UpdateParts, divide_step
 from grpo_runtime.trainer.strategy.interface import Strategy
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Update:
+    """What this rank computes of an update, on its device, and logprobs [B, T-1] for each of the pieces."""
+
+    pieces: Sequence[Batch]
+    denominators: Denominators
+    ref_logprobs: Sequence[torch.Tensor | None]
+    """Of the reference policy, if there is one."""
+    old_logprobs: list[torch.Tensor | None]
+    """Of the weights before the step's first update; None until that has computed them."""
 
 
 class Learner:
@@ -30,9 +52,10 @@ class Learner:
         reference: Reference | None = None,
         max_completion_length: int | None = None,
         is_packed: bool = False,
+        state: LearnerState | None = None,
     ) -> None:
         """`reference` is for `algorithm.kl`; `max_completion_length`, in tokens, for lossType dr_grpo;
-        `is_packed` as the policy is."""
+        `is_packed` as the policy is; `state` is that of a checkpoint."""
         self._strategy = strategy
         self._micro_batch_tokens = micro_batch_tokens
         self._is_packed = is_packed
@@ -40,43 +63,121 @@ class Learner:
         self.num_updates = 0
         """How many steps it has made."""
         self._reference = reference
+        self.state = state or first_state(algorithm)
+        """What is to be in a checkpoint."""
+        self._algorithm = algorithm
         self._num_iterations = algorithm.num_iterations
+        self._max_non_finite_steps = algorithm.chosen_max_non_finite_steps
         self._options = loss_options(algorithm, max_completion_length=max_completion_length)
+        self._entropy_control = entropy_control(algorithm)
 
     def update(self, batch: Batch, *, step: int) -> dict[str, float]:
-        """Train `numIterations` times on the whole `batch`, of which this rank computes its part.
+        """Train `numIterations` times on all minibatches of `batch`, of which this rank computes its part.
 
         Returns the metrics of all ranks together, by TRL's names. `step` (from 0) sets the learning rate.
+        Raises UserError when a gradient was not finite in too many steps in a row.
         """
-        parts = divide_step(
+        self._set_entropy_bonus()
+        parts = self._divide(batch, step=step)
+        updates = [self._prepare(update, is_first=index == 0) for index, update in enumerate(parts.updates)]
+        metrics: list[Metrics] = []
+        grad_norms: list[float] = []
+        for _ in range(self._num_iterations):
+            for update in updates:
+                metrics += self._add_gradients(update)
+                grad_norm, rate = self._strategy.optimizer_step(step=step)
+                grad_norms.append(grad_norm)
+        if self._reference is not None:
+            self._reference.after_step(step)
+        self.num_updates += 1
+        with peer_errors():
+            reduced = reduce_metrics(merge_metrics(metrics))
+        values = metric_values(reduced) | self._count_skipped(grad_norms, step=step)
+        if self._options.entropy is not None:
+            values["entropy_coef"] = self._options.entropy.coefficient
+            self._follow_entropy(values.get("entropy"))
+        return {**values, **parts.metrics, "learning_rate": rate}
+
+    def _set_entropy_bonus(self) -> None:
+        """Give the loss the coefficient of this step, where it follows a target."""
+        if self._entropy_control is None:
+            return
+        coefficient = self.state.entropy_coefficient if self.state.is_entropy_low else 0.0
+        self._options = replace(self._options, entropy=EntropyBonus(coefficient=coefficient))
+
+    def _follow_entropy(self, entropy: float | None) -> None:
+        """Move the coefficient by the mean entropy of all tokens of a step; None says nothing."""
+        control = self._entropy_control
+        if control is not None and entropy is not None:
+            self.state = replace(
+                self.state,
+                entropy_coefficient=control.coefficient_after(
+                    self.state.entropy_coefficient, entropy=entropy
+                ),
+                is_entropy_low=control.is_low(entropy),
+            )
+
+    def _divide(self, batch: Batch, *, step: int) -> StepParts:
+        return divide_step(
             batch,
             options=self._options,
             rank=self._ranks.rank,
             num_ranks=self._ranks.world_size,
             budget=self._micro_batch_tokens,
             is_packed=self._is_packed,
+            minibatches=divide_groups(
+                len(batch.advantages),
+                group_size=self._algorithm.group_size,
+                num_minibatches=self._algorithm.chosen_minibatches,
+                run_seed=self._algorithm.seed,
+                step=step,
+            ),
         )
+
+    def _prepare(self, parts: UpdateParts, *, is_first: bool) -> "_Update":
+        """Bring an update to the device, with what earlier policies give its tokens."""
         pieces = [piece.to(self._strategy.device) for piece in parts.micro_batches]
-        ref_logprobs = [self._ref_logprobs(piece) for piece in pieces]
-        # of the weights that sampled the batch; the first iteration computes them
-        old_logprobs: list[torch.Tensor] = []
+        return _Update(
+            pieces=pieces,
+            denominators=parts.denominators,
+            ref_logprobs=[self._ref_logprobs(piece) for piece in pieces],
+            # nothing has changed the weights before the first, which finds them on its way
+            old_logprobs=[None if is_first else self._score(piece)[0] for piece in pieces],
+        )
+
+    def _add_gradients(self, update: "_Update") -> list[Metrics]:
+        """Compute the gradient of an update, one micro-batch after the other."""
         metrics: list[Metrics] = []
-        for _ in range(self._num_iterations):
-            threshold = self._entropy_threshold(pieces)
-            for index, piece in enumerate(pieces):
-                old = old_logprobs[index] if index < len(old_logprobs) else None
-                with self._strategy.micro_batch(is_last=index == len(pieces) - 1):
-                    logprobs, output = self._learn_from(
-                        piece, parts.denominators, old=old, ref=ref_logprobs[index], threshold=threshold
-                    )
-                if old is None:
-                    old_logprobs.append(logprobs)
-                metrics.append(output.metrics | {"loss": self._part_of_sum(output.loss, is_first=index == 0)})
-            grad_norm, rate = self._strategy.optimizer_step(step=step)
-        self.num_updates += 1
-        with peer_errors():
-            reduced = reduce_metrics(merge_metrics(metrics))
-        return {**metric_values(reduced), **parts.metrics, "grad_norm": grad_norm, "learning_rate": rate}
+        threshold = self._entropy_threshold(update.pieces)
+        for index, piece in enumerate(update.pieces):
+            with self._strategy.micro_batch(is_last=index == len(update.pieces) - 1):
+                logprobs, output = self._learn_from(
+                    piece,
+                    update.denominators,
+                    old=update.old_logprobs[index],
+                    ref=update.ref_logprobs[index],
+                    threshold=threshold,
+                )
+            if update.old_logprobs[index] is None:
+                update.old_logprobs[index] = logprobs
+            metrics.append(output.metrics | {"loss": self._part_of_sum(output.loss, is_first=index == 0)})
+        return metrics
+
+    def _count_skipped(self, grad_norms: Sequence[float], *, step: int) -> dict[str, float]:
+        """Metrics of the gradients of a step's updates. Raises UserError when this is the last of the steps
+        without any that may follow one another."""
+        finite = [norm for norm in grad_norms if math.isfinite(norm)]
+        num_skipped = len(grad_norms) - len(finite)
+        num_steps = 0 if finite else self.state.skipped_steps + 1
+        self.state = replace(self.state, skipped_steps=num_steps)
+        if num_skipped and self._ranks.rank == 0:
+            logger.warning(
+                "step %d: the gradient of %d of %d updates is not finite, so they were left out",
+                *(step + 1, num_skipped, len(grad_norms)),
+            )
+        if num_steps >= self._max_non_finite_steps:
+            raise _nothing_finite(num_steps, step=step)
+        return {"skipped_updates": float(num_skipped)} | ({"grad_norm": fmean(finite)} if finite else {})
 
     def _learn_from(
         self,
@@ -112,8 +213,12 @@ class Learner:
             return None
         return self._reference.logprobs(piece.token_ids, piece.loss_mask)
 
+    def _score(self, piece: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logprobs and entropies [B, T-1] under the weights as they are."""
+        return self._strategy.score_only(piece.token_ids, piece.loss_mask)
+
     def _entropy_threshold(self, pieces: Sequence[Batch]) -> torch.Tensor | None:
-        """Scalar: that of all tokens of all ranks under the weights as they are; None where all tokens count.
+        """Scalar: that of an update's tokens of all ranks under the weights as they are; None: all count.
 
         It must be known before the first micro-batch, so it takes a forward pass of its own.
         """
@@ -122,7 +227,7 @@ class Learner:
             return None
         found = []
         for piece in pieces:
-            _, entropies = self._strategy.score_only(piece.token_ids, piece.loss_mask)
+            _, entropies = self._score(piece)
             found.append(entropies[piece.loss_mask])
         entropies = self._ranks.all_of(torch.cat(found))
         return top_entropy_threshold(
@@ -130,6 +235,18 @@ class Learner:
         )
 
     def _part_of_sum(self, loss: torch.Tensor, *, is_first: bool) -> Metric:
-        """The loss of a step is the sum over its parts and the mean over iterations: count one part."""
+        """The loss is the sum over the parts of an update and the mean over updates: count one part."""
         is_counted = is_first and self._ranks.rank == 0
         return Metric(kind="mean", total=loss.detach(), count=loss.new_tensor(float(is_counted)))
+
+
+def _nothing_finite(num_steps: int, *, step: int) -> UserError:
+    """What ends a run in `step` (from 0), after as many steps without an update as may follow one another. It
+    is no error to retry: training repeats to the last bit."""
+    which = f"gradients of the last {num_steps} steps, up to step {step + 1}, are"
+    if num_steps == 1:
+        which = f"gradient of step {step + 1} is"
+    return UserError(
+        f"the {which} not finite (algorithm.maxNonFiniteSteps is {num_steps}): lower "
+        "algorithm.optimizer.learningRate, or look for completions with extreme rewards"
+    )

@@ -1,7 +1,7 @@
 """GRPO, as rank 0 coordinates it."""
 
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TypeVar
 
 from transformers import PreTrainedTokenizerBase
@@ -206,6 +206,7 @@ class Coordinator:
             num_tokens=state.num_tokens + sum(count_tokens(rollouts)),
             stale_samples=state.stale_samples + stale,
             sampler=self.sampler.state_dict(),
+            learner=asdict(self.learner.state),
         )
 
     def _report(

@@ -5,11 +5,13 @@ from typing import Any
 
 from grpo_api.v1alpha1.spec import (
     AlgorithmSpec,
+    EntropySpec,
     ImportanceCorrectionMode,
     ImportanceCorrectionSpec,
     KLSpec,
     RatioLevel,
 )
+from grpo_runtime.algorithm.entropy_bonus import EntropyBonus, EntropyControl
 from grpo_runtime.algorithm.importance_correction import ImportanceCorrection
 from grpo_runtime.algorithm.kl import KLPenalty
 from grpo_runtime.algorithm.registry import exposed_options
@@ -26,12 +28,29 @@ def loss_options(algorithm: AlgorithmSpec, *, max_completion_length: int | None 
     return LossOptions(max_completion_length=max_completion_length, **options)
 
 
+def entropy_control(algorithm: AlgorithmSpec) -> EntropyControl | None:
+    """How the coefficient of the entropy bonus moves; None where it stays."""
+    if algorithm.entropy is None or algorithm.entropy.target is None:
+        return None
+    entropy = algorithm.entropy.written_out
+    assert entropy.target is not None and entropy.delta is not None
+    assert entropy.min_coefficient is not None and entropy.max_coefficient is not None
+    return EntropyControl(
+        target=entropy.target,
+        delta=entropy.delta,
+        least=entropy.min_coefficient,
+        most=entropy.max_coefficient,
+    )
+
+
 def _loss_option(value: Any) -> Any:
     """A value of the spec as the algorithm takes it."""
     if isinstance(value, ImportanceCorrectionSpec):
         return _importance_correction(value)
     if isinstance(value, KLSpec):
         return _penalty(value)
+    if isinstance(value, EntropySpec):
+        return EntropyBonus(coefficient=value.coefficient) if value.has_bonus else None
     return value.value if isinstance(value, StrEnum) else value
 
 

@@ -7,7 +7,6 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from grpo_api.v1alpha1.spec import OptimizerSpec, Schedule
-from grpo_runtime.errors import UserError
 from grpo_runtime.trainer.policy import Policy
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -34,8 +33,8 @@ class PolicyOptimizer:
     def step(self, *, step: int) -> tuple[float, float]:
         """Clip the gradients, apply them at the learning rate of `step` (from 0), and let go of them.
 
-        Returns the global gradient norm before clipping, and the learning rate. Raises UserError, with the
-        weights as they were, when a gradient is not finite: from then on every weight would be NaN.
+        Returns the global gradient norm before clipping, and the learning rate. Where a gradient is not
+        finite neither is the norm, and weights and moments stay as they were: every weight would be NaN.
         """
         rate = learning_rate(self._spec, step=step, total_steps=self._total_steps)
         for group in self._adamw.param_groups:
@@ -43,9 +42,8 @@ class PolicyOptimizer:
         norm = torch.nn.utils.clip_grad_norm_(self._parameters.values(), self._spec.max_grad_norm)
         if isinstance(norm, DTensor):
             norm = norm.full_tensor()
-        if not norm.isfinite():
-            raise gradient_not_finite(step=step)
-        self._adamw.step()
+        if norm.isfinite():
+            self._adamw.step()
         self._adamw.zero_grad(set_to_none=self._drops_gradients)
         return float(norm), rate
 
@@ -88,14 +86,6 @@ def make_adamw(
     # DeepSpeed lays each group end to end, and an adapter has no norms or biases
     groups = [group for group in groups if group["params"]]
     return torch.optim.AdamW(groups, lr=spec.learning_rate, betas=(spec.beta1, spec.beta2), fused=is_fused)
-
-
-def gradient_not_finite(*, step: int) -> UserError:
-    """What ends a run in `step` (from 0)."""
-    return UserError(
-        f"the gradient of step {step + 1} is not finite: lower algorithm.optimizer.learningRate, "
-        "or look for completions with extreme rewards"
-    )
 
 
 def learning_rate(spec: OptimizerSpec, *, step: int, total_steps: int) -> float:

@@ -41,9 +41,11 @@ class Policy(torch.nn.Module):
         dtype: Dtype,
         gradient_checkpointing: bool = False,
         is_packed: bool = False,
+        has_entropy_gradient: bool = False,
     ) -> None:
-        """`is_packed` when the sequences of a call share a row, which `can_pack` must allow. Raises UserError
-        as `recompute_activations` does, with `gradient_checkpointing`."""
+        """`is_packed` when the sequences of a call share a row, which `can_pack` must allow;
+        `has_entropy_gradient` when entropies have a part in the loss. Raises UserError as
+        `recompute_activations` does, with `gradient_checkpointing`."""
         super().__init__()
         # dropout would make the trainer's probabilities differ from the engines'
         self.model = model.eval()
@@ -52,6 +54,7 @@ class Policy(torch.nn.Module):
             recompute_activations(self.model)
         self._temperature = temperature
         self._is_packed = is_packed
+        self._has_entropy_gradient = has_entropy_gradient
         self.dtype = DTYPES[dtype.value]
         """The precision of the run: that of the forward pass, and of the engines' weights."""
 
@@ -103,6 +106,7 @@ class Policy(torch.nn.Module):
                 hidden,
                 token_ids[:, 1:][mask],
                 self._temperature if temperature is None else temperature,
+                self._has_entropy_gradient,
             )
         logprobs, entropies = (values.new_zeros(mask.shape).masked_scatter(mask, values) for values in found)
         return logprobs, entropies

@@ -178,6 +178,7 @@ def _follow(context: RankContext, *, run_dir: Path, connect: Connect, keep_alive
         ranks=ranks,
         output_dir=context.settings.output_dir,
         is_shared=run_config.shares_saves,
+        reference=context.reference,
     )
     on_tick = _nothing
     if run_config.mode is Mode.COLOCATED:

@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -18,8 +18,9 @@ from grpo_runtime.trainer.checkpoint.written_share import MODEL
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.gpu_memory import gpu_memory_errors
 from grpo_runtime.trainer.learner import Learner
-from grpo_runtime.trainer.policy import Policy
-from grpo_runtime.trainer.reference import copy_of, make_reference
+from grpo_runtime.trainer.learner_state import first_state, shared_state
+from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy
+from grpo_runtime.trainer.reference import Reference, copy_of, make_reference
 from grpo_runtime.trainer.strategy.interface import MakeStrategy, Strategy
 
 logger = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ class RankContext:
     loaded: LoadedModel
     strategy: Strategy
     learner: Learner
+    reference: Reference | None
     store: CheckpointStore
     state: RunState
     resumed_from: int | None
@@ -92,13 +94,20 @@ def make_rank_context(
     )
     copied = None
     if run_config.algorithm.has_reference:
-        copied = copy_of(loaded.model, dtype=DTYPES[run_config.chosen_dtype.value])
+        # what follows by small parts would be rounded away
+        is_rounded = run_config.algorithm.ref_sync is None
+        dtype = run_config.chosen_dtype.value if is_rounded else MASTER_DTYPE
+        copied = copy_of(loaded.model, dtype=DTYPES[dtype])
     if checkpoint:
         logger.info("resuming from %s", checkpoint[0])
         require_same_adapter(loaded.model, folder=checkpoint[0] / MODEL)
     with gpu_memory_errors(settings, num_steps=lambda: step):
         strategy = make_strategy(
-            policy_of(loaded.model, gradient_checkpointing=bool(run_config.gradient_checkpointing)),
+            policy_of(
+                loaded.model,
+                gradient_checkpointing=bool(run_config.gradient_checkpointing),
+                has_entropy_gradient=run_config.algorithm.has_entropy_bonus,
+            ),
             optimizer=run_config.algorithm.optimizer,
             total_steps=run_config.algorithm.steps,
             ranks=ranks,
@@ -107,9 +116,15 @@ def make_rank_context(
         reference = None
         if run_config.algorithm.has_reference:
             reference = make_reference(
-                None if copied is None else policy_of(copied), model=loaded.model, strategy=strategy
+                None if copied is None else policy_of(copied),
+                model=loaded.model,
+                strategy=strategy,
+                sync=run_config.algorithm.ref_sync,
             )
-        strategy.load(read_training_state(checkpoint[0]) if checkpoint else None)
+        saved = read_training_state(checkpoint[0]) if checkpoint else None
+        strategy.load(saved)
+        if reference is not None and step > 0:
+            reference.load(saved.reference if saved else None)
     return RankContext(
         settings=settings,
         ranks=ranks,
@@ -123,7 +138,9 @@ def make_rank_context(
             reference=reference,
             max_completion_length=run_config.sampling.max_tokens,
             is_packed=is_packed,
+            state=shared_state(replace(first_state(run_config.algorithm), **state.learner), ranks=ranks),
         ),
+        reference=reference,
         store=store,
         state=state if ranks.rank == 0 else RunState(step=step),
         resumed_from=state.step if checkpoint else None,

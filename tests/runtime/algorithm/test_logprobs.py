@@ -38,37 +38,49 @@ def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
 @pytest.mark.parametrize(("scale", "softcap"), [(1.0, None), (0.25, None), (1.0, 2.0), (3.0, 5.0)])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("has_entropy_gradient", [False, True])
 def test_values_and_gradients_are_those_of_the_softmax_of_all_logits(
-    dtype: torch.dtype, temperature: float, scale: float, softcap: float | None, num_rows: int
+    *,
+    has_entropy_gradient: bool,
+    dtype: torch.dtype,
+    temperature: float,
+    scale: float,
+    softcap: float | None,
+    num_rows: int,
 ) -> None:
     hidden, weight, bias, ids = example(dtype)
     logits = dense_logits(hidden, weight, bias, scale=scale, softcap=softcap)
     expected = dense_logprobs(logits, token_ids=ids, temperature=temperature)
     found = head_logprobs(
         hidden, weight=weight, bias=bias, token_ids=ids, temperature=temperature,
-        scale=scale, softcap=softcap, chunk_logits=num_rows * V,
+        scale=scale, softcap=softcap, chunk_logits=num_rows * V, has_entropy_gradient=has_entropy_gradient,
     )  # fmt: skip
     for ours, theirs in zip(found, expected, strict=True):
         assert ours.dtype == dtype
         assert relative(ours, theirs) < TOLERANCES[dtype]
     gradients, expected_gradients = (
-        torch.autograd.grad(logprobs.square().sum(), [hidden, weight, bias])
-        for logprobs in (found.logprobs, expected[0])
+        torch.autograd.grad(
+            logprobs.square().sum() + has_entropy_gradient * entropies.pow(3).sum(), [hidden, weight, bias]
+        )
+        for logprobs, entropies in (found, expected)
     )
     for ours, theirs in zip(gradients, expected_gradients, strict=True):
         assert relative(ours, theirs) < TOLERANCES[dtype]
+    assert found.entropies.requires_grad == has_entropy_gradient
 
 
 def test_the_gradient_is_right_in_every_element() -> None:
     hidden, weight, bias, ids = example()
 
-    def logprobs(hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    def both(
+        hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         return head_logprobs(
             hidden, weight=weight, bias=bias, token_ids=ids, temperature=0.7, scale=0.5, softcap=2.0,
-            chunk_logits=2 * V,
-        ).logprobs  # fmt: skip
+            chunk_logits=2 * V, has_entropy_gradient=True,
+        )  # fmt: skip
 
-    assert torch.autograd.gradcheck(logprobs, (hidden, weight, bias))
+    assert torch.autograd.gradcheck(both, (hidden, weight, bias))
 
 
 def test_a_product_in_bfloat16_is_read_in_float32_and_gives_gradients_as_the_inputs_are() -> None:
@@ -112,14 +124,18 @@ def test_the_gradient_of_a_weight_in_bfloat16_is_summed_over_chunks_in_float32()
 
 
 def test_a_token_of_probability_zero_has_no_part_in_the_entropy() -> None:
+    hidden = torch.zeros((1, 1), requires_grad=True)
     found = head_logprobs(
-        torch.zeros(1, 1),
+        hidden,
         weight=torch.zeros(3, 1),
         bias=torch.tensor([0.0, 0.0, -torch.inf]),
         token_ids=torch.tensor([0]),
         temperature=1.0,
+        has_entropy_gradient=True,
     )
     assert found.entropies.item() == pytest.approx(torch.log(torch.tensor(2.0)).item())
+    (gradient,) = torch.autograd.grad(found.entropies.sum(), hidden)
+    assert gradient.item() == pytest.approx(0, abs=1e-6)
 
 
 def test_without_a_position_every_gradient_is_zero() -> None:
@@ -153,7 +169,8 @@ class LargestTensor(torch.utils._python_dispatch.TorchDispatchMode):
         return result
 
 
-def test_neither_pass_holds_the_logits_of_more_positions_than_a_chunk_has() -> None:
+@pytest.mark.parametrize("has_entropy_gradient", [False, True])
+def test_neither_pass_holds_the_logits_of_more_positions_than_a_chunk_has(has_entropy_gradient: bool) -> None:
     hidden, weight, bias, ids = example(num_positions=100)
     kept: list[torch.Tensor] = []
     with (
@@ -161,11 +178,13 @@ def test_neither_pass_holds_the_logits_of_more_positions_than_a_chunk_has() -> N
         torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor) or tensor, lambda t: t),
     ):
         found = head_logprobs(
-            hidden, weight=weight, bias=bias, token_ids=ids, temperature=0.7, softcap=3.0, chunk_logits=60 * V
-        )
-        found.logprobs.sum().backward()
+            hidden, weight=weight, bias=bias, token_ids=ids, temperature=0.7, softcap=3.0,
+            chunk_logits=60 * V, has_entropy_gradient=has_entropy_gradient,
+        )  # fmt: skip
+        (found.logprobs + found.entropies).sum().backward()
     assert largest.num_elements == 60 * V
-    assert sorted(tensor.numel() for tensor in kept) == sorted([100, V, V * H, 100 * H])
+    of_entropies = [100] if has_entropy_gradient else []
+    assert sorted(tensor.numel() for tensor in kept) == sorted([*of_entropies, 100, V, V * H, 100 * H])
 
 
 def test_the_same_inputs_give_the_same_bits() -> None:
@@ -185,7 +204,8 @@ def test_temperature_zero_is_refused() -> None:
         head_logprobs(hidden, weight=weight, token_ids=ids, temperature=0.0)
 
 
-def test_no_more_than_two_chunks_of_logits_are_held_at_a_time() -> None:
+@pytest.mark.parametrize("has_entropy_gradient", [False, True])
+def test_no_more_than_two_chunks_of_logits_are_held_at_a_time(has_entropy_gradient: bool) -> None:
     vocabulary, hidden_size, num_rows = 4096, 8, 4
     hidden, weight = (torch.randn(size, hidden_size, requires_grad=True) for size in (32, vocabulary))
     with LiveTensors() as live:
@@ -195,8 +215,9 @@ def test_no_more_than_two_chunks_of_logits_are_held_at_a_time() -> None:
             token_ids=torch.arange(32),
             temperature=1.0,
             chunk_logits=num_rows * vocabulary,
+            has_entropy_gradient=has_entropy_gradient,
         )
-        found.logprobs.sum().backward()
+        (found.logprobs + found.entropies).sum().backward()
     chunk_bytes, weight_bytes = 4 * num_rows * vocabulary, 4 * vocabulary * hidden_size
     # the weight and its gradient
     assert live.peak_bytes < 2.2 * chunk_bytes + 2 * weight_bytes

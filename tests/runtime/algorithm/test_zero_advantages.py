@@ -9,6 +9,7 @@ import pytest
 import torch
 from loss_batch import CORRECTION, batch, options, rows
 
+from grpo_runtime.algorithm.entropy_bonus import EntropyBonus
 from grpo_runtime.algorithm.kl import KLPenalty
 from grpo_runtime.algorithm.losses import compute_loss
 from grpo_runtime.algorithm.registry import LOSSES
@@ -117,3 +118,8 @@ def test_they_are_computed_where_the_gradient_would_be_another(chosen: LossOptio
 def test_an_advantage_that_is_not_a_number_is_computed() -> None:
     advantages = torch.tensor([torch.nan, 0.0])
     assert changes_gradient(advantages, options=LossOptions()).tolist() == [True, False]
+
+
+def test_they_are_computed_where_their_tokens_have_an_entropy_bonus() -> None:
+    chosen = options("dapo", kl=None, entropy=EntropyBonus(coefficient=0.0))
+    assert changes_gradient(torch.tensor([0.0, 1.0]), options=chosen).tolist() == [True, True]

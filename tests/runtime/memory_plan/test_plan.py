@@ -138,3 +138,15 @@ def test_a_colocated_engine_may_be_what_takes_most() -> None:
 
 def test_only_roles_with_gpus_are_planned() -> None:
     assert set(plans(a_job(rollout={"replicas": 1}))) == {"trainer"}
+
+
+def test_a_reference_policy_has_the_precision_of_the_run_and_one_that_follows_is_float32() -> None:
+    def reference(**kl: Any) -> float:
+        algorithm = {"steps": 1, "kl": {"beta": 0.1, **kl}}
+        return parts(plans(a_job(trainer={"strategy": "DDP"}, algorithm=algorithm))["trainer"])[
+            "reference policy"
+        ]
+
+    billions = SIZES.num_parameters / GIB
+    assert reference() == pytest.approx(2 * billions)
+    assert reference(refSync={"everySteps": 10}) == pytest.approx(4 * billions)

@@ -18,7 +18,7 @@ NAMED = {
     *("loss_type", "sapo_temperature_pos", "sapo_temperature_neg", "importance_sampling_level"),
     *("use_bias_correction_kl", "delta", "gradient_accumulation_steps", "importance_correction"),
     *("off_policy_mask_threshold", "top_entropy_quantile", "epsilon_low", "epsilon_high", "beta"),
-    *("max_completion_length", "num_items_in_batch", "floor", "cap"),
+    *("max_completion_length", "num_items_in_batch", "floor", "cap", "entropy_coef"),
 }
 """Options of losses that cases may have."""
 
@@ -82,6 +82,33 @@ def test_one_element_of_a_gradient_is_enough_to_fail(tmp_path: Path) -> None:
     found = run(changed(tmp_path, {"grad": gradient}))
     assert found.returncode == 1
     assert "gradient [1, 2] in float64" in found.stdout
+
+
+@pytest.mark.parametrize("num_steps", [1, 3])
+def test_an_entropy_bonus_is_trls_mean_over_tokens_and_accumulation_steps(
+    num_steps: int, tmp_path: Path
+) -> None:
+    content = json.loads(PUBLISHED.read_text())
+    inputs, case = content["inputs"], content["cases"]["grpo"]
+    counted = [
+        entropy
+        for entropies, mask in zip(inputs["entropy"], inputs["mask"], strict=True)
+        for entropy, counts in zip(entropies, mask, strict=True)
+        if counts
+    ]
+    options = case["options"] | {"entropy_coef": 0.25, "gradient_accumulation_steps": num_steps}
+    bonus = 0.25 * sum(counted) / len(counted)
+    content["cases"] = {
+        "bonus": case
+        | {
+            "options": options,
+            "loss": (case["loss"] - bonus) / num_steps,
+            "grad": [[value / num_steps for value in row] for row in case["grad"]],
+        }
+    }
+    path = tmp_path / "bonus.json"
+    path.write_text(json.dumps(content))
+    assert check([path])
 
 
 def test_nothing_to_check_is_no_success(tmp_path: Path) -> None:

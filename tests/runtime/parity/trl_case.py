@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from grpo_runtime.algorithm.advantages import compute_advantages
+from grpo_runtime.algorithm.entropy_bonus import EntropyBonus
 from grpo_runtime.algorithm.importance_correction import ImportanceCorrection
 from grpo_runtime.algorithm.kl import KLPenalty
 from grpo_runtime.algorithm.losses import compute_loss
@@ -40,7 +41,11 @@ _OUR_NAME = {
     "lambda_pos": "vespo_lambda_pos",
     "lambda_neg": "vespo_lambda_neg",
 } | {name: name for name in _SAME_NAME}
-_OF_A_SECTION = frozenset({"beta", "use_bias_correction_kl", "importance_correction", "floor", "cap"})
+_OF_A_SECTION = frozenset(
+    {"beta", "use_bias_correction_kl", "importance_correction", "floor", "cap", "entropy_coef"}
+)
+_COUNTS_TOKENS = frozenset({"dapo", "cispo", "vespo"})
+"""Losses that TRL divides by `num_items_in_batch`; the others by accumulation steps, and so their bonus."""
 _OF_INPUTS = frozenset({"old_logps", "advantages", "has_sampling"})
 _OF_DENOMINATORS = frozenset({"gradient_accumulation_steps", "num_items_in_batch"})
 LOSS_NAMES = frozenset(_OUR_NAME) | _OF_A_SECTION | _OF_INPUTS | _OF_DENOMINATORS
@@ -137,6 +142,8 @@ def _loss_options(theirs: dict[str, Any]) -> LossOptions:
     if theirs.get("beta"):
         is_corrected = theirs.get("use_bias_correction_kl", False)
         options = replace(options, kl=KLPenalty(beta=theirs["beta"], is_bias_corrected=is_corrected))
+    if coefficient := theirs.get("entropy_coef"):
+        options = replace(options, entropy=EntropyBonus(coefficient=coefficient))
     if mode := theirs.get("importance_correction"):
         level, bounding = mode.split("_")
         correction = ImportanceCorrection(
@@ -165,10 +172,13 @@ def _loss_inputs(inputs: dict[str, Any], theirs: dict[str, Any], dtype: torch.dt
 
 def _denominators(ours: LossInputs, theirs: dict[str, Any]) -> Denominators:
     """A step of n micro-batches has n times the sequences of this one. Its tokens are `num_items_in_batch`,
-    a number or `4 x the mask's sum`, and without it the mask's sum whatever n is."""
+    a number or `4 x the mask's sum`, and without it the mask's sum whatever n is; of a loss that does not
+    divide by them, n times those of this one."""
     n = theirs.get("gradient_accumulation_steps", 1)
     one = Denominators.of_mask(ours.loss_mask)
     said = theirs.get("num_items_in_batch", one.num_tokens)
+    if theirs.get("loss_type", "dapo") not in _COUNTS_TOKENS:
+        said = n * one.num_tokens
     if isinstance(said, str):
         times, of, what = said.partition(" x ")
         if not of or what != "the mask's sum":

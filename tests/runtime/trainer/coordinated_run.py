@@ -30,6 +30,7 @@ from grpo_runtime.trainer.checkpoint.contents import RunState
 from grpo_runtime.trainer.commands import Command
 from grpo_runtime.trainer.evaluation import Evaluation
 from grpo_runtime.trainer.journal.journal import NoJournal
+from grpo_runtime.trainer.learner_state import LearnerState
 from grpo_runtime.trainer.loop import Coordinator
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy, PolicyWeights
 from grpo_runtime.trainer.scoring import Scores
@@ -97,6 +98,7 @@ class RecordingLearner:
 
     def __init__(self) -> None:
         self.batches: dict[int, Batch] = {}
+        self.state = LearnerState()
 
     def update(self, batch: Batch, *, step: int) -> dict[str, float]:
         self.batches[step] = batch

@@ -35,7 +35,11 @@ def killable_job(*, num_ranks: int = 1, strategy: str | None = None) -> RunConfi
             "promptsPerStep": 2,
             "groupSize": SAMPLES // 2,
             "numIterations": 2,
+            "minibatches": 2,
             "optimizer": {"learningRate": 1e-3},
+            "kl": {"beta": 0.05, "refSync": {"everySteps": 3, "mix": 0.3}},
+            # the policy begins above it and ends below
+            "entropy": {"coefficient": 0.1, "target": 4.58, "delta": 0.05},
         },
         sampling={"maxTokens": 4},
         trainer={"processesPerNode": num_ranks, "strategy": strategy},

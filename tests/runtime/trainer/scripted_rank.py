@@ -100,10 +100,11 @@ class ScriptedEngines(FakeEngines):
 class KilledInTraining:
     """A strategy of the product that ends in the middle of an update."""
 
-    def __init__(self, strategy: Strategy, *, script: Script, num_iterations: int) -> None:
+    def __init__(self, strategy: Strategy, *, script: Script, updates_each: int) -> None:
         self._strategy = strategy
         self._script = script
-        self._num_iterations = num_iterations
+        self._updates_each = updates_each
+        """How many there are in a step."""
         self._num_updates = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -112,7 +113,7 @@ class KilledInTraining:
     @property
     def _step(self) -> int:
         """In an attempt that began with step 0."""
-        return self._num_updates // self._num_iterations
+        return self._num_updates // self._updates_each
 
     def micro_batch(self, *, is_last: bool) -> Any:
         self._script.reach("scored", self._step)
@@ -125,8 +126,8 @@ class KilledInTraining:
     def optimizer_step(self, *, step: int) -> tuple[float, float]:
         found = self._strategy.optimizer_step(step=step)
         self._num_updates += 1
-        if self._num_updates % self._num_iterations:
-            self._script.reach("between iterations", step)
+        if self._num_updates % self._updates_each:
+            self._script.reach("between updates", step)
         else:
             self._script.reach("trained", step)
         return found
@@ -161,8 +162,9 @@ def run_scripted(run_dir: Path, *, rank: int) -> NoReturn:
         if rank != 0:
             # killed with the first
             return strategy
-        num_iterations = run_config.algorithm.num_iterations
-        return KilledInTraining(strategy, script=script, num_iterations=num_iterations)
+        algorithm = run_config.algorithm
+        updates_each = algorithm.num_iterations * algorithm.chosen_minibatches
+        return KilledInTraining(strategy, script=script, updates_each=updates_each)
 
     run_rank(
         os.environ,

@@ -15,7 +15,7 @@ from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.optimizer import learning_rate
 from grpo_runtime.trainer.policy import Policy
-from grpo_runtime.trainer.strategy.frozen import FrozenPolicy
+from grpo_runtime.trainer.strategy.frozen import FrozenPolicy, on_every_rank
 from grpo_runtime.trainer.strategy.interface import TrainingState
 from grpo_runtime.trainer.strategy.placement import place
 from grpo_runtime.weight_sync.source import TensorSpec
@@ -85,7 +85,7 @@ class ShardedStrategy:
 
     def spread_frozen(self, policy: Policy) -> FrozenPolicy:
         place(policy, device=self.device, ranks=self._ranks)
-        return FrozenPolicy(policy)
+        return FrozenPolicy(policy, trained={}, spreading=on_every_rank(self._ranks))
 
     def backward(self, loss: torch.Tensor) -> None:
         loss.backward()

@@ -43,7 +43,7 @@ CELLS: list[tuple[str, str, int, Hurt | None, set[int]]] = [
     ("generated", "generated", STEP, None, {2, 3}),
     ("scored", "scored", STEP, None, {2, 3}),
     ("training", "training", STEP, None, {2, 3}),
-    ("between iterations", "between iterations", STEP, None, {2, 3}),
+    ("between updates", "between updates", STEP, None, {2, 3}),
     ("trained", "trained", STEP, None, {2, 3}),
     ("between steps", "between steps", STEP, None, {2}),
     ("saving", "saving", STEP + 1, None, {2, 3}),

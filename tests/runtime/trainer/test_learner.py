@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from grpo_api.v1alpha1.spec import AlgorithmSpec, Dtype, OptimizerSpec
+from grpo_api.v1alpha1.spec import AlgorithmSpec, Dtype, EntropySpec, OptimizerSpec
+from grpo_runtime.algorithm.losses import compute_loss
+from grpo_runtime.algorithm.types import Denominators, LossInputs, LossOptions
 from grpo_runtime.errors import UserError
 from grpo_runtime.model.load import load_policy
 from grpo_runtime.model.tiny import write_tiny_model
@@ -14,8 +17,11 @@ from grpo_runtime.rollout.interface import Rollout
 from grpo_runtime.trainer.batch import Batch, make_batch
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.learner import Learner
+from grpo_runtime.trainer.learner_state import LearnerState
+from grpo_runtime.trainer.minibatches import divide_groups
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy, PolicyWeights
 from grpo_runtime.trainer.strategy.ddp import DDPStrategy
+from grpo_runtime.trainer.strategy.interface import Strategy
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +36,7 @@ class PolicyLearner:
     """A learner with the policy that it changes."""
 
     policy: Policy
+    strategy: Strategy
     learner: Learner
 
     def update(self, batch: Batch, *, step: int) -> dict[str, float]:
@@ -40,14 +47,21 @@ def make_learner(
     folder: Path,
     ranks: Ranks,
     *,
-    num_iterations: int = 1,
     dtype: Dtype = Dtype.FLOAT32,
     micro_batch_tokens: int = 1024,
+    state: LearnerState | None = None,
+    **algorithm: Any,
 ) -> PolicyLearner:
-    spec = AlgorithmSpec(steps=10, num_iterations=num_iterations, optimizer=OptimizerSpec(learning_rate=1e-3))
-    policy = Policy(load_policy(folder, dtype=MASTER_DTYPE), temperature=1.0, dtype=dtype)
+    spec = AlgorithmSpec(steps=10, optimizer=OptimizerSpec(learning_rate=1e-3), **algorithm)
+    policy = Policy(
+        load_policy(folder, dtype=MASTER_DTYPE),
+        temperature=1.0,
+        dtype=dtype,
+        has_entropy_gradient=spec.has_entropy_bonus,
+    )
     strategy = DDPStrategy(policy, optimizer=spec.optimizer, total_steps=spec.steps, ranks=ranks)
-    return PolicyLearner(policy, Learner(strategy, spec, micro_batch_tokens=micro_batch_tokens, ranks=ranks))
+    learner = Learner(strategy, spec, micro_batch_tokens=micro_batch_tokens, ranks=ranks, state=state)
+    return PolicyLearner(policy, strategy, learner)
 
 
 def a_batch(learner: PolicyLearner) -> Batch:
@@ -84,6 +98,70 @@ def test_micro_batches_change_nothing_but_the_padding(ranks: Ranks, model_folder
     assert expected["loss"] != 0  # the second iteration is off policy
 
 
+def test_each_minibatch_is_an_update_towards_the_policy_before_the_first(
+    ranks: Ranks, model_folder: Path
+) -> None:
+    options: dict[str, Any] = {"prompts_per_step": 4, "group_size": 2, "minibatches": 2, "num_iterations": 2}
+    learner, by_hand = (make_learner(model_folder, ranks, micro_batch_tokens=20, **options) for _ in "ab")
+    batch = a_batch(learner)
+    metrics = learner.update(batch, step=3)
+    old, _ = by_hand.strategy.score_only(batch.token_ids, batch.loss_mask)
+    minibatches = divide_groups(8, group_size=2, num_minibatches=2, run_seed=0, step=3)
+    for rows in minibatches * 2:
+        part = batch.part(rows)
+        with by_hand.strategy.micro_batch(is_last=True):
+            logprobs, _ = by_hand.strategy.score(part.token_ids, part.loss_mask)
+            inputs = LossInputs(
+                trainer_logprobs=logprobs,
+                old_logprobs=old[list(rows), : logprobs.shape[1]],
+                rollout_logprobs=part.rollout_logprobs,
+                advantages=part.advantages,
+                loss_mask=part.loss_mask,
+            )
+            loss = compute_loss(
+                inputs, options=LossOptions(), denominators=Denominators.of_mask(part.loss_mask)
+            ).loss
+            by_hand.strategy.backward(loss)
+        by_hand.strategy.optimizer_step(step=3)
+    for mine, expected in zip(learner.policy.parameters(), by_hand.policy.parameters(), strict=True):
+        torch.testing.assert_close(mine, expected, atol=1e-5, rtol=0)
+    assert metrics["batch/micro_batches"] > 2
+    assert metrics["clip_ratio/region_mean"] > 0, "the second update is on policy"
+
+
+def test_a_bonus_keeps_the_entropy_up(ranks: Ranks, model_folder: Path) -> None:
+    found = {}
+    for coefficient in (0.0, 2.0):
+        learner = make_learner(model_folder, ranks, entropy=EntropySpec(coefficient=coefficient))
+        batch = a_batch(learner)
+        found[coefficient] = [learner.update(batch, step=step) for step in range(6)]
+    plain, held = found[0.0], found[2.0]
+    assert held[0]["entropy"] == plain[0]["entropy"]
+    assert held[-1]["entropy"] > plain[-1]["entropy"] + 0.001
+    assert {metrics["entropy_coef"] for metrics in held} == {2.0}
+    assert not any("entropy_coef" in metrics for metrics in plain)
+
+
+def test_a_bonus_with_a_target_begins_after_a_step_below_it_and_its_coefficient_survives_a_resume(
+    ranks: Ranks, model_folder: Path
+) -> None:
+    entropy = EntropySpec(coefficient=0.1, target=50, delta=0.25)
+    learner = make_learner(model_folder, ranks, entropy=entropy)
+    batch = a_batch(learner)
+    found = [learner.update(batch, step=step)["entropy_coef"] for step in range(3)]
+    # TRL applies the coefficient of the update before
+    assert found == pytest.approx([0.0, 0.35, 0.6])
+    assert learner.learner.state.entropy_coefficient == pytest.approx(0.85)
+    resumed = make_learner(model_folder, ranks, entropy=entropy, state=learner.learner.state)
+    assert resumed.update(batch, step=3)["entropy_coef"] == pytest.approx(0.85)
+    above = make_learner(
+        model_folder, ranks, entropy=EntropySpec(coefficient=0.5, target=0.001), state=learner.learner.state
+    )
+    above.update(batch, step=0)
+    assert above.learner.state.is_entropy_low is False
+    assert above.update(batch, step=1)["entropy_coef"] == 0
+
+
 def test_bfloat16_still_learns_at_a_small_learning_rate(ranks: Ranks, model_folder: Path) -> None:
     learner = make_learner(model_folder, ranks, dtype=Dtype.BFLOAT16)
     before = {name: tensor.clone() for name, tensor in learner.policy.model.named_parameters()}
@@ -95,13 +173,49 @@ def test_bfloat16_still_learns_at_a_small_learning_rate(ranks: Ranks, model_fold
     assert all(spec.dtype == torch.bfloat16 for spec in PolicyWeights(learner.policy).layout())
 
 
-def test_a_gradient_that_is_not_finite_ends_the_run_before_it_reaches_the_weights(
+def poisoned(batch: Batch) -> Batch:
+    """The same with an infinite loss."""
+    return Batch(batch.token_ids, batch.loss_mask, batch.rollout_logprobs, batch.advantages * torch.inf)
+
+
+def test_an_update_whose_gradient_is_not_finite_is_left_out_and_the_next_one_is_as_if_it_had_not_been(
+    ranks: Ranks, model_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    learner, other = (make_learner(model_folder, ranks, num_iterations=2) for _ in range(2))
+    batch = a_batch(learner)
+    for each in (learner, other):
+        each.update(batch, step=0)
+    before = {name: tensor.clone() for name, tensor in learner.policy.model.named_parameters()}
+    found = learner.update(poisoned(batch), step=1)
+    assert all(tensor.equal(before[name]) for name, tensor in learner.policy.model.named_parameters())
+    assert found["skipped_updates"] == 2
+    # no report can hold a number that is none
+    assert not {"grad_norm", "loss"} & set(found)
+    assert "step 2: the gradient of 2 of 2 updates is not finite" in caplog.text
+    expected = other.update(batch, step=2)
+    assert learner.update(batch, step=2) == expected
+    assert expected["skipped_updates"] == 0 < expected["grad_norm"]
+
+
+def test_steps_in_a_row_without_a_finite_gradient_end_the_run_also_over_a_resume(
     ranks: Ranks, model_folder: Path
 ) -> None:
     learner = make_learner(model_folder, ranks)
     batch = a_batch(learner)
-    before = {name: tensor.clone() for name, tensor in learner.policy.model.named_parameters()}
-    poisoned = Batch(batch.token_ids, batch.loss_mask, batch.rollout_logprobs, batch.advantages * torch.inf)
-    with pytest.raises(UserError, match="gradient of step 4 is not finite"):
-        learner.update(poisoned, step=3)
-    assert all(tensor.equal(before[name]) for name, tensor in learner.policy.model.named_parameters())
+    for step in range(5):
+        # every third is good
+        learner.update(batch if step % 3 == 2 else poisoned(batch), step=step)
+    assert learner.learner.state == LearnerState(skipped_steps=2)
+    resumed = make_learner(model_folder, ranks, state=learner.learner.state)
+    with pytest.raises(UserError, match="the gradients of the last 3 steps, up to step 6, are not") as raised:
+        resumed.update(poisoned(batch), step=5)
+    assert "lower algorithm.optimizer.learningRate" in str(raised.value)
+    assert raised.value.exit_code == 40
+
+
+def test_a_job_may_say_that_one_step_without_a_finite_gradient_is_enough(
+    ranks: Ranks, model_folder: Path
+) -> None:
+    learner = make_learner(model_folder, ranks, max_non_finite_steps=1)
+    with pytest.raises(UserError, match=r"the gradient of step 1 is not finite \(.*maxNonFiniteSteps is 1"):
+        learner.update(poisoned(a_batch(learner)), step=0)

@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 
 from grpo_api.v1alpha1.spec import AlgorithmSpec
+from grpo_runtime.algorithm.entropy_bonus import EntropyBonus, EntropyControl
 from grpo_runtime.algorithm.importance_correction import ImportanceCorrection
 from grpo_runtime.algorithm.kl import KLPenalty
 from grpo_runtime.algorithm.types import LossOptions
-from grpo_runtime.trainer.loss_options import loss_options
+from grpo_runtime.trainer.loss_options import entropy_control, loss_options
 
 
 def options(**changes: Any) -> LossOptions:
@@ -59,6 +60,31 @@ def test_the_upper_clip_is_that_of_the_loss(changes: dict[str, Any], cap: float)
 )
 def test_a_penalty_of_0_is_none(kl: dict[str, Any], penalty: KLPenalty | None) -> None:
     assert options(kl=kl).kl == penalty
+
+
+@pytest.mark.parametrize(
+    ("entropy", "bonus"),
+    [
+        ({"coefficient": 0}, None),
+        ({"coefficient": 0.01}, EntropyBonus(coefficient=0.01)),
+        ({"coefficient": 0, "target": 0.2}, EntropyBonus(coefficient=0)),
+    ],
+)
+def test_a_bonus_of_0_that_no_target_raises_is_none(
+    entropy: dict[str, Any], bonus: EntropyBonus | None
+) -> None:
+    assert options(entropy=entropy).entropy == bonus
+
+
+def test_a_coefficient_follows_a_target_by_trls_numbers() -> None:
+    def control(**entropy: Any) -> EntropyControl | None:
+        return entropy_control(AlgorithmSpec.from_object({"steps": 1, "entropy": entropy}))
+
+    assert control(coefficient=0.1) is None
+    found = control(coefficient=0.1, target=0.3)
+    assert found == EntropyControl(target=0.3, delta=0.005, least=0, most=1)
+    found = control(coefficient=2, target=0.3, delta=0.1, minCoefficient=1, maxCoefficient=3)
+    assert found == EntropyControl(target=0.3, delta=0.1, least=1, most=3)
 
 
 def test_luspo_has_one_ratio_for_each_sequence() -> None:

@@ -54,7 +54,12 @@ def make(
         add_adapter(model, LoraSpec(rank=4), seed=0, origin=LocalModel(folder, "builtin://tiny", None))
     copied = copy_of(model, dtype=torch.float32) if algorithm.has_reference else None
     made = STRATEGIES[strategy](
-        Policy(model, temperature=1.0, dtype=Dtype.FLOAT32),
+        Policy(
+            model,
+            temperature=1.0,
+            dtype=Dtype.FLOAT32,
+            has_entropy_gradient=algorithm.has_entropy_bonus,
+        ),
         optimizer=algorithm.optimizer,
         total_steps=algorithm.steps,
         ranks=ranks,
@@ -62,7 +67,7 @@ def make(
     reference = None
     if algorithm.has_reference:
         second = None if copied is None else Policy(copied, temperature=1.0, dtype=Dtype.FLOAT32)
-        reference = make_reference(second, model=model, strategy=made)
+        reference = make_reference(second, model=model, strategy=made, sync=algorithm.ref_sync)
     made.load(None)
     learner = Learner(
         made,
@@ -106,6 +111,41 @@ def test_the_penalty_is_towards_the_model_that_training_began_with(
     divergence = float(expected.total / expected.count)
     assert divergence > 1e-4
     assert learner.update(batch, step=4)["kl"] == pytest.approx(divergence, rel=1e-4)
+
+
+@pytest.mark.parametrize("strategy", ["DDP", "FSDP2"])
+def test_a_reference_may_follow_the_policy_every_so_many_steps(
+    folder: Path, ranks: Ranks, strategy: str
+) -> None:
+    chosen = spec(kl={"beta": 0.01, "refSync": {"everySteps": 2, "mix": 0.25}})
+    made, learner = make(folder, ranks, chosen, strategy=strategy)
+    batch = a_batch(made)
+    reference = learner._reference
+    assert reference is not None
+    start = {name: tensor.clone() for name, tensor in reference.state()}
+    learner.update(batch, step=0)
+    assert all(tensor.equal(start[name]) for name, tensor in reference.state())
+    learner.update(batch, step=1)
+    now = dict(made.model_state())
+    followed = {name: tensor.clone() for name, tensor in reference.state()}
+    assert followed and followed.keys() <= now.keys()
+    for name, tensor in followed.items():
+        torch.testing.assert_close(tensor, 0.25 * now[name] + 0.75 * start[name])
+        assert not tensor.equal(start[name])
+    # what the penalty is towards
+    logprobs = reference.logprobs(batch.token_ids, batch.loss_mask)
+    again, other = make(folder, ranks, chosen, strategy=strategy)
+    assert other._reference is not None
+    other._reference.load(followed)
+    assert other._reference.logprobs(batch.token_ids, batch.loss_mask).equal(logprobs)
+    assert not again.score_only(batch.token_ids, batch.loss_mask)[0].equal(logprobs)
+
+
+def test_a_reference_that_takes_all_of_the_policy_has_its_bits(folder: Path, ranks: Ranks) -> None:
+    made, learner = make(folder, ranks, spec(kl={"beta": 0.01, "refSync": {"everySteps": 1, "mix": 1}}))
+    batch = a_batch(made)
+    learner.update(batch, step=0)
+    assert learner.update(batch, step=1)["kl"] == pytest.approx(0, abs=1e-7)
 
 
 def test_a_penalty_holds_the_policy_back(folder: Path, ranks: Ranks) -> None:
@@ -153,6 +193,8 @@ def test_a_model_without_its_adapter_is_that_which_it_was_put_on(folder: Path) -
         {"offPolicyThreshold": 0.0001},
         {"delta": 1.5, "dualClip": 2},
         {"kl": {"beta": 0.1}},
+        {"promptsPerStep": 4, "groupSize": 2, "minibatches": 2},
+        {"lossType": "grpo", "entropy": {"coefficient": 0.5}},
     ],
     ids=str,
 )

@@ -6,13 +6,18 @@ from concurrent.futures import wait
 from pathlib import Path
 
 import pytest
+import torch
 from still_strategy import StillStrategy
 
 from grpo_runtime.errors import VolumeFullError
+from grpo_runtime.model.weights import NamedTensors
+from grpo_runtime.trainer.checkpoint.contents import RunState, complete_checkpoint, read_training_state
 from grpo_runtime.trainer.checkpoint.host_copy import HostCopier
 from grpo_runtime.trainer.checkpoint.share_saver import ShareSaver
 from grpo_runtime.trainer.checkpoint.store import CheckpointStore
+from grpo_runtime.trainer.checkpoint.written_share import write_share
 from grpo_runtime.trainer.distributed import Ranks
+from grpo_runtime.trainer.reference import Reference
 
 
 class FullStore(CheckpointStore):
@@ -56,3 +61,44 @@ def test_ranks_that_write_copy_each_tensor_once_and_all_others_nothing(tmp_path:
         for copy in copies:
             for name, tensor in getattr(copy, kind).items():
                 assert tensor.equal(saved[name]) and tensor.data_ptr() != saved[name].data_ptr()
+
+
+class StillReference(Reference):
+    """A reference policy that has followed."""
+
+    def __init__(self, strategy: StillStrategy) -> None:
+        self._weights = [(name, tensor + 1) for name, tensor in strategy.model.named_parameters()]
+
+    def logprobs(self, token_ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+    def state(self) -> NamedTensors:
+        yield from self._weights
+
+
+def test_each_rank_writes_its_share_of_a_reference_policy_that_changes(tmp_path: Path) -> None:
+    strategy = StillStrategy(tmp_path / "tiny")
+    reference = StillReference(strategy)
+    shares = []
+    for rank in (0, 1):
+        copy = HostCopier(
+            strategy.model,
+            strategy,  # type: ignore[arg-type]
+            rank=rank,
+            num_writers=2,
+            reference=reference,
+        ).copy()
+        written = write_share(tmp_path, copy, model=strategy.model, rank=rank, num_writers=2)
+        assert f"reference-0000{rank + 1}-of-00002.safetensors" in written.files
+        shares.append(written)
+    complete_checkpoint(
+        tmp_path,
+        model=strategy.model,
+        tokenizer=strategy.tokenizer,
+        state=RunState(step=1),
+        shares=shares,
+    )
+    found = read_training_state(tmp_path).reference
+    expected = dict(reference.state())
+    assert found.keys() == expected.keys()
+    assert all(tensor.equal(expected[name]) for name, tensor in found.items())

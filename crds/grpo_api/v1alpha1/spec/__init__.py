@@ -10,6 +10,7 @@ from grpo_api.v1alpha1.spec.checkpoint import CheckpointSpec
 from grpo_api.v1alpha1.spec.dataset import DatasetSpec
 from grpo_api.v1alpha1.spec.deepspeed import DeepSpeedSpec
 from grpo_api.v1alpha1.spec.engine import EngineProcess, EngineSpec
+from grpo_api.v1alpha1.spec.entropy import EntropySpec
 from grpo_api.v1alpha1.spec.evaluation import EvalSpec
 from grpo_api.v1alpha1.spec.export import ExportSpec
 from grpo_api.v1alpha1.spec.failure_policy import FailurePolicySpec
@@ -25,6 +26,7 @@ from grpo_api.v1alpha1.spec.loss import (
     KLSpec,
     LossType,
     RatioLevel,
+    RefSyncSpec,
     ScaleRewards,
 )
 from grpo_api.v1alpha1.spec.model import Attention, Dtype, ModelSpec
@@ -60,6 +62,7 @@ __all__ = [
     "Dtype",
     "EngineProcess",
     "EngineSpec",
+    "EntropySpec",
     "EvalSpec",
     "ExportSpec",
     "FailurePolicySpec",
@@ -75,6 +78,7 @@ __all__ = [
     "ModelSpec",
     "OptimizerSpec",
     "RatioLevel",
+    "RefSyncSpec",
     "ReportSpec",
     "ResourcesSpec",
     "RewardModelSpec",

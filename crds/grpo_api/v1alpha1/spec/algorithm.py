@@ -7,6 +7,7 @@ from pydantic import Field
 
 from grpo_api.model import ApiModel
 from grpo_api.rule import rule
+from grpo_api.v1alpha1.spec.entropy import EntropySpec
 from grpo_api.v1alpha1.spec.loss import (
     CISPO_CAP,
     CLIP_HIGH,
@@ -17,6 +18,7 @@ from grpo_api.v1alpha1.spec.loss import (
     KLSpec,
     LossType,
     RatioLevel,
+    RefSyncSpec,
     ScaleRewards,
 )
 
@@ -59,10 +61,21 @@ def warmup_ends(optimizer: OptimizerSpec, steps: int) -> bool:
     return optimizer.warmup_steps <= steps
 
 
+@rule(
+    cel="!has(self.minibatches) || self.promptsPerStep % self.minibatches == 0",
+    sentence="algorithm.minibatches ({minibatches}) must divide algorithm.promptsPerStep ({promptsPerStep}), "
+    "because a minibatch has whole groups: set one of them so that it does",
+    field=".minibatches",
+)
+def minibatches_have_whole_groups(minibatches: int | None, prompts_per_step: int) -> bool:
+    """No group is in two of them, and all have as many groups."""
+    return minibatches is None or prompts_per_step % minibatches == 0
+
+
 class AlgorithmSpec(ApiModel):
     """GRPO and its numbers."""
 
-    rules = (warmup_ends, *LOSS_RULES)
+    rules = (warmup_ends, minibatches_have_whole_groups, *LOSS_RULES)
 
     steps: Annotated[int, Field(ge=1, le=10_000_000)]
     """Optimizer phases: each generates, scores and trains once."""
@@ -121,19 +134,50 @@ class AlgorithmSpec(ApiModel):
     with the mean of the others in it."""
     kl: KLSpec | None = None
     """A penalty for leaving the reference policy. Without it there is neither."""
+    entropy: EntropySpec | None = None
+    """A bonus for the entropy of the policy. Without it entropy is only reported."""
     num_iterations: Annotated[int, Field(ge=1, le=64)] = 1
-    """Optimizer updates on each batch of rollouts."""
+    """How many times each batch of rollouts is trained on, with an optimizer update for each of its
+    `minibatches`. The learning rate is that of the step, however many updates it has."""
+    minibatches: Annotated[int, Field(ge=1, le=65_536)] | None = None
+    """Divide each batch of rollouts into so many minibatches of whole groups, drawn by the seed, with an
+    optimizer update for each; it must divide `promptsPerStep`. The policy ratio and the correction for the
+    engine are towards the policy before the first of these updates, and what the loss divides by is counted
+    in the minibatch. In verl's terms `ppo_mini_batch_size` is promptsPerStep / minibatches. Without it 1."""
     importance_correction: ImportanceCorrectionSpec = ImportanceCorrectionSpec()
     """Correction for the engine's probabilities differing from the trainer's."""
     optimizer: OptimizerSpec = OptimizerSpec()
     """AdamW and its schedule."""
+    max_non_finite_steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """An update whose gradient is not finite (NaN or infinite) is left out, and weights and optimizer stay as
+    they are. After so many steps in a row without any update the job fails. Without it 3."""
     seed: Annotated[int, Field(ge=0, le=2_147_483_647)] = 0
     """Everything random in the run derives from this."""
+
+    @property
+    def has_entropy_bonus(self) -> bool:
+        """Whether the entropy of the policy has a part in the loss."""
+        return self.entropy is not None and self.entropy.has_bonus
 
     @property
     def has_reference(self) -> bool:
         """Whether there is a reference policy."""
         return self.kl is not None and self.kl.beta > 0
+
+    @property
+    def ref_sync(self) -> RefSyncSpec | None:
+        """How the reference policy follows; None where there is none or it stays."""
+        return self.kl.ref_sync if self.kl is not None and self.has_reference else None
+
+    @property
+    def chosen_minibatches(self) -> int:
+        """`minibatches`, or what it is without."""
+        return self.minibatches or 1
+
+    @property
+    def chosen_max_non_finite_steps(self) -> int:
+        """`max_non_finite_steps`, or what it is without."""
+        return self.max_non_finite_steps or 3
 
     @property
     def chosen_clip_high(self) -> float:

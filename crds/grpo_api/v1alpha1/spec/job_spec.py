@@ -24,7 +24,11 @@ from grpo_api.v1alpha1.spec.engine import (
 from grpo_api.v1alpha1.spec.export import export_reaches_the_hub
 from grpo_api.v1alpha1.spec.failure_policy import FailurePolicySpec
 from grpo_api.v1alpha1.spec.fields import ClaimName
-from grpo_api.v1alpha1.spec.model import flash_attention_has_gpus, reference_can_be_spread
+from grpo_api.v1alpha1.spec.model import (
+    flash_attention_has_gpus,
+    reference_can_be_spread,
+    reference_has_own_weights,
+)
 from grpo_api.v1alpha1.spec.rewards import overlong_fits, scorer_has_its_dataset, some_reward_counts
 from grpo_api.v1alpha1.spec.rollout import RolloutSpec
 from grpo_api.v1alpha1.spec.run_sections import RunSections
@@ -85,6 +89,7 @@ class GRPOJobSpec(RunSections):
         prompt_fits,
         every_rank_has_samples,
         reference_can_be_spread,
+        reference_has_own_weights,
         flash_attention_has_gpus,
         rollout_is_not_colocated,
         disaggregated_has_rollout,

@@ -86,10 +86,38 @@ class KLEstimator(StrEnum):
     K3 = "k3"
 
 
+class RefSyncSpec(ApiModel):
+    """A reference policy that follows the policy (TR-DPO, arXiv:2404.09656); TRL's `sync_ref_model`."""
+
+    every_steps: Annotated[int, Field(ge=1, le=10_000_000)]
+    """After every so many steps the reference becomes mix x policy + (1 - mix) x reference; TRL's
+    `ref_model_sync_steps`."""
+    mix: Annotated[float, Field(gt=0, le=1)] | None = None
+    """The policy's share in it; TRL's `ref_model_mixup_alpha`. Without it 0.6."""
+
+    @property
+    def chosen_mix(self) -> float:
+        """`mix`, or what it is without."""
+        return 0.6 if self.mix is None else self.mix
+
+
+@rule(
+    cel="!has(self.refSync) || self.beta > 0.0",
+    sentence="algorithm.kl.refSync needs a reference policy, which there is none with beta 0: raise "
+    "algorithm.kl.beta, or remove refSync",
+    field=".refSync",
+)
+def what_follows_is_there(ref_sync: RefSyncSpec | None, beta: float) -> bool:
+    """With beta 0 no reference is loaded."""
+    return ref_sync is None or beta > 0
+
+
 class KLSpec(ApiModel):
     """A penalty for leaving the reference policy, which is the model as `model.source` has it. With
     `model.lora` it is the model without its adapter; else every process has a second copy of the weights,
     which is not trained, in the precision of the run and spread as the policy is."""
+
+    rules = (what_follows_is_there,)
 
     beta: Annotated[float, Field(ge=0, le=1000)]
     """How much of the divergence is added to the loss of each token; TRL's `beta`. With 0 there is no
@@ -100,6 +128,10 @@ class KLSpec(ApiModel):
     bias_correction: bool | None = None
     """TRL's `use_bias_correction_kl`: whether the estimate is multiplied by the policy ratio, so that its
     gradient is right also where the tokens come from an older policy. Without it true, as in TRL 1.16."""
+    ref_sync: RefSyncSpec | None = None
+    """Let the reference follow the policy. It is float32 then, so that a small `mix` is not rounded away, and
+    a part of every checkpoint. Not with `model.lora`, whose reference is the model without its adapter.
+    Without it the reference stays."""
 
     @property
     def chosen_estimator(self) -> KLEstimator:

@@ -98,6 +98,17 @@ def flash_attention_has_gpus(model: ModelSpec, trainer: TrainerSpec) -> bool:
 
 
 @rule(
+    cel="!has(self.algorithm.kl) || !has(self.algorithm.kl.refSync) || !has(self.model.lora)",
+    sentence="algorithm.kl.refSync needs weights of the reference policy's own, and with model.lora it is "
+    "the model without its adapter: remove refSync, or remove lora",
+    field=".algorithm.kl.refSync",
+)
+def reference_has_own_weights(algorithm: AlgorithmSpec, model: ModelSpec) -> bool:
+    """The weights below an adapter are not the reference's alone."""
+    return algorithm.kl is None or algorithm.kl.ref_sync is None or model.lora is None
+
+
+@rule(
     cel="!has(self.algorithm.kl) || self.algorithm.kl.beta == 0.0 || has(self.model.lora) || "
     f"!has(self.trainer.strategy) || self.trainer.strategy != '{TrainerStrategy.ZERO3}'",
     sentence="algorithm.kl needs a reference policy, which ZeRO3 does not spread: set trainer.strategy to "

@@ -6,7 +6,7 @@ every sample derives from (run, step, prompt, sample), and the learning rate is 
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +33,15 @@ class RunState:
     """Where a run stands at a step boundary, beside weights and optimizer.
 
     `step` counts finished steps, `num_tokens` all prompt and completion tokens so far; `sampler` is the
-    sampler's own state, `stale_samples` those trained on although older than allowed.
+    sampler's own state, `learner` what a `LearnerState` holds, `stale_samples` those trained on although
+    older than allowed.
     """
 
     step: int = 0
     num_tokens: int = 0
     stale_samples: int = 0
     sampler: dict[str, Any] | None = None
+    learner: dict[str, Any] = field(default_factory=dict)
 
 
 def complete_checkpoint(
@@ -70,12 +72,15 @@ def read_training_state(folder: Path) -> TrainingState:
         weights = read_adapter(folder / MODEL)
     else:
         weights = saved_parameters(folder / MODEL, dtype=MASTER_DTYPE)
-    moments = {
-        name: tensor
-        for path in sorted(folder.glob("optimizer*.safetensors"))
-        for name, tensor in load_file(path).items()
-    }
-    return TrainingState(model=weights, optimizer=moments)
+    moments, reference = (
+        {
+            name: tensor
+            for path in sorted(folder.glob(f"{kind}*.safetensors"))
+            for name, tensor in load_file(path).items()
+        }
+        for kind in ("optimizer", "reference")
+    )
+    return TrainingState(model=weights, optimizer=moments, reference=reference)
 
 
 def export_model(

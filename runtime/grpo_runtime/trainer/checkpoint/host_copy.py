@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 from grpo_runtime.locked_memory import locked_memory
 from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.trainer.checkpoint.shares import Shares
+from grpo_runtime.trainer.reference import Reference
 from grpo_runtime.trainer.strategy.interface import Strategy
 
 _MIN_LOCKED_BYTES = 1 << 20
@@ -17,13 +18,15 @@ _MIN_LOCKED_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class HostCopy:
-    """What one rank writes: weights by the names of the model's parameters, and the optimizer's tensors.
+    """What one rank writes: weights by the names of the model's parameters, the optimizer's tensors, and
+    weights of a reference policy that changes.
 
     The memory is used again for the next copy.
     """
 
     model: dict[str, torch.Tensor]
     optimizer: dict[str, torch.Tensor]
+    reference: dict[str, torch.Tensor]
 
 
 class HostCopier:
@@ -31,14 +34,23 @@ class HostCopier:
     is touched for the first time costs more than the bytes that are copied to it.
 
     With `num_writers` 1 rank 0 writes all, else each of so many ranks a part of about as many bytes. A rank
-    then has 12 bytes of CPU memory for each parameter, for float32 weights and two moments, divided by
-    `num_writers`, from its first copy on. A sharded tensor is put together on the device before that, one at
-    a time.
+    then has 12 bytes of CPU memory for each parameter, for float32 weights and two moments, and 4 more with a
+    `reference` that changes, divided by `num_writers`, from its first copy on. A sharded tensor is put
+    together on the device before that, one at a time.
     """
 
-    def __init__(self, model: PreTrainedModel, strategy: Strategy, *, rank: int, num_writers: int) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        strategy: Strategy,
+        *,
+        rank: int,
+        num_writers: int,
+        reference: Reference | None = None,
+    ) -> None:
         self._model = model
         self._strategy = strategy
+        self._reference = reference
         self._rank = rank
         self._num_writers = num_writers
         self._memory: dict[str, torch.Tensor] = {}
@@ -48,9 +60,11 @@ class HostCopier:
         time. The copy before must not be read any more."""
         is_saved = self._names().__contains__
         weights = ((name, tensor) for name, tensor in self._strategy.model_state() if is_saved(name))
+        followed = iter(()) if self._reference is None else self._reference.state()
         found = HostCopy(
             model=dict(self._copied("model", weights)),
             optimizer=dict(self._copied("optimizer", self._strategy.optimizer_state())),
+            reference=dict(self._copied("reference", followed)),
         )
         if self._strategy.device.type == "cuda":
             torch.cuda.current_stream(self._strategy.device).synchronize()

@@ -20,6 +20,7 @@ from grpo_runtime.trainer.checkpoint.share_channel import ShareChannel
 from grpo_runtime.trainer.checkpoint.store import CheckpointStore
 from grpo_runtime.trainer.checkpoint.written_share import write_share
 from grpo_runtime.trainer.distributed import Ranks
+from grpo_runtime.trainer.reference import Reference
 from grpo_runtime.trainer.strategy.interface import Strategy
 
 logger = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ class Saver:
         origin: LocalModel,
         is_shared: bool,
         exports_merged: bool = False,
+        reference: Reference | None = None,
     ) -> None:
         """`newest_step` is the step of the newest checkpoint that is there already, `origin` the model that
         the policy started from. With `is_shared` every rank writes its share. With `exports_merged`
@@ -76,7 +78,9 @@ class Saver:
         self._output_dir = output_dir
         self._origin = origin
         self._num_writers = ranks.world_size if is_shared else 1
-        self._copier = HostCopier(model, strategy, rank=ranks.rank, num_writers=self._num_writers)
+        self._copier = HostCopier(
+            model, strategy, rank=ranks.rank, num_writers=self._num_writers, reference=reference
+        )
         self._channel = ShareChannel(ranks) if is_shared else None
         self._in_flight: _SaveInFlight | None = None
         self._waited_seconds = 0.0

@@ -12,6 +12,7 @@ from grpo_runtime.trainer.checkpoint.share_channel import ShareChannel
 from grpo_runtime.trainer.checkpoint.store import CheckpointStore
 from grpo_runtime.trainer.checkpoint.written_share import write_share
 from grpo_runtime.trainer.distributed import Ranks
+from grpo_runtime.trainer.reference import Reference
 from grpo_runtime.trainer.strategy.interface import Strategy
 
 
@@ -27,6 +28,7 @@ class ShareSaver:
         ranks: Ranks,
         output_dir: Path,
         is_shared: bool,
+        reference: Reference | None = None,
     ) -> None:
         """All ranks make their savers at the same time."""
         self._store = store
@@ -34,7 +36,9 @@ class ShareSaver:
         self._ranks = ranks
         self._output_dir = output_dir
         self._num_writers = ranks.world_size if is_shared else 1
-        self._copier = HostCopier(model, strategy, rank=ranks.rank, num_writers=self._num_writers)
+        self._copier = HostCopier(
+            model, strategy, rank=ranks.rank, num_writers=self._num_writers, reference=reference
+        )
         self._channel = ShareChannel(ranks) if is_shared else None
         self._in_flight: Future[None] | None = None
 

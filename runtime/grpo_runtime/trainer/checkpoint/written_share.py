@@ -57,9 +57,10 @@ def write_share(
             folder / MODEL / model_file, weights, metadata={"format": "pt"}, on_bytes=on_bytes
         )
         files[f"{MODEL}/{model_file}"] = entry
-    if copy.optimizer:
-        name = f"optimizer{suffix}.safetensors"
-        files[name] = write_tensors(folder / name, copy.optimizer, on_bytes=on_bytes)
+    for kind, tensors in (("optimizer", copy.optimizer), ("reference", copy.reference)):
+        if tensors:
+            name = f"{kind}{suffix}.safetensors"
+            files[name] = write_tensors(folder / name, tensors, on_bytes=on_bytes)
     return WrittenShare(
         files=files,
         weights=dict.fromkeys(weights, model_file),

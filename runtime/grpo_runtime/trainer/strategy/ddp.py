@@ -12,7 +12,7 @@ from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.trainer.distributed import Ranks, peer_errors
 from grpo_runtime.trainer.optimizer import PolicyOptimizer
 from grpo_runtime.trainer.policy import Policy, PolicyWeights
-from grpo_runtime.trainer.strategy.frozen import FrozenPolicy
+from grpo_runtime.trainer.strategy.frozen import FrozenPolicy, on_every_rank
 from grpo_runtime.trainer.strategy.interface import TrainingState
 from grpo_runtime.trainer.strategy.placement import place
 from grpo_runtime.weight_sync.source import WeightSource
@@ -74,7 +74,9 @@ class DDPStrategy:
     def spread_frozen(self, policy: Policy) -> FrozenPolicy:
         """See `Strategy`. Each rank has all of it."""
         place(policy, device=self.device, ranks=self._ranks)
-        return FrozenPolicy(policy)
+        return FrozenPolicy(
+            policy, trained=self.policy.trained_parameters(), spreading=on_every_rank(self._ranks)
+        )
 
     def backward(self, loss: torch.Tensor) -> None:
         """See `Strategy`."""

@@ -27,7 +27,7 @@ from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.trainer.distributed import Ranks, peer_errors
 from grpo_runtime.trainer.optimizer import PolicyOptimizer
 from grpo_runtime.trainer.policy import Policy, PolicyWeights
-from grpo_runtime.trainer.strategy.frozen import FrozenPolicy
+from grpo_runtime.trainer.strategy.frozen import FrozenPolicy, Spreading
 from grpo_runtime.trainer.strategy.interface import TrainingState
 from grpo_runtime.trainer.strategy.placement import place
 from grpo_runtime.trainer.strategy.shards import ShardGroup
@@ -61,6 +61,7 @@ class FSDP2Strategy:
         # now: in a pass the modules have whole parameters in their place, while another thread may read
         self._parameters = dict(policy.model.named_parameters())
         self._saved = policy.saved_parameters()
+        self._trained = policy.trained_parameters()
         self._buffers = policy.saved_buffers()
         self._optimizer = PolicyOptimizer(policy, optimizer, total_steps=total_steps)
         self._state_shards, self._engine_shards = ShardGroup(ranks), ShardGroup(ranks)
@@ -99,7 +100,12 @@ class FSDP2Strategy:
     def spread_frozen(self, policy: Policy) -> FrozenPolicy:
         """See `Strategy`. It is cut like the policy, and its last unit goes back after each pass."""
         self._cut(policy, (*decoder_layers(policy.model), policy))
-        return FrozenPolicy(policy, after_pass=_sharded(policy).reshard)
+        spreading = Spreading(
+            whole=self._state_shards.whole,
+            take=lambda tensor, whole: self._state_shards.take(tensor, whole=whole),
+            after_pass=_sharded(policy).reshard,
+        )
+        return FrozenPolicy(policy, trained=self._trained, spreading=spreading)
 
     def backward(self, loss: torch.Tensor) -> None:
         """See `Strategy`."""

@@ -9,7 +9,7 @@ checkpoint is saved after a stop: that reading needs a group apart from the othe
 
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -30,6 +30,8 @@ class TrainingState:
     """As `Strategy.model_state` gave them; more than the parameters may be there."""
     optimizer: Mapping[str, torch.Tensor]
     """As `Strategy.optimizer_state` gave them."""
+    reference: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """Of a reference policy that follows the one that is trained; not the strategy's."""
 
 
 class Strategy(Protocol):
@@ -81,8 +83,8 @@ class Strategy(Protocol):
         """Clip the gradients to the global norm, apply them at the learning rate of `step` (from 0), drop
         them.
 
-        Returns the norm over all ranks before clipping, and the learning rate. Raises UserError, with the
-        weights as they were, when a gradient is not finite.
+        Returns the norm over all ranks before clipping, and the learning rate. Where a gradient of any rank
+        is not finite the norm is not either, on every rank, and weights and moments stay as they were.
         """
         ...
 

@@ -4,6 +4,7 @@ All is float32, as under DDP, and the forward pass computes in the run's precisi
 """
 
 import contextlib
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -15,15 +16,9 @@ from grpo_runtime.errors import UserError
 from grpo_runtime.model.language_model import takes_only_text, vocabulary_size
 from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.trainer.distributed import Ranks, peer_errors
-from grpo_runtime.trainer.optimizer import (
-    MOMENTS,
-    gradient_not_finite,
-    learning_rate,
-    make_adamw,
-    matrix_names,
-)
+from grpo_runtime.trainer.optimizer import MOMENTS, learning_rate, make_adamw, matrix_names
 from grpo_runtime.trainer.policy import Policy, PolicyWeights
-from grpo_runtime.trainer.strategy.frozen import FrozenPolicy
+from grpo_runtime.trainer.strategy.frozen import FrozenPolicy, on_every_rank
 from grpo_runtime.trainer.strategy.interface import TrainingState
 from grpo_runtime.trainer.strategy.placement import place
 from grpo_runtime.trainer.strategy.zero.engine import join_ranks, shard, start_engine
@@ -126,7 +121,7 @@ class ZeroStrategy:
                 "FSDP2, or train an adapter with model.lora"
             )
         place(policy, device=self.device, ranks=self._ranks)
-        return FrozenPolicy(policy)
+        return FrozenPolicy(policy, trained=self._parameters, spreading=on_every_rank(self._ranks))
 
     def backward(self, loss: torch.Tensor) -> None:
         """See `Strategy`."""
@@ -141,9 +136,8 @@ class ZeroStrategy:
             group["lr"] = rate
         with peer_errors():
             self._engine.step()
-        if self._optimizer.overflow:
-            raise gradient_not_finite(step=step)
-        return float(self._engine.get_global_grad_norm()), rate
+        norm = math.inf if self._optimizer.overflow else float(self._engine.get_global_grad_norm())
+        return norm, rate
 
     def probe_logprobs(self, token_ids: torch.Tensor) -> torch.Tensor:
         """See `Strategy`."""
