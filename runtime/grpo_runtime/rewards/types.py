@@ -6,6 +6,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from grpo_runtime.process.user_code import FunctionFile
+
 MAX_REASON_CHARACTERS = 2000
 """The reason of a failure is cut to this length."""
 
@@ -34,16 +36,6 @@ class Unscorable:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RewardCode:
-    """A function in a file that a ConfigMap holds."""
-
-    path: Path
-    function: str
-    place: str
-    """What error messages call the file: its key and ConfigMap."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class RewardService:
     """An HTTP service."""
 
@@ -65,7 +57,7 @@ class RewardFunction:
     """A name in `registry.BUILTIN_REWARDS`."""
     function: str | None = None
     """`module:attribute`, importable where the trainer runs."""
-    code: RewardCode | None = None
+    code: FunctionFile | None = None
     """Run in the worker process only."""
     service: RewardService | None = None
     options: BuiltinOptions = field(default_factory=BuiltinOptions)

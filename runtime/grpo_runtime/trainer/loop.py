@@ -9,12 +9,14 @@ from transformers import PreTrainedTokenizerBase
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.algorithm.advantages import compute_advantages
+from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.data.sampler import PromptSampler
 from grpo_runtime.export.at_the_end import ModelUploads
 from grpo_runtime.report.completions import count_stale, count_tokens
 from grpo_runtime.report.reporter import Reporter
 from grpo_runtime.report.sample import Sample
-from grpo_runtime.rollout.interface import Engines, Rollout, SyncReport
+from grpo_runtime.rollout.interface import Engines, GenerateRequest, Generator, Rollout, SyncReport
+from grpo_runtime.rollout_function.turns import RolloutFunction
 from grpo_runtime.trainer.batch import make_batch, send_batch
 from grpo_runtime.trainer.checkpoint.contents import RunState
 from grpo_runtime.trainer.checkpoint.saver import Saver
@@ -57,6 +59,7 @@ class Coordinator:
     num_overlong: int = 0
     """Prompts that were left out of the dataset."""
     evaluation: Evaluation | None = None
+    rollout_function: RolloutFunction | None = None
 
     async def train(self, state: RunState) -> bool:
         """Train from `state` to the last step: True when every step is done, False when asked to stop.
@@ -94,7 +97,8 @@ class Coordinator:
         with watch.phase("sync"):
             sync = await self._prepare_engines(recorded)
         with watch.phase("generate"):
-            rollouts = await self._attend(recorded.generate(self.engines, scoring=scoring))
+            generator = self._generator(prompts, requests, step=step)
+            rollouts = await self._attend(recorded.generate(generator, scoring=scoring))
         with watch.phase("score"):
             scores = await self._attend(recorded.score(scoring, rollouts))
             await self._keep(recorded)
@@ -174,13 +178,22 @@ class Coordinator:
             with watch.phase("evaluate"):
                 await self._sync(state.step)
                 scoring = evaluation.scorer.begin(evaluation.prompts, step=state.step)
-                sampling = self.engines.generate(evaluation.requests, on_finished=scoring.finished)
+                generator = self._generator(evaluation.prompts, evaluation.requests, step=state.step)
+                sampling = generator.generate(evaluation.requests, on_finished=scoring.finished)
                 rollouts = await self._attend(sampling)
                 found = evaluation.metrics(rollouts, await self._attend(scoring.scores(rollouts)))
         except StopRequestedError:
             return Evaluated(is_stopped=True)
         seconds = {name: value for name, value in watch.seconds().items() if name != "step_time"}
         return Evaluated({**found, **seconds}, is_best=evaluation.is_best(found, step=state.step))
+
+    def _generator(
+        self, prompts: Sequence[Prompt], requests: Sequence[GenerateRequest], *, step: int
+    ) -> Generator:
+        """What makes the completions: the engines, or the user's function with them."""
+        if self.rollout_function is None:
+            return self.engines
+        return self.rollout_function.over(self.engines, prompts=prompts, requests=requests, step=step)
 
     async def _keep(self, recorded: Step) -> None:
         """Wait until the journal has the step on disk, which must be before it is trained on."""

@@ -15,10 +15,10 @@ from grpo_api.source import Volume, VolumeKind
 from grpo_api.v1alpha1.spec import Aggregation, Baseline, CodeRef, RewardServiceSpec, RewardSpec
 from grpo_runtime.algorithm.types import AdvantageOptions
 from grpo_runtime.data.prompt import Prompt
+from grpo_runtime.process.user_code import FunctionFile
 from grpo_runtime.rewards.pool import RewardPool, ScoredChunk
 from grpo_runtime.rewards.types import (
     BuiltinOptions,
-    RewardCode,
     RewardFunction,
     RewardMatrix,
     RewardRequest,
@@ -150,7 +150,7 @@ def _reward_function(reward: RewardSpec, run_config: RunConfig, *, volumes_dir: 
         name=reward.name,
         builtin=None if reward.builtin is None else reward.builtin.value,
         function=reward.function,
-        code=None if reward.config_map is None else _code(reward.config_map, volumes_dir=volumes_dir),
+        code=None if reward.config_map is None else function_file(reward.config_map, volumes_dir=volumes_dir),
         service=None
         if reward.service is None
         else _service(reward.service, run_config, volumes_dir=volumes_dir),
@@ -169,9 +169,10 @@ def _reward_function(reward: RewardSpec, run_config: RunConfig, *, volumes_dir: 
     )
 
 
-def _code(code: CodeRef, *, volumes_dir: Path) -> RewardCode:
+def function_file(code: CodeRef, *, volumes_dir: Path) -> FunctionFile:
+    """Where a function from a ConfigMap is mounted."""
     folder = volumes_dir / Volume(VolumeKind.CONFIG_MAP, code.name).folder
-    return RewardCode(
+    return FunctionFile(
         path=folder / code.key,
         function=code.function,
         place=f"key {code.key} of ConfigMap {code.name}",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from grpo_runtime.algorithm.advantages import Advantages
 from grpo_runtime.algorithm.reward_metrics import reward_metrics
-from grpo_runtime.report.completions import completion_metrics, count_tokens
+from grpo_runtime.report.completions import completion_metrics
 from grpo_runtime.report.sync import sync_metrics
 from grpo_runtime.rollout.interface import Rollout, SyncReport
 from grpo_runtime.trainer.journal.step import REPLAYED, Step
@@ -58,6 +58,6 @@ def step_metrics(
     values |= sync_metrics(sampled.sync) if sampled.sync else {}
     if not values.get(REPLAYED):
         # where samples were replayed it would say how fast a disk is
-        _, num_completion_tokens = count_tokens(sampled.rollouts)
-        values["tokens_per_second"] = num_completion_tokens / values["step_time"]
+        num_sampled = sum(rollout.num_sampled for rollout in sampled.rollouts)
+        values["tokens_per_second"] = num_sampled / values["step_time"]
     return values

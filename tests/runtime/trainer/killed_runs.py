@@ -26,8 +26,10 @@ _OF_THIS_ATTEMPT = (
 )
 
 
-def killable_job(*, num_ranks: int = 1, strategy: str | None = None) -> RunConfig:
+def killable_job(*, num_ranks: int = 1, strategy: str | None = None, **spec: Any) -> RunConfig:
     """A small job with a journal, whose reward function notes its calls."""
+    more = spec.pop("algorithm", {})
+    sampling = spec.pop("sampling", {})
     return run_config(
         rewards=[{"name": "copy", "function": "scripted_rewards:noted"}],
         algorithm={
@@ -36,10 +38,12 @@ def killable_job(*, num_ranks: int = 1, strategy: str | None = None) -> RunConfi
             "groupSize": SAMPLES // 2,
             "numIterations": 2,
             "optimizer": {"learningRate": 1e-3},
+            **more,
         },
-        sampling={"maxTokens": 4},
+        sampling={"maxTokens": 4, **sampling},
         trainer={"processesPerNode": num_ranks, "strategy": strategy},
         checkpoint={"everySteps": EVERY_STEPS, "claimName": "claim"},
+        **spec,
     )
 
 

@@ -150,6 +150,36 @@ def test_a_run_that_is_killed_in_every_attempt_gets_to_its_end(
     assert_same_run(tmp_path, undisturbed["DDP 1"])
 
 
+TURNS = {"sampling": {"rolloutFunction": {"function": "scripted_rewards:turns"}}}
+OF_TURNS = {
+    "DDP": killable_job(num_ranks=2, **TURNS),
+    "FSDP2": killable_job(num_ranks=2, strategy="FSDP2", **TURNS),
+    "ZeRO2": killable_job(num_ranks=2, strategy="ZeRO2", **TURNS),
+}
+
+
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=pytest.mark.matrix if way == "ZeRO2" else ()) for way in OF_TURNS]
+)
+def test_a_run_of_several_turns_that_is_killed_between_them_ends_as_the_undisturbed_one(
+    server: Attempts, tmp_path: Path, way: str
+) -> None:
+    run, whole, killed = OF_TURNS[way], tmp_path / "whole", tmp_path / "killed"
+    assert set(server.run(whole, run, attempt=1)) == {0}, log(whole, 1)
+    assert -9 in server.run(killed, run, attempt=1, kill=f"turn:{STEP}"), log(killed, 1)
+    kept = on_disk(killed)
+    assert set(server.run(killed, run, attempt=2)) == {0}, log(killed, 2)
+    assert_same_run(killed, whole)
+    everything, second = asked(whole, 1), asked(killed, 2)
+    num_turns = SAMPLES + SAMPLES // 2
+    assert len(set(everything.seeds)) == STEPS * num_turns
+    # half of the step that was killed had ended after one turn
+    assert len(second.seeds) == num_turns - SAMPLES // 2 + num_turns * (STEPS - STEP - 1)
+    assert not kept.seeds.intersection(second.seeds)
+    lengths = [record["completions/mean_length"] for record in values(killed)]
+    assert all(1 < length <= 2.5 for length in lengths)
+
+
 def test_the_journal_keeps_only_what_is_newer_than_the_checkpoint(
     undisturbed: dict[str, Path],
 ) -> None:

@@ -30,12 +30,14 @@ from grpo_api.v1alpha1.spec.loss import (
 from grpo_api.v1alpha1.spec.model import Attention, Dtype, ModelSpec
 from grpo_api.v1alpha1.spec.report import ReportSpec
 from grpo_api.v1alpha1.spec.resources import ResourcesSpec
-from grpo_api.v1alpha1.spec.rewards import MOST_WORKERS, BuiltinReward, CodeRef, RewardServiceSpec, RewardSpec
+from grpo_api.v1alpha1.spec.rewards import MOST_WORKERS, BuiltinReward, RewardServiceSpec, RewardSpec
 from grpo_api.v1alpha1.spec.rollout import RolloutSpec
+from grpo_api.v1alpha1.spec.rollout_function import RolloutFunctionSpec
 from grpo_api.v1alpha1.spec.run_sections import RunSections
 from grpo_api.v1alpha1.spec.sampling import SamplingSpec
 from grpo_api.v1alpha1.spec.trackers import TrackerName, TrackerSpec
 from grpo_api.v1alpha1.spec.trainer import TrainerSpec, TrainerStrategy
+from grpo_api.v1alpha1.spec.user_code import CodeRef
 from grpo_api.v1alpha1.spec.weight_sync import WeightSyncBackend, WeightSyncSpec
 
 __all__ = [
@@ -72,6 +74,7 @@ __all__ = [
     "ResourcesSpec",
     "RewardServiceSpec",
     "RewardSpec",
+    "RolloutFunctionSpec",
     "RolloutSpec",
     "RunSections",
     "SamplingSpec",

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from grpo_runtime.rollout.interface import Engines, GenerateRequest, Rollout
+from grpo_runtime.rollout.interface import GenerateRequest, Generator, Rollout
 from grpo_runtime.trainer.journal.reader import StepRecords
 from grpo_runtime.trainer.journal.records import Generated, Record, Scored, Trained
 from grpo_runtime.trainer.scoring import Scores, StepScoring
@@ -32,9 +32,9 @@ class Step:
         self.step = step
         self._requests = requests
 
-    async def generate(self, engines: Engines, *, scoring: StepScoring) -> list[Rollout]:
+    async def generate(self, generator: Generator, *, scoring: StepScoring) -> list[Rollout]:
         """All samples of the step, in the order of its requests; `scoring` is told of each as it finishes."""
-        return await engines.generate(self._requests, on_finished=scoring.finished)
+        return await generator.generate(self._requests, on_finished=scoring.finished)
 
     async def score(self, scoring: StepScoring, rollouts: Sequence[Rollout]) -> Scores:
         """Their rewards."""
@@ -89,7 +89,7 @@ class RecordedStep(Step):
         """Whether nothing is left to do but to train."""
         return self._scores is not None
 
-    async def generate(self, engines: Engines, *, scoring: StepScoring) -> list[Rollout]:
+    async def generate(self, generator: Generator, *, scoring: StepScoring) -> list[Rollout]:
         """See `Step`. Every sample is written as it finishes."""
         missing = [index for index in range(len(self._requests)) if index not in self._rollouts]
 
@@ -100,7 +100,7 @@ class RecordedStep(Step):
         if missing:
             for index, rollout in self._rollouts.items():
                 scoring.finished(index, rollout)
-            found = await engines.generate([self._requests[index] for index in missing], on_finished=keep)
+            found = await generator.generate([self._requests[index] for index in missing], on_finished=keep)
             self._rollouts |= zip(missing, found, strict=True)
         return [self._rollouts[index] for index in range(len(self._requests))]
 
