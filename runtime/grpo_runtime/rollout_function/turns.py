@@ -53,16 +53,23 @@ class RolloutFunction:
         await self._worker.close()
 
     def over(
-        self, engines: Engines, *, prompts: Sequence[Prompt], requests: Sequence[GenerateRequest], step: int
+        self,
+        engines: Engines,
+        *,
+        prompts: Sequence[Prompt],
+        requests: Sequence[GenerateRequest],
+        step: int,
+        stays_awake: bool = False,
     ) -> Generator:
         """What makes the completions of a step: `requests` are as many for each of `prompts`, in their order,
-        and any of them may be asked for."""
+        and any of them may be asked for. The engines rest behind the last turn, unless they are to stay
+        awake."""
         group_size = len(requests) // len(prompts)
         rows = {
             request: (prompts[index // group_size], index % group_size)
             for index, request in enumerate(requests)
         }
-        return _Turns(self, engines, rows=rows, step=step)
+        return _Turns(self, engines, rows=rows, step=step, stays_awake=stays_awake)
 
     def transcript(self, request: GenerateRequest) -> Transcript:
         """An empty one."""
@@ -115,11 +122,13 @@ class _Turns:
         *,
         rows: Mapping[GenerateRequest, tuple[Prompt, int]],
         step: int,
+        stays_awake: bool,
     ) -> None:
         self._function = function
         self._engines = engines
         self._rows = rows
         self._step = step
+        self._stays_awake = stays_awake
 
     async def generate(
         self, requests: Sequence[GenerateRequest], *, on_finished: OnFinished | None = None
@@ -156,7 +165,8 @@ class _Turns:
                     transcripts[index].take(rollout)
                     replies.append({"rollout": index, "turn": self._function.turn(rollout)})
             asks = await self._function.ask({"replies": replies}, step=self._step) if replies else []
-        await self._engines.rest()
+        if not self._stays_awake:
+            await self._engines.rest()
         return [finished[index] for index in range(len(requests))]
 
     def _given(self, requests: Sequence[GenerateRequest]) -> list[dict[str, Any]]:

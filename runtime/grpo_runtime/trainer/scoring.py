@@ -16,7 +16,7 @@ from grpo_api.v1alpha1.spec import Aggregation, Baseline, CodeRef, RewardService
 from grpo_runtime.algorithm.types import AdvantageOptions
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.process.user_code import FunctionFile
-from grpo_runtime.rewards.pool import RewardPool, ScoredChunk
+from grpo_runtime.rewards.pool import COUNTS, RewardPool, ScoredChunk
 from grpo_runtime.rewards.types import (
     BuiltinOptions,
     RewardFunction,
@@ -40,6 +40,28 @@ class Scores:
         """[B, F] float32, NaN where a function gave none."""
         rows = [[math.nan if value is None else value for value in row] for row in self.values]
         return torch.tensor(rows, dtype=torch.float32)
+
+
+def merge_scores(rounds: Sequence[Scores]) -> Scores:
+    """Of all rounds of a step, in their order. Counts of failures add up; what functions logged are means
+    over rounds, by the number of completions."""
+    by_name: dict[str, list[Scores]] = {}
+    for scores in rounds:
+        for name in scores.metrics:
+            by_name.setdefault(name, []).append(scores)
+    return Scores(
+        values=[row for scores in rounds for row in scores.values],
+        metrics={name: _merged(found, name) for name, found in by_name.items()},
+    )
+
+
+def _merged(rounds: Sequence[Scores], name: str) -> float:
+    if len(rounds) == 1:
+        return rounds[0].metrics[name]
+    if name.endswith(COUNTS):
+        return sum(scores.metrics[name] for scores in rounds)
+    total = sum(scores.metrics[name] * len(scores.values) for scores in rounds)
+    return total / sum(len(scores.values) for scores in rounds)
 
 
 class StepScoring:
@@ -110,13 +132,14 @@ class Scorer:
         self._total_steps = run_config.algorithm.steps
         self._tokenizer = tokenizer
 
-    def begin(self, prompts: Sequence[Prompt], *, step: int) -> StepScoring:
-        """Be ready for the completions of `prompts`, which follow `step` finished steps."""
+    def begin(self, prompts: Sequence[Prompt], *, step: int, first_group: int = 0) -> StepScoring:
+        """Be ready for the completions of `prompts`, which follow `step` finished steps and `first_group`
+        groups of this one."""
         return StepScoring(
             len(prompts),
             group_size=self._group_size,
             submit=lambda group, rollouts: self._pool.submit(
-                self._chunk(group, prompts[group], rollouts, step=step)
+                self._chunk(first_group + group, prompts[group], rollouts, step=step)
             ),
             put_together=lambda chunks: self._pool.put_together(chunks, step=step),
         )

@@ -58,10 +58,10 @@ class ScriptedEngines(FakeEngines):
         self._journal = settings.output_dir / JOURNAL
         self._attempt = settings.attempt
         self._script = script
-        self._num_asked = 0
+        self._num_asked = self._num_given = 0
 
     async def rest(self) -> None:
-        self._num_asked = 0
+        self._num_asked = self._num_given = 0
         self._script.note(rest=True)
 
     async def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> SyncReport:
@@ -82,6 +82,7 @@ class ScriptedEngines(FakeEngines):
             # the second turn of those that have one; the others are finished
             self._wait_until_on_disk(self._num_asked - len(requests), step=step, point="turn")
         self._num_asked = len(requests) if stays_awake else 0
+        num_before = self._num_given
         for index, request in enumerate(requests):
             await asyncio.sleep(0)
             if index == NUM_IN_TIME:
@@ -90,8 +91,13 @@ class ScriptedEngines(FakeEngines):
             [rollout] = self._sample([request])
             if on_finished is not None:
                 on_finished(index, rollout)
+                self._num_given += 1
+            if num_before:
+                self._wait_until_on_disk(num_before + 1, step=step, point="second round")
             rollouts.append(rollout)
         self._wait_until_on_disk(len(requests), step=step, point="generated")
+        if not stays_awake:
+            self._num_given = 0
         return rollouts
 
     def _wait_until_on_disk(self, count: int, *, step: int, point: str) -> None:

@@ -180,6 +180,34 @@ def test_a_run_of_several_turns_that_is_killed_between_them_ends_as_the_undistur
     assert all(1 < length <= 2.5 for length in lengths)
 
 
+DYNAMIC = {"algorithm": {"dynamicSampling": {"maxRounds": 3}}}
+OF_ROUNDS = {
+    "DDP": killable_job(num_ranks=2, **DYNAMIC),
+    "FSDP2": killable_job(num_ranks=2, strategy="FSDP2", **DYNAMIC),
+    "ZeRO2": killable_job(num_ranks=2, strategy="ZeRO2", **DYNAMIC),
+}
+
+
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=pytest.mark.matrix if way == "ZeRO2" else ()) for way in OF_ROUNDS]
+)
+def test_a_run_that_is_killed_while_it_samples_in_place_of_dropped_groups_ends_as_the_undisturbed_one(
+    server: Attempts, tmp_path: Path, way: str
+) -> None:
+    run, whole, killed = OF_ROUNDS[way], tmp_path / "whole", tmp_path / "killed"
+    assert set(server.run(whole, run, attempt=1)) == {0}, log(whole, 1)
+    rounds = {record.step - 1: record.values["dynamic_sampling/rounds"] for record in all_records(whole)}
+    step = max(number for number, count in rounds.items() if count > 1)
+    assert -9 in server.run(killed, run, attempt=1, kill=f"second round:{step}"), log(killed, 1)
+    kept = on_disk(killed)
+    assert set(server.run(killed, run, attempt=2)) == {0}, log(killed, 2)
+    assert_same_run(killed, whole)
+    assert not kept.seeds.intersection(asked(killed, 2).seeds)
+    # the first round of the step that was killed is replayed with its rewards, and one sample of the second
+    replayed = {record.step - 1: record.values["journal/replayed_samples"] for record in all_records(killed)}
+    assert replayed[step] == SAMPLES + 1
+
+
 def test_the_journal_keeps_only_what_is_newer_than_the_checkpoint(
     undisturbed: dict[str, Path],
 ) -> None:

@@ -5,7 +5,7 @@ one that its message asks to change. `job_spec` puts the sections together; `res
 them.
 """
 
-from grpo_api.v1alpha1.spec.algorithm import AlgorithmSpec, OptimizerSpec, Schedule
+from grpo_api.v1alpha1.spec.algorithm import AlgorithmSpec, DynamicSamplingSpec, OptimizerSpec, Schedule
 from grpo_api.v1alpha1.spec.checkpoint import CheckpointSpec
 from grpo_api.v1alpha1.spec.dataset import DatasetSpec
 from grpo_api.v1alpha1.spec.deepspeed import DeepSpeedSpec
@@ -53,6 +53,7 @@ __all__ = [
     "DatasetSpec",
     "DeepSpeedSpec",
     "Dtype",
+    "DynamicSamplingSpec",
     "EngineProcess",
     "EngineSpec",
     "EvalSpec",

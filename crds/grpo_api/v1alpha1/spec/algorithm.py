@@ -48,6 +48,31 @@ class OptimizerSpec(ApiModel):
     """Gradients are clipped to this global norm."""
 
 
+class DynamicSamplingSpec(ApiModel):
+    """DAPO's dynamic sampling: groups whose completions all have the same reward teach nothing, are dropped,
+    and prompts that come next are sampled in their place."""
+
+    max_rounds: Annotated[int, Field(ge=2, le=64)] | None = None
+    """How often a step samples at most; 10 if it is left out. Then it is trained on the groups that it has,
+    fewer than promptsPerStep; where it has none it teaches nothing."""
+
+    @property
+    def chosen_max_rounds(self) -> int:
+        """`max_rounds`, or what verl has for DAPO."""
+        return self.max_rounds or 10
+
+
+@rule(
+    cel="!has(self.dynamicSampling) || !has(self.kl) || self.kl.beta == 0.0",
+    sentence="algorithm.dynamicSampling drops groups whose rewards are equal, for which algorithm.kl.beta "
+    "counts too: the policy would leave the reference where it is always right. Remove one of them",
+    field=".dynamicSampling",
+)
+def dropped_groups_have_no_penalty(dynamic_sampling: DynamicSamplingSpec | None, kl: KLSpec | None) -> bool:
+    """Without a penalty a group of equal rewards changes nothing."""
+    return dynamic_sampling is None or kl is None or kl.beta == 0
+
+
 @rule(
     cel="self.optimizer.warmupSteps <= self.steps",
     sentence="optimizer.warmupSteps ({optimizer.warmupSteps}) must not exceed algorithm.steps ({steps}): "
@@ -62,7 +87,7 @@ def warmup_ends(optimizer: OptimizerSpec, steps: int) -> bool:
 class AlgorithmSpec(ApiModel):
     """GRPO and its numbers."""
 
-    rules = (warmup_ends, *LOSS_RULES)
+    rules = (warmup_ends, dropped_groups_have_no_penalty, *LOSS_RULES)
 
     steps: Annotated[int, Field(ge=1, le=10_000_000)]
     """Optimizer phases: each generates, scores and trains once."""
@@ -119,6 +144,9 @@ class AlgorithmSpec(ApiModel):
     baseline: Baseline | None = None
     """`group_mean`, as without it, compares a completion with the mean of its group; `leave_one_out` (RLOO)
     with the mean of the others in it."""
+    dynamic_sampling: DynamicSamplingSpec | None = None
+    """Sample other prompts in place of those whose completions all have the same reward. Without it a step
+    is trained on what it samples first."""
     kl: KLSpec | None = None
     """A penalty for leaving the reference policy. Without it there is neither."""
     num_iterations: Annotated[int, Field(ge=1, le=64)] = 1
