@@ -33,6 +33,7 @@ from grpo_runtime.trainer.loop import Coordinator
 from grpo_runtime.trainer.prompting import usable_prompts
 from grpo_runtime.trainer.rank_context import RankContext
 from grpo_runtime.trainer.scoring import Scorer, function_file, reward_functions
+from grpo_runtime.trainer.training_prompts import load_training_prompts
 
 logger = logging.getLogger(__name__)
 
@@ -166,18 +167,13 @@ def _make_sampler(context: RankContext) -> tuple[PromptSampler, int]:
     """The prompts that can be used, all of them checked, at the position of the checkpoint, and how many were
     left out."""
     run_config = context.settings.run_config
-    found = load_prompts(
-        run_config,
-        volumes_dir=context.settings.volumes_dir,
-        needs_answers=needs_answers(reward.builtin for reward in run_config.rewards),
+    found = context.prompts or load_training_prompts(context.settings, tokenizer=context.loaded.tokenizer)
+    sampler = PromptSampler(
+        found.prompts, seed=run_config.algorithm.seed, is_shuffled=run_config.dataset.shuffle
     )
-    prompts = usable_prompts(
-        found, run_config=run_config, tokenizer=context.loaded.tokenizer, field="dataset.source"
-    )
-    sampler = PromptSampler(prompts, seed=run_config.algorithm.seed, is_shuffled=run_config.dataset.shuffle)
     if context.state.sampler is not None:
         sampler.load_state_dict(context.state.sampler)
-    return sampler, len(found) - len(prompts)
+    return sampler, found.num_overlong
 
 
 def _evaluated_prompts(context: RankContext) -> tuple[Prompt, ...]:
@@ -231,11 +227,11 @@ def _first_progress(context: RankContext) -> Progress:
         attempt=settings.attempt,
         state=TrainerState.WAITING_FOR_ROLLOUT,
         step=step,
-        total_steps=run_config.algorithm.steps,
+        total_steps=run_config.total_steps,
         policy_version=str(PolicyVersion(attempt=settings.attempt, step=step)),
         stale_samples=context.state.stale_samples,
         # that of the last step says that everything is written, also what is exported after it
-        checkpoint_step=None if step == run_config.algorithm.steps else context.resumed_from,
+        checkpoint_step=None if step == run_config.total_steps else context.resumed_from,
         resumed_from_step=context.resumed_from,
         engines=EngineCounts(desired=num_engines),
         message="loading the weights into the engines"

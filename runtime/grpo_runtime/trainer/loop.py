@@ -67,7 +67,7 @@ class Coordinator:
         When any rank is asked to stop, all end at the last step boundary, which is saved.
         """
         step_sampler = self._step_sampler()
-        for step in range(state.step, self.run_config.algorithm.steps):
+        for step in range(state.step, self.run_config.total_steps):
             self._note_commit()
             watch = Stopwatch()
             try:
@@ -252,7 +252,7 @@ class Coordinator:
         self.journal.forget_before(self.saver.newest_step)
         if self.evaluation is not None and self.saver.newest_step is not None:
             self.evaluation.committed(self.saver.newest_step)
-        if self.saver.newest_step != self.run_config.algorithm.steps:
+        if self.saver.newest_step != self.run_config.total_steps:
             self._report_newest_checkpoint()
 
     def _report_newest_checkpoint(self) -> None:

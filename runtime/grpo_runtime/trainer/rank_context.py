@@ -21,6 +21,7 @@ from grpo_runtime.trainer.learner import Learner
 from grpo_runtime.trainer.policy import Policy
 from grpo_runtime.trainer.reference import copy_of, make_reference
 from grpo_runtime.trainer.strategy.interface import MakeStrategy, Strategy
+from grpo_runtime.trainer.training_prompts import TrainingPrompts
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,8 @@ class RankContext:
     store: CheckpointStore
     state: RunState
     resumed_from: int | None
+    prompts: TrainingPrompts | None = None
+    """Those that were counted for algorithm.epochs."""
 
     @property
     def num_steps(self) -> int:
@@ -63,6 +66,7 @@ def make_rank_context(
     ranks: Ranks,
     make_strategy: MakeStrategy,
     device: torch.device,
+    prompts: TrainingPrompts | None = None,
 ) -> RankContext:
     """Spread the policy over the ranks, restore the newest checkpoint if there is one, and make all ranks
     equal.
@@ -100,7 +104,7 @@ def make_rank_context(
         strategy = make_strategy(
             policy_of(loaded.model, gradient_checkpointing=bool(run_config.gradient_checkpointing)),
             optimizer=run_config.algorithm.optimizer,
-            total_steps=run_config.algorithm.steps,
+            total_steps=run_config.total_steps,
             ranks=ranks,
             device=device,
         )
@@ -127,4 +131,5 @@ def make_rank_context(
         store=store,
         state=state if ranks.rank == 0 else RunState(step=step),
         resumed_from=state.step if checkpoint else None,
+        prompts=prompts,
     )

@@ -129,7 +129,7 @@ class Scorer:
         self.names = [reward.name for reward in run_config.rewards]
         self._pool = pool
         self._group_size = group_size or run_config.algorithm.group_size
-        self._total_steps = run_config.algorithm.steps
+        self._total_steps = run_config.total_steps
         self._tokenizer = tokenizer
 
     def begin(self, prompts: Sequence[Prompt], *, step: int, first_group: int = 0) -> StepScoring:

@@ -208,6 +208,25 @@ def test_a_run_that_is_killed_while_it_samples_in_place_of_dropped_groups_ends_a
     assert replayed[step] == SAMPLES + 1
 
 
+SCHEDULE = {"optimizer": {"learningRate": 1e-3, "schedule": "linear", "warmupSteps": 1}}
+# 2 prompts a step, of 16: 4.375 steps are 5
+EPOCHS = {"algorithm": {"steps": None, "epochs": 8.75 / 16, **SCHEDULE}}
+
+
+@pytest.mark.parametrize("strategy", [None, "FSDP2", pytest.param("ZeRO2", marks=pytest.mark.matrix)])
+def test_a_run_of_epochs_that_is_killed_ends_as_the_one_of_as_many_steps(
+    server: Attempts, tmp_path: Path, strategy: str | None
+) -> None:
+    of_epochs = killable_job(num_ranks=2, strategy=strategy, **EPOCHS)
+    of_steps = killable_job(num_ranks=2, strategy=strategy, algorithm=SCHEDULE)
+    assert of_epochs.total_steps == 0
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert set(server.run(whole, of_steps, attempt=1)) == {0}, log(whole, 1)
+    assert -9 in server.run(killed, of_epochs, attempt=1, kill=f"scored:{STEP}"), log(killed, 1)
+    assert set(server.run(killed, of_epochs, attempt=2)) == {0}, log(killed, 2)
+    assert_same_run(killed, whole)
+
+
 def test_the_journal_keeps_only_what_is_newer_than_the_checkpoint(
     undisturbed: dict[str, Path],
 ) -> None:

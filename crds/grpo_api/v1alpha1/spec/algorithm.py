@@ -74,23 +74,52 @@ def dropped_groups_have_no_penalty(dynamic_sampling: DynamicSamplingSpec | None,
 
 
 @rule(
-    cel="self.optimizer.warmupSteps <= self.steps",
+    cel="has(self.steps) != has(self.epochs)",
+    sentence="algorithm needs exactly one of steps and epochs: set one and remove the other",
+)
+def has_one_length(steps: int | None, epochs: float | None) -> bool:
+    """A run is so many steps long, or so many epochs."""
+    return (steps is None) != (epochs is None)
+
+
+@rule(
+    cel="!has(self.epochs) || !has(self.dynamicSampling)",
+    sentence="with algorithm.dynamicSampling nobody knows how many prompts a step takes, so that "
+    "algorithm.epochs are no number of steps: set algorithm.steps in place of epochs",
+    field=".epochs",
+)
+def epochs_are_a_number_of_steps(epochs: float | None, dynamic_sampling: DynamicSamplingSpec | None) -> bool:
+    """Each step takes promptsPerStep prompts."""
+    return epochs is None or dynamic_sampling is None
+
+
+@rule(
+    cel="!has(self.steps) || self.optimizer.warmupSteps <= self.steps",
     sentence="optimizer.warmupSteps ({optimizer.warmupSteps}) must not exceed algorithm.steps ({steps}): "
     "lower it or train longer",
     field=".optimizer.warmupSteps",
 )
-def warmup_ends(optimizer: OptimizerSpec, steps: int) -> bool:
-    """The warm-up ends before the run does."""
-    return optimizer.warmup_steps <= steps
+def warmup_ends(optimizer: OptimizerSpec, steps: int | None) -> bool:
+    """The warm-up ends before the run does. How many steps epochs are, the trainer knows."""
+    return steps is None or optimizer.warmup_steps <= steps
 
 
 class AlgorithmSpec(ApiModel):
     """GRPO and its numbers."""
 
-    rules = (warmup_ends, dropped_groups_have_no_penalty, *LOSS_RULES)
+    rules = (
+        has_one_length,
+        epochs_are_a_number_of_steps,
+        warmup_ends,
+        dropped_groups_have_no_penalty,
+        *LOSS_RULES,
+    )
 
-    steps: Annotated[int, Field(ge=1, le=10_000_000)]
-    """Optimizer phases: each generates, scores and trains once."""
+    steps: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
+    """Optimizer phases: each generates, scores and trains once. It or `epochs` is needed."""
+    epochs: Annotated[float, Field(gt=0, le=100_000)] | None = None
+    """In place of `steps`: how often every prompt has its turn, TRL's `num_train_epochs`. The trainer counts
+    the prompts; the last step may begin another epoch."""
     prompts_per_step: Annotated[int, Field(ge=1, le=65_536)] = 16
     """Different prompts in a step."""
     group_size: Annotated[int, Field(ge=2, le=4096)] = 8
