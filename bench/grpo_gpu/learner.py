@@ -127,7 +127,7 @@ def _learner(load: Load, way: Way, *, ranks: Ranks, device: torch.device) -> Lea
         gradient_checkpointing=way.recomputes,
     )
     strategy = STRATEGIES[way.strategy](
-        policy, optimizer=algorithm.optimizer, total_steps=algorithm.steps, ranks=ranks, device=device
+        policy, optimizer=algorithm.optimizer, total_steps=algorithm.steps or 0, ranks=ranks, device=device
     )
     strategy.load(None)
     return Learner(strategy, algorithm, micro_batch_tokens=load.budget, ranks=ranks)

@@ -50,7 +50,7 @@ def measure(num_parameters: int, *, lora: LoraSpec | None, ranks: Ranks, num_tim
     if lora is not None:
         add_adapter(model, lora, seed=0, origin=LocalModel(Path(), "", commit=None))
     policy = Policy(model, temperature=1.0, dtype=Dtype.FLOAT32)
-    strategy = DDPStrategy(policy, optimizer=_SPEC.optimizer, total_steps=_SPEC.steps, ranks=ranks)
+    strategy = DDPStrategy(policy, optimizer=_SPEC.optimizer, total_steps=_SPEC.steps or 0, ranks=ranks)
     strategy.load(None)
     learner = Learner(strategy, _SPEC, micro_batch_tokens=1024, ranks=ranks)
     one = Rollout(tuple(range(3, 3 + _PROMPT)), (9,) * _COMPLETION, (-7.0,) * _COMPLETION, (), True, "bench")

@@ -182,16 +182,17 @@ def _strategy(spec: GRPOJobSpec) -> TrainerStrategy | None:
 
 
 def volumes_of(run: RunConfig) -> tuple[Volume, ...]:
-    """The volumes that every pod mounts for its model, its data and its rewards, in a fixed order."""
+    """The volumes that every pod mounts for its model, its data and its code, in a fixed order."""
     urls = [run.model.source, run.dataset.source]
     if run.dataset.of_evaluation is not None:
         urls.append(run.dataset.of_evaluation.source)
     urls += [reward.model.source for reward in run.rewards if reward.model is not None]
     sources = [parse_source(url) for url in urls]
     found = {source.volume for source in sources if source.volume}
-    found |= {
-        Volume(VolumeKind.CONFIG_MAP, reward.config_map.name) for reward in run.rewards if reward.config_map
-    }
+    codes = [reward.config_map for reward in run.rewards]
+    if run.sampling.rollout_function is not None:
+        codes.append(run.sampling.rollout_function.config_map)
+    found |= {Volume(VolumeKind.CONFIG_MAP, code.name) for code in codes if code}
     return tuple(sorted(found))
 
 

@@ -9,7 +9,8 @@ import yaml
 
 from grpo_api.contract.micro_batch_choice import TOKENS_ON_CPU, TOKENS_ON_GPU
 from grpo_api.contract.run_config import RunConfig, parse_run_config
-from grpo_api.resolve import resolve
+from grpo_api.resolve import resolve, volumes_of
+from grpo_api.source import Volume, VolumeKind
 from grpo_api.v1alpha1.job import GRPOJob, parse_job
 from grpo_api.v1alpha1.spec import Attention, Dtype
 from grpo_api.v1alpha1.spec.trainer import TrainerSpec
@@ -243,3 +244,13 @@ def test_the_rollout_section_reaches_the_run_and_its_absence_means_no_pods():
     run = resolve(job(rollout={"replicas": 3, "lostTimeoutSeconds": 77}))
     assert (run.topology.rollout_replicas, run.rollout_lost_timeout_seconds) == (3, 77)
     assert resolve(job()).topology.rollout_replicas == 0
+
+
+def test_pods_mount_the_code_of_a_rollout_function() -> None:
+    [found] = yaml.safe_load_all((EXAMPLES[0].parent / "calculator" / "job.yaml").read_text())
+    found["spec"]["sampling"]["rolloutFunction"]["configMap"]["name"] = "code"
+    run = resolve(parse_job(found | {"metadata": {"name": "calculator", "namespace": "team", "uid": "u"}}))
+    assert volumes_of(run) == (
+        Volume(VolumeKind.CONFIG_MAP, "calculator"),
+        Volume(VolumeKind.CONFIG_MAP, "code"),
+    )

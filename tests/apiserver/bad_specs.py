@@ -43,7 +43,7 @@ GOOD = [Case(row["what"], merged(BASE, row["change"])) for row in _TABLE["good"]
 
 
 _NO_ADAPTER = {"model": {"lora": None}, "trainer": {"strategy": "FSDP2", "deepspeed": None}}
-_REF_SYNC = {"kl": {"refSync": {"everySteps": 64, "mix": 0.5}}}
+_REF_SYNC = {"dynamicSampling": None, "kl": {"beta": 0.05, "refSync": {"everySteps": 64, "mix": 0.5}}}
 _REWARDS = {
     "service": {"url": "http://judge", "headersSecret": "judge"},
     "model": {"source": "hf://org/judge", "revision": "main", "dtype": "float32", "batchSize": 8},

@@ -11,6 +11,7 @@ import grpo_operator
 import grpo_runtime
 import grpo_runtime.fleet.engine_sync
 import grpo_runtime.trainer.loop
+import grpo_runtime.trainer.step_sampler
 from grpo_api.contract import endpoints, exit_codes, labels
 from grpo_api.contract.reasons import Reason
 from grpo_api.contract.versions import PolicyVersion
@@ -32,6 +33,8 @@ from grpo_runtime.trainer.evaluation import OF_COMPLETIONS, PREFIX, REWARD
 from grpo_runtime.trainer.journal.step import CHECKSUM, DIFFERS, REPLAYED
 from grpo_runtime.trainer.loss_options import loss_options
 from grpo_runtime.trainer.prompting import OVERLONG
+from grpo_runtime.trainer.selection import DROPPED, GENERATED, ROUNDS
+from grpo_runtime.trainer.selection import REWARD as GENERATED_REWARD
 from grpo_runtime.trainer.step_parts import divide_step
 
 from .reference_tables import PAGE, rewritten
@@ -165,6 +168,8 @@ def metric_names() -> set[str]:
             for phase in ["pack", *phases_in(grpo_runtime.fleet.engine_sync.__file__), *PHASES]
         ),
         *(f"time/{phase}_seconds" for phase in phases_in(grpo_runtime.trainer.loop.__file__)),
+        *(f"time/{phase}_seconds" for phase in phases_in(grpo_runtime.trainer.step_sampler.__file__)),
+        *(ROUNDS, GENERATED, DROPPED, GENERATED_REWARD),
         *("step_time", "num_tokens", "tokens_per_second", "loss", "grad_norm", "learning_rate"),
         *("skipped_updates", "entropy_coef"),
         *(saver.WAITED, saver.SECONDS),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from .fake_cluster import FakeCluster, report, termination, termination_message
+from .fake_cluster import FakeCluster, report, spec, termination, termination_message
 
 
 def test_newer_numbers_of_the_same_step_are_shown():
@@ -11,6 +11,21 @@ def test_newer_numbers_of_the_same_step_are_shown():
         cluster.progress = report(tokens_per_second=rate)
         cluster.step()
     assert cluster.status.tokens_per_second == "2"
+
+
+def test_how_many_steps_epochs_are_is_what_the_trainer_says():
+    cluster = FakeCluster(spec(algorithm={"epochs": 2})).start()
+    assert (cluster.status.total_steps, cluster.status.progress) == (0, "0/?")
+    cluster.progress = report(step=0, total_steps=0)
+    cluster.step()
+    assert cluster.status.progress == "0/?"
+    cluster.progress = report(step=3, total_steps=12, heartbeat=9, policy_version="1.3")
+    cluster.step()
+    assert (cluster.status.total_steps, cluster.status.progress) == (12, "3/12")
+    # the next attempt counts them again, and until then what is known stays
+    cluster.progress = report(step=4, total_steps=0, heartbeat=10, policy_version="1.4")
+    cluster.step()
+    assert (cluster.status.total_steps, cluster.status.progress) == (12, "4/12")
 
 
 def test_a_checkpoint_that_was_committed_within_a_step_is_shown():

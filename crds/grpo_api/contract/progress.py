@@ -46,6 +46,7 @@ class Progress(ApiModel):
     step: Count = 0
     """Finished optimizer steps."""
     total_steps: Count
+    """0 while the trainer has not counted the prompts of `algorithm.epochs`."""
     heartbeat: Count = 0
     """Rises whenever the trainer does something, also within a step; while completions are sampled, only when
     one is finished. The operator calls a trainer stalled when it stays the same for stallTimeoutSeconds."""

@@ -127,11 +127,17 @@ class RunConfig(RunSections):
         """Completions that an engine is given at a time, also where none are written."""
         return self.max_samples_per_engine or SAMPLES_ON_CPU
 
+    @property
+    def total_steps(self) -> int:
+        """Steps of the whole run; 0 while nobody has counted the prompts of `algorithm.epochs`. A training
+        rank knows them."""
+        return self.algorithm.steps or 0
+
     def keeps_samples_of(self, step: int) -> bool:
         """Whether the completions of this step, which counts from 1, are kept as a table for people."""
         named = self.report.samples_every_steps if self.report else None
         every = SAMPLES_EVERY_STEPS if named is None else named
-        return every > 0 and (step % every == 0 or step == self.algorithm.steps)
+        return every > 0 and (step % every == 0 or step == self.total_steps)
 
     @property
     def chosen_strategy(self) -> TrainerStrategy:

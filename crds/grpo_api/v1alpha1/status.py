@@ -150,9 +150,9 @@ class GRPOJobStatus(ApiModel):
     step: int = 0
     """Finished steps."""
     total_steps: int = 0
-    """Steps of the whole job."""
+    """Steps of the whole job; 0 until the trainer has counted the prompts of `algorithm.epochs`."""
     progress: ShortText = ""
-    """STEP/TOTAL."""
+    """STEP/TOTAL; the total is `?` until it is known."""
     reward: ShortText = ""
     """Mean reward of the last finished step."""
     policy_version: ShortText = ""

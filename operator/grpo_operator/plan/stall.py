@@ -36,8 +36,8 @@ def stalled_causes(draft: Draft, observed: Observed, frozen: FrozenJob) -> list[
     message = (
         f"the trainer has made no progress for {quiet_seconds:.0f} s "
         f"(stallTimeoutSeconds is {frozen.spec.stall_timeout_seconds}): its last was at "
-        f"{liveness.changed_at:%Y-%m-%dT%H:%M:%SZ} after step {progress.step} of {progress.total_steps}, "
-        f"{doing}"
+        f"{liveness.changed_at:%Y-%m-%dT%H:%M:%SZ} after step {progress.step} of "
+        f"{progress.total_steps or '?'}, {doing}"
     )
     return [
         Cause(

@@ -58,13 +58,17 @@ def encode_request(request: GenerateRequest) -> Message:
         "prompt_ids": request.prompt_ids,
         "seed": request.seed,
         "is_evaluation": request.is_evaluation,
+        "max_tokens": request.max_tokens,
     }
 
 
 def decode_request(message: Message) -> GenerateRequest:
     """See `encode_request`."""
     return GenerateRequest(
-        prompt_ids=tuple(message["prompt_ids"]), seed=message["seed"], is_evaluation=message["is_evaluation"]
+        prompt_ids=tuple(message["prompt_ids"]),
+        seed=message["seed"],
+        is_evaluation=message["is_evaluation"],
+        max_tokens=message["max_tokens"],
     )
 
 

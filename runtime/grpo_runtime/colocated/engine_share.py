@@ -29,7 +29,11 @@ class EngineOfRank(Protocol):
     def rest(self) -> None: ...
 
     def generate(
-        self, requests: Sequence[GenerateRequest], *, on_completed: OnCompleted | None = None
+        self,
+        requests: Sequence[GenerateRequest],
+        *,
+        on_completed: OnCompleted | None = None,
+        stays_awake: bool = False,
     ) -> list[Completion]: ...
 
 
@@ -91,7 +95,9 @@ class EngineShare:
             assert on_completed is not None
             on_completed(index, Sampled(self._engine.weight_version(), [completion]))
 
-        completions = self._engine.generate(own, on_completed=pass_on if on_completed else None)
+        completions = self._engine.generate(
+            own, on_completed=pass_on if on_completed else None, stays_awake=command.stays_awake
+        )
         return Sampled(self._engine.weight_version(), completions)
 
 

@@ -117,12 +117,16 @@ class ColocatedEngines:
         await asyncio.wrap_future(self._thread.submit(self._lead_rest))
 
     async def generate(
-        self, requests: Sequence[GenerateRequest], *, on_finished: OnFinished | None = None
+        self,
+        requests: Sequence[GenerateRequest],
+        *,
+        on_finished: OnFinished | None = None,
+        stays_awake: bool = False,
     ) -> list[Rollout]:
-        """See `Engines.generate`. The engines sleep when it returns."""
+        """See `Engines.generate`. The engines sleep when it returns, unless they are to stay awake."""
         if self._version is None:
             raise RuntimeError("the engines have no weights yet: call sync before generate")
-        command = GenerateCommand(requests, is_streamed=on_finished is not None)
+        command = GenerateCommand(requests, is_streamed=on_finished is not None, stays_awake=stays_awake)
         self._num_requests, self._last_num_done = len(requests), 0
         self._finished_at = self._clock()
         try:

@@ -66,10 +66,12 @@ class SyncCommand:
 
 @dataclass(frozen=True)
 class GenerateCommand:
-    """Sample your engine's part of `requests`. `is_streamed` asks for each completion as it finishes, too."""
+    """Sample your engine's part of `requests`. `is_streamed` asks for each completion as it finishes, too.
+    With `stays_awake` another command to generate, or one to rest, follows."""
 
     requests: Sequence[GenerateRequest]
     is_streamed: bool = False
+    stays_awake: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,9 +111,11 @@ def encode_command(command: Command) -> Message:
         [
             _Kind.GENERATE,
             command.is_streamed,
+            command.stays_awake,
             any(request.is_evaluation for request in requests),
             len(requests),
             *(request.seed for request in requests),
+            *(request.max_tokens or 0 for request in requests),
             *(len(request.prompt_ids) for request in requests),
             *(token for request in requests for token in request.prompt_ids),
         ]
@@ -129,15 +133,16 @@ def decode_command(message: Message) -> Command:
         tolerance, *logprobs = message.floats.tolist() or [0.0]
         probe = Probe(token_ids=tuple(numbers), logprobs=tuple(logprobs), tolerance=tolerance)
         return SyncCommand(version, probe if probe.token_ids else None)
-    is_streamed, is_evaluation = bool(next(numbers)), bool(next(numbers))
+    is_streamed, stays_awake, is_evaluation = (bool(number) for number in _take(numbers, 3))
     count = next(numbers)
-    seeds, lengths = _take(numbers, count), _take(numbers, count)
+    seeds, limits, lengths = (_take(numbers, count) for _ in range(3))
     return GenerateCommand(
         [
-            GenerateRequest(tuple(_take(numbers, length)), seed=seed, is_evaluation=is_evaluation)
-            for seed, length in zip(seeds, lengths, strict=True)
+            GenerateRequest(tuple(_take(numbers, length)), seed, is_evaluation, max_tokens=limit or None)
+            for seed, limit, length in zip(seeds, limits, lengths, strict=True)
         ],
         is_streamed=is_streamed,
+        stays_awake=stays_awake,
     )
 
 

@@ -126,8 +126,8 @@ class RankEngine:
 
     @property
     def num_finished(self) -> int:
-        """How many samples of this step are finished, also while others are sampled. May be read in another
-        thread."""
+        """How many samples of the running call, or else of the last one, are finished. May be read in
+        another thread."""
         num_sampling = self._num_sampling
         num_unfinished = self._engine.num_unfinished() if num_sampling else 0
         # before the first request has reached the engine none is unfinished
@@ -163,14 +163,20 @@ class RankEngine:
         )
 
     def generate(
-        self, requests: Sequence[GenerateRequest], *, on_completed: OnCompleted | None = None
+        self,
+        requests: Sequence[GenerateRequest],
+        *,
+        on_completed: OnCompleted | None = None,
+        stays_awake: bool = False,
     ) -> list[Completion]:
-        """Sample all requests. The engine sleeps afterwards, because training follows."""
-        self._num_sampling = len(requests)
+        """Sample all requests. The engine sleeps afterwards, because training follows, unless it is to stay
+        awake for another call."""
+        self._num_sampled, self._num_sampling = 0, len(requests)
         with engine_threads(self._num_threads):
             completions = self._engine.sample(requests, on_completed=on_completed) if requests else []
         self._num_sampled, self._num_sampling = len(completions), 0
-        self.rest()
+        if not stays_awake:
+            self.rest()
         return completions
 
     def rest(self) -> None:

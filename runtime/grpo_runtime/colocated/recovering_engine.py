@@ -119,15 +119,22 @@ class RecoveringEngine:
                 self._lose(error)
 
     def generate(
-        self, requests: Sequence[GenerateRequest], *, on_completed: OnCompleted | None = None
+        self,
+        requests: Sequence[GenerateRequest],
+        *,
+        on_completed: OnCompleted | None = None,
+        stays_awake: bool = False,
     ) -> list[Completion]:
         """See `RankEngine.generate`. Raises EngineError when one engine after the other is lost."""
         done: dict[int, Completion] = {}
+        self._num_done = 0
         while True:
             places = [index for index in range(len(requests)) if index not in done]
             try:
                 completions = self._serving().generate(
-                    [requests[index] for index in places], on_completed=_placed(on_completed, places)
+                    [requests[index] for index in places],
+                    on_completed=_placed(on_completed, places),
+                    stays_awake=stays_awake,
                 )
                 done |= zip(places, completions, strict=True)
                 self._num_failures = 0

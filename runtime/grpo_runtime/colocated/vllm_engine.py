@@ -101,7 +101,9 @@ class VllmEngine:
     def sample_each(self, requests: Sequence[GenerateRequest]) -> Iterator[tuple[int, Completion]]:
         """See `EngineOfChild`."""
         parameters = [
-            sampling_parameters(self._sampling[request.is_evaluation], seed=request.seed)
+            sampling_parameters(
+                self._sampling[request.is_evaluation], seed=request.seed, max_tokens=request.max_tokens
+            )
             for request in requests
         ]
         for index, answer in self._generate([request.prompt_ids for request in requests], parameters):

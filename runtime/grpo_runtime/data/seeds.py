@@ -21,3 +21,12 @@ def derive_seed(run_seed: int, *, step: int, prompt_index: int, sample_index: in
     key = struct.pack("<3q", run_seed, step, prompt_index)
     group = int.from_bytes(hashlib.sha256(key).digest()[:8], "little") >> (64 - GROUP_SEED_BITS)
     return group + sample_index
+
+
+def turn_seed(seed: int, *, turn: int) -> int:
+    """The sampling seed of a turn, counted from 0, of the completion whose seed is `seed`: that one for the
+    first, so that a completion of one turn is the same however it is made."""
+    if turn == 0:
+        return seed
+    digest = hashlib.sha256(struct.pack("<2q", seed, turn)).digest()
+    return int.from_bytes(digest[:8], "little") >> (64 - GROUP_SEED_BITS)

@@ -22,11 +22,14 @@ class Bundle:
     seed: int
     num_samples: int
     is_evaluation: bool = False
+    max_tokens: int | None = None
 
     def is_followed_by(self, request: GenerateRequest) -> bool:
         """Whether a request could be its next sample."""
-        mine = (self.prompt_ids, self.seed + self.num_samples, self.is_evaluation)
-        return mine == (request.prompt_ids, request.seed, request.is_evaluation)
+        following = GenerateRequest(
+            self.prompt_ids, self.seed + self.num_samples, self.is_evaluation, self.max_tokens
+        )
+        return following == request
 
 
 def bundle(
@@ -40,5 +43,7 @@ def bundle(
         if bundles and bundles[-1].num_samples < most and bundles[-1].is_followed_by(request):
             bundles[-1] = replace(bundles[-1], num_samples=bundles[-1].num_samples + 1)
         else:
-            bundles.append(Bundle(request.prompt_ids, request.seed, 1, request.is_evaluation))
+            bundles.append(
+                Bundle(request.prompt_ids, request.seed, 1, request.is_evaluation, request.max_tokens)
+            )
     return bundles

@@ -82,9 +82,13 @@ class Fleet:
         """Nothing to do: engines in other pods share no memory with the trainer."""
 
     async def generate(
-        self, requests: Sequence[GenerateRequest], *, on_finished: OnFinished | None = None
+        self,
+        requests: Sequence[GenerateRequest],
+        *,
+        on_finished: OnFinished | None = None,
+        stays_awake: bool = False,
     ) -> list[Rollout]:
-        """See `Engines.generate`."""
+        """See `Engines.generate`. Engines in other pods are always awake."""
         return await self._in_loop(self._core.generate(requests, on_finished=on_finished))
 
     def generation(self) -> Generation | None:

@@ -42,7 +42,7 @@ class _ProbeAnswer(BaseModel):
 
 def sampling_body(bundle: Bundle, *, sampling: SamplingSpec) -> dict[str, Any]:
     """The request for a bundle. Of `n` samples with a seed, vLLM draws number i with seed + i."""
-    parameters = sampling_parameters(sampling, seed=bundle.seed)
+    parameters = sampling_parameters(sampling, seed=bundle.seed, max_tokens=bundle.max_tokens)
     return {
         "token_ids": list(bundle.prompt_ids),
         "sampling_params": parameters | {"n": bundle.num_samples},

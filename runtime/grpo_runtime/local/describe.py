@@ -123,7 +123,7 @@ def _steps(job: GRPOJob) -> str:
     algorithm = job.spec.algorithm
     samples = algorithm.prompts_per_step * algorithm.group_size
     return (
-        f"{algorithm.steps} of {count(samples, 'sample')} "
+        f"{algorithm.steps or f'as many as {algorithm.epochs:g} epochs are,'} of {count(samples, 'sample')} "
         f"({count(algorithm.prompts_per_step, 'prompt')} x {algorithm.group_size} completions)"
     )
 

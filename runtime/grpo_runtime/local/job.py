@@ -32,13 +32,14 @@ class LocalJob:
     def __init__(
         self, context: LocalContext, spec: GRPOJobSpec, screen: Screen, *, stop_signals: set[signal.Signals]
     ) -> None:
-        total_steps = context.run_config.algorithm.steps
         self._context = context
         self._spec = spec
         self._screen = screen
         self._stop_signals = stop_signals
         self._engines = EngineProcesses(context)
-        self._display = ProgressDisplay(context.workspace.output, screen, total_steps=total_steps)
+        self._display = ProgressDisplay(
+            context.workspace.output, screen, total_steps=context.run_config.total_steps
+        )
         self._state = context.workspace.state()
         self._past = WithoutProgress()
         self._is_stop_requested = False

@@ -26,7 +26,7 @@ class MetricsTail:
 
 
 class ProgressDisplay:
-    """Shows on `screen` what is new about a job of `total_steps`."""
+    """Shows on `screen` what is new about a job of `total_steps`, or of as many as its trainer says."""
 
     def __init__(self, output: Path, screen: Screen, *, total_steps: int) -> None:
         self._tail = MetricsTail(output)
@@ -40,6 +40,7 @@ class ProgressDisplay:
     def update(self, progress: Progress | None) -> None:
         """Show what is new, given the newest report of the trainer."""
         if progress is not None:
+            self._total = progress.total_steps or self._total
             self._show_resume(progress)
         for record in self._tail.read_new():
             self._screen.step(record, total=self._total)

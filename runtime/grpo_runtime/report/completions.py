@@ -9,14 +9,14 @@ from grpo_runtime.rollout.interface import Rollout
 
 
 def completion_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Lengths in tokens of all completions and of the terminated ones, and the ratio of those that were
-    clipped.
+    """Lengths in sampled tokens of all completions and of the terminated ones, and the ratio of those that
+    were clipped.
 
     As in TRL the terminated lengths are 0 when no completion is terminated. `completions/crc32` is a checksum
     over all tokens in order: two runs were the same up to the first step in which it differs.
     """
-    lengths = [len(rollout.completion_ids) for rollout in rollouts]
-    terminated = [len(rollout.completion_ids) for rollout in rollouts if rollout.is_terminated]
+    lengths = [rollout.num_sampled for rollout in rollouts]
+    terminated = [rollout.num_sampled for rollout in rollouts if rollout.is_terminated]
     return {
         **_statistics("completions/{}_length", lengths),
         **_statistics("completions/{}_terminated_length", terminated or [0]),

@@ -20,6 +20,8 @@ from grpo_runtime.rewards.worker_group import WorkerGroup
 
 _log = logging.getLogger(__name__)
 
+COUNTS = ("/failures", "/failed_calls")
+"""Ends of the names of metrics that count failures; others are means."""
 ScoredChunk = tuple[Column, ...]
 """A column for each of the F functions."""
 

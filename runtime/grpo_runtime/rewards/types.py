@@ -6,6 +6,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from grpo_runtime.process.user_code import FunctionFile
+
 MAX_REASON_CHARACTERS = 2000
 """The reason of a failure is cut to this length."""
 
@@ -31,16 +33,6 @@ class Unscorable:
     """Stands in place of a reward for a completion that could not be scored, and says why."""
 
     reason: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class RewardCode:
-    """A function in a file that a ConfigMap holds."""
-
-    path: Path
-    function: str
-    place: str
-    """What error messages call the file: its key and ConfigMap."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +71,7 @@ class RewardFunction:
     """A name in `registry.BUILTIN_REWARDS`."""
     function: str | None = None
     """`module:attribute`, importable where the trainer runs."""
-    code: RewardCode | None = None
+    code: FunctionFile | None = None
     """Run in the worker process only."""
     service: RewardService | None = None
     model: RewardModel | None = None

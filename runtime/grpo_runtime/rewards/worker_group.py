@@ -3,8 +3,9 @@
 import asyncio
 import json
 
+from grpo_runtime.process.line_worker import WorkerFailedError
 from grpo_runtime.rewards.chunk import Column, column_of_reply, failed_column
-from grpo_runtime.rewards.process import WorkerFailedError, WorkerProcess
+from grpo_runtime.rewards.process import WorkerProcess
 from grpo_runtime.rewards.types import FailureKind, RewardFunction, RewardRequest
 
 

@@ -12,11 +12,13 @@ from grpo_runtime.weight_sync.source import WeightSource
 @dataclass(frozen=True)
 class GenerateRequest:
     """One completion to sample. `seed` alone decides the tokens, given the weights. One that `is_evaluation`
-    is sampled as evaluations are, and the requests of a call are all of one kind."""
+    is sampled as evaluations are, and the requests of a call are all of one kind. `max_tokens` is its longest
+    completion where that is not sampling.maxTokens."""
 
     prompt_ids: tuple[int, ...]
     seed: int
     is_evaluation: bool = False
+    max_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,9 @@ class Rollout:
     """One sampled completion.
 
     `rollout_logprobs` are the sampler's, in nats, after temperature, one per completion token.
-    `is_terminated` is False when the completion was cut at the token limit.
+    `is_terminated` is False when the completion was cut at the token limit. Of several turns, the tokens of a
+    completion that no policy sampled, such as what a tool said, are those that `loss_mask` has as False, and
+    their logprobs are 0; `versions` leave them out. None means that all were sampled.
     """
 
     prompt_ids: tuple[int, ...]
@@ -42,6 +46,12 @@ class Rollout:
     versions: tuple[VersionSpan, ...]
     is_terminated: bool
     engine: str
+    loss_mask: tuple[bool, ...] | None = None
+
+    @property
+    def num_sampled(self) -> int:
+        """Tokens of the completion that the policy sampled."""
+        return len(self.completion_ids) if self.loss_mask is None else sum(self.loss_mask)
 
 
 OnFinished = Callable[[int, Rollout], None]
@@ -104,6 +114,16 @@ class Generation:
         return max(0, self.num_samples - self.num_done - sum(self.given.values()))
 
 
+class Generator(Protocol):
+    """Makes completions: the engines, or what makes them of several turns."""
+
+    async def generate(
+        self, requests: Sequence[GenerateRequest], *, on_finished: OnFinished | None = None
+    ) -> list[Rollout]:
+        """A completion for each request, in the order given."""
+        ...
+
+
 class Engines(Protocol):
     """The rollout engines of a run, as rank 0 sees them. Only those with the newest weights are given work.
 
@@ -132,9 +152,14 @@ class Engines(Protocol):
         ...
 
     async def generate(
-        self, requests: Sequence[GenerateRequest], *, on_finished: OnFinished | None = None
+        self,
+        requests: Sequence[GenerateRequest],
+        *,
+        on_finished: OnFinished | None = None,
+        stays_awake: bool = False,
     ) -> list[Rollout]:
-        """Sample all requests, in the order given.
+        """Sample all requests, in the order given. With `stays_awake` another `generate` or `rest` follows;
+        without it, engines that share the trainer's memory give it back.
 
         In a fleet, a request of an engine that is lost goes to another one; with the same seed and weights
         it gives the same tokens. An engine that joins meanwhile gets work only after a verified sync.

@@ -14,15 +14,17 @@ PROBE_PARAMETERS = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0, "
 """vLLM's parameters for the logprobs of a fixed sequence: they come as the logprobs of a prompt."""
 
 
-def sampling_parameters(sampling: SamplingSpec, *, seed: int) -> dict[str, Any]:
-    """vLLM's parameters for one completion, as JSON.
+def sampling_parameters(
+    sampling: SamplingSpec, *, seed: int, max_tokens: int | None = None
+) -> dict[str, Any]:
+    """vLLM's parameters for one completion, as JSON; `max_tokens` where it is shorter than others.
 
     Everything that shapes the distribution is written out: the model's generation_config may say otherwise.
     """
     parameters: dict[str, Any] = {
         "seed": seed,
         "temperature": sampling.temperature,
-        "max_tokens": sampling.max_tokens,
+        "max_tokens": max_tokens or sampling.max_tokens,
         "top_p": sampling.top_p or 1.0,
         "top_k": sampling.top_k or 0,
         "min_p": sampling.min_p or 0.0,
@@ -43,6 +45,10 @@ def sampling_parameters(sampling: SamplingSpec, *, seed: int) -> dict[str, Any]:
 def sampling_checksum(sampling: SamplingSpec) -> int:
     """CRC-32 of what shapes a completion, but for its prompt and its seed."""
     parameters = sampling_parameters(sampling, seed=0)
+    if sampling.rollout_function is not None:
+        # with a timeout or another one a completion is the same
+        identity = sampling.rollout_function.model_copy(update={"timeout_seconds": None})
+        parameters["rollout_function"] = identity.model_dump(mode="json")
     return zlib.crc32(json.dumps(parameters, sort_keys=True).encode())
 
 

@@ -63,4 +63,8 @@ def _sentence_about(rank: RankExit) -> str:
 
 
 def _with_progress(sentence: str, progress: Progress | None) -> str:
-    return sentence if progress is None else f"{sentence}: {progress.step} of {progress.total_steps} steps"
+    return (
+        sentence
+        if progress is None
+        else f"{sentence}: {progress.step} of {progress.total_steps or '?'} steps"
+    )

@@ -116,7 +116,7 @@ def _fresh_run_dir(settings: TrainerSettings) -> Path:
                 job_uid=settings.run_config.job.uid,
                 attempt=settings.attempt,
                 state=TrainerState.STARTING,
-                total_steps=settings.run_config.algorithm.steps,
+                total_steps=settings.run_config.total_steps,
                 message="the training processes are starting",
             ),
         )

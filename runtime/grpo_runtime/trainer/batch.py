@@ -18,7 +18,7 @@ class Batch:
     token_ids: torch.Tensor
     """[B, T] int64, padded at the right: under a causal mask padding cannot reach a real token."""
     loss_mask: torch.Tensor
-    """[B, T-1] bool, true where token t + 1 is part of the completion."""
+    """[B, T-1] bool, true where token t + 1 is part of the completion, and was sampled."""
     rollout_logprobs: torch.Tensor
     """[B, T-1] float32, the sampler's; 0 outside the mask."""
     advantages: torch.Tensor
@@ -73,7 +73,10 @@ def make_batch(
         tokens = rollout.prompt_ids + rollout.completion_ids
         token_ids[row, : len(tokens)] = torch.tensor(tokens)
         completion = slice(len(rollout.prompt_ids) - 1, len(tokens) - 1)
-        loss_mask[row, completion] = rollout.is_terminated or not masks_truncated
+        if rollout.is_terminated or not masks_truncated:
+            loss_mask[row, completion] = (
+                True if rollout.loss_mask is None else torch.tensor(rollout.loss_mask)
+            )
         rollout_logprobs[row, completion] = torch.tensor(rollout.rollout_logprobs)
     return Batch(token_ids, loss_mask, rollout_logprobs, advantages.to(torch.float32))
 

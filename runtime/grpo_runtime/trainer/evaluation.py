@@ -46,7 +46,7 @@ class Evaluation:
         self.prompts = tuple(prompts)
         self.scorer = scorer
         self._options = options
-        self._last_step = run_config.algorithm.steps
+        self._last_step = run_config.total_steps
         self._weights = tuple(reward.weight for reward in run_config.rewards)
         self._best_reward = best_reward
         self._mark_best = mark_best

@@ -1,7 +1,8 @@
 """Rank 0: brings everything together that the loop needs, and closes it at the end."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from grpo_api.contract import mismatch
@@ -23,6 +24,7 @@ from grpo_runtime.rewards.pool import RewardPool
 from grpo_runtime.rewards.registry import needs_answers
 from grpo_runtime.rollout.interface import Engines
 from grpo_runtime.rollout.sampling import sampling_checksum
+from grpo_runtime.rollout_function.turns import FunctionOptions, RolloutFunction
 from grpo_runtime.settings import TrainerSettings
 from grpo_runtime.trainer.checkpoint.saver import MODEL_FOLDER, Saver
 from grpo_runtime.trainer.evaluation import Evaluation
@@ -30,7 +32,8 @@ from grpo_runtime.trainer.journal.journal import JOURNAL, Journal, NoJournal
 from grpo_runtime.trainer.loop import Coordinator
 from grpo_runtime.trainer.prompting import usable_prompts
 from grpo_runtime.trainer.rank_context import RankContext
-from grpo_runtime.trainer.scoring import Scorer, reward_functions
+from grpo_runtime.trainer.scoring import Scorer, function_file, reward_functions
+from grpo_runtime.trainer.training_prompts import load_training_prompts
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +80,8 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
     uploads.require_access()
     evaluated = _evaluated_prompts(context)
     journal = _open_journal(context)
-    async with RewardPool(reward_functions(run_config, volumes_dir=settings.volumes_dir)) as pool:
+    rewards = RewardPool(reward_functions(run_config, volumes_dir=settings.volumes_dir))
+    async with rewards as pool, _started_function(context) as rollout_function:
         # last, because an engine takes minutes to start, which a wrong dataset or reward should not cost
         engines = connect(settings)
         keep_alive.append(engines)
@@ -98,6 +102,7 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
                 uploads=uploads,
                 num_overlong=num_overlong,
                 evaluation=_make_evaluation(context, evaluated, pool=pool),
+                rollout_function=rollout_function,
             )
             is_done = await coordinator.train(context.state)
         except BaseException:
@@ -111,6 +116,26 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
     if is_done:
         _write_page(settings.output_dir)
     return is_done
+
+
+@asynccontextmanager
+async def _started_function(context: RankContext) -> AsyncIterator[RolloutFunction | None]:
+    """The process of sampling.rolloutFunction; None in a run without."""
+    sampling = context.settings.run_config.sampling
+    found = sampling.rollout_function
+    if found is None:
+        yield None
+        return
+    code = found.config_map
+    options = FunctionOptions(
+        function=found.function,
+        file=None if code is None else function_file(code, volumes_dir=context.settings.volumes_dir),
+        timeout_seconds=found.chosen_timeout_seconds,
+        max_turns=found.max_turns,
+        max_tokens=sampling.max_tokens,
+    )
+    async with RolloutFunction(options, tokenizer=context.loaded.tokenizer) as function:
+        yield function
 
 
 def _write_page(output_dir: Path) -> None:
@@ -143,18 +168,13 @@ def _make_sampler(context: RankContext) -> tuple[PromptSampler, int]:
     """The prompts that can be used, all of them checked, at the position of the checkpoint, and how many were
     left out."""
     run_config = context.settings.run_config
-    found = load_prompts(
-        run_config,
-        volumes_dir=context.settings.volumes_dir,
-        needs_answers=needs_answers(reward.builtin for reward in run_config.rewards),
+    found = context.prompts or load_training_prompts(context.settings, tokenizer=context.loaded.tokenizer)
+    sampler = PromptSampler(
+        found.prompts, seed=run_config.algorithm.seed, is_shuffled=run_config.dataset.shuffle
     )
-    prompts = usable_prompts(
-        found, run_config=run_config, tokenizer=context.loaded.tokenizer, field="dataset.source"
-    )
-    sampler = PromptSampler(prompts, seed=run_config.algorithm.seed, is_shuffled=run_config.dataset.shuffle)
     if context.state.sampler is not None:
         sampler.load_state_dict(context.state.sampler)
-    return sampler, len(found) - len(prompts)
+    return sampler, found.num_overlong
 
 
 def _evaluated_prompts(context: RankContext) -> tuple[Prompt, ...]:
@@ -208,11 +228,11 @@ def _first_progress(context: RankContext) -> Progress:
         attempt=settings.attempt,
         state=TrainerState.WAITING_FOR_ROLLOUT,
         step=step,
-        total_steps=run_config.algorithm.steps,
+        total_steps=run_config.total_steps,
         policy_version=str(PolicyVersion(attempt=settings.attempt, step=step)),
         stale_samples=context.state.stale_samples,
         # that of the last step says that everything is written, also what is exported after it
-        checkpoint_step=None if step == run_config.algorithm.steps else context.resumed_from,
+        checkpoint_step=None if step == run_config.total_steps else context.resumed_from,
         resumed_from_step=context.resumed_from,
         engines=EngineCounts(desired=num_engines),
         message="loading the weights into the engines"

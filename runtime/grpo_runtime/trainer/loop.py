@@ -15,6 +15,7 @@ from grpo_runtime.report.completions import count_stale, count_tokens
 from grpo_runtime.report.reporter import Reporter
 from grpo_runtime.report.sample import Sample
 from grpo_runtime.rollout.interface import Engines, Rollout, SyncReport
+from grpo_runtime.rollout_function.turns import RolloutFunction
 from grpo_runtime.trainer.batch import make_batch, send_batch
 from grpo_runtime.trainer.checkpoint.contents import RunState
 from grpo_runtime.trainer.checkpoint.saver import Saver
@@ -25,10 +26,11 @@ from grpo_runtime.trainer.journal.journal import Journal, NoJournal
 from grpo_runtime.trainer.journal.step import Step
 from grpo_runtime.trainer.learner import Learner
 from grpo_runtime.trainer.probe import make_probe
-from grpo_runtime.trainer.prompting import OVERLONG, make_requests
+from grpo_runtime.trainer.prompting import OVERLONG
 from grpo_runtime.trainer.samples import samples_of
 from grpo_runtime.trainer.scoring import Scorer, advantage_options
 from grpo_runtime.trainer.step_results import Evaluated, Learned, Sampled, step_metrics
+from grpo_runtime.trainer.step_sampler import StepSampler
 from grpo_runtime.trainer.stop import StopRequestedError
 from grpo_runtime.trainer.stopwatch import Stopwatch
 from grpo_runtime.trainer.strategy.interface import Strategy
@@ -57,17 +59,19 @@ class Coordinator:
     num_overlong: int = 0
     """Prompts that were left out of the dataset."""
     evaluation: Evaluation | None = None
+    rollout_function: RolloutFunction | None = None
 
     async def train(self, state: RunState) -> bool:
         """Train from `state` to the last step: True when every step is done, False when asked to stop.
 
         When any rank is asked to stop, all end at the last step boundary, which is saved.
         """
-        for step in range(state.step, self.run_config.algorithm.steps):
+        step_sampler = self._step_sampler()
+        for step in range(state.step, self.run_config.total_steps):
             self._note_commit()
             watch = Stopwatch()
             try:
-                sampled = await self._sample(step, watch=watch)
+                sampled = await step_sampler.sample(step, watch=watch)
                 self.ranks.announce(Command.TRAIN)
             except StopRequestedError:
                 return await self._stop(state)
@@ -83,22 +87,20 @@ class Coordinator:
                 return await self._stop(state)
         return await self._finish(state)
 
-    async def _sample(self, step: int, *, watch: Stopwatch) -> Sampled:
-        """Sync the engines, and generate and score the completions of a step, as far as the journal has not
-        got them."""
-        run_config = self.run_config
-        prompts = self.sampler.next_prompts(run_config.algorithm.prompts_per_step)
-        requests = make_requests(prompts, step=step, run_config=run_config, tokenizer=self.tokenizer)
-        recorded = self.journal.begin(step, requests)
-        scoring = self.scorer.begin(prompts, step=step)
-        with watch.phase("sync"):
-            sync = await self._prepare_engines(recorded)
-        with watch.phase("generate"):
-            rollouts = await self._attend(recorded.generate(self.engines, scoring=scoring))
-        with watch.phase("score"):
-            scores = await self._attend(recorded.score(scoring, rollouts))
-            await self._keep(recorded)
-        return Sampled(recorded=recorded, sync=sync, rollouts=rollouts, scores=scores)
+    def _step_sampler(self) -> StepSampler:
+        return StepSampler(
+            run_config=self.run_config,
+            ranks=self.ranks,
+            engines=self.engines,
+            sampler=self.sampler,
+            scorer=self.scorer,
+            reporter=self.reporter,
+            journal=self.journal,
+            tokenizer=self.tokenizer,
+            rollout_function=self.rollout_function,
+            attend=self._attend,
+            sync=self._sync,
+        )
 
     def _learn(self, sampled: Sampled, *, watch: Stopwatch) -> Learned:
         """Update the policy."""
@@ -139,17 +141,6 @@ class Coordinator:
         self.ranks.announce(Command.DONE)
         return True
 
-    async def _prepare_engines(self, recorded: Step) -> SyncReport | None:
-        """Sync the engines, or let them rest when the journal has every sample of the step."""
-        if recorded.num_replayed:
-            self.reporter.replaying(
-                recorded.num_replayed, step=recorded.step + 1, needs_engines=recorded.needs_engines
-            )
-        if recorded.needs_engines:
-            return await self._sync(recorded.step)
-        await self._attend(self.engines.rest())
-        return None
-
     async def _sync(self, step: int) -> SyncReport:
         """Give the engines the policy of `step` finished steps; also the first one, and after a resume."""
         probe = None
@@ -174,21 +165,16 @@ class Coordinator:
             with watch.phase("evaluate"):
                 await self._sync(state.step)
                 scoring = evaluation.scorer.begin(evaluation.prompts, step=state.step)
-                sampling = self.engines.generate(evaluation.requests, on_finished=scoring.finished)
+                generator = self._step_sampler().generator(
+                    evaluation.prompts, evaluation.requests, step=state.step
+                )
+                sampling = generator.generate(evaluation.requests, on_finished=scoring.finished)
                 rollouts = await self._attend(sampling)
                 found = evaluation.metrics(rollouts, await self._attend(scoring.scores(rollouts)))
         except StopRequestedError:
             return Evaluated(is_stopped=True)
         seconds = {name: value for name, value in watch.seconds().items() if name != "step_time"}
         return Evaluated({**found, **seconds}, is_best=evaluation.is_best(found, step=state.step))
-
-    async def _keep(self, recorded: Step) -> None:
-        """Wait until the journal has the step on disk, which must be before it is trained on."""
-        if not recorded.is_recorded:
-            return
-        await self.ranks.attend(
-            recorded.kept(), on_tick=lambda: self.reporter.moves("the journal is being written", num_bytes=0)
-        )
 
     def _digest_weights(self, recorded: Step, *, watch: Stopwatch) -> dict[str, float]:
         """Record what the update has made of the weights, where the run keeps a journal."""
@@ -267,7 +253,7 @@ class Coordinator:
         self.journal.forget_before(self.saver.newest_step)
         if self.evaluation is not None and self.saver.newest_step is not None:
             self.evaluation.committed(self.saver.newest_step)
-        if self.saver.newest_step != self.run_config.algorithm.steps:
+        if self.saver.newest_step != self.run_config.total_steps:
             self._report_newest_checkpoint()
 
     def _report_newest_checkpoint(self) -> None:

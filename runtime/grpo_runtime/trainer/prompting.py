@@ -62,14 +62,20 @@ def encode(prompt: Prompt, *, run_config: RunConfig, tokenizer: PreTrainedTokeni
 
 
 def make_requests(
-    prompts: Sequence[Prompt], *, step: int, run_config: RunConfig, tokenizer: PreTrainedTokenizerBase
+    prompts: Sequence[Prompt],
+    *,
+    step: int,
+    run_config: RunConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    first_place: int = 0,
 ) -> list[GenerateRequest]:
     """`groupSize` requests for each prompt, group by group, each with the seed of its own place in the run.
+    `first_place` groups of the step come before.
 
     Raises UserError for a prompt that leaves no room for maxTokens.
     """
     requests = []
-    for place, prompt in enumerate(prompts):
+    for place, prompt in enumerate(prompts, start=first_place):
         token_ids = tuple(encode(prompt, run_config=run_config, tokenizer=tokenizer))
         for sample in range(run_config.algorithm.group_size):
             # the place in the step, not in the dataset: a small dataset repeats within one step

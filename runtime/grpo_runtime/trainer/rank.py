@@ -40,6 +40,7 @@ from grpo_runtime.trainer.rank_context import LoadedModel, RankContext, make_ran
 from grpo_runtime.trainer.stop import StopRequest
 from grpo_runtime.trainer.strategy.interface import MakeStrategy
 from grpo_runtime.trainer.strategy.registry import strategy_of
+from grpo_runtime.trainer.training_prompts import settle_total_steps
 
 logger = logging.getLogger(__name__)
 
@@ -134,12 +135,14 @@ def _prepare(
     )
     # only from here on is there anything to save; before, SIGTERM simply ends a rank that waits for others
     stop.listen()
+    settings, prompts = settle_total_steps(settings, ranks=ranks, tokenizer=loaded.tokenizer)
     return make_rank_context(
         settings,
         loaded,
         ranks=ranks,
         make_strategy=make_strategy or strategy_of(settings.run_config),
         device=device,
+        prompts=prompts,
     )
 
 

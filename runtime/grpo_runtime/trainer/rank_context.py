@@ -22,6 +22,7 @@ from grpo_runtime.trainer.learner_state import first_state, shared_state
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy
 from grpo_runtime.trainer.reference import Reference, copy_of, make_reference
 from grpo_runtime.trainer.strategy.interface import MakeStrategy, Strategy
+from grpo_runtime.trainer.training_prompts import TrainingPrompts
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,8 @@ class RankContext:
     store: CheckpointStore
     state: RunState
     resumed_from: int | None
+    prompts: TrainingPrompts | None = None
+    """Those that were counted for algorithm.epochs."""
 
     @property
     def num_steps(self) -> int:
@@ -65,6 +68,7 @@ def make_rank_context(
     ranks: Ranks,
     make_strategy: MakeStrategy,
     device: torch.device,
+    prompts: TrainingPrompts | None = None,
 ) -> RankContext:
     """Spread the policy over the ranks, restore the newest checkpoint if there is one, and make all ranks
     equal.
@@ -109,7 +113,7 @@ def make_rank_context(
                 has_entropy_gradient=run_config.algorithm.has_entropy_bonus,
             ),
             optimizer=run_config.algorithm.optimizer,
-            total_steps=run_config.algorithm.steps,
+            total_steps=run_config.total_steps,
             ranks=ranks,
             device=device,
         )
@@ -144,4 +148,5 @@ def make_rank_context(
         store=store,
         state=state if ranks.rank == 0 else RunState(step=step),
         resumed_from=state.step if checkpoint else None,
+        prompts=prompts,
     )

@@ -16,10 +16,10 @@ from grpo_api.v1alpha1.spec import Aggregation, Baseline, CodeRef, RewardService
 from grpo_runtime.algorithm.types import AdvantageOptions
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.model.source import existing_model
-from grpo_runtime.rewards.pool import RewardPool, ScoredChunk
+from grpo_runtime.process.user_code import FunctionFile
+from grpo_runtime.rewards.pool import COUNTS, RewardPool, ScoredChunk
 from grpo_runtime.rewards.types import (
     BuiltinOptions,
-    RewardCode,
     RewardFunction,
     RewardMatrix,
     RewardModel,
@@ -42,6 +42,28 @@ class Scores:
         """[B, F] float32, NaN where a function gave none."""
         rows = [[math.nan if value is None else value for value in row] for row in self.values]
         return torch.tensor(rows, dtype=torch.float32)
+
+
+def merge_scores(rounds: Sequence[Scores]) -> Scores:
+    """Of all rounds of a step, in their order. Counts of failures add up; what functions logged are means
+    over rounds, by the number of completions."""
+    by_name: dict[str, list[Scores]] = {}
+    for scores in rounds:
+        for name in scores.metrics:
+            by_name.setdefault(name, []).append(scores)
+    return Scores(
+        values=[row for scores in rounds for row in scores.values],
+        metrics={name: _merged(found, name) for name, found in by_name.items()},
+    )
+
+
+def _merged(rounds: Sequence[Scores], name: str) -> float:
+    if len(rounds) == 1:
+        return rounds[0].metrics[name]
+    if name.endswith(COUNTS):
+        return sum(scores.metrics[name] for scores in rounds)
+    total = sum(scores.metrics[name] * len(scores.values) for scores in rounds)
+    return total / sum(len(scores.values) for scores in rounds)
 
 
 class StepScoring:
@@ -109,16 +131,17 @@ class Scorer:
         self.names = [reward.name for reward in run_config.rewards]
         self._pool = pool
         self._group_size = group_size or run_config.algorithm.group_size
-        self._total_steps = run_config.algorithm.steps
+        self._total_steps = run_config.total_steps
         self._tokenizer = tokenizer
 
-    def begin(self, prompts: Sequence[Prompt], *, step: int) -> StepScoring:
-        """Be ready for the completions of `prompts`, which follow `step` finished steps."""
+    def begin(self, prompts: Sequence[Prompt], *, step: int, first_group: int = 0) -> StepScoring:
+        """Be ready for the completions of `prompts`, which follow `step` finished steps and `first_group`
+        groups of this one."""
         return StepScoring(
             len(prompts),
             group_size=self._group_size,
             submit=lambda group, rollouts: self._pool.submit(
-                self._chunk(group, prompts[group], rollouts, step=step)
+                self._chunk(first_group + group, prompts[group], rollouts, step=step)
             ),
             put_together=lambda chunks: self._pool.put_together(chunks, step=step),
         )
@@ -154,7 +177,7 @@ def _reward_function(reward: RewardSpec, run_config: RunConfig, *, volumes_dir: 
         name=reward.name,
         builtin=None if reward.builtin is None else reward.builtin.value,
         function=reward.function,
-        code=None if reward.config_map is None else _code(reward.config_map, volumes_dir=volumes_dir),
+        code=None if reward.config_map is None else function_file(reward.config_map, volumes_dir=volumes_dir),
         service=None
         if reward.service is None
         else _service(reward.service, run_config, volumes_dir=volumes_dir),
@@ -174,9 +197,10 @@ def _reward_function(reward: RewardSpec, run_config: RunConfig, *, volumes_dir: 
     )
 
 
-def _code(code: CodeRef, *, volumes_dir: Path) -> RewardCode:
+def function_file(code: CodeRef, *, volumes_dir: Path) -> FunctionFile:
+    """Where a function from a ConfigMap is mounted."""
     folder = volumes_dir / Volume(VolumeKind.CONFIG_MAP, code.name).folder
-    return RewardCode(
+    return FunctionFile(
         path=folder / code.key,
         function=code.function,
         place=f"key {code.key} of ConfigMap {code.name}",

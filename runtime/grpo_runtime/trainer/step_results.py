@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 
 from grpo_runtime.algorithm.advantages import Advantages
 from grpo_runtime.algorithm.reward_metrics import reward_metrics
-from grpo_runtime.report.completions import completion_metrics, count_tokens
+from grpo_runtime.report.completions import completion_metrics
 from grpo_runtime.report.sync import sync_metrics
 from grpo_runtime.rollout.interface import Rollout, SyncReport
 from grpo_runtime.trainer.journal.step import REPLAYED, Step
 from grpo_runtime.trainer.scoring import Scores
+from grpo_runtime.trainer.selection import Selected
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +21,17 @@ class Sampled:
     recorded: Step
     sync: SyncReport | None
     """None where the journal had all of them, so that no engine was needed."""
-    rollouts: Sequence[Rollout]
-    scores: Scores
+    selected: Selected
+
+    @property
+    def rollouts(self) -> Sequence[Rollout]:
+        """Those that are trained on."""
+        return self.selected.rollouts
+
+    @property
+    def scores(self) -> Scores:
+        """Their rewards."""
+        return self.selected.scores
 
 
 @dataclass(frozen=True)
@@ -50,6 +60,7 @@ def step_metrics(
         **scores.metrics,
         **learned.metrics,
         **reward_metrics(scores.rewards, names=list(reward_names), advantages=learned.advantages),
+        **sampled.selected.metrics,
         **measured,
     }
     # a user's own metric may be NaN, which no report can hold
@@ -58,6 +69,5 @@ def step_metrics(
     values |= sync_metrics(sampled.sync) if sampled.sync else {}
     if not values.get(REPLAYED):
         # where samples were replayed it would say how fast a disk is
-        _, num_completion_tokens = count_tokens(sampled.rollouts)
-        values["tokens_per_second"] = num_completion_tokens / values["step_time"]
+        values["tokens_per_second"] = sampled.selected.num_sampled_tokens / values["step_time"]
     return values

@@ -14,12 +14,12 @@ class Stopwatch:
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Measure the body of a `with` statement."""
+        """Measure the body of a `with` statement, in addition to others of that name."""
         started = time.monotonic()
         try:
             yield
         finally:
-            self._phases[name] = time.monotonic() - started
+            self._phases[name] = self._phases.get(name, 0.0) + time.monotonic() - started
 
     def seconds(self) -> dict[str, float]:
         """`step_time` and `time/PHASE_seconds`."""

@@ -27,7 +27,7 @@ def test_requests_and_completions_keep_every_bit() -> None:
     ours, theirs = Pipe()
     logprobs = (-0.1, math.pi / -3, -1.401298464324817e-45, -math.inf)
     completion = Completion(token_ids=(0, 151_643), logprobs=logprobs, is_terminated=True)
-    request = GenerateRequest(prompt_ids=(1, 2), seed=2**63 - 1, is_evaluation=True)
+    request = GenerateRequest(prompt_ids=(1, 2), seed=2**63 - 1, is_evaluation=True, max_tokens=3)
     with ours, theirs:
         send(ours, encode_finished(7, completion))
         send(ours, encode_request(request))

@@ -123,6 +123,21 @@ async def test_every_engine_learns_that_completions_are_of_an_evaluation() -> No
     assert [request for fake in fakes for request in fake.sampled] == asked
 
 
+async def test_every_engine_stays_awake_between_the_turns_of_completions_and_learns_their_lengths() -> None:
+    fakes = good(2)
+    engines, _ = start(fakes)
+    await engines.sync(some_weights(), version=VERSION, probe=PROBE)
+    asked = [replace(request, max_tokens=index or None) for index, request in enumerate(requests(5))]
+    for _ in range(2):
+        await engines.generate(asked, stays_awake=True)
+    assert [fake.calls.count("sleep 1") for fake in fakes] == [0, 0]
+    await engines.rest()
+    assert [fake.calls.count("sleep 1") for fake in fakes] == [1, 1]
+    assert {request.seed: request for fake in fakes for request in fake.sampled} == {
+        request.seed: request for request in asked
+    }
+
+
 async def test_a_sync_reports_its_phases_its_bytes_and_the_error_of_the_worst_engine() -> None:
     fakes = [FakeLocalEngine(logprobs=PROBE.logprobs), FakeLocalEngine(logprobs=(-1.00005, -2.0))]
     engines, _ = start(fakes)

@@ -46,6 +46,17 @@ def test_what_the_trainer_has_cached_is_given_back_before_each_time_the_engine_t
     assert fake.calls[:7] == ["release", "wake weights", *LOAD, "release", "wake kv_cache"]
 
 
+def test_an_engine_of_several_turns_sleeps_after_the_last_one() -> None:
+    fake = FakeLocalEngine()
+    engine = make(fake, sleep_level=1)
+    engine.sync(some_weights(), version=PolicyVersion(1, 0), probe=None)
+    for _ in range(2):
+        engine.generate(REQUESTS, stays_awake=True)
+        assert engine.num_finished == len(REQUESTS)
+    engine.rest()
+    assert fake.calls == [*LOAD, "reset prefix cache", "sample", "sample", "sleep 1"]
+
+
 @pytest.mark.parametrize("level", [1, 2])
 def test_weights_come_before_the_cache_and_the_engine_sleeps_while_the_trainer_computes(level: int) -> None:
     fake = FakeLocalEngine()

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from grpo_runtime.errors import UserError
+from grpo_runtime.process.user_code import FunctionFile
 from grpo_runtime.rewards.pool import RewardPool
-from grpo_runtime.rewards.types import BuiltinOptions, RewardCode, RewardFunction, RewardMatrix, RewardRequest
+from grpo_runtime.rewards.types import BuiltinOptions, RewardFunction, RewardMatrix, RewardRequest
 
 HUNG_SECONDS = 120.0
 """For what comes in a moment, when it never comes."""
@@ -221,7 +222,7 @@ async def test_max_failure_share_is_about_the_failures_of_its_own_function() -> 
 
 def code_in(path: Path, text: str, *, function: str = "reward") -> RewardFunction:
     path.write_text(text)
-    code = RewardCode(path=path, function=function, place="key reward.py of ConfigMap mine")
+    code = FunctionFile(path=path, function=function, place="key reward.py of ConfigMap mine")
     return RewardFunction(name="mine", code=code)
 
 
@@ -261,7 +262,9 @@ async def test_code_that_cannot_be_used_fails_the_start(tmp_path: Path, text: st
 
 async def test_a_key_that_the_config_map_lacks_is_refused_with_the_keys_it_has(tmp_path: Path) -> None:
     (tmp_path / "rewards.py").write_text("")
-    code = RewardCode(path=tmp_path / "reward.py", function="reward", place="key reward.py of ConfigMap mine")
+    code = FunctionFile(
+        path=tmp_path / "reward.py", function="reward", place="key reward.py of ConfigMap mine"
+    )
     with pytest.raises(UserError, match=r"reward\.py of ConfigMap mine is not there: .* has rewards\.py"):
         await score(RewardFunction(name="mine", code=code), request("a"))
 

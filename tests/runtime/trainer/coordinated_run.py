@@ -144,7 +144,7 @@ class FixedScorer:
         values = [[None if math.isnan(value) else value for value in row] for row in rewards.tolist()]
         self._scores = Scores(values=values, metrics=metrics)
 
-    def begin(self, prompts: Sequence[Prompt], *, step: int) -> "FixedScorer":
+    def begin(self, prompts: Sequence[Prompt], *, step: int, first_group: int = 0) -> "FixedScorer":
         self.prompts.append(prompts)
         return self
 

@@ -68,7 +68,11 @@ class FakeEngines:
         """It has memory of its own."""
 
     async def generate(
-        self, requests: Sequence[GenerateRequest], *, on_finished: OnFinished | None = None
+        self,
+        requests: Sequence[GenerateRequest],
+        *,
+        on_finished: OnFinished | None = None,
+        stays_awake: bool = False,
     ) -> list[Rollout]:
         await asyncio.sleep(0)
         by_length: dict[int, list[int]] = defaultdict(list)
@@ -110,7 +114,7 @@ class FakeEngines:
 
     def _rollout(self, request: GenerateRequest, tokens: list[int], logprobs: list[float]) -> Rollout:
         assert self._version is not None, "generate before the first sync"
-        completion = tokens[len(request.prompt_ids) :]
+        completion = tokens[len(request.prompt_ids) :][: request.max_tokens]
         is_terminated = self._eos in completion
         if is_terminated:
             completion = completion[: completion.index(self._eos) + 1]

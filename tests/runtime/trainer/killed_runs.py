@@ -26,8 +26,10 @@ _OF_THIS_ATTEMPT = (
 )
 
 
-def killable_job(*, num_ranks: int = 1, strategy: str | None = None) -> RunConfig:
+def killable_job(*, num_ranks: int = 1, strategy: str | None = None, **spec: Any) -> RunConfig:
     """A small job with a journal, whose reward function notes its calls."""
+    more = spec.pop("algorithm", {})
+    sampling = spec.pop("sampling", {})
     return run_config(
         rewards=[{"name": "copy", "function": "scripted_rewards:noted"}],
         algorithm={
@@ -40,10 +42,12 @@ def killable_job(*, num_ranks: int = 1, strategy: str | None = None) -> RunConfi
             "kl": {"beta": 0.05, "refSync": {"everySteps": 3, "mix": 0.3}},
             # the policy begins above it and ends below
             "entropy": {"coefficient": 0.1, "target": 4.58, "delta": 0.05},
+            **more,
         },
-        sampling={"maxTokens": 4},
+        sampling={"maxTokens": 4, **sampling},
         trainer={"processesPerNode": num_ranks, "strategy": strategy},
         checkpoint={"everySteps": EVERY_STEPS, "claimName": "claim"},
+        **spec,
     )
 
 

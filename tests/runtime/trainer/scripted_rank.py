@@ -58,8 +58,10 @@ class ScriptedEngines(FakeEngines):
         self._journal = settings.output_dir / JOURNAL
         self._attempt = settings.attempt
         self._script = script
+        self._num_asked = self._num_given = 0
 
     async def rest(self) -> None:
+        self._num_asked = self._num_given = 0
         self._script.note(rest=True)
 
     async def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> SyncReport:
@@ -68,31 +70,46 @@ class ScriptedEngines(FakeEngines):
         return await super().sync(weights, version=version, probe=probe)
 
     async def generate(
-        self, requests: Sequence[GenerateRequest], *, on_finished: OnFinished | None = None
+        self,
+        requests: Sequence[GenerateRequest],
+        *,
+        on_finished: OnFinished | None = None,
+        stays_awake: bool = False,
     ) -> list[Rollout]:
-        assert self._version is not None and on_finished is not None
+        assert self._version is not None and (stays_awake or on_finished is not None)
         step, rollouts = self._version.step, []
+        if len(requests) < self._num_asked:
+            # the second turn of those that have one; the others are finished
+            self._wait_until_on_disk(self._num_asked - len(requests), step=step, point="turn")
+        self._num_asked = len(requests) if stays_awake else 0
+        num_before = self._num_given
         for index, request in enumerate(requests):
             await asyncio.sleep(0)
-            if index == NUM_IN_TIME and self._script.is_at("generation", step):
-                self._wait_until_on_disk(index, step=step)
-                self._script.reach("generation", step)
+            if index == NUM_IN_TIME:
+                self._wait_until_on_disk(index, step=step, point="generation")
             self._script.note(seed=request.seed)
             [rollout] = self._sample([request])
-            on_finished(index, rollout)
+            if on_finished is not None:
+                on_finished(index, rollout)
+                self._num_given += 1
+            if num_before:
+                self._wait_until_on_disk(num_before + 1, step=step, point="second round")
             rollouts.append(rollout)
-        if self._script.is_at("generated", step):
-            self._wait_until_on_disk(len(requests), step=step)
-            self._script.reach("generated", step)
+        self._wait_until_on_disk(len(requests), step=step, point="generated")
+        if not stays_awake:
+            self._num_given = 0
         return rollouts
 
-    def _wait_until_on_disk(self, count: int, *, step: int) -> None:
-        """The journal has its own thread: wait until it has written so many samples."""
+    def _wait_until_on_disk(self, count: int, *, step: int, point: str) -> None:
+        """End at this point, if that is the one, once so many samples are written: the journal has its own
+        thread."""
+        if not self._script.is_at(point, step):
+            return
         path, deadline = file_of(self._journal, step=step, attempt=self._attempt), time.monotonic() + 60
         while True:
             frames, _ = decode_frames(path.read_bytes() if path.exists() else b"")
             if sum(frame.header["kind"] == "generated" for frame in frames) == count:
-                return
+                self._script.reach(point, step)
             assert time.monotonic() < deadline, "the samples never came to the disk"
             time.sleep(0.005)
 

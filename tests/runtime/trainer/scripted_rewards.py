@@ -1,4 +1,4 @@
-"""Reward functions of jobs over the scripted engine: they note every call, and may end the trainer."""
+"""User code of jobs over the scripted engine: reward functions note every call, and may end the trainer."""
 
 import json
 import os
@@ -25,3 +25,11 @@ def noted(
         else sum(map(str.__eq__, completion, right)) / len(right) + len(completion) / 100
         for completion, right in zip(completions, answer, strict=True)
     ]
+
+
+async def turns(conversation: Any, answer: str) -> None:
+    """A rollout function: every other sample has two turns, with a letter of the answer between them."""
+    await conversation.sample(max_tokens=1)
+    if conversation.sample_index % 2:
+        conversation.add(answer[0])
+        await conversation.sample()

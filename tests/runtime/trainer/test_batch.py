@@ -37,6 +37,16 @@ def test_no_token_of_a_completion_that_was_cut_counts_where_the_job_says_so() ->
         assert batch.advantages.tolist() == [1.0, -1.0]
 
 
+def test_tokens_that_no_policy_sampled_do_not_count() -> None:
+    of_turns = dataclasses.replace(rollout((5,), (8, 9, 3), (-1.0, 0.0, -3.0)), loss_mask=(True, False, True))
+    batch = make_batch([of_turns], advantages=torch.tensor([1.0]), pad_id=0)
+    assert batch.token_ids.tolist() == [[5, 8, 9, 3]]
+    assert batch.loss_mask.tolist() == [[True, False, True]]
+    cut = dataclasses.replace(of_turns, is_terminated=False)
+    masked = make_batch([cut], advantages=torch.tensor([1.0]), pad_id=0, masks_truncated=True)
+    assert not masked.loss_mask.any()
+
+
 def test_a_part_is_as_wide_as_its_own_longest_sequence() -> None:
     rollouts = [
         rollout((5, 6), (7,), (-0.5,)),

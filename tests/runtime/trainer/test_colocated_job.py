@@ -7,6 +7,7 @@ test_trainer_pod.py and test_strategy_seam.py, over FakeEngines.
 from pathlib import Path
 
 import pytest
+import yaml
 from local_job import start_trainer
 from pod_builder import run_config
 
@@ -101,6 +102,29 @@ def test_after_every_sync_engines_and_trainer_agree(learned: list[MetricsRecord]
     computed = [record.values[name] for record in learned if record.values["batch/computed_share"] > 0]
     assert max(computed) < 1e-4
     assert {record.values["sync/engines"] for record in learned} == {2.0}
+
+
+def test_a_policy_learns_to_call_the_calculator_of_the_example(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    example = Path(__file__).parents[3] / "examples" / "calculator"
+    monkeypatch.setenv("PYTHONPATH", str(example))
+    [job] = yaml.safe_load_all((example / "job.yaml").read_text())
+    sections = job["spec"]
+    sections["dataset"]["source"] = f"file://{example}/train.jsonl"
+    sections["sampling"]["rolloutFunction"] = {"function": "calculator:with_calculator", "maxTurns": 3}
+    del sections["trainer"]
+    trainer = start_trainer(tmp_path, run_config(**sections))
+    code, message = trainer.end()
+    assert code == 0, (message, trainer.log())
+    found = [record.values for record in records(tmp_path)]
+    rewards = [values["reward"] for values in found]
+    assert sum(rewards[:5]) / 5 < 0.15
+    assert sum(rewards[-5:]) / 5 > 0.8, rewards
+    # of `=56` only the first character was sampled, with the probability that the trainer computes
+    assert found[-1]["completions/mean_length"] < 3.0
+    name = "sampling/sampling_logp_difference/max"
+    assert max(values[name] for values in found if values["batch/computed_share"] > 0) < 1e-4
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import os
 import struct
 import threading
 from array import array
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,13 +57,15 @@ def tokens(folder: Path, *, attempt: int = 9) -> dict[int, int]:
     return {sample: record.token_ids[0] for (_, sample), record in found.generated.items()}
 
 
-def test_a_sample_comes_back_to_the_last_bit() -> None:
-    record = Generated.of_rollout(ROLLOUT, prompt_index=1, sample_index=2, seed=REQUEST.seed, sampling=9)
+@pytest.mark.parametrize("mask", [None, (True, False, False, True, True)])
+def test_a_sample_comes_back_to_the_last_bit(mask: tuple[bool, ...] | None) -> None:
+    rollout = replace(ROLLOUT, loss_mask=mask)
+    record = Generated.of_rollout(rollout, prompt_index=1, sample_index=2, seed=REQUEST.seed, sampling=9)
     (frame,), damage = decode_frames(encode_frame(record.frame(step=3)))
     found = decode_record(frame)
     assert damage is None and isinstance(found, Generated)
     assert found == record and found.answers(REQUEST, sampling=9)
-    assert found.rollout(REQUEST) == ROLLOUT
+    assert found.rollout(REQUEST) == rollout
     bits = [struct.pack("<f", logprob) for logprob in found.logprobs]
     assert bits == [struct.pack("<f", logprob) for logprob in LOGPROBS]
 

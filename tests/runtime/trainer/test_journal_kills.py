@@ -150,6 +150,83 @@ def test_a_run_that_is_killed_in_every_attempt_gets_to_its_end(
     assert_same_run(tmp_path, undisturbed["DDP 1"])
 
 
+TURNS = {"sampling": {"rolloutFunction": {"function": "scripted_rewards:turns"}}}
+OF_TURNS = {
+    "DDP": killable_job(num_ranks=2, **TURNS),
+    "FSDP2": killable_job(num_ranks=2, strategy="FSDP2", **TURNS),
+    "ZeRO2": killable_job(num_ranks=2, strategy="ZeRO2", **TURNS),
+}
+
+
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=pytest.mark.matrix if way == "ZeRO2" else ()) for way in OF_TURNS]
+)
+def test_a_run_of_several_turns_that_is_killed_between_them_ends_as_the_undisturbed_one(
+    server: Attempts, tmp_path: Path, way: str
+) -> None:
+    run, whole, killed = OF_TURNS[way], tmp_path / "whole", tmp_path / "killed"
+    assert set(server.run(whole, run, attempt=1)) == {0}, log(whole, 1)
+    assert -9 in server.run(killed, run, attempt=1, kill=f"turn:{STEP}"), log(killed, 1)
+    kept = on_disk(killed)
+    assert set(server.run(killed, run, attempt=2)) == {0}, log(killed, 2)
+    assert_same_run(killed, whole)
+    everything, second = asked(whole, 1), asked(killed, 2)
+    num_turns = SAMPLES + SAMPLES // 2
+    assert len(set(everything.seeds)) == STEPS * num_turns
+    # half of the step that was killed had ended after one turn
+    assert len(second.seeds) == num_turns - SAMPLES // 2 + num_turns * (STEPS - STEP - 1)
+    assert not kept.seeds.intersection(second.seeds)
+    lengths = [record["completions/mean_length"] for record in values(killed)]
+    assert all(1 < length <= 2.5 for length in lengths)
+
+
+DYNAMIC = {"algorithm": {"dynamicSampling": {"maxRounds": 3}, "kl": None}}
+OF_ROUNDS = {
+    "DDP": killable_job(num_ranks=2, **DYNAMIC),
+    "FSDP2": killable_job(num_ranks=2, strategy="FSDP2", **DYNAMIC),
+    "ZeRO2": killable_job(num_ranks=2, strategy="ZeRO2", **DYNAMIC),
+}
+
+
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=pytest.mark.matrix if way == "ZeRO2" else ()) for way in OF_ROUNDS]
+)
+def test_a_run_that_is_killed_while_it_samples_in_place_of_dropped_groups_ends_as_the_undisturbed_one(
+    server: Attempts, tmp_path: Path, way: str
+) -> None:
+    run, whole, killed = OF_ROUNDS[way], tmp_path / "whole", tmp_path / "killed"
+    assert set(server.run(whole, run, attempt=1)) == {0}, log(whole, 1)
+    rounds = {record.step - 1: record.values["dynamic_sampling/rounds"] for record in all_records(whole)}
+    step = max(number for number, count in rounds.items() if count > 1)
+    assert -9 in server.run(killed, run, attempt=1, kill=f"second round:{step}"), log(killed, 1)
+    kept = on_disk(killed)
+    assert set(server.run(killed, run, attempt=2)) == {0}, log(killed, 2)
+    assert_same_run(killed, whole)
+    assert not kept.seeds.intersection(asked(killed, 2).seeds)
+    # the first round of the step that was killed is replayed with its rewards, and one sample of the second
+    replayed = {record.step - 1: record.values["journal/replayed_samples"] for record in all_records(killed)}
+    assert replayed[step] == SAMPLES + 1
+
+
+SCHEDULE = {"optimizer": {"learningRate": 1e-3, "schedule": "linear", "warmupSteps": 1}}
+# 2 prompts a step, of 16: 4.375 steps are 5
+EPOCHS = {"algorithm": {"steps": None, "epochs": 8.75 / 16, **SCHEDULE}}
+
+
+@pytest.mark.parametrize("strategy", [None, "FSDP2", pytest.param("ZeRO2", marks=pytest.mark.matrix)])
+def test_a_run_of_epochs_that_is_killed_ends_as_the_one_of_as_many_steps(
+    server: Attempts, tmp_path: Path, strategy: str | None
+) -> None:
+    of_epochs = killable_job(num_ranks=2, strategy=strategy, **EPOCHS)
+    of_steps = killable_job(num_ranks=2, strategy=strategy, algorithm=SCHEDULE)
+    assert of_epochs.total_steps == 0
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert set(server.run(whole, of_steps, attempt=1)) == {0}, log(whole, 1)
+    assert -9 in server.run(killed, of_epochs, attempt=1, kill=f"scored:{STEP}"), log(killed, 1)
+    assert set(server.run(killed, of_epochs, attempt=2)) == {0}, log(killed, 2)
+    assert_same_run(killed, whole)
+
+
 def test_the_journal_keeps_only_what_is_newer_than_the_checkpoint(
     undisturbed: dict[str, Path],
 ) -> None:

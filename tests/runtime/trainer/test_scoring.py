@@ -9,7 +9,8 @@ import torch
 from pod_builder import run_config
 
 from grpo_runtime.data.prompt import Prompt
-from grpo_runtime.rewards.types import RewardCode, RewardMatrix, RewardRequest, RewardService
+from grpo_runtime.process.user_code import FunctionFile
+from grpo_runtime.rewards.types import RewardMatrix, RewardRequest, RewardService
 from grpo_runtime.rollout.interface import Rollout
 from grpo_runtime.trainer.scoring import Scorer, reward_functions
 
@@ -105,7 +106,7 @@ def test_every_reward_of_a_run_brings_its_deadline_its_share_and_what_its_functi
     assert (long.builtin, long.options.max_tokens, long.options.overlong_tokens) == ("length", 100, 20)
     assert (long.max_failure_share, long.options.seed) == (0.25, 9)
     assert boxed.options.pattern == "boxed"
-    assert mine.code == RewardCode(
+    assert mine.code == FunctionFile(
         path=tmp_path / "configmaps" / "rewards" / "code.py",
         function="score",
         place="key code.py of ConfigMap rewards",

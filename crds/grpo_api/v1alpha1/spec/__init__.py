@@ -5,7 +5,7 @@ one that its message asks to change. `job_spec` puts the sections together; `res
 them.
 """
 
-from grpo_api.v1alpha1.spec.algorithm import AlgorithmSpec, OptimizerSpec, Schedule
+from grpo_api.v1alpha1.spec.algorithm import AlgorithmSpec, DynamicSamplingSpec, OptimizerSpec, Schedule
 from grpo_api.v1alpha1.spec.checkpoint import CheckpointSpec
 from grpo_api.v1alpha1.spec.dataset import DatasetSpec
 from grpo_api.v1alpha1.spec.deepspeed import DeepSpeedSpec
@@ -35,16 +35,17 @@ from grpo_api.v1alpha1.spec.resources import ResourcesSpec
 from grpo_api.v1alpha1.spec.rewards import (
     MOST_WORKERS,
     BuiltinReward,
-    CodeRef,
     RewardModelSpec,
     RewardServiceSpec,
     RewardSpec,
 )
 from grpo_api.v1alpha1.spec.rollout import RolloutSpec
+from grpo_api.v1alpha1.spec.rollout_function import RolloutFunctionSpec
 from grpo_api.v1alpha1.spec.run_sections import RunSections
 from grpo_api.v1alpha1.spec.sampling import SamplingSpec
 from grpo_api.v1alpha1.spec.trackers import TrackerName, TrackerSpec
 from grpo_api.v1alpha1.spec.trainer import TrainerSpec, TrainerStrategy
+from grpo_api.v1alpha1.spec.user_code import CodeRef
 from grpo_api.v1alpha1.spec.weight_sync import WeightSyncBackend, WeightSyncSpec
 
 __all__ = [
@@ -60,6 +61,7 @@ __all__ = [
     "DatasetSpec",
     "DeepSpeedSpec",
     "Dtype",
+    "DynamicSamplingSpec",
     "EngineProcess",
     "EngineSpec",
     "EntropySpec",
@@ -84,6 +86,7 @@ __all__ = [
     "RewardModelSpec",
     "RewardServiceSpec",
     "RewardSpec",
+    "RolloutFunctionSpec",
     "RolloutSpec",
     "RunSections",
     "SamplingSpec",

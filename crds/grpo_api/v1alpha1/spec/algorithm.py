@@ -50,15 +50,60 @@ class OptimizerSpec(ApiModel):
     """Gradients are clipped to this global norm."""
 
 
+class DynamicSamplingSpec(ApiModel):
+    """DAPO's dynamic sampling: groups whose completions all have the same reward teach nothing, are dropped,
+    and prompts that come next are sampled in their place."""
+
+    max_rounds: Annotated[int, Field(ge=2, le=64)] | None = None
+    """How often a step samples at most; 10 if it is left out. Then it is trained on the groups that it has,
+    fewer than promptsPerStep; where it has none it teaches nothing."""
+
+    @property
+    def chosen_max_rounds(self) -> int:
+        """`max_rounds`, or what verl has for DAPO."""
+        return self.max_rounds or 10
+
+
 @rule(
-    cel="self.optimizer.warmupSteps <= self.steps",
+    cel="!has(self.dynamicSampling) || !has(self.kl) || self.kl.beta == 0.0",
+    sentence="algorithm.dynamicSampling drops groups whose rewards are equal, for which algorithm.kl.beta "
+    "counts too: the policy would leave the reference where it is always right. Remove one of them",
+    field=".dynamicSampling",
+)
+def dropped_groups_have_no_penalty(dynamic_sampling: DynamicSamplingSpec | None, kl: KLSpec | None) -> bool:
+    """Without a penalty a group of equal rewards changes nothing."""
+    return dynamic_sampling is None or kl is None or kl.beta == 0
+
+
+@rule(
+    cel="has(self.steps) != has(self.epochs)",
+    sentence="algorithm needs exactly one of steps and epochs: set one and remove the other",
+)
+def has_one_length(steps: int | None, epochs: float | None) -> bool:
+    """A run is so many steps long, or so many epochs."""
+    return (steps is None) != (epochs is None)
+
+
+@rule(
+    cel="!has(self.epochs) || !has(self.dynamicSampling)",
+    sentence="with algorithm.dynamicSampling nobody knows how many prompts a step takes, so that "
+    "algorithm.epochs are no number of steps: set algorithm.steps in place of epochs",
+    field=".epochs",
+)
+def epochs_are_a_number_of_steps(epochs: float | None, dynamic_sampling: DynamicSamplingSpec | None) -> bool:
+    """Each step takes promptsPerStep prompts."""
+    return epochs is None or dynamic_sampling is None
+
+
+@rule(
+    cel="!has(self.steps) || self.optimizer.warmupSteps <= self.steps",
     sentence="optimizer.warmupSteps ({optimizer.warmupSteps}) must not exceed algorithm.steps ({steps}): "
     "lower it or train longer",
     field=".optimizer.warmupSteps",
 )
-def warmup_ends(optimizer: OptimizerSpec, steps: int) -> bool:
-    """The warm-up ends before the run does."""
-    return optimizer.warmup_steps <= steps
+def warmup_ends(optimizer: OptimizerSpec, steps: int | None) -> bool:
+    """The warm-up ends before the run does. How many steps epochs are, the trainer knows."""
+    return steps is None or optimizer.warmup_steps <= steps
 
 
 @rule(
@@ -75,10 +120,20 @@ def minibatches_have_whole_groups(minibatches: int | None, prompts_per_step: int
 class AlgorithmSpec(ApiModel):
     """GRPO and its numbers."""
 
-    rules = (warmup_ends, minibatches_have_whole_groups, *LOSS_RULES)
+    rules = (
+        has_one_length,
+        epochs_are_a_number_of_steps,
+        warmup_ends,
+        minibatches_have_whole_groups,
+        dropped_groups_have_no_penalty,
+        *LOSS_RULES,
+    )
 
-    steps: Annotated[int, Field(ge=1, le=10_000_000)]
-    """Optimizer phases: each generates, scores and trains once."""
+    steps: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
+    """Optimizer phases: each generates, scores and trains once. It or `epochs` is needed."""
+    epochs: Annotated[float, Field(gt=0, le=100_000)] | None = None
+    """In place of `steps`: how often every prompt has its turn, TRL's `num_train_epochs`. The trainer counts
+    the prompts; the last step may begin another epoch."""
     prompts_per_step: Annotated[int, Field(ge=1, le=65_536)] = 16
     """Different prompts in a step."""
     group_size: Annotated[int, Field(ge=2, le=4096)] = 8
@@ -132,6 +187,9 @@ class AlgorithmSpec(ApiModel):
     baseline: Baseline | None = None
     """`group_mean`, as without it, compares a completion with the mean of its group; `leave_one_out` (RLOO)
     with the mean of the others in it."""
+    dynamic_sampling: DynamicSamplingSpec | None = None
+    """Sample other prompts in place of those whose completions all have the same reward. Without it a step
+    is trained on what it samples first."""
     kl: KLSpec | None = None
     """A penalty for leaving the reference policy. Without it there is neither."""
     entropy: EntropySpec | None = None

@@ -12,14 +12,8 @@ from grpo_api.v1alpha1.spec.dataset import DatasetSpec
 from grpo_api.v1alpha1.spec.fields import ClaimName, Revision
 from grpo_api.v1alpha1.spec.model import Dtype
 from grpo_api.v1alpha1.spec.sampling import SamplingSpec
+from grpo_api.v1alpha1.spec.user_code import CodeRef, FunctionPath
 
-ConfigMapKey = Annotated[str, Field(pattern=r"^[-._a-zA-Z0-9]+$", max_length=253)]
-FunctionPath = Annotated[
-    str,
-    Field(
-        pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$", max_length=253
-    ),
-]
 MOST_WORKERS = 256
 """Processes of one reward function."""
 _REQUESTS_AT_A_TIME = 16
@@ -37,17 +31,6 @@ class BuiltinReward(StrEnum):
     LENGTH = "length"
     MATH_VERIFY = "math_verify"
     REASONING_GYM = "reasoning_gym"
-
-
-class CodeRef(ApiModel):
-    """A Python function in a ConfigMap of the job's namespace."""
-
-    name: ClaimName
-    """The ConfigMap."""
-    key: ConfigMapKey
-    """Its key that holds the Python module."""
-    function: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=253)]
-    """Function in that module."""
 
 
 class RewardServiceSpec(ApiModel):

@@ -8,6 +8,7 @@ from grpo_api.model import ApiModel
 from grpo_api.rule import rule
 from grpo_api.v1alpha1.spec.algorithm import AlgorithmSpec
 from grpo_api.v1alpha1.spec.loss import ImportanceCorrectionMode
+from grpo_api.v1alpha1.spec.rollout_function import RolloutFunctionSpec
 
 LOWEST_TEMPERATURE = 0.01
 """Below it vLLM samples at another temperature than the one that it is asked for, or greedily."""
@@ -23,7 +24,8 @@ class SamplingSpec(ApiModel):
     temperature: Annotated[float, Field(gt=0, le=10)] = 1.0
     """Softmax temperature, at least 0.01."""
     max_tokens: Annotated[int, Field(ge=1, le=1_048_576)] = 256
-    """Longest completion, in tokens."""
+    """Longest completion, in tokens; with rolloutFunction all its turns together, and what is between
+    them."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     """Sample only from the likeliest tokens that together have this probability. It changes the distribution,
     so the bound on the mismatch of logprobs is off."""
@@ -49,6 +51,9 @@ class SamplingSpec(ApiModel):
     """Jinja text that turns a chat into the text that the model gets, in place of the tokenizer's own."""
     chat_template_arguments: Annotated[dict[str, TemplateArgument], Field(max_length=32)] | None = None
     """Variables of the chat template, such as `enable_thinking: false`."""
+    rollout_function: RolloutFunctionSpec | None = None
+    """Code of yours that makes completions of several turns, with tools between them. Without it a completion
+    is one turn."""
 
     @property
     def transforms(self) -> tuple[str, ...]:

@@ -28,9 +28,11 @@ def complete_when_done(draft: Draft, observed: Observed, now: datetime) -> Draft
 
 
 def _complete(draft: Draft, observed: Observed, now: datetime, *, how: str = "") -> Draft:
-    total = draft.status.total_steps
+    # an operator that has read no report since the start does not know how many steps epochs are
+    total = draft.status.total_steps or draft.status.step
+    steps = f"all {total} steps" if total else "all steps"
     done = draft.with_status(step=total, progress=f"{total}/{total}")
-    return complete(done, observed, now, message=f"all {total} steps are done{how}")
+    return complete(done, observed, now, message=f"{steps} are done{how}")
 
 
 def _is_taken_away(draft: Draft) -> bool:
@@ -50,6 +52,7 @@ def _has_reported_the_end(draft: Draft) -> bool:
         frozen is None
         or frozen.spec.export
         or not has_reported(status, attempt=status.attempt)
+        or status.total_steps == 0
         or status.step < status.total_steps
     ):
         return False

@@ -50,8 +50,8 @@ def _started(
         weight_sync=WeightSyncStatus(backend=choice.backend.value, reason=choice.reason),
         image=frozen.image,
         revision=frozen.revision,
-        total_steps=spec.algorithm.steps,
-        progress=f"0/{spec.algorithm.steps}",
+        total_steps=spec.algorithm.steps or 0,
+        progress=f"0/{spec.algorithm.steps or '?'}",
         start_time=now,
     )
     return replace(started, frozen=frozen).with_facts(observed)

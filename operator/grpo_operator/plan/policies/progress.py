@@ -24,9 +24,12 @@ def fold_progress(draft: Draft, observed: Observed, now: datetime) -> Draft:
         status = with_committed(draft.status, progress.checkpoint_step, frozen=draft.frozen)
         draft = replace(draft, status=status)
     rate = progress.tokens_per_second
+    # of algorithm.epochs only the trainer knows how many steps they are
+    total = draft.status.total_steps or progress.total_steps
     return draft.with_status(
         step=progress.step,
-        progress=f"{progress.step}/{draft.status.total_steps}",
+        total_steps=total,
+        progress=f"{progress.step}/{total or '?'}",
         reward="" if progress.reward is None else _rounded(progress.reward),
         policy_version=progress.policy_version,
         tokens_per_second="" if rate is None else f"{rate:.0f}",

@@ -72,7 +72,7 @@ def _facts(run: RunConfig, records: Sequence[MetricsRecord]) -> list[tuple[str, 
     rewards = [record.values["reward"] for record in records if "reward" in record.values]
     newest = records[-1]
     seconds = sum(record.values.get("step_time", 0.0) for record in records)
-    facts = [("steps", f"{newest.step} of {run.algorithm.steps}")]
+    facts = [("steps", f"{newest.step} of {run.total_steps}")]
     if rewards:
         facts.append(
             (f"reward, mean of the last {_NUM_LAST}", f"{statistics.mean(rewards[-_NUM_LAST:]):.4f}")

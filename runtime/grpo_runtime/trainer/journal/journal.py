@@ -71,6 +71,17 @@ class Journal:
             job_uid=self._job_uid, attempt=self._attempt, step=step, is_fresh=not self._is_replaying
         )
         self._put(step, begun)
+        return self._round(step, requests, records=records)
+
+    def _round(
+        self,
+        step: int,
+        requests: Sequence[GenerateRequest],
+        *,
+        records: StepRecords,
+        before: RecordedStep | None = None,
+    ) -> RecordedStep:
+        """A round of a step; `before` is the one before it."""
         recorded = RecordedStep(
             requests,
             step=step,
@@ -78,13 +89,16 @@ class Journal:
             reward_names=self._reward_names,
             layout=self._layout,
             sampling=self._sampling,
+            first_group=before.next_group if before else 0,
             records=records,
+            more=lambda last, requests: self._round(step, requests, records=records, before=last),
+            num_replayed_before=before.num_replayed_of_step if before else 0,
             put=lambda record: self._put(step, record),
             wait=self._writer.wait,
         )
         if self._is_replaying and not recorded.is_whole:
             self._forget_after(step)
-        self._is_replaying = recorded.is_whole
+        self._is_replaying = self._is_replaying and recorded.is_whole
         if recorded.num_replayed:
             logger.info(
                 "step %d: replayed %d samples of %d from the journal%s",

@@ -58,6 +58,8 @@ class Generated:
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     """float32 values, in nats."""
+    loss_mask: tuple[bool, ...] | None
+    """See `Rollout`."""
     versions: tuple[VersionSpan, ...]
     is_terminated: bool
     engine: str
@@ -77,6 +79,7 @@ class Generated:
             prompt_checksum=tokens_checksum(rollout.prompt_ids),
             token_ids=rollout.completion_ids,
             logprobs=rollout.rollout_logprobs,
+            loss_mask=rollout.loss_mask,
             versions=rollout.versions,
             is_terminated=rollout.is_terminated,
             engine=rollout.engine,
@@ -98,6 +101,7 @@ class Generated:
             versions=self.versions,
             is_terminated=self.is_terminated,
             engine=self.engine,
+            loss_mask=self.loss_mask,
         )
 
     def frame(self, *, step: int) -> Frame:
@@ -115,12 +119,19 @@ class Generated:
         }
         if self.sampling is not None:
             header["sampling"] = self.sampling
-        return Frame(header, {"token_ids": array("i", self.token_ids), "logprobs": array("f", self.logprobs)})
+        arrays: dict[str, array[Any]] = {
+            "token_ids": array("i", self.token_ids),
+            "logprobs": array("f", self.logprobs),
+        }
+        if self.loss_mask is not None:
+            arrays["loss_mask"] = array("B", self.loss_mask)
+        return Frame(header, arrays)
 
     @classmethod
     def of(cls, frame: Frame) -> "Generated":
         """See `frame`."""
         header = frame.header
+        mask = frame.arrays.get("loss_mask")
         return cls(
             prompt_index=header["prompt"],
             sample_index=header["sample"],
@@ -128,6 +139,7 @@ class Generated:
             prompt_checksum=header["prompt_checksum"],
             token_ids=tuple(frame.arrays["token_ids"]),
             logprobs=tuple(frame.arrays["logprobs"]),
+            loss_mask=None if mask is None else tuple(bool(is_sampled) for is_sampled in mask),
             versions=tuple(
                 VersionSpan(PolicyVersion.parse(version), start, end)
                 for version, start, end in header["versions"]

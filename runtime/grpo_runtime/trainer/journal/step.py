@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from grpo_runtime.rollout.interface import Engines, GenerateRequest, Rollout
+from grpo_runtime.rollout.interface import GenerateRequest, Generator, Rollout
 from grpo_runtime.trainer.journal.reader import StepRecords
 from grpo_runtime.trainer.journal.records import Generated, Record, Scored, Trained
 from grpo_runtime.trainer.scoring import Scores, StepScoring
@@ -32,9 +32,13 @@ class Step:
         self.step = step
         self._requests = requests
 
-    async def generate(self, engines: Engines, *, scoring: StepScoring) -> list[Rollout]:
+    def more(self, requests: Sequence[GenerateRequest]) -> "Step":
+        """Another round of the same step, behind the samples of this one."""
+        return Step(requests, step=self.step)
+
+    async def generate(self, generator: Generator, *, scoring: StepScoring) -> list[Rollout]:
         """All samples of the step, in the order of its requests; `scoring` is told of each as it finishes."""
-        return await engines.generate(self._requests, on_finished=scoring.finished)
+        return await generator.generate(self._requests, on_finished=scoring.finished)
 
     async def score(self, scoring: StepScoring, rollouts: Sequence[Rollout]) -> Scores:
         """Their rewards."""
@@ -62,22 +66,38 @@ class RecordedStep(Step):
         reward_names: Sequence[str],
         layout: str,
         sampling: int,
+        first_group: int,
         records: StepRecords,
+        more: Callable[["RecordedStep", Sequence[GenerateRequest]], "RecordedStep"],
+        num_replayed_before: int,
         put: Callable[[Record], None],
         wait: Callable[[], None],
     ) -> None:
         """`records` are those that attempts have left; `put` writes one more, and `wait` returns when all are
-        on disk."""
+        on disk. `first_group` groups of the step came before, of which `num_replayed_before` samples were
+        replayed; `more` makes the next round."""
         super().__init__(requests, step=step)
         self._group_size = group_size
         self._reward_names = tuple(reward_names)
         self._layout = layout
         self._sampling = sampling
+        self._first_group = first_group
+        self._more = more
         self._put, self._wait = put, wait
         self._rollouts = self._replayed(records)
         self._scores = self._found_scores(records)
         self._logged_digest = records.trained.get(layout)
         self.num_replayed = len(self._rollouts)
+        self.num_replayed_of_step = num_replayed_before + self.num_replayed
+
+    @property
+    def next_group(self) -> int:
+        """Groups of the step up to the end of this round."""
+        return self._first_group + len(self._requests) // self._group_size
+
+    def more(self, requests: Sequence[GenerateRequest]) -> "RecordedStep":
+        """See `Step`."""
+        return self._more(self, requests)
 
     @property
     def needs_engines(self) -> bool:  # type: ignore[override]
@@ -89,7 +109,7 @@ class RecordedStep(Step):
         """Whether nothing is left to do but to train."""
         return self._scores is not None
 
-    async def generate(self, engines: Engines, *, scoring: StepScoring) -> list[Rollout]:
+    async def generate(self, generator: Generator, *, scoring: StepScoring) -> list[Rollout]:
         """See `Step`. Every sample is written as it finishes."""
         missing = [index for index in range(len(self._requests)) if index not in self._rollouts]
 
@@ -100,7 +120,7 @@ class RecordedStep(Step):
         if missing:
             for index, rollout in self._rollouts.items():
                 scoring.finished(index, rollout)
-            found = await engines.generate([self._requests[index] for index in missing], on_finished=keep)
+            found = await generator.generate([self._requests[index] for index in missing], on_finished=keep)
             self._rollouts |= zip(missing, found, strict=True)
         return [self._rollouts[index] for index in range(len(self._requests))]
 
@@ -120,7 +140,7 @@ class RecordedStep(Step):
         """See `Step`. A digest that differs from the one logged before is a warning, not an end: the run can
         go on, and its records do not depend on it."""
         self._put(Trained(digest=digest, layout=self._layout))
-        metrics = {REPLAYED: float(self.num_replayed), CHECKSUM: float(int(digest[:8], 16))}
+        metrics = {REPLAYED: float(self.num_replayed_of_step), CHECKSUM: float(int(digest[:8], 16))}
         if self._logged_digest is None:
             return metrics
         differs = digest != self._logged_digest
@@ -132,8 +152,13 @@ class RecordedStep(Step):
             )
         return {**metrics, DIFFERS: float(differs)}
 
+    def _place(self, index: int) -> tuple[int, int]:
+        """The group in the step, and the place in the group, of a sample of this round."""
+        group, sample = divmod(index, self._group_size)
+        return self._first_group + group, sample
+
     def _keep(self, index: int, rollout: Rollout) -> None:
-        prompt_index, sample_index = divmod(index, self._group_size)
+        prompt_index, sample_index = self._place(index)
         self._put(
             Generated.of_rollout(
                 rollout,
@@ -147,7 +172,7 @@ class RecordedStep(Step):
     def _replayed(self, records: StepRecords) -> dict[int, Rollout]:
         rollouts = {}
         for index, request in enumerate(self._requests):
-            found = records.generated.get(divmod(index, self._group_size))
+            found = records.generated.get(self._place(index))
             if found is not None and found.answers(request, sampling=self._sampling):
                 rollouts[index] = found.rollout(request)
         return rollouts

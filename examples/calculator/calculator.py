@@ -1,0 +1,39 @@
+"""A calculator for the policy: what it writes before an `=` is computed, and it goes on behind the result."""
+
+import ast
+import operator
+import re
+
+OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
+
+
+async def with_calculator(conversation):
+    """One completion. `sampling.stop` ends a turn behind an `=`, so whatever else ends a turn ends it all."""
+    said = ""
+    while not said.endswith("\n"):
+        turn = await conversation.sample()
+        said += turn.text
+        if not turn.text.endswith("="):
+            return
+        result = compute(conversation.prompt + said)
+        # text that the policy did not say: it reads it, and is not trained on it
+        conversation.add(result)
+        said += result
+
+
+def compute(text):
+    """The value of the expression before the last `=`, or a question mark."""
+    expression = re.search(r"[0-9+*-]*=$", text).group()[:-1]
+    try:
+        return str(value(ast.parse(expression, mode="eval").body))
+    except (SyntaxError, ValueError, RecursionError):
+        return "?"
+
+
+def value(node):
+    """Of an expression of integers, +, - and *; raises ValueError for all else."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, int) and node.value < 10**6:
+        return node.value
+    if isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
+        return OPERATORS[type(node.op)](value(node.left), value(node.right))
+    raise ValueError("no arithmetic")

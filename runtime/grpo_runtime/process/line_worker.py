@@ -1,0 +1,125 @@
+"""A process that answers each line of JSON with one line: its parent starts it, asks it within a deadline,
+and ends it with everything it started. `line_pipes` is the other side."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from grpo_runtime.errors import UserError
+
+START_TIMEOUT_SECONDS = 120.0
+"""Covers the import of the user's module, which may import torch on a busy machine."""
+_MAX_LINE_BYTES = 1 << 26
+
+
+class WorkerFailedError(Exception):
+    """The worker did not answer. The message says whether it ended or the deadline passed."""
+
+
+class LineWorker:
+    """A failed call ends the process, and the next call starts another one."""
+
+    def __init__(
+        self,
+        module: str,
+        config: str,
+        *,
+        what: str,
+        environment: Mapping[str, str] | None = None,
+        start_timeout_seconds: float = START_TIMEOUT_SECONDS,
+    ) -> None:
+        """The process runs `python -m MODULE CONFIG PARENT`, with `environment` added to that of its
+        parent. Errors say that `what` could not be started."""
+        self._start_timeout_seconds = start_timeout_seconds
+        self._arguments = (sys.executable, "-m", module, config, str(os.getpid()))
+        self._what = what
+        self._environment = dict(environment or {})
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def is_started(self) -> bool:
+        """Whether there is a process, which may still be starting."""
+        return self._process is not None
+
+    async def start(self) -> None:
+        """Start the process unless it runs. Raises UserError when it does not find the user's function or
+        when starting takes too long."""
+        if self._process is not None:
+            return
+        self._process = await asyncio.create_subprocess_exec(
+            *self._arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=_MAX_LINE_BYTES,
+            env=os.environ | self._environment,
+            # a process group of its own, so that what the function starts ends with it
+            start_new_session=True,
+        )
+        is_ready = False
+        try:
+            async with asyncio.timeout(self._start_timeout_seconds):
+                first = await self._read_line()
+            if "user_error" in first:
+                raise UserError(first["user_error"])
+            is_ready = True
+        except TimeoutError:
+            raise UserError(f"{self._what} took more than {self._start_timeout_seconds:.0f} s") from None
+        except WorkerFailedError as error:
+            raise UserError(f"{self._what} ended the process: {error}") from error
+        finally:
+            if not is_ready:
+                await self.close()
+
+    async def ask(self, request: bytes, *, timeout_seconds: float) -> dict[str, Any]:
+        """The reply to one request, which is a line of JSON with its newline.
+
+        Raises WorkerFailedError when there is no reply in time, and UserError when the process has to be
+        started again and no longer finds the function.
+        """
+        await self.start()
+        is_answered = False
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                reply = await self._exchange(request)
+            is_answered = True
+        except TimeoutError:
+            raise WorkerFailedError(f"it did not answer within {timeout_seconds:g} s") from None
+        finally:
+            # also when the caller is cancelled: the next request must not get a late answer
+            if not is_answered:
+                await self.close()
+        return reply
+
+    async def close(self) -> None:
+        """End the process and everything it started; does nothing when there is no process."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):  # nothing of its group is left
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+
+    async def _exchange(self, request: bytes) -> dict[str, Any]:
+        assert self._process is not None and self._process.stdin is not None
+        # if the process has ended, _read_line says so with its exit code
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self._process.stdin.write(request)
+            await self._process.stdin.drain()
+        return await self._read_line()
+
+    async def _read_line(self) -> dict[str, Any]:
+        assert self._process is not None and self._process.stdout is not None
+        try:
+            line = await self._process.stdout.readline()
+        except ValueError as error:
+            raise WorkerFailedError(f"its answer is longer than {_MAX_LINE_BYTES} bytes") from error
+        if not line.endswith(b"\n"):
+            # also in the middle of an answer
+            raise WorkerFailedError(f"its process ended with code {await self._process.wait()}")
+        reply: dict[str, Any] = json.loads(line)
+        return reply

@@ -1,0 +1,87 @@
+"""Functions of the user: how they are found, and which arguments they take. Only workers run them."""
+
+import importlib
+import importlib.machinery
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from grpo_runtime.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionFile:
+    """A function in a file that a ConfigMap holds."""
+
+    path: Path
+    function: str
+    place: str
+    """What error messages call the file: its key and ConfigMap."""
+
+
+def load_function(path: str, *, field: str) -> Callable[..., Any]:
+    """The callable at `module:attribute`. Raises UserError that names `field` of the spec, and the module or
+    attribute that is missing."""
+    module_name, _, attribute = path.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"{field}: function {path} needs module {error.name}, which is not in this image: add it there"
+        ) from error
+    except Exception as error:
+        raise UserError(
+            f"{field}: importing module {module_name} failed: {type(error).__name__}: {error}"
+        ) from error
+    return _function_of(module, attribute, place=f"module {module_name}", field=field)
+
+
+def load_file(file: FunctionFile, *, field: str) -> Callable[..., Any]:
+    """The callable in a file.
+
+    Raises UserError, which names `field` of the spec, when the file or the function is missing, or when the
+    file raises as it is run.
+    """
+    path, place = file.path, file.place
+    if not path.is_file():
+        names = sorted(entry.name for entry in path.parent.glob("[!.]*")) if path.parent.is_dir() else []
+        raise UserError(f"{field}: {place} is not there: the ConfigMap has {', '.join(names) or 'no key'}")
+    # the key may have any name, also without .py; the module's name must not be one that code could import
+    loader = importlib.machinery.SourceFileLoader("grpo_user_code", str(path))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[loader.name] = module
+    try:
+        loader.exec_module(module)
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"{field}: {place} needs module {error.name}, which is not in this image: add it there"
+        ) from error
+    except Exception as error:
+        raise UserError(f"{field}: running {place} failed: {type(error).__name__}: {error}") from error
+    return _function_of(module, file.function, place=place, field=field)
+
+
+def _function_of(module: ModuleType, attribute: str, *, place: str, field: str) -> Callable[..., Any]:
+    if not hasattr(module, attribute):
+        found = ", ".join(name for name in vars(module) if not name.startswith("_")) or "nothing public"
+        raise UserError(f"{field}: {place} has no attribute {attribute}: it has {found}")
+    function: Callable[..., Any] = getattr(module, attribute)
+    if not callable(function):
+        raise UserError(f"{field}: {attribute} of {place} is a {type(function).__name__}, not a function")
+    return function
+
+
+def accepted(function: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments that the signature of `function` takes, by name."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        return arguments
+    names = {parameter.name for parameter in parameters}
+    return {name: value for name, value in arguments.items() if name in names}

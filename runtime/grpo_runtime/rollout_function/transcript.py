@@ -1,0 +1,77 @@
+"""One completion of several turns, as rank 0 keeps it: what was sampled, and what was added."""
+
+from collections.abc import Sequence
+
+from grpo_runtime.data.seeds import turn_seed
+from grpo_runtime.rollout.interface import GenerateRequest, Rollout, VersionSpan
+
+
+class Transcript:
+    """Grows turn by turn to a `Rollout` of at most `max_tokens`."""
+
+    def __init__(self, request: GenerateRequest, *, max_tokens: int, max_turns: int | None) -> None:
+        """`request` is for the whole completion. The first turn has its seed."""
+        self._request = request
+        self._max_tokens = max_tokens
+        self._max_turns = max_turns
+        self._token_ids: list[int] = []
+        self._logprobs: list[float] = []
+        self._is_sampled: list[bool] = []
+        self._versions: list[VersionSpan] = []
+        self._engines: dict[str, None] = {}
+        self._num_turns = 0
+        self._is_terminated = True
+
+    def add(self, token_ids: Sequence[int]) -> None:
+        """Go on with tokens that no policy sampled, as far as there is room."""
+        kept = list(token_ids)[: self._room]
+        self._token_ids += kept
+        self._logprobs += [0.0] * len(kept)
+        self._is_sampled += [False] * len(kept)
+        self._is_terminated = len(kept) == len(token_ids)
+
+    def next_turn(self, max_tokens: int | None) -> GenerateRequest | None:
+        """What the engines are asked for next; None when there is no room, which cuts the completion."""
+        if not self._room or self._num_turns == self._max_turns:
+            self._is_terminated = False
+            return None
+        return GenerateRequest(
+            (*self._request.prompt_ids, *self._token_ids),
+            seed=turn_seed(self._request.seed, turn=self._num_turns),
+            is_evaluation=self._request.is_evaluation,
+            max_tokens=min(self._room, max_tokens or self._room),
+        )
+
+    def take(self, turn: Rollout) -> None:
+        """Go on with what the engines have sampled."""
+        start = len(self._token_ids)
+        self._token_ids += turn.completion_ids
+        self._logprobs += turn.rollout_logprobs
+        self._is_sampled += [True] * len(turn.completion_ids)
+        self._versions += [
+            VersionSpan(span.version, start + span.start, start + span.end) for span in turn.versions
+        ]
+        self._engines[turn.engine] = None
+        self._num_turns += 1
+        self._is_terminated = turn.is_terminated
+
+    @property
+    def num_turns(self) -> int:
+        """Turns that were sampled."""
+        return self._num_turns
+
+    def rollout(self) -> Rollout:
+        """The completion as it is trained."""
+        return Rollout(
+            prompt_ids=self._request.prompt_ids,
+            completion_ids=tuple(self._token_ids),
+            rollout_logprobs=tuple(self._logprobs),
+            versions=tuple(self._versions),
+            is_terminated=self._is_terminated,
+            engine=", ".join(self._engines),
+            loss_mask=None if all(self._is_sampled) else tuple(self._is_sampled),
+        )
+
+    @property
+    def _room(self) -> int:
+        return self._max_tokens - len(self._token_ids)

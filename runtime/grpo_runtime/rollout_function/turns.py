@@ -1,0 +1,211 @@
+"""Makes completions with the user's function: rank 0's side."""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from grpo_runtime.data.prompt import Prompt
+from grpo_runtime.errors import UserError
+from grpo_runtime.process.line_worker import LineWorker, WorkerFailedError
+from grpo_runtime.process.user_code import FunctionFile
+from grpo_runtime.rollout.interface import Engines, GenerateRequest, Generator, OnFinished, Rollout
+from grpo_runtime.rollout_function.transcript import Transcript
+from grpo_runtime.rollout_function.worker import FIELD
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionOptions:
+    """The user's function: exactly one of `function` and `file` is set."""
+
+    function: str | None
+    """`module:attribute`, importable where the trainer runs."""
+    file: FunctionFile | None
+    timeout_seconds: float
+    """Of one round: the user's code between two turns, of all completions together."""
+    max_turns: int | None
+    max_tokens: int
+    """Longest completion, added tokens included."""
+
+
+class RolloutFunction:
+    """The process of the user's function. `async with` starts and ends it; starting raises UserError when
+    there is no such function."""
+
+    def __init__(self, options: FunctionOptions, *, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._options = options
+        self._tokenizer = tokenizer
+        self._num_token_ids = len(tokenizer)
+        self._worker = LineWorker(
+            "grpo_runtime.rollout_function.worker", worker_config(options), what=f"{FIELD}: starting it"
+        )
+
+    async def __aenter__(self) -> "RolloutFunction":
+        await self._worker.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._worker.close()
+
+    def over(
+        self,
+        engines: Engines,
+        *,
+        prompts: Sequence[Prompt],
+        requests: Sequence[GenerateRequest],
+        step: int,
+        stays_awake: bool = False,
+    ) -> Generator:
+        """What makes the completions of a step: `requests` are as many for each of `prompts`, in their order,
+        and any of them may be asked for. The engines rest behind the last turn, unless they are to stay
+        awake."""
+        group_size = len(requests) // len(prompts)
+        rows = {
+            request: (prompts[index // group_size], index % group_size)
+            for index, request in enumerate(requests)
+        }
+        return _Turns(self, engines, rows=rows, step=step, stays_awake=stays_awake)
+
+    def transcript(self, request: GenerateRequest) -> Transcript:
+        """An empty one."""
+        return Transcript(request, max_tokens=self._options.max_tokens, max_turns=self._options.max_turns)
+
+    async def ask(self, message: Mapping[str, Any], *, step: int) -> list[dict[str, Any]]:
+        """What every completion asks for after a round. Raises UserError when the round misses its deadline
+        or the process dies."""
+        line = json.dumps(message).encode() + b"\n"
+        try:
+            reply = await self._worker.ask(line, timeout_seconds=self._options.timeout_seconds)
+        except WorkerFailedError as error:
+            raise UserError(
+                f"{FIELD}: the function did not come to the next turns in step {step + 1}: {error}: give "
+                "what it waits for a deadline, or raise timeoutSeconds"
+            ) from error
+        asks: list[dict[str, Any]] = reply["asks"]
+        return asks
+
+    def encode(self, what: str | list[int]) -> list[int]:
+        """The tokens of what was added. Raises UserError for ids that the tokenizer does not have."""
+        if isinstance(what, str):
+            return list(self._tokenizer(what, add_special_tokens=False)["input_ids"])
+        for token in what:
+            if not 0 <= token < self._num_token_ids:
+                raise UserError(
+                    f"{FIELD}: the function added token {token}, but the tokenizer has "
+                    f"{self._num_token_ids}: add ids of this tokenizer, or text"
+                )
+        return what
+
+    def turn(self, rollout: Rollout) -> dict[str, Any]:
+        """What the function gets of a turn."""
+        ids = list(rollout.completion_ids)
+        return {
+            "token_ids": ids,
+            "logprobs": rollout.rollout_logprobs,
+            "text": str(self._tokenizer.decode(ids, skip_special_tokens=True)),
+            "is_terminated": rollout.is_terminated,
+        }
+
+
+class _Turns:
+    """All completions of a step, in rounds: each turn is one call of the engines, for all that want one."""
+
+    def __init__(
+        self,
+        function: RolloutFunction,
+        engines: Engines,
+        *,
+        rows: Mapping[GenerateRequest, tuple[Prompt, int]],
+        step: int,
+        stays_awake: bool,
+    ) -> None:
+        self._function = function
+        self._engines = engines
+        self._rows = rows
+        self._step = step
+        self._stays_awake = stays_awake
+
+    async def generate(
+        self, requests: Sequence[GenerateRequest], *, on_finished: OnFinished | None = None
+    ) -> list[Rollout]:
+        """See `Generator`."""
+        transcripts = [self._function.transcript(request) for request in requests]
+        finished: dict[int, Rollout] = {}
+
+        def finish(index: int) -> None:
+            finished[index] = self._finished(transcripts[index], requests[index])
+            if on_finished is not None:
+                on_finished(index, finished[index])
+
+        asks = await self._function.ask({"begin": self._given(requests)}, step=self._step)
+        while asks:
+            turns: dict[int, GenerateRequest] = {}
+            cut = []
+            for ask in asks:
+                index, transcript = ask["rollout"], transcripts[ask["rollout"]]
+                self._refuse_failed(ask, requests[index])
+                for added in ask["added"]:
+                    transcript.add(self._function.encode(added))
+                if ask["is_done"]:
+                    finish(index)
+                elif (turn := transcript.next_turn(ask["max_tokens"])) is None:
+                    finish(index)
+                    cut.append(index)
+                else:
+                    turns[index] = turn
+            replies = [{"rollout": index, "turn": None} for index in cut]
+            if turns:
+                sampled = await self._engines.generate(list(turns.values()), stays_awake=True)
+                for index, rollout in zip(turns, sampled, strict=True):
+                    transcripts[index].take(rollout)
+                    replies.append({"rollout": index, "turn": self._function.turn(rollout)})
+            asks = await self._function.ask({"replies": replies}, step=self._step) if replies else []
+        if not self._stays_awake:
+            await self._engines.rest()
+        return [finished[index] for index in range(len(requests))]
+
+    def _given(self, requests: Sequence[GenerateRequest]) -> list[dict[str, Any]]:
+        given = []
+        for index, request in enumerate(requests):
+            prompt, sample_index = self._rows[request]
+            given.append(
+                {
+                    "rollout": index,
+                    "prompt": prompt.content,
+                    "prompt_ids": request.prompt_ids,
+                    "columns": prompt.columns,
+                    "sample_index": sample_index,
+                    "seed": request.seed,
+                }
+            )
+        return given
+
+    def _finished(self, transcript: Transcript, request: GenerateRequest) -> Rollout:
+        if transcript.num_turns == 0:
+            raise UserError(
+                f"{FIELD}: the function has sampled no turn for {self._row(request)} before it ended or "
+                "sampling.maxTokens was reached: call conversation.sample first"
+            )
+        return transcript.rollout()
+
+    def _refuse_failed(self, ask: Mapping[str, Any], request: GenerateRequest) -> None:
+        if "error" in ask:
+            logger.error("%s: %s\n%s", FIELD, ask["error"], ask["traceback"])
+            raise UserError(
+                f"{FIELD}: the function raised {ask['error']} for {self._row(request)} in step "
+                f"{self._step + 1}: catch what a tool may raise"
+            )
+
+    def _row(self, request: GenerateRequest) -> str:
+        return f"row {self._rows[request][0].index + 1} of the dataset"
+
+
+def worker_config(options: FunctionOptions) -> str:
+    """The first argument of the worker, as JSON."""
+    file = None if options.file is None else asdict(options.file)
+    return json.dumps({"function": options.function, "file": file}, default=str)

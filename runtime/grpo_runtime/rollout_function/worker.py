@@ -1,0 +1,60 @@
+"""The process that runs the user's rollout function: rounds in and out as JSON lines over its pipes.
+
+It is started as `python -m grpo_runtime.rollout_function.worker CONFIG PARENT`. CONFIG is what
+`turns.worker_config` writes, and PARENT is the process that starts it: the worker ends when that one does.
+"""
+
+import asyncio
+import inspect
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from grpo_runtime.errors import UserError
+from grpo_runtime.process.line_pipes import announce, private_pipes, send
+from grpo_runtime.process.parent_death import die_with
+from grpo_runtime.process.user_code import FunctionFile, load_file, load_function
+from grpo_runtime.rollout_function.rounds import Rounds, UserFunction
+
+FIELD = "sampling.rolloutFunction"
+"""Which errors name."""
+
+
+def main(arguments: list[str]) -> int:
+    """Serve until the requests end; returns the exit code."""
+    written_config, parent_pid = arguments
+    die_with(int(parent_pid))
+    requests, replies = private_pipes()
+    config = json.loads(written_config)
+    function = announce(replies, lambda: find_function(config))
+    if function is None:
+        return 1
+    with asyncio.Runner() as runner:
+        rounds = Rounds(function)
+        for line in requests:
+            # between two lines every completion waits for its turn, so nothing has to run
+            send(replies, {"asks": runner.run(_round(rounds, json.loads(line)))})
+    return 0
+
+
+def find_function(config: dict[str, Any]) -> UserFunction:
+    """The coroutine function that CONFIG names. Raises UserError when there is none."""
+    file = config["file"]
+    if file is not None:
+        function = load_file(FunctionFile(**file | {"path": Path(file["path"])}), field=FIELD)
+    else:
+        function = load_function(config["function"], field=FIELD)
+    if not inspect.iscoroutinefunction(function):
+        raise UserError(f"{FIELD}: the function is no coroutine: write `async def`, and await its turns")
+    return function
+
+
+async def _round(rounds: Rounds, request: dict[str, Any]) -> list[dict[str, Any]]:
+    if "begin" in request:
+        return await rounds.begin(request["begin"])
+    return await rounds.resume(request["replies"])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,71 @@
+"""The prompts that a run is trained on, and how many steps algorithm.epochs are with them."""
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from grpo_api.contract.run_config import RunConfig
+from grpo_runtime.data.prompt import Prompt
+from grpo_runtime.data.source import load_prompts
+from grpo_runtime.errors import UserError
+from grpo_runtime.rewards.registry import needs_answers
+from grpo_runtime.settings import TrainerSettings
+from grpo_runtime.trainer.distributed import Ranks
+from grpo_runtime.trainer.prompting import usable_prompts
+
+
+@dataclass(frozen=True)
+class TrainingPrompts:
+    """All that can be used, in the order of the dataset."""
+
+    prompts: tuple[Prompt, ...]
+    num_overlong: int
+    """Left out because they leave no room for a completion."""
+
+
+def load_training_prompts(
+    settings: TrainerSettings, *, tokenizer: PreTrainedTokenizerBase
+) -> TrainingPrompts:
+    """Read and check every prompt of the dataset. Raises UserError for one that cannot be used."""
+    run_config = settings.run_config
+    found = load_prompts(
+        run_config,
+        volumes_dir=settings.volumes_dir,
+        needs_answers=needs_answers(reward.builtin for reward in run_config.rewards),
+    )
+    prompts = usable_prompts(found, run_config=run_config, tokenizer=tokenizer, field="dataset.source")
+    return TrainingPrompts(prompts, len(found) - len(prompts))
+
+
+def settle_total_steps(
+    settings: TrainerSettings, *, ranks: Ranks, tokenizer: PreTrainedTokenizerBase
+) -> tuple[TrainerSettings, TrainingPrompts | None]:
+    """The settings with the steps of the run written out on every rank, before anything depends on them; and
+    the prompts where rank 0 had to count them.
+
+    Raises UserError when there are fewer steps than the warm-up has.
+    """
+    if settings.run_config.algorithm.epochs is None:
+        return settings, None
+    counted = load_training_prompts(settings, tokenizer=tokenizer) if ranks.rank == 0 else None
+    num_prompts = len(counted.prompts) if counted else 0
+    num_prompts = int(ranks.broadcast(torch.tensor(num_prompts)))
+    run_config = with_total_steps(settings.run_config, num_prompts=num_prompts)
+    return replace(settings, run_config=run_config), counted
+
+
+def with_total_steps(run_config: RunConfig, *, num_prompts: int) -> RunConfig:
+    """The run with `steps` in place of `epochs`: as many as give every one of `num_prompts` so many turns.
+    The last one may begin another epoch."""
+    algorithm = run_config.algorithm
+    assert algorithm.epochs is not None
+    steps = math.ceil(algorithm.epochs * num_prompts / algorithm.prompts_per_step)
+    if algorithm.optimizer.warmup_steps > steps:
+        raise UserError(
+            f"algorithm.epochs ({algorithm.epochs:g}) of {num_prompts} prompts are {steps} steps, fewer than "
+            f"optimizer.warmupSteps ({algorithm.optimizer.warmup_steps}): lower it or train longer"
+        )
+    settled = algorithm.model_copy(update={"steps": steps, "epochs": None})
+    return run_config.model_copy(update={"algorithm": settled})

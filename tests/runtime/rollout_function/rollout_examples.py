@@ -1,0 +1,70 @@
+"""Rollout functions as users write them, right and wrong."""
+
+import asyncio
+import os
+import time
+from typing import Any
+
+
+async def one_turn(conversation: Any) -> None:
+    await conversation.sample()
+
+
+async def with_a_tool(conversation: Any, answer: str) -> None:
+    """Turns of one token with what the tool says between them; the second sample takes one turn less."""
+    for _ in range(2 - conversation.sample_index):
+        turn = await conversation.sample(max_tokens=1)
+        conversation.add(f"{turn.text}{answer}")
+    await conversation.sample()
+
+
+async def ends_with_a_tool(conversation: Any) -> None:
+    await conversation.sample(max_tokens=1)
+    conversation.add([7, 8])
+
+
+async def for_ever(conversation: Any) -> None:
+    while True:
+        conversation.add("!")
+        await conversation.sample(max_tokens=1)
+
+
+async def tells_what_it_got(conversation: Any, **columns: Any) -> None:
+    turn = await conversation.sample(max_tokens=2)
+    expected = (conversation.prompt, conversation.prompt_ids, conversation.columns, columns["answer"])
+    assert expected == ("3+4", [23, 15, 24], {"answer": "7"}, "7"), expected
+    assert columns["prompt"] == "3+4"
+    assert [len(turn.token_ids), len(turn.logprobs), len(turn.text)] == [2, 2, 2]
+    conversation.add(str(conversation.seed % 10))
+
+
+async def adds_what_no_tokenizer_has(conversation: Any) -> None:
+    conversation.add([99])
+    await conversation.sample()
+
+
+async def fills_the_room(conversation: Any) -> None:
+    conversation.add("!" * 100)
+    await conversation.sample()
+
+
+async def raises(conversation: Any) -> None:
+    await conversation.sample(max_tokens=1)
+    raise ValueError("the tool is gone")
+
+
+async def samples_twice_at_once(conversation: Any) -> None:
+    await asyncio.gather(conversation.sample(), conversation.sample())
+
+
+async def hangs(conversation: Any) -> None:
+    await conversation.sample(max_tokens=1)
+    time.sleep(60)  # noqa: ASYNC251
+
+
+async def dies(conversation: Any) -> None:
+    os._exit(3)
+
+
+def no_coroutine(conversation: Any) -> None:
+    """Forgot `async`."""
