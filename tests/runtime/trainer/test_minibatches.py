@@ -29,4 +29,9 @@ def test_one_minibatch_has_the_step_as_it_is() -> None:
     assert divided(num_minibatches=1) == (tuple(range(12)),)
 
 
+def test_no_minibatch_is_empty_where_a_step_has_fewer_groups() -> None:
+    found = divide_groups(4, group_size=2, num_minibatches=3, run_seed=7, step=0)
+    assert sorted(found) == [(0, 1), (2, 3)]
+
+
 EXPECTED = ((4, 5, 0, 1), (2, 3, 10, 11), (8, 9, 6, 7))
