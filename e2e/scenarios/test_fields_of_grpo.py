@@ -1,0 +1,113 @@
+"""Fields beside the basic ones arrive on pods: losses, a reference, an evaluation, a reward service with a
+Secret, completions of several turns."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from grpo_demo.follow import condition
+from grpo_runtime.report.samples import read_groups
+from grpo_scenarios.bare_pod import NAME_LABEL, bare_pod
+from grpo_scenarios.namespace import Namespace, Object, copy_job, volume_claim
+
+pytestmark = pytest.mark.cluster
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "calculator"
+JUDGE, PORT, TOKEN = "judge", 8000, "a-token-of-the-tests"
+SERVE = f"""
+import json
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+class Judge(BaseHTTPRequestHandler):
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        is_known = self.headers["Authorization"] == "Bearer {TOKEN}"
+        rewards = [text.count("a") for text in asked["completions"]]
+        body = json.dumps({{"rewards": rewards}}).encode()
+        self.send_response(200 if is_known else 401)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+HTTPServer(("", {PORT}), Judge).serve_forever()
+"""
+STEPS = 6
+"""Of 16 prompts each, which are all that the copy task has."""
+
+
+def judge(image: str) -> list[Object]:
+    """A reward service that counts the letter a for those who have the token."""
+    return [
+        bare_pod(JUDGE, ["python", "-c", SERVE], image=image),
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": JUDGE},
+            "spec": {"selector": {NAME_LABEL: JUDGE}, "ports": [{"port": PORT}]},
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": "judge-access"},
+            "stringData": {"Authorization": f"Bearer {TOKEN}"},
+        },
+    ]
+
+
+def test_losses_a_reference_an_evaluation_and_a_service_are_those_of_the_job(namespace: Namespace) -> None:
+    job = copy_job(
+        "fields",
+        claim="fields",
+        dataset={"eval": {"source": "builtin://reverse", "everySteps": 3, "maxPrompts": 8}},
+        algorithm={
+            "lossType": "cispo",
+            "minibatches": 2,
+            "entropy": {"coefficient": 0.01},
+            "kl": {"beta": 0.02, "refSync": {"everySteps": 4}},
+        },
+        sampling={"topP": 0.9},
+        trainer={"processesPerNode": 1},
+        rollout={"replicas": 1},
+    )
+    del job["spec"]["algorithm"]["steps"]
+    job["spec"]["algorithm"]["epochs"] = STEPS
+    service = {"url": f"http://{JUDGE}:{PORT}/score", "headersSecret": "judge-access"}
+    job["spec"]["rewards"].append({"name": JUDGE, "service": service, "maxFailureShare": 0, "weight": 0.1})
+    namespace.apply(volume_claim("fields"), *judge(namespace.target.runtime_image), job)
+    status = namespace.wait_for_finish("fields")
+
+    assert condition(namespace.job("fields"), "Complete") == "True", namespace.describe()
+    assert status["progress"] == f"{STEPS}/{STEPS}"
+    steps = [record.values for record in namespace.metrics("fields")]
+    assert len(steps) == STEPS
+    assert all(values["rewards/judge/failures"] == 0 < values["rewards/judge/mean"] < 4 for values in steps)
+    assert {values["entropy_coef"] for values in steps} == {0.01}
+    assert steps[0]["kl"] == pytest.approx(0, abs=1e-5) and steps[-1]["kl"] > 1e-6
+    assert [number for number, values in enumerate(steps, 1) if "eval/reward" in values] == [3, 6]
+    assert TOKEN not in namespace.describe() + str(namespace.job("fields"))
+
+
+def test_completions_of_several_turns_are_made_by_the_function_in_a_config_map(namespace: Namespace) -> None:
+    files = [f"--from-file={EXAMPLE / name}" for name in ("calculator.py", "train.jsonl")]
+    namespace.kubectl("create", "configmap", "calculator", *files)
+    job = yaml.safe_load((EXAMPLE / "job.yaml").read_text())
+    job["spec"]["algorithm"] |= {"steps": 4, "dynamicSampling": {"maxRounds": 2}}
+    job["spec"] |= {"checkpoint": {"claimName": "turns"}, "report": {"samplesEverySteps": 1}}
+    namespace.apply(volume_claim("turns"), job)
+    namespace.wait_for_finish("calculator")
+
+    assert condition(namespace.job("calculator"), "Complete") == "True", namespace.describe()
+    steps = [record.values for record in namespace.metrics("turns")]
+    assert len(steps) == 4
+    assert all(1 <= values["dynamic_sampling/rounds"] <= 2 for values in steps)
+    folder = namespace.output_folder("turns")
+    said = [
+        sample.completion
+        for step in range(1, 5)
+        for group in read_groups(folder, step=step)
+        for sample in group
+    ]
+    # results of the calculator, or a question mark for what is no expression
+    assert any(re.search(r"=(-?[0-9]|\?)", text) for text in said)
