@@ -84,7 +84,8 @@ def test_losses_a_reference_an_evaluation_and_a_service_are_those_of_the_job(nam
     assert len(steps) == STEPS
     assert all(values["rewards/judge/failures"] == 0 < values["rewards/judge/mean"] < 4 for values in steps)
     assert {values["entropy_coef"] for values in steps} == {0.01}
-    assert steps[0]["kl"] == pytest.approx(0, abs=1e-5) and steps[-1]["kl"] > 1e-6
+    # the second minibatch of the first step has left the reference by one update
+    assert all(values["kl"] > 0 for values in steps) and steps[0]["kl"] < 0.01
     assert [number for number, values in enumerate(steps, 1) if "eval/reward" in values] == [3, 6]
     assert TOKEN not in namespace.describe() + str(namespace.job("fields"))
 
