@@ -244,6 +244,7 @@ def test_a_step_that_teaches_nothing_still_steps_and_reports_nothing_it_has_not_
         "batch/computed_share": 0,
         "loss": 0,
         "grad_norm": 0,
+        "skipped_updates": 0,
         "learning_rate": OPTIMIZER.learning_rate,
     }
 
