@@ -10,6 +10,7 @@ from grpo_api import cel
 from grpo_api.model import ApiModel
 from grpo_api.quantity import Quantity, parse_quantity
 from grpo_api.rule import rule
+from grpo_api.text_rule import Follows, TextRule
 from grpo_api.v1alpha1.spec.resources import is_gpu
 from grpo_api.v1alpha1.spec.rollout import RolloutSpec
 from grpo_api.v1alpha1.spec.sampling import SamplingSpec
@@ -30,11 +31,20 @@ OWNED_ENGINE_ARGUMENTS = (
 )
 """Arguments of vLLM that follow from the spec or that the product relies on."""
 
-EngineArgument = Annotated[str, Field(pattern=r"^--[a-z][a-z0-9-]*(=.*)?$", max_length=1024)]
+EngineArgument = Annotated[
+    str,
+    Field(max_length=1024),
+    Follows(
+        TextRule(
+            "^--[a-z][a-z0-9-]*(=.*)?$",
+            "must be an argument of vLLM: write --NAME or --NAME=VALUE",
+        )
+    ),
+]
 
 
 @rule(
-    cel=f"self.args.all(argument, !{json.dumps(list(OWNED_ENGINE_ARGUMENTS))}"
+    cel=f"self.args.all(argument, !argument.startsWith('--') || !{json.dumps(list(OWNED_ENGINE_ARGUMENTS))}"
     ".exists(owned, owned.startsWith(argument.split('=')[0].substring(2))))",
     sentence="engine.args has an argument that follows from the rest of the spec or that weight sync relies "
     "on: remove it, and set the field it belongs to if there is one",

@@ -97,8 +97,8 @@ def gpus_are_of_one_kind(limits: QuantityMap) -> bool:
 
 @rule(
     cel=f"self.limits.all(name, !name.startsWith('{cel.MIG}') || string(self.limits[name]) in ['0', '1'])",
-    sentence="limits of nvidia.com/mig-* must be 1, because each slice has a process of its own, and NCCL does "
-    "not work between slices: set 1 and use more pods, or use nvidia.com/gpu",
+    sentence="limits of nvidia.com/mig-* must be 1, because each slice has a process of its own, and NCCL "
+    "does not work between slices: set 1 and use more pods, or use nvidia.com/gpu",
     field=".limits",
 )
 def pods_have_one_slice(limits: QuantityMap) -> bool:
@@ -120,8 +120,8 @@ class ResourcesSpec(ApiModel):
     )
 
     limits: QuantityMap = Field(default={})
-    """Upper bounds, such as cpu, memory, nvidia.com/gpu. A slice such as nvidia.com/mig-3g.40gb counts as a GPU; a
-    pod may have one."""
+    """Upper bounds, such as cpu, memory, nvidia.com/gpu. A slice such as nvidia.com/mig-3g.40gb counts as a
+    GPU; a pod may have one."""
     requests: QuantityMap = Field(default={})
     """What the scheduler reserves; defaults to the limits."""
 
