@@ -3,7 +3,10 @@
 from grpo_api.quantity import DEVICE_COUNT_PATTERN
 
 GPU = "nvidia.com/gpu"
-"""Name of the resource for GPUs."""
+"""Name of the resource for whole GPUs."""
+MIG = "nvidia.com/mig-"
+"""How the names of resources for slices of GPUs begin, such as nvidia.com/mig-3g.40gb. Which sizes follow
+depends on the model of the GPU."""
 
 
 def quantity(path: str) -> str:
@@ -16,11 +19,18 @@ def is_device_count(path: str) -> str:
     return f"string({path}).matches('{DEVICE_COUNT_PATTERN}')"
 
 
+def is_gpu(name: str) -> str:
+    """CEL for whether a resource is GPUs or slices of them."""
+    return f"({name} == '{GPU}' || {name}.startsWith('{MIG}'))"
+
+
 def num_gpus(resources: str) -> str:
-    """CEL for the number of GPUs of one pod. It is 0 for a quantity that is not a whole number, which another
-    rule refuses."""
-    gpus = f"{resources}.limits['{GPU}']"
-    return f"('{GPU}' in {resources}.limits && {is_device_count(gpus)} ? int(string({gpus})) : 0)"
+    """CEL for the number of GPUs, or of slices, of one pod. It is 0 for a quantity that is not a whole
+    number, which another rule refuses, as another refuses two kinds of GPUs."""
+    limits = f"{resources}.limits"
+    is_counted = f"{is_gpu('name')} && {is_device_count(f'{limits}[name]')}"
+    counted = f"{limits}.map(name, {is_counted}, int(string({limits}[name])))"
+    return f"({limits}.exists(name, {is_counted}) ? {counted}[0] : 0)"
 
 
 HAS_ROLLOUT_RESOURCES = "(has(self.rollout) && has(self.rollout.resources))"

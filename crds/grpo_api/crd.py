@@ -11,7 +11,7 @@ from typing import Any
 
 from grpo_api.changes import frozen_paths, stays
 from grpo_api.group import GROUP
-from grpo_api.model import VALIDATIONS
+from grpo_api.rule import VALIDATIONS
 from grpo_api.schema import Schema, property_at, structural_schema
 from grpo_api.v1alpha1.job import KIND, PLURAL, VERSION, GRPOJob
 from grpo_api.v1alpha1.spec import GRPOJobSpec

@@ -8,10 +8,7 @@ from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
-from grpo_api.rule import Rule
-
-VALIDATIONS = "x-kubernetes-validations"
-"""The key of CEL rules in a CRD's schema."""
+from grpo_api.rule import VALIDATIONS, Rule
 
 
 class ApiModel(BaseModel):
@@ -40,7 +37,9 @@ class ApiModel(BaseModel):
         broken = [(rule.field, rule.sentence_for(self)) for rule in self.rules if not rule.holds(self)]
         if broken:
             sentences = "; ".join(sentence for _, sentence in broken)
-            raise PydanticCustomError("rule", "{sentences}", {"sentences": sentences, "broken": broken})
+            raise PydanticCustomError(
+                "rule", "{sentences}", {"sentences": sentences, "broken": broken, "type": "object"}
+            )
         return self
 
     @classmethod

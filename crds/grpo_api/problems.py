@@ -54,9 +54,9 @@ def problems_of(error: ValidationError, *, at: str = "") -> list[Problem]:
 
 def _translate(kind: str, path: str, value: Any, context: dict[str, Any]) -> list[Problem]:
     if kind == "rule":
-        # where a rule is broken, the API server shows the type of the object and not its content
+        # where a rule is broken, the API server shows the type of the value and not the value
         return [
-            Problem(f"{path}{field}".removeprefix("."), f'Invalid value: "object": {sentence}')
+            Problem(f"{path}{field}".removeprefix("."), f'Invalid value: "{context["type"]}": {sentence}')
             for field, sentence in context["broken"]
         ]
     if kind == "duplicate":

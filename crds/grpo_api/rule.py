@@ -20,6 +20,9 @@ from pydantic.alias_generators import to_snake
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
+VALIDATIONS = "x-kubernetes-validations"
+"""The key of CEL rules in a CRD's schema."""
+
 
 @dataclass(frozen=True)
 class Rule:

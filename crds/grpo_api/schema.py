@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from grpo_api.model import VALIDATIONS
+from grpo_api.rule import VALIDATIONS
 
 Schema = dict[str, Any]
 

@@ -2,7 +2,12 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
 from urllib.parse import parse_qsl, urlsplit
+
+from pydantic import Field
+
+from grpo_api.text_rule import Follows, TextRule
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _OBJECT = rf"{_LABEL}(\.{_LABEL})*"
@@ -12,14 +17,71 @@ _FILE = r"[^?#]+\.(jsonl|parquet)"
 
 _MODEL_FILES = rf"{_HUB}|pvc://{_OBJECT}(/[^?#]+)?|file:///[^?#]+"
 
-MODEL_PATTERN = rf"^(builtin://tiny|{_MODEL_FILES})$"
-REWARD_MODEL_PATTERN = rf"^({_MODEL_FILES})$"
 BUILTIN_TASKS = ("copy", "reverse", "add")
 """Datasets that the runtime makes itself: `builtin://NAME`."""
-DATASET_PATTERN = (
-    rf"^(builtin://({'|'.join(BUILTIN_TASKS)})|{_HUB}|pvc://{_OBJECT}/{_FILE}|configmap://{_OBJECT}/[-._a-zA-Z0-9]+"
-    rf"\.(jsonl|parquet)|file:///{_FILE}|reasoning-gym://[a-z0-9_]+(\?{_SETTING}(&{_SETTING})*)?)$"
+_NO_SCHEME = "[^:]+"
+_DATASET = (
+    rf"builtin://({'|'.join(BUILTIN_TASKS)})|{_HUB}|pvc://{_OBJECT}/{_FILE}|configmap://{_OBJECT}/[-._a-zA-Z0-9]+"
+    rf"\.(jsonl|parquet)|file:///{_FILE}|reasoning-gym://[a-z0-9_]+(\?{_SETTING}(&{_SETTING})*)?"
 )
+
+HUB_NEEDS_ITS_SCHEME = TextRule(
+    "^[^/:][^:]*$",
+    "has no scheme: write hf://{self} for a repository of the Hub, or pvc://CLAIM/PATH or file:///PATH",
+    example="ORG/NAME",
+    is_refused=True,
+)
+PATH_NEEDS_ITS_SCHEME = TextRule(
+    "^/[^:]*$",
+    "has no scheme: write file://{self} for a path in the image, or pvc://CLAIM/PATH for one on a claim",
+    example="/PATH",
+    is_refused=True,
+)
+PATH_STAYS_BELOW = TextRule(
+    r"^(pvc|file|s3)://([^?#]*/)?\.\.?(/|$)",
+    "has . or .. as a part of its path: write the path without them",
+    is_refused=True,
+)
+_EVERYWHERE = (HUB_NEEDS_ITS_SCHEME, PATH_NEEDS_ITS_SCHEME, PATH_STAYS_BELOW)
+
+ModelSource = Annotated[
+    str,
+    Field(max_length=1024),
+    Follows(
+        TextRule(
+            rf"^(builtin://tiny|{_MODEL_FILES}|{_NO_SCHEME})$",
+            "is no source of a model: write hf://ORG/NAME, pvc://CLAIM/PATH, file:///PATH or builtin://tiny",
+        ),
+        *_EVERYWHERE,
+    ),
+]
+"""The URL of a policy."""
+RewardModelSource = Annotated[
+    str,
+    Field(max_length=1024),
+    Follows(
+        TextRule(
+            rf"^({_MODEL_FILES}|{_NO_SCHEME})$",
+            "is no source of a reward model: write hf://ORG/NAME, pvc://CLAIM/PATH or file:///PATH",
+        ),
+        *_EVERYWHERE,
+    ),
+]
+"""The URL of a reward model."""
+DatasetSource = Annotated[
+    str,
+    Field(max_length=1024),
+    Follows(
+        TextRule(
+            rf"^({_DATASET}|{_NO_SCHEME})$",
+            "is no source of prompts: write hf://ORG/NAME, pvc://CLAIM/PATH, configmap://NAME/KEY or "
+            "file:///PATH, where files end in .jsonl or .parquet, reasoning-gym://TASK?SETTING=VALUE, or "
+            f"builtin:// and one of {', '.join(BUILTIN_TASKS)}",
+        ),
+        *_EVERYWHERE,
+    ),
+]
+"""The URL of a dataset."""
 
 
 class Scheme(StrEnum):

@@ -39,7 +39,7 @@ def test_a_job_without_an_adapter_says_nothing_of_one():
         ({"rank": 8, "dropout": 0.1}, "model.lora.dropout must be 0, because with it"),
         ({"rank": 8, "targets": []}, "at least 1 item"),
         ({"rank": 8, "targets": ["all-linear", "q_proj"]}, "remove these, or all-linear"),
-        ({"rank": 8, "targets": ["q proj"]}, "should match pattern"),
+        ({"rank": 8, "targets": ["q proj"]}, "must be the last parts of a layer's name"),
     ],
 )
 def test_an_adapter_that_cannot_be_trained_is_refused(lora: dict[str, Any], words: str):

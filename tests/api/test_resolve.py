@@ -13,7 +13,7 @@ from grpo_api.resolve import resolve, volumes_of
 from grpo_api.source import Volume, VolumeKind
 from grpo_api.v1alpha1.job import GRPOJob, parse_job
 from grpo_api.v1alpha1.spec import Attention, Dtype
-from grpo_api.v1alpha1.spec.trainer import TrainerSpec
+from grpo_api.v1alpha1.spec.trainer import TrainerSpec, TrainerStrategy
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 
@@ -37,6 +37,19 @@ def test_processes_default_to_the_gpus_of_a_pod():
     assert resolve(job()).topology.processes_per_node == 1
     chosen = resolve(job(trainer={"processesPerNode": 2, "numNodes": 3})).topology
     assert (chosen.processes_per_node, chosen.world_size) == (2, 6)
+
+
+def test_a_slice_of_a_gpu_is_a_gpu():
+    def resolved(resource: str) -> RunConfig:
+        pod = {"resources": {"limits": {resource: 1}}}
+        return resolve(job(trainer={"numNodes": 2, **pod}, rollout=pod))
+
+    on_slices = resolved("nvidia.com/mig-1g.10gb")
+    assert on_slices == resolved("nvidia.com/gpu")
+    chosen = (on_slices.topology.world_size, on_slices.model.dtype, on_slices.strategy)
+    assert chosen == (2, Dtype.BFLOAT16, TrainerStrategy.FSDP2)
+    # a name that only looks like one is a device like any other
+    assert resolved("nvidia.com/migration") == resolved("example.com/fpga") != on_slices
 
 
 def test_micro_batches_are_as_large_as_the_job_says_or_else_as_the_hardware_wants():

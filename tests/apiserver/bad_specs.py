@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 
+from grpo_api.rule import VALIDATIONS
+
 KubeObject = dict[str, Any]
 Step = str | int
 
@@ -111,7 +113,7 @@ def _values_outside(schema: KubeObject) -> Iterator[Any]:
             yield schema["maximum"] + 1.5
     if "enum" in schema:
         yield "nothing"
-    if "pattern" in schema:
+    if "pattern" in schema or (schema.get("type") == "string" and VALIDATIONS in schema):
         yield from ("", "a b\n", "ä")
     if "maxLength" in schema:
         yield "0" * (schema["maxLength"] + 1)

@@ -6,7 +6,7 @@ from grpo_api.crd import crd
 from grpo_api.problems import Problem, problems
 from grpo_api.v1alpha1.job import GRPOJob
 
-from ..api.every_rule import every_rule
+from ..api.every_rule import every_rule, every_text_rule
 from .api_server import Jobs, Refusal
 from .bad_specs import BAD, GOOD, Case, cases_of_every_bound
 
@@ -37,6 +37,12 @@ def test_every_rule_refuses_something_in_the_table():
         # without its numbers, which are those of the case
         beginning = rule.sentence.partition(" ({")[0]
         assert any(beginning in message for message in said), f"no bad spec breaks: {rule.sentence}"
+
+
+def test_every_rule_about_a_text_refuses_something_in_the_table():
+    for rule in every_text_rule():
+        beginning = rule.sentence.partition("{self}")[0]
+        assert any(f'"string": {beginning}' in case.message for case in BAD), rule.sentence
 
 
 @pytest.mark.apiserver

@@ -21,6 +21,7 @@ QUANTITIES = [
 ]  # fmt: skip
 RESOURCES = [
     "cpu", "cpu", "memory", "memory", "ephemeral-storage", "nvidia.com/gpu", "nvidia.com/gpu", "a.b/c_d-e.f",
+    "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb",
     "x.y/" + "z" * 63, "x.y/" + "z" * 64, "gpu", "/b", "A.b/c",
 ]  # fmt: skip
 CODE = {"configMap": {"name": "code", "key": "code.py", "function": "score"}}

@@ -1,5 +1,6 @@
 """The generated CRD is fresh, complete, bounded and described. Tests on a real API server check the rest."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +14,7 @@ from grpo_api.model import ApiModel
 from grpo_api.schema import SchemaError, structural_schema
 from grpo_api.v1alpha1.job import GRPOJob
 
-from ..api.every_rule import every_rule
+from ..api.every_rule import every_rule, every_text_rule
 
 ROOT = Path(__file__).parents[2]
 VERSION = crd()["spec"]["versions"][0]
@@ -109,6 +110,29 @@ def test_every_rule_names_its_field_and_the_fix():
         last = rule.field.rpartition(".")[2]
         assert not last or last.removeprefix("metadata.") in problem, rule.sentence
         assert "{" not in rule.message
+
+
+def test_every_rule_about_a_text_is_in_the_schema_and_says_the_fix():
+    written = [rule for _, field in SPEC_AND_STATUS for rule in field.get("x-kubernetes-validations", ())]
+    for rule in every_text_rule():
+        problem, colon, fix = rule.sentence.partition(": ")
+        assert problem and colon and fix, rule.sentence
+        assert rule.validation() in written
+
+
+def test_only_amounts_are_answered_with_a_regular_expression():
+    # other rules compute with an amount, which the API server does only with one that is well-formed
+    patterns = {path for path, field in SPEC_AND_STATUS if path.startswith("spec") and "pattern" in field}
+    pods = [
+        f"spec.{pod}.resources.{kind}{{}}"
+        for pod in ("trainer", "rollout")
+        for kind in ("limits", "requests")
+    ]
+    assert patterns == {"spec.engine.kvCacheMemory", *pods}
+
+
+def test_the_crd_leaves_room_in_what_kubectl_apply_notes_down():
+    assert len(json.dumps(crd())) < 200_000 < 256 * 1024
 
 
 def test_a_status_has_no_defaults():

@@ -15,7 +15,7 @@ import random
 import sys
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from grpo_api.source import parse_source
@@ -41,21 +41,43 @@ def make_task(url: str, *, seed: int) -> Any:
     Raises UserError for an unknown task or setting, for a value of the wrong type, and when the task itself
     refuses its settings.
     """
+    make, name = _maker(url, seed=seed), parse_source(url).name
+    if library := _lacking(name):
+        raise UserError(
+            f"dataset.source ({url}): the task {name} needs the library {library}, which this image lacks: "
+            "install it in an image of your own, or take another task"
+        )
+    return make()
+
+
+def require_task(url: str, *, seed: int) -> None:
+    """Raises UserError as `make_task`, but lets a task pass whose own library only the image may have."""
+    make = _maker(url, seed=seed)
+    if _lacking(parse_source(url).name) is None:
+        make()
+
+
+def _lacking(name: str) -> str | None:
+    """The library that a task needs and that is not installed."""
+    library = NEEDED_BY_ONE_TASK.get(name)
+    return library if library and importlib.util.find_spec(library) is None else None
+
+
+def _maker(url: str, *, seed: int) -> Callable[[], Any]:
+    """What makes the task named by `url`, whose name and settings are checked here."""
     source = parse_source(url)
     tasks = _tasks()
     name = source.name
     if name not in tasks:
         raise UserError(f"dataset.source ({url}): reasoning-gym has no task {name}{_near(name, tasks)}")
-    library = NEEDED_BY_ONE_TASK.get(name)
-    if library and importlib.util.find_spec(library) is None:
-        raise UserError(
-            f"dataset.source ({url}): the task {name} needs the library {library}, which this image lacks: "
-            "install it in an image of your own, or take another task"
-        )
     task, config = tasks[name]
     settings = {"seed": seed, "size": DEFAULT_SIZE} | _settings(dict(source.settings), config, url=url)
     if settings["seed"] is None:
         raise UserError(f"dataset.source ({url}): seed= must be a whole number, or leave seed out")
+    return lambda: _configured(task, config, settings, url=url)
+
+
+def _configured(task: Any, config: Any, settings: Mapping[str, Any], *, url: str) -> Any:
     try:
         return task(config=config(**settings))
     except (AssertionError, ValueError, TypeError) as error:

@@ -1,15 +1,18 @@
 """`grpo-runtime validate`: what is wrong with GRPOJobs, or what they would do. torch is loaded for jobs with
 GPUs only, whose memory is planned."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
-from grpo_api.problems import problems
-from grpo_api.v1alpha1.job import KIND, parse_job
+from grpo_api.problems import Problem, problems
+from grpo_api.source import Scheme, parse_source
+from grpo_api.v1alpha1.job import KIND, GRPOJob, parse_job
 from grpo_runtime.errors import UserError
 from grpo_runtime.local.describe import count, describe, gpus_asked
 from grpo_runtime.local.documents import Document, read_documents
 from grpo_runtime.local.memory import describe_memory
+from grpo_runtime.regexes import regex_problems
 
 
 def validate(paths: Sequence[Path], *, gpu_gib: float | None = None) -> int:
@@ -42,7 +45,7 @@ def validate(paths: Sequence[Path], *, gpu_gib: float | None = None) -> int:
 
 def _is_valid(document: Document, *, gpu_gib: float | None) -> bool:
     where = f"{document.path}:{document.line}: GRPOJob {document.name or '(no name)'}"
-    found = problems(document.data)
+    found = problems(document.data) or list(_problems_beyond_the_api(parse_job(document.data)))
     if found:
         print(f"{where}: {count(len(found), 'problem')}")
         for problem in found:
@@ -51,8 +54,33 @@ def _is_valid(document: Document, *, gpu_gib: float | None) -> bool:
     print(f"{where}: valid")
     job = parse_job(document.data)
     print(describe(job))
+    if _is_task(job.spec.dataset.source) and not _can_ask_for_tasks():
+        print("  not looked at: the task, because grpo-runtime[reasoning-gym] is not installed here")
     if not any(gpus_asked(job)):
         return True
     text, fits = describe_memory(job, gpu_gib=gpu_gib)
     print(text)
     return fits
+
+
+def _problems_beyond_the_api(job: GRPOJob) -> Iterator[Problem]:
+    """What only Python and its libraries can tell."""
+    spec = job.spec
+    yield from regex_problems(rewards=spec.rewards, sampling=spec.sampling)
+    if _is_task(spec.dataset.source) and _can_ask_for_tasks():
+        from grpo_runtime.data.reasoning_gym_task import require_task
+
+        try:
+            require_task(spec.dataset.source, seed=spec.algorithm.seed)
+        except UserError as error:
+            yield Problem("spec.dataset.source", f'Invalid value: "string": {error}')
+
+
+def _is_task(source: str) -> bool:
+    """Whether prompts are made by reasoning-gym."""
+    return parse_source(source).scheme is Scheme.REASONING_GYM
+
+
+def _can_ask_for_tasks() -> bool:
+    """Whether reasoning-gym is installed here."""
+    return find_spec("reasoning_gym") is not None

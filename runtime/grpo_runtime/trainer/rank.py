@@ -25,6 +25,7 @@ from grpo_runtime.model.lora import add_adapter
 from grpo_runtime.model.source import materialise_model
 from grpo_runtime.openmp import named_threads
 from grpo_runtime.process.failure import explain_abort, write_failure
+from grpo_runtime.regexes import require_regexes
 from grpo_runtime.rollout.interface import Engines
 from grpo_runtime.settings import TrainerSettings, read_trainer_settings
 from grpo_runtime.torch_threads import settle_num_threads
@@ -111,6 +112,7 @@ def _prepare(
     named = settings.run_config.threads_per_process
     settle_num_threads(named or named_threads(environment) or 1)
     _require_samples_for_all(settings)
+    require_regexes(rewards=settings.run_config.rewards, sampling=settings.run_config.sampling)
     # before the ranks meet: transformers saves nothing on other ranks than 0 once they have
     origin = materialise_model(
         settings.run_config.model,

@@ -134,6 +134,41 @@ def test_problems_are_named_by_field_for_each_document(
 
 
 @pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        (
+            {"model": {"source": "Qwen/Qwen3-0.6B"}},
+            'spec.model.source: Invalid value: "string": has no scheme: write hf://Qwen/Qwen3-0.6B for',
+        ),
+        (
+            {"rewards": [{"name": "found", "builtin": "regex", "pattern": "(a"}]},
+            'spec.rewards[0].pattern: Invalid value: "string": is no regular expression (missing ), ',
+        ),
+        (
+            {"dataset": {"source": "reasoning-gym://chain_sums"}},
+            "reasoning-gym has no task chain_sums: did you mean chain_sum",
+        ),
+        (
+            {"dataset": {"source": "reasoning-gym://chain_sum?min_term=2"}},
+            "the task has no setting min_term: did you mean min_terms",
+        ),
+    ],
+)
+def test_what_the_api_server_cannot_judge_is_a_problem_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], spec: dict[str, Any], sentence: str
+) -> None:
+    assert main(["validate", str(written(tmp_path, job_object(**spec)))]) == 1
+    text = capsys.readouterr().out
+    assert "1 problem\n" in text
+    assert sentence in text
+
+
+def test_a_task_whose_library_only_the_image_may_have_is_valid(tmp_path: Path) -> None:
+    job = job_object(dataset={"source": "reasoning-gym://zebra_puzzles?num_people=4"})
+    assert main(["validate", str(written(tmp_path, job))]) == 0
+
+
+@pytest.mark.parametrize(
     ("text", "sentence"),
     [
         ("a: [1", "line 1: this is not YAML"),

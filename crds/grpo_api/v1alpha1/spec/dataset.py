@@ -6,7 +6,7 @@ from pydantic import Field
 
 from grpo_api.model import ApiModel
 from grpo_api.rule import rule
-from grpo_api.source import DATASET_PATTERN
+from grpo_api.source import DatasetSource
 from grpo_api.v1alpha1.spec.evaluation import EvalSpec
 from grpo_api.v1alpha1.spec.fields import Revision
 
@@ -67,7 +67,7 @@ class DatasetSpec(ApiModel):
         only_the_hub_has_evaluation_splits,
     )
 
-    source: Annotated[str, Field(pattern=DATASET_PATTERN, max_length=1024)]
+    source: DatasetSource
     """`hf://ORG/NAME` is a dataset of the Hugging Face Hub. `pvc://CLAIM/PATH`, `configmap://NAME/KEY` and
     `file:///PATH` are .jsonl or .parquet files on a PersistentVolumeClaim, in a ConfigMap and in the image.
     `reasoning-gym://TASK?SETTING=VALUE&...` makes its own prompts and has its own scorer. `builtin://copy`,

@@ -10,6 +10,8 @@ from grpo_api import cel
 from grpo_api.model import ApiModel
 from grpo_api.quantity import Quantity, parse_quantity
 from grpo_api.rule import rule
+from grpo_api.text_rule import Follows, TextRule
+from grpo_api.v1alpha1.spec.resources import is_gpu
 from grpo_api.v1alpha1.spec.rollout import RolloutSpec
 from grpo_api.v1alpha1.spec.sampling import SamplingSpec
 from grpo_api.v1alpha1.spec.trainer import TrainerSpec, TrainerStrategy
@@ -29,11 +31,20 @@ OWNED_ENGINE_ARGUMENTS = (
 )
 """Arguments of vLLM that follow from the spec or that the product relies on."""
 
-EngineArgument = Annotated[str, Field(pattern=r"^--[a-z][a-z0-9-]*(=.*)?$", max_length=1024)]
+EngineArgument = Annotated[
+    str,
+    Field(max_length=1024),
+    Follows(
+        TextRule(
+            "^--[a-z][a-z0-9-]*(=.*)?$",
+            "must be an argument of vLLM: write --NAME or --NAME=VALUE",
+        )
+    ),
+]
 
 
 @rule(
-    cel=f"self.args.all(argument, !{json.dumps(list(OWNED_ENGINE_ARGUMENTS))}"
+    cel=f"self.args.all(argument, !argument.startsWith('--') || !{json.dumps(list(OWNED_ENGINE_ARGUMENTS))}"
     ".exists(owned, owned.startsWith(argument.split('=')[0].substring(2))))",
     sentence="engine.args has an argument that follows from the rest of the spec or that weight sync relies "
     "on: remove it, and set the field it belongs to if there is one",
@@ -334,7 +345,8 @@ def _kv_cache_fits_into(pod: str) -> str:
     """CEL for whether the KV cache fits into a pod. On a GPU it is not in the pod's memory."""
     limits = f"{pod}.resources.limits"
     memory, cache = cel.quantity(f"{limits}['memory']"), cel.quantity("self.engine.kvCacheMemory")
-    return f"(!('memory' in {limits}) || '{cel.GPU}' in {limits} || {cache}.compareTo({memory}) < 0)"
+    has_gpus = f"{limits}.exists(name, {cel.is_gpu('name')})"
+    return f"(!('memory' in {limits}) || {has_gpus} || {cache}.compareTo({memory}) < 0)"
 
 
 @rule(
@@ -347,6 +359,6 @@ def _kv_cache_fits_into(pod: str) -> str:
 def kv_cache_fits(engine: EngineSpec, rollout: RolloutSpec | None, trainer: TrainerSpec) -> bool:
     """An engine can fill its cache without running out of memory."""
     wanted, limits = engine.kv_cache_memory, (rollout or trainer).resources.limits
-    if wanted is None or "memory" not in limits or cel.GPU in limits:
+    if wanted is None or "memory" not in limits or any(map(is_gpu, limits)):
         return True
     return parse_quantity(wanted) < parse_quantity(limits["memory"])

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from grpo_api.model import ApiModel
 from grpo_api.rule import rule
-from grpo_api.source import DATASET_PATTERN
+from grpo_api.source import DatasetSource
 
 
 @rule(
@@ -39,7 +39,7 @@ class EvalSpec(ApiModel):
 
     every_steps: Annotated[int, Field(ge=1, le=10_000_000)]
     """Evaluate after this many steps, and at the end."""
-    source: Annotated[str, Field(pattern=DATASET_PATTERN, max_length=1024)] | None = None
+    source: DatasetSource | None = None
     """As dataset.source, with the same columns; without it dataset.source itself, of which `split` is then
     another split."""
     split: Annotated[str, Field(min_length=1, max_length=253)] | None = None

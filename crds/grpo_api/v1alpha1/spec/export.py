@@ -1,12 +1,14 @@
 """`export`: where the trained model is uploaded to."""
 
+from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field
 
 from grpo_api.model import ApiModel
 from grpo_api.rule import rule
-from grpo_api.source import Volume, VolumeKind
+from grpo_api.source import HUB_NEEDS_ITS_SCHEME, PATH_STAYS_BELOW, Volume, VolumeKind
+from grpo_api.text_rule import Follows, TextRule
 from grpo_api.v1alpha1.spec.fields import ClaimName
 from grpo_api.v1alpha1.spec.hub import HubSpec
 
@@ -14,6 +16,26 @@ HUB_SCHEME, S3_SCHEME = "hf://", "s3://"
 _REPOSITORY = r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*"
 _BUCKET = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
 _KEY = r"[A-Za-z0-9!_.*'()-]+"
+_Endpoint = Annotated[
+    str,
+    Field(max_length=253),
+    Follows(
+        TextRule(
+            r"^https?://[^/?#@\s]+/?$",
+            "must be the address of a store, without user and path: write https://HOST:PORT",
+        )
+    ),
+]
+_Region = Annotated[
+    str,
+    Field(max_length=63),
+    Follows(
+        TextRule(
+            "^[a-z0-9-]+$",
+            "must be a region: use lowercase letters, digits and -, such as eu-central-1",
+        )
+    ),
+]
 
 
 @rule(
@@ -41,7 +63,16 @@ class ExportSpec(ApiModel):
     rules = (only_buckets_have_endpoints, only_repositories_are_private)
 
     to: Annotated[
-        str, Field(pattern=rf"^(hf://{_REPOSITORY}|s3://{_BUCKET}(/{_KEY})*)$", min_length=1, max_length=512)
+        str,
+        Field(min_length=1, max_length=512),
+        Follows(
+            TextRule(
+                rf"^(hf://{_REPOSITORY}|s3://{_BUCKET}(/{_KEY})*|[^/:][^:]*)$",
+                "is no destination: write hf://ORG/NAME or s3://BUCKET/PREFIX",
+            ),
+            replace(HUB_NEEDS_ITS_SCHEME, sentence="has no scheme: write hf://{self} or s3://BUCKET/PREFIX"),
+            PATH_STAYS_BELOW,
+        ),
     ]
     """`hf://ORG/NAME` is a model repository of the Hugging Face Hub, which is made if it is missing.
     `s3://BUCKET/PREFIX` is a place in a bucket of an S3-compatible store; the bucket must exist."""
@@ -51,9 +82,9 @@ class ExportSpec(ApiModel):
     credentials, `sessionToken`."""
     private: bool | None = None
     """Make a missing repository private (true) or public (false); left out, the organisation's default."""
-    endpoint: Annotated[str, Field(pattern=r"^https?://[^/?#@\s]+/?$", max_length=253)] | None = None
+    endpoint: _Endpoint | None = None
     """Address of an S3-compatible store that is not Amazon's, such as `https://minio.storage:9000`."""
-    region: Annotated[str, Field(pattern=r"^[a-z0-9-]+$", max_length=63)] | None = None
+    region: _Region | None = None
     """Region of the bucket; `us-east-1` if it is left out."""
 
     @property

@@ -4,10 +4,40 @@ from typing import Annotated
 
 from pydantic import Field
 
+from grpo_api.text_rule import Follows, TextRule
+
 ClaimName = Annotated[
     str,
-    Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$", max_length=253),
+    Field(max_length=253),
+    Follows(
+        TextRule(
+            r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$",
+            "must be a name of Kubernetes: use lowercase letters, digits, - and ., and begin and end with a "
+            "letter or a digit",
+        )
+    ),
 ]
 """Name of a PersistentVolumeClaim, a ConfigMap or a Secret."""
-Revision = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$", max_length=253)]
+Revision = Annotated[
+    str,
+    Field(max_length=253),
+    Follows(
+        TextRule(
+            "^[A-Za-z0-9][A-Za-z0-9._/-]*$",
+            "must be a branch, a tag or a commit: use letters, digits, ., _, - and /, and begin with a "
+            "letter or a digit",
+        ),
+        TextRule(
+            r"/\.\.?(/|$)",
+            "has . or .. between slashes: write the name of the branch or tag as the Hub has it",
+            is_refused=True,
+        ),
+    ),
+]
 """Branch, tag or commit of a repository of the Hub."""
+Image = Annotated[
+    str,
+    Field(max_length=512),
+    Follows(TextRule(r"^[^\s]+$", "must be an image, without spaces: write REGISTRY/NAME:TAG")),
+]
+"""A container image."""

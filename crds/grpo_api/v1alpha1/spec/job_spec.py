@@ -23,7 +23,7 @@ from grpo_api.v1alpha1.spec.engine import (
 )
 from grpo_api.v1alpha1.spec.export import export_reaches_the_hub
 from grpo_api.v1alpha1.spec.failure_policy import FailurePolicySpec
-from grpo_api.v1alpha1.spec.fields import ClaimName
+from grpo_api.v1alpha1.spec.fields import ClaimName, Image
 from grpo_api.v1alpha1.spec.model import (
     flash_attention_has_gpus,
     reference_can_be_spread,
@@ -120,7 +120,7 @@ class GRPOJobSpec(RunSections):
     mode: Mode = Mode.AUTO
     """`Disaggregated` runs the rollout engines in pods of their own, `Colocated` in the trainer's processes.
     `Auto` is Disaggregated when `rollout` is there and Colocated when it is not."""
-    image: Annotated[str, Field(pattern=r"^[^\s]+$", max_length=512)] | None = None
+    image: Image | None = None
     """Runtime image of all pods; defaults to the operator's."""
     image_pull_secrets: Annotated[tuple[ClaimName, ...], Field(max_length=16)] = ()
     """Secrets with credentials for the registry of the image."""

@@ -6,9 +6,20 @@ from pydantic import Field
 
 from grpo_api.model import ApiModel
 from grpo_api.rule import rule
+from grpo_api.text_rule import Follows, TextRule
 
 ALL_LINEAR = "all-linear"
 """peft's word for every linear layer but the head."""
+_Target = Annotated[
+    str,
+    Field(max_length=128),
+    Follows(
+        TextRule(
+            "^[A-Za-z0-9_.-]+$",
+            "must be the last parts of a layer's name: use letters, digits, _, . and -, such as q_proj",
+        )
+    ),
+]
 
 
 @rule(
@@ -46,7 +57,7 @@ class LoraSpec(ApiModel):
     """peft's `lora_dropout`, which must be 0 here."""
     targets: (
         Annotated[
-            tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$", max_length=128)], ...],
+            tuple[_Target, ...],
             Field(min_length=1, max_length=64),
         ]
         | None

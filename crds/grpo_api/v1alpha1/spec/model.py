@@ -1,14 +1,11 @@
 """`model`: the policy to start from."""
 
 from enum import StrEnum
-from typing import Annotated
-
-from pydantic import Field
 
 from grpo_api import cel
 from grpo_api.model import ApiModel
 from grpo_api.rule import rule
-from grpo_api.source import MODEL_PATTERN
+from grpo_api.source import ModelSource
 from grpo_api.v1alpha1.spec.algorithm import AlgorithmSpec
 from grpo_api.v1alpha1.spec.fields import Revision
 from grpo_api.v1alpha1.spec.lora import LoraSpec
@@ -63,7 +60,7 @@ class ModelSpec(ApiModel):
 
     rules = (only_the_hub_has_revisions, flash_attention_is_not_float32)
 
-    source: Annotated[str, Field(pattern=MODEL_PATTERN, max_length=1024)]
+    source: ModelSource
     """`hf://ORG/NAME` is a model of the Hugging Face Hub; `pvc://CLAIM/PATH` and `file:///PATH` are Hugging
     Face model directories on a PersistentVolumeClaim and in the image; `builtin://tiny` is a small random
     Qwen2 with a character tokenizer that needs no download."""

@@ -79,6 +79,33 @@ def device_requests_are_limits(requests: QuantityMap, limits: QuantityMap) -> bo
     )
 
 
+def is_gpu(name: str) -> bool:
+    """Whether a resource is GPUs or slices of them (MIG)."""
+    return name == cel.GPU or name.startswith(cel.MIG)
+
+
+@rule(
+    cel=f"self.limits.filter(name, {cel.is_gpu('name')}).size() <= 1",
+    sentence="limits names GPUs of several kinds, and each process takes one that it cannot choose: keep "
+    "nvidia.com/gpu, or one size of nvidia.com/mig-*",
+    field=".limits",
+)
+def gpus_are_of_one_kind(limits: QuantityMap) -> bool:
+    """A whole GPU and a slice are not interchangeable."""
+    return sum(map(is_gpu, limits)) <= 1
+
+
+@rule(
+    cel=f"self.limits.all(name, !name.startsWith('{cel.MIG}') || string(self.limits[name]) in ['0', '1'])",
+    sentence="limits of nvidia.com/mig-* must be 1, because each slice has a process of its own, and NCCL "
+    "does not work between slices: set 1 and use more pods, or use nvidia.com/gpu",
+    field=".limits",
+)
+def pods_have_one_slice(limits: QuantityMap) -> bool:
+    """Ranks of one pod talk by NCCL."""
+    return all(not name.startswith(cel.MIG) or str(amount) in ("0", "1") for name, amount in limits.items())
+
+
 class ResourcesSpec(ApiModel):
     """Compute resources of one pod, as in a container."""
 
@@ -88,14 +115,17 @@ class ResourcesSpec(ApiModel):
         devices_are_whole,
         requests_are_within_limits,
         device_requests_are_limits,
+        gpus_are_of_one_kind,
+        pods_have_one_slice,
     )
 
     limits: QuantityMap = Field(default={})
-    """Upper bounds, such as cpu, memory, nvidia.com/gpu."""
+    """Upper bounds, such as cpu, memory, nvidia.com/gpu. A slice such as nvidia.com/mig-3g.40gb counts as a
+    GPU; a pod may have one."""
     requests: QuantityMap = Field(default={})
     """What the scheduler reserves; defaults to the limits."""
 
     @property
     def num_gpus(self) -> int:
-        """NVIDIA GPUs of one pod."""
-        return int(parse_quantity(self.limits.get(cel.GPU, 0)))
+        """NVIDIA GPUs, or slices, of one pod."""
+        return sum(int(parse_quantity(amount)) for name, amount in self.limits.items() if is_gpu(name))

@@ -7,7 +7,8 @@ from pydantic import Field
 
 from grpo_api.model import ApiModel
 from grpo_api.rule import rule
-from grpo_api.source import REWARD_MODEL_PATTERN, Volume, VolumeKind
+from grpo_api.source import RewardModelSource, Volume, VolumeKind
+from grpo_api.text_rule import Follows, TextRule
 from grpo_api.v1alpha1.spec.dataset import DatasetSpec
 from grpo_api.v1alpha1.spec.fields import ClaimName, Revision
 from grpo_api.v1alpha1.spec.model import Dtype
@@ -18,7 +19,17 @@ MOST_WORKERS = 256
 """Processes of one reward function."""
 _REQUESTS_AT_A_TIME = 16
 """To one service: it waits for networks and not for our CPUs."""
-Name = Annotated[str, Field(pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
+Name = Annotated[
+    str,
+    Field(max_length=63),
+    Follows(
+        TextRule(
+            r"^[a-z]([-a-z0-9]*[a-z0-9])?$",
+            "must be a name for metrics: use lowercase letters, digits and -, begin with a letter and do not "
+            "end with -",
+        )
+    ),
+]
 
 
 class BuiltinReward(StrEnum):
@@ -36,7 +47,17 @@ class BuiltinReward(StrEnum):
 class RewardServiceSpec(ApiModel):
     """A service that scores completions: docs/reference.md has its protocol."""
 
-    url: Annotated[str, Field(pattern=r"^https?://[^/?#@\s]+(/[^?#@\s]*)?$", max_length=1024)]
+    url: Annotated[
+        str,
+        Field(max_length=1024),
+        Follows(
+            TextRule(
+                r"^https?://[^/?#@\s]+(/[^?#@\s]*)?$",
+                "must be an address without user, password, query or fragment: write http://HOST/PATH or "
+                "https://HOST/PATH, and put credentials into the Secret of headersSecret",
+            )
+        ),
+    ]
     """Address that each group is posted to, such as `https://judge.rewards.svc/score`."""
     headers_secret: ClaimName | None = None
     """Secret whose keys are headers of each request, such as `Authorization`, mounted in the first trainer
@@ -64,7 +85,7 @@ class RewardModelSpec(ApiModel):
 
     rules = (only_the_hub_has_reward_revisions,)
 
-    source: Annotated[str, Field(pattern=REWARD_MODEL_PATTERN, max_length=1024)]
+    source: RewardModelSource
     """`hf://ORG/NAME`, `pvc://CLAIM/PATH` or `file:///PATH` of a Hugging Face model directory, with its
     tokenizer."""
     revision: Revision | None = None

@@ -8,7 +8,31 @@ from pydantic import Field
 from grpo_api.model import ApiModel
 from grpo_api.rule import rule
 from grpo_api.source import Volume, VolumeKind
+from grpo_api.text_rule import Follows, TextRule
 from grpo_api.v1alpha1.spec.fields import ClaimName
+
+_Project = Annotated[
+    str,
+    Field(max_length=128),
+    Follows(
+        TextRule(
+            "^[A-Za-z0-9][A-Za-z0-9._/-]*$",
+            "must be a project, or ENTITY/PROJECT: use letters, digits, ., _, - and /, and begin with a "
+            "letter or a digit",
+        )
+    ),
+]
+_Address = Annotated[
+    str,
+    Field(max_length=253),
+    Follows(
+        TextRule(
+            r"^https?://[^?#@\s]+$",
+            "must be an address without user, password, query or fragment: write http://HOST or "
+            "https://HOST, and put credentials into the Secret of secret",
+        )
+    ),
+]
 
 
 class TrackerName(StrEnum):
@@ -36,10 +60,10 @@ class TrackerSpec(ApiModel):
 
     name: TrackerName
     """`wandb` is Weights & Biases, `mlflow` an MLflow tracking server."""
-    project: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$", max_length=128)] | None = None
+    project: _Project | None = None
     """W&B's project, or ENTITY/PROJECT; MLflow's experiment. Without it that is the job's namespace. The run
     has the job's name."""
-    url: Annotated[str, Field(pattern=r"^https?://[^?#@\s]+$", max_length=253)] | None = None
+    url: _Address | None = None
     """Address of the service; needed for MLflow, and for a W&B that is not `https://api.wandb.ai`."""
     secret: ClaimName | None = None
     """Secret with the credentials, mounted in the first trainer pod only. For `wandb` its key is `apiKey`,

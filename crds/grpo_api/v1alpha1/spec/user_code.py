@@ -5,13 +5,36 @@ from typing import Annotated
 from pydantic import Field
 
 from grpo_api.model import ApiModel
+from grpo_api.text_rule import Follows, TextRule
 from grpo_api.v1alpha1.spec.fields import ClaimName
 
-ConfigMapKey = Annotated[str, Field(pattern=r"^[-._a-zA-Z0-9]+$", max_length=253)]
+ConfigMapKey = Annotated[
+    str,
+    Field(max_length=253),
+    Follows(
+        TextRule("^[-._a-zA-Z0-9]+$", "must be a key of a ConfigMap: use letters, digits, -, _ and ."),
+        TextRule(
+            r"^\.(\.|$)",
+            "is no key of a ConfigMap, because it is . or begins with ..: name the key of your module",
+            is_refused=True,
+        ),
+    ),
+]
 FunctionPath = Annotated[
     str,
-    Field(
-        pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$", max_length=253
+    Field(max_length=253),
+    Follows(
+        TextRule(
+            r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*$",
+            "must name a function of a module in the image: write MODULE:FUNCTION, such as my_rewards:score",
+        )
+    ),
+]
+_FunctionName = Annotated[
+    str,
+    Field(max_length=253),
+    Follows(
+        TextRule("^[A-Za-z_][A-Za-z0-9_]*$", "must be the name of a function: use letters, digits and _")
     ),
 ]
 
@@ -23,5 +46,5 @@ class CodeRef(ApiModel):
     """The ConfigMap."""
     key: ConfigMapKey
     """Its key that holds the Python module."""
-    function: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=253)]
+    function: _FunctionName
     """Function in that module."""
