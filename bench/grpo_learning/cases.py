@@ -77,7 +77,13 @@ CASES = (
         Case(name=f"copy: {loss}", gate=_LEARNED, learning_rate=rate, algorithm={"lossType": loss})
         for loss, rate in LEARNING_RATES.items()
     ),
-    Case(name="reverse", gate=Gate(each_at_least=0.97), dataset="builtin://reverse", steps=400),
+    Case(
+        name="reverse",
+        gate=Gate(each_at_least=0.97),
+        dataset="builtin://reverse",
+        steps=400,
+        algorithm={"promptsPerStep": 32},
+    ),
     Case(
         name="add",
         gate=Gate(mean_at_least=0.80, each_at_least=0.65),

@@ -75,10 +75,13 @@ class Reporter:
     def _compared_nats(self, values: Mapping[str, float]) -> float | None:
         return values.get(MISMATCH_METRIC) if self._has_mismatch_bound else None
 
-    def replaying(self, num_samples: int, *, step: int, needs_engines: bool) -> None:
-        """Report that a step, counted from 1, takes this many samples from the journal, and whether it needs
-        engines for others."""
+    def begins_round(self, *, needs_engines: bool) -> None:
+        """Learn whether engines are needed for the completions that come next, so that a wait for them is
+        told as one."""
         self._needs_engines = needs_engines
+
+    def replaying(self, num_samples: int, *, step: int) -> None:
+        """Report that a step, counted from 1, takes this many samples from the journal."""
         message = f"step {step}: replayed {num_samples} samples from the journal"
         self.progress.update(state=TrainerState.TRAINING, message=message)
 

@@ -85,6 +85,16 @@ def _scores(
         inputs = tokenizer(
             batch, return_tensors="pt", padding=True, padding_side="right", add_special_tokens=False
         )
+        _refuse_long(inputs["input_ids"].shape[1], model=model)
         logits = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]).logits
         scores += logits[:, 0].float().tolist()
     return scores
+
+
+def _refuse_long(num_tokens: int, *, model: PreTrainedModel) -> None:
+    limit = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    if limit is not None and num_tokens > limit:
+        raise ValueError(
+            f"prompt and completion have {num_tokens} tokens, and the reward model reads {limit}: lower "
+            "sampling.maxTokens, or take a model that reads more"
+        )

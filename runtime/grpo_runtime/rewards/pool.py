@@ -74,8 +74,8 @@ class RewardPool:
         return task
 
     def put_together(self, chunks: Sequence[ScoredChunk], *, step: int) -> RewardMatrix:
-        """The rewards of a whole step from those of its chunks, in their order. `step` optimizer steps are
-        done before. Failures are in the result and in the log.
+        """The rewards of a step, or of a round of it, from those of its chunks, in their order. `step`
+        optimizer steps are done before. Failures are in the result and in the log.
 
         Raises UserError when a function fails more than it may: see `Tolerance`.
         """

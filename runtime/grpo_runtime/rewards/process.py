@@ -8,8 +8,9 @@ from grpo_runtime.process.line_worker import START_TIMEOUT_SECONDS, LineWorker
 from grpo_runtime.rewards.registry import BUILTIN_REWARDS
 from grpo_runtime.rewards.types import RewardFunction
 
-MODEL_START_TIMEOUT_SECONDS = 1800.0
-"""Covers the reading of a reward model's weights from a slow volume."""
+MODEL_START_TIMEOUT_SECONDS = 1200.0
+"""Covers the reading of a reward model's weights from a slow volume. Other ranks wait meanwhile, for at most
+half an hour."""
 
 
 class WorkerProcess:

@@ -16,20 +16,34 @@ class Tolerance:
     def __init__(self, function: RewardFunction) -> None:
         self._function = function
         self._num_failing_steps = 0
+        self._step: int | None = None
+        self._failures: list[RewardFailure] = []
+        self._num_samples = 0
 
     def judge(self, failures: Sequence[RewardFailure], *, num_samples: int, step: int) -> None:
-        """Count the failures of the step that follows `step` finished ones.
+        """Count failures of the step that follows `step` finished ones. Dynamic sampling scores a step in
+        several rounds, which are judged together.
 
         Raises UserError, with what the function said, when they are more than the function may have.
         """
-        self._refuse_too_many(failures, num_samples=num_samples, step=step)
-        failed_chunks = [failure for failure in failures if failure.kind is not FailureKind.REFUSED]
-        self._num_failing_steps = self._num_failing_steps + 1 if failed_chunks else 0
-        if self._num_failing_steps >= self._function.max_failing_steps:
+        if step != self._step:
+            if not self._failed_chunks():
+                self._num_failing_steps = 0
+            self._step, self._failures, self._num_samples = step, [], 0
+        was_failing = bool(self._failed_chunks())
+        self._failures += failures
+        self._num_samples += num_samples
+        self._refuse_too_many(self._failures, num_samples=self._num_samples, step=step)
+        failed_chunks = self._failed_chunks()
+        self._num_failing_steps += bool(failed_chunks) and not was_failing
+        if failed_chunks and self._num_failing_steps >= self._function.max_failing_steps:
             raise UserError(
                 f"reward {self._function.name} failed in {self._num_failing_steps} steps in a row, up to "
                 f"step {step + 1}, which is its maxFailingSteps: {_first_line(failed_chunks)}"
             )
+
+    def _failed_chunks(self) -> list[RewardFailure]:
+        return [failure for failure in self._failures if failure.kind is not FailureKind.REFUSED]
 
     def _refuse_too_many(self, failures: Sequence[RewardFailure], *, num_samples: int, step: int) -> None:
         num_failed = sum(failure.num_samples for failure in failures)

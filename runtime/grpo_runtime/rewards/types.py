@@ -8,9 +8,6 @@ from typing import Any
 
 from grpo_runtime.process.user_code import FunctionFile
 
-MAX_REASON_CHARACTERS = 2000
-"""The reason of a failure is cut to this length."""
-
 RewardCall = Callable[..., list[Any]]
 """TRL's convention: takes keyword arguments and returns a reward for every completion, None where it does not
 apply."""

@@ -31,7 +31,8 @@ class Rounds:
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        self._turns, self._cut = {}, set()
+        self._turns, self._cut, self._asks = {}, set(), {}
+        self._all_wait.clear()
         self._busy = {one["rollout"] for one in given}
         self._tasks = {one["rollout"]: asyncio.create_task(self._run(one)) for one in given}
         return await self._round()

@@ -24,6 +24,8 @@ class Transcript:
 
     def add(self, token_ids: Sequence[int]) -> None:
         """Go on with tokens that no policy sampled, as far as there is room."""
+        if not token_ids:
+            return
         kept = list(token_ids)[: self._room]
         self._token_ids += kept
         self._logprobs += [0.0] * len(kept)

@@ -90,8 +90,16 @@ class RolloutFunction:
         return asks
 
     def encode(self, what: str | list[int]) -> list[int]:
-        """The tokens of what was added. Raises UserError for ids that the tokenizer does not have."""
+        """The tokens of what was added. Raises UserError for ids that the tokenizer does not have, and for
+        text that is not Unicode."""
         if isinstance(what, str):
+            try:
+                what.encode()
+            except UnicodeEncodeError as error:
+                raise UserError(
+                    f"{FIELD}: the function added text that is not Unicode ({error}): decode what a tool "
+                    "returns with errors='replace'"
+                ) from error
             return list(self._tokenizer(what, add_special_tokens=False)["input_ids"])
         for token in what:
             if not 0 <= token < self._num_token_ids:

@@ -1,4 +1,5 @@
-"""Prompts, completions and rewards of a step, as far as the journal has not got them."""
+"""Prompts, completions and rewards of a step: from the journal where it has them, else from the engines and
+the reward functions."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -108,10 +109,9 @@ class StepSampler:
 
     async def _prepare_engines(self, recorded: Step) -> SyncReport | None:
         """Sync the engines, or let them rest when the journal has every sample of the round."""
+        self.reporter.begins_round(needs_engines=recorded.needs_engines)
         if recorded.num_replayed:
-            self.reporter.replaying(
-                recorded.num_replayed, step=recorded.step + 1, needs_engines=recorded.needs_engines
-            )
+            self.reporter.replaying(recorded.num_replayed, step=recorded.step + 1)
         if recorded.needs_engines:
             return await self.sync(recorded.step)
         await self.attend(self.engines.rest())

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -61,7 +62,8 @@ def with_total_steps(run_config: RunConfig, *, num_prompts: int) -> RunConfig:
     The last one may begin another epoch."""
     algorithm = run_config.algorithm
     assert algorithm.epochs is not None
-    steps = math.ceil(algorithm.epochs * num_prompts / algorithm.prompts_per_step)
+    # the number as it is written: 1.1 epochs of 100 prompts are 110 prompts
+    steps = math.ceil(Fraction(str(algorithm.epochs)) * num_prompts / algorithm.prompts_per_step)
     if algorithm.optimizer.warmup_steps > steps:
         raise UserError(
             f"algorithm.epochs ({algorithm.epochs:g}) of {num_prompts} prompts are {steps} steps, fewer than "

@@ -195,7 +195,8 @@ def test_bytes_that_move_are_a_sign_of_life_and_a_volume_that_hangs_is_none(
 
 def test_a_step_that_is_replayed_waits_for_no_engine(reporter_of: MakeReporter, tmp_path: Path) -> None:
     reporter, engines = reporter_of(), EngineCounts(desired=3, known=0, current=0)
-    reporter.replaying(8, step=1, needs_engines=False)
+    reporter.begins_round(needs_engines=False)
+    reporter.replaying(8, step=1)
     reporter.report_waiting(engines)
     assert progress(tmp_path).state is TrainerState.TRAINING
     finish(reporter, 1)

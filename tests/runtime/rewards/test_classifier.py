@@ -72,6 +72,12 @@ def test_a_chat_is_scored_through_the_template(folder: Path) -> None:
     assert found == pytest.approx(logit_of(folder, text), abs=1e-5)
 
 
+def test_a_text_that_is_longer_than_the_model_reads_is_named(folder: Path) -> None:
+    score = load_classifier(reward_model(folder))
+    with pytest.raises(ValueError, match=r"have 2\d{3} tokens, and the reward model reads 2048"):
+        score(prompts=["a"], completions=["0" * 2500])
+
+
 def test_a_language_model_is_no_reward_model(tmp_path: Path) -> None:
     write_tiny_family(tmp_path, family="llama")
     with pytest.raises(UserError, match="the model hf://org/judge lacks 1 of the weights of a classifier"):

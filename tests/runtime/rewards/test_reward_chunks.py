@@ -143,6 +143,19 @@ def test_failing_calls_in_so_many_steps_in_a_row_end_the_run(kind: FailureKind) 
     )
 
 
+def test_rounds_of_a_step_are_judged_together() -> None:
+    tolerance = Tolerance(MINE)
+    for step in range(2):
+        tolerance.judge([], num_samples=64, step=step)
+        # of a round of one group: all of it, and little of the step
+        for _ in range(2):
+            tolerance.judge([failure(FailureKind.RAISED)], num_samples=4, step=step)
+        tolerance.judge([], num_samples=4, step=step)
+    tolerance.judge([], num_samples=64, step=2)
+    with pytest.raises(UserError, match="3 steps in a row, up to step 3"):
+        tolerance.judge([failure(FailureKind.RAISED)], num_samples=4, step=2)
+
+
 def test_single_values_that_are_no_rewards_do_not_make_a_failing_step() -> None:
     tolerance = Tolerance(MINE)
     for step in range(9):

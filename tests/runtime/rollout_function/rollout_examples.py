@@ -23,6 +23,17 @@ async def ends_with_a_tool(conversation: Any) -> None:
     conversation.add([7, 8])
 
 
+async def gets_nothing_from_a_tool(conversation: Any) -> None:
+    await conversation.sample(max_tokens=1)
+    conversation.add([7, 8, 9, 7, 8, 9, 7, 8, 9])
+    conversation.add([])
+
+
+async def adds_half_a_character(conversation: Any) -> None:
+    await conversation.sample(max_tokens=1)
+    conversation.add("\ud83d")
+
+
 async def for_ever(conversation: Any) -> None:
     while True:
         conversation.add("!")

@@ -147,6 +147,11 @@ async def test_a_function_that_ends_with_what_a_tool_said_has_ended_by_itself() 
     assert (rollout.completion_ids, rollout.is_terminated) == ((50, 7, 8), True)
 
 
+async def test_a_completion_that_was_cut_stays_cut_where_nothing_is_added() -> None:
+    rollout, _ = await make("gets_nothing_from_a_tool")
+    assert (len(rollout.completion_ids), rollout.is_terminated) == (MAX_TOKENS, False)
+
+
 @pytest.mark.parametrize(("max_turns", "length"), [(None, MAX_TOKENS), (2, 5)])
 async def test_a_function_that_never_ends_is_cut_at_max_tokens_or_max_turns(
     max_turns: int | None, length: int
@@ -176,6 +181,7 @@ async def test_code_from_a_config_map_is_found(tmp_path: Path) -> None:
         ("dies", "in step 3: its process ended with code 3"),
         ("adds_what_no_tokenizer_has", "added token 99, but the tokenizer has 99"),
         ("fills_the_room", "sampled no turn for row 5 of the dataset before it ended or sampling.maxTokens"),
+        ("adds_half_a_character", "the function added text that is not Unicode"),
         ("no_coroutine", "is no coroutine: write `async def`"),
         ("missing", "module rollout_examples has no attribute missing"),
     ],

@@ -110,6 +110,15 @@ def test_no_reward_is_told_apart_from_every_number_and_rewards_keep_every_bit() 
     assert not found.is_of([ROLLOUT, ROLLOUT], names=("a", "c"))
 
 
+def test_rewards_of_another_round_are_not_those_of_the_same_completions() -> None:
+    record = Scored.of_scores(Scores(((1.0,),), {}), [ROLLOUT], names=("a",), first_group=4)
+    (frame,), _ = decode_frames(encode_frame(record.frame(step=3)))
+    found = decode_record(frame)
+    assert isinstance(found, Scored)
+    assert found.is_of([ROLLOUT], names=("a",), first_group=4)
+    assert not found.is_of([ROLLOUT], names=("a",), first_group=5)
+
+
 def test_wherever_a_write_is_cut_off_the_records_before_it_are_read() -> None:
     parts = [encode_frame(frame) for frame in (begun(1), generated(0), generated(1))]
     whole = b"".join(parts)

@@ -42,6 +42,12 @@ def test_a_group_teaches_something_where_what_its_advantages_are_made_of_differs
     assert differing_groups(found, options=gdpo).tolist() == [one_differs, False]
 
 
+def test_a_reward_of_weight_0_keeps_no_group() -> None:
+    found = torch.tensor([[1.0, 0.0], [1.0, 9.0]])
+    options = AdvantageOptions(group_size=2, weights=(1.0, 0.0), aggregation="normalize_then_sum")
+    assert differing_groups(found, options=options).tolist() == [False]
+
+
 def test_groups_of_equal_rewards_are_replaced_round_by_round_until_the_step_has_enough() -> None:
     selection = Selection(num_groups=3, max_rounds=4, options=OPTIONS)
     assert selection.num_missing == 3

@@ -8,7 +8,8 @@ from grpo_runtime.trainer.training_prompts import with_total_steps
 
 
 @pytest.mark.parametrize(
-    ("epochs", "num_prompts", "steps"), [(1, 16, 4), (1, 17, 5), (2, 17, 9), (0.5, 16, 2), (0.1, 3, 1)]
+    ("epochs", "num_prompts", "steps"),
+    [(1, 16, 4), (1, 17, 5), (2, 17, 9), (0.5, 16, 2), (0.1, 3, 1), (1.1, 40, 11)],
 )
 def test_every_prompt_has_its_turn_so_often_and_the_last_step_may_begin_another_epoch(
     epochs: float, num_prompts: int, steps: int

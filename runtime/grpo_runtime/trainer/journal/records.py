@@ -152,30 +152,38 @@ class Generated:
 
 @dataclass(frozen=True, kw_only=True)
 class Scored:
-    """What the reward functions gave for all samples of a step."""
+    """What the reward functions gave for all samples of a step, or of one round of it."""
 
     names: tuple[str, ...]
     """Of the F functions."""
     checksums: tuple[int, ...]
     """[B], of the completions that were scored: rewards of others are not theirs."""
     scores: Scores
+    first_group: int = 0
+    """Groups of the step before them: other prompts may have the same completions."""
 
-    def is_of(self, rollouts: Sequence[Rollout], *, names: Sequence[str]) -> bool:
-        """Whether these are the scores of `rollouts` by these functions."""
-        return self.names == tuple(names) and self.checksums == _checksums(rollouts)
+    def is_of(self, rollouts: Sequence[Rollout], *, names: Sequence[str], first_group: int = 0) -> bool:
+        """Whether these are the scores of `rollouts` in this place of the step by these functions."""
+        found = (self.names, self.first_group, self.checksums)
+        return found == (tuple(names), first_group, _checksums(rollouts))
 
     @classmethod
-    def of_scores(cls, scores: Scores, rollouts: Sequence[Rollout], *, names: Sequence[str]) -> "Scored":
+    def of_scores(
+        cls, scores: Scores, rollouts: Sequence[Rollout], *, names: Sequence[str], first_group: int = 0
+    ) -> "Scored":
         """What is written of a call."""
-        return cls(names=tuple(names), checksums=_checksums(rollouts), scores=scores)
+        return cls(names=tuple(names), checksums=_checksums(rollouts), scores=scores, first_group=first_group)
 
     def frame(self, *, step: int) -> Frame:
         """As a record of `step`. Rewards are float64 as the functions gave them; that there is none is told
         apart from every number."""
         values = [value for row in self.scores.values for value in row]
         metrics = self.scores.metrics
+        header = {"kind": "scored", "step": step, "names": list(self.names), "metrics": list(metrics)}
+        if self.first_group:
+            header["first_group"] = self.first_group
         return Frame(
-            {"kind": "scored", "step": step, "names": list(self.names), "metrics": list(metrics)},
+            header,
             {
                 "checksums": array("I", self.checksums),
                 "is_given": array("B", [value is not None for value in values]),
@@ -194,7 +202,12 @@ class Scored:
         ]
         rows = tuple(tuple(values[at : at + len(names)]) for at in range(0, len(values), len(names)))
         metrics: Mapping[str, float] = dict(zip(frame.header["metrics"], arrays["metrics"], strict=True))
-        return cls(names=names, checksums=tuple(arrays["checksums"]), scores=Scores(rows, metrics))
+        return cls(
+            names=names,
+            checksums=tuple(arrays["checksums"]),
+            scores=Scores(rows, metrics),
+            first_group=frame.header.get("first_group", 0),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

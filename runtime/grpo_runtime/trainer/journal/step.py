@@ -129,7 +129,10 @@ class RecordedStep(Step):
         scores = self._scores
         if scores is None:
             scores = await super().score(scoring, rollouts)
-            self._put(Scored.of_scores(scores, rollouts, names=self._reward_names))
+            written = Scored.of_scores(
+                scores, rollouts, names=self._reward_names, first_group=self._first_group
+            )
+            self._put(written)
         return scores
 
     async def kept(self) -> None:
@@ -178,9 +181,11 @@ class RecordedStep(Step):
         return rollouts
 
     def _found_scores(self, records: StepRecords) -> Scores | None:
-        """The newest scores of exactly these samples by these functions."""
+        """The newest scores of exactly these samples, in this place of the step, by these functions."""
         if self.needs_engines:
             return None
         rollouts = [self._rollouts[index] for index in range(len(self._requests))]
-        fitting = (found for found in records.scored if found.is_of(rollouts, names=self._reward_names))
-        return next((found.scores for found in fitting), None)
+        for found in records.scored:
+            if found.is_of(rollouts, names=self._reward_names, first_group=self._first_group):
+                return found.scores
+        return None
