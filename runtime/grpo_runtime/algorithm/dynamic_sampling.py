@@ -13,8 +13,8 @@ from grpo_runtime.algorithm.types import AdvantageOptions
 def differing_groups(rewards: torch.Tensor, *, options: AdvantageOptions) -> torch.Tensor:
     """[P] bool: whether the rewards [B, F] that advantages are made of differ within the group.
 
-    That is the weighted sum, or with `normalize_then_sum` any reward whose weight is not 0. A completion without a
-    reward differs from no other. Raises what `compute_advantages` does.
+    That is the weighted sum, or with `normalize_then_sum` any reward whose weight is not 0. A completion
+    without a reward differs from no other. Raises what `compute_advantages` does.
     """
     weighted = compute_advantages(rewards, options=options).rewards[:, None]
     has_weight = torch.tensor([weight != 0 for weight in options.weights], device=rewards.device)
