@@ -168,6 +168,10 @@ class RecordingReporter:
         assert engines.known == 1
         self.num_current.append(engines.current)
 
+    def begins_round(self, *, needs_engines: bool) -> None:
+        """A run here has no journal, so that every round needs them."""
+        assert needs_engines
+
     def finished_step(self, values: Mapping[str, float], *, step: int, **rest: Any) -> None:
         self.steps[step] = {**values, **rest}
 
