@@ -5,7 +5,7 @@ import importlib.machinery
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +22,15 @@ class FunctionFile:
     function: str
     place: str
     """What error messages call the file: its key and ConfigMap."""
+
+
+def load_either(function: str | None, file: Mapping[str, Any] | None, *, field: str) -> Callable[..., Any]:
+    """The callable of a worker's config: in `file`, the fields of a FunctionFile as JSON has them, or else at
+    `function`. Raises UserError as `load_file` and `load_function` do."""
+    if file is not None:
+        return load_file(FunctionFile(**{**file, "path": Path(file["path"])}), field=field)
+    assert function is not None
+    return load_function(function, field=field)
 
 
 def load_function(path: str, *, field: str) -> Callable[..., Any]:

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import asdict
-from typing import Any
 
 from grpo_runtime.process.line_worker import START_TIMEOUT_SECONDS, LineWorker
 from grpo_runtime.rewards.registry import BUILTIN_REWARDS
@@ -13,38 +12,18 @@ MODEL_START_TIMEOUT_SECONDS = 1200.0
 half an hour."""
 
 
-class WorkerProcess:
-    """One reward function in a process of its own."""
-
-    def __init__(self, function: RewardFunction) -> None:
-        builtin = BUILTIN_REWARDS.get(function.builtin or "")
-        self._timeout_seconds = function.timeout_seconds
-        self._worker = LineWorker(
-            "grpo_runtime.rewards.worker",
-            worker_config(function),
-            what=f"rewards: starting {function.name}",
-            environment=builtin.environment if builtin else None,
-            start_timeout_seconds=START_TIMEOUT_SECONDS
-            if function.model is None
-            else MODEL_START_TIMEOUT_SECONDS,
-        )
-
-    @property
-    def is_started(self) -> bool:
-        """See `LineWorker.is_started`."""
-        return self._worker.is_started
-
-    async def start(self) -> None:
-        """See `LineWorker.start`."""
-        await self._worker.start()
-
-    async def ask(self, request: bytes) -> dict[str, Any]:
-        """The reply to one request within the function's timeout: see `LineWorker.ask`."""
-        return await self._worker.ask(request, timeout_seconds=self._timeout_seconds)
-
-    async def close(self) -> None:
-        """See `LineWorker.close`."""
-        await self._worker.close()
+def reward_worker(function: RewardFunction) -> LineWorker:
+    """The process of one reward function, not yet started."""
+    builtin = BUILTIN_REWARDS.get(function.builtin or "")
+    return LineWorker(
+        "grpo_runtime.rewards.worker",
+        worker_config(function),
+        what=f"rewards: starting {function.name}",
+        environment=builtin.environment if builtin else None,
+        start_timeout_seconds=START_TIMEOUT_SECONDS
+        if function.model is None
+        else MODEL_START_TIMEOUT_SECONDS,
+    )
 
 
 def worker_config(function: RewardFunction) -> str:

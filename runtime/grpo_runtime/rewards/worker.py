@@ -14,7 +14,7 @@ from typing import Any
 
 from grpo_runtime.process.line_pipes import announce, failure, private_pipes, send
 from grpo_runtime.process.parent_death import die_with
-from grpo_runtime.process.user_code import FunctionFile, load_file, load_function
+from grpo_runtime.process.user_code import load_either
 from grpo_runtime.rewards.functions import call_function, clean_reward
 from grpo_runtime.rewards.registry import make_builtin
 from grpo_runtime.rewards.types import BuiltinOptions, RewardModel
@@ -40,14 +40,11 @@ def main(arguments: list[str]) -> int:
 def _function(config: dict[str, Any]) -> Callable[..., Any]:
     if config["builtin"] is not None:
         return make_builtin(config["builtin"], options=BuiltinOptions(**config["options"]))
-    if config["code"] is not None:
-        code = config["code"]
-        return load_file(FunctionFile(**code | {"path": Path(code["path"])}), field=FIELD)
     if config["model"] is not None:
         from grpo_runtime.rewards.classifier import load_classifier
 
         return load_classifier(RewardModel(**config["model"] | {"folder": Path(config["model"]["folder"])}))
-    return load_function(config["function"], field=FIELD)
+    return load_either(config["function"], config["code"], field=FIELD)
 
 
 def _reply(function: Callable[..., Any], request: dict[str, Any]) -> dict[str, Any]:

@@ -3,9 +3,9 @@
 import asyncio
 import json
 
-from grpo_runtime.process.line_worker import WorkerFailedError
+from grpo_runtime.process.line_worker import LineWorker, WorkerFailedError
 from grpo_runtime.rewards.chunk import Column, column_of_reply, failed_column
-from grpo_runtime.rewards.process import WorkerProcess
+from grpo_runtime.rewards.process import reward_worker
 from grpo_runtime.rewards.types import FailureKind, RewardFunction, RewardRequest
 
 
@@ -17,9 +17,10 @@ class WorkerGroup:
 
     def __init__(self, function: RewardFunction) -> None:
         self._name = function.name
-        self._workers = [WorkerProcess(function) for _ in range(function.workers)]
+        self._timeout_seconds = function.timeout_seconds
+        self._workers = [reward_worker(function) for _ in range(function.workers)]
         # the one that was given back last is taken first: the others may never have to start
-        self._idle: asyncio.LifoQueue[WorkerProcess] = asyncio.LifoQueue()
+        self._idle: asyncio.LifoQueue[LineWorker] = asyncio.LifoQueue()
         for worker in reversed(self._workers):
             self._idle.put_nowait(worker)
 
@@ -36,7 +37,7 @@ class WorkerGroup:
         line = json.dumps(vars(request)).encode() + b"\n"
         worker = await self._idle.get()
         try:
-            reply = await worker.ask(line)
+            reply = await worker.ask(line, timeout_seconds=self._timeout_seconds)
         except WorkerFailedError as error:
             return failed_column(self._name, request, reason=str(error), kind=FailureKind.LOST)
         finally:

@@ -8,13 +8,12 @@ import asyncio
 import inspect
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 from grpo_runtime.errors import UserError
 from grpo_runtime.process.line_pipes import announce, private_pipes, send
 from grpo_runtime.process.parent_death import die_with
-from grpo_runtime.process.user_code import FunctionFile, load_file, load_function
+from grpo_runtime.process.user_code import load_either
 from grpo_runtime.rollout_function.rounds import Rounds, UserFunction
 
 FIELD = "sampling.rolloutFunction"
@@ -40,11 +39,7 @@ def main(arguments: list[str]) -> int:
 
 def find_function(config: dict[str, Any]) -> UserFunction:
     """The coroutine function that CONFIG names. Raises UserError when there is none."""
-    file = config["file"]
-    if file is not None:
-        function = load_file(FunctionFile(**file | {"path": Path(file["path"])}), field=FIELD)
-    else:
-        function = load_function(config["function"], field=FIELD)
+    function = load_either(config["function"], config["file"], field=FIELD)
     if not inspect.iscoroutinefunction(function):
         raise UserError(f"{FIELD}: the function is no coroutine: write `async def`, and await its turns")
     return function

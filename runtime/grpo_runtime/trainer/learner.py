@@ -60,7 +60,7 @@ class Learner:
         self._micro_batch_tokens = micro_batch_tokens
         self._is_packed = is_packed
         self._ranks = ranks
-        self.num_updates = 0
+        self.num_steps = 0
         """How many steps it has made."""
         self._reference = reference
         self.state = state or first_state(algorithm)
@@ -89,7 +89,7 @@ class Learner:
                 grad_norms.append(grad_norm)
         if self._reference is not None:
             self._reference.after_step(step)
-        self.num_updates += 1
+        self.num_steps += 1
         with peer_errors():
             reduced = reduce_metrics(merge_metrics(metrics))
         values = metric_values(reduced) | self._count_skipped(grad_norms, step=step)

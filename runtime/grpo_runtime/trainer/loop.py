@@ -30,7 +30,7 @@ from grpo_runtime.trainer.prompting import OVERLONG
 from grpo_runtime.trainer.samples import samples_of
 from grpo_runtime.trainer.scoring import Scorer, advantage_options
 from grpo_runtime.trainer.step_results import Evaluated, Learned, Sampled, step_metrics
-from grpo_runtime.trainer.step_sampler import StepSampler
+from grpo_runtime.trainer.step_sampler import StepSampler, generator_of
 from grpo_runtime.trainer.stop import StopRequestedError
 from grpo_runtime.trainer.stopwatch import Stopwatch
 from grpo_runtime.trainer.strategy.interface import Strategy
@@ -165,8 +165,12 @@ class Coordinator:
             with watch.phase("evaluate"):
                 await self._sync(state.step)
                 scoring = evaluation.scorer.begin(evaluation.prompts, step=state.step)
-                generator = self._step_sampler().generator(
-                    evaluation.prompts, evaluation.requests, step=state.step
+                generator = generator_of(
+                    self.engines,
+                    self.rollout_function,
+                    prompts=evaluation.prompts,
+                    requests=evaluation.requests,
+                    step=state.step,
                 )
                 sampling = generator.generate(evaluation.requests, on_finished=scoring.finished)
                 rollouts = await self._attend(sampling)

@@ -33,10 +33,11 @@ class Partition:
         """Micro-batches of all ranks that are not empty."""
         return sum(bool(rows) for micro_batches in self.by_rank for rows in micro_batches)
 
-    @property
-    def padding_share(self) -> float:
-        """Share of the computed tokens that are padding."""
-        return 1 - self.counted_tokens / self.padded_tokens
+
+def padding_share(partitions: Sequence[Partition]) -> float:
+    """Share of the tokens computed in all of them that are padding."""
+    counted = sum(each.counted_tokens for each in partitions)
+    return 1 - counted / sum(each.padded_tokens for each in partitions)
 
 
 def partition(

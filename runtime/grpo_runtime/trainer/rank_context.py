@@ -58,7 +58,7 @@ class RankContext:
     @property
     def num_steps(self) -> int:
         """Optimizer steps of the job so far, also those of earlier attempts that a checkpoint holds."""
-        return self.state.step + self.learner.num_updates
+        return self.state.step + self.learner.num_steps
 
 
 def make_rank_context(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from grpo_runtime.algorithm.types import Denominators, LossOptions
 from grpo_runtime.algorithm.zero_advantages import changes_gradient
 from grpo_runtime.trainer.batch import Batch
-from grpo_runtime.trainer.micro_batches import Partition, partition
+from grpo_runtime.trainer.micro_batches import Partition, padding_share, partition
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,9 +71,8 @@ def divide_step(
 def _metrics(batch: Batch, cuts: Sequence[Partition], *, options: LossOptions) -> dict[str, float]:
     is_computed = changes_gradient(batch.advantages, options=options)
     num_computed_tokens = float(batch.loss_mask[is_computed].sum())
-    num_padded_tokens = sum(cut.padded_tokens for cut in cuts)
     return {
         "batch/micro_batches": float(sum(cut.num_micro_batches for cut in cuts)),
-        "batch/padding_share": 1 - sum(cut.counted_tokens for cut in cuts) / num_padded_tokens,
+        "batch/padding_share": padding_share(cuts),
         "batch/computed_share": num_computed_tokens / max(1.0, float(batch.loss_mask.sum())),
     }

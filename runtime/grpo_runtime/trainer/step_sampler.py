@@ -80,7 +80,14 @@ class StepSampler:
             with watch.phase("sync"):
                 sync = sync or await self._prepare_engines(recorded)
             with watch.phase("generate"):
-                generator = self.generator(prompts, requests, step=step, stays_awake=dynamic is not None)
+                generator = generator_of(
+                    self.engines,
+                    self.rollout_function,
+                    prompts=prompts,
+                    requests=requests,
+                    step=step,
+                    stays_awake=dynamic is not None,
+                )
                 rollouts = await self.attend(recorded.generate(generator, scoring=scoring))
             with watch.phase("score"):
                 selection.take(rollouts, await self.attend(recorded.score(scoring, rollouts)))
@@ -90,22 +97,6 @@ class StepSampler:
         if dynamic is not None:
             await self.attend(self.engines.rest())
         return Sampled(recorded=recorded, sync=sync, selected=selection.selected())
-
-    def generator(
-        self,
-        prompts: Sequence[Prompt],
-        requests: Sequence[GenerateRequest],
-        *,
-        step: int,
-        stays_awake: bool = False,
-    ) -> Generator:
-        """What makes the completions: the engines, or the user's function with them. They stay awake for
-        another call, or rest behind it."""
-        if self.rollout_function is not None:
-            return self.rollout_function.over(
-                self.engines, prompts=prompts, requests=requests, step=step, stays_awake=stays_awake
-            )
-        return _Awake(self.engines) if stays_awake else self.engines
 
     async def _prepare_engines(self, recorded: Step) -> SyncReport | None:
         """Sync the engines, or let them rest when the journal has every sample of the round."""
@@ -126,9 +117,27 @@ class StepSampler:
         )
 
 
+def generator_of(
+    engines: Engines,
+    rollout_function: RolloutFunction | None,
+    *,
+    prompts: Sequence[Prompt],
+    requests: Sequence[GenerateRequest],
+    step: int,
+    stays_awake: bool = False,
+) -> Generator:
+    """What makes the completions: the engines, or the user's function with them. They stay awake for another
+    call, or rest behind it."""
+    if rollout_function is not None:
+        return rollout_function.over(
+            engines, prompts=prompts, requests=requests, step=step, stays_awake=stays_awake
+        )
+    return _Awake(engines) if stays_awake else engines
+
+
 @dataclass(frozen=True)
 class _Awake:
-    """Engines that another call follows."""
+    """Engines that do not rest after a call."""
 
     engines: Engines
 

@@ -150,21 +150,18 @@ def test_a_run_that_is_killed_in_every_attempt_gets_to_its_end(
     assert_same_run(tmp_path, undisturbed["DDP 1"])
 
 
-TURNS = {"sampling": {"rolloutFunction": {"function": "scripted_rewards:turns"}}}
-OF_TURNS = {
-    "DDP": killable_job(num_ranks=2, **TURNS),
-    "FSDP2": killable_job(num_ranks=2, strategy="FSDP2", **TURNS),
-    "ZeRO2": killable_job(num_ranks=2, strategy="ZeRO2", **TURNS),
-}
-
-
-@pytest.mark.parametrize(
-    "way", [pytest.param(way, marks=pytest.mark.matrix if way == "ZeRO2" else ()) for way in OF_TURNS]
+ON_TWO_RANKS = pytest.mark.parametrize(
+    "strategy", ["DDP", "FSDP2", pytest.param("ZeRO2", marks=pytest.mark.matrix)]
 )
+TURNS = {"sampling": {"rolloutFunction": {"function": "scripted_rewards:turns"}}}
+
+
+@ON_TWO_RANKS
 def test_a_run_of_several_turns_that_is_killed_between_them_ends_as_the_undisturbed_one(
-    server: Attempts, tmp_path: Path, way: str
+    server: Attempts, tmp_path: Path, strategy: str
 ) -> None:
-    run, whole, killed = OF_TURNS[way], tmp_path / "whole", tmp_path / "killed"
+    run = killable_job(num_ranks=2, strategy=strategy, **TURNS)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert set(server.run(whole, run, attempt=1)) == {0}, log(whole, 1)
     assert -9 in server.run(killed, run, attempt=1, kill=f"turn:{STEP}"), log(killed, 1)
     kept = on_disk(killed)
@@ -181,20 +178,14 @@ def test_a_run_of_several_turns_that_is_killed_between_them_ends_as_the_undistur
 
 
 DYNAMIC = {"algorithm": {"dynamicSampling": {"maxRounds": 3}, "kl": None}}
-OF_ROUNDS = {
-    "DDP": killable_job(num_ranks=2, **DYNAMIC),
-    "FSDP2": killable_job(num_ranks=2, strategy="FSDP2", **DYNAMIC),
-    "ZeRO2": killable_job(num_ranks=2, strategy="ZeRO2", **DYNAMIC),
-}
 
 
-@pytest.mark.parametrize(
-    "way", [pytest.param(way, marks=pytest.mark.matrix if way == "ZeRO2" else ()) for way in OF_ROUNDS]
-)
+@ON_TWO_RANKS
 def test_a_run_that_is_killed_while_it_samples_in_place_of_dropped_groups_ends_as_the_undisturbed_one(
-    server: Attempts, tmp_path: Path, way: str
+    server: Attempts, tmp_path: Path, strategy: str
 ) -> None:
-    run, whole, killed = OF_ROUNDS[way], tmp_path / "whole", tmp_path / "killed"
+    run = killable_job(num_ranks=2, strategy=strategy, **DYNAMIC)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert set(server.run(whole, run, attempt=1)) == {0}, log(whole, 1)
     rounds = {record.step - 1: record.values["dynamic_sampling/rounds"] for record in all_records(whole)}
     step = max(number for number, count in rounds.items() if count > 1)
@@ -213,9 +204,9 @@ SCHEDULE = {"optimizer": {"learningRate": 1e-3, "schedule": "linear", "warmupSte
 EPOCHS = {"algorithm": {"steps": None, "epochs": 8.75 / 16, **SCHEDULE}}
 
 
-@pytest.mark.parametrize("strategy", [None, "FSDP2", pytest.param("ZeRO2", marks=pytest.mark.matrix)])
+@ON_TWO_RANKS
 def test_a_run_of_epochs_that_is_killed_ends_as_the_one_of_as_many_steps(
-    server: Attempts, tmp_path: Path, strategy: str | None
+    server: Attempts, tmp_path: Path, strategy: str
 ) -> None:
     of_epochs = killable_job(num_ranks=2, strategy=strategy, **EPOCHS)
     of_steps = killable_job(num_ranks=2, strategy=strategy, algorithm=SCHEDULE)

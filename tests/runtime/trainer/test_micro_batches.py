@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from grpo_runtime.trainer.micro_batches import NUM_EMPTY_TOKENS, partition
+from grpo_runtime.trainer.micro_batches import NUM_EMPTY_TOKENS, padding_share, partition
 
 SEQUENCES = st.lists(st.tuples(st.integers(2, 60), st.booleans()), min_size=1, max_size=40)
 NUM_RANKS = st.integers(1, 6)
@@ -42,8 +42,8 @@ def test_a_step_is_divided_whole_within_the_budget_and_evenly(
 
     num_empty = len(parts) - found.num_with_sequences
     assert found.padded_tokens == sum(rectangles) + num_empty * NUM_EMPTY_TOKENS
-    assert found.padding_share == pytest.approx(1 - sum(tokens) / found.padded_tokens)
-    assert 0 <= found.padding_share <= 1
+    assert padding_share([found]) == pytest.approx(1 - sum(tokens) / found.padded_tokens)
+    assert 0 <= padding_share([found]) <= 1
 
 
 @given(SEQUENCES, NUM_RANKS, BUDGET)
@@ -107,10 +107,10 @@ def test_short_sequences_are_not_padded_to_the_longest_of_the_step() -> None:
     lengths = [100, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10]
     found = partition(lengths, is_counted=[True] * 11, num_ranks=1, budget=100)
     assert found.by_rank == (((0,), tuple(range(1, 11))),)
-    assert (found.padded_tokens, found.padding_share) == (200, 0)
+    assert (found.padded_tokens, padding_share([found])) == (200, 0)
 
 
 def test_a_step_in_which_nothing_counts_has_one_empty_micro_batch_on_every_rank() -> None:
     found = partition([9, 9, 9], is_counted=[False] * 3, num_ranks=2, budget=50)
     assert found.by_rank == (((),), ((),))
-    assert (found.num_micro_batches, found.num_with_sequences, found.padding_share) == (1, 0, 1)
+    assert (found.num_micro_batches, found.num_with_sequences, padding_share([found])) == (1, 0, 1)
