@@ -33,6 +33,17 @@ def num_gpus(resources: str) -> str:
     return f"({limits}.exists(name, {is_counted}) ? {counted}[0] : 0)"
 
 
+def has_claims(pod: str) -> str:
+    """CEL for whether the pods of a role get devices by dynamic resource allocation."""
+    template = f"{pod}.podTemplate"
+    return f"(has({template}) && has({template}.spec) && has({template}.spec.resourceClaims))"
+
+
+def has_gpus(pod: str) -> str:
+    """CEL for whether the pods of a role have GPUs."""
+    return f"({num_gpus(f'{pod}.resources')} > 0 || {has_claims(pod)})"
+
+
 HAS_ROLLOUT_RESOURCES = "(has(self.rollout) && has(self.rollout.resources))"
 """Whether rollout has resources: the scale subresource writes replicas without the defaults of the others."""
 PROCESSES_PER_NODE = (

@@ -108,7 +108,7 @@ def _rewards(spec: GRPOJobSpec, *, num_cores: int) -> tuple[RewardSpec, ...]:
 
 def _dtype(spec: GRPOJobSpec) -> Dtype:
     """GPUs compute bfloat16 many times as fast; most CPUs emulate it."""
-    on_gpus = spec.trainer.resources.num_gpus > 0
+    on_gpus = spec.trainer.has_gpus
     return spec.model.dtype or (Dtype.BFLOAT16 if on_gpus else Dtype.FLOAT32)
 
 
@@ -153,13 +153,13 @@ def _sleep_level(spec: GRPOJobSpec) -> int:
     did."""
     if spec.engine.sleep_level is not None:
         return spec.engine.sleep_level
-    is_on_gpus = spec.chosen_mode is Mode.COLOCATED and spec.trainer.resources.num_gpus > 0
+    is_on_gpus = spec.chosen_mode is Mode.COLOCATED and spec.trainer.has_gpus
     return 2 if is_on_gpus else 1
 
 
 def _gradient_checkpointing(trainer: TrainerSpec) -> bool | None:
     named = trainer.gradient_checkpointing
-    return named if named is not None else (True if trainer.resources.num_gpus > 0 else None)
+    return named if named is not None else (True if trainer.has_gpus else None)
 
 
 def _threads_by_limit(trainer: TrainerSpec) -> int | None:
@@ -176,7 +176,7 @@ def _strategy(spec: GRPOJobSpec) -> TrainerStrategy | None:
     """
     trainer = spec.trainer
     named = trainer.strategy
-    if named is None and trainer.resources.num_gpus > 0 and not spec.engine.has_own_process:
+    if named is None and trainer.has_gpus and not spec.engine.has_own_process:
         named = TrainerStrategy.FSDP2 if trainer.num_nodes * trainer.num_processes > 1 else None
     return None if named is TrainerStrategy.DDP else named
 

@@ -37,14 +37,16 @@ class Rule:
     predicate: Callable[..., bool]
     sentence: str
     field: str = ""
+    parameters: tuple[str, ...] = ()
+    """The predicate's parameters where its signature does not name them."""
 
     def holds(self, value: "BaseModel") -> bool:
         """Whether a value satisfies the rule."""
-        return self.predicate(**{name: getattr(value, name) for name in self._parameters})
+        return self.predicate(**{name: getattr(value, name) for name in self._fields})
 
     @cached_property
-    def _parameters(self) -> tuple[str, ...]:
-        return tuple(inspect.signature(self.predicate).parameters)
+    def _fields(self) -> tuple[str, ...]:
+        return self.parameters or tuple(inspect.signature(self.predicate).parameters)
 
     @property
     def message(self) -> str:
@@ -85,3 +87,15 @@ def rule(*, cel: str, sentence: str, field: str = "") -> Callable[[Callable[...,
         return Rule(cel=cel, predicate=predicate, sentence=sentence, field=field)
 
     return decorate
+
+
+def refused(field: str, sentence: str) -> Rule:
+    """The rule that a field, which is declared only for this sentence, is left out: the API server drops what
+    the schema does not have and says nothing."""
+    return Rule(
+        cel=f"!has(self.{field})",
+        predicate=lambda **given: set(given.values()) == {None},
+        parameters=(to_snake(field),),
+        sentence=sentence,
+        field=f".{field}",
+    )

@@ -9,9 +9,12 @@ from typing import Any
 # Some YAML parsers read words such as `on` and `null` as something other than a string.
 _PLAIN_KEY = re.compile(r"(?!(?:y|n|on|off|yes|no|true|false|null)$)[A-Za-z$][A-Za-z0-9_./-]*", re.IGNORECASE)
 
+_MAX_FLOW = 100
+
 
 def write_yaml(value: Any) -> str:
-    """`value` in block style, with every string in double quotes and floats without exponents."""
+    """`value` in block style, but for short parts, which have one line. Every string is in double
+    quotes, and floats have no exponents."""
     return "\n".join(_lines(value)) + "\n"
 
 
@@ -29,11 +32,28 @@ def _lines(value: Any) -> Iterator[str]:
 
 
 def _entry(prefix: str, value: Any) -> Iterator[str]:
-    if isinstance(value, dict | list) and value:
+    if flow := _flow(value):
+        yield f"{prefix} {flow}"
+    elif isinstance(value, dict | list) and value:
         yield prefix
         yield from (f"  {line}" for line in _lines(value))
     else:
         yield f"{prefix} {_scalar(value)}"
+
+
+def _flow(value: Any) -> str:
+    """A map or list in one line; empty where it is none, or longer than a line."""
+    if not isinstance(value, dict | list) or not value:
+        return ""
+    parts: list[str] = []
+    for key, item in value.items() if isinstance(value, dict) else ((None, item) for item in value):
+        text = _flow(item) if isinstance(item, dict | list) and item else _scalar(item)
+        if not text:
+            return ""
+        parts.append(text if key is None else f"{_key(key)}: {text}")
+    line = ", ".join(parts)
+    line = f"{{{line}}}" if isinstance(value, dict) else f"[{line}]"
+    return line if len(line) <= _MAX_FLOW else ""
 
 
 def _key(key: str) -> str:

@@ -18,6 +18,7 @@ from grpo_operator.settings import (
     HOLD_SECONDS,
     MIN_HOLD_BACK_SECONDS,
     GiveBackTimes,
+    PodPermissions,
     ProgressRoute,
     Settings,
 )
@@ -60,6 +61,10 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Settings, argparse.Na
         has_network_policies=given.network_policies == "true",
         reports_from=given.reports_from,
         give_back=GiveBackTimes(given.give_back_after_seconds, given.give_back_for_seconds),
+        permissions=PodPermissions(
+            service_accounts=tuple(given.allow_service_account or ()),
+            has_host_network=given.allow_host_network == "true",
+        ),
     )
     return settings, given
 
@@ -157,6 +162,19 @@ def _add_work_options(parser: argparse.ArgumentParser) -> None:
         default="true",
         help="give each job a NetworkPolicy that lets only its own pods reach its pods, except for progress "
         "and metrics (default: true)",
+    )
+    parser.add_argument(
+        "--allow-service-account",
+        action="append",
+        metavar="NAME",
+        help="a ServiceAccount that jobs may name in podTemplate; may be repeated (default: none)",
+    )
+    parser.add_argument(
+        "--allow-host-network",
+        choices=["true", "false"],
+        default="false",
+        help="let jobs ask for the network of their nodes in podTemplate, where no NetworkPolicy holds "
+        "(default: false)",
     )
     parser.add_argument(
         "--reports-from",

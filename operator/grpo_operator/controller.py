@@ -19,7 +19,7 @@ from grpo_operator.observe.memory import Memory
 from grpo_operator.observe.observed import JobView, Observed, Refusal
 from grpo_operator.observe.snapshot import UnreadableStatusError, job_and_pods, observe
 from grpo_operator.plan import make_plan
-from grpo_operator.settings import GIVE_BACK_TIMES, GiveBackTimes
+from grpo_operator.settings import GIVE_BACK_TIMES, NO_PERMISSIONS, GiveBackTimes, PodPermissions
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +39,7 @@ class Controller:
         has_network_policies: bool = True,
         reports_from: Sequence[KubeObject] | None = None,
         give_back: GiveBackTimes = GIVE_BACK_TIMES,
+        permissions: PodPermissions = NO_PERMISSIONS,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         chance: Callable[[], float] = random.random,
     ) -> None:
@@ -49,6 +50,7 @@ class Controller:
         self._has_network_policies = has_network_policies
         self._reports_from = reports_from
         self._give_back = give_back
+        self._permissions = permissions
         self._clock = clock
         self._chance = chance
 
@@ -68,6 +70,7 @@ class Controller:
             has_network_policies=self._has_network_policies,
             reports_from=self._reports_from,
             give_back=self._give_back,
+            permissions=self._permissions,
             now=now,
         )
         job = observed.job

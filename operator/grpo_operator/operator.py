@@ -51,6 +51,7 @@ class Operator:
             has_network_policies=settings.has_network_policies,
             reports_from=settings.reports_from,
             give_back=settings.give_back,
+            permissions=settings.permissions,
         )
         self._queue = WorkQueue(
             self._controller.reconcile, on_error=_log_failure, urgency_of=self._urgency_of

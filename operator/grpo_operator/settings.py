@@ -28,6 +28,19 @@ class GiveBackTimes:
 GIVE_BACK_TIMES = GiveBackTimes()
 
 
+@dataclass(frozen=True)
+class PodPermissions:
+    """What jobs may ask for in `podTemplate` besides what every pod may be."""
+
+    service_accounts: tuple[str, ...] = ()
+    """ServiceAccounts that pods may have."""
+    has_host_network: bool = False
+    """Whether pods may use the network of their node."""
+
+
+NO_PERMISSIONS = PodPermissions()
+
+
 class ProgressRoute(StrEnum):
     """How the operator reaches a trainer's /progress."""
 
@@ -60,3 +73,4 @@ class Settings:
     reports_from: tuple[KubeObject, ...] | None = None
     """The NetworkPolicyPeers that may read progress and metrics of a job's trainers; None: everyone."""
     give_back: GiveBackTimes = GIVE_BACK_TIMES
+    permissions: PodPermissions = NO_PERMISSIONS

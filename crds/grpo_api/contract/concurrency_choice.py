@@ -14,6 +14,6 @@ def samples_in_run(spec: GRPOJobSpec) -> int | None:
     saying: in mode Colocated, and on CPU in a job that names none, whose run an image of 0.1.0 then reads."""
     if spec.rollout is None:
         return None
-    by_default = SAMPLES_ON_GPU if spec.rollout.resources.num_gpus > 0 else None
+    by_default = SAMPLES_ON_GPU if spec.rollout.has_gpus else None
     of_core = spec.engine.max_num_seqs or by_default
     return None if of_core is None else of_core * spec.engine.num_cores

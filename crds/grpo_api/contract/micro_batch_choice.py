@@ -16,5 +16,5 @@ def lowered(tokens: int) -> int:
 def tokens_in_run(spec: GRPOJobSpec) -> int | None:
     """What is written down for a run. None where it goes without saying, on CPU, so that an image of 0.1.0
     reads every run that needs nothing newer."""
-    by_default = TOKENS_ON_GPU if spec.trainer.resources.num_gpus > 0 else None
+    by_default = TOKENS_ON_GPU if spec.trainer.has_gpus else None
     return spec.trainer.micro_batch_tokens or by_default

@@ -35,6 +35,9 @@ class Reason(StrEnum):
     NETWORK_POLICIES_OFF = "NetworkPoliciesOff"
     """The engines of the job are made of several pods, which only a NetworkPolicy protects, and the operator
     makes none; the job waits."""
+    NOT_PERMITTED = "NotPermitted"
+    """podTemplate of the job asks for a ServiceAccount or for the network of the nodes, which this operator
+    does not allow; the job waits."""
 
     # While a job runs
     TRAINER_RUNNING = "TrainerRunning"

@@ -64,8 +64,8 @@ def backend_of(spec: GRPOJobSpec, *, is_one_machine: bool = False) -> BackendCho
         return BackendChoice(named, f"spec.weightSync.backend is {named}")
     return choose_backend(
         mode=spec.chosen_mode,
-        has_trainer_gpus=spec.trainer.resources.num_gpus > 0,
-        has_rollout_gpus=spec.rollout is not None and spec.rollout.resources.num_gpus > 0,
+        has_trainer_gpus=spec.trainer.has_gpus,
+        has_rollout_gpus=spec.rollout is not None and spec.rollout.has_gpus,
         has_own_process=spec.engine.has_own_process,
         is_one_machine=is_one_machine,
     )

@@ -7,8 +7,10 @@ from typing import Any
 from grpo_api.contract import labels
 from grpo_api.contract.environment import Env, Role
 from grpo_api.v1alpha1.spec import GRPOJobSpec, ResourcesSpec
+from grpo_api.v1alpha1.spec.pod_template import PodTemplateSpec
 from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.mounts import HUB_DIR, VOLUMES_DIR, Mount, hub_cache, sources, volumes_and_mounts
+from grpo_operator.children.overlay import own_mounts, with_overlay
 from grpo_operator.children.template import Open
 from grpo_operator.cluster.kinds import KubeObject
 
@@ -69,11 +71,18 @@ def pod_template(
         **({Env.TOKENS_DIR: TOKENS_DIR} if frozen.has_rollout else {}),
         **{str(name): value for name, value in environment.items()},
     }
+    overlay = pod_template_of(frozen.spec, role=role)
     shared_memory = _shared_memory_limit(frozen.spec, role=role)
     volumes, mounted = volumes_and_mounts(
-        [*_common_mounts(frozen, shared_memory=shared_memory), *sources(frozen), *hub_cache(frozen), *mounts]
+        [
+            *_common_mounts(frozen, shared_memory=shared_memory),
+            *sources(frozen),
+            *hub_cache(frozen),
+            *mounts,
+            *own_mounts(overlay),
+        ]
     )
-    return {
+    pod = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": metadata,
@@ -112,6 +121,19 @@ def pod_template(
             ],
         },
     }
+    return with_overlay(pod, overlay)
+
+
+def pod_template_of(spec: GRPOJobSpec, *, role: Role) -> PodTemplateSpec | None:
+    """What a job adds to the pods of a role."""
+    pods = spec.rollout if role is Role.ROLLOUT else spec.trainer
+    return pods.pod_template if pods is not None else None
+
+
+def grace_seconds_of(spec: GRPOJobSpec, *, role: Role) -> int | None:
+    """How long a job's pods of a role may take to end, where it says so."""
+    overlay = pod_template_of(spec, role=role)
+    return overlay.spec.termination_grace_period_seconds if overlay and overlay.spec else None
 
 
 def resources(spec: ResourcesSpec) -> dict[str, Any]:
@@ -136,8 +158,14 @@ def http_probe(
 def _shared_memory_limit(spec: GRPOJobSpec, *, role: Role) -> str:
     """The size of a pod's `/dev/shm`. Where the GPUs of a pod do not reach each other directly, NCCL passes
     everything through it, with buffers for every process. Only what is used counts as memory of the pod."""
-    pod = spec.rollout if role is Role.ROLLOUT else spec.trainer
-    num_gpus = pod.resources.num_gpus if pod is not None else 0
+    overlay = pod_template_of(spec, role=role)
+    if overlay is not None and overlay.shared_memory is not None:
+        return str(overlay.shared_memory)
+    pods = spec.rollout if role is Role.ROLLOUT else spec.trainer
+    if pods is None or not pods.has_gpus:
+        return "1Gi"
+    on_rollout = spec.engine.num_workers // spec.rollout.num_nodes if spec.rollout else 1
+    num_gpus = on_rollout if role is Role.ROLLOUT else spec.trainer.num_processes
     return f"{1 + num_gpus if num_gpus > 1 else 1}Gi"
 
 

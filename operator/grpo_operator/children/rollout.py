@@ -7,7 +7,7 @@ from grpo_api.contract import endpoints, labels
 from grpo_api.contract.environment import Env, Role
 from grpo_operator.children.child import Child
 from grpo_operator.children.frozen_job import FrozenJob
-from grpo_operator.children.pod import given_back_label, http_probe, pod_template, resources
+from grpo_operator.children.pod import given_back_label, grace_seconds_of, http_probe, pod_template, resources
 from grpo_operator.children.template import Open, Template, filled
 from grpo_operator.cluster.kinds import PODS, KubeObject
 
@@ -29,8 +29,9 @@ def rollout_pod(
         Open.NODE_INDEX: str(node),
         Open.FIRST_ROLLOUT: frozen.names.rollout(replica=replica, incarnation=incarnation),
     }
+    grace_seconds = grace_seconds_of(frozen.spec, role=Role.ROLLOUT) or GRACE_SECONDS
     own_labels = given_back_label(given_back)
-    return Child(PODS, filled(template, values, labels=own_labels, grace_seconds=GRACE_SECONDS))
+    return Child(PODS, filled(template, values, labels=own_labels, grace_seconds=grace_seconds))
 
 
 def rollout_template(frozen: FrozenJob, *, is_first: bool = True) -> KubeObject:

@@ -46,6 +46,18 @@ class Open(StrEnum):
     """How many engines a trainer pod's attempt waits for."""
     RANKS_GRACE = "${ranks-grace}"
     """Seconds in which the ranks of a trainer pod end, which belong to the grace period of the pod."""
+    DOLLAR = "${dollar}"
+    """A dollar sign in a text of the job's own, in which a name of this list may stand by chance. It is filled
+    in last."""
+
+
+def literal(value: Any) -> Any:
+    """A part of a template in which nothing is open, whatever it looks like."""
+    if isinstance(value, str):
+        return value.replace("${", f"{Open.DOLLAR.value}{{")
+    if isinstance(value, dict):
+        return {key: literal(item) for key, item in value.items()}
+    return [literal(item) for item in value] if isinstance(value, list) else value
 
 
 def filled(
@@ -53,7 +65,7 @@ def filled(
 ) -> KubeObject:
     """The pod made from a template, with `labels` beside those of the template. The grace period is not part
     of it: how long a pod may take to end is decided by the operator that is there when it ends."""
-    pod: KubeObject = _filled(template, values)
+    pod: KubeObject = _filled(template, {**values, Open.DOLLAR: "$"})
     pod["metadata"]["labels"] |= labels
     pod["spec"]["terminationGracePeriodSeconds"] = grace_seconds
     return pod

@@ -7,7 +7,14 @@ from grpo_api.contract.heartbeat import HEARTBEAT_FILE, HEARTBEAT_STALE_SECONDS
 from grpo_operator.children.child import Child
 from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.mounts import Mount, secrets
-from grpo_operator.children.pod import OUTPUT_DIR, given_back_label, http_probe, pod_template, resources
+from grpo_operator.children.pod import (
+    OUTPUT_DIR,
+    given_back_label,
+    grace_seconds_of,
+    http_probe,
+    pod_template,
+    resources,
+)
 from grpo_operator.children.template import Open, Template, filled
 from grpo_operator.cluster.kinds import PODS, KubeObject
 
@@ -26,7 +33,8 @@ def trainer_pod(
     """Trainer pod `index` of an attempt, from the template that the run started with. `given_back` is how
     often the job has given its nodes back, `micro_batch_tokens` its budget of tokens once that is lowered.
     `checkpoint_seconds` is how long its newest save took, if that was long."""
-    grace_seconds = trainer_grace_seconds(checkpoint_seconds)
+    asked = grace_seconds_of(frozen.spec, role=Role.TRAINER)
+    grace_seconds = asked or trainer_grace_seconds(checkpoint_seconds)
     kind = Template.FIRST_TRAINER if index == 0 else Template.TRAINER
     template = frozen.templates.get(kind) or trainer_template(frozen, is_first=index == 0)
     values = {

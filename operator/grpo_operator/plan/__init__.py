@@ -24,6 +24,7 @@ from grpo_operator.plan.policies.progress import fold_progress
 from grpo_operator.plan.policies.record_blocker import record_blocker
 from grpo_operator.plan.policies.release_pods import release_pods
 from grpo_operator.plan.policies.require_network_policy import require_network_policy
+from grpo_operator.plan.policies.require_permission import require_permission
 from grpo_operator.plan.policies.rollout import keep_replicas
 from grpo_operator.plan.policies.room import wait_for_room
 from grpo_operator.plan.policies.shared import provide_shared
@@ -31,7 +32,7 @@ from grpo_operator.plan.policies.startup import keep_startup_deadline
 from grpo_operator.plan.policies.stay_finished import stay_finished
 from grpo_operator.plan.policies.trainer import keep_trainers
 from grpo_operator.plan.policies.validate import wait_until_readable
-from grpo_operator.settings import GIVE_BACK_TIMES, GiveBackTimes
+from grpo_operator.settings import GIVE_BACK_TIMES, NO_PERMISSIONS, GiveBackTimes, PodPermissions
 
 
 def policies(
@@ -40,6 +41,7 @@ def policies(
     has_network_policies: bool,
     reports_from: Sequence[KubeObject] | None,
     give_back: GiveBackTimes,
+    permissions: PodPermissions,
 ) -> tuple[Policy, ...]:
     """Every decision about a job, in order."""
     return (
@@ -47,6 +49,7 @@ def policies(
         wait_until_readable,  # a spec that this operator cannot read waits for one that can
         # pods that nothing else protects wait for it
         require_network_policy(is_made=has_network_policies),
+        require_permission(permissions),  # a job gets no more than the operator allows
         freeze(runtime_image),  # what this job runs, written down once
         pin_image,  # one build of the image for all pods of the run
         fold_progress,  # the trainer's newest numbers
@@ -75,6 +78,7 @@ def make_plan(
     has_network_policies: bool = True,
     reports_from: Sequence[KubeObject] | None = None,
     give_back: GiveBackTimes = GIVE_BACK_TIMES,
+    permissions: PodPermissions = NO_PERMISSIONS,
 ) -> Plan:
     """What to do about a job. Nothing for one that is being deleted: its children are garbage-collected."""
     if observed.job.is_deleting:
@@ -85,6 +89,7 @@ def make_plan(
         has_network_policies=has_network_policies,
         reports_from=reports_from,
         give_back=give_back,
+        permissions=permissions,
     )
     for policy in decisions:
         draft = policy(draft, observed, now)

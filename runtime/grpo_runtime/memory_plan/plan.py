@@ -59,11 +59,11 @@ def plan_memory(job: GRPOJob, model: ModelSizes, *, gpu_bytes: int | None) -> tu
     """One plan for each role that has GPUs. Without `gpu_bytes`, the memory of each, none is too large."""
     engine = _engine_parts(job, model)
     plans = []
-    if job.spec.trainer.resources.num_gpus > 0:
+    if job.spec.trainer.has_gpus:
         is_colocated = job.spec.chosen_mode is Mode.COLOCATED
         planner = _TrainerPlanner(job, model, engine if is_colocated else ())
         plans.append(planner.plan(gpu_bytes))
-    if job.spec.rollout is not None and job.spec.rollout.resources.num_gpus > 0:
+    if job.spec.rollout is not None and job.spec.rollout.has_gpus:
         share = job.spec.engine.gpu_memory_utilization or GPU_MEMORY_UTILIZATION
         parts = (*engine, _left_by(engine, share), Part("weight sync", SYNC_BYTES), Part("CUDA", CUDA_BYTES))
         plan = GpuPlan("rollout", parts)

@@ -315,7 +315,7 @@ def engine_uses_every_gpu(rollout: RolloutSpec | None, engine: EngineSpec) -> bo
 
 
 @rule(
-    cel=f"!{cel.HAS_ROLLOUT_RESOURCES} || {_NUM_ROLLOUT_GPUS} > 0 || "
+    cel=f"!{cel.HAS_ROLLOUT_RESOURCES} || {cel.has_gpus('self.rollout')} || "
     f"{_NUM_WORKERS} <= {MAX_CPU_WORKERS} * {_NUM_NODES}",
     sentence="engine.tensorParallelSize ({engine.tensorParallelSize}) times engine.pipelineParallelSize "
     f"times engine.dataParallelSize must be at most {MAX_CPU_WORKERS} on CPU for each pod of a replica: "
@@ -324,21 +324,21 @@ def engine_uses_every_gpu(rollout: RolloutSpec | None, engine: EngineSpec) -> bo
 )
 def cpu_workers_reach_each_other(rollout: RolloutSpec | None, engine: EngineSpec) -> bool:
     """vLLM's memory that workers of a pod share on CPU has no room for more of them."""
-    if rollout is None or rollout.resources.num_gpus > 0:
+    if rollout is None or rollout.has_gpus:
         return True
     return engine.num_workers <= MAX_CPU_WORKERS * rollout.num_nodes
 
 
 @rule(
     cel=f"!has(self.engine.gpuMemoryUtilization) || (has(self.rollout) ? {cel.HAS_ROLLOUT_RESOURCES} && "
-    f"{_NUM_ROLLOUT_GPUS} > 0 : {cel.num_gpus('self.trainer.resources')} > 0)",
+    f"{cel.has_gpus('self.rollout')} : {cel.has_gpus('self.trainer')})",
     sentence="engine.gpuMemoryUtilization is about GPUs, and the pods that hold the engines, rollout or else "
     "trainer, have none: remove it, or set their limit of nvidia.com/gpu",
     field=".engine.gpuMemoryUtilization",
 )
 def shared_gpu_is_there(engine: EngineSpec, rollout: RolloutSpec | None, trainer: TrainerSpec) -> bool:
     """No field that says nothing."""
-    return engine.gpu_memory_utilization is None or (rollout or trainer).resources.num_gpus > 0
+    return engine.gpu_memory_utilization is None or (rollout or trainer).has_gpus
 
 
 def _kv_cache_fits_into(pod: str) -> str:

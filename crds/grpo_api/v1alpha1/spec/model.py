@@ -84,14 +84,14 @@ class ModelSpec(ApiModel):
 
 @rule(
     cel="!has(self.model.attention) || !self.model.attention.startsWith('flash') || "
-    f"{cel.num_gpus('self.trainer.resources')} > 0",
+    + cel.has_gpus("self.trainer"),
     sentence="model.attention names a flash kernel, which runs on GPUs only: set the nvidia.com/gpu limit of "
     "trainer.resources, or set model.attention to sdpa",
     field=".model.attention",
 )
 def flash_attention_has_gpus(model: ModelSpec, trainer: TrainerSpec) -> bool:
     """Flash attention has no kernels for CPUs."""
-    return model.attention is None or not model.attention.is_flash or trainer.resources.num_gpus > 0
+    return model.attention is None or not model.attention.is_flash or trainer.has_gpus
 
 
 @rule(

@@ -6,11 +6,32 @@ from pydantic import Field
 
 from grpo_api.changes import MAY_CHANGE, Transition
 from grpo_api.model import ApiModel
+from grpo_api.rule import rule
+from grpo_api.v1alpha1.spec.pod_template import PodTemplateSpec
 from grpo_api.v1alpha1.spec.resources import ResourcesSpec
+
+_HAS_HOST_NETWORK = (
+    "has(self.podTemplate) && has(self.podTemplate.spec) && has(self.podTemplate.spec.hostNetwork) "
+    "&& self.podTemplate.spec.hostNetwork"
+)
+
+
+@rule(
+    cel=f"!has(self.nodesPerReplica) || self.nodesPerReplica == 1 || !({_HAS_HOST_NETWORK})",
+    sentence="rollout.nodesPerReplica must be 1 with podTemplate.spec.hostNetwork, because vLLM's channels "
+    "between the pods of an engine ask for no token, and no NetworkPolicy guards the network of a node: "
+    "remove one of them",
+    field=".nodesPerReplica",
+)
+def channels_are_guarded(nodes_per_replica: int | None, pod_template: PodTemplateSpec | None) -> bool:
+    """Whoever reaches those channels runs code in the pods."""
+    return nodes_per_replica in (None, 1) or pod_template is None or not pod_template.has_host_network
 
 
 class RolloutSpec(ApiModel):
     """The rollout pods, and how many of them run one vLLM engine."""
+
+    rules = (channels_are_guarded,)
 
     replicas: Annotated[int, Field(ge=1, le=1024), MAY_CHANGE] = 1
     """Engines; may be changed while the job runs, also through kubectl scale."""
@@ -21,6 +42,13 @@ class RolloutSpec(ApiModel):
     """Resources of each rollout pod."""
     lost_timeout_seconds: Annotated[int, Field(ge=1, le=604_800)] = 900
     """How long training waits while there is no engine at all, before the attempt fails."""
+    pod_template: PodTemplateSpec | None = None
+    """What is added to the rollout pods: where they run, variables, volumes."""
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether the engines have GPUs."""
+        return self.resources.num_gpus > 0 or (self.pod_template is not None and self.pod_template.has_claims)
 
     @property
     def num_nodes(self) -> int:

@@ -10,6 +10,7 @@ from grpo_api.model import ApiModel
 from grpo_api.rule import rule
 from grpo_api.v1alpha1.spec.algorithm import AlgorithmSpec
 from grpo_api.v1alpha1.spec.deepspeed import DeepSpeedSpec
+from grpo_api.v1alpha1.spec.pod_template import PodTemplateSpec
 from grpo_api.v1alpha1.spec.resources import ResourcesSpec
 
 _NUM_GPUS = cel.num_gpus("self.resources")
@@ -25,6 +26,17 @@ _NUM_GPUS = cel.num_gpus("self.resources")
 def every_process_has_its_gpu(processes_per_node: int | None, resources: ResourcesSpec) -> bool:
     """No process shares a GPU, and no GPU is reserved that nothing uses."""
     return processes_per_node is None or resources.num_gpus in (0, processes_per_node)
+
+
+@rule(
+    cel=f"!{cel.has_claims('self')} || has(self.processesPerNode)",
+    sentence="trainer.podTemplate.spec.resourceClaims does not say how many GPUs a claim has: set "
+    "trainer.processesPerNode to them",
+    field=".processesPerNode",
+)
+def claimed_gpus_are_counted(processes_per_node: int | None, pod_template: PodTemplateSpec | None) -> bool:
+    """Each process uses one GPU."""
+    return processes_per_node is not None or pod_template is None or not pod_template.has_claims
 
 
 class TrainerStrategy(StrEnum):
@@ -76,7 +88,12 @@ def only_parts_of_weights_are_offloaded(
 class TrainerSpec(ApiModel):
     """The trainer pods."""
 
-    rules = (every_process_has_its_gpu, deepspeed_is_of_zero, only_parts_of_weights_are_offloaded)
+    rules = (
+        every_process_has_its_gpu,
+        claimed_gpus_are_counted,
+        deepspeed_is_of_zero,
+        only_parts_of_weights_are_offloaded,
+    )
 
     num_nodes: Annotated[int, Field(ge=1, le=1024)] = 1
     """Trainer pods; they start and restart together."""
@@ -105,6 +122,14 @@ class TrainerSpec(ApiModel):
     or 1 without such a limit; `grpo-runtime run` divides the cores of the machine, unless OMP_NUM_THREADS is
     set. The number is frozen with the run, because a sum in another order has other last bits. A colocated
     engine on CPU has as many, one in a rollout pod has one."""
+
+    pod_template: PodTemplateSpec | None = None
+    """What is added to the trainer pods: where they run, variables, volumes."""
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether the processes have GPUs."""
+        return self.resources.num_gpus > 0 or (self.pod_template is not None and self.pod_template.has_claims)
 
     @property
     def num_processes(self) -> int:

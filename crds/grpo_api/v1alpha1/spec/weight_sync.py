@@ -124,8 +124,8 @@ def _is_one_of(*backends: WeightSyncBackend) -> str:
     return f"(has(self.weightSync.backend) && self.weightSync.backend in {_cel_list(backends)})"
 
 
-_HAS_TRAINER_GPUS = f"{cel.num_gpus('self.trainer.resources')} > 0"
-_HAS_ROLLOUT_GPUS = f"{cel.HAS_ROLLOUT_RESOURCES} && {cel.num_gpus('self.rollout.resources')} > 0"
+_HAS_TRAINER_GPUS = cel.has_gpus("self.trainer")
+_HAS_ROLLOUT_GPUS = f"{cel.HAS_ROLLOUT_RESOURCES} && {cel.has_gpus('self.rollout')}"
 
 
 @rule(
@@ -150,7 +150,7 @@ def nccl_has_gpus(weight_sync: WeightSyncSpec, trainer: TrainerSpec, rollout: Ro
     """NCCL moves memory of GPUs."""
     if rollout is None or weight_sync.backend not in _BETWEEN_GPUS:
         return True
-    return trainer.resources.num_gpus > 0 and rollout.resources.num_gpus > 0
+    return trainer.has_gpus and rollout.has_gpus
 
 
 @rule(
@@ -218,4 +218,4 @@ def memory_is_shared_between_processes(
 def ipc_has_gpus(weight_sync: WeightSyncSpec, trainer: TrainerSpec, rollout: RolloutSpec | None) -> bool:
     """CUDA IPC is between processes on one GPU."""
     is_ipc = weight_sync.backend == WeightSyncBackend.IPC
-    return rollout is not None or not is_ipc or trainer.resources.num_gpus > 0
+    return rollout is not None or not is_ipc or trainer.has_gpus
