@@ -65,15 +65,20 @@ def _fields(schema: dict[str, Any], path: str) -> Iterator[tuple[str, ...]]:
     required = set(schema.get("required", ()))
     for name, part in schema.get("properties", {}).items():
         here = f"{path}{name}"
-        if part.get("type") == "array" and part["items"].get("type") == "object":
+        if part.get("type") == "array" and _is_ours(part["items"]):
             yield (f"`{here}[]`", "required" if name in required else "", one_line(part["description"]))
             yield from _fields(part["items"], f"{here}[].")
-        elif part.get("properties"):
+        elif _is_ours(part):
             yield from _fields(part, f"{here}.")
         else:
             default = f"`{_shown(part['default'])}`" if "default" in part else ""
             meaning = one_line(part.get("description", ""))
             yield (f"`{here}`", "required" if name in required else default, meaning)
+
+
+def _is_ours(schema: dict[str, Any]) -> bool:
+    """Whether a schema has fields that are described here; those of Kubernetes are described there."""
+    return any("description" in part for part in schema.get("properties", {}).values())
 
 
 def status_fields() -> Rows:

@@ -32,7 +32,7 @@ def every_process_has_its_gpu(processes_per_node: int | None, resources: Resourc
     cel=f"!{cel.has_claims('self')} || has(self.processesPerNode)",
     sentence="trainer.podTemplate.spec.resourceClaims does not say how many GPUs a claim has: set "
     "trainer.processesPerNode to them",
-    field=".processesPerNode",
+    field=".podTemplate.spec.resourceClaims",
 )
 def claimed_gpus_are_counted(processes_per_node: int | None, pod_template: PodTemplateSpec | None) -> bool:
     """Each process uses one GPU."""
