@@ -94,7 +94,7 @@ def refused(field: str, sentence: str) -> Rule:
     the schema does not have and says nothing."""
     return Rule(
         cel=f"!has(self.{field})",
-        predicate=lambda **given: set(given.values()) == {None},
+        predicate=lambda **given: all(value is None for value in given.values()),
         parameters=(to_snake(field),),
         sentence=sentence,
         field=f".{field}",

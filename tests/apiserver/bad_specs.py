@@ -46,6 +46,32 @@ GOOD = [Case(row["what"], merged(BASE, row["change"])) for row in _TABLE["good"]
 
 _NO_ADAPTER = {"model": {"lora": None}, "trainer": {"strategy": "FSDP2", "deepspeed": None}}
 _REF_SYNC = {"dynamicSampling": None, "kl": {"beta": 0.05, "refSync": {"everySteps": 64, "mix": 0.5}}}
+_POD = ("spec", "trainer", "podTemplate")
+_KEYS = {"optional": True, "defaultMode": 288, "items": [{"key": "a", "path": "a", "mode": 288}]}
+_VOLUMES = {
+    "configMap": {"name": "certs", **_KEYS},
+    "secret": {"secretName": "keys", **_KEYS},
+    "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"},
+    "csi": {
+        "driver": "vault",
+        "readOnly": True,
+        "fsType": "ext4",
+        "volumeAttributes": {"a": "b"},
+        "nodePublishSecretRef": {"name": "vault"},
+    },
+}
+
+
+def _with_volume(source: KubeObject) -> KubeObject:
+    settings = {
+        "spec": {"volumes": [{"name": "own", **source}]},
+        "container": {
+            "volumeMounts": [{"name": "own", "mountPath": "/mnt/own", "subPath": "a", "readOnly": True}]
+        },
+    }
+    return {"spec": {"trainer": {"podTemplate": settings}}}
+
+
 _REWARDS = {
     "service": {"url": "http://judge", "headersSecret": "judge"},
     "model": {"source": "hf://org/judge", "revision": "main", "dtype": "float32", "batchSize": 8},
@@ -62,14 +88,43 @@ _OTHERWISE: dict[tuple[Step, ...], KubeObject] = {
     ("spec", "algorithm", "kl", "refSync"): merged(
         GOOD[-1].job, {"spec": {**_NO_ADAPTER, "algorithm": _REF_SYNC}}
     ),
+    **{
+        (*_POD, "spec", "volumes", 0, source): merged(GOOD[-1].job, _with_volume({source: volume}))
+        for source, volume in _VOLUMES.items()
+    },
+    # what is refused is judged with the rest of the job
+    **{
+        (*_POD, part, field): merged(
+            GOOD[-1].job, {"spec": {"trainer": {"podTemplate": {part: {field: [""]}}}}}
+        )
+        for part, field in (
+            ("spec", "containers"),
+            ("spec", "initContainers"),
+            ("spec", "imagePullSecrets"),
+            ("container", "command"),
+            ("container", "args"),
+        )
+    },
 }
 """Jobs with what cannot be beside everything else, by its path."""
+
+
+_SEEN_ELSEWHERE = (
+    ("spec", "rollout", "podTemplate", "metadata"),
+    ("spec", "rollout", "podTemplate", "spec"),
+    ("spec", "rollout", "podTemplate", "container"),
+    (*_POD, "spec", "affinity", "podAntiAffinity"),
+)
+"""Sections of the same models as others: the trainer's podTemplate, and podAffinity."""
 
 
 def cases_of_every_bound(spec_schema: KubeObject) -> Iterator[Case]:
     """Every field of the spec with wrong types, values just outside of its bounds, and null (often right)."""
     for path, schema in _fields(("spec",), spec_schema):
-        everything = _OTHERWISE.get(path[:4], GOOD[-1].job)
+        if any(path[: len(seen)] == seen for seen in _SEEN_ELSEWHERE):
+            continue
+        starts = (path[:length] for length in range(len(path), 0, -1))
+        everything = next((_OTHERWISE[start] for start in starts if start in _OTHERWISE), GOOD[-1].job)
         for value in _values_outside(schema):
             yield Case(f"{path_text(path)}={str(value)[:30]}", _replaced(everything, path, value))
         if "properties" in schema:

@@ -123,6 +123,7 @@ def change_of(path: str) -> dict[str, Any]:
         "imagePullSecrets": ["another"],
         "rollout.resources": {"limits": {"memory": "33Gi"}},
         "rollout.nodesPerReplica": 4,
+        "rollout.podTemplate": {"spec": {"priorityClassName": "low"}},
         "rollout.lostTimeoutSeconds": 61,
         "hub": {"tokenSecret": "another"},
         "weightSync": {"verify": True},
