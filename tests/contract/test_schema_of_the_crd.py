@@ -84,7 +84,9 @@ def test_every_string_list_and_map_is_bounded():
             None: "maxLength" in field,
         }
         # a value of any kind is bounded by the size of an object alone: no rule may read it
-        if "x-kubernetes-preserve-unknown-fields" not in field and not is_bounded.get(field.get("type"), True):
+        if "x-kubernetes-preserve-unknown-fields" not in field and not is_bounded.get(
+            field.get("type"), True
+        ):
             unbounded.append(path)
     assert unbounded == []
 

@@ -33,7 +33,7 @@ from grpo_operator.observe.observed import (
 )
 from grpo_operator.plan import make_plan
 from grpo_operator.plan.draft import Plan
-from grpo_operator.settings import GIVE_BACK_TIMES
+from grpo_operator.settings import GIVE_BACK_TIMES, NO_PERMISSIONS
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 IMAGE = "example.test/grpo-runtime:1"
@@ -123,6 +123,7 @@ class FakeCluster:
         """Names of pods that the API server does not take."""
         self.give_back_times = GIVE_BACK_TIMES
         self.has_network_policies = True
+        self.permissions = NO_PERMISSIONS
         self.has_room = True
         """Whether every pod gets a node as soon as it is made."""
         self._num_made = 0
@@ -178,6 +179,7 @@ class FakeCluster:
             now=self.now,
             has_network_policies=self.has_network_policies,
             give_back=self.give_back_times,
+            permissions=self.permissions,
         )
 
     def step(self) -> Plan:
