@@ -47,8 +47,8 @@ class Open(StrEnum):
     RANKS_GRACE = "${ranks-grace}"
     """Seconds in which the ranks of a trainer pod end, which belong to the grace period of the pod."""
     DOLLAR = "${dollar}"
-    """A dollar sign in a text of the job's own, in which a name of this list may stand by chance. It is filled
-    in last."""
+    """A dollar sign in a text of the job's own, in which a name of this list may stand by chance. It is
+    filled in last."""
 
 
 def literal(value: Any) -> Any:
