@@ -9,7 +9,7 @@ QUICK_PHASES = frozenset({"pause", "start", "resume", "admit"})
 SHORTEST_SECONDS = 12.0
 """An engine that is lost between two phases is found when it misses the next one: within 15 s in all."""
 SHORTEST_STALL_SECONDS = 10.0
-ANSWER_SECONDS = 2.0
+ANSWER_SECONDS = 4.0
 """What the answer of an engine may take longer than the buffer or the member that it waits for."""
 _TIMES_LONGER = 5.0
 _LONGEST_SHARE = 0.25

@@ -22,7 +22,7 @@ from backends import STAND_IN_VLLM_NCCL
 from receiver_harness import accident, make_group_sender, packed, prepare, prepared, some_weights
 from stand_in_nccl import StandInDevice
 from stand_in_vllm_nccl import StandInNcclById, id_of_port
-from test_losses import kill, require_served, sender_to
+from test_losses import TIMEOUT_SECONDS, kill, require_served, sender_to
 from test_several_engines import sync
 from worker_processes import EngineOfProcesses, engines_of_processes
 
@@ -372,12 +372,23 @@ async def test_a_library_that_makes_no_id_is_said_at_once_and_no_engine_is_calle
 
 async def test_an_engine_ends_when_the_trainers_own_weights_fail_in_mid_transfer() -> None:
     """It waits for what does not come, up to its deadline."""
+    is_asked = threading.Event()
 
     def fail() -> None:
+        assert is_asked.wait(GIVE_UP_SECONDS)
         raise WeightSyncError("the trainer's weights cannot be read")
 
+    class Announced(receiver_harness.CallChannel):
+        num_workers = 1
+
+        async def call(self, verb: str, *arguments: Any) -> list[Any]:
+            if verb == "update":
+                # once the engine has been called
+                asyncio.get_running_loop().call_soon(is_asked.set)
+            return await engine.call(verb, *arguments)
+
     async with one_engine() as engine:
-        sender = sender_to(BACKEND, {"a": engine})
+        sender = make_group_sender(BACKEND, {"a": Announced()}, timeout_seconds=TIMEOUT_SECONDS)
         assert await sender.init("a") == {}
         assert await sender.start("a") == {}
         failures = await sender.update(packed(1, alter=accident(fail)), engines="a")
