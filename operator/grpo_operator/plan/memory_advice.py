@@ -1,0 +1,35 @@
+"""What a person can do about a trainer that ran out of memory: its fields are frozen, those of a new job are
+not. Pure."""
+
+from dataclasses import replace
+
+from grpo_api.contract.reasons import Reason
+from grpo_api.v1alpha1.status import GRPOJobStatus
+from grpo_operator.children.frozen_job import FrozenJob
+from grpo_operator.plan.causes import Cause
+from grpo_operator.plan.termination import OOM_KILLED
+
+_OUT_OF_MEMORY = frozenset({OOM_KILLED, Reason.GPU_OUT_OF_MEMORY.value})
+
+
+def with_memory_advice(cause: Cause, status: GRPOJobStatus, *, frozen: FrozenJob) -> Cause:
+    """The cause with how to go on in a new job; any other cause is returned as it is."""
+    if cause.why.reason not in _OUT_OF_MEMORY:
+        return cause
+    message = f"{cause.why.message}; {_how_to_go_on(status, frozen)}"
+    return replace(cause, why=replace(cause.why, message=message))
+
+
+def _how_to_go_on(status: GRPOJobStatus, frozen: FrozenJob) -> str:
+    saved = status.highest_checkpoint_step
+    if saved is not None:
+        return (
+            f"these fields can be changed in a new job only: with resumeFrom.job: {frozen.job} it goes on from "
+            f"the checkpoint of step {saved}"
+        )
+    lacking = (
+        "this one has no checkpoint.claimName"
+        if frozen.spec.checkpoint.claim_name is None
+        else "this one has not saved a checkpoint"
+    )
+    return f"these fields can be changed in a new job only, and {lacking} from which it could go on"
