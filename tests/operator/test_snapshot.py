@@ -62,7 +62,8 @@ def pod_of_first(phase: str) -> dict[str, Any]:
     owner = {"kind": "GRPOJob", "name": "first", "uid": OTHER_UID, "controller": True}
     meta = {"name": "first-1-trainer-a1-0", "namespace": "default", "uid": "p", "resourceVersion": "9"}
     owned = meta | {"ownerReferences": [owner | {"apiVersion": "grpo.dev/v1alpha1"}]}
-    return {"metadata": owned, "spec": {"containers": [{"image": "i"}]}, "status": {"phase": phase}}
+    containers = [{"name": "trainer", "image": "i"}]
+    return {"metadata": owned, "spec": {"containers": containers}, "status": {"phase": phase}}
 
 
 def other_job_in(cache: Cache, memory: Memory) -> OtherJob | None:

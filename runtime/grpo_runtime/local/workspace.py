@@ -55,6 +55,7 @@ class Workspace:
         self.tokens = self.own / "tokens"
         self.volumes = self.own / "volumes"
         self._state = self.own / "state.json"
+        self._lock = self.own / "lock"
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -66,7 +67,7 @@ class Workspace:
         with full_volume_named(_nearest_existing(self.output)):
             for folder in (self.output, self.logs, self.own):
                 folder.mkdir(parents=True, exist_ok=True)
-        with full_volume_named(self.output), (self.own / "lock").open("a+") as lock:
+        with full_volume_named(self.output), self._lock.open("a+") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -79,6 +80,19 @@ class Workspace:
             lock.write(f"{os.getpid()}\n")
             lock.flush()
             yield
+
+    def is_in_use(self) -> bool:
+        """Whether another command holds it."""
+        try:
+            lock = self._lock.open("a")
+        except FileNotFoundError:
+            return False
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
 
     def begin(self, job: GRPOJob, *, threads_per_process: int | None = None) -> RunConfig:
         """Write the RunConfig; it keeps the uid that this job began with, which its checkpoints carry.
