@@ -62,6 +62,10 @@ _OTHERWISE: dict[tuple[Step, ...], KubeObject] = {
     ("spec", "algorithm", "kl", "refSync"): merged(
         GOOD[-1].job, {"spec": {**_NO_ADAPTER, "algorithm": _REF_SYNC}}
     ),
+    # a checkpoint has one place
+    ("spec", "resumeFrom", "job"): merged(
+        GOOD[-1].job, {"spec": {"resumeFrom": {"source": None, "job": "first"}}}
+    ),
 }
 """Jobs with what cannot be beside everything else, by its path."""
 

@@ -11,8 +11,8 @@ _LABEL_WIDTH = 12
 
 
 def describe(job: GRPOJob) -> str:
-    """Describe a valid job: mode and weight sync and why, processes, GPUs, steps, what it reads, where
-    checkpoints go."""
+    """Describe a valid job: mode and weight sync and why, processes, GPUs, steps, what it reads, what it
+    resumes from, where checkpoints go."""
     rows = {
         "mode": f"{job.spec.chosen_mode.value}, because {job.spec.mode_reason}",
         "pods": _pods(job),
@@ -20,7 +20,7 @@ def describe(job: GRPOJob) -> str:
         "weights": _weights(job),
         "steps": _steps(job),
         "reads": _reads(job),
-        **_begins_with(job),
+        **_resumes(job),
         "rewards": ", ".join(f"{reward.name} x {reward.weight:g}" for reward in job.spec.rewards),
         "checkpoints": _checkpoints(job),
         "locally": _locally(job),
@@ -138,13 +138,14 @@ def _reads(job: GRPOJob) -> str:
     return ", ".join([f"model {spec.model.source}", f"dataset {spec.dataset.source}", *volumes])
 
 
-def _begins_with(job: GRPOJob) -> dict[str, str]:
+def _resumes(job: GRPOJob) -> dict[str, str]:
     resume = job.spec.resume_from
     if resume is None:
         return {}
     of_step = "the newest checkpoint" if resume.step is None else f"the checkpoint of step {resume.step}"
     what = of_step if resume.chosen_load is ResumeLoad.CHECKPOINT else f"the weights of {of_step}"
-    return {"begins with": f"{what} of {f'job {resume.job}' if resume.job else resume.source}"}
+    place = f"of job {resume.job}" if resume.job else f"at {resume.source}"
+    return {"resumes": f"from {what} {place}, unless it has one of its own"}
 
 
 def _checkpoints(job: GRPOJob) -> str:
