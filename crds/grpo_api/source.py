@@ -92,8 +92,8 @@ CheckpointSource = Annotated[
         ),
         TextRule(
             "^[^:]+$",
-            "has no scheme: write pvc://CLAIM/PATH for a directory on a claim, or file:///PATH for one in the "
-            "image",
+            "has no scheme: write pvc://CLAIM/PATH for a directory on a claim, or file:///PATH for one in "
+            "the image",
             is_refused=True,
         ),
         PATH_STAYS_BELOW,

@@ -24,8 +24,8 @@ def _how_to_go_on(status: GRPOJobStatus, frozen: FrozenJob) -> str:
     saved = status.highest_checkpoint_step
     if saved is not None:
         return (
-            f"these fields can be changed in a new job only: with resumeFrom.job: {frozen.job} it goes on from "
-            f"the checkpoint of step {saved}"
+            f"these fields can be changed in a new job only: with resumeFrom.job: {frozen.job} it goes on "
+            f"from the checkpoint of step {saved}"
         )
     lacking = (
         "this one has no checkpoint.claimName"

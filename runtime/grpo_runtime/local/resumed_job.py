@@ -21,8 +21,8 @@ def with_place_of_resumed(job: GRPOJob, workspace: Workspace) -> GRPOJob:
     if not workspace.run_config.exists():
         if not other.output.is_dir():
             raise UserError(
-                f"resumeFrom.job: there is no output of {resume.job} at {other.output}: run that job first, or "
-                "name its output directory in resumeFrom.source as file:///PATH"
+                f"resumeFrom.job: there is no output of {resume.job} at {other.output}: run that job first, "
+                "or name its output directory in resumeFrom.source as file:///PATH"
             )
         if other.is_in_use():
             raise UserError(f"resumeFrom.job: {resume.job} still runs in {other.output}: wait for its end")

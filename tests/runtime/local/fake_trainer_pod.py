@@ -25,12 +25,12 @@ CONFIG = json.loads(Path(os.environ["GRPO_RUN_CONFIG"]).read_text())
 UID, TOTAL = CONFIG["job"]["uid"], CONFIG["algorithm"]["steps"]
 PLAN = json.loads(os.environ.get("FAKE_ATTEMPTS", "{}")).get(str(ATTEMPT), {})
 LATEST = OUTPUT / "checkpoints" / "LATEST"
-OTHER = Path(CONFIG.get("resumeFrom", {}).get("source", "").removeprefix("file://")) / "checkpoints/LATEST"
-LOADED = (
-    int(OTHER.read_text().strip().removeprefix("step-"))
-    if "resumeFrom" in CONFIG and not LATEST.exists()
-    else None
-)
+RESUME = CONFIG.get("resumeFrom")
+LOADED = None
+"""Step of the checkpoint of another job, where this one begins with it."""
+if RESUME and not LATEST.exists():
+    other = Path(RESUME["source"].removeprefix("file://")) / "checkpoints/LATEST"
+    LOADED = int(other.read_text().strip().removeprefix("step-"))
 MAIN_OUTPUT = Path(os.environ["GRPO_RUN_CONFIG"]).parent
 STOP = threading.Event()
 

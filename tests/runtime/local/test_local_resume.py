@@ -29,7 +29,7 @@ def test_a_job_is_looked_for_beside_the_output(tmp_path: Path, first: Path) -> N
     assert command.end() == 143
     assert "attempt 1 goes on from the checkpoint of step 5 that resumeFrom names" in command.screen()
     config = json.loads((command.output / "run.json").read_text())
-    assert config["resumeFrom"] == {"source": f"file://{first}"}
+    assert (config["resumeFrom"]["source"], config["resumeFrom"]["job"]) == (f"file://{first}", None)
 
     shutil.rmtree(first)
     again = LocalCommand(tmp_path, RESUMING)

@@ -109,5 +109,5 @@ def test_a_reference_that_follows_the_policy_must_be_in_the_checkpoint(tmp_path:
 def test_steps_count_in_total(tmp_path: Path) -> None:
     model = model_of(tmp_path / "own")
     beginning = checkpoint_of(tmp_path, load=ResumeLoad.CHECKPOINT, step=5)
-    with pytest.raises(UserError, match="of step 5, and this job ends at step 5, because algorithm.steps"):
+    with pytest.raises(UserError, match=r"of step 5, and this job ends at step 5, because algorithm\.steps"):
         beginning.prepare(model, run_config=run_config())

@@ -106,7 +106,7 @@ def test_a_damaged_checkpoint_is_left_out_and_left_alone(tmp_path: Path, other: 
 def test_with_none_that_is_whole_the_job_says_so(tmp_path: Path, other: Path) -> None:
     for folder in (other / "checkpoints").glob("step-*"):
         (folder / "state.json").unlink()
-    with pytest.raises(CheckpointCorruptError, match="state.json is missing or differs"):
+    with pytest.raises(CheckpointCorruptError, match=r"state\.json is missing or differs"):
         find(tmp_path)
 
 

@@ -42,8 +42,8 @@ def _with_place(draft: Draft, observed: Observed, resume: ResumeFromSpec, now: d
     if other is None or not other.is_there:
         return _waiting(
             draft,
-            f"resumeFrom.job: there is no GRPOJob {name} in namespace {observed.job.namespace}: create it, or "
-            "create this job anew with resumeFrom.source, the place of its checkpoints on its claim",
+            f"resumeFrom.job: there is no GRPOJob {name} in namespace {observed.job.namespace}: create it, "
+            "or create this job anew with resumeFrom.source, the place of its checkpoints on its claim",
         )
     if other.problem:
         return _waiting(draft, f"resumeFrom.job: the spec of GRPOJob {name} cannot be read: {other.problem}")
@@ -66,15 +66,15 @@ def _why_not_over(other: OtherJob | None, *, name: str) -> str | None:
         return None
     if other.living_trainer:
         return (
-            f"resumeFrom.job: trainer pod {other.living_trainer} of GRPOJob {name} must end first, because it "
-            "writes checkpoints"
+            f"resumeFrom.job: trainer pod {other.living_trainer} of GRPOJob {name} must end first, because "
+            "it writes checkpoints"
         )
     if other.is_there and other.problem and not other.is_finished:
         return f"resumeFrom.job: GRPOJob {name} cannot be read: {other.problem}"
     if other.is_there and not other.is_finished:
         return (
-            f"resumeFrom.job: GRPOJob {name} has not ended ({other.phase.value}, step {other.step}): this job "
-            "begins when it has ended or is deleted"
+            f"resumeFrom.job: GRPOJob {name} has not ended ({other.phase.value}, step {other.step}): this "
+            "job begins when it has ended or is deleted"
         )
     return None
 

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -45,7 +45,7 @@ class Beginning:
 
     folder: Path | None = None
     """A whole checkpoint."""
-    state: RunState = RunState()
+    state: RunState = field(default_factory=RunState)
     other: OtherCheckpoint | None = None
     """Of which run the checkpoint is, if it is another one."""
 
@@ -150,8 +150,8 @@ def _require_same_model(model: PreTrainedModel, *, folder: Path) -> None:
         had, has = getattr(theirs, name, None), getattr(own, name, None)
         if had != has:
             raise UserError(
-                f"resumeFrom: the checkpoint is of a model with {name} {had}, and model.source has {has}: name "
-                "the model that the checkpoint was trained from in model.source, or another checkpoint"
+                f"resumeFrom: the checkpoint is of a model with {name} {had}, and model.source has {has}: "
+                "name the model that the checkpoint was trained from in model.source, or another checkpoint"
             )
 
 
@@ -170,6 +170,6 @@ def _require_steps_left(state: RunState, run_config: RunConfig) -> None:
     if state.step >= run_config.total_steps:
         raise UserError(
             f"resumeFrom: the checkpoint is of step {state.step}, and this job ends at step "
-            f"{run_config.total_steps}, because algorithm.steps counts those of the other job too: raise it, or "
-            "set resumeFrom.load to Weights"
+            f"{run_config.total_steps}, because algorithm.steps counts those of the other job too: raise it, "
+            "or set resumeFrom.load to Weights"
         )

@@ -37,7 +37,7 @@ def entry_of(path: Path) -> FileEntry:
 
 
 def damage_of(folder: Path, manifest: Manifest) -> str | None:
-    """How the files of a checkpoint differ from its manifest, of which each is read; None when it is whole."""
+    """How a checkpoint differs from its manifest, for which every file is read; None when it is whole."""
     for name, entry in manifest.files.items():
         file = folder / name
         if not file.is_file() or entry_of(file) != entry:
