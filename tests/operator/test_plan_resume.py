@@ -202,3 +202,19 @@ def test_another_cause_says_nothing_of_that():
     cluster.now += timedelta(seconds=5)
     cluster.step()
     assert "new job" not in cluster.condition(ConditionType.FAILED).message
+
+
+def test_an_engine_out_of_memory_says_so_too():
+    cluster = FakeCluster(spec(checkpoint={"claimName": "runs"})).start()
+    cluster.progress = report(checkpoint_step=4)
+    cluster.change(
+        cluster.pod("rollout-0-i0"),
+        is_ready=False,
+        last_termination=replace(OOM, container="engine"),
+        restarts=1,
+    )
+    cluster.settle()
+    assert cluster.status.last_failure is not None
+    message = cluster.status.last_failure.message
+    assert "raise rollout.resources.limits.memory" in message
+    assert message.endswith("with resumeFrom.job: copy it goes on from the checkpoint of step 4")

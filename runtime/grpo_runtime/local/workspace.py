@@ -84,7 +84,7 @@ class Workspace:
     def is_in_use(self) -> bool:
         """Whether another command holds it."""
         try:
-            lock = self._lock.open("a")
+            lock = self._lock.open()
         except FileNotFoundError:
             return False
         with lock:
@@ -100,7 +100,7 @@ class Workspace:
 
         Raises UserError when the directory belongs to another spec.
         """
-        known = self._known()
+        known = self.begun_config()
         uid = known.job.uid if known else str(uuid.uuid4())
         job = job.model_copy(update={"metadata": job.metadata.model_copy(update={"uid": uid})})
         run_config = resolve(job, is_one_machine=True, threads_per_process=threads_per_process)
@@ -115,6 +115,18 @@ class Workspace:
             self._refuse_another(known, run_config)
         write_atomically(self.run_config, run_config.model_dump_json(by_alias=True, indent=1), durable=True)
         return run_config
+
+    def begun_config(self) -> RunConfig | None:
+        """The RunConfig of the run in this directory; None when none has begun. Raises UserError for one of
+        another release."""
+        if not self.run_config.exists():
+            return None
+        try:
+            return parse_run_config(self.run_config.read_text())
+        except (SchemaSkewError, ValidationError, ValueError) as error:
+            raise UserError(
+                f"{self.run_config} is not of this release ({error}): choose another --output"
+            ) from error
 
     @property
     def was_on_gpus(self) -> bool | None:
@@ -160,16 +172,6 @@ class Workspace:
     def remove_caches(self) -> None:
         """Remove the scratch space of all processes, as pods lose theirs."""
         shutil.rmtree(self.own / "cache", ignore_errors=True)
-
-    def _known(self) -> RunConfig | None:
-        if not self.run_config.exists():
-            return None
-        try:
-            return parse_run_config(self.run_config.read_text())
-        except (SchemaSkewError, ValidationError, ValueError) as error:
-            raise UserError(
-                f"{self.run_config} is not of this release ({error}): choose another --output"
-            ) from error
 
     def _refuse_another(self, known: RunConfig, given: RunConfig) -> None:
         before, now = _values(known), _values(given)

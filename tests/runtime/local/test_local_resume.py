@@ -31,10 +31,22 @@ def test_a_job_is_looked_for_beside_the_output(tmp_path: Path, first: Path) -> N
     config = json.loads((command.output / "run.json").read_text())
     assert (config["resumeFrom"]["source"], config["resumeFrom"]["job"]) == (f"file://{first}", None)
 
+    # it goes on without the other one, also from another place
     shutil.rmtree(first)
-    again = LocalCommand(tmp_path, RESUMING)
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    command.output.rename(moved / "out")
+    again = LocalCommand(moved, RESUMING)
     assert again.end() == 0, again.screen()
     assert "attempt 2 goes on from the checkpoint of step 7\n" in again.screen()
+
+
+def test_a_run_stays_with_the_job_that_it_began_with(tmp_path: Path, first: Path) -> None:
+    assert LocalCommand(tmp_path, RESUMING).end() == 0
+    shutil.copytree(first, tmp_path / "second")
+    changed = LocalCommand(tmp_path, job_object(resumeFrom={"job": "second"}))
+    assert changed.end() == 40
+    assert "was begun with another spec (resumeFrom.source was" in changed.screen()
 
 
 def test_a_job_that_has_no_output_is_named_with_the_place(tmp_path: Path) -> None:

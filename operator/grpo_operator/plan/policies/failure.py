@@ -50,7 +50,7 @@ def end_attempt_on_failure(draft: Draft, observed: Observed, now: datetime) -> D
     if draft.status.waiting_for_room:
         rule = without_room(cause.consequence, exit_code=cause.exit_code, reason=cause.why.reason)
         cause = replace(cause, consequence=rule)
-    cause = with_memory_advice(cause, draft.status, frozen=frozen)
+    cause = replace(cause, why=with_memory_advice(cause.why, draft.status, frozen=frozen))
     attempt, past = draft.status.attempt, without_progress(draft.status)
     max_restarts = frozen.spec.failure_policy.max_restarts
     failure = last_failure(cause.why, attempt=attempt, place=cause.place, exit_code=cause.exit_code)
