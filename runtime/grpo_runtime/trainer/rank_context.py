@@ -46,13 +46,16 @@ class RankContext:
     store: CheckpointStore
     state: RunState
     beginning: Beginning
+    num_own_steps: int
+    """Those that the job had made when the attempt began."""
     prompts: TrainingPrompts | None = None
     """Those that were counted for algorithm.epochs."""
 
     @property
     def num_steps(self) -> int:
-        """Optimizer steps of the job so far, also those of earlier attempts that a checkpoint holds."""
-        return self.state.step + self.learner.num_steps
+        """Optimizer steps of the job so far, also those of earlier attempts that a checkpoint holds, but not
+        those of a job that it resumed from, which may have had other GPUs."""
+        return self.num_own_steps + self.learner.num_steps
 
 
 def make_rank_context(
@@ -82,7 +85,7 @@ def make_rank_context(
         store.begin_attempt()
         beginning = find_beginning(store, settings)
     state = beginning.state
-    step = int(ranks.broadcast(torch.tensor(state.step)))
+    step, num_own_steps = ranks.broadcast(torch.tensor([state.step, beginning.own_step or 0])).tolist()
     is_packed = can_pack(loaded.model)
     policy_of = functools.partial(
         Policy,
@@ -98,7 +101,7 @@ def make_rank_context(
         copied = copy_of(loaded.model, dtype=DTYPES[dtype])
     beginning.prepare(loaded.model, run_config=run_config)
     shapes = shapes_of(loaded.model)
-    with gpu_memory_errors(settings, num_steps=lambda: step):
+    with gpu_memory_errors(settings, num_steps=lambda: num_own_steps):
         strategy = make_strategy(
             policy_of(
                 loaded.model,
@@ -141,5 +144,6 @@ def make_rank_context(
         store=store,
         state=state if ranks.rank == 0 else RunState(step=step),
         beginning=beginning,
+        num_own_steps=num_own_steps,
         prompts=prompts,
     )

@@ -75,10 +75,11 @@ def test_a_new_job_goes_on_with_the_same_bits_as_an_undisturbed_run(
     assert all(torch.equal(tensor, others[name]) for name, tensor in mine.items())
 
 
-def test_another_strategy_on_another_number_of_ranks_goes_on_too(
-    first: Path, two_ranks: Path, tmp_path: Path
+@pytest.mark.parametrize(("num_ranks", "strategy"), [(1, "DDP"), (2, "FSDP2")])
+def test_another_strategy_or_number_of_ranks_goes_on_too(
+    num_ranks: int, strategy: str, first: Path, two_ranks: Path, tmp_path: Path
 ) -> None:
-    code, message = TrainerPod(tmp_path, next_job(first, num_ranks=1)).end()
+    code, message = TrainerPod(tmp_path, next_job(first, num_ranks=num_ranks, strategy=strategy)).end()
     assert code == 0, message
     for name, tensor in weights(tmp_path).items():
         torch.testing.assert_close(tensor, weights(two_ranks)[name], atol=1e-6, rtol=1e-5)
@@ -162,6 +163,15 @@ def test_a_damaged_checkpoint_ends_the_job_with_42(first: Path, tmp_path: Path) 
     code, message = TrainerPod(tmp_path / "next", next_job(harmed)).end()
     assert (code, message.reason) == (42, "CheckpointCorrupt")
     assert "state.json is missing or differs from the manifest" in message.message
+
+
+def test_the_steps_of_the_other_job_say_nothing_about_the_memory_of_this_one(
+    first: Path, tmp_path: Path
+) -> None:
+    small_gpu = {"FAKE_STRATEGY": "small GPU", "FAKE_FULL_FROM": "1", "FAKE_ROOM_TOKENS": "20"}
+    code, message = TrainerPod(tmp_path, next_job(first, num_ranks=2), environment=small_gpu).end()
+    assert (code, message.reason, message.rank) == (40, "GPUOutOfMemory", 1)
+    assert "before the first step is done" in message.message
 
 
 def test_an_adapter_goes_on_in_a_new_job(tmp_path: Path) -> None:
