@@ -196,6 +196,14 @@ def volumes_of(run: RunConfig) -> tuple[Volume, ...]:
     return tuple(sorted(found))
 
 
+def resumed_volumes_of(run: RunConfig) -> tuple[Volume, ...]:
+    """What the first trainer pod mounts beside `volumes_of` for the checkpoint that the run begins with."""
+    if run.resume_from is None or run.resume_from.source is None:
+        return ()
+    volume = parse_source(run.resume_from.source).volume
+    return () if volume is None or volume in volumes_of(run) else (volume,)
+
+
 def secrets_of(run: RunConfig) -> tuple[Volume, ...]:
     """The Secrets that the first trainer pod mounts for its rewards, in a fixed order."""
     return _in_order(reward.service.secret_volume for reward in run.rewards if reward.service is not None)

@@ -82,6 +82,24 @@ DatasetSource = Annotated[
     ),
 ]
 """The URL of a dataset."""
+CheckpointSource = Annotated[
+    str,
+    Field(max_length=1024),
+    Follows(
+        TextRule(
+            rf"^(pvc://{_OBJECT}(/[^?#]+)?|file:///[^?#]+|{_NO_SCHEME})$",
+            "is no place of checkpoints: write pvc://CLAIM/PATH or file:///PATH",
+        ),
+        TextRule(
+            "^[^:]+$",
+            "has no scheme: write pvc://CLAIM/PATH for a directory on a claim, or file:///PATH for one in "
+            "the image",
+            is_refused=True,
+        ),
+        PATH_STAYS_BELOW,
+    ),
+]
+"""The URL of a directory with checkpoints."""
 
 
 class Scheme(StrEnum):

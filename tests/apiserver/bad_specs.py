@@ -105,6 +105,10 @@ _OTHERWISE: dict[tuple[Step, ...], KubeObject] = {
             ("container", "args"),
         )
     },
+    # a checkpoint has one place
+    ("spec", "resumeFrom", "job"): merged(
+        GOOD[-1].job, {"spec": {"resumeFrom": {"source": None, "job": "first"}}}
+    ),
 }
 """Jobs with what cannot be beside everything else, by its path."""
 

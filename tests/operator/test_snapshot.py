@@ -1,13 +1,17 @@
 """The snapshot of a job that a plan is made from."""
 
-from grpo_operator.cluster.kinds import PODS
+from dataclasses import replace
+from typing import Any
+
+from grpo_api.v1alpha1.status import Phase
+from grpo_operator.cluster.kinds import JOBS, PODS
 from grpo_operator.observe.cache import Cache
 from grpo_operator.observe.memory import Memory
-from grpo_operator.observe.observed import Remembered
-from grpo_operator.observe.snapshot import job_and_pods
+from grpo_operator.observe.observed import OtherJob, Remembered
+from grpo_operator.observe.snapshot import job_and_pods, observe
 
-from .controlled_job import KEY, pod_names, run_pods, status_of
-from .fake_cluster import NOW
+from .controlled_job import KEY, a_job, pod_names, run_pods, status_of
+from .fake_cluster import NOW, spec
 
 
 def remembered(cache: Cache, memory: Memory) -> Remembered:
@@ -32,3 +36,72 @@ async def test_a_pod_of_an_earlier_attempt_that_stays_for_its_logs_is_no_failure
     assert (status_of(client)["attempt"], len(pod_names(client, "trainer"))) == (2, 2)
     after = remembered(cache, memory)
     assert after.failing_since is None
+
+
+OTHER_UID = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
+
+
+def cache_with(*jobs: dict[str, Any]) -> Cache:
+    cache = Cache()
+    for job in jobs:
+        job["metadata"]["resourceVersion"] = str(len(cache.job_keys()) + 1)
+        cache.put(JOBS, job)
+    return cache
+
+
+def resuming_job(**status: Any) -> dict[str, Any]:
+    return a_job(status=status, spec=spec(resumeFrom={"job": "first"}).to_object())
+
+
+def first_job(*, uid: str = OTHER_UID, **more: Any) -> dict[str, Any]:
+    job = a_job(spec=spec(checkpoint={"claimName": "runs"}).to_object(), **more)
+    return job | {"metadata": {"name": "first", "namespace": "default", "uid": uid}}
+
+
+def pod_of_first(phase: str) -> dict[str, Any]:
+    owner = {"kind": "GRPOJob", "name": "first", "uid": OTHER_UID, "controller": True}
+    meta = {"name": "first-1-trainer-a1-0", "namespace": "default", "uid": "p", "resourceVersion": "9"}
+    owned = meta | {"ownerReferences": [owner | {"apiVersion": "grpo.dev/v1alpha1"}]}
+    containers = [{"name": "trainer", "image": "i"}]
+    return {"metadata": owned, "spec": {"containers": containers}, "status": {"phase": phase}}
+
+
+def other_job_in(cache: Cache, memory: Memory) -> OtherJob | None:
+    found = job_and_pods(cache, KEY)
+    assert found is not None
+    return observe(cache, found, memory.remember_pods(KEY, found, now=NOW)).other_job
+
+
+def test_the_job_that_is_resumed_is_the_one_of_its_name(memory):
+    assert other_job_in(cache_with(resuming_job()), memory) is None
+    cache = cache_with(resuming_job(), first_job(status={"phase": "Failed", "step": 9}))
+    found = OtherJob(OTHER_UID, is_there=True, claim_name="runs", phase=Phase.FAILED, step=9)
+    assert other_job_in(cache, memory) == found
+    cache.put(PODS, pod_of_first("Running"))
+    assert other_job_in(cache, memory) == replace(found, living_trainer="first-1-trainer-a1-0")
+    cache.put(
+        PODS, pod_of_first("Failed") | {"metadata": pod_of_first("")["metadata"] | {"resourceVersion": "10"}}
+    )
+    assert other_job_in(cache, memory) == found
+
+
+def test_a_new_job_of_that_name_is_not_the_one_that_is_resumed(memory):
+    known = {"source": "pvc://runs/first", "job": "first", "jobUid": OTHER_UID}
+    cache = cache_with(resuming_job(resumedFrom=known), first_job(uid="another"))
+    cache.put(PODS, pod_of_first("Running"))
+    assert other_job_in(cache, memory) == OtherJob(
+        OTHER_UID, is_there=False, living_trainer="first-1-trainer-a1-0"
+    )
+
+
+def test_a_job_that_has_started_looks_at_no_other(memory):
+    assert other_job_in(cache_with(resuming_job(attempt=1), first_job()), memory) is None
+
+
+def test_a_resumed_job_of_another_release_is_told_as_it_is(memory):
+    unknown = first_job()
+    unknown["spec"]["newer"] = 1
+    found = other_job_in(cache_with(resuming_job(), unknown), memory)
+    assert found is not None and (found.claim_name, "spec.newer" in found.problem) == (None, True)
+    found = other_job_in(cache_with(resuming_job(), first_job(status={"phase": "Newer"})), memory)
+    assert found is not None and "run the newer release" in found.problem

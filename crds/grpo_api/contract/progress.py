@@ -62,7 +62,10 @@ class Progress(ApiModel):
     """How long its save took, rounded up. None until a save needs a longer grace period than pods have
     anyway, so that an operator that does not know the field reads every other report."""
     resumed_from_step: Count | None = None
-    """Step of the checkpoint that the attempt began with."""
+    """Step that the attempt began after: that of its checkpoint."""
+    loaded_step: Count | None = None
+    """Step of the checkpoint of another job that the attempt began with, as `resumeFrom` says, whatever was
+    taken of it; None where it began with one of its own, or with none."""
     mismatch: Mismatch | None = None
     """That trainer and engines disagree about the sampled tokens; None while they agree, so that an operator
     that does not know the field reads every other report."""

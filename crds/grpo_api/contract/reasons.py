@@ -38,6 +38,10 @@ class Reason(StrEnum):
     NOT_PERMITTED = "NotPermitted"
     """podTemplate of the job asks for a ServiceAccount or for the network of the nodes, which this operator
     does not allow; the job waits."""
+    WAITING_FOR_RESUMED_JOB = "WaitingForResumedJob"
+    """The job that `resumeFrom.job` names does not exist, or has not ended yet; this one waits."""
+    NOTHING_TO_RESUME = "NothingToResume"
+    """The job that `resumeFrom.job` names has no claim, so nothing of it is kept; this one fails."""
 
     # While a job runs
     TRAINER_RUNNING = "TrainerRunning"
@@ -159,6 +163,8 @@ class Reason(StrEnum):
     # Events that are not conditions
     MODE_CHOSEN = "ModeChosen"
     """The job has started, in this mode and for this reason."""
+    RESUMED = "Resumed"
+    """The run has begun with a checkpoint of another job, as `resumeFrom` says; the message says which."""
     STARTED = "Started"
     """Every trainer pod of an attempt runs."""
     RESTARTING = "Restarting"

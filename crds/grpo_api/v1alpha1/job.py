@@ -9,6 +9,7 @@ from grpo_api.group import GROUP
 from grpo_api.model import ApiModel
 from grpo_api.rule import rule
 from grpo_api.v1alpha1.spec import GRPOJobSpec
+from grpo_api.v1alpha1.spec.fields import JOB_NAME_PATTERN
 from grpo_api.v1alpha1.status import GRPOJobStatus
 
 VERSION = "v1alpha1"
@@ -29,9 +30,6 @@ class ObjectMeta(ApiModel):
     deletion_timestamp: str | None = None
 
 
-JOB_NAME_PATTERN = r"^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$"
-
-
 @rule(
     cel=f"self.metadata.name.matches('{JOB_NAME_PATTERN}')",
     sentence="metadata.name becomes a label and part of host names: use at most 63 lower-case letters, "
@@ -43,10 +41,22 @@ def name_is_a_label(metadata: ObjectMeta) -> bool:
     return re.fullmatch(JOB_NAME_PATTERN, metadata.name) is not None
 
 
+@rule(
+    cel="!has(self.spec.resumeFrom) || !has(self.spec.resumeFrom.job) || "
+    "self.spec.resumeFrom.job != self.metadata.name",
+    sentence="resumeFrom.job names the job itself, which goes on from its own checkpoints anyway: name "
+    "another job, or remove resumeFrom",
+    field=".spec.resumeFrom.job",
+)
+def another_job_is_resumed(metadata: ObjectMeta, spec: GRPOJobSpec) -> bool:
+    """A job cannot wait for its own end."""
+    return spec.resume_from is None or spec.resume_from.job != metadata.name
+
+
 class GRPOJob(ApiModel):
     """A GRPO post-training run: a policy, prompts, rewards, and the hardware to train it on."""
 
-    rules = (name_is_a_label,)
+    rules = (name_is_a_label, another_job_is_resumed)
 
     api_version: Literal["grpo.dev/v1alpha1"]
     kind: Literal["GRPOJob"]

@@ -130,6 +130,19 @@ class WeightSyncStatus(ApiModel):
     """Why it is that one."""
 
 
+class ResumedFrom(ApiModel):
+    """The checkpoint of another job that a run begins with."""
+
+    source: Annotated[str, Field(max_length=1024)]
+    """Where that job's checkpoints are."""
+    job: ShortText = ""
+    """The job, where `resumeFrom` names one."""
+    job_uid: ShortText = ""
+    """Its uid: another job of that name is another one."""
+    step: int | None = None
+    """Step of the checkpoint; absent until the trainer has loaded it."""
+
+
 class GRPOJobStatus(ApiModel):
     """Written by the operator only."""
 
@@ -144,6 +157,8 @@ class GRPOJobStatus(ApiModel):
     weight_sync: WeightSyncStatus | None = None
     """How the weights travel to the engines, as chosen when the job started. It is missing in a job that an
     operator of 0.1.0 started: its weights go by Gloo, or InProcess in mode Colocated."""
+    resumed_from: ResumedFrom | None = None
+    """The checkpoint of `resumeFrom`; absent in a job without."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=16), KeyedBy("type")] = ()
     """The state of the job for machines; `kubectl wait --for=condition=Finished` ends with either
     outcome."""

@@ -45,14 +45,19 @@ class FrozenJob:
         spec: GRPOJobSpec,
         image: str,
         backend: WeightSyncBackend | None = None,
+        checkpoints: str | None = None,
     ) -> "FrozenJob":
         """Freeze the spec as it is now. What `Auto` means is decided here and never again: the frozen spec
         names the mode and the weight-sync backend, whatever a later release would choose. `backend` is that
-        of a job which has started. The revision is that of the spec as its author wrote the backend, or left
-        it out: else no job of 0.1.0 would be recognised by it."""
+        of a job which has started, and `checkpoints` where those are that `resumeFrom` names. The revision is
+        that of the spec as its author wrote the backend, or left it out: else no job of 0.1.0 would be
+        recognised by it."""
         spec = spec.model_copy(update={"mode": spec.chosen_mode})
         revision = _revision(spec, uid=uid, image=image)
         frozen = with_backend(spec, backend or backend_of(spec).backend)
+        if frozen.resume_from is not None and checkpoints is not None:
+            resume_from = frozen.resume_from.found_at(checkpoints)
+            frozen = frozen.model_copy(update={"resume_from": resume_from})
         return cls(namespace, job, uid, frozen, image, revision)
 
     @cached_property

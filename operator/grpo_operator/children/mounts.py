@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from grpo_api.resolve import credentials_of, secrets_of, volumes_of
+from grpo_api.resolve import credentials_of, resumed_volumes_of, secrets_of, volumes_of
 from grpo_api.source import VolumeKind
 from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.cluster.kinds import KubeObject
@@ -35,6 +35,15 @@ def sources(frozen: FrozenJob) -> list[Mount]:
         else:
             found.append(Mount(name, path, {"configMap": {"name": volume.name}}, is_read_only=True))
     return found
+
+
+def resumed(frozen: FrozenJob) -> list[Mount]:
+    """The claim with the checkpoint that the run begins with, read-only, where the runtime looks. The job's
+    own checkpoints may be on the same claim, in a folder of their own."""
+    return [
+        Mount("resumed", f"{VOLUMES_DIR}/{volume.folder}", claim=volume.name, is_read_only=True)
+        for volume in resumed_volumes_of(frozen.config)
+    ]
 
 
 def hub_cache(frozen: FrozenJob) -> list[Mount]:

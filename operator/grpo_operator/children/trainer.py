@@ -6,7 +6,7 @@ from grpo_api.contract.graces import SUPERVISOR_MARGIN_SECONDS, trainer_grace_se
 from grpo_api.contract.heartbeat import HEARTBEAT_FILE, HEARTBEAT_STALE_SECONDS
 from grpo_operator.children.child import Child
 from grpo_operator.children.frozen_job import FrozenJob
-from grpo_operator.children.mounts import Mount, secrets
+from grpo_operator.children.mounts import Mount, resumed, secrets
 from grpo_operator.children.pod import (
     OUTPUT_DIR,
     given_back_label,
@@ -75,6 +75,7 @@ def trainer_template(frozen: FrozenJob, *, is_first: bool) -> KubeObject:
         role=Role.TRAINER,
         extra={labels.ATTEMPT: Open.ATTEMPT.value, labels.NODE_INDEX: Open.NODE_INDEX.value},
     )
+    of_first = [*resumed(frozen), *secrets(frozen)] if is_first else []
     container: KubeObject = {
         "name": endpoints.TRAINER_CONTAINER,
         "command": ["grpo-runtime", "trainer", f"--grace-seconds={Open.RANKS_GRACE.value}"],
@@ -102,7 +103,7 @@ def trainer_template(frozen: FrozenJob, *, is_first: bool) -> KubeObject:
             Env.HEARTBEAT_FILE: HEARTBEAT_FILE,
             **_rollout_environment(frozen),
         },
-        mounts=[_output(frozen, is_first=is_first), *(secrets(frozen) if is_first else ())],
+        mounts=[_output(frozen, is_first=is_first), *of_first],
         is_found_by_name=has_others,
     )
 

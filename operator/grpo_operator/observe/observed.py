@@ -9,7 +9,7 @@ from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import Progress
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.spec import GRPOJobSpec
-from grpo_api.v1alpha1.status import GRPOJobStatus
+from grpo_api.v1alpha1.status import GRPOJobStatus, Phase
 from grpo_operator.cluster.kinds import KubeObject
 
 FINAL_PHASES = frozenset({"Succeeded", "Failed"})
@@ -185,6 +185,28 @@ class TrainerReport:
 
 
 @dataclass(frozen=True)
+class OtherJob:
+    """The job that `resumeFrom.job` names, as far as the one that waits for it must know it."""
+
+    uid: str
+    is_there: bool
+    """Whether it exists; else only its pods may be left."""
+    claim_name: str | None = None
+    """Where its checkpoints are."""
+    problem: str = ""
+    """Why its spec cannot be read."""
+    phase: Phase = Phase.PENDING
+    step: int = 0
+    living_trainer: str = ""
+    """A trainer pod of it whose processes may be alive; empty where there is none."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it has ended, which is final."""
+        return self.phase in (Phase.SUCCEEDED, Phase.FAILED)
+
+
+@dataclass(frozen=True)
 class JobAndPods:
     """A job with its trainer pods and its engines, both by position."""
 
@@ -258,5 +280,7 @@ class Observed:
     """What the CRD of the cluster lacks, and what to do about it; empty when it lacks nothing."""
     can_hold_back: bool = True
     """Whether the CRD of the cluster can hold until when a job makes no pods."""
+    other_job: OtherJob | None = None
+    """The job that `resumeFrom.job` names, while this one has not started; None where there is none."""
     remembered: Remembered = Remembered()
     """What this process remembers of the job."""

@@ -16,7 +16,7 @@ from grpo_operator.children.names import Names, rollout_position, trainer_positi
 from grpo_operator.cluster.kinds import KubeObject
 from grpo_operator.observe.cache import Cache, Key
 from grpo_operator.observe.engine_pods import as_engines
-from grpo_operator.observe.observed import JobAndPods, JobView, Observed, Remembered
+from grpo_operator.observe.observed import JobAndPods, JobView, Observed, OtherJob, Remembered
 from grpo_operator.observe.pod_view import pod_view
 
 
@@ -61,8 +61,38 @@ def observe(cache: Cache, found: JobAndPods, remembered: Remembered) -> Observed
         pod_templates=templates,
         frozen_problem=problem,
         crd_problem=cache.served_schema.problem,
+        other_job=_other_job(cache, job),
         can_hold_back=cache.served_schema.can_hold("waitingForRoom", "heldBackUntil"),
         remembered=remembered,
+    )
+
+
+def _other_job(cache: Cache, job: JobView) -> OtherJob | None:
+    """The job that `resumeFrom.job` names, while `job` waits for it: the one of that name, or the one that it
+    had when its place was written down, of which perhaps only pods are left."""
+    resume = job.spec.resume_from if job.spec and job.status.attempt == 0 else None
+    if resume is None or resume.job is None:
+        return None
+    item = cache.job((job.namespace, resume.job))
+    known = job.status.resumed_from
+    uid = known.job_uid if known else item["metadata"]["uid"] if item else ""
+    pods = (pod_view(pod, ()) for pod in cache.pods(uid))
+    trainers = [pod.name for pod in pods if pod and trainer_position(pod.name) and not pod.is_over]
+    living = min(trainers, default="")
+    if item is None or item["metadata"]["uid"] != uid:
+        return OtherJob(uid, is_there=False, living_trainer=living) if uid else None
+    try:
+        other = job_view(item)
+    except UnreadableStatusError as error:
+        return OtherJob(uid, is_there=True, problem=str(error), living_trainer=living)
+    return OtherJob(
+        uid,
+        is_there=True,
+        claim_name=other.spec.checkpoint.claim_name if other.spec else None,
+        problem=other.problem,
+        phase=other.status.phase,
+        step=other.status.step,
+        living_trainer=living,
     )
 
 

@@ -25,6 +25,7 @@ from grpo_operator.plan.policies.record_blocker import record_blocker
 from grpo_operator.plan.policies.release_pods import release_pods
 from grpo_operator.plan.policies.require_network_policy import require_network_policy
 from grpo_operator.plan.policies.require_permission import require_permission
+from grpo_operator.plan.policies.resume import resume_after_another
 from grpo_operator.plan.policies.rollout import keep_replicas
 from grpo_operator.plan.policies.room import wait_for_room
 from grpo_operator.plan.policies.shared import provide_shared
@@ -50,6 +51,7 @@ def policies(
         # pods that nothing else protects wait for it
         require_network_policy(is_made=has_network_policies),
         require_permission(permissions),  # a job gets no more than the operator allows
+        resume_after_another,  # a job that resumes from another one waits for its end
         freeze(runtime_image),  # what this job runs, written down once
         pin_image,  # one build of the image for all pods of the run
         fold_progress,  # the trainer's newest numbers

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from grpo_api.contract.reasons import Reason, ReasonMessage
-from grpo_api.v1alpha1.status import ConditionType
+from grpo_api.v1alpha1.spec import ResumeLoad
+from grpo_api.v1alpha1.status import ConditionType, GRPOJobStatus
 from grpo_operator.children.child import Child
 from grpo_operator.children.names import rollout_node, rollout_position
 from grpo_operator.cluster.kinds import PODS
@@ -31,9 +32,26 @@ def _beginning(draft: Draft, observed: Observed) -> Iterator[EventDraft]:
     if new.given_back > old.given_back and running:
         why = ReasonMessage(Reason.WAITING_FOR_ROOM, running.message)
         yield EventDraft(why, key=str(new.given_back), is_warning=True)
+    if _loaded_step(new) is not None and _loaded_step(old) is None:
+        yield EventDraft(ReasonMessage(Reason.RESUMED, _resumed(new, observed)), key="")
     if is_true(new, ConditionType.RUNNING) and not is_true(old, ConditionType.RUNNING):
         why = ReasonMessage(Reason.STARTED, f"attempt {new.attempt}: every trainer pod runs")
         yield EventDraft(why, key=str(new.attempt))
+
+
+def _loaded_step(status: GRPOJobStatus) -> int | None:
+    return status.resumed_from.step if status.resumed_from else None
+
+
+def _resumed(status: GRPOJobStatus, observed: Observed) -> str:
+    """Which checkpoint of another job the run has begun with, and what it took of it."""
+    assert status.resumed_from is not None  # it has a step
+    spec = observed.job.spec
+    load = spec.resume_from.chosen_load if spec and spec.resume_from else ResumeLoad.CHECKPOINT
+    what = "the checkpoint" if load is ResumeLoad.CHECKPOINT else "the weights of the checkpoint"
+    job = f" of GRPOJob {status.resumed_from.job}" if status.resumed_from.job else ""
+    place = f"which is at {status.resumed_from.source}"
+    return f"the run began with {what} of step {status.resumed_from.step}{job}, {place}"
 
 
 def _replacements(draft: Draft, observed: Observed) -> Iterator[EventDraft]:

@@ -1,7 +1,7 @@
 """What several policies need to know about one attempt of a job, computed once. Pure."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 
@@ -12,6 +12,7 @@ from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.observe.observed import Observed, PodView
 from grpo_operator.plan.blockers import Blocker, engine_blocker, trainer_blocker
 from grpo_operator.plan.conditions import condition, is_true
+from grpo_operator.plan.memory_advice import with_memory_advice
 from grpo_operator.plan.termination import termination_message_of
 
 
@@ -83,7 +84,7 @@ class AttemptFacts:
             room_at=_room_at(observed, gang_room_at, has_rollout=frozen is not None and frozen.has_rollout),
             first_pod_at=min((pod.created_at for pod in gang.values() if pod.created_at), default=None),
             trainer_blocker=trainer_blocker(gang.values()),
-            engine_blocker=engine_blocker(observed.rollouts),
+            engine_blocker=_engine_blocker(observed, status, frozen),
             last_progress=_last_progress(observed, attempt=attempt),
             new_progress=_new_progress(observed, gang.get(0), attempt=attempt),
         )
@@ -92,6 +93,13 @@ class AttemptFacts:
     def first(self) -> PodView | None:
         """Trainer pod 0."""
         return self.gang.get(0)
+
+
+def _engine_blocker(observed: Observed, status: GRPOJobStatus, frozen: FrozenJob | None) -> Blocker | None:
+    found = engine_blocker(observed.rollouts)
+    if found is None or frozen is None:
+        return found
+    return replace(found, why=with_memory_advice(found.why, status, frozen=frozen))
 
 
 def gang_of(observed: Observed, *, attempt: int) -> dict[int, PodView]:

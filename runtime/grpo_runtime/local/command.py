@@ -12,7 +12,7 @@ from pathlib import Path
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.problems import problems
-from grpo_api.resolve import secrets_of, volumes_of
+from grpo_api.resolve import resumed_volumes_of, secrets_of, volumes_of
 from grpo_api.source import Volume, VolumeKind
 from grpo_api.v1alpha1.job import GRPOJob, parse_job
 from grpo_api.v1alpha1.spec import Mode
@@ -25,6 +25,7 @@ from grpo_runtime.local.environments import inherited
 from grpo_runtime.local.gpus import NUMBERED_AS_LISTED, GpuShares, placed_on, usable_gpus
 from grpo_runtime.local.job import EndedAtOnceError, LocalJob
 from grpo_runtime.local.process_table import ProcessTable
+from grpo_runtime.local.resumed_job import with_place_of_resumed
 from grpo_runtime.local.screen import Screen, screen_for
 from grpo_runtime.local.threads import threads_on, usable_cores
 from grpo_runtime.local.volume_folders import lay_out_volumes, parse_volume_flags
@@ -107,6 +108,7 @@ def _run_in(
     if num_gpus:
         # before the RunConfig, whose being there says that the run has begun
         workspace.remember(workspace.state().model_copy(update={"is_on_gpus": True}))
+    job = with_place_of_resumed(job, workspace)
     run_config = workspace.begin(job, threads_per_process=threads)
     if workspace.state().is_done:
         screen.say(
@@ -115,7 +117,7 @@ def _run_in(
         _show_result(workspace, screen)
         return ExitCode.DONE
     given = parse_volume_flags(options.volumes)
-    needed = (*volumes_of(run_config), *secrets_of(run_config))
+    needed = (*volumes_of(run_config), *resumed_volumes_of(run_config), *secrets_of(run_config))
     lay_out_volumes(needed, given=given, documents=documents, into=workspace.volumes)
     needs_tokens = run_config.mode is Mode.DISAGGREGATED
     with workspace.fresh_tokens() if needs_tokens else nullcontext():

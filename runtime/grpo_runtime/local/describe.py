@@ -1,18 +1,18 @@
 """What a cluster and this machine would do with a job, in a few lines. Pure."""
 
 from grpo_api.contract.weight_sync_choice import backend_of
-from grpo_api.resolve import resolve, secrets_of, volumes_of
+from grpo_api.resolve import resolve, resumed_volumes_of, secrets_of, volumes_of
 from grpo_api.source import VolumeKind
 from grpo_api.v1alpha1.job import GRPOJob
-from grpo_api.v1alpha1.spec import Mode
+from grpo_api.v1alpha1.spec import Mode, ResumeLoad
 from grpo_api.v1alpha1.spec.engine import MAX_CPU_WORKERS
 
 _LABEL_WIDTH = 12
 
 
 def describe(job: GRPOJob) -> str:
-    """Describe a valid job: mode and weight sync and why, processes, GPUs, steps, what it reads, where
-    checkpoints go."""
+    """Describe a valid job: mode and weight sync and why, processes, GPUs, steps, what it reads, what it
+    resumes from, where checkpoints go."""
     rows = {
         "mode": f"{job.spec.chosen_mode.value}, because {job.spec.mode_reason}",
         "pods": _pods(job),
@@ -20,6 +20,7 @@ def describe(job: GRPOJob) -> str:
         "weights": _weights(job),
         "steps": _steps(job),
         "reads": _reads(job),
+        **_resumes(job),
         "rewards": ", ".join(f"{reward.name} x {reward.weight:g}" for reward in job.spec.rewards),
         "checkpoints": _checkpoints(job),
         "locally": _locally(job),
@@ -132,8 +133,19 @@ def _reads(job: GRPOJob) -> str:
     spec = job.spec
     words = {VolumeKind.CLAIM: "claim", VolumeKind.CONFIG_MAP: "ConfigMap", VolumeKind.SECRET: "Secret"}
     run = resolve(job)
-    volumes = [f"{words[volume.kind]} {volume.name}" for volume in (*volumes_of(run), *secrets_of(run))]
+    needed = (*volumes_of(run), *resumed_volumes_of(run), *secrets_of(run))
+    volumes = [f"{words[volume.kind]} {volume.name}" for volume in needed]
     return ", ".join([f"model {spec.model.source}", f"dataset {spec.dataset.source}", *volumes])
+
+
+def _resumes(job: GRPOJob) -> dict[str, str]:
+    resume = job.spec.resume_from
+    if resume is None:
+        return {}
+    of_step = "the newest checkpoint" if resume.step is None else f"the checkpoint of step {resume.step}"
+    what = of_step if resume.chosen_load is ResumeLoad.CHECKPOINT else f"the weights of {of_step}"
+    place = f"of job {resume.job}" if resume.job else f"at {resume.source}"
+    return {"resumes": f"from {what} {place}, unless it has one of its own"}
 
 
 def _checkpoints(job: GRPOJob) -> str:

@@ -49,7 +49,9 @@ class ProgressDisplay:
             self._screen.say(f"{progress.state.value}: {progress.message}")
 
     def _show_resume(self, progress: Progress) -> None:
-        step = progress.resumed_from_step
+        step, of = progress.resumed_from_step, ""
+        if progress.loaded_step is not None:
+            step, of = progress.loaded_step, " that resumeFrom names"
         if step is not None and self._resumed_attempt != progress.attempt:
             self._resumed_attempt = progress.attempt
-            self._screen.say(f"attempt {progress.attempt} goes on from the checkpoint of step {step}")
+            self._screen.say(f"attempt {progress.attempt} goes on from the checkpoint of step {step}{of}")

@@ -55,6 +55,7 @@ class Workspace:
         self.tokens = self.own / "tokens"
         self.volumes = self.own / "volumes"
         self._state = self.own / "state.json"
+        self._lock = self.own / "lock"
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -66,7 +67,7 @@ class Workspace:
         with full_volume_named(_nearest_existing(self.output)):
             for folder in (self.output, self.logs, self.own):
                 folder.mkdir(parents=True, exist_ok=True)
-        with full_volume_named(self.output), (self.own / "lock").open("a+") as lock:
+        with full_volume_named(self.output), self._lock.open("a+") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -80,13 +81,26 @@ class Workspace:
             lock.flush()
             yield
 
+    def is_in_use(self) -> bool:
+        """Whether another command holds it."""
+        try:
+            lock = self._lock.open()
+        except FileNotFoundError:
+            return False
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
     def begin(self, job: GRPOJob, *, threads_per_process: int | None = None) -> RunConfig:
         """Write the RunConfig; it keeps the uid that this job began with, which its checkpoints carry.
         `threads_per_process` are those of this machine for a job that names none and begins now.
 
         Raises UserError when the directory belongs to another spec.
         """
-        known = self._known()
+        known = self.begun_config()
         uid = known.job.uid if known else str(uuid.uuid4())
         job = job.model_copy(update={"metadata": job.metadata.model_copy(update={"uid": uid})})
         run_config = resolve(job, is_one_machine=True, threads_per_process=threads_per_process)
@@ -101,6 +115,18 @@ class Workspace:
             self._refuse_another(known, run_config)
         write_atomically(self.run_config, run_config.model_dump_json(by_alias=True, indent=1), durable=True)
         return run_config
+
+    def begun_config(self) -> RunConfig | None:
+        """The RunConfig of the run in this directory; None when none has begun. Raises UserError for one of
+        another release."""
+        if not self.run_config.exists():
+            return None
+        try:
+            return parse_run_config(self.run_config.read_text())
+        except (SchemaSkewError, ValidationError, ValueError) as error:
+            raise UserError(
+                f"{self.run_config} is not of this release ({error}): choose another --output"
+            ) from error
 
     @property
     def was_on_gpus(self) -> bool | None:
@@ -146,16 +172,6 @@ class Workspace:
     def remove_caches(self) -> None:
         """Remove the scratch space of all processes, as pods lose theirs."""
         shutil.rmtree(self.own / "cache", ignore_errors=True)
-
-    def _known(self) -> RunConfig | None:
-        if not self.run_config.exists():
-            return None
-        try:
-            return parse_run_config(self.run_config.read_text())
-        except (SchemaSkewError, ValidationError, ValueError) as error:
-            raise UserError(
-                f"{self.run_config} is not of this release ({error}): choose another --output"
-            ) from error
 
     def _refuse_another(self, known: RunConfig, given: RunConfig) -> None:
         before, now = _values(known), _values(given)

@@ -55,7 +55,7 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
         tokenizer=context.loaded.tokenizer,
         ranks=context.ranks,
         output_dir=settings.output_dir,
-        newest_step=context.resumed_from,
+        newest_step=context.beginning.own_step,
         origin=context.loaded.origin,
         is_shared=run_config.shares_saves,
         exports_merged=run_config.exports_merged,
@@ -173,7 +173,14 @@ def _make_sampler(context: RankContext) -> tuple[PromptSampler, int]:
         found.prompts, seed=run_config.algorithm.seed, is_shuffled=run_config.dataset.shuffle
     )
     if context.state.sampler is not None:
-        sampler.load_state_dict(context.state.sampler)
+        try:
+            sampler.load_state_dict(context.state.sampler)
+        except UserError as error:
+            if context.beginning.other is None:
+                raise
+            raise UserError(
+                f"resumeFrom: {error}; with resumeFrom.load: Weights the data may be another"
+            ) from error
     return sampler, found.num_overlong
 
 
@@ -232,8 +239,9 @@ def _first_progress(context: RankContext) -> Progress:
         policy_version=str(PolicyVersion(attempt=settings.attempt, step=step)),
         stale_samples=context.state.stale_samples,
         # that of the last step says that everything is written, also what is exported after it
-        checkpoint_step=None if step == run_config.total_steps else context.resumed_from,
-        resumed_from_step=context.resumed_from,
+        checkpoint_step=None if step == run_config.total_steps else context.beginning.own_step,
+        resumed_from_step=context.beginning.resumed_step,
+        loaded_step=context.beginning.loaded_step,
         engines=EngineCounts(desired=num_engines),
         message="loading the weights into the engines"
         if is_colocated

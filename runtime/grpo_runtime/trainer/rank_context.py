@@ -1,20 +1,18 @@
 """What every rank has before the first step: the policy spread over the ranks, and where the run stands."""
 
 import functools
-import logging
 from dataclasses import dataclass, replace
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from grpo_runtime.model.adapter_files import require_same_adapter
 from grpo_runtime.model.load import DTYPES
 from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.model.packing import can_pack
 from grpo_runtime.settings import TrainerSettings
-from grpo_runtime.trainer.checkpoint.contents import RunState, read_run_state, read_training_state
-from grpo_runtime.trainer.checkpoint.store import CheckpointStore
-from grpo_runtime.trainer.checkpoint.written_share import MODEL
+from grpo_runtime.trainer.checkpoint.beginning import Beginning, find_beginning, shapes_of
+from grpo_runtime.trainer.checkpoint.contents import RunState
+from grpo_runtime.trainer.checkpoint.store import CHECKPOINTS, CheckpointStore
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.gpu_memory import gpu_memory_errors
 from grpo_runtime.trainer.learner import Learner
@@ -23,10 +21,6 @@ from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy
 from grpo_runtime.trainer.reference import Reference, copy_of, make_reference
 from grpo_runtime.trainer.strategy.interface import MakeStrategy, Strategy
 from grpo_runtime.trainer.training_prompts import TrainingPrompts
-
-logger = logging.getLogger(__name__)
-
-CHECKPOINTS = "checkpoints"
 
 
 @dataclass(frozen=True)
@@ -41,7 +35,7 @@ class LoadedModel:
 
 @dataclass(frozen=True)
 class RankContext:
-    """`state` but for its step, and `resumed_from`, are known on rank 0 only."""
+    """`state` but for its step, and `beginning`, are known on rank 0 only."""
 
     settings: TrainerSettings
     ranks: Ranks
@@ -51,14 +45,17 @@ class RankContext:
     reference: Reference | None
     store: CheckpointStore
     state: RunState
-    resumed_from: int | None
+    beginning: Beginning
+    num_own_steps: int
+    """Those that the job had made when the attempt began."""
     prompts: TrainingPrompts | None = None
     """Those that were counted for algorithm.epochs."""
 
     @property
     def num_steps(self) -> int:
-        """Optimizer steps of the job so far, also those of earlier attempts that a checkpoint holds."""
-        return self.state.step + self.learner.num_steps
+        """Optimizer steps of the job so far, also those of earlier attempts that a checkpoint holds, but not
+        those of a job that it resumed from, which may have had other GPUs."""
+        return self.num_own_steps + self.learner.num_steps
 
 
 def make_rank_context(
@@ -70,11 +67,11 @@ def make_rank_context(
     device: torch.device,
     prompts: TrainingPrompts | None = None,
 ) -> RankContext:
-    """Spread the policy over the ranks, restore the newest checkpoint if there is one, and make all ranks
-    equal.
+    """Spread the policy over the ranks, restore the checkpoint that the attempt begins with if there is one,
+    and make all ranks equal.
 
     Raises SupersededError when a later attempt has begun, and CheckpointCorruptError and UserError as
-    `CheckpointStore.newest` does.
+    `find_beginning` and `Beginning` do.
     """
     run_config = settings.run_config
     store = CheckpointStore(
@@ -83,12 +80,12 @@ def make_rank_context(
         attempt=settings.attempt,
         keep=run_config.checkpoint.keep,
     )
-    checkpoint = None
+    beginning = Beginning()
     if ranks.rank == 0:
         store.begin_attempt()
-        checkpoint = store.newest()
-    state = read_run_state(checkpoint[0]) if checkpoint else RunState()
-    step = int(ranks.broadcast(torch.tensor(state.step)))
+        beginning = find_beginning(store, settings)
+    state = beginning.state
+    step, num_own_steps = ranks.broadcast(torch.tensor([state.step, beginning.own_step or 0])).tolist()
     is_packed = can_pack(loaded.model)
     policy_of = functools.partial(
         Policy,
@@ -102,10 +99,9 @@ def make_rank_context(
         is_rounded = run_config.algorithm.ref_sync is None
         dtype = run_config.chosen_dtype.value if is_rounded else MASTER_DTYPE
         copied = copy_of(loaded.model, dtype=DTYPES[dtype])
-    if checkpoint:
-        logger.info("resuming from %s", checkpoint[0])
-        require_same_adapter(loaded.model, folder=checkpoint[0] / MODEL)
-    with gpu_memory_errors(settings, num_steps=lambda: step):
+    beginning.prepare(loaded.model, run_config=run_config)
+    shapes = shapes_of(loaded.model)
+    with gpu_memory_errors(settings, num_steps=lambda: num_own_steps):
         strategy = make_strategy(
             policy_of(
                 loaded.model,
@@ -125,7 +121,7 @@ def make_rank_context(
                 strategy=strategy,
                 sync=run_config.algorithm.ref_sync,
             )
-        saved = read_training_state(checkpoint[0]) if checkpoint else None
+        saved = beginning.training_state(shapes, run_config=run_config)
         strategy.load(saved)
         if reference is not None and step > 0:
             reference.load(saved.reference if saved else None)
@@ -147,6 +143,7 @@ def make_rank_context(
         reference=reference,
         store=store,
         state=state if ranks.rank == 0 else RunState(step=step),
-        resumed_from=state.step if checkpoint else None,
+        beginning=beginning,
+        num_own_steps=num_own_steps,
         prompts=prompts,
     )

@@ -4,7 +4,7 @@ attempt.
 FAKE_ATTEMPTS is JSON: attempt -> what it does after `steps` steps of its own. With `exit` it ends with that
 code, after it saved a checkpoint unless `lost`. With `hold` it waits for SIGTERM, which it ignores with
 `ignores_sigterm`. With `saves_at` it saves only when that file of its output exists. An attempt that is not
-named finishes the job.
+named finishes the job. It begins where the job of `resumeFrom` stopped.
 """
 
 import argparse
@@ -25,6 +25,12 @@ CONFIG = json.loads(Path(os.environ["GRPO_RUN_CONFIG"]).read_text())
 UID, TOTAL = CONFIG["job"]["uid"], CONFIG["algorithm"]["steps"]
 PLAN = json.loads(os.environ.get("FAKE_ATTEMPTS", "{}")).get(str(ATTEMPT), {})
 LATEST = OUTPUT / "checkpoints" / "LATEST"
+RESUME = CONFIG.get("resumeFrom")
+LOADED = None
+"""Step of the checkpoint of another job, where this one begins with it."""
+if RESUME and not LATEST.exists():
+    other = Path(RESUME["source"].removeprefix("file://")) / "checkpoints/LATEST"
+    LOADED = int(other.read_text().strip().removeprefix("step-"))
 MAIN_OUTPUT = Path(os.environ["GRPO_RUN_CONFIG"]).parent
 STOP = threading.Event()
 
@@ -46,6 +52,7 @@ def report(step: int, resumed: int | None, *, saved: int | None = None, state: s
         "heartbeat": step,
         "resumedFromStep": resumed,
         "checkpointStep": saved,
+        "loadedStep": LOADED,
     }
     path = CACHE / "run" / "progress.json"
     path.with_suffix(".new").write_text(json.dumps(text))
@@ -71,7 +78,7 @@ if INDEX == 0:
     variables = {name: value for name, value in os.environ.items() if name.startswith("GRPO_")}
     (OUTPUT / f"variables-{ATTEMPT}.json").write_text(json.dumps(variables))
     (OUTPUT / f"gpus-{ATTEMPT}").write_text(os.environ["CUDA_VISIBLE_DEVICES"])
-    resumed = int(LATEST.read_text().strip().removeprefix("step-")) if LATEST.exists() else None
+    resumed = int(LATEST.read_text().strip().removeprefix("step-")) if LATEST.exists() else LOADED
     for own, step in enumerate(range((resumed or 0) + 1, TOTAL + 1)):
         while own == PLAN.get("steps") and PLAN.get("hold") and not STOP.wait(0.02):
             pass

@@ -32,6 +32,7 @@ from grpo_api.v1alpha1.spec.loss import (
 from grpo_api.v1alpha1.spec.model import Attention, Dtype, ModelSpec
 from grpo_api.v1alpha1.spec.report import ReportSpec
 from grpo_api.v1alpha1.spec.resources import ResourcesSpec
+from grpo_api.v1alpha1.spec.resume import ResumeFromSpec, ResumeLoad
 from grpo_api.v1alpha1.spec.rewards import (
     MOST_WORKERS,
     BuiltinReward,
@@ -83,6 +84,8 @@ __all__ = [
     "RefSyncSpec",
     "ReportSpec",
     "ResourcesSpec",
+    "ResumeFromSpec",
+    "ResumeLoad",
     "RewardModelSpec",
     "RewardServiceSpec",
     "RewardSpec",

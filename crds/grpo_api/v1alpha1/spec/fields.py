@@ -18,6 +18,19 @@ ClaimName = Annotated[
     ),
 ]
 """Name of a PersistentVolumeClaim, a ConfigMap or a Secret."""
+JOB_NAME_PATTERN = r"^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$"
+JobName = Annotated[
+    str,
+    Field(max_length=63),
+    Follows(
+        TextRule(
+            JOB_NAME_PATTERN,
+            "cannot be the name of a GRPOJob: use at most 63 lower-case letters, digits and hyphens, "
+            "beginning with a letter and ending with a letter or a digit",
+        )
+    ),
+]
+"""Name of a GRPOJob."""
 Revision = Annotated[
     str,
     Field(max_length=253),

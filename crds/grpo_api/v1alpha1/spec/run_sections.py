@@ -14,6 +14,7 @@ from grpo_api.v1alpha1.spec.export import ExportSpec
 from grpo_api.v1alpha1.spec.hub import HubSpec
 from grpo_api.v1alpha1.spec.model import ModelSpec
 from grpo_api.v1alpha1.spec.report import ReportSpec
+from grpo_api.v1alpha1.spec.resume import ResumeFromSpec
 from grpo_api.v1alpha1.spec.rewards import RewardSpec
 from grpo_api.v1alpha1.spec.sampling import SamplingSpec
 from grpo_api.v1alpha1.spec.trackers import TrackerSpec
@@ -40,6 +41,9 @@ class RunSections(ApiModel):
     """How engines get new weights."""
     checkpoint: CheckpointSpec = CheckpointSpec()
     """When to save and where."""
+    resume_from: ResumeFromSpec | None = None
+    """Begin with a checkpoint of another job. Everything else may be different in this one, such as
+    resources, placement and image. As soon as this job has a checkpoint of its own it goes on from that."""
     hub: HubSpec = HubSpec()
     """How `hf://` models and datasets are downloaded from the Hugging Face Hub."""
     export: Annotated[tuple[ExportSpec, ...], Field(max_length=8), KeyedBy("to")] | None = None

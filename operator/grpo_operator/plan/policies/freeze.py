@@ -7,7 +7,7 @@ from grpo_api.changes import with_changes
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.contract.weight_sync_choice import backend_by_mode, backend_of
 from grpo_api.v1alpha1.spec import GRPOJobSpec, WeightSyncBackend
-from grpo_api.v1alpha1.status import WeightSyncStatus
+from grpo_api.v1alpha1.status import ResumedFrom, WeightSyncStatus
 from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.names import Names
 from grpo_operator.observe.observed import JobView, Observed
@@ -41,7 +41,13 @@ def _started(
     draft: Draft, observed: Observed, spec: GRPOJobSpec, now: datetime, *, runtime_image: str
 ) -> Draft:
     choice = backend_of(spec)
-    frozen = _freeze(observed.job, spec, image=spec.image or runtime_image, backend=choice.backend)
+    frozen = _freeze(
+        observed.job,
+        spec,
+        image=spec.image or runtime_image,
+        backend=choice.backend,
+        resumed_from=draft.status.resumed_from,
+    )
     started = draft.with_status(
         attempt=1,
         failures_since_progress=0,
@@ -57,9 +63,22 @@ def _started(
     return replace(started, frozen=frozen).with_facts(observed)
 
 
-def _freeze(job: JobView, spec: GRPOJobSpec, *, image: str, backend: WeightSyncBackend) -> FrozenJob:
+def _freeze(
+    job: JobView,
+    spec: GRPOJobSpec,
+    *,
+    image: str,
+    backend: WeightSyncBackend,
+    resumed_from: ResumedFrom | None,
+) -> FrozenJob:
     return FrozenJob.freeze(
-        namespace=job.namespace, job=job.name, uid=job.uid, spec=spec, image=image, backend=backend
+        namespace=job.namespace,
+        job=job.name,
+        uid=job.uid,
+        spec=spec,
+        image=image,
+        backend=backend,
+        checkpoints=resumed_from.source if resumed_from else None,
     )
 
 
@@ -88,7 +107,7 @@ def _resumed(observed: Observed) -> FrozenJob | None:
     backend = _backend_of_run(job, job.spec) if job.spec else None
     if job.spec is None or backend is None:
         return None
-    frozen = _freeze(job, job.spec, image=status.image, backend=backend)
+    frozen = _freeze(job, job.spec, image=status.image, backend=backend, resumed_from=status.resumed_from)
     return replace(frozen, templates=observed.pod_templates) if frozen.revision == status.revision else None
 
 

@@ -23,6 +23,9 @@ def fold_progress(draft: Draft, observed: Observed, now: datetime) -> Draft:
     if draft.frozen is not None:
         status = with_committed(draft.status, progress.checkpoint_step, frozen=draft.frozen)
         draft = replace(draft, status=status)
+    resumed_from = draft.status.resumed_from
+    if resumed_from is not None and progress.loaded_step is not None:
+        resumed_from = resumed_from.model_copy(update={"step": progress.loaded_step})
     rate = progress.tokens_per_second
     # of algorithm.epochs only the trainer knows how many steps they are
     total = draft.status.total_steps or progress.total_steps
@@ -36,6 +39,7 @@ def fold_progress(draft: Draft, observed: Observed, now: datetime) -> Draft:
         checkpoint_step=progress.checkpoint_step,
         # an attempt that has not saved yet knows nothing better than those before
         checkpoint_seconds=progress.checkpoint_seconds or draft.status.checkpoint_seconds,
+        resumed_from=resumed_from,
         rollout=draft.status.rollout.model_copy(update={"current": progress.engines.current}),
     )
 

@@ -66,12 +66,16 @@ def read_run_state(folder: Path) -> RunState:
     return RunState(**json.loads((folder / STATE).read_text()))
 
 
+def read_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """The weights of a whole checkpoint, by the names that the model in memory gives them; those of the
+    adapter where one was trained."""
+    if is_adapter_folder(folder / MODEL):
+        return read_adapter(folder / MODEL)
+    return saved_parameters(folder / MODEL, dtype=MASTER_DTYPE)
+
+
 def read_training_state(folder: Path) -> TrainingState:
     """The tensors of a whole checkpoint."""
-    if is_adapter_folder(folder / MODEL):
-        weights = read_adapter(folder / MODEL)
-    else:
-        weights = saved_parameters(folder / MODEL, dtype=MASTER_DTYPE)
     moments, reference = (
         {
             name: tensor
@@ -80,7 +84,7 @@ def read_training_state(folder: Path) -> TrainingState:
         }
         for kind in ("optimizer", "reference")
     )
-    return TrainingState(model=weights, optimizer=moments, reference=reference)
+    return TrainingState(model=read_weights(folder), optimizer=moments, reference=reference)
 
 
 def export_model(

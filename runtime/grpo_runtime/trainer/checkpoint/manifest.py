@@ -34,3 +34,12 @@ def read_manifest(folder: Path) -> Manifest:
 def entry_of(path: Path) -> FileEntry:
     """Size and digest of a file, which is read for it."""
     return FileEntry(num_bytes=path.stat().st_size, sha256=sha256_of(path))
+
+
+def damage_of(folder: Path, manifest: Manifest) -> str | None:
+    """How a checkpoint differs from its manifest, for which every file is read; None when it is whole."""
+    for name, entry in manifest.files.items():
+        file = folder / name
+        if not file.is_file() or entry_of(file) != entry:
+            return f"{name} is missing or differs from the manifest"
+    return None

@@ -15,11 +15,15 @@ from grpo_runtime.trainer.checkpoint.manifest import (
     MANIFEST,
     FileEntry,
     Manifest,
+    damage_of,
     entry_of,
     read_manifest,
 )
 
 logger = logging.getLogger(__name__)
+
+CHECKPOINTS = "checkpoints"
+"""The folder of a job's checkpoints in its output directory."""
 
 LATEST = "LATEST"
 """A file with the name of the newest checkpoint, for people and tools; a resume trusts manifests only."""
@@ -64,7 +68,7 @@ class CheckpointStore:
             else:
                 self._quarantine(path, problem)
         if whole:
-            return max(whole, key=lambda found: _age(found[1]))
+            return max(whole, key=lambda found: age_of(found[1]))
         if (self._folder / LATEST).exists() or any(self._folder.glob("step-*.damaged*")):
             raise CheckpointCorruptError(
                 f"checkpoints were committed to {self._folder} but none is whole: "
@@ -142,7 +146,7 @@ class CheckpointStore:
         write_atomically(folder / MANIFEST, manifest.model_dump_json(by_alias=True, indent=1), durable=True)
 
     def _committed(self) -> list[Path]:
-        return sorted(path for path in self._folder.glob("step-*") if re.fullmatch(r"step-\d+", path.name))
+        return sorted(path for path in self._folder.glob("step-*") if is_committed(path))
 
     def _problem(self, path: Path) -> str | None:
         """Why the checkpoint at `path` must not be used, or None."""
@@ -155,11 +159,7 @@ class CheckpointStore:
                 f"{self._folder} holds checkpoints of another job (uid {manifest.job_uid}): "
                 "give this job a claim of its own, or empty that directory"
             )
-        for name, entry in manifest.files.items():
-            file = path / name
-            if not file.is_file() or entry_of(file) != entry:
-                return f"{name} is missing or differs from the manifest"
-        return None
+        return damage_of(path, manifest)
 
     def _quarantine(self, path: Path, problem: str) -> None:
         target = path.with_name(f"{path.name}.damaged-{self._attempt}")
@@ -177,7 +177,7 @@ class CheckpointStore:
 
     def _forget_old(self) -> None:
         manifests = {path: read_manifest(path) for path in self._committed()}
-        newest_first = sorted(manifests, key=lambda path: _age(manifests[path]), reverse=True)
+        newest_first = sorted(manifests, key=lambda path: age_of(manifests[path]), reverse=True)
         best = self.best()
         for path in newest_first[self._keep :]:
             if best is None or path.name != _name(best[0]):
@@ -203,6 +203,13 @@ def _attempt_of(marker: Path) -> int:
     return int(marker.name.removeprefix("attempt-"))
 
 
-def _age(manifest: Manifest) -> tuple[int, int]:
-    """Greater is newer: an attempt that was fenced off may have left a higher step."""
+def is_committed(path: Path) -> bool:
+    """Whether a path in a folder of checkpoints is, by its name, one that was committed, and neither an
+    unfinished nor a damaged one."""
+    return re.fullmatch(r"step-\d+", path.name) is not None
+
+
+def age_of(manifest: Manifest) -> tuple[int, int]:
+    """Of one job's checkpoints the newest has the greatest: an attempt that was fenced off may have left a
+    higher step."""
     return manifest.attempt, manifest.step
