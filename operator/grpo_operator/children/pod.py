@@ -8,7 +8,17 @@ from grpo_api.contract import labels
 from grpo_api.contract.environment import Env, Role
 from grpo_api.v1alpha1.spec import GRPOJobSpec, ResourcesSpec
 from grpo_operator.children.frozen_job import FrozenJob
-from grpo_operator.children.mounts import HUB_DIR, VOLUMES_DIR, Mount, hub_cache, sources, volumes_and_mounts
+from grpo_operator.children.mounts import (
+    HUB_DIR,
+    HUB_TOKEN_DIR,
+    HUB_TOKEN_KEY,
+    VOLUMES_DIR,
+    Mount,
+    hub_cache,
+    hub_token,
+    sources,
+    volumes_and_mounts,
+)
 from grpo_operator.children.template import Open
 from grpo_operator.cluster.kinds import KubeObject
 
@@ -71,7 +81,13 @@ def pod_template(
     }
     shared_memory = _shared_memory_limit(frozen.spec, role=role)
     volumes, mounted = volumes_and_mounts(
-        [*_common_mounts(frozen, shared_memory=shared_memory), *sources(frozen), *hub_cache(frozen), *mounts]
+        [
+            *_common_mounts(frozen, shared_memory=shared_memory),
+            *sources(frozen),
+            *hub_cache(frozen),
+            *hub_token(frozen),
+            *mounts,
+        ]
     )
     return {
         "apiVersion": "v1",
@@ -99,7 +115,7 @@ def pod_template(
                     **container,
                     "image": Open.IMAGE.value,
                     "imagePullPolicy": "IfNotPresent",
-                    "env": [*_env_entries(variables), *_hub_token(frozen)],
+                    "env": _env_entries(variables),
                     "securityContext": {
                         "allowPrivilegeEscalation": False,
                         "readOnlyRootFilesystem": True,
@@ -166,15 +182,9 @@ def _hub(frozen: FrozenJob) -> dict[str, str]:
     hub = frozen.spec.hub
     # `datasets` writes converted files and locks: they need a directory that is writable.
     cache = {"HF_HOME": HUB_DIR, "HF_DATASETS_CACHE": DATASETS_DIR} if hub.cache_claim else {}
-    return cache | ({"HF_HUB_OFFLINE": "1"} if hub.offline else {})
-
-
-def _hub_token(frozen: FrozenJob) -> list[KubeObject]:
-    """The access token goes from the user's Secret into the container; the operator never sees it."""
-    secret = frozen.spec.hub.token_secret
-    if secret is None:
-        return []
-    return [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": secret, "key": "token"}}}]
+    # a file, and not HF_TOKEN: every process inherits variables, and they end up in logs and crash reports
+    token = {"HF_TOKEN_PATH": f"{HUB_TOKEN_DIR}/{HUB_TOKEN_KEY}"} if hub.token_secret else {}
+    return cache | token | ({"HF_HUB_OFFLINE": "1"} if hub.offline else {})
 
 
 def _pull_secrets(frozen: FrozenJob) -> dict[str, list[KubeObject]]:
