@@ -24,6 +24,7 @@ def test_the_token_is_read_from_the_file_that_the_pod_mounts(tmp_path: Path) -> 
         env=variables | {"HF_TOKEN_PATH": str(file), "HF_HOME": str(tmp_path / "cache")},
         capture_output=True,
         text=True,
+        check=False,
     )
     assert found.stdout == "Bearer hf_mine\n", found.stderr
     assert [each.name for each in mounted.iterdir()] == ["token"]
