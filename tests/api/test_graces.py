@@ -81,6 +81,11 @@ def test_trainer_pods_that_share_the_claim_share_the_time():
     assert first_grace(large, trainer=nodes, checkpoint=shared) == 210
 
 
+def test_a_reference_policy_that_follows_is_saved_too():
+    follows = {"steps": 10, "kl": {"beta": 0.05, "refSync": {"everySteps": 64, "mix": 0.5}}}
+    assert first_grace({"source": "hf://Qwen/Qwen2.5-7B"}, algorithm=follows) == 1120
+
+
 def test_a_save_that_was_measured_counts_in_place_of_the_estimate():
     assert trainer_grace_seconds(50, estimated_seconds=420) == 150
     assert trainer_grace_seconds(500, estimated_seconds=36) == 1500

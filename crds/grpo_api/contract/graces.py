@@ -24,6 +24,8 @@ WRITE_BYTES_PER_SECOND = 200e6
 local disk is five times as fast."""
 CHECKPOINT_BYTES_PER_PARAMETER = 12
 """A float32 weight and the two moments of AdamW."""
+REFERENCE_BYTES_PER_PARAMETER = 4
+"""The weight of a reference policy that follows (`algorithm.kl.refSync`)."""
 
 
 def trainer_grace_seconds(
@@ -58,4 +60,7 @@ def estimated_save_seconds(spec: GRPOJobSpec) -> float | None:
     if spec.checkpoint.claim_name is None or spec.model.lora is not None or parameters is None:
         return None
     num_writers = spec.trainer.num_nodes if spec.checkpoint.shared else 1
-    return parameters * CHECKPOINT_BYTES_PER_PARAMETER / (WRITE_BYTES_PER_SECOND * num_writers)
+    num_bytes = CHECKPOINT_BYTES_PER_PARAMETER
+    if spec.algorithm.kl is not None and spec.algorithm.kl.ref_sync is not None:
+        num_bytes += REFERENCE_BYTES_PER_PARAMETER
+    return parameters * num_bytes / (WRITE_BYTES_PER_SECOND * num_writers)
