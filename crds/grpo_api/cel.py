@@ -1,6 +1,6 @@
 """CEL expressions that several rules use."""
 
-from grpo_api.quantity import DEVICE_COUNT_PATTERN
+from grpo_api.quantity import DEVICE_COUNT_PATTERN, QUANTITY_PATTERN
 
 GPU = "nvidia.com/gpu"
 """Name of the resource for whole GPUs."""
@@ -12,6 +12,17 @@ depends on the model of the GPU."""
 def quantity(path: str) -> str:
     """CEL for the quantity at a path, which `compareTo` takes."""
     return f"quantity(string({path}))"
+
+
+def is_quantity(path: str) -> str:
+    """CEL for whether the value at a path is a quantity as the models read it."""
+    return f"string({path}).matches(r'{QUANTITY_PATTERN}')"
+
+
+def can_compare(*paths: str) -> str:
+    """CEL for whether `quantity` takes the values at these paths. A rule that compares leaves those that it
+    does not take to the rule that refuses them."""
+    return "(" + " && ".join(f"isQuantity(string({path}))" for path in paths) + ")"
 
 
 def is_device_count(path: str) -> str:

@@ -172,7 +172,7 @@ def _values_outside(schema: KubeObject) -> Iterator[Any]:
             yield schema["maximum"] + 1.5
     if "enum" in schema:
         yield "nothing"
-    if "pattern" in schema or (schema.get("type") == "string" and VALIDATIONS in schema):
+    if schema.get("x-kubernetes-int-or-string") or (schema.get("type") == "string" and VALIDATIONS in schema):
         yield from ("", "a b\n", "ä")
     if "maxLength" in schema:
         yield "0" * (schema["maxLength"] + 1)

@@ -116,6 +116,7 @@ class FakeCluster:
         self.liveness: Liveness | None = None
         self.silent_since: datetime | None = None
         self.absence = EngineAbsence()
+        self.frozen_since: dict[str, datetime] = {}
         self.refusal: Refusal | None = None
         self.memory = Memory()
         """Of the operator; a new one is what an operator has that starts anew."""
@@ -165,6 +166,7 @@ class FakeCluster:
                     liveness=self.liveness,
                     silent_since=self.silent_since,
                     absence=self.absence,
+                    frozen_since=self.frozen_since,
                     is_written=not self.is_news,
                 ),
                 failing_since=self.failing_since,

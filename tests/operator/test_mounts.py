@@ -66,7 +66,7 @@ def test_a_claim_that_is_used_twice_is_one_volume():
 def test_without_a_cache_claim_every_pod_has_a_cache_of_its_own():
     for pod in pods():
         assert variables(pod)["HF_HOME"] == "/cache/huggingface"
-        assert not {"HF_TOKEN", "HF_HUB_OFFLINE"} & set(variables(pod))
+        assert not {"HF_TOKEN", "HF_TOKEN_PATH", "HF_HUB_OFFLINE"} & set(variables(pod))
 
 
 @pytest.mark.parametrize("offline", [False, True])
@@ -82,9 +82,14 @@ def test_the_hubs_cache_is_on_its_claim_and_written_only_when_online(offline: bo
         assert variables(pod).get("HF_HUB_OFFLINE") == ("1" if offline else None)
 
 
-def test_the_hubs_token_comes_from_the_users_secret():
-    for pod in pods(hub={"tokenSecret": "hub-token"}):
-        assert variables(pod)["HF_TOKEN"] == {"secretKeyRef": {"name": "hub-token", "key": "token"}}
+def test_the_hubs_token_is_a_file_from_the_users_secret_and_no_variable():
+    for pod in pods(hub={"tokenSecret": "mine"}):
+        assert variables(pod)["HF_TOKEN_PATH"] == "/etc/grpo/hub-token/token"
+        volume, mount = mounted(pod, "/etc/grpo/hub-token")
+        items = [{"key": "token", "path": "token"}]
+        assert volume["secret"] == {"secretName": "mine", "defaultMode": 0o440, "items": items}
+        assert mount["readOnly"] is True
+        assert all("valueFrom" not in entry for entry in pod["containers"][0]["env"])
 
 
 def test_the_secrets_of_uploads_and_trackers_are_files_of_the_first_trainer_pod_alone():

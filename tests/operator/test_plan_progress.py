@@ -52,6 +52,18 @@ def test_the_next_attempt_has_time_for_three_saves_as_long_as_the_newest():
     assert (first[grace], second[grace]) == (60, 300)
 
 
+def test_until_a_job_has_saved_its_pods_have_the_time_that_a_save_of_its_model_is_estimated_to_take():
+    large = {"model": {"source": "hf://Qwen/Qwen2.5-7B"}, "checkpoint": {"claimName": "runs"}}
+    for saved, second in ((None, 840), (4, 60)):  # a save that is not told took no more than 20 s
+        cluster = FakeCluster(spec(**large)).start()
+        cluster.progress = report(checkpoint_step=saved)
+        cluster.step()
+        cluster.end(cluster.pod("trainer-a1-0"), termination(1, "boom"))
+        cluster.settle()
+        pods = (cluster.bodies[cluster.pod(f"trainer-a{attempt}-0")]["spec"] for attempt in (1, 2))
+        assert [pod["terminationGracePeriodSeconds"] for pod in pods] == [840, second]
+
+
 def test_what_a_trainer_reported_at_its_end_replaces_what_it_reported_at_the_last_poll():
     cluster = FakeCluster().start()
     cluster.progress = report(step=6, policy_version="1.6")

@@ -2,6 +2,9 @@
 
 import math
 
+from grpo_api.model_size import num_parameters_named
+from grpo_api.v1alpha1.spec import GRPOJobSpec
+
 TRAINER_GRACE_SECONDS = 60
 """terminationGracePeriodSeconds of a trainer pod, unless saves are known to need longer: time for a
 checkpoint after SIGTERM and for the termination message."""
@@ -13,10 +16,51 @@ SUPERVISOR_MARGIN_SECONDS = 10
 """The part of it that the supervisor has for itself after the ranks have ended."""
 RANKS_GRACE_SECONDS = TRAINER_GRACE_SECONDS - SUPERVISOR_MARGIN_SECONDS
 """The part of it in which the ranks save and stop; then they are killed."""
+SAVES_IN_ESTIMATE = 2
+"""How many saves it has time for before one has been measured: the one that is in flight and the one after
+it. The reserve is in the estimate, which assumes a slow volume."""
+WRITE_BYTES_PER_SECOND = 200e6
+"""What a node is assumed to write to its claim and to hash meanwhile: less than most network volumes take. A
+local disk is five times as fast."""
+CHECKPOINT_BYTES_PER_PARAMETER = 12
+"""A float32 weight and the two moments of AdamW."""
+REFERENCE_BYTES_PER_PARAMETER = 4
+"""The weight of a reference policy that follows (`algorithm.kl.refSync`)."""
 
 
-def trainer_grace_seconds(checkpoint_seconds: float | None) -> int:
-    """terminationGracePeriodSeconds of a trainer pod, given how long the newest save took, if that is
-    known."""
-    needed = math.ceil(SAVES_IN_GRACE * (checkpoint_seconds or 0))
-    return min(MAX_TRAINER_GRACE_SECONDS, max(TRAINER_GRACE_SECONDS, needed))
+def trainer_grace_seconds(
+    checkpoint_seconds: float | None, *, estimated_seconds: float | None = None, asked: int | None = None
+) -> int:
+    """terminationGracePeriodSeconds of a trainer pod.
+
+    What a user `asked` for wins. Else it follows from how long the newest save took (`checkpoint_seconds`),
+    and while none is known from how long one is estimated to take.
+    """
+    if asked is not None:
+        return asked
+    if checkpoint_seconds is not None:
+        needed = SAVES_IN_GRACE * checkpoint_seconds
+    else:
+        needed = SAVES_IN_ESTIMATE * (estimated_seconds or 0)
+    return min(MAX_TRAINER_GRACE_SECONDS, max(TRAINER_GRACE_SECONDS, math.ceil(needed)))
+
+
+def ranks_grace_seconds(grace_seconds: int) -> int:
+    """The part of a pod's grace period in which its ranks save and stop; half of a very short one."""
+    return max(grace_seconds - SUPERVISOR_MARGIN_SECONDS, grace_seconds // 2)
+
+
+def estimated_save_seconds(spec: GRPOJobSpec) -> float | None:
+    """How long a save may take, as far as the name of the model tells; None where there is no claim to save
+    to, where the name has no size, and with an adapter, which is small.
+
+    Trainer pod 0 writes everything, or with `checkpoint.shared` every trainer pod its share.
+    """
+    parameters = num_parameters_named(spec.model.source)
+    if spec.checkpoint.claim_name is None or spec.model.lora is not None or parameters is None:
+        return None
+    num_writers = spec.trainer.num_nodes if spec.checkpoint.shared else 1
+    num_bytes = CHECKPOINT_BYTES_PER_PARAMETER
+    if spec.algorithm.kl is not None and spec.algorithm.kl.ref_sync is not None:
+        num_bytes += REFERENCE_BYTES_PER_PARAMETER
+    return parameters * num_bytes / (WRITE_BYTES_PER_SECOND * num_writers)

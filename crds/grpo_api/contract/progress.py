@@ -1,5 +1,6 @@
 """What a trainer reports: on GET /progress while it runs, and in its termination message."""
 
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 
@@ -25,6 +26,26 @@ class TrainerState(StrEnum):
     DONE = "Done"
 
 
+FROZEN_TOLD_SECONDS = 60.0
+"""How long an engine must stand still before the trainer reports it by name. One that is only slow goes on
+sooner."""
+MAX_FROZEN_TOLD = 16
+"""How many engines a report names at most, those that have stood still for longest: a report is bounded."""
+
+
+class FrozenEngine(ApiModel):
+    """An engine that stands still, or whose weight syncs end at their deadlines, since `since`."""
+
+    name: ShortText
+    """Its name, which in a cluster is that of its pod; of several pods that make up an engine, the first."""
+    instance: ShortText
+    """Which process it is: another one stands in its place once it has been restarted."""
+    since: datetime
+    """When it was found to stand still, on the trainer's clock; it has not worked since."""
+    why: ShortText
+    """What of it stands still, as a sentence about it."""
+
+
 class EngineCounts(ApiModel):
     """Rollout engines as the trainer sees them."""
 
@@ -34,6 +55,9 @@ class EngineCounts(ApiModel):
     """Engines that the trainer has found, in any state."""
     current: Count = 0
     """Engines that hold the newest weights, verified, and are given prompts."""
+    frozen: Annotated[tuple[FrozenEngine, ...], Field(max_length=MAX_FROZEN_TOLD)] | None = None
+    """Engines that have stood still for `FROZEN_TOLD_SECONDS`, the longest first. None while there is none,
+    so that an operator that does not know the field reads every other report."""
 
 
 class Progress(ApiModel):

@@ -50,6 +50,9 @@ class Reason(StrEnum):
     """The trainer makes steps; the message says so when no completion was finished for some seconds."""
     ENGINES_READY = "EnginesReady"
     """Every rollout engine has been admitted by the trainer."""
+    ENGINE_FROZEN = "EngineFrozen"
+    """A rollout engine stands still and is given no work; the message names its pod, since when, and what
+    stands still. When that lasts, the pod is replaced; the job goes on with the other engines."""
     IN_PROCESS = "InProcess"
     """The engines in the trainer's processes hold the newest weights."""
     LOGPROBS_DIFFER = "LogprobsDiffer"
@@ -170,7 +173,7 @@ class Reason(StrEnum):
     RESTARTING = "Restarting"
     """Another attempt follows; the message says why."""
     ENGINE_REPLACED = "EngineReplaced"
-    """A lost rollout pod is replaced; the message says why."""
+    """A rollout pod that is lost, or whose engine stands still, is replaced; the message says why."""
     FAILED = "Failed"
     """The job has failed; the message says why."""
 

@@ -10,6 +10,8 @@ from grpo_operator.cluster.kinds import KubeObject
 
 VOLUMES_DIR = "/grpo/volumes"
 HUB_DIR = "/grpo/hub"
+HUB_TOKEN_DIR = "/etc/grpo/hub-token"  # noqa: S105 - a directory
+HUB_TOKEN_KEY = "token"  # noqa: S105 - the name of a key
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,17 @@ def hub_cache(frozen: FrozenJob) -> list[Mount]:
     if hub.cache_claim is None:
         return []
     return [Mount("hub", HUB_DIR, claim=hub.cache_claim, is_read_only=hub.offline)]
+
+
+def hub_token(frozen: FrozenJob) -> list[Mount]:
+    """The Hub's access token, as a file that only the group of the pod's user may read. Every pod loads the
+    model, so every pod has it. It goes from the user's Secret to the pod; the operator never sees it."""
+    name = frozen.spec.hub.token_secret
+    if name is None:
+        return []
+    items = [{"key": HUB_TOKEN_KEY, "path": HUB_TOKEN_KEY}]
+    secret = {"secretName": name, "defaultMode": 0o440, "items": items}
+    return [Mount("hub-token", HUB_TOKEN_DIR, {"secret": secret}, is_read_only=True)]
 
 
 def secrets(frozen: FrozenJob) -> list[Mount]:

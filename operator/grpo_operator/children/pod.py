@@ -9,7 +9,17 @@ from grpo_api.contract.environment import Env, Role
 from grpo_api.v1alpha1.spec import GRPOJobSpec, ResourcesSpec
 from grpo_api.v1alpha1.spec.pod_template import PodTemplateSpec
 from grpo_operator.children.frozen_job import FrozenJob
-from grpo_operator.children.mounts import HUB_DIR, VOLUMES_DIR, Mount, hub_cache, sources, volumes_and_mounts
+from grpo_operator.children.mounts import (
+    HUB_DIR,
+    HUB_TOKEN_DIR,
+    HUB_TOKEN_KEY,
+    VOLUMES_DIR,
+    Mount,
+    hub_cache,
+    hub_token,
+    sources,
+    volumes_and_mounts,
+)
 from grpo_operator.children.overlay import own_mounts, with_overlay
 from grpo_operator.children.template import Open
 from grpo_operator.cluster.kinds import KubeObject
@@ -78,6 +88,7 @@ def pod_template(
             *_common_mounts(frozen, shared_memory=shared_memory),
             *sources(frozen),
             *hub_cache(frozen),
+            *hub_token(frozen),
             *mounts,
             *own_mounts(overlay),
         ]
@@ -108,7 +119,7 @@ def pod_template(
                     **container,
                     "image": Open.IMAGE.value,
                     "imagePullPolicy": "IfNotPresent",
-                    "env": [*_env_entries(variables), *_hub_token(frozen)],
+                    "env": _env_entries(variables),
                     "securityContext": {
                         "allowPrivilegeEscalation": False,
                         "readOnlyRootFilesystem": True,
@@ -194,15 +205,9 @@ def _hub(frozen: FrozenJob) -> dict[str, str]:
     hub = frozen.spec.hub
     # `datasets` writes converted files and locks: they need a directory that is writable.
     cache = {"HF_HOME": HUB_DIR, "HF_DATASETS_CACHE": DATASETS_DIR} if hub.cache_claim else {}
-    return cache | ({"HF_HUB_OFFLINE": "1"} if hub.offline else {})
-
-
-def _hub_token(frozen: FrozenJob) -> list[KubeObject]:
-    """The access token goes from the user's Secret into the container; the operator never sees it."""
-    secret = frozen.spec.hub.token_secret
-    if secret is None:
-        return []
-    return [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": secret, "key": "token"}}}]
+    # a file, and not HF_TOKEN: every process inherits variables, and they end up in logs and crash reports
+    token = {"HF_TOKEN_PATH": f"{HUB_TOKEN_DIR}/{HUB_TOKEN_KEY}"} if hub.token_secret else {}
+    return cache | token | ({"HF_HUB_OFFLINE": "1"} if hub.offline else {})
 
 
 def _pull_secrets(frozen: FrozenJob) -> dict[str, list[KubeObject]]:

@@ -2,7 +2,7 @@
 
 from grpo_api.contract import endpoints, labels
 from grpo_api.contract.environment import Env, Role
-from grpo_api.contract.graces import SUPERVISOR_MARGIN_SECONDS, trainer_grace_seconds
+from grpo_api.contract.graces import estimated_save_seconds, ranks_grace_seconds, trainer_grace_seconds
 from grpo_api.contract.heartbeat import HEARTBEAT_FILE, HEARTBEAT_STALE_SECONDS
 from grpo_operator.children.child import Child
 from grpo_operator.children.frozen_job import FrozenJob
@@ -29,12 +29,18 @@ def trainer_pod(
     given_back: int = 0,
     micro_batch_tokens: int | None = None,
     checkpoint_seconds: int | None = None,
+    has_saved: bool = False,
 ) -> Child:
     """Trainer pod `index` of an attempt, from the template that the run started with. `given_back` is how
     often the job has given its nodes back, `micro_batch_tokens` its budget of tokens once that is lowered.
-    `checkpoint_seconds` is how long its newest save took, if that was long."""
-    asked = grace_seconds_of(frozen.spec, role=Role.TRAINER)
-    grace_seconds = asked or trainer_grace_seconds(checkpoint_seconds)
+    `checkpoint_seconds` is how long its newest save took, if that was long; a job that `has_saved` and has
+    none saves fast."""
+    estimated = None if has_saved else estimated_save_seconds(frozen.spec)
+    grace_seconds = trainer_grace_seconds(
+        checkpoint_seconds,
+        estimated_seconds=estimated,
+        asked=grace_seconds_of(frozen.spec, role=Role.TRAINER),
+    )
     kind = Template.FIRST_TRAINER if index == 0 else Template.TRAINER
     template = frozen.templates.get(kind) or trainer_template(frozen, is_first=index == 0)
     values = {
@@ -43,7 +49,7 @@ def trainer_pod(
         Open.ATTEMPT: str(attempt),
         Open.NODE_INDEX: str(index),
         Open.FIRST_TRAINER: frozen.names.trainer(attempt=attempt, index=0),
-        Open.RANKS_GRACE: str(grace_seconds - SUPERVISOR_MARGIN_SECONDS),
+        Open.RANKS_GRACE: str(ranks_grace_seconds(grace_seconds)),
         Open.ROLLOUT_REPLICAS: str(frozen.num_engines),
     }
     own_labels = given_back_label(given_back)

@@ -90,6 +90,10 @@ class Memory:
             progress=progress,
             liveness=Liveness(changed_at=changed_at, answered_at=now),
             absence=report.absence.updated(progress, now=now.timestamp()),
+            frozen_since={
+                engine.instance: report.frozen_since.get(engine.instance, now)
+                for engine in progress.engines.frozen or ()
+            },
             is_written=report.is_written and known == progress,
         )
         return is_news or report.problem is not None or report.is_superseded

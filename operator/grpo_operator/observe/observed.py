@@ -168,6 +168,8 @@ class TrainerReport:
     """When this process first got no answer; None while it answers."""
     absence: EngineAbsence = field(default_factory=EngineAbsence)
     """For how long its answers have told of no Current engine."""
+    frozen_since: Mapping[str, datetime] = field(default_factory=dict)
+    """Engines that its newest report calls frozen, by instance: since when this process has been told so."""
     is_written: bool = False
     """Whether this process has written it into the status."""
     is_superseded: bool = False

@@ -23,6 +23,7 @@ from grpo_operator.plan.policies.pin_image import pin_image
 from grpo_operator.plan.policies.progress import fold_progress
 from grpo_operator.plan.policies.record_blocker import record_blocker
 from grpo_operator.plan.policies.release_pods import release_pods
+from grpo_operator.plan.policies.replace_frozen import replace_frozen
 from grpo_operator.plan.policies.require_network_policy import require_network_policy
 from grpo_operator.plan.policies.require_permission import require_permission
 from grpo_operator.plan.policies.resume import resume_after_another
@@ -61,6 +62,7 @@ def policies(
         end_earlier_attempts,  # older attempts go before the current one comes
         wait_for_room(give_back),  # a gang that is not complete gives its nodes back
         keep_trainers,  # the gang of the current attempt
+        replace_frozen,  # an engine that stands still gives its place up
         keep_replicas,  # rollout pods once the gang has nodes, replaced at once
         provide_shared,  # what pods need comes before them
         # only the job's own pods reach its pods, but for reports

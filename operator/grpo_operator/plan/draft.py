@@ -1,7 +1,7 @@
 """What the policies of a plan hand to each other, and what comes out at the end."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -36,8 +36,9 @@ class Draft:
 
     `facts` are those of the attempt in `status`. `frozen` is None until a readable spec is frozen.
     `waits_for` says what keeps trainer pods from being made, and `rollout_waits_for` what keeps a rollout pod
-    from being made. `left_alone` says why this operator leaves the job as it is until a person has done
-    something about it. `notes` are those of this operator for the condition Ready.
+    from being made. `given_up_engines` says by uid why engines that run are replaced. `left_alone` says why
+    this operator leaves the job as it is until a person has done something about it. `notes` are those of
+    this operator for the condition Ready.
     """
 
     status: GRPOJobStatus
@@ -46,6 +47,7 @@ class Draft:
     frozen: FrozenJob | None = None
     waits_for: str = ""
     rollout_waits_for: ReasonMessage | None = None
+    given_up_engines: Mapping[str, str] = field(default_factory=dict)
     left_alone: ReasonMessage | None = None
     create: tuple[Child, ...] = ()
     delete: tuple[Deletion, ...] = ()

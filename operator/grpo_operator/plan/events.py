@@ -66,7 +66,9 @@ def _replacements(draft: Draft, observed: Observed) -> Iterator[EventDraft]:
             continue
         before = [pod for pod in observed.rollouts if pod.position[0] == position[0]]
         lost = max(before, key=lambda pod: pod.position, default=None)
-        cause = _what_happened_to(lost) if lost else "it is gone: it was deleted or its node was removed"
+        cause = "it is gone: it was deleted or its node was removed"
+        if lost is not None:
+            cause = draft.given_up_engines.get(lost.uid) or _what_happened_to(lost)
         name = lost.name if lost else f"of replica {position[0]}"
         message = f"rollout pod {name} is replaced by {child.name}: {cause}"
         why = ReasonMessage(Reason.ENGINE_REPLACED, message)

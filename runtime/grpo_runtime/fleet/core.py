@@ -48,6 +48,8 @@ class FleetCore:
         self.num_resent = 0
         """Samples asked of another engine because the first one was lost."""
         self._settings = settings
+        # taken once, so that the date at which an engine stood still is the same in every report
+        self._clock_offset = time.time() - time.monotonic()
         self._dispatch: Dispatch | None = None
         # as many connections as there is work (the limits are in the dispatch), dropped before vLLM does
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=3.0)
@@ -69,7 +71,14 @@ class FleetCore:
 
     def counts(self) -> EngineCounts:
         """Engines by state, as of now."""
-        return membership.count(self._roster.members(), desired=self._settings.desired)
+        members = self._roster.members()
+        frozen = membership.told_frozen(
+            members,
+            now=time.monotonic(),
+            told_after_seconds=self._settings.frozen_told_seconds,
+            clock_offset=self._clock_offset,
+        )
+        return membership.count(members, desired=self._settings.desired, frozen=frozen)
 
     async def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> SyncReport:
         """Give every engine that can be reached the weights; see `Engines.sync`.

@@ -10,15 +10,17 @@ A process that ended never comes back: its successor has another instance id and
 """
 
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 
-from grpo_api.contract.progress import EngineCounts
+from grpo_api.contract.progress import MAX_FROZEN_TOLD, EngineCounts, FrozenEngine
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.fleet.engine_client import Address, Identity
 
 FIRST_RETRY_SECONDS = 2.0
 MAX_RETRY_SECONDS = 120.0
 SUPERSEDED_WAIT_SECONDS = 5.0
+_LONGEST_TEXT = 253
 
 
 class MemberState(StrEnum):
@@ -36,7 +38,9 @@ class Member:
     """One engine process, or an address where one is expected.
 
     `version` is the weights it was last verified with. `num_failures` counts failed syncs since the last
-    good one; the watcher starts no sync before `retry_at`. `why_frozen` says what of it stands still.
+    good one; the watcher starts no sync before `retry_at`. `why_frozen` says what of it stands still now.
+    `stuck_since` is when it first stood still without a good sync since then, and `why_stuck` what it last
+    stood still in.
     """
 
     address: Address
@@ -48,6 +52,8 @@ class Member:
     num_failures: int = 0
     retry_at: float = 0.0
     why_frozen: str = ""
+    stuck_since: float | None = None
+    why_stuck: str = ""
 
     @property
     def label(self) -> str:
@@ -67,7 +73,9 @@ def seen(member: Member, identity: Identity, *, newest: PolicyVersion | None, no
         )
     is_current = newest is not None and member.version == newest and identity.version == str(newest)
     state = MemberState.CURRENT if is_current else MemberState.STALE
-    return replace(member, state=state, last_seen=now, why_frozen="")
+    found = replace(member, state=state, last_seen=now, why_frozen="")
+    # before there are weights no sync can show that it works again
+    return found if newest is not None else _unstuck(found)
 
 
 def unanswered(member: Member, *, now: float, lost_after_seconds: float) -> Member:
@@ -85,7 +93,17 @@ def frozen(member: Member, why: str, *, now: float) -> Member:
     """
     if member.why_frozen or _is_out(member):
         return member
-    return replace(failed_sync(member, now=now), state=MemberState.SUSPECT, why_frozen=why)
+    stuck = _stuck(failed_sync(member, now=now), why, now=now)
+    return replace(stuck, state=MemberState.SUSPECT, why_frozen=why)
+
+
+def _stuck(member: Member, why: str, *, now: float) -> Member:
+    since = now if member.stuck_since is None else member.stuck_since
+    return replace(member, stuck_since=since, why_stuck=why)
+
+
+def _unstuck(member: Member) -> Member:
+    return replace(member, stuck_since=None, why_stuck="")
 
 
 def unreachable(member: Member, *, now: float) -> Member:
@@ -93,7 +111,7 @@ def unreachable(member: Member, *, now: float) -> Member:
     has ended or its pod is gone, it is no longer frozen."""
     if _is_out(member) and not member.why_frozen:
         return member
-    return replace(failed_sync(member, now=now), state=MemberState.SUSPECT, why_frozen="")
+    return replace(_unstuck(failed_sync(member, now=now)), state=MemberState.SUSPECT, why_frozen="")
 
 
 def _is_out(member: Member) -> bool:
@@ -104,7 +122,7 @@ def _is_out(member: Member) -> bool:
 
 def died(member: Member) -> Member:
     """The member after its process was seen to be dead."""
-    return replace(member, state=MemberState.LOST, why_frozen="")
+    return replace(_unstuck(member), state=MemberState.LOST, why_frozen="")
 
 
 def synced(member: Member, version: PolicyVersion, *, newest: PolicyVersion, now: float) -> Member:
@@ -115,7 +133,7 @@ def synced(member: Member, version: PolicyVersion, *, newest: PolicyVersion, now
     """
     is_current = version == newest
     return replace(
-        member,
+        _unstuck(member),
         state=MemberState.CURRENT if is_current else MemberState.STALE,
         version=version,
         num_failures=0,
@@ -132,6 +150,11 @@ def failed_sync(member: Member, *, now: float) -> Member:
     return replace(
         member, state=state, version=None, num_failures=member.num_failures + 1, retry_at=now + wait
     )
+
+
+def stopped_in_sync(member: Member, why: str, *, now: float) -> Member:
+    """The member after a sync that ran into its deadline: it may stand still in the middle of a transfer."""
+    return _stuck(failed_sync(member, now=now), why, now=now)
 
 
 def unhealthy(member: Member, *, now: float) -> Member:
@@ -160,9 +183,34 @@ def is_gone(member: Member, *, is_listed: bool) -> bool:
     return not is_listed and member.state in (MemberState.JOINING, MemberState.SUSPECT, MemberState.LOST)
 
 
-def count(members: list[Member], *, desired: int) -> EngineCounts:
+def is_stuck(member: Member) -> bool:
+    """Whether the member stands still, or has gone on and yet failed another sync."""
+    return member.stuck_since is not None and (member.why_frozen != "" or member.num_failures > 1)
+
+
+def told_frozen(
+    members: list[Member], *, now: float, told_after_seconds: float, clock_offset: float
+) -> tuple[FrozenEngine, ...]:
+    """The members that have stood still for so long, the longest first. `clock_offset` is what makes seconds
+    since 1970 of a time on the clock of `now`."""
+    stuck = sorted((member.stuck_since or now, member.label, member.instance) for member in members)
+    found = {member.instance: member for member in members if is_stuck(member)}
+    return tuple(
+        FrozenEngine(
+            name=label[:_LONGEST_TEXT],
+            instance=instance[:_LONGEST_TEXT],
+            since=datetime.fromtimestamp(int(since + clock_offset), UTC),
+            why=found[instance].why_stuck[:_LONGEST_TEXT],
+        )
+        for since, label, instance in stuck
+        if instance in found and now - since >= told_after_seconds
+    )[:MAX_FROZEN_TOLD]
+
+
+def count(members: list[Member], *, desired: int, frozen: tuple[FrozenEngine, ...] = ()) -> EngineCounts:
     """Engines by what the status shows. `known` leaves out those that are lost."""
     return EngineCounts(
+        frozen=frozen or None,
         desired=desired,
         known=sum(member.state != MemberState.LOST for member in members),
         current=sum(member.state == MemberState.CURRENT for member in members),

@@ -15,7 +15,7 @@ from grpo_runtime.fleet import membership
 from grpo_runtime.fleet.engine_sync import EngineSync, EngineSyncReport, SyncFailedError, SyncJob
 from grpo_runtime.fleet.membership import Member, MemberState
 from grpo_runtime.fleet.roster import Roster
-from grpo_runtime.rollout.errors import EngineError
+from grpo_runtime.rollout.errors import EngineError, EngineTimeoutError
 from grpo_runtime.rollout.interface import Probe, SyncReport
 from grpo_runtime.weight_sync.deadlines import Deadlines
 from grpo_runtime.weight_sync.registry import Backend, Reach
@@ -192,7 +192,7 @@ class FleetSyncer:
                 log.error("unexpected error in the sync of engine %s", member.label, exc_info=outcome)
             log.warning("engine %s did not get weights %s: %s", member.label, job.version, outcome)
             self._failures[member.label] = str(outcome) or type(outcome).__name__
-            self._roster.apply(member.instance, lambda found: membership.failed_sync(found, now=now))
+            self._roster.apply(member.instance, lambda found: _after_failure(found, outcome, now=now))
             await self._revoke(member)
             return
         newest = self._roster.newest or job.version
@@ -208,3 +208,14 @@ class FleetSyncer:
         except EngineError as error:
             # it is out of our fleet in any case; this only keeps its pod from looking ready
             log.info("engine %s could not be taken out of service: %s", member.label, error)
+
+
+def _after_failure(member: Member, error: Exception, *, now: float) -> Member:
+    """The member after its sync failed. One that did not answer in time may stand still; it may refuse every
+    later sync because this one has not ended in it."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, TimeoutError | EngineTimeoutError):
+        cause = cause.__cause__
+    if cause is not None:
+        return membership.stopped_in_sync(member, f"it did not finish a weight sync: {error}", now=now)
+    return membership.failed_sync(member, now=now)

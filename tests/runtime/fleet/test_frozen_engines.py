@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from fake_engine_server import FakeEngine
@@ -80,6 +81,37 @@ async def test_an_engine_that_thaws_is_synced_before_it_serves_again() -> None:
         assert f"POST {UPDATE_PATH}" in bad.vllm.reached
         assert versions(await fleet.generate(requests(8))) == {"1.1"}
         assert (fleet.num_lost, fleet.num_stale_answers) == (0, 0)
+
+
+async def test_the_progress_names_an_engine_that_stays_frozen_until_it_works_again() -> None:
+    good, bad = FakeEngine("good"), FakeEngine("bad")
+    async with fleet_of(good, bad, **SOON, frozen_told_seconds=1.0) as fleet:
+        before = datetime.now(UTC) - timedelta(seconds=1)  # dates are whole seconds
+        await (await freeze_in_a_step(fleet, bad))
+        assert fleet.counts().frozen is None
+        await until(lambda: fleet.counts().frozen is not None)
+        [told] = fleet.counts().frozen or ()
+        assert (told.name, told.instance) == ("bad", await bad.instance())
+        assert told.why == "its engine core does not answer"
+        assert before < told.since < datetime.now(UTC)
+        bad.thaw()
+        await until(lambda: fleet.counts().current == 2)
+        assert fleet.counts().frozen is None
+
+
+async def test_the_progress_names_an_engine_that_freezes_in_the_middle_of_a_transfer() -> None:
+    good, bad = FakeEngine("good"), FakeEngine("bad")
+    async with fleet_of(good, bad, **SOON, frozen_told_seconds=0.2, sync_timeout_seconds=0.5) as fleet:
+
+        async def never() -> None:
+            await asyncio.Event().wait()
+
+        bad.vllm.during[UPDATE_PATH] = never
+        assert (await sync(fleet, step=1)).synced == ("good",)
+        await until(lambda: fleet.counts().frozen is not None)
+        [told] = fleet.counts().frozen or ()
+        assert told.name == "bad"
+        assert told.why.startswith("it did not finish a weight sync: ")
 
 
 async def test_an_engine_that_thaws_in_the_same_step_is_synced_too() -> None:

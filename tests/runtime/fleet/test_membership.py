@@ -16,11 +16,15 @@ from grpo_runtime.fleet.membership import (
     failed_sync,
     frozen,
     is_gone,
+    is_stuck,
     outdated,
     seen,
+    stopped_in_sync,
     synced,
+    told_frozen,
     unanswered,
     unhealthy,
+    unreachable,
     will_answer,
 )
 
@@ -152,3 +156,59 @@ def test_an_address_no_longer_listed_is_forgotten_once_nothing_answers_there(
 def test_counts_leave_out_the_lost() -> None:
     counts = count([current(), joining(), died(current())], desired=4)
     assert (counts.desired, counts.known, counts.current) == (4, 2, 1)
+
+
+WHY = "its engine core does not answer"
+
+
+def told(*members: Member, now: float) -> list[tuple[str, str, float]]:
+    """(name, why, since) of those that the progress names after a minute; its time 0 is 1000 s after 1970."""
+    found = told_frozen(list(members), now=now, told_after_seconds=60.0, clock_offset=1000.0)
+    return [(each.name, each.why, each.since.timestamp()) for each in found]
+
+
+def test_a_member_that_stays_frozen_is_named_after_a_minute_also_once_it_is_lost() -> None:
+    member = frozen(current(), WHY, now=3.0)
+    assert told(member, now=62.9) == []
+    assert told(member, now=63.0) == [("pod-0", WHY, 1003.0)]
+    lost = unanswered(member, now=70.0, lost_after_seconds=60.0)
+    assert (lost.state, told(lost, now=80.0)) == (MemberState.LOST, [("pod-0", WHY, 1003.0)])
+
+
+def test_a_frozen_member_that_goes_on_is_not_named_unless_its_next_sync_fails_too() -> None:
+    again = seen(frozen(current(), WHY, now=3.0), identity(), newest=NEW, now=10.0)
+    assert not is_stuck(again)
+    failed = stopped_in_sync(again, "it did not finish a weight sync", now=30.0)
+    assert told(failed, now=100.0) == [("pod-0", "it did not finish a weight sync", 1003.0)]
+    assert not is_stuck(synced(failed, NEW, newest=NEW, now=101.0))
+
+
+def test_one_sync_that_ran_into_its_deadline_is_no_standstill() -> None:
+    once = stopped_in_sync(current(), "transfer: not done", now=3.0)
+    assert not is_stuck(once)
+    assert is_stuck(stopped_in_sync(once, "transfer: not done", now=5.0))
+
+
+def test_a_member_whose_syncs_are_refused_does_not_stand_still() -> None:
+    assert not is_stuck(failed_sync(failed_sync(current(), now=3.0), now=5.0))
+
+
+def test_before_there_are_weights_a_member_that_answers_again_works() -> None:
+    member = seen(joining(), identity(), newest=None, now=1.0)
+    for now in (3.0, 30.0):
+        member = seen(frozen(member, WHY, now=now), identity(), newest=None, now=now + 1)
+    assert not is_stuck(member)
+
+
+def test_a_process_that_has_ended_no_longer_stands_still() -> None:
+    stuck = frozen(current(), WHY, now=3.0)
+    assert told(died(stuck), unreachable(stuck, now=4.0), now=100.0) == []
+    assert told(seen(stuck, identity(instance="b"), newest=NEW, now=4.0), now=100.0) == []
+
+
+def test_those_that_have_stood_still_for_longest_are_named_and_no_more_than_a_report_holds() -> None:
+    late = [
+        replace(frozen(current(), WHY, now=30.0 - i), name=f"pod-{i}", instance=str(i)) for i in range(20)
+    ]
+    names = [name for name, _, _ in told(*late, now=200.0)]
+    assert names == [f"pod-{i}" for i in reversed(range(4, 20))]

@@ -1,6 +1,8 @@
 """What the reporter writes: progress file, Prometheus text, TensorBoard and metrics.jsonl."""
 
+import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ from power_cut import PowerCuts
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from grpo_api.contract.mismatch import MISMATCH_METRIC, STEPS_BELOW, Mismatch
-from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
+from grpo_api.contract.progress import EngineCounts, FrozenEngine, Progress, TrainerState
 from grpo_api.contract.run_config import JobRef
 from grpo_runtime.report.metrics import METRICS_FILE, MetricsFile, MetricsRecord, read_metrics
 from grpo_runtime.report.progress import ProgressFile, read_progress
@@ -104,6 +106,21 @@ def test_a_trainer_waits_for_engines_only_while_none_is_current(
     training = progress(tmp_path)
     assert (training.state, training.message) == (TrainerState.TRAINING, "")
     assert training.heartbeat > waiting.heartbeat
+
+
+def test_engines_that_stand_still_are_named_and_otherwise_the_field_is_not_there(
+    reporter_of: MakeReporter, tmp_path: Path
+) -> None:
+    """An operator of an earlier release cannot read a report with a field that it does not know."""
+    reporter = reporter_of()
+    frozen = FrozenEngine(
+        name="pod-1", instance="a", since=datetime(2026, 11, 23, tzinfo=UTC), why="it hangs"
+    )
+    reporter.report_waiting(EngineCounts(desired=2, known=2, current=1, frozen=(frozen,)))
+    assert progress(tmp_path).engines.frozen == (frozen,)
+    reporter.report_waiting(EngineCounts(desired=2, known=2, current=2))
+    written = json.loads((tmp_path / "run" / "progress.json").read_text())
+    assert written["engines"] == {"desired": 2, "known": 2, "current": 2}
 
 
 def test_the_heartbeat_goes_on_from_that_of_the_supervisor(reporter_of: MakeReporter, tmp_path: Path) -> None:

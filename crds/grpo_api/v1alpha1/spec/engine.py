@@ -8,7 +8,7 @@ from pydantic import Field
 
 from grpo_api import cel
 from grpo_api.model import ApiModel
-from grpo_api.quantity import Quantity, parse_quantity
+from grpo_api.quantity import Quantity, is_quantity, parse_quantity
 from grpo_api.rule import rule
 from grpo_api.text_rule import Follows, TextRule
 from grpo_api.v1alpha1.spec.resources import is_gpu
@@ -57,13 +57,27 @@ def arguments_are_not_ours(args: tuple[str, ...]) -> bool:
 
 
 @rule(
-    cel=f"!has(self.kvCacheMemory) || {cel.quantity('self.kvCacheMemory')}.compareTo(quantity('1Mi')) >= 0",
+    cel=f"!has(self.kvCacheMemory) || {cel.is_quantity('self.kvCacheMemory')}",
+    sentence="engine.kvCacheMemory is not an amount that Kubernetes reads: write a number with a unit, such "
+    "as 64Gi, and not 64GB or 1,5",
+    field=".kvCacheMemory",
+)
+def kv_cache_is_a_quantity(kv_cache_memory: str | int | None) -> bool:
+    """It is an amount."""
+    return kv_cache_memory is None or is_quantity(kv_cache_memory)
+
+
+@rule(
+    cel=f"!has(self.kvCacheMemory) || !{cel.can_compare('self.kvCacheMemory')} || "
+    f"{cel.quantity('self.kvCacheMemory')}.compareTo(quantity('1Mi')) >= 0",
     sentence="engine.kvCacheMemory must be at least 1Mi: write it with a unit, such as 64Mi",
     field=".kvCacheMemory",
 )
 def kv_cache_is_not_tiny(kv_cache_memory: str | int | None) -> bool:
     """A number without a unit would mean bytes, which is most likely a mistake."""
-    return kv_cache_memory is None or parse_quantity(kv_cache_memory) >= MIN_KV_CACHE_BYTES
+    if kv_cache_memory is None or not is_quantity(kv_cache_memory):
+        return True
+    return parse_quantity(kv_cache_memory) >= MIN_KV_CACHE_BYTES
 
 
 @rule(
@@ -123,6 +137,7 @@ class EngineSpec(ApiModel):
 
     rules = (
         arguments_are_not_ours,
+        kv_cache_is_a_quantity,
         kv_cache_is_not_tiny,
         cache_has_one_size,
         own_process_is_one_worker,
@@ -346,7 +361,8 @@ def _kv_cache_fits_into(pod: str) -> str:
     limits = f"{pod}.resources.limits"
     memory, cache = cel.quantity(f"{limits}['memory']"), cel.quantity("self.engine.kvCacheMemory")
     has_gpus = f"{limits}.exists(name, {cel.is_gpu('name')})"
-    return f"(!('memory' in {limits}) || {has_gpus} || {cache}.compareTo({memory}) < 0)"
+    can_compare = cel.can_compare("self.engine.kvCacheMemory", f"{limits}['memory']")
+    return f"(!('memory' in {limits}) || {has_gpus} || !{can_compare} || {cache}.compareTo({memory}) < 0)"
 
 
 @rule(

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema
 
+from grpo_api import cel
 from grpo_api.core_v1.types import (
     Affinity,
     ConfigMapVolumeSource,
@@ -26,7 +27,7 @@ from grpo_api.core_v1.types import (
 )
 from grpo_api.keyed_list import KeyedBy
 from grpo_api.model import ApiModel
-from grpo_api.quantity import Quantity
+from grpo_api.quantity import Quantity, is_quantity
 from grpo_api.rule import refused, rule
 from grpo_api.text_rule import TextRule
 from grpo_api.v1alpha1.spec.fields import ClaimName
@@ -128,6 +129,18 @@ def volume_name_is_not_owned(name: str) -> bool:
     return name not in OWNED_VOLUMES and not name.startswith(OWNED_PREFIXES_OF_VOLUMES)
 
 
+@rule(
+    cel="!has(self.emptyDir) || !has(self.emptyDir.sizeLimit) || "
+    f"{cel.is_quantity('self.emptyDir.sizeLimit')}",
+    sentence="emptyDir.sizeLimit is not an amount that Kubernetes reads: write a number with a unit, such as "
+    "64Gi, and not 64GB or 1,5",
+    field=".emptyDir.sizeLimit",
+)
+def size_limit_is_a_quantity(empty_dir: EmptyDirVolumeSource | None) -> bool:
+    """As for the volumes of a pod."""
+    return empty_dir is None or empty_dir.size_limit is None or is_quantity(empty_dir.size_limit)
+
+
 class PodVolume(ApiModel):
     """A volume of the pods, from one of the sources that need no rights on the node."""
 
@@ -139,6 +152,7 @@ class PodVolume(ApiModel):
         ),
         volume_has_one_source,
         volume_name_is_not_owned,
+        size_limit_is_a_quantity,
     )
 
     name: Name
@@ -369,10 +383,21 @@ def mounts_have_volumes(container: PodContainer | None, spec: PodSettings | None
     return {mount.name for mount in mounts} <= {volume.name for volume in volumes}
 
 
+@rule(
+    cel=f"!has(self.sharedMemory) || {cel.is_quantity('self.sharedMemory')}",
+    sentence="podTemplate.sharedMemory is not an amount that Kubernetes reads: write a number with a unit, "
+    "such as 64Gi, and not 64GB or 1,5",
+    field=".sharedMemory",
+)
+def shared_memory_is_a_quantity(shared_memory: str | int | None) -> bool:
+    """As for the volumes of a pod."""
+    return shared_memory is None or is_quantity(shared_memory)
+
+
 class PodTemplateSpec(ApiModel):
     """What is added to the pods of a role. `grpo-runtime run` has no pods and ignores it."""
 
-    rules = (mounts_have_volumes,)
+    rules = (mounts_have_volumes, shared_memory_is_a_quantity)
 
     metadata: PodMetadata | None = None
     """Labels and annotations of the pods."""

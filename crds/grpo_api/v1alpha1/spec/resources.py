@@ -7,7 +7,7 @@ from pydantic import Field
 
 from grpo_api import cel
 from grpo_api.model import ApiModel
-from grpo_api.quantity import Quantity, is_device_count, parse_quantity
+from grpo_api.quantity import Quantity, is_device_count, is_quantity, parse_quantity
 from grpo_api.rule import rule
 
 QuantityMap = Annotated[dict[str, Quantity], Field(max_length=16)]
@@ -41,18 +41,52 @@ def requests_are_resources(requests: QuantityMap) -> bool:
 
 
 @rule(
-    cel=f"self.limits.all(name, !name.contains('/') || {cel.is_device_count('self.limits[name]')})",
+    cel=f"self.limits.all(name, {cel.is_quantity('self.limits[name]')})",
+    sentence="limits has an amount that Kubernetes does not read: write a number, where needed with a unit, "
+    "such as 4, 500m or 64Gi, and not 64GB or 1,5",
+    field=".limits",
+)
+def limits_are_quantities(limits: QuantityMap) -> bool:
+    """Limits are amounts."""
+    return all(map(is_quantity, limits.values()))
+
+
+@rule(
+    cel=f"self.requests.all(name, {cel.is_quantity('self.requests[name]')})",
+    sentence="requests has an amount that Kubernetes does not read: write a number, where needed with a "
+    "unit, such as 4, 500m or 64Gi, and not 64GB or 1,5",
+    field=".requests",
+)
+def requests_are_quantities(requests: QuantityMap) -> bool:
+    """Requests are amounts."""
+    return all(map(is_quantity, requests.values()))
+
+
+def _are_comparable(requests: QuantityMap, limits: QuantityMap, name: str) -> bool:
+    """Whether a resource has a request and a limit that another rule does not refuse."""
+    return name in limits and is_quantity(requests[name]) and is_quantity(limits[name])
+
+
+_BOTH = cel.can_compare("self.requests[name]", "self.limits[name]")
+
+
+@rule(
+    cel=f"self.limits.all(name, !name.contains('/') || !{cel.can_compare('self.limits[name]')} || "
+    f"{cel.is_device_count('self.limits[name]')})",
     sentence="limits of devices such as nvidia.com/gpu must be whole numbers without a unit, up to 9999: "
     "write 1, not 1000m or 0.5",
     field=".limits",
 )
 def devices_are_whole(limits: QuantityMap) -> bool:
     """Devices cannot be divided."""
-    return all("/" not in name or is_device_count(amount) for name, amount in limits.items())
+    return all(
+        "/" not in name or not is_quantity(amount) or is_device_count(amount)
+        for name, amount in limits.items()
+    )
 
 
 @rule(
-    cel="self.requests.all(name, !(name in self.limits) || "
+    cel=f"self.requests.all(name, !(name in self.limits) || !{_BOTH} || "
     f"{cel.quantity('self.requests[name]')}.compareTo({cel.quantity('self.limits[name]')}) <= 0)",
     sentence="requests must not exceed limits of the same resource: lower the request or raise the limit",
     field=".requests",
@@ -60,22 +94,26 @@ def devices_are_whole(limits: QuantityMap) -> bool:
 def requests_are_within_limits(requests: QuantityMap, limits: QuantityMap) -> bool:
     """No pod asks for more than it may use."""
     return all(
-        name not in limits or parse_quantity(amount) <= parse_quantity(limits[name])
+        parse_quantity(amount) <= parse_quantity(limits[name])
         for name, amount in requests.items()
+        if _are_comparable(requests, limits, name)
     )
 
 
 @rule(
     cel="self.requests.all(name, !name.contains('/') || (name in self.limits && "
-    f"{cel.quantity('self.requests[name]')}.compareTo({cel.quantity('self.limits[name]')}) == 0))",
+    f"(!{_BOTH} || "
+    f"{cel.quantity('self.requests[name]')}.compareTo({cel.quantity('self.limits[name]')}) == 0)))",
     sentence="requests of devices such as nvidia.com/gpu must equal their limits: set only the limit",
     field=".requests",
 )
 def device_requests_are_limits(requests: QuantityMap, limits: QuantityMap) -> bool:
     """A device is either reserved or not there."""
-    return all(
-        "/" not in name or (name in limits and parse_quantity(amount) == parse_quantity(limits[name]))
-        for name, amount in requests.items()
+    devices = [name for name in requests if "/" in name]
+    return all(name in limits for name in devices) and all(
+        parse_quantity(requests[name]) == parse_quantity(limits[name])
+        for name in devices
+        if _are_comparable(requests, limits, name)
     )
 
 
@@ -112,6 +150,8 @@ class ResourcesSpec(ApiModel):
     rules = (
         limits_are_resources,
         requests_are_resources,
+        limits_are_quantities,
+        requests_are_quantities,
         devices_are_whole,
         requests_are_within_limits,
         device_requests_are_limits,

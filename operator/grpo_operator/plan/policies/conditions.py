@@ -8,10 +8,12 @@ from grpo_api.contract.progress import EngineCounts, Progress
 from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_api.contract.retries import WORKING_STATES
 from grpo_api.v1alpha1.status import ConditionStatus, ConditionType
-from grpo_operator.observe.observed import Observed
+from grpo_operator.children.names import rollout_position
+from grpo_operator.observe.observed import Observed, PodView
 from grpo_operator.plan.blockers import Blocker
 from grpo_operator.plan.conditions import ConditionState, condition, is_true, with_condition
 from grpo_operator.plan.draft import Draft, Stage
+from grpo_operator.plan.frozen_engines import standstills
 from grpo_operator.plan.notes import notes_of, notes_to_write, split_notes, with_notes
 from grpo_operator.plan.termination import explain_termination
 
@@ -112,7 +114,13 @@ def _rollout_ready(draft: Draft, observed: Observed) -> ConditionState:
         return ConditionState(False, Reason.JOB_FINISHED, "the engines have been given back")
     if draft.frozen is None:
         return _not_frozen(draft, ConditionType.ROLLOUT_READY)
-    return _admitted(draft, observed) if draft.frozen.has_rollout else _in_process(draft, observed)
+    if not draft.frozen.has_rollout:
+        return _in_process(draft, observed)
+    found = standstills(draft, observed)
+    if found:
+        more = f"; {len(found) - 1} more stand still" if len(found) > 1 else ""
+        return ConditionState(False, Reason.ENGINE_FROZEN, found[0].message + more)
+    return _admitted(draft, observed)
 
 
 def _admitted(draft: Draft, observed: Observed) -> ConditionState:
@@ -125,8 +133,8 @@ def _admitted(draft: Draft, observed: Observed) -> ConditionState:
     if draft.rollout_waits_for:
         return _not_met(draft.rollout_waits_for)
     engines = [pod for pod in observed.rollouts if pod.is_alive]
-    late = next((pod.name for pod in engines if not pod.is_ready), None)
-    hint = f": rollout pod {late} is not ready, see its log" if late else ""
+    late = next((pod for pod in engines if not pod.is_ready), None)
+    hint = f": rollout pod {late.name} is not ready, see its log{_why_made(late, draft)}" if late else ""
     starting = ConditionState(
         False, Reason.ENGINES_STARTING, f"{rollout.summary} engines have been admitted{hint}"
     )
@@ -138,6 +146,16 @@ def _admitted(draft: Draft, observed: Observed) -> ConditionState:
         message = "the rollout pods are made once every trainer pod has a node"
         return ConditionState(False, Reason.WAITING_FOR_TRAINER, message)
     return _creating(draft, observed, ConditionType.ROLLOUT_READY, starting) if is_missing else starting
+
+
+def _why_made(pod: PodView, draft: Draft) -> str:
+    """Why the pod before this one was replaced, where that is what the status last tells of."""
+    failure = draft.status.last_failure
+    if failure is None or failure.reason != Reason.ENGINE_FROZEN:
+        return ""
+    replica, incarnation = pod.position
+    is_its_successor = rollout_position(failure.pod) == (replica, incarnation - 1)
+    return f"; it takes the place of {failure.pod}: {failure.message}" if is_its_successor else ""
 
 
 def _in_process(draft: Draft, observed: Observed) -> ConditionState:

@@ -64,17 +64,17 @@ def _why_not_over(other: OtherJob | None, *, name: str) -> str | None:
     """What the other job still does; None once it can write no more. One that is gone has ended."""
     if other is None:
         return None
-    if other.living_trainer:
-        return (
-            f"resumeFrom.job: trainer pod {other.living_trainer} of GRPOJob {name} must end first, because "
-            "it writes checkpoints"
-        )
     if other.is_there and other.problem and not other.is_finished:
         return f"resumeFrom.job: GRPOJob {name} cannot be read: {other.problem}"
     if other.is_there and not other.is_finished:
         return (
             f"resumeFrom.job: GRPOJob {name} has not ended ({other.phase.value}, step {other.step}): this "
             "job begins when it has ended or is deleted"
+        )
+    if other.living_trainer:
+        return (
+            f"resumeFrom.job: trainer pod {other.living_trainer} of GRPOJob {name} must end first, because "
+            "it writes checkpoints"
         )
     return None
 

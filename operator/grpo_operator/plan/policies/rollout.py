@@ -42,7 +42,9 @@ def keep_replicas(draft: Draft, observed: Observed, now: datetime) -> Draft:
         useful = [
             engine
             for engine in engines
-            if not _is_useless(engine, draft) and not _has_lost_a_member(engine, frozen, observed.remembered)
+            if engine.uid not in draft.given_up_engines
+            and not _is_useless(engine, draft)
+            and not _has_lost_a_member(engine, frozen, observed.remembered)
         ]
         holder = _holder(useful, now)
         wait = _seconds_until_other_build_is_over(draft, observed, replica, now)

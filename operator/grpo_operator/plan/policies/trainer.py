@@ -22,6 +22,7 @@ def keep_trainers(draft: Draft, observed: Observed, now: datetime) -> Draft:
                 given_back=status.given_back,
                 micro_batch_tokens=status.micro_batch_tokens,
                 checkpoint_seconds=status.checkpoint_seconds,
+                has_saved=status.checkpoint_step is not None,
             )
             for index in draft.facts.missing
         )

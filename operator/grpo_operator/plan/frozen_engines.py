@@ -1,0 +1,85 @@
+"""Engines that stand still, as the trainer reports them, and which of them is replaced. Pure.
+
+Such an engine keeps its GPUs and does no work, and nothing in the cluster ends it as long as its server
+answers the kubelet. It may go on by itself, so it is given time; and its successor may stand still too, so
+pods are not replaced one after the other without pause.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from grpo_api.contract.progress import FrozenEngine
+from grpo_operator.observe.observed import EngineView, Observed
+from grpo_operator.plan.draft import Draft
+
+REPLACE_AFTER_SECONDS = 240.0
+"""How long this process must have been told of an engine before its pod is replaced. The trainer tells of it
+after a minute. Together that is five minutes: a liveness probe restarts a server that hangs after one, and no
+engine that came back by itself took more than two (`first_step_seconds` of the fleet)."""
+PAUSE_SECONDS = 600.0
+"""How old the newest rollout pod of a job must be before another one is replaced: engines that stand still
+again and again cost one start in ten minutes, however many they are."""
+_FRESH_SECONDS = 15.0
+"""A report that has not changed for longer tells nothing of an engine: a trainer that computes reports
+nothing new, and meanwhile the engine may have gone on."""
+_SHORTEST_WAIT_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Standstill:
+    """An engine that stands still, with what the trainer says of it."""
+
+    engine: EngineView
+    told: FrozenEngine
+
+    @property
+    def cause(self) -> str:
+        """Since when and why, as the end of a sentence about its pod."""
+        return f"its engine has stood still since {self.told.since:%Y-%m-%dT%H:%M:%SZ}: {self.told.why}"
+
+    @property
+    def message(self) -> str:
+        """A sentence that names its pod."""
+        return f"rollout pod {self.told.name}: {self.cause}"
+
+
+def standstills(draft: Draft, observed: Observed) -> tuple[Standstill, ...]:
+    """The engines that the newest report calls frozen, the longest first, whose pods run. One whose container
+    has been restarted since then is another process."""
+    progress = draft.facts.last_progress
+    if progress is None or not draft.is_running or not observed.remembered.report.is_answering:
+        return ()
+    return tuple(_running_ones(progress.engines.frozen or (), observed))
+
+
+def _running_ones(told: tuple[FrozenEngine, ...], observed: Observed) -> Iterator[Standstill]:
+    first_told = observed.remembered.report.frozen_since
+    for each in told:
+        for engine in observed.rollouts:
+            if not engine.is_alive or engine.phase != "Running":
+                continue
+            is_named = any(pod.name == each.name for pod in engine.pods)
+            if is_named and not _has_restarted(engine, since=first_told.get(each.instance)):
+                yield Standstill(engine, each)
+
+
+def _has_restarted(engine: EngineView, *, since: datetime | None) -> bool:
+    end = engine.last_termination
+    return bool(since and end and end.finished_at and end.finished_at > since)
+
+
+def seconds_until_replaced(found: Standstill, observed: Observed, now: datetime) -> float:
+    """How long an engine that stands still keeps its place; 0 when it is to be replaced now."""
+    report = observed.remembered.report
+    since = report.frozen_since.get(found.told.instance)
+    if since is None or report.liveness is None:
+        return REPLACE_AFTER_SECONDS
+    is_fresh = (now - report.liveness.changed_at).total_seconds() <= _FRESH_SECONDS
+    made_at = (pod.created_at for engine in observed.rollouts for pod in engine.pods if pod.created_at)
+    newest = max(made_at, default=None)
+    left = max(
+        REPLACE_AFTER_SECONDS - (report.liveness.changed_at - since).total_seconds(),
+        PAUSE_SECONDS - (now - newest).total_seconds() if newest else 0.0,
+    )
+    return 0.0 if left <= 0 and is_fresh else max(_SHORTEST_WAIT_SECONDS, left)
