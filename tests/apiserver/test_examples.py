@@ -9,6 +9,7 @@ from .api_server import Kubectl
 pytestmark = pytest.mark.apiserver
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").rglob("*.yaml"))
+GOLDEN = sorted((ROOT / "tests" / "operator" / "golden").glob("*.yaml"))
 JOBS = [example for example in EXAMPLES if "kind: GRPOJob" in example.read_text()]
 
 
@@ -29,3 +30,10 @@ def test_a_field_with_a_spelling_mistake_in_an_example_is_refused(example: Path,
     assert mistaken != text
     refusal = kubectl.refusal_of("apply", "--dry-run=server", "--filename", "-", stdin=mistaken)
     assert "algorythm" in refusal
+
+
+@pytest.mark.parametrize("children", GOLDEN, ids=lambda path: path.stem)
+def test_what_the_operator_makes_of_an_example_is_accepted(children: Path, kubectl: Kubectl) -> None:
+    told = kubectl.run("create", "--dry-run=server", "--filename", str(children)).splitlines()
+    assert sum(line.startswith("pod/") for line in told) > 0
+    assert all(line.endswith("created (server dry run)") for line in told)
