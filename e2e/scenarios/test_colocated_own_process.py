@@ -14,7 +14,7 @@ pytestmark = pytest.mark.cluster
 
 JOB = "copy"
 CLAIM = "checkpoints"
-STEPS = 100
+STEPS = 60
 LOST = "the engine of this rank is lost and started again"
 
 

@@ -265,3 +265,14 @@ def test_a_field_that_is_set_to_false_asks_for_nothing():
     cluster = FakeCluster(spec(trainer={"podTemplate": {"spec": {"hostNetwork": False}}})).start()
     (body,) = {name: cluster.bodies[name] for name in cluster.pods if "trainer" in name}.values()
     assert "hostNetwork" not in body["spec"]
+
+
+def test_claimed_gpus_are_counted_where_a_job_is_described():
+    claims = {"podTemplate": {"spec": {"resourceClaims": SETTINGS["resourceClaims"]}}}
+    job = run(
+        trainer={"numNodes": 2, "processesPerNode": 4, **claims},
+        rollout={"replicas": 3, **claims},
+        engine={"tensorParallelSize": 2},
+    ).spec
+    assert (job.trainer.num_gpus, job.num_rollout_gpus) == (4, 2)
+    assert run(trainer={"processesPerNode": 4}).spec.trainer.num_gpus == 0

@@ -172,11 +172,7 @@ def _shared_memory_limit(spec: GRPOJobSpec, *, role: Role) -> str:
     overlay = pod_template_of(spec, role=role)
     if overlay is not None and overlay.shared_memory is not None:
         return str(overlay.shared_memory)
-    pods = spec.rollout if role is Role.ROLLOUT else spec.trainer
-    if pods is None or not pods.has_gpus:
-        return "1Gi"
-    on_rollout = spec.engine.num_workers // spec.rollout.num_nodes if spec.rollout else 1
-    num_gpus = on_rollout if role is Role.ROLLOUT else spec.trainer.num_processes
+    num_gpus = spec.num_rollout_gpus if role is Role.ROLLOUT else spec.trainer.num_gpus
     return f"{1 + num_gpus if num_gpus > 1 else 1}Gi"
 
 

@@ -31,23 +31,23 @@ def describe(job: GRPOJob) -> str:
 def gpu_fields(job: GRPOJob) -> list[str]:
     """The fields in which a job asks for GPUs."""
     spec = job.spec
-    fields = {"spec.trainer.resources": spec.trainer.resources.num_gpus}
+    fields = {"spec.trainer.resources": spec.trainer.num_gpus}
     if spec.rollout is not None:
-        fields["spec.rollout.resources"] = spec.rollout.resources.num_gpus
+        fields["spec.rollout.resources"] = spec.num_rollout_gpus
     return [field for field, number in fields.items() if number]
 
 
 def gpus_asked(job: GRPOJob) -> tuple[int, int]:
-    """How many GPUs its limits ask for in all: for training, and for rollouts."""
+    """How many GPUs it asks for in all: for training, and for rollouts."""
     trainer, rollout = job.spec.trainer, job.spec.rollout
-    of_rollouts = rollout.replicas * rollout.num_nodes * rollout.resources.num_gpus if rollout else 0
-    return trainer.num_nodes * trainer.resources.num_gpus, of_rollouts
+    of_rollouts = rollout.replicas * rollout.num_nodes * job.spec.num_rollout_gpus if rollout else 0
+    return trainer.num_nodes * trainer.num_gpus, of_rollouts
 
 
 def local_problem(job: GRPOJob) -> str:
     """Why a job cannot run on one machine, whatever GPUs that has, and what to change; empty when it can."""
     rollout, num_workers = job.spec.rollout, job.spec.engine.num_workers
-    is_on_cpu = rollout is not None and rollout.resources.num_gpus == 0
+    is_on_cpu = rollout is not None and not rollout.has_gpus
     if rollout is not None and is_on_cpu and num_workers > MAX_CPU_WORKERS:
         return (
             f"an engine would have {num_workers} workers, and on one machine vLLM joins at most "

@@ -105,9 +105,9 @@ class GpuShares:
         def take(number: int) -> tuple[str, ...]:
             return tuple(next(left) for _ in range(number))
 
-        of_engine = rollout.resources.num_gpus * rollout.num_nodes if rollout else 0
+        of_engine = job.spec.num_rollout_gpus * rollout.num_nodes if rollout else 0
         return cls(
-            trainers=tuple(take(trainer.resources.num_gpus) for _ in range(trainer.num_nodes)),
+            trainers=tuple(take(trainer.num_gpus) for _ in range(trainer.num_nodes)),
             engines=tuple(take(of_engine) for _ in range(rollout.replicas if rollout else 0)),
         )
 

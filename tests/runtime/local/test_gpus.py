@@ -35,6 +35,20 @@ def test_a_job_that_asks_for_no_gpus_runs_on_those_of_the_machine_as_its_pods_wo
     assert GpuShares.of(placed, tuple("012345")) == GpuShares((("0", "1"),), (("2", "3"), ("4", "5")))
 
 
+def test_gpus_that_pods_would_claim_are_taken_from_the_machine() -> None:
+    claims = {"podTemplate": {"spec": {"resourceClaims": [{"name": "gpus", "resourceClaimName": "gpus"}]}}}
+    given = job(
+        trainer={"processesPerNode": 2, **claims},
+        rollout={"replicas": 2, **claims},
+        engine={"tensorParallelSize": 2},
+    )
+    placed = placed_on(given, tuple("012345"), was_on_gpus=None)
+    assert run_of(placed).chosen_backend is WeightSyncBackend.NCCL
+    assert GpuShares.of(placed, tuple("012345")) == GpuShares((("0", "1"),), (("2", "3"), ("4", "5")))
+    with pytest.raises(UserError, match="ask for 6 GPUs"):
+        placed_on(given, ("0",), was_on_gpus=None)
+
+
 def test_without_gpus_or_once_it_began_without_them_it_runs_on_cpu() -> None:
     for gpus, was_on_gpus in (((), None), (("0", "1"), False)):
         placed = placed_on(job(), gpus, was_on_gpus=was_on_gpus)

@@ -152,6 +152,13 @@ class GRPOJobSpec(RunSections):
         return Mode.COLOCATED if self.rollout is None else Mode.DISAGGREGATED
 
     @property
+    def num_rollout_gpus(self) -> int:
+        """GPUs of each rollout pod, by its limits or, with claims, one for each worker."""
+        if self.rollout is None or not self.rollout.has_gpus:
+            return 0
+        return self.rollout.resources.num_gpus or self.engine.num_workers // self.rollout.num_nodes
+
+    @property
     def mode_reason(self) -> str:
         """Why the job has that mode, as a sentence."""
         if self.mode is not Mode.AUTO:

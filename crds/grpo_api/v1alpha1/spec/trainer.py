@@ -127,9 +127,15 @@ class TrainerSpec(ApiModel):
     """What is added to the trainer pods: where they run, variables, volumes."""
 
     @property
+    def num_gpus(self) -> int:
+        """GPUs of each pod, by its limits or by claims."""
+        has_claims = self.pod_template is not None and self.pod_template.has_claims
+        return self.resources.num_gpus or (self.num_processes if has_claims else 0)
+
+    @property
     def has_gpus(self) -> bool:
         """Whether the processes have GPUs."""
-        return self.resources.num_gpus > 0 or (self.pod_template is not None and self.pod_template.has_claims)
+        return self.num_gpus > 0
 
     @property
     def num_processes(self) -> int:
