@@ -47,7 +47,10 @@ def num_gpus(resources: str) -> str:
 def has_claims(pod: str) -> str:
     """CEL for whether the pods of a role get devices by dynamic resource allocation."""
     template = f"{pod}.podTemplate"
-    return f"(has({template}) && has({template}.spec) && has({template}.spec.resourceClaims))"
+    return (
+        f"(has({template}) && has({template}.spec) && has({template}.spec.resourceClaims) "
+        f"&& {template}.spec.resourceClaims.size() > 0)"
+    )
 
 
 def has_gpus(pod: str) -> str:

@@ -38,7 +38,7 @@ PATH_NEEDS_ITS_SCHEME = TextRule(
     is_refused=True,
 )
 PATH_STAYS_BELOW = TextRule(
-    r"^(pvc|file|s3)://([^?#]*/)?\.\.?(/|$)",
+    r"^(pvc|file|s3)://([^?#]*/)?(\.|%2[Ee])(\.|%2[Ee])?(/|$)",
     "has . or .. as a part of its path: write the path without them",
     is_refused=True,
 )

@@ -97,5 +97,5 @@ def test_what_a_user_asks_for_wins_over_all():
     assert trainer_grace_seconds(None, asked=7200) == 7200
 
 
-def test_the_ranks_have_all_but_ten_seconds_and_at_least_half_of_a_short_time():
-    assert [ranks_grace_seconds(grace) for grace in (840, 60, 12, 1)] == [830, 50, 6, 0]
+def test_the_ranks_have_all_but_ten_seconds():
+    assert [ranks_grace_seconds(grace) for grace in (840, 60, 30)] == [830, 50, 20]

@@ -157,7 +157,9 @@ class FakeApiServer(Client):
         given = {key: value for key, value in body.items() if key != "status"}
         return self._store(kind, {**found, **given, "metadata": found["metadata"] | meta})
 
-    async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str) -> KubeObject | None:
+    async def delete(
+        self, kind: Kind, namespace: str, name: str, *, uid: str, grace_seconds: int | None = None
+    ) -> KubeObject | None:
         self._know(kind)
         found = self._objects.get((kind, name))
         if found is None or found["metadata"]["uid"] != uid:

@@ -9,7 +9,9 @@ import yaml
 from grpo_api.v1alpha1.job import parse_job
 from grpo_api.v1alpha1.spec.pod_template import (
     OWNED_PREFIX_OF_VARIABLES,
+    OWNED_PREFIXES_OF_VOLUMES,
     OWNED_VARIABLES,
+    OWNED_VOLUMES,
     PodContainer,
     PodSettings,
 )
@@ -163,8 +165,16 @@ def test_each_role_has_its_own():
 
 def test_a_text_that_looks_like_an_open_place_of_the_template_stays_as_it_is():
     values = ["${name}", "${image}", "$(GRPO_ATTEMPT) ${dollar}{name}"]
-    pod = trainer(container={"env": [{"name": f"A{i}", "value": value} for i, value in enumerate(values)]})
+    mount = {"name": "own", "mountPath": "/mnt/${attempt}", "subPath": "${name}"}
+    pod = trainer(
+        spec={"volumes": [{"name": "own", "emptyDir": {}}]},
+        container={
+            "env": [{"name": f"A{i}", "value": value} for i, value in enumerate(values)],
+            "volumeMounts": [mount],
+        },
+    )
     assert [variable["value"] for variable in container_of(pod)["env"][-3:]] == values
+    assert container_of(pod)["volumeMounts"][-1] == mount
 
 
 def test_the_grace_period_that_a_job_gives_is_that_of_the_pod_and_of_its_ranks():
@@ -211,6 +221,20 @@ def test_claimed_gpus_count_as_gpus():
     ).config
     assert config == by_limits
     assert config != run(trainer={"processesPerNode": 2}, rollout={"replicas": 1}, engine={}).config
+
+
+def test_no_volume_of_the_operator_has_a_name_that_is_free():
+    job = run(
+        model={"source": "pvc://models/qwen"},
+        hub={"tokenSecret": "hub", "cacheClaim": "cache"},
+        resumeFrom={"source": "pvc://runs/old"},
+        trackers=[{"name": "mlflow", "url": "http://mlflow", "secret": "mlflow"}],
+        checkpoint={"claimName": "own"},
+    )
+    pods = (trainer_pod(job, attempt=1, index=0), rollout_pod(job, replica=0, incarnation=0))
+    names = {volume["name"] for pod in pods for volume in pod.body["spec"]["volumes"]}
+    assert {"hub-token", "resumed", "source-0", "secret-0"} <= names
+    assert all(name in OWNED_VOLUMES or name.startswith(OWNED_PREFIXES_OF_VOLUMES) for name in names)
 
 
 def test_no_variable_of_the_operator_can_be_set():

@@ -2,6 +2,8 @@
 
 from datetime import timedelta
 
+import pytest
+
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.status import ConditionType, Phase
 from grpo_operator.observe.observed import Refusal
@@ -111,6 +113,26 @@ def test_a_restart_is_over_when_the_new_gang_runs():
     cluster.settle()
     assert cluster.condition(ConditionType.RESTARTING).status == "False"
     assert cluster.status.phase == Phase.RUNNING
+
+
+@pytest.mark.parametrize(("asked", "measured", "given"), [(None, None, 60), (None, 200, 200), (30, 200, 30)])
+def test_the_rest_of_a_lost_gang_may_take_as_long_as_a_save(
+    asked: int | None, measured: int | None, given: int
+):
+    template = {"podTemplate": {"spec": {"terminationGracePeriodSeconds": asked}}} if asked else {}
+    cluster = FakeCluster(
+        spec(
+            model={"source": "hf://Qwen/Qwen2.5-7B"},
+            checkpoint={"claimName": "runs"},
+            trainer={"numNodes": 2, **template},
+        )
+    ).start()
+    if measured:
+        cluster.progress = report(checkpoint_seconds=measured, checkpoint_step=1)
+        cluster.settle()
+    cluster.end(cluster.pod("trainer-a1-1"), termination(1, reason="OOMKilled"))
+    (deletion,) = cluster.step().delete
+    assert (deletion.name, deletion.grace_seconds) == (cluster.pod("trainer-a1-0"), given)
 
 
 def test_no_engine_is_current_while_no_trainer_runs():

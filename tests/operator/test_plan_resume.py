@@ -18,8 +18,8 @@ from .fake_cluster import FakeCluster, report, spec, termination
 OTHER_UID = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
 FOLDER = Names.of(job="first", uid=OTHER_UID).base
 SOURCE = f"pvc://runs/{FOLDER}"
-ENDED = OtherJob(OTHER_UID, is_there=True, claim_name="runs", phase=Phase.FAILED, step=30)
-RUNNING = replace(ENDED, phase=Phase.RUNNING, step=12)
+ENDED = OtherJob(OTHER_UID, is_there=True, claim_name="runs", phase=Phase.FAILED)
+RUNNING = replace(ENDED, phase=Phase.RUNNING)
 
 
 def resuming(**resume_from: Any) -> GRPOJobSpec:
@@ -83,7 +83,7 @@ def test_both_jobs_may_have_the_same_claim_and_only_its_own_folder_is_written():
     ("other", "says"),
     [
         (None, "there is no GRPOJob first in namespace default"),
-        (RUNNING, "GRPOJob first has not ended (Running, step 12)"),
+        (RUNNING, "GRPOJob first has not ended (Running)"),
         (
             replace(ENDED, living_trainer="first-trainer-a1-0"),
             "trainer pod first-trainer-a1-0 of GRPOJob first",
@@ -102,6 +102,7 @@ def test_it_waits_for_the_end_of_the_other_job_and_says_so(other: OtherJob | Non
     cluster.start()
     assert cluster.status.phase is Phase.RUNNING
     assert cluster.condition(ConditionType.READY).reason != Reason.WAITING_FOR_RESUMED_JOB
+    assert cluster.status.last_failure is None, "to wait is no failure"
 
 
 def test_a_job_without_a_claim_cannot_be_resumed():

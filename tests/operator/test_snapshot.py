@@ -75,7 +75,7 @@ def other_job_in(cache: Cache, memory: Memory) -> OtherJob | None:
 def test_the_job_that_is_resumed_is_the_one_of_its_name(memory):
     assert other_job_in(cache_with(resuming_job()), memory) is None
     cache = cache_with(resuming_job(), first_job(status={"phase": "Failed", "step": 9}))
-    found = OtherJob(OTHER_UID, is_there=True, claim_name="runs", phase=Phase.FAILED, step=9)
+    found = OtherJob(OTHER_UID, is_there=True, claim_name="runs", phase=Phase.FAILED)
     assert other_job_in(cache, memory) == found
     cache.put(PODS, pod_of_first("Running"))
     assert other_job_in(cache, memory) == replace(found, living_trainer="first-1-trainer-a1-0")

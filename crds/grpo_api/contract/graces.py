@@ -46,8 +46,8 @@ def trainer_grace_seconds(
 
 
 def ranks_grace_seconds(grace_seconds: int) -> int:
-    """The part of a pod's grace period in which its ranks save and stop; half of a very short one."""
-    return max(grace_seconds - SUPERVISOR_MARGIN_SECONDS, grace_seconds // 2)
+    """The part of a pod's grace period in which its ranks save and stop."""
+    return grace_seconds - SUPERVISOR_MARGIN_SECONDS
 
 
 def estimated_save_seconds(spec: GRPOJobSpec) -> float | None:

@@ -27,7 +27,13 @@ async def delete_objects(client: Client, cache: Cache, job: JobView, deletions: 
     is_one_gone = False
     for deletion in deletions:
         log.info("%s/%s: deleting %s %s", job.namespace, job.name, deletion.kind.name, deletion.name)
-        left = await client.delete(deletion.kind, job.namespace, deletion.name, uid=deletion.uid)
+        left = await client.delete(
+            deletion.kind,
+            job.namespace,
+            deletion.name,
+            uid=deletion.uid,
+            grace_seconds=deletion.grace_seconds,
+        )
         if left is not None:
             cache.put(deletion.kind, left)
         else:

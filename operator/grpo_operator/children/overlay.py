@@ -1,5 +1,6 @@
 """What `podTemplate` of a role adds to its pods. Pure."""
 
+from grpo_api.core_v1.types import VolumeMount
 from grpo_api.v1alpha1.spec.pod_template import PodTemplateSpec, PodVolume
 from grpo_operator.children.mounts import Mount
 from grpo_operator.children.template import literal
@@ -23,21 +24,19 @@ def own_mounts(template: PodTemplateSpec | None) -> list[Mount]:
     if template is None or template.container is None:
         return []
     volumes = {volume.name: volume for volume in (template.spec and template.spec.volumes) or ()}
-    found = []
-    for mount in template.container.volume_mounts or ():
-        volume = volumes[mount.name]
-        claim = volume.persistent_volume_claim
-        found.append(
-            Mount(
-                mount.name,
-                mount.mount_path,
-                source=None if claim else _source(volume),
-                claim=claim.claim_name if claim else "",
-                sub_path=mount.sub_path or "",
-                is_read_only=bool(mount.read_only or (claim and claim.read_only)),
-            )
-        )
-    return found
+    return [_own_mount(mount, volumes[mount.name]) for mount in template.container.volume_mounts or ()]
+
+
+def _own_mount(mount: VolumeMount, volume: PodVolume) -> Mount:
+    claim = volume.persistent_volume_claim
+    return Mount(
+        literal(mount.name),
+        literal(mount.mount_path),
+        source=None if claim else _source(volume),
+        claim=literal(claim.claim_name) if claim else "",
+        sub_path=literal(mount.sub_path or ""),
+        is_read_only=bool(mount.read_only or (claim and claim.read_only)),
+    )
 
 
 def _source(volume: PodVolume) -> KubeObject:

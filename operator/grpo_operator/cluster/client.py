@@ -123,13 +123,17 @@ class Client:
         query = {"fieldManager": FIELD_MANAGER} | ({"dryRun": "All"} if is_dry_run else {})
         return await self._request("POST", kind.path(namespace), query=query, body=body)
 
-    async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str) -> KubeObject | None:
+    async def delete(
+        self, kind: Kind, namespace: str, name: str, *, uid: str, grace_seconds: int | None = None
+    ) -> KubeObject | None:
         """Delete exactly the object with this uid. It is no error when it is gone, or when another has its
-        name.
+        name. `grace_seconds` is how long a pod may take to end, if not what its spec says.
 
         Returns the object while it is being deleted; None when it is gone.
         """
-        options = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
+        options = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}} | (
+            {} if grace_seconds is None else {"gracePeriodSeconds": grace_seconds}
+        )
         try:
             left = await self._request("DELETE", kind.path(namespace, name), body=options)
         except (errors.NotFound, errors.Conflict):

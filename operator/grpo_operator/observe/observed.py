@@ -198,7 +198,6 @@ class OtherJob:
     problem: str = ""
     """Why its spec cannot be read."""
     phase: Phase = Phase.PENDING
-    step: int = 0
     living_trainer: str = ""
     """A trainer pod of it whose processes may be alive; empty where there is none."""
 

@@ -91,7 +91,6 @@ def _other_job(cache: Cache, job: JobView) -> OtherJob | None:
         claim_name=other.spec.checkpoint.claim_name if other.spec else None,
         problem=other.problem,
         phase=other.status.phase,
-        step=other.status.step,
         living_trainer=living,
     )
 

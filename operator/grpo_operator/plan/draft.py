@@ -28,6 +28,8 @@ class Deletion:
     kind: Kind
     name: str
     uid: str
+    grace_seconds: int | None = None
+    """How long a pod may take to end; None for what its spec says."""
 
 
 @dataclass(frozen=True)
@@ -87,10 +89,11 @@ class Draft:
         """The same draft with more deletions."""
         return replace(self, delete=self.delete + deletions)
 
-    def deleting_pods(self, pods: Iterable[PodView]) -> "Draft":
-        """The same draft without these pods. One that is being deleted already is not deleted again."""
+    def deleting_pods(self, pods: Iterable[PodView], *, grace_seconds: int | None = None) -> "Draft":
+        """The same draft without these pods, which may take `grace_seconds` to end or what their specs say.
+        One that is being deleted already is not deleted again."""
         each = (pod for view in pods for pod in view.pods if not pod.is_deleting)
-        return self.deleting(*(Deletion(PODS, pod.name, pod.uid) for pod in each))
+        return self.deleting(*(Deletion(PODS, pod.name, pod.uid, grace_seconds) for pod in each))
 
     def waking_after(self, seconds: float) -> "Draft":
         """The same draft, planned again after this time at the latest."""

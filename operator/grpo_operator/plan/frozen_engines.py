@@ -34,6 +34,11 @@ class Standstill:
     told: FrozenEngine
 
     @property
+    def node(self) -> str:
+        """Where the pod is that it names."""
+        return next(pod.node for pod in self.engine.pods if pod.name == self.told.name)
+
+    @property
     def cause(self) -> str:
         """Since when and why, as the end of a sentence about its pod."""
         return f"its engine has stood still since {self.told.since:%Y-%m-%dT%H:%M:%SZ}: {self.told.why}"

@@ -4,7 +4,7 @@ from grpo_api.contract.weight_sync_choice import backend_of
 from grpo_api.resolve import resolve, resumed_volumes_of, secrets_of, volumes_of
 from grpo_api.source import VolumeKind
 from grpo_api.v1alpha1.job import GRPOJob
-from grpo_api.v1alpha1.spec import Mode, ResumeLoad
+from grpo_api.v1alpha1.spec import Mode, ResumeLoad, RolloutSpec, TrainerSpec
 from grpo_api.v1alpha1.spec.engine import MAX_CPU_WORKERS
 
 _LABEL_WIDTH = 12
@@ -28,13 +28,22 @@ def describe(job: GRPOJob) -> str:
     return "\n".join(f"  {label:{_LABEL_WIDTH}} {text}" for label, text in rows.items())
 
 
+_CLAIMS = "podTemplate.spec.resourceClaims"
+
+
 def gpu_fields(job: GRPOJob) -> list[str]:
     """The fields in which a job asks for GPUs."""
     spec = job.spec
-    fields = {"spec.trainer.resources": spec.trainer.num_gpus}
+    pods: list[tuple[str, TrainerSpec | RolloutSpec, int]] = [
+        ("trainer", spec.trainer, spec.trainer.num_gpus)
+    ]
     if spec.rollout is not None:
-        fields["spec.rollout.resources"] = spec.num_rollout_gpus
-    return [field for field, number in fields.items() if number]
+        pods.append(("rollout", spec.rollout, spec.num_rollout_gpus))
+    return [
+        f"spec.{role}.resources" if section.resources.num_gpus else f"spec.{role}.{_CLAIMS}"
+        for role, section, number in pods
+        if number
+    ]
 
 
 def gpus_asked(job: GRPOJob) -> tuple[int, int]:

@@ -33,8 +33,16 @@ class PrometheusFile:
 
     def write(self, record: StepRecord) -> None:
         """Replace the file."""
-        engines = {f"engines/{name}": number for name, number in record.engines.to_object().items()}
-        metrics = {**record.values, "step": record.step, "attempt": record.attempt, **engines}
+        engines = record.engines
+        metrics = {
+            **record.values,
+            "step": record.step,
+            "attempt": record.attempt,
+            "engines/desired": engines.desired,
+            "engines/known": engines.known,
+            "engines/current": engines.current,
+            "engines/frozen": len(engines.frozen or ()),
+        }
         write_atomically(self._path, prometheus_text(metrics, labels=self._labels))
 
     def close(self) -> None:

@@ -1,6 +1,8 @@
 """What the learner remembers from one step to the next, beside weights and optimizer."""
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
 
@@ -24,6 +26,17 @@ def first_state(algorithm: AlgorithmSpec) -> LearnerState:
     """Where a run begins."""
     entropy = algorithm.entropy
     return LearnerState(entropy_coefficient=0.0 if entropy is None else entropy.coefficient)
+
+
+def state_after(algorithm: AlgorithmSpec, saved: Mapping[str, Any], *, is_of_other_run: bool) -> LearnerState:
+    """Where a run goes on from what its checkpoint has of the learner. From the checkpoint of another run,
+    which may have had another `algorithm`, only an entropy coefficient is taken that follows a target."""
+    first = first_state(algorithm)
+    if not is_of_other_run:
+        return replace(first, **saved)
+    follows_target = algorithm.entropy is not None and algorithm.entropy.target is not None
+    coefficient = saved.get("entropy_coefficient", 0.0)
+    return replace(first, entropy_coefficient=coefficient) if follows_target and coefficient else first
 
 
 def shared_state(state: LearnerState, *, ranks: Ranks) -> LearnerState:

@@ -1,7 +1,7 @@
 """What every rank has before the first step: the policy spread over the ranks, and where the run stands."""
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -16,7 +16,7 @@ from grpo_runtime.trainer.checkpoint.store import CHECKPOINTS, CheckpointStore
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.gpu_memory import gpu_memory_errors
 from grpo_runtime.trainer.learner import Learner
-from grpo_runtime.trainer.learner_state import first_state, shared_state
+from grpo_runtime.trainer.learner_state import shared_state, state_after
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy
 from grpo_runtime.trainer.reference import Reference, copy_of, make_reference
 from grpo_runtime.trainer.strategy.interface import MakeStrategy, Strategy
@@ -138,7 +138,10 @@ def make_rank_context(
             reference=reference,
             max_completion_length=run_config.sampling.max_tokens,
             is_packed=is_packed,
-            state=shared_state(replace(first_state(run_config.algorithm), **state.learner), ranks=ranks),
+            state=shared_state(
+                state_after(run_config.algorithm, state.learner, is_of_other_run=beginning.other is not None),
+                ranks=ranks,
+            ),
         ),
         reference=reference,
         store=store,

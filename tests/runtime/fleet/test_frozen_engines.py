@@ -14,6 +14,8 @@ from grpo_runtime.fleet.core import FleetCore
 pytestmark = pytest.mark.usefixtures("pod_environment")
 
 SOON = {"frozen_after_seconds": 0.5, "probe_timeout_seconds": 0.1}
+LATE = {"frozen_after_seconds": 2.0, "probe_timeout_seconds": 0.5}
+"""For engines that must not be taken for frozen, on a machine that has much else to do."""
 
 
 def freeze_core(engine: FakeEngine) -> None:
@@ -183,15 +185,15 @@ async def test_an_engine_that_is_slow_keeps_its_work(
     is_core_answering: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     slow = FakeEngine("slow")
-    async with fleet_of(slow, **SOON) as fleet:
+    async with fleet_of(slow, **LATE) as fleet:
         await fleet.generate(requests(1))
         released = asyncio.Event()
         slow.vllm.during[GENERATE_PATH] = released.wait
         if not is_core_answering:
             slow.vllm.during[IS_PAUSED_PATH] = released.wait
         step = asyncio.ensure_future(fleet.generate(requests(4)))
-        for _ in range(15):
-            # three times the limit in all
+        for _ in range(40):
+            # twice the limit in all
             slow.vllm.num_generated += 1
             await asyncio.wait([step], timeout=0.1)
         assert not step.done()
@@ -203,10 +205,10 @@ async def test_an_engine_that_is_slow_keeps_its_work(
 
 async def test_the_first_completions_of_an_engine_may_take_long() -> None:
     engine = FakeEngine("compiles")
-    async with fleet_of(engine, **SOON) as fleet:
+    async with fleet_of(engine, **LATE) as fleet:
         engine.freeze_core()
         step = asyncio.ensure_future(fleet.generate(requests(4)))
-        await asyncio.wait([step], timeout=1.5)
+        await asyncio.wait([step], timeout=4.0)
         assert (fleet.counts().current, fleet.num_resent) == (1, 0)
         engine.thaw()
         assert len(await step) == 4

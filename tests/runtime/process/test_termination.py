@@ -1,11 +1,18 @@
 """The termination message of process 1: in its file, on standard error, and as exit code."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from grpo_api.contract.exit_codes import ExitCode
-from grpo_api.contract.progress import Progress, TerminationMessage
+from grpo_api.contract.progress import (
+    MAX_FROZEN_TOLD,
+    EngineCounts,
+    FrozenEngine,
+    Progress,
+    TerminationMessage,
+)
 from grpo_api.contract.reasons import Reason
 from grpo_runtime.process.termination import (
     MAX_TERMINATION_BYTES,
@@ -41,6 +48,21 @@ def test_outside_a_container_the_sentence_and_the_exit_code_still_tell(
     first, second = capsys.readouterr().err.splitlines()
     assert first == "UserError (exit code 40): no column prompt"
     assert second.startswith("no termination message written: ")
+
+
+def test_a_message_that_is_too_long_loses_the_frozen_engines_first() -> None:
+    frozen = tuple(
+        FrozenEngine(
+            name=f"pod-{i}", instance=f"{i}", since=datetime(2026, 11, 23, tzinfo=UTC), why="x" * 250
+        )
+        for i in range(MAX_FROZEN_TOLD)
+    )
+    engines = EngineCounts(desired=16, known=16, current=0, frozen=frozen)
+    progress = PROGRESS.model_copy(update={"engines": engines, "checkpoint_step": 7})
+    long = termination_message(1, "boom", rank=0).model_copy(update={"progress": progress})
+    cut = TerminationMessage.model_validate_json(bounded_json(long))
+    assert cut.progress is not None
+    assert (cut.progress.checkpoint_step, cut.progress.engines.frozen) == (7, None)
 
 
 def test_a_message_that_is_too_long_loses_its_progress_and_then_text() -> None:

@@ -15,6 +15,7 @@ from grpo_api.contract.progress import EngineCounts, FrozenEngine, Progress, Tra
 from grpo_api.contract.run_config import JobRef
 from grpo_runtime.report.metrics import METRICS_FILE, MetricsFile, MetricsRecord, read_metrics
 from grpo_runtime.report.progress import ProgressFile, read_progress
+from grpo_runtime.report.prometheus import PROMETHEUS_FILE
 from grpo_runtime.report.reporter import Reporter
 
 JOB = JobRef(namespace="team", name="copy", uid="uid")
@@ -118,6 +119,14 @@ def test_engines_that_stand_still_are_named_and_otherwise_the_field_is_not_there
     )
     reporter.report_waiting(EngineCounts(desired=2, known=2, current=1, frozen=(frozen,)))
     assert progress(tmp_path).engines.frozen == (frozen,)
+    reporter.finished_step(
+        VALUES,
+        step=1,
+        policy_version="1.1",
+        stale_samples=0,
+        engines=EngineCounts(desired=2, known=2, current=1, frozen=(frozen,)),
+    )
+    assert "grpo_engines_frozen{" in (tmp_path / "run" / PROMETHEUS_FILE).read_text()
     reporter.report_waiting(EngineCounts(desired=2, known=2, current=2))
     written = json.loads((tmp_path / "run" / "progress.json").read_text())
     assert written["engines"] == {"desired": 2, "known": 2, "current": 2}

@@ -1,3 +1,4 @@
+import errno
 import hashlib
 from pathlib import Path
 
@@ -69,6 +70,21 @@ def test_a_damaged_checkpoint_is_put_aside_and_the_one_before_is_used(tmp_path: 
     assert found is not None
     assert found[1].step == 2
     assert names(tmp_path) == ["step-000002", "step-000004.damaged-2"]
+
+
+def test_a_volume_that_cannot_be_read_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(claimed(tmp_path), 2)
+    later = claimed(tmp_path, attempt=2)
+
+    def fail(*_: object, **__: object) -> str:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Path, "read_text", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        later.newest()
+    monkeypatch.undo()
+    assert names(tmp_path) == ["step-000002"]
+    assert later.newest() is not None
 
 
 def test_when_all_that_was_committed_is_damaged_the_job_says_so_each_time(tmp_path: Path) -> None:

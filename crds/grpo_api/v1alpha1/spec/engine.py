@@ -11,7 +11,6 @@ from grpo_api.model import ApiModel
 from grpo_api.quantity import Quantity, is_quantity, parse_quantity
 from grpo_api.rule import rule
 from grpo_api.text_rule import Follows, TextRule
-from grpo_api.v1alpha1.spec.resources import is_gpu
 from grpo_api.v1alpha1.spec.rollout import RolloutSpec
 from grpo_api.v1alpha1.spec.sampling import SamplingSpec
 from grpo_api.v1alpha1.spec.trainer import TrainerSpec, TrainerStrategy
@@ -360,9 +359,9 @@ def _kv_cache_fits_into(pod: str) -> str:
     """CEL for whether the KV cache fits into a pod. On a GPU it is not in the pod's memory."""
     limits = f"{pod}.resources.limits"
     memory, cache = cel.quantity(f"{limits}['memory']"), cel.quantity("self.engine.kvCacheMemory")
-    has_gpus = f"{limits}.exists(name, {cel.is_gpu('name')})"
     can_compare = cel.can_compare("self.engine.kvCacheMemory", f"{limits}['memory']")
-    return f"(!('memory' in {limits}) || {has_gpus} || !{can_compare} || {cache}.compareTo({memory}) < 0)"
+    is_elsewhere = f"!('memory' in {limits}) || {cel.has_gpus(pod)}"
+    return f"({is_elsewhere} || !{can_compare} || {cache}.compareTo({memory}) < 0)"
 
 
 @rule(
@@ -374,7 +373,8 @@ def _kv_cache_fits_into(pod: str) -> str:
 )
 def kv_cache_fits(engine: EngineSpec, rollout: RolloutSpec | None, trainer: TrainerSpec) -> bool:
     """An engine can fill its cache without running out of memory."""
-    wanted, limits = engine.kv_cache_memory, (rollout or trainer).resources.limits
-    if wanted is None or "memory" not in limits or any(map(is_gpu, limits)):
+    wanted, pods = engine.kv_cache_memory, rollout or trainer
+    limits = pods.resources.limits
+    if wanted is None or "memory" not in limits or pods.has_gpus:
         return True
     return parse_quantity(wanted) < parse_quantity(limits["memory"])

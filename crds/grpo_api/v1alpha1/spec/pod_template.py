@@ -42,7 +42,7 @@ OWNED_VARIABLES = (
 """Variables that belong to the operator or would open what the guard of an engine closes. So does every name
 that begins with GRPO_."""
 OWNED_PREFIX_OF_VARIABLES = "GRPO_"
-OWNED_VOLUMES = ("config", "tokens", "cache", "tmp", "shm", "output", "hub")
+OWNED_VOLUMES = ("config", "tokens", "cache", "tmp", "shm", "output", "hub", "hub-token", "resumed")
 """Names of the operator's volumes, beside numbered ones."""
 OWNED_PREFIXES_OF_VOLUMES = ("source-", "secret-")
 
@@ -120,8 +120,8 @@ def volume_has_one_source(
 @rule(
     cel=f"!(self.name in {_cel_list(OWNED_VOLUMES)}) && "
     f"!({_cel_any('self.name.startsWith', OWNED_PREFIXES_OF_VOLUMES)})",
-    sentence="the name of a volume must not be config, tokens, cache, tmp, shm, output, hub, source-* or "
-    "secret-*, which are the operator's: choose another",
+    sentence=f"the name of a volume must not be {', '.join(OWNED_VOLUMES)}, source-* or secret-*, which are "
+    "the operator's: choose another",
     field=".name",
 )
 def volume_name_is_not_owned(name: str) -> bool:
@@ -286,7 +286,7 @@ def variables_are_not_owned(env: tuple[EnvVar, ...] | None) -> bool:
 
 
 _OWNED_PATHS = TextRule(
-    r"^(/etc|/(cache|dev|etc/grpo|grpo|output|proc|sys|tmp)(/.*)?|/*|[^/].*)$|(^|/)\.\.?(/|$)",
+    r"^(/etc|/(cache|dev|etc/grpo|grpo|output|proc|sys|tmp)(/.*)?|/|[^/].*)?$|/\.\.?(/|$)|//|./$",
     "is not free: mount it elsewhere",
     is_refused=True,
 )
@@ -295,9 +295,9 @@ _OWNED_PATHS = TextRule(
 @rule(
     cel="!has(self.volumeMounts) || "
     f"!self.volumeMounts.exists(mount, mount.mountPath.matches(r'''{_OWNED_PATHS.pattern}'''))",
-    sentence="podTemplate.container.volumeMounts has a mountPath that is relative or hides a directory of "
-    "the system or of the operator (/cache, /dev, /etc/grpo, /grpo, /output, /tmp): mount it elsewhere, such "
-    "as below /mnt",
+    sentence="podTemplate.container.volumeMounts has a mountPath that is relative, has a / too many, or "
+    "hides a directory of the system or of the operator (/cache, /dev, /etc/grpo, /grpo, /output, "
+    "/tmp): mount it elsewhere, such as below /mnt",
     field=".volumeMounts",
 )
 def mounts_hide_nothing(volume_mounts: tuple[VolumeMount, ...] | None) -> bool:
@@ -349,7 +349,8 @@ class PodContainer(ApiModel):
     """Environment variables, such as those of NCCL. Reward code sees them too: a Secret is safer as a file of
     a volume."""
     env_from: Annotated[tuple[EnvFromSource, ...], Field(max_length=16)] | None = None
-    """ConfigMaps and Secrets whose keys become variables. The operator's own variables win over them."""
+    """ConfigMaps and Secrets whose keys become variables. Variables that a pod already has win over
+    them. They must have none of the others that env refuses."""
     volume_mounts: Annotated[tuple[VolumeMount, ...], Field(max_length=32), KeyedBy("mountPath")] | None = (
         None
     )

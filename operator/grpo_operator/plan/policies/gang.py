@@ -3,8 +3,11 @@
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from grpo_api.contract.environment import Role
+from grpo_api.contract.graces import TRAINER_GRACE_SECONDS
 from grpo_api.contract.retries import pause_seconds
 from grpo_api.v1alpha1.status import ConditionType
+from grpo_operator.children.pod import grace_seconds_of
 from grpo_operator.observe.observed import Observed, PodView
 from grpo_operator.plan.conditions import condition
 from grpo_operator.plan.draft import Draft, Stage
@@ -21,7 +24,7 @@ def end_earlier_attempts(draft: Draft, observed: Observed, now: datetime) -> Dra
     attempt = draft.status.attempt
     older = [pod for pod in observed.trainers if pod.position[0] < attempt]
     unneeded = [pod for pod in older if not pod.is_over or pod.position[0] < attempt - 1]
-    draft = draft.deleting_pods(unneeded)
+    draft = draft.deleting_pods(unneeded, grace_seconds=_grace_seconds(draft))
     running = [pod for pod in older if not pod.is_over]
     if running:
         return replace(draft, waits_for=_must_end_first(running[0]))
@@ -30,6 +33,15 @@ def end_earlier_attempts(draft: Draft, observed: Observed, now: datetime) -> Dra
         left = (until - now).total_seconds()
         return replace(draft, waits_for=_waits_until(draft, observed, until)).waking_after(left)
     return draft
+
+
+def _grace_seconds(draft: Draft) -> int:
+    """How long pods of an earlier attempt may take to end: as long as the save that may be in flight. Their
+    gang is not complete and begins no other, and it may hang."""
+    assert draft.frozen is not None
+    asked = grace_seconds_of(draft.frozen.spec, role=Role.TRAINER)
+    needed = max(TRAINER_GRACE_SECONDS, draft.status.checkpoint_seconds or 0)
+    return needed if asked is None else min(needed, asked)
 
 
 def _must_end_first(pod: PodView) -> str:

@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from grpo_api.contract.environment import Role
+from grpo_api.contract.reasons import Reason
 from grpo_operator.children.names import rollout_position, trainer_position
 from grpo_operator.observe.observed import Observed, PodView
 from grpo_operator.plan.blockers import Blocker
@@ -21,6 +22,8 @@ def record_blocker(draft: Draft, observed: Observed, now: datetime) -> Draft:
     """
     if draft.stage is not Stage.ACTIVE:
         return draft
+    if draft.left_alone and draft.left_alone.reason is Reason.WAITING_FOR_RESUMED_JOB:
+        return draft  # as somebody asked for
     if draft.left_alone:
         return draft.with_status(last_failure=last_failure(draft.left_alone, attempt=draft.status.attempt))
     if draft.frozen is None or draft.waits_for:

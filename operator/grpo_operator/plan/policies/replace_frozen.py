@@ -30,7 +30,7 @@ def replace_frozen(draft: Draft, observed: Observed, now: datetime) -> Draft:
     failure = last_failure(
         why,
         attempt=draft.status.attempt,
-        place=Place(Role.ROLLOUT, found.told.name, found.engine.node, ROLLOUT_CONTAINER),
+        place=Place(Role.ROLLOUT, found.told.name, found.node, ROLLOUT_CONTAINER),
     )
     given_up = {found.engine.uid: found.cause}
     return replace(draft.with_status(last_failure=failure), given_up_engines=given_up)

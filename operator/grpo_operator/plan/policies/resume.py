@@ -68,8 +68,8 @@ def _why_not_over(other: OtherJob | None, *, name: str) -> str | None:
         return f"resumeFrom.job: GRPOJob {name} cannot be read: {other.problem}"
     if other.is_there and not other.is_finished:
         return (
-            f"resumeFrom.job: GRPOJob {name} has not ended ({other.phase.value}, step {other.step}): this "
-            "job begins when it has ended or is deleted"
+            f"resumeFrom.job: GRPOJob {name} has not ended ({other.phase.value}): this job "
+            "begins when it has ended or is deleted"
         )
     if other.living_trainer:
         return (

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from grpo_api.model import ApiModel
 from grpo_runtime.storage.files import sha256_of
 
@@ -26,8 +28,13 @@ class Manifest(ApiModel):
     files: dict[str, FileEntry]
 
 
+UNREADABLE = (FileNotFoundError, NotADirectoryError, IsADirectoryError, UnicodeDecodeError, ValidationError)
+"""What `read_manifest` raises for a checkpoint that is not whole. Any other OSError says something of the
+volume and nothing of the checkpoint."""
+
+
 def read_manifest(folder: Path) -> Manifest:
-    """That of a checkpoint. Raises OSError, or pydantic's ValidationError, for one that is not whole."""
+    """That of a checkpoint. Raises one of UNREADABLE where it is not whole, and OSError."""
     return Manifest.model_validate_json((folder / MANIFEST).read_text())
 
 

@@ -6,15 +6,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from grpo_api.model import ApiModel
 from grpo_api.source import parse_source
 from grpo_api.v1alpha1.spec import ResumeFromSpec, ResumeLoad
 from grpo_runtime.errors import CheckpointCorruptError, UserError
 from grpo_runtime.storage.files import write_atomically
 from grpo_runtime.storage.source_paths import path_of, whereabouts
-from grpo_runtime.trainer.checkpoint.manifest import FORMAT, MANIFEST, Manifest, damage_of, read_manifest
+from grpo_runtime.trainer.checkpoint.manifest import (
+    FORMAT,
+    MANIFEST,
+    UNREADABLE,
+    Manifest,
+    damage_of,
+    read_manifest,
+)
 from grpo_runtime.trainer.checkpoint.store import CHECKPOINTS, age_of, is_committed
 
 logger = logging.getLogger(__name__)
@@ -85,7 +90,7 @@ def _newest_whole(
     for folder in folders:
         try:
             manifest = read_manifest(folder)
-        except (OSError, ValidationError) as error:
+        except UNREADABLE as error:
             damaged.append((folder, f"its manifest cannot be read ({type(error).__name__})"))
             continue
         if step in (None, manifest.step) and (chosen is None or chosen.is_(manifest)):

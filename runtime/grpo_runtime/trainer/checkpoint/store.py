@@ -6,13 +6,12 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from grpo_runtime.errors import CheckpointCorruptError, SupersededError, UserError
 from grpo_runtime.storage.files import sync_directory, sync_tree, write_atomically
 from grpo_runtime.trainer.checkpoint.manifest import (
     FORMAT,
     MANIFEST,
+    UNREADABLE,
     FileEntry,
     Manifest,
     damage_of,
@@ -152,7 +151,7 @@ class CheckpointStore:
         """Why the checkpoint at `path` must not be used, or None."""
         try:
             manifest = read_manifest(path)
-        except (OSError, ValidationError) as error:
+        except UNREADABLE as error:
             return f"its manifest cannot be read ({type(error).__name__})"
         if manifest.job_uid != self._job_uid:
             raise UserError(
