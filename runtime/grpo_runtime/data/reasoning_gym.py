@@ -15,8 +15,8 @@ DEFAULT_SIZE = 1000
 ENTRY_INDEX = "entry_index"
 """Column with the number of a problem in its task. The scorer makes the same problem from it again."""
 TASK_URL = "task_url"
-"""Column of the problems of an evaluation: the URL of their task with its seed, by which the scorer tells them
-from those of training."""
+"""Column of the problems of an evaluation: the URL of their task with its seed, by which the scorer tells
+them from those of training."""
 _EVALUATION_SEEDS = 1_000_000_000
 """By so much the seed of an evaluation is above that of training. Problem i of a task is made from the sum of
 its seed and i, so seeds that are near to each other have problems in common."""

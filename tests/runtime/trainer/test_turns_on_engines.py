@@ -1,4 +1,4 @@
-"""Completions of several turns on engines of a fleet: the example with a calculator, in mode Disaggregated."""
+"""Completions of several turns on engines of a fleet: the example with a calculator, Disaggregated."""
 
 import re
 from pathlib import Path
