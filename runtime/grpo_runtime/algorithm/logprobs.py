@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd.function import once_differentiable
 
+from grpo_runtime.algorithm.kept_tokens import KeptTokens
+
 CHUNK_LOGITS = 1 << 25
 """Logits of a chunk, but at least those of one position: 128 MiB in float32. A pass holds two of them, and
 three where the entropy of a model with a softcap has a gradient."""
@@ -19,7 +21,7 @@ class TokenLogprobs(NamedTuple):
     logprobs: torch.Tensor
     """[N] float32 (float64 for float64 weights), natural logarithm, with gradient."""
     entropies: torch.Tensor
-    """[N] nats, of the whole distribution at the same temperature; with gradient where that is asked for."""
+    """[N] nats, of the same distribution as the logprobs; with gradient where that is asked for."""
 
 
 def head_logprobs(
@@ -34,21 +36,26 @@ def head_logprobs(
     dtype: torch.dtype | None = None,
     chunk_logits: int = CHUNK_LOGITS,
     has_entropy_gradient: bool = False,
+    kept: KeptTokens | None = None,
 ) -> TokenLogprobs:
-    """log softmax(logits / temperature) at `token_ids`: vLLM's processed logprobs without top-p and top-k.
+    """log softmax(logits / temperature) at `token_ids`: vLLM's processed logprobs without top-p and top-k, or
+    with them where `kept` says which tokens of each position they leave.
 
     The logits of `hidden` [N, H] are `scale` x (hidden weight^T + bias), and with a `softcap` c they are
     c tanh(logits / c). `weight` is [V, H], `bias` [V], `token_ids` [N]. The products are computed in `dtype`,
     by default that of the weight, and all else in float32, in float64 for float64.
 
     No tensor of either pass has more than `chunk_logits` logits: the backward pass computes them again, and
-    adds the gradient of the weight up chunk by chunk. With no position every gradient is 0. Raises ValueError
-    when the temperature is not above 0.
+    adds the gradient of the weight up chunk by chunk. With no position every gradient is 0. A token that is
+    not among its kept ones has the logprob minus infinity. Raises ValueError when the temperature is not
+    above 0, and when `kept` is of another number of positions.
     """
     if temperature <= 0:
         raise ValueError(
             f"temperature ({temperature}) must be above 0: at 0 the chosen token has no gradient"
         )
+    if kept is not None and len(kept.offsets) != len(token_ids) + 1:
+        raise ValueError(f"kept tokens of {len(kept.offsets) - 1} positions for {len(token_ids)} tokens")
     shaping = _Shaping(
         scale=scale,
         softcap=softcap,
@@ -56,6 +63,7 @@ def head_logprobs(
         dtype=dtype or weight.dtype,
         num_rows=max(1, chunk_logits // len(weight)),
         has_entropy_gradient=has_entropy_gradient,
+        kept=kept,
     )
     apply: Any = _HeadLogprobs.apply  # torch gives it no types
     return TokenLogprobs(*apply(hidden, weight, bias, token_ids, shaping))
@@ -72,19 +80,24 @@ class _Shaping(NamedTuple):
     num_rows: int
     """Positions in a chunk."""
     has_entropy_gradient: bool
+    kept: KeptTokens | None
 
     @property
     def softmax_dtype(self) -> torch.dtype:
         return torch.float64 if self.dtype == torch.float64 else torch.float32
 
-    def scores(self, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        """[rows, V], in memory of its own."""
+    def scores(
+        self, hidden: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *, rows: slice
+    ) -> torch.Tensor:
+        """[rows, V] of the hidden states [rows, H], in memory of its own."""
         scores = torch.nn.functional.linear(hidden, weight, bias).to(self.softmax_dtype)
         if self.scale != 1:
             scores.mul_(self.scale)
         if self.softcap is not None:
             scores.div_(self.softcap).tanh_().mul_(self.softcap)
-        return scores.div_(self.temperature) if self.temperature != 1 else scores
+        if self.temperature != 1:
+            scores.div_(self.temperature)
+        return scores if self.kept is None else self.kept.of_rows(rows).cut(scores)
 
     def scores_gradient(
         self,
@@ -112,7 +125,8 @@ class _Shaping(NamedTuple):
     def logits_gradient(self, grad: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """The gradient of the product, from that of the `scores`. Both tensors are used up."""
         if self.softcap is not None:
-            tanh = scores.mul_(self.temperature / self.softcap)
+            # what was not kept is minus infinity, and its gradient is 0
+            tanh = scores.mul_(self.temperature / self.softcap).clamp_(-1, 1)
             grad.mul_(tanh.square_().neg_().add_(1))
         return grad.mul_(self.scale) if self.scale != 1 else grad
 
@@ -138,7 +152,7 @@ class _HeadLogprobs(torch.autograd.Function):
         cast_weight, cast_bias = _cast(weight, bias, shaping.dtype)
         for start in range(0, len(ids), shaping.num_rows):
             rows = slice(start, start + shaping.num_rows)
-            scores = shaping.scores(hidden[rows].to(shaping.dtype), cast_weight, cast_bias)
+            scores = shaping.scores(hidden[rows].to(shaping.dtype), cast_weight, cast_bias, rows=rows)
             log_softmax = scores.log_softmax(-1)
             logprobs[rows] = log_softmax.gather(-1, ids[rows, None]).squeeze(-1)
             # 0 log 0 is 0
@@ -175,7 +189,7 @@ class _HeadLogprobs(torch.autograd.Function):
         for start in range(0, len(ids), shaping.num_rows):
             rows = slice(start, start + shaping.num_rows)
             part = hidden[rows].to(shaping.dtype)
-            scores = shaping.scores(part, cast_weight, cast_bias)
+            scores = shaping.scores(part, cast_weight, cast_bias, rows=rows)
             grad_scores = shaping.scores_gradient(
                 scores,
                 ids[rows, None],

@@ -7,12 +7,19 @@ import subprocess
 import sys
 from typing import Any
 
+from grpo_api.source import parse_source
 from grpo_runtime.errors import UserError
 
 DEFAULT_SIZE = 1000
 """How many problems a task makes when its URL names no `size`."""
 ENTRY_INDEX = "entry_index"
 """Column with the number of a problem in its task. The scorer makes the same problem from it again."""
+TASK_URL = "task_url"
+"""Column of the problems of an evaluation: the URL of their task with its seed, by which the scorer tells
+them from those of training."""
+_EVALUATION_SEEDS = 1_000_000_000
+"""By so much the seed of an evaluation is above that of training. Problem i of a task is made from the sum of
+its seed and i, so seeds that are near to each other have problems in common."""
 SAME_EVERYWHERE = {"PYTHONHASHSEED": "0"}
 """Environment of every process that makes problems. Without it sets have a random order, and some tasks draw
 from sets."""
@@ -27,6 +34,14 @@ def without_day(columns: dict[str, Any]) -> dict[str, Any]:
     if ENTRY_INDEX not in columns:
         return columns
     return {name: value for name, value in columns.items() if name != "metadata"}
+
+
+def evaluated_url(url: str, *, seed: int) -> str:
+    """The URL of a task that a run with this seed is evaluated on: with a seed of its own, unless it names
+    one."""
+    if any(name == "seed" for name, _ in parse_source(url).settings):
+        return url
+    return f"{url}{'&' if '?' in url else '?'}seed={seed + _EVALUATION_SEEDS}"
 
 
 def read_reasoning_gym(url: str, *, seed: int) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """`dataset.source`: from a URL in the spec to prompts."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,34 @@ from grpo_runtime.data.hub import read_hub
 from grpo_runtime.data.jsonl import read_jsonl
 from grpo_runtime.data.parquet import read_parquet
 from grpo_runtime.data.prompt import Messages, Prompt
-from grpo_runtime.data.reasoning_gym import read_reasoning_gym
+from grpo_runtime.data.reasoning_gym import TASK_URL, evaluated_url, read_reasoning_gym
 from grpo_runtime.data.tasks import TASKS
 from grpo_runtime.data.values import plain
 from grpo_runtime.errors import UserError
 from grpo_runtime.storage.source_paths import path_of, whereabouts
 
 Row = dict[str, Any]
+
+
+def load_evaluated_prompts(
+    run_config: RunConfig, *, volumes_dir: Path, needs_answers: bool
+) -> tuple[Prompt, ...]:
+    """Those of dataset.eval, as `load_prompts` returns them; none without it."""
+    dataset = run_config.dataset.of_evaluation
+    if dataset is None:
+        return ()
+    is_task = parse_source(dataset.source).scheme is Scheme.REASONING_GYM
+    if is_task:
+        url = evaluated_url(dataset.source, seed=run_config.algorithm.seed)
+        dataset = dataset.model_copy(update={"source": url})
+    prompts = load_prompts(
+        run_config.model_copy(update={"dataset": dataset}),
+        volumes_dir=volumes_dir,
+        needs_answers=needs_answers,
+    )
+    if not is_task:
+        return prompts
+    return tuple(replace(prompt, columns={**prompt.columns, TASK_URL: dataset.source}) for prompt in prompts)
 
 
 def load_prompts(run_config: RunConfig, *, volumes_dir: Path, needs_answers: bool) -> tuple[Prompt, ...]:

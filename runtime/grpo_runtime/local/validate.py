@@ -8,6 +8,7 @@ from pathlib import Path
 from grpo_api.problems import Problem, problems
 from grpo_api.source import Scheme, parse_source
 from grpo_api.v1alpha1.job import KIND, GRPOJob, parse_job
+from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_runtime.errors import UserError
 from grpo_runtime.local.describe import count, describe, gpus_asked
 from grpo_runtime.local.documents import Document, read_documents
@@ -54,7 +55,7 @@ def _is_valid(document: Document, *, gpu_gib: float | None) -> bool:
     print(f"{where}: valid")
     job = parse_job(document.data)
     print(describe(job))
-    if _is_task(job.spec.dataset.source) and not _can_ask_for_tasks():
+    if _tasks(job.spec) and not _can_ask_for_tasks():
         print("  not looked at: the task, because grpo-runtime[reasoning-gym] is not installed here")
     if not any(gpus_asked(job)):
         return True
@@ -67,18 +68,30 @@ def _problems_beyond_the_api(job: GRPOJob) -> Iterator[Problem]:
     """What only Python and its libraries can tell."""
     spec = job.spec
     yield from regex_problems(rewards=spec.rewards, sampling=spec.sampling)
-    if _is_task(spec.dataset.source) and _can_ask_for_tasks():
-        from grpo_runtime.data.reasoning_gym_task import require_task
+    tasks = _tasks(spec)
+    if not tasks or not _can_ask_for_tasks():
+        return
+    from grpo_runtime.data.reasoning_gym_task import require_task
 
+    for field, source in tasks.items():
         try:
-            require_task(spec.dataset.source, seed=spec.algorithm.seed)
+            require_task(source, seed=spec.algorithm.seed)
         except UserError as error:
-            yield Problem("spec.dataset.source", f'Invalid value: "string": {error}')
+            where = "" if field == "dataset.source" else "dataset.eval: "
+            yield Problem(f"spec.{field}", f'Invalid value: "string": {where}{error}')
 
 
-def _is_task(source: str) -> bool:
-    """Whether prompts are made by reasoning-gym."""
-    return parse_source(source).scheme is Scheme.REASONING_GYM
+def _tasks(spec: GRPOJobSpec) -> dict[str, str]:
+    """The sources whose prompts are made by reasoning-gym, by their fields."""
+    evaluated = spec.dataset.of_evaluation
+    sources = {"dataset.source": spec.dataset.source}
+    if evaluated is not None:
+        sources["dataset.eval.source"] = evaluated.source
+    return {
+        field: source
+        for field, source in sources.items()
+        if parse_source(source).scheme is Scheme.REASONING_GYM
+    }
 
 
 def _can_ask_for_tasks() -> bool:

@@ -12,7 +12,7 @@ from grpo_api.v1alpha1.spec import Mode
 from grpo_runtime.colocated.engine_share import num_colocated_engines
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.data.sampler import PromptSampler
-from grpo_runtime.data.source import load_prompts
+from grpo_runtime.data.source import load_evaluated_prompts
 from grpo_runtime.errors import KnownError, UserError
 from grpo_runtime.export.at_the_end import ModelUploads
 from grpo_runtime.export.destinations import open_destinations
@@ -187,12 +187,12 @@ def _make_sampler(context: RankContext) -> tuple[PromptSampler, int]:
 def _evaluated_prompts(context: RankContext) -> tuple[Prompt, ...]:
     """The prompts of dataset.eval, checked as those of training are; none without it."""
     run_config = context.settings.run_config
-    dataset, options = run_config.dataset.of_evaluation, run_config.dataset.eval
-    if dataset is None or options is None:
+    options = run_config.dataset.eval
+    if options is None:
         return ()
     try:
-        found = load_prompts(
-            run_config.model_copy(update={"dataset": dataset}),
+        found = load_evaluated_prompts(
+            run_config,
             volumes_dir=context.settings.volumes_dir,
             needs_answers=needs_answers(reward.builtin for reward in run_config.rewards),
         )

@@ -12,7 +12,7 @@ from data_runs import dataset_run
 from grpo_api.contract.exit_codes import exit_policy
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.data.reasoning_gym_task import make_entry, make_task, typed
-from grpo_runtime.data.source import load_prompts
+from grpo_runtime.data.source import load_evaluated_prompts, load_prompts
 from grpo_runtime.errors import UserError
 from grpo_runtime.process.failure import describe_failure
 
@@ -41,6 +41,32 @@ def test_problems_follow_from_the_seed_alone_also_where_a_task_draws_from_sets()
 
 def test_a_seed_in_the_url_overrides_that_of_the_run() -> None:
     assert load("leg_counting?size=3&seed=4", seed=1) == load("leg_counting?size=3", seed=4)
+
+
+def evaluated(task: str, *, trained: str, seed: int = 0) -> tuple[Prompt, ...]:
+    run = dataset_run(
+        f"reasoning-gym://{trained}",
+        builtin="reasoning_gym",
+        seed=seed,
+        eval={"everySteps": 5, "source": f"reasoning-gym://{task}"},
+    )
+    return load_evaluated_prompts(run, volumes_dir=Path("/nowhere"), needs_answers=False)
+
+
+def test_an_evaluation_on_the_same_task_has_other_problems_than_training() -> None:
+    task = "word_ladder?size=20"
+    trained = {prompt.content for prompt in load(task)}
+    found = evaluated(task, trained=task)
+    assert len(found) == 20
+    assert trained.isdisjoint(prompt.content for prompt in found)
+    assert found == evaluated(task, trained=task) != evaluated(task, trained=task, seed=1)
+
+
+def test_a_seed_in_the_url_decides_the_problems_of_an_evaluation() -> None:
+    task = "leg_counting?seed=4&size=3"
+    found = evaluated(task, trained="leg_counting", seed=1)
+    assert [prompt.content for prompt in found] == [prompt.content for prompt in load(task)]
+    assert {prompt.columns["task_url"] for prompt in found} == {f"reasoning-gym://{task}"}
 
 
 def test_problems_follow_from_the_seed_alone_also_where_a_task_draws_from_pythons_own_generator() -> None:

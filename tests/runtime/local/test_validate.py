@@ -152,6 +152,16 @@ def test_problems_are_named_by_field_for_each_document(
             {"dataset": {"source": "reasoning-gym://chain_sum?min_term=2"}},
             "the task has no setting min_term: did you mean min_terms",
         ),
+        (
+            {
+                "dataset": {
+                    "source": "reasoning-gym://chain_sum",
+                    "eval": {"everySteps": 5, "source": "reasoning-gym://chain_sums"},
+                }
+            },
+            'spec.dataset.eval.source: Invalid value: "string": dataset.eval: dataset.source '
+            "(reasoning-gym://chain_sums): reasoning-gym has no task chain_sums",
+        ),
     ],
 )
 def test_what_the_api_server_cannot_judge_is_a_problem_too(

@@ -1,10 +1,15 @@
 """The values of the built-in rewards."""
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pod_builder import run_config
 
+from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.data.reasoning_gym import read_reasoning_gym
+from grpo_runtime.data.source import load_evaluated_prompts, load_prompts
 from grpo_runtime.errors import UserError
 from grpo_runtime.rewards.builtin import overlong_punishment, r1_format
 from grpo_runtime.rewards.math_answers import math_verify
@@ -12,6 +17,7 @@ from grpo_runtime.rewards.pool import RewardPool
 from grpo_runtime.rewards.registry import make_builtin
 from grpo_runtime.rewards.text import final_answer
 from grpo_runtime.rewards.types import BuiltinOptions, RewardFunction, RewardRequest, Unscorable
+from grpo_runtime.trainer.scoring import reward_functions
 
 GSM8K_ANSWER = "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nShe sold 48+24 = 72 altogether.\n#### 1,072"
 
@@ -135,6 +141,36 @@ async def test_a_reasoning_gym_task_is_scored_in_the_worker_by_its_own_scorer(ta
     assert [value for (value,) in solved.values] == [1.0] * 4
     assert max(value or 0.0 for (value,) in unsolved.values) < 0.5
     assert (solved.failures, unsolved.failures) == ((), ())
+
+
+async def test_the_problems_of_an_evaluation_are_scored_by_the_task_that_made_them() -> None:
+    trained, evaluated = "reasoning-gym://leg_counting?size=4", "reasoning-gym://gcd?size=4"
+    run = run_config(
+        dataset={"source": trained, "eval": {"everySteps": 1, "source": evaluated}},
+        rewards=[{"name": "solved", "builtin": "reasoning_gym"}],
+    )
+    volumes_dir = Path("/nowhere")
+    steps = load_prompts(run, volumes_dir=volumes_dir, needs_answers=False)
+    prompts = load_evaluated_prompts(run, volumes_dir=volumes_dir, needs_answers=False)
+    (function,) = reward_functions(run, volumes_dir=volumes_dir)
+
+    async def scores(pool: RewardPool, problems: tuple[Prompt, ...]) -> list[float | None]:
+        rows = [{"prompt": problem.content, **problem.columns} for problem in problems]
+        right = [f"<answer>{row['answer']}</answer>" for row in rows]
+        matrix = pool.put_together([await pool.submit(request(rows, right))], step=0)
+        assert matrix.failures == ()
+        return [value for (value,) in matrix.values]
+
+    async with RewardPool((function,)) as pool:
+        # in turns, as a run does it
+        for problems in (steps, prompts, steps):
+            assert await scores(pool, problems) == [1.0] * 4
+        # the problem of training with the same number has another answer
+        wrong = tuple(
+            replace(one, columns={**one.columns, "answer": other.columns["answer"]})
+            for one, other in zip(prompts, steps, strict=True)
+        )
+        assert max(value or 0.0 for value in await scores(pool, wrong)) < 0.5
 
 
 async def test_math_verify_runs_in_the_worker_and_an_unreadable_answer_costs_only_its_sample() -> None:

@@ -33,16 +33,17 @@ def only_the_hub_has_splits(source: str, split: str | None, subset: str | None, 
 
 
 @rule(
-    cel="!has(self.eval) || !(self.source.startsWith('reasoning-gym://') || "
-    "(has(self.eval.source) && self.eval.source.startsWith('reasoning-gym://')))",
-    sentence="dataset.eval cannot be made of reasoning-gym:// problems, whose scorer knows one task and one "
-    "seed: remove dataset.eval, or take files or a dataset of the Hub",
-    field=".eval",
+    cel="!has(self.eval) || !has(self.eval.source) || !self.source.startsWith('reasoning-gym://') || "
+    "self.eval.source.startsWith('reasoning-gym://')",
+    sentence="dataset.eval.source must be a reasoning-gym:// task where dataset.source is one, because its "
+    "scorer knows no other prompts: take a task",
+    field=".eval.source",
 )
-def problems_are_not_evaluated(source: str, eval: EvalSpec | None) -> bool:
-    """The scorer would make other problems than those that were asked."""
-    sources = (source, eval.source or "") if eval else ()
-    return not any(name.startswith("reasoning-gym://") for name in sources)
+def problems_are_evaluated_on_problems(source: str, eval: EvalSpec | None) -> bool:
+    """The scorer of a task makes the problem of each prompt again."""
+    if eval is None or eval.source is None or not source.startswith("reasoning-gym://"):
+        return True
+    return eval.source.startswith("reasoning-gym://")
 
 
 @rule(
@@ -63,7 +64,7 @@ class DatasetSpec(ApiModel):
     rules = (
         only_files_have_columns,
         only_the_hub_has_splits,
-        problems_are_not_evaluated,
+        problems_are_evaluated_on_problems,
         only_the_hub_has_evaluation_splits,
     )
 

@@ -41,7 +41,8 @@ class EvalSpec(ApiModel):
     """Evaluate after this many steps, and at the end."""
     source: DatasetSource | None = None
     """As dataset.source, with the same columns; without it dataset.source itself, of which `split` is then
-    another split."""
+    another split. A `reasoning-gym://` task makes other problems than in training, unless its URL names a
+    seed."""
     split: Annotated[str, Field(min_length=1, max_length=253)] | None = None
     """Split of an `hf://` dataset; `train` if it is left out."""
     max_prompts: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
