@@ -41,7 +41,7 @@ def bits_of(part: torch.Tensor, *, element_bytes: int) -> torch.Tensor:
 
 
 def encode(old: torch.Tensor, new: torch.Tensor) -> EncodedPart | None:
-    """What turns `old` into `new` (integers [num_elements]) in the fewest bytes. None when nothing changed."""
+    """What turns `old` into `new` (integers [num_elements]) in the fewest bytes. None if nothing changed."""
     changed = old != new
     num_changed = int(changed.sum())
     if num_changed == 0:

@@ -1,4 +1,4 @@
-"""The trainer's copy of all weights, with what changed since the copy before, and which engines can use that."""
+"""The trainer's copy of all weights, what changed since the copy before, and which engines can use that."""
 
 import logging
 import threading
@@ -58,6 +58,22 @@ class SparseWeights:
     def num_bytes(self) -> int:
         """Bytes of all weights."""
         return self.copy.num_bytes
+
+    @property
+    def num_update_bytes(self) -> int | None:
+        """Bytes that are sent to engines that can use what changed: those of the changes with their index,
+        or of all weights, and the tag. None until that is known."""
+        if self._thread is not None and self._thread.is_alive():
+            return None
+        if self.changes is None:
+            return self.copy.manifest.stream_bytes
+        return self.changes.table.stream_bytes
+
+    @property
+    def was_no_smaller(self) -> bool:
+        """Whether all weights are sent because what changed would be as many bytes. Known once they are
+        compared."""
+        return self._thread is not None and self.changes is None and self._error is None
 
     @property
     def num_bytes_sent(self) -> int:
@@ -136,13 +152,7 @@ def _changes(base: HostCopy, copy: HostCopy) -> Changes | None:
     for end in finder.find(base.memory.stream, copy.memory.stream):
         copy.wait_for(end)
     copy.wait_for(copy.manifest.stream_bytes)
-    changes = finder.changes(base=base.tag)
-    if changes is None:
-        log.info(
-            "all weights are sent: what changed, with its index, would be no fewer than %d bytes",
-            copy.num_bytes,
-        )
-    return changes
+    return finder.changes(base=base.tag)
 
 
 class SparsePreparation:
@@ -153,6 +163,7 @@ class SparsePreparation:
         self._prepare = prepare
         self._full_every = full_every
         self._refusals = Counter[str]()
+        self._has_told = False
         self._last: SparseWeights | None = None
 
     def __call__(self, source: WeightSource) -> SparseWeights:
@@ -160,5 +171,11 @@ class SparsePreparation:
         base, self._last = self._last, None
         if base is not None and (base.num_since_whole + 1 >= self._full_every or not base.can_be_base()):
             base = None
+        if base is not None and base.was_no_smaller and not self._has_told:
+            self._has_told = True
+            log.warning(
+                "weightSync.sparse spares nothing now: nearly all weights change at each step, as they do in "
+                "float32, and all of them are sent. Weights in bfloat16 change less (model.dtype)"
+            )
         self._last = SparseWeights(self._prepare(source), base=base, refusals=self._refusals)
         return self._last
