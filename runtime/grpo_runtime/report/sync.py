@@ -9,8 +9,8 @@ def sync_metrics(sync: SyncReport) -> dict[str, float]:
     the probe.
 
     The rate is that at which weights reached the slowest engine: their size by the seconds of `transfer`. It
-    is left out where nothing was sent. With `weightSync.sparse` there are also the bytes of what changed, with
-    its index, and their share in all weights: 1 where all are sent.
+    is left out where nothing was sent. With `weightSync.sparse` there are also the bytes of what changed,
+    with its index, and their share in all weights: 1 where all are sent.
     """
     metrics = {f"sync/{phase}_seconds": seconds for phase, seconds in sync.phase_seconds.items()}
     metrics |= {

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_runtime.weight_sync.source import TensorSpec
-from grpo_runtime.weight_sync.sparse.changes import Changes, ChangeFinder, ChangeTable, exchange
+from grpo_runtime.weight_sync.sparse.changes import ChangeFinder, Changes, ChangeTable, exchange
 from grpo_runtime.weight_sync.sparse.encoding import Encoding, encode, positions_of
 from grpo_runtime.weight_sync.stream.manifest import DTYPES, WeightManifest, manifest_of, view_of
 

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 import pytest
 import torch
-from backends import OF_THE_PRODUCT, backend_called
+from backends import OF_THE_PRODUCT
 from receiver_harness import Alter, Receiver, accident, make_group_sender
 from test_several_engines import sync
 from weight_sources import FixedWeights
@@ -199,7 +199,7 @@ async def test_an_engine_that_missed_a_sync_gets_all_weights(backend: str) -> No
 
 async def test_an_engine_that_lost_what_it_kept_is_given_all_weights_in_the_same_sync(backend: str) -> None:
     """It is another process under the same name, of which the trainer knows nothing."""
-    fleet, engines = await receivers(backend, "a")
+    fleet, _ = await receivers(backend, "a")
     trainer = Trainer()
     assert await fleet.sync(trainer.prepared(weights_at(0)), step=0) == set()
     restarted = engine_of(backend)

@@ -251,11 +251,13 @@ def ipc_has_gpus(weight_sync: WeightSyncSpec, trainer: TrainerSpec, rollout: Rol
 
 
 @rule(
-    cel="has(self.rollout) || !has(self.weightSync) || !has(self.weightSync.sparse)",
+    cel="has(self.rollout) || !has(self.weightSync.sparse) || "
+    f"(has(self.weightSync.backend) && !(self.weightSync.backend in {_cel_list(_SPARSE_BACKENDS)}))",
     sentence="weightSync.sparse spares bytes between pods, and without rollout the engines have none: add "
     "rollout, or remove weightSync.sparse",
     field=".weightSync.sparse",
 )
 def sparse_has_pods(weight_sync: WeightSyncSpec, rollout: RolloutSpec | None) -> bool:
-    """Within a container no bytes travel."""
-    return rollout is not None or weight_sync.sparse is None
+    """Within a container no bytes travel. Backends that send none are refused by a rule of their own."""
+    is_judged = weight_sync.backend is None or weight_sync.backend in _SPARSE_BACKENDS
+    return rollout is not None or weight_sync.sparse is None or not is_judged
