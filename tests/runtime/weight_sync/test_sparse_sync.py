@@ -131,10 +131,12 @@ async def test_all_weights_are_sent_every_so_many_syncs(backend: str) -> None:
     await fleet.sender.shutdown()
 
 
-async def test_all_weights_are_sent_where_what_changed_is_no_smaller(backend: str) -> None:
+async def test_all_weights_are_sent_where_most_of_them_changed_and_the_log_says_so(
+    backend: str, caplog: pytest.LogCaptureFixture
+) -> None:
     fleet, engines = await receivers(backend, "a")
     trainer = Trainer()
-    for step in range(3):
+    for step in range(4):
         generator = torch.Generator().manual_seed(step)
         everything = {
             name: torch.randn(tensor.shape, generator=generator) for name, tensor in weights_at(0).items()
@@ -144,6 +146,9 @@ async def test_all_weights_are_sent_where_what_changed_is_no_smaller(backend: st
         assert weights.changes is None
         assert weights.num_bytes_sent == weights.num_bytes + TAG_BYTES
         assert engines["a"].serves(everything)
+    told = [record.getMessage() for record in caplog.records if "weightSync.sparse" in record.message]
+    assert len(told) == 1
+    assert "spares nothing now: what changed in a step is more than 50 %" in told[0]
     await fleet.sender.shutdown()
 
 

@@ -93,7 +93,7 @@ class SparseSpec(ApiModel):
 
     full_every_steps: Annotated[int, Field(ge=2, le=100_000)]
     """All weights are sent in one sync of so many; also to engines without the weights of the sync before,
-    and where what changed, with its index, would be as many bytes."""
+    and where what changed, with its index, is more than half of the bytes, as in float32."""
 
 
 @rule(

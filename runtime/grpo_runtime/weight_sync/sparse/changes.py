@@ -16,6 +16,9 @@ from grpo_runtime.weight_sync.stream.digest import TAG_BYTES
 from grpo_runtime.weight_sync.stream.manifest import DTYPES, WeightManifest, aligned
 
 PART_ELEMENTS = 2**24
+MOST_OF_ALL = 0.5
+"""Changes are sent if they are no more than this share of the bytes of all weights: the comparison goes before
+the first byte, where all weights would be sent while they are copied."""
 
 
 class _Wire(BaseModel):
@@ -89,16 +92,19 @@ class ChangeFinder:
         self._parts: list[ChangedPart] = []
         self._pieces: list[torch.Tensor] = []
         self._end = 0
+        self._most = int(MOST_OF_ALL * manifest.num_bytes)
 
     def find(self, old: torch.Tensor, new: torch.Tensor) -> Iterator[int]:
-        """Compare all of `old` and `new` (uint8, on the CPU). Yields up to which byte `new` must be there
-        before it goes on."""
+        """Compare all of `old` and `new` (uint8, on the CPU), as long as it can be worth it. Yields up to which
+        byte `new` must be there before it goes on."""
         for number, entry in enumerate(self._manifest.tensors):
             element_bytes, num_elements = DTYPES[entry.dtype].itemsize, math.prod(entry.shape)
             for start in range(0, num_elements, PART_ELEMENTS):
                 size = min(PART_ELEMENTS, num_elements - start)
                 begin = entry.offset + start * element_bytes
                 part = slice(begin, begin + size * element_bytes)
+                if self._end > self._most:
+                    return
                 yield part.stop
                 before, after = (bits_of(one[part], element_bytes=element_bytes) for one in (old, new))
                 if (encoded := encode(before, after)) is not None:
@@ -116,8 +122,8 @@ class ChangeFinder:
                     self._add(encoded.values.view(torch.uint8))
 
     def changes(self, *, base: bytes) -> Changes | None:
-        """What was found. None when it is no smaller than all weights."""
-        if self._end >= self._manifest.num_bytes:
+        """What was found. None when it is more than MOST_OF_ALL."""
+        if self._end > self._most:
             return None
         body = torch.empty(self._end, dtype=torch.uint8)
         end = 0

@@ -10,7 +10,7 @@ import torch
 
 from grpo_runtime.weight_sync.interface import WeightSyncError
 from grpo_runtime.weight_sync.source import WeightSource
-from grpo_runtime.weight_sync.sparse.changes import ChangeFinder, Changes
+from grpo_runtime.weight_sync.sparse.changes import MOST_OF_ALL, ChangeFinder, Changes
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ _MOST_REFUSALS = 2
 
 class SparseWeights:
     """Weights for a group; see `PreparedWeights`. An engine gets what changed since `base` where that is
-    smaller and the engine finished the update of `base`, and all weights otherwise.
+    few enough and the engine finished the update of `base`, and all weights otherwise.
 
     A thread compares the two copies while `copy` is filled. `base` is let go of after that, and its memory
     is used again. Without `base` all weights are sent.
@@ -70,8 +70,8 @@ class SparseWeights:
         return self.changes.table.stream_bytes
 
     @property
-    def was_no_smaller(self) -> bool:
-        """Whether all weights are sent because what changed would be as many bytes. Known once they are
+    def spares_too_little(self) -> bool:
+        """Whether all weights are sent because what changed is more than MOST_OF_ALL. Known once they are
         compared."""
         return self._thread is not None and self.changes is None and self._error is None
 
@@ -108,7 +108,7 @@ class SparseWeights:
         return True
 
     def changes_for(self, engines: Iterable[str]) -> Changes | None:
-        """What changed, if that is smaller and all of these engines have what it changes."""
+        """What changed, if that is few enough and all of these engines have what it changes."""
         can_use = {name for name in self._holders_of_base if self._refusals[name] < _MOST_REFUSALS}
         return self.changes if can_use.issuperset(engines) else None
 
@@ -157,7 +157,7 @@ def _changes(base: HostCopy, copy: HostCopy) -> Changes | None:
 
 class SparsePreparation:
     """Makes copies one after the other, each with what changed since the one before. All weights are sent
-    every `full_every` syncs, and whenever what changed would be no smaller."""
+    every `full_every` syncs, and whenever most of them changed."""
 
     def __init__(self, prepare: Callable[[WeightSource], HostCopy], *, full_every: int) -> None:
         self._prepare = prepare
@@ -171,11 +171,13 @@ class SparsePreparation:
         base, self._last = self._last, None
         if base is not None and (base.num_since_whole + 1 >= self._full_every or not base.can_be_base()):
             base = None
-        if base is not None and base.was_no_smaller and not self._has_told:
+        if base is not None and base.spares_too_little and not self._has_told:
             self._has_told = True
             log.warning(
-                "weightSync.sparse spares nothing now: nearly all weights change at each step, as they do in "
-                "float32, and all of them are sent. Weights in bfloat16 change less (model.dtype)"
+                "weightSync.sparse spares nothing now: what changed in a step is more than %.0f %% of the bytes "
+                "of all weights, which are sent whole. In float32 nearly all change at each step, in bfloat16 "
+                "few (model.dtype)",
+                100 * MOST_OF_ALL,
             )
         self._last = SparseWeights(self._prepare(source), base=base, refusals=self._refusals)
         return self._last
