@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_runtime.weight_sync.source import TensorSpec
@@ -34,6 +34,7 @@ def found(manifest: WeightManifest, old: torch.Tensor, new: torch.Tensor) -> Cha
     return finder.changes(base=BASE)
 
 
+@settings(deadline=None)
 @given(
     dtype=st.sampled_from(INTEGERS),
     num_elements=st.integers(1, 5000),
@@ -107,6 +108,7 @@ def test_nans_and_the_sign_of_zero_are_compared_by_their_bits(dtype: torch.dtype
     assert torch.equal(old, new)
 
 
+@settings(deadline=None)
 @given(seed=st.integers(0, 2**20), share=st.sampled_from([0.0, 0.003, 0.05]))
 def test_changes_of_many_tensors_lead_to_the_new_stream_and_back(seed: int, share: float) -> None:
     generator = torch.Generator().manual_seed(seed)

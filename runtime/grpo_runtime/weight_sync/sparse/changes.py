@@ -17,8 +17,8 @@ from grpo_runtime.weight_sync.stream.manifest import DTYPES, WeightManifest, ali
 
 PART_ELEMENTS = 2**24
 MOST_OF_ALL = 0.5
-"""Changes are sent if they are no more than this share of the bytes of all weights: the comparison goes before
-the first byte, where all weights would be sent while they are copied."""
+"""Changes are sent if they are no more than this share of the bytes of all weights: they are sent once all
+weights are compared, and all weights would be sent while they are copied."""
 
 
 class _Wire(BaseModel):
@@ -95,8 +95,8 @@ class ChangeFinder:
         self._most = int(MOST_OF_ALL * manifest.num_bytes)
 
     def find(self, old: torch.Tensor, new: torch.Tensor) -> Iterator[int]:
-        """Compare all of `old` and `new` (uint8, on the CPU), as long as it can be worth it. Yields up to which
-        byte `new` must be there before it goes on."""
+        """Compare `old` and `new` (uint8, on the CPU), until they are found to differ too much. Yields up to
+        which byte `new` must be there before it goes on."""
         for number, entry in enumerate(self._manifest.tensors):
             element_bytes, num_elements = DTYPES[entry.dtype].itemsize, math.prod(entry.shape)
             for start in range(0, num_elements, PART_ELEMENTS):

@@ -174,9 +174,9 @@ class SparsePreparation:
         if base is not None and base.spares_too_little and not self._has_told:
             self._has_told = True
             log.warning(
-                "weightSync.sparse spares nothing now: what changed in a step is more than %.0f %% of the bytes "
-                "of all weights, which are sent whole. In float32 nearly all change at each step, in bfloat16 "
-                "few (model.dtype)",
+                "weightSync.sparse spares nothing now: what changed in a step is more than %.0f %% of the "
+                "bytes of all weights, so that these are sent. In float32 nearly all change at each step, in "
+                "bfloat16 few (model.dtype)",
                 100 * MOST_OF_ALL,
             )
         self._last = SparseWeights(self._prepare(source), base=base, refusals=self._refusals)
