@@ -131,7 +131,10 @@ class StagingReceiver:
         if not update.key:
             raise WeightSyncError("weight update refused: it came without the key of its tag")
         if update.changes is not None:
-            self._staged = (manifest, self._stage_changes(manifest, update, update.changes))
+            try:
+                self._staged = (manifest, self._stage_changes(manifest, update, update.changes))
+            except torch.OutOfMemoryError as error:
+                raise NeedsAllWeightsError(f"its GPU has no memory for changes: {error}") from error
             return
         direct, self._kept = self._settings.direct_load, None
         if direct is None or direct.has_room(self._transport.missing_bytes(manifest.stream_bytes)):

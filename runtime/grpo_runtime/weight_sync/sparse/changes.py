@@ -4,18 +4,22 @@ Tensors are compared in parts, so that no step needs memory for more than one pa
 """
 
 import math
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 
-from grpo_runtime.weight_sync.sparse.encoding import Encoding, bits_of, encode, positions_of
+from grpo_runtime.weight_sync.sparse.encoding import EncodedPart, Encoding, bits_of, encode, positions_of
 from grpo_runtime.weight_sync.stream.digest import TAG_BYTES
 from grpo_runtime.weight_sync.stream.manifest import DTYPES, WeightManifest, aligned
 
-PART_ELEMENTS = 2**24
+PART_ELEMENTS = 2**22
+_MOST_THREADS = 8
+"""More are not faster: memory is the limit then, and training computes beside them."""
 MOST_OF_ALL = 0.5
 """Changes are sent if they are no more than this share of the bytes of all weights: they are sent once all
 weights are compared, and all weights would be sent while they are copied."""
@@ -95,31 +99,21 @@ class ChangeFinder:
         self._most = int(MOST_OF_ALL * manifest.num_bytes)
 
     def find(self, old: torch.Tensor, new: torch.Tensor) -> Iterator[int]:
-        """Compare `old` and `new` (uint8, on the CPU), until they are found to differ too much. Yields up to
-        which byte `new` must be there before it goes on."""
-        for number, entry in enumerate(self._manifest.tensors):
-            element_bytes, num_elements = DTYPES[entry.dtype].itemsize, math.prod(entry.shape)
-            for start in range(0, num_elements, PART_ELEMENTS):
-                size = min(PART_ELEMENTS, num_elements - start)
-                begin = entry.offset + start * element_bytes
-                part = slice(begin, begin + size * element_bytes)
-                if self._end > self._most:
-                    return
+        """Compare `old` and `new` (uint8, on the CPU) in the threads that torch has, until they are found
+        to differ too much. Yields up to which byte `new` must be there before it goes on."""
+        num_threads = min(torch.get_num_threads(), _MOST_THREADS)
+        under_way: deque[tuple[int, int, int, Future[EncodedPart | None]]] = deque()
+        with ThreadPoolExecutor(max_workers=num_threads, thread_name_prefix="compare-weights") as threads:
+            for tensor, start, size, part, element_bytes in self._places():
                 yield part.stop
                 before, after = (bits_of(one[part], element_bytes=element_bytes) for one in (old, new))
-                if (encoded := encode(before, after)) is not None:
-                    self._parts.append(
-                        ChangedPart(
-                            tensor=number,
-                            start=start,
-                            size=size,
-                            encoding=encoded.encoding,
-                            num_changed=len(encoded.values),
-                            index_bytes=len(encoded.index),
-                        )
-                    )
-                    self._add(encoded.index)
-                    self._add(encoded.values.view(torch.uint8))
+                under_way.append((tensor, start, size, threads.submit(encode, before, after)))
+                if len(under_way) > num_threads:
+                    self._add(*under_way.popleft())
+                if self._end > self._most:
+                    return
+            while under_way:
+                self._add(*under_way.popleft())
 
     def changes(self, *, base: bytes) -> Changes | None:
         """What was found. None when it is more than MOST_OF_ALL."""
@@ -134,9 +128,31 @@ class ChangeFinder:
         table = ChangeTable(base=base.hex(), parts=tuple(self._parts), num_bytes=self._end)
         return Changes(table, body)
 
-    def _add(self, piece: torch.Tensor) -> None:
-        self._pieces.append(piece)
-        self._end = aligned(self._end + len(piece))
+    def _places(self) -> Iterator[tuple[int, int, int, slice, int]]:
+        """The parts: tensor, first element, number of elements, their bytes in a stream, bytes of each."""
+        for number, entry in enumerate(self._manifest.tensors):
+            element_bytes, num_elements = DTYPES[entry.dtype].itemsize, math.prod(entry.shape)
+            for start in range(0, num_elements, PART_ELEMENTS):
+                size = min(PART_ELEMENTS, num_elements - start)
+                begin = entry.offset + start * element_bytes
+                yield number, start, size, slice(begin, begin + size * element_bytes), element_bytes
+
+    def _add(self, tensor: int, start: int, size: int, compared: Future[EncodedPart | None]) -> None:
+        encoded = compared.result()
+        if encoded is None:
+            return
+        part = ChangedPart(
+            tensor=tensor,
+            start=start,
+            size=size,
+            encoding=encoded.encoding,
+            num_changed=len(encoded.values),
+            index_bytes=len(encoded.index),
+        )
+        self._parts.append(part)
+        for piece in (encoded.index, encoded.values.view(torch.uint8)):
+            self._pieces.append(piece)
+            self._end = aligned(self._end + len(piece))
 
 
 def exchange(

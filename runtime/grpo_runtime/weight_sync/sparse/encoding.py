@@ -6,6 +6,8 @@ Elements are compared by their bits: a NaN equals itself, and 0.0 differs from -
 from dataclasses import dataclass
 from enum import StrEnum
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 _SKIP = 255
@@ -41,23 +43,25 @@ def bits_of(part: torch.Tensor, *, element_bytes: int) -> torch.Tensor:
 
 
 def encode(old: torch.Tensor, new: torch.Tensor) -> EncodedPart | None:
-    """What turns `old` into `new` (integers [num_elements]) in the fewest bytes. None if nothing changed."""
-    changed = old != new
-    num_changed = int(changed.sum())
+    """What turns `old` into `new` (integers [num_elements], on the CPU) in the fewest bytes. None if nothing
+    changed."""
+    # numpy does this several times as fast as torch on one core
+    after = new.numpy()
+    changed = old.numpy() != after
+    num_changed = int(np.count_nonzero(changed))
     if num_changed == 0:
         return None
-    empty = torch.empty(0, dtype=torch.uint8, device=new.device)
-    size = new.element_size()
-    bitmap_bytes = -(-len(new) // 8)
-    num_saved = (len(new) - num_changed) * size
+    bitmap_bytes = -(-len(after) // 8)
+    num_saved = (len(after) - num_changed) * after.itemsize
     if num_changed < min(bitmap_bytes, num_saved):
-        positions = changed.nonzero().view(-1)
+        positions = np.flatnonzero(changed)
         gaps = _gaps(positions)
         if len(gaps) < min(bitmap_bytes, num_saved):
-            return EncodedPart(Encoding.GAPS, gaps, new[positions])
+            return EncodedPart(Encoding.GAPS, torch.from_numpy(gaps), torch.from_numpy(after[positions]))
     if bitmap_bytes < num_saved:
-        return EncodedPart(Encoding.BITMAP, _bitmap(changed), new[changed])
-    return EncodedPart(Encoding.ALL, empty, new)
+        bitmap = np.packbits(changed, bitorder="little")
+        return EncodedPart(Encoding.BITMAP, torch.from_numpy(bitmap), torch.from_numpy(after[changed]))
+    return EncodedPart(Encoding.ALL, torch.empty(0, dtype=torch.uint8), new)
 
 
 def positions_of(
@@ -82,15 +86,9 @@ def positions_of(
     return positions
 
 
-def _gaps(positions: torch.Tensor) -> torch.Tensor:
-    gaps = torch.diff(positions, prepend=positions.new_tensor([-1])) - 1
-    ends = (gaps // _SKIP + 1).cumsum(0) - 1
-    index = torch.full((int(ends[-1]) + 1,), _SKIP, dtype=torch.uint8, device=positions.device)
-    index[ends] = (gaps % _SKIP).to(torch.uint8)
+def _gaps(positions: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
+    gaps = np.diff(positions, prepend=-1) - 1
+    ends = np.cumsum(gaps // _SKIP + 1) - 1
+    index = np.full(int(ends[-1]) + 1, _SKIP, dtype=np.uint8)
+    index[ends] = gaps % _SKIP
     return index
-
-
-def _bitmap(changed: torch.Tensor) -> torch.Tensor:
-    padded = torch.nn.functional.pad(changed.view(torch.uint8), (0, -len(changed) % 8))
-    shifts = torch.arange(8, dtype=torch.uint8, device=changed.device)
-    return (padded.view(-1, 8) << shifts).sum(1, dtype=torch.uint8)

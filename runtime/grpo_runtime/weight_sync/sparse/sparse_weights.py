@@ -44,6 +44,7 @@ class SparseWeights:
         self._refusals = Counter[str]() if refusals is None else refusals
         self._error: BaseException | None = None
         self._num_sent = 0
+        self._sending = threading.Lock()
         self._thread: threading.Thread | None = None
         if base is not None:
             self._thread = threading.Thread(
@@ -120,7 +121,8 @@ class SparseWeights:
         tag = torch.frombuffer(bytearray(self.copy.tag), dtype=torch.uint8)
         for buffer in torch.cat([changes.body, tag]).split(self.copy.manifest.buffer_bytes):
             yield buffer
-            self._num_sent += len(buffer)
+            with self._sending:
+                self._num_sent += len(buffer)
 
     def needs_all(self, engines: Iterable[str]) -> None:
         """These engines said that they must be given all weights."""
@@ -169,7 +171,7 @@ class SparsePreparation:
     def __call__(self, source: WeightSource) -> SparseWeights:
         """The next copy. Waits until the one before is compared. Raises as the preparation does."""
         base, self._last = self._last, None
-        if base is not None and (base.num_since_whole + 1 >= self._full_every or not base.can_be_base()):
+        if base is not None and (not base.can_be_base() or base.num_since_whole + 1 >= self._full_every):
             base = None
         if base is not None and base.spares_too_little and not self._has_told:
             self._has_told = True
