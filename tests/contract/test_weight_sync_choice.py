@@ -223,4 +223,6 @@ def test_on_one_machine_auto_takes_gloo_where_only_what_changed_is_sent() -> Non
     assert found.weight_sync_backend == "gloo"
     assert found.weight_sync.sparse is not None
     assert found.weight_sync.sparse.full_every_steps == 10
-    assert run_config(spec(rollout={"replicas": 1}), is_one_machine=True).weight_sync_backend == "shared_memory"
+    assert (
+        run_config(spec(rollout={"replicas": 1}), is_one_machine=True).weight_sync_backend == "shared_memory"
+    )

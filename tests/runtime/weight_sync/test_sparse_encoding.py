@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_runtime.weight_sync.source import TensorSpec
-from grpo_runtime.weight_sync.sparse.changes import ChangeFinder, Changes, ChangeTable, exchange
-from grpo_runtime.weight_sync.sparse.encoding import Encoding, encode, positions_of
+from grpo_runtime.weight_sync.stream.changes import ChangeFinder, Changes, ChangeTable, exchange
+from grpo_runtime.weight_sync.stream.encoding import Encoding, encode, positions_of
 from grpo_runtime.weight_sync.stream.manifest import DTYPES, WeightManifest, manifest_of, view_of
 
 INTEGERS = [torch.uint8, torch.int16, torch.int32, torch.int64]

@@ -21,7 +21,7 @@ from grpo_runtime.weight_sync.interface import (
     ReceiverSettings,
     WeightSyncError,
 )
-from grpo_runtime.weight_sync.sparse.changes import ChangeTable, exchange
+from grpo_runtime.weight_sync.stream.changes import ChangeTable, exchange
 from grpo_runtime.weight_sync.stream.digest import TAG_BYTES, is_same_tag
 from grpo_runtime.weight_sync.stream.manifest import BUFFERS_IN_FLIGHT, WeightManifest, unpack
 from grpo_runtime.weight_sync.stream.reading import alternating_buffers, complete_tensors

@@ -1,2 +1,2 @@
-"""Sparse weight sync: only the weights that changed travel, and the receiver puts them into the bytes that it
-kept. Which engines get it is decided here; groups and transports are in `network`."""
+"""The trainer's side of a sparse weight sync: what changed since the copy before, and which engines can use
+that. How changes are found, written and applied is in `stream`, and what keeps them in `receiver`."""

@@ -10,7 +10,7 @@ import torch
 
 from grpo_runtime.weight_sync.interface import WeightSyncError
 from grpo_runtime.weight_sync.source import WeightSource
-from grpo_runtime.weight_sync.sparse.changes import MOST_OF_ALL, ChangeFinder, Changes
+from grpo_runtime.weight_sync.stream.changes import MOST_OF_ALL, ChangeFinder, Changes
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from grpo_runtime.weight_sync.interface import Info
-from grpo_runtime.weight_sync.sparse.changes import ChangeTable
+from grpo_runtime.weight_sync.stream.changes import ChangeTable
 from grpo_runtime.weight_sync.stream.digest import KEY_BYTES
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 from grpo_runtime.weight_sync.stream.manifest import WeightManifest

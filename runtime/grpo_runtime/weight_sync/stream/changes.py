@@ -13,8 +13,8 @@ from typing import Annotated
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 
-from grpo_runtime.weight_sync.sparse.encoding import EncodedPart, Encoding, bits_of, encode, positions_of
 from grpo_runtime.weight_sync.stream.digest import TAG_BYTES
+from grpo_runtime.weight_sync.stream.encoding import EncodedPart, Encoding, bits_of, encode, positions_of
 from grpo_runtime.weight_sync.stream.manifest import DTYPES, WeightManifest, aligned
 
 PART_ELEMENTS = 2**22
