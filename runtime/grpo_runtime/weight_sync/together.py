@@ -16,8 +16,8 @@ async def act_together(
 
     The trainer's part ends by itself, at the latest `stall_seconds` after it no longer goes on. All others
     have stood still as long by then, so that they answer in a moment; where it ends sooner, as with a lost
-    connection, or an engine refuses, they have the rest of that time too. Raises what the trainer's part raised, unless
-    an engine broke it.
+    connection, or an engine refuses, they have the rest of that time too. Raises what the trainer's part
+    raised, unless an engine broke it.
     """
     start = time.monotonic()
     answers = {name: asyncio.ensure_future(call) for name, call in calls.items()}
