@@ -76,6 +76,8 @@ bench-checkpoint: setup ## Measure what training waits for at a save, with and w
 	  $(if $(FOLDER),--folder '$(FOLDER)') $(if $(JSON),--json '$(JSON)')
 bench-lora: setup ## Measure what an adapter spares beside whole weights (PARAMETERS=25 millions, RANK=16)
 	@$(BIN)/python bench/lora.py $(if $(PARAMETERS),--parameters '$(PARAMETERS)') $(if $(RANK),--rank '$(RANK)')
+bench-sparse: setup ## Measure what sending only changed weights spares (PARAMETERS=25 millions, STEPS=50)
+	@$(BIN)/python bench/sparse.py $(if $(PARAMETERS),--parameters '$(PARAMETERS)') $(if $(STEPS),--steps '$(STEPS)')
 bench-learning: setup ## Train small jobs and hold them to the rewards they must reach (CASES=reverse,add, JSON=)
 	@$(BIN)/python bench/learning.py $(if $(CASES),--cases '$(CASES)') $(if $(JSON),--json '$(JSON)')
 bench-gpu: $(if $(HAS_PYTHON),gpu-site,setup) ## Measure packing, tag, IPC and training steps on an NVIDIA GPU, and NCCL where there are two (PYTHON=, JSON=)
@@ -114,4 +116,4 @@ built-images: uv debian-packages
 $(BIN)/.ready: tests/environment.sh tests/requirements.txt crds/requirements-build.txt crds/pyproject.toml operator/pyproject.toml runtime/pyproject.toml runtime/name_vllm_cpu.py | uv
 	@tests/environment.sh && touch $@
 
-.PHONY: demo setup format generate check requirements test test-fast test-matrix test-gpu gpu-wheels gpu-site bench bench-sync bench-trl bench-logprobs bench-checkpoint bench-lora bench-learning bench-gpu bench-scale cluster-up cluster-status cluster-down images help uv debian-packages browser cluster-programs built-images
+.PHONY: demo setup format generate check requirements test test-fast test-matrix test-gpu gpu-wheels gpu-site bench bench-sync bench-trl bench-logprobs bench-checkpoint bench-lora bench-sparse bench-learning bench-gpu bench-scale cluster-up cluster-status cluster-down images help uv debian-packages browser cluster-programs built-images

@@ -191,6 +191,7 @@ SYNC = SyncReport(
     failed={},
     num_bytes=1,
     num_bytes_sent=1,
+    num_update_bytes=1,
     phase_seconds={"transfer": 1.0},
     paused_seconds=1.0,
 )

@@ -215,3 +215,14 @@ def test_a_frozen_job_of_0_1_0_on_gpus_keeps_gloo() -> None:
     run = replace(frozen(on_gpus), spec=frozen_spec(stored))
     assert run.config.weight_sync_backend == "gloo"
     assert '"backend"' not in config_map(run).body["data"][RUN_CONFIG_KEY]
+
+
+def test_on_one_machine_auto_takes_gloo_where_only_what_changed_is_sent() -> None:
+    job_spec = spec(rollout={"replicas": 1}, weightSync={"sparse": {"fullEverySteps": 10}})
+    found = run_config(job_spec, is_one_machine=True)
+    assert found.weight_sync_backend == "gloo"
+    assert found.weight_sync.sparse is not None
+    assert found.weight_sync.sparse.full_every_steps == 10
+    assert (
+        run_config(spec(rollout={"replicas": 1}), is_one_machine=True).weight_sync_backend == "shared_memory"
+    )

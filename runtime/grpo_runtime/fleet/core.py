@@ -61,6 +61,7 @@ class FleetCore:
             timeout_seconds=settings.sync_timeout_seconds,
             workers_per_engine=settings.workers_per_engine,
             cores_per_engine=settings.cores_per_engine,
+            full_every=settings.full_every,
         )
         self._watcher = asyncio.ensure_future(self._watch())
 

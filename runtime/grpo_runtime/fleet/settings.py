@@ -27,6 +27,8 @@ class FleetSettings:
     `max_in_flight`: samples an engine is given at a time.
     `workers_per_engine`: processes of an engine that take the weights.
     `cores_per_engine`: schedulers of an engine, each with requests of its own.
+    `full_every`: in so many syncs engines are given all weights once, and in the others what changed. None
+    where they are always given all weights.
     """
 
     hosts: tuple[Address, ...]
@@ -47,6 +49,7 @@ class FleetSettings:
     max_in_flight: int = SAMPLES_ON_CPU
     workers_per_engine: int = 1
     cores_per_engine: int = 1
+    full_every: int | None = None
 
 
 def fleet_settings(trainer: TrainerSettings) -> FleetSettings:
@@ -59,6 +62,7 @@ def fleet_settings(trainer: TrainerSettings) -> FleetSettings:
         raise UserError(
             f"mode is {run_config.mode.value}: there are no rollout pods that a fleet could be made of"
         )
+    sparse = run_config.weight_sync.sparse
     return FleetSettings(
         hosts=parse_hosts(trainer.rollout_host),
         desired=run_config.topology.rollout_replicas,
@@ -71,4 +75,5 @@ def fleet_settings(trainer: TrainerSettings) -> FleetSettings:
         max_in_flight=run_config.chosen_max_samples_per_engine,
         workers_per_engine=run_config.engine.num_workers,
         cores_per_engine=run_config.engine.num_cores,
+        full_every=None if sparse is None else sparse.full_every_steps,
     )

@@ -7,7 +7,7 @@ for engines that join, also in the middle of a step, and for those whose last sy
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from grpo_api.contract.versions import PolicyVersion
@@ -18,8 +18,10 @@ from grpo_runtime.fleet.roster import Roster
 from grpo_runtime.rollout.errors import EngineError, EngineTimeoutError
 from grpo_runtime.rollout.interface import Probe, SyncReport
 from grpo_runtime.weight_sync.deadlines import Deadlines
+from grpo_runtime.weight_sync.interface import PreparedWeights
 from grpo_runtime.weight_sync.registry import Backend, Reach
 from grpo_runtime.weight_sync.source import WeightSource
+from grpo_runtime.weight_sync.sparse.sparse_weights import SparsePreparation, SparseWeights
 
 log = logging.getLogger(__name__)
 
@@ -37,9 +39,15 @@ class FleetSyncer:
         timeout_seconds: float,
         workers_per_engine: int,
         cores_per_engine: int,
+        full_every: int | None = None,
     ) -> None:
         if backend.reach is Reach.PROCESS:
             raise ValueError(f"{backend.name} weight sync does not reach engines in other processes")
+        self._prepare: Callable[[WeightSource], PreparedWeights] = backend.prepare
+        if full_every is not None:
+            if not backend.takes_sparse:
+                raise ValueError(f"{backend.name} weight sync has no way to send only what changed")
+            self._prepare = SparsePreparation(backend.prepare, full_every=full_every)
         self._roster = roster
         self._backend = backend
         self._deadlines = Deadlines(timeout_seconds)
@@ -72,7 +80,7 @@ class FleetSyncer:
         """
         self._deadlines.new_weights()
         self._job, self._prepare_seconds = None, 0.0  # its memory is used again where no sync reads it
-        prepared = await asyncio.to_thread(self._backend.prepare, weights)
+        prepared = await asyncio.to_thread(self._prepare, weights)
         self._job = SyncJob(version=version, weights=prepared, probe=probe)
         self._has_weights = True
         self._reports, self._failures = {}, {}
@@ -126,13 +134,15 @@ class FleetSyncer:
         for report in self._reports.values():
             for phase, seconds in report.phase_seconds.items():
                 phase_seconds[phase] = max(seconds, phase_seconds.get(phase, 0.0))
+        weights = job.weights
         return SyncReport(
             version=job.version,
             synced=tuple(sorted(self._reports)),
             failed=dict(self._failures),
-            num_bytes=job.weights.num_bytes,
+            num_bytes=weights.num_bytes,
             phase_seconds=phase_seconds,
-            num_bytes_sent=job.weights.num_bytes_sent,
+            num_bytes_sent=weights.num_bytes_sent,
+            num_update_bytes=weights.num_update_bytes if isinstance(weights, SparseWeights) else None,
             paused_seconds=max((report.paused_seconds for report in self._reports.values()), default=None),
             max_probe_error=max((report.probe_error for report in self._reports.values()), default=0.0),
         )

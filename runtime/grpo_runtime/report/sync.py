@@ -1,6 +1,6 @@
 """Metrics of the weight sync before a step."""
 
-from grpo_runtime.report.sync_cost import PAUSED, RATE, SENT_BYTES
+from grpo_runtime.report.sync_cost import PAUSED, RATE, SENT_BYTES, UPDATE_RATIO
 from grpo_runtime.rollout.interface import SyncReport
 
 
@@ -9,7 +9,8 @@ def sync_metrics(sync: SyncReport) -> dict[str, float]:
     the probe.
 
     The rate is that at which weights reached the slowest engine: their size by the seconds of `transfer`. It
-    is left out where nothing was sent.
+    is left out where nothing was sent. With `weightSync.sparse` there are also the bytes of what changed,
+    with its index, and their share in all weights: 1 where all are sent.
     """
     metrics = {f"sync/{phase}_seconds": seconds for phase, seconds in sync.phase_seconds.items()}
     metrics |= {
@@ -19,6 +20,9 @@ def sync_metrics(sync: SyncReport) -> dict[str, float]:
         "sync/failed_engines": float(len(sync.failed)),
         "sync/max_probe_error": sync.max_probe_error,
     }
+    if sync.num_update_bytes is not None and sync.num_bytes > 0:
+        metrics["sync/update_bytes"] = float(sync.num_update_bytes)
+        metrics[UPDATE_RATIO] = min(1.0, sync.num_update_bytes / sync.num_bytes)
     transfer_seconds = sync.phase_seconds.get("transfer", 0.0)
     if sync.num_bytes_sent > 0 and transfer_seconds > 0:
         metrics[RATE] = sync.num_bytes / 1e9 / transfer_seconds

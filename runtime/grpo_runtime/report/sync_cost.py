@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 PAUSED = "sync/paused_seconds"
 SENT_BYTES = "sync/sent_bytes"
+UPDATE_RATIO = "sync/update_ratio"
 RATE = "sync/gigabytes_per_second"
 _TIME, _STEP_TIME = "time/sync_seconds", "step_time"
 _PHASE = re.compile(r"sync/(?P<phase>\w+)_seconds")
@@ -27,6 +28,9 @@ def describe_syncs(steps: Sequence[Mapping[str, float]]) -> str:
     paused, sent, rate = (_median(steps, name) for name in (PAUSED, SENT_BYTES, RATE))
     if paused is not None:
         parts.append(f"engines paused for {paused:.3g} s")
+    ratio = _median(steps, UPDATE_RATIO)
+    if ratio is not None:
+        parts.append(f"what changed is {ratio:.2%} of the bytes of all weights")
     if sent:
         at = "" if rate is None else f", {rate:.3g} GB/s to each engine"
         size = f"{sent / 1e9:.3g} GB" if sent >= 1e9 else f"{sent / 1e6:.3g} MB"

@@ -85,6 +85,9 @@ class SyncReport:
     num_bytes_sent: int = 0
     """What has left the trainer by the time of the report; see `PreparedWeights.num_bytes_sent`. 0 in mode
     Colocated with the engine in the trainer's process."""
+    num_update_bytes: int | None = None
+    """With `weightSync.sparse`: what engines with the weights before are sent, which is what changed with its
+    index, or all weights."""
     paused_seconds: float | None = None
     """From the call that pauses an engine to its answer that it has resumed, of the slowest one that got the
     weights. None where engines are not paused because they have no work, in mode Colocated."""

@@ -44,6 +44,21 @@ class GroupBrokenError(WeightSyncError):
         return cls.MARK in str(error)
 
 
+class NeedsAllWeightsError(WeightSyncError):
+    """A receiver was sent what changed, and does not have the weights that this changes."""
+
+    MARK = "this engine must be given all weights"
+    """How an engine says it, as for GroupBrokenError."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"{self.MARK}: {why}")
+
+    @classmethod
+    def is_said_by(cls, error: Exception) -> bool:
+        """Whether an engine's error says that it would take all weights."""
+        return cls.MARK in str(error)
+
+
 class ModelBrokenError(Exception):
     """An engine's model has some new weights and some old ones, or new ones that were given up: its process
     must end, for it must never serve them."""

@@ -80,7 +80,8 @@ class Backend(Generic[W]):
 
     `is_collective` says that one transfer reaches several engines: those that are due at the same time then
     share a sender and go through a sync together. Otherwise every engine has a sender of its own and waits
-    for no other. `needs_gpu` says that both ends are on one.
+    for no other. `needs_gpu` says that both ends are on one. `takes_sparse` says that its senders also take
+    the SparseWeights of what `prepare` makes.
     """
 
     name: str
@@ -90,13 +91,14 @@ class Backend(Generic[W]):
     make_receiver: Callable[[ReceiverSettings], Receiver]
     is_collective: bool = False
     needs_gpu: bool = False
+    takes_sparse: bool = False
 
 
 def group_backend(name: str, join: Join) -> Backend[HostCopy]:
     """A backend whose engines are in one group with the trainer, by a communicator of any kind."""
 
     def make_receiver(settings: ReceiverSettings) -> Receiver:
-        return StagingReceiver(GroupReceiver(join, worker=settings.worker), settings)
+        return StagingReceiver(GroupReceiver(join, worker=settings.worker), settings, keeps_stream=True)
 
     return Backend[HostCopy](
         name=name,
@@ -105,6 +107,7 @@ def group_backend(name: str, join: Join) -> Backend[HostCopy]:
         make_sender=partial(GroupSender, join=join),
         make_receiver=make_receiver,
         is_collective=True,
+        takes_sparse=True,
     )
 
 
@@ -125,7 +128,7 @@ def gpu_group_backend(
         found = device(settings.device)
         join = partial(NcclGroup, connect=connect, device=found)
         transport = GroupReceiver(join, worker=settings.worker, staging=found)
-        return StagingReceiver(transport, settings)
+        return StagingReceiver(transport, settings, keeps_stream=True)
 
     return Backend[HostCopy](
         name=name,
@@ -134,6 +137,7 @@ def gpu_group_backend(
         make_sender=make_sender,
         make_receiver=make_receiver,
         is_collective=True,
+        takes_sparse=True,
         needs_gpu=True,
     )
 

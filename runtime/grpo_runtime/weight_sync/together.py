@@ -1,6 +1,7 @@
 """One act of a group: every engine is called while the trainer does its part, and who broke it is found."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Mapping
 from typing import Any
 
@@ -14,10 +15,11 @@ async def act_together(
     """The errors of the engines.
 
     The trainer's part ends by itself, at the latest `stall_seconds` after it no longer goes on. All others
-    have stood still as long by then, so that they answer in a moment; where it is the trainer that is done
-    first, or an engine that refuses, they have that time too. Raises what the trainer's part raised, unless
-    an engine broke it.
+    have stood still as long by then, so that they answer in a moment; where it ends sooner, as with a lost
+    connection, or an engine refuses, they have the rest of that time too. Raises what the trainer's part
+    raised, unless an engine broke it.
     """
+    start = time.monotonic()
     answers = {name: asyncio.ensure_future(call) for name, call in calls.items()}
     own_part.add_done_callback(read_outcome)
     try:
@@ -29,7 +31,9 @@ async def act_together(
         if _failed_by_itself(own_part):
             own_part.result()
         has_stalled = own_part.done() and own_part.exception() is not None
-        patience = ANSWER_SECONDS if has_stalled else stall_seconds + ANSWER_SECONDS
+        # a lost connection is found at once, and those behind it stand still for as long as they may
+        stalled_for = time.monotonic() - start if has_stalled else 0.0
+        patience = max(0.0, stall_seconds - stalled_for) + ANSWER_SECONDS
         await asyncio.wait(answers.values(), timeout=patience)
     finally:
         for answer in answers.values():

@@ -236,9 +236,14 @@ class Receiver(CallChannel):
     """An engine of one worker, in this process. `weights` and `version` are what it would serve."""
 
     def __init__(
-        self, backend: str, *, optional: frozenset[str] = frozenset(), has_room: bool = True
+        self,
+        backend: str,
+        *,
+        optional: frozenset[str] = frozenset(),
+        has_room: bool = True,
+        layout: Mapping[str, tuple[int, ...]] | None = None,
     ) -> None:
-        self._worker = Worker(backend, optional=optional, has_room=has_room)
+        self._worker = Worker(backend, optional=optional, has_room=has_room, layout=layout)
         self.end = self._worker.end
         # as an engine's worker, which carries out one call after the other
         self._thread = ThreadPoolExecutor(max_workers=1)

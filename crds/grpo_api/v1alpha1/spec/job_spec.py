@@ -46,6 +46,7 @@ from grpo_api.v1alpha1.spec.weight_sync import (
     memory_is_shared_within_a_pod,
     nccl_has_gpus,
     network_backend_has_pods,
+    sparse_has_pods,
 )
 
 
@@ -111,6 +112,7 @@ class GRPOJobSpec(RunSections):
         memory_is_shared_between_processes,
         memory_is_shared_within_a_pod,
         ipc_has_gpus,
+        sparse_has_pods,
         export_reaches_the_hub,
         temperature_is_sampled,
         penalty_is_not_corrected,

@@ -1,6 +1,7 @@
 """`weightSync`: how engines get new weights, with the rules about where its backends reach."""
 
 import json
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated
 
@@ -32,7 +33,7 @@ ENGINES_OF_VLLM = ("nccl", "ipc", "sparse_nccl", "sharded_rdt", "nccl_m2n", "mod
 _OFFERED = [backend.value for backend in WeightSyncBackend]
 
 
-def _cel_list(names: list[str] | tuple[str, ...]) -> str:
+def _cel_list(names: Sequence[str]) -> str:
     return json.dumps(list(names))
 
 
@@ -83,6 +84,29 @@ def bytes_without_tag_are_verified(backend: str | None, verify: bool) -> bool:
     return verify or backend != WeightSyncBackend.VLLM_NCCL
 
 
+_SPARSE_BACKENDS = (WeightSyncBackend.AUTO, WeightSyncBackend.GLOO, WeightSyncBackend.NCCL)
+"""Those that can send only what changed; Auto takes one of them where there is `sparse`."""
+
+
+class SparseSpec(ApiModel):
+    """How engines are given only the weights that changed since the sync before."""
+
+    full_every_steps: Annotated[int, Field(ge=2, le=100_000)]
+    """All weights are sent in one sync of so many; also to engines without the weights of the sync before,
+    and where what changed, with its index, is more than half of the bytes, as in float32."""
+
+
+@rule(
+    cel=f"!has(self.sparse) || !has(self.backend) || self.backend in {_cel_list(_SPARSE_BACKENDS)}",
+    sentence="weightSync.sparse spares bytes between pods, and weightSync.backend is not one that sends them "
+    "so: set Gloo or NCCL, or remove weightSync.backend, which means Auto, or weightSync.sparse",
+    field=".sparse",
+)
+def sparse_is_between_pods(backend: str | None, sparse: SparseSpec | None) -> bool:
+    """Memory that is shared has no bytes to spare, and vLLM's own engine keeps none."""
+    return sparse is None or backend is None or backend in _SPARSE_BACKENDS
+
+
 class WeightSyncSpec(ApiModel):
     """How engines get new weights."""
 
@@ -91,6 +115,7 @@ class WeightSyncSpec(ApiModel):
         nccl_is_vllms_or_ours,
         engine_of_vllm_is_offered,
         bytes_without_tag_are_verified,
+        sparse_is_between_pods,
     )
 
     backend: Annotated[str, Field(max_length=64)] | None = None
@@ -105,6 +130,10 @@ class WeightSyncSpec(ApiModel):
     verify: bool = True
     """After each sync, compare every engine's logprobs of a probe prompt with the trainer's before it may
     serve. With `VllmNCCL` it must stay true."""
+    sparse: SparseSpec | None = None
+    """Send engines only what changed since the sync before, to the same bits. For weights in bfloat16, of
+    which a step with a small learning rate changes a few in a hundred; the trainer keeps a second copy of
+    them in CPU memory. For backends Gloo and NCCL."""
 
     @property
     def named_backend(self) -> WeightSyncBackend | None:
@@ -219,3 +248,16 @@ def ipc_has_gpus(weight_sync: WeightSyncSpec, trainer: TrainerSpec, rollout: Rol
     """CUDA IPC is between processes on one GPU."""
     is_ipc = weight_sync.backend == WeightSyncBackend.IPC
     return rollout is not None or not is_ipc or trainer.has_gpus
+
+
+@rule(
+    cel="has(self.rollout) || !has(self.weightSync.sparse) || "
+    f"(has(self.weightSync.backend) && !(self.weightSync.backend in {_cel_list(_SPARSE_BACKENDS)}))",
+    sentence="weightSync.sparse spares bytes between pods, and without rollout the engines have none: add "
+    "rollout, or remove weightSync.sparse",
+    field=".weightSync.sparse",
+)
+def sparse_has_pods(weight_sync: WeightSyncSpec, rollout: RolloutSpec | None) -> bool:
+    """Within a container no bytes travel. Backends that send none are refused by a rule of their own."""
+    is_judged = weight_sync.backend is None or weight_sync.backend in _SPARSE_BACKENDS
+    return rollout is not None or weight_sync.sparse is None or not is_judged

@@ -3,16 +3,16 @@
 import asyncio
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+import torch
 from torch.distributed import Store
 
 from grpo_runtime.weight_sync.interface import GroupBrokenError
 from grpo_runtime.weight_sync.network.group import Communicator, Join, broadcast_all
 from grpo_runtime.weight_sync.network.meeting import Place
-from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 
 _T = TypeVar("_T")
 
@@ -47,11 +47,10 @@ class GroupEnd:
         communicator.close()
         raise GroupBrokenError("it was given up before all were there")
 
-    def send(self, weights: HostCopy, *, stall_seconds: float) -> None:
+    def send(self, buffers: Iterable[torch.Tensor], *, stall_seconds: float) -> None:
         """Give all buffers to the engines. Blocks, and gives up what does not go on for `stall_seconds`."""
         if self._communicator is None:
             raise GroupBrokenError("the trainer is in no group")
-        buffers = weights.buffers(stall_seconds=stall_seconds)
         for _ in broadcast_all(self._communicator, buffers, timeout_seconds=stall_seconds):
             pass
 

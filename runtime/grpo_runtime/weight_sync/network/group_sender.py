@@ -8,6 +8,7 @@ from functools import partial
 from grpo_runtime.weight_sync.interface import (
     Failures,
     GroupBrokenError,
+    NeedsAllWeightsError,
     Peer,
     SenderSettings,
     WeightSyncError,
@@ -16,10 +17,14 @@ from grpo_runtime.weight_sync.network.address import local_address_towards
 from grpo_runtime.weight_sync.network.group import Join
 from grpo_runtime.weight_sync.network.group_end import GroupEnd
 from grpo_runtime.weight_sync.network.meeting import GroupInitInfo, Place, host_store
+from grpo_runtime.weight_sync.sparse.sparse_weights import SparseWeights
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 from grpo_runtime.weight_sync.stream.update_message import update_info
 from grpo_runtime.weight_sync.together import act_together, blamed_for
 from grpo_runtime.weight_sync.verbs import Verbs
+
+_CHECKED_BYTES_PER_SECOND = 2e8
+"""At which an engine on a busy CPU puts changes into what it kept, and computes the tag of it."""
 
 
 class GroupSender:
@@ -28,6 +33,9 @@ class GroupSender:
     An engine that breaks the group is the one that failed: it refused, or gave no answer. The others form
     another group and get the same weights. When all say that somebody else broke it, each gets them in a
     group of its own, and who breaks that one has failed.
+
+    SparseWeights go as what changed where all engines of a group can use that. An engine that says that it
+    cannot has not failed: it gets all weights, and so do the others of its group.
     """
 
     def __init__(self, engines: Mapping[str, Peer], settings: SenderSettings, *, join: Join) -> None:
@@ -36,6 +44,8 @@ class GroupSender:
         self._verbs = Verbs({name: peer.channel for name, peer in engines.items()}, settings.deadlines)
         self._join = join
         self._group: GroupEnd | None = None
+        self._delivered: SparseWeights | None = None
+        """What the last `update` delivered, until `finish`."""
 
     async def init(self, engines: Collection[str]) -> Failures:
         """See `WeightSender`. Where nobody is to blame that they do not meet, `update` tries them alone."""
@@ -47,45 +57,61 @@ class GroupSender:
         """See `WeightSender`."""
         return await self._verbs.start(engines)
 
-    async def update(self, weights: HostCopy, *, engines: Collection[str]) -> Failures:
+    async def update(self, weights: HostCopy | SparseWeights, *, engines: Collection[str]) -> Failures:
         """See `WeightSender`."""
+        sent = weights if isinstance(weights, SparseWeights) else SparseWeights(weights)
+        self._delivered = sent
         left = set(engines)
         failures: dict[str, Exception] = {}
-        await self._within_deadline(self._deliver(weights, left, failures), left, failures)
+        await self._within_deadline(self._deliver(sent, left, failures), left, failures)
+        sent.has_failed(failures)
         return failures
 
     async def finish(self, version: str, *, engines: Collection[str]) -> Failures:
         """See `WeightSender`."""
-        return await self._verbs.finish(
+        delivered, self._delivered = self._delivered, None
+        failures = await self._verbs.finish(
             {name: self._engines[name].channel.finish(version) for name in engines}
         )
+        if delivered is not None:
+            delivered.is_held_by(set(engines) - failures.keys())
+            delivered.has_failed(failures)
+        return failures
 
     async def abort(self, engines: Collection[str]) -> Failures:
         """See `WeightSender`."""
+        self._delivered = None
         return await self._verbs.abort(engines)
 
     async def shutdown(self) -> None:
         """See `WeightSender`."""
+        self._delivered = None
         self._leave_group()
 
-    async def _deliver(self, weights: HostCopy, left: set[str], failures: dict[str, Exception]) -> None:
+    async def _deliver(self, weights: SparseWeights, left: set[str], failures: dict[str, Exception]) -> None:
         """Give the weights to all in `left`. Who has got them, or has failed, is taken out of it."""
         limit = self._deadlines.timeout_seconds
-        await asyncio.to_thread(partial(weights.wait_for_first_buffer, timeout_seconds=limit))
+        await asyncio.to_thread(partial(weights.wait_until_ready, timeout_seconds=limit))
         groups = [frozenset(left)]
         while groups:
             engines = groups.pop()
             errors = await self._deliver_to(engines, weights)
-            blamed = blamed_for(errors, num_engines=len(engines))
+            lacking = {name for name, error in errors.items() if NeedsAllWeightsError.is_said_by(error)}
+            weights.needs_all(lacking)
+            blamed = {
+                name: error
+                for name, error in blamed_for(errors, num_engines=len(engines)).items()
+                if name not in lacking
+            }
             failures |= blamed
             left.difference_update(engines - errors.keys(), blamed)
             again = frozenset(errors.keys() - blamed.keys())
-            if blamed and again:
+            if (blamed or lacking) and again:
                 groups.append(again)
             else:
                 groups += [frozenset({name}) for name in sorted(again)]
 
-    async def _deliver_to(self, engines: frozenset[str], weights: HostCopy) -> Failures:
+    async def _deliver_to(self, engines: frozenset[str], weights: SparseWeights) -> Failures:
         """Give the weights to these engines in one group. Returns the errors of those that lack them."""
         if self._group is None or self._group.engines != engines:
             # an update that was open has ended with the group before
@@ -96,15 +122,26 @@ class GroupSender:
         group, stall, start = self._group, self._deadlines.stall_seconds(), time.monotonic()
         if group is None:
             raise WeightSyncError("the trainer is in no group")
-        info = update_info(weights, connection=group.key, stall_seconds=stall)
+        changes = weights.changes_for(engines)
+        if changes is not None:
+            # the engines check all weights once the last change is there
+            stall += weights.num_bytes / _CHECKED_BYTES_PER_SECOND
+        info = update_info(
+            weights.copy,
+            connection=group.key,
+            stall_seconds=stall,
+            changes=None if changes is None else changes.table,
+        )
+        buffers = weights.buffers(changes, stall_seconds=stall)
         errors = await act_together(
             {name: self._engines[name].channel.update(info) for name in engines},
-            group.in_thread(partial(group.send, weights, stall_seconds=stall)),
+            group.in_thread(partial(group.send, buffers, stall_seconds=stall)),
             stall_seconds=stall,
         )
         if errors:
             self._leave_group()
-        else:
+        elif changes is None:
+            # a transfer of changes says nothing about the next one of all weights
             self._deadlines.note("transfer", time.monotonic() - start)
         return errors
 

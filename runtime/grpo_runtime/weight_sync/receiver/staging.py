@@ -6,14 +6,23 @@ vLLM is not known here: tests drive it without an engine.
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Protocol
 
 import torch
 from pydantic import ValidationError
 
-from grpo_runtime.weight_sync.interface import Info, Load, ModelBrokenError, ReceiverSettings, WeightSyncError
-from grpo_runtime.weight_sync.stream.digest import is_same_tag
+from grpo_runtime.weight_sync.interface import (
+    Info,
+    Load,
+    ModelBrokenError,
+    NeedsAllWeightsError,
+    ReceiverSettings,
+    WeightSyncError,
+)
+from grpo_runtime.weight_sync.stream.changes import ChangeTable, exchange
+from grpo_runtime.weight_sync.stream.digest import TAG_BYTES, is_same_tag
 from grpo_runtime.weight_sync.stream.manifest import BUFFERS_IN_FLIGHT, WeightManifest, unpack
 from grpo_runtime.weight_sync.stream.reading import alternating_buffers, complete_tensors
 from grpo_runtime.weight_sync.stream.tags import make_digest
@@ -54,16 +63,43 @@ class ReceiverTransport(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class _KeptStream:
+    """A whole, checked stream that the memory of the transport still has."""
+
+    manifest: WeightManifest
+    tag: bytes
+
+
+@dataclass(frozen=True)
+class _OpenChanges:
+    """Changes that were put into the kept stream `before`, and that no `take` has asked for yet: `body` has
+    what was there."""
+
+    before: _KeptStream
+    table: ChangeTable
+    stream: torch.Tensor
+    body: torch.Tensor
+
+
 class StagingReceiver:
     """Takes one transfer at a time. Weights leave it only through `take`, whole and checked.
 
     A manifest that differs from the layout of the settings is refused before a single byte is received. What
     was taken must be copied before the next update, which may use the same memory.
+
+    `keeps_stream` says that the transport's memory keeps the stream that was staged last, and is the same for
+    the next one: then the next update may bring only what changed.
     """
 
-    def __init__(self, transport: ReceiverTransport, settings: ReceiverSettings) -> None:
+    def __init__(
+        self, transport: ReceiverTransport, settings: ReceiverSettings, *, keeps_stream: bool = False
+    ) -> None:
         self._transport = transport
         self._settings = settings
+        self._keeps_stream = keeps_stream
+        self._kept: _KeptStream | None = None
+        self._open_changes: _OpenChanges | None = None
         self._staged: tuple[WeightManifest, torch.Tensor] | None = None
         self._is_loaded = False
         """Whether the model has weights that no `finish` has asked for."""
@@ -94,7 +130,13 @@ class StagingReceiver:
             raise WeightSyncError(f"weight update refused: {'; '.join(problems[:5])}")
         if not update.key:
             raise WeightSyncError("weight update refused: it came without the key of its tag")
-        direct = self._settings.direct_load
+        if update.changes is not None:
+            try:
+                self._staged = (manifest, self._stage_changes(manifest, update, update.changes))
+            except torch.OutOfMemoryError as error:
+                raise NeedsAllWeightsError(f"its GPU has no memory for changes: {error}") from error
+            return
+        direct, self._kept = self._settings.direct_load, None
         if direct is None or direct.has_room(self._transport.missing_bytes(manifest.stream_bytes)):
             self._staged = (manifest, self._stage(manifest, update))
         else:
@@ -113,15 +155,16 @@ class StagingReceiver:
         if self._staged is None:
             raise WeightSyncError("there is nothing to finish: no complete weight update was received")
         (manifest, stream), self._staged = self._staged, None
+        self._open_changes = None
         return unpack(stream, manifest)
 
     def shutdown(self) -> None:
         """Let go of the connection and of what was staged."""
-        self._staged = None
+        self._give_up_staged()
         self._transport.shutdown()
 
     def _drop(self) -> None:
-        self._staged = None
+        self._give_up_staged()
         if self._is_loaded:
             raise ModelBrokenError("the model has weights of an update that was given up")
 
@@ -131,7 +174,59 @@ class StagingReceiver:
         for part in self._receive(stream.split(manifest.buffer_bytes), update):
             received.add(part)
         received.require_its_tag()
+        if self._keeps_stream:
+            self._kept = _KeptStream(manifest, received.tag)
         return stream
+
+    def _stage_changes(
+        self, manifest: WeightManifest, update: UpdateInfo, table: ChangeTable
+    ) -> torch.Tensor:
+        """Put what changed into the stream that is kept, which stays as it is when the transfer breaks.
+
+        Raises NeedsAllWeightsError, before a byte is received, when it is another one than the sender thinks.
+        Raises it also when the bytes do not lead to the weights that were announced: what came may be wrong,
+        or what is kept, which is then not used again.
+        """
+        kept, direct = self._kept, self._settings.direct_load
+        if kept is None:
+            raise NeedsAllWeightsError("it has kept none")
+        if kept.tag.hex() != table.base or kept.manifest != manifest:
+            raise NeedsAllWeightsError("it has kept others than those that changed")
+        if problems := table.problems(manifest):
+            raise WeightSyncError(f"weight update refused: {'; '.join(problems)}")
+        if direct is not None and not direct.has_room(table.stream_bytes):
+            raise NeedsAllWeightsError(f"it has no memory for {table.stream_bytes} bytes of changes")
+        checked = _CheckedStream(manifest, update)
+        stream = self._memory(manifest.stream_bytes, update)
+        received = torch.empty(table.stream_bytes, dtype=torch.uint8, device=stream.device)
+        for _ in self._receive(received.split(manifest.buffer_bytes), update):
+            pass
+        body, tag = received[:-TAG_BYTES], received[-TAG_BYTES:]
+        # none is known to be there until it is checked
+        self._kept = None
+        try:
+            exchange(stream, body, manifest=manifest, table=table)
+        except ValueError as error:
+            raise NeedsAllWeightsError(f"the changes cannot be read: {error}") from error
+        for part in stream[: manifest.num_bytes].split(manifest.buffer_bytes):
+            checked.add(part)
+        checked.add(tag)
+        try:
+            checked.require_its_tag()
+        except WeightSyncError as error:
+            raise NeedsAllWeightsError(str(error)) from error
+        self._open_changes = _OpenChanges(kept, table, stream, body)
+        self._kept = _KeptStream(manifest, checked.tag)
+        return stream
+
+    def _give_up_staged(self) -> None:
+        """Drop what was staged. Changes are taken back: the stream before them is kept."""
+        self._staged = None
+        changes, self._open_changes = self._open_changes, None
+        if changes is not None:
+            kept = changes.before
+            exchange(changes.stream, changes.body, manifest=kept.manifest, table=changes.table)
+            self._kept = kept
 
     def _load(self, manifest: WeightManifest, update: UpdateInfo, *, load: Load) -> None:
         memory = self._memory(BUFFERS_IN_FLIGHT * manifest.buffer_bytes, update)
@@ -181,6 +276,11 @@ class _CheckedStream:
         self._num_left -= len(weights)
         self._tag += bytes(tag.cpu().numpy())
         return part
+
+    @property
+    def tag(self) -> bytes:
+        """The tag that came with the stream."""
+        return self._tag
 
     def require_its_tag(self) -> None:
         """Raises WeightSyncError."""

@@ -77,7 +77,7 @@ class HostCopy:
         end = 0
         for buffer in self._stream.split(self.manifest.buffer_bytes):
             end += len(buffer)
-            self._wait_for(end, timeout_seconds=stall_seconds)
+            self.wait_for(end, timeout_seconds=stall_seconds)
             packed = self._packing.packed(end)
             yield buffer if packed is None else packed
             with self._changed:
@@ -86,12 +86,33 @@ class HostCopy:
     def wait_for_first_buffer(self, *, timeout_seconds: float) -> None:
         """Wait until there is something to send. Raises WeightSyncError as `buffers` does."""
         end = min(self.manifest.buffer_bytes, self.manifest.stream_bytes)
-        self._wait_for(end, timeout_seconds=timeout_seconds)
+        self.wait_for(end, timeout_seconds=timeout_seconds)
+
+    def wait_for(self, end: int, *, timeout_seconds: float | None = None) -> None:
+        """Wait until the stream is there up to `end`. Raises WeightSyncError as `buffers` does."""
+        with self._changed:
+            if end > self._num_wanted:
+                self._num_wanted = end
+                self._changed.notify_all()
+            is_there = self._changed.wait_for(
+                lambda: self._num_ready >= end or self._error is not None, timeout_seconds
+            )
+            if self._error is not None:
+                raise WeightSyncError(f"the trainer's weights cannot be read: {self._error}")
+            if not is_there:
+                raise WeightSyncError(
+                    f"the trainer's own weights come too slowly: nothing to send for {timeout_seconds:g} s"
+                )
 
     def wait_until_wanted(self, end: int, *, timeout_seconds: float) -> None:
         """Wait until somebody asks for the stream up to `end`, or for that time."""
         with self._changed:
             self._changed.wait_for(lambda: self._num_wanted >= end, timeout_seconds)
+
+    @property
+    def tag(self) -> bytes:
+        """The tag of the stream, once all of it is there."""
+        return bytes(self._stream[-TAG_BYTES:].numpy())
 
     def set_aside(self) -> None:
         """Do not use the memory again: somebody may still read it who was given up."""
@@ -106,21 +127,6 @@ class HostCopy:
         if self._error is not None:
             raise self._error
         return self._seconds
-
-    def _wait_for(self, end: int, *, timeout_seconds: float | None) -> None:
-        with self._changed:
-            if end > self._num_wanted:
-                self._num_wanted = end
-                self._changed.notify_all()
-            is_there = self._changed.wait_for(
-                lambda: self._num_ready >= end or self._error is not None, timeout_seconds
-            )
-            if self._error is not None:
-                raise WeightSyncError(f"the trainer's weights cannot be read: {self._error}")
-            if not is_there:
-                raise WeightSyncError(
-                    f"the trainer's own weights come too slowly: nothing to send for {timeout_seconds:g} s"
-                )
 
     def _fill(self, source: WeightSource) -> None:
         start = time.monotonic()

@@ -55,7 +55,7 @@ class TensorEntry(_Wire):
     @property
     def end(self) -> int:
         """The byte after this tensor and its padding, which is zeros."""
-        return _aligned(self.offset + self.num_bytes)
+        return aligned(self.offset + self.num_bytes)
 
 
 class WeightManifest(_Wire):
@@ -103,7 +103,7 @@ def manifest_of(layout: Sequence[TensorSpec], *, buffer_bytes: int | None = None
         end = entries[-1].end
     if buffer_bytes is None:
         buffer_bytes = min(
-            max(_SMALLEST_BUFFER_BYTES, _aligned(end // _BUFFERS_OF_A_MODEL)), LARGEST_BUFFER_BYTES
+            max(_SMALLEST_BUFFER_BYTES, aligned(end // _BUFFERS_OF_A_MODEL)), LARGEST_BUFFER_BYTES
         )
     manifest = WeightManifest(tensors=tuple(entries), num_bytes=end, buffer_bytes=buffer_bytes)
     if problems := manifest.problems():
@@ -123,5 +123,6 @@ def unpack(stream: torch.Tensor, manifest: WeightManifest) -> Iterator[tuple[str
         yield entry.name, view_of(entry, stream)
 
 
-def _aligned(position: int) -> int:
+def aligned(position: int) -> int:
+    """The next position at which a tensor may start."""
     return -(-position // ALIGNMENT_BYTES) * ALIGNMENT_BYTES

@@ -1,0 +1,175 @@
+"""What changed between two streams, found and put into the older one: to the last bit."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from grpo_runtime.weight_sync.source import TensorSpec
+from grpo_runtime.weight_sync.stream.changes import ChangeFinder, Changes, ChangeTable, exchange
+from grpo_runtime.weight_sync.stream.encoding import Encoding, encode, positions_of
+from grpo_runtime.weight_sync.stream.manifest import DTYPES, WeightManifest, manifest_of, view_of
+
+INTEGERS = [torch.uint8, torch.int16, torch.int32, torch.int64]
+BASE = bytes(range(16))
+
+
+def random_bytes(num_bytes: int, *, seed: int) -> torch.Tensor:
+    return torch.randint(
+        0, 256, (num_bytes,), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed)
+    )
+
+
+def changed_at(old: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """`old` with other bits at these positions."""
+    new = old.clone()
+    new[positions] ^= 1
+    return new
+
+
+def found(manifest: WeightManifest, old: torch.Tensor, new: torch.Tensor) -> Changes | None:
+    finder = ChangeFinder(manifest)
+    for _ in finder.find(old, new):
+        pass
+    return finder.changes(base=BASE)
+
+
+@settings(deadline=None)
+@given(
+    dtype=st.sampled_from(INTEGERS),
+    num_elements=st.integers(1, 5000),
+    share=st.sampled_from([0.0, 0.0005, 0.02, 0.2, 0.7, 1.0]),
+    seed=st.integers(0, 2**20),
+)
+def test_what_changed_is_found_again_whatever_the_bits_are(
+    dtype: torch.dtype, num_elements: int, share: float, seed: int
+) -> None:
+    old = random_bytes(num_elements * dtype.itemsize, seed=seed).view(dtype)
+    chosen = torch.rand(num_elements, generator=torch.Generator().manual_seed(seed + 1)) < share
+    new = changed_at(old, chosen)
+
+    encoded = encode(old, new)
+
+    if encoded is None:
+        assert torch.equal(old, new)
+        return
+    positions = positions_of(
+        encoded.encoding, encoded.index, num_changed=len(encoded.values), num_elements=num_elements
+    )
+    mended = old.clone()
+    mended[positions] = encoded.values
+    assert torch.equal(mended, new)
+    sent = len(encoded.index) + len(encoded.values) * dtype.itemsize
+    assert sent <= num_elements * dtype.itemsize
+
+
+@pytest.mark.parametrize(
+    ("num_changed", "encoding"),
+    [(1, Encoding.GAPS), (100, Encoding.GAPS), (600, Encoding.BITMAP), (4000, Encoding.ALL)],
+)
+def test_the_shorter_index_is_taken(num_changed: int, encoding: Encoding) -> None:
+    old = torch.zeros(4000, dtype=torch.int16)
+    positions = torch.randperm(4000, generator=torch.Generator().manual_seed(0))[:num_changed]
+    encoded = encode(old, changed_at(old, positions))
+    assert encoded is not None
+    assert encoded.encoding is encoding
+
+
+@pytest.mark.parametrize("gap", [0, 1, 253, 254, 255, 256, 509, 510, 511, 70_000])
+def test_a_gap_of_any_length_is_kept(gap: int) -> None:
+    old = torch.zeros(gap + 2, dtype=torch.int64)
+    encoded = encode(old, changed_at(old, torch.tensor([gap])))
+    assert encoded is not None
+    positions = positions_of(encoded.encoding, encoded.index, num_changed=1, num_elements=gap + 2)
+    assert torch.arange(gap + 2)[positions].tolist() == [gap]
+
+
+NUMBERS = {
+    torch.float32: (torch.int32, [0x7FC00000, 0x7FC00001, 0x7F800001, -0x80000000, 0]),
+    torch.bfloat16: (torch.int16, [0x7FC0, 0x7FC1, 0x7F81, -0x8000, 0]),
+}
+
+
+@pytest.mark.parametrize("dtype", NUMBERS)
+def test_nans_and_the_sign_of_zero_are_compared_by_their_bits(dtype: torch.dtype) -> None:
+    integer, patterns = NUMBERS[dtype]
+    layout = [TensorSpec("numbers", (len(patterns) ** 2 + 100,), dtype)]
+    manifest = manifest_of(layout)
+    old, new = torch.zeros(2, manifest.num_bytes, dtype=torch.uint8)
+    pairs = torch.tensor([[a, b] for a in patterns for b in patterns], dtype=integer)
+    for stream, column in ((old, 0), (new, 1)):
+        view_of(manifest.tensors[0], stream).view(integer)[: len(pairs)] = pairs[:, column]
+
+    changes = found(manifest, old, new)
+
+    assert changes is not None
+    assert changes.num_changed == int((pairs[:, 0] != pairs[:, 1]).sum())
+    exchange(old, changes.body, manifest=manifest, table=changes.table)
+    assert torch.equal(old, new)
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 2**20), share=st.sampled_from([0.0, 0.003, 0.05]))
+def test_changes_of_many_tensors_lead_to_the_new_stream_and_back(seed: int, share: float) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    layout = [
+        TensorSpec(f"{dtype} {shape}", shape, dtype)
+        for dtype in DTYPES.values()
+        for shape in ((), (0, 3), (17,), (31, 57))
+    ]
+    manifest = manifest_of(layout)
+    old = torch.zeros(manifest.num_bytes, dtype=torch.uint8)
+    new = old.clone()
+    for entry in manifest.tensors:
+        part = slice(entry.offset, entry.offset + entry.num_bytes)
+        old[part] = random_bytes(entry.num_bytes, seed=seed)
+        chosen = torch.rand(entry.num_bytes, generator=generator) < share
+        new[part] = old[part] ^ chosen
+    changes = found(manifest, old, new)
+    assert changes is not None
+    assert changes.table.problems(manifest) == []
+    table = ChangeTable.model_validate_json(changes.table.model_dump_json())
+
+    stream = old.clone()
+    exchange(stream, changes.body, manifest=manifest, table=table)
+    assert torch.equal(stream, new)
+    exchange(stream, changes.body, manifest=manifest, table=table)
+    assert torch.equal(stream, old)
+
+
+@pytest.mark.parametrize(("num_changed", "are_sent"), [(400, True), (480, False), (1000, False)])
+def test_changes_are_sent_up_to_half_of_all_bytes(num_changed: int, are_sent: bool) -> None:
+    manifest = manifest_of([TensorSpec("all", (1000,), torch.float32)])
+    old = random_bytes(manifest.num_bytes, seed=0)
+    changes = found(manifest, old, changed_at(old, 4 * torch.arange(num_changed)))
+    assert (changes is not None) == are_sent
+
+
+@pytest.mark.parametrize(
+    ("alter", "problem"),
+    [
+        ({"tensor": 3}, "changes of tensor 3, and there are 1"),
+        ({"start": 900}, "the changes of all go beyond it"),
+        ({"num_changed": 1001}, "more of all changed than there is"),
+        ({"index_bytes": 500}, "the changes need"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_told(alter: dict[str, int], problem: str) -> None:
+    manifest = manifest_of([TensorSpec("all", (1000,), torch.bfloat16)])
+    old = random_bytes(manifest.num_bytes, seed=0)
+    changes = found(manifest, old, changed_at(old, torch.tensor([4, 700])))
+    assert changes is not None
+    part = changes.table.parts[0].model_copy(update=alter)
+    table = changes.table.model_copy(update={"parts": (part,)})
+    assert problem in table.problems(manifest)[0]
+
+
+@pytest.mark.parametrize(("index", "num_changed"), [([5], 2), ([255, 255], 1), ([200, 200], 2)])
+def test_gaps_that_lead_elsewhere_are_refused(index: list[int], num_changed: int) -> None:
+    with pytest.raises(ValueError, match="its index"):
+        positions_of(
+            Encoding.GAPS,
+            torch.tensor(index, dtype=torch.uint8),
+            num_changed=num_changed,
+            num_elements=300,
+        )

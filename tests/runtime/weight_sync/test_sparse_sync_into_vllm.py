@@ -1,0 +1,66 @@
+"""Real engines that are sent what changed, and whose logprobs must then be the trainer's."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import torch
+from one_engine_sync import OneEngineSync
+from policy_builder import changed_policy, probe_of, weights_of
+from transformers import PreTrainedModel
+
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.fleet.engine_client import Address, EngineClient
+from grpo_runtime.fleet.engine_sync import SyncJob
+from grpo_runtime.settings import Tokens
+from grpo_runtime.weight_sync.registry import GLOO
+from grpo_runtime.weight_sync.sparse.sparse_weights import SparsePreparation, SparseWeights
+from grpo_runtime.weight_sync.stream.digest import TAG_BYTES
+from grpo_runtime.weight_sync.stream.host_copy import HostCopy
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as opened:
+        yield opened
+
+
+def policy_at(model_dir: Path, step: int) -> PreTrainedModel:
+    """A policy of which every twentieth weight changes at each step."""
+    policy = changed_policy(model_dir, seed=1)
+    with torch.no_grad():
+        for parameter in policy.parameters():
+            for number in range(1, step + 1):
+                parameter.view(-1)[number::20] += 0.1
+    return policy
+
+
+async def test_an_engine_samples_from_the_policy_that_it_was_sent_as_changes(
+    engine: Any, attempt: int, session: aiohttp.ClientSession
+) -> None:
+    tokens = Tokens(data=engine.data_token, admin=engine.admin_token)
+    client = EngineClient(session, Address("127.0.0.1", engine.port), tokens=tokens, attempt=attempt)
+    sync, prepare = (
+        OneEngineSync(client, backend=GLOO, timeout_seconds=20.0),
+        SparsePreparation(HostCopy, full_every=3),
+    )
+    sent: list[SparseWeights] = []
+    for step in range(5):
+        policy = policy_at(engine.model_dir, step)
+        sent.append(prepare(weights_of(policy)))
+        # the probe fails unless the engine has exactly this policy
+        job = SyncJob(version=PolicyVersion(attempt, step), weights=sent[-1], probe=probe_of(policy))
+        await sync.run(job)
+    await sync.close()
+
+    are_whole = [weights.num_bytes_sent == weights.num_bytes + TAG_BYTES for weights in sent]
+    assert are_whole == [True, False, False, True, False]
+    assert all(
+        weights.num_bytes_sent < 0.1 * weights.num_bytes
+        for weights, is_whole in zip(sent, are_whole, strict=True)
+        if not is_whole
+    )
