@@ -112,3 +112,24 @@ def test_completions_of_several_turns_are_made_by_the_function_in_a_config_map(n
     ]
     # results of the calculator, or a question mark for what is no expression
     assert any(re.search(r"=(-?[0-9]|\?)", text) for text in said)
+
+
+def test_engines_are_sent_what_changed(namespace: Namespace) -> None:
+    job = copy_job(
+        "sparse",
+        claim="sparse",
+        model={"dtype": "bfloat16"},
+        algorithm={"steps": 8, "optimizer": {"learningRate": 1e-6}},
+        trainer={"processesPerNode": 1},
+        rollout={"replicas": 1},
+        weightSync={"backend": "Gloo", "sparse": {"fullEverySteps": 4}},
+    )
+    namespace.apply(volume_claim("sparse"), job)
+    namespace.wait_for_finish("sparse")
+
+    assert condition(namespace.job("sparse"), "Complete") == "True", namespace.describe()
+    steps = [record.values for record in namespace.metrics("sparse")]
+    shares = [values["sync/update_ratio"] for values in steps]
+    assert sum(share == 1 for share in shares) >= 2, shares
+    assert min(shares) < 0.2, shares
+    assert max(values.get("sync/max_probe_error", 0) for values in steps) < 0.1
