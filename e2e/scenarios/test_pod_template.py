@@ -143,5 +143,29 @@ def test_what_the_operator_or_the_namespace_does_not_allow_is_said_on_the_object
     namespace.kubectl("delete", "grpojob", name)
 
 
+def test_a_job_trains_on_the_network_of_its_node(namespace: Namespace) -> None:
+    label = "pod-security.kubernetes.io/enforce=privileged"
+    namespace.target.run_kubectl("label", "--overwrite", "namespace", namespace.name, label)
+    template = {"podTemplate": {"spec": {"hostNetwork": True}}}
+    job = copy_job(
+        "host",
+        algorithm={"steps": 3},
+        trainer={"processesPerNode": 1, **template},
+        rollout={"replicas": 1, **template},
+    )
+    namespace.apply(job)
+    namespace.wait_for_step("host", 1)
+    pods = [*namespace.pods_of("host", "trainer"), *namespace.pods_of("host", "rollout")]
+    assert len(pods) == 2
+    for pod in pods:
+        assert pod["spec"]["dnsPolicy"] == "ClusterFirstWithHostNet"
+        assert pod["status"]["podIP"] == pod["status"]["hostIP"]
+        (container,) = pod["spec"]["containers"]
+        # with which the scheduler gives a node one pod of each port
+        assert all(port["hostPort"] == port["containerPort"] for port in container["ports"])
+    namespace.wait_for_finish("host")
+    assert condition(namespace.job("host"), "Complete") == "True", namespace.describe()
+
+
 def _config_map(name: str, **data: str) -> dict:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}

@@ -81,6 +81,9 @@ def connect_node(node: NodeSettings, holder: processes.Process, process: process
     _run(*inside(process), "ip", "address", "add", f"{node.address}/24", "dev", "eth0")
     _run(*inside(process), "ip", "link", "set", "eth0", "up")
     _run(*inside(process), "ip", "link", "set", "lo", "up")
+    # a pod on the node's own network reaches Services only if there is a route before kube-proxy changes it
+    service_range = node.cluster.service_range
+    _run(*inside(process), "ip", "route", "replace", service_range, "via", node.cluster.host_address)
     for prefix in ([], inside(holder)):
         _run(*prefix, "ip", "route", "replace", node.pod_range, "via", node.address)
         if node.index == 0:
