@@ -16,8 +16,9 @@ LOGPROBS = ROOT / "bench" / "logprobs.py"
 CHECKPOINT = ROOT / "bench" / "checkpoint.py"
 LORA = ROOT / "bench" / "lora.py"
 LEARNING = ROOT / "bench" / "learning.py"
+SPARSE = ROOT / "bench" / "sparse.py"
 SCRIPTS = sorted(
-    set((ROOT / "bench").glob("*.py")) - {SYNC, AGAINST_TRL, LOGPROBS, CHECKPOINT, LORA, LEARNING}
+    set((ROOT / "bench").glob("*.py")) - {SYNC, AGAINST_TRL, LOGPROBS, CHECKPOINT, LORA, LEARNING, SPARSE}
 )
 """Those that compare two ways."""
 HEAVY = {"torch", "vllm", "transformers", "numpy", "grpo_runtime"}
@@ -88,6 +89,20 @@ def test_help_of_the_bench_of_learning_names_its_cases_and_imports_nothing_heavy
     assert done.returncode == 0
     assert "python bench/learning.py --cases" in done.stdout
     assert "The cases: copy: dapo, " in done.stdout
+    assert imported(done.stderr) & HEAVY == set()
+
+
+def test_help_of_the_bench_of_sparse_syncs_explains_it_and_imports_nothing_heavy() -> None:
+    done = script(SPARSE, "--help")
+    assert done.returncode == 0
+    assert "python bench/sparse.py --parameters" in done.stdout
+    assert imported(done.stderr) & HEAVY == set()
+
+
+@pytest.mark.parametrize("option", ["--parameters", "--learning-rate", "--steps"])
+def test_the_bench_of_sparse_syncs_refuses_nothing_to_measure(option: str) -> None:
+    done = script(SPARSE, option, "0")
+    assert (done.returncode, f"{option} 0: it must be above 0" in done.stderr) == (2, True)
     assert imported(done.stderr) & HEAVY == set()
 
 
