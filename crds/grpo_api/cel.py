@@ -1,5 +1,8 @@
 """CEL expressions that several rules use."""
 
+import json
+from collections.abc import Sequence
+
 from grpo_api.quantity import DEVICE_COUNT_PATTERN, QUANTITY_PATTERN
 
 GPU = "nvidia.com/gpu"
@@ -7,6 +10,11 @@ GPU = "nvidia.com/gpu"
 MIG = "nvidia.com/mig-"
 """How the names of resources for slices of GPUs begin, such as nvidia.com/mig-3g.40gb. Which sizes follow
 depends on the model of the GPU."""
+
+
+def list_of(texts: Sequence[str]) -> str:
+    """CEL for a list of texts."""
+    return f"[{', '.join(map(json.dumps, texts))}]"
 
 
 def quantity(path: str) -> str:
@@ -50,6 +58,15 @@ def has_claims(pod: str) -> str:
     return (
         f"(has({template}) && has({template}.spec) && has({template}.spec.resourceClaims) "
         f"&& {template}.spec.resourceClaims.size() > 0)"
+    )
+
+
+def has_host_network(pod: str) -> str:
+    """CEL for whether the pods of a role use the network of their node."""
+    template = f"{pod}.podTemplate"
+    return (
+        f"(has({template}) && has({template}.spec) && has({template}.spec.hostNetwork) "
+        f"&& {template}.spec.hostNetwork)"
     )
 
 

@@ -14,8 +14,6 @@ MAX_TRAINER_GRACE_SECONDS = 3600
 """The longest, however long its saves take: a pod that is deleted ends within this time."""
 SUPERVISOR_MARGIN_SECONDS = 10
 """The part of it that the supervisor has for itself after the ranks have ended."""
-RANKS_GRACE_SECONDS = TRAINER_GRACE_SECONDS - SUPERVISOR_MARGIN_SECONDS
-"""The part of it in which the ranks save and stop; then they are killed."""
 SAVES_IN_ESTIMATE = 2
 """How many saves it has time for before one has been measured: the one that is in flight and the one after
 it. The reserve is in the estimate, which assumes a slow volume."""
@@ -48,6 +46,10 @@ def trainer_grace_seconds(
 def ranks_grace_seconds(grace_seconds: int) -> int:
     """The part of a pod's grace period in which its ranks save and stop."""
     return grace_seconds - SUPERVISOR_MARGIN_SECONDS
+
+
+RANKS_GRACE_SECONDS = ranks_grace_seconds(TRAINER_GRACE_SECONDS)
+"""The part of TRAINER_GRACE_SECONDS in which the ranks save and stop; then they are killed."""
 
 
 def estimated_save_seconds(spec: GRPOJobSpec) -> float | None:

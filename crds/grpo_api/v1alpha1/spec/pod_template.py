@@ -61,10 +61,6 @@ def _cel_any(operation: str, values: tuple[str, ...]) -> str:
     return " || ".join(f"{operation}('{value}')" for value in values)
 
 
-def _cel_list(values: tuple[str, ...]) -> str:
-    return f"[{', '.join(repr(value) for value in values)}]"
-
-
 @rule(
     cel=f"!has(self.labels) || !self.labels.exists(name, {_cel_any('name.startsWith', OWNED_PREFIXES)})",
     sentence="podTemplate.metadata.labels must not begin with grpo.dev/ or app.kubernetes.io/, which the "
@@ -118,7 +114,7 @@ def volume_has_one_source(
 
 
 @rule(
-    cel=f"!(self.name in {_cel_list(OWNED_VOLUMES)}) && "
+    cel=f"!(self.name in {cel.list_of(OWNED_VOLUMES)}) && "
     f"!({_cel_any('self.name.startsWith', OWNED_PREFIXES_OF_VOLUMES)})",
     sentence=f"the name of a volume must not be {', '.join(OWNED_VOLUMES)}, source-* or secret-*, which are "
     "the operator's: choose another",
@@ -271,7 +267,7 @@ class PodSettings(ApiModel):
 
 @rule(
     cel="!has(self.env) || !self.env.exists(variable, "
-    f"variable.name in {_cel_list(OWNED_VARIABLES)} || "
+    f"variable.name in {cel.list_of(OWNED_VARIABLES)} || "
     f"variable.name.startsWith('{OWNED_PREFIX_OF_VARIABLES}'))",
     sentence="podTemplate.container.env sets a variable that is the operator's (GRPO_*, HOME, HF_HOME and "
     "others): remove it; caches are set by spec.hub",

@@ -4,20 +4,16 @@ from typing import Annotated
 
 from pydantic import Field
 
+from grpo_api import cel
 from grpo_api.changes import MAY_CHANGE, Transition
 from grpo_api.model import ApiModel
 from grpo_api.rule import rule
 from grpo_api.v1alpha1.spec.pod_template import PodTemplateSpec
 from grpo_api.v1alpha1.spec.resources import ResourcesSpec
 
-_HAS_HOST_NETWORK = (
-    "has(self.podTemplate) && has(self.podTemplate.spec) && has(self.podTemplate.spec.hostNetwork) "
-    "&& self.podTemplate.spec.hostNetwork"
-)
-
 
 @rule(
-    cel=f"!has(self.nodesPerReplica) || self.nodesPerReplica == 1 || !({_HAS_HOST_NETWORK})",
+    cel=f"!has(self.nodesPerReplica) || self.nodesPerReplica == 1 || !{cel.has_host_network('self')}",
     sentence="rollout.nodesPerReplica must be 1 with podTemplate.spec.hostNetwork, because vLLM's channels "
     "between the pods of an engine ask for no token, and no NetworkPolicy guards the network of a node: "
     "remove one of them",

@@ -1,7 +1,5 @@
 """`weightSync`: how engines get new weights, with the rules about where its backends reach."""
 
-import json
-from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated
 
@@ -33,12 +31,8 @@ ENGINES_OF_VLLM = ("nccl", "ipc", "sparse_nccl", "sharded_rdt", "nccl_m2n", "mod
 _OFFERED = [backend.value for backend in WeightSyncBackend]
 
 
-def _cel_list(names: Sequence[str]) -> str:
-    return json.dumps(list(names))
-
-
 @rule(
-    cel=f"!has(self.backend) || self.backend in {_cel_list((*_OFFERED, *ENGINES_OF_VLLM))}",
+    cel=f"!has(self.backend) || self.backend in {cel.list_of((*_OFFERED, *ENGINES_OF_VLLM))}",
     sentence=f"weightSync.backend must be one of {', '.join(_OFFERED)}: set one of them, or remove it, which "
     "means Auto",
     field=".backend",
@@ -61,7 +55,7 @@ def nccl_is_vllms_or_ours(backend: str | None) -> bool:
 
 
 @rule(
-    cel=f"!has(self.backend) || !(self.backend in {_cel_list(ENGINES_OF_VLLM)}) || self.backend == 'nccl'",
+    cel=f"!has(self.backend) || !(self.backend in {cel.list_of(ENGINES_OF_VLLM)}) || self.backend == 'nccl'",
     sentence="weightSync.backend names an engine of vLLM that is not offered: ipc sends pickles over HTTP, "
     "sharded_rdt needs named Ray actors, and the trainer speaks none of the others: set NCCL between pods, "
     "VllmNCCL for vLLM's own nccl engine, IPC within a pod, or remove it, which means Auto",
@@ -97,7 +91,7 @@ class SparseSpec(ApiModel):
 
 
 @rule(
-    cel=f"!has(self.sparse) || !has(self.backend) || self.backend in {_cel_list(_SPARSE_BACKENDS)}",
+    cel=f"!has(self.sparse) || !has(self.backend) || self.backend in {cel.list_of(_SPARSE_BACKENDS)}",
     sentence="weightSync.sparse spares bytes between pods, and weightSync.backend is not one that sends them "
     "so: set Gloo or NCCL, or remove weightSync.backend, which means Auto, or weightSync.sparse",
     field=".sparse",
@@ -150,7 +144,7 @@ _BETWEEN_PODS = (WeightSyncBackend.GLOO, *_BETWEEN_GPUS)
 
 def _is_one_of(*backends: WeightSyncBackend) -> str:
     """CEL for whether the backend is asked for by one of these names."""
-    return f"(has(self.weightSync.backend) && self.weightSync.backend in {_cel_list(backends)})"
+    return f"(has(self.weightSync.backend) && self.weightSync.backend in {cel.list_of(backends)})"
 
 
 _HAS_TRAINER_GPUS = cel.has_gpus("self.trainer")
@@ -252,7 +246,7 @@ def ipc_has_gpus(weight_sync: WeightSyncSpec, trainer: TrainerSpec, rollout: Rol
 
 @rule(
     cel="has(self.rollout) || !has(self.weightSync.sparse) || "
-    f"(has(self.weightSync.backend) && !(self.weightSync.backend in {_cel_list(_SPARSE_BACKENDS)}))",
+    f"(has(self.weightSync.backend) && !(self.weightSync.backend in {cel.list_of(_SPARSE_BACKENDS)}))",
     sentence="weightSync.sparse spares bytes between pods, and without rollout the engines have none: add "
     "rollout, or remove weightSync.sparse",
     field=".weightSync.sparse",
