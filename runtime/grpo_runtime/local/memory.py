@@ -1,6 +1,7 @@
-"""What `grpo-runtime validate` says about the memory of a job's GPUs."""
+"""What `grpo-runtime validate` says about the memory of a job's GPUs and pods."""
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from grpo_api.resolve import resolve
@@ -13,22 +14,28 @@ _NO_VOLUMES = Path("/nonexistent")
 
 
 def describe_memory(job: GRPOJob, *, gpu_gib: float | None) -> tuple[str, bool]:
-    """The table of a job with GPUs, and whether it fits into GPUs of `gpu_gib` GiB; without that it does.
+    """The table of a job with GPUs, and whether it fits: into the memory that it sets as the limit of pods,
+    and into GPUs of `gpu_gib` GiB where that is given.
 
     Only the model's configuration is read. When it cannot be, the text says so and nothing is refused.
     """
     # after here torch is loaded, which takes seconds
     from transformers.utils.logging import disable_progress_bar
 
+    from grpo_runtime.memory_plan.host import HostPlan, plan_hosts
     from grpo_runtime.memory_plan.model_sizes import sizes_of_folder
-    from grpo_runtime.memory_plan.plan import GIB, GpuPlan, in_gib, plan_memory
+    from grpo_runtime.memory_plan.parts import GIB, in_gib
+    from grpo_runtime.memory_plan.plan import GpuPlan, plan_memory
 
-    def fit(plan: GpuPlan) -> str:
-        if gpu_gib is None:
-            return ""
-        if not plan.fixes:
-            return f", which fits into {gpu_gib:g} GiB"
-        return f", which does not fit into {gpu_gib:g} GiB: {'; or '.join(plan.fixes)}"
+    def on_gpu(plan: GpuPlan) -> str:
+        what = f"each GPU of role {plan.role}"
+        return what if gpu_gib is None else f"{what}, {_fit(plan.fixes, into=f'{gpu_gib:g} GiB')}"
+
+    def on_host(plan: HostPlan) -> str:
+        what = "the first trainer pod" if plan.role == "trainer" else f"each {plan.role} pod"
+        if plan.limit_bytes is None:
+            return f"{what}, which has no memory in {plan.role}.resources.limits"
+        return f"{what}, {_fit(plan.fixes, into=f'its limit of {in_gib(plan.limit_bytes)}')}"
 
     disable_progress_bar()
     try:
@@ -39,13 +46,27 @@ def describe_memory(job: GRPOJob, *, gpu_gib: float | None) -> tuple[str, bool]:
     except (UserError, HubUnreachableError, VolumeFullError, ConnectionError) as error:
         return f"  memory       not planned: {error}", True
     gpu_bytes = None if gpu_gib is None else int(gpu_gib * GIB)
-    plans = plan_memory(job, model, gpu_bytes=gpu_bytes)
+    gpus, hosts = plan_memory(job, model, gpu_bytes=gpu_bytes), plan_hosts(job, model)
     adapter = f" with an adapter of {model.num_adapter_parameters / 1e6:.1f} M" if model.has_adapter else ""
     lines = [f"  memory       of a model of {model.num_parameters / 1e9:.2f} B parameters{adapter}, at most:"]
-    for plan in plans:
-        lines.append(f"    {in_gib(plan.num_bytes):>10} each GPU of role {plan.role}{fit(plan)}")
+    plans: list[tuple[GpuPlan | HostPlan, str]] = [(plan, on_gpu(plan)) for plan in gpus]
+    plans += [(plan, on_host(plan)) for plan in hosts]
+    for plan, text in plans:
+        lines.append(f"    {in_gib(plan.num_bytes):>10} {text}")
         lines += [f"      {in_gib(part.num_bytes):>10} {part.name}" for part in plan.parts]
-    return "\n".join(lines), not any(plan.fixes for plan in plans)
+    lines += [_about_staging(in_gib(plan.staging_bytes)) for plan in hosts if plan.lacks_staging]
+    return "\n".join(lines), not any(plan.fixes for plan, _ in plans)
+
+
+def _fit(fixes: Sequence[str], *, into: str) -> str:
+    return f"which does not fit into {into}: {'; or '.join(fixes)}" if fixes else f"which fits into {into}"
+
+
+def _about_staging(needed: str) -> str:
+    return (
+        f"    With {needed} more, rollout pods keep new weights aside until they are checked. Without it\n"
+        "    weights go into the model while they arrive, and an engine whose transfer breaks starts again."
+    )
 
 
 def _config_folder(job: GRPOJob, *, into: Path) -> Path:

@@ -23,21 +23,13 @@ from grpo_runtime.memory_plan.formulas import (
     training_bytes,
     zero,
 )
+from grpo_runtime.memory_plan.parts import GIB, Part, in_gib, sum_of
 from grpo_runtime.weight_sync.stream.manifest import BUFFERS_IN_FLIGHT, LARGEST_BUFFER_BYTES
 
-GIB = 2**30
 CUDA_BYTES = 3 * GIB // 2
 """For CUDA's context, libraries and NCCL in one process, and for gaps between tensors: an estimate."""
 SYNC_BYTES = BUFFERS_IN_FLIGHT * LARGEST_BUFFER_BYTES
 """In which weights travel. An engine stages all of them beside the model only where there is room."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """One line of a plan: what the bytes are for."""
-
-    name: str
-    num_bytes: int
 
 
 @dataclass(frozen=True)
@@ -52,7 +44,7 @@ class GpuPlan:
     @property
     def num_bytes(self) -> int:
         """In all."""
-        return sum(part.num_bytes for part in self.parts)
+        return sum_of(self.parts)
 
 
 def plan_memory(job: GRPOJob, model: ModelSizes, *, gpu_bytes: int | None) -> tuple[GpuPlan, ...]:
@@ -74,13 +66,7 @@ def plan_memory(job: GRPOJob, model: ModelSizes, *, gpu_bytes: int | None) -> tu
 
 def _left_by(engine: tuple[Part, ...], share: float) -> Part:
     """What must be there beside an engine that takes only a share of what it finds."""
-    num_bytes = sum(part.num_bytes for part in engine)
-    return Part("what the engine's share leaves", int(num_bytes * (1 / share - 1)))
-
-
-def in_gib(num_bytes: int) -> str:
-    """`12.3 GiB`."""
-    return f"{num_bytes / GIB:.1f} GiB"
+    return Part("what the engine's share leaves", int(sum_of(engine) * (1 / share - 1)))
 
 
 def _engine_parts(job: GRPOJob, model: ModelSizes) -> tuple[Part, ...]:

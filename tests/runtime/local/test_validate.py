@@ -228,6 +228,23 @@ def test_a_job_that_fits_into_its_gpus_is_valid_and_one_that_does_not_is_refused
     assert " GiB activations\n" in table
 
 
+def test_a_job_whose_pods_have_too_little_memory_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def limited(memory: str) -> dict[str, Any]:
+        return {"resources": {"limits": {"nvidia.com/gpu": 1, "memory": memory}}}
+
+    assert main(["validate", str(written(tmp_path, job_object(trainer=limited("8Gi"))))]) == 0
+    table = capsys.readouterr().out
+    assert "the first trainer pod, which fits into its limit of 8.0 GiB\n" in table
+    assert " GiB checkpoint, while it is written\n" in table
+    assert main(["validate", str(written(tmp_path, job_object(trainer=limited("2Gi"))))]) == 1
+    said = "does not fit into its limit of 2.0 GiB: raise memory in trainer.resources.limits to 5Gi\n"
+    assert said in capsys.readouterr().out
+    assert main(["validate", str(written(tmp_path, job_object(trainer=GPUS)))]) == 0
+    assert "which has no memory in trainer.resources.limits\n" in capsys.readouterr().out
+
+
 def test_a_model_that_is_not_on_this_machine_is_not_planned_and_not_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
