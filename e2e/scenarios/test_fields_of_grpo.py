@@ -10,6 +10,7 @@ import yaml
 from grpo_demo.follow import condition
 from grpo_runtime.report.samples import read_groups
 from grpo_scenarios.bare_pod import NAME_LABEL, bare_pod
+from grpo_scenarios.judge_model import write_judge
 from grpo_scenarios.namespace import Namespace, Object, copy_job, volume_claim
 
 pytestmark = pytest.mark.cluster
@@ -112,6 +113,42 @@ def test_completions_of_several_turns_are_made_by_the_function_in_a_config_map(n
     ]
     # results of the calculator, or a question mark for what is no expression
     assert any(re.search(r"=(-?[0-9]|\?)", text) for text in said)
+
+
+def test_a_reward_model_on_a_claim_and_tasks_that_are_made_score_a_run_and_its_evaluations(
+    namespace: Namespace,
+) -> None:
+    # the first job binds the claim, in whose folder a model can then be put
+    namespace.apply(volume_claim("judges"), copy_job("before", claim="judges", algorithm={"steps": 1}))
+    namespace.wait_for_finish("before")
+    write_judge(namespace.claim_folder("judges") / "judge")
+    job = copy_job(
+        "judged",
+        claim="judged",
+        dataset={
+            "source": "reasoning-gym://chain_sum?min_terms=2&max_terms=2&size=32",
+            "eval": {"source": "reasoning-gym://gcd?size=8", "everySteps": 2, "maxPrompts": 8},
+        },
+        algorithm={"steps": 4},
+        engine={"maxModelLen": 256},
+        trainer={"processesPerNode": 1},
+        rollout={"replicas": 1},
+    )
+    job["spec"]["rewards"] = [
+        {"name": "task", "builtin": "reasoning_gym"},
+        {"name": "judge", "model": {"source": "pvc://judges/judge"}, "weight": 0.5},
+    ]
+    namespace.apply(volume_claim("judged"), job)
+    namespace.wait_for_finish("judged")
+
+    assert condition(namespace.job("judged"), "Complete") == "True", namespace.describe()
+    steps = [record.values for record in namespace.metrics("judged")]
+    assert len(steps) == 4
+    # logits of a random model differ, and no completion is without one
+    assert all(values["rewards/judge/std"] > 0 == values["rewards/judge/failed_calls"] for values in steps)
+    evaluated = [number for number, values in enumerate(steps, 1) if "eval/rewards/judge/mean" in values]
+    assert evaluated == [2, 4]
+    assert all(0 <= steps[number - 1]["eval/rewards/task/mean"] <= 1 for number in evaluated)
 
 
 def test_engines_are_sent_what_changed(namespace: Namespace) -> None:
