@@ -5,6 +5,7 @@ import itertools
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +35,13 @@ def shared_folder() -> Path:
 def small_files(publisher_folder: Path, *, keep: int = 2, attempt: int = 1) -> Publisher:
     """A publisher of files that a test's weights fill several of."""
     return Publisher(FolderStore(publisher_folder), job=JOB, attempt=attempt, keep=keep, file_bytes=8 * 1024)
+
+
+def wait_for_writers() -> None:
+    """Until what a version's thread does after it is there is done."""
+    for thread in threading.enumerate():
+        if thread.name == "write-weights":
+            thread.join(60)
 
 
 class _NamingSender:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from disk_in_a_folder import JOB, small_files
+from disk_in_a_folder import JOB, small_files, wait_for_writers
 from receiver_harness import accident, packed, some_weights, stall
 from safetensors.torch import load_file
 
@@ -82,7 +82,7 @@ def test_every_tensor_begins_at_a_multiple_of_its_element_and_no_file_is_begun_b
             assert offset % dtype_of[name].itemsize == 0
         assert len(file.tensors) == 1 or file.num_bytes - len(file.header) <= 200
     assert sorted(entry.name for file in files for entry in file.tensors) == sorted(dtype_of)
-    assert [file.name for file in tensor_files(manifest, file_bytes=10_000)][0].startswith("model-00001-of-")
+    assert tensor_files(manifest, file_bytes=10_000)[0].name.startswith("model-00001-of-")
     one_size = [spec for spec in layout if spec.dtype == torch.float32]
     assert [file.name for file in tensor_files(manifest_of(one_size))] == ["model.safetensors"]
 
@@ -107,18 +107,11 @@ def test_the_newest_versions_stay_and_one_that_is_being_read_too(tmp_path: Path)
     first = publish(publisher, 1)
     with publisher.being_read(first):
         names = [first, *(publish(publisher, step) for step in (2, 3, 4))]
-        wait_for_thread()
+        wait_for_writers()
         assert versions_in(tmp_path) == [names[0], *names[2:]]
     names.append(publish(publisher, 5))
-    wait_for_thread()
+    wait_for_writers()
     assert versions_in(tmp_path) == names[-2:]
-
-
-def wait_for_thread() -> None:
-    """Until what a version's thread does after it is there is done."""
-    for thread in threading.enumerate():
-        if thread.name == "write-weights":
-            thread.join(SECONDS)
 
 
 def test_nothing_is_seen_of_a_version_that_could_not_be_written_and_another_try_may_work(
