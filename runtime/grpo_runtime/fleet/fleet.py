@@ -37,7 +37,9 @@ CLOSE_SECONDS = 30.0
 """To let go of the engines, which takes milliseconds."""
 
 
-def open_fleet(trainer: TrainerSettings, *, beside_weights: Callable[[], Mapping[str, bytes]] = dict) -> "Fleet":
+def open_fleet(
+    trainer: TrainerSettings, *, beside_weights: Callable[[], Mapping[str, bytes]] = dict
+) -> "Fleet":
     """The fleet of a trainer pod. `beside_weights` gives the files that make a folder of weights a model, for
     a backend that keeps such folders.
 

@@ -25,7 +25,7 @@ from grpo_runtime.weight_sync.disk.connection import StoreConnection
 from grpo_runtime.weight_sync.disk.publisher import ModelFiles, Publisher
 from grpo_runtime.weight_sync.disk.receiver import StoreReceiver
 from grpo_runtime.weight_sync.disk.store import VersionStore
-from grpo_runtime.weight_sync.disk.store_of_run import publisher_of_trainer, store_of_rollout_pod
+from grpo_runtime.weight_sync.disk.store_of_run import publisher_of_trainer, store_of_engine
 from grpo_runtime.weight_sync.interface import (
     Peer,
     PreparedWeights,
@@ -275,7 +275,7 @@ SHARED_MEMORY = Backend[HostCopy](
     make_sender=_shared_memory_sender,
     make_receiver=lambda settings: StagingReceiver(SharedMemoryReceiver(), settings),
 )
-DISK = disk_backend("disk", open_store=store_of_rollout_pod)
+DISK = disk_backend("disk", open_store=store_of_engine)
 IN_PROCESS = Backend[LentWeights](
     name="in_process",
     reach=Reach.PROCESS,

@@ -15,6 +15,9 @@ from grpo_runtime.weight_sync.disk.store import FolderStore, StoreError, Version
 from grpo_runtime.weight_sync.disk.version_manifest import MANIFEST
 
 _FIELD = "weightSync.disk.to"
+FOLLOWED_FOLDER = "GRPO_FOLLOWED_FOLDER"
+"""Names the folder with checked versions in the processes of `grpo-runtime follow`, which has no
+RunConfig."""
 _RETRIES = 3
 """Of a request to a bucket, before an engine's sync fails and is tried again as a whole."""
 
@@ -25,8 +28,11 @@ class StoreUnreachableError(KnownError):
     exit_code = ExitCode.TRANSIENT
 
 
-def store_of_rollout_pod() -> VersionStore:
-    """The store, in any process of a rollout pod. Raises UserError as `read_rollout_settings` does."""
+def store_of_engine() -> VersionStore:
+    """The store, in any process of a rollout pod or of `grpo-runtime follow`. Raises UserError as
+    `read_rollout_settings` does."""
+    if FOLLOWED_FOLDER in os.environ:
+        return FolderStore(Path(os.environ[FOLLOWED_FOLDER]))
     settings = read_rollout_settings(os.environ)
     return store_of(settings.run_config, volumes_dir=settings.volumes_dir)
 
