@@ -18,7 +18,7 @@ from grpo_runtime.weight_sync.interface import Failures, Peer, SenderSettings, W
 from grpo_runtime.weight_sync.registry import Backend, disk_backend
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 
-_VARIABLE = "GRPO_TESTS_DISK"
+_VARIABLE = "DISK_OF_TESTS"
 JOB = JobRef(namespace="team", name="copy", uid="0b5cbf2c-uid")
 _ATTEMPT = itertools.count(1)
 

@@ -38,6 +38,9 @@ class StoreConnection:
                 raise WeightSyncError(
                     f"the engine has not read {published.name} within {limit:g} s"
                 ) from error
+            except WeightSyncError:
+                await asyncio.to_thread(self._publisher.doubt, weights)
+                raise
         self._deadlines.note("transfer", time.monotonic() - start)
 
     async def finish(self, version: str) -> None:

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 from grpo_api.contract.run_config import JobRef
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.errors import SupersededError, UserError, VolumeFullError
+from grpo_runtime.weight_sync.disk.checking import check_version
 from grpo_runtime.weight_sync.disk.layout import FILE_BYTES
 from grpo_runtime.weight_sync.disk.store import StoreError, VersionStore
 from grpo_runtime.weight_sync.disk.version_manifest import (
@@ -113,6 +114,23 @@ class Publisher:
         thread.start()
         return future
 
+    def doubt(self, copy: HostCopy) -> None:
+        """An engine could not read the copy: look at its files, and let the next call of `published` write
+        them again if they are not what was written. Reads all of them."""
+        with self._lock:
+            future = self._published.get(copy)
+        if future is None or not future.done() or future.exception() is not None:
+            return
+        name = future.result().name
+        try:
+            manifest = parse_manifest(self._store.read(f"{name}/{MANIFEST}"), name=name)
+            check_version(self._store, name, manifest)
+        except (StoreError, WeightSyncError) as error:
+            log.warning("%s was damaged after it was written, and will be written again: %s", name, error)
+            with self._lock:
+                if self._published.get(copy) is future:
+                    del self._published[copy]
+
     @contextmanager
     def being_read(self, name: str) -> Iterator[None]:
         """Keep this version for as long as the block runs, however many newer ones there are."""
@@ -148,7 +166,7 @@ class Publisher:
             future.set_exception(error)
         else:
             future.set_result(Published(name, tag))
-            self._forget_old()
+            self._forget_old(written=name)
 
     def _discard(self, name: str) -> None:
         try:
@@ -161,14 +179,14 @@ class Publisher:
         if committed and committed[-1] == name:
             self._store.put(LATEST, f"{name}\n".encode())
 
-    def _forget_old(self) -> None:
+    def _forget_old(self, *, written: str) -> None:
         """What cannot be removed now is tried again after the next version."""
         try:
             with self._committing:
                 for name in self._committed()[: -self._keep]:
                     with self._lock:
                         is_read = self._read[name] > 0
-                    if not is_read:
+                    if not is_read and name != written:
                         self._store.discard(name)
         except StoreError as error:
             log.warning("weights of earlier steps could not be removed: %s", error)
