@@ -13,12 +13,13 @@ from grpo_api.contract.versions import PolicyVersion
 from grpo_cluster.binaries import build_all
 from grpo_cluster.versions import VERSITYGW
 from grpo_runtime.export.bucket_place import BucketPlace
+from grpo_runtime.follow.versions import CheckedVersions
 from grpo_runtime.weight_sync.deadlines import Deadlines
 from grpo_runtime.weight_sync.disk.publisher import Publisher
 from grpo_runtime.weight_sync.disk.receiver import StoreReceiver
-from grpo_runtime.weight_sync.disk.store import StoreError, VersionStore
+from grpo_runtime.weight_sync.disk.store import FolderStore, StoreError, VersionStore
 from grpo_runtime.weight_sync.disk.store_of_run import store_in_bucket
-from grpo_runtime.weight_sync.interface import Failures, Peer, SenderSettings, WeightSender
+from grpo_runtime.weight_sync.interface import Failures, Peer, SenderSettings, WeightSender, WeightSyncError
 from grpo_runtime.weight_sync.receiver.staging import StagingReceiver
 from grpo_runtime.weight_sync.registry import Backend, disk_backend
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
@@ -177,3 +178,26 @@ def test_refused_credentials_are_told_with_the_field(s3: S3Server, tmp_path: Pat
     store = store_of(s3, tmp_path / "wrong", secret_key="another")
     with pytest.raises(StoreError, match=r"refuses access .*weightSync\.disk\.secret"):
         store.folders()
+
+
+def test_who_follows_a_bucket_copies_the_newest_version_once_it_is_checked(
+    store: VersionStore, tmp_path: Path
+) -> None:
+    publisher = publisher_to(store)
+    here = FolderStore(tmp_path / "here")
+    versions = CheckedVersions(store, here=here)
+    assert versions.newest() is None
+    for step in (1, 2):
+        name = publish(publisher, step)
+        assert versions.newest() == name
+        manifest = versions.bring(name)
+        assert here.folders() == [name]
+        copied = {path.name: path.stat().st_size for path in versions.folder_of(name).iterdir()}
+        del copied["manifest.json"]
+        assert copied == {file: entry.num_bytes for file, entry in manifest.files.items()}
+    file = min(manifest.files)
+    with store.writing(name, file) as sink:
+        sink.write(memoryview(bytes(manifest.files[file].num_bytes)))
+    with pytest.raises(WeightSyncError, match="SHA-256 differs"):
+        versions.bring(name)
+    assert here.folders() == []

@@ -3,7 +3,8 @@
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
+from types import TracebackType
 
 from grpo_api.contract.run_config import JobRef
 from grpo_api.contract.versions import PolicyVersion
@@ -70,27 +71,23 @@ def _write_tensors(
 ) -> bytes:
     """Write all tensors of the stream in its order; returns its tag. `stored` gets each file."""
     file_of = {entry.name: file for file in files for entry in file.tensors}
-    opened: dict[str, _Writing] = {}
     stream = _Stream(copy)
-    try:
+    with ExitStack() as unfinished:
+        opened: dict[str, tuple[ExitStack, _Writing]] = {}
         for entry in copy.manifest.tensors:
             file = file_of[entry.name]
             if file.name not in opened:
-                opened[file.name] = _Writing(store, name, file.name).__enter__()
-                opened[file.name].write(memoryview(file.header))
+                closing = unfinished.enter_context(ExitStack())
+                opened[file.name] = closing, closing.enter_context(_Writing(store, name, file.name))
+                opened[file.name][1].write(memoryview(file.header))
+            closing, writing = opened[file.name]
             for part in stream.take(entry.num_bytes):
-                opened[file.name].write(part)
+                writing.write(part)
             stream.skip(entry.end - entry.offset - entry.num_bytes)
             if entry == file.tensors[-1]:
-                writing = opened[file.name]
-                writing.__exit__(None, None, None)
+                closing.close()
                 stored[file.name] = writing.described()
-                del opened[file.name]
-        return stream.rest()
-    except BaseException as error:
-        for writing in opened.values():
-            writing.__exit__(type(error), error, error.__traceback__)
-        raise
+    return stream.rest()
 
 
 def _stored_tensors(copy: HostCopy, files: tuple[TensorFile, ...]) -> tuple[StoredTensor, ...]:
@@ -119,8 +116,13 @@ class _Writing:
         self._sink = self._context.__enter__()
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self._context.__exit__(*error)  # type: ignore[arg-type]
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._context.__exit__(kind, error, traceback)
 
     def write(self, data: memoryview) -> None:
         """Add bytes to the end of the file."""
