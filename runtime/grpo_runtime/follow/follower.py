@@ -103,8 +103,9 @@ class Follower:
                 for error in (await self._verbs.start([_ENGINE])).values():
                     raise error
                 await self._engine.update(info)
-                await self._engine.finish(version)
-                self._engine.serves(version)
+            # without a limit: given up in the middle, nobody would know which weights the engine has
+            await self._engine.finish(version)
+            self._engine.serves(version)
         except TimeoutError as error:
             raise WeightSyncError(f"not done within {self._timeout_seconds:g} s") from error
         finally:

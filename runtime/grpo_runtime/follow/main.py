@@ -8,6 +8,7 @@ import asyncio
 import json
 import logging
 import os
+import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Sequence
@@ -135,7 +136,7 @@ def _first_version(versions: CheckedVersions, *, interval_seconds: float) -> tup
 
 
 def _run_vllm(options: FollowOptions, versions: CheckedVersions, *, name: str, stopping: Stopping) -> None:
-    """Serve until the engine dies or the process is asked to stop."""
+    """Serve until the engine dies or the process is asked to stop. Raises what ended the following."""
     with lasting_imports():
         from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
         from vllm.entrypoints.launchers.launcher import setup_server
@@ -155,6 +156,13 @@ def _run_vllm(options: FollowOptions, versions: CheckedVersions, *, name: str, s
     config = checked(lambda: engine_config(args), given=given)
     address, listener = setup_server(args, reuse_port=False)
 
+    failures: list[BaseException] = []
+
+    def end_with(task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            failures.append(error)
+            signal.raise_signal(signal.SIGTERM)
+
     @asynccontextmanager
     async def following(client: "AsyncLLM") -> AsyncIterator[None]:
         await client.update_weight_version(SERVED.version)
@@ -165,17 +173,19 @@ def _run_vllm(options: FollowOptions, versions: CheckedVersions, *, name: str, s
             interval_seconds=options.interval_seconds,
             timeout_seconds=options.timeout_seconds,
         )
-        stop = asyncio.Event()
-        task = asyncio.ensure_future(follower.run(stop))
+        task = asyncio.ensure_future(follower.run(asyncio.Event()))
+        task.add_done_callback(end_with)
         try:
             yield
         finally:
-            stop.set()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
     with asyncio.Runner(loop_factory=stopping.new_loop) as runner:
         runner.run(serve_engine(args, config, listen_address=address, listener=listener, beside=following))
+    for failure in failures:
+        # an engine that no longer follows must not look as if it did
+        raise failure
 
 
 def server_arguments(options: FollowOptions, *, model_dir: Path) -> tuple[str, ...]:

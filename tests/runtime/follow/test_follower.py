@@ -177,3 +177,17 @@ async def test_a_latest_that_names_no_version_is_told(tmp_path: Path) -> None:
     store.put("LATEST", b"../../etc")
     with pytest.raises(WeightSyncError, match="names no version"):
         CheckedVersions(store, here=store).newest()
+
+
+async def test_an_engine_that_cannot_even_be_resumed_ends_the_following(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    engine = Engine(tmp_path)
+
+    async def fail() -> None:
+        raise RuntimeError("the engine is dead")
+
+    engine.resume = fail  # type: ignore[method-assign]
+    publish(tmp_path, 1)
+    with pytest.raises(RuntimeError, match="the engine is dead"):
+        await follower_of(engine, CheckedVersions(store, here=store)).run(asyncio.Event())
+    await engine.shutdown()

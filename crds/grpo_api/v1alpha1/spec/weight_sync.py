@@ -104,14 +104,15 @@ def sparse_is_between_pods(backend: str | None, sparse: SparseSpec | None) -> bo
 
 
 @rule(
-    cel="!has(self.sparse) || !has(self.disk)",
+    cel="!has(self.sparse) || !has(self.disk) || "
+    f"(has(self.backend) && self.backend != '{WeightSyncBackend.AUTO}')",
     sentence="weightSync.sparse sends engines what changed, and weightSync.disk has versions that are read "
     "as a whole: remove one of the two",
     field=".sparse",
 )
-def versions_are_whole(sparse: SparseSpec | None, disk: DiskSpec | None) -> bool:
-    """A folder that loads as a model has all weights."""
-    return sparse is None or disk is None
+def versions_are_whole(backend: str | None, sparse: SparseSpec | None, disk: DiskSpec | None) -> bool:
+    """A folder that loads as a model has all weights. A backend that is named refuses one of the two."""
+    return sparse is None or disk is None or backend not in (None, WeightSyncBackend.AUTO)
 
 
 @rule(
