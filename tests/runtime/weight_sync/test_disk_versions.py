@@ -182,6 +182,16 @@ def test_a_lower_attempt_neither_begins_nor_writes_once_a_higher_one_has_begun(t
     assert (tmp_path / "LATEST").read_text() == f"{name}\n"
 
 
+def test_an_attempt_begins_beside_a_version_that_is_damaged(tmp_path: Path) -> None:
+    name = publish(small_files(tmp_path), 1)
+    (tmp_path / name / "manifest.json").write_text("{")
+    second = small_files(tmp_path, attempt=2)
+    second.begin_attempt()
+    names = [publish(second, step, attempt=2) for step in (1, 2)]
+    wait_for_writers()
+    assert versions_in(tmp_path) == names
+
+
 def test_the_folder_of_another_job_is_refused(tmp_path: Path) -> None:
     publish(small_files(tmp_path), 1)
     other = JobRef(namespace="team", name="other", uid="another-uid")
