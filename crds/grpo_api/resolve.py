@@ -204,6 +204,19 @@ def resumed_volumes_of(run: RunConfig) -> tuple[Volume, ...]:
     return () if volume is None or volume in volumes_of(run) else (volume,)
 
 
+def weights_volumes_of(run: RunConfig) -> tuple[Volume, ...]:
+    """The claim that the first trainer pod writes weights to and all rollout pods read them from."""
+    disk = run.weight_sync.disk
+    return () if disk is None or disk.claim_volume is None else (disk.claim_volume,)
+
+
+def weights_secrets_of(run: RunConfig) -> tuple[Volume, ...]:
+    """The Secret of the bucket that weights are written to and read from, which the same pods mount. A run on
+    the user's own machine does without."""
+    disk = run.weight_sync.disk
+    return _in_order(() if disk is None else (disk.secret_volume,))
+
+
 def secrets_of(run: RunConfig) -> tuple[Volume, ...]:
     """The Secrets that the first trainer pod mounts for its rewards, in a fixed order."""
     return _in_order(reward.service.secret_volume for reward in run.rewards if reward.service is not None)

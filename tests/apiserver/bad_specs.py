@@ -105,6 +105,25 @@ _OTHERWISE: dict[tuple[Step, ...], KubeObject] = {
             ("container", "args"),
         )
     },
+    # weights travel in one way
+    ("spec", "weightSync", "disk"): merged(
+        GOOD[-1].job,
+        {
+            "spec": {
+                "weightSync": {
+                    "backend": "Disk",
+                    "sparse": None,
+                    "disk": {
+                        "to": "s3://models/weights",
+                        "keep": 4,
+                        "secret": "store",
+                        "endpoint": "https://minio.storage:9000",
+                        "region": "eu-west-1",
+                    },
+                }
+            }
+        },
+    ),
     # a checkpoint has one place
     ("spec", "resumeFrom", "job"): merged(
         GOOD[-1].job, {"spec": {"resumeFrom": {"source": None, "job": "first"}}}

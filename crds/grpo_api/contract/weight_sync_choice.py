@@ -12,6 +12,7 @@ REGISTRY_NAMES = {
     WeightSyncBackend.VLLM_NCCL: "vllm_nccl",
     WeightSyncBackend.SHARED_MEMORY: "shared_memory",
     WeightSyncBackend.IPC: "ipc",
+    WeightSyncBackend.DISK: "disk",
 }
 """What the runtime's registry calls each backend."""
 
@@ -62,6 +63,8 @@ def backend_of(spec: GRPOJobSpec, *, is_one_machine: bool = False) -> BackendCho
     named = spec.weight_sync.named_backend
     if named is not None:
         return BackendChoice(named, f"spec.weightSync.backend is {named}")
+    if spec.weight_sync.disk is not None:
+        return BackendChoice(WeightSyncBackend.DISK, "spec.weightSync.disk says where weights are kept")
     return choose_backend(
         mode=spec.chosen_mode,
         has_trainer_gpus=spec.trainer.has_gpus,

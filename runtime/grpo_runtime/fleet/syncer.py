@@ -81,6 +81,8 @@ class FleetSyncer:
         self._deadlines.new_weights()
         self._job, self._prepare_seconds = None, 0.0  # its memory is used again where no sync reads it
         prepared = await asyncio.to_thread(self._prepare, weights)
+        if self._backend.name_version is not None:
+            self._backend.name_version(prepared, version)
         self._job = SyncJob(version=version, weights=prepared, probe=probe)
         self._has_weights = True
         self._reports, self._failures = {}, {}

@@ -179,7 +179,8 @@ class PreparedWeights(Protocol):
     @property
     def num_bytes_sent(self) -> int:
         """What has left the trainer so far, with the tag of the stream: once for each group of engines,
-        however many are in it, and once for each engine with a connection of its own. A transfer that broke
+        however many are in it, once for each engine with a connection of its own, and once in all where
+        engines read what was written for them. A transfer that broke
         counts as far as it came, and what engines read from memory that they share with the trainer counts
         too. What the trainer lends within its own process has not left it and counts as nothing."""
         ...

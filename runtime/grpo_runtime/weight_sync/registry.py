@@ -19,6 +19,13 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.settings import TrainerSettings
+from grpo_runtime.weight_sync.disk.connection import StoreConnection
+from grpo_runtime.weight_sync.disk.publisher import ModelFiles, Publisher
+from grpo_runtime.weight_sync.disk.receiver import StoreReceiver
+from grpo_runtime.weight_sync.disk.store import VersionStore
+from grpo_runtime.weight_sync.disk.store_of_run import publisher_of_trainer, store_of_engine
 from grpo_runtime.weight_sync.interface import (
     Peer,
     PreparedWeights,
@@ -92,6 +99,8 @@ class Backend(Generic[W]):
     is_collective: bool = False
     needs_gpu: bool = False
     takes_sparse: bool = False
+    for_run: "Callable[[TrainerSettings, ModelFiles], Backend[W]] | None" = None
+    name_version: Callable[[W, PolicyVersion], None] | None = None
 
 
 def group_backend(name: str, join: Join) -> Backend[HostCopy]:
@@ -209,6 +218,39 @@ def vllm_nccl_backend(
     )
 
 
+def disk_backend(
+    name: str, *, open_store: Callable[[], VersionStore], publisher: Publisher | None = None
+) -> Backend[HostCopy]:
+    """A backend whose engines read versions from a store, which `open_store` opens in a worker. `publisher`
+    writes them there; without it only the end in a worker can be made."""
+
+    def publishing() -> Publisher:
+        if publisher is None:
+            raise ValueError(f"{name} weight sync writes versions of a run, and was not told of which one")
+        return publisher
+
+    def make_sender(engines: Mapping[str, Peer], settings: SenderSettings) -> PairwiseSender[HostCopy]:
+        connections = {
+            engine: StoreConnection(peer, settings, publisher=publishing())
+            for engine, peer in engines.items()
+        }
+        return PairwiseSender(connections, settings)
+
+    def for_run(settings: TrainerSettings, beside: ModelFiles) -> Backend[HostCopy]:
+        of_run = publisher_of_trainer(settings, beside=beside)
+        return disk_backend(name, open_store=open_store, publisher=of_run)
+
+    return Backend[HostCopy](
+        name=name,
+        reach=Reach.NETWORK,
+        prepare=HostCopy,
+        make_sender=make_sender,
+        make_receiver=lambda settings: StagingReceiver(StoreReceiver(open_store), settings),
+        for_run=for_run,
+        name_version=lambda copy, version: publishing().publish(copy, version),
+    )
+
+
 def _shared_memory_sender(engines: Mapping[str, Peer], settings: SenderSettings) -> PairwiseSender[HostCopy]:
     connections = {
         name: LocalConnection(peer, settings, transport=SharedMemoryTransport())
@@ -233,6 +275,7 @@ SHARED_MEMORY = Backend[HostCopy](
     make_sender=_shared_memory_sender,
     make_receiver=lambda settings: StagingReceiver(SharedMemoryReceiver(), settings),
 )
+DISK = disk_backend("disk", open_store=store_of_engine)
 IN_PROCESS = Backend[LentWeights](
     name="in_process",
     reach=Reach.PROCESS,
@@ -242,7 +285,7 @@ IN_PROCESS = Backend[LentWeights](
 )
 
 _BACKENDS: dict[str, Backend[Any]] = {
-    backend.name: backend for backend in (GLOO, NCCL, VLLM_NCCL, SHARED_MEMORY, IPC, IN_PROCESS)
+    backend.name: backend for backend in (GLOO, NCCL, VLLM_NCCL, DISK, SHARED_MEMORY, IPC, IN_PROCESS)
 }
 
 

@@ -39,6 +39,7 @@ from grpo_api.v1alpha1.spec.sampling import (
 )
 from grpo_api.v1alpha1.spec.trainer import TrainerSpec, every_rank_has_samples
 from grpo_api.v1alpha1.spec.weight_sync import (
+    disk_has_pods,
     in_process_has_no_own_process,
     in_process_has_no_pods,
     ipc_has_gpus,
@@ -113,6 +114,7 @@ class GRPOJobSpec(RunSections):
         memory_is_shared_within_a_pod,
         ipc_has_gpus,
         sparse_has_pods,
+        disk_has_pods,
         export_reaches_the_hub,
         temperature_is_sampled,
         penalty_is_not_corrected,

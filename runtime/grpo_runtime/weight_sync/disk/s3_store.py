@@ -1,0 +1,147 @@
+"""A place in a bucket of an S3-compatible store, as a store of versions, through obstore.
+
+A bucket has no folders to rename: a version is there once its last file, the manifest, is.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import obstore
+from obstore.store import S3Store
+
+from grpo_runtime.export.s3 import NOT_FOUND, PART_BYTES, BucketErrors
+from grpo_runtime.weight_sync.disk.store import MissingError, StoreError
+
+_READ_BYTES = 8 * 1024 * 1024
+_PARTS_AT_ONCE = 4
+"""Parts of a file that are on their way while the next one is filled."""
+
+
+class BucketStore:
+    """Keys below a prefix; see `VersionStore`. `last` is the file that makes a folder whole."""
+
+    def __init__(self, bucket: S3Store, *, errors: BucketErrors, last: str) -> None:
+        self._bucket = bucket
+        self._errors_of = errors
+        self._last = last
+        self.what = errors.what
+
+    def folders(self) -> list[str]:
+        """See `VersionStore`."""
+        return sorted(name for name, files in self._by_folder().items() if self._last in files)
+
+    def files(self) -> list[str]:
+        """See `VersionStore`."""
+        return sorted(self._by_folder().get("", []))
+
+    def read(self, path: str) -> bytes:
+        """See `VersionStore`."""
+        with self._errors(path):
+            return bytes(obstore.get(self._bucket, path).bytes())
+
+    def put(self, name: str, data: bytes) -> None:
+        """See `VersionStore`. A store takes an object as a whole."""
+        with self._errors(name):
+            obstore.put(self._bucket, name, data, use_multipart=False)
+
+    @contextmanager
+    def reading(self, path: str) -> "Iterator[_ObjectReading]":
+        """See `VersionStore`."""
+        with self._errors(path):
+            found = obstore.get(self._bucket, path)
+            num_bytes, parts = found.meta["size"], iter(found.stream(min_chunk_size=_READ_BYTES))
+
+        def next_part() -> bytes | None:
+            with self._errors(path):
+                part = next(parts, None)
+                return None if part is None else bytes(part)
+
+        yield _ObjectReading(next_part, num_bytes=num_bytes, what=f"{self.what}/{path}")
+
+    @contextmanager
+    def writing(self, folder: str, name: str) -> "Iterator[_ObjectSink]":
+        """See `VersionStore`. The object is seen when all of it is there, and never when the block fails."""
+        path = f"{folder}/{name}"
+        with self._errors(path):
+            writer = obstore.open_writer(
+                self._bucket, path, buffer_size=PART_BYTES, max_concurrency=_PARTS_AT_ONCE
+            )
+
+        def write(data: bytes) -> None:
+            with self._errors(path):
+                writer.write(data)
+
+        yield _ObjectSink(write)
+        with self._errors(path):
+            writer.close()
+
+    def commit(self, folder: str, *, last: str, data: bytes) -> None:
+        """See `VersionStore`."""
+        self.put(f"{folder}/{last}", data)
+
+    def discard(self, folder: str) -> None:
+        """See `VersionStore`. First the file that makes the folder whole."""
+        files = self._by_folder(below=folder).get(folder, [])
+        with self._errors(folder):
+            for name in sorted(files, key=lambda name: name != self._last):
+                obstore.delete(self._bucket, f"{folder}/{name}")
+
+    def discard_unfinished(self) -> None:
+        """See `VersionStore`."""
+        for folder, files in self._by_folder().items():
+            if folder and self._last not in files:
+                self.discard(folder)
+
+    def _by_folder(self, *, below: str | None = None) -> dict[str, list[str]]:
+        """Names of objects by their folder, which is empty for those beside the folders."""
+        found: dict[str, list[str]] = {}
+        with self._errors("its keys"):
+            for page in obstore.list(self._bucket, prefix=below):
+                for entry in page:
+                    folder, _, name = entry["path"].rpartition("/")
+                    found.setdefault(folder, []).append(name)
+        return found
+
+    @contextmanager
+    def _errors(self, path: str) -> Iterator[None]:
+        try:
+            with self._errors_of.translated(known=NOT_FOUND):
+                yield
+        except NOT_FOUND as error:
+            raise MissingError(f"{self.what} has no {path}") from error
+        except self._errors_of.TRANSLATED as error:
+            raise StoreError(f"{path}: {error}") from error
+
+
+class _ObjectSink:
+    """See `Sink`."""
+
+    def __init__(self, write: Callable[[bytes], None]) -> None:
+        self._write = write
+
+    def write(self, data: memoryview) -> None:
+        """See `Sink`."""
+        self._write(bytes(data))
+
+
+class _ObjectReading:
+    """See `Reading`."""
+
+    def __init__(self, next_part: Callable[[], bytes | None], *, num_bytes: int, what: str) -> None:
+        self.num_bytes = num_bytes
+        self._next_part = next_part
+        self._what = what
+        self._left = memoryview(b"")
+
+    def read_into(self, target: memoryview) -> None:
+        """See `Reading`."""
+        filled = 0
+        while filled < len(target):
+            if not len(self._left):
+                part = self._next_part()
+                if part is None:
+                    raise StoreError(f"{self._what} ends before its last tensor")
+                self._left = memoryview(part)
+            taken = self._left[: len(target) - filled]
+            target[filled : filled + len(taken)] = taken
+            filled, self._left = filled + len(taken), self._left[len(taken) :]
