@@ -71,6 +71,8 @@ def trainer_environment(
         Env.HEARTBEAT_FILE: str(folder / f"heartbeat-{attempt}-{node_index}"),
     }
     given = COLOCATED_ENV if run.mode == Mode.COLOCATED else TRAINER_ENV
+    if run.needs_tokens:
+        given |= {Env.TOKENS_DIR}
     return {name: value for name, value in environment.items() if name in given}
 
 

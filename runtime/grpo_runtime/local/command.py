@@ -119,8 +119,7 @@ def _run_in(
     given = parse_volume_flags(options.volumes)
     needed = (*volumes_of(run_config), *resumed_volumes_of(run_config), *secrets_of(run_config))
     lay_out_volumes(needed, given=given, documents=documents, into=workspace.volumes)
-    needs_tokens = run_config.mode is Mode.DISAGGREGATED
-    with workspace.fresh_tokens() if needs_tokens else nullcontext():
+    with workspace.fresh_tokens() if run_config.needs_tokens else nullcontext():
         context = LocalContext(
             run_config=run_config,
             workspace=workspace,
