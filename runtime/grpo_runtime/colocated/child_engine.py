@@ -18,14 +18,12 @@ from grpo_runtime.colocated.child_liveness import (
     why_frozen,
 )
 from grpo_runtime.colocated.child_messages import (
-    Message,
     decode_error,
     decode_finished,
     encode_request,
-    receive,
-    send,
 )
 from grpo_runtime.colocated.engine_process import EngineProcess, StartProcess
+from grpo_runtime.colocated.json_pipe import Message, receive, send
 from grpo_runtime.colocated.rank_engine import Completion, OnCompleted
 from grpo_runtime.rollout.errors import EngineError, EngineGoneError, EngineTimeoutError
 from grpo_runtime.rollout.interface import GenerateRequest

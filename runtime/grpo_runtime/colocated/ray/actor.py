@@ -4,7 +4,6 @@ it until it ends.
 Imports nothing heavy: torch reads its environment when it is imported, and only the rank knows that.
 """
 
-import json
 import logging
 import os
 import signal
@@ -12,6 +11,8 @@ import socket
 import sys
 from multiprocessing.connection import Connection
 from typing import NoReturn
+
+from grpo_runtime.colocated.json_pipe import receive
 
 _OF_RAY = "RAY_"
 
@@ -32,7 +33,7 @@ class EngineActor:
             os.dup2(theirs, ours)
             os.close(theirs)
         connection = Connection(rank.detach())
-        environment: dict[str, str] = json.loads(connection.recv_bytes())
+        environment: dict[str, str] = receive(connection)
         of_ray = {name: value for name, value in os.environ.items() if name.startswith(_OF_RAY)}
         os.environ.clear()
         os.environ.update(environment | of_ray)

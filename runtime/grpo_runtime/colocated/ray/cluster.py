@@ -5,6 +5,7 @@ needs; the first of all says where the others find Ray.
 """
 
 import importlib.metadata
+import ipaddress
 import logging
 import re
 import shutil
@@ -88,7 +89,7 @@ def _start(member: RayMember, environment: Mapping[str, str], *, pod: int, head:
         start={
             "pod": pod,
             "shape": asdict(member.shape),
-            "address": _own_address(member) if member.shape.num_pods > 1 else None,
+            "address": _own_address(member),
             "head": head,
             "folder": str(folder),
         },
@@ -102,12 +103,14 @@ def _start(member: RayMember, environment: Mapping[str, str], *, pod: int, head:
     return started
 
 
-def _own_address(member: RayMember) -> str:
-    """The address of this pod by which it reaches the first one. Nothing is sent."""
+def _own_address(member: RayMember) -> str | None:
+    """The address of this pod by which it reaches the first one; None where they are on one machine. Nothing
+    is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((member.master_addr, 9))
         address: str = probe.getsockname()[0]
-        return address
+    # Ray itself replaces the loopback address by another one
+    return None if ipaddress.ip_address(address).is_loopback else address
 
 
 def _shared_text(text: str | None, channel: Channel) -> str:

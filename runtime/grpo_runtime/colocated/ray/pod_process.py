@@ -27,7 +27,7 @@ from ray._private.services import get_node_ip_address
 from ray.util.placement_group import PlacementGroup, get_placement_group, placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from grpo_runtime.colocated.child_messages import receive, send
+from grpo_runtime.colocated.json_pipe import receive, send
 from grpo_runtime.colocated.ray.actor import EngineActor
 from grpo_runtime.colocated.ray.node_settings import NodePlace, node_settings
 from grpo_runtime.colocated.ray.placement import GROUP_NAME, NAMESPACE, RayShape, actor_gpus, bundles

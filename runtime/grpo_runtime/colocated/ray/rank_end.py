@@ -1,7 +1,6 @@
 """A rank's end of Ray: starts the process of its pod that talks to Ray, and asks it for engines."""
 
 import hmac
-import json
 import os
 import secrets
 import signal
@@ -17,7 +16,7 @@ from multiprocessing.connection import Client, Connection, wait
 from pathlib import Path
 from typing import Any
 
-from grpo_runtime.colocated.child_messages import receive, send
+from grpo_runtime.colocated.json_pipe import receive, send
 from grpo_runtime.colocated.child_process import ChildProcess
 from grpo_runtime.colocated.engine_process import StartedProcess, StartProcess, is_stopped_by_kernel
 from grpo_runtime.colocated.ray.errors import RayLostError
@@ -26,7 +25,7 @@ from grpo_runtime.colocated.ray.pod_socket import ENGINES_SOCKET
 _POD_PROCESS = (sys.executable, "-m", "grpo_runtime.colocated.ray.pod_process")
 _ACTOR_SECONDS = 300.0
 """How long an actor may take to connect: a worker of Ray has to start."""
-_STEP_SECONDS = 400.0
+_STEP_SECONDS = 240.0
 """How long the pod's process may take for a step of bringing Ray up; it gives up sooner itself."""
 _TOKEN_CHARACTERS = 32
 _SAY_END_SECONDS = 2.0
@@ -159,7 +158,7 @@ def actor_of(rank: int, *, folder: Path, environment: Mapping[str, str]) -> Star
         pid = _pid_of(actor)
         socket.send_fds(actor, [b"\0"], [sys.stdout.fileno(), sys.stderr.fileno()])
         connection = Connection(actor.detach())
-        connection.send_bytes(json.dumps(dict(environment)).encode())
+        send(connection, environment)
         return StartedProcess(RayActorProcess(pid, pod), connection)
 
     return start
