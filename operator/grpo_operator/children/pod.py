@@ -186,7 +186,11 @@ def _common_mounts(frozen: FrozenJob, *, shared_memory: str) -> list[Mount]:
     shm = {"medium": "Memory", "sizeLimit": shared_memory}
     return [
         Mount("config", CONFIG_DIR, {"configMap": config}, is_read_only=True),
-        *([Mount("tokens", TOKENS_DIR, {"secret": tokens}, is_read_only=True)] if frozen.needs_tokens else []),
+        *(
+            [Mount("tokens", TOKENS_DIR, {"secret": tokens}, is_read_only=True)]
+            if frozen.needs_tokens
+            else []
+        ),
         Mount("cache", CACHE_DIR, {"emptyDir": {}}),
         Mount("tmp", "/tmp", {"emptyDir": {}}),  # noqa: S108 - an emptyDir of the pod
         Mount("shm", "/dev/shm", {"emptyDir": shm}),  # noqa: S108 - likewise

@@ -13,8 +13,8 @@ from grpo_runtime.colocated.child_engine import ChildEngine
 from grpo_runtime.colocated.child_environment import VISIBLE_DEVICES, child_environment
 from grpo_runtime.colocated.child_liveness import ChildLimits
 from grpo_runtime.colocated.child_process import spawned
-from grpo_runtime.colocated.engine_share import EngineOfRank, EngineShare
 from grpo_runtime.colocated.engine_process import StartProcess
+from grpo_runtime.colocated.engine_share import EngineOfRank, EngineShare
 from grpo_runtime.colocated.engines import ColocatedEngines
 from grpo_runtime.colocated.messages import Channel
 from grpo_runtime.colocated.rank_engine import RankEngine
@@ -50,9 +50,7 @@ def share_engine(
     release_memory = functools.partial(release_cached_memory, device)
     if run_config.has_own_process:
         start_process = _actor(settings, channel) if run_config.is_on_ray else spawned(_CHILD, _environment())
-        engine = _start_beside(
-            run_config, start_process, model_dir=model_dir, release_memory=release_memory
-        )
+        engine = _start_beside(run_config, start_process, model_dir=model_dir, release_memory=release_memory)
     else:
         engine = _start_within(run_config, model_dir=model_dir, release_memory=release_memory)
     share = EngineShare(

@@ -11,7 +11,7 @@ import re
 import shutil
 import socket
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -61,10 +61,10 @@ def join_ray(member: RayMember, channel: Channel, *, environment: Mapping[str, s
     return (member.run_dir / _FOLDER_LINK).resolve(strict=True)
 
 
-def require_ray() -> None:
+def require_ray(*, find_version: Callable[[str], str] = importlib.metadata.version) -> None:
     """Raises UserError when the image has no Ray, or one that anybody may talk to."""
     try:
-        version = importlib.metadata.version("ray")
+        version = find_version("ray")
     except importlib.metadata.PackageNotFoundError:
         raise UserError(
             "colocated.executor is Ray, and this image has no package ray: install it in the image, or set "

@@ -56,13 +56,16 @@ def main(arguments: Sequence[str]) -> NoReturn:
     place = _place(receive(rank))
     try:
         head = _start_node(place).address
+        logger.info("Ray listens at %s", head)
         ray.init(head, namespace=NAMESPACE, log_to_driver=False, configure_logging=False)
         group = _group(place)
         # before any rank is told that it may ask
         listener = Listener(str(place.folder / ENGINES_SOCKET), backlog=place.shape.ranks_per_pod)
         send(rank, {"head": head})
         if not group.wait(_PLACED_SECONDS):
-            raise PlacementError(f"not every bundle of the placement group had its place after {_PLACED_SECONDS:g} s")
+            raise PlacementError(
+                f"not every bundle of the placement group had its place after {_PLACED_SECONDS:g} s"
+            )
         send(rank, {})
     except Exception as error:
         send(rank, {"error": first_line(error)})

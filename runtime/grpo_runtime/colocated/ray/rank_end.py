@@ -16,9 +16,9 @@ from multiprocessing.connection import Client, Connection, wait
 from pathlib import Path
 from typing import Any
 
-from grpo_runtime.colocated.json_pipe import receive, send
 from grpo_runtime.colocated.child_process import ChildProcess
 from grpo_runtime.colocated.engine_process import StartedProcess, StartProcess, is_stopped_by_kernel
+from grpo_runtime.colocated.json_pipe import receive, send
 from grpo_runtime.colocated.ray.errors import RayLostError
 from grpo_runtime.colocated.ray.pod_socket import ENGINES_SOCKET
 
