@@ -14,8 +14,8 @@ class Env(StrEnum):
     RUN_CONFIG = "GRPO_RUN_CONFIG"
     """Path of the RunConfig JSON file."""
     TOKENS_DIR = "GRPO_TOKENS_DIR"
-    """Directory with the files `data-token` and `admin-token`. Only rollout pods have it, and trainers of mode
-    Disaggregated or with Ray."""
+    """Directory with the files `data-token` and `admin-token`. Only rollout pods have it, and trainers of
+    mode Disaggregated or with Ray."""
     OUTPUT_DIR = "GRPO_OUTPUT_DIR"
     """Directory where a trainer writes metrics, TensorBoard files, checkpoints and the final model."""
     CACHE_DIR = "GRPO_CACHE_DIR"

@@ -25,7 +25,7 @@ DEFAULT_SHARED_MEMORY = 2**30
 
 def place(pod: int, *, shape: RayShape = ON_CPU) -> NodePlace:
     head = None if pod == 0 else "10.0.0.1:4000"
-    return NodePlace(pod=pod, shape=shape, address=f"10.0.0.{pod + 1}", head=head, folder=Path("/tmp/ray"))
+    return NodePlace(pod=pod, shape=shape, address=f"10.0.0.{pod + 1}", head=head, folder=Path("/cache/node"))
 
 
 @pytest.mark.parametrize("shape", [ON_CPU, ON_GPUS])
@@ -73,8 +73,12 @@ def test_what_a_user_has_set_for_another_cluster_does_not_count() -> None:
         "RAY_AUTH_MODE": "disabled",
         "A": "b",
     }
-    made = ray_environment(given, folder=Path("/tmp/ray"))
-    assert (made["RAY_AUTH_MODE"], made["RAY_AUTH_TOKEN_PATH"], made["A"]) == ("token", "/tmp/ray/token", "b")
+    made = ray_environment(given, folder=Path("/cache/node"))
+    assert (made["RAY_AUTH_MODE"], made["RAY_AUTH_TOKEN_PATH"], made["A"]) == (
+        "token",
+        "/cache/node/token",
+        "b",
+    )
     assert "RAY_ADDRESS" not in made and "RAY_AUTH_TOKEN" not in made
 
 

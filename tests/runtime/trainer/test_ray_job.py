@@ -1,5 +1,5 @@
-"""Engines as actors of Ray, with Ray itself and real engines: the job is the same job, and survives the loss of
-an engine, but not that of Ray."""
+"""Engines as actors of Ray, with Ray itself and real engines: the job computes the same, and survives the
+loss of an engine, but not that of Ray."""
 
 import os
 import re

@@ -54,8 +54,8 @@ def has_own_process(engine: EngineSpec, colocated: ColocatedSpec | None) -> bool
 
 @rule(
     cel="!has(self.colocated) || !has(self.rollout)",
-    sentence="colocated is about engines in the trainer's pods, and rollout puts them into pods of their own: "
-    "remove colocated, or remove rollout",
+    sentence="colocated is about engines in the trainer's pods, and rollout puts them into pods of their "
+    "own: remove colocated, or remove rollout",
     field=".colocated",
 )
 def colocated_has_no_rollout(colocated: ColocatedSpec | None, rollout: RolloutSpec | None) -> bool:

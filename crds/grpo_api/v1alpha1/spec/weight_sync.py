@@ -222,7 +222,8 @@ def in_process_has_no_own_process(
     cel=f"has(self.rollout) || !{_is_one_of(WeightSyncBackend.SHARED_MEMORY, WeightSyncBackend.IPC)} || "
     f"{HAS_OWN_PROCESS}",
     sentence="weightSync.backend SharedMemory and IPC go from one process to another, and the engines are in "
-    "the trainer's: set engine.process to Own or colocated.executor to Ray, or remove weightSync.backend, which means Auto",
+    "the trainer's: set engine.process to Own or colocated.executor to Ray, or remove "
+    "weightSync.backend, which means Auto",
     field=".weightSync.backend",
 )
 def memory_is_shared_between_processes(

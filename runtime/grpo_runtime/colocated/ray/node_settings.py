@@ -17,7 +17,8 @@ RAY_FOLDER = "ray"
 @dataclass(frozen=True)
 class NodePlace:
     """Which pod a node is started in. `address` is the pod's own, and None where Ray may choose, because all
-    pods are on one machine; `head` is where the first node listens, and None on that one. `folder` is the node's."""
+    pods are on one machine; `head` is where the first node listens, and None on that one. `folder` is the
+    node's."""
 
     pod: int
     shape: RayShape

@@ -141,8 +141,8 @@ class RayActorProcess:
 
 
 def actor_of(rank: int, *, folder: Path, environment: Mapping[str, str]) -> StartProcess:
-    """The actor in the bundle of this rank. `folder` is that of the pod's node, and `environment` what a child
-    of the rank would have."""
+    """The actor in the bundle of this rank. `folder` is that of the pod's node, and `environment` what a
+    child of the rank would have."""
 
     def start() -> StartedProcess:
         token = secrets.token_hex(_TOKEN_CHARACTERS // 2)
