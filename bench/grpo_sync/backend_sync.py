@@ -12,11 +12,11 @@ from grpo_bench.errors import BenchError
 from grpo_runtime.weight_sync.deadlines import Deadlines
 from grpo_runtime.weight_sync.interface import Failures, Peer, SenderSettings, WeightSender
 from grpo_runtime.weight_sync.registry import Backend
+from grpo_runtime.weight_sync.source import WeightSource
 from grpo_sync.amounts import Amounts
 from grpo_sync.broadcast import HOST
 from grpo_sync.model_memory import digest_of_ends
 from grpo_sync.receivers import RemoteReceiver
-from grpo_sync.weights import SyntheticWeights
 
 _TIMEOUT_SECONDS = 120.0
 _STEPS = itertools.count(1)
@@ -26,7 +26,7 @@ _STEPS = itertools.count(1)
 @asynccontextmanager
 async def connected(
     backend: Backend[Any],
-    weights: SyntheticWeights,
+    weights: WeightSource,
     receivers: Sequence[RemoteReceiver],
     *,
     device: str = "cpu",
@@ -53,7 +53,7 @@ class BackendSync:
     def __init__(
         self,
         backend: Backend[Any],
-        weights: SyntheticWeights,
+        weights: WeightSource,
         sender: WeightSender[Any],
         receivers: Mapping[str, RemoteReceiver],
     ) -> None:

@@ -7,12 +7,13 @@ SHARE RECEIVERS`. It prints the seconds of each sync as JSON.
 import asyncio
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
-from grpo_runtime.weight_sync.registry import GLOO
+from grpo_runtime.weight_sync.registry import GLOO, Backend
 from grpo_runtime.weight_sync.source import TensorSpec
 from grpo_runtime.weight_sync.sparse.sparse_weights import SparsePreparation
 from grpo_sync.amounts import Amounts
@@ -86,11 +87,13 @@ async def measure(num_bytes: int, *, share: float, num_receivers: int) -> SyncSe
 
 
 async def _syncs(
-    weights: ChangingWeights, receivers: "list[RemoteReceiver]", *, share: float, is_sparse: bool
+    weights: ChangingWeights, receivers: Sequence[RemoteReceiver], *, share: float, is_sparse: bool
 ) -> list[float]:
     """The seconds of syncs after the first one, which connects and sends all weights in both ways."""
-    prepare = SparsePreparation(GLOO.prepare, full_every=_NEVER) if is_sparse else GLOO.prepare
-    async with connected(replace(GLOO, prepare=prepare), weights, receivers) as sync:
+    backend: Backend[Any] = GLOO
+    if is_sparse:
+        backend = replace(backend, prepare=SparsePreparation(GLOO.prepare, full_every=_NEVER))
+    async with connected(backend, weights, receivers) as sync:
         amounts: list[Amounts] = []
         for _ in range(_SYNCS + 1):
             weights.change(share)

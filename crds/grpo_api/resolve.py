@@ -176,7 +176,7 @@ def _strategy(spec: GRPOJobSpec) -> TrainerStrategy | None:
     """
     trainer = spec.trainer
     named = trainer.strategy
-    if named is None and trainer.has_gpus and not spec.engine.has_own_process:
+    if named is None and trainer.has_gpus and not spec.has_own_process:
         named = TrainerStrategy.FSDP2 if trainer.num_nodes * trainer.num_processes > 1 else None
     return None if named is TrainerStrategy.DDP else named
 

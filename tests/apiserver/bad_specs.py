@@ -124,6 +124,8 @@ _OTHERWISE: dict[tuple[Step, ...], KubeObject] = {
             }
         },
     ),
+    # engines in pods of their own have no such section
+    ("spec", "colocated"): next(case.job for case in GOOD if case.what == "engines as actors of Ray"),
     # a checkpoint has one place
     ("spec", "resumeFrom", "job"): merged(
         GOOD[-1].job, {"spec": {"resumeFrom": {"source": None, "job": "first"}}}

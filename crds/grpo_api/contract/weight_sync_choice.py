@@ -69,7 +69,7 @@ def backend_of(spec: GRPOJobSpec, *, is_one_machine: bool = False) -> BackendCho
         mode=spec.chosen_mode,
         has_trainer_gpus=spec.trainer.has_gpus,
         has_rollout_gpus=spec.rollout is not None and spec.rollout.has_gpus,
-        has_own_process=spec.engine.has_own_process,
+        has_own_process=spec.has_own_process,
         # what is shared on one machine has no bytes to spare
         is_one_machine=is_one_machine and spec.weight_sync.sparse is None,
     )

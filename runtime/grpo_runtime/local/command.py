@@ -124,8 +124,7 @@ def _run_in(
         *secrets_of(run_config),
     )
     lay_out_volumes(needed, given=given, documents=documents, into=workspace.volumes)
-    needs_tokens = run_config.mode is Mode.DISAGGREGATED
-    with workspace.fresh_tokens() if needs_tokens else nullcontext():
+    with workspace.fresh_tokens() if run_config.needs_tokens else nullcontext():
         context = LocalContext(
             run_config=run_config,
             workspace=workspace,

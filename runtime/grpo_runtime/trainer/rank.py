@@ -25,6 +25,7 @@ from grpo_runtime.model.lora import add_adapter
 from grpo_runtime.model.save import files_beside_weights
 from grpo_runtime.model.source import materialise_model
 from grpo_runtime.openmp import named_threads
+from grpo_runtime.process.at_end import run_at_end
 from grpo_runtime.process.failure import explain_abort, write_failure
 from grpo_runtime.regexes import require_regexes
 from grpo_runtime.rollout.interface import Engines
@@ -105,6 +106,7 @@ def _end(code: ExitCode) -> NoReturn:
     holds the interpreter's lock, which one of them may need to release a tensor: a deadlock. So whatever
     holds a group stays referenced until here.
     """
+    run_at_end()
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -201,7 +203,7 @@ def _follow(
     on_tick = _nothing
     if run_config.mode is Mode.COLOCATED:
         share = share_engine(
-            run_config, ranks, model_dir=context.loaded.origin.folder, device=context.strategy.device
+            ranks, context.settings, model_dir=context.loaded.origin.folder, device=context.strategy.device
         )
         keep_alive.append(share)
         on_tick = EngineExecutor(share, weights=context.strategy.engine_weights()).check

@@ -8,8 +8,9 @@ from pydantic import Field
 from grpo_api import cel
 from grpo_api.model import ApiModel
 from grpo_api.rule import rule
+from grpo_api.v1alpha1.spec.colocated import HAS_OWN_PROCESS, ColocatedSpec, has_own_process
 from grpo_api.v1alpha1.spec.disk import DiskSpec
-from grpo_api.v1alpha1.spec.engine import EngineProcess, EngineSpec
+from grpo_api.v1alpha1.spec.engine import EngineSpec
 from grpo_api.v1alpha1.spec.rollout import RolloutSpec
 from grpo_api.v1alpha1.spec.trainer import TrainerSpec
 
@@ -255,36 +256,40 @@ def memory_is_shared_within_a_pod(weight_sync: WeightSyncSpec, rollout: RolloutS
     return rollout is None or not is_shared
 
 
-_HAS_OWN_PROCESS = f"(has(self.engine.process) && self.engine.process == '{EngineProcess.OWN}')"
-
-
 @rule(
-    cel=f"has(self.rollout) || !{_is_one_of(WeightSyncBackend.IN_PROCESS)} || !{_HAS_OWN_PROCESS}",
+    cel=f"has(self.rollout) || !{_is_one_of(WeightSyncBackend.IN_PROCESS)} || !{HAS_OWN_PROCESS}",
     sentence="weightSync.backend InProcess reaches engines in the trainer's processes, and engine.process "
-    "Own puts them beside these: remove one of the two",
+    "Own and colocated.executor Ray put them beside these: remove weightSync.backend, or the other field",
     field=".weightSync.backend",
 )
 def in_process_has_no_own_process(
-    weight_sync: WeightSyncSpec, engine: EngineSpec, rollout: RolloutSpec | None
+    weight_sync: WeightSyncSpec,
+    engine: EngineSpec,
+    colocated: ColocatedSpec | None,
+    rollout: RolloutSpec | None,
 ) -> bool:
     """What is in another process cannot be lent, also in the same container."""
     is_in_process = weight_sync.backend == WeightSyncBackend.IN_PROCESS
-    return rollout is not None or not is_in_process or not engine.has_own_process
+    return rollout is not None or not is_in_process or not has_own_process(engine, colocated)
 
 
 @rule(
     cel=f"has(self.rollout) || !{_is_one_of(WeightSyncBackend.SHARED_MEMORY, WeightSyncBackend.IPC)} || "
-    f"{_HAS_OWN_PROCESS}",
+    f"{HAS_OWN_PROCESS}",
     sentence="weightSync.backend SharedMemory and IPC go from one process to another, and the engines are in "
-    "the trainer's: set engine.process to Own, or remove weightSync.backend, which means Auto",
+    "the trainer's: set engine.process to Own or colocated.executor to Ray, or remove "
+    "weightSync.backend, which means Auto",
     field=".weightSync.backend",
 )
 def memory_is_shared_between_processes(
-    weight_sync: WeightSyncSpec, engine: EngineSpec, rollout: RolloutSpec | None
+    weight_sync: WeightSyncSpec,
+    engine: EngineSpec,
+    colocated: ColocatedSpec | None,
+    rollout: RolloutSpec | None,
 ) -> bool:
     """A process needs no shared memory for itself."""
     is_shared = weight_sync.backend in (WeightSyncBackend.SHARED_MEMORY, WeightSyncBackend.IPC)
-    return rollout is not None or not is_shared or engine.has_own_process
+    return rollout is not None or not is_shared or has_own_process(engine, colocated)
 
 
 @rule(
