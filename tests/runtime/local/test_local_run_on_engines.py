@@ -135,3 +135,18 @@ def test_the_colocated_example_trains_with_its_engines_in_processes_of_their_own
     records = read_metrics(tmp_path / "out/metrics.jsonl")
     assert [record.step for record in records] == [1, 2, 3]
     assert all(0 <= record.values["sync/max_probe_error"] < 1e-4 for record in records)
+
+
+@pytest.mark.matrix
+def test_the_colocated_example_trains_with_its_engines_on_ray_in_two_pods(tmp_path: Path) -> None:
+    job = shortened("copy-colocated")
+    job["spec"]["trainer"] |= {"numNodes": 2, "processesPerNode": 1}
+    job["spec"]["colocated"] = {"executor": "Ray"}
+    run = LocalCommand(tmp_path, job, command=REAL_RUN)
+    assert run.end(seconds=START_SECONDS) == 0, run.screen()
+    wait_until(lambda: run.others() == [], "no process outlives the command")
+    records = read_metrics(tmp_path / "out/metrics.jsonl")
+    assert [record.step for record in records] == [1, 2, 3]
+    assert {record.values["sync/engines"] for record in records} == {2.0}
+    assert all(0 <= record.values["sync/max_probe_error"] < 1e-4 for record in records)
+    assert not list((tmp_path / "out").glob("**/admin-token"))

@@ -3,6 +3,7 @@ loss of an engine, but not that of Ray."""
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -96,9 +97,12 @@ def test_a_job_on_ray_saves_when_it_is_asked_to_stop(tmp_path: Path) -> None:
 def test_ray_ends_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
     trainer = start_trainer(tmp_path, copy_job(num_ranks=1, steps=LONG, executor="Ray"))
     trainer.wait_until(lambda progress: progress.step >= 1)
+    [folder] = (path.resolve() for path in tmp_path.glob("cache-*/run/ray"))
     trainer.process.kill()
     trainer.process.wait()
     require_nothing_left(trainer)
+    # a process that is killed leaves its files, in a pod until the pod is gone
+    shutil.rmtree(folder)
 
 
 _JOIN = """
