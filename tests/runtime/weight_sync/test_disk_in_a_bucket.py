@@ -3,8 +3,10 @@
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import obstore
 import pytest
 from disk_in_a_folder import JOB, wait_for_writers
+from obstore.store import S3Store
 from pod_builder import free_port
 from receiver_harness import Receiver, packed, some_weights
 from s3_server import BUCKET, S3Server, s3_secret
@@ -13,6 +15,7 @@ from grpo_api.contract.versions import PolicyVersion
 from grpo_cluster.binaries import build_all
 from grpo_cluster.versions import VERSITYGW
 from grpo_runtime.export.bucket_place import BucketPlace
+from grpo_runtime.export.s3 import open_bucket
 from grpo_runtime.follow.versions import CheckedVersions
 from grpo_runtime.weight_sync.deadlines import Deadlines
 from grpo_runtime.weight_sync.disk.publisher import Publisher
@@ -45,9 +48,17 @@ def s3(s3_program: None, tmp_path: Path) -> Iterator[S3Server]:
         server.stop()
 
 
+def place_in(server: S3Server) -> BucketPlace:
+    return BucketPlace(f"s3://{BUCKET}/run-1/weights", endpoint=server.endpoint)
+
+
+def bucket_of(server: S3Server, folder: Path) -> S3Store:
+    return open_bucket(place_in(server), credentials=s3_secret(folder))
+
+
 def store_of(server: S3Server, folder: Path, *, secret_key: str | None = None) -> VersionStore:
     credentials = s3_secret(folder) if secret_key is None else s3_secret(folder, secret_key=secret_key)
-    place = BucketPlace(f"s3://{BUCKET}/run-1/weights", endpoint=server.endpoint)
+    place = place_in(server)
     return store_in_bucket(place, credentials=credentials, field="weightSync.disk.to")
 
 
@@ -141,6 +152,22 @@ def test_old_versions_go_and_what_an_attempt_left_unfinished_too(store: VersionS
     newer = [publish(second, step, attempt=2) for step in (1, 2, 3)]
     wait_for_writers()
     assert store.folders() == newer[-2:]
+
+
+def test_an_attempt_leaves_alone_what_others_keep_below_its_prefix(s3: S3Server, tmp_path: Path) -> None:
+    foreign = ["llama/model.safetensors", "other/version-000001-000001/model.safetensors", "notes/a/b/c.txt"]
+    foreign += ["other/attempt-000007", "version-1/x"]
+    bucket = bucket_of(s3, tmp_path / "secret")
+    for key in foreign:
+        obstore.put(bucket, key, b"of somebody else")
+    obstore.put(bucket, "version-000001-000003/model.safetensors", b"begun and left")
+    publisher = publisher_to(store_of(s3, tmp_path / "secret"), attempt=2)
+    publisher.begin_attempt()
+    names = [publish(publisher, step, attempt=2) for step in (1, 2, 3)]
+    wait_for_writers()
+    left = {entry["path"] for page in obstore.list(bucket) for entry in page}
+    assert left >= set(foreign)
+    assert {key.split("/")[0] for key in left if key.startswith("version-0")} == set(names[-2:])
 
 
 def test_a_file_whose_writing_fails_is_never_seen(store: VersionStore) -> None:

@@ -141,6 +141,7 @@ def test_nothing_is_seen_of_a_version_that_could_not_be_written_and_another_try_
 
 
 def test_an_attempt_removes_what_was_never_committed_and_keeps_what_was(tmp_path: Path) -> None:
+    (tmp_path / ".tmp-of-somebody-else").mkdir()
     first = small_files(tmp_path)
     first.begin_attempt()
     name, until = publish(first, 1), threading.Event()
@@ -150,7 +151,7 @@ def test_an_attempt_removes_what_was_never_committed_and_keeps_what_was(tmp_path
         wait_until_exists(tmp_path / ".tmp-version-000001-000002")
         second = small_files(tmp_path, attempt=2)
         second.begin_attempt()
-        assert versions_in(tmp_path) == [name]
+        assert versions_in(tmp_path) == [".tmp-of-somebody-else", name]
     finally:
         until.set()
     with pytest.raises(WeightSyncError, match="could not be written"):

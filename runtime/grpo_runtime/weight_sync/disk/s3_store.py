@@ -11,6 +11,7 @@ from obstore.store import S3Store
 
 from grpo_runtime.export.s3 import NOT_FOUND, PART_BYTES, BucketErrors
 from grpo_runtime.weight_sync.disk.store import MissingError, StoreError
+from grpo_runtime.weight_sync.disk.version_manifest import version_named
 
 _READ_BYTES = 8 * 1024 * 1024
 _PARTS_AT_ONCE = 4
@@ -18,7 +19,11 @@ _PARTS_AT_ONCE = 4
 
 
 class BucketStore:
-    """Keys below a prefix; see `VersionStore`. `last` is the file that makes a folder whole."""
+    """Keys below a prefix; see `VersionStore`. `last` is the file that makes a folder whole.
+
+    Only folders with the name of a version, right below the prefix, are looked into: other keys may be
+    anybody's.
+    """
 
     def __init__(self, bucket: S3Store, *, errors: BucketErrors, last: str) -> None:
         self._bucket = bucket
@@ -28,11 +33,11 @@ class BucketStore:
 
     def folders(self) -> list[str]:
         """See `VersionStore`."""
-        return sorted(name for name, files in self._by_folder().items() if self._last in files)
+        return [folder for folder in self._versions() if self._last in self._files_in(folder)]
 
     def files(self) -> list[str]:
         """See `VersionStore`."""
-        return sorted(self._by_folder().get("", []))
+        return self._files_in(None)
 
     def read(self, path: str) -> bytes:
         """See `VersionStore`."""
@@ -81,26 +86,27 @@ class BucketStore:
 
     def discard(self, folder: str) -> None:
         """See `VersionStore`. First the file that makes the folder whole."""
-        files = self._by_folder(below=folder).get(folder, [])
         with self._errors(folder):
-            for name in sorted(files, key=lambda name: name != self._last):
+            for name in sorted(self._files_in(folder), key=lambda name: name != self._last):
                 obstore.delete(self._bucket, f"{folder}/{name}")
 
     def discard_unfinished(self) -> None:
         """See `VersionStore`."""
-        for folder, files in self._by_folder().items():
-            if folder and self._last not in files:
+        for folder in self._versions():
+            if self._last not in self._files_in(folder):
                 self.discard(folder)
 
-    def _by_folder(self, *, below: str | None = None) -> dict[str, list[str]]:
-        """Names of objects by their folder, which is empty for those beside the folders."""
-        found: dict[str, list[str]] = {}
+    def _versions(self) -> list[str]:
+        """Names of the folders of versions, committed or not."""
         with self._errors("its keys"):
-            for page in obstore.list(self._bucket, prefix=below):
-                for entry in page:
-                    folder, _, name = entry["path"].rpartition("/")
-                    found.setdefault(folder, []).append(name)
-        return found
+            prefixes = obstore.list_with_delimiter(self._bucket)["common_prefixes"]
+        return sorted(name for prefix in prefixes if version_named(name := prefix.rstrip("/")) is not None)
+
+    def _files_in(self, folder: str | None) -> list[str]:
+        """Names of the objects right in a folder, or beside the folders."""
+        with self._errors("its keys"):
+            found = obstore.list_with_delimiter(self._bucket, prefix=folder)["objects"]
+        return sorted(entry["path"].rpartition("/")[2] for entry in found)
 
     @contextmanager
     def _errors(self, path: str) -> Iterator[None]:

@@ -9,8 +9,10 @@ from typing import Protocol
 
 from grpo_runtime.storage.files import sync_directory, write_atomically
 from grpo_runtime.storage.full_volume import full_volume_named
+from grpo_runtime.weight_sync.disk.version_manifest import version_named
 
 _UNFINISHED = ".tmp-"
+_DISCARDED = "-discarded"
 _FIX = "remove what is not needed, lower weightSync.disk.keep, or give weightSync.disk.to a larger claim"
 
 
@@ -87,7 +89,7 @@ class VersionStore(Protocol):
         ...
 
     def discard_unfinished(self) -> None:
-        """Remove what was never committed."""
+        """Remove what was never committed of versions. What has no name of a version is not ours."""
         ...
 
 
@@ -157,13 +159,15 @@ class FolderStore:
         """See `VersionStore`."""
         with self._errors("what was never committed"):
             for leftover in self.root.glob(f"{_UNFINISHED}*"):
-                shutil.rmtree(leftover)
+                name = leftover.name.removeprefix(_UNFINISHED).removesuffix(_DISCARDED)
+                if version_named(name) is not None:
+                    shutil.rmtree(leftover)
 
     def _unfinished(self, folder: str) -> Path:
         return self.root / f"{_UNFINISHED}{folder}"
 
     def _discard_committed(self, folder: str) -> None:
-        doomed = self.root / f"{_UNFINISHED}{folder}-discarded"
+        doomed = self.root / f"{_UNFINISHED}{folder}{_DISCARDED}"
         shutil.rmtree(doomed, ignore_errors=True)
         if (self.root / folder).is_dir():
             (self.root / folder).rename(doomed)
