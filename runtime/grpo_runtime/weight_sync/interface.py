@@ -25,6 +25,10 @@ Failures = Mapping[str, Exception]
 """The engines that failed a verb, by name, and why. Empty when all of them did it."""
 
 
+WRONG_TAG = "the bytes received are not the bytes announced"
+"""What a receiver says of a stream that has another tag than it should."""
+
+
 class WeightSyncError(Exception):
     """A transfer failed. The receiver still has its old weights and takes another transfer."""
 

@@ -10,7 +10,7 @@ which every process reads for itself, vLLM's workers too. `register` adds a back
 names that a GRPOJob may ask for are in `grpo_api`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -89,6 +89,11 @@ class Backend(Generic[W]):
     share a sender and go through a sync together. Otherwise every engine has a sender of its own and waits
     for no other. `needs_gpu` says that both ends are on one. `takes_sparse` says that its senders also take
     the SparseWeights of what `prepare` makes.
+
+    `for_run` makes the backend of one run, where it has to know it. `name_version` is told which version the
+    prepared weights are. `wait_until_ready` waits, before engines are paused, until they can be sent, for as
+    long as something of it is done every so many seconds; it raises WeightSyncError, and SupersededError once
+    a later attempt has begun.
     """
 
     name: str
@@ -101,6 +106,7 @@ class Backend(Generic[W]):
     takes_sparse: bool = False
     for_run: "Callable[[TrainerSettings, ModelFiles], Backend[W]] | None" = None
     name_version: Callable[[W, PolicyVersion], None] | None = None
+    wait_until_ready: Callable[[W, float], Awaitable[None]] | None = None
 
 
 def group_backend(name: str, join: Join) -> Backend[HostCopy]:
@@ -236,9 +242,12 @@ def disk_backend(
         }
         return PairwiseSender(connections, settings)
 
-    def for_run(settings: TrainerSettings, beside: ModelFiles) -> Backend[HostCopy]:
-        of_run = publisher_of_trainer(settings, beside=beside)
+    def for_run(settings: TrainerSettings, model_files: ModelFiles) -> Backend[HostCopy]:
+        of_run = publisher_of_trainer(settings, model_files=model_files)
         return disk_backend(name, open_store=open_store, publisher=of_run)
+
+    async def wait_until_ready(copy: HostCopy, stall_seconds: float) -> None:
+        await publishing().wait_until_published(copy, stall_seconds=stall_seconds)
 
     return Backend[HostCopy](
         name=name,
@@ -248,6 +257,7 @@ def disk_backend(
         make_receiver=lambda settings: StagingReceiver(StoreReceiver(open_store), settings),
         for_run=for_run,
         name_version=lambda copy, version: publishing().publish(copy, version),
+        wait_until_ready=wait_until_ready,
     )
 
 

@@ -107,7 +107,7 @@ def publisher_to(store: Path, model_dir: Path) -> Publisher:
         job=JOB,
         attempt=1,
         keep=10,
-        beside=lambda: files_beside_weights(
+        model_files=lambda: files_beside_weights(
             policy, tokenizer=load_tokenizer(model_dir), dtype=torch.float32, origin=origin
         ),
     )

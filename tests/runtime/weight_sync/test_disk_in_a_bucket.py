@@ -7,16 +7,18 @@ import obstore
 import pytest
 from disk_in_a_folder import JOB, wait_for_writers
 from obstore.store import S3Store
-from pod_builder import free_port
+from pod_builder import free_port, run_config, trainer_environment
 from receiver_harness import Receiver, packed, some_weights
 from s3_server import BUCKET, S3Server, s3_secret
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_cluster.binaries import build_all
 from grpo_cluster.versions import VERSITYGW
+from grpo_runtime.errors import UserError
 from grpo_runtime.export.bucket_place import BucketPlace
 from grpo_runtime.export.s3 import open_bucket
 from grpo_runtime.follow.versions import CheckedVersions
+from grpo_runtime.settings import read_trainer_settings
 from grpo_runtime.weight_sync.deadlines import Deadlines
 from grpo_runtime.weight_sync.disk.publisher import Publisher
 from grpo_runtime.weight_sync.disk.receiver import StoreReceiver
@@ -24,7 +26,7 @@ from grpo_runtime.weight_sync.disk.store import FolderStore, StoreError, Version
 from grpo_runtime.weight_sync.disk.store_of_run import store_in_bucket
 from grpo_runtime.weight_sync.interface import Failures, Peer, SenderSettings, WeightSender, WeightSyncError
 from grpo_runtime.weight_sync.receiver.staging import StagingReceiver
-from grpo_runtime.weight_sync.registry import Backend, disk_backend
+from grpo_runtime.weight_sync.registry import DISK, Backend, disk_backend
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 
 SECONDS = 30.0
@@ -73,7 +75,7 @@ def publisher_to(store: VersionStore, *, attempt: int = 1, keep: int = 2) -> Pub
         job=JOB,
         attempt=attempt,
         keep=keep,
-        beside=lambda: {"config.json": b"{}"},
+        model_files=lambda: {"config.json": b"{}"},
         file_bytes=8 * 1024,
     )
 
@@ -205,6 +207,18 @@ def test_refused_credentials_are_told_with_the_field(s3: S3Server, tmp_path: Pat
     store = store_of(s3, tmp_path / "wrong", secret_key="another")
     with pytest.raises(StoreError, match=r"refuses access .*weightSync\.disk\.secret"):
         store.folders()
+
+
+def test_refused_credentials_end_a_run_as_what_no_retry_helps(s3: S3Server, tmp_path: Path) -> None:
+    secret = tmp_path / "volumes/secrets/store"
+    secret.mkdir(parents=True)
+    (secret / "accessKeyId").write_text("somebody")
+    (secret / "secretAccessKey").write_text("else")
+    disk = {"to": f"s3://{BUCKET}/run-2", "endpoint": s3.endpoint, "secret": "store"}
+    environment = trainer_environment(tmp_path, run_config(weightSync={"disk": disk}))
+    assert DISK.for_run is not None
+    with pytest.raises(UserError, match=r"weightSync\.disk\.to \(s3://.*/run-2\): the store"):
+        DISK.for_run(read_trainer_settings(environment), dict)
 
 
 def test_who_follows_a_bucket_copies_the_newest_version_once_it_is_checked(

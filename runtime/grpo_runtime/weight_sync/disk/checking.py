@@ -1,33 +1,45 @@
 """Shows by its digests that a version is what its trainer wrote, without a trainer to ask."""
 
 import hashlib
+from collections.abc import Callable
 
 import torch
 
-from grpo_runtime.weight_sync.disk.store import FolderStore, Reading, Sink, VersionStore
-from grpo_runtime.weight_sync.disk.version_manifest import MANIFEST, StoredFile, VersionManifest
+from grpo_runtime.weight_sync.disk.store import FolderStore, Reading, VersionStore
+from grpo_runtime.weight_sync.disk.version_manifest import (
+    MANIFEST,
+    DamagedVersionError,
+    StoredFile,
+    VersionManifest,
+)
 from grpo_runtime.weight_sync.disk.version_reader import VersionReader
-from grpo_runtime.weight_sync.interface import WeightSyncError
 from grpo_runtime.weight_sync.stream.digest import TAG_BYTES, StreamDigest
 
 _PIECE_BYTES = 8 * 1024 * 1024
 
 
-def check_version(store: VersionStore, name: str, manifest: VersionManifest) -> None:
-    """Read every file of a version. Raises WeightSyncError for one that differs from the manifest, and
-    StoreError as the store does."""
+def check_version(
+    store: VersionStore,
+    name: str,
+    manifest: VersionManifest,
+    *,
+    on_bytes: Callable[[int], None] = lambda num_bytes: None,
+) -> None:
+    """Read every file of a version; `on_bytes` is told how many bytes, piece by piece. Raises
+    DamagedVersionError for one that differs from the manifest, and StoreError as the store does."""
     for file, known in manifest.files.items():
         with store.reading(f"{name}/{file}") as reading:
-            _pass_on(reading, known, what=f"{name}/{file}", to=None)
+            _pass_on(reading, known, what=f"{name}/{file}", to=lambda part: on_bytes(len(part)))
 
 
 def copy_version(store: VersionStore, name: str, manifest: VersionManifest, *, into: FolderStore) -> None:
     """Copy a version, whose files are checked on the way. Raises as `check_version` does, with nothing
     copied, and VolumeFullError."""
     try:
+        into.begin(name)
         for file, known in manifest.files.items():
             with store.reading(f"{name}/{file}") as reading, into.writing(name, file) as sink:
-                _pass_on(reading, known, what=f"{name}/{file}", to=sink)
+                _pass_on(reading, known, what=f"{name}/{file}", to=sink.write)
     except Exception:
         into.discard(name)
         raise
@@ -50,15 +62,14 @@ def tag_of(store: VersionStore, name: str, manifest: VersionManifest, *, key: by
     return digest.tag()
 
 
-def _pass_on(reading: Reading, known: StoredFile, *, what: str, to: Sink | None) -> None:
+def _pass_on(reading: Reading, known: StoredFile, *, what: str, to: Callable[[memoryview], None]) -> None:
     if reading.num_bytes != known.num_bytes:
-        raise WeightSyncError(f"{what} has {reading.num_bytes} bytes and not {known.num_bytes}")
+        raise DamagedVersionError(f"{what} has {reading.num_bytes} bytes and not {known.num_bytes}")
     digest, piece = hashlib.sha256(), bytearray(min(_PIECE_BYTES, known.num_bytes))
     for start in range(0, known.num_bytes, _PIECE_BYTES):
         part = memoryview(piece)[: known.num_bytes - start]
         reading.read_into(part)
         digest.update(part)
-        if to is not None:
-            to.write(part)
+        to(part)
     if digest.hexdigest() != known.sha256:
-        raise WeightSyncError(f"{what} is not what was written: its SHA-256 differs from the manifest's")
+        raise DamagedVersionError(f"{what} is not what was written: its SHA-256 differs from the manifest's")

@@ -9,8 +9,10 @@ from contextlib import contextmanager
 import obstore
 from obstore.store import S3Store
 
+from grpo_runtime.errors import UserError
+from grpo_runtime.export.destination import DestinationUnreachableError
 from grpo_runtime.export.s3 import NOT_FOUND, PART_BYTES, BucketErrors
-from grpo_runtime.weight_sync.disk.store import MissingError, StoreError
+from grpo_runtime.weight_sync.disk.store import MissingError, StoreError, StoreRefusedError
 from grpo_runtime.weight_sync.disk.version_manifest import version_named
 
 _READ_BYTES = 8 * 1024 * 1024
@@ -63,6 +65,9 @@ class BucketStore:
 
         yield _ObjectReading(next_part, num_bytes=num_bytes, what=f"{self.what}/{path}")
 
+    def begin(self, folder: str) -> None:
+        """See `VersionStore`. A bucket has no folders that could be made."""
+
     @contextmanager
     def writing(self, folder: str, name: str) -> "Iterator[_ObjectSink]":
         """See `VersionStore`. The object is seen when all of it is there, and never when the block fails."""
@@ -90,11 +95,16 @@ class BucketStore:
             for name in sorted(self._files_in(folder), key=lambda name: name != self._last):
                 obstore.delete(self._bucket, f"{folder}/{name}")
 
-    def discard_unfinished(self) -> None:
+    def discard_unfinished(self, folder: str | None = None) -> None:
         """See `VersionStore`."""
-        for folder in self._versions():
-            if self._last not in self._files_in(folder):
-                self.discard(folder)
+        for each in self._versions():
+            if folder in (None, each) and self._last not in self._files_in(each):
+                self.discard(each)
+
+    def remove(self, name: str) -> None:
+        """See `VersionStore`."""
+        with self._errors(name):
+            obstore.delete(self._bucket, name)
 
     def _versions(self) -> list[str]:
         """Names of the folders of versions, committed or not."""
@@ -115,7 +125,9 @@ class BucketStore:
                 yield
         except NOT_FOUND as error:
             raise MissingError(f"{self.what} has no {path}") from error
-        except self._errors_of.TRANSLATED as error:
+        except UserError as error:
+            raise StoreRefusedError(f"{path}: {error}") from error
+        except DestinationUnreachableError as error:
             raise StoreError(f"{path}: {error}") from error
 
 

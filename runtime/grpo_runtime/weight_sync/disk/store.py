@@ -24,6 +24,10 @@ class MissingError(StoreError):
     """The store is well and does not have the file."""
 
 
+class StoreRefusedError(StoreError):
+    """The store answers that it will not do it for us: another try does not help."""
+
+
 class Sink(Protocol):
     """A file that is being written."""
 
@@ -76,20 +80,30 @@ class VersionStore(Protocol):
         """A file of a committed folder. Raises MissingError when there is none."""
         ...
 
+    def begin(self, folder: str) -> None:
+        """Make an unfinished folder, empty. Once it is removed nothing can be written to it."""
+        ...
+
     def writing(self, folder: str, name: str) -> AbstractContextManager[Sink]:
         """A file of an unfinished folder, which is there for good when the block ends."""
         ...
 
     def commit(self, folder: str, *, last: str, data: bytes) -> None:
-        """Let the folder be seen, with the file `last`, which makes it whole."""
+        """Let the folder be seen, with the file `last`, which makes it whole. One of that name that was
+        committed before stays until then."""
         ...
 
     def discard(self, folder: str) -> None:
         """Remove a folder, committed or not. Harmless when there is none."""
         ...
 
-    def discard_unfinished(self) -> None:
-        """Remove what was never committed of versions. What has no name of a version is not ours."""
+    def discard_unfinished(self, folder: str | None = None) -> None:
+        """Remove what was never committed of a folder, or of all versions. What has no name of a version is
+        not ours."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Remove a small file beside the folders. Harmless when there is none."""
         ...
 
 
@@ -129,49 +143,55 @@ class FolderStore:
         finally:
             os.close(descriptor)
 
+    def begin(self, folder: str) -> None:
+        """See `VersionStore`."""
+        with self._errors(folder):
+            self.root.mkdir(parents=True, exist_ok=True)
+            _remove(self._unfinished(folder))
+            self._unfinished(folder).mkdir()
+
     @contextmanager
     def writing(self, folder: str, name: str) -> "Iterator[_FileSink]":
         """See `VersionStore`."""
-        place = self._unfinished(folder)
-        with self._errors(f"{folder}/{name}"):
-            place.mkdir(parents=True, exist_ok=True)
-            with (place / name).open("wb", buffering=0) as file:
-                yield _FileSink(file.fileno())
-                os.fchmod(file.fileno(), 0o644)
-                os.fsync(file.fileno())
+        with (
+            self._errors(f"{folder}/{name}"),
+            (self._unfinished(folder) / name).open("wb", buffering=0) as file,
+        ):
+            yield _FileSink(file.fileno())
+            os.fchmod(file.fileno(), 0o644)
+            os.fsync(file.fileno())
 
     def commit(self, folder: str, *, last: str, data: bytes) -> None:
         """See `VersionStore`."""
         place = self._unfinished(folder)
         with self._errors(folder):
             write_atomically(place / last, data, durable=True)
-            self._discard_committed(folder)
+            before = _set_aside(self.root / folder)
             place.rename(self.root / folder)
             sync_directory(self.root)
+            shutil.rmtree(before, ignore_errors=True)
 
     def discard(self, folder: str) -> None:
         """See `VersionStore`. No half of a version is ever seen."""
         with self._errors(folder):
-            shutil.rmtree(self._unfinished(folder), ignore_errors=True)
-            self._discard_committed(folder)
+            _remove(self._unfinished(folder))
+            _remove(self.root / folder)
 
-    def discard_unfinished(self) -> None:
+    def discard_unfinished(self, folder: str | None = None) -> None:
         """See `VersionStore`."""
         with self._errors("what was never committed"):
             for leftover in self.root.glob(f"{_UNFINISHED}*"):
                 name = leftover.name.removeprefix(_UNFINISHED).removesuffix(_DISCARDED)
-                if version_named(name) is not None:
-                    shutil.rmtree(leftover)
+                if name == folder or (folder is None and version_named(name) is not None):
+                    _remove(leftover)
+
+    def remove(self, name: str) -> None:
+        """See `VersionStore`."""
+        with self._errors(name):
+            (self.root / name).unlink(missing_ok=True)
 
     def _unfinished(self, folder: str) -> Path:
         return self.root / f"{_UNFINISHED}{folder}"
-
-    def _discard_committed(self, folder: str) -> None:
-        doomed = self.root / f"{_UNFINISHED}{folder}{_DISCARDED}"
-        shutil.rmtree(doomed, ignore_errors=True)
-        if (self.root / folder).is_dir():
-            (self.root / folder).rename(doomed)
-            shutil.rmtree(doomed)
 
     def _entries(self) -> list[Path]:
         with self._errors("its entries"):
@@ -188,6 +208,23 @@ class FolderStore:
             raise MissingError(f"{self.what} has no {path}") from error
         except OSError as error:
             raise StoreError(f"{self.what}: {path}: {error.strerror or error}") from error
+
+
+def _set_aside(folder: Path) -> Path:
+    """Give a folder another name in one step, by which nobody reads it or writes to it; returns that."""
+    name = folder.name.removeprefix(_UNFINISHED).removesuffix(_DISCARDED)
+    doomed = folder.with_name(f"{_UNFINISHED}{name}{_DISCARDED}")
+    if folder != doomed:
+        shutil.rmtree(doomed, ignore_errors=True)
+        if folder.is_dir():
+            folder.rename(doomed)
+    return doomed
+
+
+def _remove(folder: Path) -> None:
+    doomed = _set_aside(folder)
+    if doomed.is_dir():
+        shutil.rmtree(doomed)
 
 
 class _FileSink:

@@ -6,12 +6,14 @@ from pathlib import Path
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.contract.volume_paths import weights_folder, weights_path
+from grpo_api.v1alpha1.spec.disk import DiskSpec
 from grpo_runtime.errors import KnownError, UserError
 from grpo_runtime.export.bucket_place import BucketPlace
 from grpo_runtime.export.credentials import Credentials
+from grpo_runtime.process.background import in_thread
 from grpo_runtime.settings import TrainerSettings, read_rollout_settings
 from grpo_runtime.weight_sync.disk.publisher import ModelFiles, Publisher
-from grpo_runtime.weight_sync.disk.store import FolderStore, StoreError, VersionStore
+from grpo_runtime.weight_sync.disk.store import FolderStore, StoreError, StoreRefusedError, VersionStore
 from grpo_runtime.weight_sync.disk.version_manifest import MANIFEST
 
 _FIELD = "weightSync.disk.to"
@@ -20,6 +22,8 @@ FOLLOWED_FOLDER = "GRPO_FOLLOWED_FOLDER"
 RunConfig."""
 _RETRIES = 3
 """Of a request to a bucket, before an engine's sync fails and is tried again as a whole."""
+_BEGIN_SECONDS = 600.0
+"""To look through a store and remove what was left unfinished. A store may answer each request late."""
 
 
 class StoreUnreachableError(KnownError):
@@ -37,32 +41,43 @@ def store_of_engine() -> VersionStore:
     return store_of(settings.run_config, volumes_dir=settings.volumes_dir)
 
 
-def publisher_of_trainer(settings: TrainerSettings, *, beside: ModelFiles) -> Publisher:
+def publisher_of_trainer(settings: TrainerSettings, *, model_files: ModelFiles) -> Publisher:
     """The publisher of an attempt, which begins here. Raises StoreUnreachableError, and SupersededError,
     UserError and VolumeFullError as `Publisher.begin_attempt` does."""
     run_config = settings.run_config
-    disk = run_config.weight_sync.disk
-    if disk is None:
-        raise UserError("weightSync.backend Disk needs weightSync.disk: say in weightSync.disk.to where to")
+    disk = _disk_of(run_config)
+    store = store_of(run_config, volumes_dir=settings.volumes_dir)
     publisher = Publisher(
-        store_of(run_config, volumes_dir=settings.volumes_dir),
+        store,
         job=run_config.job,
         attempt=settings.attempt,
         keep=disk.chosen_keep,
-        beside=beside,
+        model_files=model_files,
     )
     try:
-        publisher.begin_attempt()
+        in_thread(publisher.begin_attempt, name="begin-weights").result(_BEGIN_SECONDS)
+    except StoreRefusedError as error:
+        raise UserError(str(error)) from error
     except StoreError as error:
         raise StoreUnreachableError(str(error)) from error
+    except TimeoutError as error:
+        raise StoreUnreachableError(
+            f"{store.what} has not been looked through within {_BEGIN_SECONDS:g} s: "
+            "check endpoint and network"
+        ) from error
     return publisher
+
+
+def _disk_of(run_config: RunConfig) -> DiskSpec:
+    disk = run_config.weight_sync.disk
+    if disk is None:
+        raise UserError("weightSync.backend Disk needs weightSync.disk: say in weightSync.disk.to where to")
+    return disk
 
 
 def store_of(run_config: RunConfig, *, volumes_dir: Path) -> VersionStore:
     """The folder on a claim, or the place in a bucket. Raises UserError when the Secret lacks a key."""
-    disk = run_config.weight_sync.disk
-    if disk is None:
-        raise UserError("weightSync.backend Disk needs weightSync.disk: say in weightSync.disk.to where to")
+    disk = _disk_of(run_config)
     if disk.is_bucket:
         credentials = Credentials.of(disk.secret_volume, volumes_dir=volumes_dir)
         bucket = BucketPlace(disk.to).bucket

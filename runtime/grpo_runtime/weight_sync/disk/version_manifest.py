@@ -8,7 +8,7 @@ from pydantic import Field, ValidationError
 from grpo_api.contract.run_config import JobRef
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.model import ApiModel
-from grpo_runtime.weight_sync.interface import WeightSyncError
+from grpo_runtime.weight_sync.interface import WRONG_TAG, WeightSyncError
 from grpo_runtime.weight_sync.source import TensorSpec
 from grpo_runtime.weight_sync.stream.manifest import DTYPES, WeightManifest, manifest_of
 
@@ -22,6 +22,21 @@ _FILE = r"^[A-Za-z0-9_][A-Za-z0-9._-]*$"
 """What a file of a version may be called: a name without a folder."""
 
 FileName = Annotated[str, Field(max_length=255, pattern=_FILE)]
+
+
+class DamagedVersionError(WeightSyncError):
+    """The files of a version are not what its trainer wrote."""
+
+    MARK = "this version is damaged in the store"
+    """How an engine says it: an answer of vLLM holds the message of an error and nothing else."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"{self.MARK}: {why}")
+
+    @classmethod
+    def is_said_by(cls, error: Exception) -> bool:
+        """Whether an engine's error speaks of the files."""
+        return cls.MARK in str(error) or WRONG_TAG in str(error)
 
 
 class StoredFile(ApiModel):
@@ -77,12 +92,12 @@ def version_named(name: str) -> PolicyVersion | None:
 
 
 def parse_manifest(text: bytes, *, name: str) -> VersionManifest:
-    """Read the manifest of the version `name`. Raises WeightSyncError for what is no manifest, is of another
-    release, or speaks of another version."""
+    """Read the manifest of the version `name`. Raises DamagedVersionError for what is no manifest or speaks
+    of another version, and WeightSyncError for one of another release."""
     try:
         manifest = VersionManifest.model_validate_json(text)
     except ValidationError as error:
-        raise WeightSyncError(
+        raise DamagedVersionError(
             f"{name}/{MANIFEST} is no manifest of weights: {error.errors()[0]['msg']}"
         ) from error
     if manifest.schema_version != SCHEMA_VERSION:
@@ -91,5 +106,5 @@ def parse_manifest(text: bytes, *, name: str) -> VersionManifest:
             f"{SCHEMA_VERSION}: use the same release for the trainer and its engines"
         )
     if name_of(manifest.version) != name:
-        raise WeightSyncError(f"{name}/{MANIFEST} is that of {name_of(manifest.version)}")
+        raise DamagedVersionError(f"{name}/{MANIFEST} is that of {name_of(manifest.version)}")
     return manifest

@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from contextlib import ExitStack
 
-from grpo_runtime.weight_sync.disk.store import Reading, StoreError, VersionStore
+from grpo_runtime.weight_sync.disk.store import MissingError, Reading, StoreError, VersionStore
 from grpo_runtime.weight_sync.disk.version_manifest import (
     MANIFEST,
+    DamagedVersionError,
     StoredTensor,
     VersionManifest,
     parse_manifest,
@@ -16,9 +17,12 @@ from grpo_runtime.weight_sync.stream.manifest import WeightManifest
 
 
 def open_version(store: VersionStore, name: str) -> VersionManifest:
-    """The manifest of a committed version. Raises WeightSyncError when there is none, or no such store."""
+    """The manifest of a committed version. Raises DamagedVersionError when there is none, and WeightSyncError
+    when there is no such store."""
     try:
         text = store.read(f"{name}/{MANIFEST}")
+    except MissingError as error:
+        raise DamagedVersionError(str(error)) from error
     except StoreError as error:
         raise WeightSyncError(f"weights cannot be read: {error}") from error
     return parse_manifest(text, name=name)
@@ -44,7 +48,7 @@ class VersionReader:
 
     def fill(self, buffers: Iterator[memoryview]) -> Iterator[memoryview]:
         """Fill `buffers`, which together are as long as the stream with its tag, one after the other; yields
-        each. Raises WeightSyncError."""
+        each. Raises WeightSyncError, which is a DamagedVersionError where the files are to blame."""
         with ExitStack() as files:
             try:
                 pieces = self._pieces(files)
@@ -60,7 +64,9 @@ class VersionReader:
                         filled, num_left = filled + len(part), num_left - len(part)
                     yield buffer
             except StopIteration:
-                raise WeightSyncError(f"{self._name} is shorter than the weights announced") from None
+                raise DamagedVersionError(f"{self._name} is shorter than the weights announced") from None
+            except MissingError as error:
+                raise DamagedVersionError(str(error)) from error
             except StoreError as error:
                 raise WeightSyncError(f"weights cannot be read: {error}") from error
 
@@ -80,7 +86,7 @@ class VersionReader:
         path, known = f"{self._name}/{first.file}", self._manifest.files[first.file]
         reading: Reading = files.enter_context(self._store.reading(path))
         if reading.num_bytes != known.num_bytes:
-            raise StoreError(
+            raise DamagedVersionError(
                 f"{self._store.what}/{path} has {reading.num_bytes} bytes and not {known.num_bytes}, as its "
                 "manifest says: it was not written to its end, or was changed"
             )

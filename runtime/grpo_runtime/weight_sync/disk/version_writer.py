@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
 
@@ -30,25 +30,30 @@ def write_version(
     store: VersionStore,
     job: JobRef,
     version: PolicyVersion,
-    beside: Mapping[str, bytes],
+    model_files: Mapping[str, bytes],
+    before_commit: Callable[[], None],
+    on_bytes: Callable[[int], None],
     file_bytes: int = FILE_BYTES,
 ) -> bytes:
-    """Write and commit a version; returns the tag of its stream. `beside` are the files that make a folder of
-    weights a model, by name. No more of the weights is held than the copy has.
+    """Write and commit a version; returns the tag of its stream. `model_files` are those that make a folder
+    of weights a model, by name; `on_bytes` is told how many bytes of weights were written, piece by piece. No
+    more of the weights is held than the copy has.
 
-    Raises StoreError and VolumeFullError as the store does, and WeightSyncError as the copy.
+    Raises StoreError and VolumeFullError as the store does, WeightSyncError as the copy, and what
+    `before_commit` raises.
     """
     name = name_of(version)
     files = tensor_files(copy.manifest, file_bytes=file_bytes)
     stored: dict[str, StoredFile] = {}
-    others = dict(beside)
+    others = dict(model_files)
     if len(files) > 1:
         others[INDEX_FILE] = json.dumps(index_of(files), indent=1).encode()
+    store.begin(name)
     for other, data in others.items():
         with _Writing(store, name, other) as writing:
             writing.write(memoryview(data))
         stored[other] = writing.described()
-    tag = _write_tensors(copy, files, store=store, name=name, stored=stored)
+    tag = _write_tensors(copy, files, store=store, name=name, stored=stored, on_bytes=on_bytes)
     manifest = VersionManifest(
         schema_version=SCHEMA_VERSION,
         job=job,
@@ -57,6 +62,7 @@ def write_version(
         tensors=_stored_tensors(copy, files),
         files=stored,
     )
+    before_commit()
     store.commit(name, last=MANIFEST, data=manifest.model_dump_json(by_alias=True, indent=1).encode())
     return tag
 
@@ -68,6 +74,7 @@ def _write_tensors(
     store: VersionStore,
     name: str,
     stored: dict[str, StoredFile],
+    on_bytes: Callable[[int], None],
 ) -> bytes:
     """Write all tensors of the stream in its order; returns its tag. `stored` gets each file."""
     file_of = {entry.name: file for file in files for entry in file.tensors}
@@ -83,6 +90,7 @@ def _write_tensors(
             closing, writing = opened[file.name]
             for part in stream.take(entry.num_bytes):
                 writing.write(part)
+                on_bytes(len(part))
             stream.skip(entry.end - entry.offset - entry.num_bytes)
             if entry == file.tensors[-1]:
                 closing.close()
