@@ -54,7 +54,7 @@ class _NamingSender:
         self.abort, self.shutdown = sender.abort, sender.shutdown
 
     async def update(self, weights: HostCopy, *, engines: Collection[str]) -> Failures:
-        if weights not in self._publisher._versions:
+        if weights not in self._publisher._publications:
             # of a process of its own, for several write to the folder
             version = PolicyVersion(os.getpid(), next(_ATTEMPT))
             self._publisher.publish(weights, version)
