@@ -86,7 +86,7 @@ def test_the_claim_of_weights_is_written_by_the_first_trainer_pod_and_read_by_ro
     volume, mount = mounted(rollout, mount_path)
     assert volume["persistentVolumeClaim"] == {"claimName": "weights", "readOnly": True}
     assert mount["readOnly"] is True
-    assert "weights" not in {volume["name"] for volume in other["volumes"]}
+    assert "source-weights" not in {volume["name"] for volume in other["volumes"]}
 
 
 def test_a_claim_of_weights_may_be_that_of_checkpoints_and_of_the_model():

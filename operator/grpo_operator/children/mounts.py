@@ -58,7 +58,9 @@ def resumed(frozen: FrozenJob) -> list[Mount]:
 def weights(frozen: FrozenJob, *, is_writer: bool) -> list[Mount]:
     """The claim that weights travel by, which only the first trainer pod writes to."""
     return [
-        Mount("weights", f"{VOLUMES_DIR}/{volume.folder}", claim=volume.name, is_read_only=not is_writer)
+        Mount(
+            "source-weights", f"{VOLUMES_DIR}/{volume.folder}", claim=volume.name, is_read_only=not is_writer
+        )
         for volume in weights_volumes_of(frozen.config)
     ]
 

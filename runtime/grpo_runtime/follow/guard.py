@@ -4,6 +4,7 @@ token. Every answer says which weights it begins with.
 vLLM loads it by name (`--middleware`), as the outermost layer. It logs no header and no token.
 """
 
+import asyncio
 import hmac
 import os
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from grpo_api.contract.endpoints import ROLLOUT_LIVE_PATH, ROLLOUT_READY_PATH
+from grpo_runtime.errors import UserError
 from grpo_runtime.serve.http import bearer_token, send_error, send_json
 
 TOKEN_FILE = "GRPO_FOLLOW_TOKEN_FILE"  # noqa: S105 - the name of a variable
@@ -27,12 +29,27 @@ ROUTES = frozenset(
 
 
 class Served:
-    """Which weights this process serves; one object, which the follower writes and the guard reads."""
+    """Which weights this process serves, and whether requests may begin; one object, which the follower
+    writes and the guard reads."""
 
-    version = ""
+    def __init__(self) -> None:
+        self.version = ""
+        self.may_begin = asyncio.Event()
+        """Not set while the weights change. A request that vLLM got then would be sampled with the new ones,
+        and its answer would name the old ones."""
+        self.may_begin.set()
 
 
 SERVED = Served()
+
+
+def read_token(path: Path) -> str:
+    """The token that callers must send. Raises UserError where there is none: nobody, or everybody, could
+    call the server."""
+    token = path.read_text().strip() if path.is_file() else ""
+    if not token:
+        raise UserError(f"--token {path} is no file with a token: write one that callers send as Bearer")
+    return token
 
 
 class FollowGuard:
@@ -40,7 +57,7 @@ class FollowGuard:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._token = Path(os.environ[TOKEN_FILE]).read_text().strip().encode()
+        self._token = read_token(Path(os.environ[TOKEN_FILE])).encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, refuse or pass on one connection."""
@@ -57,6 +74,7 @@ class FollowGuard:
         elif not hmac.compare_digest(bearer_token(scope).encode(), self._token):
             await send_error(send, 401, "send this server's token as Authorization: Bearer")
         else:
+            await SERVED.may_begin.wait()
             await self._app(scope, receive, _with_version(send))
 
 

@@ -23,7 +23,7 @@ from grpo_runtime.errors import KnownError, UserError
 from grpo_runtime.export.bucket_place import BucketPlace
 from grpo_runtime.export.credentials import Credentials
 from grpo_runtime.follow.follower import Follower
-from grpo_runtime.follow.guard import SERVED, TOKEN_FILE
+from grpo_runtime.follow.guard import SERVED, TOKEN_FILE, read_token
 from grpo_runtime.follow.versions import CheckedVersions
 from grpo_runtime.process.lasting_imports import lasting_imports
 from grpo_runtime.serve.stopping import Stopping
@@ -64,25 +64,35 @@ def follow(options: FollowOptions) -> int:
     stopping = Stopping(lambda: None)
     stopping.listen()
     try:
-        _require_token(options.token)
+        read_token(options.token)
         versions = _versions(options)
         name, manifest = _first_version(versions, interval_seconds=options.interval_seconds)
         os.environ |= {
-            FOLLOWED_FOLDER: str(versions.here.root),
+            FOLLOWED_FOLDER: str(versions.local.root),
             TOKEN_FILE: str(options.token),
             "HF_HUB_OFFLINE": "1",
             **engine_environment(is_cpu=is_cpu_build()),
         }
         SERVED.version = str(manifest.version)
-        _run_vllm(options, versions, name=name, stopping=stopping)
+        failure = _run_vllm(options, versions, name=name, stopping=stopping)
+        if failure is not None:
+            # whoever serves on must not look as if it followed
+            return _say(failure)
     except KnownError as error:
         if not stopping.is_requested:
-            print(error, file=sys.stderr)
-            return error.exit_code
+            return _say(error)
     if stopping.is_requested:
         return ExitCode.TERMINATED
     print("the vLLM engine died; see the log above", file=sys.stderr)
     return ExitCode.UNEXPECTED
+
+
+def _say(error: BaseException) -> ExitCode:
+    """Print why this process ends; returns its exit code. Raises what nobody expected."""
+    if not isinstance(error, KnownError):
+        raise error
+    print(error, file=sys.stderr)
+    return error.exit_code
 
 
 def _log_to_stderr() -> None:
@@ -95,17 +105,11 @@ def _log_to_stderr() -> None:
     ours.propagate = False
 
 
-def _require_token(path: Path) -> None:
-    """Raises UserError where there is none: nobody, or everybody, could call the server."""
-    if not path.is_file() or not path.read_text().strip():
-        raise UserError(f"--token {path} is no file with a token: write one that callers send as Bearer")
-
-
 def _versions(options: FollowOptions) -> CheckedVersions:
     scheme, _, rest = options.source.partition("://")
     if scheme == "file" and rest.startswith("/"):
         store = FolderStore(Path(rest))
-        return CheckedVersions(store, here=store)
+        return CheckedVersions(store, local=store)
     if scheme != "s3" or not rest:
         raise UserError(f"--source {options.source} is no store: write file:///FOLDER or s3://BUCKET/PREFIX")
     name = None if options.credentials is None else str(options.credentials)
@@ -115,7 +119,10 @@ def _versions(options: FollowOptions) -> CheckedVersions:
         field="--source",
     )
     options.cache.mkdir(parents=True, exist_ok=True)
-    return CheckedVersions(bucket, here=FolderStore(options.cache))
+    local = FolderStore(options.cache)
+    # of a process that was killed while it copied
+    local.discard_unfinished()
+    return CheckedVersions(bucket, local=local)
 
 
 def _first_version(versions: CheckedVersions, *, interval_seconds: float) -> tuple[str, VersionManifest]:
@@ -125,7 +132,7 @@ def _first_version(versions: CheckedVersions, *, interval_seconds: float) -> tup
         try:
             name = versions.newest()
             if name is not None:
-                return name, versions.bring(name)
+                return name, versions.fetch(name)
             sentence = "there is no version yet"
         except (StoreError, WeightSyncError) as error:
             sentence = str(error)
@@ -135,8 +142,11 @@ def _first_version(versions: CheckedVersions, *, interval_seconds: float) -> tup
         pause.wait(interval_seconds)
 
 
-def _run_vllm(options: FollowOptions, versions: CheckedVersions, *, name: str, stopping: Stopping) -> None:
-    """Serve until the engine dies or the process is asked to stop. Raises what ended the following."""
+def _run_vllm(
+    options: FollowOptions, versions: CheckedVersions, *, name: str, stopping: Stopping
+) -> BaseException | None:
+    """Serve until the engine dies, the process is asked to stop, or the engine can no longer follow: returns
+    why it cannot."""
     with lasting_imports():
         from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
         from vllm.entrypoints.launchers.launcher import setup_server
@@ -161,6 +171,8 @@ def _run_vllm(options: FollowOptions, versions: CheckedVersions, *, name: str, s
     def end_with(task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             failures.append(error)
+            # the shutdown may take longer than its limit
+            log.error("the engine no longer follows: %s", error)
             signal.raise_signal(signal.SIGTERM)
 
     @asynccontextmanager
@@ -183,9 +195,7 @@ def _run_vllm(options: FollowOptions, versions: CheckedVersions, *, name: str, s
 
     with asyncio.Runner(loop_factory=stopping.new_loop) as runner:
         runner.run(serve_engine(args, config, listen_address=address, listener=listener, beside=following))
-    for failure in failures:
-        # an engine that no longer follows must not look as if it did
-        raise failure
+    return failures[0] if failures else None
 
 
 def server_arguments(options: FollowOptions, *, model_dir: Path) -> tuple[str, ...]:

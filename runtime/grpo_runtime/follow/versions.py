@@ -20,11 +20,11 @@ from grpo_runtime.weight_sync.stream.update_message import UpdateInfo
 
 
 class CheckedVersions:
-    """Versions of `source` in `here`, which is the same store or a folder that they are copied to."""
+    """Versions of `source` in `local`, which is the same store or a folder that they are copied to."""
 
-    def __init__(self, source: VersionStore, *, here: FolderStore) -> None:
+    def __init__(self, source: VersionStore, *, local: FolderStore) -> None:
         self._source = source
-        self.here = here
+        self.local = local
 
     def newest(self) -> str | None:
         """The name that LATEST has; None before the first version. Raises StoreError as the store does, and
@@ -37,31 +37,31 @@ class CheckedVersions:
             raise WeightSyncError(f"{LATEST} of {self._source.what} names no version")
         return name
 
-    def bring(self, name: str) -> VersionManifest:
-        """Check all files of a version, and copy them where `here` is another place. Only that copy stays.
+    def fetch(self, name: str) -> VersionManifest:
+        """Check all files of a version, and copy them where `local` is another place. Only that copy stays.
 
         Raises WeightSyncError for one that is not what its trainer wrote, StoreError where it cannot be read,
         and VolumeFullError.
         """
         manifest = parse_manifest(self._source.read(f"{name}/{MANIFEST}"), name=name)
-        if self.here is self._source:
+        if self.local is self._source:
             check_version(self._source, name, manifest)
             return manifest
-        for other in self.here.folders():
-            self.here.discard(other)
-        copy_version(self._source, name, manifest, into=self.here)
+        for other in self.local.folders():
+            self.local.discard(other)
+        copy_version(self._source, name, manifest, into=self.local)
         return manifest
 
     def folder_of(self, name: str) -> Path:
         """Where a version is."""
-        return self.here.root / name
+        return self.local.root / name
 
     def update_info(self, name: str, manifest: VersionManifest, *, sender: str) -> Info:
         """The verb `update` for a version that was brought: as a trainer's, with a tag that is computed
         here. Raises WeightSyncError."""
         key = secrets.token_bytes(KEY_BYTES)
-        tag = tag_of(self.here, name, manifest, key=key)
-        stream = VersionReader(self.here, name, manifest, tag=bytes(TAG_BYTES)).stream
+        tag = tag_of(self.local, name, manifest, key=key)
+        stream = VersionReader(self.local, name, manifest, tag=bytes(TAG_BYTES)).stream
         connection = StoredStream(sender=sender, name=name, tag=tag)
         info = UpdateInfo(manifest=stream, key=key.hex(), connection=str(connection))
         return info.model_dump(mode="json", exclude={"abort", "changes"})

@@ -19,11 +19,13 @@ class VllmFollowedEngine:
 
     async def pause(self) -> None:
         """See `FollowedEngine`."""
+        SERVED.may_begin.clear()
         await self._client.pause_generation(mode="keep", clear_cache=True)
 
     async def resume(self) -> None:
         """See `FollowedEngine`."""
         await self._client.resume_generation()
+        SERVED.may_begin.set()
 
     def serves(self, version: str) -> None:
         """See `FollowedEngine`."""

@@ -29,7 +29,7 @@ class Engine(Receiver):
         self._worker.end = StagingReceiver(StoreReceiver(lambda: FolderStore(folder)), settings)
         self.calls: list[str] = []
         self.told = ""
-        self.has_told = asyncio.Event()
+        self.has_warned = asyncio.Event()
 
     async def pause(self) -> None:
         self.calls.append("pause")
@@ -39,7 +39,7 @@ class Engine(Receiver):
 
     def serves_version(self, version: str) -> None:
         self.told = version
-        self.has_told.set()
+        self.has_warned.set()
 
     async def call(self, verb: str, *arguments: Any) -> None:
         self.calls.append(verb)
@@ -77,24 +77,24 @@ def versions(request: pytest.FixtureRequest, tmp_path: Path) -> CheckedVersions:
     """Of a claim, which are read where they are, and of a bucket, which are copied."""
     source = FolderStore(tmp_path / "source")
     return CheckedVersions(
-        source, here=source if request.param == "in place" else FolderStore(tmp_path / "here")
+        source, local=source if request.param == "in place" else FolderStore(tmp_path / "here")
     )
 
 
 async def test_each_new_version_is_loaded_bit_for_bit_while_requests_wait(
     versions: CheckedVersions, tmp_path: Path
 ) -> None:
-    engine = Engine(versions.here.root)
+    engine = Engine(versions.local.root)
     follower = follower_of(engine, versions)
-    assert not await follower.look()
+    assert not await follower.update_once()
     for step in (1, 2):
         publish(tmp_path / "source", step)
-        assert await follower.look()
+        assert await follower.update_once()
         assert engine.serves(some_weights(step))
         assert (engine.version, engine.told) == (f"1.{step}", f"1.{step}")
         assert engine.calls == ["pause", "init", "start", "update", "finish", "resume"]
         engine.calls.clear()
-        assert not await follower.look()
+        assert not await follower.update_once()
         assert engine.calls == []
     await engine.shutdown()
 
@@ -102,10 +102,10 @@ async def test_each_new_version_is_loaded_bit_for_bit_while_requests_wait(
 async def test_a_version_that_is_not_what_was_written_is_left_out_and_the_next_one_is_loaded(
     versions: CheckedVersions, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine = Engine(versions.here.root)
+    engine = Engine(versions.local.root)
     follower = follower_of(engine, versions)
     publish(tmp_path / "source", 1)
-    assert await follower.look()
+    assert await follower.update_once()
     name = publish(tmp_path / "source", 2)
     damaged = min((tmp_path / "source" / name).glob("model-*.safetensors"))
     data = bytearray(damaged.read_bytes())
@@ -113,13 +113,13 @@ async def test_a_version_that_is_not_what_was_written_is_left_out_and_the_next_o
     damaged.write_bytes(data)
     engine.calls.clear()
     with caplog.at_level(logging.WARNING):
-        assert not await follower.look()
-        assert not await follower.look()
+        assert not await follower.update_once()
+        assert not await follower.update_once()
     [record] = caplog.records
     assert f"weights {name} are left out" in record.message and "SHA-256 differs" in record.message
     assert engine.calls == [] and engine.serves(some_weights(1))
     publish(tmp_path / "source", 3)
-    assert await follower.look()
+    assert await follower.update_once()
     assert engine.serves(some_weights(3))
     await engine.shutdown()
 
@@ -127,19 +127,19 @@ async def test_a_version_that_is_not_what_was_written_is_left_out_and_the_next_o
 async def test_an_engine_that_refuses_a_version_goes_on_with_the_old_one(
     versions: CheckedVersions, tmp_path: Path
 ) -> None:
-    engine = Engine(versions.here.root)
+    engine = Engine(versions.local.root)
     follower = follower_of(engine, versions)
     publish(tmp_path / "source", 1)
-    assert await follower.look()
+    assert await follower.update_once()
     good, engine.update = engine.update, refuse  # type: ignore[method-assign]
     refusing = follower_of(engine, versions)
     publish(tmp_path / "source", 2)
     engine.calls.clear()
-    assert not await refusing.look()
+    assert not await refusing.update_once()
     assert engine.calls[-1] == "resume" and engine.serves(some_weights(1)) and engine.told == "1.1"
     engine.update = good  # type: ignore[method-assign]
     publish(tmp_path / "source", 3)
-    assert await follower_of(engine, versions).look()
+    assert await follower_of(engine, versions).update_once()
     assert engine.serves(some_weights(3))
     await engine.shutdown()
 
@@ -159,24 +159,24 @@ async def test_a_store_that_is_gone_for_a_while_ends_nothing(tmp_path: Path) -> 
 
     source = Gone(tmp_path / "source")
     engine = Engine(source.root)
-    follower = follower_of(engine, CheckedVersions(source, here=source), interval_seconds=0.01)
+    follower = follower_of(engine, CheckedVersions(source, local=source), interval_seconds=0.01)
     stop = asyncio.Event()
     running = asyncio.ensure_future(follower.run(stop))
     publish(tmp_path / "source", 1)
     source.is_gone = False
     async with asyncio.timeout(SECONDS):
-        await engine.has_told.wait()
+        await engine.has_warned.wait()
     stop.set()
     await running
     assert engine.serves(some_weights(1))
     await engine.shutdown()
 
 
-async def test_a_latest_that_names_no_version_is_told(tmp_path: Path) -> None:
+async def test_a_latest_that_names_no_version_is_warned(tmp_path: Path) -> None:
     store = FolderStore(tmp_path)
     store.put("LATEST", b"../../etc")
     with pytest.raises(WeightSyncError, match="names no version"):
-        CheckedVersions(store, here=store).newest()
+        CheckedVersions(store, local=store).newest()
 
 
 async def test_an_engine_that_cannot_even_be_resumed_ends_the_following(tmp_path: Path) -> None:
@@ -189,5 +189,5 @@ async def test_an_engine_that_cannot_even_be_resumed_ends_the_following(tmp_path
     engine.resume = fail  # type: ignore[method-assign]
     publish(tmp_path, 1)
     with pytest.raises(RuntimeError, match="the engine is dead"):
-        await follower_of(engine, CheckedVersions(store, here=store)).run(asyncio.Event())
+        await follower_of(engine, CheckedVersions(store, local=store)).run(asyncio.Event())
     await engine.shutdown()
