@@ -1,4 +1,4 @@
-"""A rank asks for its engine where the pod's process and the actor are this test's own: what their ends mean."""
+"""A rank asks for its engine, of a pod's process and an actor that are this test's own."""
 
 import os
 import signal
@@ -18,7 +18,8 @@ import pytest
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_runtime.colocated.json_pipe import receive, send
 from grpo_runtime.colocated.ray.errors import RayLostError
-from grpo_runtime.colocated.ray.rank_end import ENGINES_SOCKET, RayActorProcess, actor_of
+from grpo_runtime.colocated.ray.node_folder import ENGINES_SOCKET
+from grpo_runtime.colocated.ray.rank_end import RayActorProcess, actor_of
 from grpo_runtime.process.failure import describe_failure
 from grpo_runtime.rollout.errors import EngineGoneError
 
@@ -102,7 +103,7 @@ def test_an_actor_that_dies_while_it_starts_is_a_lost_engine_and_not_a_lost_ray(
     before = open_descriptors()
     with (
         pod_that(answers, folder=tmp_path),
-        pytest.raises(EngineGoneError, match="its Ray actor ended.*: it was shot"),
+        pytest.raises(EngineGoneError, match=r"its Ray actor ended.*: it was shot"),
     ):
         start_actor(tmp_path)
     assert open_descriptors() == before
@@ -121,7 +122,7 @@ def open_descriptors() -> list[str]:
     found = []
     for path in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):
-            found.append(os.readlink(path))
+            found.append(str(path.readlink()))
     return sorted(name for name in found if name.startswith(("socket:", "anon_inode:[pidfd]")))
 
 

@@ -1,4 +1,4 @@
-"""A rank's end of Ray: starts the process of its pod that talks to Ray, and asks it for engines."""
+"""A rank's end of Ray: asks the process of its pod that talks to Ray for engines."""
 
 import hmac
 import os
@@ -10,77 +10,23 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future
 from contextlib import ExitStack, suppress
-from multiprocessing import Pipe
 from multiprocessing.connection import Client, Connection, wait
 from pathlib import Path
 from typing import Any
 
-from grpo_runtime.colocated.child_process import ChildProcess
 from grpo_runtime.colocated.engine_process import StartedProcess, StartProcess, is_stopped_by_kernel
 from grpo_runtime.colocated.json_pipe import receive, send
 from grpo_runtime.colocated.ray.errors import RayLostError
-from grpo_runtime.colocated.ray.pod_socket import ENGINES_SOCKET
+from grpo_runtime.colocated.ray.node_folder import ENGINES_SOCKET
 from grpo_runtime.rollout.errors import EngineGoneError
 
-_POD_PROCESS = (sys.executable, "-m", "grpo_runtime.colocated.ray.pod_process")
 _ACTOR_SECONDS = 300.0
 """How long an actor may take to connect: a worker of Ray has to start."""
-_STEP_SECONDS = 240.0
-"""How long the pod's process may take for a step of bringing Ray up; it gives up sooner itself."""
 _TOKEN_CHARACTERS = 32
 _SAY_SECONDS = 2.0
 """How long an actor may take to say its token, and the pod's process to say how an actor ended."""
 _RAY_IS_GONE = "Ray has ended in this pod, and with it its engines; see the log"
-
-
-class RayPod:
-    """The process of this pod that talks to Ray. It ends with this one."""
-
-    def __init__(self, environment: Mapping[str, str], *, start: Mapping[str, Any]) -> None:
-        """Start it, with this first message."""
-        self._process: ChildProcess
-        self._connection, theirs = Pipe()
-        is_running: Future[None] = Future()
-        # the kernel ends a child with the thread that has started it: this one lives as long as the child
-        self._watcher = threading.Thread(
-            target=self._live, args=(environment, theirs, is_running), name="watch-ray", daemon=True
-        )
-        self._watcher.start()
-        is_running.result()
-        send(self._connection, start)
-
-    def next_step(self) -> Mapping[str, Any]:
-        """Wait until it has made its next step. Raises RayLostError when it could not."""
-        try:
-            if not self._connection.poll(_STEP_SECONDS):
-                raise RayLostError(f"Ray did not start in this pod within {_STEP_SECONDS:g} s")
-            message = receive(self._connection)
-        except (EOFError, OSError) as error:
-            raise RayLostError("Ray ended in this pod while it started; see the log") from error
-        if "error" in message:
-            raise RayLostError(f"Ray did not start in this pod: {message['error']}")
-        return message
-
-    def close(self) -> None:
-        """Kill it and all that Ray has started in this pod, and wait until it has ended."""
-        self._process.kill()
-        self._watcher.join()
-
-    def _live(self, environment: Mapping[str, str], theirs: Connection, is_running: "Future[None]") -> None:
-        try:
-            with theirs:
-                self._process = ChildProcess(
-                    [*_POD_PROCESS, str(theirs.fileno()), str(os.getpid())],
-                    environment=environment,
-                    descriptor=theirs.fileno(),
-                )
-        except OSError as error:
-            is_running.set_exception(error)
-            return
-        is_running.set_result(None)
-        self._process.join()
 
 
 class RayActorProcess:
