@@ -107,7 +107,7 @@ def test_a_first_pod_that_is_not_found_ends_the_attempt_with_its_name() -> None:
 
 
 def test_what_a_rank_knows_of_ray_does_not_show_the_token() -> None:
-    member = RayMember(shape=ON_CPU, run_dir=Path("/run"), master_addr="localhost", token="secret")  # noqa: S106
+    member = RayMember(shape=ON_CPU, run_dir=Path("/run"), master_addr="localhost", token="secret")
     assert "secret" not in repr(member)
 
 

@@ -30,8 +30,9 @@ def processes_of(pod: TrainerPod) -> dict[int, str]:
 
 
 def listening(pod: TrainerPod) -> set[tuple[str, int]]:
-    """The addresses and ports at which they listen."""
-    sockets = {name for pid in processes_of(pod) for name in _sockets_of(pid)}
+    """The addresses and ports at which those of Ray listen."""
+    of_ray = [pid for pid, command in processes_of(pod).items() if any(part in command for part in _OF_RAY)]
+    sockets = {name for pid in of_ray for name in _sockets_of(pid)}
     found = set()
     for path in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
         for line in path.read_text().splitlines()[1:]:
@@ -42,6 +43,8 @@ def listening(pod: TrainerPod) -> set[tuple[str, int]]:
     return found
 
 
+_OF_RAY = ("grpo-ray-", "ray::", "colocated.ray.pod_process")
+"""In a command: the folder of the node, an actor, and ours."""
 _LISTENS = "0A"
 
 

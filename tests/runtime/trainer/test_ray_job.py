@@ -121,7 +121,9 @@ else:
 
 def says_of_joining(head: str, *, token: str | None) -> str:
     """What becomes of a driver with this token."""
-    environment = {**os.environ, "RAY_gcs_rpc_server_reconnect_timeout_s": "5"}
+    # Ray would take another address for the loopback one
+    local = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+    environment = {**os.environ, **local, "RAY_gcs_rpc_server_reconnect_timeout_s": "5"}
     if token is not None:
         environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
     driver = subprocess.run(
