@@ -1,18 +1,24 @@
 """Where engines go on Ray, who is let in, and with which settings. Without Ray itself: test_ray_job.py."""
 
 import importlib.metadata
+import os
 import stat
+import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from grpo_api.contract.exit_codes import ExitCode
-from grpo_runtime.colocated.ray.cluster import require_ray
+from grpo_runtime.colocated.ray.actor import become
+from grpo_runtime.colocated.ray.cluster import RayMember, own_address, require_ray
 from grpo_runtime.colocated.ray.errors import RayLostError
-from grpo_runtime.colocated.ray.node_settings import NodePlace, node_settings, ray_environment
+from grpo_runtime.colocated.ray.node_folder import NodeFolder
+from grpo_runtime.colocated.ray.node_settings import LOOPBACK, NodePlace, node_settings, ray_environment
 from grpo_runtime.colocated.ray.placement import RayShape, actor_gpus, bundles, node_resource
 from grpo_runtime.colocated.ray.rank_end import actor_of
+from grpo_runtime.colocated.ray.ray_pod import RayPod
 from grpo_runtime.colocated.ray.token import ray_token, write_token
 from grpo_runtime.errors import UserError
 from grpo_runtime.process.failure import describe_failure
@@ -73,13 +79,96 @@ def test_what_a_user_has_set_for_another_cluster_does_not_count() -> None:
         "RAY_AUTH_MODE": "disabled",
         "A": "b",
     }
-    made = ray_environment(given, folder=Path("/cache/node"))
+    made = ray_environment(given, folder=Path("/cache/node"), address="10.0.0.1")
     assert (made["RAY_AUTH_MODE"], made["RAY_AUTH_TOKEN_PATH"], made["A"]) == (
         "token",
         "/cache/node/token",
         "b",
     )
     assert "RAY_ADDRESS" not in made and "RAY_AUTH_TOKEN" not in made
+
+
+def test_ray_stays_on_the_loopback_address_where_all_pods_are_on_one_machine() -> None:
+    assert own_address("localhost") == own_address("127.0.0.1") == LOOPBACK
+    local = ray_environment({}, folder=Path("/cache/node"), address=LOOPBACK)
+    # what Ray reads, also where it runs in the pods of a cluster
+    assert local["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "0"
+    apart = ray_environment({}, folder=Path("/cache/node"), address="10.0.0.1")
+    assert apart["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] == "1"
+
+
+def test_a_first_pod_with_an_address_of_ipv6_only_is_found() -> None:
+    assert own_address("::1") == LOOPBACK
+
+
+def test_a_first_pod_that_is_not_found_ends_the_attempt_with_its_name() -> None:
+    with pytest.raises(RayLostError, match=r"first trainer pod, nowhere\.invalid"):
+        own_address("nowhere.invalid")
+
+
+def test_what_a_rank_knows_of_ray_does_not_show_the_token() -> None:
+    member = RayMember(shape=ON_CPU, run_dir=Path("/run"), master_addr="localhost", token="secret")
+    assert "secret" not in repr(member)
+
+
+def test_a_folder_is_removed_when_its_owner_is_gone_and_not_before(tmp_path: Path) -> None:
+    left = tmp_path / "grpo-ray-left"
+    left.mkdir(mode=0o700)
+    (left / "token").write_text("secret")
+    (tmp_path / "other").mkdir()
+    first = NodeFolder(tmp_path)
+    assert not left.exists()
+    second = NodeFolder(tmp_path)
+    assert first.path.exists() and second.path.exists()
+    assert stat.S_IMODE(first.path.stat().st_mode) == 0o700
+    first.remove()
+    second.remove()
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
+TAKES_ITS_MESSAGE = "import os, sys; os.read(int(sys.argv[1]), 4)"
+
+
+@pytest.mark.parametrize(("code", "head"), [(TAKES_ITS_MESSAGE, None), ("pass", "x" * 2**20)])
+def test_a_pods_process_that_ends_at_once_is_a_lost_ray_and_its_logs_are_quoted(
+    code: str, head: str | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    logs = tmp_path / "ray" / "session_latest" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "raylet.out").write_text("".join(f"line {number}\n" for number in range(100)))
+    here = NodePlace(pod=0, shape=ON_CPU, address=LOOPBACK, head=head, folder=tmp_path)
+    num_threads = threading.active_count()
+    with caplog.at_level("ERROR"), pytest.raises(RayLostError, match="ended in this pod while it started"):
+        pod = RayPod(here, environment={}, command=(sys.executable, "-c", code))
+        try:
+            pod.wait_for_node()
+        finally:
+            pod.close()
+    assert "line 99" in caplog.text and "line 50" not in caplog.text
+    assert threading.active_count() == num_threads
+
+
+def test_an_actor_changes_only_what_differs_in_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", Watched({"SAME": "1", "OTHER": "1", "GONE": "1", "RAY_OWN": "1"}))
+    become({"SAME": "1", "OTHER": "2", "NEW": "3", "RAY_OWN": "2"})
+    assert dict(os.environ) == {"SAME": "1", "OTHER": "2", "NEW": "3", "RAY_OWN": "1"}
+    assert os.environ.changed == {"OTHER", "GONE", "NEW"}  # type: ignore[attr-defined]
+
+
+class Watched(dict[str, str]):
+    """An environment that says which of its variables were changed."""
+
+    def __init__(self, variables: Mapping[str, str]) -> None:
+        super().__init__(variables)
+        self.changed: set[str] = set()
+
+    def __setitem__(self, name: str, value: str) -> None:
+        self.changed.add(name)
+        super().__setitem__(name, value)
+
+    def __delitem__(self, name: str) -> None:
+        self.changed.add(name)
+        super().__delitem__(name)
 
 
 def test_each_attempt_has_a_token_that_tells_nothing_of_the_jobs_own() -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from local_job import start_trainer
-from ray_processes import ACTOR, RAYLET, kill_one, pids_of, require_nothing_left
+from ray_processes import ACTOR, RAYLET, kill_one, listening, pids_of, require_nothing_left
 from test_colocated_job import copy_job, records, tokens
 
-from grpo_runtime.colocated.ray.node_settings import TOKEN_FILE
+from grpo_runtime.colocated.ray.node_folder import TOKEN_FILE
 
 pytestmark = pytest.mark.engine
 
@@ -75,11 +75,14 @@ def test_only_who_has_the_token_is_let_in_and_the_loss_of_ray_ends_the_attempt(t
     assert (folder / TOKEN_FILE).stat().st_mode & 0o077 == 0
     assert folder.stat().st_mode & 0o077 == 0
     assert token not in trainer.whole_log()
+    assert {address for address, _ in listening(trainer)} <= {"127.0.0.1", "::1"}
+    assert int(head.rpartition(":")[2]) in {port for _, port in listening(trainer)}
 
     kill_one(trainer, RAYLET)
     code, message = trainer.end()
     assert (code, message.reason) == (75, "TransientError"), trainer.log()
     assert "Ray has ended in this pod" in message.message
+    assert "the last lines of Ray's raylet.out" in trainer.whole_log()
     require_nothing_left(trainer)
 
 
@@ -118,7 +121,9 @@ else:
 
 def says_of_joining(head: str, *, token: str | None) -> str:
     """What becomes of a driver with this token."""
-    environment = {**os.environ, "RAY_gcs_rpc_server_reconnect_timeout_s": "5"}
+    # Ray would take another address for the loopback one
+    local = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+    environment = {**os.environ, **local, "RAY_gcs_rpc_server_reconnect_timeout_s": "5"}
     if token is not None:
         environment |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
     driver = subprocess.run(

@@ -9,12 +9,24 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from typing import NoReturn
 
 from grpo_runtime.colocated.json_pipe import receive
 
 _OF_RAY = "RAY_"
+
+
+def become(environment: Mapping[str, str]) -> None:
+    """Make this process's environment that one, but for Ray's own variables. Only what differs changes: Ray's
+    threads may read the rest at any time."""
+    for name in os.environ.keys() - environment.keys():
+        if not name.startswith(_OF_RAY):
+            del os.environ[name]
+    for name, value in environment.items():
+        if not name.startswith(_OF_RAY) and os.environ.get(name) != value:
+            os.environ[name] = value
 
 
 class EngineActor:
@@ -34,9 +46,7 @@ class EngineActor:
             os.close(theirs)
         connection = Connection(rank.detach())
         environment: dict[str, str] = receive(connection)
-        of_ray = {name: value for name, value in os.environ.items() if name.startswith(_OF_RAY)}
-        os.environ.clear()
-        os.environ.update(environment | of_ray)
+        become(environment)
         logging.basicConfig(
             level=logging.INFO, format="%(asctime)s engine %(levelname)s %(name)s: %(message)s", force=True
         )

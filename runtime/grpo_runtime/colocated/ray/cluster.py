@@ -8,17 +8,18 @@ import importlib.metadata
 import ipaddress
 import logging
 import re
-import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from grpo_runtime.colocated.messages import Channel, Message, broadcast_message
-from grpo_runtime.colocated.ray.node_settings import TOKEN_FILE, ray_environment
+from grpo_runtime.colocated.ray.errors import RayLostError
+from grpo_runtime.colocated.ray.node_folder import TOKEN_FILE, NodeFolder
+from grpo_runtime.colocated.ray.node_settings import LOOPBACK, NodePlace, ray_environment
 from grpo_runtime.colocated.ray.placement import RayShape
-from grpo_runtime.colocated.ray.rank_end import RayPod
+from grpo_runtime.colocated.ray.ray_pod import RayPod
 from grpo_runtime.colocated.ray.token import write_token
 from grpo_runtime.errors import UserError
 from grpo_runtime.process.at_end import at_end
@@ -28,6 +29,7 @@ logger = logging.getLogger(__name__)
 OLDEST_RAY = (2, 52)
 """The first release that has authentication by a token."""
 _FOLDER_LINK = "ray"
+_ANY_PORT = 9
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class RayMember:
     shape: RayShape
     run_dir: Path
     master_addr: str
-    token: str
+    token: str = field(repr=False)
 
 
 def join_ray(member: RayMember, channel: Channel, *, environment: Mapping[str, str]) -> Path:
@@ -50,13 +52,12 @@ def join_ray(member: RayMember, channel: Channel, *, environment: Mapping[str, s
     per_pod = member.shape.ranks_per_pod
     is_first, is_first_of_pod = channel.rank == 0, channel.rank % per_pod == 0
     pod = _start(member, environment, pod=0, head=None) if is_first else None
-    head = pod.next_step()["head"] if pod else None
-    head = _shared_text(head, channel)
+    head = _shared_text(pod.wait_for_node() if pod else None, channel)
     if is_first_of_pod and pod is None:
         pod = _start(member, environment, pod=channel.rank // per_pod, head=head)
-        pod.next_step()
+        pod.wait_for_node()
     if pod is not None:
-        pod.next_step()
+        pod.wait_for_places()
     _wait_for_all(channel)
     return (member.run_dir / _FOLDER_LINK).resolve(strict=True)
 
@@ -79,38 +80,38 @@ def require_ray(*, find_version: Callable[[str], str] = importlib.metadata.versi
 
 
 def _start(member: RayMember, environment: Mapping[str, str], *, pod: int, head: str | None) -> RayPod:
-    # sockets need a short path, and only this user may enter
-    folder = Path(tempfile.mkdtemp(prefix="grpo-ray-"))
-    write_token(folder / TOKEN_FILE, member.token)
-    (member.run_dir / _FOLDER_LINK).symlink_to(folder)
-    logger.info("starting Ray in this pod, in %s", folder)
+    address = _address(member)
+    # sockets need a short path
+    folder = NodeFolder(Path(tempfile.gettempdir()))
+    at_end(folder.remove)
+    write_token(folder.path / TOKEN_FILE, member.token)
+    (member.run_dir / _FOLDER_LINK).symlink_to(folder.path)
+    logger.info("starting Ray in this pod, in %s", folder.path)
     started = RayPod(
-        ray_environment(environment, folder=folder),
-        start={
-            "pod": pod,
-            "shape": asdict(member.shape),
-            "address": _own_address(member),
-            "head": head,
-            "folder": str(folder),
-        },
+        NodePlace(pod=pod, shape=member.shape, address=address, head=head, folder=folder.path),
+        environment=ray_environment(environment, folder=folder.path, address=address),
     )
-
-    def close() -> None:
-        started.close()
-        shutil.rmtree(folder, ignore_errors=True)
-
-    at_end(close)
+    # before the folder is removed: what was registered last is called first
+    at_end(started.close)
     return started
 
 
-def _own_address(member: RayMember) -> str | None:
-    """The address of this pod by which it reaches the first one; None where they are on one machine. Nothing
-    is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((member.master_addr, 9))
-        address: str = probe.getsockname()[0]
-    # Ray itself replaces the loopback address by another one
-    return None if ipaddress.ip_address(address).is_loopback else address
+def _address(member: RayMember) -> str:
+    return LOOPBACK if member.shape.num_pods == 1 else own_address(member.master_addr)
+
+
+def own_address(master_addr: str) -> str:
+    """The address of this pod by which it reaches the first one; LOOPBACK where they are on one machine.
+    Nothing is sent. Raises RayLostError when the first one is not found."""
+    try:
+        found = socket.getaddrinfo(master_addr, _ANY_PORT, type=socket.SOCK_DGRAM)
+        family, kind, _, _, first_pod = found[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(first_pod)
+            address: str = probe.getsockname()[0]
+    except OSError as error:
+        raise RayLostError(f"Ray cannot reach the first trainer pod, {master_addr}: {error}") from error
+    return LOOPBACK if ipaddress.ip_address(address).is_loopback else address
 
 
 def _shared_text(text: str | None, channel: Channel) -> str:

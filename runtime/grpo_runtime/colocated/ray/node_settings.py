@@ -5,24 +5,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from grpo_runtime.colocated.ray.node_folder import RAY_FOLDER, TOKEN_FILE
 from grpo_runtime.colocated.ray.placement import RayShape, node_resource
 
 OBJECT_STORE_BYTES = 80_000_000
 """Nothing large goes through Ray, and it refuses less than 75 MB. It lies in /dev/shm, beside the weights."""
 
-TOKEN_FILE = "token"  # noqa: S105 - a file name
-RAY_FOLDER = "ray"
+LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True)
 class NodePlace:
-    """Which pod a node is started in. `address` is the pod's own, and None where Ray may choose, because all
-    pods are on one machine; `head` is where the first node listens, and None on that one. `folder` is the
-    node's."""
+    """Which pod a node is started in. `address` is the pod's own, and LOOPBACK where all pods are on one
+    machine; `head` is where the first node listens, and None on that one. `folder` is the node's."""
 
     pod: int
     shape: RayShape
-    address: str | None
+    address: str
     head: str | None
     folder: Path
 
@@ -43,8 +42,9 @@ def node_settings(place: NodePlace) -> dict[str, Any]:
     }
 
 
-def ray_environment(environment: Mapping[str, str], *, folder: Path) -> dict[str, str]:
-    """`environment` for all that talks to Ray. What a user has set for another cluster does not count."""
+def ray_environment(environment: Mapping[str, str], *, folder: Path, address: str) -> dict[str, str]:
+    """`environment` for all that talks to Ray, in the pod with this address. What a user has set for another
+    cluster does not count."""
     foreign = ("RAY_ADDRESS", "RAY_AUTH_TOKEN", "RAY_NAMESPACE", "RAY_RUNTIME_ENV_HOOK", "RAY_START_HOOK")
     kept = {name: value for name, value in environment.items() if name not in foreign}
     return kept | {
@@ -55,6 +55,8 @@ def ray_environment(environment: Mapping[str, str], *, folder: Path) -> dict[str
         # each would be a process that waits for work that never comes
         "RAY_prestart_worker_first_driver": "0",
         "RAY_enable_worker_prestart": "0",
+        # with 0 Ray leaves the loopback address as it is; else it takes one that others reach instead
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0" if address == LOOPBACK else "1",
         # it would kill engines before the pod's own limit is reached, and say nothing
         "RAY_memory_monitor_refresh_ms": "0",
     }

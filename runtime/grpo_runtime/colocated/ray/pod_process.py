@@ -23,15 +23,14 @@ from typing import Any, NoReturn
 import ray
 from ray._private.node import Node
 from ray._private.parameter import RayParams
-from ray._private.services import get_node_ip_address
 from ray.util.placement_group import PlacementGroup, get_placement_group, placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from grpo_runtime.colocated.json_pipe import receive, send
 from grpo_runtime.colocated.ray.actor import EngineActor
+from grpo_runtime.colocated.ray.node_folder import ENGINES_SOCKET
 from grpo_runtime.colocated.ray.node_settings import NodePlace, node_settings
 from grpo_runtime.colocated.ray.placement import GROUP_NAME, NAMESPACE, RayShape, actor_gpus, bundles
-from grpo_runtime.colocated.ray.pod_socket import ENGINES_SOCKET
 from grpo_runtime.errors import first_line
 from grpo_runtime.process.parent_death import die_with
 
@@ -87,9 +86,9 @@ def _place(message: dict[str, Any]) -> NodePlace:
 
 def _start_node(place: NodePlace) -> Node:
     """Start the pod's node. The kernel ends its processes with this one, and this one ends with them."""
-    settings = node_settings(place)
-    settings["node_ip_address"] = place.address or get_node_ip_address()
-    node = Node(RayParams(**settings), head=place.head is None, shutdown_at_exit=True, spawn_reaper=True)
+    node = Node(
+        RayParams(**node_settings(place)), head=place.head is None, shutdown_at_exit=True, spawn_reaper=True
+    )
     threading.Thread(target=_end_with, args=(node,), name="watch-node", daemon=True).start()
     return node
 

@@ -1,4 +1,4 @@
-"""A rank's end of Ray: starts the process of its pod that talks to Ray, and asks it for engines."""
+"""A rank's end of Ray: asks the process of its pod that talks to Ray for engines."""
 
 import hmac
 import os
@@ -10,73 +10,23 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future
-from multiprocessing import Pipe
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import Client, Connection, wait
 from pathlib import Path
 from typing import Any
 
-from grpo_runtime.colocated.child_process import ChildProcess
 from grpo_runtime.colocated.engine_process import StartedProcess, StartProcess, is_stopped_by_kernel
 from grpo_runtime.colocated.json_pipe import receive, send
 from grpo_runtime.colocated.ray.errors import RayLostError
-from grpo_runtime.colocated.ray.pod_socket import ENGINES_SOCKET
+from grpo_runtime.colocated.ray.node_folder import ENGINES_SOCKET
+from grpo_runtime.rollout.errors import EngineGoneError
 
-_POD_PROCESS = (sys.executable, "-m", "grpo_runtime.colocated.ray.pod_process")
 _ACTOR_SECONDS = 300.0
 """How long an actor may take to connect: a worker of Ray has to start."""
-_STEP_SECONDS = 240.0
-"""How long the pod's process may take for a step of bringing Ray up; it gives up sooner itself."""
 _TOKEN_CHARACTERS = 32
-_SAY_END_SECONDS = 2.0
-
-
-class RayPod:
-    """The process of this pod that talks to Ray. It ends with this one."""
-
-    def __init__(self, environment: Mapping[str, str], *, start: Mapping[str, Any]) -> None:
-        """Start it, with this first message."""
-        self._process: ChildProcess
-        self._connection, theirs = Pipe()
-        is_running: Future[None] = Future()
-        # the kernel ends a child with the thread that has started it: this one lives as long as the child
-        self._watcher = threading.Thread(
-            target=self._live, args=(environment, theirs, is_running), name="watch-ray", daemon=True
-        )
-        self._watcher.start()
-        is_running.result()
-        send(self._connection, start)
-
-    def next_step(self) -> Mapping[str, Any]:
-        """Wait until it has made its next step. Raises RayLostError when it could not."""
-        try:
-            if not self._connection.poll(_STEP_SECONDS):
-                raise RayLostError(f"Ray did not start in this pod within {_STEP_SECONDS:g} s")
-            message = receive(self._connection)
-        except (EOFError, OSError) as error:
-            raise RayLostError("Ray ended in this pod while it started; see the log") from error
-        if "error" in message:
-            raise RayLostError(f"Ray did not start in this pod: {message['error']}")
-        return message
-
-    def close(self) -> None:
-        """Kill it and all that Ray has started in this pod, and wait until it has ended."""
-        self._process.kill()
-        self._watcher.join()
-
-    def _live(self, environment: Mapping[str, str], theirs: Connection, is_running: "Future[None]") -> None:
-        try:
-            with theirs:
-                self._process = ChildProcess(
-                    [*_POD_PROCESS, str(theirs.fileno()), str(os.getpid())],
-                    environment=environment,
-                    descriptor=theirs.fileno(),
-                )
-        except OSError as error:
-            is_running.set_exception(error)
-            return
-        is_running.set_result(None)
-        self._process.join()
+_SAY_SECONDS = 2.0
+"""How long an actor may take to say its token, and the pod's process to say how an actor ended."""
+_RAY_IS_GONE = "Ray has ended in this pod, and with it its engines; see the log"
 
 
 class RayActorProcess:
@@ -107,13 +57,14 @@ class RayActorProcess:
             return False
 
     def kill(self) -> None:
-        """See `EngineProcess`. The actor leads a group of its own."""
-        if not self.has_ended:
-            try:
-                os.killpg(self.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                # it ended meanwhile
-                return
+        """See `EngineProcess`. The actor leads a group of its own, which may go on when it has ended."""
+        with self._lock:
+            if not self._is_over:
+                # it may be no process any more, and its group have no other
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.killpg(self.pid, signal.SIGKILL)
 
     def end(self, *, seconds: float) -> str:
         """See `EngineProcess`."""
@@ -124,16 +75,11 @@ class RayActorProcess:
             os.close(self._pidfd)
             self._pidfd = -1
         with self._pod:
-            return f"its Ray actor ended: {self._what_ray_says()}"
-
-    def _what_ray_says(self) -> str:
-        try:
-            if self._pod.poll(_SAY_END_SECONDS):
-                said: str = receive(self._pod)["ended"]
-                return said
-        except (EOFError, OSError):
-            return "Ray has ended in this pod"
-        return "see the log"
+            try:
+                why = _why_ended(self._pod)
+            except (EOFError, OSError):
+                why = "Ray has ended in this pod"
+            return f"its Ray actor ended: {why}"
 
     @property
     def _is_over(self) -> bool:
@@ -142,58 +88,104 @@ class RayActorProcess:
 
 def actor_of(rank: int, *, folder: Path, environment: Mapping[str, str]) -> StartProcess:
     """The actor in the bundle of this rank. `folder` is that of the pod's node, and `environment` what a
-    child of the rank would have."""
+    child of the rank would have.
+
+    It raises EngineGoneError when the actor ends while it starts, and RayLostError when Ray itself has ended
+    or starts none.
+    """
 
     def start() -> StartedProcess:
         token = secrets.token_hex(_TOKEN_CHARACTERS // 2)
         path = folder / f"engine-{rank}-{secrets.token_hex(4)}"
-        with socket.socket(socket.AF_UNIX) as listener:
+        with ExitStack() as undone, socket.socket(socket.AF_UNIX) as listener:
+            pod = undone.enter_context(_pod_of(folder))
             listener.bind(str(path))
             listener.listen(1)
             try:
-                pod = _ask(folder, {"rank": rank, "path": str(path), "token": token})
-                actor = _accepted(listener, pod, token=token)
+                _ask(pod, {"rank": rank, "path": str(path), "token": token})
+                actor = undone.enter_context(_accepted(listener, pod, token=token))
             finally:
                 path.unlink()
-        pid = _pid_of(actor)
-        socket.send_fds(actor, [b"\0"], [sys.stdout.fileno(), sys.stderr.fileno()])
-        connection = Connection(actor.detach())
-        send(connection, environment)
-        return StartedProcess(RayActorProcess(pid, pod), connection)
+            started = _taken_over(actor, pod, environment=environment)
+            undone.pop_all()
+            return started
 
     return start
 
 
-def _ask(folder: Path, request: Mapping[str, Any]) -> Connection:
+def _pod_of(folder: Path) -> Connection:
     try:
-        pod = Client(str(folder / ENGINES_SOCKET))
+        return Client(str(folder / ENGINES_SOCKET))
+    except OSError as error:
+        raise RayLostError(_RAY_IS_GONE) from error
+
+
+def _ask(pod: Connection, request: Mapping[str, Any]) -> None:
+    try:
         send(pod, request)
     except OSError as error:
-        raise RayLostError("Ray has ended in this pod, and with it its engines; see the log") from error
-    return pod
+        raise RayLostError(_RAY_IS_GONE) from error
 
 
 def _accepted(listener: socket.socket, pod: Connection, *, token: str) -> socket.socket:
-    """The connection of the actor that knows the token. Raises RayLostError when none comes."""
+    """The connection of the actor that knows the token."""
     deadline = time.monotonic() + _ACTOR_SECONDS
     while True:
         ready = wait([listener, pod], max(0.0, deadline - time.monotonic()))
         if listener in ready:
             actor, _ = listener.accept()
-            actor.settimeout(_SAY_END_SECONDS)
-            said = actor.recv(_TOKEN_CHARACTERS, socket.MSG_WAITALL)
-            if hmac.compare_digest(said, token.encode()):
-                actor.settimeout(None)
+            if _says(actor, token):
                 return actor
+            # if that was the actor, the pod's process says how it ended
             actor.close()
         elif pod in ready:
-            try:
-                why = receive(pod)["ended"]
-            except (EOFError, OSError):
-                why = "Ray has ended in this pod"
-            raise RayLostError(f"Ray did not start the engine of this rank: {why}")
+            raise _ended_while_it_started(pod)
         else:
             raise RayLostError(f"Ray did not start the engine of this rank within {_ACTOR_SECONDS:g} s")
+
+
+def _says(actor: socket.socket, token: str) -> bool:
+    actor.settimeout(_SAY_SECONDS)
+    try:
+        said = actor.recv(_TOKEN_CHARACTERS, socket.MSG_WAITALL)
+    except OSError:
+        # it says nothing, or has ended
+        return False
+    actor.settimeout(None)
+    return hmac.compare_digest(said, token.encode())
+
+
+def _taken_over(actor: socket.socket, pod: Connection, *, environment: Mapping[str, str]) -> StartedProcess:
+    """The actor at this connection, with all that it needs to start."""
+    try:
+        process = RayActorProcess(_pid_of(actor), pod)
+    except OSError as error:
+        raise _ended_while_it_started(pod) from error
+    try:
+        socket.send_fds(actor, [b"\0"], [sys.stdout.fileno(), sys.stderr.fileno()])
+        connection = Connection(actor.detach())
+        with ExitStack() as undone:
+            undone.enter_context(connection)
+            send(connection, environment)
+            undone.pop_all()
+    except OSError as error:
+        raise EngineGoneError(process.end(seconds=_SAY_SECONDS)) from error
+    return StartedProcess(process, connection)
+
+
+def _ended_while_it_started(pod: Connection) -> EngineGoneError | RayLostError:
+    try:
+        return EngineGoneError(f"its Ray actor ended while it started: {_why_ended(pod)}")
+    except (EOFError, OSError):
+        return RayLostError(_RAY_IS_GONE)
+
+
+def _why_ended(pod: Connection) -> str:
+    """What Ray says of the end of an actor. Raises EOFError or OSError when Ray itself has ended."""
+    if not pod.poll(_SAY_SECONDS):
+        return "see the log"
+    said: str = receive(pod)["ended"]
+    return said
 
 
 def _pid_of(actor: socket.socket) -> int:
