@@ -49,7 +49,7 @@ class Follower:
 
     Where a version fails its check, or the engine refuses it, the engine goes on with the weights that it
     has, and the version is tried again after a growing number of looks: its trainer may have written it once
-    more. A store that cannot be read is asked again. `timeout_seconds` is the limit of each step of an update.
+    more. A store that cannot be read is asked again. `timeout_seconds` limits each step of an update.
     """
 
     def __init__(
@@ -99,9 +99,8 @@ class Follower:
             await self._update(manifest, dict(info))
         except WeightSyncError as error:
             self._failed = name
-            self._warn_once(
-                f"weights {name or 'without a name'} are left out, the engine goes on with those it has: {error}"
-            )
+            what = f"weights {name} are" if name else "the newest weights are"
+            self._warn_once(f"{what} left out, the engine goes on with those it has: {error}")
             return False
         self._served, self._warned = name, ""
         log.info("the engine has weights %s of job %s", manifest.version, manifest.job.name)

@@ -10,10 +10,13 @@ from disk_in_a_folder import small_files
 from receiver_harness import Receiver, packed, some_weights
 
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.follow.follower import Follower
+from grpo_runtime.errors import UserError
+from grpo_runtime.follow.follower import EngineStuckError, Follower
+from grpo_runtime.follow.guard import SERVED, TOKEN_FILE, VERSION_HEADER, FollowGuard
 from grpo_runtime.follow.versions import CheckedVersions
 from grpo_runtime.weight_sync.disk.receiver import StoreReceiver
 from grpo_runtime.weight_sync.disk.store import FolderStore, StoreError
+from grpo_runtime.weight_sync.disk.version_manifest import VersionManifest
 from grpo_runtime.weight_sync.interface import WeightSyncError
 from grpo_runtime.weight_sync.receiver.staging import StagingReceiver
 
@@ -122,6 +125,103 @@ async def test_a_version_that_is_not_what_was_written_is_left_out_and_the_next_o
     assert await follower.update_once()
     assert engine.serves(some_weights(3))
     await engine.shutdown()
+
+
+async def test_a_version_that_failed_is_tried_again_less_and_less_often(
+    versions: CheckedVersions, tmp_path: Path
+) -> None:
+    engine = Engine(versions.local.root)
+    follower = follower_of(engine, versions)
+    name = publish(tmp_path / "source", 1)
+    file = min((tmp_path / "source" / name).glob("model-*.safetensors"))
+    written = file.read_bytes()
+    file.write_bytes(written[:-1] + bytes([written[-1] ^ 1]))
+    tries: list[int] = []
+    looks: list[bool] = []
+    fetch = versions.fetch
+
+    def counted(name: str) -> VersionManifest:
+        tries.append(len(looks))
+        return fetch(name)
+
+    versions.fetch = counted  # type: ignore[method-assign]
+    while len(looks) < 12:
+        looks.append(await follower.update_once())
+    assert tries == [0, 2, 5, 10] and not any(looks)
+    # its trainer has written it again
+    file.write_bytes(written)
+    while not looks[-1] and len(looks) < 30:
+        looks.append(await follower.update_once())
+    assert (len(looks) - 1, engine.told) == (19, "1.1") and engine.serves(some_weights(1))
+    await engine.shutdown()
+
+
+@pytest.mark.parametrize("step", ["pause", "finish", "resume"])
+async def test_an_engine_that_hangs_in_a_step_that_cannot_be_given_up_ends_the_following(
+    step: str, tmp_path: Path
+) -> None:
+    store = FolderStore(tmp_path)
+    engine = Engine(tmp_path)
+    followed = Followed(engine)
+
+    async def hang(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    setattr(followed, step, hang)
+    publish(tmp_path, 1)
+    follower = Follower(
+        CheckedVersions(store, local=store),
+        followed,  # type: ignore[arg-type]
+        served="version-000001-000000",
+        interval_seconds=60.0,
+        timeout_seconds=0.5,
+    )
+    with pytest.raises(EngineStuckError, match=f"the engine did not {step} within 0.5 s"):
+        await follower.run(asyncio.Event())
+    await engine.shutdown()
+
+
+async def test_a_request_that_arrives_while_the_weights_change_waits_and_names_the_new_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "token").write_text("secret\n")
+    monkeypatch.setenv(TOKEN_FILE, str(tmp_path / "token"))
+    monkeypatch.setattr(SERVED, "version", "1.1")
+    SERVED.may_begin.clear()
+    asked, answers = asyncio.Event(), []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        asked.set()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def send(message: Any) -> None:
+        answers.append(dict(message["headers"]))
+
+    headers = [(b"authorization", b"Bearer secret")]
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": headers}
+    request = asyncio.ensure_future(FollowGuard(app)(scope, receive_nothing, send))
+    # what is waited for here would have come at once
+    await asyncio.wait([request, asyncio.ensure_future(asked.wait())], timeout=0.2)
+    assert not asked.is_set()
+    SERVED.version = "1.2"
+    SERVED.may_begin.set()
+    await request
+    assert answers == [{VERSION_HEADER: b"1.2"}]
+
+
+async def receive_nothing() -> Any:
+    raise AssertionError("nothing is to be received")
+
+
+@pytest.mark.parametrize("text", ["", " \n", None])
+def test_without_a_token_there_is_no_guard(
+    text: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if text is not None:
+        (tmp_path / "token").write_text(text)
+    monkeypatch.setenv(TOKEN_FILE, str(tmp_path / "token"))
+    with pytest.raises(UserError, match="no file with a token"):
+        FollowGuard(None)  # type: ignore[arg-type]
 
 
 async def test_an_engine_that_refuses_a_version_goes_on_with_the_old_one(
