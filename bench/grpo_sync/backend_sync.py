@@ -1,11 +1,13 @@
 """The weight sync by one of our backends to receivers without vLLM."""
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from grpo_api.contract.versions import PolicyVersion
 from grpo_bench.errors import BenchError
 from grpo_runtime.weight_sync.deadlines import Deadlines
 from grpo_runtime.weight_sync.interface import Failures, Peer, SenderSettings, WeightSender
@@ -17,6 +19,8 @@ from grpo_sync.model_memory import digest_of_ends
 from grpo_sync.receivers import RemoteReceiver
 
 _TIMEOUT_SECONDS = 120.0
+_STEPS = itertools.count(1)
+"""Of all syncs that are measured, as of one run."""
 
 
 @asynccontextmanager
@@ -66,6 +70,8 @@ class BackendSync:
         names, sender, seconds = tuple(self._receivers), self._sender, _Stopwatch()
         self._prepared = None  # as a fleet lets go of the weights before
         self._prepared = await asyncio.to_thread(self._backend.prepare, self._weights)
+        if self._backend.name_version is not None:
+            self._backend.name_version(self._prepared, PolicyVersion(1, next(_STEPS)))
         seconds.lap("prepare")
         if not self._is_connected:
             _check("init", await sender.init(names))

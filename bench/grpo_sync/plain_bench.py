@@ -13,6 +13,7 @@ from grpo_bench.errors import BenchError
 from grpo_runtime.weight_sync.registry import Backend, Reach, all_backends
 from grpo_sync.amounts import BROADCAST, COPY, Amounts, Case, goal_for
 from grpo_sync.backend_sync import connected
+from grpo_sync.disk_folder import backend_of_run, folder_of_weights
 from grpo_sync.floors import Floors
 from grpo_sync.options import Options
 from grpo_sync.parameter_sync import ParameterSync
@@ -42,7 +43,9 @@ class Sync(Protocol):
 def measure(options: Options) -> list[Case]:
     """All cases without vLLM, one after the other. Raises BenchError when one fails."""
     torch.set_num_threads(1)
-    return asyncio.run(_measure(options, _chosen(options.backends)))
+    with folder_of_weights() as folder:
+        backends = [backend_of_run(backend, folder) for backend in _chosen(options.backends)]
+        return asyncio.run(_measure(options, backends))
 
 
 def num_rounds(size_mb: int) -> int:

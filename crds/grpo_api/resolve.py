@@ -176,7 +176,7 @@ def _strategy(spec: GRPOJobSpec) -> TrainerStrategy | None:
     """
     trainer = spec.trainer
     named = trainer.strategy
-    if named is None and trainer.has_gpus and not spec.engine.has_own_process:
+    if named is None and trainer.has_gpus and not spec.has_own_process:
         named = TrainerStrategy.FSDP2 if trainer.num_nodes * trainer.num_processes > 1 else None
     return None if named is TrainerStrategy.DDP else named
 
@@ -202,6 +202,19 @@ def resumed_volumes_of(run: RunConfig) -> tuple[Volume, ...]:
         return ()
     volume = parse_source(run.resume_from.source).volume
     return () if volume is None or volume in volumes_of(run) else (volume,)
+
+
+def weights_volumes_of(run: RunConfig) -> tuple[Volume, ...]:
+    """The claim that the first trainer pod writes weights to and all rollout pods read them from."""
+    disk = run.weight_sync.disk
+    return () if disk is None or disk.claim_volume is None else (disk.claim_volume,)
+
+
+def weights_secrets_of(run: RunConfig) -> tuple[Volume, ...]:
+    """The Secret of the bucket that weights are written to and read from, which the same pods mount. A run on
+    the user's own machine does without."""
+    disk = run.weight_sync.disk
+    return _in_order(() if disk is None else (disk.secret_volume,))
 
 
 def secrets_of(run: RunConfig) -> tuple[Volume, ...]:

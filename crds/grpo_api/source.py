@@ -102,6 +102,10 @@ CheckpointSource = Annotated[
 """The URL of a directory with checkpoints."""
 
 
+CLAIM_FOLDER = rf"pvc://{_OBJECT}(/[^?#]+)?"
+"""The pattern of `pvc://CLAIM/PATH`, a folder of a claim."""
+
+
 class Scheme(StrEnum):
     """The part before `://`."""
 
@@ -148,16 +152,19 @@ class VolumeKind(StrEnum):
     CLAIM = "claims"
     CONFIG_MAP = "configmaps"
     SECRET = "secrets"  # noqa: S105
+    WEIGHTS = "weights"
+    """A claim that weights are written to, for which it is mounted once more."""
 
 
 @dataclass(frozen=True, order=True)
 class Volume:
-    """A claim, a ConfigMap or a Secret that pods mount read-only at `folder` below the volumes directory."""
+    """A claim, a ConfigMap or a Secret that pods mount at `folder` below the volumes directory: read-only,
+    but for weights in the pod that writes them."""
 
     kind: VolumeKind
     name: str
 
     @property
     def folder(self) -> str:
-        """`claims/NAME`, `configmaps/NAME` or `secrets/NAME`."""
+        """`claims/NAME`, `configmaps/NAME`, `secrets/NAME` or `weights/NAME`."""
         return f"{self.kind.value}/{self.name}"

@@ -5,7 +5,18 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from grpo_runtime.subcommands import export, plot, ranks, report, rollout, run, samples, trainer, validate
+from grpo_runtime.subcommands import (
+    export,
+    follow,
+    plot,
+    ranks,
+    report,
+    rollout,
+    run,
+    samples,
+    trainer,
+    validate,
+)
 
 _DESCRIPTION = """\
 GRPO post-training from a GRPOJob: on this machine, or inside the pods of a cluster.
@@ -17,6 +28,7 @@ On your machine, without Kubernetes:
   grpo-runtime samples grpo-runs/NAME   print completions with their rewards
   grpo-runtime report grpo-runs/NAME    write a page with its curves and completions
   grpo-runtime export grpo-runs/NAME --to hf://ORG/NAME   upload its model
+  grpo-runtime follow --source s3://BUCKET/PREFIX   serve the newest weights that a job writes there
 
 Inside the pods of a GRPOJob:
   A trainer pod runs `grpo-runtime trainer`: process 1, which starts `grpo-runtime ranks` for the training
@@ -32,6 +44,7 @@ COMMANDS: dict[str, ModuleType] = {
     "samples": samples,
     "report": report,
     "export": export,
+    "follow": follow,
     "trainer": trainer,
     "ranks": ranks,
     "rollout": rollout,

@@ -32,7 +32,7 @@ class TrainerSettings:
     has_lowered_budget: bool
     """Whether an attempt before ran out of GPU memory, so that this one computes fewer tokens at a time."""
     tokens: Tokens | None
-    """None in mode Colocated, where no engine has a network address."""
+    """None where nothing has a network address that they guard: in mode Colocated without Ray."""
     output_dir: Path
     cache_dir: Path
     volumes_dir: Path
@@ -43,6 +43,11 @@ class TrainerSettings:
     """None in mode Colocated."""
     heartbeat_file: Path | None
     """None in pods made from templates of 0.1.0, whose probe does not look at it."""
+
+    @property
+    def run_dir(self) -> Path:
+        """What the processes of this pod tell each other in this attempt."""
+        return self.cache_dir / "run"
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,7 @@ def read_trainer_settings(environment: Mapping[str, str]) -> TrainerSettings:
     return TrainerSettings(
         run_config=_scaled(run_config, environment) if has_rollout_pods else run_config,
         has_lowered_budget=has_lowered_budget,
-        tokens=_read_tokens(_path(environment, Env.TOKENS_DIR)) if has_rollout_pods else None,
+        tokens=_read_tokens(_path(environment, Env.TOKENS_DIR)) if run_config.needs_tokens else None,
         output_dir=_path(environment, Env.OUTPUT_DIR),
         cache_dir=_path(environment, Env.CACHE_DIR),
         volumes_dir=_path(environment, Env.VOLUMES_DIR),

@@ -105,6 +105,27 @@ _OTHERWISE: dict[tuple[Step, ...], KubeObject] = {
             ("container", "args"),
         )
     },
+    # weights travel in one way
+    ("spec", "weightSync", "disk"): merged(
+        GOOD[-1].job,
+        {
+            "spec": {
+                "weightSync": {
+                    "backend": "Disk",
+                    "sparse": None,
+                    "disk": {
+                        "to": "s3://models/weights",
+                        "keep": 4,
+                        "secret": "store",
+                        "endpoint": "https://minio.storage:9000",
+                        "region": "eu-west-1",
+                    },
+                }
+            }
+        },
+    ),
+    # engines in pods of their own have no such section
+    ("spec", "colocated"): next(case.job for case in GOOD if case.what == "engines as actors of Ray"),
     # a checkpoint has one place
     ("spec", "resumeFrom", "job"): merged(
         GOOD[-1].job, {"spec": {"resumeFrom": {"source": None, "job": "first"}}}

@@ -141,13 +141,24 @@ def change_of(path: str) -> dict[str, Any]:
     return {"spec": change}
 
 
-@pytest.mark.parametrize("path", frozen_paths(GRPOJobSpec))
+@pytest.mark.parametrize("path", [path for path in frozen_paths(GRPOJobSpec) if path != "colocated"])
 def test_what_is_frozen_cannot_be_changed(path: str, job: str, jobs: Jobs):
     refusal = jobs.try_patch(job, change_of(path))
     assert refusal is not None
     assert refusal.causes == {
         (f"spec.{path}", f'Invalid value: "object": {stays(path, is_optional=False).sentence}')
     }
+
+
+def test_what_starts_colocated_engines_is_frozen_too(jobs: Jobs):
+    on_ray = next(case.job for case in GOOD if case.what == "engines as actors of Ray")
+    name = "on-ray"
+    jobs.create(merged(on_ray, {"metadata": {"name": name}}))
+    refusal = jobs.try_patch(name, {"spec": {"colocated": {"executor": "Processes"}}})
+    assert refusal is not None
+    sentence = stays("colocated", is_optional=False).sentence
+    assert ("spec.colocated", f'Invalid value: "object": {sentence}') in refusal.causes
+    jobs.delete(name)
 
 
 def test_an_image_cannot_be_taken_away_or_added_later(job: str, jobs: Jobs):

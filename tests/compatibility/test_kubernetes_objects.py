@@ -47,7 +47,8 @@ def test_the_disaggregated_job_sets_every_section_away_from_its_defaults() -> No
     spec = parse_job(cluster("disaggregated")[0]).spec
     same = {name for name in GRPOJobSpec.model_fields if getattr(spec, name) == getattr(defaults(), name)}
     # 0.1.0 had no such fields
-    assert same == {"scheduling_deadline_seconds", "export", "report", "resume_from", "trackers"}
+    newer = {"scheduling_deadline_seconds", "colocated", "export", "report", "resume_from", "trackers"}
+    assert same == newer
 
 
 def test_the_numbers_of_a_spec_mean_what_they_meant() -> None:

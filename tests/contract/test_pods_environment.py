@@ -13,6 +13,7 @@ from grpo_api.contract.environment import (
     COLOCATED_ENV,
     LOWERED_BUDGET_ENV,
     NODE_OF_ENGINE_ENV,
+    RAY_ENV,
     ROLLOUT_ENV,
     TRAINER_ENV,
     Env,
@@ -92,7 +93,8 @@ def disaggregated(request: pytest.FixtureRequest) -> FrozenJob:
 
 
 def test_a_trainer_pod_is_given_exactly_the_variables_of_the_contract(run: FrozenJob):
-    assert ours(pods_of(run)["trainer"]) == (TRAINER_ENV if run.has_rollout else COLOCATED_ENV)
+    colocated = RAY_ENV if run.spec.is_on_ray else COLOCATED_ENV
+    assert ours(pods_of(run)["trainer"]) == (TRAINER_ENV if run.has_rollout else colocated)
 
 
 def test_a_trainer_pod_of_a_lowered_budget_is_given_one_variable_more(run: FrozenJob):

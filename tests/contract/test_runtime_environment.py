@@ -11,6 +11,7 @@ from grpo_api.contract.environment import (
     LOWERED_BUDGET_ENV,
     NODE_OF_ENGINE_ENV,
     OPTIONAL_ENV,
+    RAY_ENV,
     ROLLOUT_ENV,
     TRAINER_ENV,
     Env,
@@ -102,6 +103,15 @@ def test_a_trainer_that_holds_its_engines_needs_neither_tokens_nor_a_rollout_hos
     settings = read_trainer_settings(environment)
     assert environment.read == COLOCATED_ENV | LOWERED_BUDGET_ENV
     assert (settings.tokens, settings.rollout_host) == (None, None)
+
+
+def test_a_trainer_whose_engines_are_rays_actors_needs_tokens(values: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(run_config_json(mode="Colocated", colocated={"executor": "Ray"}))
+    values = {**values, Env.ROLE: Role.TRAINER}
+    environment = FakeEnvironment({name: values[name] for name in RAY_ENV})
+    settings = read_trainer_settings(environment)
+    assert environment.read == RAY_ENV | LOWERED_BUDGET_ENV
+    assert settings.tokens is not None and settings.rollout_host is None
 
 
 def test_a_trainer_whose_gpu_was_out_of_memory_is_told_its_budget(values: dict[str, str]) -> None:

@@ -151,6 +151,7 @@ def test_an_object_of_the_spec_that_may_be_left_out_has_its_defaults():
         is_optional = name not in [
             *SCHEMA["properties"]["spec"]["required"],
             "rollout",
+            "colocated",
             "report",
             "resumeFrom",
         ]

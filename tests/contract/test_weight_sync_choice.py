@@ -114,8 +114,17 @@ def test_a_backend_that_is_named_is_taken_wherever_the_job_runs(is_one_machine: 
     assert chosen == BackendChoice(WeightSyncBackend.GLOO, "spec.weightSync.backend is Gloo")
 
 
-def test_auto_never_takes_vllms_own_engine() -> None:
-    """Whatever the job: its broken transfers cost an engine."""
+@pytest.mark.parametrize("asked", [{}, {"backend": "Auto"}, {"backend": "Disk"}])
+@pytest.mark.parametrize("is_one_machine", [False, True])
+def test_a_place_for_weights_asks_for_disk(asked: dict[str, Any], is_one_machine: bool) -> None:
+    named = spec(weightSync={**asked, "disk": {"to": "pvc://weights"}}, rollout=ROLLOUT | GPU, trainer=GPU)
+    assert backend_of(named, is_one_machine=is_one_machine).backend == "Disk"
+    run = run_config(named, is_one_machine=is_one_machine)
+    assert (run.weight_sync.backend, run.weight_sync_backend) == ("Disk", "disk")
+
+
+def test_auto_never_takes_vllms_own_engine_and_disk_only_where_there_is_a_place() -> None:
+    """Whatever the job: broken transfers of the one cost an engine, and the other has to be told where."""
     answers = itertools.product(Mode, *([False, True],) * 4)
     chosen = {
         choose_backend(
@@ -127,7 +136,7 @@ def test_auto_never_takes_vllms_own_engine() -> None:
         ).backend
         for mode, has_trainer_gpus, has_rollout_gpus, has_own_process, is_one_machine in answers
     }
-    assert chosen == set(REGISTRY_NAMES) - {WeightSyncBackend.VLLM_NCCL}
+    assert chosen == set(REGISTRY_NAMES) - {WeightSyncBackend.VLLM_NCCL, WeightSyncBackend.DISK}
 
 
 def test_every_backend_but_auto_has_a_name_in_the_registry() -> None:

@@ -1,9 +1,12 @@
 """What a pod is given of its namespace: claims, ConfigMaps, the Hub's cache and the secrets it may use."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from grpo_api.contract.volume_paths import weights_path
+from grpo_api.v1alpha1.spec.disk import DiskSpec
 from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.rollout import rollout_pod
 from grpo_operator.children.trainer import trainer_pod
@@ -61,6 +64,52 @@ def test_a_claim_that_is_used_twice_is_one_volume():
     volume, mount = mounted(trainer, "/output")
     assert "readOnly" not in mount and mount["subPath"]
     assert volume == mounted(trainer, "/grpo/volumes/claims/shared")[0]
+
+
+DISK = {"to": "pvc://weights/copy"}
+
+
+def test_the_claim_of_weights_is_written_by_the_first_trainer_pod_and_read_by_rollout_pods():
+    frozen = FrozenJob.freeze(
+        namespace="default",
+        job="copy",
+        uid=UID,
+        spec=spec(weightSync={"disk": DISK}, trainer={"numNodes": 2}),
+        image=IMAGE,
+    )
+    trainer, other = (trainer_pod(frozen, attempt=1, index=index).body["spec"] for index in (0, 1))
+    rollout = rollout_pod(frozen, replica=0, incarnation=0).body["spec"]
+    path = str(weights_path(DiskSpec(**DISK), job=frozen.config.job, volumes_dir=Path("/grpo/volumes")))
+    mount_path = path.removesuffix("/copy")
+    volume, mount = mounted(trainer, mount_path)
+    assert (volume["persistentVolumeClaim"], mount.get("readOnly")) == ({"claimName": "weights"}, None)
+    volume, mount = mounted(rollout, mount_path)
+    assert volume["persistentVolumeClaim"] == {"claimName": "weights", "readOnly": True}
+    assert mount["readOnly"] is True
+    assert "source-weights" not in {volume["name"] for volume in other["volumes"]}
+
+
+def test_a_claim_of_weights_may_be_that_of_checkpoints_and_of_the_model():
+    trainer, rollout = pods(
+        weightSync={"disk": {"to": "pvc://shared"}},
+        model={"source": "pvc://shared/model"},
+        checkpoint={"claimName": "shared"},
+    )
+    for pod, is_written in ((trainer, True), (rollout, False)):
+        claims = [v["persistentVolumeClaim"] for v in pod["volumes"] if "persistentVolumeClaim" in v]
+        assert claims == [{"claimName": "shared"} | ({} if is_written else {"readOnly": True})]
+        mounts = [mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]]
+        assert len(mounts) == len(set(mounts))
+    assert "readOnly" not in mounted(trainer, "/grpo/volumes/weights/shared")[1]
+
+
+def test_the_credentials_of_a_bucket_of_weights_are_in_the_pods_that_use_it():
+    disk = {"to": "s3://models/copy", "secret": "store"}
+    for pod in pods(weightSync={"disk": disk}, export=[{"to": "s3://models/trained", "secret": "store"}]):
+        volume, mount = mounted(pod, "/grpo/volumes/secrets/store")
+        assert volume["secret"] == {"secretName": "store", "defaultMode": 0o440}
+        assert mount["readOnly"] is True
+        assert not [volume for volume in pod["volumes"] if "persistentVolumeClaim" in volume]
 
 
 def test_without_a_cache_claim_every_pod_has_a_cache_of_its_own():

@@ -125,6 +125,19 @@ def test_a_job_with_engines_of_several_pods_waits_where_no_policy_is_made_and_sa
     assert cluster.network_policies
 
 
+def test_a_job_on_ray_waits_where_no_policy_is_made_and_says_so():
+    cluster = FakeCluster(spec(rollout=None, colocated={"executor": "Ray"}))
+    cluster.has_network_policies = False
+    plan = cluster.settle()
+    assert (cluster.pods, plan.status.attempt) == ({}, 0)
+    found = cluster.condition(ConditionType.READY)
+    assert (found.status, found.reason) == ("False", "NetworkPoliciesOff")
+    assert "colocated.executor (Ray)" in found.message and "networkPolicies.jobs=true" in found.message
+    cluster.has_network_policies = True
+    cluster.start()
+    assert cluster.network_policies
+
+
 def test_a_job_that_has_its_policy_goes_on_under_an_operator_that_makes_none():
     cluster = of_two_pods().start()
     cluster.has_network_policies = False

@@ -56,6 +56,14 @@ def test_colocated_engines_get_no_pods_no_service_and_no_tokens():
         assert "tokens" not in {volume["name"] for volume in pod["spec"]["volumes"]}
 
 
+def test_pods_with_ray_get_the_tokens_that_guard_it_and_no_more():
+    cluster = FakeCluster(colocated(trainer={"numNodes": 2}, colocated={"executor": "Ray"})).start()
+    assert cluster.names("trainer") == ["trainer-a1-0", "trainer-a1-1"]
+    assert (len(cluster.services), cluster.num_secrets) == (1, 1)
+    for pod in cluster.bodies.values():
+        assert "tokens" in {volume["name"] for volume in pod["spec"]["volumes"]}
+
+
 def test_the_counts_of_a_colocated_job_say_where_its_engines_are():
     cluster = FakeCluster(colocated()).start()
     rollout = cluster.status.rollout

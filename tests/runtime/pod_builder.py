@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_api.contract.endpoints import ADMIN_TOKEN_FILE, DATA_TOKEN_FILE
-from grpo_api.contract.environment import COLOCATED_ENV, TRAINER_ENV, Env, Role
+from grpo_api.contract.environment import COLOCATED_ENV, RAY_ENV, TRAINER_ENV, Env, Role
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.resolve import resolve
 from grpo_api.v1alpha1.job import parse_job
@@ -71,6 +71,7 @@ def trainer_environment(
         Env.HEARTBEAT_FILE: str(folder / f"heartbeat-{attempt}-{node_index}"),
     }
     given = COLOCATED_ENV if run.mode == Mode.COLOCATED else TRAINER_ENV
+    given = RAY_ENV if run.is_on_ray else given
     return {name: value for name, value in environment.items() if name in given}
 
 

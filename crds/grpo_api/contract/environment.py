@@ -14,8 +14,8 @@ class Env(StrEnum):
     RUN_CONFIG = "GRPO_RUN_CONFIG"
     """Path of the RunConfig JSON file."""
     TOKENS_DIR = "GRPO_TOKENS_DIR"
-    """Directory with the files `data-token` and `admin-token`. Only rollout pods, and trainers of mode
-    Disaggregated, have it."""
+    """Directory with the files `data-token` and `admin-token`. Only rollout pods have it, and trainers of
+    mode Disaggregated or with Ray."""
     OUTPUT_DIR = "GRPO_OUTPUT_DIR"
     """Directory where a trainer writes metrics, TensorBoard files, checkpoints and the final model."""
     CACHE_DIR = "GRPO_CACHE_DIR"
@@ -59,6 +59,9 @@ TRAINER_ENV = frozenset(
 
 COLOCATED_ENV = TRAINER_ENV - {Env.TOKENS_DIR, Env.ROLLOUT_HOST, Env.ROLLOUT_REPLICAS}
 """Variables of a trainer pod in mode Colocated, where the engines are in its own processes."""
+
+RAY_ENV = COLOCATED_ENV | {Env.TOKENS_DIR}
+"""Variables of a trainer pod in mode Colocated whose engines are actors of Ray."""
 
 LOWERED_BUDGET_ENV = frozenset({Env.MICRO_BATCH_TOKENS})
 """What a trainer pod has besides once an attempt has run out of GPU memory."""

@@ -75,6 +75,12 @@ class RunConfig(RunSections):
     """Options of DeepSpeed, where the strategy is one of its own."""
 
     @property
+    def needs_tokens(self) -> bool:
+        """Whether something of the job has a network address that its tokens guard: engines in pods of their
+        own, or Ray."""
+        return self.mode is not Mode.COLOCATED or self.is_on_ray
+
+    @property
     def chosen_dtype(self) -> Dtype:
         """Precision of the engines' weights and of the trainer's forward pass."""
         return self.model.dtype or Dtype.FLOAT32

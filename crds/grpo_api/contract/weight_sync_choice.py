@@ -12,6 +12,7 @@ REGISTRY_NAMES = {
     WeightSyncBackend.VLLM_NCCL: "vllm_nccl",
     WeightSyncBackend.SHARED_MEMORY: "shared_memory",
     WeightSyncBackend.IPC: "ipc",
+    WeightSyncBackend.DISK: "disk",
 }
 """What the runtime's registry calls each backend."""
 
@@ -62,11 +63,13 @@ def backend_of(spec: GRPOJobSpec, *, is_one_machine: bool = False) -> BackendCho
     named = spec.weight_sync.named_backend
     if named is not None:
         return BackendChoice(named, f"spec.weightSync.backend is {named}")
+    if spec.weight_sync.disk is not None:
+        return BackendChoice(WeightSyncBackend.DISK, "spec.weightSync.disk says where weights are kept")
     return choose_backend(
         mode=spec.chosen_mode,
         has_trainer_gpus=spec.trainer.has_gpus,
         has_rollout_gpus=spec.rollout is not None and spec.rollout.has_gpus,
-        has_own_process=spec.engine.has_own_process,
+        has_own_process=spec.has_own_process,
         # what is shared on one machine has no bytes to spare
         is_one_machine=is_one_machine and spec.weight_sync.sparse is None,
     )

@@ -23,3 +23,15 @@ else:
     raise SystemExit("no engine is running")
 """
 """Python code that sends a signal to one engine that has a process beside its rank."""
+
+KILL_AN_ACTOR = """
+import os, pathlib, signal
+for folder in pathlib.Path("/proc").iterdir():
+    if folder.name.isdigit():
+        if (folder / "cmdline").read_bytes().startswith(b"ray::EngineActor"):
+            os.kill(int(folder.name), signal.SIGKILL)
+            break
+else:
+    raise SystemExit("no actor is running")
+"""
+"""Python code that kills one engine that is an actor of Ray."""

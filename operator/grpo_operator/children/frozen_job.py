@@ -67,8 +67,13 @@ class FrozenJob:
 
     @property
     def has_rollout(self) -> bool:
-        """Whether the engines have pods of their own, with ports that tokens guard."""
+        """Whether the engines have pods of their own."""
         return self.spec.chosen_mode is Mode.DISAGGREGATED
+
+    @property
+    def needs_tokens(self) -> bool:
+        """Whether the pods have ports that tokens guard: those of engines, or of Ray."""
+        return self.config.needs_tokens
 
     @property
     def num_engines(self) -> int:

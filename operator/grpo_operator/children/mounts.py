@@ -3,8 +3,15 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from grpo_api.resolve import credentials_of, resumed_volumes_of, secrets_of, volumes_of
-from grpo_api.source import VolumeKind
+from grpo_api.resolve import (
+    credentials_of,
+    resumed_volumes_of,
+    secrets_of,
+    volumes_of,
+    weights_secrets_of,
+    weights_volumes_of,
+)
+from grpo_api.source import Volume, VolumeKind
 from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.cluster.kinds import KubeObject
 
@@ -48,6 +55,21 @@ def resumed(frozen: FrozenJob) -> list[Mount]:
     ]
 
 
+def weights(frozen: FrozenJob, *, is_writer: bool) -> list[Mount]:
+    """The claim that weights travel by, which only the first trainer pod writes to."""
+    return [
+        Mount(
+            "source-weights", f"{VOLUMES_DIR}/{volume.folder}", claim=volume.name, is_read_only=not is_writer
+        )
+        for volume in weights_volumes_of(frozen.config)
+    ]
+
+
+def weights_secrets(frozen: FrozenJob) -> list[Mount]:
+    """The credentials of the bucket that weights travel by, for a pod that only reads them."""
+    return _secrets(weights_secrets_of(frozen.config))
+
+
 def hub_cache(frozen: FrozenJob) -> list[Mount]:
     """The claim with the Hub's cache. Offline nothing is written to it, so it may be a read-only claim."""
     hub = frozen.spec.hub
@@ -68,9 +90,13 @@ def hub_token(frozen: FrozenJob) -> list[Mount]:
 
 
 def secrets(frozen: FrozenJob) -> list[Mount]:
-    """The credentials of reward services, uploads and trackers, as files that only the group of the pod's
-    user may read."""
-    volumes = sorted({*secrets_of(frozen.config), *credentials_of(frozen.config)})
+    """The credentials of reward services, uploads, trackers and the bucket of weights."""
+    run = frozen.config
+    return _secrets({*secrets_of(run), *credentials_of(run), *weights_secrets_of(run)})
+
+
+def _secrets(volumes: Iterable[Volume]) -> list[Mount]:
+    """Secrets as files that only the group of the pod's user may read."""
     return [
         Mount(
             f"secret-{index}",
@@ -78,7 +104,7 @@ def secrets(frozen: FrozenJob) -> list[Mount]:
             {"secret": {"secretName": volume.name, "defaultMode": 0o440}},
             is_read_only=True,
         )
-        for index, volume in enumerate(volumes)
+        for index, volume in enumerate(sorted(volumes))
     ]
 
 

@@ -78,7 +78,7 @@ def pod_template(
         Env.CACHE_DIR: CACHE_DIR,
         Env.VOLUMES_DIR: VOLUMES_DIR,
         **_hub(frozen),
-        **({Env.TOKENS_DIR: TOKENS_DIR} if frozen.has_rollout else {}),
+        **({Env.TOKENS_DIR: TOKENS_DIR} if frozen.needs_tokens else {}),
         **{str(name): value for name, value in environment.items()},
     }
     overlay = pod_template_of(frozen.spec, role=role)
@@ -186,7 +186,11 @@ def _common_mounts(frozen: FrozenJob, *, shared_memory: str) -> list[Mount]:
     shm = {"medium": "Memory", "sizeLimit": shared_memory}
     return [
         Mount("config", CONFIG_DIR, {"configMap": config}, is_read_only=True),
-        *([Mount("tokens", TOKENS_DIR, {"secret": tokens}, is_read_only=True)] if frozen.has_rollout else []),
+        *(
+            [Mount("tokens", TOKENS_DIR, {"secret": tokens}, is_read_only=True)]
+            if frozen.needs_tokens
+            else []
+        ),
         Mount("cache", CACHE_DIR, {"emptyDir": {}}),
         Mount("tmp", "/tmp", {"emptyDir": {}}),  # noqa: S108 - an emptyDir of the pod
         Mount("shm", "/dev/shm", {"emptyDir": shm}),  # noqa: S108 - likewise

@@ -7,6 +7,7 @@ from grpo_api.contract import endpoints, labels
 from grpo_api.contract.environment import Env, Role
 from grpo_operator.children.child import Child
 from grpo_operator.children.frozen_job import FrozenJob
+from grpo_operator.children.mounts import weights, weights_secrets
 from grpo_operator.children.pod import given_back_label, grace_seconds_of, http_probe, pod_template, resources
 from grpo_operator.children.template import Open, Template, filled
 from grpo_operator.cluster.kinds import PODS, KubeObject
@@ -57,6 +58,7 @@ def rollout_template(frozen: FrozenJob, *, is_first: bool = True) -> KubeObject:
         container=container,
         restart_policy="Never" if has_several else "Always",
         environment={Env.INSTANCE: name, **(_node_environment(frozen) if has_several else {})},
+        mounts=[*weights(frozen, is_writer=False), *weights_secrets(frozen)],
     )
 
 

@@ -6,7 +6,7 @@ from grpo_api.contract.graces import estimated_save_seconds, ranks_grace_seconds
 from grpo_api.contract.heartbeat import HEARTBEAT_FILE, HEARTBEAT_STALE_SECONDS
 from grpo_operator.children.child import Child
 from grpo_operator.children.frozen_job import FrozenJob
-from grpo_operator.children.mounts import Mount, resumed, secrets
+from grpo_operator.children.mounts import Mount, resumed, secrets, weights
 from grpo_operator.children.pod import (
     OUTPUT_DIR,
     given_back_label,
@@ -81,7 +81,7 @@ def trainer_template(frozen: FrozenJob, *, is_first: bool) -> KubeObject:
         role=Role.TRAINER,
         extra={labels.ATTEMPT: Open.ATTEMPT.value, labels.NODE_INDEX: Open.NODE_INDEX.value},
     )
-    of_first = [*resumed(frozen), *secrets(frozen)] if is_first else []
+    of_first = [*resumed(frozen), *secrets(frozen), *weights(frozen, is_writer=True)] if is_first else []
     container: KubeObject = {
         "name": endpoints.TRAINER_CONTAINER,
         "command": ["grpo-runtime", "trainer", f"--grace-seconds={Open.RANKS_GRACE.value}"],

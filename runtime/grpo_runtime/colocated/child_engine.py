@@ -1,15 +1,11 @@
-"""A rank's end of the engine in its child process: calls it, and notices when it ends or stands still."""
+"""A rank's end of the engine in another process: calls it, and notices when it ends or stands still."""
 
 import asyncio
 import logging
-import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from typing import Any
 
 from grpo_runtime.colocated.child_liveness import (
@@ -22,14 +18,12 @@ from grpo_runtime.colocated.child_liveness import (
     why_frozen,
 )
 from grpo_runtime.colocated.child_messages import (
-    Message,
     decode_error,
     decode_finished,
     encode_request,
-    receive,
-    send,
 )
-from grpo_runtime.colocated.child_process import ChildProcess, how_it_ended
+from grpo_runtime.colocated.engine_process import EngineProcess, StartProcess
+from grpo_runtime.colocated.json_pipe import Message, receive, send
 from grpo_runtime.colocated.rank_engine import Completion, OnCompleted
 from grpo_runtime.rollout.errors import EngineError, EngineGoneError, EngineTimeoutError
 from grpo_runtime.rollout.interface import GenerateRequest
@@ -42,16 +36,6 @@ _MAY_END_SECONDS = 5.0
 """How long a child that has closed its pipe may take to end, before it is killed."""
 
 
-@dataclass(frozen=True)
-class ChildCommand:
-    """How a child is started: `arguments` gets its end of the pipe and the rank's process id, and `message`
-    is the first that it reads."""
-
-    arguments: Sequence[str]
-    environment: Mapping[str, str]
-    message: Mapping[str, Any]
-
-
 class ChildEngine:
     """A `LocalEngine` in a process of its own, which ends with this one.
 
@@ -59,8 +43,9 @@ class ChildEngine:
     killed because it stood still.
     """
 
-    def __init__(self, command: ChildCommand, *, limits: ChildLimits) -> None:
-        """Start the child, and wait until its engine is there. Raises what making it raised."""
+    def __init__(self, start: StartProcess, *, message: Mapping[str, Any], limits: ChildLimits) -> None:
+        """Start the child, whose first message this is, and wait until its engine is there. Raises what
+        starting it and making the engine raised."""
         self.patience = 1.0
         """How many times the usual limits it has before it counts as frozen."""
         self._limits = limits
@@ -75,18 +60,17 @@ class ChildEngine:
         self._is_started = False
         self._is_closing = False
         self._signs = first_signs(time.monotonic())
-        self._process: ChildProcess
-        self._connection, theirs = Pipe()
+        self._process: EngineProcess
         is_running: Future[None] = Future()
         # the kernel ends a child with the thread that has started it: this one lives as long as the child
         self._watcher = threading.Thread(
-            target=self._live, args=(command, theirs, is_running), name="watch-engine", daemon=True
+            target=self._live, args=(start, is_running), name="watch-engine", daemon=True
         )
         self._watcher.start()
         is_running.result()
         self.channel = ChildChannel(self)
         try:
-            self._wait(self._say(command.message), what="start", seconds=limits.start_seconds)
+            self._wait(self._say(message), what="start", seconds=limits.start_seconds)
         except BaseException:
             self.close()
             raise
@@ -175,18 +159,14 @@ class ChildEngine:
             logger.debug("the child closed its pipe before it read a call")
         return reply
 
-    def _live(self, command: ChildCommand, theirs: Connection, is_running: "Future[None]") -> None:
+    def _live(self, start: StartProcess, is_running: "Future[None]") -> None:
         """Start the child, and watch it until it ends."""
         try:
-            with theirs:
-                self._process = ChildProcess(
-                    [*command.arguments, str(theirs.fileno()), str(os.getpid())],
-                    environment=command.environment,
-                    descriptor=theirs.fileno(),
-                )
-        except OSError as error:
+            started = start()
+        except Exception as error:
             is_running.set_exception(error)
             return
+        self._process, self._connection = started.process, started.connection
         is_running.set_result(None)
         self._watch()
 
@@ -250,9 +230,9 @@ class ChildEngine:
             self._process.kill()
 
     def _has_ended(self) -> None:
-        code = self._process.end(seconds=_MAY_END_SECONDS)
+        how = self._process.end(seconds=_MAY_END_SECONDS)
         with self._lock:
-            self._gone = self._why_killed or how_it_ended(code)
+            self._gone = self._why_killed or how
             reply, self._reply = self._reply, None
         if reply is not None and reply.set_running_or_notify_cancel():
             reply.set_exception(EngineGoneError(self._gone))

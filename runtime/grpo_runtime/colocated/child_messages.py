@@ -8,35 +8,19 @@
 Floats keep every bit: JSON writes as many digits as it takes.
 """
 
-import json
 from collections.abc import Mapping
-from multiprocessing.connection import Connection
-from typing import Any
 
+from grpo_runtime.colocated.json_pipe import Message
 from grpo_runtime.colocated.rank_engine import Completion
 from grpo_runtime.errors import UserError
 from grpo_runtime.rollout.errors import EngineError
 from grpo_runtime.rollout.interface import GenerateRequest
 from grpo_runtime.weight_sync.interface import WeightSyncError
 
-Message = dict[str, Any]
-
 _ERRORS: Mapping[str, type[Exception]] = {
     error.__name__: error for error in (UserError, EngineError, WeightSyncError)
 }
 """Errors that arrive as what they were; all others arrive as an EngineError."""
-
-
-def send(connection: Connection, message: Mapping[str, Any]) -> None:
-    """Write one message. Raises OSError when the other end is closed."""
-    connection.send_bytes(json.dumps(message).encode())
-
-
-def receive(connection: Connection) -> Message:
-    """The next message. Raises EOFError or OSError when the other end is closed, also in the middle of
-    one."""
-    message: Message = json.loads(connection.recv_bytes())
-    return message
 
 
 def encode_error(error: BaseException) -> Message:

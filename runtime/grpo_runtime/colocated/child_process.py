@@ -9,9 +9,11 @@ import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
+from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from pathlib import Path
 
+from grpo_runtime.colocated.engine_process import StartedProcess, StartProcess, is_stopped_by_kernel
 from grpo_runtime.process.killed import was_killed_by
 
 
@@ -47,8 +49,18 @@ class ChildProcess:
         with self._lock:
             if self._is_reaped:
                 return False
-            # the name in parentheses may have spaces
-            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+            return is_stopped_by_kernel(Path(f"/proc/{self.pid}/stat").read_text())
+
+    def join(self) -> None:
+        """Wait until it has ended, and kill what it leaves in its group."""
+        ended = os.pidfd_open(self.pid)
+        try:
+            wait([ended])
+        finally:
+            os.close(ended)
+        self.kill()
+        with self._lock:
+            self._popen.wait()
 
     def kill(self) -> None:
         """Kill it and what it has started; does nothing after `end`."""
@@ -56,9 +68,8 @@ class ChildProcess:
             if not self._is_reaped:
                 os.killpg(self.pid, signal.SIGKILL)
 
-    def end(self, *, seconds: float) -> int:
-        """Give it so long to end, kill what is left of it and its group, and return its exit code, which is
-        minus the signal that killed it."""
+    def end(self, *, seconds: float) -> str:
+        """Give it so long to end, kill what is left of it and its group, and say how it ended."""
         ended = os.pidfd_open(self.pid)
         try:
             wait([ended], seconds)
@@ -66,7 +77,7 @@ class ChildProcess:
             os.close(ended)
         self.kill()
         with self._lock:
-            return self._popen.wait()
+            return how_it_ended(self._popen.wait())
 
     @property
     def _is_reaped(self) -> bool:
@@ -77,8 +88,25 @@ _LOOK = os.WEXITED | os.WNOWAIT
 """Without reaping it."""
 
 
+def spawned(arguments: Sequence[str], environment: Mapping[str, str]) -> StartProcess:
+    """A child of the rank: `arguments` gets its end of the pipe and the rank's process id."""
+
+    def start() -> StartedProcess:
+        ours, theirs = Pipe()
+        with theirs:
+            process = ChildProcess(
+                [*arguments, str(theirs.fileno()), str(os.getpid())],
+                environment=environment,
+                descriptor=theirs.fileno(),
+            )
+        return StartedProcess(process, ours)
+
+    return start
+
+
 def how_it_ended(code: int) -> str:
-    """What an exit code of `ChildProcess` says, as a sentence about its engine."""
+    """What an exit code says, which is minus the signal that killed a process, as a sentence about its
+    engine."""
     if code >= 0:
         return f"its process ended with exit code {code}; see the log"
     return f"its process {was_killed_by(-code)}"

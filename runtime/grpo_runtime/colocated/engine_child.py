@@ -18,13 +18,11 @@ from typing import Any, NoReturn, Protocol
 
 from grpo_api.contract.run_config import parse_run_config
 from grpo_runtime.colocated.child_messages import (
-    Message,
     decode_request,
     encode_error,
     encode_finished,
-    receive,
-    send,
 )
+from grpo_runtime.colocated.json_pipe import Message, receive, send
 from grpo_runtime.colocated.rank_engine import Completion, LocalEngine
 from grpo_runtime.process.lasting_imports import lasting_imports
 from grpo_runtime.process.parent_death import die_with

@@ -73,7 +73,7 @@ def in_process_arguments(
     process of its own. `gpu_memory_utilization` is its share of a GPU, and means nothing on CPU."""
     engine = run_config.engine
     # the ranks exist and have met: vLLM starts no process of its own
-    launcher = [] if engine.has_own_process else ["--distributed-executor-backend", "external_launcher"]
+    launcher = [] if run_config.has_own_process else ["--distributed-executor-backend", "external_launcher"]
     return (
         *_engine_arguments(
             run_config,

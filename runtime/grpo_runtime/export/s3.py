@@ -17,6 +17,7 @@ from obstore.store import S3Store
 
 from grpo_api.v1alpha1.spec import ExportSpec
 from grpo_runtime.errors import UserError
+from grpo_runtime.export.bucket_place import BucketPlace
 from grpo_runtime.export.credentials import Credentials
 from grpo_runtime.export.destination import DestinationUnreachableError
 from grpo_runtime.export.files import LocalFile
@@ -28,85 +29,62 @@ _PARTS_AT_ONCE = 4
 _SHA256 = "sha256"
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
-_NOT_FOUND = (FileNotFoundError, exceptions.NotFoundError)
+NOT_FOUND = (FileNotFoundError, exceptions.NotFoundError)
 """obstore raises the first one for a key."""
 _BUSY = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_REQUESTS}
 """Statuses of a client error that another try may not meet."""
 
 
-class S3Destination:
-    """Keys below a prefix of a bucket; see `Destination`."""
+def open_bucket(
+    place: BucketPlace,
+    *,
+    credentials: Credentials,
+    timeout: timedelta = timedelta(seconds=60),
+    num_retries: int = 0,
+) -> S3Store:
+    """The keys of a place. Without credentials those in the environment are taken (AWS_ACCESS_KEY_ID and so
+    on). `timeout` is for each answer of the store. Nothing is asked over the network yet. Raises UserError
+    when the Secret lacks a key."""
+    settings: dict[str, Any] = {"endpoint": place.endpoint and place.endpoint.rstrip("/")}
+    settings |= {
+        "access_key_id": credentials.read("accessKeyId"),
+        "secret_access_key": credentials.read("secretAccessKey"),
+        "session_token": credentials.read("sessionToken", is_optional=True),
+    }
+    return S3Store(
+        place.bucket,
+        prefix=place.prefix or None,
+        region=place.region or DEFAULT_REGION,
+        **{name: value for name, value in settings.items() if value is not None},
+        client_options={
+            "connect_timeout": timedelta(seconds=10),
+            "read_timeout": timeout,
+            "timeout": timedelta(hours=1),
+            "allow_http": True,
+        },
+        retry_config={
+            "max_retries": num_retries,
+            "retry_timeout": max(timeout * num_retries, timedelta(seconds=1)),
+        },
+    )
 
-    def __init__(
-        self,
-        spec: ExportSpec,
-        *,
-        credentials: Credentials,
-        field: str,
-        part_bytes: int = PART_BYTES,
-        timeout: timedelta = timedelta(seconds=60),
-    ) -> None:
-        """Without credentials those in the environment are taken (AWS_ACCESS_KEY_ID and so on). `timeout` is
-        for each answer of the store."""
-        self.what = f"{field} ({spec.to})"
+
+class BucketErrors:
+    """The library's errors about a place, as errors of ours. What they quote of requests and answers is left
+    out but for the code."""
+
+    TRANSLATED = (UserError, DestinationUnreachableError)
+
+    def __init__(self, place: BucketPlace, *, credentials: Credentials, field: str) -> None:
+        """`field` is what messages call the place."""
+        self.what = f"{field} ({place.url})"
+        self._bucket = place.bucket
         self._secret = credentials.named(f"{field.removesuffix('.to')}.secret")
-        self._part_bytes = part_bytes
-        self._bucket, _, prefix = spec.to.removeprefix("s3://").partition("/")
-        settings: dict[str, Any] = {"endpoint": spec.endpoint and spec.endpoint.rstrip("/")}
-        settings |= {
-            "access_key_id": credentials.read("accessKeyId"),
-            "secret_access_key": credentials.read("secretAccessKey"),
-            "session_token": credentials.read("sessionToken", is_optional=True),
-        }
-        self._store = S3Store(
-            self._bucket,
-            prefix=prefix or None,
-            region=spec.region or DEFAULT_REGION,
-            **{name: value for name, value in settings.items() if value is not None},
-            client_options={
-                "connect_timeout": timedelta(seconds=10),
-                "read_timeout": timeout,
-                "timeout": timedelta(hours=1),
-                "allow_http": True,
-            },
-            # the tries are those of `upload`, which says what it waits for
-            retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=1)},
-        )
-
-    def prepare(self) -> None:
-        """Look whether the bucket is there and may be read."""
-        with self._errors():
-            next(iter(obstore.list(self._store, chunk_size=1)), None)
-
-    def holds(self, file: LocalFile) -> bool:
-        """See `Destination`."""
-        try:
-            with self._errors(known=_NOT_FOUND):
-                found = obstore.get(self._store, file.name, options={"head": True})
-        except _NOT_FOUND:
-            return False
-        return found.meta["size"] == file.num_bytes and found.attributes.get(_SHA256) == file.sha256
-
-    def send(self, file: LocalFile, *, on_bytes: Callable[[int], None]) -> None:
-        """Send the file, in several parts when it is large. It is seen when all of it has arrived."""
-        part_bytes = max(self._part_bytes, -(-file.num_bytes // _MAX_PARTS))
-        with self._errors():
-            obstore.put(
-                self._store,
-                file.name,
-                _parts(file, part_bytes=part_bytes, on_bytes=on_bytes),
-                attributes={_SHA256: file.sha256},
-                chunk_size=part_bytes,
-                max_concurrency=_PARTS_AT_ONCE,
-            )
-
-    def publish(self, files: Sequence[LocalFile]) -> None:
-        """Nothing: a store has no change of several files at once, so config.json came last."""
 
     @contextmanager
-    def _errors(self, *, known: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-        """The library's errors but for `known` as those of a destination. What they quote of requests and
-        answers is left out but for the code."""
+    def translated(self, *, known: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+        """Raise UserError for a store that refuses and DestinationUnreachableError for one that another try
+        may find well, in place of the library's errors but for `known`."""
         try:
             yield
         except known:
@@ -134,6 +112,58 @@ class S3Destination:
             )
         answer = "cannot be reached" if status is None else f"answers with HTTP {status.value}"
         return DestinationUnreachableError(f"{self.what}: the store {answer}: check endpoint and network")
+
+
+class S3Destination:
+    """Keys below a prefix of a bucket; see `Destination`."""
+
+    def __init__(
+        self,
+        spec: ExportSpec,
+        *,
+        credentials: Credentials,
+        field: str,
+        part_bytes: int = PART_BYTES,
+        timeout: timedelta = timedelta(seconds=60),
+    ) -> None:
+        """Without credentials those in the environment are taken (AWS_ACCESS_KEY_ID and so on). `timeout` is
+        for each answer of the store."""
+        place = BucketPlace(spec.to, endpoint=spec.endpoint, region=spec.region)
+        errors = BucketErrors(place, credentials=credentials, field=field)
+        self.what, self._errors = errors.what, errors.translated
+        self._part_bytes = part_bytes
+        # the tries are those of `upload`, which says what it waits for
+        self._store = open_bucket(place, credentials=credentials, timeout=timeout)
+
+    def prepare(self) -> None:
+        """Look whether the bucket is there and may be read."""
+        with self._errors():
+            next(iter(obstore.list(self._store, chunk_size=1)), None)
+
+    def holds(self, file: LocalFile) -> bool:
+        """See `Destination`."""
+        try:
+            with self._errors(known=NOT_FOUND):
+                found = obstore.get(self._store, file.name, options={"head": True})
+        except NOT_FOUND:
+            return False
+        return found.meta["size"] == file.num_bytes and found.attributes.get(_SHA256) == file.sha256
+
+    def send(self, file: LocalFile, *, on_bytes: Callable[[int], None]) -> None:
+        """Send the file, in several parts when it is large. It is seen when all of it has arrived."""
+        part_bytes = max(self._part_bytes, -(-file.num_bytes // _MAX_PARTS))
+        with self._errors():
+            obstore.put(
+                self._store,
+                file.name,
+                _parts(file, part_bytes=part_bytes, on_bytes=on_bytes),
+                attributes={_SHA256: file.sha256},
+                chunk_size=part_bytes,
+                max_concurrency=_PARTS_AT_ONCE,
+            )
+
+    def publish(self, files: Sequence[LocalFile]) -> None:
+        """Nothing: a store has no change of several files at once, so config.json came last."""
 
 
 def _parts(file: LocalFile, *, part_bytes: int, on_bytes: Callable[[int], None]) -> Iterator[bytes]:

@@ -91,6 +91,10 @@ class FleetCore:
         await self._syncer.prepare(weights, version=version, probe=probe)
         first_round = self._syncer.start_syncs(is_called=True)
         await self._syncer.wait_until_read()
+        writing = time.monotonic()
+        await self._syncer.wait_until_ready()
+        # no engine can be given weights before, so that none is missed until then
+        started += time.monotonic() - writing
         while not self._is_enough(is_first, first_round, waited_seconds=time.monotonic() - started):
             await self._roster.changed(timeout_seconds=self._settings.heartbeat_seconds)
         return self._syncer.report()

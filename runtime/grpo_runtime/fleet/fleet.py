@@ -9,7 +9,7 @@ import faulthandler
 import logging
 import sys
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from grpo_api.contract.progress import EngineCounts
@@ -37,9 +37,18 @@ CLOSE_SECONDS = 30.0
 """To let go of the engines, which takes milliseconds."""
 
 
-def open_fleet(trainer: TrainerSettings) -> "Fleet":
-    """The fleet of a trainer pod. Raises UserError as `fleet_settings` and `find_usable_backend` do."""
+def open_fleet(
+    trainer: TrainerSettings, *, beside_weights: Callable[[], Mapping[str, bytes]] = dict
+) -> "Fleet":
+    """The fleet of a trainer pod. `beside_weights` gives the files that make a folder of weights a model, for
+    a backend that keeps such folders.
+
+    Raises UserError as `fleet_settings` and `find_usable_backend` do, and KnownError as a backend does that
+    cannot begin a run.
+    """
     backend = find_usable_backend(trainer.run_config.weight_sync_backend)
+    if backend.for_run is not None:
+        backend = backend.for_run(trainer, beside_weights)
     return Fleet(fleet_settings(trainer), backend=backend)
 
 

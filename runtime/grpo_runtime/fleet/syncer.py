@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.errors import SupersededError
 from grpo_runtime.fleet import membership
 from grpo_runtime.fleet.engine_sync import EngineSync, EngineSyncReport, SyncFailedError, SyncJob
 from grpo_runtime.fleet.membership import Member, MemberState
@@ -18,7 +19,7 @@ from grpo_runtime.fleet.roster import Roster
 from grpo_runtime.rollout.errors import EngineError, EngineTimeoutError
 from grpo_runtime.rollout.interface import Probe, SyncReport
 from grpo_runtime.weight_sync.deadlines import Deadlines
-from grpo_runtime.weight_sync.interface import PreparedWeights
+from grpo_runtime.weight_sync.interface import PreparedWeights, WeightSyncError
 from grpo_runtime.weight_sync.registry import Backend, Reach
 from grpo_runtime.weight_sync.source import WeightSource
 from grpo_runtime.weight_sync.sparse.sparse_weights import SparsePreparation, SparseWeights
@@ -62,6 +63,8 @@ class FleetSyncer:
         self._reports: dict[str, EngineSyncReport] = {}
         self._failures: dict[str, str] = {}
         self._prepare_seconds = 0.0
+        self._write_seconds: float | None = None
+        """Of the newest weights, where they are written before engines are called."""
 
     @property
     def has_weights(self) -> bool:
@@ -79,8 +82,11 @@ class FleetSyncer:
         They are still being copied when this returns: `wait_until_read` before they change.
         """
         self._deadlines.new_weights()
-        self._job, self._prepare_seconds = None, 0.0  # its memory is used again where no sync reads it
+        self._prepare_seconds, self._write_seconds = 0.0, None
+        self._job = None  # its memory is used again where no sync reads it
         prepared = await asyncio.to_thread(self._prepare, weights)
+        if self._backend.name_version is not None:
+            self._backend.name_version(prepared, version)
         self._job = SyncJob(version=version, weights=prepared, probe=probe)
         self._has_weights = True
         self._reports, self._failures = {}, {}
@@ -91,6 +97,15 @@ class FleetSyncer:
         raised."""
         if self._job is not None:
             self._prepare_seconds = await asyncio.to_thread(self._job.weights.wait_until_read)
+
+    async def wait_until_ready(self) -> None:
+        """Wait until the newest weights can be given to engines. Raises SupersededError when a later attempt
+        has begun; any other failure is that of the engines' syncs, which try again."""
+        if self._job is not None:
+            try:
+                await self._ready(self._job)
+            except SyncFailedError as error:
+                log.warning("weights %s: %s", self._job.version, error)
 
     def start_syncs(self, *, is_called: bool) -> set[asyncio.Task[None]]:
         """Begin to sync the engines that need it. A call for new weights takes all whose last sync was good.
@@ -131,6 +146,8 @@ class FleetSyncer:
         if job is None:
             raise RuntimeError("there are no weights to report about: call prepare first")
         phase_seconds = {"pack": self._prepare_seconds}
+        if self._write_seconds is not None:
+            phase_seconds["write"] = self._write_seconds
         for report in self._reports.values():
             for phase, seconds in report.phase_seconds.items():
                 phase_seconds[phase] = max(seconds, phase_seconds.get(phase, 0.0))
@@ -167,7 +184,12 @@ class FleetSyncer:
     async def _sync(self, group: Sequence[Member], job: SyncJob) -> None:
         try:
             try:
+                await self._ready(job)
                 outcomes = await (await self._sync_of(group)).run(job)
+            except SupersededError as error:
+                outcomes = dict.fromkeys(
+                    (member.instance for member in group), SyncFailedError(f"write: {error}")
+                )
             except Exception as error:
                 outcomes = {member.instance: error for member in group}
             await asyncio.gather(*(self._finish(member, job, outcomes[member.instance]) for member in group))
@@ -176,6 +198,19 @@ class FleetSyncer:
                 self._tasks.pop(member.instance, None)
                 self._roster.busy.discard(member.instance)
             self._roster.wake()
+
+    async def _ready(self, job: SyncJob) -> None:
+        """Engines are not paused before this, and a slow store is never taken for a slow engine. Raises
+        SyncFailedError and SupersededError."""
+        if self._backend.wait_until_ready is None:
+            return
+        start = time.monotonic()
+        try:
+            await self._backend.wait_until_ready(job.weights, self._deadlines.timeout_seconds)
+        except WeightSyncError as error:
+            raise SyncFailedError(f"write: {error}") from error
+        if job is self._job:
+            self._write_seconds = max(time.monotonic() - start, self._write_seconds or 0.0)
 
     async def _sync_of(self, group: Sequence[Member]) -> EngineSync:
         """The sender of these engines; one that any of them shared with others is closed."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.problems import problems
-from grpo_api.resolve import resumed_volumes_of, secrets_of, volumes_of
+from grpo_api.resolve import resumed_volumes_of, secrets_of, volumes_of, weights_volumes_of
 from grpo_api.source import Volume, VolumeKind
 from grpo_api.v1alpha1.job import GRPOJob, parse_job
 from grpo_api.v1alpha1.spec import Mode
@@ -117,10 +117,14 @@ def _run_in(
         _show_result(workspace, screen)
         return ExitCode.DONE
     given = parse_volume_flags(options.volumes)
-    needed = (*volumes_of(run_config), *resumed_volumes_of(run_config), *secrets_of(run_config))
+    needed = (
+        *volumes_of(run_config),
+        *resumed_volumes_of(run_config),
+        *weights_volumes_of(run_config),
+        *secrets_of(run_config),
+    )
     lay_out_volumes(needed, given=given, documents=documents, into=workspace.volumes)
-    needs_tokens = run_config.mode is Mode.DISAGGREGATED
-    with workspace.fresh_tokens() if needs_tokens else nullcontext():
+    with workspace.fresh_tokens() if run_config.needs_tokens else nullcontext():
         context = LocalContext(
             run_config=run_config,
             workspace=workspace,

@@ -125,8 +125,9 @@ def _gpus(job: GRPOJob) -> str:
 
 
 def _weights(job: GRPOJob) -> str:
-    choice = backend_of(job.spec)
-    return f"to the engines by {choice.backend}, because {choice.reason}"
+    choice, disk = backend_of(job.spec), job.spec.weight_sync.disk
+    place = "" if disk is None else f" through {disk.to}"
+    return f"to the engines by {choice.backend}{place}, because {choice.reason}"
 
 
 def _steps(job: GRPOJob) -> str:

@@ -33,8 +33,9 @@ def trainer_environment(
         Env.MASTER_ADDR: LOOPBACK,
         Env.HEARTBEAT_FILE: str(cache / "heartbeat"),
     }
-    if run_config.mode is Mode.DISAGGREGATED:
+    if run_config.needs_tokens:
         environment[Env.TOKENS_DIR] = str(workspace.tokens)
+    if run_config.mode is Mode.DISAGGREGATED:
         environment[Env.ROLLOUT_HOST] = ",".join(f"{LOOPBACK}:{port}" for port in rollout_ports)
         environment[Env.ROLLOUT_REPLICAS] = str(len(rollout_ports))
     if has_lowered_budget:

@@ -9,6 +9,7 @@ from grpo_runtime.errors import UserError
 from grpo_runtime.local.documents import Document
 
 _FLAG = {VolumeKind.CLAIM: "claim", VolumeKind.CONFIG_MAP: "configmap", VolumeKind.SECRET: "secret"}
+"""The word for a kind in `--volume`."""
 
 
 def parse_volume_flags(flags: Sequence[str]) -> dict[Volume, Path]:
@@ -45,18 +46,25 @@ def lay_out_volumes(
     for volume in needed:
         place = into / volume.folder
         place.parent.mkdir(parents=True, exist_ok=True)
-        if volume in given:
-            place.symlink_to(given[volume])
+        asked = _as_flag(volume)
+        if asked in given:
+            place.symlink_to(given[asked])
         elif (found := _config_map(volume, documents)) is not None:
             place.mkdir()
             for key, text in found.items():
                 (place / key).write_text(text)
         else:
-            word = _FLAG[volume.kind]
+            word = _FLAG[asked.kind]
+            does = "reads" if asked == volume else "writes weights to"
             raise UserError(
-                f"the job reads {word} {volume.name}: say where it is with "
+                f"the job {does} {word} {volume.name}: say where it is with "
                 f"--volume {word}/{volume.name}=DIRECTORY"
             )
+
+
+def _as_flag(volume: Volume) -> Volume:
+    """The volume as `--volume` names it: weights are written to a claim as any other."""
+    return Volume(VolumeKind.CLAIM, volume.name) if volume.kind is VolumeKind.WEIGHTS else volume
 
 
 def _config_map(volume: Volume, documents: Sequence[Document]) -> dict[str, str] | None:

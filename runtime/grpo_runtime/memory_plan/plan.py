@@ -186,7 +186,7 @@ class _TrainerPlanner:
         if changes:
             yield f"{', and '.join(words for words, _ in changes)} ({in_gib(needed)} with all of that)"
         if needed > gpu_bytes:
-            can_spread = not self.job.spec.engine.has_own_process
+            can_spread = not self.job.spec.has_own_process
             yield (
                 "use GPUs with more memory, a smaller model.source, a lower engine.maxModelLen, or more GPUs "
                 "(trainer.resources or trainer.numNodes)"
@@ -200,7 +200,7 @@ class _TrainerPlanner:
         world_size = run.topology.world_size
         if not step.is_recomputed:
             yield "set trainer.gradientCheckpointing to true", replace(step, is_recomputed=True)
-        if not step.spread.is_fsdp2 and world_size > 1 and not run.engine.has_own_process:
+        if not step.spread.is_fsdp2 and world_size > 1 and not run.has_own_process:
             without = " and remove trainer.deepspeed" if run.deepspeed else ""
             yield f"set trainer.strategy to FSDP2{without}", replace(step, spread=fsdp2(world_size))
         if step.num_tokens > step.longest:

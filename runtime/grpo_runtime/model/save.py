@@ -5,6 +5,7 @@ import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from huggingface_hub import save_torch_state_dict
@@ -94,3 +95,16 @@ def write_origin(origin: LocalModel, *, into: Path) -> None:
     path = into / ORIGIN
     path.write_text(json.dumps({"source": origin.source, "commit": origin.commit}, indent=2) + "\n")
     path.chmod(path.stat().st_mode | _READ_BY_ALL)
+
+
+def files_beside_weights(
+    model: PreTrainedModel, *, tokenizer: PreTrainedTokenizerBase, dtype: torch.dtype, origin: LocalModel
+) -> dict[str, bytes]:
+    """The files that make a folder of the policy's whole weights, of this `dtype`, a model, by name. Also for
+    a model with an adapter, whose weights are summed."""
+    with TemporaryDirectory(prefix="beside-weights-") as name:
+        folder = Path(name)
+        write_config(model, dtype=dtype, into=folder)
+        tokenizer.save_pretrained(folder)
+        write_what_training_leaves(origin, into=folder)
+        return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}

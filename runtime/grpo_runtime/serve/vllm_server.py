@@ -12,7 +12,7 @@ import signal
 import socket
 from argparse import Namespace
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from itertools import chain
 from typing import Any, cast
 
@@ -62,9 +62,15 @@ def run_workers(config: VllmConfig) -> None:
 
 
 async def serve_engine(
-    args: Namespace, config: VllmConfig, *, listen_address: str, listener: socket.socket
+    args: Namespace,
+    config: VllmConfig,
+    *,
+    listen_address: str,
+    listener: socket.socket,
+    beside: Callable[[AsyncLLM], AbstractAsyncContextManager[None]] = lambda _: nullcontext(),
 ) -> None:
-    """Start the engine and answer on `listener` until a signal or the engine's death. Closes `listener`."""
+    """Start the engine and answer on `listener` until a signal or the engine's death. Closes `listener`.
+    What `beside` makes of the engine's client is entered for as long."""
     if args.tool_parser_plugin:
         ToolParserManager.import_tool_parser(args.tool_parser_plugin)
     if args.reasoning_parser_plugin:
@@ -77,7 +83,7 @@ async def serve_engine(
         # vLLM refuses any other than its own in the arguments of several nodes or stages
         config.parallel_config.distributed_executor_backend = AllAnswersExecutor
     # what vLLM's run_server_worker does, with our engine client
-    async with _started(args, config) as client, _ending_with_its_coordinator(client):
+    async with _started(args, config) as client, _ending_with_its_coordinator(client), beside(client):
         shutdown = await build_and_serve(
             client, listen_address, listener, args, timeout_graceful_shutdown=LAST_ANSWERS_SECONDS
         )

@@ -9,11 +9,13 @@ from pathlib import Path
 from grpo_runtime.errors import VolumeFullError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
+_FIX = "remove what is not needed, lower checkpoint.keep, or give checkpoint.claimName a larger claim"
 
 
 @contextlib.contextmanager
-def full_volume_named(folder: Path) -> Iterator[None]:
-    """Raise VolumeFullError, with path and size, for any error that a full volume of `folder` causes."""
+def full_volume_named(folder: Path, *, fix: str = _FIX) -> Iterator[None]:
+    """Raise VolumeFullError, with path, size and `fix`, for any error that a full volume of `folder`
+    causes."""
     try:
         yield
     except Exception as error:
@@ -21,8 +23,7 @@ def full_volume_named(folder: Path) -> Iterator[None]:
             raise
         usage = shutil.disk_usage(folder)
         raise VolumeFullError(
-            f"the volume of {folder} is full, {_size(usage.free)} of {_size(usage.total)} are free: remove "
-            "what is not needed, lower checkpoint.keep, or give checkpoint.claimName a larger claim"
+            f"the volume of {folder} is full, {_size(usage.free)} of {_size(usage.total)} are free: {fix}"
         ) from error
 
 

@@ -106,7 +106,7 @@ def ranks_environment(
 
 def _fresh_run_dir(settings: TrainerSettings) -> Path:
     """An empty directory for progress and failures of the ranks; on pod 0 with a first progress in it."""
-    run_dir = settings.cache_dir / "run"
+    run_dir = settings.run_dir
     shutil.rmtree(run_dir, ignore_errors=True)
     run_dir.mkdir(parents=True)
     if settings.node_index == 0:

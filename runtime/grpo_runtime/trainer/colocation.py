@@ -1,4 +1,4 @@
-"""Mode Colocated: starts an engine in each training rank, or in a process beside it."""
+"""Mode Colocated: starts an engine in each training rank, or in a process beside it, of its own or of Ray."""
 
 import functools
 import os
@@ -9,12 +9,19 @@ from pathlib import Path
 import torch
 
 from grpo_api.contract.run_config import RunConfig
-from grpo_runtime.colocated.child_engine import ChildCommand, ChildEngine
-from grpo_runtime.colocated.child_environment import child_environment
+from grpo_runtime.colocated.child_engine import ChildEngine
+from grpo_runtime.colocated.child_environment import VISIBLE_DEVICES, child_environment
 from grpo_runtime.colocated.child_liveness import ChildLimits
+from grpo_runtime.colocated.child_process import spawned
+from grpo_runtime.colocated.engine_process import StartProcess
 from grpo_runtime.colocated.engine_share import EngineOfRank, EngineShare
 from grpo_runtime.colocated.engines import ColocatedEngines
+from grpo_runtime.colocated.messages import Channel
 from grpo_runtime.colocated.rank_engine import RankEngine
+from grpo_runtime.colocated.ray.cluster import RayMember, join_ray
+from grpo_runtime.colocated.ray.placement import RayShape
+from grpo_runtime.colocated.ray.rank_end import actor_of
+from grpo_runtime.colocated.ray.token import ray_token
 from grpo_runtime.colocated.recovering_engine import RecoveringEngine
 from grpo_runtime.engine.arguments import is_cpu_build
 from grpo_runtime.rollout.interface import Engines
@@ -28,7 +35,7 @@ _CHILD = (sys.executable, "-m", "grpo_runtime.colocated.engine_child")
 
 
 def share_engine(
-    run_config: RunConfig, ranks: Ranks, *, model_dir: Path, device: torch.device
+    ranks: Ranks, settings: TrainerSettings, *, model_dir: Path, device: torch.device
 ) -> EngineShare:
     """Start this rank's engine, or its part of one. All ranks call this at the same time, and none of them
     meets the others meanwhile, because vLLM makes process groups of its own among them. `device` is this
@@ -39,11 +46,13 @@ def share_engine(
     Raises UserError naming the argument when vLLM refuses `engine.args`, and as `find_usable_backend` and
     `share_of_gpu` do.
     """
-    channel = ranks.open_channel()
-    start = _start_beside if run_config.engine.has_own_process else _start_within
-    engine = start(
-        run_config, model_dir=model_dir, release_memory=functools.partial(release_cached_memory, device)
-    )
+    channel, run_config = ranks.open_channel(), settings.run_config
+    release_memory = functools.partial(release_cached_memory, device)
+    if run_config.has_own_process:
+        start_process = _actor(settings, channel) if run_config.is_on_ray else spawned(_CHILD, _environment())
+        engine = _start_beside(run_config, start_process, model_dir=model_dir, release_memory=release_memory)
+    else:
+        engine = _start_within(run_config, model_dir=model_dir, release_memory=release_memory)
     share = EngineShare(
         engine,
         channel,
@@ -58,7 +67,7 @@ def connect_colocated(
     ranks: Ranks, settings: TrainerSettings, *, model_dir: Path, device: torch.device
 ) -> Engines:
     """The engines of all ranks, as rank 0 uses them. The other ranks are in `share_engine` meanwhile."""
-    share = share_engine(settings.run_config, ranks, model_dir=model_dir, device=device)
+    share = share_engine(ranks, settings, model_dir=model_dir, device=device)
     return ColocatedEngines(
         share,
         sync_timeout_seconds=settings.run_config.weight_sync.timeout_seconds,
@@ -86,24 +95,52 @@ def _start_within(
 
 
 def _start_beside(
-    run_config: RunConfig, *, model_dir: Path, release_memory: Callable[[], None]
+    run_config: RunConfig,
+    start_process: StartProcess,
+    *,
+    model_dir: Path,
+    release_memory: Callable[[], None],
 ) -> EngineOfRank:
     """The engine in a process of its own, now and whenever it is lost."""
     timeout_seconds = run_config.weight_sync.timeout_seconds
     limits = ChildLimits(call_seconds=timeout_seconds)
-    command = ChildCommand(
-        _CHILD,
-        child_environment(
-            os.environ,
-            is_cpu=is_cpu_build(),
-            device_index=torch.cuda.current_device() if torch.cuda.is_available() else None,
-        ),
-        {"run_config": run_config.model_dump_json(by_alias=True), "model_dir": str(model_dir)},
-    )
+    message = {"run_config": run_config.model_dump_json(by_alias=True), "model_dir": str(model_dir)}
     return RecoveringEngine(
-        lambda: ChildEngine(command, limits=limits),
+        lambda: ChildEngine(start_process, message=message, limits=limits),
         backend=find_usable_backend(run_config.weight_sync_backend),
         sleep_level=run_config.chosen_sleep_level,
         timeout_seconds=timeout_seconds,
         release_memory=release_memory,
+    )
+
+
+def _actor(settings: TrainerSettings, channel: Channel) -> StartProcess:
+    """An actor of Ray, which all ranks bring up first."""
+    topology = settings.run_config.topology
+    assert settings.tokens is not None
+    environment = _environment()
+    member = RayMember(
+        shape=RayShape(
+            num_pods=topology.num_nodes,
+            ranks_per_pod=topology.processes_per_node,
+            has_gpus=torch.cuda.is_available(),
+        ),
+        run_dir=settings.run_dir,
+        master_addr=settings.master_addr,
+        token=ray_token(settings.tokens.admin, attempt=settings.attempt),
+    )
+    # Ray sees all GPUs of the pod
+    of_pod = {name: value for name, value in environment.items() if name != VISIBLE_DEVICES}
+    if VISIBLE_DEVICES in os.environ:
+        of_pod[VISIBLE_DEVICES] = os.environ[VISIBLE_DEVICES]
+    folder = join_ray(member, channel, environment=of_pod)
+    return actor_of(channel.rank, folder=folder, environment=environment)
+
+
+def _environment() -> dict[str, str]:
+    """That of an engine in a process of its own."""
+    return child_environment(
+        os.environ,
+        is_cpu=is_cpu_build(),
+        device_index=torch.cuda.current_device() if torch.cuda.is_available() else None,
     )

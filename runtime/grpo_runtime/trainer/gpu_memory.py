@@ -47,7 +47,7 @@ def fields_that_need_less(run_config: RunConfig) -> str:
     if not run_config.gradient_checkpointing:
         fields.append("set trainer.gradientCheckpointing to true")
     # an engine in a process of its own cannot be beside a policy that is spread over ranks
-    can_spread = run_config.topology.world_size > 1 and not run_config.engine.has_own_process
+    can_spread = run_config.topology.world_size > 1 and not run_config.has_own_process
     if run_config.chosen_strategy is TrainerStrategy.DDP and can_spread:
         fields.append("set trainer.strategy to FSDP2")
     if run_config.mode is Mode.COLOCATED:

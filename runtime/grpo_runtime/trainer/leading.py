@@ -7,6 +7,7 @@ from pathlib import Path
 
 from grpo_api.contract import mismatch
 from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
+from grpo_api.contract.run_config import RunConfig
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.v1alpha1.spec import Mode
 from grpo_runtime.colocated.engine_share import num_colocated_engines
@@ -243,7 +244,12 @@ def _first_progress(context: RankContext) -> Progress:
         resumed_from_step=context.beginning.resumed_step,
         loaded_step=context.beginning.loaded_step,
         engines=EngineCounts(desired=num_engines),
-        message="loading the weights into the engines"
-        if is_colocated
-        else "waiting for the first rollout engines",
+        message=_first_wait(run_config),
     )
+
+
+def _first_wait(run_config: RunConfig) -> str:
+    """What a run waits for before its first step."""
+    if run_config.mode is not Mode.COLOCATED:
+        return "waiting for the first rollout engines"
+    return "starting Ray and the engines" if run_config.is_on_ray else "loading the weights into the engines"

@@ -19,11 +19,13 @@ from grpo_api.contract.run_config import RunConfig
 from grpo_api.v1alpha1.spec import Mode
 from grpo_runtime.colocated.executor import EngineExecutor
 from grpo_runtime.errors import PeerLostError, UserError
-from grpo_runtime.model.load import empty_policy, load_policy, load_tokenizer
+from grpo_runtime.model.load import DTYPES, empty_policy, load_policy, load_tokenizer
 from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.model.lora import add_adapter
+from grpo_runtime.model.save import files_beside_weights
 from grpo_runtime.model.source import materialise_model
 from grpo_runtime.openmp import named_threads
+from grpo_runtime.process.at_end import run_at_end
 from grpo_runtime.process.failure import explain_abort, write_failure
 from grpo_runtime.regexes import require_regexes
 from grpo_runtime.rollout.interface import Engines
@@ -51,23 +53,31 @@ _NCCL_ABORT = (
 )
 
 
-def connect_fleet(settings: TrainerSettings) -> Engines:
-    """The engines in the rollout pods."""
+def connect_fleet(loaded: LoadedModel, settings: TrainerSettings) -> Engines:
+    """The engines in the rollout pods, which get the policy that began as `loaded`."""
     from grpo_runtime.fleet.fleet import open_fleet
 
-    return open_fleet(settings)
+    beside_weights = functools.partial(
+        files_beside_weights,
+        loaded.model,
+        tokenizer=loaded.tokenizer,
+        dtype=DTYPES[settings.run_config.chosen_dtype.value],
+        origin=loaded.origin,
+    )
+    return open_fleet(settings, beside_weights=beside_weights)
 
 
 def run_rank(
     environment: Mapping[str, str],
     *,
     run_dir: Path,
-    connect: Connect = connect_fleet,
+    connect: Connect | None = None,
     make_strategy: MakeStrategy | None = None,
 ) -> NoReturn:
     """Run one training rank, and end the process; on failure the cause is in `run_dir`.
 
-    `connect` gives rank 0 its engines in mode Disaggregated. `make_strategy` is that of the RunConfig.
+    `connect` gives rank 0 its engines in mode Disaggregated; without it they are those in the rollout pods.
+    `make_strategy` is that of the RunConfig.
     """
     rank, local_rank = int(environment["RANK"]), int(environment["LOCAL_RANK"])
     logging.basicConfig(
@@ -96,6 +106,7 @@ def _end(code: ExitCode) -> NoReturn:
     holds the interpreter's lock, which one of them may need to release a tensor: a deadlock. So whatever
     holds a group stays referenced until here.
     """
+    run_at_end()
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -161,7 +172,7 @@ def _load_model(run_config: RunConfig, *, origin: LocalModel, is_first: bool) ->
     return model
 
 
-def _lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_alive: list[object]) -> bool:
+def _lead(context: RankContext, *, run_dir: Path, connect: Connect | None, keep_alive: list[object]) -> bool:
     """Rank 0; True when every step is done."""
     if context.settings.run_config.mode is Mode.COLOCATED:
         connect = functools.partial(
@@ -170,10 +181,14 @@ def _lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_alive: 
             model_dir=context.loaded.origin.folder,
             device=context.strategy.device,
         )
+    elif connect is None:
+        connect = functools.partial(connect_fleet, context.loaded)
     return asyncio.run(lead(context, run_dir=run_dir, connect=connect, keep_alive=keep_alive))
 
 
-def _follow(context: RankContext, *, run_dir: Path, connect: Connect, keep_alive: list[object]) -> bool:
+def _follow(
+    context: RankContext, *, run_dir: Path, connect: Connect | None, keep_alive: list[object]
+) -> bool:
     """Another rank, in mode Colocated with its own engine; True when every step is done."""
     run_config, ranks = context.settings.run_config, context.ranks
     saver = ShareSaver(
@@ -188,7 +203,7 @@ def _follow(context: RankContext, *, run_dir: Path, connect: Connect, keep_alive
     on_tick = _nothing
     if run_config.mode is Mode.COLOCATED:
         share = share_engine(
-            run_config, ranks, model_dir=context.loaded.origin.folder, device=context.strategy.device
+            ranks, context.settings, model_dir=context.loaded.origin.folder, device=context.strategy.device
         )
         keep_alive.append(share)
         on_tick = EngineExecutor(share, weights=context.strategy.engine_weights()).check

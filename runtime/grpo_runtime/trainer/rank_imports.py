@@ -27,7 +27,7 @@ def import_rank(*, run_dir: Path) -> Callable[[Mapping[str, str]], NoReturn]:
     Raises UserError as `read_trainer_settings` does.
     """
     run_config = read_trainer_settings(os.environ).run_config
-    holds_engines = run_config.mode is Mode.COLOCATED and not run_config.engine.has_own_process
+    holds_engines = run_config.mode is Mode.COLOCATED and not run_config.has_own_process
     if holds_engines:
         os.environ.update(engine_environment(is_cpu=is_cpu_build()) | IN_PROCESS_ENVIRONMENT)
     with _environment(_BEFORE_A_FORK):

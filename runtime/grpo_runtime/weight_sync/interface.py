@@ -25,6 +25,10 @@ Failures = Mapping[str, Exception]
 """The engines that failed a verb, by name, and why. Empty when all of them did it."""
 
 
+WRONG_TAG = "the bytes received are not the bytes announced"
+"""What a receiver says of a stream that has another tag than it should."""
+
+
 class WeightSyncError(Exception):
     """A transfer failed. The receiver still has its old weights and takes another transfer."""
 
@@ -179,7 +183,8 @@ class PreparedWeights(Protocol):
     @property
     def num_bytes_sent(self) -> int:
         """What has left the trainer so far, with the tag of the stream: once for each group of engines,
-        however many are in it, and once for each engine with a connection of its own. A transfer that broke
+        however many are in it, once for each engine with a connection of its own, and once in all where
+        engines read what was written for them. A transfer that broke
         counts as far as it came, and what engines read from memory that they share with the trainer counts
         too. What the trainer lends within its own process has not left it and counts as nothing."""
         ...

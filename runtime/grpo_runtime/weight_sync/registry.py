@@ -10,7 +10,7 @@ which every process reads for itself, vLLM's workers too. `register` adds a back
 names that a GRPOJob may ask for are in `grpo_api`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -19,6 +19,13 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.settings import TrainerSettings
+from grpo_runtime.weight_sync.disk.connection import StoreConnection
+from grpo_runtime.weight_sync.disk.publisher import ModelFiles, Publisher
+from grpo_runtime.weight_sync.disk.receiver import StoreReceiver
+from grpo_runtime.weight_sync.disk.store import VersionStore
+from grpo_runtime.weight_sync.disk.store_of_run import publisher_of_trainer, store_of_engine
 from grpo_runtime.weight_sync.interface import (
     Peer,
     PreparedWeights,
@@ -82,6 +89,11 @@ class Backend(Generic[W]):
     share a sender and go through a sync together. Otherwise every engine has a sender of its own and waits
     for no other. `needs_gpu` says that both ends are on one. `takes_sparse` says that its senders also take
     the SparseWeights of what `prepare` makes.
+
+    `for_run` makes the backend of one run, where it has to know it. `name_version` is told which version the
+    prepared weights are. `wait_until_ready` waits, before engines are paused, until they can be sent, for as
+    long as something of it is done every so many seconds; it raises WeightSyncError, and SupersededError once
+    a later attempt has begun.
     """
 
     name: str
@@ -92,6 +104,9 @@ class Backend(Generic[W]):
     is_collective: bool = False
     needs_gpu: bool = False
     takes_sparse: bool = False
+    for_run: "Callable[[TrainerSettings, ModelFiles], Backend[W]] | None" = None
+    name_version: Callable[[W, PolicyVersion], None] | None = None
+    wait_until_ready: Callable[[W, float], Awaitable[None]] | None = None
 
 
 def group_backend(name: str, join: Join) -> Backend[HostCopy]:
@@ -209,6 +224,43 @@ def vllm_nccl_backend(
     )
 
 
+def disk_backend(
+    name: str, *, open_store: Callable[[], VersionStore], publisher: Publisher | None = None
+) -> Backend[HostCopy]:
+    """A backend whose engines read versions from a store, which `open_store` opens in a worker. `publisher`
+    writes them there; without it only the end in a worker can be made."""
+
+    def publishing() -> Publisher:
+        if publisher is None:
+            raise ValueError(f"{name} weight sync writes versions of a run, and was not told of which one")
+        return publisher
+
+    def make_sender(engines: Mapping[str, Peer], settings: SenderSettings) -> PairwiseSender[HostCopy]:
+        connections = {
+            engine: StoreConnection(peer, settings, publisher=publishing())
+            for engine, peer in engines.items()
+        }
+        return PairwiseSender(connections, settings)
+
+    def for_run(settings: TrainerSettings, model_files: ModelFiles) -> Backend[HostCopy]:
+        of_run = publisher_of_trainer(settings, model_files=model_files)
+        return disk_backend(name, open_store=open_store, publisher=of_run)
+
+    async def wait_until_ready(copy: HostCopy, stall_seconds: float) -> None:
+        await publishing().wait_until_published(copy, stall_seconds=stall_seconds)
+
+    return Backend[HostCopy](
+        name=name,
+        reach=Reach.NETWORK,
+        prepare=HostCopy,
+        make_sender=make_sender,
+        make_receiver=lambda settings: StagingReceiver(StoreReceiver(open_store), settings),
+        for_run=for_run,
+        name_version=lambda copy, version: publishing().publish(copy, version),
+        wait_until_ready=wait_until_ready,
+    )
+
+
 def _shared_memory_sender(engines: Mapping[str, Peer], settings: SenderSettings) -> PairwiseSender[HostCopy]:
     connections = {
         name: LocalConnection(peer, settings, transport=SharedMemoryTransport())
@@ -233,6 +285,7 @@ SHARED_MEMORY = Backend[HostCopy](
     make_sender=_shared_memory_sender,
     make_receiver=lambda settings: StagingReceiver(SharedMemoryReceiver(), settings),
 )
+DISK = disk_backend("disk", open_store=store_of_engine)
 IN_PROCESS = Backend[LentWeights](
     name="in_process",
     reach=Reach.PROCESS,
@@ -242,7 +295,7 @@ IN_PROCESS = Backend[LentWeights](
 )
 
 _BACKENDS: dict[str, Backend[Any]] = {
-    backend.name: backend for backend in (GLOO, NCCL, VLLM_NCCL, SHARED_MEMORY, IPC, IN_PROCESS)
+    backend.name: backend for backend in (GLOO, NCCL, VLLM_NCCL, DISK, SHARED_MEMORY, IPC, IN_PROCESS)
 }
 
 

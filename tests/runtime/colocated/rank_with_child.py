@@ -5,19 +5,17 @@ import signal
 import sys
 from pathlib import Path
 
-from grpo_runtime.colocated.child_engine import ChildCommand, ChildEngine
+from grpo_runtime.colocated.child_engine import ChildEngine
 from grpo_runtime.colocated.child_liveness import ChildLimits
+from grpo_runtime.colocated.child_process import spawned
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     plan = folder / "plan"
     plan.write_text("[]")
     child = ChildEngine(
-        ChildCommand(
-            (sys.executable, str(Path(__file__).with_name("fake_child.py"))),
-            dict(os.environ),
-            {"plan": str(plan), "starts": str(folder / "starts"), "logprobs": []},
-        ),
+        spawned((sys.executable, str(Path(__file__).with_name("fake_child.py"))), dict(os.environ)),
+        message={"plan": str(plan), "starts": str(folder / "starts"), "logprobs": []},
         limits=ChildLimits(),
     )
     print(child.pid, flush=True)

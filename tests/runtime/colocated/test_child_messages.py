@@ -13,9 +13,8 @@ from grpo_runtime.colocated.child_messages import (
     encode_error,
     encode_finished,
     encode_request,
-    receive,
-    send,
 )
+from grpo_runtime.colocated.json_pipe import receive, send
 from grpo_runtime.colocated.rank_engine import Completion
 from grpo_runtime.errors import UserError
 from grpo_runtime.rollout.errors import EngineError, EngineTimeoutError

@@ -16,8 +16,9 @@ from fake_local_engine import completion_of, some_weights
 from polling import wait_until
 
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.colocated.child_engine import ChildCommand, ChildEngine
+from grpo_runtime.colocated.child_engine import ChildEngine
 from grpo_runtime.colocated.child_liveness import ChildLimits
+from grpo_runtime.colocated.child_process import spawned
 from grpo_runtime.colocated.rank_engine import PHASES
 from grpo_runtime.colocated.recovering_engine import RecoveringEngine
 from grpo_runtime.errors import UserError
@@ -39,13 +40,13 @@ class Rank:
         self._starts = folder / "starts"
         self._plan = folder / "plan"
         self.plan(*accidents)
-        message: Mapping[str, Any] = {
+        self._message: Mapping[str, Any] = {
             "plan": str(self._plan),
             "starts": str(self._starts),
             "logprobs": logprobs,
         }
         script = str(Path(__file__).with_name("fake_child.py"))
-        self._command = ChildCommand((sys.executable, script), dict(os.environ), message)
+        self._start_process = spawned((sys.executable, script), dict(os.environ))
         self.children: list[ChildEngine] = []
         self.memory: list[str] = []
         """When the rank gave memory back, and when an engine took it."""
@@ -59,7 +60,7 @@ class Rank:
 
     def _start(self) -> ChildEngine:
         self.memory.append("start")
-        child = ChildEngine(self._command, limits=LIMITS)
+        child = ChildEngine(self._start_process, message=self._message, limits=LIMITS)
         self.children.append(child)
         return child
 

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from local_command import LocalCommand
 from polling import wait_until
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from grpo_runtime.report.metrics import read_metrics
 from grpo_runtime.weight_sync.stream.digest import TAG_BYTES
@@ -86,6 +88,41 @@ def test_a_job_trains_with_an_engine_whose_workers_read_the_trainers_memory(
     assert "weight sync: " in run.screen()
 
 
+@pytest.mark.parametrize("num_workers", [1, pytest.param(2, marks=pytest.mark.matrix)])
+def test_a_job_trains_with_engines_that_read_weights_from_a_claim_whose_versions_load_as_models(
+    tmp_path: Path, num_workers: int
+) -> None:
+    claim = tmp_path / "claim"
+    claim.mkdir()
+    job = shortened()
+    job["spec"] |= {
+        "engine": job["spec"]["engine"] | {"tensorParallelSize": num_workers},
+        "rollout": {"replicas": 1 if num_workers > 1 else 2},
+        "weightSync": {"disk": {"to": "pvc://weights/copy", "keep": 2}},
+    }
+    job["spec"]["algorithm"] |= {"promptsPerStep": 4, "groupSize": 4}
+    volume = f"'--volume', 'claim/weights={claim}'"
+    run = LocalCommand(
+        tmp_path, job, command=(*REAL_RUN[:-1], REAL_RUN[-1].replace("out]", f"out, {volume}]"))
+    )
+    assert run.end(seconds=START_SECONDS) == 0, run.screen()
+    records = read_metrics(tmp_path / "out/metrics.jsonl")
+    assert [record.step for record in records] == [1, 2, 3]
+    assert json.loads((tmp_path / "out/run.json").read_text())["weightSync"]["backend"] == "Disk"
+    for values in (record.values for record in records):
+        assert values["sync/max_probe_error"] < 1e-4
+        assert values["sync/sent_bytes"] == values["sync/bytes"] + TAG_BYTES  # written once for all engines
+    versions = sorted(path.name for path in (claim / "copy").glob("version-*"))
+    assert versions == ["version-000001-000001", "version-000001-000002"]
+    assert (claim / "copy/LATEST").read_text() == f"{versions[-1]}\n"
+    # as anybody loads a model
+    found = AutoModelForCausalLM.from_pretrained(claim / "copy" / versions[-1]).state_dict()
+    trained = AutoModelForCausalLM.from_pretrained(tmp_path / "out/model").state_dict()
+    assert found.keys() == trained.keys()
+    assert any(not torch.equal(found[name], trained[name]) for name in found)
+    AutoTokenizer.from_pretrained(claim / "copy" / versions[-1])
+
+
 @pytest.mark.matrix
 def test_the_colocated_example_trains_with_its_engines_in_processes_of_their_own(tmp_path: Path) -> None:
     job = shortened("copy-colocated")
@@ -98,3 +135,18 @@ def test_the_colocated_example_trains_with_its_engines_in_processes_of_their_own
     records = read_metrics(tmp_path / "out/metrics.jsonl")
     assert [record.step for record in records] == [1, 2, 3]
     assert all(0 <= record.values["sync/max_probe_error"] < 1e-4 for record in records)
+
+
+@pytest.mark.matrix
+def test_the_colocated_example_trains_with_its_engines_on_ray_in_two_pods(tmp_path: Path) -> None:
+    job = shortened("copy-colocated")
+    job["spec"]["trainer"] |= {"numNodes": 2, "processesPerNode": 1}
+    job["spec"]["colocated"] = {"executor": "Ray"}
+    run = LocalCommand(tmp_path, job, command=REAL_RUN)
+    assert run.end(seconds=START_SECONDS) == 0, run.screen()
+    wait_until(lambda: run.others() == [], "no process outlives the command")
+    records = read_metrics(tmp_path / "out/metrics.jsonl")
+    assert [record.step for record in records] == [1, 2, 3]
+    assert {record.values["sync/engines"] for record in records} == {2.0}
+    assert all(0 <= record.values["sync/max_probe_error"] < 1e-4 for record in records)
+    assert not list((tmp_path / "out").glob("**/admin-token"))

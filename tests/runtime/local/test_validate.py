@@ -62,6 +62,18 @@ def test_of_a_valid_job_it_says_what_it_would_do(tmp_path: Path, capsys: pytest.
     )
 
 
+def test_a_job_whose_weights_go_by_files_says_where_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = job_object(weightSync={"disk": {"to": "pvc://weights/copy"}})
+    assert main(["validate", str(written(tmp_path, job))]) == 0
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()[1:])
+    assert lines["weights"] == (
+        "to the engines by Disk through pvc://weights/copy, because spec.weightSync.disk says where weights "
+        "are kept"
+    )
+
+
 def test_of_engines_of_several_pods_it_says_how_many_pods_and_gpus_there_are(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -338,3 +350,13 @@ def test_the_secret_of_a_reward_service_is_a_link_to_a_folder_that_has_to_be_giv
 def test_a_volume_flag_that_names_no_folder_is_refused(flag: str) -> None:
     with pytest.raises(UserError, match="--volume"):
         parse_volume_flags([flag])
+
+
+def test_the_claim_of_weights_is_given_as_any_claim(tmp_path: Path) -> None:
+    (tmp_path / "given").mkdir()
+    into, needed = tmp_path / "volumes", [Volume(VolumeKind.WEIGHTS, "weights")]
+    with pytest.raises(UserError, match="the job writes weights to claim weights: say where it is with"):
+        lay_out_volumes(needed, given={}, documents=[], into=into)
+    given = parse_volume_flags([f"claim/weights={tmp_path / 'given'}"])
+    lay_out_volumes(needed, given=given, documents=[], into=into)
+    assert (into / "weights/weights").resolve() == tmp_path / "given"

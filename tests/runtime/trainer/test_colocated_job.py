@@ -31,6 +31,7 @@ def copy_job(
     strategy: str | None = None,
     threads: int | None = None,
     process: str | None = None,
+    executor: str | None = None,
 ) -> RunConfig:
     """examples/copy-colocated.yaml with `steps` steps."""
     return run_config(
@@ -52,6 +53,7 @@ def copy_job(
             "process": process,
         },
         checkpoint={"everySteps": 20},
+        **({"colocated": {"executor": executor}} if executor else {}),
     )
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from disk_in_a_folder import DISK_IN_A_FOLDER
 from file_backend import FILE
 from stand_in_handles import StandInHandles
 from stand_in_nccl import StandInDevice, StandInNccl
@@ -33,11 +34,17 @@ STAND_IN_VLLM_NCCL = vllm_nccl_backend(
 )
 """Its engines keep less than the contract: they end when a transfer breaks."""
 OF_THE_PRODUCT: dict[str, Backend[Any]] = {
-    **{name: backend for name, backend in all_backends().items() if not backend.needs_gpu},
+    **{
+        name: backend
+        for name, backend in all_backends().items()
+        if not backend.needs_gpu and backend.for_run is None
+    },
+    DISK_IN_A_FOLDER.name: DISK_IN_A_FOLDER,
     STAND_IN_NCCL.name: STAND_IN_NCCL,
     STAND_IN_IPC.name: STAND_IN_IPC,
 }
-"""Its backends, those for GPUs with stand-ins for the GPU and what belongs to it."""
+"""Its backends, those for GPUs with stand-ins for the GPU and what belongs to it, and those that belong to a
+run with one."""
 BACKENDS: dict[str, Backend[Any]] = {**OF_THE_PRODUCT, FILE.name: FILE}
 """And one that the product does not know."""
 

@@ -19,7 +19,7 @@ def test_every_run_has_a_backend_that_reaches_its_engines(run_json: str, mode: M
 
 
 def test_a_backend_that_does_not_exist_is_named_with_those_that_do() -> None:
-    known = "gloo, nccl, vllm_nccl, shared_memory, ipc, in_process"
+    known = "gloo, nccl, vllm_nccl, disk, shared_memory, ipc, in_process"
     with pytest.raises(LookupError, match=rf"called pigeon; there are {known}"):
         find_backend("pigeon")
 

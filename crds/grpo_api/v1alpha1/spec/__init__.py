@@ -7,6 +7,7 @@ them.
 
 from grpo_api.v1alpha1.spec.algorithm import AlgorithmSpec, DynamicSamplingSpec, OptimizerSpec, Schedule
 from grpo_api.v1alpha1.spec.checkpoint import CheckpointSpec
+from grpo_api.v1alpha1.spec.colocated import ColocatedExecutor, ColocatedSpec
 from grpo_api.v1alpha1.spec.dataset import DatasetSpec
 from grpo_api.v1alpha1.spec.deepspeed import DeepSpeedSpec
 from grpo_api.v1alpha1.spec.engine import EngineProcess, EngineSpec
@@ -59,6 +60,8 @@ __all__ = [
     "BuiltinReward",
     "CheckpointSpec",
     "CodeRef",
+    "ColocatedExecutor",
+    "ColocatedSpec",
     "DatasetSpec",
     "DeepSpeedSpec",
     "Dtype",

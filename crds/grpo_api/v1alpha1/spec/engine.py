@@ -184,11 +184,6 @@ class EngineSpec(ApiModel):
     fields are refused."""
 
     @property
-    def has_own_process(self) -> bool:
-        """Whether a colocated engine lives in another process than its rank."""
-        return self.process is EngineProcess.OWN
-
-    @property
     def num_cores(self) -> int:
         """Schedulers of one engine, which each have requests of their own."""
         return self.data_parallel_size or 1
@@ -258,7 +253,8 @@ def process_is_of_colocated_engines(engine: EngineSpec, rollout: RolloutSpec | N
 def own_process_finds_all_weights(engine: EngineSpec, trainer: TrainerSpec) -> bool:
     """Sharded weights are whole only while all training processes read them, at the start of a step."""
     is_sharded = trainer.strategy is not None and trainer.strategy.shards_weights
-    return not engine.has_own_process or not is_sharded or trainer.num_nodes * trainer.num_processes == 1
+    is_own = engine.process is EngineProcess.OWN
+    return not is_own or not is_sharded or trainer.num_nodes * trainer.num_processes == 1
 
 
 @rule(

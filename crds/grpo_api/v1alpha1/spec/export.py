@@ -9,33 +9,11 @@ from grpo_api.model import ApiModel
 from grpo_api.rule import rule
 from grpo_api.source import HUB_NEEDS_ITS_SCHEME, PATH_STAYS_BELOW, Volume, VolumeKind
 from grpo_api.text_rule import Follows, TextRule
-from grpo_api.v1alpha1.spec.fields import ClaimName
+from grpo_api.v1alpha1.spec.fields import BUCKET_PLACE, ClaimName, Region, StoreEndpoint
 from grpo_api.v1alpha1.spec.hub import HubSpec
 
 HUB_SCHEME, S3_SCHEME = "hf://", "s3://"
 _REPOSITORY = r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*"
-_BUCKET = r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
-_KEY = r"[A-Za-z0-9!_.*'()-]+"
-_Endpoint = Annotated[
-    str,
-    Field(max_length=253),
-    Follows(
-        TextRule(
-            r"^https?://[^/?#@\s]+/?$",
-            "must be the address of a store, without user and path: write https://HOST:PORT",
-        )
-    ),
-]
-_Region = Annotated[
-    str,
-    Field(max_length=63),
-    Follows(
-        TextRule(
-            "^[a-z0-9-]+$",
-            "must be a region: use lowercase letters, digits and -, such as eu-central-1",
-        )
-    ),
-]
 
 
 @rule(
@@ -67,7 +45,7 @@ class ExportSpec(ApiModel):
         Field(min_length=1, max_length=512),
         Follows(
             TextRule(
-                rf"^(hf://{_REPOSITORY}|s3://{_BUCKET}(/{_KEY})*|[^/:][^:]*)$",
+                rf"^(hf://{_REPOSITORY}|{BUCKET_PLACE}|[^/:][^:]*)$",
                 "is no destination: write hf://ORG/NAME or s3://BUCKET/PREFIX",
             ),
             replace(HUB_NEEDS_ITS_SCHEME, sentence="has no scheme: write hf://{self} or s3://BUCKET/PREFIX"),
@@ -82,9 +60,9 @@ class ExportSpec(ApiModel):
     credentials, `sessionToken`."""
     private: bool | None = None
     """Make a missing repository private (true) or public (false); left out, the organisation's default."""
-    endpoint: _Endpoint | None = None
+    endpoint: StoreEndpoint | None = None
     """Address of an S3-compatible store that is not Amazon's, such as `https://minio.storage:9000`."""
-    region: _Region | None = None
+    region: Region | None = None
     """Region of the bucket; `us-east-1` if it is left out."""
 
     @property

@@ -54,3 +54,28 @@ Image = Annotated[
     Follows(TextRule(r"^[^\s]+$", "must be an image, without spaces: write REGISTRY/NAME:TAG")),
 ]
 """A container image."""
+
+BUCKET_PLACE = r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9!_.*'()-]+)*"
+"""The pattern of `s3://BUCKET/PREFIX`."""
+StoreEndpoint = Annotated[
+    str,
+    Field(max_length=253),
+    Follows(
+        TextRule(
+            r"^https?://[^/?#@\s]+/?$",
+            "must be the address of a store, without user and path: write https://HOST:PORT",
+        )
+    ),
+]
+"""Address of an S3-compatible store."""
+Region = Annotated[
+    str,
+    Field(max_length=63),
+    Follows(
+        TextRule(
+            "^[a-z0-9-]+$",
+            "must be a region: use lowercase letters, digits and -, such as eu-central-1",
+        )
+    ),
+]
+"""Region of a bucket."""

@@ -7,6 +7,13 @@ from pydantic import Field
 
 from grpo_api.changes import MAY_CHANGE
 from grpo_api.rule import rule
+from grpo_api.v1alpha1.spec.colocated import (
+    actor_finds_all_weights,
+    actor_is_not_shared,
+    actor_is_one_worker,
+    colocated_has_no_rollout,
+    ray_is_behind_its_policy,
+)
 from grpo_api.v1alpha1.spec.engine import (
     colocated_engine_has_one_stage,
     colocated_engine_has_whole_experts,
@@ -39,6 +46,7 @@ from grpo_api.v1alpha1.spec.sampling import (
 )
 from grpo_api.v1alpha1.spec.trainer import TrainerSpec, every_rank_has_samples
 from grpo_api.v1alpha1.spec.weight_sync import (
+    disk_has_pods,
     in_process_has_no_own_process,
     in_process_has_no_pods,
     ipc_has_gpus,
@@ -95,6 +103,11 @@ class GRPOJobSpec(RunSections):
         rollout_is_not_colocated,
         disaggregated_has_rollout,
         process_is_of_colocated_engines,
+        colocated_has_no_rollout,
+        actor_is_not_shared,
+        actor_is_one_worker,
+        actor_finds_all_weights,
+        ray_is_behind_its_policy,
         engines_share_processes_evenly,
         own_process_finds_all_weights,
         colocated_engine_has_one_stage,
@@ -113,6 +126,7 @@ class GRPOJobSpec(RunSections):
         memory_is_shared_within_a_pod,
         ipc_has_gpus,
         sparse_has_pods,
+        disk_has_pods,
         export_reaches_the_hub,
         temperature_is_sampled,
         penalty_is_not_corrected,

@@ -8,6 +8,7 @@ from grpo_api.keyed_list import KeyedBy
 from grpo_api.model import ApiModel
 from grpo_api.v1alpha1.spec.algorithm import AlgorithmSpec
 from grpo_api.v1alpha1.spec.checkpoint import CheckpointSpec
+from grpo_api.v1alpha1.spec.colocated import ColocatedSpec, has_own_process, is_on_ray
 from grpo_api.v1alpha1.spec.dataset import DatasetSpec
 from grpo_api.v1alpha1.spec.engine import EngineSpec
 from grpo_api.v1alpha1.spec.export import ExportSpec
@@ -37,6 +38,8 @@ class RunSections(ApiModel):
     """How completions are sampled."""
     engine: EngineSpec = EngineSpec()
     """vLLM's settings."""
+    colocated: ColocatedSpec | None = None
+    """What starts the engines of mode Colocated; only in that mode."""
     weight_sync: WeightSyncSpec = WeightSyncSpec()
     """How engines get new weights."""
     checkpoint: CheckpointSpec = CheckpointSpec()
@@ -53,3 +56,13 @@ class RunSections(ApiModel):
     """What people read of the run, beside its metrics."""
     trackers: Annotated[tuple[TrackerSpec, ...], Field(max_length=2), KeyedBy("name")] | None = None
     """Services that get the metrics of every step, beside `metrics.jsonl` and TensorBoard's files."""
+
+    @property
+    def has_own_process(self) -> bool:
+        """Whether a colocated engine lives in another process than its rank."""
+        return has_own_process(self.engine, self.colocated)
+
+    @property
+    def is_on_ray(self) -> bool:
+        """Whether colocated engines are actors of a Ray cluster of the job."""
+        return is_on_ray(self.colocated)

@@ -108,7 +108,7 @@ class TrainerSpec(ApiModel):
     gradients and its optimizer; with `FSDP2` each holds its part of all three, and they put one layer at a
     time together. With DeepSpeed's `ZeRO1` each holds its part of the optimizer, with `ZeRO2` of the
     gradients too, and with `ZeRO3` of all three. Without it FSDP2 where several processes have GPUs and
-    engine.process is not Own, else DDP."""
+    engine.process is not Own and colocated.executor not Ray, else DDP."""
     deepspeed: DeepSpeedSpec | None = None
     """Options of DeepSpeed, with a `strategy` of its own."""
     resources: ResourcesSpec = ResourcesSpec()

@@ -8,7 +8,9 @@ from pydantic import Field
 from grpo_api import cel
 from grpo_api.model import ApiModel
 from grpo_api.rule import rule
-from grpo_api.v1alpha1.spec.engine import EngineProcess, EngineSpec
+from grpo_api.v1alpha1.spec.colocated import HAS_OWN_PROCESS, ColocatedSpec, has_own_process
+from grpo_api.v1alpha1.spec.disk import DiskSpec
+from grpo_api.v1alpha1.spec.engine import EngineSpec
 from grpo_api.v1alpha1.spec.rollout import RolloutSpec
 from grpo_api.v1alpha1.spec.trainer import TrainerSpec
 
@@ -23,6 +25,7 @@ class WeightSyncBackend(StrEnum):
     VLLM_NCCL = "VllmNCCL"
     SHARED_MEMORY = "SharedMemory"
     IPC = "IPC"
+    DISK = "Disk"
 
 
 ENGINES_OF_VLLM = ("nccl", "ipc", "sparse_nccl", "sharded_rdt", "nccl_m2n", "modelexpress")
@@ -101,6 +104,41 @@ def sparse_is_between_pods(backend: str | None, sparse: SparseSpec | None) -> bo
     return sparse is None or backend is None or backend in _SPARSE_BACKENDS
 
 
+@rule(
+    cel="!has(self.sparse) || !has(self.disk) || "
+    f"(has(self.backend) && self.backend != '{WeightSyncBackend.AUTO}')",
+    sentence="weightSync.sparse sends engines what changed, and weightSync.disk has versions that are read "
+    "as a whole: remove one of the two",
+    field=".sparse",
+)
+def versions_are_whole(backend: str | None, sparse: SparseSpec | None, disk: DiskSpec | None) -> bool:
+    """A folder that loads as a model has all weights. A backend that is named refuses one of the two."""
+    return sparse is None or disk is None or backend not in (None, WeightSyncBackend.AUTO)
+
+
+@rule(
+    cel=f"!has(self.backend) || self.backend != '{WeightSyncBackend.DISK}' || has(self.disk)",
+    sentence="weightSync.backend Disk needs a place for the weights: name a claim or a bucket in "
+    "weightSync.disk.to",
+    field=".backend",
+)
+def disk_has_a_place(backend: str | None, disk: DiskSpec | None) -> bool:
+    """No place goes without saying."""
+    return backend != WeightSyncBackend.DISK or disk is not None
+
+
+@rule(
+    cel="!has(self.disk) || !has(self.backend) || "
+    f"self.backend in {cel.list_of((WeightSyncBackend.AUTO, WeightSyncBackend.DISK))}",
+    sentence="weightSync.disk is for weightSync.backend Disk: remove weightSync.disk, or set "
+    "weightSync.backend to Disk, which is also what Auto means where there is weightSync.disk",
+    field=".disk",
+)
+def place_is_for_disk(backend: str | None, disk: DiskSpec | None) -> bool:
+    """Other backends write nothing."""
+    return disk is None or backend in (None, WeightSyncBackend.AUTO, WeightSyncBackend.DISK)
+
+
 class WeightSyncSpec(ApiModel):
     """How engines get new weights."""
 
@@ -110,14 +148,17 @@ class WeightSyncSpec(ApiModel):
         engine_of_vllm_is_offered,
         bytes_without_tag_are_verified,
         sparse_is_between_pods,
+        versions_are_whole,
+        disk_has_a_place,
+        place_is_for_disk,
     )
 
     backend: Annotated[str, Field(max_length=64)] | None = None
     """How weights travel. Between pods: `NCCL`, from GPU to GPU, or `Gloo`, over TCP from CPU memory; or
-    `VllmNCCL`, vLLM's own nccl engine, which is restarted when a transfer breaks. In mode Colocated:
-    `InProcess`, `IPC` (memory of the same GPU) or `SharedMemory` (the same on CPU). `Auto`, also when it is
-    left out, takes the fastest for the job, and never VllmNCCL; status.weightSync has its choice and the
-    reason."""
+    `VllmNCCL`, vLLM's own nccl engine, which is restarted when a transfer breaks; or `Disk`, by files on a
+    volume or in a bucket. In mode Colocated: `InProcess`, `IPC` (memory of the same GPU) or `SharedMemory`
+    (the same on CPU). `Auto`, also when it is left out, takes Disk where there is `disk`, or else the fastest
+    for the job, and never VllmNCCL; status.weightSync has its choice and the reason."""
     timeout_seconds: Annotated[int, Field(ge=1, le=86_400)] = 300
     """Longest that a phase of an engine's sync may take; an engine that misses it leaves the fleet. Phases
     that are quick, or whose usual duration is known, are given up sooner."""
@@ -128,6 +169,10 @@ class WeightSyncSpec(ApiModel):
     """Send engines only what changed since the sync before, to the same bits. For weights in bfloat16, of
     which a step with a small learning rate changes a few in a hundred; the trainer keeps a second copy of
     them in CPU memory. For backends Gloo and NCCL."""
+    disk: DiskSpec | None = None
+    """Write every version of the weights to a volume or a bucket, once, where engines read it: also those
+    that join in mid-step, and those of another cluster. For backend Disk, which it means without
+    `backend`."""
 
     @property
     def named_backend(self) -> WeightSyncBackend | None:
@@ -160,6 +205,17 @@ _HAS_ROLLOUT_GPUS = f"{cel.HAS_ROLLOUT_RESOURCES} && {cel.has_gpus('self.rollout
 def network_backend_has_pods(weight_sync: WeightSyncSpec, rollout: RolloutSpec | None) -> bool:
     """Groups over a network are for engines in pods of their own."""
     return rollout is not None or weight_sync.backend not in _BETWEEN_PODS
+
+
+@rule(
+    cel="has(self.rollout) || !has(self.weightSync.disk)",
+    sentence="weightSync.disk is read by engines in pods of their own, and without rollout there are none: "
+    "add rollout, or remove weightSync.disk",
+    field=".weightSync.disk",
+)
+def disk_has_pods(weight_sync: WeightSyncSpec, rollout: RolloutSpec | None) -> bool:
+    """Engines in the trainer's pods have the weights beside them."""
+    return rollout is not None or weight_sync.disk is None
 
 
 @rule(
@@ -200,36 +256,40 @@ def memory_is_shared_within_a_pod(weight_sync: WeightSyncSpec, rollout: RolloutS
     return rollout is None or not is_shared
 
 
-_HAS_OWN_PROCESS = f"(has(self.engine.process) && self.engine.process == '{EngineProcess.OWN}')"
-
-
 @rule(
-    cel=f"has(self.rollout) || !{_is_one_of(WeightSyncBackend.IN_PROCESS)} || !{_HAS_OWN_PROCESS}",
+    cel=f"has(self.rollout) || !{_is_one_of(WeightSyncBackend.IN_PROCESS)} || !{HAS_OWN_PROCESS}",
     sentence="weightSync.backend InProcess reaches engines in the trainer's processes, and engine.process "
-    "Own puts them beside these: remove one of the two",
+    "Own and colocated.executor Ray put them beside these: remove weightSync.backend, or the other field",
     field=".weightSync.backend",
 )
 def in_process_has_no_own_process(
-    weight_sync: WeightSyncSpec, engine: EngineSpec, rollout: RolloutSpec | None
+    weight_sync: WeightSyncSpec,
+    engine: EngineSpec,
+    colocated: ColocatedSpec | None,
+    rollout: RolloutSpec | None,
 ) -> bool:
     """What is in another process cannot be lent, also in the same container."""
     is_in_process = weight_sync.backend == WeightSyncBackend.IN_PROCESS
-    return rollout is not None or not is_in_process or not engine.has_own_process
+    return rollout is not None or not is_in_process or not has_own_process(engine, colocated)
 
 
 @rule(
     cel=f"has(self.rollout) || !{_is_one_of(WeightSyncBackend.SHARED_MEMORY, WeightSyncBackend.IPC)} || "
-    f"{_HAS_OWN_PROCESS}",
+    f"{HAS_OWN_PROCESS}",
     sentence="weightSync.backend SharedMemory and IPC go from one process to another, and the engines are in "
-    "the trainer's: set engine.process to Own, or remove weightSync.backend, which means Auto",
+    "the trainer's: set engine.process to Own or colocated.executor to Ray, or remove "
+    "weightSync.backend, which means Auto",
     field=".weightSync.backend",
 )
 def memory_is_shared_between_processes(
-    weight_sync: WeightSyncSpec, engine: EngineSpec, rollout: RolloutSpec | None
+    weight_sync: WeightSyncSpec,
+    engine: EngineSpec,
+    colocated: ColocatedSpec | None,
+    rollout: RolloutSpec | None,
 ) -> bool:
     """A process needs no shared memory for itself."""
     is_shared = weight_sync.backend in (WeightSyncBackend.SHARED_MEMORY, WeightSyncBackend.IPC)
-    return rollout is not None or not is_shared or engine.has_own_process
+    return rollout is not None or not is_shared or has_own_process(engine, colocated)
 
 
 @rule(

@@ -1,9 +1,10 @@
 """Policy: a job whose pods nothing but a NetworkPolicy protects waits for an operator that makes one."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from grpo_api.contract.reasons import Reason, ReasonMessage
+from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_operator.observe.observed import Observed
 from grpo_operator.plan.draft import Draft, Policy, Stage
 
@@ -11,21 +12,46 @@ from grpo_operator.plan.draft import Draft, Policy, Stage
 def require_network_policy(*, is_made: bool) -> Policy:
     """The policy for an operator that gives each job a NetworkPolicy, or none.
 
-    The channels of vLLM between the pods of an engine carry pickles and ask for no token: whoever reaches
-    them runs code there. A job that has started goes on, with the NetworkPolicy that it got then.
+    The channels of vLLM between the pods of an engine, and those of Ray, carry pickles: whoever reaches them
+    runs code there. vLLM's ask for no token, and Ray's token travels in the clear. A job that has started
+    goes on, with the NetworkPolicy that it got then.
     """
 
     def require(draft: Draft, observed: Observed, now: datetime) -> Draft:
         spec = observed.job.spec
         has_started = draft.status.attempt > 0 or draft.stage is not Stage.ACTIVE
-        if is_made or has_started or spec is None or spec.rollout is None or spec.rollout.num_nodes == 1:
+        if is_made or has_started or spec is None or not (need := _need(spec)):
             return draft
         why = (
-            f"rollout.nodesPerReplica ({spec.rollout.num_nodes}) needs the job's NetworkPolicy, because "
-            "vLLM's channels between the pods of an engine ask for no token, and this operator makes none: "
-            "start it with --network-policies=true (networkPolicies.jobs=true of the chart), or create the "
-            "job anew with rollout.nodesPerReplica 1"
+            f"{need.field} needs the job's NetworkPolicy, because {need.because}, and this operator makes "
+            "none: start it with --network-policies=true (networkPolicies.jobs=true of the chart), or create "
+            f"the job anew with {need.instead}"
         )
         return replace(draft, left_alone=ReasonMessage(Reason.NETWORK_POLICIES_OFF, why))
 
     return require
+
+
+@dataclass(frozen=True)
+class _Need:
+    """A field that only a NetworkPolicy makes safe, why, and what to set where there is none."""
+
+    field: str
+    because: str
+    instead: str
+
+
+def _need(spec: GRPOJobSpec) -> _Need | None:
+    if spec.rollout is not None and spec.rollout.num_nodes > 1:
+        return _Need(
+            f"rollout.nodesPerReplica ({spec.rollout.num_nodes})",
+            "vLLM's channels between the pods of an engine ask for no token",
+            "rollout.nodesPerReplica 1",
+        )
+    if spec.is_on_ray:
+        return _Need(
+            "colocated.executor (Ray)",
+            "Ray unpickles what it is told, and its token travels in the clear",
+            "colocated.executor Processes",
+        )
+    return None

@@ -16,20 +16,20 @@ _JUST_MADE_SECONDS = 10.0
 
 
 def provide_shared(draft: Draft, observed: Observed, now: datetime) -> Draft:
-    """ConfigMap and Services where they are missing, put before the pods. Colocated engines have neither a
-    Service nor tokens, because nothing calls them, and a trainer of one pod has no Service. One that is there
-    is put right: under 0.1.0 a single trainer pod was given its name.
+    """ConfigMap and Services where they are missing, put before the pods. Colocated engines have no
+    Service, because nothing calls them, and tokens only with Ray; a trainer of one pod has no Service either.
+    One that is there is put right: under 0.1.0 a single trainer pod was given its name.
 
     The operator may not read Secrets, so the one with the tokens comes with every creation of a pod. New
     tokens are made only while no living pod knows others; after that the Secret must be there. One made
     again would give the new pods tokens that the running ones refuse, and nothing would say so. It is asked
-    for, but for the job's first rollout pods seconds after this process made it.
+    for, but for the job's first pods seconds after this process made it.
     """
     frozen = draft.frozen
     if draft.stage is not Stage.ACTIVE or frozen is None:
         return draft
     needed = []
-    if frozen.has_rollout and any(child.kind == PODS for child in draft.create):
+    if frozen.needs_tokens and any(child.kind == PODS for child in draft.create):
         has_living_pod = any(pod.is_alive for pod in (*observed.trainers, *observed.rollouts))
         if not (has_living_pod and _has_just_made_tokens(observed, now)):
             needed.append(replace(tokens(frozen), is_expected=has_living_pod))

@@ -4,29 +4,16 @@ The safetensors library writes all at once, and while it does so no other thread
 """
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import torch
 
+from grpo_runtime.storage.safetensors_header import DTYPES, HeaderEntry, header_of
 from grpo_runtime.trainer.checkpoint.manifest import FileEntry
 
 _CHUNK_BYTES = 8 << 20
-_DTYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.bfloat16: "BF16",
-    torch.float16: "F16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
-"""The format's names of the dtypes of weights, buffers and moments."""
 
 
 def write_tensors(
@@ -57,21 +44,13 @@ def write_tensors(
 
 
 def _header(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None) -> bytes:
-    """Its length as eight bytes, little-endian, and then JSON, padded to a multiple of eight bytes."""
-    described: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
-    end = 0
+    entries = []
     for name, tensor in tensors.items():
-        if tensor.dtype not in _DTYPES:
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if dtype not in DTYPES:
             raise TypeError(f"{name} is {tensor.dtype}, which no checkpoint holds")
-        begin, end = end, end + tensor.nbytes
-        described[name] = {
-            "dtype": _DTYPES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [begin, end],
-        }
-    text = json.dumps(described, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
+        entries.append(HeaderEntry(name, dtype, tuple(tensor.shape), tensor.nbytes))
+    return header_of(entries, metadata)
 
 
 def _chunks(header: bytes, tensors: Iterator[torch.Tensor]) -> Iterator[memoryview]:

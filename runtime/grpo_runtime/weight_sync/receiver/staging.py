@@ -14,6 +14,7 @@ import torch
 from pydantic import ValidationError
 
 from grpo_runtime.weight_sync.interface import (
+    WRONG_TAG,
     Info,
     Load,
     ModelBrokenError,
@@ -285,4 +286,4 @@ class _CheckedStream:
     def require_its_tag(self) -> None:
         """Raises WeightSyncError."""
         if not is_same_tag(self._digest.tag(), self._tag):
-            raise WeightSyncError("weight update refused: the bytes received are not the bytes announced")
+            raise WeightSyncError(f"weight update refused: {WRONG_TAG}")

@@ -1,0 +1,86 @@
+"""`weightSync.disk`: where the versions of the weights are kept that engines read."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from grpo_api.model import ApiModel
+from grpo_api.rule import rule
+from grpo_api.source import CLAIM_FOLDER, PATH_STAYS_BELOW, Volume, VolumeKind, parse_source
+from grpo_api.text_rule import Follows, TextRule
+from grpo_api.v1alpha1.spec.fields import BUCKET_PLACE, ClaimName, Region, StoreEndpoint
+
+CLAIM_SCHEME, S3_SCHEME = "pvc://", "s3://"
+VERSIONS_KEPT = 3
+"""Where none are named: one that is written, one that is read, and one for who comes late."""
+
+
+@rule(
+    cel="self.to.startsWith('s3://') || !(has(self.secret) || has(self.endpoint) || has(self.region))",
+    sentence="weightSync.disk.secret, weightSync.disk.endpoint and weightSync.disk.region are for s3:// "
+    "places: remove them",
+)
+def only_buckets_have_secrets(to: str, secret: str | None, endpoint: str | None, region: str | None) -> bool:
+    """A claim is mounted without credentials."""
+    return to.startswith(S3_SCHEME) or (secret, endpoint, region) == (None, None, None)
+
+
+class DiskSpec(ApiModel):
+    """Where versions of the weights are kept, each a folder that vLLM and transformers load as a model."""
+
+    rules = (only_buckets_have_secrets,)
+
+    to: Annotated[
+        str,
+        Field(min_length=1, max_length=512),
+        Follows(
+            TextRule(
+                rf"^({CLAIM_FOLDER}|{BUCKET_PLACE})$",
+                "is no place for weights: write pvc://CLAIM/PATH or s3://BUCKET/PREFIX",
+            ),
+            PATH_STAYS_BELOW,
+        ),
+    ]
+    """`pvc://CLAIM/PATH` is a folder of a PersistentVolumeClaim, which the first trainer pod and all rollout
+    pods mount: on several nodes it must be ReadWriteMany. `s3://BUCKET/PREFIX` is a place in a bucket of an
+    S3-compatible store; the bucket must exist. Without a path or prefix it is a folder with the name and the
+    uid of the job. A folder belongs to one job."""
+    keep: Annotated[int, Field(ge=2, le=1000)] | None = None
+    """Newest versions to keep, at least 2; 3 when it is left out. Whoever reads a version for longer than it
+    takes to write as many finds that it is gone, and reads the newest."""
+    secret: ClaimName | None = None
+    """Secret with the credentials of a bucket, mounted in the first trainer pod and in all rollout pods. Its
+    keys are `accessKeyId`, `secretAccessKey` and, for temporary credentials, `sessionToken`."""
+    endpoint: StoreEndpoint | None = None
+    """Address of an S3-compatible store that is not Amazon's, such as `https://minio.storage:9000`."""
+    region: Region | None = None
+    """Region of the bucket; us-east-1 when it is left out."""
+
+    @property
+    def chosen_keep(self) -> int:
+        """How many versions stay."""
+        return VERSIONS_KEPT if self.keep is None else self.keep
+
+    @property
+    def is_bucket(self) -> bool:
+        """Whether it is a place in a bucket, and not on a claim."""
+        return self.to.startswith(S3_SCHEME)
+
+    @property
+    def path(self) -> str:
+        """The folder on the claim, or the prefix in the bucket; empty where none is named."""
+        return (
+            parse_source(self.to).path
+            if not self.is_bucket
+            else self.to.removeprefix(S3_SCHEME).partition("/")[2]
+        )
+
+    @property
+    def claim_volume(self) -> Volume | None:
+        """The claim as pods mount it for the weights."""
+        return None if self.is_bucket else Volume(VolumeKind.WEIGHTS, parse_source(self.to).name)
+
+    @property
+    def secret_volume(self) -> Volume | None:
+        """What pods mount for the credentials."""
+        return None if self.secret is None else Volume(VolumeKind.SECRET, self.secret)

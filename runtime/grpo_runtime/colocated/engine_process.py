@@ -1,0 +1,55 @@
+"""What a rank must be able to do with the process of its engine, whatever has started it.
+
+A child of the rank is one (`child_process`), an actor of Ray another (`ray`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Protocol
+
+
+class EngineProcess(Protocol):
+    """A process that serves an engine: see `engine_child.serve`."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        ...
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended. What it has started may go on."""
+        ...
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the kernel has stopped it, so that it cannot do anything."""
+        ...
+
+    def kill(self) -> None:
+        """Kill it and what it has started; does nothing after `end`."""
+        ...
+
+    def end(self, *, seconds: float) -> str:
+        """Give it so long to end, kill what is left of it, and say how it ended, as a sentence about its
+        engine."""
+        ...
+
+
+@dataclass(frozen=True)
+class StartedProcess:
+    """A process, and the rank's end of the connection to it."""
+
+    process: EngineProcess
+    connection: Connection
+
+
+StartProcess = Callable[[], StartedProcess]
+"""Starts one, in the thread that watches it until it ends. What it raises ends the start of the engine."""
+
+
+def is_stopped_by_kernel(stat: str) -> bool:
+    """Whether a process is stopped, by the text of its /proc/PID/stat."""
+    # the name in parentheses may have spaces
+    return stat.rpartition(")")[2].split()[0] == "T"

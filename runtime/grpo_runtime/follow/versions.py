@@ -1,0 +1,67 @@
+"""The newest version of a store as a folder of this container, checked."""
+
+import secrets
+from pathlib import Path
+
+from grpo_runtime.weight_sync.disk.checking import check_version, copy_version, tag_of
+from grpo_runtime.weight_sync.disk.store import FolderStore, MissingError, VersionStore
+from grpo_runtime.weight_sync.disk.stored_stream import StoredStream
+from grpo_runtime.weight_sync.disk.version_manifest import (
+    LATEST,
+    MANIFEST,
+    VersionManifest,
+    parse_manifest,
+    version_named,
+)
+from grpo_runtime.weight_sync.disk.version_reader import VersionReader
+from grpo_runtime.weight_sync.interface import Info, WeightSyncError
+from grpo_runtime.weight_sync.stream.digest import KEY_BYTES, TAG_BYTES
+from grpo_runtime.weight_sync.stream.update_message import UpdateInfo
+
+
+class CheckedVersions:
+    """Versions of `source` in `local`, which is the same store or a folder that they are copied to."""
+
+    def __init__(self, source: VersionStore, *, local: FolderStore) -> None:
+        self._source = source
+        self.local = local
+
+    def newest(self) -> str | None:
+        """The name that LATEST has; None before the first version. Raises StoreError as the store does, and
+        WeightSyncError for what is no name of a version."""
+        try:
+            name = self._source.read(LATEST).decode(errors="replace").strip()
+        except MissingError:
+            return None
+        if version_named(name) is None:
+            raise WeightSyncError(f"{LATEST} of {self._source.what} names no version")
+        return name
+
+    def fetch(self, name: str) -> VersionManifest:
+        """Check all files of a version, and copy them where `local` is another place. Only that copy stays.
+
+        Raises WeightSyncError for one that is not what its trainer wrote, StoreError where it cannot be read,
+        and VolumeFullError.
+        """
+        manifest = parse_manifest(self._source.read(f"{name}/{MANIFEST}"), name=name)
+        if self.local is self._source:
+            check_version(self._source, name, manifest)
+            return manifest
+        for other in self.local.folders():
+            self.local.discard(other)
+        copy_version(self._source, name, manifest, into=self.local)
+        return manifest
+
+    def folder_of(self, name: str) -> Path:
+        """Where a version is."""
+        return self.local.root / name
+
+    def update_info(self, name: str, manifest: VersionManifest, *, sender: str) -> Info:
+        """The verb `update` for a version that was brought: as a trainer's, with a tag that is computed
+        here. Raises WeightSyncError."""
+        key = secrets.token_bytes(KEY_BYTES)
+        tag = tag_of(self.local, name, manifest, key=key)
+        stream = VersionReader(self.local, name, manifest, tag=bytes(TAG_BYTES)).stream
+        connection = StoredStream(sender=sender, name=name, tag=tag)
+        info = UpdateInfo(manifest=stream, key=key.hex(), connection=str(connection))
+        return info.model_dump(mode="json", exclude={"abort", "changes"})

@@ -1,0 +1,45 @@
+"""Which attempt of a job may write versions: each leaves a marker with the job's uid in the store."""
+
+import re
+
+from grpo_api.contract.run_config import JobRef
+from grpo_runtime.errors import SupersededError
+from grpo_runtime.weight_sync.disk.store import MissingError, VersionStore
+
+_MARKER = re.compile(r"attempt-(\d{6,12})")
+
+
+class AttemptMarkers:
+    """The markers of one job. Those of a job that had the place before count for nothing."""
+
+    def __init__(self, store: VersionStore, *, job: JobRef, attempt: int) -> None:
+        self._store = store
+        self._uid = job.uid.encode()
+        self._attempt = attempt
+
+    def place(self) -> None:
+        """Refuse every lower attempt from now on, and remove the markers of those. Raises as the store
+        does."""
+        self._store.put(f"attempt-{self._attempt:06d}", self._uid)
+        for attempt, name in self._found():
+            if attempt < self._attempt and self._is_ours(name):
+                self._store.remove(name)
+
+    def refuse_when_superseded(self) -> None:
+        """Raises SupersededError when a higher attempt has begun, and as the store does."""
+        for attempt, name in reversed(self._found()):
+            if attempt > self._attempt and self._is_ours(name):
+                raise SupersededError(
+                    f"attempt {attempt} has begun, so attempt {self._attempt} may no longer write weights"
+                )
+
+    def _found(self) -> list[tuple[int, str]]:
+        matches = (_MARKER.fullmatch(name) for name in self._store.files())
+        return sorted((int(match[1]), match[0]) for match in matches if match)
+
+    def _is_ours(self, name: str) -> bool:
+        try:
+            return self._store.read(name) == self._uid
+        except MissingError:
+            # a still higher attempt has removed it, and left its own
+            return False

@@ -1,0 +1,261 @@
+"""Where versions are kept: what the backend asks of a place, and a folder as such a place."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from grpo_runtime.storage.files import sync_directory, write_atomically
+from grpo_runtime.storage.full_volume import full_volume_named
+from grpo_runtime.weight_sync.disk.version_manifest import version_named
+
+_UNFINISHED = ".tmp-"
+_DISCARDED = "-discarded"
+_FIX = "remove what is not needed, lower weightSync.disk.keep, or give weightSync.disk.to a larger claim"
+
+
+class StoreError(Exception):
+    """The store cannot be reached, or does not do what it is asked; the message names it and the fix."""
+
+
+class MissingError(StoreError):
+    """The store is well and does not have the file."""
+
+
+class StoreRefusedError(StoreError):
+    """The store answers that it will not do it for us: another try does not help."""
+
+
+class Sink(Protocol):
+    """A file that is being written."""
+
+    def write(self, data: memoryview) -> None:
+        """Add bytes to its end."""
+        ...
+
+
+class Reading(Protocol):
+    """A file that is read from its beginning on."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Length of the whole file."""
+        ...
+
+    def read_into(self, target: memoryview) -> None:
+        """Fill `target` with the next bytes. Raises StoreError when the file ends before."""
+        ...
+
+
+class VersionStore(Protocol):
+    """Folders of files. What is written to an unfinished folder is seen by nobody before `commit`.
+
+    Every method is blocking, and raises StoreError, or VolumeFullError where no space is left.
+    """
+
+    @property
+    def what(self) -> str:
+        """Field and address, for messages."""
+        ...
+
+    def folders(self) -> list[str]:
+        """Names of committed folders."""
+        ...
+
+    def files(self) -> list[str]:
+        """Names of the files beside the folders."""
+        ...
+
+    def read(self, path: str) -> bytes:
+        """A small file, by `NAME` or `FOLDER/NAME`. Raises MissingError when there is none."""
+        ...
+
+    def put(self, name: str, data: bytes) -> None:
+        """Replace a small file beside the folders, in one step."""
+        ...
+
+    def reading(self, path: str) -> AbstractContextManager[Reading]:
+        """A file of a committed folder. Raises MissingError when there is none."""
+        ...
+
+    def begin(self, folder: str) -> None:
+        """Make an unfinished folder, empty. Once it is removed nothing can be written to it."""
+        ...
+
+    def writing(self, folder: str, name: str) -> AbstractContextManager[Sink]:
+        """A file of an unfinished folder, which is there for good when the block ends."""
+        ...
+
+    def commit(self, folder: str, *, last: str, data: bytes) -> None:
+        """Let the folder be seen, with the file `last`, which makes it whole. One of that name that was
+        committed before stays until then."""
+        ...
+
+    def discard(self, folder: str) -> None:
+        """Remove a folder, committed or not. Harmless when there is none."""
+        ...
+
+    def discard_unfinished(self, folder: str | None = None) -> None:
+        """Remove what was never committed of a folder, or of all versions. What has no name of a version is
+        not ours."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Remove a small file beside the folders. Harmless when there is none."""
+        ...
+
+
+class FolderStore:
+    """A folder of a file system; see `VersionStore`. A version is committed by renaming its folder."""
+
+    def __init__(self, root: Path, *, what: str | None = None) -> None:
+        self.root = root
+        self.what = what or str(root)
+
+    def folders(self) -> list[str]:
+        """See `VersionStore`."""
+        return sorted(path.name for path in self._entries() if path.is_dir())
+
+    def files(self) -> list[str]:
+        """See `VersionStore`."""
+        return sorted(path.name for path in self._entries() if path.is_file())
+
+    def read(self, path: str) -> bytes:
+        """See `VersionStore`."""
+        with self._errors(path):
+            return (self.root / path).read_bytes()
+
+    def put(self, name: str, data: bytes) -> None:
+        """See `VersionStore`."""
+        with self._errors(name):
+            self.root.mkdir(parents=True, exist_ok=True)
+            write_atomically(self.root / name, data, durable=True)
+
+    @contextmanager
+    def reading(self, path: str) -> "Iterator[_FileReading]":
+        """See `VersionStore`."""
+        with self._errors(path):
+            descriptor = os.open(self.root / path, os.O_RDONLY)
+        try:
+            yield _FileReading(descriptor, what=f"{self.what}/{path}")
+        finally:
+            os.close(descriptor)
+
+    def begin(self, folder: str) -> None:
+        """See `VersionStore`."""
+        with self._errors(folder):
+            self.root.mkdir(parents=True, exist_ok=True)
+            _remove(self._unfinished(folder))
+            self._unfinished(folder).mkdir()
+
+    @contextmanager
+    def writing(self, folder: str, name: str) -> "Iterator[_FileSink]":
+        """See `VersionStore`."""
+        with (
+            self._errors(f"{folder}/{name}"),
+            (self._unfinished(folder) / name).open("wb", buffering=0) as file,
+        ):
+            yield _FileSink(file.fileno())
+            os.fchmod(file.fileno(), 0o644)
+            os.fsync(file.fileno())
+
+    def commit(self, folder: str, *, last: str, data: bytes) -> None:
+        """See `VersionStore`."""
+        place = self._unfinished(folder)
+        with self._errors(folder):
+            write_atomically(place / last, data, durable=True)
+            before = _set_aside(self.root / folder)
+            place.rename(self.root / folder)
+            sync_directory(self.root)
+            shutil.rmtree(before, ignore_errors=True)
+
+    def discard(self, folder: str) -> None:
+        """See `VersionStore`. No half of a version is ever seen."""
+        with self._errors(folder):
+            _remove(self._unfinished(folder))
+            _remove(self.root / folder)
+
+    def discard_unfinished(self, folder: str | None = None) -> None:
+        """See `VersionStore`."""
+        with self._errors("what was never committed"):
+            for leftover in self.root.glob(f"{_UNFINISHED}*"):
+                name = leftover.name.removeprefix(_UNFINISHED).removesuffix(_DISCARDED)
+                if name == folder or (folder is None and version_named(name) is not None):
+                    _remove(leftover)
+
+    def remove(self, name: str) -> None:
+        """See `VersionStore`."""
+        with self._errors(name):
+            (self.root / name).unlink(missing_ok=True)
+
+    def _unfinished(self, folder: str) -> Path:
+        return self.root / f"{_UNFINISHED}{folder}"
+
+    def _entries(self) -> list[Path]:
+        with self._errors("its entries"):
+            if not self.root.is_dir():
+                return []
+            return [path for path in self.root.iterdir() if not path.name.startswith(".")]
+
+    @contextmanager
+    def _errors(self, path: str) -> Iterator[None]:
+        try:
+            with full_volume_named(self.root, fix=_FIX):
+                yield
+        except FileNotFoundError as error:
+            raise MissingError(f"{self.what} has no {path}") from error
+        except OSError as error:
+            raise StoreError(f"{self.what}: {path}: {error.strerror or error}") from error
+
+
+def _set_aside(folder: Path) -> Path:
+    """Give a folder another name in one step, by which nobody reads it or writes to it; returns that."""
+    name = folder.name.removeprefix(_UNFINISHED).removesuffix(_DISCARDED)
+    doomed = folder.with_name(f"{_UNFINISHED}{name}{_DISCARDED}")
+    if folder != doomed:
+        shutil.rmtree(doomed, ignore_errors=True)
+        if folder.is_dir():
+            folder.rename(doomed)
+    return doomed
+
+
+def _remove(folder: Path) -> None:
+    doomed = _set_aside(folder)
+    if doomed.is_dir():
+        shutil.rmtree(doomed)
+
+
+class _FileSink:
+    """See `Sink`."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def write(self, data: memoryview) -> None:
+        """See `Sink`."""
+        written = 0
+        while written < len(data):
+            written += os.write(self._descriptor, data[written:])
+
+
+class _FileReading:
+    """See `Reading`."""
+
+    def __init__(self, descriptor: int, *, what: str) -> None:
+        self._descriptor = descriptor
+        self._what = what
+        self.num_bytes = os.fstat(descriptor).st_size
+
+    def read_into(self, target: memoryview) -> None:
+        """See `Reading`."""
+        filled = 0
+        while filled < len(target):
+            try:
+                num_read = os.readv(self._descriptor, [target[filled:]])
+            except OSError as error:
+                raise StoreError(f"{self._what} cannot be read: {error.strerror or error}") from error
+            if num_read == 0:
+                raise StoreError(f"{self._what} ends before its last tensor")
+            filled += num_read

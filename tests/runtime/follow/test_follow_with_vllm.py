@@ -1,0 +1,166 @@
+"""`grpo-runtime follow` with a real engine: it serves each new version, and leaves out a damaged one."""
+
+import json
+import shutil
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from disk_in_a_folder import JOB
+from pod_builder import free_port
+from policy_builder import changed_policy, weights_of
+from polling import wait_until
+from transformers import PreTrainedModel
+
+from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.model.load import load_tokenizer
+from grpo_runtime.model.local_model import LocalModel
+from grpo_runtime.model.save import files_beside_weights
+from grpo_runtime.model.tiny import write_tiny_model
+from grpo_runtime.weight_sync.disk.publisher import Publisher
+from grpo_runtime.weight_sync.disk.store import FolderStore
+from grpo_runtime.weight_sync.stream.host_copy import HostCopy
+
+pytestmark = pytest.mark.engine
+
+TOKEN = "a-token-of-the-tests"
+PROMPT = [10, 20, 30, 5]
+NUM_TOKENS = 8
+
+
+class FollowingServer:
+    """The command as a process, which follows `store`."""
+
+    def __init__(self, folder: Path, store: Path) -> None:
+        self._folder, self._port = folder, free_port()
+        token = folder / "token"
+        token.write_text(f"{TOKEN}\n")
+        command = ["follow", "--source", f"file://{store}", "--token", str(token), "--host", "127.0.0.1"]
+        command += ["--port", str(self._port), "--interval-seconds", "0.2", "--", "--max-model-len", "64"]
+        with (folder / "follow.log").open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "grpo_runtime.cli", *command], stdout=log, stderr=log
+            )
+
+    def log(self) -> str:
+        return (self._folder / "follow.log").read_text()
+
+    def call(self, path: str, body: dict[str, Any] | None = None, *, token: str = TOKEN) -> tuple[str, Any]:
+        """The version in the answer's header, and the answer."""
+        request = urllib.request.Request(f"http://127.0.0.1:{self._port}{path}")
+        request.add_header("Authorization", f"Bearer {token}")
+        if body is not None:
+            request.data = json.dumps(body).encode()
+            request.add_header("Content-Type", "application/json")
+        with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310 - this machine's
+            return answer.headers.get("x-grpo-weight-version", ""), json.load(answer)
+
+    def serves(self, version: str) -> bool:
+        assert self.process.poll() is None, self.log()[-3000:]
+        try:
+            return self.call("/v1/models")[0] == version
+        except (OSError, urllib.error.URLError):
+            return False
+
+    def sampled(self) -> list[int]:
+        """The tokens that are likeliest after the prompt."""
+        model = self.call("/v1/models")[1]["data"][0]["id"]
+        body = {"model": model, "prompt": PROMPT, "max_tokens": NUM_TOKENS, "temperature": 0}
+        answer = self.call("/v1/completions", {**body, "return_token_ids": True, "ignore_eos": True})[1]
+        return list(answer["choices"][0]["token_ids"])
+
+    def refused(self, path: str, *, token: str = TOKEN) -> int:
+        with pytest.raises(urllib.error.HTTPError) as refusal:
+            self.call(path, token=token)
+        return refusal.value.code
+
+    def end(self) -> int:
+        self.process.terminate()
+        return self.process.wait(30)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def following(tmp_path: Path, store: Path) -> Iterator[FollowingServer]:
+    server = FollowingServer(tmp_path, store)
+    try:
+        yield server
+    finally:
+        server.process.kill()
+        server.process.wait()
+
+
+def publisher_to(store: Path, model_dir: Path) -> Publisher:
+    policy, origin = changed_policy(model_dir, seed=0), LocalModel(model_dir, "builtin://tiny", commit=None)
+    return Publisher(
+        FolderStore(store),
+        job=JOB,
+        attempt=1,
+        keep=10,
+        model_files=lambda: files_beside_weights(
+            policy, tokenizer=load_tokenizer(model_dir), dtype=torch.float32, origin=origin
+        ),
+    )
+
+
+def publish(publisher: Publisher, policy: PreTrainedModel, *, step: int) -> str:
+    copy = HostCopy(weights_of(policy))
+    publisher.publish(copy, PolicyVersion(1, step))
+    return publisher.published(copy).result(30).name
+
+
+def likeliest(policy: PreTrainedModel) -> list[int]:
+    ids = list(PROMPT)
+    for _ in range(NUM_TOKENS):
+        with torch.no_grad():
+            ids.append(int(policy(torch.tensor([ids])).logits[0, -1].argmax()))
+    return ids[len(PROMPT) :]
+
+
+def test_a_server_follows_its_job_and_leaves_out_what_is_damaged(
+    following: FollowingServer, store: Path, tmp_path: Path
+) -> None:
+    model_dir = tmp_path / "model"
+    write_tiny_model(model_dir)
+    policies = {step: changed_policy(model_dir, seed=step) for step in (1, 2, 3, 4)}
+    publisher = publisher_to(store, model_dir)
+    wait_until(lambda: "there is no version yet" in following.log(), "it waits for a version", seconds=60)
+    publish(publisher, policies[1], step=1)
+    wait_until(lambda: following.serves("1.1"), "it serves the first version", seconds=120)
+    assert following.sampled() == likeliest(policies[1])
+
+    publish(publisher, policies[2], step=2)
+    wait_until(lambda: following.serves("1.2"), "it serves the second version", seconds=30)
+    assert likeliest(policies[2]) != likeliest(policies[1])
+    assert following.sampled() == likeliest(policies[2])
+
+    name = publish(publisher_to(tmp_path / "elsewhere", model_dir), policies[3], step=3)
+    damaged = tmp_path / "elsewhere" / name / "model.safetensors"
+    data = bytearray(damaged.read_bytes())
+    data[-5] ^= 1
+    damaged.write_bytes(data)
+    shutil.move(tmp_path / "elsewhere" / name, store / name)
+    FolderStore(store).put("LATEST", f"{name}\n".encode())
+    wait_until(lambda: f"weights {name} are left out" in following.log(), "it finds the damage", seconds=30)
+    assert following.serves("1.2")
+    assert following.sampled() == likeliest(policies[2])
+
+    publish(publisher, policies[4], step=4)
+    wait_until(lambda: following.serves("1.4"), "it serves the fourth version", seconds=30)
+    assert following.sampled() == likeliest(policies[4])
+
+    assert following.refused("/v1/models", token="another") == 401
+    for path in ("/collective_rpc", "/pause", "/tokenize"):
+        assert following.refused(path) == 404
+    assert TOKEN not in following.log()
+    assert following.end() == 143
