@@ -206,7 +206,8 @@ def test_every_field_of_the_spec_is_frozen_or_known_to_change(job: str, jobs: Jo
     fields |= {f"{section}.{name}" for section in ("rollout", "failurePolicy") for name in spec[section]}
     live = {"rollout.replicas", "failurePolicy.maxRestarts", "stallTimeoutSeconds"}
     live |= {"startupDeadlineSeconds", "schedulingDeadlineSeconds"}
-    assert fields == {*frozen_paths(GRPOJobSpec), *live}
+    # a job has it or rollout
+    assert fields | {"colocated"} == {*frozen_paths(GRPOJobSpec), *live}
 
 
 def test_the_status_keeps_all_that_the_operator_writes(job: str, jobs: Jobs):

@@ -165,7 +165,7 @@ def metric_names() -> set[str]:
         *sync_metrics(SYNC),
         *(
             f"sync/{phase}_seconds"
-            for phase in ["pack", *phases_in(grpo_runtime.fleet.engine_sync.__file__), *PHASES]
+            for phase in ["pack", "write", *phases_in(grpo_runtime.fleet.engine_sync.__file__), *PHASES]
         ),
         *(f"time/{phase}_seconds" for phase in phases_in(grpo_runtime.trainer.loop.__file__)),
         *(f"time/{phase}_seconds" for phase in phases_in(grpo_runtime.trainer.step_sampler.__file__)),

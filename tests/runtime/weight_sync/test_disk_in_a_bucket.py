@@ -226,12 +226,12 @@ def test_who_follows_a_bucket_copies_the_newest_version_once_it_is_checked(
 ) -> None:
     publisher = publisher_to(store)
     here = FolderStore(tmp_path / "here")
-    versions = CheckedVersions(store, here=here)
+    versions = CheckedVersions(store, local=here)
     assert versions.newest() is None
     for step in (1, 2):
         name = publish(publisher, step)
         assert versions.newest() == name
-        manifest = versions.bring(name)
+        manifest = versions.fetch(name)
         assert here.folders() == [name]
         copied = {path.name: path.stat().st_size for path in versions.folder_of(name).iterdir()}
         del copied["manifest.json"]
@@ -240,5 +240,5 @@ def test_who_follows_a_bucket_copies_the_newest_version_once_it_is_checked(
     with store.writing(name, file) as sink:
         sink.write(memoryview(bytes(manifest.files[file].num_bytes)))
     with pytest.raises(WeightSyncError, match="SHA-256 differs"):
-        versions.bring(name)
+        versions.fetch(name)
     assert here.folders() == []

@@ -378,17 +378,9 @@ async def test_an_engine_ends_when_the_trainers_own_weights_fail_in_mid_transfer
         assert is_asked.wait(GIVE_UP_SECONDS)
         raise WeightSyncError("the trainer's weights cannot be read")
 
-    class Announced(receiver_harness.CallChannel):
-        num_workers = 1
-
-        async def call(self, verb: str, *arguments: Any) -> list[Any]:
-            if verb == "update":
-                # once the engine has been called
-                asyncio.get_running_loop().call_soon(is_asked.set)
-            return await engine.call(verb, *arguments)
-
     async with one_engine() as engine:
-        sender = make_group_sender(BACKEND, {"a": Announced()}, timeout_seconds=TIMEOUT_SECONDS)
+        engine.on_sent = lambda verb: verb == "update" and is_asked.set()
+        sender = make_group_sender(BACKEND, {"a": engine}, timeout_seconds=TIMEOUT_SECONDS)
         assert await sender.init("a") == {}
         assert await sender.start("a") == {}
         failures = await sender.update(packed(1, alter=accident(fail)), engines="a")

@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from multiprocessing.connection import Connection
@@ -72,6 +72,8 @@ class EngineOfProcesses(CallChannel):
     """The workers of one engine."""
 
     def __init__(self, backend: str, *, num_workers: int = 1, layout: Layout | None = None) -> None:
+        self.on_sent: Callable[[str], object] = lambda verb: None
+        """Called, in a thread, with each verb that a worker has been sent."""
         self._workers = []
         for rank in range(num_workers):
             here, there = _CONTEXT.Pipe()
@@ -123,6 +125,7 @@ class EngineOfProcesses(CallChannel):
         def ask(connection: Connection) -> Any:
             try:
                 connection.send_bytes(request)
+                self.on_sent(verb)
                 return json.loads(connection.recv_bytes())
             except (EOFError, OSError):
                 return {"error": "the worker is gone"}
