@@ -71,6 +71,23 @@ def test_a_sender_that_keeps_up_sends_from_the_device_and_a_later_one_from_the_h
     assert [device.holds(buffer) for buffer in copy.buffers()][:9] == [False] * 9
 
 
+def test_a_buffer_that_is_wanted_stays_on_the_device_until_it_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(device_packing, "LONGEST_WAIT_SECONDS", 60.0)
+    device = StandInDevice()
+    copy = device_copy(FixedWeights([("w", torch.arange(1000.0))]), device, buffer_bytes=400)
+    take = device_packing.DevicePacking.packed
+
+    def take_late(packing: device_packing.DevicePacking, end: int) -> torch.Tensor | None:
+        if end == 3200:  # after which nothing is waited for any more
+            copy.wait_until_read()
+        return take(packing, end)
+
+    monkeypatch.setattr(device_packing.DevicePacking, "packed", take_late)
+    assert [device.holds(buffer) for buffer in copy.buffers()] == [True] * 10 + [False]
+
+
 def test_packing_does_not_wait_long_for_a_sender_that_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_packing, "LONGEST_WAIT_SECONDS", 0.05)
     device = StandInDevice()

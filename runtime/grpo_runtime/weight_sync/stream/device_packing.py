@@ -84,7 +84,10 @@ class DevicePacking:
             at = entry.offset
             while at < entry.end:
                 if at == start + len(buffer):
-                    self._wait_until_wanted(at - (BUFFERS_IN_FLIGHT - 1) * size, copy)
+                    wanted = at - (BUFFERS_IN_FLIGHT - 1) * size
+                    self._wait_until_wanted(wanted, copy)
+                    # one that is wanted may not be taken yet
+                    self._let_go_before(wanted)
                     start, buffer = at, self._device.empty(min(size, num_bytes - at))
                 end = min(entry.end, start + len(buffer))
                 _place(entry, values, buffer, at=at, end=end, start=start)
@@ -93,12 +96,10 @@ class DevicePacking:
                 at = end
 
     def _arrived(self, end: int, buffer: torch.Tensor, copied: Event, copy: Copy) -> int:
-        """Wait until a buffer is on the host, and keep it on the device too, instead of an earlier one."""
+        """Wait until a buffer is on the host, and keep it on the device too."""
         copied.synchronize()
-        size = copy.manifest.buffer_bytes
-        if end % size == 0:  # the last one is sent with the tag, from the host
+        if end % copy.manifest.buffer_bytes == 0:  # the last one is sent with the tag, from the host
             self._packed[end] = buffer
-        self._let_go_before(end - (BUFFERS_IN_FLIGHT - 1) * size)
         return end
 
     def _let_go_before(self, end: int) -> None:
