@@ -17,6 +17,7 @@ from grpo_api.v1alpha1.spec.colocated import (
 from grpo_api.v1alpha1.spec.engine import (
     colocated_engine_has_one_stage,
     colocated_engine_has_whole_experts,
+    compiled_cache_has_its_own_claim,
     cores_are_in_one_pod,
     cpu_workers_reach_each_other,
     engine_uses_every_gpu,
@@ -103,6 +104,7 @@ class GRPOJobSpec(RunSections):
         rollout_is_not_colocated,
         disaggregated_has_rollout,
         process_is_of_colocated_engines,
+        compiled_cache_has_its_own_claim,
         colocated_has_no_rollout,
         actor_is_not_shared,
         actor_is_one_worker,
