@@ -26,6 +26,7 @@ from grpo_runtime.fleet.settings import FleetSettings
 from grpo_runtime.fleet.syncer import FleetSyncer
 from grpo_runtime.rollout.errors import EngineGoneError, EngineTimeoutError, RolloutLostError
 from grpo_runtime.rollout.interface import (
+    FailedSyncs,
     GenerateRequest,
     Generation,
     OnFinished,
@@ -139,6 +140,10 @@ class FleetCore:
             frozen={member.label: member.why_frozen for member in members if member.why_frozen},
         )
 
+    def failed_syncs(self) -> Mapping[str, FailedSyncs]:
+        """See `Engines.failed_syncs`. May be called in another thread."""
+        return self._syncer.failed
+
     async def close(self) -> None:
         """Leave the engines as they are and let go of every connection."""
         self._watcher.cancel()
@@ -228,7 +233,7 @@ class FleetCore:
         num_current = self.counts().current
         if num_current == 0:
             if waited_seconds > settings.empty_wait_seconds:
-                why = "; ".join(f"{label}: {text}" for label, text in self._syncer.failures.items())
+                why = "; ".join(f"{label}: {last.why}" for label, last in self._syncer.failed.items())
                 raise RolloutLostError(
                     f"no rollout engine could be given weights for {settings.empty_wait_seconds:g} s"
                     + (f" ({why})" if why else "")
