@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import aiohttp
-
 from grpo_api.contract.progress import EngineCounts
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.fleet import membership
 from grpo_runtime.fleet.bundle import Bundle, bundle
+from grpo_runtime.fleet.connections import open_session
 from grpo_runtime.fleet.dispatch import Dispatch, DispatchLimits
 from grpo_runtime.fleet.errors import BadAnswerError, EngineConflictError
 from grpo_runtime.fleet.generate_api import read_rollouts, sampling_body
@@ -52,9 +51,7 @@ class FleetCore:
         # taken once, so that the date at which an engine stood still is the same in every report
         self._clock_offset = time.time() - time.monotonic()
         self._dispatch: Dispatch | None = None
-        # as many connections as there is work (the limits are in the dispatch), dropped before vLLM does
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=3.0)
-        self._session = aiohttp.ClientSession(connector=connector)
+        self._session = open_session()
         self._roster = Roster(settings, self._session)
         self._syncer = FleetSyncer(
             self._roster,

@@ -78,6 +78,11 @@ class FakeEngine:
         with patch.dict(os.environ, {Env.INSTANCE: self.name}):
             self._guard = Guard(self.vllm)
 
+    @property
+    def num_connections(self) -> int:
+        """How many connections have carried a call since it last hung up."""
+        return len(self._connections)
+
     async def instance(self) -> str:
         """The id of the process that it runs."""
         _, identity = await self._ask(routes.IDENTITY_PATH)
