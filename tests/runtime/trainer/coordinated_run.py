@@ -17,6 +17,7 @@ from grpo_runtime.export.at_the_end import ModelUploads
 from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.model.tiny import write_tiny_model
 from grpo_runtime.rollout.interface import (
+    FailedSyncs,
     GenerateRequest,
     Generation,
     OnFinished,
@@ -112,6 +113,7 @@ class RecordingEngines:
         self.versions: list[PolicyVersion] = []
         self.probes: list[Probe | None] = []
         self.requests: list[Sequence[GenerateRequest]] = []
+        self.failed: Mapping[str, FailedSyncs] = {}
         self._sampled_with = sampled_with
 
     def counts(self) -> EngineCounts:
@@ -119,6 +121,9 @@ class RecordingEngines:
 
     def generation(self) -> None:
         return None
+
+    def failed_syncs(self) -> Mapping[str, FailedSyncs]:
+        return self.failed
 
     async def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> SyncReport:
         self.versions.append(version)
@@ -162,10 +167,14 @@ class RecordingReporter:
         self.steps: dict[int, dict[str, Any]] = {}
         self.checkpoint_step: int | None = None
         self.num_current: list[int] = []
+        self.notes: list[str] = []
         self.num_moved: int | None = None
 
-    def report_waiting(self, engines: EngineCounts, *, generation: Generation | None = None) -> None:
+    def report_waiting(
+        self, engines: EngineCounts, *, generation: Generation | None = None, note: str = ""
+    ) -> None:
         assert engines.known == 1
+        self.notes.append(note)
         self.num_current.append(engines.current)
 
     def begins_round(self, *, needs_engines: bool) -> None:

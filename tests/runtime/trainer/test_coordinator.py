@@ -16,6 +16,7 @@ from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.data.sampler import PromptSampler
 from grpo_runtime.errors import UserError
 from grpo_runtime.export.at_the_end import ModelUploads
+from grpo_runtime.rollout.interface import FailedSyncs
 from grpo_runtime.trainer.checkpoint.contents import RunState
 from grpo_runtime.trainer.commands import Command
 
@@ -265,6 +266,17 @@ async def test_before_each_training_it_is_reported_that_engines_are_current(tmp_
     run.ranks.is_slow = False
     assert await run.train()
     assert run.reporter.num_current == [1] * 5
+
+
+async def test_engines_that_get_no_weights_are_reported_with_the_cause(tmp_path: Path) -> None:
+    run = FakeRun(tmp_path, job(), rewards=REWARDS)
+    run.ranks.is_slow = False
+    why = "init: not all members have met"
+    run.engines.failed = {"b": FailedSyncs(num=2, version=PolicyVersion(3, 1), why=why)}
+    assert await run.train()
+    assert set(run.reporter.notes) == {
+        f"engine b has failed 2 weight syncs, the last one of weights 3.1: {why}"
+    }
 
 
 class StandInUploads(ModelUploads):
