@@ -168,8 +168,8 @@ def cispo_has_a_cap(loss_type: LossType, clip_high: float | None) -> bool:
 
 @rule(
     cel="!has(self.clipHigh) || !(self.lossType in ['sapo', 'vespo'])",
-    sentence="algorithm.clipHigh does nothing with lossType sapo or vespo, which do not clip the ratio: remove "
-    "it, or set lossType to another loss",
+    sentence="algorithm.clipHigh does nothing with lossType sapo or vespo, which do not clip the ratio: "
+    "remove it, or set lossType to another loss",
     field=".clipHigh",
 )
 def upper_clip_has_a_ratio(loss_type: LossType, clip_high: float | None) -> bool:
