@@ -152,7 +152,7 @@ def cut_is_corrected_by_tokens(sampling: SamplingSpec, algorithm: AlgorithmSpec)
     sentence="sampling.topP, topK and minP make every token that is left more probable for the engine than "
     "for the trainer, and algorithm.lossType vespo would multiply that over a completion, so that long ones "
     "teach nothing: set algorithm.importanceCorrection.mode to none, or remove topP, topK and minP",
-    field=".algorithm.importanceCorrection.mode",
+    field=".algorithm.lossType",
 )
 def cut_is_not_in_the_weight_of_vespo(sampling: SamplingSpec, algorithm: AlgorithmSpec) -> bool:
     """Its weight of a completion has the product of the corrections in it."""

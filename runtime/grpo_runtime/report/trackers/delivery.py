@@ -75,7 +75,7 @@ class Delivery:
                 if record is None:
                     tracker.close()
                     return
-                self._log(tracker, record)
+                self._write(tracker, record)
             except Exception as error:  # of a service or its library: any kind, and none may end the run
                 if self._is_closing:
                     logger.warning("%s does not take the run: %s", self._name, error)
@@ -91,7 +91,7 @@ class Delivery:
                     self._waiting.popleft()
             pause = self._retry_seconds
 
-    def _log(self, tracker: Tracker, record: StepRecord) -> None:
+    def _write(self, tracker: Tracker, record: StepRecord) -> None:
         """Log a step, or go on without it where the step itself is refused. Raises what an outage raises."""
         try:
             tracker.write(record)
