@@ -2,7 +2,7 @@
 get."""
 
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,14 +107,16 @@ class RecordingLearner:
 
 
 class RecordingEngines:
-    """The same completion for every request, with the weights of `sampled_with`, else with the newest."""
+    """The same completion for every request, with the weights of `sampled_with`, else with the newest. Those
+    whose places in the step are in `cut` have reached the token limit."""
 
-    def __init__(self, *, sampled_with: PolicyVersion | None = None) -> None:
+    def __init__(self, *, sampled_with: PolicyVersion | None = None, cut: Collection[int] = ()) -> None:
         self.versions: list[PolicyVersion] = []
         self.probes: list[Probe | None] = []
         self.requests: list[Sequence[GenerateRequest]] = []
         self.failed: Mapping[str, FailedSyncs] = {}
         self._sampled_with = sampled_with
+        self._cut = cut
 
     def counts(self) -> EngineCounts:
         return EngineCounts(desired=1, known=1, current=int(bool(self.versions)))
@@ -137,7 +139,10 @@ class RecordingEngines:
         version = self._sampled_with or self.versions[-1]
         span = VersionSpan(version, 0, COMPLETION_TOKENS)
         ids, logprobs = (5, 6, 7), (-4.6,) * COMPLETION_TOKENS
-        return [Rollout(r.prompt_ids, ids, logprobs, (span,), True, "fake") for r in requests]
+        return [
+            Rollout(request.prompt_ids, ids, logprobs, (span,), place not in self._cut, "fake")
+            for place, request in enumerate(requests)
+        ]
 
 
 class FixedScorer:
@@ -263,6 +268,7 @@ class FakeRun:
         metrics: Mapping[str, float] | None = None,
         stops_at: int | None = None,
         sampled_with: PolicyVersion | None = None,
+        cut: Collection[int] = (),
         is_full: bool = False,
         saver: RecordingSaver | None = None,
         uploads: ModelUploads | None = None,
@@ -273,7 +279,7 @@ class FakeRun:
         policy = Policy(model, temperature=run.sampling.temperature, dtype=run.chosen_dtype)
         self.ranks = OneRank(stops_at=stops_at)
         self.learner = RecordingLearner()
-        self.engines = RecordingEngines(sampled_with=sampled_with)
+        self.engines = RecordingEngines(sampled_with=sampled_with, cut=cut)
         self.sampler = PromptSampler(PROMPTS, seed=run.algorithm.seed, is_shuffled=run.dataset.shuffle)
         self.scorer = FixedScorer(run, torch.tensor([list(row) for row in rewards]), metrics or {})
         self.reporter = RecordingReporter()
