@@ -76,6 +76,14 @@ def test_a_run_that_goes_on_on_another_machine_keeps_its_reward_workers(tmp_path
     assert [run.rewards[0].workers for run in runs] == [4, 4]
 
 
+def test_a_run_that_goes_on_on_another_machine_keeps_the_threads_of_its_reward_model(tmp_path: Path) -> None:
+    job = parse_job(job_object(rewards=[{"name": "judge", "model": {"source": "hf://org/judge"}}]))
+    workspace = Workspace(tmp_path)
+    with workspace.held():
+        runs = [workspace.begin(job, threads_per_process=threads) for threads in (4, 16)]
+    assert [run.rewards[0].model.threads for run in runs if run.rewards[0].model] == [4, 4]
+
+
 def test_a_number_that_is_named_holds_everywhere_and_cannot_change(tmp_path: Path) -> None:
     assert begin(tmp_path, 4, trainer={"threadsPerProcess": 3}) == 3
     assert begin(tmp_path, 16, trainer={"threadsPerProcess": 3}) == 3
