@@ -70,8 +70,8 @@ bench-trl: setup ## Measure a step against TRL's GRPOTrainer, installed in the c
 	@$(BIN)/python bench/against_trl.py $(if $(PAIRS),--pairs '$(PAIRS)') $(if $(CASES),--cases '$(CASES)') \
 	  $(if $(JSON),--json '$(JSON)')
 bench-logprobs: $(if $(HAS_PYTHON),gpu-site,setup) ## Measure chunked logprobs against dense ones (PAIRS=3, CASES=tiny,27M, DEVICE=cpu or cuda, PYTHON=, JSON=)
-	@PYTHONPATH=crds:runtime:bench$(if $(HAS_PYTHON),:.gpu-site) $(if $(HAS_PYTHON),$(PYTHON),$(BIN)/python) bench/logprobs.py $(if $(PAIRS),--pairs '$(PAIRS)') $(if $(CASES),--cases '$(CASES)') \
-	  $(if $(DEVICE),--device '$(DEVICE)') $(if $(JSON),--json '$(JSON)')
+	@PYTHONPATH=crds:runtime:bench$(if $(HAS_PYTHON),:.gpu-site) $(if $(HAS_PYTHON),$(PYTHON),$(BIN)/python) bench/logprobs.py \
+	  $(if $(PAIRS),--pairs '$(PAIRS)') $(if $(CASES),--cases '$(CASES)') $(if $(DEVICE),--device '$(DEVICE)') $(if $(JSON),--json '$(JSON)')
 bench-checkpoint: setup ## Measure what training waits for at a save, with and without a thread (PAIRS=3, CASES=27M,110M, FOLDER=, JSON=)
 	@$(BIN)/python bench/checkpoint.py $(if $(PAIRS),--pairs '$(PAIRS)') $(if $(CASES),--cases '$(CASES)') \
 	  $(if $(FOLDER),--folder '$(FOLDER)') $(if $(JSON),--json '$(JSON)')

@@ -48,9 +48,13 @@ def _own_cgroups(cgroups: Path, own_cgroup: Path) -> list[Path]:
     lines = own_cgroup.read_text().splitlines() if own_cgroup.exists() else []
     found = []
     for _, controllers, path in (line.split(":", 2) for line in lines):
-        # of version 1 the folder has the name of what it controls, and "cpu" leads to it
-        names = ("",) if not controllers else (controllers, "cpu") if "cpu" in controllers.split(",") else ()
-        for name in names:
-            own = cgroups / name / path.lstrip("/")
+        if not controllers:
+            mounts = [cgroups]
+        elif "cpu" in controllers.split(","):
+            # named after all that it controls, in whatever order, or after one of them
+            mounts = [cgroups / controllers, cgroups / "cpu"]
+        else:
+            continue
+        for own in (mount / path.lstrip("/") for mount in mounts):
             found += [own, *(folder for folder in own.parents if folder.is_relative_to(cgroups))]
     return found

@@ -16,8 +16,9 @@ from grpo_api.v1alpha1.spec.sampling import SamplingSpec
 from grpo_api.v1alpha1.spec.user_code import CodeRef, FunctionPath
 
 MOST_WORKERS = 256
-MOST_THREADS = 512
 """Processes of one reward function."""
+MOST_THREADS = 512
+"""Of one process of a reward model."""
 _REQUESTS_AT_A_TIME = 16
 """To one service: it waits for networks and not for our CPUs."""
 Name = Annotated[
