@@ -218,10 +218,8 @@ def _service(service: RewardServiceSpec, run_config: RunConfig, *, volumes_dir: 
 
 
 def _model(reward: RewardSpec, run_config: RunConfig, *, volumes_dir: Path) -> RewardModel:
-    """The CPUs are its own while it scores: the ranks wait for rewards."""
     model = reward.model
     assert model is not None
-    num_cores = (run_config.threads_per_process or 1) * run_config.topology.processes_per_node
     return RewardModel(
         folder=existing_model(
             model.source,
@@ -233,7 +231,7 @@ def _model(reward: RewardSpec, run_config: RunConfig, *, volumes_dir: Path) -> R
         source=model.source,
         dtype=model.chosen_dtype.value,
         batch_size=model.chosen_batch_size,
-        num_threads=max(1, num_cores // reward.chosen_workers),
+        num_threads=model.chosen_threads,
     )
 
 
