@@ -50,10 +50,11 @@ class RewardPool:
     one does not exist.
     """
 
-    def __init__(self, functions: tuple[RewardFunction, ...]) -> None:
+    def __init__(self, functions: tuple[RewardFunction, ...], *, has_scored: bool = False) -> None:
+        """`has_scored` as for `Tolerance`."""
         self._functions = functions
         self._callers: list[Caller] = [_caller(function) for function in functions]
-        self._tolerances = [Tolerance(function) for function in functions]
+        self._tolerances = [Tolerance(function, has_scored=has_scored) for function in functions]
         self._tasks: set[asyncio.Task[ScoredChunk]] = set()
 
     async def __aenter__(self) -> "RewardPool":

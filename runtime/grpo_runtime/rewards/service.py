@@ -40,7 +40,7 @@ its own code raised."""
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """How long an outage is borne, in seconds."""
+    """How long an outage is borne, in seconds. A request that is sent within it may take its time."""
 
     first_pause: float = 1.0
     longest_pause: float = 30.0
@@ -63,6 +63,7 @@ class ServiceClient:
         )
         self._timeout_seconds = function.timeout_seconds
         self._is_free = asyncio.Semaphore(function.workers)
+        self._silence = _Silence()
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
@@ -84,7 +85,8 @@ class ServiceClient:
         self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
 
     async def score(self, request: RewardRequest) -> Column:
-        """The rewards of a chunk. Its deadline is that of one request.
+        """The rewards of a chunk. Its deadline is that of one request. A chunk that misses it has no rewards,
+        unless the service answers nothing at all of the step, which is an outage.
 
         Raises RewardServiceUnreachableError at the end of our patience with an outage, and UserError for a
         certificate that cannot be trusted.
@@ -95,6 +97,7 @@ class ServiceClient:
             reason = f"a column cannot be written as JSON: {error}"
             return failed_column(self._name, request, reason=reason, kind=FailureKind.RAISED)
         async with self._is_free:
+            self._silence.asks(key, step=request.step)
             try:
                 answer = await self._post_with_patience(body, key=key)
                 values, refused = read_answer(answer, num_samples=len(request.completions))
@@ -152,10 +155,15 @@ class ServiceClient:
             raise _OutageError("no connection in time") from error
         except aiohttp.ClientConnectionError as error:
             raise _OutageError(without_secrets(first_line(error), headers=secrets)) from error
+        except TimeoutError as error:
+            if not self._silence.is_outage:
+                raise
+            raise _OutageError(f"no answer within timeoutSeconds, {self._timeout_seconds:g} s") from error
         except aiohttp.ClientPayloadError as error:
             raise _OutageError("the answer was cut off") from error
         if response.status in _OUTAGES:
             raise _OutageError(f"HTTP {response.status}")
+        self._silence.ends()
         if response.status != HTTPStatus.OK:
             said = without_secrets(answer[:2000].decode(errors="replace"), headers=secrets).strip()
             raise BadAnswerError(f"HTTP {response.status} of {self._service.url}: {said[:300] or 'no text'}")
@@ -164,6 +172,31 @@ class ServiceClient:
 
 class _OutageError(Exception):
     """The service cannot be reached, or says that it is overloaded."""
+
+
+class _Silence:
+    """Tells a service that hangs from a chunk that takes it too long: of a step, whether it answered anything
+    and which requests it got."""
+
+    def __init__(self) -> None:
+        self._step: int | None = None
+        self._is_answered = False
+        self._keys: set[str] = set()
+
+    def asks(self, key: str, *, step: int) -> None:
+        """A request of the step is sent."""
+        if step != self._step:
+            self._step, self._is_answered, self._keys = step, False, set()
+        self._keys.add(key)
+
+    def ends(self) -> None:
+        """A request was answered, whatever the answer was."""
+        self._is_answered = True
+
+    @property
+    def is_outage(self) -> bool:
+        """Whether several requests have no answer and none has one. A single one may itself be the reason."""
+        return not self._is_answered and len(self._keys) > 1
 
 
 async def _bounded(response: aiohttp.ClientResponse) -> bytes:

@@ -10,11 +10,14 @@ class Tolerance:
     """Judges the failures of one function, step by step.
 
     A bug fails for every chunk and ends the run in its first step; what fails now and then, such as a
-    verifier that hangs on one completion, ends it only after `max_failing_steps` steps in a row.
+    verifier that hangs on one completion, ends it only after `max_failing_steps` steps in a row. So does a
+    function that has scored a step before and now answers nothing: what it asks may come back.
     """
 
-    def __init__(self, function: RewardFunction) -> None:
+    def __init__(self, function: RewardFunction, *, has_scored: bool = False) -> None:
+        """`has_scored` says that an earlier attempt has finished steps with this function."""
         self._function = function
+        self._has_scored = has_scored
         self._num_failing_steps = 0
         self._step: int | None = None
         self._failures: list[RewardFailure] = []
@@ -29,6 +32,7 @@ class Tolerance:
         if step != self._step:
             if not self._failed_chunks():
                 self._num_failing_steps = 0
+            self._has_scored |= sum(failure.num_samples for failure in self._failures) < self._num_samples
             self._step, self._failures, self._num_samples = step, [], 0
         was_failing = bool(self._failed_chunks())
         self._failures += failures
@@ -46,8 +50,10 @@ class Tolerance:
         return [failure for failure in self._failures if failure.kind is not FailureKind.REFUSED]
 
     def _refuse_too_many(self, failures: Sequence[RewardFailure], *, num_samples: int, step: int) -> None:
-        num_failed = sum(failure.num_samples for failure in failures)
         is_one_lost_chunk = [failure.kind for failure in failures] == [FailureKind.LOST]
+        if self._has_scored:
+            failures = [failure for failure in failures if failure.kind is not FailureKind.LOST]
+        num_failed = sum(failure.num_samples for failure in failures)
         if num_failed <= self._function.max_failure_share * num_samples or is_one_lost_chunk:
             return
         raise UserError(

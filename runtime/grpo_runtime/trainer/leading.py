@@ -81,7 +81,10 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
     uploads.require_access()
     evaluated = _evaluated_prompts(context)
     journal = _open_journal(context)
-    rewards = RewardPool(reward_functions(run_config, volumes_dir=settings.volumes_dir))
+    rewards = RewardPool(
+        reward_functions(run_config, volumes_dir=settings.volumes_dir),
+        has_scored=context.beginning.own_step is not None,
+    )
     async with rewards as pool, _started_function(context) as rollout_function:
         # last, because an engine takes minutes to start, which a wrong dataset or reward should not cost
         engines = connect(settings)

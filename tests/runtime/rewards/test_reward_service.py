@@ -123,6 +123,34 @@ async def test_a_chunk_without_an_answer_in_time_has_no_rewards_and_is_not_asked
     assert fine.values == [2.0]
 
 
+async def test_a_service_that_answers_nothing_of_a_step_is_asked_again_until_it_does() -> None:
+    async with serving() as service:
+        service.script = [hang, hang, hang]
+        texts = ("a", "bb", "ccc")
+        columns = await ask(function(service.url, timeout_seconds=0.5), *map(chunk, texts))
+    assert columns == [Column(values=[1.0]), Column(values=[2.0]), Column(values=[3.0])]
+    assert len({asked["idempotencyKey"] for asked in service.asked}) == 3 < len(service.asked)
+
+
+async def test_a_service_that_hangs_for_longer_than_our_patience_ends_the_attempt_as_transient() -> None:
+    async with serving() as service:
+        service.script = [hang] * 100
+        patience = Patience(first_pause=0.01, longest_pause=0.01, total=0.5)
+        silent = function(service.url, timeout_seconds=0.2)
+        with pytest.raises(RewardServiceUnreachableError, match=r"no answer within timeoutSeconds, 0\.2 s"):
+            await ask(silent, chunk("a"), chunk("b"), patience=patience)
+
+
+async def test_groups_without_an_answer_in_a_step_that_has_answers_are_not_asked_again() -> None:
+    async with serving() as service:
+        service.script = [body({"rewards": [1]}), hang, hang]
+        asked = function(service.url, timeout_seconds=0.5, workers=2)
+        columns = await ask(asked, chunk("a"), chunk("b"), chunk("c"))
+    # two are sent at the same time
+    assert sorted(str(column.values) for column in columns) == ["[1.0]", "[None]", "[None]"]
+    assert len(service.asked) == 3
+
+
 @pytest.mark.parametrize("number", [408, 429, 502, 503, 504])
 async def test_a_service_that_is_overloaded_is_asked_again_with_the_same_key(number: int) -> None:
     async with serving() as service:
