@@ -74,9 +74,11 @@ class RewardPool:
         self._tasks.add(task)
         return task
 
-    def put_together(self, chunks: Sequence[ScoredChunk], *, step: int) -> RewardMatrix:
-        """The rewards of a step, or of a round of it, from those of its chunks, in their order. `step`
-        optimizer steps are done before. Failures are in the result and in the log.
+    def put_together(
+        self, chunks: Sequence[ScoredChunk], *, step: int, is_evaluation: bool = False
+    ) -> RewardMatrix:
+        """The rewards of a step, of a round of it or of an evaluation, from those of its chunks, in their
+        order. `step` optimizer steps are done before. Failures are in the result and in the log.
 
         Raises UserError when a function fails more than it may: see `Tolerance`.
         """
@@ -85,7 +87,8 @@ class RewardPool:
             failures = [failure for column in columns for failure in column.failures]
             _log_failures(function, failures, num_chunks=len(columns))
             num_samples = sum(len(column.values) for column in columns)
-            tolerance.judge(failures, num_samples=num_samples, step=step)
+            judge = tolerance.judge_evaluation if is_evaluation else tolerance.judge
+            judge(failures, num_samples=num_samples, step=step)
         return RewardMatrix(
             names=tuple(function.name for function in self._functions),
             values=tuple(

@@ -224,7 +224,9 @@ def _make_evaluation(
         options=options,
         run_config=run_config,
         tokenizer=tokenizer,
-        scorer=Scorer(pool, run_config, tokenizer=tokenizer, group_size=options.num_samples),
+        scorer=Scorer(
+            pool, run_config, tokenizer=tokenizer, group_size=options.num_samples, is_evaluation=True
+        ),
         best_reward=best[1] if best else None,
         mark_best=lambda step, reward: context.store.mark_best(step, reward=reward),
     )

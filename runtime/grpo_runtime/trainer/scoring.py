@@ -126,11 +126,14 @@ class Scorer:
         *,
         tokenizer: PreTrainedTokenizerBase,
         group_size: int | None = None,
+        is_evaluation: bool = False,
     ) -> None:
-        """`group_size` completions are of each prompt; those of a step if it is left out."""
+        """`group_size` completions are of each prompt; those of a step if it is left out. Failures of an
+        evaluation count for no step."""
         self.names = [reward.name for reward in run_config.rewards]
         self._pool = pool
         self._group_size = group_size or run_config.algorithm.group_size
+        self._is_evaluation = is_evaluation
         self._total_steps = run_config.total_steps
         self._tokenizer = tokenizer
 
@@ -143,7 +146,9 @@ class Scorer:
             submit=lambda group, rollouts: self._pool.submit(
                 self._chunk(first_group + group, prompts[group], rollouts, step=step)
             ),
-            put_together=lambda chunks: self._pool.put_together(chunks, step=step),
+            put_together=lambda chunks: self._pool.put_together(
+                chunks, step=step, is_evaluation=self._is_evaluation
+            ),
         )
 
     def _chunk(self, group: int, prompt: Prompt, rollouts: Sequence[Rollout], *, step: int) -> RewardRequest:

@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from pod_builder import run_config
 
@@ -33,6 +34,7 @@ class FakePool:
     def __init__(self, *of_groups: list[float | None]) -> None:
         self.requests: list[RewardRequest] = []
         self.of_groups = of_groups
+        self.are_evaluations: list[bool] = []
         self._is_second_scored = asyncio.Event()
 
     def submit(self, chunk: RewardRequest) -> "asyncio.Task[Any]":
@@ -46,13 +48,14 @@ class FakePool:
         self._is_second_scored.set()
         return self.of_groups[1]
 
-    def put_together(self, chunks: Any, *, step: int) -> RewardMatrix:
+    def put_together(self, chunks: Any, *, step: int, is_evaluation: bool) -> RewardMatrix:
+        self.are_evaluations.append(is_evaluation)
         values = tuple((value,) for chunk in chunks for value in chunk)
         return RewardMatrix(names=("accuracy",), values=values, failures=(), metrics={"mine": 1.0})
 
 
-def scorer(pool: Any) -> Scorer:
-    return Scorer(pool, RUN, tokenizer=FakeTokenizer())  # type: ignore[arg-type]
+def scorer(pool: Any, **options: Any) -> Scorer:
+    return Scorer(pool, RUN, tokenizer=FakeTokenizer(), **options)  # type: ignore[arg-type]
 
 
 async def test_each_completion_is_scored_with_the_columns_of_its_own_prompt() -> None:
@@ -81,6 +84,13 @@ async def test_a_group_is_scored_as_soon_as_all_of_it_is_finished_and_only_once(
     scores = await scoring.scores(ROLLOUTS)
     assert [request.completions for request in pool.requests] == [["text 2", "text 3"], ["text 0", "text 1"]]
     assert scores.values == ((1.0,), (None,), (0.0,), (0.5,))
+
+
+@pytest.mark.parametrize("is_evaluation", [True, False])
+async def test_an_evaluation_is_told_apart_from_a_step(is_evaluation: bool) -> None:
+    pool = FakePool([1.0, None], [0.0, 0.5])
+    await scorer(pool, is_evaluation=is_evaluation).begin(PROMPTS, step=3).scores(ROLLOUTS)
+    assert pool.are_evaluations == [is_evaluation]
 
 
 async def test_functions_that_do_not_apply_are_no_failure() -> None:
