@@ -174,7 +174,7 @@ class Coordinator:
                 )
                 sampling = generator.generate(evaluation.requests, on_finished=scoring.finished)
                 rollouts = await self._attend(sampling)
-                found = evaluation.metrics(rollouts, await self._attend(scoring.scores(rollouts)))
+                found = await self._attend(evaluation.measure(scoring, rollouts, step=state.step))
         except StopRequestedError:
             return Evaluated(is_stopped=True)
         seconds = {name: value for name, value in watch.seconds().items() if name != "step_time"}

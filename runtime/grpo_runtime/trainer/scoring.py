@@ -97,11 +97,16 @@ class StepScoring:
         """The rewards of all completions of the step, once all groups are scored: also those of groups that
         `finished` was not told about.
 
-        Raises UserError when a function fails more than it may.
+        Raises UserError when a function fails more than it may, and what else a call raises, which ends the
+        others.
         """
         for index, rollout in enumerate(rollouts):
             self._take(index, rollout)
-        chunks = await asyncio.gather(*(self._groups[group] for group in range(self._num_groups)))
+        try:
+            chunks = await asyncio.gather(*(self._groups[group] for group in range(self._num_groups)))
+        finally:
+            for task in self._groups.values():
+                task.cancel()
         matrix = self._put_together(chunks)
         return Scores(values=matrix.values, metrics=matrix.metrics)
 

@@ -12,6 +12,7 @@ from pod_builder import run_config
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.data.prompt import Prompt
+from grpo_runtime.errors import KnownError, RewardServiceUnreachableError, UserError
 from grpo_runtime.model.char_tokenizer import char_tokenizer
 from grpo_runtime.rollout.interface import Rollout
 from grpo_runtime.trainer.checkpoint.contents import RunState
@@ -22,12 +23,15 @@ from grpo_runtime.trainer.scoring import Scores
 REWARDS = [[0.0], [1.0]] * 4
 
 
+Script = Sequence[float | KnownError | None]
+
+
 class ScriptedScorer:
-    """In evaluation number i every completion gets reward number i."""
+    """In evaluation number i every completion gets reward number i, or scoring raises it."""
 
     names = ("a",)
 
-    def __init__(self, rewards: Sequence[float | None]) -> None:
+    def __init__(self, rewards: Script) -> None:
         self._rewards = iter(rewards)
 
     def begin(self, prompts: Sequence[Prompt], *, step: int) -> "ScriptedScorer":
@@ -37,7 +41,10 @@ class ScriptedScorer:
         raise AssertionError("the engines of this run tell of no sample before all are finished")
 
     async def scores(self, rollouts: Sequence[Rollout]) -> Scores:
-        return Scores(values=[[next(self._rewards)]] * len(rollouts), metrics={})
+        reward = next(self._rewards)
+        if isinstance(reward, KnownError):
+            raise reward
+        return Scores(values=[[reward]] * len(rollouts), metrics={})
 
 
 def job(**options: Any) -> RunConfig:
@@ -52,7 +59,7 @@ def job(**options: Any) -> RunConfig:
     )
 
 
-def evaluation_of(run: RunConfig, *, rewards: Sequence[float | None] = (), best: float | None = None) -> Any:
+def evaluation_of(run: RunConfig, *, rewards: Script = (), best: float | None = None) -> Any:
     marked: list[tuple[int, float]] = []
     assert run.dataset.eval is not None
     made: Any = Evaluation(
@@ -68,7 +75,7 @@ def evaluation_of(run: RunConfig, *, rewards: Sequence[float | None] = (), best:
     return made
 
 
-def evaluated_run(folder: Path, *, rewards: Sequence[float | None], **options: Any) -> tuple[FakeRun, Any]:
+def evaluated_run(folder: Path, *, rewards: Script, **options: Any) -> tuple[FakeRun, Any]:
     evaluation = evaluation_of(job(), rewards=rewards)
     return FakeRun(folder, job(), rewards=REWARDS, evaluation=evaluation, **options), evaluation
 
@@ -142,6 +149,27 @@ async def test_the_checkpoint_of_the_best_evaluation_is_saved_and_named(
     assert await run.train()
     assert [state.step for state in run.saver.states] == saved
     assert evaluation.marked == [(step, pytest.approx(reward)) for step, reward in marked]
+
+
+async def test_an_evaluation_that_cannot_be_scored_is_told_of_and_ends_no_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    unscored = [
+        UserError("reward a failed on 8 of 8 completions"),
+        RewardServiceUnreachableError("reward a: the service was out of reach"),
+    ]
+    run, evaluation = evaluated_run(tmp_path, rewards=[0.5, *unscored])
+    assert await run.train()
+    assert (run.saver.states[-1].step, run.saver.is_exported, run.reporter.checkpoint_step) == (5, True, 5)
+    failed = {step: report.get("eval/failed") for step, report in run.reporter.steps.items()}
+    assert failed == {1: None, 2: 0.0, 3: None, 4: 1.0, 5: 1.0}
+    assert "eval/reward" not in run.reporter.steps[4]
+    assert evaluation.marked == [(2, 0.5)]
+    said = [record.message for record in caplog.records if record.name == "grpo_runtime.trainer.evaluation"]
+    assert said == [
+        f"the evaluation after step {step} failed, training goes on: {error}"
+        for step, error in zip((4, 5), unscored, strict=True)
+    ]
 
 
 def test_what_an_earlier_attempt_reached_must_be_passed() -> None:
