@@ -48,9 +48,11 @@ class Reporter:
         context = SinkContext(job=job, output_dir=output_dir, run_dir=run_dir, start_step=initial.step)
         self._sinks = [open_sink(context) for open_sink in sinks]
 
-    def report_waiting(self, engines: EngineCounts, *, generation: Generation | None = None) -> None:
+    def report_waiting(
+        self, engines: EngineCounts, *, generation: Generation | None = None, waits_for: str = ""
+    ) -> None:
         """Report that rank 0 waits: for an engine if none is current and one is needed, else for completions
-        or rewards.
+        or rewards. `waits_for` says what of the latter takes long, if anything does.
 
         While completions are sampled, only one that was finished is a sign of life: rank 0 itself lives on
         when all engines hang.
@@ -60,7 +62,7 @@ class Reporter:
         self._num_done = num_done
         if engines.current or not self._needs_engines:
             step = self.progress.latest.step + 1
-            message = still_message(generation, step=step) if generation else ""
+            message = still_message(generation, step=step) if generation else waits_for
             self.progress.update(
                 is_sign_of_life=not is_still, state=TrainerState.TRAINING, message=message, engines=engines
             )

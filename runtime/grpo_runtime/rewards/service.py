@@ -19,7 +19,7 @@ from grpo_runtime.rewards.service_protocol import (
     service_headers,
     without_secrets,
 )
-from grpo_runtime.rewards.types import FailureKind, RewardFunction, RewardRequest, RewardService
+from grpo_runtime.rewards.types import FailureKind, Outage, RewardFunction, RewardRequest, RewardService
 
 _log = logging.getLogger(__name__)
 
@@ -64,6 +64,8 @@ class ServiceClient:
         self._timeout_seconds = function.timeout_seconds
         self._is_free = asyncio.Semaphore(function.workers)
         self._silence = _Silence()
+        self._out_since: float | None = None
+        self._why_out = ""
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
@@ -108,6 +110,14 @@ class ServiceClient:
                 return failed_column(self._name, request, reason=reason, kind=FailureKind.LOST)
         return column_of_reply(self._name, request, {"rewards": values, "refused": refused, "metrics": {}})
 
+    @property
+    def outage(self) -> Outage | None:
+        """Why requests are sent again now; None while the service answers."""
+        if self._out_since is None:
+            return None
+        seconds = asyncio.get_running_loop().time() - self._out_since
+        return Outage(url=self._service.url, why=self._why_out, seconds=seconds)
+
     async def close(self) -> None:
         """Close all connections."""
         if self._session is not None:
@@ -120,6 +130,8 @@ class ServiceClient:
             try:
                 return await self._post(body, key=key)
             except _OutageError as error:
+                self._out_since = began if self._out_since is None else self._out_since
+                self._why_out = str(error)
                 if loop.time() + pause - began > self._patience.total:
                     raise RewardServiceUnreachableError(
                         f"reward {self._name}: the service {self._service.url} was out of reach for "
@@ -164,6 +176,7 @@ class ServiceClient:
         if response.status in _OUTAGES:
             raise _OutageError(f"HTTP {response.status}")
         self._silence.ends()
+        self._out_since = None
         if response.status != HTTPStatus.OK:
             said = without_secrets(answer[:2000].decode(errors="replace"), headers=secrets).strip()
             raise BadAnswerError(f"HTTP {response.status} of {self._service.url}: {said[:300] or 'no text'}")

@@ -15,6 +15,9 @@ class WorkerGroup:
     A process beyond the first starts when a chunk finds all others at work.
     """
 
+    outage = None
+    """A process is started again at once."""
+
     def __init__(self, function: RewardFunction, *, start_timeout_seconds: float | None = None) -> None:
         """A process has `start_timeout_seconds` to start, or what is usual for its function."""
         self._name = function.name

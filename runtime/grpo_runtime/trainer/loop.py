@@ -1,6 +1,6 @@
 """GRPO, as rank 0 coordinates it."""
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TypeVar
 
@@ -174,7 +174,8 @@ class Coordinator:
                 )
                 sampling = generator.generate(evaluation.requests, on_finished=scoring.finished)
                 rollouts = await self._attend(sampling)
-                found = await self._attend(evaluation.measure(scoring, rollouts, step=state.step))
+                measuring = evaluation.measure(scoring, rollouts, step=state.step)
+                found = await self._attend(measuring, waits_for=scoring.waits_for)
         except StopRequestedError:
             return Evaluated(is_stopped=True)
         seconds = {name: value for name, value in watch.seconds().items() if name != "step_time"}
@@ -283,11 +284,13 @@ class Coordinator:
     def _version(self, step: int) -> PolicyVersion:
         return PolicyVersion(attempt=self.attempt, step=step)
 
-    async def _attend(self, work: Awaitable[T]) -> T:
+    async def _attend(self, work: Awaitable[T], *, waits_for: Callable[[], str] = str) -> T:
         """Wait for `work` while the ranks go on meeting and the progress goes on being reported."""
 
         def on_tick() -> None:
             self._note_commit()
-            self.reporter.report_waiting(self.engines.counts(), generation=self.engines.generation())
+            self.reporter.report_waiting(
+                self.engines.counts(), generation=self.engines.generation(), waits_for=waits_for()
+            )
 
         return await self.ranks.attend(work, on_tick=on_tick)

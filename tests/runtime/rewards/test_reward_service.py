@@ -2,10 +2,12 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from fake_reward_service import body, cut_off, endless, hang, serving, status, write_certificate
 from pod_builder import free_port
 
@@ -14,7 +16,14 @@ from grpo_runtime.errors import RewardServiceUnreachableError, UserError
 from grpo_runtime.rewards.chunk import Column
 from grpo_runtime.rewards.pool import RewardPool
 from grpo_runtime.rewards.service import Patience, ServiceClient
-from grpo_runtime.rewards.types import FailureKind, RewardFunction, RewardRequest, RewardService
+from grpo_runtime.rewards.types import (
+    FailureKind,
+    OpenCalls,
+    Outage,
+    RewardFunction,
+    RewardRequest,
+    RewardService,
+)
 
 QUICK = Patience(first_pause=0.01, longest_pause=0.02, total=20.0)
 TOKEN = "Bearer a-token-of-the-tests"
@@ -185,6 +194,25 @@ async def test_an_outage_that_lasts_ends_the_attempt_as_transient() -> None:
     ) as end:
         await ask(function(url), chunk("a"), patience=patience)
     assert (end.value.exit_code, end.value.reason) == (ExitCode.TRANSIENT, "RewardServiceUnreachable")
+
+
+async def test_an_outage_is_told_of_until_the_service_answers() -> None:
+    seen: list[list[OpenCalls]] = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        seen.append(pool.open_calls())
+        return web.json_response({"rewards": [2]})
+
+    async with serving() as service:
+        service.script = [answer, status(503), answer]
+        async with RewardPool((function(service.url, workers=1),)) as pool:
+            await asyncio.gather(pool.submit(chunk("aa")), pool.submit(chunk("bb")))
+            after = pool.open_calls()
+    assert seen[0] == [OpenCalls(name="judge", number=2)]
+    (calls,) = seen[1]
+    assert calls.outage is not None and 0 < calls.outage.seconds < 60
+    assert replace(calls.outage, seconds=0) == Outage(url=service.url, why="HTTP 503", seconds=0)
+    assert (calls.number, after) == (1, [])
 
 
 async def test_headers_come_from_the_secret_as_it_is_now_and_are_in_no_message(

@@ -40,6 +40,9 @@ class ScriptedScorer:
     def finished(self, index: int, rollout: Rollout) -> None:
         raise AssertionError("the engines of this run tell of no sample before all are finished")
 
+    def waits_for(self) -> str:
+        return "rewards of an evaluation"
+
     async def scores(self, rollouts: Sequence[Rollout]) -> Scores:
         reward = next(self._rewards)
         if isinstance(reward, KnownError):
@@ -121,6 +124,14 @@ async def test_its_metrics_are_in_the_report_of_the_step_whose_weights_it_measur
     asked = [requests[0].is_evaluation for requests in run.engines.requests]
     assert asked == [False, False, True, False, False, True, False, True]
     assert run.engines.versions[2] == PolicyVersion(3, 2)
+
+
+async def test_a_wait_for_rewards_is_told_with_what_the_scoring_says(tmp_path: Path) -> None:
+    run, _ = evaluated_run(tmp_path, rewards=[0.25, 0.5, 0.75])
+    assert await run.train()
+    told = [wait for wait in run.reporter.waits if wait]
+    of_step, of_evaluation = "rewards of a step", "rewards of an evaluation"
+    assert told == [of_step, of_step, of_evaluation, of_step, of_step, of_evaluation, of_step, of_evaluation]
 
 
 async def test_training_is_the_same_with_and_without_it(tmp_path: Path) -> None:
