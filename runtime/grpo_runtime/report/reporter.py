@@ -153,6 +153,14 @@ class Reporter:
         for sink in self._sinks:
             sink.close()
 
+    def fail(self) -> None:
+        """Close the sinks after an error, which is told elsewhere: what a sink raises now is a warning."""
+        for sink in self._sinks:
+            try:
+                sink.close(has_failed=True)
+            except Exception as error:  # of a volume or a library: the first error counts
+                logger.warning("%s could not be closed: %s", type(sink).__name__, error)
+
 
 def _rounded(reward: float | None) -> str:
     return "none" if reward is None else f"{reward:.4f}"

@@ -17,8 +17,9 @@ class Tracker(Protocol):
         """Log one step. Of a step that is logged twice, after a resume or an error, the service keeps both or
         the later one."""
 
-    def close(self) -> None:
-        """End the run there, once everything was logged."""
+    def close(self, *, has_failed: bool) -> None:
+        """End the run there, once everything was logged, as one that has failed or is done. A later attempt
+        goes on with it."""
 
 
 @dataclass(frozen=True)

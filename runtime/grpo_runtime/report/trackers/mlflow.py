@@ -58,9 +58,9 @@ class MlflowTracker:
             table = {column: [getattr(sample, column) for sample in record.samples] for column in TRACKED}
             self._client.log_table(self._run_id, table, f"completions/step-{record.step:06d}.json")
 
-    def close(self) -> None:
+    def close(self, *, has_failed: bool) -> None:
         """End the run."""
-        self._client.set_terminated(self._run_id)
+        self._client.set_terminated(self._run_id, "FAILED" if has_failed else "FINISHED")
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
