@@ -65,6 +65,7 @@ class ServiceClient:
         self._is_free = asyncio.Semaphore(function.workers)
         self._silence = _Silence()
         self._out_since: float | None = None
+        """On the event loop's clock; None while the service answers."""
         self._why_out = ""
         self._session: aiohttp.ClientSession | None = None
 

@@ -284,13 +284,15 @@ class Coordinator:
     def _version(self, step: int) -> PolicyVersion:
         return PolicyVersion(attempt=self.attempt, step=step)
 
-    async def _attend(self, work: Awaitable[T], *, waits_for: Callable[[], str] = str) -> T:
+    async def _attend(self, work: Awaitable[T], *, waits_for: Callable[[], str] | None = None) -> T:
         """Wait for `work` while the ranks go on meeting and the progress goes on being reported."""
 
         def on_tick() -> None:
             self._note_commit()
             self.reporter.report_waiting(
-                self.engines.counts(), generation=self.engines.generation(), waits_for=waits_for()
+                self.engines.counts(),
+                generation=self.engines.generation(),
+                waits_for=waits_for() if waits_for else "",
             )
 
         return await self.ranks.attend(work, on_tick=on_tick)

@@ -36,7 +36,7 @@ class Attend(Protocol):
     """Waits for work while the ranks go on meeting: see `Coordinator`. `waits_for` says in a sentence what
     takes long, if anything does."""
 
-    async def __call__(self, work: Awaitable[T], *, waits_for: Callable[[], str] = str) -> T: ...
+    async def __call__(self, work: Awaitable[T], *, waits_for: Callable[[], str] | None = None) -> T: ...
 
 
 @dataclass(frozen=True, kw_only=True)
