@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 from typing import BinaryIO
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -31,6 +31,8 @@ TWO_FILES = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 """Options of pytest that run two files side by side, and the tests of a file in their order: many tests wait
 for deadlines and for processes that start, and leave a core idle."""
 PRINTING = Lock()
+STOPPED = Event()
+"""Set by Ctrl-C or SIGTERM: parts that run are ended, and no other one begins."""
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
@@ -164,6 +166,8 @@ def print_heading(part: Part) -> None:
 
 def run(part: Part, *, output: BinaryIO | None) -> Result:
     """Run one part. It fails when it takes longer than its budget."""
+    if STOPPED.is_set():
+        return Result(part, "not run")
     began = time.monotonic()
     process = subprocess.Popen(
         part.command,
@@ -174,16 +178,23 @@ def run(part: Part, *, output: BinaryIO | None) -> Result:
         stderr=subprocess.STDOUT if output else None,
         start_new_session=True,
     )
+    while (code := ended(process)) is None:
+        if STOPPED.is_set():
+            end(process)
+            return Result(part, "FAILED (stopped)", time.monotonic() - began)
+        if time.monotonic() - began > part.budget_seconds:
+            end(process)
+            outcome = f"FAILED (over its budget of {part.budget_seconds} s)"
+            return Result(part, outcome, time.monotonic() - began)
+    return Result(part, "ok" if code == 0 else f"FAILED ({code})", time.monotonic() - began)
+
+
+def ended(process: subprocess.Popen[bytes]) -> int | None:
+    """The exit code of a process that ends within a second."""
     try:
-        code = process.wait(timeout=part.budget_seconds)
-        outcome = "ok" if code == 0 else f"FAILED ({code})"
+        return process.wait(timeout=1)
     except subprocess.TimeoutExpired:
-        end(process)
-        outcome = f"FAILED (over its budget of {part.budget_seconds} s)"
-    except KeyboardInterrupt:
-        end(process)
-        raise
-    return Result(part, outcome, time.monotonic() - began)
+        return None
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -255,5 +266,12 @@ def main(
     return 1 if num_failed else 0
 
 
+def stop_on_signals() -> None:
+    """Let Ctrl-C and SIGTERM end the parts that run, with all that these have started."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: STOPPED.set())
+
+
 if __name__ == "__main__":
+    stop_on_signals()
     sys.exit(main(why_no_cluster=obstacle(), is_ci=os.environ.get("CI") == "true"))

@@ -1,6 +1,9 @@
 """`make test`: what it skips, with the reason, where no containers can run, and what a failure stops."""
 
 import importlib.util
+import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -84,3 +87,33 @@ def test_after_a_failed_part_that_is_needed_only_other_lanes_of_its_stage_run(
     outcomes = dict(line.split(maxsplit=2)[::2] for line in capsys.readouterr().out.splitlines()[-9:-3])
     assert outcomes["pods"] == outcomes["later"] == "not run"
     assert outcomes["images"] == outcomes["check"] == "FAILED (1)"
+
+
+STOPPED_RUN = """
+import sys
+sys.path.insert(0, {folder!r})
+import run_all
+def part(name):
+    script = "import os, signal, sys; print(os.getpid(), file=open(sys.argv[1], 'w')); signal.pause()"
+    return run_all.Part(name, (sys.executable, "-c", script, {pids!r}), 600)
+run_all.stop_on_signals()
+sys.exit(run_all.main([[[part("pods")], [part("pure"), part("never")]], [[part("later")]]]))
+"""
+
+
+def test_sigterm_ends_the_parts_that_run_and_begins_no_other(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    os.mkfifo(pids)
+    script = STOPPED_RUN.format(folder=str(Path(__file__).parent), pids=str(pids))
+    run = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    # open at both ends, so that nothing waits for the other one to open it
+    with os.fdopen(os.open(pids, os.O_RDWR)) as started:
+        parts = [int(started.readline()), int(started.readline())]
+    run.send_signal(signal.SIGTERM)
+    output, _ = run.communicate(timeout=60)
+    assert run.returncode == 1
+    for pid in parts:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    assert output.count("FAILED (stopped)") == 2
+    assert output.count("not run") == 2

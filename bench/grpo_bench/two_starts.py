@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import aiohttp
-
 from grpo_api.contract.run_config import RunConfig
 from grpo_bench.cpu_time import seconds_of_descendants
 from grpo_bench.errors import BenchError
@@ -20,6 +18,7 @@ from grpo_runtime.engine.arguments import (
     is_cpu_build,
     server_arguments,
 )
+from grpo_runtime.fleet.connections import open_session
 from grpo_runtime.fleet.engine_client import Address, EngineClient
 from grpo_runtime.local.context import LocalContext
 from grpo_runtime.local.environments import LOOPBACK, free_ports, rollout_environment
@@ -107,7 +106,7 @@ class Starts:
         self, name: str, port: int, environment: Mapping[str, str], *, began: float
     ) -> None:
         tokens = read_rollout_settings(environment).tokens
-        async with aiohttp.ClientSession() as session:
+        async with open_session() as session:
             client = EngineClient(session, Address(LOOPBACK, port), tokens=tokens, attempt=1)
             while not await _is_live(client):
                 require_all_alive(self._context)

@@ -1,10 +1,12 @@
-"""What podTemplate says arrives on real pods and in the processes of the job."""
+"""What podTemplate and the claims of a job say arrives on real pods and in the processes of the job."""
 
 import textwrap
+from pathlib import Path
 
 import pytest
 
 from grpo_demo.follow import condition
+from grpo_scenarios.faults import volume
 from grpo_scenarios.namespace import Namespace, copy_job
 
 pytestmark = pytest.mark.cluster
@@ -165,6 +167,37 @@ def test_a_job_trains_on_the_network_of_its_node(namespace: Namespace) -> None:
         assert all(port["hostPort"] == port["containerPort"] for port in container["ports"])
     namespace.wait_for_finish("host")
     assert condition(namespace.job("host"), "Complete") == "True", namespace.describe()
+
+
+COMPILING_REWARD = """
+    from pathlib import Path
+
+    def score(completions, **columns):
+        Path("/cache/compiled/made").write_text("by the job")
+        return [1.0] * len(completions)
+"""
+
+
+def test_what_is_compiled_is_in_a_folder_of_the_job_on_its_claim(
+    namespace: Namespace, tmp_path: Path
+) -> None:
+    job = copy_job(
+        "compiled",
+        algorithm={"steps": 2},
+        trainer={"processesPerNode": 1},
+        engine={"compiledCacheClaim": "compiled"},
+    )
+    del job["spec"]["rollout"]
+    job["spec"]["rewards"] = [
+        {"name": "made", "configMap": {"name": "compiling", "key": "score.py", "function": "score"}}
+    ]
+    with volume(namespace, "compiled", path=tmp_path):
+        namespace.apply(_config_map("compiling", **{"score.py": textwrap.dedent(COMPILING_REWARD)}), job)
+        namespace.wait_for_finish("compiled")
+        assert condition(namespace.job("compiled"), "Complete") == "True", namespace.describe()
+        [made] = tmp_path.glob("*/made")
+        assert (made.parent.name.startswith("compiled-"), made.read_text()) == (True, "by the job")
+        namespace.kubectl("delete", "grpojob", "compiled")
 
 
 def _config_map(name: str, **data: str) -> dict:

@@ -30,9 +30,11 @@ def test_a_job_that_asks_for_nothing_new_is_written_as_0_1_0_did():
     assert not {"ratioLevel", "aggregation", "baseline", "maskTruncated", "delta"} & set(written())
 
 
-@pytest.mark.parametrize(("loss", "cap"), [("cispo", 5.0), ("dapo", 0.2), ("vespo", 0.2)])
-def test_the_upper_clip_of_a_loss_is_written_out(loss: str, cap: float):
-    assert written(lossType=loss)["clipHigh"] == cap
+@pytest.mark.parametrize(
+    ("loss", "cap"), [("cispo", 5.0), ("dapo", 0.2), ("luspo", 0.2), ("sapo", None), ("vespo", None)]
+)
+def test_the_upper_clip_of_a_loss_is_written_out_where_it_has_one(loss: str, cap: float | None):
+    assert written(lossType=loss).get("clipHigh") == cap
 
 
 def test_one_ratio_for_each_sequence_is_written_where_the_loss_wants_it():

@@ -1,4 +1,4 @@
-"""What libraries compile, which they load again without a check, stays in the pod."""
+"""What libraries compile, and load again without a check, stays in the pod or is on a claim of its own."""
 
 import os
 import subprocess
@@ -24,14 +24,14 @@ EVERYTHING: dict[str, Any] = {
 }
 
 
-def pods() -> list[dict[str, Any]]:
-    """One of every role and mode, with every claim that a job can have."""
+def pods(**engine: Any) -> list[dict[str, Any]]:
+    """One of every role and mode, with every claim that a job can have beside those of `engine`."""
     colocated, disaggregated = (
         FrozenJob.freeze(
             namespace="default",
             job="job",
             uid="uid-1",
-            spec=GRPOJobSpec.from_object(EVERYTHING | more),
+            spec=GRPOJobSpec.from_object(EVERYTHING | {"engine": engine} | more),
             image="image",
         )
         for more in ({}, {"rollout": {"replicas": 1}})
@@ -57,6 +57,28 @@ def test_every_pod_keeps_it_where_no_other_pod_can_write(name: str) -> None:
         assert volume_of(pod, path) == {"name": "cache", "emptyDir": {}}
     with_claim = volume_of(pods()[0], "/output/model")
     assert with_claim["persistentVolumeClaim"] == {"claimName": "runs"}
+
+
+@pytest.mark.parametrize("name", sorted(COMPILED))
+def test_a_claim_for_it_has_a_folder_of_the_job_in_every_pod_with_an_engine(name: str) -> None:
+    colocated, trainer, rollout = pods(compiledCacheClaim="compiled")
+    claim = {"name": "compiled", "persistentVolumeClaim": {"claimName": "compiled"}}
+    for pod in (colocated, rollout):
+        [container] = pod["spec"]["containers"]
+        [path] = [entry["value"] for entry in container["env"] if entry["name"] == name]
+        assert volume_of(pod, path) == claim
+        [mount] = [mount for mount in container["volumeMounts"] if mount["name"] == "compiled"]
+        assert (
+            mount["subPath"]
+            == FrozenJob.freeze(
+                namespace="default",
+                job="job",
+                uid="uid-1",
+                spec=GRPOJobSpec.from_object(EVERYTHING),
+                image="image",
+            ).names.base
+        )
+    assert claim not in trainer["spec"]["volumes"]
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,12 @@
-"""docs/trl-fields.md has every field of TRL's GRPOConfig once, and names only fields that a job has."""
+"""docs/trl-fields.md has every field of TRL's GRPOConfig once, those of the TrainingArguments that GRPO runs
+set, and names only fields that a job has."""
 
 import re
 from collections import Counter
+from dataclasses import fields as fields_of
 from pathlib import Path
+
+from transformers import TrainingArguments
 
 from .spec_fields import CRD, fields, spec_schema
 
@@ -21,9 +25,11 @@ def rows() -> list[tuple[list[str], list[str]]]:
 
 
 def test_every_field_of_trl_has_its_place():
-    of_training_arguments = ["num_train_epochs"]
     found = Counter(name for theirs, _ in rows() for name in theirs)
+    of_training_arguments = [name for name in found if name not in TRL_FIELDS]
     assert found == Counter(TRL_FIELDS + of_training_arguments)
+    assert set(of_training_arguments) <= {field.name for field in fields_of(TrainingArguments)}
+    assert {"max_steps", "per_device_train_batch_size", "max_grad_norm", "bf16"} <= set(of_training_arguments)
 
 
 def test_what_stands_beside_it_is_a_field_of_the_spec():

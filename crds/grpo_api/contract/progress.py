@@ -96,7 +96,11 @@ class Progress(ApiModel):
     engines: EngineCounts = EngineCounts()
     message: str = ""
     """What the trainer waits for, as a sentence, also while it trains and no completion has been finished for
-    some seconds; empty otherwise."""
+    some seconds; and which engines get no weights, and why. Empty otherwise."""
+
+    def tells_of(self, engine: str) -> bool:
+        """Whether the message tells of this engine, as `engine NAME ` and what it is or does."""
+        return f"engine {engine} " in self.message
 
 
 class TerminationMessage(ApiModel):

@@ -19,7 +19,8 @@ class Reason(StrEnum):
     PODS_STARTING = "PodsStarting"
     """The trainer pods exist, but not all of them run yet."""
     ENGINES_STARTING = "EnginesStarting"
-    """Not all rollout engines hold the newest weights yet; the message names one that is late."""
+    """Not all rollout engines hold the newest weights yet; the message names one that is late, with what the
+    trainer says of it if it could not be given weights."""
     TRAINER_STARTING = "TrainerStarting"
     """The trainer pods run and the trainer has not reported yet."""
     TRAINER_NOT_RUNNING = "TrainerNotRunning"
@@ -47,7 +48,8 @@ class Reason(StrEnum):
     TRAINER_RUNNING = "TrainerRunning"
     """Every trainer pod runs."""
     TRAINING = "Training"
-    """The trainer makes steps; the message says so when no completion was finished for some seconds."""
+    """The trainer makes steps; the message says so when no completion was finished for some seconds, and when
+    an engine has failed several weight syncs in a row, and why."""
     ENGINES_READY = "EnginesReady"
     """Every rollout engine has been admitted by the trainer."""
     ENGINE_FROZEN = "EngineFrozen"

@@ -78,6 +78,13 @@ def hub_cache(frozen: FrozenJob) -> list[Mount]:
     return [Mount("hub", HUB_DIR, claim=hub.cache_claim, is_read_only=hub.offline)]
 
 
+def compiled_cache(frozen: FrozenJob, *, path: str) -> list[Mount]:
+    """The claim with what the job's engines compile, in a folder of this job. All its pods run one build of
+    the image, so the folder fits every one of them."""
+    claim = frozen.spec.engine.compiled_cache_claim
+    return [Mount("compiled", path, claim=claim, sub_path=frozen.names.base)] if claim else []
+
+
 def hub_token(frozen: FrozenJob) -> list[Mount]:
     """The Hub's access token, as a file that only the group of the pod's user may read. Every pod loads the
     model, so every pod has it. It goes from the user's Secret to the pod; the operator never sees it."""

@@ -15,6 +15,7 @@ from grpo_operator.children.mounts import (
     HUB_TOKEN_KEY,
     VOLUMES_DIR,
     Mount,
+    compiled_cache,
     hub_cache,
     hub_token,
     sources,
@@ -35,7 +36,7 @@ NODE_LOST_SECONDS = 30
 
 DATASETS_DIR = f"{CACHE_DIR}/huggingface/datasets"
 COMPILED_DIR = f"{CACHE_DIR}/compiled"
-"""Code and pickles that libraries load without a check: in the pod, for what outlives it others can write."""
+"""Code and pickles that libraries load without a check: in the pod, unless the job names a claim for them."""
 COMPILED = {
     "VLLM_CACHE_ROOT": f"{COMPILED_DIR}/vllm",
     "TORCHINDUCTOR_CACHE_DIR": f"{COMPILED_DIR}/inductor",
@@ -89,6 +90,7 @@ def pod_template(
             *sources(frozen),
             *hub_cache(frozen),
             *hub_token(frozen),
+            *(compiled_cache(frozen, path=COMPILED_DIR) if _has_engines(frozen, role=role) else []),
             *mounts,
             *own_mounts(overlay),
         ]
@@ -164,6 +166,11 @@ def http_probe(
         "failureThreshold": failures,
         "timeoutSeconds": timeout_seconds,
     }
+
+
+def _has_engines(frozen: FrozenJob, *, role: Role) -> bool:
+    """Whether pods of a role have engines in them."""
+    return role is Role.ROLLOUT or not frozen.has_rollout
 
 
 def _shared_memory_limit(spec: GRPOJobSpec, *, role: Role) -> str:

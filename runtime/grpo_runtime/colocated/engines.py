@@ -9,7 +9,7 @@ Training and engines never compute at the same time: rank 0 waits for its engine
 import asyncio
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from grpo_api.contract.progress import EngineCounts
@@ -31,6 +31,7 @@ from grpo_runtime.colocated.messages import (
 from grpo_runtime.colocated.rank_engine import PHASES, RankSync
 from grpo_runtime.rollout.errors import EngineError, EngineTimeoutError
 from grpo_runtime.rollout.interface import (
+    FailedSyncs,
     GenerateRequest,
     Generation,
     OnFinished,
@@ -159,6 +160,10 @@ class ColocatedEngines:
                 self._name(index) for index, is_so in enumerate(self._is_starting_again()) if is_so
             ),
         )
+
+    def failed_syncs(self) -> Mapping[str, FailedSyncs]:
+        """See `Engines.failed_syncs`."""
+        return {}
 
     async def close(self) -> None:
         """Let go of the threads; engines end with their processes."""

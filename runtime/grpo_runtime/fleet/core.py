@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import aiohttp
-
 from grpo_api.contract.progress import EngineCounts
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.fleet import membership
 from grpo_runtime.fleet.bundle import Bundle, bundle
+from grpo_runtime.fleet.connections import open_session
 from grpo_runtime.fleet.dispatch import Dispatch, DispatchLimits
 from grpo_runtime.fleet.errors import BadAnswerError, EngineConflictError
 from grpo_runtime.fleet.generate_api import read_rollouts, sampling_body
@@ -26,6 +25,7 @@ from grpo_runtime.fleet.settings import FleetSettings
 from grpo_runtime.fleet.syncer import FleetSyncer
 from grpo_runtime.rollout.errors import EngineGoneError, EngineTimeoutError, RolloutLostError
 from grpo_runtime.rollout.interface import (
+    FailedSyncs,
     GenerateRequest,
     Generation,
     OnFinished,
@@ -51,9 +51,7 @@ class FleetCore:
         # taken once, so that the date at which an engine stood still is the same in every report
         self._clock_offset = time.time() - time.monotonic()
         self._dispatch: Dispatch | None = None
-        # as many connections as there is work (the limits are in the dispatch), dropped before vLLM does
-        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=3.0)
-        self._session = aiohttp.ClientSession(connector=connector)
+        self._session = open_session()
         self._roster = Roster(settings, self._session)
         self._syncer = FleetSyncer(
             self._roster,
@@ -138,6 +136,10 @@ class FleetCore:
             given={labels.get(key, key): number for key, number in found.given.items()},
             frozen={member.label: member.why_frozen for member in members if member.why_frozen},
         )
+
+    def failed_syncs(self) -> Mapping[str, FailedSyncs]:
+        """See `Engines.failed_syncs`. May be called in another thread."""
+        return self._syncer.failed
 
     async def close(self) -> None:
         """Leave the engines as they are and let go of every connection."""
@@ -228,7 +230,7 @@ class FleetCore:
         num_current = self.counts().current
         if num_current == 0:
             if waited_seconds > settings.empty_wait_seconds:
-                why = "; ".join(f"{label}: {text}" for label, text in self._syncer.failures.items())
+                why = "; ".join(f"{label}: {last.why}" for label, last in self._syncer.failed.items())
                 raise RolloutLostError(
                     f"no rollout engine could be given weights for {settings.empty_wait_seconds:g} s"
                     + (f" ({why})" if why else "")

@@ -53,7 +53,7 @@ class Load:
 
 
 class EngineClient:
-    """Calls one engine at `address` for a trainer of `attempt`.
+    """Calls one engine at `address` for a trainer of `attempt`, in a session of `connections.open_session`.
 
     With `instance` every call is for that process only: its successor at the same address refuses it.
     """
@@ -184,9 +184,6 @@ class EngineClient:
         timeout_seconds: float | None,
     ) -> bytes:
         headers = {"Authorization": f"Bearer {token}", routes.ATTEMPT_HEADER: str(self._attempt)}
-        if path != routes.GENERATE_PATH:
-            # vLLM's server closes a connection after an internal error, and no verb must meet a closed one
-            headers["Connection"] = "close"
         if self.instance is not None:
             headers[routes.INSTANCE_HEADER] = self.instance
         if core is not None:

@@ -17,6 +17,7 @@ from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.fleet.core import FleetCore
 from grpo_runtime.fleet.settings import FleetSettings, fleet_settings
 from grpo_runtime.rollout.interface import (
+    FailedSyncs,
     GenerateRequest,
     Generation,
     OnFinished,
@@ -103,6 +104,10 @@ class Fleet:
     def generation(self) -> Generation | None:
         """See `Engines.generation`."""
         return self._core.generation()
+
+    def failed_syncs(self) -> Mapping[str, FailedSyncs]:
+        """See `Engines.failed_syncs`."""
+        return self._core.failed_syncs()
 
     async def close(self) -> None:
         """See `Engines.close`. A thread that is stuck in a transfer is left running, so that the run can

@@ -1,11 +1,12 @@
 """Whether an engine process is frozen: it exists and does nothing. Pure: `now` is a parameter.
 
 A call for completions answers when they are done, so its silence says nothing, and engines are looked
-at instead. An engine is two processes, and each of three signs can be missing alone:
+at instead. An engine is two processes, and each of four signs can be missing alone:
 
     server   answers who it is
     core     answers, between two of its steps, whether it is paused
     tokens   the number that it has generated rises while it samples for us
+    work     it samples while we wait for its answers, or else a request or an answer is lost
 
 One long step delays the signs of core and tokens. So an engine that went on after more than the limit is
 given twice that time, until there has been a round without such a step (a round ends with new weights). One
@@ -18,6 +19,8 @@ from grpo_api.contract.versions import PolicyVersion
 
 MIN_MISSED = 2
 """Looks in a row without a sign. One alone may be late because the trainer itself stood still."""
+_WORK_LIMITS = 3
+"""So many times the usual limit for `work`: of an engine that has done its work, the answer is on its way."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,7 @@ class Signs:
     server: Sign
     core: Sign
     tokens: Sign
+    work: Sign
     num_tokens: float | None = None
     version: PolicyVersion | None = None
     """The weights that it had at the last look."""
@@ -111,7 +115,7 @@ class Signs:
 
 def first_signs(now: float) -> Signs:
     """Those of a process that has just been found."""
-    return Signs(server=Sign(now), core=Sign(now), tokens=Sign(now))
+    return Signs(server=Sign(now), core=Sign(now), tokens=Sign(now), work=Sign(now))
 
 
 def looked(signs: Signs, look: Look | None, *, version: PolicyVersion | None, now: float) -> Signs:
@@ -123,9 +127,19 @@ def looked(signs: Signs, look: Look | None, *, version: PolicyVersion | None, no
         # the verification of new weights generates a token, which is not sampled for us
         signs = replace(signs, version=version, num_tokens=None)
         if version is not None:
-            signs = replace(signs, core=signs.core.next_round(), tokens=signs.tokens.next_round())
+            signs = replace(
+                signs,
+                core=signs.core.next_round(),
+                tokens=signs.tokens.next_round(),
+                work=signs.work.next_round(),
+            )
     if signs.server.num_missed:
-        signs = replace(signs, core=signs.core.from_now(now), tokens=signs.tokens.from_now(now))
+        signs = replace(
+            signs,
+            core=signs.core.from_now(now),
+            tokens=signs.tokens.from_now(now),
+            work=signs.work.from_now(now),
+        )
     is_known = None not in (look.num_tokens, signs.num_tokens)
     has_moved = is_known and look.num_tokens != signs.num_tokens
     if has_moved:
@@ -134,12 +148,19 @@ def looked(signs: Signs, look: Look | None, *, version: PolicyVersion | None, no
         tokens = signs.tokens.missed()
     else:
         tokens = signs.tokens.from_now(now)
+    if has_moved or (is_known and look.num_running > 0):
+        work = signs.work.seen(now)
+    elif is_known and look.is_paused is False:
+        work = signs.work.missed()
+    else:
+        work = signs.work.from_now(now)
     return replace(
         signs,
         # without its gap: one that was stopped once is found as fast the next time
         server=signs.server.from_now(now),
         core=signs.core.seen(now) if look.has_core_answered or has_moved else signs.core.missed(),
         tokens=tokens,
+        work=work,
         num_tokens=look.num_tokens,
         is_warm=signs.is_warm or has_moved,
     )
@@ -157,8 +178,15 @@ def excused(signs: Signs, *, now: float) -> Signs:
         server=signs.server.from_now(now),
         core=signs.core.from_now(now),
         tokens=signs.tokens.from_now(now),
+        work=signs.work.from_now(now),
         num_tokens=None,
     )
+
+
+def taken_out(signs: Signs, *, now: float) -> Signs:
+    """The signs of an engine whose requests were given to others. If only its answers were late, it is given
+    twice that time: the same requests would be late again."""
+    return replace(signs, work=signs.work.seen(now))
 
 
 def warm(signs: Signs) -> Signs:
@@ -176,4 +204,6 @@ def why_frozen(signs: Signs, *, limits: Limits, now: float) -> str:
         return "its engine core does not answer"
     if signs.is_warm and signs.tokens.is_overdue(now, limit_seconds=usual):
         return "it has requests and generates nothing"
+    if signs.work.is_overdue(now, limit_seconds=max(_WORK_LIMITS * usual, core_limit)):
+        return "it works on none of its requests"
     return ""

@@ -131,6 +131,7 @@ class Roster:
                 self._signs[instance] = liveness.excused(self._signs[instance], now=now)
             elif why := liveness.why_frozen(self._signs[instance], limits=self._limits, now=now):
                 self._take_out(member, why, has_refused=self._signs[instance].has_refused, now=now)
+                self._signs[instance] = liveness.taken_out(self._signs[instance], now=now)
 
     def _take_out(self, member: Member, why_frozen: str, *, has_refused: bool, now: float) -> None:
         """Give the requests of an engine to others. One that refuses calls is not frozen but has ended."""

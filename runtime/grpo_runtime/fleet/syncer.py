@@ -17,7 +17,7 @@ from grpo_runtime.fleet.engine_sync import EngineSync, EngineSyncReport, SyncFai
 from grpo_runtime.fleet.membership import Member, MemberState
 from grpo_runtime.fleet.roster import Roster
 from grpo_runtime.rollout.errors import EngineError, EngineTimeoutError
-from grpo_runtime.rollout.interface import Probe, SyncReport
+from grpo_runtime.rollout.interface import FailedSyncs, Probe, SyncReport
 from grpo_runtime.weight_sync.deadlines import Deadlines
 from grpo_runtime.weight_sync.interface import PreparedWeights, WeightSyncError
 from grpo_runtime.weight_sync.registry import Backend, Reach
@@ -61,7 +61,8 @@ class FleetSyncer:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         """The running sync of an instance."""
         self._reports: dict[str, EngineSyncReport] = {}
-        self._failures: dict[str, str] = {}
+        self._failed: Mapping[str, FailedSyncs] = {}
+        """Another mapping at each change, because it is read in another thread."""
         self._prepare_seconds = 0.0
         self._write_seconds: float | None = None
         """Of the newest weights, where they are written before engines are called."""
@@ -72,9 +73,9 @@ class FleetSyncer:
         return self._has_weights
 
     @property
-    def failures(self) -> Mapping[str, str]:
-        """Why engines could not be given the newest weights, by their label."""
-        return self._failures
+    def failed(self) -> Mapping[str, FailedSyncs]:
+        """The failed syncs of engines by their label, also of one that has been restarted since."""
+        return self._failed
 
     async def prepare(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> None:
         """Make these the newest weights. From now on no engine is Current until it has them.
@@ -89,7 +90,7 @@ class FleetSyncer:
             self._backend.name_version(prepared, version)
         self._job = SyncJob(version=version, weights=prepared, probe=probe)
         self._has_weights = True
-        self._reports, self._failures = {}, {}
+        self._reports = {}
         self._roster.new_version(version)
 
     async def wait_until_read(self) -> None:
@@ -133,7 +134,9 @@ class FleetSyncer:
         return started
 
     async def forget_the_lost(self) -> None:
-        """Close the senders to engines that are lost."""
+        """Close the senders to engines that are lost, and forget what failed at addresses that are gone."""
+        labels = {member.label for member in self._roster.members()}
+        self._failed = {label: failed for label, failed in self._failed.items() if label in labels}
         present = {m.instance for m in self._roster.members() if m.state != MemberState.LOST}
         for key in [key for key in self._syncs if not key <= present and not key & self._tasks.keys()]:
             # while one is closed, a new sync may have closed another
@@ -155,7 +158,7 @@ class FleetSyncer:
         return SyncReport(
             version=job.version,
             synced=tuple(sorted(self._reports)),
-            failed=dict(self._failures),
+            failed={label: last.why for label, last in self._failed.items() if last.version == job.version},
             num_bytes=weights.num_bytes,
             phase_seconds=phase_seconds,
             num_bytes_sent=weights.num_bytes_sent,
@@ -232,14 +235,21 @@ class FleetSyncer:
     async def _finish(self, member: Member, job: SyncJob, outcome: EngineSyncReport | Exception) -> None:
         now = time.monotonic()
         if isinstance(outcome, Exception):
-            # every error ends here: the engine leaves the fleet, and `failures` keeps the cause
+            # every error ends here: the engine leaves the fleet, and `failed` keeps the cause
             if not isinstance(outcome, SyncFailedError):
                 log.error("unexpected error in the sync of engine %s", member.label, exc_info=outcome)
             log.warning("engine %s did not get weights %s: %s", member.label, job.version, outcome)
-            self._failures[member.label] = str(outcome) or type(outcome).__name__
+            before = self._failed.get(member.label)
+            last = FailedSyncs(
+                num=before.num + 1 if before else 1,
+                version=job.version,
+                why=str(outcome) or type(outcome).__name__,
+            )
+            self._failed = {**self._failed, member.label: last}
             self._roster.apply(member.instance, lambda found: _after_failure(found, outcome, now=now))
             await self._revoke(member)
             return
+        self._failed = {label: last for label, last in self._failed.items() if label != member.label}
         newest = self._roster.newest or job.version
         if job.version == newest:
             self._reports[member.label] = outcome

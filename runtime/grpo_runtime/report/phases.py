@@ -4,6 +4,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from grpo_runtime.report.sync_cost import ENGINES
+
 _PHASE = "time/{}_seconds"
 PHASES = ("sync", "generate", "score", "train", "digest")
 """In their order in a step; `other` is what is left of it."""
@@ -20,6 +22,8 @@ class StepSeconds:
     step: float
     phases: Mapping[str, float]
     """By phase, those of PHASES that the run measured, and `other`."""
+    num_engines: int | None = None
+    """The median of the engines that sampled, which `kubectl scale` changes; None where no step says it."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,9 @@ def step_seconds(steps: Sequence[Mapping[str, float]]) -> StepSeconds | None:
     }
     total = statistics.median(step["step_time"] for step in measured)
     phases = {phase: seconds for phase, seconds in phases.items() if seconds > 0}
-    return StepSeconds(total, {**phases, "other": max(0.0, total - sum(phases.values()))})
+    phases["other"] = max(0.0, total - sum(phases.values()))
+    engines = [step[ENGINES] for step in measured if ENGINES in step]
+    return StepSeconds(total, phases, int(statistics.median_low(engines)) if engines else None)
 
 
 def idle_seconds(seconds: StepSeconds) -> dict[str, float]:

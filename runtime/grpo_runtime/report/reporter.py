@@ -42,6 +42,8 @@ class Reporter:
         """Samples that were finished at the last report, while completions are sampled."""
         self._num_moved = 0
         self._needs_engines = True
+        self._note = ""
+        """What people must know beside what rank 0 does, as the newest `report_waiting` said."""
         known = read_progress(run_dir)
         heartbeat = known.heartbeat + 1 if known else 0
         self.progress = ProgressFile(run_dir, initial.model_copy(update={"heartbeat": heartbeat}))
@@ -49,14 +51,20 @@ class Reporter:
         self._sinks = [open_sink(context) for open_sink in sinks]
 
     def report_waiting(
-        self, engines: EngineCounts, *, generation: Generation | None = None, waits_for: str = ""
+        self,
+        engines: EngineCounts,
+        *,
+        generation: Generation | None = None,
+        waits_for: str = "",
+        note: str = "",
     ) -> None:
         """Report that rank 0 waits: for an engine if none is current and one is needed, else for completions
         or rewards. `waits_for` says what of the latter takes long, if anything does.
 
         While completions are sampled, only one that was finished is a sign of life: rank 0 itself lives on
-        when all engines hang.
+        when all engines hang. `note` is a sentence that every report has until the next call.
         """
+        self._note = note
         num_done = generation.num_done if generation and engines.current else None
         is_still = num_done is not None and num_done == self._num_done
         self._num_done = num_done
@@ -64,7 +72,10 @@ class Reporter:
             step = self.progress.latest.step + 1
             message = still_message(generation, step=step) if generation else waits_for
             self.progress.update(
-                is_sign_of_life=not is_still, state=TrainerState.TRAINING, message=message, engines=engines
+                is_sign_of_life=not is_still,
+                state=TrainerState.TRAINING,
+                message=self._with_note(message),
+                engines=engines,
             )
             return
         message = (
@@ -72,7 +83,12 @@ class Reporter:
         )
         if generation is not None:
             message += frozen_message(generation)
-        self.progress.update(state=TrainerState.WAITING_FOR_ROLLOUT, message=message, engines=engines)
+        self.progress.update(
+            state=TrainerState.WAITING_FOR_ROLLOUT, message=self._with_note(message), engines=engines
+        )
+
+    def _with_note(self, message: str) -> str:
+        return "; ".join(filter(None, (message, self._note)))
 
     def _compared_nats(self, values: Mapping[str, float]) -> float | None:
         return values.get(MISMATCH_METRIC) if self._has_mismatch_bound else None
@@ -129,7 +145,7 @@ class Reporter:
             stale_samples=stale_samples,
             engines=engines,
             state=TrainerState.TRAINING,
-            message="",
+            message=self._note,
         )
 
     def moves(self, message: str, *, num_bytes: int) -> None:
@@ -137,7 +153,7 @@ class Reporter:
         sign of life: rank 0 itself lives on when a volume or a store does not answer."""
         is_moving = num_bytes != self._num_moved
         self._num_moved = num_bytes
-        self.progress.update(is_sign_of_life=is_moving, message=message)
+        self.progress.update(is_sign_of_life=is_moving, message=self._with_note(message))
 
     def saved(self, step: int | None, *, seconds: float | None = None) -> None:
         """Report that the newest checkpoint is now that of `step`, and how long its save took, if this

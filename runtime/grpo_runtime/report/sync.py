@@ -1,6 +1,6 @@
 """Metrics of the weight sync before a step."""
 
-from grpo_runtime.report.sync_cost import PAUSED, RATE, SENT_BYTES, UPDATE_RATIO
+from grpo_runtime.report.sync_cost import ENGINES, PAUSED, RATE, SENT_BYTES, UPDATE_RATIO
 from grpo_runtime.rollout.interface import SyncReport
 
 
@@ -16,7 +16,7 @@ def sync_metrics(sync: SyncReport) -> dict[str, float]:
     metrics |= {
         "sync/bytes": float(sync.num_bytes),
         SENT_BYTES: float(sync.num_bytes_sent),
-        "sync/engines": float(len(sync.synced)),
+        ENGINES: float(len(sync.synced)),
         "sync/failed_engines": float(len(sync.failed)),
         "sync/max_probe_error": sync.max_probe_error,
     }

@@ -4,6 +4,7 @@ import re
 import statistics
 from collections.abc import Mapping, Sequence
 
+ENGINES = "sync/engines"
 PAUSED = "sync/paused_seconds"
 SENT_BYTES = "sync/sent_bytes"
 UPDATE_RATIO = "sync/update_ratio"

@@ -18,9 +18,11 @@ def call_function(
 
     `request` has the fields of RewardRequest. The function is called by TRL's convention, with the keyword
     arguments prompts, completions, completion_ids, every dataset column by its name, trainer_state
-    (global_step, max_steps) and log_metric(name, value), as far as its signature takes them. A completion is
-    text, or a list with one assistant message where the prompt is a chat. A coroutine is awaited. Raises what
-    the function raises, and TypeError when it does not return a reward for every completion.
+    (global_step, max_steps), log_metric(name, value) and log_extra(column, values), as far as its signature
+    takes them. What is given to log_extra, further columns of a table that TRL logs, is not kept. A
+    completion is text, or a list with one assistant message where the prompt is a chat. A coroutine is
+    awaited. Raises what the function raises, and TypeError when it does not return a reward for every
+    completion.
     """
     logged: dict[str, list[float]] = {}
     arguments = {
@@ -33,6 +35,7 @@ def call_function(
         "completion_ids": request["completion_ids"],
         "trainer_state": SimpleNamespace(global_step=request["step"], max_steps=request["total_steps"]),
         "log_metric": lambda name, value: logged.setdefault(str(name), []).append(float(value)),
+        "log_extra": _keep_no_column,
     }
     result = function(**accepted(function, arguments))
     if inspect.isawaitable(result):
@@ -66,6 +69,11 @@ def clean_reward(value: Any) -> float | None:
     if abs(number) > _FLOAT32_MAX:
         raise ValueError("a reward is infinite, or too large for float32")
     return None if math.isnan(number) else number
+
+
+def _keep_no_column(column: str, values: list[Any]) -> None:
+    """TRL's log_extra, for functions that call it: the tables of completions have the same columns in every
+    job."""
 
 
 async def _awaited(result: Any) -> Any:

@@ -174,6 +174,9 @@ class ServiceClient:
             raise _OutageError(f"no answer within timeoutSeconds, {self._timeout_seconds:g} s") from error
         except aiohttp.ClientPayloadError as error:
             raise _OutageError("the answer was cut off") from error
+        except aiohttp.ClientResponseError:
+            # it quotes the answer, of a broken proxy, which may have our headers in it
+            raise _OutageError("its answer is not HTTP") from None
         if response.status in _OUTAGES:
             raise _OutageError(f"HTTP {response.status}")
         self._silence.ends()

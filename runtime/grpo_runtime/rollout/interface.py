@@ -96,6 +96,16 @@ class SyncReport:
 
 
 @dataclass(frozen=True)
+class FailedSyncs:
+    """The weight syncs of an engine that have failed since its last good one: `num` of them, the last one of
+    the weights `version`, because of `why`."""
+
+    num: int
+    version: PolicyVersion
+    why: str
+
+
+@dataclass(frozen=True)
 class Generation:
     """How far the running call of `generate` has come, in samples: of one that is not finished nothing is
     known."""
@@ -172,6 +182,11 @@ class Engines(Protocol):
     def generation(self) -> Generation | None:
         """How far the running call of `generate` has come. None when none runs, and where it cannot be
         told."""
+        ...
+
+    def failed_syncs(self) -> Mapping[str, FailedSyncs]:
+        """Engine -> its failed weight syncs, for engines that serve no more because of them. Empty in mode
+        Colocated, where such a failure ends the attempt or the engine."""
         ...
 
     async def close(self) -> None:

@@ -12,9 +12,10 @@ from grpo_runtime.algorithm.advantages import compute_advantages
 from grpo_runtime.data.sampler import PromptSampler
 from grpo_runtime.export.at_the_end import ModelUploads
 from grpo_runtime.report.completions import count_stale, count_tokens
+from grpo_runtime.report.failed_syncs import failed_syncs_message
 from grpo_runtime.report.reporter import Reporter
 from grpo_runtime.report.sample import Sample
-from grpo_runtime.rollout.interface import Engines, Rollout, SyncReport
+from grpo_runtime.rollout.interface import Engines, Generation, Rollout, SyncReport
 from grpo_runtime.rollout_function.turns import RolloutFunction
 from grpo_runtime.trainer.batch import make_batch, send_batch
 from grpo_runtime.trainer.checkpoint.contents import RunState
@@ -264,8 +265,10 @@ class Coordinator:
     def _report_newest_checkpoint(self) -> None:
         self.reporter.saved(self.saver.newest_step, seconds=self.saver.newest_seconds)
 
-    def _report_waiting(self) -> None:
-        self.reporter.report_waiting(self.engines.counts())
+    def _report_waiting(self, generation: Generation | None = None, *, waits_for: str = "") -> None:
+        engines = self.engines.counts()
+        note = failed_syncs_message(self.engines.failed_syncs(), engines=engines)
+        self.reporter.report_waiting(engines, generation=generation, waits_for=waits_for, note=note)
 
     async def _upload(self) -> None:
         """Upload the exported model. An attempt that begins with the last step done does it again."""
@@ -289,10 +292,6 @@ class Coordinator:
 
         def on_tick() -> None:
             self._note_commit()
-            self.reporter.report_waiting(
-                self.engines.counts(),
-                generation=self.engines.generation(),
-                waits_for=waits_for() if waits_for else "",
-            )
+            self._report_waiting(self.engines.generation(), waits_for=waits_for() if waits_for else "")
 
         return await self.ranks.attend(work, on_tick=on_tick)

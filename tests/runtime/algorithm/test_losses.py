@@ -128,6 +128,37 @@ def test_the_first_update_gives_the_plain_policy_gradient() -> None:
     assert (inputs.trainer_logprobs.grad - expected).abs().max() < 1e-12
 
 
+@pytest.mark.parametrize(("estimator", "divergence"), [("k2", 200.0), ("k3", math.exp(20) - 21)])
+@pytest.mark.parametrize("distance", [50.0, 5000.0])
+def test_a_policy_far_from_the_old_one_or_the_reference_has_a_bounded_loss_without_gradient(
+    distance: float, estimator: str, divergence: float
+) -> None:
+    inputs = LossInputs(
+        trainer_logprobs=torch.tensor([[-1.0]], requires_grad=True),
+        old_logprobs=torch.tensor([[-1.0 - distance]]),
+        ref_logprobs=torch.tensor([[-1.0 + distance]]),
+        advantages=torch.tensor([-2.0]),
+        loss_mask=torch.tensor([[True]]),
+    )
+    penalty = KLPenalty(beta=0.5, estimator=estimator, is_bias_corrected=False)
+    loss = compute_loss(
+        inputs,
+        options=LossOptions(loss_type="grpo", kl=penalty),
+        denominators=Denominators.of_mask(inputs.loss_mask),
+    ).loss
+    loss.backward()
+    assert loss.item() == pytest.approx(2 * math.exp(20) + 0.5 * divergence, rel=1e-6)
+    assert inputs.trainer_logprobs.grad.tolist() == [[0.0]]
+
+
+def test_the_entropy_threshold_of_more_tokens_than_torch_takes_lies_between_the_two_nearest() -> None:
+    num_tokens = 2**24 + 2
+    # 0.7 x (num_tokens - 1) is 11744051.9: the last of so many zeros is below that place, the first one above
+    entropies = torch.cat([torch.ones(num_tokens - 11744052), torch.zeros(11744052)])
+    mask = torch.ones(num_tokens, dtype=torch.bool)
+    assert top_entropy_threshold(entropies, mask=mask, quantile=0.3).item() == pytest.approx(0.9, abs=1e-6)
+
+
 def test_a_token_the_sampler_could_not_score_is_not_corrected() -> None:
     inputs = batch()
     unscored = inputs.rollout_logprobs.clone()

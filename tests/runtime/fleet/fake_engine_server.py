@@ -37,6 +37,8 @@ class FakeEngine:
     def __init__(self, name: str, *, make_receiver: Callable[[], Receiver] | None = None) -> None:
         self.name = name
         self._make_receiver = make_receiver
+        self.num_to_lose = 0
+        """So many of the next answers to calls for completions do not leave it."""
         self._is_down = False
         self._may_serve = asyncio.Event()
         self._connections: set[asyncio.Transport] = set()
@@ -77,6 +79,11 @@ class FakeEngine:
         self.vllm = FakeVLLM(receiver=self._make_receiver and self._make_receiver())
         with patch.dict(os.environ, {Env.INSTANCE: self.name}):
             self._guard = Guard(self.vllm)
+
+    @property
+    def num_connections(self) -> int:
+        """How many connections have carried a call since it last hung up."""
+        return len(self._connections)
 
     async def instance(self) -> str:
         """The id of the process that it runs."""
@@ -133,6 +140,9 @@ class FakeEngine:
             headers=[(name.lower(), value) for name, value in request.raw_headers],
             parts=[body],
         )
+        if request.path == routes.GENERATE_PATH and self.num_to_lose > 0:
+            self.num_to_lose -= 1
+            await asyncio.Event().wait()
         return web.Response(text=answer, status=status, content_type="application/json")
 
 

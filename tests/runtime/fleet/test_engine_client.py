@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator
 
-import aiohttp
 import pytest
 from fake_engine_server import FakeEngine
-from fleet_builder import GIVE_UP_SECONDS, TOKENS, hang
+from fake_vllm import RefusedError
+from fleet_builder import GIVE_UP_SECONDS, TOKENS, hang, raising
 
-from grpo_runtime.engine.routes import IS_PAUSED_PATH
+from grpo_runtime.engine.routes import IS_PAUSED_PATH, PAUSE_PATH
+from grpo_runtime.fleet.connections import open_session
 from grpo_runtime.fleet.engine_client import EngineClient, Load
 from grpo_runtime.fleet.errors import EngineConflictError, EngineRefusedError
 from grpo_runtime.rollout.errors import EngineGoneError, EngineTimeoutError
@@ -26,7 +27,7 @@ async def engine() -> AsyncIterator[FakeEngine]:
 
 @pytest.fixture
 async def client(engine: FakeEngine) -> AsyncIterator[EngineClient]:
-    async with aiohttp.ClientSession() as session:
+    async with open_session() as session:
         yield EngineClient(session, engine.address, tokens=TOKENS, attempt=1)
 
 
@@ -88,3 +89,33 @@ async def test_what_an_engine_counts_is_summed_over_its_cores(
 async def test_an_engine_without_statistics_counts_nothing(engine: FakeEngine, client: EngineClient) -> None:
     engine.vllm.num_cores = 0
     assert await client.load(timeout_seconds=GIVE_UP_SECONDS) is None
+
+
+async def test_calls_one_after_the_other_use_one_connection(engine: FakeEngine, client: EngineClient) -> None:
+    for _ in range(3):
+        await client.identity(timeout_seconds=GIVE_UP_SECONDS)
+        await client.pause(timeout_seconds=GIVE_UP_SECONDS)
+        await client.resume(timeout_seconds=GIVE_UP_SECONDS)
+        assert not await client.is_paused(timeout_seconds=GIVE_UP_SECONDS)
+    assert engine.num_connections == 1
+
+
+async def test_a_refusal_of_the_guard_keeps_the_connection(engine: FakeEngine, client: EngineClient) -> None:
+    with pytest.raises(EngineConflictError):
+        await client.for_instance("another").pause(timeout_seconds=GIVE_UP_SECONDS)
+    await client.pause(timeout_seconds=GIVE_UP_SECONDS)
+    assert engine.num_connections == 1
+
+
+@pytest.mark.parametrize("num_characters", [10, 10_000_000])
+async def test_no_call_uses_the_connection_of_an_internal_error(
+    engine: FakeEngine, client: EngineClient, num_characters: int
+) -> None:
+    """However much of the answer comes with its first bytes. vLLM's server closes the connection then."""
+    engine.vllm.during[PAUSE_PATH] = raising(RefusedError("x" * num_characters))
+    for number in (1, 2):
+        with pytest.raises(EngineRefusedError, match=r"HTTP 500: .*xxxxxxxxxx"):
+            await client.pause(timeout_seconds=GIVE_UP_SECONDS)
+        assert engine.num_connections == number
+    assert not await client.is_paused(timeout_seconds=GIVE_UP_SECONDS)
+    assert engine.num_connections == 3

@@ -15,6 +15,7 @@ from weight_sources import FixedWeights
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engine import routes
+from grpo_runtime.fleet.connections import open_session
 from grpo_runtime.fleet.engine_client import EngineClient
 from grpo_runtime.fleet.engine_sync import SyncFailedError, SyncJob
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
@@ -30,7 +31,7 @@ async def engine() -> AsyncIterator[FakeEngine]:
 
 @pytest.fixture
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as opened:
+    async with open_session() as opened:
         yield opened
 
 

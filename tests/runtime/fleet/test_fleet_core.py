@@ -8,9 +8,11 @@ from fake_engine_server import FakeEngine
 from fake_vllm import RefusedError
 from fleet_builder import fleet_of, hang, raising, requests, seeds, sync, unsynced_fleet_of, until, versions
 
+from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engine.routes import GENERATE_PATH, PAUSE_PATH, UPDATE_PATH
 from grpo_runtime.fleet.engine_client import Address
 from grpo_runtime.rollout.errors import RolloutLostError
+from grpo_runtime.rollout.interface import FailedSyncs
 
 pytestmark = pytest.mark.usefixtures("pod_environment")
 
@@ -74,6 +76,52 @@ async def test_an_engine_that_does_not_compute_what_is_trained_leaves_the_fleet_
         rollouts = await fleet.generate(requests(8))
         assert {rollout.engine for rollout in rollouts} == {"good"}
         assert wrong.vllm.completions_asked == []
+
+
+async def test_why_an_engine_gets_no_weights_is_known_until_it_gets_them() -> None:
+    good, wrong = FakeEngine("good"), FakeEngine("wrong")
+    async with fleet_of(good, wrong) as fleet:
+        assert fleet.failed_syncs() == {}
+        wrong.vllm.probe_logprob = -1.01
+        await sync(fleet, step=1)
+        why = "verify: its logprobs differ from the trainer's by 0.01 nats, more than 0.0001"
+        assert fleet.failed_syncs() == {"wrong": FailedSyncs(num=1, version=PolicyVersion(1, 1), why=why)}
+
+        # newer weights say nothing about it: it is tried ever less often
+        report = await sync(fleet, step=2)
+        assert (report.failed, fleet.failed_syncs()["wrong"].num) == ({}, 1)
+        await until(lambda: fleet.failed_syncs()["wrong"].num == 2)
+        assert fleet.failed_syncs()["wrong"].version == PolicyVersion(1, 2)
+
+        # a process that is started again in its place fails as well
+        wrong.restart()
+        wrong.vllm.probe_logprob = -1.01
+        await until(lambda: fleet.failed_syncs()["wrong"].num == 3)
+        wrong.restart()
+        await until(lambda: fleet.counts().current == 2)
+        assert fleet.failed_syncs() == {}
+
+
+async def test_what_failed_in_a_pod_that_is_gone_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    good, wrong = FakeEngine("good"), FakeEngine("wrong")
+    wrong.vllm.probe_logprob = -1.01
+    loop, addresses = asyncio.get_running_loop(), {"wrong.test": "127.0.0.1", "127.0.0.1": "127.0.0.1"}
+
+    async def getaddrinfo(host: str, port: int, *, type: int) -> list[object]:
+        if host not in addresses:
+            raise socket.gaierror
+        return [(socket.AF_INET, type, 0, "", (addresses[host], port))]
+
+    monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo)
+    async with wrong.serving():
+        others = [Address("wrong.test", wrong.address.port)]
+        async with fleet_of(good, others=others) as fleet:
+            await until(lambda: set(fleet.failed_syncs()) == {"wrong"})
+            wrong.hang_up()
+            await until(lambda: fleet.counts().current == 1)
+            assert set(fleet.failed_syncs()) == {"wrong"}
+            del addresses["wrong.test"]
+            await until(lambda: fleet.failed_syncs() == {})
 
 
 async def test_new_weights_reach_every_engine_and_are_what_samples() -> None:

@@ -11,13 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 import torch
 from policy_builder import changed_policy, logprobs, probe_of, weights_of
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.v1alpha1.spec import SamplingSpec
+from grpo_runtime.fleet.connections import open_session
 from grpo_runtime.fleet.discovery import parse_hosts
 from grpo_runtime.fleet.engine_client import Address, EngineClient, Load
 from grpo_runtime.fleet.errors import EngineConflictError
@@ -196,7 +196,7 @@ async def test_an_engine_counts_what_it_samples(engine: Any, attempt: int, open_
     fleet = await open_fleet(engine, attempt=attempt)
     policy = changed_policy(engine.model_dir, seed=5)
     await fleet.sync(weights_of(policy), version=PolicyVersion(attempt, 0), probe=probe_of(policy))
-    async with aiohttp.ClientSession() as session:
+    async with open_session() as session:
         tokens = Tokens(data=engine.data_token, admin=engine.admin_token)
         client = EngineClient(session, Address("127.0.0.1", engine.port), tokens=tokens, attempt=attempt)
         before = await client.load(timeout_seconds=10)

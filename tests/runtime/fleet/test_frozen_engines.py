@@ -65,6 +65,28 @@ async def test_the_requests_of_a_frozen_engine_go_to_the_others(
         assert "engine bad is frozen, its requests go to other engines: it" in caplog.text
 
 
+async def test_requests_whose_answers_are_lost_are_asked_for_again(caplog: pytest.LogCaptureFixture) -> None:
+    good, bad = FakeEngine("good"), FakeEngine("bad")
+    async with fleet_of(good, bad, **SOON) as fleet:
+        await fleet.generate(requests(8))
+        bad.num_to_lose = 1
+        assert seeds(await fleet.generate(requests(8))) == list(range(100, 108))
+        assert (fleet.num_resent > 0, fleet.num_lost, fleet.num_stale_answers) == (True, 0, 0)
+        assert "engine bad is frozen, its requests go to other engines: it works on none" in caplog.text
+        await until(lambda: fleet.counts().current == 2)
+
+
+async def test_the_only_engine_is_asked_again_for_what_was_lost() -> None:
+    engine = FakeEngine("only")
+    async with fleet_of(engine, **SOON) as fleet:
+        await fleet.generate(requests(8))
+        num_asked = len(engine.vllm.completions_asked)
+        engine.num_to_lose = 1
+        assert seeds(await fleet.generate(requests(8))) == list(range(100, 108))
+        assert len(engine.vllm.completions_asked) > num_asked
+        assert fleet.num_lost == 0
+
+
 async def test_an_engine_that_thaws_is_synced_before_it_serves_again() -> None:
     good, bad = FakeEngine("good"), FakeEngine("bad")
     async with fleet_of(good, bad, **SOON) as fleet:

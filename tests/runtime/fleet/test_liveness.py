@@ -14,6 +14,7 @@ from grpo_runtime.fleet.liveness import (
     excused,
     first_signs,
     looked,
+    taken_out,
     unanswered,
     warm,
     why_frozen,
@@ -74,18 +75,52 @@ def test_an_engine_of_which_one_part_stands_still_is_frozen_after_the_limit(
     [
         repeat(IDLE, 600),
         repeat(PAUSED, 600),
-        repeat(QUEUED, 600),
+        [QUEUED] * 29 + moving(),
         moving(),
         # steps of 9 s, between which alone the core answers and tokens come
         moving(is_paused=None, every=9),
         moving(every=9),
         [SILENT, SILENT, STILL, STUCK] * 20 + moving(),
     ],
-    ids=["idle", "paused", "nothing in work", "quick", "slow", "slow tokens", "answers now and then"],
+    ids=["idle", "paused", "answers on their way", "quick", "slow", "slow tokens", "answers now and then"],
 )
 def test_an_engine_that_is_idle_paused_or_only_slow_is_not_frozen(looks: Iterable[Look | None]) -> None:
     looks = list(looks)[:60]
     assert after(warm_engine(), looks)[1:] == (None, "")
+
+
+def test_an_engine_that_works_on_none_of_its_requests_has_lost_them_or_their_answers() -> None:
+    _, at, why = after(warm_engine(), repeat(QUEUED, 60))
+    assert (at, why) == (31.0, "it works on none of its requests")
+    # the first request may wait for what is compiled before the core has it
+    cold = looked(first_signs(0.0), QUEUED, version=VERSION, now=0.0)
+    assert after(cold, repeat(QUEUED, 600))[1] == 121.0
+
+
+@pytest.mark.parametrize("look", [IDLE, replace(QUEUED, is_paused=True), replace(QUEUED, is_paused=None)])
+def test_an_engine_that_is_asked_for_nothing_or_may_not_work_has_lost_nothing(look: Look) -> None:
+    signs, at, _ = after(warm_engine(), [*repeat(QUEUED, 25), *repeat(look, 8)])
+    assert at is None
+    # it is looked at anew
+    assert after(signs, repeat(QUEUED, 60), start=33.0)[1] in (31.0, 32.0)
+
+
+def test_in_a_weight_sync_an_engine_has_lost_nothing() -> None:
+    signs = excused(after(warm_engine(), repeat(QUEUED, 25))[0], now=60.0)
+    assert after(signs, repeat(QUEUED, 60), start=60.0)[1] == 32.0
+
+
+def test_answers_that_take_long_to_arrive_arrive_at_last() -> None:
+    """An engine whose requests were given to others in vain has twice the time for the next ones."""
+    signs, found = warm_engine(), []
+    for start in (0.0, 1000.0, 2000.0, 3000.0):
+        # out of the fleet, and then given the same weights once more
+        signs = looked(signs, IDLE, version=None, now=start)
+        signs, at, _ = after(signs, [IDLE, *repeat(QUEUED, 400)], start=start)
+        assert at is not None
+        found.append(at)
+        signs = taken_out(signs, now=start + at)
+    assert found == [33.0, 65.0, 129.0, 257.0]
 
 
 def test_one_late_look_is_no_sign_however_late_it_is() -> None:

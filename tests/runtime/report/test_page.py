@@ -66,6 +66,16 @@ def test_the_page_has_facts_time_completions_and_configuration(output: Path) -> 
     assert ATTACK not in text
 
 
+def test_the_split_is_that_of_the_engines_that_sampled_after_a_job_was_scaled(output: Path) -> None:
+    metrics = MetricsFile(output)
+    for step in range(1, STEPS + 1):
+        scaled = values(step) | {"sync/engines": 2.0 if step < 3 else 6.0}
+        metrics.write(MetricsRecord(attempt=3, step=step, time=0.0, values=scaled))
+    metrics.close()
+    body = re.sub(r"<script>.*?</script>", "", render_page(output), flags=re.DOTALL)
+    assert "2 training processes with 6 engines is about the best split of these GPUs" in body
+
+
 def test_a_metric_of_the_users_own_has_a_chart() -> None:
     titles = [chart.title for section in sections_for(["own/solved"]) for chart in section.charts]
     assert titles == ["own/solved"]

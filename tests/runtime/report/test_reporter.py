@@ -109,6 +109,31 @@ def test_a_trainer_waits_for_engines_only_while_none_is_current(
     assert training.heartbeat > waiting.heartbeat
 
 
+def test_a_note_is_in_every_report_until_the_trainer_no_longer_has_it(
+    reporter_of: MakeReporter, tmp_path: Path
+) -> None:
+    reporter, note = reporter_of(), "engine b has failed 2 weight syncs"
+    none, one = EngineCounts(desired=2, known=2, current=0), EngineCounts(desired=2, known=2, current=1)
+
+    def said() -> tuple[str, str]:
+        found = progress(tmp_path)
+        return found.state, found.message
+
+    reporter.report_waiting(none, note=note)
+    waits = "no rollout engine has the newest weights: 2 of 2 engines found"
+    assert said() == ("WaitingForRollout", f"{waits}; {note}")
+    reporter.report_waiting(one, note=note)
+    assert said() == ("Training", note)
+    finish(reporter, 1)
+    assert said() == ("Training", note)
+    reporter.moves("a checkpoint is being written", num_bytes=8)
+    assert said() == ("Training", f"a checkpoint is being written; {note}")
+    reporter.report_waiting(one)
+    assert said() == ("Training", "")
+    finish(reporter, 2)
+    assert said() == ("Training", "")
+
+
 def test_engines_that_stand_still_are_named_and_otherwise_the_field_is_not_there(
     reporter_of: MakeReporter, tmp_path: Path
 ) -> None:

@@ -70,6 +70,18 @@ async def cut_off(request: web.Request) -> web.StreamResponse:
     return response
 
 
+def raw(content: bytes) -> Answer:
+    """These bytes in place of an answer of HTTP, as from a proxy that is broken."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.write(content)
+        request.transport.close()
+        return web.Response()
+
+    return answer
+
+
 async def endless(request: web.Request) -> web.StreamResponse:
     response = web.StreamResponse()
     await response.prepare(request)

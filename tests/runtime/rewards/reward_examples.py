@@ -22,9 +22,10 @@ async def slow_length(completions: list[str], **_: Any) -> list[float]:
 
 
 def everything_trl_passes(
-    *, prompts, completions, completion_ids, trainer_state, log_metric, answer, level, **others
+    *, prompts, completions, completion_ids, trainer_state, log_metric, log_extra, answer, level, **others
 ):
     assert others == {}
+    log_extra("first", [completion[:1] for completion in completions])
     log_metric("seen/level", level[0])
     log_metric("seen/level", level[1])
     assert len(prompts) == len(completions) == len(completion_ids) == len(answer)
@@ -35,6 +36,11 @@ def takes_no_extras(prompts, completions):
     return [
         float(completion.startswith(prompt)) for prompt, completion in zip(prompts, completions, strict=True)
     ]
+
+
+def notes_what_it_read(completions, log_extra):
+    log_extra("read", [int(completion) if completion.isdigit() else None for completion in completions])
+    return [float(completion.isdigit()) for completion in completions]
 
 
 def chat_length(completions, **_):

@@ -110,6 +110,10 @@ async def test_a_function_that_names_its_arguments_gets_only_those() -> None:
     ]
 
 
+async def test_a_function_that_names_the_callables_of_trl_without_the_rest_is_called() -> None:
+    assert column(await score(example("notes_what_it_read"), request("8", "x"))) == [1.0, 0.0]
+
+
 async def test_completions_of_chats_are_messages() -> None:
     chat = [{"role": "user", "content": "hi"}]
     assert column(await score(example("chat_length"), request("four", prompts=[chat]))) == [4.0]

@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
+import traceback
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
-from fake_reward_service import body, cut_off, endless, hang, serving, status, write_certificate
+from fake_reward_service import body, cut_off, endless, hang, raw, serving, status, write_certificate
 from pod_builder import free_port
 
 from grpo_api.contract.exit_codes import ExitCode
@@ -168,6 +169,36 @@ async def test_a_service_that_is_overloaded_is_asked_again_with_the_same_key(num
     assert column == Column(values=[3.0])
     assert len(service.asked) == 4
     assert len({asked["idempotencyKey"] for asked in service.asked}) == 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"rubbish\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nno header\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + b"a" * 100_000 + b"\r\n\r\n",
+    ],
+)
+async def test_a_service_whose_answer_is_not_http_is_asked_again_with_the_same_key(content: bytes) -> None:
+    async with serving() as service:
+        service.script = [raw(content), raw(content)]
+        (column,) = await ask(function(service.url), chunk("aaa"))
+    assert column == Column(values=[3.0])
+    assert len(service.asked) == 3
+    assert len({asked["idempotencyKey"] for asked in service.asked}) == 1
+
+
+async def test_answers_that_stay_rubbish_end_the_attempt_as_an_outage_does_and_show_no_secret(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = secret(tmp_path, Authorization=TOKEN)
+    async with serving() as service:
+        service.script = [raw(f"Authorization {TOKEN}\r\n\r\n".encode())] * 1000
+        asked = function(service.url, folder=folder)
+        with pytest.raises(RewardServiceUnreachableError, match="its answer is not HTTP") as refusal:
+            await ask(asked, chunk("a"), patience=replace(QUICK, total=0.2))
+    assert TOKEN in service.headers[0]["Authorization"]
+    assert TOKEN not in "".join(traceback.format_exception(refusal.value)) + caplog.text
 
 
 async def test_other_completions_have_another_key() -> None:

@@ -2,7 +2,7 @@
 get."""
 
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from grpo_runtime.export.at_the_end import ModelUploads
 from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.model.tiny import write_tiny_model
 from grpo_runtime.rollout.interface import (
+    FailedSyncs,
     GenerateRequest,
     Generation,
     OnFinished,
@@ -106,19 +107,25 @@ class RecordingLearner:
 
 
 class RecordingEngines:
-    """The same completion for every request, with the weights of `sampled_with`, else with the newest."""
+    """The same completion for every request, with the weights of `sampled_with`, else with the newest. Those
+    whose places in the step are in `cut` have reached the token limit."""
 
-    def __init__(self, *, sampled_with: PolicyVersion | None = None) -> None:
+    def __init__(self, *, sampled_with: PolicyVersion | None = None, cut: Collection[int] = ()) -> None:
         self.versions: list[PolicyVersion] = []
         self.probes: list[Probe | None] = []
         self.requests: list[Sequence[GenerateRequest]] = []
+        self.failed: Mapping[str, FailedSyncs] = {}
         self._sampled_with = sampled_with
+        self._cut = cut
 
     def counts(self) -> EngineCounts:
         return EngineCounts(desired=1, known=1, current=int(bool(self.versions)))
 
     def generation(self) -> None:
         return None
+
+    def failed_syncs(self) -> Mapping[str, FailedSyncs]:
+        return self.failed
 
     async def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> SyncReport:
         self.versions.append(version)
@@ -132,7 +139,10 @@ class RecordingEngines:
         version = self._sampled_with or self.versions[-1]
         span = VersionSpan(version, 0, COMPLETION_TOKENS)
         ids, logprobs = (5, 6, 7), (-4.6,) * COMPLETION_TOKENS
-        return [Rollout(r.prompt_ids, ids, logprobs, (span,), True, "fake") for r in requests]
+        return [
+            Rollout(request.prompt_ids, ids, logprobs, (span,), place not in self._cut, "fake")
+            for place, request in enumerate(requests)
+        ]
 
 
 class FixedScorer:
@@ -166,13 +176,20 @@ class RecordingReporter:
         self.checkpoint_step: int | None = None
         self.num_current: list[int] = []
         self.waits: list[str] = []
+        self.notes: list[str] = []
         self.num_moved: int | None = None
 
     def report_waiting(
-        self, engines: EngineCounts, *, generation: Generation | None = None, waits_for: str = ""
+        self,
+        engines: EngineCounts,
+        *,
+        generation: Generation | None = None,
+        waits_for: str = "",
+        note: str = "",
     ) -> None:
         assert engines.known == 1
         self.waits.append(waits_for)
+        self.notes.append(note)
         self.num_current.append(engines.current)
 
     def begins_round(self, *, needs_engines: bool) -> None:
@@ -261,6 +278,7 @@ class FakeRun:
         metrics: Mapping[str, float] | None = None,
         stops_at: int | None = None,
         sampled_with: PolicyVersion | None = None,
+        cut: Collection[int] = (),
         is_full: bool = False,
         saver: RecordingSaver | None = None,
         uploads: ModelUploads | None = None,
@@ -271,7 +289,7 @@ class FakeRun:
         policy = Policy(model, temperature=run.sampling.temperature, dtype=run.chosen_dtype)
         self.ranks = OneRank(stops_at=stops_at)
         self.learner = RecordingLearner()
-        self.engines = RecordingEngines(sampled_with=sampled_with)
+        self.engines = RecordingEngines(sampled_with=sampled_with, cut=cut)
         self.sampler = PromptSampler(PROMPTS, seed=run.algorithm.seed, is_shuffled=run.dataset.shuffle)
         self.scorer = FixedScorer(run, torch.tensor([list(row) for row in rewards]), metrics or {})
         self.reporter = RecordingReporter()

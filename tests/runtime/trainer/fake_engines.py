@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from dense_logprobs import dense_logprobs
@@ -12,6 +12,7 @@ from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.model.source import materialise_model
 from grpo_runtime.rollout.interface import (
+    FailedSyncs,
     GenerateRequest,
     Generation,
     OnFinished,
@@ -44,6 +45,9 @@ class FakeEngines:
 
     def generation(self) -> Generation | None:
         return None
+
+    def failed_syncs(self) -> Mapping[str, FailedSyncs]:
+        return {}
 
     async def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> SyncReport:
         parameters = dict(self._model.named_parameters())

@@ -74,12 +74,23 @@ class Case:
     """Whether the backward pass computes the activations again."""
     is_packed: bool = False
     """Whether the sequences of a micro-batch share a row."""
+    top_entropy: float | None = None
+    """algorithm.topEntropyQuantile: the threshold is that of the tokens of all micro-batches and ranks."""
+
+    @property
+    def algorithms(self) -> tuple[AlgorithmSpec, AlgorithmSpec]:
+        """For steps of one update and for steps of two."""
+        once, twice = (
+            one.model_copy(update={"top_entropy_quantile": self.top_entropy}) for one in (ONCE, TWICE)
+        )
+        return once, twice
 
     @property
     def name(self) -> str:
         """For the command line and for files."""
         zeros = "zeros" if self.computes_zeros else "no-zeros"
         kept = ("-recomputed" if self.recomputes else "") + ("-packed" if self.is_packed else "")
+        kept += "" if self.top_entropy is None else "-top-entropy"
         dtype = "float64" if self.is_double else "float32"
         return f"{self.num_rows}-by-{self.rows_each}-{zeros}-{dtype}{kept}"
 
@@ -98,6 +109,8 @@ CASES = {
         Case(rows_each=2, is_double=is_double, recomputes=True),
         # as on GPUs with a flash kernel
         Case(rows_each=2, is_double=is_double, recomputes=True, is_packed=True),
+        # in float32 rounding decides which tokens are above the threshold
+        *([Case(num_rows=9, rows_each=2, is_double=True, top_entropy=0.3)] if is_double else []),
     )
 }
 
@@ -162,7 +175,7 @@ def run(strategy: Strategy, case: Case, *, ranks: Ranks, result: Path) -> None:
             ranks=ranks,
             is_packed=case.is_packed,
         )
-        for algorithm in (ONCE, TWICE)
+        for algorithm in case.algorithms
     )
     batch = a_batch(case)
     first = once.update(batch, step=0)

@@ -16,6 +16,7 @@ from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.data.sampler import PromptSampler
 from grpo_runtime.errors import UserError
 from grpo_runtime.export.at_the_end import ModelUploads
+from grpo_runtime.rollout.interface import FailedSyncs
 from grpo_runtime.trainer.checkpoint.contents import RunState
 from grpo_runtime.trainer.commands import Command
 
@@ -225,6 +226,53 @@ async def test_advantages_are_scaled_as_the_job_says(
     assert found.tolist() == pytest.approx(expected, rel=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("baseline", "expected"),
+    [("group_mean", [0.5, -0.5, -0.25, 0.25]), ("leave_one_out", [1.0, -1.0, -0.5, 0.5])],
+)
+async def test_a_completion_is_compared_with_what_the_job_says(
+    tmp_path: Path, baseline: str, expected: list[float]
+) -> None:
+    algorithm = {"scaleRewards": "none", "baseline": baseline}
+    found = await advantages(tmp_path, job(algorithm=algorithm), REWARDS)
+    assert found.tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("aggregation", "expected"),
+    [
+        # weighted sums of 2 and 1, 3 and 0
+        ("sum_then_normalize", [0.7071, -0.7071, 0.7071, -0.7071]),
+        # in units of 0.7071: 2 - 1 and -2 + 1 in the first group, 2 + 1 and -2 - 1 in the other
+        ("normalize_then_sum", [0.3873, -0.3873, 1.1619, -1.1619]),
+    ],
+)
+async def test_rewards_become_one_advantage_as_the_job_says(
+    tmp_path: Path, aggregation: str, expected: list[float]
+) -> None:
+    two = [
+        {"name": "a", "builtin": "exact_match", "weight": 2.0},
+        {"name": "b", "builtin": "char_accuracy"},
+    ]
+    run = job(rewards=two, algorithm={"aggregation": aggregation})
+    found = await advantages(tmp_path, run, [[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [0.0, 0.0]])
+    assert found.tolist() == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("masks", "num_tokens"), [(True, [3, 0, 3, 0]), (False, [3, 3, 3, 3]), (None, [3, 3, 3, 3])]
+)
+async def test_completions_that_were_cut_are_left_out_of_the_loss_where_the_job_says_so(
+    tmp_path: Path, masks: bool | None, num_tokens: list[int]
+) -> None:
+    run = FakeRun(tmp_path, job(algorithm={"maskTruncated": masks}), rewards=REWARDS, cut=(1, 3))
+    await run.train()
+    batch = run.learner.batches[0]
+    assert batch.loss_mask.sum(1).tolist() == num_tokens
+    # they stay in the advantages of their groups
+    assert batch.advantages.tolist() == pytest.approx([0.7071, -0.7071, -0.7071, 0.7071], rel=1e-3)
+
+
 async def test_a_metric_of_the_users_that_is_no_number_is_left_out_of_the_report(tmp_path: Path) -> None:
     metrics = {"mine": 3.0, "broken": math.nan, "endless": math.inf}
     run = FakeRun(tmp_path, job(), rewards=REWARDS, metrics=metrics)
@@ -265,6 +313,17 @@ async def test_before_each_training_it_is_reported_that_engines_are_current(tmp_
     run.ranks.is_slow = False
     assert await run.train()
     assert run.reporter.num_current == [1] * 5
+
+
+async def test_engines_that_get_no_weights_are_reported_with_the_cause(tmp_path: Path) -> None:
+    run = FakeRun(tmp_path, job(), rewards=REWARDS)
+    run.ranks.is_slow = False
+    why = "init: not all members have met"
+    run.engines.failed = {"b": FailedSyncs(num=2, version=PolicyVersion(3, 1), why=why)}
+    assert await run.train()
+    assert set(run.reporter.notes) == {
+        f"engine b has failed 2 weight syncs, the last one of weights 3.1: {why}"
+    }
 
 
 class StandInUploads(ModelUploads):

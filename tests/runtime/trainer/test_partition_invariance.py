@@ -17,7 +17,6 @@ from partition_invariance import (
     CASES,
     ONCE,
     OPTIMIZER,
-    TWICE,
     Case,
     a_batch,
     a_policy,
@@ -101,7 +100,7 @@ class Launches:
         self._model_folder = model_folder
         self._factory = factory
         self._results: dict[str, Results] = {}
-        self._references: dict[tuple[int, bool], Outcome] = {}
+        self._references: dict[tuple[int, bool, float | None], Outcome] = {}
 
     def results(self, name: str) -> Results:
         if name not in self._results:
@@ -117,29 +116,32 @@ class Launches:
         return Results(folder, num_ranks)
 
     def reference(self, case: Case) -> Outcome:
-        key = (case.num_rows, case.is_double)
+        key = (case.num_rows, case.is_double, case.top_entropy)
         if key not in self._references:
-            self._references[key] = whole_step(a_policy(self._model_folder, case), a_batch(case))
+            self._references[key] = whole_step(a_policy(self._model_folder, case), case)
         return self._references[key]
 
 
-def whole_step(policy: Policy, batch: Batch) -> Outcome:
+def whole_step(policy: Policy, case: Case) -> Outcome:
     """What a case does, with the whole batch at once, sequences of advantage 0 included."""
+    batch, (once, twice) = a_batch(case), case.algorithms
     optimizer = PolicyOptimizer(policy, OPTIMIZER, total_steps=ONCE.steps)
-    add_whole(policy, batch, None)
+    add_whole(policy, once, batch, None)
     gradient = {
         name: tensor.grad for name, tensor in policy.model.named_parameters() if tensor.grad is not None
     }
     policy.zero_grad()
-    train_whole(policy, optimizer, ONCE, batch, step=0)
+    train_whole(policy, optimizer, once, batch, step=0)
     for step in range(1, 5):
-        train_whole(policy, optimizer, TWICE, batch, step=step)
-    train_whole(policy, optimizer, ONCE, without_advantages(batch), step=5)
+        train_whole(policy, optimizer, twice, batch, step=step)
+    train_whole(policy, optimizer, once, without_advantages(batch), step=5)
     weights = {name: tensor.detach() for name, tensor in policy.model.named_parameters()}
     return Outcome(gradient, weights, {}, {})
 
 
-def add_whole(policy: Policy, batch: Batch, old: torch.Tensor | None) -> torch.Tensor:
+def add_whole(
+    policy: Policy, algorithm: AlgorithmSpec, batch: Batch, old: torch.Tensor | None
+) -> torch.Tensor:
     """Add the gradient of the whole batch in one piece; returns the logprobs."""
     logprobs, entropies = policy(batch.token_ids, batch.loss_mask)
     inputs = LossInputs(
@@ -151,7 +153,7 @@ def add_whole(policy: Policy, batch: Batch, old: torch.Tensor | None) -> torch.T
         entropies=entropies,
     )
     denominators = Denominators.of_mask(batch.loss_mask)
-    compute_loss(inputs, options=loss_options(ONCE), denominators=denominators).loss.backward()
+    compute_loss(inputs, options=loss_options(algorithm), denominators=denominators).loss.backward()
     return logprobs.detach()
 
 
@@ -160,7 +162,7 @@ def train_whole(
 ) -> None:
     old = None
     for _ in range(algorithm.num_iterations):
-        found = add_whole(policy, batch, old)
+        found = add_whole(policy, algorithm, batch, old)
         optimizer.step(step=step)
         old = found if old is None else old
 

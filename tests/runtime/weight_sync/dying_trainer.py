@@ -5,10 +5,10 @@ import os
 import sys
 from pathlib import Path
 
-import aiohttp
 from receiver_harness import AlteredCopy, OneEngineSender, accident, kill_self
 from weight_sources import FixedWeights
 
+from grpo_runtime.fleet.connections import open_session
 from grpo_runtime.fleet.control_channel import HttpChannel
 from grpo_runtime.fleet.engine_client import Address, EngineClient
 from grpo_runtime.model.load import load_policy
@@ -21,7 +21,7 @@ async def main(model_dir: Path, port: int, attempt: int) -> None:
     source = FixedWeights((name, tensor + 1) for name, tensor in named_weights(policy))
     weights = AlteredCopy(source, alter=accident(kill_self, before=5), buffer_bytes=8192)
     tokens = Tokens(data=os.environ["DATA_TOKEN"], admin=os.environ["ADMIN_TOKEN"])
-    async with aiohttp.ClientSession() as session:
+    async with open_session() as session:
         client = EngineClient(session, Address("127.0.0.1", port), tokens=tokens, attempt=attempt)
         await client.pause(timeout_seconds=10)
         channel = HttpChannel(client, timeout_seconds=10)

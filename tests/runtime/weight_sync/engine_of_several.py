@@ -9,7 +9,6 @@ others.
 
 from typing import Any
 
-import aiohttp
 import pytest
 from one_engine_sync import OneEngineSync
 from policy_builder import changed_policy, logprobs, probe_of, weights_of
@@ -18,6 +17,7 @@ from transformers import PreTrainedModel
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.v1alpha1.spec import SamplingSpec
+from grpo_runtime.fleet.connections import open_session
 from grpo_runtime.fleet.engine_client import Address, EngineClient
 from grpo_runtime.fleet.engine_sync import SyncFailedError, SyncJob
 from grpo_runtime.fleet.fleet import Fleet
@@ -90,7 +90,7 @@ async def assert_a_failed_transfer_leaves_the_old_weights(
 ) -> None:
     """Alter one bit of a sync on its way; the probe finds the weights of the one before, and the next one
     works."""
-    async with aiohttp.ClientSession() as session:
+    async with open_session() as session:
         tokens = Tokens(data=several.data_token, admin=several.admin_token)
         client = EngineClient(session, Address("127.0.0.1", several.port), tokens=tokens, attempt=attempt)
         sync = OneEngineSync(client, backend=GLOO, timeout_seconds=20.0, workers_per_engine=num_workers)

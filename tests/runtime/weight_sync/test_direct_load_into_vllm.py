@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 from one_engine_sync import OneEngineSync
 from policy_builder import changed_policy, probe_of, weights_of
@@ -13,6 +12,7 @@ from receiver_harness import AlteredCopy, flip_a_bit
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import TerminationMessage
 from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.fleet.connections import open_session
 from grpo_runtime.fleet.engine_client import Address, EngineClient
 from grpo_runtime.fleet.engine_sync import SyncFailedError, SyncJob
 from grpo_runtime.settings import Tokens
@@ -34,7 +34,7 @@ async def test_syncs_that_are_whole_are_served_and_one_that_is_not_ends_the_engi
     engine: Any, attempt: int
 ) -> None:
     tokens = Tokens(data=engine.data_token, admin=engine.admin_token)
-    async with aiohttp.ClientSession() as session:
+    async with open_session() as session:
         client = EngineClient(session, Address("127.0.0.1", engine.port), tokens=tokens, attempt=attempt)
         sync = OneEngineSync(client, backend=GLOO, timeout_seconds=20)
         for seed in (1, 2):

@@ -107,8 +107,8 @@ async def test_a_store_that_stands_still_is_not_taken_for_an_engine_that_does(st
         store.before_piece = lambda: goes_on.wait(SECONDS) and None
         syncing = asyncio.ensure_future(sync(fleet, step=1))
         try:
-            await until(lambda: bool(fleet._syncer.failures))
-            failures = dict(fleet._syncer.failures)
+            await until(lambda: bool(fleet.failed_syncs()))
+            failures = {label: last.why for label, last in fleet.failed_syncs().items()}
             members = fleet._roster.members()
             was_paused = engine.vllm.is_paused
         finally:

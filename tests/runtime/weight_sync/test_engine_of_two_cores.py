@@ -26,6 +26,7 @@ from grpo_api.contract.versions import PolicyVersion
 from grpo_api.v1alpha1.spec import SamplingSpec
 from grpo_runtime.engine import routes
 from grpo_runtime.fleet.bundle import Bundle
+from grpo_runtime.fleet.connections import open_session
 from grpo_runtime.fleet.engine_client import Address, EngineClient
 from grpo_runtime.fleet.engine_sync import SyncFailedError, SyncJob
 from grpo_runtime.fleet.generate_api import answered_probe_error, parse_rollouts, probe_body, sampling_body
@@ -74,7 +75,7 @@ async def test_each_sync_reaches_both_cores_and_they_sample_what_an_engine_of_on
 async def test_a_failed_transfer_leaves_both_cores_their_old_weights_and_the_next_one_works(
     two_cores: Any, attempt: int
 ) -> None:
-    async with aiohttp.ClientSession() as session:
+    async with open_session() as session:
         client = client_of(two_cores, session, attempt=attempt)
         sync = OneEngineSync(
             client, backend=GLOO, timeout_seconds=20.0, workers_per_engine=2, cores_per_engine=2
@@ -112,7 +113,7 @@ async def test_both_cores_give_the_same_completion_to_the_last_bit(two_cores: An
     bundle = Bundle(prompt_ids=(10, 20, 30), seed=7, num_samples=8)
     body = sampling_body(bundle, sampling=SamplingSpec(max_tokens=16))
     policy = changed_policy(two_cores.model_dir, seed=60)
-    async with aiohttp.ClientSession() as session:
+    async with open_session() as session:
         client = client_of(two_cores, session, attempt=attempt)
         sync = OneEngineSync(
             client, backend=GLOO, timeout_seconds=20.0, workers_per_engine=2, cores_per_engine=2
@@ -133,7 +134,7 @@ async def test_requests_in_both_cores_go_on_with_new_weights_after_a_sync(
     bundle = Bundle(prompt_ids=(10, 20, 30), seed=7, num_samples=1)
     body = sampling_body(bundle, sampling=SamplingSpec(max_tokens=200))
     body["sampling_params"] |= {"ignore_eos": True}
-    async with aiohttp.ClientSession() as session:
+    async with open_session() as session:
         client = client_of(two_cores, session, attempt=attempt)
         sync = OneEngineSync(
             client, backend=GLOO, timeout_seconds=20.0, workers_per_engine=2, cores_per_engine=2
@@ -226,7 +227,7 @@ async def num_tokens_of_cores(engine: Any, *, attempt: int) -> Mapping[str, floa
     """What each core of the engine has generated."""
     headers = {"Authorization": f"Bearer {engine.admin_token}", routes.ATTEMPT_HEADER: str(attempt)}
     async with (
-        aiohttp.ClientSession() as session,
+        open_session() as session,
         session.get(engine.url(routes.METRICS_PATH), headers=headers) as response,
     ):
         families = text_string_to_metric_families(await response.text())

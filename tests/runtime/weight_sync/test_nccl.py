@@ -44,16 +44,20 @@ def pair() -> tuple[NcclGroup, NcclGroup]:
 
 def test_a_member_that_does_not_come_is_given_up_at_the_deadline() -> None:
     start = time.monotonic()
-    with pytest.raises(GroupBrokenError):
+    with pytest.raises(GroupBrokenError) as failure:
         member(host_store(ADDRESS, timeout_seconds=0.5), 0, size=2, meeting_seconds=0.5)
+    assert "NCCL_SOCKET_IFNAME" not in str(failure.value)
     assert time.monotonic() - start < FAR_AWAY_SECONDS / 2
 
 
 def test_a_member_that_goes_before_the_library_meets_is_given_up_at_the_deadline() -> None:
     store = host_store(ADDRESS, timeout_seconds=10.0)
     store.set("key/members/1", "")
-    with pytest.raises(GroupBrokenError, match=r"aborted: it has not gone on for 0\.5 s"):
+    with pytest.raises(GroupBrokenError, match=r"aborted: it has not gone on for 0\.5 s") as failure:
         member(store, 0, size=2, meeting_seconds=0.5)
+    assert "is NCCL_SOCKET_IFNAME right? Set it in both roles, or set weightSync.backend Gloo" in str(
+        failure.value
+    )
 
 
 def test_a_broadcast_that_nobody_sends_is_aborted_at_its_deadline() -> None:

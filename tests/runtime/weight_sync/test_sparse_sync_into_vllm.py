@@ -12,6 +12,7 @@ from policy_builder import changed_policy, probe_of, weights_of
 from transformers import PreTrainedModel
 
 from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.fleet.connections import open_session
 from grpo_runtime.fleet.engine_client import Address, EngineClient
 from grpo_runtime.fleet.engine_sync import SyncJob
 from grpo_runtime.settings import Tokens
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.engine
 
 @pytest.fixture
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as opened:
+    async with open_session() as opened:
         yield opened
 
 

@@ -23,6 +23,7 @@ from grpo_api.contract.progress import TerminationMessage
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.v1alpha1.spec import SamplingSpec
 from grpo_runtime.fleet.bundle import Bundle
+from grpo_runtime.fleet.connections import open_session
 from grpo_runtime.fleet.engine_client import Address, EngineClient
 from grpo_runtime.fleet.engine_sync import SyncFailedError, SyncJob
 from grpo_runtime.fleet.errors import EngineConflictError
@@ -40,7 +41,7 @@ pytestmark = pytest.mark.engine
 
 @pytest.fixture
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    async with aiohttp.ClientSession() as opened:
+    async with open_session() as opened:
         yield opened
 
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 from one_engine_sync import OneEngineSync
 from policy_builder import changed_policy, probe_of, weights_of
@@ -17,6 +16,7 @@ from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import TerminationMessage
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.v1alpha1.spec import WeightSyncBackend
+from grpo_runtime.fleet.connections import open_session
 from grpo_runtime.fleet.engine_client import Address, EngineClient
 from grpo_runtime.fleet.engine_sync import SyncFailedError, SyncJob
 from grpo_runtime.settings import Tokens
@@ -55,7 +55,7 @@ async def test_syncs_that_are_whole_are_served_and_one_that_breaks_off_ends_the_
     engine: Any, num_workers: int, attempt: int
 ) -> None:
     tokens = Tokens(data=engine.data_token, admin=engine.admin_token)
-    async with aiohttp.ClientSession() as session:
+    async with open_session() as session:
         client = EngineClient(session, Address("127.0.0.1", engine.port), tokens=tokens, attempt=attempt)
         sync = OneEngineSync(client, backend=BACKEND, timeout_seconds=20, workers_per_engine=num_workers)
         for seed in (1, 2):

@@ -151,7 +151,7 @@ class AlgorithmSpec(ApiModel):
     """The policy ratio is clipped below at 1 - clipLow; TRL's `epsilon`. Not for cispo, sapo and vespo."""
     clip_high: Annotated[float, Field(gt=0, le=100)] | None = None
     """The policy ratio is clipped above at 1 + clipHigh; TRL's `epsilon_high`. Without it 0.2. For lossType
-    cispo it is the cap of the ratio itself, and without it 5."""
+    cispo it is the cap of the ratio itself, and without it 5. Not with sapo and vespo."""
     delta: Annotated[float, Field(gt=1, le=1000)] | None = None
     """Two-sided clip: where the advantage is negative the ratio counts at most so much; above 1 +
     clipHigh."""
@@ -175,7 +175,8 @@ class AlgorithmSpec(ApiModel):
     one more forward pass for each update. Without it all tokens do."""
     off_policy_threshold: Annotated[float, Field(gt=0, le=1000)] | None = None
     """TRL's `off_policy_mask_threshold`: completions of negative advantage that are this far (mean nats a
-    token) from the engine that sampled them teach nothing. Without it all teach."""
+    token) from the engine that sampled them teach nothing. Without it all teach. Not with what changes the
+    engine's probabilities: `sampling.topP`, `topK`, `minP`, `repetitionPenalty` and `regex`."""
     mask_truncated: bool | None = None
     """TRL's `mask_truncated_completions`: whether completions that were cut at `sampling.maxTokens` are left
     out of the loss. They stay in the advantages of their group."""
@@ -238,8 +239,10 @@ class AlgorithmSpec(ApiModel):
         return self.max_non_finite_steps or 3
 
     @property
-    def chosen_clip_high(self) -> float:
-        """`clip_high`, or what it is without."""
+    def chosen_clip_high(self) -> float | None:
+        """`clip_high`, or what it is without; None for a loss that has none."""
+        if not self.loss_type.has_upper_clip:
+            return None
         by_loss = CISPO_CAP if self.loss_type is LossType.CISPO else CLIP_HIGH
         return by_loss if self.clip_high is None else self.clip_high
 

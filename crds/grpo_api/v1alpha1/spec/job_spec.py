@@ -17,6 +17,7 @@ from grpo_api.v1alpha1.spec.colocated import (
 from grpo_api.v1alpha1.spec.engine import (
     colocated_engine_has_one_stage,
     colocated_engine_has_whole_experts,
+    compiled_cache_has_its_own_claim,
     cores_are_in_one_pod,
     cpu_workers_reach_each_other,
     engine_uses_every_gpu,
@@ -40,6 +41,9 @@ from grpo_api.v1alpha1.spec.rewards import overlong_fits, scorer_has_its_dataset
 from grpo_api.v1alpha1.spec.rollout import RolloutSpec
 from grpo_api.v1alpha1.spec.run_sections import RunSections
 from grpo_api.v1alpha1.spec.sampling import (
+    cut_is_corrected_by_tokens,
+    cut_is_not_in_the_weight_of_vespo,
+    distance_is_of_policies,
     grammar_is_not_corrected,
     penalty_is_not_corrected,
     temperature_is_sampled,
@@ -103,6 +107,7 @@ class GRPOJobSpec(RunSections):
         rollout_is_not_colocated,
         disaggregated_has_rollout,
         process_is_of_colocated_engines,
+        compiled_cache_has_its_own_claim,
         colocated_has_no_rollout,
         actor_is_not_shared,
         actor_is_one_worker,
@@ -131,6 +136,9 @@ class GRPOJobSpec(RunSections):
         temperature_is_sampled,
         penalty_is_not_corrected,
         grammar_is_not_corrected,
+        cut_is_corrected_by_tokens,
+        cut_is_not_in_the_weight_of_vespo,
+        distance_is_of_policies,
     )
 
     mode: Mode = Mode.AUTO

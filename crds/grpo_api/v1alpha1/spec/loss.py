@@ -26,6 +26,11 @@ class LossType(StrEnum):
         """Whether the policy term is PPO's, with a clipped ratio."""
         return self not in (LossType.CISPO, LossType.SAPO, LossType.VESPO)
 
+    @property
+    def has_upper_clip(self) -> bool:
+        """Whether the ratio has an upper bound, which `clipHigh` says."""
+        return self.is_clipped or self is LossType.CISPO
+
 
 class RatioLevel(StrEnum):
     """What one policy ratio is about."""
@@ -75,7 +80,8 @@ class ImportanceCorrectionSpec(ApiModel):
     """Upper bound of the ratio."""
     level: RatioLevel | None = None
     """`token`, as without it, has a ratio for each token; `sequence` has one for each completion, the product
-    of those of its tokens, and drops or clamps the completion as a whole."""
+    of those of its tokens, and drops or clamps the completion as a whole. `sequence` is not for completions
+    that are sampled with `sampling.topP`, `topK` or `minP`."""
 
 
 class KLEstimator(StrEnum):
@@ -158,6 +164,18 @@ CISPO_CAP = 5.0
 def cispo_has_a_cap(loss_type: LossType, clip_high: float | None) -> bool:
     """A cap below 1 would weigh every token less, whatever its ratio."""
     return loss_type is not LossType.CISPO or clip_high is None or clip_high >= 1
+
+
+@rule(
+    cel="!has(self.clipHigh) || !(self.lossType in ['sapo', 'vespo'])",
+    sentence="algorithm.clipHigh does nothing with lossType sapo or vespo, which do not clip the ratio: "
+    "remove it, or set lossType to another loss",
+    field=".clipHigh",
+)
+def upper_clip_has_a_ratio(loss_type: LossType, clip_high: float | None) -> bool:
+    """A bound that the loss does not have would be ignored. clipLow has a default, so that nobody can tell
+    whether it was asked for."""
+    return clip_high is None or loss_type.has_upper_clip
 
 
 @rule(
@@ -258,6 +276,7 @@ def gdpo_normalises_itself(
 
 LOSS_RULES = (
     cispo_has_a_cap,
+    upper_clip_has_a_ratio,
     bounded_loss_is_clipped,
     delta_leaves_the_clip_range,
     temperatures_are_of_sapo,

@@ -1,5 +1,6 @@
 """Policy: the conditions. Each says in one word and one sentence why it is as it is."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -9,7 +10,7 @@ from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_api.contract.retries import WORKING_STATES
 from grpo_api.v1alpha1.status import ConditionStatus, ConditionType
 from grpo_operator.children.names import rollout_position
-from grpo_operator.observe.observed import Observed, PodView
+from grpo_operator.observe.observed import EngineView, Observed, PodView
 from grpo_operator.plan.blockers import Blocker
 from grpo_operator.plan.conditions import ConditionState, condition, is_true, with_condition
 from grpo_operator.plan.draft import Draft, Stage
@@ -133,10 +134,9 @@ def _admitted(draft: Draft, observed: Observed) -> ConditionState:
     if draft.rollout_waits_for:
         return _not_met(draft.rollout_waits_for)
     engines = [pod for pod in observed.rollouts if pod.is_alive]
-    late = next((pod for pod in engines if not pod.is_ready), None)
-    hint = f": rollout pod {late.name} is not ready, see its log{_why_made(late, draft)}" if late else ""
+    late = _a_late_one([engine for engine in engines if not engine.is_ready], draft)
     starting = ConditionState(
-        False, Reason.ENGINES_STARTING, f"{rollout.summary} engines have been admitted{hint}"
+        False, Reason.ENGINES_STARTING, f"{rollout.summary} engines have been admitted{late}"
     )
     is_missing = sum(pod.is_whole for pod in engines) < rollout.desired
     blocker = None if is_missing and observed.remembered.refusal else draft.facts.engine_blocker
@@ -146,6 +146,18 @@ def _admitted(draft: Draft, observed: Observed) -> ConditionState:
         message = "the rollout pods are made once every trainer pod has a node"
         return ConditionState(False, Reason.WAITING_FOR_TRAINER, message)
     return _creating(draft, observed, ConditionType.ROLLOUT_READY, starting) if is_missing else starting
+
+
+def _a_late_one(late: Sequence[EngineView], draft: Draft) -> str:
+    """One of the engines that are not ready, as the end of a sentence; empty when there is none. If the
+    trainer names one, what it says is the cause, which is not in the log of the pod."""
+    progress = draft.facts.last_progress
+    for engine in late:
+        if progress and any(progress.tells_of(pod.name) for pod in engine.pods):
+            return f": rollout pod {engine.name} is not ready, and the trainer says: {progress.message}"
+    if not late:
+        return ""
+    return f": rollout pod {late[0].name} is not ready, see its log{_why_made(late[0], draft)}"
 
 
 def _why_made(pod: PodView, draft: Draft) -> str:
@@ -202,8 +214,9 @@ def _at_work(progress: Progress | None) -> ConditionState:
     if progress is None:
         return ConditionState(False, Reason.TRAINER_STARTING, "the trainer has not reported yet")
     if progress.state in WORKING_STATES:
-        # A message here is about a generation that stands still, or rewards that do not come, which long
-        # completions and slow functions do in every step: the condition stays True and only says so.
+        # A message here is about a generation that stands still or rewards that do not come, as with long
+        # completions and slow functions in every step, or about engines that get no weights: the condition
+        # stays True and only says so.
         return ConditionState(True, Reason.TRAINING, progress.message or "the trainer makes steps")
     return ConditionState(False, progress.state.value, progress.message or "the trainer is starting")
 

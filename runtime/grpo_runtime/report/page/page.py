@@ -111,7 +111,7 @@ def _time(run: RunConfig, records: Sequence[MetricsRecord]) -> dict[str, Any]:
 
 
 def _split_sentence(run: RunConfig, found: StepSeconds) -> str:
-    num_ranks, num_engines = run.topology.world_size, run.topology.rollout_replicas
+    num_ranks, num_engines = run.topology.world_size, found.num_engines or run.topology.rollout_replicas
     gpus = run.engine.num_workers
     better = better_split(found, num_ranks=num_ranks, num_engines=num_engines, gpus_per_engine=gpus)
     now = Split(num_ranks, num_engines, found.step)

@@ -36,6 +36,7 @@ class Delivery:
         self._close_seconds = close_seconds
         self._waiting: deque[StepRecord] = deque()
         self._num_dropped = 0
+        self._num_refused = 0
         self._is_closing = self._has_failed = False
         self._changed = threading.Condition()
         self._done = in_thread(self._deliver, name=f"tracker-{name}")
@@ -59,12 +60,12 @@ class Delivery:
         except TimeoutError:
             logger.warning("%s does not answer: the end of the run is not there", self._name)
         with self._changed:
-            num_missing = len(self._waiting) + self._num_dropped
+            num_missing = len(self._waiting) + self._num_dropped + self._num_refused
         if num_missing:
             logger.warning("%s did not get %d steps; metrics.jsonl has all", self._name, num_missing)
 
     def _deliver(self) -> None:
-        """Open the tracker and deliver until closing, and go on with the same step after an error."""
+        """Open the tracker and deliver until closing, and go on with the same step after an outage."""
         tracker: Tracker | None = None
         pause = self._retry_seconds
         while True:
@@ -74,7 +75,7 @@ class Delivery:
                 if record is None:
                     tracker.close(has_failed=self._has_failed)
                     return
-                tracker.write(record)
+                self._write(tracker, record)
             except Exception as error:  # of a service or its library: any kind, and none may end the run
                 if self._is_closing:
                     logger.warning("%s does not take the run: %s", self._name, error)
@@ -89,6 +90,20 @@ class Delivery:
                 if self._waiting and self._waiting[0] is record:
                     self._waiting.popleft()
             pause = self._retry_seconds
+
+    def _write(self, tracker: Tracker, record: StepRecord) -> None:
+        """Log a step, or go on without it where the step itself is refused. Raises what an outage raises."""
+        try:
+            tracker.write(record)
+        except (ValueError, TypeError) as error:
+            if isinstance(error, OSError):  # an answer that is no JSON, for requests
+                raise
+            with self._changed:
+                self._num_refused += 1
+            if self._num_refused == 1:
+                logger.warning(
+                    "%s does not take step %d and goes on without it: %s", self._name, record.step, error
+                )
 
     def _next_record(self) -> StepRecord | None:
         """The oldest step that is not delivered; None when there will be none."""

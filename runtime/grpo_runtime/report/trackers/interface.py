@@ -10,12 +10,18 @@ from grpo_runtime.export.credentials import Credentials
 from grpo_runtime.report.sink import SinkContext, StepRecord
 
 
+class StepRefusedError(ValueError):
+    """A service that answers does not take a step, and never will."""
+
+
 class Tracker(Protocol):
-    """A run in a service, with a connection to it. Whatever is raised is tried again later."""
+    """A run in a service, with a connection to it. Whatever is raised is tried again later, but for a step
+    that is refused."""
 
     def write(self, record: StepRecord) -> None:
         """Log one step. Of a step that is logged twice, after a resume or an error, the service keeps both or
-        the later one."""
+        the later one. Raises StepRefusedError, or another ValueError or a TypeError of the library, for what
+        is in the step."""
 
     def close(self, *, has_failed: bool) -> None:
         """End the run there, once everything was logged, as one that has failed or is done. A later attempt

@@ -1,20 +1,30 @@
 """An MLflow tracking server."""
 
 import os
+import posixpath
+import re
 from collections.abc import Iterator, Mapping
+from http import HTTPStatus
 from typing import Any
 
 from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
+from mlflow.exceptions import MlflowException
+from requests import HTTPError
 
 from grpo_runtime.report.sample import TRACKED
 from grpo_runtime.report.sink import StepRecord
-from grpo_runtime.report.trackers.interface import TrackedRun
+from grpo_runtime.report.trackers.interface import StepRefusedError, TrackedRun
 
 _JOB_UID = "grpo.dev/job-uid"
 _MAX_PARAMS = 100
 """Of one request, as the server's limit says; the longest value that it takes is _MAX_VALUE."""
 _MAX_VALUE = 6000
+_MAX_NAME = 250
+_REFUSALS = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST"})
+"""Error codes about what was sent; a server that is away has others."""
+_REFUSED_FILES = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE})
+"""The same of the artifact store, or of a proxy that bounds the size of what is sent."""
 _VARIABLES = {
     "token": "MLFLOW_TRACKING_TOKEN",
     "username": "MLFLOW_TRACKING_USERNAME",
@@ -44,23 +54,48 @@ class MlflowTracker:
             return
         created = self._client.create_run(experiment_id, run_name=job.name, tags={_JOB_UID: job.uid})
         self._run_id = created.info.run_id
-        params = [Param(name, value[:_MAX_VALUE]) for name, value in _flat(run.run_config.to_object())]
+        flat = {_allowed_name(name): value for name, value in _flat(run.run_config.to_object())}
+        params = [Param(name, value[:_MAX_VALUE]) for name, value in flat.items()]
         for first in range(0, len(params), _MAX_PARAMS):
             self._client.log_batch(self._run_id, params=params[first : first + _MAX_PARAMS])
 
     def write(self, record: StepRecord) -> None:
-        """Log the metrics, and the completions of a step that keeps them as a table among the artifacts."""
+        """Log the metrics, and the completions of a step that keeps them as a table among the artifacts.
+
+        Raises StepRefusedError when the server does not take what is in the step.
+        """
         milliseconds = int(record.time * 1000)
         values = {**record.values, "attempt": float(record.attempt)}
-        metrics = [Metric(name, value, milliseconds, record.step) for name, value in values.items()]
-        self._client.log_batch(self._run_id, metrics=metrics)
-        if record.samples:
-            table = {column: [getattr(sample, column) for sample in record.samples] for column in TRACKED}
-            self._client.log_table(self._run_id, table, f"completions/step-{record.step:06d}.json")
+        metrics = [
+            Metric(_allowed_name(name), value, milliseconds, record.step) for name, value in values.items()
+        ]
+        try:
+            self._client.log_batch(self._run_id, metrics=metrics)
+            if record.samples:
+                table = {column: [getattr(sample, column) for sample in record.samples] for column in TRACKED}
+                self._client.log_table(self._run_id, table, f"completions/step-{record.step:06d}.json")
+        except (MlflowException, HTTPError) as error:
+            if _is_of_the_step(error):
+                raise StepRefusedError(str(error)) from error
+            raise
 
     def close(self, *, has_failed: bool) -> None:
         """End the run."""
         self._client.set_terminated(self._run_id, "FAILED" if has_failed else "FINISHED")
+
+
+def _is_of_the_step(error: MlflowException | HTTPError) -> bool:
+    """Whether a server that answers will never take what was sent."""
+    if isinstance(error, HTTPError):
+        return error.response is not None and error.response.status_code in _REFUSED_FILES
+    return error.error_code in _REFUSALS
+
+
+def _allowed_name(name: str) -> str:
+    """A name that MLflow takes: other characters than letters, digits and `_/.-: ` become `_`, it is at most
+    250 characters long, and a path without `..` and empty parts."""
+    with_characters = re.sub(r"[^/\w.\- :]", "_", name)[:_MAX_NAME]
+    return posixpath.normpath(f"/{with_characters}").lstrip("/") or "_"
 
 
 def _flat(value: Any, name: str = "") -> Iterator[tuple[str, str]]:

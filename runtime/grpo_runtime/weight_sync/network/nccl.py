@@ -27,6 +27,7 @@ import torch
 from torch.distributed import BroadcastOptions, PrefixStore, Store
 
 from grpo_runtime.errors import first_line
+from grpo_runtime.weight_sync.interface import GroupBrokenError
 from grpo_runtime.weight_sync.network.meeting import Place
 from grpo_runtime.weight_sync.network.watchdog import Watchdog
 from grpo_runtime.weight_sync.stream.device import CudaDevice, Device
@@ -37,6 +38,7 @@ log = logging.getLogger(__name__)
 TORCH_SECONDS = 24 * 3600.0
 """The deadline that torch is given for a buffer: the watchdog's is shorter."""
 _ABORT_SECONDS = 10.0
+_ADVICE = "; is NCCL_SOCKET_IFNAME right? Set it in both roles, or set weightSync.backend Gloo"
 _LEFT = "left"
 _UNTIL_LEFT = timedelta(days=365)
 
@@ -93,10 +95,17 @@ class NcclGroup:
             members = PrefixStore(f"{place.key}/members", store)
             self._group = connect(PrefixStore(place.key, store), place, device=device)
             self.watchdog = Watchdog(partial(_leave, self._group, members, is_sender=self.is_sender))
+            advice = ""
             try:
                 with self.watchdog.within(place.meeting_seconds):
                     _come_together(members, place)
+                    # all of them reach the trainer, so that only NCCL can fail to connect them
+                    advice = _ADVICE
                     self._group.meet()
+            except GroupBrokenError as error:
+                self.close()
+                error.args = (f"{error}{advice}",)
+                raise
             except BaseException:
                 self.close()
                 raise
