@@ -164,6 +164,9 @@ class FixedScorer:
     async def scores(self, rollouts: Sequence[Rollout]) -> Scores:
         return self._scores
 
+    def waits_for(self) -> str:
+        return "rewards of a step"
+
 
 class RecordingReporter:
     """`steps` are the reports, by step from 1."""
@@ -172,13 +175,20 @@ class RecordingReporter:
         self.steps: dict[int, dict[str, Any]] = {}
         self.checkpoint_step: int | None = None
         self.num_current: list[int] = []
+        self.waits: list[str] = []
         self.notes: list[str] = []
         self.num_moved: int | None = None
 
     def report_waiting(
-        self, engines: EngineCounts, *, generation: Generation | None = None, note: str = ""
+        self,
+        engines: EngineCounts,
+        *,
+        generation: Generation | None = None,
+        waits_for: str = "",
+        note: str = "",
     ) -> None:
         assert engines.known == 1
+        self.waits.append(waits_for)
         self.notes.append(note)
         self.num_current.append(engines.current)
 

@@ -189,7 +189,8 @@ class RewardSpec(ApiModel):
     max_failure_share: Annotated[float, Field(ge=0, le=1)] = 0.5
     """A sample fails when the function raises, hangs or returns no number, and then has no reward. When more
     than this share of a step's samples fail, the job fails with the function's own error. One call that
-    hangs, or whose process dies, is tolerated in a step whatever its share."""
+    hangs, or whose process dies, is tolerated in a step whatever its share; once the function has scored a
+    step, all of them are, and count for maxFailingSteps only."""
     workers: Annotated[int, Field(ge=1, le=MOST_WORKERS)] | None = None
     """Processes in the first trainer pod that call the function at the same time, each for the completions of
     another prompt; requests at the same time to a service. Left out, as many as the pod has CPUs for code of
