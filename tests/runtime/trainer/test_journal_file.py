@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from polling import wait_until
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.errors import VolumeFullError
@@ -249,6 +250,22 @@ def test_records_that_come_while_the_disk_is_busy_are_synced_together(tmp_path: 
     assert disk.num_syncs == 2
     assert len(tokens(tmp_path)) == 100
     writer.close()
+
+
+def test_a_record_that_comes_behind_the_end_is_written_and_the_writer_ends(tmp_path: Path) -> None:
+    disk = SlowDisk()
+    writer = JournalWriter(tmp_path, sync=disk)
+    path = file_of(tmp_path, step=4, attempt=1)
+    writer.put(path, begun(1))
+    assert disk.begun.wait(10)
+    closing = threading.Thread(target=writer.close, daemon=True)
+    closing.start()
+    wait_until(lambda: writer._queue.qsize() == 1, "the end is queued")
+    writer.put(path, generated(0))
+    disk.may_go_on.set()
+    closing.join(10)
+    assert not closing.is_alive()
+    assert tokens(tmp_path) == {0: 5}
 
 
 def test_wait_says_that_the_volume_is_full(tmp_path: Path) -> None:

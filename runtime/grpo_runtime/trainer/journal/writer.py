@@ -79,7 +79,8 @@ class JournalWriter:
                 taken = [self._queue.get()]
                 while not self._queue.empty():
                     taken.append(self._queue.get())
-                is_open = taken[-1] is not None
+                # a record may come behind the end: a thread that samples may still finish one
+                is_open = None not in taken
                 items = [item for item in taken if item is not None]
                 with full_volume_named(self._folder.parent):
                     self._execute(items)
