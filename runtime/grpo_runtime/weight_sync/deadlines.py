@@ -55,6 +55,17 @@ class Deadlines:
         wanted = max(SHORTEST_STALL_SECONDS, _TIMES_LONGER * (self._took("transfer") or 0.0))
         return min(wanted, self.timeout_seconds * _LONGEST_SHARE)
 
+    def shared_seconds(self) -> float:
+        """How long a transfer to several engines may take now, however steadily it goes on: ten seconds, or
+        five times the last one of that kind. At most a quarter of the whole deadline, or twice the last one
+        where that is more. The first one has the whole deadline."""
+        took = self._took("shared transfer")
+        if took is None:
+            return self.timeout_seconds
+        wanted = max(SHORTEST_STALL_SECONDS, _TIMES_LONGER * took)
+        longest = max(self.timeout_seconds * _LONGEST_SHARE, 2 * took)
+        return min(wanted, longest, self.timeout_seconds)
+
     def meeting_seconds(self) -> float:
         """How long the members of a group may take to meet: as long as a buffer once that has worked. Before,
         three times as long, because a library finds its network then."""
