@@ -54,6 +54,13 @@ def test_the_first_transfer_to_several_engines_has_the_whole_deadline_and_a_late
     assert deadlines.shared_seconds() == limit
 
 
+@pytest.mark.parametrize(("took", "more"), [(0.1, 30.0), (20.0, 100.0)])
+def test_who_has_not_done_a_phase_that_another_engine_has_gets_some_more_time(
+    took: float, more: float
+) -> None:
+    assert Deadlines(300.0).lag_seconds(took) == more
+
+
 def test_the_short_sync_of_an_engine_that_joined_does_not_shorten_the_deadlines_of_all_at_once() -> None:
     deadlines = Deadlines(300.0)
     deadlines.note("finish", 40.0)
