@@ -51,8 +51,8 @@ class Deadlines:
         return min(max(SHORTEST_SECONDS, _TIMES_LONGER * took), self.timeout_seconds)
 
     def lag_seconds(self, took: float) -> float:
-        """How much longer the engines may take for a phase that one of them has done after `took` seconds: a
-        first load or probe has the whole deadline, and one that hangs in it must not hold the others as long."""
+        """How much longer engines may take for a phase that one of them has done after `took` seconds: a
+        first load or probe has the whole deadline, and who hangs in it must not hold the others as long."""
         return max(SHORTEST_LAG_SECONDS, _TIMES_LONGER * took)
 
     def stall_seconds(self) -> float:

@@ -1,4 +1,4 @@
-"""Gloo in an engine that takes long for every buffer, as over a slow wire. The trainer's end is the usual one."""
+"""Gloo in an engine that takes long for every buffer, as over a slow wire. The trainer uses plain Gloo."""
 
 import time
 

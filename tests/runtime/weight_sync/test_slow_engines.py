@@ -84,10 +84,13 @@ async def test_an_engine_that_is_slower_than_the_others_is_named_and_they_get_th
         await sender.shutdown()
 
 
-@pytest.mark.parametrize(("backend", "is_delivered"), [
-    ("crowded-gloo", True),
-    pytest.param("slow-gloo", False, marks=pytest.mark.matrix),
-])
+@pytest.mark.parametrize(
+    ("backend", "is_delivered"),
+    [
+        ("crowded-gloo", True),
+        pytest.param("slow-gloo", False, marks=pytest.mark.matrix),
+    ],
+)
 async def test_engines_that_are_all_slower_than_they_were_get_more_time_together(
     backend: str, is_delivered: bool, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -260,7 +260,8 @@ class GroupSender:
         *,
         error: type[WeightSyncError] = WeightSyncError,
     ) -> None:
-        """Do the work; what is left when all of it fails has failed, and at the deadline with this `error`."""
+        """Do the work; what is left at the deadline has failed with this `error`, and when all of it fails
+        with what was raised."""
         limit = self._deadlines.timeout_seconds
         found: Exception
         try:
