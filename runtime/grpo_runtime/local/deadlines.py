@@ -9,8 +9,8 @@ from grpo_api.v1alpha1.spec import GRPOJobSpec
 
 
 class Deadlines:
-    """The startup deadline and the stall timeout of one attempt, which began at `now` (monotonic). The time in
-    which it reads a checkpoint does not count."""
+    """The startup deadline and the stall timeout of one attempt, which began at `now` (monotonic). For the
+    first of them the time in which a checkpoint is read does not count."""
 
     def __init__(self, spec: GRPOJobSpec, *, now: float) -> None:
         self._startup_seconds = spec.startup_deadline_seconds
