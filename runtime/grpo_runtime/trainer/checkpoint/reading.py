@@ -9,13 +9,12 @@ class Reading:
     def __init__(self) -> None:
         self.num_bytes = 0
         """Read so far, of everything. It stands still while a volume does not answer."""
-        self._what = ""
-        self._begun_at = 0
-        self._total_bytes = 0
+        self._current = ("", 0, 0)
+        """What, the bytes that were read before it, and those that it has. One value, as threads share it."""
 
     def begin(self, what: str, *, total_bytes: int = 0) -> None:
         """From now on `what` is read, which has so many bytes; 0 where that is not known."""
-        self._begun_at, self._total_bytes, self._what = self.num_bytes, total_bytes, what
+        self._current = (what, self.num_bytes, total_bytes)
 
     def add(self, num_bytes: int) -> None:
         """So many bytes more have been read."""
@@ -25,8 +24,8 @@ class Reading:
     def message(self) -> str:
         """What is read, with its size and, in steps of ten percent, how much of it has been: a status is
         written for each other message. Empty before anything is read."""
-        if not self._total_bytes:
-            return self._what
-        share = 100 * (self.num_bytes - self._begun_at) // self._total_bytes
-        shown = min(share, 100) // _SHARE_PERCENT * _SHARE_PERCENT
-        return f"{self._what}: {shown}% of {self._total_bytes / 1e9:.1f} GB"
+        what, begun_at, total_bytes = self._current
+        if not total_bytes:
+            return what
+        share = min(100 * (self.num_bytes - begun_at) // total_bytes, 100)
+        return f"{what}: {share // _SHARE_PERCENT * _SHARE_PERCENT}% of {total_bytes / 1e9:.1f} GB"
