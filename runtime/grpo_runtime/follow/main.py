@@ -127,10 +127,12 @@ def _store_of(options: FollowOptions) -> VersionStore:
     if scheme != "s3" or not rest:
         raise UserError(f"--source {options.source} is no store: write file:///FOLDER or s3://BUCKET/PREFIX")
     name = None if options.credentials is None else str(options.credentials)
+    credentials = Credentials(name, options.credentials)
     return store_in_bucket(
         BucketPlace(options.source, endpoint=options.endpoint, region=options.region),
-        credentials=Credentials(name, options.credentials),
+        credentials=credentials,
         field="--source",
+        access=f"the credentials of {credentials.named('--credentials')} list and read there",
     )
 
 
