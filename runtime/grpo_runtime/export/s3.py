@@ -101,9 +101,7 @@ class BucketErrors:
         status = HTTPStatus(int(found[1])) if (found := _STATUS.search(text)) else None
         code = found[1] if (found := _CODE.search(text)) else type(error).__name__
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-            return UserError(
-                f"{self.what}: the store refuses access ({code}): let {self._access}"
-            )
+            return UserError(f"{self.what}: the store refuses access ({code}): let {self._access}")
         if status is HTTPStatus.NOT_FOUND:
             return UserError(
                 f"{self.what}: the store has no bucket {self._bucket} ({code}): make it, or correct the name"

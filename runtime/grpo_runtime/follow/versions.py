@@ -1,6 +1,6 @@
 """The newest version of a store as a folder of this container, checked.
 
-It is copied from a claim too, and not read there: a job keeps few versions, and does not wait for who reads them.
+It is copied from a claim too, and not read there: a job keeps few versions, and does not wait for readers.
 """
 
 import secrets

@@ -6,13 +6,10 @@ from typing import Any
 
 import pytest
 from disk_in_a_folder import JOB
-from pod_builder import free_port
 from receiver_harness import packed
-from s3_server import BUCKET, S3Server, s3_secret
+from s3_server import BUCKET, S3Server, s3_secret, served_bucket
 
 from grpo_api.contract.versions import PolicyVersion
-from grpo_cluster.binaries import build_all
-from grpo_cluster.versions import VERSITYGW
 from grpo_runtime.errors import UserError
 from grpo_runtime.export.bucket_place import BucketPlace
 from grpo_runtime.export.credentials import Credentials
@@ -26,16 +23,8 @@ URL = f"s3://{BUCKET}/run-1/weights"
 
 @pytest.fixture
 def s3(tmp_path: Path) -> Iterator[S3Server]:
-    """Built once for a machine."""
-    build_all((VERSITYGW,))
-    folder = tmp_path / "s3"
-    folder.mkdir()
-    server = S3Server(folder, free_port())
-    server.start()
-    try:
+    with served_bucket(tmp_path / "s3") as server:
         yield server
-    finally:
-        server.stop()
 
 
 def options(folder: Path, **given: Any) -> FollowOptions:
@@ -97,7 +86,9 @@ def test_a_follower_goes_on_once_its_credentials_are_renewed(s3: S3Server, tmp_p
     versions = open_versions(options(tmp_path, source=URL, endpoint=s3.endpoint, credentials=folder))
     with pytest.raises(StoreRefusedError, match="refuses access") as refusal:
         versions.newest()
-    assert str(refusal.value).endswith(f"let the credentials of --credentials (it is {folder}) list and read there")
+    assert str(refusal.value).endswith(
+        f"let the credentials of --credentials (it is {folder}) list and read there"
+    )
     s3_secret(folder)
     assert versions.newest() == name
 

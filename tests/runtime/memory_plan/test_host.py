@@ -77,7 +77,11 @@ def test_engines_beside_their_ranks_get_a_copy_from_each_and_lent_weights_are_no
     assert own["copies of the weights for engines"] == 8 * 2 * P
     assert own["8 processes of their engines"] == 8 * 4 * GIB
     within = parts(host(a_job(rollout=None)))
-    beside = {"8 processes of their engines", "copies of the weights for engines", "weights of engines that sleep"}
+    beside = {
+        "8 processes of their engines",
+        "copies of the weights for engines",
+        "weights of engines that sleep",
+    }
     assert not beside & within.keys()
     asleep = parts(host(a_job(rollout=None, engine={"sleepLevel": 1, "tensorParallelSize": 2})))
     assert asleep["weights of engines that sleep"] == 8 * 2 * P // 2
