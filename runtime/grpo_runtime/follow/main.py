@@ -67,6 +67,7 @@ def follow(options: FollowOptions) -> int:
         read_token(options.token)
         versions = open_versions(options)
         name, manifest = _first_version(versions, interval_seconds=options.interval_seconds)
+        versions.start_on(name)
         os.environ |= {
             FOLLOWED_FOLDER: str(versions.local.root),
             TOKEN_FILE: str(options.token),

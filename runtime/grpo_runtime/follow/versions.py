@@ -28,6 +28,7 @@ class CheckedVersions:
     def __init__(self, source: VersionStore, *, local: FolderStore) -> None:
         self._source = source
         self.local = local
+        self._started_on: str | None = None
 
     def newest(self) -> str | None:
         """The name that LATEST has; None before the first version. Raises StoreError as the store does, and
@@ -41,17 +42,26 @@ class CheckedVersions:
         return name
 
     def fetch(self, name: str) -> VersionManifest:
-        """Copy a version, whose files are checked on the way. Of those copied before none stays.
+        """Copy a version, whose files are checked on the way. Of those copied before none stays,
+        but for what `start_on` keeps.
 
         Raises WeightSyncError for one that is not what its trainer wrote, StoreError where it cannot be read,
         and VolumeFullError.
         """
         manifest = parse_manifest(self._source.read(f"{name}/{MANIFEST}"), name=name)
         for other in self.local.folders():
-            if version_named(other) is not None:
+            if other == self._started_on:
+                for weights in self.folder_of(other).glob("*.safetensors"):
+                    weights.unlink()
+            elif version_named(other) is not None:
                 self.local.discard(other)
         copy_version(self._source, name, manifest, into=self.local)
         return manifest
+
+    def start_on(self, name: str) -> None:
+        """Keep the files beside the weights of this version, whatever is fetched later: the server that is
+        started on it goes on to read its configuration when the engine has its weights."""
+        self._started_on = name
 
     def folder_of(self, name: str) -> Path:
         """Where a version is."""

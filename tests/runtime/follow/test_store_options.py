@@ -103,6 +103,19 @@ def test_only_versions_are_removed_from_the_cache(tmp_path: Path) -> None:
     assert versions.local.folders() == ["of-somebody-else", names[-1]]
 
 
+def test_the_configuration_of_the_version_that_a_server_was_started_on_stays(tmp_path: Path) -> None:
+    store, versions = FolderStore(tmp_path / "store"), open_versions(options(tmp_path))
+    names = [publish(store, step) for step in (1, 2, 3)][-2:]
+    versions.fetch(names[0])
+    versions.start_on(names[0])
+    for _ in range(2):
+        versions.fetch(names[1])
+    left = sorted(path.name for path in versions.folder_of(names[0]).iterdir())
+    assert "config.json" in left
+    assert not [name for name in left if name.endswith(".safetensors")]
+    assert versions.local.folders() == names
+
+
 def test_the_cache_is_another_folder_than_the_source_and_may_be_written(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is the folder of --source"):
         open_versions(options(tmp_path, cache=tmp_path / "store"))
