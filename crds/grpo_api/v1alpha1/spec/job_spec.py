@@ -14,10 +14,10 @@ from grpo_api.v1alpha1.spec.colocated import (
     colocated_has_no_rollout,
     ray_is_behind_its_policy,
 )
+from grpo_api.v1alpha1.spec.compiled_cache import compiled_cache_has_its_own_claim
 from grpo_api.v1alpha1.spec.engine import (
     colocated_engine_has_one_stage,
     colocated_engine_has_whole_experts,
-    compiled_cache_has_its_own_claim,
     cores_are_in_one_pod,
     cpu_workers_reach_each_other,
     engine_uses_every_gpu,
