@@ -73,10 +73,17 @@ def test_what_deepspeed_offloads_is_in_the_pods_of_its_processes() -> None:
 
 
 def test_engines_beside_their_ranks_get_a_copy_from_each_and_lent_weights_are_none() -> None:
-    own = parts(host(a_job(rollout=None, engine={"process": "Own"}, trainer={"strategy": "DDP"})))
+    by_ipc: dict[str, Any] = {"engine": {"process": "Own"}, "trainer": {"strategy": "DDP"}}
+    own = parts(host(a_job(rollout=None, **by_ipc)))
     assert own["copies of the weights for engines"] == 8 * 2 * P
+    assert own["weights that engines keep aside"] == 8 * 2 * P
+    # which is the same memory
+    shared = parts(host(a_job(rollout=None, **by_ipc, weightSync={"backend": "SharedMemory"})))
+    assert shared["copies of the weights for engines"] == 8 * 2 * P
+    assert "weights that engines keep aside" not in shared
     within = parts(host(a_job(rollout=None)))
-    assert not {"copies of the weights for engines", "weights of engines that sleep"} & within.keys()
+    of_engines = {"copies of the weights for engines", "weights that engines keep aside"}
+    assert not {*of_engines, "weights of engines that sleep"} & within.keys()
     asleep = parts(host(a_job(rollout=None, engine={"sleepLevel": 1, "tensorParallelSize": 2})))
     assert asleep["weights of engines that sleep"] == 8 * 2 * P // 2
 
