@@ -16,7 +16,7 @@ import torch
 from torch.distributed import Store
 
 from grpo_runtime.weight_sync.network.meeting import Place
-from grpo_runtime.weight_sync.stream.memory import PRIVATE_MEMORY, private_memory
+from grpo_runtime.weight_sync.stream.memory import MEMORY_TO_SHARE, PRIVATE_MEMORY, private_memory
 
 _num_staged = itertools.count()
 
@@ -33,6 +33,7 @@ class StandInDevice:
     as `has_room` says."""
 
     host_pool = PRIVATE_MEMORY
+    pool_to_share = MEMORY_TO_SHARE
     has_room: bool | None = None
 
     def __init__(self, *_: object) -> None:

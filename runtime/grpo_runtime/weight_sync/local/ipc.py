@@ -3,8 +3,8 @@
 Handles to the buffers go to the workers on the authenticated control channel. A worker opens them for a
 transfer and closes them after it. For each buffer that is full the trainer sends a number over a socket, and
 each worker sends it back when it has taken the buffer. So the trainer's GPU has room for two buffers and not
-for a copy of the weights; a worker stages them on its GPU if enough is free there, and gives that back after each
-sync, else in host memory, which it keeps for the next one.
+for a copy of the weights; a worker stages them on its GPU if enough is free there, and gives that back after
+each sync, else in host memory, which it keeps for the next one.
 """
 
 import socket
