@@ -52,7 +52,8 @@ test-matrix: images setup ## Every loss, cause, strategy and cut of an engine; `
 	@$(BIN)/pytest -q -s --durations=8 -m cluster $(WHOLE_IN_MATRIX)
 	@$(BIN)/pytest -q -s --durations=8 -m "cluster and matrix" $(addprefix --deselect ,$(WHOLE_IN_MATRIX)) e2e
 test-gpu: $(if $(HAS_PYTHON),gpu-site,setup) ## Tests of what needs an NVIDIA GPU (PYTHON= one with torch, transformers, pytest)
-	@PYTHONPATH=crds:runtime$(if $(HAS_PYTHON),:.gpu-site) $(if $(HAS_PYTHON),$(PYTHON),$(BIN)/python) -m pytest -q -m gpu tests/runtime/weight_sync tests/runtime/trainer
+	@PYTHONPATH=crds:runtime$(if $(HAS_PYTHON),:.gpu-site) $(if $(HAS_PYTHON),$(PYTHON),$(BIN)/python) -m pytest -q -m gpu \
+	  tests/runtime/weight_sync tests/runtime/trainer tests/runtime/local/test_gpu.py
 gpu-wheels: ## Download into .gpu-wheels what PYTHON= of test-gpu may lack, for a machine without a registry
 	@rm -rf .gpu-wheels && $(PYTHON) -m pip download --quiet --no-deps --only-binary=:all: --dest .gpu-wheels \
 	  --python-version 3.12 --implementation cp $(foreach libc,2_34 2_28 2_17 2014,--platform manylinux$(if $(findstring _,$(libc)),_)$(libc)_x86_64) \
@@ -68,9 +69,9 @@ bench-sync: setup ## Measure a weight sync against its floors (SIZES=1,100,1000 
 bench-trl: setup ## Measure a step against TRL's GRPOTrainer, installed in the cache (PAIRS=2, CASES=tiny,27M, JSON=)
 	@$(BIN)/python bench/against_trl.py $(if $(PAIRS),--pairs '$(PAIRS)') $(if $(CASES),--cases '$(CASES)') \
 	  $(if $(JSON),--json '$(JSON)')
-bench-logprobs: setup ## Measure chunked logprobs against dense ones (PAIRS=3, CASES=tiny,27M, DEVICE=cpu or cuda, JSON=)
-	@$(BIN)/python bench/logprobs.py $(if $(PAIRS),--pairs '$(PAIRS)') $(if $(CASES),--cases '$(CASES)') \
-	  $(if $(DEVICE),--device '$(DEVICE)') $(if $(JSON),--json '$(JSON)')
+bench-logprobs: $(if $(HAS_PYTHON),gpu-site,setup) ## Measure chunked logprobs against dense ones (PAIRS=3, CASES=tiny,27M, DEVICE=cpu or cuda, PYTHON=, JSON=)
+	@PYTHONPATH=crds:runtime:bench$(if $(HAS_PYTHON),:.gpu-site) $(if $(HAS_PYTHON),$(PYTHON),$(BIN)/python) bench/logprobs.py \
+	  $(if $(PAIRS),--pairs '$(PAIRS)') $(if $(CASES),--cases '$(CASES)') $(if $(DEVICE),--device '$(DEVICE)') $(if $(JSON),--json '$(JSON)')
 bench-checkpoint: setup ## Measure what training waits for at a save, with and without a thread (PAIRS=3, CASES=27M,110M, FOLDER=, JSON=)
 	@$(BIN)/python bench/checkpoint.py $(if $(PAIRS),--pairs '$(PAIRS)') $(if $(CASES),--cases '$(CASES)') \
 	  $(if $(FOLDER),--folder '$(FOLDER)') $(if $(JSON),--json '$(JSON)')

@@ -15,8 +15,9 @@ train. Each way is measured after the other, with the same batch:
 
 For each: seconds of a step (median of all but the first), tokens per second, the share of the GPU's peak that
 the model's own operations are (6 for each parameter and token, and those of attention; what is computed again
-does not count), and the peak of its memory. The share is left out for a GPU whose peak is not known here.
-With --device cpu the same code runs in float32 on the CPU, and no memory is measured.
+does not count), the peak of its memory, and what `grpo-runtime validate` plans for it. The share is left out
+for a GPU whose peak is not known here. With --device cpu the same code runs in float32 on the CPU, where
+every tensor is counted, which takes time.
 
 It needs a GPU with some 20 bytes for each parameter free. Nothing else may use it.
 """

@@ -1,10 +1,12 @@
 """Seconds and memory of training steps, by the way the policy is trained."""
 
+import contextlib
 import gc
 import json
 import math
 import statistics
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +14,12 @@ import torch
 from transformers import Qwen2ForCausalLM
 
 from grpo_api.v1alpha1.spec import AlgorithmSpec, Dtype, OptimizerSpec
+from grpo_bench.live_tensors import LiveTensors
 from grpo_bench.random_model import random_model
 from grpo_gpu.shapes import Shape, peak_of
+from grpo_runtime.algorithm.logprobs import CHUNK_LOGITS
+from grpo_runtime.memory_plan.formulas import DDP, ModelSizes, StepSizes, fsdp2, training_bytes
+from grpo_runtime.memory_plan.model_sizes import model_sizes
 from grpo_runtime.rollout.interface import Rollout
 from grpo_runtime.trainer.batch import Batch, make_batch
 from grpo_runtime.trainer.device import collective_backend
@@ -63,12 +69,16 @@ WAYS = (Way("DDP", "DDP", True), Way("DDP, kept", "DDP", False), Way("FSDP2", "F
 
 @dataclass(frozen=True)
 class Figures:
-    """What one way took. `share` is that of the GPU's peak, `peak_bytes` of its memory; None if unknown."""
+    """What one way took."""
 
     seconds: float
     tokens_per_second: float
     share: float | None
-    peak_bytes: int | None
+    """Of the GPU's peak of operations; None if unknown."""
+    peak_bytes: int
+    """Most memory at one time: of the GPU by its allocator, on the CPU of all tensors."""
+    planned_bytes: int
+    """What `grpo-runtime validate` says of it."""
     metrics: dict[str, float]
 
 
@@ -88,7 +98,7 @@ def measure(load: Load, *, device: torch.device, json_file: Path | None) -> int:
     for way in WAYS:
         found = figures(load, way, ranks=ranks, device=device, peak=peak_of(name))
         share = "" if found.share is None else f"{found.share:6.1%} of peak"
-        memory = "" if found.peak_bytes is None else f"{found.peak_bytes / 2**30:6.1f} GiB"
+        memory = f"{found.peak_bytes / 2**30:6.1f} GiB of {found.planned_bytes / 2**30:.1f} planned"
         print(
             f"  {way.name:10} {found.seconds:7.3f} s  {found.tokens_per_second:9.0f} tokens/s {share}{memory}"
         )
@@ -101,31 +111,46 @@ def measure(load: Load, *, device: torch.device, json_file: Path | None) -> int:
 
 
 def figures(load: Load, way: Way, *, ranks: Ranks, device: torch.device, peak: float | None) -> Figures:
-    """Train `num_rounds` steps in one way."""
-    _reset_peak(device)
-    learner, batch = _learner(load, way, ranks=ranks, device=device), a_batch(load)
-    seconds: list[float] = []
-    metrics: dict[str, float] = {}
-    for step in range(load.num_rounds):
-        _wait_for(device)
-        start = time.monotonic()
-        metrics = learner.update(batch, step=step)
-        _wait_for(device)
-        seconds.append(time.monotonic() - start)
-    took = statistics.median(seconds[1:] or seconds)
-    share = None if peak is None else load.shape.operations(load.lengths) / took / peak
-    peak_bytes = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
-    return Figures(took, sum(load.lengths) / took, share, peak_bytes, metrics)
+    """Train `num_rounds` steps in one way. On the CPU the seconds are longer than those of a run, because
+    every tensor is counted."""
+    with _peak_bytes(device) as peak_bytes:
+        model, batch = a_model(load.shape), a_batch(load)
+        sizes = model_sizes(model)
+        learner = _learner(model, load, way, ranks=ranks, device=device)
+        seconds: list[float] = []
+        metrics: dict[str, float] = {}
+        for step in range(load.num_rounds):
+            _wait_for(device)
+            start = time.monotonic()
+            metrics = learner.update(batch, step=step)
+            _wait_for(device)
+            seconds.append(time.monotonic() - start)
+        took = statistics.median(seconds[1:] or seconds)
+        share = None if peak is None else load.shape.operations(load.lengths) / took / peak
+        planned = planned_bytes(sizes, load, way, dtype=_dtype(device))
+        return Figures(took, sum(load.lengths) / took, share, peak_bytes(), planned, metrics)
 
 
-def _learner(load: Load, way: Way, *, ranks: Ranks, device: torch.device) -> Learner:
-    algorithm = AlgorithmSpec(steps=load.num_rounds, optimizer=OptimizerSpec())
-    policy = Policy(
-        a_model(load.shape),
-        temperature=1.0,
-        dtype=Dtype.BFLOAT16 if device.type == "cuda" else Dtype.FLOAT32,
-        gradient_checkpointing=way.recomputes,
+def planned_bytes(sizes: ModelSizes, load: Load, way: Way, *, dtype: Dtype) -> int:
+    """The most memory that one rank needs by the plan."""
+    step = StepSizes(
+        num_tokens=max(load.longest, min(load.budget, load.num_sequences * load.longest)),
+        longest=load.longest,
+        compute_bytes=2 if dtype is Dtype.BFLOAT16 else 4,
+        is_recomputed=way.recomputes,
+        spread=fsdp2(1) if way.strategy == "FSDP2" else DDP,
+        chunk_logits=CHUNK_LOGITS,
     )
+    return training_bytes(sizes, step).peak
+
+
+def _dtype(device: torch.device) -> Dtype:
+    return Dtype.BFLOAT16 if device.type == "cuda" else Dtype.FLOAT32
+
+
+def _learner(model: Qwen2ForCausalLM, load: Load, way: Way, *, ranks: Ranks, device: torch.device) -> Learner:
+    algorithm = AlgorithmSpec(steps=load.num_rounds, optimizer=OptimizerSpec())
+    policy = Policy(model, temperature=1.0, dtype=_dtype(device), gradient_checkpointing=way.recomputes)
     strategy = STRATEGIES[way.strategy](
         policy, optimizer=algorithm.optimizer, total_steps=algorithm.steps or 0, ranks=ranks, device=device
     )
@@ -159,12 +184,17 @@ def a_batch(load: Load) -> Batch:
     return make_batch(rollouts, advantages=advantages, pad_id=0)
 
 
-def _reset_peak(device: torch.device) -> None:
-    """Of what is held from now on, when the way before is gone."""
+@contextlib.contextmanager
+def _peak_bytes(device: torch.device) -> Iterator[Callable[[], int]]:
+    """Tells the most that was held at one time since the block began, when the way before was gone."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
+        yield lambda: torch.cuda.max_memory_allocated(device)
+    else:
+        with LiveTensors() as live:
+            yield lambda: live.peak_bytes
 
 
 def _wait_for(device: torch.device) -> None:

@@ -12,6 +12,7 @@ from grpo_api.quantity import parse_quantity
 from grpo_api.source import Volume, VolumeKind, parse_source
 from grpo_api.v1alpha1.job import GRPOJob
 from grpo_api.v1alpha1.spec import (
+    MOST_THREADS,
     MOST_WORKERS,
     AlgorithmSpec,
     Dtype,
@@ -74,10 +75,10 @@ def resolve_into(
         "gradient_checkpointing": _gradient_checkpointing(spec.trainer),
         "threads_per_process": spec.trainer.threads_per_process
         or threads_per_process
-        or _threads_by_limit(spec.trainer),
+        or _threads_by_cores(spec.trainer),
         "strategy": _strategy(spec),
         "deepspeed": spec.trainer.deepspeed,
-        "rewards": _rewards(spec, num_cores=_num_cores(spec.trainer, threads_per_process)),
+        "rewards": _rewards(spec, threads_per_process=threads_per_process),
     }
     return config(**shared | derived)
 
@@ -96,14 +97,32 @@ def _num_cores(trainer: TrainerSpec, threads_per_process: int | None) -> int:
     return threads_per_process * trainer.num_processes if threads_per_process else 1
 
 
-def _rewards(spec: GRPOJobSpec, *, num_cores: int) -> tuple[RewardSpec, ...]:
-    """One worker, as 0.1.0 had, is not written."""
+def _rewards(spec: GRPOJobSpec, *, threads_per_process: int | None) -> tuple[RewardSpec, ...]:
+    trainer = spec.trainer
+    num_cores = _num_cores(trainer, threads_per_process)
+    # the training processes wait for rewards
+    num_threads = trainer.threads_per_process or threads_per_process or 1
+    of_models = max(num_cores, num_threads * trainer.num_processes)
     return tuple(
-        reward.model_copy(update={"workers": min(num_cores, MOST_WORKERS)})
-        if reward.workers is None and reward.is_worth_cores and num_cores > 1
-        else reward
+        _model_reward(reward, num_cores=of_models)
+        if reward.model is not None
+        else _with_workers(reward, num_cores=num_cores)
         for reward in spec.rewards
     )
+
+
+def _with_workers(reward: RewardSpec, *, num_cores: int) -> RewardSpec:
+    """One worker, as 0.1.0 had, is not written."""
+    if reward.workers is None and reward.is_worth_cores and num_cores > 1:
+        return reward.model_copy(update={"workers": min(num_cores, MOST_WORKERS)})
+    return reward
+
+
+def _model_reward(reward: RewardSpec, *, num_cores: int) -> RewardSpec:
+    assert reward.model is not None
+    shared = min(max(1, num_cores // reward.chosen_workers), MOST_THREADS)
+    model = reward.model.model_copy(update={"threads": reward.model.threads or shared})
+    return reward.model_copy(update={"model": model})
 
 
 def _dtype(spec: GRPOJobSpec) -> Dtype:
@@ -162,9 +181,13 @@ def _gradient_checkpointing(trainer: TrainerSpec) -> bool | None:
     return named if named is not None else (True if trainer.has_gpus else None)
 
 
-def _threads_by_limit(trainer: TrainerSpec) -> int | None:
-    limit = trainer.resources.limits.get("cpu")
-    num_threads = 1 if limit is None else threads_of(parse_quantity(limit), trainer)
+def _threads_by_cores(trainer: TrainerSpec) -> int | None:
+    """By the cpu limit, and with GPUs else by the cpu request. On CPU a request alone means one thread, as in
+    0.1.0."""
+    cpu = trainer.resources.limits.get("cpu")
+    if cpu is None and trainer.has_gpus:
+        cpu = trainer.resources.requests.get("cpu")
+    num_threads = 1 if cpu is None else threads_of(parse_quantity(cpu), trainer)
     return num_threads if num_threads > 1 else None
 
 

@@ -86,6 +86,39 @@ def test_slow_rewards_are_called_on_all_cpus_of_a_pod_and_quick_ones_once():
     assert [reward.workers for reward in of_a_machine.rewards] == [8, 8, None, 3]
 
 
+@pytest.mark.parametrize(
+    ("trainer", "reward", "expected"),
+    [
+        ({}, {}, 1),
+        ({"resources": {"requests": {"cpu": 16}}}, {}, 16),
+        ({"resources": {"requests": {"cpu": 16}, "limits": {"nvidia.com/gpu": 4}}}, {"workers": 3}, 5),
+        ({"resources": {"requests": {"cpu": 2}, "limits": {"cpu": "6500m"}}}, {}, 6),
+        ({"resources": {"requests": {"cpu": "200m"}}}, {}, 1),
+        ({"resources": {"requests": {"cpu": 1}}}, {"workers": 3}, 1),
+        # as many as the training processes, which wait for rewards
+        ({"threadsPerProcess": 4, "processesPerNode": 2}, {}, 8),
+        ({"resources": {"limits": {"cpu": 1000}}}, {}, 512),
+        ({"resources": {"limits": {"cpu": 8}}}, {"threads": 3}, 3),
+    ],
+)
+def test_a_reward_model_computes_with_the_cpus_of_its_pod_unless_a_number_is_named(
+    trainer: dict[str, Any], reward: dict[str, int], expected: int
+):
+    model = {"source": "hf://org/judge", "threads": reward.get("threads")}
+    rewards = [{"name": "judge", "model": model, "workers": reward.get("workers")}]
+    (found,) = resolve(job(rewards=rewards, trainer=trainer)).rewards
+    assert found.model is not None
+    assert found.model.threads == expected
+
+
+def test_a_reward_model_on_a_machine_computes_with_the_threads_of_its_training_processes():
+    rewards = [{"name": "judge", "model": {"source": "hf://org/judge"}}]
+    trainer = {"processesPerNode": 2, "resources": {"requests": {"cpu": "200m"}}}
+    (found,) = resolve(job(rewards=rewards, trainer=trainer), threads_per_process=4).rewards
+    assert found.model is not None
+    assert found.model.threads == 8
+
+
 def test_a_run_that_names_no_workers_has_one_and_is_read_by_an_image_of_0_1_0():
     (reward,) = resolve(job(rewards=[{"name": "mine", "function": "mine:score"}])).rewards
     assert not {"workers", "maxFailingSteps"} & reward.to_object().keys()
@@ -170,11 +203,15 @@ def test_activations_are_recomputed_where_there_are_gpus_unless_it_is_named(
         # what 0.1.0 did is not written down: its image refuses a field that it does not know
         ({"resources": {"limits": {"cpu": "200m"}}}, None),
         ({"resources": {"limits": {"cpu": 16, "nvidia.com/gpu": 4}}}, 4),
+        # with GPUs a limit is rare, and no sum that the weights hang on is made on CPUs
+        ({"resources": {"limits": {"nvidia.com/gpu": 4}, "requests": {"cpu": 16}}}, 4),
+        ({"resources": {"limits": {"cpu": 16, "nvidia.com/gpu": 4}, "requests": {"cpu": 8}}}, 4),
+        ({"resources": {"limits": {"nvidia.com/gpu": 4}, "requests": {"cpu": 4}}}, None),
         ({"threadsPerProcess": 5, "resources": {"limits": {"cpu": 8}}}, 5),
         ({"threadsPerProcess": 1}, 1),
     ],
 )
-def test_the_cpu_limit_of_a_pod_is_divided_by_its_processes(trainer: dict[str, Any], expected: int | None):
+def test_the_cpus_of_a_pod_are_divided_by_its_processes(trainer: dict[str, Any], expected: int | None):
     assert resolve(job(trainer=trainer)).threads_per_process == expected
 
 

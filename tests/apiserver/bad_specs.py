@@ -74,7 +74,13 @@ def _with_volume(source: KubeObject) -> KubeObject:
 
 _REWARDS = {
     "service": {"url": "http://judge", "headersSecret": "judge"},
-    "model": {"source": "hf://org/judge", "revision": "main", "dtype": "float32", "batchSize": 8},
+    "model": {
+        "source": "hf://org/judge",
+        "revision": "main",
+        "dtype": "float32",
+        "batchSize": 8,
+        "threads": 4,
+    },
 }
 _OTHERWISE: dict[tuple[Step, ...], KubeObject] = {
     # a reward has one source only

@@ -3,12 +3,16 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
-from grpo_gpu.learner import WAYS, Load, a_batch, a_model
-from grpo_gpu.shapes import SHAPES, peak_of
+from grpo_gpu.learner import WAYS, Load, Way, a_batch, a_model, figures
+from grpo_gpu.shapes import SHAPES, Shape, peak_of
+from grpo_runtime.trainer.distributed import Ranks
+from grpo_runtime.trainer.stop import StopRequest
 
 SCRIPT = Path(__file__).parents[2] / "bench" / "gpu" / "learner.py"
 LOAD = Load(SHAPES["tiny"], num_sequences=8, longest=24, budget=64, num_rounds=2)
@@ -23,9 +27,26 @@ def test_every_way_learns_the_same_from_the_same_batch(tmp_path: Path) -> None:
     assert [line["way"] for line in lines] == [way.name for way in WAYS]
     for line in lines:
         assert line["tokens_per_second"] == pytest.approx(sum(LOAD.lengths) / line["seconds"])
-        assert (line["share"], line["peak_bytes"]) == (None, None)
+        assert line["share"] is None
         for name in ("loss", "grad_norm", "batch/micro_batches", "batch/computed_share"):
             assert line["metrics"][name] == pytest.approx(lines[0]["metrics"][name], rel=1e-4, abs=1e-6)
+
+
+WIDE = Shape(hidden=128, intermediate=256, num_layers=4, num_heads=4, num_kv_heads=2, vocab_size=2048)
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    ranks = Ranks.meet(rank=0, world_size=1, address="127.0.0.1", port=0, backend="gloo", stop=StopRequest())
+    yield ranks
+    ranks.leave()
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
+def test_the_plan_of_memory_is_what_is_measured(way: Way, ranks: Ranks) -> None:
+    load = Load(WIDE, num_sequences=16, longest=128, budget=1024, num_rounds=2)
+    found = figures(load, way, ranks=ranks, device=torch.device("cpu"), peak=None)
+    assert 0.9 * found.peak_bytes <= found.planned_bytes <= 1.25 * found.peak_bytes
 
 
 def test_a_batch_has_the_lengths_that_it_says() -> None:

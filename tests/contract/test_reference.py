@@ -29,7 +29,7 @@ from grpo_runtime.report.sync import sync_metrics
 from grpo_runtime.rollout.interface import Rollout, SyncReport
 from grpo_runtime.trainer.batch import make_batch
 from grpo_runtime.trainer.checkpoint import saver
-from grpo_runtime.trainer.evaluation import OF_COMPLETIONS, PREFIX, REWARD
+from grpo_runtime.trainer.evaluation import FAILED, OF_COMPLETIONS, PREFIX, REWARD
 from grpo_runtime.trainer.journal.step import CHECKSUM, DIFFERS, REPLAYED
 from grpo_runtime.trainer.loss_options import loss_options
 from grpo_runtime.trainer.prompting import OVERLONG
@@ -182,7 +182,7 @@ def metric_names() -> set[str]:
 
 def evaluated() -> set[str]:
     """What an evaluation reports."""
-    return {REWARD, f"{PREFIX}rewards/NAME/mean", *(f"{PREFIX}{name}" for name in OF_COMPLETIONS)}
+    return {REWARD, FAILED, f"{PREFIX}rewards/NAME/mean", *(f"{PREFIX}{name}" for name in OF_COMPLETIONS)}
 
 
 SYNC = SyncReport(

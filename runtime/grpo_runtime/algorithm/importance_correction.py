@@ -64,16 +64,22 @@ def correction_ratio(
     return bound(ratio, correction.floor, correction.cap)
 
 
-def correction_metrics(
-    ratio: torch.Tensor, *, old_logprobs: torch.Tensor, rollout_logprobs: torch.Tensor, mask: torch.Tensor
+def distance_metrics(
+    *, old_logprobs: torch.Tensor, rollout_logprobs: torch.Tensor, mask: torch.Tensor
 ) -> Metrics:
-    """The distance between sampler and trainer (absolute nats per scored token), and the bounded ratios."""
+    """The distance between sampler and trainer, in absolute nats per scored token."""
     difference = _difference(old_logprobs, rollout_logprobs, mask).abs()
     is_scored = mask & ~torch.isnan(rollout_logprobs)
-    ratios = ratio if ratio.shape[1] == 1 and mask.shape[1] != 1 else ratio[mask]
     return {
         "sampling/sampling_logp_difference/mean": mean_of(difference, mask=is_scored),
         "sampling/sampling_logp_difference/max": max_of(difference[is_scored]),
+    }
+
+
+def ratio_metrics(ratio: torch.Tensor, *, mask: torch.Tensor) -> Metrics:
+    """The bounded ratios of `correction_ratio`."""
+    ratios = ratio if ratio.shape[1] == 1 and mask.shape[1] != 1 else ratio[mask]
+    return {
         "sampling/importance_sampling_ratio/min": min_of(ratios),
         "sampling/importance_sampling_ratio/mean": mean_of(ratio, mask=mask),
         "sampling/importance_sampling_ratio/max": max_of(ratios),

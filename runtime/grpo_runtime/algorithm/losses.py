@@ -2,7 +2,7 @@
 
 import torch
 
-from grpo_runtime.algorithm.importance_correction import correction_metrics, correction_ratio
+from grpo_runtime.algorithm.importance_correction import correction_ratio, distance_metrics, ratio_metrics
 from grpo_runtime.algorithm.kl import KLPenalty, token_kl
 from grpo_runtime.algorithm.metrics import Metrics, mean_of
 from grpo_runtime.algorithm.off_policy_mask import off_policy_mask
@@ -72,15 +72,17 @@ def _definition(options: LossOptions) -> Loss:
 def _correction(
     inputs: LossInputs, options: LossOptions, *, old: torch.Tensor
 ) -> tuple[torch.Tensor | None, Metrics]:
-    """The factor that corrects for the sampler and its metrics; None and no metrics without a correction."""
-    correction = options.importance_correction
+    """The factor that corrects for the sampler, None without a correction, and the sampler's metrics."""
+    correction, rollout, mask = options.importance_correction, inputs.rollout_logprobs, inputs.loss_mask
     if correction is None:
-        return None, {}
-    rollout = _required(inputs.rollout_logprobs, "importance_correction", "rollout_logprobs")
+        if rollout is None:
+            return None, {}
+        return None, distance_metrics(old_logprobs=old, rollout_logprobs=rollout, mask=mask)
+    rollout = _required(rollout, "importance_correction", "rollout_logprobs")
     bound = find(CORRECTION_MODES, correction.mode, option="importance_correction.mode")
-    mask = inputs.loss_mask
     ratio = correction_ratio(correction, bound=bound, old_logprobs=old, rollout_logprobs=rollout, mask=mask)
-    return ratio, correction_metrics(ratio, old_logprobs=old, rollout_logprobs=rollout, mask=mask)
+    distances = distance_metrics(old_logprobs=old, rollout_logprobs=rollout, mask=mask)
+    return ratio, distances | ratio_metrics(ratio, mask=mask)
 
 
 def _sequences_on_policy(

@@ -197,9 +197,11 @@ class ColocatedEngines:
         """The same, when every completion is passed on as it finishes: what another engine says is read in a
         thread while that of this rank samples."""
         channel, per_engine = self._share.channel, self._share.ranks_per_engine
+        # while the call runs: when a stop has ended it, the engines still finish their samples
+        parts = self._parts()
 
         def pass_on(engine: int, index: int, sampled: Sampled) -> None:
-            place = self._parts()[engine][index]
+            place = parts[engine][index]
             [rollout] = self._rollouts([command.requests[place]], sampled, engine=self._name(engine))
             on_finished(place, rollout)
 

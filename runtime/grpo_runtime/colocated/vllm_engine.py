@@ -4,14 +4,16 @@ With tensor parallelism every rank of an engine makes one of these and calls it 
 ranks compute each layer together, and all of them have the result.
 """
 
+import copy
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from vllm import LLM, SamplingParams
 from vllm.engine.arg_utils import EngineArgs
-from vllm.sampling_params import StructuredOutputsParams
+from vllm.inputs import tokens_input
+from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.colocated.gpu_share import read_gpu_memory, share_of_gpu
@@ -100,14 +102,8 @@ class VllmEngine:
 
     def sample_each(self, requests: Sequence[GenerateRequest]) -> Iterator[tuple[int, Completion]]:
         """See `EngineOfChild`."""
-        parameters = [
-            sampling_parameters(
-                self._sampling[request.is_evaluation], seed=request.seed, max_tokens=request.max_tokens
-            )
-            for request in requests
-        ]
-        for index, answer in self._generate([request.prompt_ids for request in requests], parameters):
-            yield index, _completion(answer.outputs[0])
+        for index, answer in self._generate(self._with_parameters(requests)):
+            yield index, completion_of(answer.outputs[0])
 
     def num_unfinished(self) -> int:
         """See `LocalEngine`."""
@@ -115,30 +111,44 @@ class VllmEngine:
 
     def probe_logprobs(self, token_ids: Sequence[int]) -> list[float]:
         """See `LocalEngine`."""
-        [(_, answer)] = self._generate([token_ids], [PROBE_PARAMETERS])
-        entries = answer.prompt_logprobs[1:]
-        return [float(entry[token].logprob) for token, entry in zip(token_ids[1:], entries, strict=True)]
+        [(_, answer)] = self._generate([(token_ids, _sampling_params(PROBE_PARAMETERS))])
+        # there is none of the first token
+        return flat_logprobs(answer.prompt_logprobs, of=token_ids[1:])
+
+    def _with_parameters(
+        self, requests: Sequence[GenerateRequest]
+    ) -> Iterator[tuple[Sequence[int], SamplingParams]]:
+        """The prompt of each request, and vLLM's parameters for it."""
+        made: dict[tuple[bool, int | None], SamplingParams] = {}
+        for request in requests:
+            kind = request.is_evaluation, request.max_tokens
+            if kind not in made:
+                made[kind] = _sampling_params(
+                    sampling_parameters(
+                        self._sampling[request.is_evaluation],
+                        seed=request.seed,
+                        max_tokens=request.max_tokens,
+                    )
+                )
+            # vLLM checks all of them when they are made, and the requests of a step differ in their seed only
+            parameters = copy.copy(made[kind])
+            parameters.seed = request.seed
+            yield request.prompt_ids, parameters
 
     def _generate(
-        self, prompts: Sequence[Sequence[int]], parameters: Sequence[dict[str, Any]]
+        self, requests: Iterable[tuple[Sequence[int], SamplingParams]]
     ) -> Iterator[tuple[int, Any]]:
-        """vLLM's answer to each prompt with its index, as they are finished: what `LLM.generate` does."""
-        # vLLM counts requests, and answers with their numbers
-        first = int(next(self._llm.request_counter)) + 1
-        self._llm.enqueue(
-            [{"prompt_token_ids": list(token_ids)} for token_ids in prompts],
-            # made for this one request, so vLLM need not copy them, which takes longer than all else it does
-            # with a request before it computes
-            [_sampling_params(given) for given in parameters],
-            use_tqdm=False,
-        )
+        """vLLM's answer to each prompt and its index, as they finish: what `LLM.generate` does, without
+        rendering, which token ids do not need."""
         engine = self._llm.llm_engine
+        for index, (token_ids, parameters) in enumerate(requests):
+            engine.add_request(str(index), tokens_input(list(token_ids)), parameters)
         while engine.has_unfinished_requests():
             answers = engine.step()
             self.num_steps += 1
             for answer in answers:
                 if answer.finished:
-                    yield int(answer.request_id) - first, answer
+                    yield int(answer.request_id), answer
 
 
 def _start(run_config: RunConfig, *, model_dir: Path) -> Any:
@@ -168,17 +178,32 @@ def _start(run_config: RunConfig, *, model_dir: Path) -> Any:
 def _sampling_params(given: dict[str, Any]) -> SamplingParams:
     constraint = given.get("structured_outputs")
     structured = {"structured_outputs": StructuredOutputsParams(**constraint)} if constraint else {}
-    return SamplingParams(**given | structured, skip_clone=True)
+    return SamplingParams(
+        **given | structured,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+        # in lists, and not in a dictionary and an object for each token
+        flat_logprobs=True,
+        # vLLM copies parameters for each request, which in depth takes longer than all else it does with one
+        # before it computes
+        skip_clone=True,
+    )
 
 
-def _completion(output: Any) -> Completion:
+def completion_of(output: Any) -> Completion:
+    """What vLLM sampled for a request with flat logprobs. Raises EngineError when neither the end-of-sequence
+    token nor the limit ended it, and as `flat_logprobs` does."""
     if output.finish_reason not in ("stop", "length"):
         raise EngineError(f"vLLM ended a completion by {output.finish_reason}")
     return Completion(
         token_ids=tuple(output.token_ids),
-        logprobs=tuple(
-            float(entry[token].logprob)
-            for token, entry in zip(output.token_ids, output.logprobs, strict=True)
-        ),
+        logprobs=tuple(flat_logprobs(output.logprobs, of=output.token_ids)),
         is_terminated=output.finish_reason == "stop",
     )
+
+
+def flat_logprobs(found: Any, *, of: Sequence[int]) -> list[float]:
+    """The logprobs (nats) in vLLM's lists, one for each token. Raises EngineError when they are of other
+    tokens."""
+    if found.token_ids != list(of):
+        raise EngineError(f"vLLM gave {len(found.token_ids)} logprobs, not those of the {len(of)} tokens")
+    return list(found.logprobs)

@@ -194,7 +194,9 @@ class _Phases:
 
         names, start = self._going(), time.monotonic()
         work = {name: measured(name) for name in names}
-        failures = await for_each_engine(work, timeout_seconds=self._deadlines.of(phase))
+        failures = await for_each_engine(
+            work, timeout_seconds=self._deadlines.of(phase), lag_seconds=self._deadlines.lag_seconds
+        )
         if names and not failures:
             self._deadlines.note(phase, time.monotonic() - start)
         self._note(phase, failures)

@@ -19,6 +19,8 @@ from grpo_runtime.fleet.engine_client import Address, Identity
 
 FIRST_RETRY_SECONDS = 2.0
 MAX_RETRY_SECONDS = 120.0
+SYNCS_ALONE = 10
+"""For so many good syncs an engine that was too slow for others does not share theirs."""
 SUPERSEDED_WAIT_SECONDS = 5.0
 _LONGEST_TEXT = 253
 
@@ -38,7 +40,8 @@ class Member:
     """One engine process, or an address where one is expected.
 
     `version` is the weights it was last verified with. `num_failures` counts failed syncs since the last
-    good one; the watcher starts no sync before `retry_at`. `why_frozen` says what of it stands still now.
+    good one; the watcher starts no sync before `retry_at`. In the next `syncs_alone` syncs no other engine
+    waits for it. `why_frozen` says what of it stands still now.
     `stuck_since` is when it first stood still without a good sync since then, and `why_stuck` what it last
     stood still in.
     """
@@ -51,6 +54,7 @@ class Member:
     version: PolicyVersion | None = None
     num_failures: int = 0
     retry_at: float = 0.0
+    syncs_alone: int = 0
     why_frozen: str = ""
     stuck_since: float | None = None
     why_stuck: str = ""
@@ -137,6 +141,7 @@ def synced(member: Member, version: PolicyVersion, *, newest: PolicyVersion, now
         state=MemberState.CURRENT if is_current else MemberState.STALE,
         version=version,
         num_failures=0,
+        syncs_alone=max(0, member.syncs_alone - 1),
         retry_at=now if is_current else now + SUPERSEDED_WAIT_SECONDS,
         last_seen=now,
     )
@@ -155,6 +160,17 @@ def failed_sync(member: Member, *, now: float) -> Member:
 def stopped_in_sync(member: Member, why: str, *, now: float) -> Member:
     """The member after a sync that ran into its deadline: it may stand still in the middle of a transfer."""
     return _stuck(failed_sync(member, now=now), why, now=now)
+
+
+def too_slow(member: Member, *, now: float) -> Member:
+    """The member after a sync in which it was too slow for the engines that shared it: it gets its weights,
+    but they do not wait for it."""
+    return replace(failed_sync(member, now=now), syncs_alone=SYNCS_ALONE)
+
+
+def shares_syncs(member: Member) -> bool:
+    """Whether others may go through a sync with it, and the next step may wait for it."""
+    return member.num_failures == 0 and member.syncs_alone == 0
 
 
 def unhealthy(member: Member, *, now: float) -> Member:

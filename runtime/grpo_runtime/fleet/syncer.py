@@ -19,7 +19,7 @@ from grpo_runtime.fleet.roster import Roster
 from grpo_runtime.rollout.errors import EngineError, EngineTimeoutError
 from grpo_runtime.rollout.interface import FailedSyncs, Probe, SyncReport
 from grpo_runtime.weight_sync.deadlines import Deadlines
-from grpo_runtime.weight_sync.interface import PreparedWeights, WeightSyncError
+from grpo_runtime.weight_sync.interface import PreparedWeights, TooSlowError, WeightSyncError
 from grpo_runtime.weight_sync.registry import Backend, Reach
 from grpo_runtime.weight_sync.source import WeightSource
 from grpo_runtime.weight_sync.sparse.sparse_weights import SparsePreparation, SparseWeights
@@ -112,7 +112,7 @@ class FleetSyncer:
         """Begin to sync the engines that need it. A call for new weights takes all whose last sync was good.
 
         Returns the syncs worth waiting for: not those of engines whose last one failed, which may well take
-        until the deadline again.
+        until the deadline again, or that are too slow for the others.
         """
         started: set[asyncio.Task[None]] = set()
         if self._job is None:
@@ -129,7 +129,7 @@ class FleetSyncer:
             task = asyncio.ensure_future(self._sync(group, self._job))
             self._tasks |= {member.instance: task for member in group}
             self._roster.busy.update(member.instance for member in group)
-            if all(member.num_failures == 0 for member in group):
+            if all(map(membership.shares_syncs, group)):
                 started.add(task)
         return started
 
@@ -177,11 +177,12 @@ class FleetSyncer:
             await sync.close()
 
     def _groups(self, members: Sequence[Member]) -> list[list[Member]]:
-        """Who shares a sender. An engine whose last sync failed never shares one: it may fail again."""
+        """Who shares a sender. An engine whose last sync failed never shares one: it may fail again. Nor does
+        one that was too slow for others."""
         if not self._backend.is_collective:
             return [[member] for member in members]
-        together = [member for member in members if member.num_failures == 0]
-        alone = [[member] for member in members if member.num_failures > 0]
+        together = [member for member in members if membership.shares_syncs(member)]
+        alone = [[member] for member in members if not membership.shares_syncs(member)]
         return [together, *alone] if together else alone
 
     async def _sync(self, group: Sequence[Member], job: SyncJob) -> None:
@@ -223,10 +224,12 @@ class FleetSyncer:
                 if (sync := self._syncs.pop(other, None)) is not None:
                     await sync.close()
             clients = {member.instance: self._roster.client(member) for member in group}
+            is_slow = any(member.syncs_alone for member in group)
             self._syncs[key] = EngineSync(
                 clients,
                 backend=self._backend,
-                deadlines=self._deadlines,
+                # it has all the time, and takes none from the others by what it needs
+                deadlines=Deadlines(self._deadlines.timeout_seconds) if is_slow else self._deadlines,
                 workers_per_engine=self._workers_per_engine,
                 cores_per_engine=self._cores_per_engine,
             )
@@ -268,9 +271,13 @@ class FleetSyncer:
 def _after_failure(member: Member, error: Exception, *, now: float) -> Member:
     """The member after its sync failed. One that did not answer in time may stand still; it may refuse every
     later sync because this one has not ended in it."""
+    causes = []
     cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, TimeoutError | EngineTimeoutError):
+    while cause is not None:
+        causes.append(cause)
         cause = cause.__cause__
-    if cause is not None:
+    if any(isinstance(cause, TooSlowError) for cause in causes):
+        return membership.too_slow(member, now=now)
+    if any(isinstance(cause, TimeoutError | EngineTimeoutError) for cause in causes):
         return membership.stopped_in_sync(member, f"it did not finish a weight sync: {error}", now=now)
     return membership.failed_sync(member, now=now)

@@ -26,20 +26,35 @@ def threads_on(num_cores: Decimal, trainer: TrainerSpec, *, environment: Mapping
 
 def usable_cores(*, cgroups: Path = _CGROUPS, own_cgroup: Path = _OWN_CGROUP) -> Decimal:
     """The cores that this process may use: those it may run on, or fewer where a cgroup limits their time."""
-    limits = [Decimal(len(os.sched_getaffinity(0)))]
-    for folder in _own_cgroups(cgroups, own_cgroup):
-        file = folder / "cpu.max"
-        quota, _, period = file.read_text().strip().partition(" ") if file.exists() else ("max", "", "")
-        if quota != "max":
-            limits.append(Decimal(quota) / Decimal(period))
-    return min(limits)
+    limits = [_limit_of(folder) for folder in _own_cgroups(cgroups, own_cgroup)]
+    return min([Decimal(len(os.sched_getaffinity(0))), *(limit for limit in limits if limit is not None)])
+
+
+def _limit_of(folder: Path) -> Decimal | None:
+    """The cores of a cgroup by its quota, which is one file in version 2 and two in version 1."""
+    newer, quota_file = folder / "cpu.max", folder / "cpu.cfs_quota_us"
+    if newer.exists():
+        quota, _, period = newer.read_text().strip().partition(" ")
+    elif quota_file.exists():
+        quota, period = quota_file.read_text().strip(), (folder / "cpu.cfs_period_us").read_text().strip()
+    else:
+        return None
+    return None if quota in ("max", "-1") else Decimal(quota) / Decimal(period)
 
 
 def _own_cgroups(cgroups: Path, own_cgroup: Path) -> list[Path]:
-    """This process's cgroup of version 2 and those above it. A container sees its own as the uppermost."""
+    """This process's cgroups of version 2 and of version 1's cpu, and those above them. A container sees its
+    own as the uppermost, and may read a path that it does not have."""
     lines = own_cgroup.read_text().splitlines() if own_cgroup.exists() else []
-    paths = [line.removeprefix("0::/") for line in lines if line.startswith("0::/")]
-    if not paths:
-        return []
-    own = cgroups / paths[0]
-    return [own, *(folder for folder in own.parents if folder.is_relative_to(cgroups))]
+    found = []
+    for _, controllers, path in (line.split(":", 2) for line in lines):
+        if not controllers:
+            mounts = [cgroups]
+        elif "cpu" in controllers.split(","):
+            # named after all that it controls, in whatever order, or after one of them
+            mounts = [cgroups / controllers, cgroups / "cpu"]
+        else:
+            continue
+        for own in (mount / path.lstrip("/") for mount in mounts):
+            found += [own, *(folder for folder in own.parents if folder.is_relative_to(cgroups))]
+    return found

@@ -18,6 +18,7 @@ from grpo_api.contract.versions import SchemaSkewError
 from grpo_api.model import ApiModel
 from grpo_api.resolve import resolve
 from grpo_api.v1alpha1.job import GRPOJob
+from grpo_api.v1alpha1.spec import RewardSpec
 from grpo_runtime.errors import UserError
 from grpo_runtime.report.run_file import RUN_CONFIG_FILE
 from grpo_runtime.storage.files import write_atomically
@@ -111,7 +112,7 @@ class Workspace:
                 # also on another machine: the number decides the last bits of a sum
                 threads = {"threads_per_process": known.threads_per_process}
                 run_config = run_config.model_copy(update=threads)
-            run_config = _with_workers_of(run_config, known, job=job)
+            run_config = _with_rewards_of(run_config, known, job=job)
             self._refuse_another(known, run_config)
         write_atomically(self.run_config, run_config.model_dump_json(by_alias=True, indent=1), durable=True)
         return run_config
@@ -187,16 +188,24 @@ class Workspace:
             )
 
 
-def _with_workers_of(run_config: RunConfig, known: RunConfig, *, job: GRPOJob) -> RunConfig:
-    """`run_config` with as many reward workers as the run began with, where the job does not say."""
-    workers = {reward.name: reward.workers for reward in known.rewards}
+def _with_rewards_of(run_config: RunConfig, known: RunConfig, *, job: GRPOJob) -> RunConfig:
+    """`run_config` with as many reward workers and threads of reward models as the run began with, where the
+    job does not say."""
+    begun = {reward.name: reward for reward in known.rewards}
     rewards = tuple(
-        resolved.model_copy(update={"workers": workers.get(resolved.name)})
-        if spec.workers is None
-        else resolved
+        _as_begun(resolved, begun[resolved.name], spec=spec) if resolved.name in begun else resolved
         for spec, resolved in zip(job.spec.rewards, run_config.rewards, strict=True)
     )
     return run_config.model_copy(update={"rewards": rewards})
+
+
+def _as_begun(resolved: RewardSpec, begun: RewardSpec, *, spec: RewardSpec) -> RewardSpec:
+    if spec.workers is None:
+        resolved = resolved.model_copy(update={"workers": begun.workers})
+    if resolved.model and begun.model and spec.model and spec.model.threads is None:
+        model = resolved.model.model_copy(update={"threads": begun.model.threads})
+        resolved = resolved.model_copy(update={"model": model})
+    return resolved
 
 
 def _with_backend_of(run_config: RunConfig, known: RunConfig) -> RunConfig:

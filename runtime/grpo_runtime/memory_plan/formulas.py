@@ -130,8 +130,6 @@ class StepSizes:
     """The strategy."""
     chunk_logits: int
     """Most logits at one time."""
-    is_fused_over_tensors: bool
-    """Whether AdamW computes all tensors at once, as torch does on GPUs, and not one after the other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +151,7 @@ class TrainingBytes:
     work: int
     """What the backward pass computes with, at most: chunks of logits, or a layer."""
     optimizer_work: int
-    """What AdamW computes with, when activations and logits are gone."""
+    """What DeepSpeed steps with, when activations and logits are gone. AdamW itself needs nothing."""
 
     @property
     def resting(self) -> int:
@@ -173,27 +171,23 @@ def training_bytes(model: ModelSizes, step: StepSizes) -> TrainingBytes:
     the activations are, too."""
     spread = step.spread
     is_mixed = step.compute_bytes != MASTER_BYTES
-    num_stepped = _part(model.num_trained_parameters, spread.optimizer)
-    fused = MASTER_BYTES * num_stepped
-    largest = max(model.num_head_parameters, model.num_largest_parameters)
-    if model.has_adapter:
-        largest = model.num_largest_adapter_parameters
-    one_by_one = 2 * MASTER_BYTES * _part(largest, spread.optimizer)
-    of_optimizer = fused if step.is_fused_over_tensors else one_by_one
+    stepped = MASTER_BYTES * _part(model.num_trained_parameters, spread.optimizer)
+    # DeepSpeed copies a rank's gradients into one vector
+    lays_end_to_end = spread.zero_stage > 0 and not spread.is_optimizer_on_cpu
     return TrainingBytes(
         weights=0 if spread.are_weights_on_cpu else _weights(model, step),
         # of DDP they are in its buckets
         gradients=0
         if spread == DDP or spread.are_gradients_on_cpu
         else MASTER_BYTES * _part(model.num_trained_parameters, spread.gradients),
-        optimizer=0 if spread.is_optimizer_on_cpu else (3 if spread.zero_stage else 2) * fused,
+        optimizer=0 if spread.is_optimizer_on_cpu else (3 if spread.zero_stage else 2) * stepped,
         buckets=_buckets(model, spread),
         units=_whole_units(model, step),
         # autocast keeps those of the layers until the forward pass ends, and the backward pass reads them
         casts=_layer_casts(model, step) if is_mixed and not spread.is_fsdp2 else 0,
         activations=_activations(model, step),
         work=_work(model, step),
-        optimizer_work=0 if spread.is_optimizer_on_cpu else of_optimizer,
+        optimizer_work=stepped if lays_end_to_end else 0,
     )
 
 

@@ -18,6 +18,8 @@ from grpo_runtime.memory_plan.parts import GIB, Part, in_gib, sum_of
 
 PROCESS_BYTES = 4 * GIB
 """Of one process with torch and CUDA, or with vLLM, beside weights: an estimate."""
+RAY_BYTES = GIB // 2
+"""Of Ray's own processes and its store of objects, in each pod."""
 OFFLOAD_BYTES = 20
 """Of one parameter over all ranks, when DeepSpeed keeps the optimizer on the host: master weights, moments,
 gradients, and a buffer of what goes back to the GPU."""
@@ -106,11 +108,21 @@ class _Trainer:
         processes = run.topology.processes_per_node
         always = (
             Part(f"{processes} training processes", processes * PROCESS_BYTES),
+            *self._beside(run),
             *self._offloaded(run),
         )
         moments = (self._loading(run), self._running(run))
         parts = max(((*always, *of_moment) for of_moment in moments), key=sum_of)
         return HostPlan("trainer", tuple(parts), _limit(self.job.spec.trainer.resources))
+
+    def _beside(self, run: RunConfig) -> tuple[Part, ...]:
+        """What runs in the pod besides: of each training process that of its engine, and Ray."""
+        processes, parts = run.topology.processes_per_node, []
+        if run.mode is Mode.COLOCATED and run.has_own_process:
+            parts.append(Part(f"{processes} processes of their engines", processes * PROCESS_BYTES))
+        if run.is_on_ray:
+            parts.append(Part("Ray's node", RAY_BYTES))
+        return tuple(parts)
 
     def _loading(self, run: RunConfig) -> tuple[Part, ...]:
         """Rank 0 reads all weights before it spreads them, 4 P, or c P under an adapter, and copies them for

@@ -142,7 +142,6 @@ class _TrainerPlanner:
             is_recomputed=bool(run.gradient_checkpointing),
             spread=_spread(run),
             chunk_logits=CHUNK_LOGITS,
-            is_fused_over_tensors=True,
         )
 
     def _plan(self, step: StepSizes) -> GpuPlan:
@@ -224,5 +223,5 @@ def _training_parts(found: TrainingBytes) -> tuple[Part, ...]:
             Part("logits and backward pass", found.work),
         ]
     else:
-        parts.append(Part("AdamW's step", found.optimizer_work))
+        parts.append(Part("DeepSpeed's step", found.optimizer_work))
     return tuple(part for part in parts if part.num_bytes)

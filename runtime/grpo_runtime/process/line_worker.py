@@ -18,7 +18,8 @@ _MAX_LINE_BYTES = 1 << 26
 
 
 class WorkerFailedError(Exception):
-    """The worker did not answer. The message says whether it ended or the deadline passed."""
+    """The worker did not answer, or could not be started again. The message says whether it ended or the
+    deadline passed."""
 
 
 class LineWorker:
@@ -47,8 +48,16 @@ class LineWorker:
         return self._process is not None
 
     async def start(self) -> None:
-        """Start the process unless it runs. Raises UserError when it does not find the user's function or
-        when starting takes too long."""
+        """Start the process unless it runs. Raises UserError when it does not find the user's function, ends
+        or takes too long."""
+        try:
+            await self._start()
+        except WorkerFailedError as error:
+            raise UserError(str(error)) from error
+
+    async def _start(self) -> None:
+        """Raises UserError when the process does not find the user's function, and WorkerFailedError when it
+        ends or takes too long."""
         if self._process is not None:
             return
         self._process = await asyncio.create_subprocess_exec(
@@ -68,9 +77,10 @@ class LineWorker:
                 raise UserError(first["user_error"])
             is_ready = True
         except TimeoutError:
-            raise UserError(f"{self._what} took more than {self._start_timeout_seconds:.0f} s") from None
+            message = f"{self._what} took more than {self._start_timeout_seconds:.0f} s"
+            raise WorkerFailedError(message) from None
         except WorkerFailedError as error:
-            raise UserError(f"{self._what} ended the process: {error}") from error
+            raise WorkerFailedError(f"{self._what} ended the process: {error}") from error
         finally:
             if not is_ready:
                 await self.close()
@@ -78,10 +88,10 @@ class LineWorker:
     async def ask(self, request: bytes, *, timeout_seconds: float) -> dict[str, Any]:
         """The reply to one request, which is a line of JSON with its newline.
 
-        Raises WorkerFailedError when there is no reply in time, and UserError when the process has to be
-        started again and no longer finds the function.
+        Raises WorkerFailedError when there is no reply in time or the process cannot be started again, and
+        UserError when it has to be started again and no longer finds the function.
         """
-        await self.start()
+        await self._start()
         is_answered = False
         try:
             async with asyncio.timeout(timeout_seconds):

@@ -15,7 +15,7 @@ def still_message(generation: Generation, *, step: int) -> str:
     """
     if generation.quiet_seconds < STILL_SECONDS:
         return ""
-    seconds = _rounded_down(generation.quiet_seconds)
+    seconds = rounded_down(generation.quiet_seconds)
     given = sorted(generation.given.items(), key=lambda item: (-item[1], item[0]))
     places = [f"{number} on {engine}" for engine, number in given[:_MAX_ENGINES]]
     if len(given) > _MAX_ENGINES:
@@ -38,6 +38,7 @@ def frozen_message(generation: Generation) -> str:
     return "".join(f"; {part}" for part in (*frozen[:_MAX_ENGINES], *more, *lost))
 
 
-def _rounded_down(seconds: float) -> int:
+def rounded_down(seconds: float) -> int:
+    """Whole seconds for a sentence, the coarser the more they are."""
     unit = 10 if seconds < 60 else 60 if seconds < 600 else 300
     return int(seconds // unit) * unit

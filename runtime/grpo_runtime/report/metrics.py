@@ -51,7 +51,7 @@ class MetricsFile:
             self._file.flush()
             os.fsync(self._file.fileno())
 
-    def close(self) -> None:
+    def close(self, *, has_failed: bool = False) -> None:
         """Close the file."""
         self._file.close()
 

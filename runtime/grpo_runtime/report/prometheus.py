@@ -45,7 +45,7 @@ class PrometheusFile:
         }
         write_atomically(self._path, prometheus_text(metrics, labels=self._labels))
 
-    def close(self) -> None:
+    def close(self, *, has_failed: bool = False) -> None:
         """Leave the last step to be served while the supervisor runs."""
 
 

@@ -51,10 +51,15 @@ class Reporter:
         self._sinks = [open_sink(context) for open_sink in sinks]
 
     def report_waiting(
-        self, engines: EngineCounts, *, generation: Generation | None = None, note: str = ""
+        self,
+        engines: EngineCounts,
+        *,
+        generation: Generation | None = None,
+        waits_for: str = "",
+        note: str = "",
     ) -> None:
         """Report that rank 0 waits: for an engine if none is current and one is needed, else for completions
-        or rewards.
+        or rewards. `waits_for` says what of the latter takes long, if anything does.
 
         While completions are sampled, only one that was finished is a sign of life: rank 0 itself lives on
         when all engines hang. `note` is a sentence that every report has until the next call.
@@ -65,7 +70,7 @@ class Reporter:
         self._num_done = num_done
         if engines.current or not self._needs_engines:
             step = self.progress.latest.step + 1
-            message = still_message(generation, step=step) if generation else ""
+            message = still_message(generation, step=step) if generation else waits_for
             self.progress.update(
                 is_sign_of_life=not is_still,
                 state=TrainerState.TRAINING,
@@ -163,6 +168,14 @@ class Reporter:
         self.progress.update(state=state, message="")
         for sink in self._sinks:
             sink.close()
+
+    def fail(self) -> None:
+        """Close the sinks after an error, which is told elsewhere: what a sink raises now is a warning."""
+        for sink in self._sinks:
+            try:
+                sink.close(has_failed=True)
+            except Exception as error:  # of a volume or a library: the first error counts
+                logger.warning("%s could not be closed: %s", type(sink).__name__, error)
 
 
 def _rounded(reward: float | None) -> str:

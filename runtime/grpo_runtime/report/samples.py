@@ -52,7 +52,7 @@ class SampleTables:
             self._folder.mkdir(exist_ok=True)
             write_atomically(self._folder / f"step-{record.step:06d}.parquet", content.getvalue())
 
-    def close(self) -> None:
+    def close(self, *, has_failed: bool = False) -> None:
         """Every table is written."""
 
 

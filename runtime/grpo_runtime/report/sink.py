@@ -26,8 +26,9 @@ class MetricsSink(Protocol):
     def write(self, record: StepRecord) -> None:
         """Take one step; steps come in order. An error ends the attempt, VolumeFullError by its name."""
 
-    def close(self) -> None:
-        """Finish: every step was written."""
+    def close(self, *, has_failed: bool = False) -> None:
+        """Finish: every step was written. `has_failed` says that an error has ended the attempt, whatever
+        comes of the job."""
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,6 @@ class TensorBoardFiles:
             file_writer.add_summary(points, record.step)
             self._writer.flush()
 
-    def close(self) -> None:
+    def close(self, *, has_failed: bool = False) -> None:
         """Close the event file."""
         self._writer.close()

@@ -11,6 +11,8 @@ from grpo_runtime.rewards.service import ServiceClient
 from grpo_runtime.rewards.tolerance import Tolerance
 from grpo_runtime.rewards.types import (
     FailureKind,
+    OpenCalls,
+    Outage,
     RewardFailure,
     RewardFunction,
     RewardMatrix,
@@ -28,6 +30,11 @@ ScoredChunk = tuple[Column, ...]
 
 class Caller(Protocol):
     """Calls one reward function, wherever it is."""
+
+    @property
+    def outage(self) -> Outage | None:
+        """That of the service behind it, if there is one."""
+        ...
 
     async def start(self) -> None:
         """Make ready for the first call. Raises UserError when there is no such function."""
@@ -50,10 +57,12 @@ class RewardPool:
     one does not exist.
     """
 
-    def __init__(self, functions: tuple[RewardFunction, ...]) -> None:
+    def __init__(self, functions: tuple[RewardFunction, ...], *, has_scored: bool = False) -> None:
+        """`has_scored` as for `Tolerance`."""
         self._functions = functions
         self._callers: list[Caller] = [_caller(function) for function in functions]
-        self._tolerances = [Tolerance(function) for function in functions]
+        self._tolerances = [Tolerance(function, has_scored=has_scored) for function in functions]
+        self._num_open = [0] * len(functions)
         self._tasks: set[asyncio.Task[ScoredChunk]] = set()
 
     async def __aenter__(self) -> "RewardPool":
@@ -73,9 +82,19 @@ class RewardPool:
         self._tasks.add(task)
         return task
 
-    def put_together(self, chunks: Sequence[ScoredChunk], *, step: int) -> RewardMatrix:
-        """The rewards of a step, or of a round of it, from those of its chunks, in their order. `step`
-        optimizer steps are done before. Failures are in the result and in the log.
+    def open_calls(self) -> list[OpenCalls]:
+        """The functions that are waited for."""
+        return [
+            OpenCalls(name=function.name, number=number, outage=caller.outage)
+            for function, caller, number in zip(self._functions, self._callers, self._num_open, strict=True)
+            if number
+        ]
+
+    def put_together(
+        self, chunks: Sequence[ScoredChunk], *, step: int, is_evaluation: bool = False
+    ) -> RewardMatrix:
+        """The rewards of a step, of a round of it or of an evaluation, from those of its chunks, in their
+        order. `step` optimizer steps are done before. Failures are in the result and in the log.
 
         Raises UserError when a function fails more than it may: see `Tolerance`.
         """
@@ -84,7 +103,8 @@ class RewardPool:
             failures = [failure for column in columns for failure in column.failures]
             _log_failures(function, failures, num_chunks=len(columns))
             num_samples = sum(len(column.values) for column in columns)
-            tolerance.judge(failures, num_samples=num_samples, step=step)
+            judge = tolerance.judge_evaluation if is_evaluation else tolerance.judge
+            judge(failures, num_samples=num_samples, step=step)
         return RewardMatrix(
             names=tuple(function.name for function in self._functions),
             values=tuple(
@@ -109,11 +129,19 @@ class RewardPool:
 
     async def _score(self, chunk: RewardRequest) -> ScoredChunk:
         try:
-            return tuple(await asyncio.gather(*(caller.score(chunk) for caller in self._callers)))
+            calls = (self._call(place, chunk) for place in range(len(self._callers)))
+            return tuple(await asyncio.gather(*calls))
         finally:
             current = asyncio.current_task()
             assert current is not None
             self._tasks.discard(current)
+
+    async def _call(self, place: int, chunk: RewardRequest) -> Column:
+        self._num_open[place] += 1
+        try:
+            return await self._callers[place].score(chunk)
+        finally:
+            self._num_open[place] -= 1
 
 
 def _caller(function: RewardFunction) -> Caller:

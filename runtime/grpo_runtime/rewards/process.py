@@ -12,17 +12,17 @@ MODEL_START_TIMEOUT_SECONDS = 1200.0
 half an hour."""
 
 
-def reward_worker(function: RewardFunction) -> LineWorker:
-    """The process of one reward function, not yet started."""
+def reward_worker(function: RewardFunction, *, start_timeout_seconds: float | None = None) -> LineWorker:
+    """The process of one reward function, not yet started. It may take `start_timeout_seconds` to start, or
+    what is usual for a function or a model."""
     builtin = BUILTIN_REWARDS.get(function.builtin or "")
+    usual_seconds = START_TIMEOUT_SECONDS if function.model is None else MODEL_START_TIMEOUT_SECONDS
     return LineWorker(
         "grpo_runtime.rewards.worker",
         worker_config(function),
         what=f"rewards: starting {function.name}",
         environment=builtin.environment if builtin else None,
-        start_timeout_seconds=START_TIMEOUT_SECONDS
-        if function.model is None
-        else MODEL_START_TIMEOUT_SECONDS,
+        start_timeout_seconds=start_timeout_seconds or usual_seconds,
     )
 
 

@@ -19,7 +19,7 @@ from grpo_runtime.rewards.service_protocol import (
     service_headers,
     without_secrets,
 )
-from grpo_runtime.rewards.types import FailureKind, RewardFunction, RewardRequest, RewardService
+from grpo_runtime.rewards.types import FailureKind, Outage, RewardFunction, RewardRequest, RewardService
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ its own code raised."""
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """How long an outage is borne, in seconds."""
+    """How long an outage is borne, in seconds. A request that is sent within it may take its time."""
 
     first_pause: float = 1.0
     longest_pause: float = 30.0
@@ -63,6 +63,10 @@ class ServiceClient:
         )
         self._timeout_seconds = function.timeout_seconds
         self._is_free = asyncio.Semaphore(function.workers)
+        self._silence = _Silence()
+        self._out_since: float | None = None
+        """On the event loop's clock; None while the service answers."""
+        self._why_out = ""
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
@@ -84,7 +88,8 @@ class ServiceClient:
         self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
 
     async def score(self, request: RewardRequest) -> Column:
-        """The rewards of a chunk. Its deadline is that of one request.
+        """The rewards of a chunk. Its deadline is that of one request. A chunk that misses it has no rewards,
+        unless the service answers nothing at all of the step, which is an outage.
 
         Raises RewardServiceUnreachableError at the end of our patience with an outage, and UserError for a
         certificate that cannot be trusted.
@@ -95,6 +100,7 @@ class ServiceClient:
             reason = f"a column cannot be written as JSON: {error}"
             return failed_column(self._name, request, reason=reason, kind=FailureKind.RAISED)
         async with self._is_free:
+            self._silence.asks(key, step=request.step)
             try:
                 answer = await self._post_with_patience(body, key=key)
                 values, refused = read_answer(answer, num_samples=len(request.completions))
@@ -104,6 +110,14 @@ class ServiceClient:
                 reason = f"{self._service.url} did not answer within {self._timeout_seconds:g} s"
                 return failed_column(self._name, request, reason=reason, kind=FailureKind.LOST)
         return column_of_reply(self._name, request, {"rewards": values, "refused": refused, "metrics": {}})
+
+    @property
+    def outage(self) -> Outage | None:
+        """Why requests are sent again now; None while the service answers."""
+        if self._out_since is None:
+            return None
+        seconds = asyncio.get_running_loop().time() - self._out_since
+        return Outage(url=self._service.url, why=self._why_out, seconds=seconds)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -117,6 +131,8 @@ class ServiceClient:
             try:
                 return await self._post(body, key=key)
             except _OutageError as error:
+                self._out_since = began if self._out_since is None else self._out_since
+                self._why_out = str(error)
                 if loop.time() + pause - began > self._patience.total:
                     raise RewardServiceUnreachableError(
                         f"reward {self._name}: the service {self._service.url} was out of reach for "
@@ -152,6 +168,10 @@ class ServiceClient:
             raise _OutageError("no connection in time") from error
         except aiohttp.ClientConnectionError as error:
             raise _OutageError(without_secrets(first_line(error), headers=secrets)) from error
+        except TimeoutError as error:
+            if not self._silence.is_outage:
+                raise
+            raise _OutageError(f"no answer within timeoutSeconds, {self._timeout_seconds:g} s") from error
         except aiohttp.ClientPayloadError as error:
             raise _OutageError("the answer was cut off") from error
         except aiohttp.ClientResponseError:
@@ -159,6 +179,8 @@ class ServiceClient:
             raise _OutageError("its answer is not HTTP") from None
         if response.status in _OUTAGES:
             raise _OutageError(f"HTTP {response.status}")
+        self._silence.ends()
+        self._out_since = None
         if response.status != HTTPStatus.OK:
             said = without_secrets(answer[:2000].decode(errors="replace"), headers=secrets).strip()
             raise BadAnswerError(f"HTTP {response.status} of {self._service.url}: {said[:300] or 'no text'}")
@@ -167,6 +189,31 @@ class ServiceClient:
 
 class _OutageError(Exception):
     """The service cannot be reached, or says that it is overloaded."""
+
+
+class _Silence:
+    """Tells a service that hangs from a chunk that takes it too long: of a step, whether it answered anything
+    and which requests it got."""
+
+    def __init__(self) -> None:
+        self._step: int | None = None
+        self._is_answered = False
+        self._keys: set[str] = set()
+
+    def asks(self, key: str, *, step: int) -> None:
+        """A request of the step is sent."""
+        if step != self._step:
+            self._step, self._is_answered, self._keys = step, False, set()
+        self._keys.add(key)
+
+    def ends(self) -> None:
+        """A request was answered, whatever the answer was."""
+        self._is_answered = True
+
+    @property
+    def is_outage(self) -> bool:
+        """Whether several requests have no answer and none has one. A single one may itself be the reason."""
+        return not self._is_answered and len(self._keys) > 1
 
 
 async def _bounded(response: aiohttp.ClientResponse) -> bytes:

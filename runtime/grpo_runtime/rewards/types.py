@@ -104,6 +104,26 @@ class RewardRequest:
     total_steps: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Outage:
+    """A service that cannot be reached, or answers nothing."""
+
+    url: str
+    why: str
+    """What came of the newest request."""
+    seconds: float
+    """Since the first request without an answer was sent."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenCalls:
+    """A function that has chunks which it has not answered yet, those that wait for a process included."""
+
+    name: str
+    number: int
+    outage: Outage | None = None
+
+
 class FailureKind(Enum):
     """How a function failed."""
 

@@ -15,24 +15,33 @@ class WorkerGroup:
     A process beyond the first starts when a chunk finds all others at work.
     """
 
-    def __init__(self, function: RewardFunction) -> None:
+    outage = None
+    """A process is started again at once."""
+
+    def __init__(self, function: RewardFunction, *, start_timeout_seconds: float | None = None) -> None:
+        """A process has `start_timeout_seconds` to start, or what is usual for its function."""
         self._name = function.name
         self._timeout_seconds = function.timeout_seconds
-        self._workers = [reward_worker(function) for _ in range(function.workers)]
+        self._workers = [
+            reward_worker(function, start_timeout_seconds=start_timeout_seconds)
+            for _ in range(function.workers)
+        ]
         # the one that was given back last is taken first: the others may never have to start
         self._idle: asyncio.LifoQueue[LineWorker] = asyncio.LifoQueue()
         for worker in reversed(self._workers):
             self._idle.put_nowait(worker)
 
     async def start(self) -> None:
-        """Start the first process. Raises UserError when there is no such function."""
+        """Start the first process. Raises UserError when there is no such function, or when the process ends
+        or takes too long."""
         await self._workers[0].start()
 
     async def score(self, request: RewardRequest) -> Column:
         """The rewards of a chunk. Its deadline begins when a process gets it.
 
-        A process that misses the deadline, or dies, is replaced, and its chunk has no rewards. Raises
-        UserError when a process that has to be started no longer finds the function.
+        A process that misses the deadline, or dies, is replaced, and its chunk has no rewards; nor has the
+        chunk for which a process cannot be started, which the next one tries again. Raises UserError when a
+        process that has to be started no longer finds the function.
         """
         line = json.dumps(vars(request)).encode() + b"\n"
         worker = await self._idle.get()

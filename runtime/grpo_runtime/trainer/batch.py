@@ -1,6 +1,7 @@
 """Rollouts as tensors, and how every rank gets them. B sequences, T tokens: prompt, completion, padding."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -65,20 +66,30 @@ def make_batch(
     """Pad `rollouts` to one rectangle; `advantages` [B] are in the same order. With `masks_truncated` no
     token counts of a completion that was cut at the token limit (DAPO's overlong filtering, arXiv:2503.14476,
     section 3.4)."""
-    width = max(len(rollout.prompt_ids) + len(rollout.completion_ids) for rollout in rollouts)
-    token_ids = torch.full((len(rollouts), width), pad_id, dtype=torch.int64)
-    loss_mask = torch.zeros((len(rollouts), width - 1), dtype=torch.bool)
-    rollout_logprobs = torch.zeros((len(rollouts), width - 1), dtype=torch.float32)
+    starts = torch.tensor([len(rollout.prompt_ids) for rollout in rollouts]).unsqueeze(1)
+    ends = starts + torch.tensor([len(rollout.completion_ids) for rollout in rollouts]).unsqueeze(1)
+    columns = torch.arange(int(ends.max()))
+    # all sequences end to end, and then each to its place: a tensor for each of them takes far longer
+    token_ids = torch.full((len(rollouts), len(columns)), pad_id, dtype=torch.int64)
+    token_ids[columns < ends] = _joined(
+        (rollout.prompt_ids + rollout.completion_ids for rollout in rollouts), dtype=torch.int64
+    )
+    is_completion = ((starts <= columns) & (columns < ends))[:, 1:]
+    rollout_logprobs = torch.zeros(is_completion.shape, dtype=torch.float32)
+    rollout_logprobs[is_completion] = _joined(
+        (rollout.rollout_logprobs for rollout in rollouts), dtype=torch.float32
+    )
+    loss_mask = is_completion.clone()
     for row, rollout in enumerate(rollouts):
-        tokens = rollout.prompt_ids + rollout.completion_ids
-        token_ids[row, : len(tokens)] = torch.tensor(tokens)
-        completion = slice(len(rollout.prompt_ids) - 1, len(tokens) - 1)
-        if rollout.is_terminated or not masks_truncated:
-            loss_mask[row, completion] = (
-                True if rollout.loss_mask is None else torch.tensor(rollout.loss_mask)
-            )
-        rollout_logprobs[row, completion] = torch.tensor(rollout.rollout_logprobs)
+        if masks_truncated and not rollout.is_terminated:
+            loss_mask[row] = False
+        elif rollout.loss_mask is not None:
+            loss_mask[row, is_completion[row]] = torch.tensor(rollout.loss_mask)
     return Batch(token_ids, loss_mask, rollout_logprobs, advantages.to(torch.float32))
+
+
+def _joined(parts: Iterable[tuple[float, ...]], *, dtype: torch.dtype) -> torch.Tensor:
+    return torch.tensor(list(itertools.chain.from_iterable(parts)), dtype=dtype)
 
 
 def send_batch(batch: Batch, *, ranks: Ranks) -> None:

@@ -4,6 +4,7 @@ An evaluation leaves nothing behind that a step could see: it has seeds and prom
 the journal. An attempt that goes on from a checkpoint makes the later ones again, with the same result.
 """
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 
@@ -15,14 +16,19 @@ from grpo_runtime.algorithm.advantages import compute_advantages
 from grpo_runtime.algorithm.types import AdvantageOptions
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.data.seeds import derive_seed
+from grpo_runtime.errors import RewardServiceUnreachableError, UserError
 from grpo_runtime.report.completions import completion_metrics
 from grpo_runtime.rollout.interface import GenerateRequest, Rollout
 from grpo_runtime.trainer.prompting import encode
-from grpo_runtime.trainer.scoring import Scorer, Scores
+from grpo_runtime.trainer.scoring import Scorer, Scores, StepScoring
+
+logger = logging.getLogger(__name__)
 
 PREFIX = "eval/"
 REWARD = f"{PREFIX}reward"
 """Mean of the weighted sums of rewards; that of the best checkpoint is the greatest."""
+FAILED = f"{PREFIX}failed"
+"""1 or 0 in each evaluation."""
 OF_COMPLETIONS = ("completions/mean_length", "completions/clipped_ratio")
 
 
@@ -61,6 +67,18 @@ class Evaluation:
     def requests(self) -> Sequence[GenerateRequest]:
         """All P x S completions, prompt by prompt."""
         return self._requests
+
+    async def measure(
+        self, scoring: StepScoring, rollouts: Sequence[Rollout], *, step: int
+    ) -> Mapping[str, float]:
+        """What an evaluation after `step` steps found, once all of it is scored. An evaluation whose rewards
+        fail ends no run: training does not need it."""
+        try:
+            scores = await scoring.scores(rollouts)
+        except (UserError, RewardServiceUnreachableError) as error:
+            logger.warning("the evaluation after step %d failed, training goes on: %s", step, error)
+            return {FAILED: 1.0}
+        return {**self.metrics(rollouts, scores), FAILED: 0.0}
 
     def metrics(self, rollouts: Sequence[Rollout], scores: Scores) -> Mapping[str, float]:
         """What an evaluation found. A reward that no completion has is left out."""

@@ -1,8 +1,8 @@
 """Rank 0: brings everything together that the loop needs, and closes it at the end."""
 
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from grpo_api.contract import mismatch
@@ -14,9 +14,10 @@ from grpo_runtime.colocated.engine_share import num_colocated_engines
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.data.sampler import PromptSampler
 from grpo_runtime.data.source import load_evaluated_prompts
-from grpo_runtime.errors import KnownError, UserError
+from grpo_runtime.errors import UserError
 from grpo_runtime.export.at_the_end import ModelUploads
 from grpo_runtime.export.destinations import open_destinations
+from grpo_runtime.process.background import in_thread
 from grpo_runtime.report.reporter import Reporter
 from grpo_runtime.report.run_file import keep_run_file
 from grpo_runtime.report.sinks import SINKS
@@ -27,7 +28,7 @@ from grpo_runtime.rollout.interface import Engines
 from grpo_runtime.rollout.sampling import sampling_checksum
 from grpo_runtime.rollout_function.turns import FunctionOptions, RolloutFunction
 from grpo_runtime.settings import TrainerSettings
-from grpo_runtime.trainer.checkpoint.saver import MODEL_FOLDER, Saver
+from grpo_runtime.trainer.checkpoint.saver import FINISH_SECONDS, MODEL_FOLDER, Saver
 from grpo_runtime.trainer.evaluation import Evaluation
 from grpo_runtime.trainer.journal.journal import JOURNAL, Journal, NoJournal
 from grpo_runtime.trainer.loop import Coordinator
@@ -40,8 +41,8 @@ logger = logging.getLogger(__name__)
 
 Connect = Callable[[TrainerSettings], Engines]
 """Gives rank 0 its engines; called inside its event loop."""
-_FINISH_SECONDS = 30.0
-"""How long a run that fails waits for a checkpoint that is being written."""
+_PAGE_SECONDS = 30.0
+"""How long a run that fails waits for its page, on a volume that may be why it fails."""
 
 
 async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_alive: list[object]) -> bool:
@@ -73,45 +74,50 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
         sinks=(*SINKS, *open_trackers(run_config, volumes_dir=settings.volumes_dir)),
         has_mismatch_bound=why_unbounded is None,
     )
-    keep_run_file(settings.output_dir, run_config)
-    uploads = ModelUploads(
-        open_destinations(run_config.export or (), volumes_dir=settings.volumes_dir),
-        folder=settings.output_dir / MODEL_FOLDER,
-    )
-    uploads.require_access()
-    evaluated = _evaluated_prompts(context)
-    journal = _open_journal(context)
-    rewards = RewardPool(reward_functions(run_config, volumes_dir=settings.volumes_dir))
-    async with rewards as pool, _started_function(context) as rollout_function:
-        # last, because an engine takes minutes to start, which a wrong dataset or reward should not cost
-        engines = connect(settings)
-        keep_alive.append(engines)
-        try:
-            coordinator = Coordinator(
-                run_config=run_config,
-                attempt=settings.attempt,
-                ranks=context.ranks,
-                strategy=context.strategy,
-                learner=context.learner,
-                engines=engines,
-                sampler=sampler,
-                scorer=Scorer(pool, run_config, tokenizer=context.loaded.tokenizer),
-                reporter=reporter,
-                saver=saver,
-                journal=journal,
-                tokenizer=context.loaded.tokenizer,
-                uploads=uploads,
-                num_overlong=num_overlong,
-                evaluation=_make_evaluation(context, evaluated, pool=pool),
-                rollout_function=rollout_function,
-            )
-            is_done = await coordinator.train(context.state)
-        except BaseException:
-            # steps that are copied are worth keeping, whatever ended the run
-            saver.finish(timeout_seconds=_FINISH_SECONDS)
-            raise
-        finally:
-            await engines.close()
+    with _closed_after_an_error(reporter, output_dir=settings.output_dir):
+        keep_run_file(settings.output_dir, run_config)
+        uploads = ModelUploads(
+            open_destinations(run_config.export or (), volumes_dir=settings.volumes_dir),
+            folder=settings.output_dir / MODEL_FOLDER,
+        )
+        uploads.require_access()
+        evaluated = _evaluated_prompts(context)
+        journal = _open_journal(context)
+        rewards = RewardPool(
+            reward_functions(run_config, volumes_dir=settings.volumes_dir),
+            has_scored=context.beginning.own_step is not None,
+        )
+        async with rewards as pool, _started_function(context) as rollout_function:
+            # last, because an engine takes minutes to start, which a wrong dataset or reward should not cost
+            engines = connect(settings)
+            keep_alive.append(engines)
+            try:
+                coordinator = Coordinator(
+                    run_config=run_config,
+                    attempt=settings.attempt,
+                    ranks=context.ranks,
+                    strategy=context.strategy,
+                    learner=context.learner,
+                    engines=engines,
+                    sampler=sampler,
+                    scorer=Scorer(pool, run_config, tokenizer=context.loaded.tokenizer),
+                    reporter=reporter,
+                    saver=saver,
+                    journal=journal,
+                    tokenizer=context.loaded.tokenizer,
+                    uploads=uploads,
+                    num_overlong=num_overlong,
+                    evaluation=_make_evaluation(context, evaluated, pool=pool),
+                    rollout_function=rollout_function,
+                )
+                is_done = await coordinator.train(context.state)
+            except BaseException:
+                # samples that are drawn and steps that are copied are worth keeping, whatever ended the run
+                journal.finish(timeout_seconds=FINISH_SECONDS)
+                saver.finish(timeout_seconds=FINISH_SECONDS)
+                raise
+            finally:
+                await engines.close()
     journal.close()
     reporter.close(TrainerState.DONE if is_done else TrainerState.STOPPING)
     if is_done:
@@ -139,15 +145,33 @@ async def _started_function(context: RankContext) -> AsyncIterator[RolloutFuncti
         yield function
 
 
-def _write_page(output_dir: Path) -> None:
-    """Write the page of the run. Training is done and saved: a page that cannot be written is a warning."""
-    # Plotly takes seconds to import
-    from grpo_runtime.report.page.page import write_page
+@contextmanager
+def _closed_after_an_error(reporter: Reporter, *, output_dir: Path) -> Iterator[None]:
+    """After an error, close the sinks and write the page: a run that failed is one that people look at, and
+    no tracker may show it as one that goes on. The error rises."""
+    try:
+        yield
+    except Exception:
+        reporter.fail()
+        # before the first step there is nothing to show
+        if reporter.progress.latest.step:
+            _write_page(output_dir, timeout_seconds=_PAGE_SECONDS)
+        raise
+
+
+def _write_page(output_dir: Path, *, timeout_seconds: float | None = None) -> None:
+    """Write the page of the run, which is over: a page that cannot be written is a warning."""
+
+    def write() -> None:
+        # Plotly takes seconds to import
+        from grpo_runtime.report.page.page import write_page
+
+        write_page(output_dir)
 
     try:
-        write_page(output_dir)
-    except (KnownError, OSError) as error:
-        logger.warning("the page of the run was not written: %s", error)
+        in_thread(write, name="page").result(timeout=timeout_seconds)
+    except Exception as error:  # of a volume, or of what the run left: none changes how it ended
+        logger.warning("the page of the run was not written: %r", error)
 
 
 def _open_journal(context: RankContext) -> Journal | NoJournal:
@@ -221,7 +245,9 @@ def _make_evaluation(
         options=options,
         run_config=run_config,
         tokenizer=tokenizer,
-        scorer=Scorer(pool, run_config, tokenizer=tokenizer, group_size=options.num_samples),
+        scorer=Scorer(
+            pool, run_config, tokenizer=tokenizer, group_size=options.num_samples, is_evaluation=True
+        ),
         best_reward=best[1] if best else None,
         mark_best=lambda step, reward: context.store.mark_best(step, reward=reward),
     )

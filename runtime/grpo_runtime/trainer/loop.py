@@ -1,6 +1,7 @@
 """GRPO, as rank 0 coordinates it."""
 
-from collections.abc import Awaitable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TypeVar
 
@@ -131,7 +132,7 @@ class Coordinator:
         await self._save(state)
         await self._wait_for_commit()
         self.ranks.announce(Command.EXPORT)
-        self.saver.export()
+        await self._export()
         try:
             await self._upload()
         except StopRequestedError:
@@ -175,7 +176,8 @@ class Coordinator:
                 )
                 sampling = generator.generate(evaluation.requests, on_finished=scoring.finished)
                 rollouts = await self._attend(sampling)
-                found = evaluation.metrics(rollouts, await self._attend(scoring.scores(rollouts)))
+                measuring = evaluation.measure(scoring, rollouts, step=state.step)
+                found = await self._attend(measuring, waits_for=scoring.waits_for)
         except StopRequestedError:
             return Evaluated(is_stopped=True)
         seconds = {name: value for name, value in watch.seconds().items() if name != "step_time"}
@@ -264,10 +266,20 @@ class Coordinator:
     def _report_newest_checkpoint(self) -> None:
         self.reporter.saved(self.saver.newest_step, seconds=self.saver.newest_seconds)
 
-    def _report_waiting(self, generation: Generation | None = None) -> None:
+    def _report_waiting(self, generation: Generation | None = None, *, waits_for: str = "") -> None:
         engines = self.engines.counts()
         note = failed_syncs_message(self.engines.failed_syncs(), engines=engines)
-        self.reporter.report_waiting(engines, generation=generation, note=note)
+        self.reporter.report_waiting(engines, generation=generation, waits_for=waits_for, note=note)
+
+    async def _export(self) -> None:
+        """Write the trained policy, also when asked to stop: nothing else is left to do."""
+        message = "the trained model is being written"
+        self.reporter.moves(message, num_bytes=self.saver.num_bytes_written)
+        await self.ranks.attend(
+            asyncio.wrap_future(self.saver.export()),
+            on_tick=lambda: self.reporter.moves(message, num_bytes=self.saver.num_bytes_written),
+            ends_on_stop=False,
+        )
 
     async def _upload(self) -> None:
         """Upload the exported model. An attempt that begins with the last step done does it again."""
@@ -286,11 +298,11 @@ class Coordinator:
     def _version(self, step: int) -> PolicyVersion:
         return PolicyVersion(attempt=self.attempt, step=step)
 
-    async def _attend(self, work: Awaitable[T]) -> T:
+    async def _attend(self, work: Awaitable[T], *, waits_for: Callable[[], str] | None = None) -> T:
         """Wait for `work` while the ranks go on meeting and the progress goes on being reported."""
 
         def on_tick() -> None:
             self._note_commit()
-            self._report_waiting(self.engines.generation())
+            self._report_waiting(self.engines.generation(), waits_for=waits_for() if waits_for else "")
 
         return await self.ranks.attend(work, on_tick=on_tick)

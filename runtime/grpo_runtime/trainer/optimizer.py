@@ -55,7 +55,7 @@ class PolicyOptimizer:
         for name, parameter in self._parameters.items():
             state = self._adamw.state[parameter]
             if not state:
-                state["step"] = torch.zeros((), dtype=torch.float32)
+                state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
                 state["exp_avg"] = torch.zeros_like(parameter)
                 state["exp_avg_sq"] = torch.zeros_like(parameter)
             for kind in ("step", *MOMENTS):
@@ -72,10 +72,12 @@ def make_adamw(
     spec: OptimizerSpec,
     *,
     matrices: Container[str],
-    is_fused: bool | None = None,
 ) -> torch.optim.AdamW:
-    """AdamW that pulls `matrices` towards zero and, as in transformers, neither norms nor biases. torch
-    chooses its kernel unless `is_fused` does."""
+    """AdamW that pulls `matrices` towards zero and, as in transformers, neither norms nor biases.
+
+    torch's fused kernel goes over weights, gradients and moments once and needs no memory of its own. torch
+    does not choose it by itself. It wants `step` where the parameter is.
+    """
     groups = [
         {
             "params": [p for name, p in parameters.items() if name in matrices],
@@ -85,7 +87,7 @@ def make_adamw(
     ]
     # DeepSpeed lays each group end to end, and an adapter has no norms or biases
     groups = [group for group in groups if group["params"]]
-    return torch.optim.AdamW(groups, lr=spec.learning_rate, betas=(spec.beta1, spec.beta2), fused=is_fused)
+    return torch.optim.AdamW(groups, lr=spec.learning_rate, betas=(spec.beta1, spec.beta2), fused=True)
 
 
 def learning_rate(spec: OptimizerSpec, *, step: int, total_steps: int) -> float:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +18,11 @@ from grpo_runtime.algorithm.types import AdvantageOptions
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.model.source import existing_model
 from grpo_runtime.process.user_code import FunctionFile
+from grpo_runtime.report.scoring import unscored_message
 from grpo_runtime.rewards.pool import COUNTS, RewardPool, ScoredChunk
 from grpo_runtime.rewards.types import (
     BuiltinOptions,
+    OpenCalls,
     RewardFunction,
     RewardMatrix,
     RewardModel,
@@ -76,14 +79,21 @@ class StepScoring:
         group_size: int,
         submit: Callable[[int, Sequence[Rollout]], "asyncio.Task[ScoredChunk]"],
         put_together: Callable[[Sequence[ScoredChunk]], RewardMatrix],
+        open_calls: Callable[[], Sequence[OpenCalls]],
+        of_what: str,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`submit` begins to score the group of that number, and `put_together` makes the step's rewards of
-        all groups."""
+        all groups. `open_calls` are those of all functions, and `of_what` is what messages call the step."""
         self._num_groups = num_groups
         self._group_size = group_size
         self._submit = submit
         self._put_together = put_together
+        self._open_calls = open_calls
+        self._of_what = of_what
         self._loop = asyncio.get_running_loop()
+        self._clock = clock
+        self._quiet_since = clock()
         self._finished: dict[int, Rollout] = {}
         self._groups: dict[int, asyncio.Task[ScoredChunk]] = {}
 
@@ -97,13 +107,29 @@ class StepScoring:
         """The rewards of all completions of the step, once all groups are scored: also those of groups that
         `finished` was not told about.
 
-        Raises UserError when a function fails more than it may.
+        Raises UserError when a function fails more than it may, and what else a call raises, which ends the
+        others.
         """
+        self._quiet_since = self._clock()
         for index, rollout in enumerate(rollouts):
             self._take(index, rollout)
-        chunks = await asyncio.gather(*(self._groups[group] for group in range(self._num_groups)))
+        try:
+            chunks = await asyncio.gather(*(self._groups[group] for group in range(self._num_groups)))
+        finally:
+            for task in self._groups.values():
+                task.cancel()
         matrix = self._put_together(chunks)
         return Scores(values=matrix.values, metrics=matrix.metrics)
+
+    def waits_for(self) -> str:
+        """The sentence about rewards that have not come for some seconds; empty while they come."""
+        return unscored_message(
+            self._of_what,
+            num_scored=sum(task.done() for task in self._groups.values()),
+            num_groups=self._num_groups,
+            quiet_seconds=self._clock() - self._quiet_since,
+            open_calls=self._open_calls(),
+        )
 
     def _take(self, index: int, rollout: Rollout) -> None:
         group = index // self._group_size
@@ -114,6 +140,10 @@ class StepScoring:
         if all(one in self._finished for one in indices):
             rollouts = [self._finished.pop(one) for one in indices]
             self._groups[group] = self._submit(group, rollouts)
+            self._groups[group].add_done_callback(self._note_scored)
+
+    def _note_scored(self, _: object) -> None:
+        self._quiet_since = self._clock()
 
 
 class Scorer:
@@ -126,11 +156,14 @@ class Scorer:
         *,
         tokenizer: PreTrainedTokenizerBase,
         group_size: int | None = None,
+        is_evaluation: bool = False,
     ) -> None:
-        """`group_size` completions are of each prompt; those of a step if it is left out."""
+        """`group_size` completions are of each prompt; those of a step if it is left out. Failures of an
+        evaluation count for no step."""
         self.names = [reward.name for reward in run_config.rewards]
         self._pool = pool
         self._group_size = group_size or run_config.algorithm.group_size
+        self._is_evaluation = is_evaluation
         self._total_steps = run_config.total_steps
         self._tokenizer = tokenizer
 
@@ -143,7 +176,11 @@ class Scorer:
             submit=lambda group, rollouts: self._pool.submit(
                 self._chunk(first_group + group, prompts[group], rollouts, step=step)
             ),
-            put_together=lambda chunks: self._pool.put_together(chunks, step=step),
+            put_together=lambda chunks: self._pool.put_together(
+                chunks, step=step, is_evaluation=self._is_evaluation
+            ),
+            open_calls=self._pool.open_calls,
+            of_what=f"the evaluation after step {step}" if self._is_evaluation else f"step {step + 1}",
         )
 
     def _chunk(self, group: int, prompt: Prompt, rollouts: Sequence[Rollout], *, step: int) -> RewardRequest:
@@ -218,10 +255,8 @@ def _service(service: RewardServiceSpec, run_config: RunConfig, *, volumes_dir: 
 
 
 def _model(reward: RewardSpec, run_config: RunConfig, *, volumes_dir: Path) -> RewardModel:
-    """The CPUs are its own while it scores: the ranks wait for rewards."""
     model = reward.model
     assert model is not None
-    num_cores = (run_config.threads_per_process or 1) * run_config.topology.processes_per_node
     return RewardModel(
         folder=existing_model(
             model.source,
@@ -233,7 +268,7 @@ def _model(reward: RewardSpec, run_config: RunConfig, *, volumes_dir: Path) -> R
         source=model.source,
         dtype=model.chosen_dtype.value,
         batch_size=model.chosen_batch_size,
-        num_threads=max(1, num_cores // reward.chosen_workers),
+        num_threads=model.chosen_threads,
     )
 
 

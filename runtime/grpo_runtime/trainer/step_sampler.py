@@ -33,9 +33,10 @@ T = TypeVar("T")
 
 
 class Attend(Protocol):
-    """Waits for work while the ranks go on meeting: see `Coordinator`."""
+    """Waits for work while the ranks go on meeting: see `Coordinator`. `waits_for` says in a sentence what
+    takes long, if anything does."""
 
-    async def __call__(self, work: Awaitable[T]) -> T: ...
+    async def __call__(self, work: Awaitable[T], *, waits_for: Callable[[], str] | None = None) -> T: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +91,8 @@ class StepSampler:
                 )
                 rollouts = await self.attend(recorded.generate(generator, scoring=scoring))
             with watch.phase("score"):
-                selection.take(rollouts, await self.attend(recorded.score(scoring, rollouts)))
+                scores = recorded.score(scoring, rollouts)
+                selection.take(rollouts, await self.attend(scores, waits_for=scoring.waits_for))
         assert recorded is not None
         with watch.phase("score"):
             await self._keep(recorded)

@@ -9,6 +9,8 @@ QUICK_PHASES = frozenset({"pause", "start", "resume", "admit"})
 SHORTEST_SECONDS = 12.0
 """An engine that is lost between two phases is found when it misses the next one: within 15 s in all."""
 SHORTEST_STALL_SECONDS = 10.0
+SHORTEST_LAG_SECONDS = 30.0
+"""What an engine may take longer than another: more than kernels that only it has to compile."""
 ANSWER_SECONDS = 4.0
 """What the answer of an engine may take longer than the buffer or the member that it waits for."""
 _TIMES_LONGER = 5.0
@@ -48,12 +50,28 @@ class Deadlines:
             return self.timeout_seconds
         return min(max(SHORTEST_SECONDS, _TIMES_LONGER * took), self.timeout_seconds)
 
+    def lag_seconds(self, took: float) -> float:
+        """How much longer engines may take for a phase that one of them has done after `took` seconds: a
+        first load or probe has the whole deadline, and who hangs in it must not hold the others as long."""
+        return max(SHORTEST_LAG_SECONDS, _TIMES_LONGER * took)
+
     def stall_seconds(self) -> float:
         """How long a buffer, or a member of a group that is awaited, may take now: ten seconds, or five times
         the last transfer. At most a quarter of the whole deadline, so that there is time left for another
         group."""
         wanted = max(SHORTEST_STALL_SECONDS, _TIMES_LONGER * (self._took("transfer") or 0.0))
         return min(wanted, self.timeout_seconds * _LONGEST_SHARE)
+
+    def shared_seconds(self) -> float:
+        """How long a transfer to several engines may take now, however steadily it goes on: ten seconds, or
+        five times the last one of that kind. At most a quarter of the whole deadline, or twice the last one
+        where that is more. The first one has the whole deadline."""
+        took = self._took("shared transfer")
+        if took is None:
+            return self.timeout_seconds
+        wanted = max(SHORTEST_STALL_SECONDS, _TIMES_LONGER * took)
+        longest = max(self.timeout_seconds * _LONGEST_SHARE, 2 * took)
+        return min(wanted, longest, self.timeout_seconds)
 
     def meeting_seconds(self) -> float:
         """How long the members of a group may take to meet: as long as a buffer once that has worked. Before,

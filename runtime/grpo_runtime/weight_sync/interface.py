@@ -48,6 +48,15 @@ class GroupBrokenError(WeightSyncError):
         return cls.MARK in str(error)
 
 
+class OverLimitError(GroupBrokenError):
+    """A transfer to several engines went on for longer than they may wait for one another."""
+
+
+class TooSlowError(WeightSyncError):
+    """An engine took so long for its weights that others must not wait for it again. It may well get them in
+    a sync of its own."""
+
+
 class NeedsAllWeightsError(WeightSyncError):
     """A receiver was sent what changed, and does not have the weights that this changes."""
 

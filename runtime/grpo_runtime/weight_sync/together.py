@@ -6,7 +6,13 @@ from collections.abc import Awaitable, Mapping
 from typing import Any
 
 from grpo_runtime.weight_sync.deadlines import ANSWER_SECONDS
-from grpo_runtime.weight_sync.interface import Failures, GroupBrokenError, WeightSyncError
+from grpo_runtime.weight_sync.interface import (
+    Failures,
+    GroupBrokenError,
+    OverLimitError,
+    TooSlowError,
+    WeightSyncError,
+)
 
 
 async def act_together(
@@ -17,7 +23,9 @@ async def act_together(
     The trainer's part ends by itself, at the latest `stall_seconds` after it no longer goes on. All others
     have stood still as long by then, so that they answer in a moment; where it ends sooner, as with a lost
     connection, or an engine refuses, they have the rest of that time too. Raises what the trainer's part
-    raised, unless an engine broke it.
+    raised, unless an engine broke it. When that is an OverLimitError, the others have just had something,
+    and stand still from then on; who gives no answer then is a TooSlowError. An engine that is alone is not
+    waited for.
     """
     start = time.monotonic()
     answers = {name: asyncio.ensure_future(call) for name, call in calls.items()}
@@ -30,11 +38,13 @@ async def act_together(
                 break
         if _failed_by_itself(own_part):
             own_part.result()
+        is_over_limit = own_part.done() and isinstance(own_part.exception(), OverLimitError)
         has_stalled = own_part.done() and own_part.exception() is not None
         # a lost connection is found at once, and those behind it stand still for as long as they may
-        stalled_for = time.monotonic() - start if has_stalled else 0.0
+        stalled_for = time.monotonic() - start if has_stalled and not is_over_limit else 0.0
         patience = max(0.0, stall_seconds - stalled_for) + ANSWER_SECONDS
-        await asyncio.wait(answers.values(), timeout=patience)
+        if not is_over_limit or len(calls) > 1:
+            await asyncio.wait(answers.values(), timeout=patience)
     finally:
         for answer in answers.values():
             answer.cancel()
@@ -44,7 +54,8 @@ async def act_together(
     errors: dict[str, Exception] = {}
     for name, outcome in zip(answers, outcomes, strict=True):
         if isinstance(outcome, asyncio.CancelledError):
-            errors[name] = WeightSyncError(f"no answer within {stall_seconds:g} s")
+            kind = TooSlowError if is_over_limit else WeightSyncError
+            errors[name] = kind(f"no answer within {stall_seconds:g} s")
         elif isinstance(outcome, Exception):
             errors[name] = outcome
         elif isinstance(outcome, BaseException):

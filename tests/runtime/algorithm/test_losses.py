@@ -195,6 +195,21 @@ def test_sampling_metrics_are_the_distance_to_the_sampler_and_the_bounded_ratios
     assert values["sampling/importance_sampling_ratio/mean"] == pytest.approx(mean)
 
 
+def test_without_a_correction_the_distance_to_the_sampler_is_told_and_changes_nothing() -> None:
+    inputs = batch()
+    chosen = dataclasses.replace(options("dapo"), importance_correction=None)
+    denominators = Denominators.of_mask(inputs.loss_mask)
+    found = compute_loss(inputs, options=chosen, denominators=denominators)
+    without = dataclasses.replace(inputs, rollout_logprobs=None)
+    expected = compute_loss(without, options=chosen, denominators=denominators)
+    assert found.loss.equal(expected.loss)
+    distances = (inputs.old_logprobs - inputs.rollout_logprobs).abs()[inputs.loss_mask]
+    assert metric_values(found.metrics) == metric_values(expected.metrics) | {
+        "sampling/sampling_logp_difference/mean": pytest.approx(distances.mean().item()),
+        "sampling/sampling_logp_difference/max": pytest.approx(distances.max().item()),
+    }
+
+
 def test_dual_clip_bounds_the_loss_of_a_bad_token_with_a_high_ratio() -> None:
     inputs = LossInputs(
         trainer_logprobs=torch.tensor(

@@ -271,6 +271,22 @@ async def test_a_sample_of_another_rank_is_passed_on_while_that_rank_still_sampl
     assert sorted(finished) == [0, 1, 2, 3]
 
 
+async def test_samples_that_finish_after_a_stop_are_passed_on_too() -> None:
+    [fake] = fakes = [FakeLocalEngine(logprobs=PROBE.logprobs, is_stepped=True)]
+    engines, _ = start(fakes)
+    await engines.sync(some_weights(), version=VERSION, probe=PROBE)
+    finished: list[int] = []
+    work = asyncio.ensure_future(
+        engines.generate(requests(3), on_finished=lambda index, _: finished.append(index))
+    )
+    fake.finish(1)
+    await until(lambda: finished == [0])
+    work.cancel()
+    await asyncio.wait([work])
+    fake.finish(2)
+    await until(lambda: finished == [0, 1, 2])
+
+
 async def test_engines_that_rest_sleep_once_and_serve_after_the_next_sync() -> None:
     fakes = good(2)
     engines, _ = start(fakes)

@@ -9,6 +9,7 @@ from grpo_runtime.fleet.engine_client import Address, Identity
 from grpo_runtime.fleet.membership import (
     MAX_RETRY_SECONDS,
     SUPERSEDED_WAIT_SECONDS,
+    SYNCS_ALONE,
     Member,
     MemberState,
     count,
@@ -19,9 +20,11 @@ from grpo_runtime.fleet.membership import (
     is_stuck,
     outdated,
     seen,
+    shares_syncs,
     stopped_in_sync,
     synced,
     told_frozen,
+    too_slow,
     unanswered,
     unhealthy,
     unreachable,
@@ -212,3 +215,14 @@ def test_those_that_have_stood_still_for_longest_are_named_and_no_more_than_a_re
     ]
     names = [name for name, _, _ in told(*late, now=200.0)]
     assert names == [f"pod-{i}" for i in reversed(range(4, 20))]
+
+
+def test_an_engine_that_was_too_slow_for_others_shares_their_syncs_again_after_some_good_ones() -> None:
+    member = too_slow(current(), now=3.0)
+    assert (member.version, member.num_failures) == (None, 1)
+    shared = []
+    for _ in range(SYNCS_ALONE):
+        member = synced(member, NEW, newest=NEW, now=4.0)
+        shared.append(shares_syncs(member))
+    assert shared == [False] * (SYNCS_ALONE - 1) + [True]
+    assert not shares_syncs(failed_sync(member, now=5.0))

@@ -15,7 +15,7 @@ from local_command import LocalCommand
 from polling import wait_until
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from grpo_runtime.report.metrics import read_metrics
+from grpo_runtime.report.metrics import MetricsRecord, read_metrics
 from grpo_runtime.weight_sync.stream.digest import TAG_BYTES
 
 pytestmark = pytest.mark.engine
@@ -35,6 +35,15 @@ def shortened(name: str = "copy-local", *, steps: int = 3) -> dict[str, Any]:
     job["spec"]["algorithm"]["steps"] = steps
     job["spec"]["checkpoint"] = {"everySteps": 2}
     return job
+
+
+def records_of_whole(run: LocalCommand, *, steps: int = 3) -> list[MetricsRecord]:
+    """The steps of a run, which ends by itself with all of them done, weights verified and nothing left."""
+    assert run.end(seconds=START_SECONDS) == 0, run.screen()
+    wait_until(lambda: run.others() == [], "no process outlives the command")
+    records = read_metrics(run.output / "metrics.jsonl")
+    assert [record.step for record in records] == list(range(1, steps + 1))
+    return records
 
 
 def test_the_local_example_goes_on_after_a_kill_and_stops_at_control_c(tmp_path: Path) -> None:
@@ -71,10 +80,7 @@ def test_a_job_trains_with_an_engine_whose_workers_read_the_trainers_memory(
     # two workers wait for one another by spinning
     job["spec"]["algorithm"] |= {"promptsPerStep": 4, "groupSize": 4}
     run = LocalCommand(tmp_path, job, command=REAL_RUN)
-    assert run.end(seconds=START_SECONDS) == 0, run.screen()
-    wait_until(lambda: run.others() == [], "no process outlives the command")
-    records = read_metrics(tmp_path / "out/metrics.jsonl")
-    assert [record.step for record in records] == [1, 2, 3]
+    records = records_of_whole(run)
     assert run.checkpoint() == "step-000003"
     assert (tmp_path / "out/model/model.safetensors").exists()
     assert all(0 <= record.values["sync/max_probe_error"] < 1e-4 for record in records)
@@ -105,9 +111,7 @@ def test_a_job_trains_with_engines_that_read_weights_from_a_claim_whose_versions
     run = LocalCommand(
         tmp_path, job, command=(*REAL_RUN[:-1], REAL_RUN[-1].replace("out]", f"out, {volume}]"))
     )
-    assert run.end(seconds=START_SECONDS) == 0, run.screen()
-    records = read_metrics(tmp_path / "out/metrics.jsonl")
-    assert [record.step for record in records] == [1, 2, 3]
+    records = records_of_whole(run)
     assert json.loads((tmp_path / "out/run.json").read_text())["weightSync"]["backend"] == "Disk"
     for values in (record.values for record in records):
         assert values["sync/max_probe_error"] < 1e-4
@@ -130,10 +134,7 @@ def test_the_colocated_example_trains_with_its_engines_in_processes_of_their_own
     run = LocalCommand(tmp_path, job, command=REAL_RUN)
     run.wait_for_steps(1, seconds=START_SECONDS)
     assert len(run.others()) >= 5  # the supervisor, two ranks, and an engine beside each
-    assert run.end(seconds=START_SECONDS) == 0, run.screen()
-    wait_until(lambda: run.others() == [], "no process outlives the command")
-    records = read_metrics(tmp_path / "out/metrics.jsonl")
-    assert [record.step for record in records] == [1, 2, 3]
+    records = records_of_whole(run)
     assert all(0 <= record.values["sync/max_probe_error"] < 1e-4 for record in records)
 
 
@@ -142,11 +143,7 @@ def test_the_colocated_example_trains_with_its_engines_on_ray_in_two_pods(tmp_pa
     job = shortened("copy-colocated")
     job["spec"]["trainer"] |= {"numNodes": 2, "processesPerNode": 1}
     job["spec"]["colocated"] = {"executor": "Ray"}
-    run = LocalCommand(tmp_path, job, command=REAL_RUN)
-    assert run.end(seconds=START_SECONDS) == 0, run.screen()
-    wait_until(lambda: run.others() == [], "no process outlives the command")
-    records = read_metrics(tmp_path / "out/metrics.jsonl")
-    assert [record.step for record in records] == [1, 2, 3]
+    records = records_of_whole(LocalCommand(tmp_path, job, command=REAL_RUN))
     assert {record.values["sync/engines"] for record in records} == {2.0}
     assert all(0 <= record.values["sync/max_probe_error"] < 1e-4 for record in records)
     assert not list((tmp_path / "out").glob("**/admin-token"))

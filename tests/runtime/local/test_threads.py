@@ -55,6 +55,27 @@ def test_a_cgroup_that_limits_the_time_counts_like_fewer_cores(tmp_path: Path) -
     assert usable_cores(cgroups=tmp_path / "fs", own_cgroup=tmp_path / "missing") == whole
 
 
+def test_a_cgroup_of_version_1_counts_as_well_also_as_a_container_sees_it(tmp_path: Path) -> None:
+    own, cpu = tmp_path / "cgroup", tmp_path / "fs" / "cpu,cpuacct"
+    own.write_text("4:memory:/pod/one\n3:cpu,cpuacct:/pod/one\n0::/\n")
+    (cpu / "pod" / "one").mkdir(parents=True)
+    limits = {"cgroups": tmp_path / "fs", "own_cgroup": own}
+
+    def write(folder: Path, quota: int) -> None:
+        (folder / "cpu.cfs_quota_us").write_text(f"{quota}\n")
+        (folder / "cpu.cfs_period_us").write_text("100000\n")
+
+    write(cpu / "pod" / "one", -1)
+    whole = usable_cores(**limits)
+    assert whole >= 1
+    write(cpu / "pod", 75000)
+    assert usable_cores(**limits) == Decimal("0.75")
+    # of its own path a container has nothing
+    own.write_text("3:cpu,cpuacct:/kubepods/pod/two\n")
+    write(cpu, 50000)
+    assert usable_cores(**limits) == Decimal("0.5")
+
+
 def begin(folder: Path, threads: int, **spec: Any) -> int | None:
     """One command on a machine that has so many threads for each process."""
     workspace = Workspace(folder)
@@ -74,6 +95,14 @@ def test_a_run_that_goes_on_on_another_machine_keeps_its_reward_workers(tmp_path
     with workspace.held():
         runs = [workspace.begin(job, threads_per_process=threads) for threads in (4, 16)]
     assert [run.rewards[0].workers for run in runs] == [4, 4]
+
+
+def test_a_run_that_goes_on_on_another_machine_keeps_the_threads_of_its_reward_model(tmp_path: Path) -> None:
+    job = parse_job(job_object(rewards=[{"name": "judge", "model": {"source": "hf://org/judge"}}]))
+    workspace = Workspace(tmp_path)
+    with workspace.held():
+        runs = [workspace.begin(job, threads_per_process=threads) for threads in (4, 16)]
+    assert [run.rewards[0].model.threads for run in runs if run.rewards[0].model] == [4, 4]
 
 
 def test_a_number_that_is_named_holds_everywhere_and_cannot_change(tmp_path: Path) -> None:

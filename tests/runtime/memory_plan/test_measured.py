@@ -112,7 +112,6 @@ def measured_and_planned(ranks: Ranks, case: Case, *, is_recomputed: bool, budge
         is_recomputed=is_recomputed,
         spread=fsdp2(ranks.world_size) if case.strategy == "FSDP2" else DDP,
         chunk_logits=CHUNK_LOGITS,
-        is_fused_over_tensors=False,
     )
     return live.peak_bytes, training_bytes(sizes, step).peak
 

@@ -11,6 +11,8 @@ from grpo_api.contract.run_config import JobRef
 from grpo_runtime.report.generation import still_message
 from grpo_runtime.report.progress import read_progress
 from grpo_runtime.report.reporter import Reporter
+from grpo_runtime.report.scoring import unscored_message
+from grpo_runtime.rewards.types import OpenCalls, Outage
 from grpo_runtime.rollout.interface import Generation
 
 CURRENT = EngineCounts(desired=2, known=2, current=2)
@@ -55,6 +57,29 @@ def test_a_generation_that_stands_still_is_told_of_within_15_seconds_and_no_long
     )
     after = said(reporter, tmp_path, generation(13, 0.5))
     assert (after.state, after.message) == (TrainerState.TRAINING, "")
+
+
+def test_rewards_that_are_waited_for_are_told_of_with_who_has_not_answered(
+    reporter: Reporter, tmp_path: Path
+) -> None:
+    outage = Outage(url="http://judge/score", why="HTTP 503", seconds=95.0)
+    calls = [OpenCalls(name="judge", number=16, outage=outage), OpenCalls(name="slow", number=24)]
+    seconds_to_sentence = {
+        seconds: unscored_message(
+            "step 5", num_scored=40, num_groups=64, quiet_seconds=seconds, open_calls=calls
+        )
+        for seconds in (9.9, 70.0)
+    }
+    assert seconds_to_sentence[9.9] == ""
+    reporter.report_waiting(CURRENT, waits_for=seconds_to_sentence[70.0])
+    progress = read_progress(tmp_path / "run")
+    assert progress is not None and progress.state is TrainerState.TRAINING
+    assert progress.message == (
+        "step 5: 40 of 64 groups are scored, and none was in the last 60 s; "
+        "open calls of reward judge: 16, and http://judge/score is out of reach for 60 s: HTTP 503; "
+        "open calls of reward slow: 24"
+    )
+    assert said(reporter, tmp_path, None).message == ""
 
 
 def test_the_sentence_changes_ever_less_often() -> None:

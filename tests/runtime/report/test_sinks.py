@@ -5,7 +5,7 @@ from pathlib import Path
 from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
 from grpo_api.contract.run_config import JobRef
 from grpo_runtime.report.reporter import Reporter
-from grpo_runtime.report.sink import SinkContext, StepRecord
+from grpo_runtime.report.sink import OpenSink, SinkContext, StepRecord
 from grpo_runtime.report.sinks import SINKS
 
 ENGINES = EngineCounts(desired=2, known=2, current=1)
@@ -22,21 +22,45 @@ class TextSink:
         reward, current = record.values["reward"], record.engines.current
         self._file.write(f"{record.attempt}.{record.step} {reward} with {current} engine\n")
 
-    def close(self) -> None:
-        self._file.write("closed\n")
+    def close(self, *, has_failed: bool = False) -> None:
+        self._file.write("closed after an error\n" if has_failed else "closed\n")
         self._file.close()
+
+
+class BrokenSink:
+    """Its volume is full when it is closed."""
+
+    def __init__(self, context: SinkContext) -> None:
+        pass
+
+    def write(self, record: StepRecord) -> None:
+        pass
+
+    def close(self, *, has_failed: bool = False) -> None:
+        raise OSError("no space left")
+
+
+def reporter_of(tmp_path: Path, *sinks: OpenSink) -> Reporter:
+    (tmp_path / "run").mkdir()
+    return Reporter(
+        output_dir=tmp_path / "output",
+        run_dir=tmp_path / "run",
+        job=JobRef(namespace="team", name="copy", uid="uid"),
+        initial=Progress(job_uid="uid", attempt=2, step=3, total_steps=5),
+        sinks=(*SINKS, *sinks),
+    )
+
+
+def test_an_error_that_ends_the_attempt_closes_all_sinks_also_behind_one_that_cannot_be(
+    tmp_path: Path,
+) -> None:
+    reporter_of(tmp_path, BrokenSink, TextSink).fail()
+    assert (tmp_path / "output" / "rewards.txt").read_text() == "copy from step 3\nclosed after an error\n"
 
 
 def test_a_fourth_sink_gets_every_step_beside_the_others_and_is_closed(tmp_path: Path) -> None:
     output, run_dir = tmp_path / "output", tmp_path / "run"
-    run_dir.mkdir()
-    reporter = Reporter(
-        output_dir=output,
-        run_dir=run_dir,
-        job=JobRef(namespace="team", name="copy", uid="uid"),
-        initial=Progress(job_uid="uid", attempt=2, step=3, total_steps=5),
-        sinks=(*SINKS, TextSink),
-    )
+    reporter = reporter_of(tmp_path, TextSink)
     for step in (4, 5):
         reporter.finished_step(
             {"reward": step / 10, "loss": 0.5, "grad_norm": 1.0, "step_time": 2.0},

@@ -37,7 +37,7 @@ class FakeTracker:
 
     def __init__(self) -> None:
         self.is_away = False
-        self.is_closed = False
+        self.is_closed = self.has_failed = False
         self.steps: list[int] = []
         self.asked = threading.Event()
         self.has_two_steps = threading.Event()
@@ -54,8 +54,8 @@ class FakeTracker:
         if len(self.steps) == 2:
             self.has_two_steps.set()
 
-    def close(self) -> None:
-        self.is_closed = True
+    def close(self, *, has_failed: bool) -> None:
+        self.is_closed, self.has_failed = True, has_failed
 
 
 def test_every_step_arrives_in_order_and_the_run_is_ended() -> None:
@@ -65,6 +65,15 @@ def test_every_step_arrives_in_order_and_the_run_is_ended() -> None:
         sink.write(record(step))
     sink.close()
     assert (tracker.steps, tracker.is_closed) == ([1, 2, 3], True)
+
+
+@pytest.mark.parametrize("has_failed", [True, False])
+def test_a_run_that_an_error_ends_is_no_done_one_and_has_its_last_steps(has_failed: bool) -> None:
+    tracker = FakeTracker()
+    sink = Delivery(tracker.open, name="fake")
+    sink.write(record(1))
+    sink.close(has_failed=has_failed)
+    assert (tracker.steps, tracker.is_closed, tracker.has_failed) == ([1], True, has_failed)
 
 
 def test_a_service_that_comes_back_gets_every_step_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -191,7 +200,7 @@ def test_wandb_gets_metrics_and_completions_offline_and_no_file_has_the_key(
     tracker = TRACKERS[TrackerName.WANDB]()(run)
     tracker.write(record(1))
     tracker.write(record(2, has_samples=True))
-    tracker.close()
+    tracker.close(has_failed=True)
     [stream] = (tmp_path / "output" / "wandb").glob(f"offline-run-*/run-{run.run_config.job.uid}.wandb")
     content = stream.read_bytes()
     missing = [name for name in (b"reward", b"promptsPerStep", b"char_accuracy") if name not in content]
@@ -211,18 +220,20 @@ def test_mlflow_gets_metrics_configuration_and_completions_and_a_later_attempt_g
     store = (tmp_path / "mlflow").as_uri()
     run = tracked(tmp_path, TrackerName.MLFLOW, url=store, secret={})
     open_tracker = TRACKERS[TrackerName.MLFLOW]()
+    client = MlflowClient(tracking_uri=store)
+    ends = []
     for step in (1, 2):
         tracker = open_tracker(run)
         tracker.write(record(step, has_samples=step == 2))
-        tracker.close()
-    client = MlflowClient(tracking_uri=store)
-    experiment = client.get_experiment_by_name(run.run_config.job.namespace)
-    assert experiment is not None
-    [found] = client.search_runs([experiment.experiment_id])
+        tracker.close(has_failed=step == 1)
+        experiment = client.get_experiment_by_name(run.run_config.job.namespace)
+        assert experiment is not None
+        [found] = client.search_runs([experiment.experiment_id])
+        ends.append(found.info.status)
     history = client.get_metric_history(found.info.run_id, "reward")
     assert [(metric.step, metric.value) for metric in history] == [(1, 0.1), (2, 0.2)]
     assert found.info.run_name == run.run_config.job.name
-    assert found.info.status == "FINISHED"
+    assert ends == ["FAILED", "FINISHED"]
     assert found.data.params["algorithm.promptsPerStep"] == str(run.run_config.algorithm.prompts_per_step)
 
 

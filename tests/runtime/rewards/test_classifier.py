@@ -43,9 +43,13 @@ def write_classifier(folder: Path, *, num_labels: int) -> Path:
     return folder
 
 
-def reward_model(folder: Path, *, batch_size: int = 2) -> RewardModel:
+def reward_model(folder: Path, *, batch_size: int = 2, num_threads: int = 1) -> RewardModel:
     return RewardModel(
-        folder=folder, source="hf://org/judge", dtype="float32", batch_size=batch_size, num_threads=1
+        folder=folder,
+        source="hf://org/judge",
+        dtype="float32",
+        batch_size=batch_size,
+        num_threads=num_threads,
     )
 
 
@@ -62,6 +66,18 @@ def test_a_completion_is_scored_behind_its_prompt_as_it_is_alone(folder: Path, b
     expected = [logit_of(folder, prompt + text) for prompt, text in zip(PROMPTS, COMPLETIONS, strict=True)]
     assert score(prompts=PROMPTS, completions=COMPLETIONS) == pytest.approx(expected, abs=1e-5)
     assert max(expected) - min(expected) > 0.01
+
+
+def test_a_model_computes_with_as_many_threads_as_the_run_says(folder: Path, tmp_path: Path) -> None:
+    model = {"source": f"file://{folder}", "threads": 3}
+    (judge,) = reward_functions(run_config(rewards=[{"name": "judge", "model": model}]), volumes_dir=tmp_path)
+    assert judge.model is not None
+    num_threads = torch.get_num_threads()
+    try:
+        load_classifier(judge.model)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(num_threads)
 
 
 def test_a_chat_is_scored_through_the_template(folder: Path) -> None:

@@ -128,6 +128,48 @@ def test_one_call_without_an_answer_is_tolerated_also_where_a_step_has_no_other(
         tolerance.judge([failure(FailureKind.LOST)] * 2, num_samples=8, step=1)
 
 
+@pytest.mark.parametrize("scored_by", ["this attempt", "an earlier one"])
+def test_a_function_that_has_scored_a_step_and_then_answers_nothing_has_max_failing_steps(
+    scored_by: str,
+) -> None:
+    tolerance = Tolerance(MINE, has_scored=scored_by == "an earlier one")
+    if scored_by == "this attempt":
+        tolerance.judge([], num_samples=64, step=0)
+    for step in range(1, 3):
+        tolerance.judge([failure(FailureKind.LOST)] * 16, num_samples=64, step=step)
+    with pytest.raises(UserError, match="failed in 3 steps in a row, up to step 4"):
+        tolerance.judge([failure(FailureKind.LOST)] * 16, num_samples=64, step=3)
+
+
+def test_a_function_that_has_scored_a_step_and_then_raises_for_most_of_one_ends_the_run() -> None:
+    tolerance = Tolerance(MINE, has_scored=True)
+    failures = [failure(FailureKind.LOST)] + [failure(FailureKind.RAISED)] * 9
+    with pytest.raises(UserError, match=r"failed on 36 of 64 completions of step 2 \(56%\)"):
+        tolerance.judge(failures, num_samples=64, step=1)
+
+
+async def test_an_evaluation_is_judged_apart_from_the_step_that_follows_it() -> None:
+    good, bad = [["a", "b"]] * 8, [["no", "a"]] * 2
+    async with RewardPool((example("raises_on_no"),)) as pool:
+        evaluated = await asyncio.gather(*map(pool.submit, chunks(*good)))
+        pool.put_together(evaluated, step=STEP, is_evaluation=True)
+        with pytest.raises(UserError, match=r"raises_on_no failed on 4 of 4 completions of step 4 "):
+            await scored(pool, chunks(*bad))
+        evaluated = await asyncio.gather(*map(pool.submit, chunks(*bad)))
+        with pytest.raises(UserError, match=r"on 4 of 4 completions of the evaluation after step 3 \(100%\)"):
+            pool.put_together(evaluated, step=STEP, is_evaluation=True)
+
+
+def test_failing_evaluations_do_not_count_as_steps_in_a_row() -> None:
+    tolerance = Tolerance(MINE)
+    for step in range(9):
+        tolerance.judge_evaluation([failure(FailureKind.LOST)], num_samples=64, step=step)
+        if step in (3, 6):
+            tolerance.judge([failure(FailureKind.LOST)], num_samples=64, step=step)
+    with pytest.raises(UserError, match="failed on 64 of 64 completions of the evaluation after step 9"):
+        tolerance.judge_evaluation([failure(FailureKind.LOST)] * 16, num_samples=64, step=9)
+
+
 @pytest.mark.parametrize("kind", [FailureKind.RAISED, FailureKind.LOST])
 def test_failing_calls_in_so_many_steps_in_a_row_end_the_run(kind: FailureKind) -> None:
     tolerance = Tolerance(MINE)

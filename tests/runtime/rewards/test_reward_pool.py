@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import textwrap
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,14 @@ import pytest
 from grpo_runtime.errors import UserError
 from grpo_runtime.process.user_code import FunctionFile
 from grpo_runtime.rewards.pool import RewardPool
-from grpo_runtime.rewards.types import BuiltinOptions, RewardFunction, RewardMatrix, RewardRequest
+from grpo_runtime.rewards.types import (
+    BuiltinOptions,
+    FailureKind,
+    RewardFunction,
+    RewardMatrix,
+    RewardRequest,
+)
+from grpo_runtime.rewards.worker_group import WorkerGroup
 
 HUNG_SECONDS = 120.0
 """For what comes in a moment, when it never comes."""
@@ -162,6 +170,42 @@ async def test_a_hanging_function_is_ended_at_its_deadline_with_the_processes_it
     assert not is_running(int(child_file.read_text()))
 
 
+@pytest.mark.parametrize(
+    ("at_the_next_import", "reason"),
+    [
+        ("time.sleep(600)", "rewards: starting mine took more than 8 s"),
+        ("os._exit(9)", "rewards: starting mine ended the process: its process ended with code 9"),
+    ],
+)
+async def test_a_process_that_cannot_be_replaced_yet_costs_rewards_and_is_started_again_for_the_next_call(
+    tmp_path: Path, at_the_next_import: str, reason: str
+) -> None:
+    """The second import of the module is the one that fails."""
+    counter = tmp_path / "imports"
+    code = f"""
+        import os, pathlib, time
+        counter = pathlib.Path({str(counter)!r})
+        number = len(counter.read_text()) if counter.exists() else 0
+        counter.write_text("x" * (number + 1))
+        if number == 1:
+            {at_the_next_import}
+        def reward(completions, **_):
+            if "no" in completions:
+                os._exit(3)
+            return [1.0] * len(completions)
+    """
+    function = code_in(tmp_path / "mine.py", textwrap.dedent(code))
+    group = WorkerGroup(function, start_timeout_seconds=8.0)
+    await group.start()
+    try:
+        columns = [await group.score(request(text)) for text in ("no", "yes", "yes")]
+    finally:
+        await group.close()
+    assert [column.values for column in columns] == [[None], [None], [1.0]]
+    assert [failure.kind for failure in columns[1].failures] == [FailureKind.LOST]
+    assert columns[1].failures[0].reason == reason
+
+
 async def test_each_value_that_is_no_reward_counts_as_not_scored() -> None:
     matrix = await score(example("rubbish"), request(*"abcdefghi"))
     assert column(matrix) == [None, None, None, None, 1.0, None, None, None, None]
@@ -253,6 +297,7 @@ async def test_code_under_a_key_without_suffix_may_define_dataclasses(tmp_path: 
     [
         ("def other():\n    pass\n", "key reward.py of ConfigMap mine has no attribute reward: it has other"),
         ("import no_such_module\n", "needs module no_such_module, which is not in this image"),
+        ("import os\nos._exit(9)\n", "starting mine ended the process: its process ended with code 9"),
         ("1 / 0\n", "running key reward.py of ConfigMap mine failed: ZeroDivisionError: division by zero"),
         ("def reward(:\n", "running key reward.py of ConfigMap mine failed: SyntaxError"),
         ("reward = 3\n", "reward of key reward.py of ConfigMap mine is a int, not a function"),

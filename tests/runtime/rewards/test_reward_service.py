@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from fake_reward_service import body, cut_off, endless, hang, raw, serving, status, write_certificate
 from pod_builder import free_port
 
@@ -16,7 +17,14 @@ from grpo_runtime.errors import RewardServiceUnreachableError, UserError
 from grpo_runtime.rewards.chunk import Column
 from grpo_runtime.rewards.pool import RewardPool
 from grpo_runtime.rewards.service import Patience, ServiceClient
-from grpo_runtime.rewards.types import FailureKind, RewardFunction, RewardRequest, RewardService
+from grpo_runtime.rewards.types import (
+    FailureKind,
+    OpenCalls,
+    Outage,
+    RewardFunction,
+    RewardRequest,
+    RewardService,
+)
 
 QUICK = Patience(first_pause=0.01, longest_pause=0.02, total=20.0)
 TOKEN = "Bearer a-token-of-the-tests"
@@ -125,6 +133,34 @@ async def test_a_chunk_without_an_answer_in_time_has_no_rewards_and_is_not_asked
     assert fine.values == [2.0]
 
 
+async def test_a_service_that_answers_nothing_of_a_step_is_asked_again_until_it_does() -> None:
+    async with serving() as service:
+        service.script = [hang, hang, hang]
+        texts = ("a", "bb", "ccc")
+        columns = await ask(function(service.url, timeout_seconds=0.5), *map(chunk, texts))
+    assert columns == [Column(values=[1.0]), Column(values=[2.0]), Column(values=[3.0])]
+    assert len({asked["idempotencyKey"] for asked in service.asked}) == 3 < len(service.asked)
+
+
+async def test_a_service_that_hangs_for_longer_than_our_patience_ends_the_attempt_as_transient() -> None:
+    async with serving() as service:
+        service.script = [hang] * 100
+        patience = Patience(first_pause=0.01, longest_pause=0.01, total=0.5)
+        silent = function(service.url, timeout_seconds=0.2)
+        with pytest.raises(RewardServiceUnreachableError, match=r"no answer within timeoutSeconds, 0\.2 s"):
+            await ask(silent, chunk("a"), chunk("b"), patience=patience)
+
+
+async def test_groups_without_an_answer_in_a_step_that_has_answers_are_not_asked_again() -> None:
+    async with serving() as service:
+        service.script = [body({"rewards": [1]}), hang, hang]
+        asked = function(service.url, timeout_seconds=0.5, workers=2)
+        columns = await ask(asked, chunk("a"), chunk("b"), chunk("c"))
+    # two are sent at the same time
+    assert sorted(str(column.values) for column in columns) == ["[1.0]", "[None]", "[None]"]
+    assert len(service.asked) == 3
+
+
 @pytest.mark.parametrize("number", [408, 429, 502, 503, 504])
 async def test_a_service_that_is_overloaded_is_asked_again_with_the_same_key(number: int) -> None:
     async with serving() as service:
@@ -189,6 +225,25 @@ async def test_an_outage_that_lasts_ends_the_attempt_as_transient() -> None:
     ) as end:
         await ask(function(url), chunk("a"), patience=patience)
     assert (end.value.exit_code, end.value.reason) == (ExitCode.TRANSIENT, "RewardServiceUnreachable")
+
+
+async def test_an_outage_is_told_of_until_the_service_answers() -> None:
+    seen: list[list[OpenCalls]] = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        seen.append(pool.open_calls())
+        return web.json_response({"rewards": [2]})
+
+    async with serving() as service:
+        service.script = [answer, status(503), answer]
+        async with RewardPool((function(service.url, workers=1),)) as pool:
+            await asyncio.gather(pool.submit(chunk("aa")), pool.submit(chunk("bb")))
+            after = pool.open_calls()
+    assert seen[0] == [OpenCalls(name="judge", number=2)]
+    (calls,) = seen[1]
+    assert calls.outage is not None and 0 < calls.outage.seconds < 60
+    assert replace(calls.outage, seconds=0) == Outage(url=service.url, why="HTTP 503", seconds=0)
+    assert (calls.number, after) == (1, [])
 
 
 async def test_headers_come_from_the_secret_as_it_is_now_and_are_in_no_message(

@@ -27,6 +27,12 @@ def noted(
     ]
 
 
+def raises_after_two_steps(*, completions: list[str], trainer_state: Any, **_: Any) -> list[float]:
+    if trainer_state.global_step == 2:
+        raise KeyError("answers")
+    return [float(len(completion)) for completion in completions]
+
+
 async def turns(conversation: Any, answer: str) -> None:
     """A rollout function: every other sample has two turns, with a letter of the answer between them."""
     await conversation.sample(max_tokens=1)

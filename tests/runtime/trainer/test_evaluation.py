@@ -12,6 +12,7 @@ from pod_builder import run_config
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.data.prompt import Prompt
+from grpo_runtime.errors import KnownError, RewardServiceUnreachableError, UserError
 from grpo_runtime.model.char_tokenizer import char_tokenizer
 from grpo_runtime.rollout.interface import Rollout
 from grpo_runtime.trainer.checkpoint.contents import RunState
@@ -22,12 +23,15 @@ from grpo_runtime.trainer.scoring import Scores
 REWARDS = [[0.0], [1.0]] * 4
 
 
+Script = Sequence[float | KnownError | None]
+
+
 class ScriptedScorer:
-    """In evaluation number i every completion gets reward number i."""
+    """In evaluation number i every completion gets reward number i, or scoring raises it."""
 
     names = ("a",)
 
-    def __init__(self, rewards: Sequence[float | None]) -> None:
+    def __init__(self, rewards: Script) -> None:
         self._rewards = iter(rewards)
 
     def begin(self, prompts: Sequence[Prompt], *, step: int) -> "ScriptedScorer":
@@ -36,8 +40,14 @@ class ScriptedScorer:
     def finished(self, index: int, rollout: Rollout) -> None:
         raise AssertionError("the engines of this run tell of no sample before all are finished")
 
+    def waits_for(self) -> str:
+        return "rewards of an evaluation"
+
     async def scores(self, rollouts: Sequence[Rollout]) -> Scores:
-        return Scores(values=[[next(self._rewards)]] * len(rollouts), metrics={})
+        reward = next(self._rewards)
+        if isinstance(reward, KnownError):
+            raise reward
+        return Scores(values=[[reward]] * len(rollouts), metrics={})
 
 
 def job(**options: Any) -> RunConfig:
@@ -52,7 +62,7 @@ def job(**options: Any) -> RunConfig:
     )
 
 
-def evaluation_of(run: RunConfig, *, rewards: Sequence[float | None] = (), best: float | None = None) -> Any:
+def evaluation_of(run: RunConfig, *, rewards: Script = (), best: float | None = None) -> Any:
     marked: list[tuple[int, float]] = []
     assert run.dataset.eval is not None
     made: Any = Evaluation(
@@ -68,7 +78,7 @@ def evaluation_of(run: RunConfig, *, rewards: Sequence[float | None] = (), best:
     return made
 
 
-def evaluated_run(folder: Path, *, rewards: Sequence[float | None], **options: Any) -> tuple[FakeRun, Any]:
+def evaluated_run(folder: Path, *, rewards: Script, **options: Any) -> tuple[FakeRun, Any]:
     evaluation = evaluation_of(job(), rewards=rewards)
     return FakeRun(folder, job(), rewards=REWARDS, evaluation=evaluation, **options), evaluation
 
@@ -116,6 +126,14 @@ async def test_its_metrics_are_in_the_report_of_the_step_whose_weights_it_measur
     assert run.engines.versions[2] == PolicyVersion(3, 2)
 
 
+async def test_a_wait_for_rewards_is_told_with_what_the_scoring_says(tmp_path: Path) -> None:
+    run, _ = evaluated_run(tmp_path, rewards=[0.25, 0.5, 0.75])
+    assert await run.train()
+    told = [wait for wait in run.reporter.waits if wait]
+    of_step, of_evaluation = "rewards of a step", "rewards of an evaluation"
+    assert told == [of_step, of_step, of_evaluation, of_step, of_step, of_evaluation, of_step, of_evaluation]
+
+
 async def test_training_is_the_same_with_and_without_it(tmp_path: Path) -> None:
     plain = FakeRun(tmp_path / "a", job(), rewards=REWARDS)
     measured, _ = evaluated_run(tmp_path / "b", rewards=[0.1, 0.2, 0.3])
@@ -142,6 +160,27 @@ async def test_the_checkpoint_of_the_best_evaluation_is_saved_and_named(
     assert await run.train()
     assert [state.step for state in run.saver.states] == saved
     assert evaluation.marked == [(step, pytest.approx(reward)) for step, reward in marked]
+
+
+async def test_an_evaluation_that_cannot_be_scored_is_told_of_and_ends_no_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    unscored = [
+        UserError("reward a failed on 8 of 8 completions"),
+        RewardServiceUnreachableError("reward a: the service was out of reach"),
+    ]
+    run, evaluation = evaluated_run(tmp_path, rewards=[0.5, *unscored])
+    assert await run.train()
+    assert (run.saver.states[-1].step, run.saver.is_exported, run.reporter.checkpoint_step) == (5, True, 5)
+    failed = {step: report.get("eval/failed") for step, report in run.reporter.steps.items()}
+    assert failed == {1: None, 2: 0.0, 3: None, 4: 1.0, 5: 1.0}
+    assert "eval/reward" not in run.reporter.steps[4]
+    assert evaluation.marked == [(2, 0.5)]
+    said = [record.message for record in caplog.records if record.name == "grpo_runtime.trainer.evaluation"]
+    assert said == [
+        f"the evaluation after step {step} failed, training goes on: {error}"
+        for step, error in zip((4, 5), unscored, strict=True)
+    ]
 
 
 def test_what_an_earlier_attempt_reached_must_be_passed() -> None:

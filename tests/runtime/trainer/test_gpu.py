@@ -45,16 +45,22 @@ def test_a_step_on_the_gpu_learns_what_one_on_the_cpu_learns(way: Way, ranks: Ra
 def test_logits_of_a_micro_batch_are_never_whole_in_memory(ranks: Ranks) -> None:
     load = replace(LOAD, shape=WIDE, longest=512, budget=8192)
     found = figures(load, WAYS[0], ranks=ranks, device=GPU, peak=None)
-    assert found.peak_bytes is not None
     parameters = 4 * 4 * (WIDE.computed_parameters + WIDE.hidden * WIDE.vocab_size)
     whole = 4 * sum(load.lengths) * WIDE.vocab_size
     assert found.peak_bytes < parameters + whole / 2
 
 
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
+def test_the_plan_of_memory_is_what_is_measured(way: Way, ranks: Ranks) -> None:
+    # so large that workspaces of libraries and what the allocator rounds up are little beside it
+    load = replace(LOAD, shape=replace(WIDE, num_layers=12), num_sequences=32, longest=512, budget=8192)
+    found = figures(load, way, ranks=ranks, device=GPU, peak=None)
+    assert 0.9 * found.peak_bytes <= found.planned_bytes <= 1.25 * found.peak_bytes
+
+
 def test_activations_that_are_computed_again_need_less_memory(ranks: Ranks) -> None:
     deep = replace(LOAD, shape=replace(WIDE, num_layers=12, vocab_size=1000), longest=512, budget=8192)
     recomputed, kept = (figures(deep, way, ranks=ranks, device=GPU, peak=None) for way in WAYS[:2])
-    assert recomputed.peak_bytes is not None and kept.peak_bytes is not None
     assert recomputed.peak_bytes < 0.7 * kept.peak_bytes
 
 

@@ -1,13 +1,14 @@
 """One process is rank 0 of 1: the learner without other ranks. Several ranks: test_trainer_pod.py."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from grpo_api.v1alpha1.spec import AlgorithmSpec, Dtype, EntropySpec, OptimizerSpec
+from grpo_api.contract.mismatch import MISMATCH_METRIC
+from grpo_api.v1alpha1.spec import AlgorithmSpec, Dtype, EntropySpec, ImportanceCorrectionSpec, OptimizerSpec
 from grpo_runtime.algorithm.losses import compute_loss
 from grpo_runtime.algorithm.types import Denominators, LossInputs, LossOptions
 from grpo_runtime.errors import UserError
@@ -84,6 +85,18 @@ def test_training_raises_what_had_an_advantage_and_lowers_the_rest(ranks: Ranks,
     change = torch.where(batch.loss_mask, after - batch.rollout_logprobs, 0.0).sum(1)
     assert change[0] < 0 < change[-1]
     assert metrics["sampling/importance_sampling_ratio/max"] > 1
+
+
+@pytest.mark.parametrize("mode", ["truncate", "none"])
+def test_engines_that_differ_from_the_trainer_are_told_also_where_nothing_corrects_for_them(
+    ranks: Ranks, model_folder: Path, mode: str
+) -> None:
+    correction = ImportanceCorrectionSpec.from_object({"mode": mode})
+    learner = make_learner(model_folder, ranks, importance_correction=correction)
+    batch = a_batch(learner)
+    batch = replace(batch, rollout_logprobs=batch.rollout_logprobs - 1.0)
+    metrics = learner.update(batch, step=0)
+    assert metrics[MISMATCH_METRIC] == pytest.approx(1.0, abs=1e-5)
 
 
 def test_micro_batches_change_nothing_but_the_padding(ranks: Ranks, model_folder: Path) -> None:

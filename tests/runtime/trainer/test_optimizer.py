@@ -1,6 +1,7 @@
 """The schedules against transformers', and whole steps against torch's AdamW with the numbers of the spec."""
 
 import copy
+import math
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 from transformers import get_scheduler
 
 from grpo_api.v1alpha1.spec import OptimizerSpec, Schedule
+from grpo_bench.live_tensors import LiveTensors
 from grpo_runtime.trainer.optimizer import PolicyOptimizer, learning_rate
 
 TRANSFORMERS_NAMES = {
@@ -100,6 +102,34 @@ def test_a_step_clips_only_what_is_too_large() -> None:
         loss(model, factor).backward()
         norms.append(policy_optimizer(model).step(step=1)[0])
     assert norms[0] < SPEC.max_grad_norm < norms[2] < norms[1], "the steps above clip nothing, or everything"
+
+
+def test_a_step_computes_in_the_memory_of_weights_gradients_and_moments() -> None:
+    """With a kernel for each operation AdamW would need a copy of a tensor, or of all of them."""
+    model = torch.nn.Linear(256, 256)
+    optimizer = policy_optimizer(model)
+    model(torch.ones(1, 256)).sum().backward()
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    state = [tensor for _, tensor in optimizer.state_tensors()]
+    with LiveTensors(known=[*model.parameters(), *gradients, *state]) as live:
+        optimizer.step(step=1)
+    assert live.peak_bytes < 1024
+
+
+def test_a_gradient_that_is_not_finite_leaves_weights_and_moments_as_they_were() -> None:
+    model = a_model()
+    optimizer = policy_optimizer(model)
+    *before, last = gradients()
+    for step, factor in enumerate(before):
+        loss(model, factor).backward()
+        optimizer.step(step=step)
+    weights = copy.deepcopy(model.state_dict())
+    state = {name: tensor.clone() for name, tensor in optimizer.state_tensors()}
+    loss(model, last * math.nan).backward()
+    norm, _ = optimizer.step(step=2)
+    assert math.isnan(norm)
+    assert all(tensor.equal(weights[name]) for name, tensor in model.state_dict().items())
+    assert all(tensor.equal(state[name]) for name, tensor in optimizer.state_tensors())
 
 
 def test_a_restored_state_goes_on_with_the_same_bits() -> None:

@@ -5,14 +5,15 @@ import math
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from pod_builder import run_config
 
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.process.user_code import FunctionFile
-from grpo_runtime.rewards.types import RewardMatrix, RewardRequest, RewardService
+from grpo_runtime.rewards.types import OpenCalls, RewardMatrix, RewardRequest, RewardService
 from grpo_runtime.rollout.interface import Rollout
-from grpo_runtime.trainer.scoring import Scorer, reward_functions
+from grpo_runtime.trainer.scoring import Scorer, StepScoring, reward_functions
 
 RUN = run_config(algorithm={"steps": 5, "promptsPerStep": 2, "groupSize": 2})
 PROMPTS = [
@@ -33,6 +34,7 @@ class FakePool:
     def __init__(self, *of_groups: list[float | None]) -> None:
         self.requests: list[RewardRequest] = []
         self.of_groups = of_groups
+        self.are_evaluations: list[bool] = []
         self._is_second_scored = asyncio.Event()
 
     def submit(self, chunk: RewardRequest) -> "asyncio.Task[Any]":
@@ -46,13 +48,17 @@ class FakePool:
         self._is_second_scored.set()
         return self.of_groups[1]
 
-    def put_together(self, chunks: Any, *, step: int) -> RewardMatrix:
+    def open_calls(self) -> list[OpenCalls]:
+        return [OpenCalls(name="accuracy", number=1)]
+
+    def put_together(self, chunks: Any, *, step: int, is_evaluation: bool) -> RewardMatrix:
+        self.are_evaluations.append(is_evaluation)
         values = tuple((value,) for chunk in chunks for value in chunk)
         return RewardMatrix(names=("accuracy",), values=values, failures=(), metrics={"mine": 1.0})
 
 
-def scorer(pool: Any) -> Scorer:
-    return Scorer(pool, RUN, tokenizer=FakeTokenizer())  # type: ignore[arg-type]
+def scorer(pool: Any, **options: Any) -> Scorer:
+    return Scorer(pool, RUN, tokenizer=FakeTokenizer(), **options)  # type: ignore[arg-type]
 
 
 async def test_each_completion_is_scored_with_the_columns_of_its_own_prompt() -> None:
@@ -81,6 +87,41 @@ async def test_a_group_is_scored_as_soon_as_all_of_it_is_finished_and_only_once(
     scores = await scoring.scores(ROLLOUTS)
     assert [request.completions for request in pool.requests] == [["text 2", "text 3"], ["text 0", "text 1"]]
     assert scores.values == ((1.0,), (None,), (0.0,), (0.5,))
+
+
+async def test_a_step_says_how_many_groups_are_scored_once_none_was_for_some_seconds() -> None:
+    now = [100.0]
+    pool = FakePool([1.0, None], [0.0, 0.5])
+    groups: list[asyncio.Future[Any]] = [asyncio.get_running_loop().create_future() for _ in PROMPTS]
+    scoring = StepScoring(
+        2,
+        group_size=2,
+        submit=lambda group, _: groups[group],  # type: ignore[arg-type,return-value]
+        put_together=lambda chunks: pool.put_together(chunks, step=3, is_evaluation=False),
+        open_calls=pool.open_calls,
+        of_what="step 4",
+        clock=lambda: now[0],
+    )
+    waiting = asyncio.ensure_future(scoring.scores(ROLLOUTS))
+    await asyncio.sleep(0)
+    now[0] = 105.0
+    groups[1].set_result([0.0, 0.5])
+    await asyncio.sleep(0)
+    now[0] = 114.9
+    assert scoring.waits_for() == ""
+    now[0] = 115.0
+    assert scoring.waits_for() == (
+        "step 4: 1 of 2 groups are scored, and none was in the last 10 s; open calls of reward accuracy: 1"
+    )
+    groups[0].set_result([1.0, None])
+    assert (await waiting).values == ((1.0,), (None,), (0.0,), (0.5,))
+
+
+@pytest.mark.parametrize("is_evaluation", [True, False])
+async def test_an_evaluation_is_told_apart_from_a_step(is_evaluation: bool) -> None:
+    pool = FakePool([1.0, None], [0.0, 0.5])
+    await scorer(pool, is_evaluation=is_evaluation).begin(PROMPTS, step=3).scores(ROLLOUTS)
+    assert pool.are_evaluations == [is_evaluation]
 
 
 async def test_functions_that_do_not_apply_are_no_failure() -> None:

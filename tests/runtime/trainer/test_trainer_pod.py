@@ -62,8 +62,8 @@ def test_a_run_that_is_stopped_and_killed_ends_with_the_same_bits(two_ranks: Pat
     assert (message.progress.step, message.progress.checkpoint_step) == (3, 3)
 
     second = TrainerPod(tmp_path, job(), attempt=2, hang_at=5)
-    progress = second.wait_until(lambda progress: progress.step == 5)
-    assert (progress.resumed_from_step, progress.checkpoint_step) == (3, 4)
+    progress = second.wait_until(lambda progress: (progress.step, progress.checkpoint_step) == (5, 4))
+    assert progress.resumed_from_step == 3
     second.kill_rank(1)
     code, message = second.end()
     assert (code, message.reason, message.rank) == (137, "Killed", 1)
@@ -135,6 +135,17 @@ def test_a_wrong_reward_function_ends_with_40_and_names_it(tmp_path: Path) -> No
     code, message = TrainerPod(tmp_path, job(num_ranks=2, rewards=rewards)).end()
     assert (code, message.reason, message.rank) == (40, "UserError", 0)
     assert "no_such_module" in message.message
+
+
+def test_a_run_that_fails_has_the_page_of_its_steps_and_the_error_that_ended_it(tmp_path: Path) -> None:
+    rewards = [{"name": "mine", "function": "scripted_rewards:raises_after_two_steps"}]
+    here = {"PYTHONPATH": str(Path(__file__).parent)}
+    pod = TrainerPod(tmp_path, job(num_ranks=1, rewards=rewards), environment=here)
+    code, message = pod.end()
+    assert (code, message.reason) == (40, "UserError")
+    assert "reward mine failed on 64 of 64 completions of step 3 (100%)" in message.message
+    page = (tmp_path / "output" / "report.html").read_text()
+    assert "raises_after_two_steps" in page
 
 
 def test_two_pods_stop_together_when_one_is_asked_to(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from disk_in_a_folder import DISK_IN_A_FOLDER, disk_in_a_folder
 from file_backend import FILE
+from slow_gloo import CROWDED_GLOO, SLOW_GLOO
 from stand_in_handles import StandInHandles
 from stand_in_nccl import StandInDevice, StandInNccl
 from stand_in_vllm_nccl import StandInNcclById
@@ -63,7 +64,8 @@ BACKENDS: dict[str, Backend[Any]] = {**OF_THE_PRODUCT, FILE.name: FILE}
 
 def backend_called(name: str) -> Backend[Any]:
     """A backend of the tests, or of the product on a GPU."""
-    known = {**BACKENDS, **FROM_A_GPU, STAND_IN_VLLM_NCCL.name: STAND_IN_VLLM_NCCL}
+    others = (STAND_IN_VLLM_NCCL, SLOW_GLOO, CROWDED_GLOO)
+    known = {**BACKENDS, **FROM_A_GPU, **{backend.name: backend for backend in others}}
     return known[name] if name in known else find_backend(name)
 
 

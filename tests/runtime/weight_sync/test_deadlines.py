@@ -39,6 +39,28 @@ def test_a_buffer_may_take_ten_seconds_or_some_times_the_last_transfer(
     assert deadlines.stall_seconds() == stall
 
 
+@pytest.mark.parametrize(
+    ("took", "limit"),
+    [(None, 300.0), (1.0, 10.0), (4.0, 20.0), (20.0, 75.0), (100.0, 200.0), (200.0, 300.0)],
+)
+def test_the_first_transfer_to_several_engines_has_the_whole_deadline_and_a_later_one_some_times_the_last(
+    took: float | None, limit: float
+) -> None:
+    deadlines = Deadlines(300.0)
+    # what an engine takes alone says nothing about several
+    deadlines.note("transfer", 0.1)
+    if took is not None:
+        deadlines.note("shared transfer", took)
+    assert deadlines.shared_seconds() == limit
+
+
+@pytest.mark.parametrize(("took", "more"), [(0.1, 30.0), (20.0, 100.0)])
+def test_who_has_not_done_a_phase_that_another_engine_has_gets_some_more_time(
+    took: float, more: float
+) -> None:
+    assert Deadlines(300.0).lag_seconds(took) == more
+
+
 def test_the_short_sync_of_an_engine_that_joined_does_not_shorten_the_deadlines_of_all_at_once() -> None:
     deadlines = Deadlines(300.0)
     deadlines.note("finish", 40.0)

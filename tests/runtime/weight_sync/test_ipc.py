@@ -1,8 +1,12 @@
 """What is IPC's own, with stand-ins on the CPU for the GPU and for handles to its memory."""
 
 import gc
+import os
+import socket
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +21,9 @@ from weight_sources import FixedWeights
 from grpo_runtime.weight_sync.interface import Info, WeightSyncError
 from grpo_runtime.weight_sync.local.cuda_handles import CudaHandles
 from grpo_runtime.weight_sync.local.ipc import IpcInit, IpcReceiver
+from grpo_runtime.weight_sync.local.sockets import KEY_CHARACTERS, NUMBER, receive_number
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
-from grpo_runtime.weight_sync.stream.manifest import LARGEST_BUFFER_BYTES
+from grpo_runtime.weight_sync.stream.manifest import BUFFERS_IN_FLIGHT, LARGEST_BUFFER_BYTES
 
 BACKEND = "stand-in-ipc"
 
@@ -178,3 +183,52 @@ def test_a_handle_of_cuda_is_bytes_and_numbers_and_nothing_else(backend: str, ha
     handles = CudaHandles.__new__(CudaHandles)  # opening needs no device of its own
     with pytest.raises(WeightSyncError, match="not understood"):
         handles.open(handle)
+
+
+class LateDevice(StandInDevice):
+    """A GPU that does what it is told when it is waited for, and not before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue: list[Callable[[], object]] = []
+
+    def synchronize(self) -> None:
+        super().synchronize()
+        while self.queue:
+            self.queue.pop(0)()
+
+
+def test_the_trainer_does_not_write_over_a_buffer_that_the_gpu_has_not_read(backend: str) -> None:
+    """What is staged in host memory is loaded from the trainer's buffers."""
+    device = LateDevice()
+    handles = StandInHandles(device)
+    with device.use():
+        slots = [handles.allocate(64) for _ in range(BUFFERS_IN_FLIGHT)]
+        exported = [handles.export(slot) for slot in slots]
+    name, key = "n" * 20, "k" * KEY_CHARACTERS
+    with ThreadPoolExecutor(1) as pool, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(f"\0{name}{os.getpid()}")
+        listening.listen()
+
+        def send() -> None:
+            worker, _ = listening.accept()
+            with worker:
+                worker.settimeout(10.0)
+                assert worker.recv(KEY_CHARACTERS) == key.encode()
+                for number, slot in enumerate(slots, start=1):
+                    slot.fill_(number)
+                    worker.send(NUMBER.pack(number))
+                    assert receive_number(worker) == number
+                    slot.fill_(0xEE)
+
+        sending = pool.submit(send)
+        receiver = IpcReceiver(device, handles, worker=0)
+        receiver.init({"name": f"{name}{os.getpid()}", "key": key, "slot_bytes": 64, "slots": [exported]})
+        receiver.memory(128, connection=key, stall_seconds=10.0)
+        loaded = torch.zeros(2, 64, dtype=torch.uint8)
+        on_host = [torch.zeros(64, dtype=torch.uint8) for _ in slots]
+        for row, passed in zip(loaded, receiver.receive(on_host, stall_seconds=10.0), strict=True):
+            device.queue.append(partial(row.copy_, passed))
+        sending.result()
+        receiver.shutdown()
+    assert loaded.tolist() == [[1] * 64, [2] * 64]

@@ -5,6 +5,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import pytest
 import torch
@@ -29,12 +30,12 @@ Engines = Mapping[str, EngineOfProcesses]
 Accident = Callable[[EngineOfProcesses], None]
 
 
-def kill(engine: EngineOfProcesses) -> None:
-    engine.kill()
+def kill(engine: EngineOfProcesses, *, worker: int = -1) -> None:
+    engine.kill(worker=worker)
 
 
-def freeze(engine: EngineOfProcesses) -> None:
-    engine.freeze()
+def freeze(engine: EngineOfProcesses, *, worker: int = -1) -> None:
+    engine.freeze(worker=worker)
 
 
 def sender_to(backend: str, engines: Engines) -> WeightSender[object]:
@@ -92,31 +93,56 @@ async def test_an_engine_that_is_lost_in_a_phase_is_named_and_the_others_get_the
     backend: str, phase: str, happens: Accident
 ) -> None:
     async with engines_of_processes(backend, "abc") as engines:
-        lost = engines["b"]
-        sender = sender_to(backend, engines)
+        await lose_one(backend, engines, phase=phase, happens=happens)
 
-        async def verb(name: str, call: Callable[[set[str]], object], going: set[str]) -> set[str]:
-            if phase == name:
-                happens(lost)
-            failures: Failures = await call(going)  # type: ignore[misc]
-            assert failures.keys() <= {"b"}, failures
-            return going - failures.keys()
 
-        weights = packed(1, alter=accident(lambda: happens(lost))) if phase == "transfer" else packed(1)
-        start = time.monotonic()
-        going = await verb("init", sender.init, set(engines))
-        going = await verb("start", sender.start, going)
-        going = await verb("update", lambda names: sender.update(weights, engines=names), going)
-        going = await verb("finish", lambda names: sender.finish("1.1", engines=names), going)
-        assert going == {"a", "c"}
-        # a quarter of the deadline for who stands still, or all of it in start and finish, and the answers
-        assert time.monotonic() - start < TIMEOUT_SECONDS + ANSWER_SECONDS + 3
-        await require_served({name: engines[name] for name in "ac"}, seed=1, version="1.1")
+@pytest.mark.parametrize(
+    ("phase", "happens"),
+    [
+        pytest.param("transfer", kill, id="transfer-killed"),
+        pytest.param("transfer", freeze, id="transfer-frozen"),
+        pytest.param("finish", kill, id="finish-killed"),
+        pytest.param("init", kill, id="init-killed", marks=pytest.mark.matrix),
+        pytest.param("init", freeze, id="init-frozen", marks=pytest.mark.matrix),
+        pytest.param("finish", freeze, id="finish-frozen", marks=pytest.mark.matrix),
+    ],
+)
+@pytest.mark.parametrize("worker", [0, pytest.param(1, marks=pytest.mark.matrix)])
+async def test_an_engine_that_loses_one_of_two_workers_is_named_and_the_others_get_the_weights(
+    backend: str, phase: str, happens: Callable[..., None], worker: int
+) -> None:
+    """Its other worker takes its part and answers."""
+    async with engines_of_processes(backend, "abc", num_workers=2) as engines:
+        await lose_one(backend, engines, phase=phase, happens=partial(happens, worker=worker))
 
-        # the group without it is as good as any
-        assert await sync(sender, packed(2), engines=going, version="1.2") == set()
-        await require_served({name: engines[name] for name in "ac"}, seed=2, version="1.2")
-        await sender.shutdown()
+
+async def lose_one(backend: str, engines: Engines, *, phase: str, happens: Accident) -> None:
+    """Engine b is lost in a phase, and the others go on without it."""
+    lost = engines["b"]
+    sender = sender_to(backend, engines)
+
+    async def verb(name: str, call: Callable[[set[str]], object], going: set[str]) -> set[str]:
+        if phase == name:
+            happens(lost)
+        failures: Failures = await call(going)  # type: ignore[misc]
+        assert failures.keys() <= {"b"}, failures
+        return going - failures.keys()
+
+    weights = packed(1, alter=accident(lambda: happens(lost))) if phase == "transfer" else packed(1)
+    start = time.monotonic()
+    going = await verb("init", sender.init, set(engines))
+    going = await verb("start", sender.start, going)
+    going = await verb("update", lambda names: sender.update(weights, engines=names), going)
+    going = await verb("finish", lambda names: sender.finish("1.1", engines=names), going)
+    assert going == {"a", "c"}
+    # a quarter of the deadline for who stands still, or all of it in start and finish, and the answers
+    assert time.monotonic() - start < TIMEOUT_SECONDS + ANSWER_SECONDS + 3
+    await require_served({name: engines[name] for name in "ac"}, seed=1, version="1.1")
+
+    # the group without it is as good as any
+    assert await sync(sender, packed(2), engines=going, version="1.2") == set()
+    await require_served({name: engines[name] for name in "ac"}, seed=2, version="1.2")
+    await sender.shutdown()
 
 
 async def test_an_engine_that_was_frozen_in_a_transfer_keeps_its_weights_and_comes_back(backend: str) -> None:

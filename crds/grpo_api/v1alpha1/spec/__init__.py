@@ -35,6 +35,7 @@ from grpo_api.v1alpha1.spec.report import ReportSpec
 from grpo_api.v1alpha1.spec.resources import ResourcesSpec
 from grpo_api.v1alpha1.spec.resume import ResumeFromSpec, ResumeLoad
 from grpo_api.v1alpha1.spec.rewards import (
+    MOST_THREADS,
     MOST_WORKERS,
     BuiltinReward,
     RewardModelSpec,
@@ -52,6 +53,7 @@ from grpo_api.v1alpha1.spec.weight_sync import WeightSyncBackend, WeightSyncSpec
 
 __all__ = [
     "ALL_LINEAR",
+    "MOST_THREADS",
     "MOST_WORKERS",
     "Aggregation",
     "AlgorithmSpec",

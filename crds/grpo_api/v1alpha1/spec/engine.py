@@ -242,7 +242,7 @@ def engines_share_processes_evenly(
     cel="!has(self.engine.compiledCacheClaim) || !([has(self.checkpoint.claimName) ? "
     "self.checkpoint.claimName : '', has(self.hub.cacheClaim) ? self.hub.cacheClaim : '']"
     ".exists(claim, claim == self.engine.compiledCacheClaim))",
-    sentence="engine.compiledCacheClaim ({engine.compiledCacheClaim}) is also the claim of the checkpoints "
+    sentence="engine.compiledCacheClaim is also the claim of the checkpoints "
     "or of the Hub's cache, to which others write, and what is in a compiled cache is run without a check: "
     "name a claim that nothing else uses",
     field=".engine.compiledCacheClaim",

@@ -156,7 +156,8 @@ class GRPOJobSpec(RunSections):
     """What happens when the trainer fails."""
     startup_deadline_seconds: Annotated[int, Field(ge=1, le=604_800), MAY_CHANGE] = 1800
     """How long an attempt may take, once all its trainer pods and a rollout pod have nodes, until its first
-    step has begun. After that the job fails, and the message says what it waited for."""
+    step has begun. The time in which it reads its checkpoint does not count. After that the job fails, and
+    the message says what it waited for."""
     scheduling_deadline_seconds: Annotated[Annotated[int, Field(ge=1, le=31_536_000)] | None, MAY_CHANGE] = (
         None
     )

@@ -72,8 +72,8 @@ class ModelSpec(ApiModel):
     float32."""
     attention: Attention | None = None
     """How the trainer computes attention; `sdpa`, PyTorch's own, is meant without it. The flash kernels need
-    GPUs and an image with the package; none is ever downloaded. With them sequences share rows, and no
-    padding is computed. Engines choose theirs themselves."""
+    GPUs and an image with the package, which the runtime's own has not; none is ever downloaded. With them
+    sequences share rows, and no padding is computed. Engines choose theirs themselves."""
     lora: LoraSpec | None = None
     """Train a low-rank adapter, and leave the model's own weights as they are. Checkpoints and the trained
     model are then the adapter alone."""

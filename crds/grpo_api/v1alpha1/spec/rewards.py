@@ -17,6 +17,8 @@ from grpo_api.v1alpha1.spec.user_code import CodeRef, FunctionPath
 
 MOST_WORKERS = 256
 """Processes of one reward function."""
+MOST_THREADS = 512
+"""Of one process of a reward model."""
 _REQUESTS_AT_A_TIME = 16
 """To one service: it waits for networks and not for our CPUs."""
 Name = Annotated[
@@ -94,6 +96,9 @@ class RewardModelSpec(ApiModel):
     """Precision of its weights; `float32` if it is left out, which most CPUs compute fastest."""
     batch_size: Annotated[int, Field(ge=1, le=4096)] | None = None
     """Completions in one forward pass, all of the same prompt; 8 if it is left out."""
+    threads: Annotated[int, Field(ge=1, le=MOST_THREADS)] | None = None
+    """CPU threads of each process that has the model. Left out, the CPUs of the trainer pod, by its limit or
+    else by its request, divided by `workers`, and at least as many as all its training processes have."""
 
     @property
     def chosen_dtype(self) -> Dtype:
@@ -104,6 +109,11 @@ class RewardModelSpec(ApiModel):
     def chosen_batch_size(self) -> int:
         """Completions in one forward pass, also where no number is written."""
         return self.batch_size or 8
+
+    @property
+    def chosen_threads(self) -> int:
+        """CPU threads of each process, also where no number is written."""
+        return self.threads or 1
 
 
 @rule(
@@ -179,7 +189,8 @@ class RewardSpec(ApiModel):
     max_failure_share: Annotated[float, Field(ge=0, le=1)] = 0.5
     """A sample fails when the function raises, hangs or returns no number, and then has no reward. When more
     than this share of a step's samples fail, the job fails with the function's own error. One call that
-    hangs, or whose process dies, is tolerated in a step whatever its share."""
+    hangs, or whose process dies, is tolerated in a step whatever its share; once the function has scored a
+    step, all of them are, and count for maxFailingSteps only."""
     workers: Annotated[int, Field(ge=1, le=MOST_WORKERS)] | None = None
     """Processes in the first trainer pod that call the function at the same time, each for the completions of
     another prompt; requests at the same time to a service. Left out, as many as the pod has CPUs for code of

@@ -118,10 +118,10 @@ class TrainerSpec(ApiModel):
     a third more computing. Without it they are recomputed where the trainer has GPUs, whose memory is what
     long completions run out of, and kept on CPU, where time is scarcer. The gradients are the same."""
     threads_per_process: Annotated[int, Field(ge=1, le=512)] | None = None
-    """CPU threads of each training process. Without it the cpu limit of the trainer divided by its processes,
-    or 1 without such a limit; `grpo-runtime run` divides the cores of the machine, unless OMP_NUM_THREADS is
-    set. The number is frozen with the run, because a sum in another order has other last bits. A colocated
-    engine on CPU has as many, one in a rollout pod has one."""
+    """CPU threads of each training process. Without it the cpu limit of the trainer divided by its processes;
+    without such a limit its cpu request where it has GPUs, else 1. `grpo-runtime run` divides the cores of
+    the machine, unless OMP_NUM_THREADS is set. The number is frozen with the run, because a sum in another
+    order has other last bits. A colocated engine on CPU has as many, one in a rollout pod has one."""
 
     pod_template: PodTemplateSpec | None = None
     """What is added to the trainer pods: where they run, variables, volumes."""

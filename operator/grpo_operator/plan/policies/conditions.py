@@ -214,8 +214,9 @@ def _at_work(progress: Progress | None) -> ConditionState:
     if progress is None:
         return ConditionState(False, Reason.TRAINER_STARTING, "the trainer has not reported yet")
     if progress.state in WORKING_STATES:
-        # A message here is about a generation that stands still, which long completions do in every step, or
-        # about engines that get no weights: the condition stays True and only says so.
+        # A message here is about a generation that stands still or rewards that do not come, as with long
+        # completions and slow functions in every step, or about engines that get no weights: the condition
+        # stays True and only says so.
         return ConditionState(True, Reason.TRAINING, progress.message or "the trainer makes steps")
     return ConditionState(False, progress.state.value, progress.message or "the trainer is starting")
 

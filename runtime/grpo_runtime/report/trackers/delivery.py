@@ -37,7 +37,7 @@ class Delivery:
         self._waiting: deque[StepRecord] = deque()
         self._num_dropped = 0
         self._num_refused = 0
-        self._is_closing = False
+        self._is_closing = self._has_failed = False
         self._changed = threading.Condition()
         self._done = in_thread(self._deliver, name=f"tracker-{name}")
 
@@ -50,10 +50,10 @@ class Delivery:
                 self._num_dropped += 1
             self._changed.notify_all()
 
-    def close(self) -> None:
+    def close(self, *, has_failed: bool = False) -> None:
         """Wait a while until everything is delivered; the log says what was not."""
         with self._changed:
-            self._is_closing = True
+            self._is_closing, self._has_failed = True, has_failed
             self._changed.notify_all()
         try:
             self._done.result(timeout=self._close_seconds)
@@ -73,7 +73,7 @@ class Delivery:
                 tracker = tracker or self._open_tracker()
                 record = self._next_record()
                 if record is None:
-                    tracker.close()
+                    tracker.close(has_failed=self._has_failed)
                     return
                 self._write(tracker, record)
             except Exception as error:  # of a service or its library: any kind, and none may end the run

@@ -23,8 +23,9 @@ class Tracker(Protocol):
         the later one. Raises StepRefusedError, or another ValueError or a TypeError of the library, for what
         is in the step."""
 
-    def close(self) -> None:
-        """End the run there, once everything was logged."""
+    def close(self, *, has_failed: bool) -> None:
+        """End the run there, once everything was logged, as one that has failed or is done. A later attempt
+        goes on with it."""
 
 
 @dataclass(frozen=True)

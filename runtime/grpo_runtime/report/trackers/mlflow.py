@@ -79,9 +79,9 @@ class MlflowTracker:
                 raise StepRefusedError(str(error)) from error
             raise
 
-    def close(self) -> None:
+    def close(self, *, has_failed: bool) -> None:
         """End the run."""
-        self._client.set_terminated(self._run_id)
+        self._client.set_terminated(self._run_id, "FAILED" if has_failed else "FINISHED")
 
 
 def _is_of_the_step(error: MlflowException | HTTPError) -> bool:

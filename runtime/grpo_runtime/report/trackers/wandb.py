@@ -51,7 +51,7 @@ class WandbTracker:
             values["samples"] = wandb.Table(columns=list(TRACKED), data=rows)
         self._run.log(values)
 
-    def close(self) -> None:
+    def close(self, *, has_failed: bool) -> None:
         """End the run, and W&B's own process, which may still have some of it in memory."""
-        self._run.finish()
+        self._run.finish(exit_code=int(has_failed))
         wandb.teardown()

@@ -156,6 +156,9 @@ class IpcReceiver:
                 buffer.copy_(passed, non_blocking=True)
                 self._device.synchronize()
             yield buffer if self._device.holds(buffer) else passed
+            with self._device.use():
+                # what reads the trainer's buffer may only have been put into the queue of the GPU
+                self._device.synchronize()
             self._trainer.send_number(number)
 
     def shutdown(self) -> None:

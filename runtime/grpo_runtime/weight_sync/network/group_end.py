@@ -1,8 +1,10 @@
 """The trainer's end of one group: its place, and the thread that blocks in it."""
 
 import asyncio
+import math
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -10,7 +12,7 @@ from typing import TypeVar
 import torch
 from torch.distributed import Store
 
-from grpo_runtime.weight_sync.interface import GroupBrokenError
+from grpo_runtime.weight_sync.interface import GroupBrokenError, OverLimitError
 from grpo_runtime.weight_sync.network.group import Communicator, Join, broadcast_all
 from grpo_runtime.weight_sync.network.meeting import Place
 
@@ -47,12 +49,17 @@ class GroupEnd:
         communicator.close()
         raise GroupBrokenError("it was given up before all were there")
 
-    def send(self, buffers: Iterable[torch.Tensor], *, stall_seconds: float) -> None:
-        """Give all buffers to the engines. Blocks, and gives up what does not go on for `stall_seconds`."""
+    def send(
+        self, buffers: Iterable[torch.Tensor], *, stall_seconds: float, limit_seconds: float = math.inf
+    ) -> None:
+        """Give all buffers to the engines. Blocks, and gives up what does not go on for `stall_seconds`.
+        Raises OverLimitError between two buffers once it has taken longer than `limit_seconds`."""
         if self._communicator is None:
             raise GroupBrokenError("the trainer is in no group")
+        ends_at = time.monotonic() + limit_seconds
         for _ in broadcast_all(self._communicator, buffers, timeout_seconds=stall_seconds):
-            pass
+            if time.monotonic() > ends_at:
+                raise OverLimitError(f"not done within {limit_seconds:g} s")
 
     def leave(self) -> None:
         """Let go of the group. A thread that still works in it ends once nothing has gone on for its stall

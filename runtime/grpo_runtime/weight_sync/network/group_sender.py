@@ -1,6 +1,8 @@
 """A sender to engines in one group: forms it, sends, and forms others when somebody breaks it."""
 
 import asyncio
+import logging
+import math
 import time
 from collections.abc import Awaitable, Collection, Mapping
 from functools import partial
@@ -9,8 +11,10 @@ from grpo_runtime.weight_sync.interface import (
     Failures,
     GroupBrokenError,
     NeedsAllWeightsError,
+    OverLimitError,
     Peer,
     SenderSettings,
+    TooSlowError,
     WeightSyncError,
 )
 from grpo_runtime.weight_sync.network.address import local_address_towards
@@ -23,6 +27,8 @@ from grpo_runtime.weight_sync.stream.update_message import update_info
 from grpo_runtime.weight_sync.together import act_together, blamed_for
 from grpo_runtime.weight_sync.verbs import Verbs
 
+log = logging.getLogger(__name__)
+
 _CHECKED_BYTES_PER_SECOND = 2e8
 """At which an engine on a busy CPU puts changes into what it kept, and computes the tag of it."""
 
@@ -32,7 +38,9 @@ class GroupSender:
 
     An engine that breaks the group is the one that failed: it refused, or gave no answer. The others form
     another group and get the same weights. When all say that somebody else broke it, each gets them in a
-    group of its own, and who breaks that one has failed.
+    group of its own, and who breaks that one has failed. So it is when a transfer to several goes on for
+    longer than they may wait for one another: who alone takes as long, where others do not, is too slow for
+    them. If none does, or all do, the next transfer to several may take longer.
 
     SparseWeights go as what changed where all engines of a group can use that. An engine that says that it
     cannot has not failed: it gets all weights, and so do the others of its group.
@@ -46,6 +54,9 @@ class GroupSender:
         self._group: GroupEnd | None = None
         self._delivered: SparseWeights | None = None
         """What the last `update` delivered, until `finish`."""
+        self._was_over_limit = False
+        """Whether a transfer to several engines of the last `update` took longer than they may wait for one
+        another."""
 
     async def init(self, engines: Collection[str]) -> Failures:
         """See `WeightSender`. Where nobody is to blame that they do not meet, `update` tries them alone."""
@@ -63,7 +74,16 @@ class GroupSender:
         self._delivered = sent
         left = set(engines)
         failures: dict[str, Exception] = {}
-        await self._within_deadline(self._deliver(sent, left, failures), left, failures)
+        self._was_over_limit = False
+        await self._within_deadline(
+            self._deliver(sent, left, failures),
+            left,
+            failures,
+            # nobody can say which of them it was
+            error=TooSlowError if len(left) > 1 else WeightSyncError,
+        )
+        if self._was_over_limit:
+            self._judge(set(engines), failures)
         sent.has_failed(failures)
         return failures
 
@@ -90,12 +110,14 @@ class GroupSender:
 
     async def _deliver(self, weights: SparseWeights, left: set[str], failures: dict[str, Exception]) -> None:
         """Give the weights to all in `left`. Who has got them, or has failed, is taken out of it."""
-        limit = self._deadlines.timeout_seconds
-        await asyncio.to_thread(partial(weights.wait_until_ready, timeout_seconds=limit))
+        wait = self._deadlines.timeout_seconds
+        await asyncio.to_thread(partial(weights.wait_until_ready, timeout_seconds=wait))
+        # an engine that is alone keeps nobody waiting
+        limit = self._deadlines.shared_seconds() if len(left) > 1 else math.inf
         groups = [frozenset(left)]
         while groups:
             engines = groups.pop()
-            errors = await self._deliver_to(engines, weights)
+            errors = await self._deliver_to(engines, weights, limit_seconds=limit)
             lacking = {name for name, error in errors.items() if NeedsAllWeightsError.is_said_by(error)}
             weights.needs_all(lacking)
             blamed = {
@@ -108,10 +130,26 @@ class GroupSender:
             again = frozenset(errors.keys() - blamed.keys())
             if (blamed or lacking) and again:
                 groups.append(again)
-            else:
+            elif again:
+                log.warning(
+                    "a transfer to %d engines failed%s, and no engine is to blame: each is served alone (%s)",
+                    len(engines),
+                    f" after {limit:g} s" if self._was_over_limit else "",
+                    "; ".join(f"{name}: {errors[name]}" for name in sorted(again)),
+                )
                 groups += [frozenset({name}) for name in sorted(again)]
 
-    async def _deliver_to(self, engines: frozenset[str], weights: SparseWeights) -> Failures:
+    def _judge(self, engines: set[str], failures: dict[str, Exception]) -> None:
+        """After a transfer to several engines that went on for too long: are some slower than the others, or
+        do all of them together take as long by now?"""
+        slow = {name for name, error in failures.items() if isinstance(error, TooSlowError)}
+        if not slow or slow == engines:
+            self._deadlines.note("shared transfer", self._deadlines.shared_seconds())
+            failures |= {name: WeightSyncError(str(failures[name])) for name in slow}
+
+    async def _deliver_to(
+        self, engines: frozenset[str], weights: SparseWeights, *, limit_seconds: float
+    ) -> Failures:
         """Give the weights to these engines in one group. Returns the errors of those that lack them."""
         if self._group is None or self._group.engines != engines:
             # an update that was open has ended with the group before
@@ -119,13 +157,15 @@ class GroupSender:
             if errors:
                 self._leave_group()
                 return _with_the_others(errors, engines)
-        group, stall, start = self._group, self._deadlines.stall_seconds(), time.monotonic()
+        group, start = self._group, time.monotonic()
+        stall = min(self._deadlines.stall_seconds(), limit_seconds)
         if group is None:
             raise WeightSyncError("the trainer is in no group")
         changes = weights.changes_for(engines)
         if changes is not None:
             # the engines check all weights once the last change is there
-            stall += weights.num_bytes / _CHECKED_BYTES_PER_SECOND
+            checking = weights.num_bytes / _CHECKED_BYTES_PER_SECOND
+            stall, limit_seconds = stall + checking, limit_seconds + checking
         info = update_info(
             weights.copy,
             connection=group.key,
@@ -133,16 +173,24 @@ class GroupSender:
             changes=None if changes is None else changes.table,
         )
         buffers = weights.buffers(changes, stall_seconds=stall)
+        sending = group.in_thread(
+            partial(group.send, buffers, stall_seconds=stall, limit_seconds=limit_seconds)
+        )
         errors = await act_together(
-            {name: self._engines[name].channel.update(info) for name in engines},
-            group.in_thread(partial(group.send, buffers, stall_seconds=stall)),
-            stall_seconds=stall,
+            {name: self._engines[name].channel.update(info) for name in engines}, sending, stall_seconds=stall
         )
         if errors:
             self._leave_group()
+            if sending.done() and isinstance(sending.exception(), OverLimitError):
+                if len(engines) == 1:
+                    return {name: TooSlowError(f"not done within {limit_seconds:g} s") for name in engines}
+                self._was_over_limit = True
         elif changes is None:
             # a transfer of changes says nothing about the next one of all weights
-            self._deadlines.note("transfer", time.monotonic() - start)
+            took = time.monotonic() - start
+            self._deadlines.note("transfer", took)
+            if len(engines) > 1:
+                self._deadlines.note("shared transfer", took)
         return errors
 
     async def _form(self, engines: set[str], failures: dict[str, Exception]) -> None:
@@ -205,21 +253,27 @@ class GroupSender:
             group.leave()
 
     async def _within_deadline(
-        self, work: Awaitable[None], left: set[str], failures: dict[str, Exception]
+        self,
+        work: Awaitable[None],
+        left: set[str],
+        failures: dict[str, Exception],
+        *,
+        error: type[WeightSyncError] = WeightSyncError,
     ) -> None:
-        """Do the work; what is left at the deadline, or when all of it fails, has failed."""
+        """Do the work; what is left at the deadline has failed with this `error`, and when all of it fails
+        with what was raised."""
         limit = self._deadlines.timeout_seconds
-        error: Exception
+        found: Exception
         try:
             async with asyncio.timeout(limit):
                 await work
             return
         except TimeoutError:
-            error = WeightSyncError(f"not done within {limit:g} s")
-        except (WeightSyncError, OSError) as found:
-            error = found
+            found = error(f"not done within {limit:g} s")
+        except (WeightSyncError, OSError) as failure:
+            found = failure
         self._leave_group()
-        failures |= dict.fromkeys(left - failures.keys(), error)
+        failures |= dict.fromkeys(left - failures.keys(), found)
 
 
 def _with_the_others(errors: Failures, engines: Collection[str]) -> Failures:

@@ -78,9 +78,7 @@ class ZeroStrategy:
             place(policy, device=self.device, ranks=ranks)
         self._parameters = policy.trained_parameters()
         self._buffers = policy.saved_buffers()
-        adamw = make_adamw(
-            self._parameters, optimizer, matrices=matrices, is_fused=True if spec.offload_optimizer else None
-        )
+        adamw = make_adamw(self._parameters, optimizer, matrices=matrices)
         self._engine = start_engine(policy, adamw, config=config)
         self._optimizer = self._engine.optimizer
         self._tensors: ZeroTensors = (PieceOfEach if stage == 3 else PiecesOfAll)(
@@ -213,6 +211,6 @@ class ZeroStrategy:
         vector = self._tensors.vector(parameter)
         state: dict[str, Any] = self._optimizer.optimizer.state[vector]
         if not state:
-            state["step"] = torch.zeros((), dtype=torch.float32)
+            state["step"] = torch.zeros((), dtype=torch.float32, device=vector.device)
             state |= {kind: torch.zeros_like(vector) for kind in MOMENTS}
         return state
