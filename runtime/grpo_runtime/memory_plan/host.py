@@ -145,7 +145,8 @@ class _Trainer:
 
     def _copies(self, run: RunConfig) -> list[Part]:
         """c P of rank 0 for engines in other pods, twice when only changes are sent; of each process that
-        has an engine beside it; and of a sleeping engine its weights, unless it drops them."""
+        has an engine beside it, twice where that engine keeps weights aside on the host when its GPU has no
+        room; and of a sleeping engine its weights, unless it drops them."""
         of_engine = _compute_bytes(self.job) * self.model.num_parameters
         processes = run.topology.processes_per_node
         if run.mode is Mode.DISAGGREGATED:
@@ -154,8 +155,11 @@ class _Trainer:
                 parts.append(Part("the copy before it, to send only what changed", of_engine))
             return parts
         parts = []
-        if backend_of(self.job.spec).backend is not WeightSyncBackend.IN_PROCESS:
+        backend = backend_of(self.job.spec).backend
+        if backend is not WeightSyncBackend.IN_PROCESS:
             parts.append(Part("copies of the weights for engines", processes * of_engine))
+        if backend is WeightSyncBackend.IPC:
+            parts.append(Part("weights that engines keep aside", processes * of_engine))
         if run.chosen_sleep_level == 1:
             num_sharing = run.engine.num_workers
             parts.append(Part("weights of engines that sleep", -(-processes * of_engine // num_sharing)))

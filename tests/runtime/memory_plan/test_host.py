@@ -73,13 +73,20 @@ def test_what_deepspeed_offloads_is_in_the_pods_of_its_processes() -> None:
 
 
 def test_engines_beside_their_ranks_get_a_copy_from_each_and_lent_weights_are_none() -> None:
-    own = parts(host(a_job(rollout=None, engine={"process": "Own"}, trainer={"strategy": "DDP"})))
+    by_ipc: dict[str, Any] = {"engine": {"process": "Own"}, "trainer": {"strategy": "DDP"}}
+    own = parts(host(a_job(rollout=None, **by_ipc)))
     assert own["copies of the weights for engines"] == 8 * 2 * P
     assert own["8 processes of their engines"] == 8 * 4 * GIB
+    assert own["weights that engines keep aside"] == 8 * 2 * P
+    # which is the same memory
+    shared = parts(host(a_job(rollout=None, **by_ipc, weightSync={"backend": "SharedMemory"})))
+    assert shared["copies of the weights for engines"] == 8 * 2 * P
+    assert "weights that engines keep aside" not in shared
     within = parts(host(a_job(rollout=None)))
     beside = {
         "8 processes of their engines",
         "copies of the weights for engines",
+        "weights that engines keep aside",
         "weights of engines that sleep",
     }
     assert not beside & within.keys()
