@@ -17,6 +17,7 @@ from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.gpu_memory import gpu_memory_errors
 from grpo_runtime.trainer.learner import Learner
 from grpo_runtime.trainer.learner_state import shared_state, state_after
+from grpo_runtime.trainer.model_commit import ModelCommits
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy
 from grpo_runtime.trainer.reference import Reference, copy_of, make_reference
 from grpo_runtime.trainer.strategy.interface import MakeStrategy, Strategy
@@ -100,6 +101,8 @@ def make_rank_context(
         dtype = run_config.chosen_dtype.value if is_rounded else MASTER_DTYPE
         copied = copy_of(loaded.model, dtype=DTYPES[dtype])
     beginning.prepare(loaded.model, run_config=run_config)
+    if ranks.rank == 0:
+        ModelCommits(settings).keep(loaded.origin)
     shapes = shapes_of(loaded.model)
     with gpu_memory_errors(settings, num_steps=lambda: num_own_steps):
         strategy = make_strategy(
