@@ -34,8 +34,8 @@ def resolve(
     job: GRPOJob, *, is_one_machine: bool = False, threads_per_process: int | None = None
 ) -> RunConfig:
     """The RunConfig of a valid job, with every default and every derived number written out. `is_one_machine`
-    says that all its processes will be on this machine, and `threads_per_process` how many threads it has for
-    each training process of a job that does not say."""
+    says that all its processes will be on this machine, where the output stays, and `threads_per_process` how
+    many threads it has for each training process of a job that does not say."""
     return resolve_into(
         RunConfig, job, is_one_machine=is_one_machine, threads_per_process=threads_per_process
     )
@@ -78,6 +78,7 @@ def resolve_into(
         or _threads_by_cores(spec.trainer),
         "strategy": _strategy(spec),
         "deepspeed": spec.trainer.deepspeed,
+        "is_output_kept": True if is_one_machine else None,
         "rewards": _rewards(spec, threads_per_process=threads_per_process),
     }
     return config(**shared | derived)

@@ -4,23 +4,50 @@ from typing import Any
 
 import pytest
 
+from grpo_api.resolve import resolve
+from grpo_api.v1alpha1.job import GRPOJob, parse_job
 from grpo_api.v1alpha1.spec import CheckpointSpec
 
 
+def job(**spec: Any) -> GRPOJob:
+    required = {
+        "model": {"source": "builtin://tiny"},
+        "dataset": {"source": "builtin://copy"},
+        "rewards": [{"name": "copy", "builtin": "char_accuracy"}],
+        "algorithm": {"steps": 1},
+    }
+    return parse_job(
+        {
+            "apiVersion": "grpo.dev/v1alpha1",
+            "kind": "GRPOJob",
+            "metadata": {"name": "copy", "namespace": "default", "uid": "a"},
+            "spec": {**required, **spec},
+        }
+    )
+
+
 @pytest.mark.parametrize(
-    ("section", "keeps"),
+    ("section", "in_pods", "on_this_machine"),
     [
-        ({}, False),
-        ({"journal": False}, False),
-        ({"claimName": "claim"}, True),
-        ({"claimName": "claim", "journal": True}, True),
-        ({"claimName": "claim", "journal": False}, False),
+        ({}, False, True),
+        ({"journal": False}, False, False),
+        ({"claimName": "claim"}, True, True),
+        ({"claimName": "claim", "journal": True}, True, True),
+        ({"claimName": "claim", "journal": False}, False, False),
     ],
 )
-def test_a_journal_is_kept_where_there_is_a_claim_unless_the_job_says_no(
-    section: dict[str, Any], keeps: bool
+def test_a_journal_is_kept_where_the_output_is_unless_the_job_says_no(
+    section: dict[str, Any], in_pods: bool, on_this_machine: bool
 ) -> None:
-    assert CheckpointSpec.model_validate(section).keeps_journal is keeps
+    given = job(checkpoint=section)
+    assert resolve(given).keeps_journal is in_pods
+    assert resolve(given, is_one_machine=True).keeps_journal is on_this_machine
+
+
+def test_only_a_run_on_one_machine_says_that_its_output_is_kept() -> None:
+    """An image of an earlier release does not know the field."""
+    assert "isOutputKept" not in resolve(job()).to_object()
+    assert resolve(job(), is_one_machine=True).to_object()["isOutputKept"] is True
 
 
 def test_a_journal_needs_a_claim() -> None:

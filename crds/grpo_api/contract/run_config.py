@@ -73,6 +73,9 @@ class RunConfig(RunSections):
     run that needs nothing newer."""
     deepspeed: DeepSpeedSpec | None = None
     """Options of DeepSpeed, where the strategy is one of its own."""
+    is_output_kept: bool | None = None
+    """Whether the output directory is there for a later attempt although no claim is named, as on the machine
+    of a local run. A run that does not say so keeps it only on a claim."""
 
     @property
     def needs_tokens(self) -> bool:
@@ -96,6 +99,16 @@ class RunConfig(RunSections):
         or at the one of `dataset.eval`."""
         temperature = (self.dataset.eval and self.dataset.eval.temperature) or 0.0
         return self.sampling.model_copy(update={"temperature": temperature})
+
+    @property
+    def keeps_output(self) -> bool:
+        """Whether a later attempt finds what this one has written."""
+        return self.checkpoint.claim_name is not None or bool(self.is_output_kept)
+
+    @property
+    def keeps_journal(self) -> bool:
+        """Whether samples and rewards are written down as they finish, for a later attempt."""
+        return self.keeps_output and self.checkpoint.journal is not False
 
     @property
     def shares_saves(self) -> bool:

@@ -14,6 +14,12 @@ from grpo_runtime.process.background import in_thread
 
 logger = logging.getLogger(__name__)
 
+_EXPORT = "`grpo-runtime export` uploads it without another run"
+_LOST = (
+    "the job has no checkpoint.claimName, so the model is lost with this pod: with a claim there a later "
+    "attempt only uploads"
+)
+
 
 @dataclass
 class UploadState:
@@ -38,6 +44,8 @@ class ModelUploads:
 
     destinations: Sequence[Destination] = ()
     folder: Path = Path()
+    is_kept: bool = True
+    """Whether the folder is there when the pod has ended: on a claim, or on the machine of a local run."""
     state: UploadState = field(default_factory=UploadState)
 
     def require_access(self) -> None:
@@ -67,5 +75,5 @@ class ModelUploads:
             except (UserError, DestinationUnreachableError) as error:
                 raise type(error)(
                     f"every step is done and the model is in {self.folder}, but its upload failed: {error}; "
-                    "`grpo-runtime export` uploads it without another run"
+                    f"{_EXPORT if self.is_kept else _LOST}"
                 ) from error

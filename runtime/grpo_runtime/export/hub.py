@@ -37,9 +37,11 @@ class HubDestination:
         self._api = HfApi(token=credentials.read("token"))
 
     def prepare(self) -> None:
-        """Make the repository unless it is there."""
+        """Make the repository unless it is there, and ask whether the token may write to it: for one that is
+        there, the library takes it as well if the token may only read."""
         with self._errors():
             self._api.create_repo(self._name, private=self._private, exist_ok=True)
+            self._api.auth_check(self._name, write=True)
 
     def holds(self, file: LocalFile) -> bool:
         """See `Destination`. Of a small file the Hub tells git's digest."""

@@ -4,6 +4,7 @@ Every request is signed with the SHA-256 of what it carries, so that the store r
 was sent. The SHA-256 of a whole file is kept with it, as metadata: what is there already is told by it.
 """
 
+import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,11 +23,15 @@ from grpo_runtime.export.credentials import Credentials
 from grpo_runtime.export.destination import DestinationUnreachableError
 from grpo_runtime.export.files import LocalFile
 
+logger = logging.getLogger(__name__)
+
 DEFAULT_REGION = "us-east-1"
 PART_BYTES = 32 * 1024 * 1024
 _MAX_PARTS = 10_000
 _PARTS_AT_ONCE = 4
 _SHA256 = "sha256"
+WRITE_CHECK = ".grpo-write-check"
+"""A key that is written beside those of a model, to know before the first step whether any may be written."""
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 NOT_FOUND = (FileNotFoundError, exceptions.NotFoundError)
@@ -137,9 +142,17 @@ class S3Destination:
         self._store = open_bucket(place, credentials=credentials, timeout=timeout)
 
     def prepare(self) -> None:
-        """Look whether the bucket is there and may be read."""
+        """Look whether the bucket is there and may be listed, and write a key without content. It is removed
+        where the credentials may do that."""
         with self._errors():
             next(iter(obstore.list(self._store, chunk_size=1)), None)
+            obstore.put(self._store, WRITE_CHECK, b"")
+        try:
+            with self._errors():
+                obstore.delete(self._store, WRITE_CHECK)
+        except UserError as error:
+            # an upload removes nothing, so nobody has to allow it
+            logger.info("%s of %s stays: %s", WRITE_CHECK, self.what, error)
 
     def holds(self, file: LocalFile) -> bool:
         """See `Destination`."""

@@ -79,6 +79,7 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
         uploads = ModelUploads(
             open_destinations(run_config.export or (), volumes_dir=settings.volumes_dir),
             folder=settings.output_dir / MODEL_FOLDER,
+            is_kept=run_config.keeps_output,
         )
         uploads.require_access()
         evaluated = _evaluated_prompts(context)
@@ -176,7 +177,7 @@ def _write_page(output_dir: Path, *, timeout_seconds: float | None = None) -> No
 
 def _open_journal(context: RankContext) -> Journal | NoJournal:
     settings, run_config, ranks = context.settings, context.settings.run_config, context.ranks
-    if not run_config.checkpoint.keeps_journal:
+    if not run_config.keeps_journal:
         return NoJournal()
     return Journal(
         settings.output_dir / JOURNAL,

@@ -23,7 +23,6 @@ from grpo_runtime.model.load import DTYPES, empty_policy, load_policy, load_toke
 from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.model.lora import add_adapter
 from grpo_runtime.model.save import files_beside_weights
-from grpo_runtime.model.source import materialise_model
 from grpo_runtime.openmp import named_threads
 from grpo_runtime.process.at_end import run_at_end
 from grpo_runtime.process.failure import explain_abort, write_failure
@@ -38,6 +37,7 @@ from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.following import Follower
 from grpo_runtime.trainer.gpu_memory import gpu_memory_errors
 from grpo_runtime.trainer.leading import Connect, lead
+from grpo_runtime.trainer.model_commit import ModelCommits, commit_of_first_rank
 from grpo_runtime.trainer.policy import MASTER_DTYPE
 from grpo_runtime.trainer.rank_context import LoadedModel, RankContext, make_rank_context
 from grpo_runtime.trainer.stop import StopRequest, StopRequestedError
@@ -127,17 +127,14 @@ def _prepare(
     settle_num_threads(named or named_threads(environment) or 1)
     _require_samples_for_all(settings)
     require_regexes(rewards=settings.run_config.rewards, sampling=settings.run_config.sampling)
-    # before the ranks meet: transformers saves nothing on other ranks than 0 once they have
-    origin = materialise_model(
-        settings.run_config.model,
-        hub=settings.run_config.hub,
-        volumes_dir=settings.volumes_dir,
-        into=settings.cache_dir / f"model-{local_rank}",
-    )
     device = training_device(local_rank=local_rank)
     logger.info("training on %s, CPU threads: %d", device, torch.get_num_threads())
-    model = _load_model(settings.run_config, origin=origin, is_first=rank == 0)
-    loaded = LoadedModel(origin=origin, model=model, tokenizer=load_tokenizer(origin.folder))
+    commits = ModelCommits(settings)
+    load = functools.partial(
+        _load, commits, into=settings.cache_dir / f"model-{local_rank}", is_first=rank == 0
+    )
+    # before the ranks meet: transformers saves nothing on other ranks than 0 once they have
+    loaded = load(commit=commits.kept())
     if device.type == "cuda" and int(environment["WORLD_SIZE"]) > 1:
         explain_abort(run_dir, PeerLostError(_NCCL_ABORT), local_rank=local_rank)
     stop = StopRequest()
@@ -149,6 +146,9 @@ def _prepare(
         backend=collective_backend(device),
         stop=stop,
     )
+    commit = commit_of_first_rank(loaded.origin.commit, ranks=ranks)
+    if commit != loaded.origin.commit:
+        loaded = load(commit=commit)
     # only from here on is there anything to save; before, SIGTERM simply ends a rank that waits for others
     stop.listen()
     settings, prompts = settle_total_steps(settings, ranks=ranks, tokenizer=loaded.tokenizer)
@@ -160,6 +160,13 @@ def _prepare(
         device=device,
         prompts=prompts,
     )
+
+
+def _load(commits: ModelCommits, *, commit: str | None, into: Path, is_first: bool) -> LoadedModel:
+    """The policy to start from, at `commit` where it is an `hf://` model with one."""
+    origin = commits.materialise(commit=commit, into=into)
+    model = _load_model(commits.settings.run_config, origin=origin, is_first=is_first)
+    return LoadedModel(origin=origin, model=model, tokenizer=load_tokenizer(origin.folder))
 
 
 def _load_model(run_config: RunConfig, *, origin: LocalModel, is_first: bool) -> PreTrainedModel:

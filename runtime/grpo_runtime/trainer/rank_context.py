@@ -17,6 +17,7 @@ from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.gpu_memory import gpu_memory_errors
 from grpo_runtime.trainer.learner import Learner
 from grpo_runtime.trainer.learner_state import shared_state, state_after
+from grpo_runtime.trainer.model_commit import ModelCommits
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy
 from grpo_runtime.trainer.reading_rank import ReadingRank
 from grpo_runtime.trainer.reference import Reference, copy_of, make_reference
@@ -105,6 +106,8 @@ def make_rank_context(
         copied = copy_of(loaded.model, dtype=DTYPES[dtype])
     what = beginning.what_is_loaded
     reader.read(lambda: beginning.prepare(loaded.model, run_config=run_config), what=what)
+    if ranks.rank == 0:
+        ModelCommits(settings).keep(loaded.origin)
     shapes = shapes_of(loaded.model)
     with gpu_memory_errors(settings, num_steps=lambda: num_own_steps):
         strategy = make_strategy(

@@ -45,7 +45,11 @@ class FakeUploadHub:
         # the address of a large file is a capability
         if not path.startswith("/lfs/") and token != f"Bearer {TOKEN}":
             return 401, {"error": "Invalid username or password."}
-        return None if self.may_write else (403, {"error": "You have read access only."})
+        act = "/".join(path.split("/")[5:])
+        is_read = act in ("", "revision/main", "paths-info/main", "auth-check")
+        if self.may_write or (is_read and _name(path) in self.repositories):
+            return None
+        return 403, {"error": "You have read access only."}
 
     def _done(self, path: str, body: bytes) -> tuple[int, Any]:
         if path.startswith("/lfs/"):
@@ -56,11 +60,11 @@ class FakeUploadHub:
             return self._create(json.loads(body))
         if path.endswith(".git/info/lfs/objects/batch"):
             return 200, {"objects": [self._lfs(wanted) for wanted in json.loads(body)["objects"]]}
-        name, act = "/".join(path.split("/")[3:5]), path.split("/")[5]
+        name, act = _name(path), "/".join(path.split("/")[5:6])
         acts = {"preupload": self._preupload, "paths-info": self._paths_info, "commit": self._commit}
         if act in acts:
             return 200, acts[act](name, body)
-        assert act == "revision", f"not faked: {path}"
+        assert act in ("", "revision", "auth-check"), f"not faked: {path}"
         return 200, {"id": name, "sha": COMMIT, "siblings": []}
 
     def _preupload(self, name: str, body: bytes) -> Any:
@@ -99,6 +103,11 @@ class FakeUploadHub:
             )
         self.commits.append(sorted(files))
         return {"commitUrl": f"{self.address}/{name}/commit/{COMMIT}", "commitOid": COMMIT}
+
+
+def _name(path: str) -> str:
+    """The repository that a path below /api/models names."""
+    return "/".join(path.split("/")[3:5])
 
 
 def _digest(content: bytes) -> str:

@@ -34,8 +34,9 @@ class S3Server:
     def endpoint(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def start(self) -> None:
-        """Serve, and return once it answers."""
+    def start(self, *, is_read_only: bool = False) -> None:
+        """Serve, and return once it answers. Where it is read-only, it refuses every write, as for
+        credentials that may only read."""
         # file systems of test machines may have no extended attributes, in which it would keep metadata
         sidecar = self.folder / "metadata"
         buckets = self.folder / "buckets"
@@ -45,6 +46,7 @@ class S3Server:
             self.process = subprocess.Popen(
                 [
                     *(program_path("versitygw"), "--port", f"127.0.0.1:{self.port}"),
+                    *(["--readonly"] if is_read_only else []),
                     *("posix", "--sidecar", str(sidecar), str(buckets)),
                 ],
                 env={**os.environ, "ROOT_ACCESS_KEY": ACCESS_KEY, "ROOT_SECRET_KEY": SECRET_KEY},

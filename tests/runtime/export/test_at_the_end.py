@@ -53,6 +53,16 @@ async def test_a_refused_upload_says_where_the_model_is_and_how_to_go_on(model: 
     )
 
 
+async def test_where_no_claim_keeps_the_model_a_failed_upload_says_that_it_is_lost(model: Path) -> None:
+    uploads = ModelUploads([StandInDestination(UserError("refused"))], model, is_kept=False)
+    with pytest.raises(UserError) as refused:
+        await uploads.run()
+    assert "but its upload failed: refused; the job has no checkpoint.claimName, so the model is lost" in str(
+        refused.value
+    )
+    assert "grpo-runtime export" not in str(refused.value)
+
+
 def test_a_destination_that_refuses_is_found_before_the_first_step_and_one_that_is_away_is_not_an_error(
     model: Path,
 ) -> None:

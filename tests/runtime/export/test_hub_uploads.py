@@ -12,6 +12,7 @@ from s3_server import secret_in
 
 from grpo_api.v1alpha1.spec import ExportSpec
 from grpo_runtime.errors import UserError
+from grpo_runtime.export.at_the_end import ModelUploads
 from grpo_runtime.export.credentials import Credentials
 from grpo_runtime.export.destination import DestinationUnreachableError
 from grpo_runtime.export.files import files_of
@@ -128,6 +129,21 @@ def test_a_token_is_refused_with_a_sentence_without_it(
     # addresses of uploads are signed, and the log prints what an error comes from
     assert refused.value.__suppress_context__ and refused.value.__cause__ is None
     assert hub.repositories == {}
+
+
+@pytest.mark.parametrize("may_write", [True, False])
+def test_a_token_that_may_only_read_a_repository_that_is_there_is_found_before_the_first_step(
+    hub: FakeUploadHub, secret: Credentials, model: Path, may_write: bool
+) -> None:
+    hub.repositories[NAME] = {"README.md": b"of somebody else"}
+    hub.may_write = may_write
+    uploads = ModelUploads([destination(secret)], model)
+    if may_write:
+        uploads.require_access()
+    else:
+        with pytest.raises(UserError, match=r"the Hub refuses access \(HTTP 403\): let the access token"):
+            uploads.require_access()
+    assert hub.repositories == {NAME: {"README.md": b"of somebody else"}}
 
 
 def test_an_adapter_arrives_with_its_config(hub: FakeUploadHub, secret: Credentials, tmp_path: Path) -> None:

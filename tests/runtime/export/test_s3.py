@@ -9,6 +9,7 @@ from s3_server import BUCKET, SECRET_KEY, S3Server, in_bucket, s3_secret, secret
 
 from grpo_runtime.cli import main
 from grpo_runtime.errors import UserError
+from grpo_runtime.export.at_the_end import ModelUploads
 from grpo_runtime.export.credentials import Credentials
 from grpo_runtime.export.destination import DestinationUnreachableError
 from grpo_runtime.export.files import files_of
@@ -110,6 +111,19 @@ def test_a_refusal_names_the_field_and_the_fix_and_no_secret(
         "let the credentials in the Secret of export[0].secret (it is uploads) list, read and write there"
     )
     assert "not-the-secret-key" not in str(refused.value) and SECRET_KEY not in str(refused.value)
+
+
+def test_a_store_that_may_only_be_read_is_found_before_the_first_step(
+    s3: S3Server, secret: Credentials, model: Path
+) -> None:
+    s3.stop()
+    s3.start(is_read_only=True)
+    with pytest.raises(UserError, match=r"the store refuses access .* list, read and write there"):
+        ModelUploads([in_bucket(s3, secret)], model).require_access()
+    s3.stop()
+    s3.start()
+    ModelUploads([in_bucket(s3, secret)], model).require_access()
+    assert stored(s3) == {}
 
 
 def test_a_missing_bucket_is_named(s3: S3Server, secret: Credentials, model: Path) -> None:

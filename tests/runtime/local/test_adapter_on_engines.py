@@ -20,6 +20,12 @@ from grpo_runtime.report.metrics import read_metrics
 pytestmark = pytest.mark.engine
 
 STEPS = 25
+BFLOAT16_BOUNDS = {
+    "sampling/sampling_logp_difference/mean": 0.03,
+    "sampling/sampling_logp_difference/max": 0.3,
+    "sync/max_probe_error": 0.1,
+}
+"""Nats: three times as much, or more, as passes in bfloat16 differed by."""
 MODES: dict[str, dict[str, Any]] = {"Colocated": {}, "Disaggregated": {"rollout": {"replicas": 1}}}
 
 
@@ -73,3 +79,45 @@ def test_an_adapter_is_trained_synced_and_exported_alone_and_within_the_model(
     assert run.checkpoint() == f"step-{len(records):06d}"
     folder = tmp_path / "out/checkpoints" / run.checkpoint()
     assert [path.name for path in (folder / "model").glob("*.safetensors")] == ["adapter_model.safetensors"]
+
+
+def test_an_adapter_on_a_model_in_bfloat16_reaches_the_engines_but_for_the_rounding(tmp_path: Path) -> None:
+    write_base(tmp_path / "base")
+    job = shortened(steps=STEPS)
+    job["spec"]["model"] = {
+        "source": f"file://{tmp_path / 'base'}",
+        "dtype": "bfloat16",
+        "lora": {"rank": 16},
+    }
+    job["spec"]["algorithm"]["optimizer"] = {"learningRate": 0.005}
+    job["spec"]["checkpoint"] = {"everySteps": 1, "keep": STEPS}
+    run = LocalCommand(tmp_path, job, command=REAL_RUN)
+    assert run.end(seconds=START_SECONDS) == 0, run.screen()
+
+    records = read_metrics(tmp_path / "out/metrics.jsonl")
+    assert len(records) == STEPS
+    for name, bound in BFLOAT16_BOUNDS.items():
+        # a step in which all rewards of each group are equal is not trained on, and compares nothing
+        found = [record.values.get(name, 0.0) for record in records]
+        assert 0 < max(found) < bound, (name, found)
+    rewards = [record.values["reward"] for record in records]
+    assert rewards[0] < 0.1
+    assert sum(rewards[-5:]) / 5 > 0.4
+    # the first update is above half a step of bfloat16 for most weights, so the engines see it at once
+    assert share_of_changed_weights(tmp_path, step=1) > 0.9
+
+
+def share_of_changed_weights(folder: Path, *, step: int) -> float:
+    """Of the weights below the adapter, how many are another number in bfloat16 with the adapter in them."""
+    saved = folder / f"out/checkpoints/step-{step:06d}/model"
+    adapter = load_file(saved / "adapter_model.safetensors")
+    settings = json.loads((saved / "adapter_config.json").read_text())
+    base = load_file(folder / "base/model.safetensors")
+    num_changed = num_all = 0
+    for name in (name for name in adapter if "lora_A" in name):
+        weight = base[name.removeprefix("base_model.model.").replace(".lora_A.", ".")].bfloat16()
+        delta = adapter[name.replace("lora_A", "lora_B")] @ adapter[name]
+        merged = (weight.float() + settings["lora_alpha"] / settings["r"] * delta).bfloat16()
+        num_changed += int((merged != weight).sum())
+        num_all += weight.numel()
+    return num_changed / num_all

@@ -49,9 +49,5 @@ class CheckpointSpec(ApiModel):
     it the first process is sent everything and writes alone."""
     journal: bool | None = None
     """Whether samples and rewards are written to the claim as they finish, so that a new attempt goes on from
-    the last sample and not from the last checkpoint. Without it they are where there is a claimName."""
-
-    @property
-    def keeps_journal(self) -> bool:
-        """Whether the run keeps a journal."""
-        return self.claim_name is not None and self.journal is not False
+    the last sample and not from the last checkpoint. Left out, they are where there is a claimName, and by
+    `grpo-runtime run` also without one."""

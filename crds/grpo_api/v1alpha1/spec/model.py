@@ -65,7 +65,8 @@ class ModelSpec(ApiModel):
     Face model directories on a PersistentVolumeClaim and in the image; `builtin://tiny` is a small random
     Qwen2 with a character tokenizer that needs no download."""
     revision: Revision | None = None
-    """Branch, tag or commit of an `hf://` model. Branches and tags may move to another commit."""
+    """Branch, tag or commit of an `hf://` model. Branches and tags may move to another commit; attempts that
+    find the output of the first one stay on its commit."""
     dtype: Dtype | None = None
     """Precision of the weights in the engines and of the trainer's forward pass; without it `bfloat16` where
     the trainer has GPUs and `float32` on CPU. The trainer itself keeps its weights, and what it saves, in

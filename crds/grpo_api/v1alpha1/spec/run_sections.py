@@ -51,7 +51,8 @@ class RunSections(ApiModel):
     """How `hf://` models and datasets are downloaded from the Hugging Face Hub."""
     export: Annotated[tuple[ExportSpec, ...], Field(max_length=8), KeyedBy("to")] | None = None
     """Where the trained model is uploaded to when every step is done; `model/` in the output directory stays.
-    The job is complete when all have it."""
+    The job is complete when all have it. Name `checkpoint.claimName` too: without it a model whose upload
+    fails is lost with the pod."""
     report: ReportSpec | None = None
     """What people read of the run, beside its metrics."""
     trackers: Annotated[tuple[TrackerSpec, ...], Field(max_length=2), KeyedBy("name")] | None = None
