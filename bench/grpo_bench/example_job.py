@@ -25,13 +25,13 @@ _LOG_CHARACTERS = 4000
 
 
 @contextmanager
-def context_of_example() -> Iterator[LocalContext]:
-    """The copy example in a directory of its own, with the weight sync that its pods have. Its processes and
-    files are removed afterwards, also when this process is asked to stop."""
+def context_of_example(backend: WeightSyncBackend = WeightSyncBackend.GLOO) -> Iterator[LocalContext]:
+    """The copy example in a directory of its own, with a weight sync, by default the one that its pods have.
+    Its processes and files are removed afterwards, also when this process is asked to stop."""
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, lambda number, _: sys.exit(128 + number))
     job = parse_job(pick_job(read_documents(EXAMPLE), path=EXAMPLE).data)
-    job = job.model_copy(update={"spec": with_backend(job.spec, WeightSyncBackend.GLOO)})
+    job = job.model_copy(update={"spec": with_backend(job.spec, backend)})
     with TemporaryDirectory(prefix="grpo-bench-") as folder:
         workspace = Workspace(Path(folder))
         with workspace.held(), workspace.fresh_tokens():

@@ -89,7 +89,9 @@ CASES = (
         gate=Gate(mean_at_least=0.80, each_at_least=0.65),
         dataset="builtin://add",
         steps=400,
+        max_tokens=1,
         seeds=(0, 1, 2, 3),
+        algorithm={"promptsPerStep": 32},
     ),
     Case(
         name="reasoning-gym",

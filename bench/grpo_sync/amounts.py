@@ -56,6 +56,7 @@ class EngineCase:
     num_engines: int
     backend: str
     num_bytes: int
+    floor: str
     first: Amounts
     rounds: Sequence[Amounts]
 
@@ -65,17 +66,23 @@ class EngineCase:
         return goal_for(self.num_engines)
 
     def ratios(self) -> list[float]:
-        """How many times as long as a raw broadcast to as many receivers the transfer took. Packing begins
-        before it and goes on beside it."""
-        return [amounts["transfer"] / amounts[BROADCAST] for amounts in self.rounds]
+        """How many times as long as the floor the transfer took. Packing begins before it and goes on beside
+        it."""
+        return [amounts["transfer"] / amounts[self.floor] for amounts in self.rounds]
 
     def orchestration(self) -> list[float]:
         """The seconds of each sync that are neither packing nor transfer nor loading."""
         return [orchestration(amounts) for amounts in self.rounds]
 
 
+def floor_of(num_receivers: int, *, is_network: bool) -> str:
+    """What a backend is compared with: one copy into shared memory serves a receiver; what serves several, or
+    goes over a network, is compared with a broadcast."""
+    return COPY if num_receivers == 1 and not is_network else BROADCAST
+
+
 def goal_for(num_receivers: int) -> float:
-    """The ratio to a raw broadcast that is wanted."""
+    """The ratio to the floor that is wanted."""
     return GOAL_FOR_ONE if num_receivers == 1 else GOAL_FOR_SEVERAL
 
 

@@ -1,7 +1,7 @@
 """A process that starts vLLM engines of one model and syncs fleets of them.
 
-Arguments: the process id of its parent, the size in MB, the folder of the model, and numbers of engines. It
-prints a line of JSON for each number.
+Arguments: the process id of its parent, the backend as a spec names it, the size in MB, the folder of the
+model, and numbers of engines. It prints a line of JSON for each number.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from grpo_api.v1alpha1.spec import WeightSyncBackend
 from grpo_bench.errors import BenchError
 from grpo_bench.example_job import context_of_example
 from grpo_runtime.local.context import LocalContext
@@ -21,9 +22,9 @@ from grpo_runtime.process.parent_death import die_with
 from grpo_runtime.settings import TrainerSettings, read_trainer_settings
 
 
-def main(size_mb: int, model: Path, numbers: Sequence[int]) -> None:
+def main(backend: WeightSyncBackend, size_mb: int, model: Path, numbers: Sequence[int]) -> None:
     """Start as many engines as the largest fleet needs, and measure every fleet."""
-    with context_of_example() as example:
+    with context_of_example(backend) as example:
         context = _with_model(example, model, num_engines=max(numbers))
         engines = EngineProcesses(context)
         engines.start(now=time.monotonic())
@@ -70,6 +71,7 @@ def _settings(context: LocalContext, ports: Sequence[int], *, attempt: int) -> T
 if __name__ == "__main__":
     die_with(int(sys.argv[1]))
     try:
-        main(int(sys.argv[2]), Path(sys.argv[3]), [int(number) for number in sys.argv[4:]])
+        numbers = [int(number) for number in sys.argv[5:]]
+        main(WeightSyncBackend(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]), numbers)
     except BenchError as error:
         sys.exit(f"error: {error}")

@@ -18,7 +18,8 @@ from grpo_runtime.rollout.interface import Probe, SyncReport
 from grpo_runtime.settings import TrainerSettings
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy, PolicyWeights
 from grpo_runtime.trainer.probe import TOLERANCES, probe_tokens
-from grpo_sync.amounts import BROADCAST, COPY, EngineCase
+from grpo_runtime.weight_sync.registry import Reach, find_backend
+from grpo_sync.amounts import BROADCAST, COPY, EngineCase, floor_of
 from grpo_sync.floors import Floors
 from grpo_sync.progress import say
 from grpo_sync.receivers import started_receivers
@@ -34,6 +35,7 @@ async def measure(
     disable_progress_bar()
     torch.set_num_threads(1)
     number = settings.run_config.topology.rollout_replicas
+    backend = find_backend(settings.run_config.weight_sync_backend)
     syncs = FleetSyncs(settings, context, model)
     try:
         async with started_receivers(number) as receivers:
@@ -45,7 +47,8 @@ async def measure(
             )
             await _floors(floors, number)
             rounds = []
-            say(f"{size_mb} MB in float32 to {number} vLLM engines: {NUM_ROUNDS} syncs after the first one")
+            title = f"{size_mb} MB in float32 to {number} vLLM engines: {backend.name}"
+            say(f"{title}, {NUM_ROUNDS} syncs after the first one")
             for step in range(1, NUM_ROUNDS + 1):
                 floor = await _floors(floors, number)
                 amounts, _ = await syncs.run(step)
@@ -57,8 +60,9 @@ async def measure(
     return EngineCase(
         size_mb=size_mb,
         num_engines=number,
-        backend=settings.run_config.weight_sync_backend,
+        backend=backend.name,
         num_bytes=num_bytes,
+        floor=floor_of(number, is_network=backend.reach is Reach.NETWORK),
         first=first,
         rounds=rounds,
     )

@@ -13,7 +13,8 @@ _MOST = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What to measure. Empty `backends` are all; without `receivers` or `engines` that part is left out."""
+    """What to measure. Empty `backends` are all, of which vLLM engines have Gloo and SharedMemory. Without
+    `receivers` or `engines` that part is left out."""
 
     sizes: tuple[int, ...]
     receivers: tuple[int, ...]
@@ -40,7 +41,12 @@ def parse_options(description: str, arguments: Sequence[str] | None = None) -> O
         metavar="N,...",
         help="how many vLLM engines, for sizes up to 100 MB; 0 leaves them out (%(default)s)",
     )
-    parser.add_argument("--backends", default="", metavar="NAME,...", help="only these, without vLLM (all)")
+    parser.add_argument(
+        "--backends",
+        default="",
+        metavar="NAME,...",
+        help="only these (all; of those with vLLM gloo, shared_memory)",
+    )
     add_json(parser, what="every figure to this file, as one line of JSON")
     found = parser.parse_args(arguments)
     options = Options(

@@ -11,7 +11,7 @@ import torch
 
 from grpo_bench.errors import BenchError
 from grpo_runtime.weight_sync.registry import Backend, Reach, all_backends
-from grpo_sync.amounts import BROADCAST, COPY, Amounts, Case, goal_for
+from grpo_sync.amounts import BROADCAST, COPY, Amounts, Case, floor_of, goal_for
 from grpo_sync.backend_sync import connected
 from grpo_sync.disk_folder import backend_of_run, folder_of_weights
 from grpo_sync.floors import Floors
@@ -196,8 +196,7 @@ def _ways(
     number = len(receivers)
     ways = []
     for backend in backends:
-        # one copy into shared memory serves a receiver; what serves several is compared with a broadcast
-        floor = COPY if backend.reach is not Reach.NETWORK and number == 1 else BROADCAST
+        floor = floor_of(number, is_network=backend.reach is Reach.NETWORK)
         ways.append(
             _Way(
                 backend.name,

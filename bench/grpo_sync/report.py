@@ -104,8 +104,8 @@ def _fleet_table(cases: Sequence[EngineCase]) -> list[str]:
     return [
         *_aligned(rows),
         "p50 and p95 are of orchestration: all phases but pack, transfer and load. load is what finish takes",
-        "more than start, which goes the same way and does nothing. ratio: transfer to a broadcast; packing",
-        "begins before it and goes on beside it.",
+        "more than start, which goes the same way and does nothing. ratio: transfer to a broadcast, or to a",
+        "copy where one engine shares the memory; packing begins before it and goes on beside it.",
     ]
 
 

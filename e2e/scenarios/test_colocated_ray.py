@@ -18,10 +18,17 @@ JOB = "copy"
 CLAIM = "checkpoints"
 STEPS = 60
 LOST = "the engine of this rank is lost and started again: its Ray actor ended"
+_TOKEN = "/cache/run/ray/token"
 _JOIN = """
-import sys, ray
+import os, sys
+# Ray says on standard error why it was refused
+os.dup2(1, 2)
+head, token = sys.argv[1:]
+if token:
+    os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=token)
+import ray
 try:
-    ray.init(sys.argv[1], log_to_driver=False)
+    ray.init(head, log_to_driver=False)
 except Exception:
     print("refused")
 else:
@@ -40,11 +47,13 @@ def job(namespace: Namespace) -> str:
     return JOB
 
 
-def test_who_has_no_token_is_refused(job: str, namespace: Namespace) -> None:
+def test_only_who_has_the_token_is_let_in(job: str, namespace: Namespace) -> None:
     namespace.wait_for_step(job, 2, timeout_seconds=300)
     first = min(pod["metadata"]["name"] for pod in namespace.pods_of(job, "trainer"))
     [head] = re.findall(r"Ray listens at (\S+)", namespace.kubectl("logs", first))
-    assert "refused" in namespace.execute(first, "python3.11", "-c", _JOIN, head)
+    assert "joined" in namespace.execute(first, "python3.11", "-c", _JOIN, head, _TOKEN)
+    answer = namespace.execute(first, "python3.11", "-c", _JOIN, head, "")
+    assert "refused" in answer and "InvalidAuthToken" in answer
 
 
 def test_an_actor_that_is_killed_is_made_again_and_the_attempt_goes_on(

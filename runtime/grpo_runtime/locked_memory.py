@@ -2,6 +2,7 @@
 
 import logging
 import mmap
+from io import FileIO
 
 import torch
 
@@ -18,14 +19,14 @@ class _LockedMap(mmap.mmap):
             torch.cuda.cudart().cudaHostUnregister(self.address)
 
 
-def locked_memory(num_bytes: int) -> torch.Tensor:
+def locked_memory(num_bytes: int, *, file: FileIO | None = None) -> torch.Tensor:
     """Memory (uint8 [num_bytes]) whose pages stay where they are, so that the GPU copies it at full speed
-    beside other work.
+    beside other work: of this process, or what it maps of `file`, which must have so many bytes.
 
     It is registered instead of allocated as pinned memory, for which torch takes the next power of two. Where
     so much cannot be locked it is memory as any other, which is slower to copy.
     """
-    mapped = _LockedMap(-1, num_bytes)
+    mapped = _LockedMap(-1 if file is None else file.fileno(), num_bytes)
     memory = torch.frombuffer(mapped, dtype=torch.uint8)
     if int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), num_bytes, 0)) != 0:
         log.warning("%d bytes of host memory cannot be locked for the GPU: copies are slower", num_bytes)

@@ -2,12 +2,24 @@
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from grpo_bench.machine import Circumstances
-from grpo_sync.amounts import BROADCAST, COPY, Case, EngineCase, load, median, orchestration, percentile
+from grpo_sync.amounts import (
+    BROADCAST,
+    COPY,
+    Case,
+    EngineCase,
+    floor_of,
+    load,
+    median,
+    orchestration,
+    percentile,
+)
+from grpo_sync.engine_bench import backends_called
 from grpo_sync.model_shape import shape_of
 from grpo_sync.options import parse_options
 from grpo_sync.report import Result, json_line, tables
@@ -42,6 +54,7 @@ ENGINE_CASE = EngineCase(
     num_engines=1,
     backend="gloo",
     num_bytes=1_000_000,
+    floor=BROADCAST,
     first=a_fleet_sync(pause=1.0) | {"init": 0.0321},
     rounds=[a_fleet_sync(pause=pause) for pause in (0.01, 0.02, 0.03)],
 )
@@ -59,6 +72,19 @@ def test_a_ratio_is_that_of_a_sync_and_the_floor_measured_with_it() -> None:
     assert case.ratios(BROADCAST) == pytest.approx([2.0, 1.2])
     assert case.ratios(COPY) == pytest.approx([4.0, 6.0])
     assert case.gb_per_second == pytest.approx(0.1 / 0.4)
+
+
+def test_a_fleet_is_compared_with_the_floor_of_its_backend() -> None:
+    assert ENGINE_CASE.ratios() == pytest.approx([0.5] * 3)
+    shared = replace(ENGINE_CASE, backend="shared_memory", floor=floor_of(1, is_network=False))
+    assert shared.ratios() == pytest.approx([1.0] * 3)
+    assert floor_of(2, is_network=False) == floor_of(1, is_network=True) == BROADCAST
+
+
+def test_engines_get_gloo_and_shared_memory_or_those_of_them_that_are_named() -> None:
+    assert [backend.value for backend in backends_called(())] == ["Gloo", "SharedMemory"]
+    assert [backend.value for backend in backends_called(("disk", "shared_memory"))] == ["SharedMemory"]
+    assert backends_called(("disk",)) == []
 
 
 def test_medians_are_of_the_rounds_and_absent_phases_have_none() -> None:

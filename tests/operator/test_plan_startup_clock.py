@@ -5,6 +5,7 @@ from datetime import timedelta
 from grpo_api.contract.progress import TrainerState
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.status import ConditionType, Phase
+from grpo_operator.observe.observed import Liveness
 from grpo_operator.settings import HOLD_BACK_SECONDS, HOLD_SECONDS
 
 from .fake_cluster import NOW, FakeCluster, report, spec, termination
@@ -120,3 +121,50 @@ def test_under_a_crd_that_drops_the_field_the_clock_runs_from_the_oldest_engine_
     cluster.status = cluster.status.model_copy(update={"starting_since": None})
     later(cluster, 280)
     assert_missed(cluster)
+
+
+def reads(cluster: FakeCluster, *, at: float, moved_at: float) -> None:
+    """The trainer reads its checkpoint, of which bytes last came at `moved_at`."""
+    cluster.progress = report(
+        state=TrainerState.STARTING,
+        step=0,
+        policy_version="",
+        heartbeat=int(moved_at),
+        message="checking the checkpoint of step 50: 10% of 870.0 GB",
+    )
+    changed_at, answered_at = (NOW + timedelta(seconds=seconds) for seconds in (moved_at, at))
+    cluster.liveness = Liveness(changed_at=changed_at, answered_at=answered_at)
+    later(cluster, at)
+
+
+def test_the_time_in_which_a_checkpoint_is_read_does_not_count():
+    cluster = starting()
+    for seconds in (50, 101, 160, 250):
+        reads(cluster, at=seconds + 2, moved_at=seconds)
+        assert_alive(cluster)
+    ready = cluster.condition(ConditionType.READY)
+    assert "checkpoint of step 50" in ready.message
+    wait_for_engines(cluster)
+    later(cluster, 349)
+    assert_alive(cluster)
+    later(cluster, 350)
+    assert_missed(cluster)
+
+
+def test_a_checkpoint_that_no_byte_comes_of_is_waited_for_until_the_deadline():
+    cluster = FakeCluster(spec(startupDeadlineSeconds=100, rollout={"replicas": 1})).start()
+    reads(cluster, at=90, moved_at=30)
+    assert_alive(cluster)
+    assert cluster.plan().requeue_after == 40.0
+    reads(cluster, at=129, moved_at=30)
+    assert_alive(cluster)
+    reads(cluster, at=130, moved_at=30)
+    assert_missed(cluster)
+    assert "checkpoint of step 50" in cluster.condition(ConditionType.FAILED).message
+
+
+def test_while_a_checkpoint_is_read_the_status_learns_of_it_once_a_minute():
+    cluster = starting(deadline=1000)
+    reads(cluster, at=10, moved_at=10)
+    assert cluster.status.starting_since == NOW + timedelta(seconds=10)
+    assert cluster.plan().requeue_after == 60.0

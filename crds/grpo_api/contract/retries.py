@@ -20,6 +20,13 @@ def has_begun(progress: Progress) -> bool:
     return progress.state in WORKING_STATES or progress.step > (progress.resumed_from_step or 0)
 
 
+def is_reading(progress: Progress) -> bool:
+    """Whether a trainer that has not begun reads its checkpoint: only that raises its heartbeat while it
+    starts. startupDeadlineSeconds runs from the last time that it rose, as reading takes as long as the
+    checkpoint is large."""
+    return progress.state is TrainerState.STARTING and progress.heartbeat > 0
+
+
 def newest_step(*steps: int | None) -> int | None:
     """The highest of the steps that are not None; None when all are."""
     return max((step for step in steps if step is not None), default=None)

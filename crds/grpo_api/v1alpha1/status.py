@@ -209,7 +209,7 @@ class GRPOJobStatus(ApiModel):
     memory after it had made a step; absent before that."""
     starting_since: datetime | None = None
     """From when `startupDeadlineSeconds` runs: when the attempt first had room, later by the times in which
-    it had to wait for room again. Absent before that."""
+    it had to wait for room again and in which its checkpoint was read. Absent before that."""
     last_failure: LastFailure | None = None
     """The newest failure or blocker and its cause; it stays until there is something newer."""
     revision: ShortText = ""

@@ -130,9 +130,11 @@ class ColocatedEngines:
         command = GenerateCommand(requests, is_streamed=on_finished is not None, stays_awake=stays_awake)
         self._num_requests, self._last_num_done = len(requests), 0
         self._finished_at = self._clock()
+        # now, because a stop may end this call before the thread begins with it
+        parts = self._parts()
         try:
             sampled = await asyncio.wrap_future(
-                self._thread.submit(self._lead_generate, command, on_finished)
+                self._thread.submit(self._lead_generate, command, on_finished, parts)
             )
         finally:
             self._num_requests = 0
@@ -182,23 +184,25 @@ class ColocatedEngines:
         self._share.rest()
         self._answers()
 
-    def _lead_generate(self, command: GenerateCommand, on_finished: OnFinished | None) -> list[Sampled]:
-        """What every engine sampled, once all ranks are done."""
+    def _lead_generate(
+        self, command: GenerateCommand, on_finished: OnFinished | None, parts: Sequence[range]
+    ) -> list[Sampled]:
+        """What every engine sampled, once all ranks are done. `parts` says which requests are whose."""
         broadcast_message(encode_command(command), channel=self._share.channel)
         if on_finished is not None:
-            return self._lead_streamed(command, on_finished)
+            return self._lead_streamed(command, on_finished, parts)
         own = self._share.generate(command)
         per_engine = self._share.ranks_per_engine
         # only the first rank of each engine returns completions; rank 0's are in `own`
         firsts = self._answers()[per_engine - 1 :: per_engine]
         return [own, *(decode_sampled(answer) for answer in firsts)]
 
-    def _lead_streamed(self, command: GenerateCommand, on_finished: OnFinished) -> list[Sampled]:
+    def _lead_streamed(
+        self, command: GenerateCommand, on_finished: OnFinished, parts: Sequence[range]
+    ) -> list[Sampled]:
         """The same, when every completion is passed on as it finishes: what another engine says is read in a
         thread while that of this rank samples."""
         channel, per_engine = self._share.channel, self._share.ranks_per_engine
-        # while the call runs: when a stop has ended it, the engines still finish their samples
-        parts = self._parts()
 
         def pass_on(engine: int, index: int, sampled: Sampled) -> None:
             place = parts[engine][index]

@@ -75,11 +75,15 @@ class BucketErrors:
 
     TRANSLATED = (UserError, DestinationUnreachableError)
 
-    def __init__(self, place: BucketPlace, *, credentials: Credentials, field: str) -> None:
-        """`field` is what messages call the place."""
+    def __init__(
+        self, place: BucketPlace, *, credentials: Credentials, field: str, access: str | None = None
+    ) -> None:
+        """`field` is what messages call the place, and `access` says which credentials must be let do what,
+        where they are not to read and write and those of the Secret that the field's section names."""
         self.what = f"{field} ({place.url})"
         self._bucket = place.bucket
-        self._secret = credentials.named(f"{field.removesuffix('.to')}.secret")
+        secret = credentials.named(f"{field.removesuffix('.to')}.secret")
+        self._access = access or f"the credentials in the Secret of {secret} list, read and write there"
 
     @contextmanager
     def translated(self, *, known: tuple[type[Exception], ...] = ()) -> Iterator[None]:
@@ -97,10 +101,7 @@ class BucketErrors:
         status = HTTPStatus(int(found[1])) if (found := _STATUS.search(text)) else None
         code = found[1] if (found := _CODE.search(text)) else type(error).__name__
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-            return UserError(
-                f"{self.what}: the store refuses access ({code}): let the credentials in the Secret of "
-                f"{self._secret} list, read and write there"
-            )
+            return UserError(f"{self.what}: the store refuses access ({code}): let {self._access}")
         if status is HTTPStatus.NOT_FOUND:
             return UserError(
                 f"{self.what}: the store has no bucket {self._bucket} ({code}): make it, or correct the name"

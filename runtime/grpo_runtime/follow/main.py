@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_runtime.engine.arguments import CPU_KV_CACHE_BYTES, engine_environment, is_cpu_build
-from grpo_runtime.errors import KnownError, UserError
+from grpo_runtime.errors import KnownError, UserError, VolumeFullError
 from grpo_runtime.export.bucket_place import BucketPlace
 from grpo_runtime.export.credentials import Credentials
 from grpo_runtime.follow.follower import Follower
@@ -27,7 +27,7 @@ from grpo_runtime.follow.guard import SERVED, TOKEN_FILE, read_token
 from grpo_runtime.follow.versions import CheckedVersions
 from grpo_runtime.process.lasting_imports import lasting_imports
 from grpo_runtime.serve.stopping import Stopping
-from grpo_runtime.weight_sync.disk.store import FolderStore, StoreError
+from grpo_runtime.weight_sync.disk.store import FolderStore, StoreError, VersionStore
 from grpo_runtime.weight_sync.disk.store_of_run import FOLLOWED_FOLDER, store_in_bucket
 from grpo_runtime.weight_sync.disk.version_manifest import VersionManifest
 from grpo_runtime.weight_sync.interface import WeightSyncError
@@ -65,8 +65,9 @@ def follow(options: FollowOptions) -> int:
     stopping.listen()
     try:
         read_token(options.token)
-        versions = _versions(options)
+        versions = open_versions(options)
         name, manifest = _first_version(versions, interval_seconds=options.interval_seconds)
+        versions.start_on(name)
         os.environ |= {
             FOLLOWED_FOLDER: str(versions.local.root),
             TOKEN_FILE: str(options.token),
@@ -105,24 +106,35 @@ def _log_to_stderr() -> None:
     ours.propagate = False
 
 
-def _versions(options: FollowOptions) -> CheckedVersions:
+def open_versions(options: FollowOptions) -> CheckedVersions:
+    """The versions of the store that the options name, to be copied to `cache`. Raises UserError."""
+    source = _store_of(options)
+    if isinstance(source, FolderStore) and source.root.resolve() == options.cache.resolve():
+        raise UserError(f"--cache {options.cache} is the folder of --source: name another one to copy to")
+    local = FolderStore(options.cache)
+    try:
+        options.cache.mkdir(parents=True, exist_ok=True)
+        # of a process that was killed while it copied
+        local.discard_unfinished()
+    except (OSError, StoreError) as error:
+        raise UserError(f"--cache: {error}: name a folder that this process may write to") from error
+    return CheckedVersions(source, local=local)
+
+
+def _store_of(options: FollowOptions) -> VersionStore:
     scheme, _, rest = options.source.partition("://")
     if scheme == "file" and rest.startswith("/"):
-        store = FolderStore(Path(rest))
-        return CheckedVersions(store, local=store)
+        return FolderStore(Path(rest))
     if scheme != "s3" or not rest:
         raise UserError(f"--source {options.source} is no store: write file:///FOLDER or s3://BUCKET/PREFIX")
     name = None if options.credentials is None else str(options.credentials)
-    bucket = store_in_bucket(
+    credentials = Credentials(name, options.credentials)
+    return store_in_bucket(
         BucketPlace(options.source, endpoint=options.endpoint, region=options.region),
-        credentials=Credentials(name, options.credentials),
+        credentials=credentials,
         field="--source",
+        access=f"the credentials of {credentials.named('--credentials')} list and read there",
     )
-    options.cache.mkdir(parents=True, exist_ok=True)
-    local = FolderStore(options.cache)
-    # of a process that was killed while it copied
-    local.discard_unfinished()
-    return CheckedVersions(bucket, local=local)
 
 
 def _first_version(versions: CheckedVersions, *, interval_seconds: float) -> tuple[str, VersionManifest]:
@@ -134,7 +146,7 @@ def _first_version(versions: CheckedVersions, *, interval_seconds: float) -> tup
             if name is not None:
                 return name, versions.fetch(name)
             sentence = "there is no version yet"
-        except (StoreError, WeightSyncError) as error:
+        except (StoreError, VolumeFullError, WeightSyncError) as error:
             sentence = str(error)
         if sentence != told:
             log.warning("waiting for weights: %s", sentence)

@@ -1,9 +1,12 @@
-"""The newest version of a store as a folder of this container, checked."""
+"""The newest version of a store as a folder of this container, checked.
+
+It is copied from a claim too, and not read there: a job keeps few versions, and does not wait for readers.
+"""
 
 import secrets
 from pathlib import Path
 
-from grpo_runtime.weight_sync.disk.checking import check_version, copy_version, tag_of
+from grpo_runtime.weight_sync.disk.checking import copy_version, tag_of
 from grpo_runtime.weight_sync.disk.store import FolderStore, MissingError, VersionStore
 from grpo_runtime.weight_sync.disk.stored_stream import StoredStream
 from grpo_runtime.weight_sync.disk.version_manifest import (
@@ -20,11 +23,12 @@ from grpo_runtime.weight_sync.stream.update_message import UpdateInfo
 
 
 class CheckedVersions:
-    """Versions of `source` in `local`, which is the same store or a folder that they are copied to."""
+    """Versions of `source` in `local`, a folder that they are copied to."""
 
     def __init__(self, source: VersionStore, *, local: FolderStore) -> None:
         self._source = source
         self.local = local
+        self._started_on: str | None = None
 
     def newest(self) -> str | None:
         """The name that LATEST has; None before the first version. Raises StoreError as the store does, and
@@ -38,19 +42,26 @@ class CheckedVersions:
         return name
 
     def fetch(self, name: str) -> VersionManifest:
-        """Check all files of a version, and copy them where `local` is another place. Only that copy stays.
+        """Copy a version, whose files are checked on the way. Of those copied before none stays,
+        but for what `start_on` keeps.
 
         Raises WeightSyncError for one that is not what its trainer wrote, StoreError where it cannot be read,
         and VolumeFullError.
         """
         manifest = parse_manifest(self._source.read(f"{name}/{MANIFEST}"), name=name)
-        if self.local is self._source:
-            check_version(self._source, name, manifest)
-            return manifest
         for other in self.local.folders():
-            self.local.discard(other)
+            if other == self._started_on:
+                for weights in self.folder_of(other).glob("*.safetensors"):
+                    weights.unlink()
+            elif version_named(other) is not None:
+                self.local.discard(other)
         copy_version(self._source, name, manifest, into=self.local)
         return manifest
+
+    def start_on(self, name: str) -> None:
+        """Keep the files beside the weights of this version, whatever is fetched later: the server that is
+        started on it goes on to read its configuration when the engine has its weights."""
+        self._started_on = name
 
     def folder_of(self, name: str) -> Path:
         """Where a version is."""

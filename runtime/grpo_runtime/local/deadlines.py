@@ -4,12 +4,13 @@ progress since it did. Pure."""
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import Progress, TerminationMessage
 from grpo_api.contract.reasons import Reason
-from grpo_api.contract.retries import has_begun
+from grpo_api.contract.retries import has_begun, is_reading
 from grpo_api.v1alpha1.spec import GRPOJobSpec
 
 
 class Deadlines:
-    """The startup deadline and the stall timeout of one attempt, which began at `now` (monotonic)."""
+    """The startup deadline and the stall timeout of one attempt, which began at `now` (monotonic). For the
+    first of them the time in which a checkpoint is read does not count."""
 
     def __init__(self, spec: GRPOJobSpec, *, now: float) -> None:
         self._startup_seconds = spec.startup_deadline_seconds
@@ -47,4 +48,6 @@ class Deadlines:
             return
         self._has_begun = has_begun(progress)
         if progress.heartbeat != self._heartbeat:
+            if self._heartbeat is not None and is_reading(progress):
+                self._began_at = now
             self._heartbeat, self._alive_at = progress.heartbeat, now

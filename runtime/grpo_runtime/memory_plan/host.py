@@ -18,6 +18,8 @@ from grpo_runtime.memory_plan.parts import GIB, Part, in_gib, sum_of
 
 PROCESS_BYTES = 4 * GIB
 """Of one process with torch and CUDA, or with vLLM, beside weights: an estimate."""
+RAY_BYTES = GIB // 2
+"""Of Ray's own processes and its store of objects, in each pod."""
 OFFLOAD_BYTES = 20
 """Of one parameter over all ranks, when DeepSpeed keeps the optimizer on the host: master weights, moments,
 gradients, and a buffer of what goes back to the GPU."""
@@ -106,11 +108,21 @@ class _Trainer:
         processes = run.topology.processes_per_node
         always = (
             Part(f"{processes} training processes", processes * PROCESS_BYTES),
+            *self._beside(run),
             *self._offloaded(run),
         )
         moments = (self._loading(run), self._running(run))
         parts = max(((*always, *of_moment) for of_moment in moments), key=sum_of)
         return HostPlan("trainer", tuple(parts), _limit(self.job.spec.trainer.resources))
+
+    def _beside(self, run: RunConfig) -> tuple[Part, ...]:
+        """What runs in the pod besides: of each training process that of its engine, and Ray."""
+        processes, parts = run.topology.processes_per_node, []
+        if run.mode is Mode.COLOCATED and run.has_own_process:
+            parts.append(Part(f"{processes} processes of their engines", processes * PROCESS_BYTES))
+        if run.is_on_ray:
+            parts.append(Part("Ray's node", RAY_BYTES))
+        return tuple(parts)
 
     def _loading(self, run: RunConfig) -> tuple[Part, ...]:
         """Rank 0 reads all weights before it spreads them, 4 P, or c P under an adapter, and copies them for
@@ -133,7 +145,8 @@ class _Trainer:
 
     def _copies(self, run: RunConfig) -> list[Part]:
         """c P of rank 0 for engines in other pods, twice when only changes are sent; of each process that
-        has an engine beside it; and of a sleeping engine its weights, unless it drops them."""
+        has an engine beside it, twice where that engine keeps weights aside on the host when its GPU has no
+        room; and of a sleeping engine its weights, unless it drops them."""
         of_engine = _compute_bytes(self.job) * self.model.num_parameters
         processes = run.topology.processes_per_node
         if run.mode is Mode.DISAGGREGATED:
@@ -142,8 +155,11 @@ class _Trainer:
                 parts.append(Part("the copy before it, to send only what changed", of_engine))
             return parts
         parts = []
-        if backend_of(self.job.spec).backend is not WeightSyncBackend.IN_PROCESS:
+        backend = backend_of(self.job.spec).backend
+        if backend is not WeightSyncBackend.IN_PROCESS:
             parts.append(Part("copies of the weights for engines", processes * of_engine))
+        if backend is WeightSyncBackend.IPC:
+            parts.append(Part("weights that engines keep aside", processes * of_engine))
         if run.chosen_sleep_level == 1:
             num_sharing = run.engine.num_workers
             parts.append(Part("weights of engines that sleep", -(-processes * of_engine // num_sharing)))

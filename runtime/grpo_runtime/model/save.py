@@ -105,6 +105,8 @@ def files_beside_weights(
     with TemporaryDirectory(prefix="beside-weights-") as name:
         folder = Path(name)
         write_config(model, dtype=dtype, into=folder)
-        tokenizer.save_pretrained(folder)
+        # several templates would be a folder of files
+        has_several = isinstance(tokenizer.chat_template, dict)
+        tokenizer.save_pretrained(folder, save_jinja_files=not has_several)
         write_what_training_leaves(origin, into=folder)
         return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}

@@ -4,8 +4,10 @@ import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+_CHUNK_BYTES = 8 << 20
 
 
 def write_atomically(path: Path, content: str | bytes, *, durable: bool = False) -> None:
@@ -67,7 +69,12 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def sha256_of(path: Path) -> str:
-    """The digest of a file, which is read for it, as hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def sha256_of(path: Path, *, on_bytes: Callable[[int], None] = lambda _: None) -> str:
+    """The digest of a file, which is read for it, as hexadecimal digits. `on_bytes` is told how many bytes
+    each read has added."""
+    digest, chunk = hashlib.sha256(), memoryview(bytearray(_CHUNK_BYTES))
+    with path.open("rb", buffering=0) as file:
+        while num_read := file.readinto(chunk):
+            digest.update(chunk[:num_read])
+            on_bytes(num_read)
+    return digest.hexdigest()

@@ -21,7 +21,8 @@ def full_volume_named(folder: Path, *, fix: str = _FIX) -> Iterator[None]:
     except Exception as error:
         if not is_volume_full(error):
             raise
-        usage = shutil.disk_usage(folder)
+        # a full volume may have refused to make the folder itself
+        usage = shutil.disk_usage(next(place for place in (folder, *folder.parents) if place.exists()))
         raise VolumeFullError(
             f"the volume of {folder} is full, {_size(usage.free)} of {_size(usage.total)} are free: {fix}"
         ) from error

@@ -8,7 +8,7 @@ DESCRIPTION = """\
 Serve the newest weights of a store that a GRPOJob with weightSync.disk writes to, with vLLM, and update them
 whenever the job has written newer ones. It needs the store and nothing else of the job, and outlives it.
 
-  grpo-runtime follow --source file:///mnt/weights/copy --token /etc/follow/token
+  grpo-runtime follow --source file:///mnt/weights/copy --token /etc/follow/token --cache /tmp/weights
   grpo-runtime follow --source s3://models/copy --token /etc/follow/token -- --tensor-parallel-size 2
 
 It answers /v1/models, /v1/completions, /v1/chat/completions and /metrics for who sends the token, and says in
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path("/cache/weights"),
         metavar="DIR",
-        help="where versions of a bucket are copied to (%(default)s)",
+        help="where the newest version is copied to (%(default)s)",
     )
     parser.add_argument("--host", default="0.0.0.0", help="address to listen on (%(default)s)")  # noqa: S104
     parser.add_argument("--port", type=int, default=8000, help="port to listen on (%(default)s)")

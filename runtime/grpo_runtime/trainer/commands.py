@@ -26,6 +26,8 @@ class Command(IntEnum):
     """A rank was asked to stop, and what had to be saved is saved: end."""
     DIGEST = 8
     """Digest the weights that were trained."""
+    READ = 9
+    """Rank 0 has read what the run begins with: go on."""
 
 
 STEP_COMMANDS = frozenset({Command.PROBE, Command.SYNC, Command.TRAIN})

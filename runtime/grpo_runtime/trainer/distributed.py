@@ -22,7 +22,7 @@ T = TypeVar("T")
 MEET_TIMEOUT = timedelta(minutes=15)
 """How long the ranks of all pods may take to appear."""
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
-"""How long one collective operation may take; rank 0 may be writing the trained model meanwhile."""
+"""How long one collective operation may take. What takes longer is waited for by meeting again and again."""
 CHANNEL_TIMEOUT = timedelta(days=365)
 """How long one message on a channel may take: a rank waits for the next command as long as training takes.
 That another rank is gone is noticed by its closed connection, and that it hangs where the ranks meet."""
@@ -56,16 +56,23 @@ class Ranks:
 
     @classmethod
     def meet(
-        cls, *, rank: int, world_size: int, address: str, port: int, backend: str, stop: StopRequest
+        cls,
+        *,
+        rank: int,
+        world_size: int,
+        address: str,
+        port: int,
+        backend: str,
+        stop: StopRequest,
+        timeout: timedelta = COLLECTIVE_TIMEOUT,
     ) -> "Ranks":
-        """Wait for all ranks at the static rendezvous on rank 0's pod. `backend` as in torch.distributed."""
+        """Wait for all ranks at the static rendezvous on rank 0's pod. `backend` as in torch.distributed;
+        one collective operation may take as long as `timeout`."""
         with peer_errors():
             store = dist.TCPStore(
                 address, port, world_size, is_master=rank == 0, timeout=MEET_TIMEOUT, wait_for_workers=True
             )
-            dist.init_process_group(
-                backend, store=store, rank=rank, world_size=world_size, timeout=COLLECTIVE_TIMEOUT
-            )
+            dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
         return cls(rank=rank, world_size=world_size, stop=stop)
 
     def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -8,6 +8,7 @@ from grpo_api.contract.run_config import RunConfig
 from grpo_api.v1alpha1.spec import Mode
 from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.trainer.batch import receive_batch
+from grpo_runtime.trainer.checkpoint.saver import FINISH_SECONDS
 from grpo_runtime.trainer.checkpoint.share_saver import ShareSaver
 from grpo_runtime.trainer.commands import Command
 from grpo_runtime.trainer.distributed import Ranks
@@ -41,9 +42,16 @@ class Follower:
         """Execute commands from `step` on: True when every step is done, False when asked to stop.
 
         `on_tick` is called each time the ranks have met, and may raise. What kept this rank from writing its
-        share of a checkpoint is raised there too.
+        share of a checkpoint is raised there too. Where it raises, a share in flight is still written, for
+        `FINISH_SECONDS`: rank 0 commits the checkpoint only with it.
         """
+        try:
+            return self._follow(step, on_tick)
+        except BaseException:
+            self._saver.finish(timeout_seconds=FINISH_SECONDS)
+            raise
 
+    def _follow(self, step: int, on_tick: Callable[[], None]) -> bool:
         def check() -> None:
             self._saver.check()
             on_tick()

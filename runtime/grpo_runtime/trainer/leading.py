@@ -28,7 +28,7 @@ from grpo_runtime.rollout.interface import Engines
 from grpo_runtime.rollout.sampling import sampling_checksum
 from grpo_runtime.rollout_function.turns import FunctionOptions, RolloutFunction
 from grpo_runtime.settings import TrainerSettings
-from grpo_runtime.trainer.checkpoint.saver import MODEL_FOLDER, Saver
+from grpo_runtime.trainer.checkpoint.saver import FINISH_SECONDS, MODEL_FOLDER, Saver
 from grpo_runtime.trainer.evaluation import Evaluation
 from grpo_runtime.trainer.journal.journal import JOURNAL, Journal, NoJournal
 from grpo_runtime.trainer.loop import Coordinator
@@ -41,10 +41,8 @@ logger = logging.getLogger(__name__)
 
 Connect = Callable[[TrainerSettings], Engines]
 """Gives rank 0 its engines; called inside its event loop."""
-_FINISH_SECONDS = 30.0
-"""How long a run that fails waits for a checkpoint that is being written."""
 _PAGE_SECONDS = 30.0
-"""How long it waits for its page, on a volume that may be why it fails."""
+"""How long a run that fails waits for its page, on a volume that may be why it fails."""
 
 
 async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_alive: list[object]) -> bool:
@@ -114,8 +112,9 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
                 )
                 is_done = await coordinator.train(context.state)
             except BaseException:
-                # steps that are copied are worth keeping, whatever ended the run
-                saver.finish(timeout_seconds=_FINISH_SECONDS)
+                # samples that are drawn and steps that are copied are worth keeping, whatever ended the run
+                journal.finish(timeout_seconds=FINISH_SECONDS)
+                saver.finish(timeout_seconds=FINISH_SECONDS)
                 raise
             finally:
                 await engines.close()

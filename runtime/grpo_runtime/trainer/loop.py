@@ -1,5 +1,6 @@
 """GRPO, as rank 0 coordinates it."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TypeVar
@@ -131,7 +132,7 @@ class Coordinator:
         await self._save(state)
         await self._wait_for_commit()
         self.ranks.announce(Command.EXPORT)
-        self.saver.export()
+        await self._export()
         try:
             await self._upload()
         except StopRequestedError:
@@ -269,6 +270,16 @@ class Coordinator:
         engines = self.engines.counts()
         note = failed_syncs_message(self.engines.failed_syncs(), engines=engines)
         self.reporter.report_waiting(engines, generation=generation, waits_for=waits_for, note=note)
+
+    async def _export(self) -> None:
+        """Write the trained policy, also when asked to stop: nothing else is left to do."""
+        message = "the trained model is being written"
+        self.reporter.moves(message, num_bytes=self.saver.num_bytes_written)
+        await self.ranks.attend(
+            asyncio.wrap_future(self.saver.export()),
+            on_tick=lambda: self.reporter.moves(message, num_bytes=self.saver.num_bytes_written),
+            ends_on_stop=False,
+        )
 
     async def _upload(self) -> None:
         """Upload the exported model. An attempt that begins with the last step done does it again."""

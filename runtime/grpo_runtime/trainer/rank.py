@@ -40,7 +40,7 @@ from grpo_runtime.trainer.gpu_memory import gpu_memory_errors
 from grpo_runtime.trainer.leading import Connect, lead
 from grpo_runtime.trainer.policy import MASTER_DTYPE
 from grpo_runtime.trainer.rank_context import LoadedModel, RankContext, make_rank_context
-from grpo_runtime.trainer.stop import StopRequest
+from grpo_runtime.trainer.stop import StopRequest, StopRequestedError
 from grpo_runtime.trainer.strategy.interface import MakeStrategy
 from grpo_runtime.trainer.strategy.registry import strategy_of
 from grpo_runtime.trainer.training_prompts import settle_total_steps
@@ -92,6 +92,9 @@ def run_rank(
         with gpu_memory_errors(context.settings, num_steps=lambda: context.num_steps):
             is_done = take_part(context, run_dir=run_dir, connect=connect, keep_alive=keep_alive)
         context.ranks.leave()
+    except StopRequestedError:
+        # before the first step, where nothing is to be saved
+        _end(ExitCode.TERMINATED)
     except BaseException as error:
         # here, while the traceback holds what the failed frames held
         _end(write_failure(run_dir, error, local_rank=local_rank))

@@ -18,6 +18,7 @@ from grpo_runtime.trainer.gpu_memory import gpu_memory_errors
 from grpo_runtime.trainer.learner import Learner
 from grpo_runtime.trainer.learner_state import shared_state, state_after
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy
+from grpo_runtime.trainer.reading_rank import ReadingRank
 from grpo_runtime.trainer.reference import Reference, copy_of, make_reference
 from grpo_runtime.trainer.strategy.interface import MakeStrategy, Strategy
 from grpo_runtime.trainer.training_prompts import TrainingPrompts
@@ -70,8 +71,8 @@ def make_rank_context(
     """Spread the policy over the ranks, restore the checkpoint that the attempt begins with if there is one,
     and make all ranks equal.
 
-    Raises SupersededError when a later attempt has begun, and CheckpointCorruptError and UserError as
-    `find_beginning` and `Beginning` do.
+    Raises SupersededError when a later attempt has begun, CheckpointCorruptError and UserError as
+    `find_beginning` and `Beginning` do, and StopRequestedError when a rank is asked to stop meanwhile.
     """
     run_config = settings.run_config
     store = CheckpointStore(
@@ -80,10 +81,13 @@ def make_rank_context(
         attempt=settings.attempt,
         keep=run_config.checkpoint.keep,
     )
-    beginning = Beginning()
-    if ranks.rank == 0:
+    reader = ReadingRank(ranks, run_dir=settings.run_dir)
+
+    def begin() -> Beginning:
         store.begin_attempt()
-        beginning = find_beginning(store, settings)
+        return find_beginning(store, settings, reading=reader.reading)
+
+    beginning = reader.read(begin) or Beginning()
     state = beginning.state
     step, num_own_steps = ranks.broadcast(torch.tensor([state.step, beginning.own_step or 0])).tolist()
     is_packed = can_pack(loaded.model)
@@ -99,7 +103,8 @@ def make_rank_context(
         is_rounded = run_config.algorithm.ref_sync is None
         dtype = run_config.chosen_dtype.value if is_rounded else MASTER_DTYPE
         copied = copy_of(loaded.model, dtype=DTYPES[dtype])
-    beginning.prepare(loaded.model, run_config=run_config)
+    what = beginning.what_is_loaded
+    reader.read(lambda: beginning.prepare(loaded.model, run_config=run_config), what=what)
     shapes = shapes_of(loaded.model)
     with gpu_memory_errors(settings, num_steps=lambda: num_own_steps):
         strategy = make_strategy(
@@ -121,7 +126,9 @@ def make_rank_context(
                 strategy=strategy,
                 sync=run_config.algorithm.ref_sync,
             )
-        saved = beginning.training_state(shapes, run_config=run_config)
+        saved = reader.counted(
+            reader.read(lambda: beginning.training_state(shapes, run_config=run_config), what=what), what=what
+        )
         strategy.load(saved)
         if reference is not None and step > 0:
             reference.load(saved.reference if saved else None)

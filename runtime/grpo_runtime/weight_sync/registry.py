@@ -56,8 +56,8 @@ from grpo_runtime.weight_sync.pairwise import PairwiseSender
 from grpo_runtime.weight_sync.receiver.engine_end import end_engine
 from grpo_runtime.weight_sync.receiver.staging import StagingReceiver
 from grpo_runtime.weight_sync.source import WeightSource
-from grpo_runtime.weight_sync.stream.device import CudaDevice, Device, device_of_rank
-from grpo_runtime.weight_sync.stream.device_packing import device_copy
+from grpo_runtime.weight_sync.stream.device import CudaDevice, Device, device_of_rank, gpu_of_rank
+from grpo_runtime.weight_sync.stream.device_packing import device_copy, host_copy
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 from grpo_runtime.weight_sync.stream.manifest import manifest_of
 from grpo_runtime.weight_sync.vllm_nccl.connection import TorchNcclToVllm, VllmNcclConnection
@@ -68,6 +68,8 @@ ENTRY_POINTS = "grpo_runtime.weight_sync"
 
 W = TypeVar("W", bound=PreparedWeights)
 D = TypeVar("D", bound=Device)
+FindGpu = Callable[[], Device | None]
+"""The GPU that the trainer's weights are on, None where they are on the CPU."""
 
 
 class Reach(StrEnum):
@@ -109,8 +111,9 @@ class Backend(Generic[W]):
     wait_until_ready: Callable[[W, float], Awaitable[None]] | None = None
 
 
-def group_backend(name: str, join: Join) -> Backend[HostCopy]:
-    """A backend whose engines are in one group with the trainer, by a communicator of any kind."""
+def group_backend(name: str, join: Join, *, rank_gpu: FindGpu = gpu_of_rank) -> Backend[HostCopy]:
+    """A backend whose engines are in one group with the trainer, by a communicator of any kind that sends
+    from the host."""
 
     def make_receiver(settings: ReceiverSettings) -> Receiver:
         return StagingReceiver(GroupReceiver(join, worker=settings.worker), settings, keeps_stream=True)
@@ -118,7 +121,7 @@ def group_backend(name: str, join: Join) -> Backend[HostCopy]:
     return Backend[HostCopy](
         name=name,
         reach=Reach.NETWORK,
-        prepare=HostCopy,
+        prepare=lambda source: host_copy(source, rank_gpu()),
         make_sender=partial(GroupSender, join=join),
         make_receiver=make_receiver,
         is_collective=True,
@@ -225,7 +228,11 @@ def vllm_nccl_backend(
 
 
 def disk_backend(
-    name: str, *, open_store: Callable[[], VersionStore], publisher: Publisher | None = None
+    name: str,
+    *,
+    open_store: Callable[[], VersionStore],
+    publisher: Publisher | None = None,
+    rank_gpu: FindGpu = gpu_of_rank,
 ) -> Backend[HostCopy]:
     """A backend whose engines read versions from a store, which `open_store` opens in a worker. `publisher`
     writes them there; without it only the end in a worker can be made."""
@@ -244,7 +251,7 @@ def disk_backend(
 
     def for_run(settings: TrainerSettings, model_files: ModelFiles) -> Backend[HostCopy]:
         of_run = publisher_of_trainer(settings, model_files=model_files)
-        return disk_backend(name, open_store=open_store, publisher=of_run)
+        return disk_backend(name, open_store=open_store, publisher=of_run, rank_gpu=rank_gpu)
 
     async def wait_until_ready(copy: HostCopy, stall_seconds: float) -> None:
         await publishing().wait_until_published(copy, stall_seconds=stall_seconds)
@@ -252,7 +259,7 @@ def disk_backend(
     return Backend[HostCopy](
         name=name,
         reach=Reach.NETWORK,
-        prepare=HostCopy,
+        prepare=lambda source: host_copy(source, rank_gpu()),
         make_sender=make_sender,
         make_receiver=lambda settings: StagingReceiver(StoreReceiver(open_store), settings),
         for_run=for_run,
@@ -261,12 +268,23 @@ def disk_backend(
     )
 
 
-def _shared_memory_sender(engines: Mapping[str, Peer], settings: SenderSettings) -> PairwiseSender[HostCopy]:
-    connections = {
-        name: LocalConnection(peer, settings, transport=SharedMemoryTransport())
-        for name, peer in engines.items()
-    }
-    return PairwiseSender(connections, settings)
+def shared_memory_backend(name: str, *, rank_gpu: FindGpu = gpu_of_rank) -> Backend[HostCopy]:
+    """A backend whose engines read the trainer's copy where it lies."""
+
+    def make_sender(engines: Mapping[str, Peer], settings: SenderSettings) -> PairwiseSender[HostCopy]:
+        connections = {
+            name: LocalConnection(peer, settings, transport=SharedMemoryTransport())
+            for name, peer in engines.items()
+        }
+        return PairwiseSender(connections, settings)
+
+    return Backend[HostCopy](
+        name=name,
+        reach=Reach.MACHINE,
+        prepare=lambda source: shared_copy(source, rank_gpu()),
+        make_sender=make_sender,
+        make_receiver=lambda settings: StagingReceiver(SharedMemoryReceiver(), settings),
+    )
 
 
 def _in_process_sender(engines: Mapping[str, Peer], settings: SenderSettings) -> PairwiseSender[LentWeights]:
@@ -278,13 +296,7 @@ GLOO = group_backend("gloo", GlooGroup)
 NCCL = gpu_group_backend("nccl", connect=TorchNccl, rank_device=device_of_rank, device=CudaDevice)
 VLLM_NCCL = vllm_nccl_backend("vllm_nccl", connect=TorchNcclToVllm, rank_device=device_of_rank)
 IPC = ipc_backend("ipc", rank_device=device_of_rank, device=CudaDevice, handles=CudaHandles)
-SHARED_MEMORY = Backend[HostCopy](
-    name="shared_memory",
-    reach=Reach.MACHINE,
-    prepare=shared_copy,
-    make_sender=_shared_memory_sender,
-    make_receiver=lambda settings: StagingReceiver(SharedMemoryReceiver(), settings),
-)
+SHARED_MEMORY = shared_memory_backend("shared_memory")
 DISK = disk_backend("disk", open_store=store_of_engine)
 IN_PROCESS = Backend[LentWeights](
     name="in_process",

@@ -4,14 +4,17 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pod_builder import free_port
 from polling import wait_until
 
 from grpo_api.v1alpha1.spec import ExportSpec
-from grpo_cluster.versions import program_path
+from grpo_cluster.binaries import build_all
+from grpo_cluster.versions import VERSITYGW, program_path
 from grpo_runtime.export.credentials import Credentials
 from grpo_runtime.export.s3 import S3Destination
 
@@ -61,6 +64,19 @@ class S3Server:
         assert self.process is not None and self.process.poll() is None, "the S3 server has ended"
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+
+@contextmanager
+def served_bucket(folder: Path) -> Iterator[S3Server]:
+    """A server over a new folder that has the bucket, built once for a machine."""
+    build_all((VERSITYGW,))
+    folder.mkdir()
+    server = S3Server(folder, free_port())
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
 
 
 def secret_in(folder: Path, keys: Mapping[str, str]) -> Credentials:

@@ -4,4 +4,4 @@ import sys
 from pathlib import Path
 
 _TESTS = Path(__file__).parents[1]
-sys.path[:0] = [str(_TESTS / "weight_sync"), str(_TESTS)]
+sys.path[:0] = [str(_TESTS / "weight_sync"), str(_TESTS / "export"), str(_TESTS)]

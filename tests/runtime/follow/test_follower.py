@@ -75,13 +75,14 @@ def follower_of(engine: Engine, versions: CheckedVersions, *, interval_seconds: 
     )
 
 
-@pytest.fixture(params=["in place", "copied"])
-def versions(request: pytest.FixtureRequest, tmp_path: Path) -> CheckedVersions:
-    """Of a claim, which are read where they are, and of a bucket, which are copied."""
-    source = FolderStore(tmp_path / "source")
-    return CheckedVersions(
-        source, local=source if request.param == "in place" else FolderStore(tmp_path / "here")
-    )
+def copied_from(source: FolderStore) -> CheckedVersions:
+    """Versions that are copied to the folder `here` beside the store."""
+    return CheckedVersions(source, local=FolderStore(source.root.parent / "here"))
+
+
+@pytest.fixture
+def versions(tmp_path: Path) -> CheckedVersions:
+    return copied_from(FolderStore(tmp_path / "source"))
 
 
 async def test_each_new_version_is_loaded_bit_for_bit_while_requests_wait(
@@ -158,19 +159,18 @@ async def test_a_version_that_failed_is_tried_again_less_and_less_often(
 
 @pytest.mark.parametrize("step", ["pause", "finish", "resume"])
 async def test_an_engine_that_hangs_in_a_step_that_cannot_be_given_up_ends_the_following(
-    step: str, tmp_path: Path
+    step: str, versions: CheckedVersions, tmp_path: Path
 ) -> None:
-    store = FolderStore(tmp_path)
-    engine = Engine(tmp_path)
+    engine = Engine(versions.local.root)
     followed = Followed(engine)
 
     async def hang(*_: object) -> None:
         await asyncio.Event().wait()
 
     setattr(followed, step, hang)
-    publish(tmp_path, 1)
+    publish(tmp_path / "source", 1)
     follower = Follower(
-        CheckedVersions(store, local=store),
+        versions,
         followed,  # type: ignore[arg-type]
         served="version-000001-000000",
         interval_seconds=60.0,
@@ -258,8 +258,9 @@ async def test_a_store_that_is_gone_for_a_while_ends_nothing(tmp_path: Path) -> 
             return super().read(path)
 
     source = Gone(tmp_path / "source")
-    engine = Engine(source.root)
-    follower = follower_of(engine, CheckedVersions(source, local=source), interval_seconds=0.01)
+    versions = copied_from(source)
+    engine = Engine(versions.local.root)
+    follower = follower_of(engine, versions, interval_seconds=0.01)
     stop = asyncio.Event()
     running = asyncio.ensure_future(follower.run(stop))
     publish(tmp_path / "source", 1)
@@ -276,18 +277,19 @@ async def test_a_latest_that_names_no_version_is_warned(tmp_path: Path) -> None:
     store = FolderStore(tmp_path)
     store.put("LATEST", b"../../etc")
     with pytest.raises(WeightSyncError, match="names no version"):
-        CheckedVersions(store, local=store).newest()
+        copied_from(store).newest()
 
 
-async def test_an_engine_that_cannot_even_be_resumed_ends_the_following(tmp_path: Path) -> None:
-    store = FolderStore(tmp_path)
-    engine = Engine(tmp_path)
+async def test_an_engine_that_cannot_even_be_resumed_ends_the_following(
+    versions: CheckedVersions, tmp_path: Path
+) -> None:
+    engine = Engine(versions.local.root)
 
     async def fail() -> None:
         raise RuntimeError("the engine is dead")
 
     engine.resume = fail  # type: ignore[method-assign]
-    publish(tmp_path, 1)
+    publish(tmp_path / "source", 1)
     with pytest.raises(RuntimeError, match="the engine is dead"):
-        await follower_of(engine, CheckedVersions(store, local=store)).run(asyncio.Event())
+        await follower_of(engine, versions).run(asyncio.Event())
     await engine.shutdown()

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+_TESTS = Path(__file__).parents[1]
+sys.path[:0] = [str(Path(__file__).parent), str(_TESTS)]
+sys.path += [str(_TESTS / "export")]
 
 
 @pytest.fixture(autouse=True)

@@ -128,6 +128,16 @@ def test_an_attempt_that_begins_no_step_in_time_fails_with_what_held_it_up() -> 
     assert not exit_policy(missed.exit_code).is_retried
 
 
+def test_the_time_in_which_a_checkpoint_is_read_does_not_count() -> None:
+    clocks = deadlines()
+    for now in range(0, 400, 40):
+        reading = report(TrainerState.STARTING, heartbeat=now, message="checking the checkpoint")
+        assert clocks.missed(reading, now=now) is None
+    assert clocks.missed(reading, now=460) is None
+    missed = clocks.missed(reading, now=461)
+    assert missed is not None and missed.message.endswith("(100): checking the checkpoint")
+
+
 def test_a_long_start_is_no_stall_and_the_startup_deadline_covers_it() -> None:
     for state in (TrainerState.STARTING, TrainerState.WAITING_FOR_ROLLOUT):
         clocks = deadlines()

@@ -73,12 +73,31 @@ def test_what_deepspeed_offloads_is_in_the_pods_of_its_processes() -> None:
 
 
 def test_engines_beside_their_ranks_get_a_copy_from_each_and_lent_weights_are_none() -> None:
-    own = parts(host(a_job(rollout=None, engine={"process": "Own"}, trainer={"strategy": "DDP"})))
+    by_ipc: dict[str, Any] = {"engine": {"process": "Own"}, "trainer": {"strategy": "DDP"}}
+    own = parts(host(a_job(rollout=None, **by_ipc)))
     assert own["copies of the weights for engines"] == 8 * 2 * P
+    assert own["8 processes of their engines"] == 8 * 4 * GIB
+    assert own["weights that engines keep aside"] == 8 * 2 * P
+    # which is the same memory
+    shared = parts(host(a_job(rollout=None, **by_ipc, weightSync={"backend": "SharedMemory"})))
+    assert shared["copies of the weights for engines"] == 8 * 2 * P
+    assert "weights that engines keep aside" not in shared
     within = parts(host(a_job(rollout=None)))
-    assert not {"copies of the weights for engines", "weights of engines that sleep"} & within.keys()
+    beside = {
+        "8 processes of their engines",
+        "copies of the weights for engines",
+        "weights that engines keep aside",
+        "weights of engines that sleep",
+    }
+    assert not beside & within.keys()
     asleep = parts(host(a_job(rollout=None, engine={"sleepLevel": 1, "tensorParallelSize": 2})))
     assert asleep["weights of engines that sleep"] == 8 * 2 * P // 2
+
+
+def test_engines_on_ray_are_processes_too_and_ray_takes_some_itself() -> None:
+    on_ray = parts(host(a_job(rollout=None, colocated={"executor": "Ray"})))
+    own = parts(host(a_job(rollout=None, engine={"process": "Own"})))
+    assert on_ray == {**own, "Ray's node": GIB // 2}
 
 
 def test_a_limit_that_is_too_low_is_named_with_what_suffices() -> None:

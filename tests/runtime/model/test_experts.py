@@ -12,7 +12,7 @@ from whole_checkpoint import write_checkpoint
 from grpo_api.v1alpha1.spec import Dtype, OptimizerSpec
 from grpo_runtime.model.load import load_policy, load_tokenizer, saved_parameters
 from grpo_runtime.model.local_model import LocalModel
-from grpo_runtime.trainer.checkpoint.contents import RunState, export_model, read_training_state
+from grpo_runtime.trainer.checkpoint.contents import RunState, export_model, read_training_state, whole_model
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy
 from grpo_runtime.trainer.strategy.ddp import DDPStrategy
@@ -77,7 +77,11 @@ def test_checkpoint_and_export_hold_the_names_of_the_familys_files_and_give_back
     )
     origin = LocalModel(folder, f"file://{folder}", commit=None)
     export_model(
-        tmp_path / "exported", model=policy.model, strategy=strategy, tokenizer=tokenizer, origin=origin
+        tmp_path / "exported",
+        model=policy.model,
+        weights=whole_model(strategy),
+        tokenizer=tokenizer,
+        origin=origin,
     )
     own = dict(policy.model.named_parameters())
     of_one_expert = FAMILIES[folder.name]

@@ -1,5 +1,6 @@
 """Full volumes: /dev/full answers every write with the kernel's own error."""
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,12 @@ def test_safetensors_own_error_for_a_full_volume_is_understood(tmp_path: Path) -
     message = "Error while serializing: I/O error: No space left on device (os error 28)"
     with pytest.raises(VolumeFullError), full_volume_named(tmp_path):
         raise SafetensorError(message)
+
+
+def test_a_folder_that_could_not_even_be_made_is_on_a_full_volume_too(tmp_path: Path) -> None:
+    folder = tmp_path / "weights" / "copy"
+    with pytest.raises(VolumeFullError, match=f"the volume of {folder} is full"), full_volume_named(folder):
+        raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_other_errors_pass(tmp_path: Path) -> None:

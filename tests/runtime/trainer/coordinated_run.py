@@ -3,6 +3,7 @@ get."""
 
 import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,7 @@ class OneRank:
         self, work: Awaitable[Any], *, on_tick: Callable[[], None], ends_on_stop: bool = True
     ) -> Any:
         if not ends_on_stop:
+            on_tick()
             return await work
         self.num_waits += 1
         if self.is_slow:
@@ -177,7 +179,7 @@ class RecordingReporter:
         self.num_current: list[int] = []
         self.waits: list[str] = []
         self.notes: list[str] = []
-        self.num_moved: int | None = None
+        self.moved: list[tuple[str, int]] = []
 
     def report_waiting(
         self,
@@ -200,7 +202,7 @@ class RecordingReporter:
         self.steps[step] = {**values, **rest}
 
     def moves(self, message: str, *, num_bytes: int) -> None:
-        self.num_moved = num_bytes
+        self.moved.append((message, num_bytes))
 
     def saved(self, step: int | None, *, seconds: float | None = None) -> None:
         self.checkpoint_step = step
@@ -227,8 +229,7 @@ class RecordingSaver:
         self.newest_step: int | None = None
         self.newest_seconds: float | None = None
         self.is_exported = False
-
-    num_bytes_written = 0
+        self.num_bytes_written = 0
 
     @property
     def is_saving(self) -> bool:
@@ -260,10 +261,15 @@ class RecordingSaver:
     def take_metrics(self) -> dict[str, float]:
         return {} if self.newest_seconds is None else {"checkpoint/seconds": self.newest_seconds}
 
-    def export(self) -> None:
+    def export(self) -> "Future[None]":
+        written: Future[None] = Future()
+        self.num_bytes_written += 100
         if self._is_full:
-            raise OSError("no space left")
-        self.is_exported = True
+            written.set_exception(OSError("no space left"))
+        else:
+            self.is_exported = True
+            written.set_result(None)
+        return written
 
 
 class FakeRun:

@@ -1,6 +1,7 @@
 """A strategy whose numbers a test sets: what a save reads of one, in this process alone."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -50,13 +51,15 @@ def store(folder: Path, *, attempt: int = 1, keep: int = 2) -> CheckpointStore:
     return CheckpointStore(folder / "checkpoints", job_uid="uid", attempt=attempt, keep=keep)
 
 
-def saver_of(strategy: StillStrategy, target: CheckpointStore, *, output_dir: Path) -> Saver:
+def saver_of(
+    strategy: StillStrategy, target: CheckpointStore, *, output_dir: Path, tokenizer: Any = None
+) -> Saver:
     """Rank 0's, without other ranks."""
     return Saver(
         target,
         model=strategy.model,
         strategy=strategy,  # type: ignore[arg-type]
-        tokenizer=strategy.tokenizer,
+        tokenizer=tokenizer or strategy.tokenizer,
         ranks=Ranks(rank=0, world_size=1, stop=StopRequest()),
         output_dir=output_dir,
         newest_step=None,

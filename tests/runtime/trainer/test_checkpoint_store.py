@@ -6,6 +6,7 @@ import pytest
 
 from grpo_runtime.errors import CheckpointCorruptError, SupersededError, UserError
 from grpo_runtime.trainer.checkpoint.manifest import FileEntry, read_manifest
+from grpo_runtime.trainer.checkpoint.reading import Reading
 from grpo_runtime.trainer.checkpoint.store import CheckpointStore
 
 
@@ -70,6 +71,31 @@ def test_a_damaged_checkpoint_is_put_aside_and_the_one_before_is_used(tmp_path: 
     assert found is not None
     assert found[1].step == 2
     assert names(tmp_path) == ["step-000002", "step-000004.damaged-2"]
+
+
+def test_of_several_checkpoints_only_the_newest_is_read(tmp_path: Path) -> None:
+    first = claimed(tmp_path, keep=3)
+    for step in (2, 4, 6):
+        newest = save(first, step)
+    reading = Reading()
+    assert claimed(tmp_path, attempt=2, keep=3).newest(reading=reading) is not None
+    sizes = [path.stat().st_size for path in newest.rglob("*") if path.is_file()]
+    assert reading.num_bytes == sum(sizes) - (newest / "manifest.json").stat().st_size
+    assert reading.message == "checking the checkpoint of step 6: 100% of 0.0 GB"
+
+
+def test_an_older_checkpoint_that_is_damaged_is_found_when_it_is_needed(tmp_path: Path) -> None:
+    first = claimed(tmp_path, keep=3)
+    paths = {step: save(first, step) for step in (2, 4, 6)}
+    (paths[4] / "state.json").write_text("ruins")
+    second = claimed(tmp_path, attempt=2, keep=3)
+    found = second.newest()
+    assert found is not None and found[1].step == 6
+    assert names(tmp_path) == ["step-000002", "step-000004", "step-000006"]
+    (paths[6] / "state.json").write_text("ruins")
+    found = second.newest()
+    assert found is not None and found[1].step == 2
+    assert names(tmp_path) == ["step-000002", "step-000004.damaged-2", "step-000006.damaged-2"]
 
 
 def test_a_volume_that_cannot_be_read_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

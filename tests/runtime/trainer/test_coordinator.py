@@ -75,6 +75,13 @@ async def test_the_last_checkpoint_is_reported_once_the_model_is_written_too(tmp
     assert (run.saver.newest_step, run.reporter.checkpoint_step) == (4, 2)
 
 
+async def test_while_the_model_is_written_the_bytes_of_it_are_reported(tmp_path: Path) -> None:
+    run = FakeRun(tmp_path, job(algorithm={"steps": 1}), rewards=REWARDS)
+    assert await run.train()
+    message = "the trained model is being written"
+    assert run.reporter.moved[-2:] == [(message, 0), (message, 100)]
+
+
 async def test_the_place_in_the_data_that_is_saved_is_where_the_next_step_begins(tmp_path: Path) -> None:
     run = FakeRun(tmp_path, job(), rewards=REWARDS)
     await run.train()

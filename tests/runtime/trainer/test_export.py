@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import save_torch_state_dict
 from safetensors.torch import load_file
 from tiny_families import write_tiny_family
 from transformers import AutoModelForCausalLM
@@ -16,8 +17,10 @@ from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.model.lora import add_adapter
 from grpo_runtime.model.save import save_policy
 from grpo_runtime.model.tiny import write_tiny_model
-from grpo_runtime.trainer.checkpoint.contents import export_model
-from grpo_runtime.trainer.checkpoint.merged_export import export_merged
+from grpo_runtime.trainer.checkpoint.contents import export_model, whole_model
+from grpo_runtime.trainer.checkpoint.merged_export import export_merged, merged_model
+from grpo_runtime.trainer.checkpoint.model_files import write_weights
+from grpo_runtime.trainer.checkpoint.written_share import INDEX
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy
 from grpo_runtime.trainer.strategy.ddp import DDPStrategy
@@ -39,7 +42,7 @@ def test_an_export_replaces_the_one_before_as_a_whole_and_says_where_the_model_c
     export_model(
         into,
         model=policy.model,
-        strategy=strategy,
+        weights=whole_model(strategy),
         tokenizer=load_tokenizer(tmp_path / "tiny"),
         origin=origin,
     )
@@ -50,6 +53,28 @@ def test_an_export_replaces_the_one_before_as_a_whole_and_says_where_the_model_c
     # in float32, whatever the engines compute in
     assert all(tensor.equal(saved[name]) for name, tensor in policy.model.named_parameters())
     assert all(path.stat().st_mode & 0o444 == 0o444 for path in into.iterdir())
+
+
+@pytest.mark.parametrize("max_file_size", ["5GB", "100KB"])
+def test_weights_are_in_the_files_that_hugging_face_would_write(tmp_path: Path, max_file_size: str) -> None:
+    write_tiny_model(tmp_path / "tiny")
+    weights = load_file(tmp_path / "tiny" / "model.safetensors")
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    mine.mkdir()
+    theirs.mkdir()
+    written: list[int] = []
+    write_weights(weights, into=mine, max_file_size=max_file_size, on_bytes=written.append)
+    save_torch_state_dict(dict(weights), theirs, max_shard_size=max_file_size)
+    names = {path.name for path in theirs.iterdir()}
+    assert {path.name for path in mine.iterdir()} == names
+    assert ("model.safetensors" in names) == (max_file_size == "5GB")
+    for name in names - {INDEX}:
+        found, expected = load_file(mine / name), load_file(theirs / name)
+        assert found.keys() == expected.keys()
+        assert all(tensor.equal(expected[each]) for each, tensor in found.items())
+    assert sum(written) == sum(path.stat().st_size for path in mine.glob("*.safetensors"))
+    if INDEX in names:
+        assert json.loads((mine / INDEX).read_text()) == json.loads((theirs / INDEX).read_text())
 
 
 @pytest.mark.parametrize("export", [export_model, export_merged])
@@ -67,15 +92,16 @@ def test_an_export_has_what_prepares_pictures_and_says_in_which_precision_its_we
         add_adapter(model, LoraSpec(rank=4), seed=0, origin=origin)
     policy = Policy(model, temperature=1.0, dtype=Dtype.BFLOAT16)
     strategy = DDPStrategy(policy, optimizer=OptimizerSpec(), total_steps=1, ranks=ranks)
-    export(into, model=model, strategy=strategy, tokenizer=load_tokenizer(folder), origin=origin)
+    weights = merged_model(strategy) if export is export_merged else whole_model(strategy)
+    export(into, model=model, weights=weights, tokenizer=load_tokenizer(folder), origin=origin)
 
     expected = {path.name for path in folder.iterdir()} | {"origin.json"}
     assert {path.name for path in into.iterdir()} == expected
     for name in ("processor_config.json", "preprocessor_config.json"):
         assert (into / name).read_text() == (folder / name).read_text()
     dtype = torch.bfloat16 if export is export_merged else torch.float32
-    weights = load_file(into / "model.safetensors")
-    assert {tensor.dtype for tensor in weights.values()} == {dtype}
+    written = load_file(into / "model.safetensors")
+    assert {tensor.dtype for tensor in written.values()} == {dtype}
     config = json.loads((into / "config.json").read_text())
     assert {config["dtype"], config["text_config"]["dtype"]} == {str(dtype).removeprefix("torch.")}
     assert config["architectures"] == json.loads((folder / "config.json").read_text())["architectures"]

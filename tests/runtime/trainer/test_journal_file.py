@@ -15,6 +15,7 @@ from polling import wait_until
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.errors import VolumeFullError
+from grpo_runtime.process.background import in_thread
 from grpo_runtime.rollout.interface import GenerateRequest, Rollout, VersionSpan
 from grpo_runtime.trainer.journal.framing import Frame, decode_frames, encode_frame
 from grpo_runtime.trainer.journal.reader import file_of, read_step
@@ -266,6 +267,44 @@ def test_a_record_that_comes_behind_the_end_is_written_and_the_writer_ends(tmp_p
     closing.join(10)
     assert not closing.is_alive()
     assert tokens(tmp_path) == {0: 5}
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_run_that_fails_writes_the_records_that_have_come_for_so_long(
+    tmp_path: Path, is_late: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = SlowDisk()
+    writer = JournalWriter(tmp_path, sync=disk)
+    path = file_of(tmp_path, step=4, attempt=1)
+    writer.put(path, begun(1))
+    assert disk.begun.wait(10)
+    for sample in range(100):
+        writer.put(path, generated(sample))
+    if is_late:
+        writer.finish(timeout_seconds=0)
+        assert "the last 101 records of the journal may not be on disk" in caplog.text
+        assert len(tokens(tmp_path)) == 0
+        # nothing was lost by giving up
+        disk.may_go_on.set()
+        writer.wait()
+    else:
+        finished = in_thread(lambda: writer.finish(timeout_seconds=60), name="finish")
+        disk.may_go_on.set()
+        finished.result(60)
+        assert not caplog.records
+    assert len(tokens(tmp_path)) == 100
+
+
+def test_a_run_that_fails_says_what_kept_its_records_from_being_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    writer = JournalWriter(tmp_path, sync=full)
+    writer.put(file_of(tmp_path, step=4, attempt=1), begun(1))
+    writer.finish(timeout_seconds=60)
+    assert "the last 1 records of the journal may not be on disk: the volume of" in caplog.text
 
 
 def test_wait_says_that_the_volume_is_full(tmp_path: Path) -> None:

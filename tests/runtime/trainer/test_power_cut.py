@@ -11,7 +11,7 @@ from grpo_runtime.local.workspace import State, Workspace
 from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.model.tiny import write_tiny_model
-from grpo_runtime.trainer.checkpoint.contents import export_model
+from grpo_runtime.trainer.checkpoint.contents import export_model, whole_model
 from grpo_runtime.trainer.checkpoint.manifest import FileEntry
 from grpo_runtime.trainer.checkpoint.store import CheckpointStore
 from grpo_runtime.trainer.distributed import Ranks
@@ -83,7 +83,11 @@ def test_no_power_cut_shows_half_of_an_exported_model(tmp_path: Path, ranks: Ran
     cuts = PowerCuts(root, at_each=is_whole)
     with cuts.watched():
         export_model(
-            root / "model", model=policy.model, strategy=strategy, tokenizer=tokenizer, origin=origin
+            root / "model",
+            model=policy.model,
+            weights=whole_model(strategy),
+            tokenizer=tokenizer,
+            origin=origin,
         )
     assert all((state / "model").exists() for state in cuts.states(states))
 

@@ -5,6 +5,7 @@ import errno
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -104,6 +105,41 @@ async def test_the_files_are_those_that_transformers_would_save(
     loaded = AutoModelForCausalLM.from_pretrained(mine)
     for name, parameter in strategy.model.named_parameters():
         assert torch.equal(loaded.get_parameter(name), parameter)
+
+
+class GatedTokenizer:
+    """Is written behind the weights, once the gate is open."""
+
+    def __init__(self) -> None:
+        self.gate, self.is_reached = threading.Event(), threading.Event()
+
+    def save_pretrained(self, folder: Path) -> None:
+        self.is_reached.set()
+        assert self.gate.wait(DEADLINE_SECONDS)
+
+
+def test_the_model_is_written_in_a_thread_which_counts_its_bytes(
+    strategy: StillStrategy, tmp_path: Path
+) -> None:
+    tokenizer = GatedTokenizer()
+    saver = saver_of(strategy, store(tmp_path), output_dir=tmp_path, tokenizer=tokenizer)
+    strategy.set(2.0)
+    written = saver.export()
+    assert tokenizer.is_reached.wait(DEADLINE_SECONDS)
+    assert not written.done() and not (tmp_path / "model").exists()
+    num_bytes = saver.num_bytes_written
+    assert num_bytes == (tmp_path / ".model.tmp" / "model.safetensors").stat().st_size
+    tokenizer.gate.set()
+    assert written.result(DEADLINE_SECONDS) is None
+    weights = load_file(tmp_path / "model" / "model.safetensors")
+    assert all(bool((weight == 2.0).all()) for weight in weights.values())
+
+
+def test_a_full_volume_is_named_by_the_export_too(strategy: StillStrategy, tmp_path: Path) -> None:
+    tokenizer = Mock(save_pretrained=Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+    saver = saver_of(strategy, store(tmp_path), output_dir=tmp_path, tokenizer=tokenizer)
+    with pytest.raises(VolumeFullError, match=f"the volume of {tmp_path} is full"):
+        saver.export().result(DEADLINE_SECONDS)
 
 
 @pytest.mark.parametrize("is_waited_for", [True, False])

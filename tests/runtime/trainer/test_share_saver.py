@@ -2,22 +2,33 @@
 
 import errno
 import os
+import threading
+from collections.abc import Callable
 from concurrent.futures import wait
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
+from pod_builder import run_config
 from still_strategy import StillStrategy
 
-from grpo_runtime.errors import VolumeFullError
+from grpo_runtime.errors import PeerLostError, VolumeFullError
 from grpo_runtime.model.weights import NamedTensors
+from grpo_runtime.process.background import in_thread
 from grpo_runtime.trainer.checkpoint.contents import RunState, complete_checkpoint, read_training_state
 from grpo_runtime.trainer.checkpoint.host_copy import HostCopier
 from grpo_runtime.trainer.checkpoint.share_saver import ShareSaver
 from grpo_runtime.trainer.checkpoint.store import CheckpointStore
 from grpo_runtime.trainer.checkpoint.written_share import write_share
+from grpo_runtime.trainer.commands import Command
 from grpo_runtime.trainer.distributed import Ranks
+from grpo_runtime.trainer.following import Follower
 from grpo_runtime.trainer.reference import Reference
+from grpo_runtime.trainer.stop import StopRequest
+
+DEADLINE_SECONDS = 60.0
 
 
 class FullStore(CheckpointStore):
@@ -43,6 +54,59 @@ def test_a_rank_that_cannot_write_its_share_says_so_in_its_main_thread(ranks: Ra
     wait([saver._in_flight], timeout=60)
     with pytest.raises(VolumeFullError, match=f"the volume of {tmp_path} is full"):
         saver.check()
+
+
+class GatedStore(CheckpointStore):
+    """A volume that answers once the gate is open."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, job_uid="uid", attempt=1, keep=1)
+        self.gate = threading.Event()
+
+    def unfinished(self, step: int) -> Path:
+        assert self.gate.wait(DEADLINE_SECONDS)
+        return super().unfinished(step)
+
+
+class LosingRanks(Ranks):
+    """Rank 0 announces a save, and then a rank is lost."""
+
+    def __init__(self) -> None:
+        super().__init__(rank=0, world_size=1, stop=StopRequest())
+        self.is_lost = threading.Event()
+        self._commands = [Command.SAVE]
+
+    def next_command(self, *, on_tick: Callable[[], None]) -> Command:
+        if self._commands:
+            return self._commands.pop()
+        self.is_lost.set()
+        raise PeerLostError("another rank is gone")
+
+
+def test_a_rank_that_fails_still_writes_its_share_of_a_checkpoint_in_flight(
+    ranks: Ranks, tmp_path: Path
+) -> None:
+    strategy, target, losing = StillStrategy(tmp_path / "tiny"), GatedStore(tmp_path / "all"), LosingRanks()
+    parts: dict[str, Any] = {"strategy": strategy, "ranks": losing}
+    saver = ShareSaver(target, model=strategy.model, output_dir=tmp_path, is_shared=True, **parts)
+    follower = Follower(run_config(), learner=Mock(), saver=saver, tokenizer=strategy.tokenizer, **parts)
+    files: list[str] = []
+
+    def follow() -> None:
+        try:
+            follower.follow(step=2, on_tick=Mock())
+        finally:
+            # the process would end here
+            files.extend(path.name for path in tmp_path.glob("all/.tmp-step-000002-1/*.safetensors"))
+
+    ended = in_thread(follow, name="follow")
+    assert losing.is_lost.wait(DEADLINE_SECONDS)
+    # without the wait it has ended by now
+    wait([ended], timeout=1)
+    target.gate.set()
+    with pytest.raises(PeerLostError, match="another rank is gone"):
+        ended.result(DEADLINE_SECONDS)
+    assert files == ["optimizer.safetensors"]
 
 
 def test_ranks_that_write_copy_each_tensor_once_and_all_others_nothing(tmp_path: Path) -> None:

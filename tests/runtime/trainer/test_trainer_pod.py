@@ -62,8 +62,8 @@ def test_a_run_that_is_stopped_and_killed_ends_with_the_same_bits(two_ranks: Pat
     assert (message.progress.step, message.progress.checkpoint_step) == (3, 3)
 
     second = TrainerPod(tmp_path, job(), attempt=2, hang_at=5)
-    progress = second.wait_until(lambda progress: progress.step == 5)
-    assert (progress.resumed_from_step, progress.checkpoint_step) == (3, 4)
+    progress = second.wait_until(lambda progress: (progress.step, progress.checkpoint_step) == (5, 4))
+    assert progress.resumed_from_step == 3
     second.kill_rank(1)
     code, message = second.end()
     assert (code, message.reason, message.rank) == (137, "Killed", 1)

@@ -3,37 +3,49 @@
 from typing import Any
 
 import torch
-from disk_in_a_folder import DISK_IN_A_FOLDER
+from disk_in_a_folder import DISK_IN_A_FOLDER, disk_in_a_folder
 from file_backend import FILE
 from slow_gloo import CROWDED_GLOO, SLOW_GLOO
 from stand_in_handles import StandInHandles
 from stand_in_nccl import StandInDevice, StandInNccl
 from stand_in_vllm_nccl import StandInNcclToVllm
 
+from grpo_runtime.weight_sync.network.gloo import GlooGroup
 from grpo_runtime.weight_sync.registry import (
     Backend,
     all_backends,
     find_backend,
     gpu_group_backend,
+    group_backend,
     ipc_backend,
+    shared_memory_backend,
     vllm_nccl_backend,
 )
 
-_DEVICE = StandInDevice()
+GPU_OF_TRAINER = StandInDevice()
 STAND_IN_NCCL = gpu_group_backend(
-    "stand-in-nccl", connect=StandInNccl, rank_device=lambda: _DEVICE, device=StandInDevice
+    "stand-in-nccl", connect=StandInNccl, rank_device=lambda: GPU_OF_TRAINER, device=StandInDevice
 )
 STAND_IN_IPC = ipc_backend(
-    "stand-in-ipc", rank_device=lambda: _DEVICE, device=StandInDevice, handles=StandInHandles
+    "stand-in-ipc", rank_device=lambda: GPU_OF_TRAINER, device=StandInDevice, handles=StandInHandles
 )
 STAND_IN_VLLM_NCCL = vllm_nccl_backend(
     # in chunks in which no tensor of `some_weights` begins where its dtype cannot be read
     "stand-in-vllm-nccl",
     connect=StandInNcclToVllm,
-    rank_device=lambda: _DEVICE,
+    rank_device=lambda: GPU_OF_TRAINER,
     chunk_bytes=16,
 )
 """Its engines keep less than the contract: they end when a transfer breaks."""
+FROM_A_GPU: dict[str, Backend[Any]] = {
+    backend.name: backend
+    for backend in (
+        group_backend("gloo-from-a-gpu", GlooGroup, rank_gpu=lambda: GPU_OF_TRAINER),
+        shared_memory_backend("shared-memory-from-a-gpu", rank_gpu=lambda: GPU_OF_TRAINER),
+        disk_in_a_folder("disk-from-a-gpu", rank_gpu=lambda: GPU_OF_TRAINER),
+    )
+}
+"""Those that send from the host, of a trainer whose weights are on a GPU."""
 OF_THE_PRODUCT: dict[str, Backend[Any]] = {
     **{
         name: backend
@@ -53,7 +65,7 @@ BACKENDS: dict[str, Backend[Any]] = {**OF_THE_PRODUCT, FILE.name: FILE}
 def backend_called(name: str) -> Backend[Any]:
     """A backend of the tests, or of the product on a GPU."""
     others = (STAND_IN_VLLM_NCCL, SLOW_GLOO, CROWDED_GLOO)
-    known = {**BACKENDS, **{backend.name: backend for backend in others}}
+    known = {**BACKENDS, **FROM_A_GPU, **{backend.name: backend for backend in others}}
     return known[name] if name in known else find_backend(name)
 
 

@@ -15,7 +15,8 @@ from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.weight_sync.disk.publisher import Publisher
 from grpo_runtime.weight_sync.disk.store import FolderStore
 from grpo_runtime.weight_sync.interface import Failures, Peer, SenderSettings, WeightSender
-from grpo_runtime.weight_sync.registry import Backend, disk_backend
+from grpo_runtime.weight_sync.registry import Backend, FindGpu, disk_backend
+from grpo_runtime.weight_sync.stream.device import gpu_of_rank
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 
 _VARIABLE = "DISK_OF_TESTS"
@@ -61,9 +62,12 @@ class _NamingSender:
         return await self._sender.update(weights, engines=engines)
 
 
-def _in_a_folder() -> Backend[HostCopy]:
+def disk_in_a_folder(name: str, *, rank_gpu: FindGpu = gpu_of_rank) -> Backend[HostCopy]:
+    """The backend, for a trainer whose weights are on that GPU."""
     publisher = small_files(shared_folder(), keep=1000)
-    backend = disk_backend("disk", open_store=lambda: FolderStore(shared_folder()), publisher=publisher)
+    backend = disk_backend(
+        name, open_store=lambda: FolderStore(shared_folder()), publisher=publisher, rank_gpu=rank_gpu
+    )
 
     def make_sender(engines: Mapping[str, Peer], settings: SenderSettings) -> _NamingSender:
         return _NamingSender(backend.make_sender(engines, settings), publisher)
@@ -71,4 +75,4 @@ def _in_a_folder() -> Backend[HostCopy]:
     return replace(backend, make_sender=make_sender)
 
 
-DISK_IN_A_FOLDER = _in_a_folder()
+DISK_IN_A_FOLDER = disk_in_a_folder("disk")

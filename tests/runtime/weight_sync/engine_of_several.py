@@ -25,7 +25,7 @@ from grpo_runtime.fleet.generate_api import answered_probe_error, probe_body
 from grpo_runtime.fleet.settings import FleetSettings
 from grpo_runtime.rollout.interface import GenerateRequest
 from grpo_runtime.settings import Tokens
-from grpo_runtime.weight_sync.registry import GLOO
+from grpo_runtime.weight_sync.registry import GLOO, Backend
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 
 REQUESTS = [
@@ -86,14 +86,14 @@ async def assert_it_samples_as_one_worker_does(
 
 
 async def assert_a_failed_transfer_leaves_the_old_weights(
-    several: Any, *, attempt: int, num_workers: int
+    several: Any, *, attempt: int, num_workers: int, backend: Backend[Any] = GLOO
 ) -> None:
     """Alter one bit of a sync on its way; the probe finds the weights of the one before, and the next one
     works."""
     async with open_session() as session:
         tokens = Tokens(data=several.data_token, admin=several.admin_token)
         client = EngineClient(session, Address("127.0.0.1", several.port), tokens=tokens, attempt=attempt)
-        sync = OneEngineSync(client, backend=GLOO, timeout_seconds=20.0, workers_per_engine=num_workers)
+        sync = OneEngineSync(client, backend=backend, timeout_seconds=20.0, workers_per_engine=num_workers)
         first, second = (changed_policy(several.model_dir, seed=seed) for seed in (30, 31))
 
         def job(step: int, policy: PreTrainedModel, weights: HostCopy) -> SyncJob:
@@ -104,7 +104,7 @@ async def assert_a_failed_transfer_leaves_the_old_weights(
             answer = await client.generate(probe_body(probe), is_probe=True, timeout_seconds=10)
             return answered_probe_error(answer, probe=probe, engine=several.name)
 
-        await sync.run(job(1, first, HostCopy(weights_of(first))))
+        await sync.run(job(1, first, backend.prepare(weights_of(first))))
         broken = AlteredCopy(weights_of(second), alter=flip_a_bit, buffer_bytes=4096)
         with pytest.raises(SyncFailedError, match="not the bytes announced"):
             await sync.run(job(2, second, broken))
@@ -112,6 +112,6 @@ async def assert_a_failed_transfer_leaves_the_old_weights(
         assert await probe_error(first) < 1e-4
 
         for step in (3, 4):
-            report = await sync.run(job(step, second, HostCopy(weights_of(second))))
+            report = await sync.run(job(step, second, backend.prepare(weights_of(second))))
             assert report.probe_error < 1e-4
         await sync.close()

@@ -146,6 +146,7 @@ class Worker:
         )
         self.version = "initial"
         self.has_ended = False
+        self.has_room = has_room
         self._is_open = False
         shapes = {name: tuple(tensor.shape) for name, tensor in self.weights.items()}
         found = backend_called(backend)
@@ -154,7 +155,7 @@ class Worker:
             optional=optional,
             device=device_of(found),
             worker=rank,
-            direct_load=DirectLoad(lambda num_bytes: has_room or num_bytes == 0, self._load),
+            direct_load=DirectLoad(lambda num_bytes: self.has_room or num_bytes == 0, self._load),
             vllm_engine=lambda _: StandInVllmEngine(self, worker=rank),
         )
         self.end = found.make_receiver(settings)
@@ -259,6 +260,15 @@ class Receiver(CallChannel):
     @property
     def has_ended(self) -> bool:
         return self._worker.has_ended
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it has memory to stage weights."""
+        return self._worker.has_room
+
+    @has_room.setter
+    def has_room(self, has_room: bool) -> None:
+        self._worker.has_room = has_room
 
     async def call(self, verb: str, *arguments: Any) -> None:
         # as it comes over a wire

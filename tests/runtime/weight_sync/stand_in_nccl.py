@@ -17,7 +17,7 @@ from contextlib import contextmanager
 import torch
 
 from grpo_runtime.weight_sync.network.meeting import UNIQUE_ID_BYTES, Place
-from grpo_runtime.weight_sync.stream.memory import PRIVATE_MEMORY, private_memory
+from grpo_runtime.weight_sync.stream.memory import MEMORY_TO_SHARE, PRIVATE_MEMORY, private_memory
 
 _num_staged = itertools.count()
 
@@ -30,9 +30,12 @@ class StandInEvent:
 
 
 class StandInDevice:
-    """Memory of this process that counts as a GPU's. What is staged goes to it and to the host in turn."""
+    """Memory of this process that counts as a GPU's. What is staged goes to it and to the host in turn, or
+    as `has_room` says."""
 
     host_pool = PRIVATE_MEMORY
+    pool_to_share = MEMORY_TO_SHARE
+    has_room: bool | None = None
 
     def __init__(self, *_: object) -> None:
         self._of_device: set[int] = set()
@@ -54,11 +57,13 @@ class StandInDevice:
         return memory
 
     def staging_memory(self, num_bytes: int) -> torch.Tensor:
-        is_free = (os.getpid() + next(_num_staged)) % 2 == 0
+        is_free = self.has_room
+        if is_free is None:
+            is_free = (os.getpid() + next(_num_staged)) % 2 == 0
         return self.empty(num_bytes) if is_free else private_memory(num_bytes).stream
 
     def needed_on_host(self, num_bytes: int) -> int:
-        return num_bytes
+        return 0 if self.has_room else num_bytes
 
     def holds(self, tensor: torch.Tensor) -> bool:
         return tensor.untyped_storage().data_ptr() in self._of_device

@@ -203,6 +203,30 @@ async def test_a_store_that_is_gone_fails_a_sync_with_a_sentence_and_a_later_one
     await sender.shutdown()
 
 
+async def test_trainer_and_engine_go_on_once_their_credentials_are_renewed(
+    s3: S3Server, tmp_path: Path
+) -> None:
+    ends = ("trainer", "engine")
+    of_trainer, of_engine = (store_of(s3, tmp_path / end, secret_key="of-yesterday") for end in ends)
+    receiver = Receiver("disk")
+    settings = receiver.end._settings  # type: ignore[attr-defined]
+    receiver._worker.end = StagingReceiver(StoreReceiver(lambda: of_engine), settings)
+    backend = disk_backend("bucket", open_store=lambda: of_engine, publisher=publisher_to(of_trainer))
+    assert backend.name_version is not None
+    sender, weights = sender_to(backend, {"a": receiver}), packed(1)
+    backend.name_version(weights, PolicyVersion(1, 1))
+    failures = []
+    for end in ends:
+        failures.append(str((await sync(sender, weights, engines="a"))["a"]))
+        s3_secret(tmp_path / end)
+    assert await sync(sender, weights, engines="a") == {}
+    assert receiver.serves(some_weights(1))
+    assert ["could not be written" in failure for failure in failures] == [True, False]
+    assert all("refuses access" in failure for failure in failures)
+    await sender.shutdown()
+    await receiver.shutdown()
+
+
 def test_refused_credentials_are_told_with_the_field(s3: S3Server, tmp_path: Path) -> None:
     store = store_of(s3, tmp_path / "wrong", secret_key="another")
     with pytest.raises(StoreError, match=r"refuses access .*weightSync\.disk\.secret"):

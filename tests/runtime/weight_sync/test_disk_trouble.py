@@ -21,6 +21,7 @@ from grpo_runtime.engine.routes import UPDATE_PATH
 from grpo_runtime.errors import SupersededError, VolumeFullError
 from grpo_runtime.weight_sync.disk.publisher import Publisher
 from grpo_runtime.weight_sync.disk.store import FolderStore, Reading, StoreError
+from grpo_runtime.weight_sync.disk.version_manifest import parse_manifest
 from grpo_runtime.weight_sync.interface import Receiver, ReceiverSettings, WeightSyncError
 from grpo_runtime.weight_sync.registry import Backend, disk_backend
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
@@ -257,6 +258,19 @@ def test_markers_of_a_job_that_had_the_folder_before_count_for_nothing(tmp_path:
     publisher = small_files(tmp_path)
     publisher.begin_attempt()
     assert published(publisher, begun(publisher)) == NAME
+
+
+def test_of_two_jobs_that_begin_in_one_empty_folder_only_the_later_writes(tmp_path: Path) -> None:
+    first = small_files(tmp_path)
+    first.begin_attempt()
+    other = JobRef(namespace="team", name="other", uid="another-uid")
+    second = publisher_to(FolderStore(tmp_path), job=other)
+    second.begin_attempt()
+    with pytest.raises(SupersededError, match="another job has begun to write"):
+        published(first, begun(first))
+    assert published(second, begun(second)) == NAME
+    manifest = parse_manifest((tmp_path / NAME / "manifest.json").read_bytes(), name=NAME)
+    assert manifest.job.uid == "another-uid"
 
 
 def test_an_attempt_removes_the_markers_of_lower_ones(tmp_path: Path) -> None:

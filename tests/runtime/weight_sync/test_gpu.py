@@ -26,11 +26,13 @@ from grpo_runtime.weight_sync.network.meeting import UNIQUE_ID_BYTES, Place, hos
 from grpo_runtime.weight_sync.network.nccl import NcclGroup, TorchNccl
 from grpo_runtime.weight_sync.source import TensorSpec
 from grpo_runtime.weight_sync.stream.device import CudaDevice, device_of_rank, registered_memory
-from grpo_runtime.weight_sync.stream.device_packing import device_copy
+from grpo_runtime.weight_sync.stream.device_packing import device_copy, host_copy
 from grpo_runtime.weight_sync.stream.digest import TAG_BYTES
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 from grpo_runtime.weight_sync.stream.manifest import unpack
+from grpo_runtime.weight_sync.stream.memory import map_memory
 from grpo_runtime.weight_sync.stream.row_digest import NUM_COLUMNS, ROW_BYTES, RowDigest, hash_rows
+from grpo_runtime.weight_sync.stream.tags import make_digest
 from grpo_runtime.weight_sync.vllm_nccl.connection import TorchNcclToVllm
 from grpo_runtime.weight_sync.vllm_nccl.wire import packed_chunks
 
@@ -92,6 +94,27 @@ def test_weights_are_packed_and_cast_as_the_cpu_does_it() -> None:
         copy.wait_until_read()
     for name, tensor in unpack(stream_of(copy), copy.manifest):
         assert torch.equal(tensor, weights[name].to(torch.bfloat16))
+
+
+def test_weights_for_the_host_are_packed_as_the_cpu_does_it_into_memory_that_another_process_maps() -> None:
+    weights = {
+        "large": torch.randn(3000, 4111),
+        "transposed": torch.randn(50, 40).t(),
+        "scalar": torch.randn(()),
+    }
+    on_gpu = Bfloat16([(name, tensor.cuda()) for name, tensor in weights.items()])
+    device = device_of_rank()
+    wanted = stream_of(host_copy(Bfloat16(weights.items()), None))[:-TAG_BYTES]
+    for pool in (device.host_pool, device.pool_to_share):
+        copy = host_copy(on_gpu, device, pool=pool)
+        assert torch.equal(stream_of(copy)[:-TAG_BYTES], wanted)
+        assert copy.memory.stream.is_pinned()
+        digest = make_digest(copy.tag_algorithm, copy.key, copy.manifest.tensors)
+        digest.update(wanted)
+        assert digest.tag() == copy.tag
+    file = copy.memory.file
+    assert file is not None
+    assert torch.equal(map_memory(file, num_bytes=len(copy.memory.stream)).stream[:-TAG_BYTES], wanted)
 
 
 def test_a_sender_that_keeps_up_sends_from_the_gpu() -> None:

@@ -49,32 +49,92 @@ async def test_handles_travel_on_the_control_channel_and_are_of_two_buffers_for_
     assert infos[0].key not in repr(infos[0])
 
 
-async def test_memory_of_the_gpu_is_given_back_by_engines_after_a_sync_and_by_the_trainer_at_the_end(
-    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    staged: list[weakref.ref[torch.Tensor]] = []
-    lent: list[weakref.ref[torch.Tensor]] = []
+@pytest.fixture
+def memory_made(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[weakref.ref[torch.Tensor]]]:
+    """What engines were given to stage weights in, and what the trainer lends them."""
+    made: dict[str, list[weakref.ref[torch.Tensor]]] = {"staged": [], "lent": []}
 
-    def noting(make: Callable[[Any, int], torch.Tensor], memory: list[weakref.ref[torch.Tensor]]) -> Any:
+    def noting(make: Callable[[Any, int], torch.Tensor], kind: str) -> Any:
         def noted(self: Any, num_bytes: int) -> torch.Tensor:
             tensor = make(self, num_bytes)
-            memory.append(weakref.ref(tensor))
+            made[kind].append(weakref.ref(tensor))
             return tensor
 
         return noted
 
-    monkeypatch.setattr(StandInDevice, "staging_memory", noting(StandInDevice.staging_memory, staged))
-    monkeypatch.setattr(StandInHandles, "allocate", noting(StandInHandles.allocate, lent))
+    monkeypatch.setattr(StandInDevice, "staging_memory", noting(StandInDevice.staging_memory, "staged"))
+    monkeypatch.setattr(StandInHandles, "allocate", noting(StandInHandles.allocate, "lent"))
+    return made
+
+
+async def test_memory_of_the_gpu_is_given_back_by_engines_after_a_sync_and_by_the_trainer_at_the_end(
+    receiver: Receiver,
+    memory_made: dict[str, list[weakref.ref[torch.Tensor]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(StandInDevice, "has_room", True)
     sender = OneEngineSender(BACKEND, receiver, timeout_seconds=10.0)
     await sender.init()
     for seed in (1, 2):
         await sync(sender, prepared(BACKEND, seed), version=f"1.{seed}")
         assert receiver.serves(some_weights(seed))
         gc.collect()
-        assert [memory() for memory in staged] == [None] * seed
+        assert [memory() for memory in memory_made["staged"]] == [None] * seed
+    lent = memory_made["lent"]
     assert [memory() is None for memory in lent] == [False, False]
     await sender.shutdown()
     wait_until(lambda: [memory() for memory in lent] == [None, None], "the trainer gives its buffers back")
+
+
+async def test_memory_of_the_host_is_used_again_for_every_sync_and_every_trainer(
+    receiver: Receiver,
+    memory_made: dict[str, list[weakref.ref[torch.Tensor]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(StandInDevice, "has_room", False)
+    for seed in (1, 2, 3):
+        sender = OneEngineSender(BACKEND, receiver, timeout_seconds=10.0)
+        await sender.init()
+        await sync(sender, prepared(BACKEND, seed), version=f"1.{seed}")
+        assert receiver.serves(some_weights(seed))
+        await sender.shutdown()
+    gc.collect()
+    assert [memory() is None for memory in memory_made["staged"]] == [False]
+
+
+async def test_memory_of_the_host_is_kept_while_the_gpu_has_room_for_a_sync(
+    receiver: Receiver,
+    memory_made: dict[str, list[weakref.ref[torch.Tensor]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sender = OneEngineSender(BACKEND, receiver, timeout_seconds=10.0)
+    await sender.init()
+    for seed, has_room in ((1, False), (2, True), (3, False)):
+        monkeypatch.setattr(StandInDevice, "has_room", has_room)
+        await sync(sender, prepared(BACKEND, seed), version=f"1.{seed}")
+        assert receiver.serves(some_weights(seed))
+    await sender.shutdown()
+    gc.collect()
+    # the second one was the GPU's
+    assert [memory() is None for memory in memory_made["staged"]] == [False, True]
+
+
+async def test_an_engine_that_has_the_memory_already_needs_no_room_for_it(
+    monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    """Without room weights are loaded while they arrive, and the model has them before `finish`."""
+    monkeypatch.setattr(StandInDevice, "has_room", False)
+    receiver = Receiver(backend)
+    sender = OneEngineSender(backend, receiver, timeout_seconds=10.0)
+    await sender.init()
+    await sync(sender, prepared(backend, 1), version="1.1")
+    receiver.has_room = False
+    await sender.start()
+    await sender.update(prepared(backend, 2))
+    assert receiver.serves(some_weights(1))
+    await sender.finish("1.2")
+    assert receiver.serves(some_weights(2))
+    await sender.shutdown()
 
 
 async def test_weights_in_larger_buffers_than_the_trainers_are_refused(

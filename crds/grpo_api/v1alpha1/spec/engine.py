@@ -11,9 +11,7 @@ from grpo_api.model import ApiModel
 from grpo_api.quantity import Quantity, is_quantity, parse_quantity
 from grpo_api.rule import rule
 from grpo_api.text_rule import Follows, TextRule
-from grpo_api.v1alpha1.spec.checkpoint import CheckpointSpec
 from grpo_api.v1alpha1.spec.fields import ClaimName
-from grpo_api.v1alpha1.spec.hub import HubSpec
 from grpo_api.v1alpha1.spec.rollout import RolloutSpec
 from grpo_api.v1alpha1.spec.sampling import SamplingSpec
 from grpo_api.v1alpha1.spec.trainer import TrainerSpec, TrainerStrategy
@@ -236,21 +234,6 @@ def engines_share_processes_evenly(
 ) -> bool:
     """Every colocated engine has as many training processes as the others."""
     return rollout is not None or trainer.num_processes % engine.tensor_parallel_size == 0
-
-
-@rule(
-    cel="!has(self.engine.compiledCacheClaim) || !([has(self.checkpoint.claimName) ? "
-    "self.checkpoint.claimName : '', has(self.hub.cacheClaim) ? self.hub.cacheClaim : '']"
-    ".exists(claim, claim == self.engine.compiledCacheClaim))",
-    sentence="engine.compiledCacheClaim ({engine.compiledCacheClaim}) is also the claim of the checkpoints "
-    "or of the Hub's cache, to which others write, and what is in a compiled cache is run without a check: "
-    "name a claim that nothing else uses",
-    field=".engine.compiledCacheClaim",
-)
-def compiled_cache_has_its_own_claim(engine: EngineSpec, checkpoint: CheckpointSpec, hub: HubSpec) -> bool:
-    """Reward functions write beside the checkpoints, and other jobs to the cache of the Hub."""
-    claim = engine.compiled_cache_claim
-    return claim is None or claim not in (checkpoint.claim_name, hub.cache_claim)
 
 
 @rule(

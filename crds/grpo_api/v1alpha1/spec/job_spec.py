@@ -14,10 +14,10 @@ from grpo_api.v1alpha1.spec.colocated import (
     colocated_has_no_rollout,
     ray_is_behind_its_policy,
 )
+from grpo_api.v1alpha1.spec.compiled_cache import compiled_cache_has_its_own_claim
 from grpo_api.v1alpha1.spec.engine import (
     colocated_engine_has_one_stage,
     colocated_engine_has_whole_experts,
-    compiled_cache_has_its_own_claim,
     cores_are_in_one_pod,
     cpu_workers_reach_each_other,
     engine_uses_every_gpu,
@@ -156,7 +156,8 @@ class GRPOJobSpec(RunSections):
     """What happens when the trainer fails."""
     startup_deadline_seconds: Annotated[int, Field(ge=1, le=604_800), MAY_CHANGE] = 1800
     """How long an attempt may take, once all its trainer pods and a rollout pod have nodes, until its first
-    step has begun. After that the job fails, and the message says what it waited for."""
+    step has begun. The time in which it reads its checkpoint does not count. After that the job fails, and
+    the message says what it waited for."""
     scheduling_deadline_seconds: Annotated[Annotated[int, Field(ge=1, le=31_536_000)] | None, MAY_CHANGE] = (
         None
     )

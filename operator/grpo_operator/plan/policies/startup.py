@@ -4,6 +4,7 @@ says what it waited for."""
 from datetime import datetime, timedelta
 
 from grpo_api.contract.reasons import Reason
+from grpo_api.contract.retries import is_reading
 from grpo_api.v1alpha1.status import Condition, ConditionType
 from grpo_operator.observe.observed import Observed
 from grpo_operator.plan.conditions import is_true
@@ -11,11 +12,15 @@ from grpo_operator.plan.deadline import fail_at_deadline, unmet
 from grpo_operator.plan.draft import Draft, Stage
 from grpo_operator.plan.facts import FirstStep
 
+_READING_SECONDS = 60.0
+"""How often the status learns that a checkpoint is still being read."""
+
 
 def keep_startup_deadline(draft: Draft, observed: Observed, now: datetime) -> Draft:
     """`startupDeadlineSeconds` from the time at which every trainer pod and, in mode Disaggregated, a rollout
-    pod first had nodes. An attempt that waits for room is not late. Not retried: what keeps pods with nodes
-    from running for so long does not go away by making others."""
+    pod first had nodes, or its checkpoint was last seen to be read. An attempt that waits for room is not
+    late. Not retried: what keeps pods with nodes from running for so long does not go away by making
+    others."""
     frozen, attempt = draft.frozen, draft.status.attempt
     if draft.stage is not Stage.ACTIVE or frozen is None:
         return draft
@@ -31,7 +36,7 @@ def keep_startup_deadline(draft: Draft, observed: Observed, now: datetime) -> Dr
     deadline = frozen.spec.startup_deadline_seconds
     left = deadline - (now - began_at).total_seconds()
     if left > 0:
-        return draft.waking_after(left)
+        return draft.waking_after(min(left, _READING_SECONDS) if _reads(draft) else left)
     missed = f"attempt {attempt} has not begun a step within startupDeadlineSeconds ({deadline})"
     return fail_at_deadline(
         draft, observed, now, held_up=held_up, reason=Reason.STARTUP_DEADLINE_EXCEEDED, missed=missed
@@ -40,8 +45,9 @@ def keep_startup_deadline(draft: Draft, observed: Observed, now: datetime) -> Dr
 
 def _starting_since(draft: Draft, observed: Observed) -> datetime | None:
     """From when the deadline runs. An engine that is lost and gets another node does not begin it again, or
-    one that is lost again and again would keep the job for good; the wait for that node does not count. A CRD
-    that drops the field has it begin with the oldest engine that is left."""
+    one that is lost again and again would keep the job for good; the wait for that node does not count, nor
+    does the time in which a checkpoint was read. A CRD that drops the field has it begin with the oldest
+    engine that is left."""
     status, room_at = draft.status, draft.facts.room_at
     if status.attempt != observed.job.status.attempt or draft.is_held_back:
         return None
@@ -49,9 +55,17 @@ def _starting_since(draft: Draft, observed: Observed) -> datetime | None:
         return status.starting_since
     if status.starting_since is None:
         return room_at
+    liveness = observed.remembered.report.liveness
+    if _reads(draft) and liveness is not None:
+        return max(status.starting_since, liveness.changed_at)
     waiting = status.waiting_for_room
     waited = max(room_at - waiting.since, timedelta()) if waiting else timedelta()
     return status.starting_since + waited
+
+
+def _reads(draft: Draft) -> bool:
+    progress = draft.facts.last_progress
+    return progress is not None and is_reading(progress)
 
 
 def _why_no_step(draft: Draft, observed: Observed) -> Condition | None:

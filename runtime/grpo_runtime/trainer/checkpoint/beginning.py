@@ -21,6 +21,7 @@ from grpo_runtime.trainer.checkpoint.contents import (
     read_weights,
 )
 from grpo_runtime.trainer.checkpoint.other_run import OtherCheckpoint, find_other_checkpoint
+from grpo_runtime.trainer.checkpoint.reading import Reading
 from grpo_runtime.trainer.checkpoint.store import CheckpointStore
 from grpo_runtime.trainer.checkpoint.written_share import MODEL
 from grpo_runtime.trainer.strategy.interface import TrainingState
@@ -63,6 +64,12 @@ class Beginning:
     def loaded_step(self) -> int | None:
         """Step of the checkpoint, if it is one of another run."""
         return self.other.manifest.step if self.other else None
+
+    @property
+    def what_is_loaded(self) -> str:
+        """What is read of the checkpoint, for people."""
+        step = self.state.step if self.other is None else self.other.manifest.step
+        return f"loading the checkpoint of step {step}"
 
     @property
     def _is_weights_alone(self) -> bool:
@@ -108,18 +115,21 @@ class Beginning:
         return saved
 
 
-def find_beginning(store: CheckpointStore, settings: TrainerSettings) -> Beginning:
-    """The newest checkpoint of the run, or else the one of another run that `resumeFrom` names.
+def find_beginning(store: CheckpointStore, settings: TrainerSettings, *, reading: Reading) -> Beginning:
+    """The newest checkpoint of the run, or else the one of another run that `resumeFrom` names. `reading`
+    tells meanwhile how much has been read.
 
     Raises what `CheckpointStore.newest` and `find_other_checkpoint` do.
     """
-    own = store.newest()
+    own = store.newest(reading=reading)
     if own is not None:
         return Beginning(own[0], read_run_state(own[0]))
     resume = settings.run_config.resume_from
     if resume is None:
         return Beginning()
-    other = find_other_checkpoint(resume, volumes_dir=settings.volumes_dir, output_dir=settings.output_dir)
+    other = find_other_checkpoint(
+        resume, volumes_dir=settings.volumes_dir, output_dir=settings.output_dir, reading=reading
+    )
     state = RunState() if other.load is ResumeLoad.WEIGHTS else read_run_state(other.folder)
     return Beginning(other.folder, state, other)
 

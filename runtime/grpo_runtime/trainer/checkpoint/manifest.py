@@ -1,5 +1,6 @@
 """What a checkpoint says about itself: its files with their digests."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -27,6 +28,11 @@ class Manifest(ApiModel):
     step: int
     files: dict[str, FileEntry]
 
+    @property
+    def num_bytes(self) -> int:
+        """Of all its files."""
+        return sum(entry.num_bytes for entry in self.files.values())
+
 
 UNREADABLE = (FileNotFoundError, NotADirectoryError, IsADirectoryError, UnicodeDecodeError, ValidationError)
 """What `read_manifest` raises for a checkpoint that is not whole. Any other OSError says something of the
@@ -38,15 +44,18 @@ def read_manifest(folder: Path) -> Manifest:
     return Manifest.model_validate_json((folder / MANIFEST).read_text())
 
 
-def entry_of(path: Path) -> FileEntry:
-    """Size and digest of a file, which is read for it."""
-    return FileEntry(num_bytes=path.stat().st_size, sha256=sha256_of(path))
+def entry_of(path: Path, *, on_bytes: Callable[[int], None] = lambda _: None) -> FileEntry:
+    """Size and digest of a file, which is read for it; `on_bytes` as `sha256_of` has it."""
+    return FileEntry(num_bytes=path.stat().st_size, sha256=sha256_of(path, on_bytes=on_bytes))
 
 
-def damage_of(folder: Path, manifest: Manifest) -> str | None:
-    """How a checkpoint differs from its manifest, for which every file is read; None when it is whole."""
+def damage_of(
+    folder: Path, manifest: Manifest, *, on_bytes: Callable[[int], None] = lambda _: None
+) -> str | None:
+    """How a checkpoint differs from its manifest, for which every file is read; None when it is whole.
+    `on_bytes` is told how many bytes each read has added."""
     for name, entry in manifest.files.items():
         file = folder / name
-        if not file.is_file() or entry_of(file) != entry:
+        if not file.is_file() or entry_of(file, on_bytes=on_bytes) != entry:
             return f"{name} is missing or differs from the manifest"
     return None

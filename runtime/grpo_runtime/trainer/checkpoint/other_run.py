@@ -20,6 +20,7 @@ from grpo_runtime.trainer.checkpoint.manifest import (
     damage_of,
     read_manifest,
 )
+from grpo_runtime.trainer.checkpoint.reading import Reading
 from grpo_runtime.trainer.checkpoint.store import CHECKPOINTS, age_of, is_committed
 
 logger = logging.getLogger(__name__)
@@ -49,9 +50,11 @@ class ChosenCheckpoint(ApiModel):
         return (manifest.job_uid, manifest.attempt, manifest.step) == (self.job_uid, self.attempt, self.step)
 
 
-def find_other_checkpoint(resume: ResumeFromSpec, *, volumes_dir: Path, output_dir: Path) -> OtherCheckpoint:
+def find_other_checkpoint(
+    resume: ResumeFromSpec, *, volumes_dir: Path, output_dir: Path, reading: Reading | None = None
+) -> OtherCheckpoint:
     """The checkpoint that this run began with in an earlier attempt, or else the newest whole one, or the one
-    of `resume.step`. Which one it is stays in `output_dir`.
+    of `resume.step`. Which one it is stays in `output_dir`. `reading` tells meanwhile how much has been read.
 
     Raises UserError when it is not there, and CheckpointCorruptError when it is not whole.
     """
@@ -66,7 +69,12 @@ def find_other_checkpoint(resume: ResumeFromSpec, *, volumes_dir: Path, output_d
         )
     kept = output_dir / RESUMED_FROM
     chosen = ChosenCheckpoint.model_validate_json(kept.read_text()) if kept.exists() else None
-    folder, manifest = _newest_whole(folders, step=chosen.step if chosen else resume.step, chosen=chosen)
+    folder, manifest = _newest_whole(
+        folders,
+        step=chosen.step if chosen else resume.step,
+        chosen=chosen,
+        reading=reading or Reading(),
+    )
     found = ChosenCheckpoint(job_uid=manifest.job_uid, attempt=manifest.attempt, step=manifest.step)
     output_dir.mkdir(parents=True, exist_ok=True)
     write_atomically(kept, found.model_dump_json(by_alias=True, indent=1), durable=True)
@@ -83,7 +91,7 @@ def _checkpoints_in(place: Path) -> Iterator[Path]:
 
 
 def _newest_whole(
-    folders: list[Path], *, step: int | None, chosen: ChosenCheckpoint | None
+    folders: list[Path], *, step: int | None, chosen: ChosenCheckpoint | None, reading: Reading
 ) -> tuple[Path, Manifest]:
     """The newest checkpoint that is whole; of `step`, and the `chosen` one, where these are given."""
     readable, damaged = [], []
@@ -101,7 +109,9 @@ def _newest_whole(
                 f"resumeFrom: {folder} has format {manifest.format}, and this image reads {FORMAT}: use an "
                 "image of the release that wrote it"
             )
-        problem = damage_of(folder, manifest)
+        what = f"checking the checkpoint of step {manifest.step} of the job that this one resumes from"
+        reading.begin(what, total_bytes=manifest.num_bytes)
+        problem = damage_of(folder, manifest, on_bytes=reading.add)
         if problem is None:
             for path, why in damaged:
                 logger.warning("resumeFrom: checkpoint %s is damaged and left out: %s", path, why)

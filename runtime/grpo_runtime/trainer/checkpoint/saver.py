@@ -3,19 +3,26 @@
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.process.background import in_thread
 from grpo_runtime.storage.full_volume import full_volume_named
-from grpo_runtime.trainer.checkpoint.contents import RunState, complete_checkpoint, export_model
+from grpo_runtime.trainer.checkpoint.contents import (
+    RunState,
+    complete_checkpoint,
+    export_model,
+    whole_model,
+)
 from grpo_runtime.trainer.checkpoint.host_copy import HostCopier, HostCopy
 from grpo_runtime.trainer.checkpoint.manifest import FileEntry
-from grpo_runtime.trainer.checkpoint.merged_export import MERGED_FOLDER, export_merged
+from grpo_runtime.trainer.checkpoint.merged_export import MERGED_FOLDER, export_merged, merged_model
 from grpo_runtime.trainer.checkpoint.share_channel import ShareChannel
 from grpo_runtime.trainer.checkpoint.store import CheckpointStore
 from grpo_runtime.trainer.checkpoint.written_share import write_share
@@ -30,6 +37,9 @@ WAITED = "checkpoint/waited_seconds"
 """Metric: how long training stood still for a save."""
 SECONDS = "checkpoint/seconds"
 """Metric: how long a save took, from its copies to its commit."""
+FINISH_SECONDS = 30.0
+"""How long a run that fails waits for a checkpoint that is being written: steps that are copied are worth
+keeping, whatever ended the run."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +80,7 @@ class Saver:
         self.newest_step = newest_step
         self.newest_seconds: float | None = None
         self.num_bytes_written = 0
-        """By this rank, in all its saves."""
+        """By this rank, in all its saves and the export."""
         self._store = store
         self._model = model
         self._strategy = strategy
@@ -139,23 +149,28 @@ class Saver:
         found, self._metrics = self._metrics, {}
         return found
 
-    def export(self) -> None:
-        """Write the policy to OUTPUT/model, and to OUTPUT/merged where an adapter is to be merged."""
+    def export(self) -> "Future[None]":
+        """Put the policy together as it is now, and begin to write it to OUTPUT/model, and to OUTPUT/merged
+        where an adapter is to be merged; a thread writes. No save is in flight."""
+        weights = whole_model(self._strategy)
+        merged = merged_model(self._strategy) if self._exports_merged else None
+        return in_thread(lambda: self._write_model(weights, merged), name="export")
+
+    def _write_model(
+        self, weights: Mapping[str, torch.Tensor], merged: Mapping[str, torch.Tensor] | None
+    ) -> None:
+        exports = [(export_model, MODEL_FOLDER, weights)]
+        if merged is not None:
+            exports.append((export_merged, MERGED_FOLDER, merged))
         with full_volume_named(self._output_dir):
-            export_model(
-                self._output_dir / MODEL_FOLDER,
-                model=self._model,
-                strategy=self._strategy,
-                tokenizer=self._tokenizer,
-                origin=self._origin,
-            )
-            if self._exports_merged:
-                export_merged(
-                    self._output_dir / MERGED_FOLDER,
+            for export, folder, tensors in exports:
+                export(
+                    self._output_dir / folder,
                     model=self._model,
-                    strategy=self._strategy,
+                    weights=tensors,
                     tokenizer=self._tokenizer,
                     origin=self._origin,
+                    on_bytes=self._count_written,
                 )
 
     def _count_written(self, num_bytes: int) -> None:

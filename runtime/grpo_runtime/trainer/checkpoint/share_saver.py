@@ -1,6 +1,6 @@
 """The part in a save that a rank other than 0 has."""
 
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from pathlib import Path
 
 from transformers import PreTrainedModel
@@ -56,6 +56,11 @@ class ShareSaver:
         """Raise what kept this rank from writing its share."""
         if self._in_flight is not None and self._in_flight.done():
             self._in_flight.result()
+
+    def finish(self, *, timeout_seconds: float) -> None:
+        """Let the share in flight be written, for so long, on a rank that ends for another reason."""
+        if self._in_flight is not None:
+            wait([self._in_flight], timeout=timeout_seconds)
 
     def _write(self, copy: HostCopy, *, step: int, channel: ShareChannel) -> None:
         with full_volume_named(self._output_dir):

@@ -18,6 +18,7 @@ from grpo_runtime.trainer.checkpoint.manifest import (
     entry_of,
     read_manifest,
 )
+from grpo_runtime.trainer.checkpoint.reading import Reading
 
 logger = logging.getLogger(__name__)
 
@@ -53,21 +54,21 @@ class CheckpointStore:
         for leftover in self._folder.glob(".tmp-*"):
             shutil.rmtree(leftover)
 
-    def newest(self) -> tuple[Path, Manifest] | None:
-        """The newest whole checkpoint; damaged ones are renamed out of the way. None when none was committed.
+    def newest(self, *, reading: Reading | None = None) -> tuple[Path, Manifest] | None:
+        """The newest whole checkpoint; newer ones, which are damaged, are renamed out of the way. None when
+        none was committed.
 
-        Raises CheckpointCorruptError when some were committed but none is whole, and UserError when the
-        directory holds another job's.
+        Older ones are not read, which takes minutes for a large model: one that is damaged is found when it
+        is needed. `reading` tells meanwhile how much has been read. Raises CheckpointCorruptError when some
+        were committed but none is whole, and UserError when the directory holds another job's.
         """
-        whole = []
-        for path in self._committed():
-            problem = self._problem(path)
+        reading = reading or Reading()
+        for path, manifest in self._newest_first():
+            reading.begin(f"checking the checkpoint of step {manifest.step}", total_bytes=manifest.num_bytes)
+            problem = damage_of(path, manifest, on_bytes=reading.add)
             if problem is None:
-                whole.append((path, read_manifest(path)))
-            else:
-                self._quarantine(path, problem)
-        if whole:
-            return max(whole, key=lambda found: age_of(found[1]))
+                return path, manifest
+            self._quarantine(path, problem)
         if (self._folder / LATEST).exists() or any(self._folder.glob("step-*.damaged*")):
             raise CheckpointCorruptError(
                 f"checkpoints were committed to {self._folder} but none is whole: "
@@ -147,18 +148,22 @@ class CheckpointStore:
     def _committed(self) -> list[Path]:
         return sorted(path for path in self._folder.glob("step-*") if is_committed(path))
 
-    def _problem(self, path: Path) -> str | None:
-        """Why the checkpoint at `path` must not be used, or None."""
-        try:
-            manifest = read_manifest(path)
-        except UNREADABLE as error:
-            return f"its manifest cannot be read ({type(error).__name__})"
-        if manifest.job_uid != self._job_uid:
-            raise UserError(
-                f"{self._folder} holds checkpoints of another job (uid {manifest.job_uid}): "
-                "give this job a claim of its own, or empty that directory"
-            )
-        return damage_of(path, manifest)
+    def _newest_first(self) -> list[tuple[Path, Manifest]]:
+        """The committed checkpoints whose manifests can be read; others are renamed out of the way."""
+        found = []
+        for path in self._committed():
+            try:
+                manifest = read_manifest(path)
+            except UNREADABLE as error:
+                self._quarantine(path, f"its manifest cannot be read ({type(error).__name__})")
+                continue
+            if manifest.job_uid != self._job_uid:
+                raise UserError(
+                    f"{self._folder} holds checkpoints of another job (uid {manifest.job_uid}): "
+                    "give this job a claim of its own, or empty that directory"
+                )
+            found.append((path, manifest))
+        return sorted(found, key=lambda each: age_of(each[1]), reverse=True)
 
     def _quarantine(self, path: Path, problem: str) -> None:
         target = path.with_name(f"{path.name}.damaged-{self._attempt}")

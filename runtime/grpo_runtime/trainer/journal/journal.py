@@ -30,6 +30,9 @@ class NoJournal:
     def close(self) -> None:
         """Nothing is open."""
 
+    def finish(self, *, timeout_seconds: float) -> None:
+        """Nothing is left to write."""
+
 
 class Journal:
     """What this attempt records, and what it replays of lower ones.
@@ -126,6 +129,10 @@ class Journal:
     def close(self) -> None:
         """Write what is left to write."""
         self._writer.close()
+
+    def finish(self, *, timeout_seconds: float) -> None:
+        """Write what is left to write, for so long, in a run that ends for another reason."""
+        self._writer.finish(timeout_seconds=timeout_seconds)
 
     def _put(self, step: int, record: Record) -> None:
         path = file_of(self._folder, step=step, attempt=self._attempt)

@@ -63,6 +63,16 @@ class JournalWriter:
         with self._changed:
             self._raise_error()
 
+    def finish(self, *, timeout_seconds: float) -> None:
+        """Write what was put, for so long, and end the thread, in a run that ends for another reason. What
+        the disk refuses is a warning then."""
+        self._queue.put(None)
+        self._thread.join(timeout_seconds)
+        with self._changed:
+            num_left, error = self._num_put - self._num_durable, self._error
+        if num_left:
+            logger.warning("the last %d records of the journal may not be on disk: %s", num_left, error)
+
     def _put(self, path: Path, data: bytes | None) -> None:
         with self._changed:
             self._num_put += 1

@@ -24,11 +24,14 @@ class BucketStore:
     """Keys below a prefix; see `VersionStore`. `last` is the file that makes a folder whole.
 
     Only folders with the name of a version, right below the prefix, are looked into: other keys may be
-    anybody's.
+    anybody's. When the store has refused something, it is opened anew for the next request: its credentials
+    may be temporary, and renewed by then.
     """
 
-    def __init__(self, bucket: S3Store, *, errors: BucketErrors, last: str) -> None:
-        self._bucket = bucket
+    def __init__(self, open_bucket: Callable[[], S3Store], *, errors: BucketErrors, last: str) -> None:
+        """Raises as `open_bucket` does, which reads the credentials."""
+        self._open_bucket = open_bucket
+        self._opened: S3Store | None = open_bucket()
         self._errors_of = errors
         self._last = last
         self.what = errors.what
@@ -106,6 +109,15 @@ class BucketStore:
         with self._errors(name):
             obstore.delete(self._bucket, name)
 
+    @property
+    def _bucket(self) -> S3Store:
+        """Raises as `open_bucket` does."""
+        # threads may ask at the same time
+        bucket = self._opened
+        if bucket is None:
+            bucket = self._opened = self._open_bucket()
+        return bucket
+
     def _versions(self) -> list[str]:
         """Names of the folders of versions, committed or not."""
         with self._errors("its keys"):
@@ -126,6 +138,7 @@ class BucketStore:
         except NOT_FOUND as error:
             raise MissingError(f"{self.what} has no {path}") from error
         except UserError as error:
+            self._opened = None
             raise StoreRefusedError(f"{path}: {error}") from error
         except DestinationUnreachableError as error:
             raise StoreError(f"{path}: {error}") from error

@@ -1,6 +1,7 @@
 """The store that the RunConfig of a pod names."""
 
 import os
+from functools import partial
 from pathlib import Path
 
 from grpo_api.contract.exit_codes import ExitCode
@@ -88,14 +89,17 @@ def store_of(run_config: RunConfig, *, volumes_dir: Path) -> VersionStore:
     return FolderStore(folder, what=f"{_FIELD} ({disk.to})")
 
 
-def store_in_bucket(place: BucketPlace, *, credentials: Credentials, field: str) -> VersionStore:
-    """A place in a bucket; `field` is what messages call it. Raises UserError when the Secret lacks a key."""
+def store_in_bucket(
+    place: BucketPlace, *, credentials: Credentials, field: str, access: str | None = None
+) -> VersionStore:
+    """A place in a bucket; `field` is what messages call it, and `access` what they ask for when access is
+    refused. Raises UserError when the Secret lacks a key."""
     # the library takes a part of a second to import, and a claim needs none of it
     from grpo_runtime.export.s3 import BucketErrors, open_bucket
     from grpo_runtime.weight_sync.disk.s3_store import BucketStore
 
     return BucketStore(
-        open_bucket(place, credentials=credentials, num_retries=_RETRIES),
-        errors=BucketErrors(place, credentials=credentials, field=field),
+        partial(open_bucket, place, credentials=credentials, num_retries=_RETRIES),
+        errors=BucketErrors(place, credentials=credentials, field=field, access=access),
         last=MANIFEST,
     )

@@ -3,7 +3,8 @@
 Handles to the buffers go to the workers on the authenticated control channel. A worker opens them for a
 transfer and closes them after it. For each buffer that is full the trainer sends a number over a socket, and
 each worker sends it back when it has taken the buffer. So the trainer's GPU has room for two buffers and not
-for a copy of the weights; a worker stages them on its GPU if enough is free there, else in host memory.
+for a copy of the weights; a worker stages them on its GPU if enough is free there, and gives that back after
+each sync, else in host memory, which it keeps for the next one.
 """
 
 import socket
@@ -107,6 +108,7 @@ class IpcReceiver:
         self._worker = worker
         self._trainer = TrainerSocket()
         self._init: IpcInit | None = None
+        self._on_host = torch.empty(0, dtype=torch.uint8)
 
     def init(self, info: Info) -> None:
         """Come to the socket of the trainer that wrote `info`."""
@@ -122,12 +124,21 @@ class IpcReceiver:
 
     def missing_bytes(self, num_bytes: int) -> int:
         """See `ReceiverTransport`."""
-        return self._device.needed_on_host(num_bytes)
+        return 0 if len(self._on_host) == num_bytes else self._device.needed_on_host(num_bytes)
 
     def memory(self, num_bytes: int, *, connection: str, stall_seconds: float) -> torch.Tensor:
-        """Memory of this worker, for one update: the trainer needs the GPU too."""
+        """Memory of this worker: of the GPU for one update, as the trainer needs it too, or that of the host
+        which it had for an update of this size before."""
         self._trainer.require(connection, stall_seconds=stall_seconds)
-        return self._device.staging_memory(num_bytes)
+        if len(self._on_host) != num_bytes:
+            # first without the old one
+            self._on_host = torch.empty(0, dtype=torch.uint8)
+        elif self._device.needed_on_host(num_bytes):
+            return self._on_host
+        memory = self._device.staging_memory(num_bytes)
+        if not self._device.holds(memory):
+            self._on_host = memory
+        return memory
 
     def receive(self, buffers: Iterable[torch.Tensor], *, stall_seconds: float) -> Iterator[torch.Tensor]:
         """Copy the trainer's buffers in order. What is staged in host memory is read from them."""

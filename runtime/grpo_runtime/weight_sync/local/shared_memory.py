@@ -15,13 +15,15 @@ from pydantic import ValidationError
 from grpo_runtime.weight_sync.interface import Info, WeightSyncError
 from grpo_runtime.weight_sync.local.sockets import NUMBER, SocketInit, TrainerSocket
 from grpo_runtime.weight_sync.source import WeightSource
+from grpo_runtime.weight_sync.stream.device import Device
+from grpo_runtime.weight_sync.stream.device_packing import host_copy
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 from grpo_runtime.weight_sync.stream.memory import MEMORY_TO_SHARE, Memory, map_memory
 
 
-def shared_copy(source: WeightSource) -> HostCopy:
-    """A copy in memory that engines can be handed."""
-    return HostCopy(source, pool=MEMORY_TO_SHARE)
+def shared_copy(source: WeightSource, device: Device | None) -> HostCopy:
+    """A copy in memory that engines can be handed; see `host_copy`."""
+    return host_copy(source, device, pool=MEMORY_TO_SHARE if device is None else device.pool_to_share)
 
 
 class SharedMemoryTransport:

@@ -10,7 +10,7 @@ import torch
 
 from grpo_runtime.locked_memory import locked_memory
 from grpo_runtime.weight_sync.interface import WeightSyncError
-from grpo_runtime.weight_sync.stream.memory import Memory, MemoryPool, Staging
+from grpo_runtime.weight_sync.stream.memory import Memory, MemoryPool, Staging, nameless_file
 
 _FREE_BYTES_LEFT = 2**30
 """What stays free beside staged weights, for the engine that loads them."""
@@ -31,6 +31,11 @@ class Device(Staging, Protocol):
     @property
     def host_pool(self) -> MemoryPool:
         """Host memory that the device copies to and from by itself."""
+        ...
+
+    @property
+    def pool_to_share(self) -> MemoryPool:
+        """Such memory that another process sees once it is handed the file."""
         ...
 
     def use(self) -> AbstractContextManager[None]:
@@ -60,13 +65,21 @@ def registered_memory(num_bytes: int) -> Memory:
     return Memory(locked_memory(num_bytes))
 
 
+def registered_shared_memory(num_bytes: int) -> Memory:
+    """Such memory that another process sees once it is handed the file."""
+    file = nameless_file(num_bytes)
+    return Memory(locked_memory(num_bytes, file=file), file)
+
+
 REGISTERED_MEMORY = MemoryPool(registered_memory)
+REGISTERED_MEMORY_TO_SHARE = MemoryPool(registered_shared_memory)
 
 
 class CudaDevice:
     """A GPU; see `Device`."""
 
     host_pool = REGISTERED_MEMORY
+    pool_to_share = REGISTERED_MEMORY_TO_SHARE
 
     def __init__(self, device: torch.device) -> None:
         """Raises WeightSyncError for what is no GPU."""
@@ -120,3 +133,8 @@ class CudaDevice:
 def device_of_rank() -> CudaDevice:
     """The GPU of this training process: the one that its rank in the pod names, whichever thread asks."""
     return CudaDevice(torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))))
+
+
+def gpu_of_rank() -> CudaDevice | None:
+    """The GPU of this training process; None where it computes on the CPU."""
+    return device_of_rank() if torch.cuda.is_available() else None

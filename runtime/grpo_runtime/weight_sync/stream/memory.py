@@ -76,9 +76,14 @@ def private_memory(num_bytes: int) -> Memory:
 
 def shared_memory(num_bytes: int) -> Memory:
     """Memory that another process sees once it is handed the file."""
+    return map_memory(nameless_file(num_bytes), num_bytes=num_bytes)
+
+
+def nameless_file(num_bytes: int) -> FileIO:
+    """A file in memory, for as long as somebody holds it."""
     file = FileIO(os.memfd_create("grpo-weights"), "r+")
     file.truncate(num_bytes)
-    return map_memory(file, num_bytes=num_bytes)
+    return file
 
 
 def map_memory(file: FileIO, *, num_bytes: int) -> Memory:
