@@ -60,7 +60,7 @@ from grpo_runtime.weight_sync.stream.device import CudaDevice, Device, device_of
 from grpo_runtime.weight_sync.stream.device_packing import device_copy, host_copy
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 from grpo_runtime.weight_sync.stream.manifest import manifest_of
-from grpo_runtime.weight_sync.vllm_nccl.connection import ConnectById, TorchNcclById, VllmNcclConnection
+from grpo_runtime.weight_sync.vllm_nccl.connection import TorchNcclToVllm, VllmNcclConnection
 from grpo_runtime.weight_sync.vllm_nccl.receiver import VllmNcclReceiver
 from grpo_runtime.weight_sync.vllm_nccl.wire import CHUNK_BYTES, require_views
 
@@ -196,7 +196,7 @@ def ipc_backend(
 def vllm_nccl_backend(
     name: str,
     *,
-    connect: ConnectById,
+    connect: Connect,
     rank_device: Callable[[], Device],
     chunk_bytes: int = CHUNK_BYTES,
 ) -> Backend[HostCopy]:
@@ -294,7 +294,7 @@ def _in_process_sender(engines: Mapping[str, Peer], settings: SenderSettings) ->
 
 GLOO = group_backend("gloo", GlooGroup)
 NCCL = gpu_group_backend("nccl", connect=TorchNccl, rank_device=device_of_rank, device=CudaDevice)
-VLLM_NCCL = vllm_nccl_backend("vllm_nccl", connect=TorchNcclById, rank_device=device_of_rank)
+VLLM_NCCL = vllm_nccl_backend("vllm_nccl", connect=TorchNcclToVllm, rank_device=device_of_rank)
 IPC = ipc_backend("ipc", rank_device=device_of_rank, device=CudaDevice, handles=CudaHandles)
 SHARED_MEMORY = shared_memory_backend("shared_memory")
 DISK = disk_backend("disk", open_store=store_of_engine)

@@ -8,7 +8,7 @@ from file_backend import FILE
 from slow_gloo import CROWDED_GLOO, SLOW_GLOO
 from stand_in_handles import StandInHandles
 from stand_in_nccl import StandInDevice, StandInNccl
-from stand_in_vllm_nccl import StandInNcclById
+from stand_in_vllm_nccl import StandInNcclToVllm
 
 from grpo_runtime.weight_sync.network.gloo import GlooGroup
 from grpo_runtime.weight_sync.registry import (
@@ -32,7 +32,7 @@ STAND_IN_IPC = ipc_backend(
 STAND_IN_VLLM_NCCL = vllm_nccl_backend(
     # in chunks in which no tensor of `some_weights` begins where its dtype cannot be read
     "stand-in-vllm-nccl",
-    connect=StandInNcclById,
+    connect=StandInNcclToVllm,
     rank_device=lambda: GPU_OF_TRAINER,
     chunk_bytes=16,
 )

@@ -1,11 +1,13 @@
 """Stand-ins on the CPU for a GPU and for NCCL, which run the code that is made for those.
 
-The group has NCCL's manners: it is made without waiting for the others, its broadcasts go on beside the
-caller, nothing in it has a deadline, and only an abort ends what blocks, after which it looks done.
+The group has NCCL's manners: it is made without waiting for the others, who need the id that its rank 0
+makes, its broadcasts go on beside the caller, nothing in it has a deadline, and only an abort ends what
+blocks, after which it looks done.
 """
 
 import itertools
 import os
+import secrets
 import socket
 import threading
 from collections.abc import Iterator
@@ -13,9 +15,8 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 
 import torch
-from torch.distributed import Store
 
-from grpo_runtime.weight_sync.network.meeting import Place
+from grpo_runtime.weight_sync.network.meeting import UNIQUE_ID_BYTES, Place
 from grpo_runtime.weight_sync.stream.memory import MEMORY_TO_SHARE, PRIVATE_MEMORY, private_memory
 
 _num_staged = itertools.count()
@@ -100,14 +101,21 @@ class StandInWork:
 class StandInNccl:
     """Over TCP sockets of rank 0 to all others; see `LibraryGroup`."""
 
-    def __init__(self, store: Store, place: Place, *, device: StandInDevice) -> None:
-        self._store = store
+    def __init__(self, place: Place, *, device: StandInDevice) -> None:
         self._place = place
         self._device = device
         self._peers: list[socket.socket] = []
         self._sockets: list[socket.socket] = []
         self._is_aborted = threading.Event()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="stand-in-nccl")
+
+    def begin(self) -> bytes:
+        self._device.require_use()
+        if self._place.rank > 0:
+            return self._place.nccl_id
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self._sockets.append(self._server)
+        return id_of_port(self._server.getsockname()[1], salt=secrets.token_hex(8))
 
     def meet(self) -> None:
         self._device.require_use()
@@ -129,15 +137,12 @@ class StandInNccl:
 
     def _connect(self) -> None:
         if self._place.rank == 0:
-            with socket.create_server(("127.0.0.1", 0)) as server:
-                self._sockets.append(server)
-                self._store.set("port", str(server.getsockname()[1]))
+            with self._server as server:
                 for _ in range(1, self._place.size):
                     self._peers.append(server.accept()[0])
                     self._sockets.append(self._peers[-1])
         else:
-            port = int(self._store.get("port"))
-            self._peers.append(socket.create_connection(("127.0.0.1", port)))
+            self._peers.append(socket.create_connection(("127.0.0.1", port_of(self._place.nccl_id))))
             self._sockets.append(self._peers[-1])
         if self._is_aborted.is_set():
             self.abort()
@@ -154,3 +159,13 @@ class StandInNccl:
             if received == 0:
                 raise ConnectionResetError("the other end is gone")
             num_received += received
+
+
+def id_of_port(port: int, *, salt: str = "") -> bytes:
+    """The id of a group whose rank 0 listens at this port. With salt no other group has it."""
+    return f"{port} {salt}".encode().ljust(UNIQUE_ID_BYTES, b"\0")
+
+
+def port_of(nccl_id: bytes) -> int:
+    """Where rank 0 of the group with this id listens."""
+    return int(nccl_id.split()[0])

@@ -9,29 +9,18 @@ import base64
 import socket
 import struct
 import threading
-from datetime import timedelta
 from typing import Any, NoReturn, Protocol
 
 import torch
-from stand_in_nccl import StandInDevice, StandInNccl
-from torch.distributed import HashStore
+from stand_in_nccl import StandInNccl, port_of
 
-from grpo_runtime.weight_sync.network.meeting import Place
-from grpo_runtime.weight_sync.vllm_nccl.wire import UNIQUE_ID_BYTES
+from grpo_runtime.weight_sync.network.meeting import UNIQUE_ID_BYTES
 
 _FLOAT = struct.Struct("<f")
 
 
-class StandInNcclById(StandInNccl):
-    """Rank 0; see `GroupById`. The id is the port at which it listens."""
-
-    def __init__(self, place: Place, *, device: StandInDevice) -> None:
-        self._ids = HashStore()
-        self._ids.set_timeout(timedelta(seconds=place.meeting_seconds))
-        super().__init__(self._ids, place, device=device)
-
-    def unique_id(self) -> bytes:
-        return id_of_port(int(self._ids.get("port")))
+class StandInNcclToVllm(StandInNccl):
+    """Rank 0; see `LibraryGroup`."""
 
     def _connect(self) -> None:
         super()._connect()
@@ -47,9 +36,8 @@ class StandInPyNccl:
     def __init__(self, unique_id_bytes: bytes, rank: int, world_size: int, device: object) -> None:
         assert len(unique_id_bytes) == UNIQUE_ID_BYTES
         assert 0 < rank < world_size
-        port = int(unique_id_bytes.rstrip(b"\0"))
         try:
-            self._socket = socket.create_connection(("127.0.0.1", port))
+            self._socket = socket.create_connection(("127.0.0.1", port_of(unique_id_bytes)))
         except OSError as error:
             raise RuntimeError("NCCL error: remote process exited") from error
         self._socket.sendall(_FLOAT.pack(0.0))
@@ -125,11 +113,6 @@ class StandInVllmEngine:
         group, self._group = self._group, None
         if group is not None:
             group.destroy()
-
-
-def id_of_port(port: int) -> bytes:
-    """The id of a group whose rank 0 listens at this port."""
-    return str(port).encode().ljust(UNIQUE_ID_BYTES, b"\0")
 
 
 def _received(peer: socket.socket, num_bytes: int) -> bytes:

@@ -10,8 +10,8 @@ from grpo_runtime.weight_sync.network.meeting import GroupInitInfo
 class ListeningReceiver(Receiver):
     """Remembers the info of each meeting."""
 
-    def __init__(self) -> None:
-        super().__init__("gloo")
+    def __init__(self, backend: str) -> None:
+        super().__init__(backend)
         self.infos: list[GroupInitInfo] = []
 
     async def init(self, info: Any) -> None:
@@ -21,7 +21,7 @@ class ListeningReceiver(Receiver):
 
 async def test_every_meeting_has_a_key_of_its_own() -> None:
     """It keeps members apart who come late to an earlier one."""
-    receiver = ListeningReceiver()
+    receiver = ListeningReceiver("gloo")
     for _ in range(2):
         sender = OneEngineSender("gloo", receiver, timeout_seconds=10.0)
         await sender.init()

@@ -22,7 +22,7 @@ from weight_sources import FixedWeights
 from worker_processes import digest_of, engines_of_processes
 
 from grpo_runtime.weight_sync.interface import GroupBrokenError
-from grpo_runtime.weight_sync.network.meeting import Place, host_store
+from grpo_runtime.weight_sync.network.meeting import UNIQUE_ID_BYTES, Place, host_store
 from grpo_runtime.weight_sync.network.nccl import NcclGroup, TorchNccl
 from grpo_runtime.weight_sync.source import TensorSpec
 from grpo_runtime.weight_sync.stream.device import CudaDevice, device_of_rank, registered_memory
@@ -33,8 +33,8 @@ from grpo_runtime.weight_sync.stream.manifest import unpack
 from grpo_runtime.weight_sync.stream.memory import map_memory
 from grpo_runtime.weight_sync.stream.row_digest import NUM_COLUMNS, ROW_BYTES, RowDigest, hash_rows
 from grpo_runtime.weight_sync.stream.tags import make_digest
-from grpo_runtime.weight_sync.vllm_nccl.connection import TorchNcclById
-from grpo_runtime.weight_sync.vllm_nccl.wire import UNIQUE_ID_BYTES, packed_chunks
+from grpo_runtime.weight_sync.vllm_nccl.connection import TorchNcclToVllm
+from grpo_runtime.weight_sync.vllm_nccl.wire import packed_chunks
 
 pytestmark = [
     pytest.mark.gpu,
@@ -143,7 +143,14 @@ def test_host_memory_is_locked_for_as_long_as_it_is_there() -> None:
 
 def nccl_group(place: Place) -> NcclGroup:
     store = host_store(ADDRESS, timeout_seconds=place.meeting_seconds)
-    return NcclGroup(store, place, own_address=ADDRESS, connect=TorchNccl, device=device_of_rank())
+    return NcclGroup(
+        store,
+        place,
+        own_address=ADDRESS,
+        invite=lambda nccl_id: None,
+        connect=TorchNccl,
+        device=device_of_rank(),
+    )
 
 
 def test_nccl_with_one_rank_sends_what_is_on_the_gpu_and_on_the_host() -> None:
@@ -180,9 +187,9 @@ def test_nccl_has_an_id_for_vllms_engine_and_sends_its_chunks_with_one_rank() ->
     on_gpu = [(name, tensor.cuda()) for name, tensor in weights.items()]
     wanted = list(packed_chunks(weights.items(), chunk_bytes=2**20, device=on_cpu))
     with device.use():
-        group = TorchNcclById(Place("key", rank=0, size=1, meeting_seconds=60.0), device=device)
+        group = TorchNcclToVllm(Place("key", rank=0, size=1, meeting_seconds=60.0), device=device)
+        assert len(group.begin()) == UNIQUE_ID_BYTES
         group.meet()
-        assert len(group.unique_id()) == UNIQUE_ID_BYTES
         for tensors in (on_gpu, weights.items()):
             for chunk, expected in zip(
                 packed_chunks(tensors, chunk_bytes=2**20, device=device), wanted, strict=True

@@ -1,13 +1,16 @@
 """The trainer's end of a group that is left while the engines are met."""
 
+import asyncio
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Any
 
 import pytest
 
-from grpo_runtime.weight_sync.interface import GroupBrokenError
+from grpo_runtime.weight_sync.interface import GroupBrokenError, WeightSyncError
 from grpo_runtime.weight_sync.network.group_end import GroupEnd
 
 NUM_LINES = 12
@@ -70,3 +73,35 @@ def test_a_group_that_is_left_at_any_moment_is_closed_once_and_not_joined(line: 
     join_and_leave(end, communicator, line=line)
     assert communicator.num_closed == 1
     assert not end.is_joined
+
+
+def joining(end: GroupEnd, join: Callable[..., Any]) -> asyncio.Future[None]:
+    """The trainer's part, in the thread of the group."""
+    return end.in_thread(partial(end.join, join, None, None, own_address="127.0.0.1"))  # type: ignore[arg-type]
+
+
+async def test_the_trainer_does_not_wait_for_engines_that_nobody_calls() -> None:
+    """The sync was given up while its library began the group."""
+    end, is_given_up = GroupEnd(frozenset({"engine"})), threading.Event()
+
+    def join(*_: object, invite: Callable[[bytes], None], **__: object) -> Any:
+        assert is_given_up.wait(10)
+        invite(b"id")
+        return OpenCommunicator()
+
+    part = joining(end, join)
+    inviting = asyncio.ensure_future(end.invitation(part))
+    await asyncio.sleep(0)
+    inviting.cancel()
+    await asyncio.gather(inviting, return_exceptions=True)
+    is_given_up.set()
+    with pytest.raises(asyncio.InvalidStateError):
+        await part
+    assert not end.is_joined
+
+
+async def test_a_group_without_an_invitation_is_an_error_and_not_waited_for() -> None:
+    end = GroupEnd(frozenset({"engine"}))
+    part = joining(end, lambda *_, **__: OpenCommunicator())
+    with pytest.raises(WeightSyncError, match="before the engines may come"):
+        await end.invitation(part)

@@ -1,45 +1,190 @@
 """What is NCCL's own, with a stand-in on the CPU for the library and the GPU."""
 
+import base64
 import os
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
+from receiver_harness import Receiver
 from stand_in_nccl import StandInDevice, StandInNccl
+from test_gloo import ListeningReceiver
 from torch.distributed import Store, TCPStore
 
+from grpo_runtime.weight_sync.deadlines import Deadlines
 from grpo_runtime.weight_sync.engine_names import backend_of, name_in_vllm
-from grpo_runtime.weight_sync.interface import GroupBrokenError, ReceiverSettings, WeightSyncError
-from grpo_runtime.weight_sync.network.meeting import Place, host_store
-from grpo_runtime.weight_sync.network.nccl import NcclGroup, _environment
+from grpo_runtime.weight_sync.interface import (
+    GroupBrokenError,
+    Peer,
+    ReceiverSettings,
+    SenderSettings,
+    WeightSyncError,
+)
+from grpo_runtime.weight_sync.network.group_sender import GroupSender
+from grpo_runtime.weight_sync.network.meeting import (
+    UNIQUE_ID_BYTES,
+    Place,
+    host_store,
+    parse_init_info,
+)
+from grpo_runtime.weight_sync.network.nccl import Connect, NcclGroup, _environment, _store_of_id
 from grpo_runtime.weight_sync.network.watchdog import Watchdog
 from grpo_runtime.weight_sync.registry import find_backend
 from grpo_runtime.weight_sync.stream.device import CudaDevice
 
 ADDRESS = "127.0.0.1"
 FAR_AWAY_SECONDS = 60.0
+SOME_ID = bytes(range(UNIQUE_ID_BYTES))
+IN_BASE64 = base64.b64encode(SOME_ID).decode()
 
 
 def member(
-    store: Store, rank: int, *, size: int, meeting_seconds: float = 10.0, key: str = "key"
+    store: Store,
+    rank: int,
+    *,
+    size: int,
+    meeting_seconds: float = 10.0,
+    nccl_id: bytes = b"",
+    invite: Callable[[bytes], None] = lambda nccl_id: None,
+    connect: Connect = StandInNccl,
 ) -> NcclGroup:
-    place = Place(key, rank, size, meeting_seconds)
-    return NcclGroup(store, place, own_address=ADDRESS, connect=StandInNccl, device=StandInDevice())
+    place = Place("key", rank, size, meeting_seconds, nccl_id)
+    return NcclGroup(
+        store, place, own_address=ADDRESS, invite=invite, connect=connect, device=StandInDevice()
+    )
 
 
-def pair() -> tuple[NcclGroup, NcclGroup]:
+def pair(hosted: TCPStore | None = None) -> tuple[NcclGroup, NcclGroup]:
     """The trainer and an engine of one group."""
-    hosted = host_store(ADDRESS, timeout_seconds=10.0)
+    hosted = hosted or host_store(ADDRESS, timeout_seconds=10.0)
     found = TCPStore(ADDRESS, hosted.port, is_master=False, wait_for_workers=False)
+    invited: Future[bytes] = Future()
     with ThreadPoolExecutor(2) as pool:
-        ends = [
-            pool.submit(partial(member, size=2), store, rank) for rank, store in ((0, hosted), (1, found))
-        ]
-        return ends[0].result(), ends[1].result()
+        trainer = pool.submit(partial(member, hosted, 0, size=2, invite=invited.set_result))
+        nccl_id = invited.result(10.0)
+        engine = pool.submit(partial(member, found, 1, size=2, nccl_id=nccl_id))
+        return trainer.result(), engine.result()
+
+
+def init_info(**changes: Any) -> dict[str, Any]:
+    where = {"address": ADDRESS, "port": 1, "key": "k" * 16, "first_rank": 1, "size": 2}
+    return {**where, "meeting_seconds": 1.0, "nccl_unique_id_b64": IN_BASE64, **changes}
+
+
+def sender_to(receiver: Receiver, *, connect: Connect = StandInNccl) -> GroupSender:
+    join = partial(NcclGroup, connect=connect, device=StandInDevice())
+    peers = {"a": Peer(receiver, host=ADDRESS)}
+    return GroupSender(peers, SenderSettings(Deadlines(FAR_AWAY_SECONDS)), join=join)
+
+
+async def test_every_group_has_an_id_of_its_own_which_comes_over_the_control_channel() -> None:
+    receiver = ListeningReceiver("stand-in-nccl")
+    sender = sender_to(receiver)
+    for _ in range(2):
+        assert await sender.init("a") == {}
+    await sender.shutdown()
+    await receiver.shutdown()
+    first, second = (info.place(worker=0).nccl_id for info in receiver.infos)
+    assert len(first) == len(second) == UNIQUE_ID_BYTES
+    assert first != second
+
+
+def test_the_store_has_nothing_but_who_is_there_and_whether_the_trainer_has_left() -> None:
+    """Whoever reaches its port reads it, and may write to it."""
+    store = host_store(ADDRESS, timeout_seconds=10.0)
+    trainer, engine = pair(store)
+    assert sorted(store.list_keys()) == ["key/members/0", "key/members/1"]  # type: ignore[attr-defined]
+    assert {store.get(f"key/members/{rank}") for rank in range(2)} == {b""}
+    trainer.close()
+    store.wait(["key/members/left"], timedelta(seconds=FAR_AWAY_SECONDS))
+    assert store.num_keys() == 3
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "",
+        IN_BASE64[:-4],
+        IN_BASE64 + "AAAA",
+        IN_BASE64 + "\n",
+        IN_BASE64.replace("A", "!"),
+        base64.b64encode(bytes(UNIQUE_ID_BYTES - 1)).decode(),
+        7,
+    ],
+)
+def test_what_is_no_id_of_nccl_is_refused_and_not_repeated(wrong: object) -> None:
+    with pytest.raises(WeightSyncError, match="nccl_unique_id_b64") as failure:
+        parse_init_info(init_info(nccl_unique_id_b64=wrong))
+    assert IN_BASE64[8:24] not in str(failure.value)
+
+
+def test_an_id_is_not_in_what_may_be_logged() -> None:
+    info = parse_init_info(init_info())
+    place = info.place(worker=0)
+    assert place.nccl_id == SOME_ID
+    for shown in (repr(info), str(info), repr(place)):
+        assert IN_BASE64[:16] not in shown
+        assert repr(SOME_ID)[2:20] not in shown
+
+
+def test_an_engine_that_was_told_no_id_refuses_to_come() -> None:
+    with pytest.raises(WeightSyncError, match="no id of NCCL") as failure:
+        member(host_store(ADDRESS, timeout_seconds=10.0), 1, size=2)
+    # and not as one that another one has failed
+    assert not GroupBrokenError.is_said_by(failure.value)
+
+
+def test_the_id_is_where_torch_reads_it_and_only_with_the_engines() -> None:
+    assert _store_of_id(Place("key", 1, 2, 1.0, SOME_ID)).get("0") == SOME_ID
+    with pytest.raises(RuntimeError):
+        _store_of_id(Place("key", 0, 2, 0.1)).get("0")
+
+
+async def test_a_trainer_that_cannot_begin_a_group_says_so_and_calls_no_engine() -> None:
+    class Broken(StandInNccl):
+        def begin(self) -> bytes:
+            raise RuntimeError("no socket interface found")
+
+    receiver = ListeningReceiver("stand-in-nccl")
+    sender = sender_to(receiver, connect=Broken)
+    failures = await sender.init("a")
+    assert "no socket interface found; is NCCL_SOCKET_IFNAME right?" in str(failures["a"])
+    assert receiver.infos == []
+    await sender.shutdown()
+    await receiver.shutdown()
+
+
+def test_a_meeting_is_given_up_at_its_deadline_also_when_the_abort_has_to_wait_for_it() -> None:
+    """As torch's for its lock, until a limit that is the same for all groups of a process."""
+    lock, is_over = threading.Lock(), threading.Event()
+    aborted = threading.Event()
+
+    class Locked(StandInNccl):
+        def meet(self) -> None:
+            with lock:
+                is_over.wait(FAR_AWAY_SECONDS)
+
+        def abort(self) -> None:
+            with lock:
+                super().abort()
+            aborted.set()
+
+    store = host_store(ADDRESS, timeout_seconds=10.0)
+    store.set("key/members/1", "")
+    start = time.monotonic()
+    with pytest.raises(GroupBrokenError, match=r"aborted: it has not gone on for 0\.5 s"):
+        member(store, 0, size=2, meeting_seconds=0.5, connect=Locked)
+    assert time.monotonic() - start < FAR_AWAY_SECONDS / 2
+    assert not aborted.is_set()
+    is_over.set()
+    assert aborted.wait(FAR_AWAY_SECONDS)
 
 
 def test_a_member_that_does_not_come_is_given_up_at_the_deadline() -> None:
@@ -111,8 +256,7 @@ def test_a_trainer_that_cannot_say_that_it_leaves_aborts_its_group_nevertheless(
             aborted.set()
 
     store = StoreThatGoes()
-    place = Place("key", 0, 1, 10.0)
-    group = NcclGroup(store, place, own_address=ADDRESS, connect=Abortable, device=StandInDevice())
+    group = member(store, 0, size=1, connect=Abortable)
     store.is_gone = True
     group.close()
     assert aborted.wait(FAR_AWAY_SECONDS)

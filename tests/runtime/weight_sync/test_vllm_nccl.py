@@ -20,8 +20,8 @@ import test_losses
 import torch
 from backends import STAND_IN_VLLM_NCCL
 from receiver_harness import accident, make_group_sender, packed, prepare, prepared, some_weights
-from stand_in_nccl import StandInDevice
-from stand_in_vllm_nccl import StandInNcclById, id_of_port
+from stand_in_nccl import StandInDevice, id_of_port
+from stand_in_vllm_nccl import StandInNcclToVllm
 from test_losses import TIMEOUT_SECONDS, kill, require_served, sender_to
 from test_several_engines import sync
 from worker_processes import EngineOfProcesses, engines_of_processes
@@ -33,9 +33,9 @@ from grpo_runtime.weight_sync.interface import (
     ReceiverSettings,
     WeightSyncError,
 )
+from grpo_runtime.weight_sync.network.meeting import UNIQUE_ID_BYTES
 from grpo_runtime.weight_sync.registry import VLLM_NCCL, Reach, vllm_nccl_backend
 from grpo_runtime.weight_sync.vllm_nccl.receiver import VllmNcclReceiver
-from grpo_runtime.weight_sync.vllm_nccl.wire import UNIQUE_ID_BYTES
 
 BACKEND = STAND_IN_VLLM_NCCL.name
 GIVE_UP_SECONDS = 60.0
@@ -344,10 +344,10 @@ def test_it_goes_between_pods_with_gpus_and_every_engine_has_a_group_of_its_own(
     assert (VLLM_NCCL.reach, VLLM_NCCL.needs_gpu, VLLM_NCCL.is_collective) == (Reach.NETWORK, True, False)
 
 
-class FailingNccl(StandInNcclById):
+class FailingNccl(StandInNcclToVllm):
     """A library that cannot make a group."""
 
-    def meet(self) -> None:
+    def begin(self) -> bytes:
         raise RuntimeError("no network interface\nand a stack")
 
 

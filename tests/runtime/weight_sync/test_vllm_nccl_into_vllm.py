@@ -10,7 +10,7 @@ from one_engine_sync import OneEngineSync
 from policy_builder import changed_policy, probe_of, weights_of
 from receiver_harness import AlteredCopy, accident, stall
 from stand_in_nccl import StandInDevice
-from stand_in_vllm_nccl import StandInNcclById
+from stand_in_vllm_nccl import StandInNcclToVllm
 
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import TerminationMessage
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.engine
 PROGRAM = (str(Path(__file__).with_name("pod_with_stand_in_nccl.py")),)
 BACKEND = vllm_nccl_backend(
     "vllm_nccl",
-    connect=StandInNcclById,
+    connect=StandInNcclToVllm,
     rank_device=StandInDevice,
     # below some tensors of the model, and above others
     chunk_bytes=32 * 1024,

@@ -15,11 +15,11 @@ from weight_sources import FixedWeights
 
 from grpo_api.v1alpha1.spec.weight_sync import ENGINES_OF_VLLM
 from grpo_runtime.weight_sync.engine_names import name_in_vllm
+from grpo_runtime.weight_sync.network.meeting import UNIQUE_ID_BYTES
 from grpo_runtime.weight_sync.registry import all_backends
 from grpo_runtime.weight_sync.stream.manifest import WeightManifest, manifest_of
 from grpo_runtime.weight_sync.vllm_nccl.wire import (
     ENGINE_OF_VLLM,
-    UNIQUE_ID_BYTES,
     InitMessage,
     UpdateMessage,
     packed_chunks,

@@ -11,6 +11,7 @@ from torch.distributed import BroadcastOptions, PrefixStore, ProcessGroupGloo, S
 
 from grpo_runtime.errors import first_line
 from grpo_runtime.weight_sync.interface import GroupBrokenError
+from grpo_runtime.weight_sync.network.group import Invite
 from grpo_runtime.weight_sync.network.meeting import Place
 
 _REST_SECONDS = 1.0
@@ -20,8 +21,9 @@ _REST_SECONDS = 1.0
 class GlooGroup:
     """The members that met at a place; see `Communicator`."""
 
-    def __init__(self, store: Store, place: Place, *, own_address: str) -> None:
+    def __init__(self, store: Store, place: Place, *, own_address: str, invite: Invite) -> None:
         """Meet the others. Raises GroupBrokenError when one of them does not come."""
+        invite(b"")
         options = ProcessGroupGloo._Options()  # type: ignore[attr-defined] # not in stubs
         # by address: a pod's or a laptop's host name may resolve to nothing that the other side can reach
         options._devices = [ProcessGroupGloo.create_device(hostname=own_address)]

@@ -6,7 +6,7 @@ same weights again.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 import torch
@@ -43,11 +43,16 @@ class Communicator(Protocol):
         ...
 
 
+Invite = Callable[[bytes], None]
+"""Lets the engines come, with NCCL's id of the group: b"" where the library has none."""
+
+
 class Join(Protocol):
     """Meets the other members at the store."""
 
-    def __call__(self, store: Store, place: Place, *, own_address: str) -> Communicator:
-        """Blocks until all are there. Raises GroupBrokenError when one does not come in time."""
+    def __call__(self, store: Store, place: Place, *, own_address: str, invite: Invite) -> Communicator:
+        """Blocks until all are there. The trainer calls `invite` once they may come, and before it waits for
+        them. Raises GroupBrokenError when one does not come in time."""
         ...
 
 
@@ -81,7 +86,8 @@ class GroupReceiver:
         parsed = parse_init_info(info)
         store = find_store(parsed)
         own_address = local_address_towards(parsed.address)
-        self._group = self._join(store, parsed.place(worker=self._worker), own_address=own_address)
+        place = parsed.place(worker=self._worker)
+        self._group = self._join(store, place, own_address=own_address, invite=_invite_nobody)
         self._key = parsed.key
 
     def missing_bytes(self, num_bytes: int) -> int:
@@ -113,3 +119,7 @@ class GroupReceiver:
         group, self._group = self._group, None
         if group is not None:
             group.close()
+
+
+def _invite_nobody(_: bytes) -> None:
+    """What an engine does: the trainer has invited all."""

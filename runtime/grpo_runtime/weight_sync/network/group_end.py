@@ -6,15 +6,16 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import torch
 from torch.distributed import Store
 
-from grpo_runtime.weight_sync.interface import GroupBrokenError, OverLimitError
+from grpo_runtime.weight_sync.interface import GroupBrokenError, OverLimitError, WeightSyncError
 from grpo_runtime.weight_sync.network.group import Communicator, Join, broadcast_all
 from grpo_runtime.weight_sync.network.meeting import Place
+from grpo_runtime.weight_sync.together import read_outcome
 
 _T = TypeVar("_T")
 
@@ -26,6 +27,7 @@ class GroupEnd:
         self.engines = engines
         self.key = secrets.token_urlsafe(24)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="weight-sender")
+        self._invitation: Future[bytes] = Future()
         self._communicator: Communicator | None = None
         self._is_left = False
         self._leaving = threading.Lock()
@@ -39,9 +41,25 @@ class GroupEnd:
         """What `work` gives, in the thread of this group."""
         return asyncio.get_running_loop().run_in_executor(self._thread, work)
 
+    async def invitation(self, joining: asyncio.Future[None]) -> bytes:
+        """NCCL's id of the group, if it has one, once the engines may come. `joining` is the trainer's
+        `join`: raises what that fails with before."""
+        joining.add_done_callback(read_outcome)
+        invited = asyncio.wrap_future(self._invitation)
+        either: set[asyncio.Future[Any]] = {invited, joining}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if invited.done():
+                return invited.result()
+            await joining
+        finally:
+            # the trainer does not wait for engines that are not called
+            invited.cancel()
+        raise WeightSyncError("the trainer is in the group before the engines may come")
+
     def join(self, join: Join, store: Store, place: Place, *, own_address: str) -> None:
         """Meet the engines. Blocks."""
-        communicator = join(store, place, own_address=own_address)
+        communicator = join(store, place, own_address=own_address, invite=self._invitation.set_result)
         with self._leaving:
             if not self._is_left:
                 self._communicator = communicator

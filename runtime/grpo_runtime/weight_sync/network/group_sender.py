@@ -1,6 +1,7 @@
 """A sender to engines in one group: forms it, sends, and forms others when somebody breaks it."""
 
 import asyncio
+import base64
 import logging
 import math
 import time
@@ -227,6 +228,9 @@ class GroupSender:
         addresses = await group.in_thread(lambda: [local_address_towards(host) for host in hosts])
         store = await group.in_thread(partial(host_store, addresses[0], timeout_seconds=limit))
         size = 1 + sum(peer.num_workers for peer in engines.values())
+        place = Place(key=group.key, rank=0, size=size, meeting_seconds=limit)
+        joining = group.in_thread(partial(group.join, self._join, store, place, own_address=addresses[0]))
+        nccl_id = await group.invitation(joining)
         calls: dict[str, Awaitable[None]] = {}
         first_rank = 1
         for (name, peer), address in zip(engines.items(), addresses, strict=True):
@@ -237,11 +241,10 @@ class GroupSender:
                 first_rank=first_rank,
                 size=size,
                 meeting_seconds=limit,
+                nccl_unique_id_b64=base64.b64encode(nccl_id).decode() or None,
             )
-            calls[name] = peer.channel.init(info.model_dump())
+            calls[name] = peer.channel.init(info.model_dump(exclude_none=True))
             first_rank += peer.num_workers
-        place = Place(key=group.key, rank=0, size=size, meeting_seconds=limit)
-        joining = group.in_thread(partial(group.join, self._join, store, place, own_address=addresses[0]))
         errors = await act_together(calls, joining, stall_seconds=limit)
         if not errors:
             self._deadlines.note("meeting", time.monotonic() - start)

@@ -1,10 +1,12 @@
 """Where the members of a group meet: a TCPStore that the trainer hosts.
 
-Its address and a random key travel on the authenticated control channel. Only numbers and addresses are
-written to it. The key keeps groups apart; whoever reaches the port of the store can read it there.
+Its address and a random key travel on the authenticated control channel, and so does NCCL's id of a group.
+Only numbers and addresses are written to the store. The key keeps groups apart; whoever reaches the port of
+the store can read it there.
 """
 
-from dataclasses import dataclass
+import base64
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Annotated
 
@@ -14,15 +16,22 @@ from torch.distributed import TCPStore
 from grpo_runtime.errors import first_line
 from grpo_runtime.weight_sync.interface import Info, WeightSyncError
 
+UNIQUE_ID_BYTES = 128
+"""Of NCCL's id of a group."""
+UniqueId = Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]{171}=$")]
+"""NCCL's id of a group in base64. Whoever has it can join the group, so a field of it has `repr=False`."""
+
 
 @dataclass(frozen=True)
 class Place:
-    """One member's place in a group of `size`. `key` is that of the group: no other group has it."""
+    """One member's place in a group of `size`. `key` is that of the group: no other group has it. `nccl_id`
+    is NCCL's id of it, where the group is one of NCCL and the rank is not 0, which makes the id."""
 
     key: str
     rank: int
     size: int
     meeting_seconds: float
+    nccl_id: bytes = field(default=b"", repr=False)
 
 
 class GroupInitInfo(BaseModel):
@@ -36,10 +45,13 @@ class GroupInitInfo(BaseModel):
     first_rank: Annotated[int, Field(ge=1)]
     size: Annotated[int, Field(ge=2)]
     meeting_seconds: Annotated[float, Field(gt=0)]
+    nccl_unique_id_b64: Annotated[UniqueId | None, Field(repr=False)] = None
+    """Only in a group of NCCL."""
 
     def place(self, *, worker: int) -> Place:
         """The place of this worker of the engine."""
-        return Place(self.key, self.first_rank + worker, self.size, self.meeting_seconds)
+        nccl_id = base64.b64decode(self.nccl_unique_id_b64 or "")
+        return Place(self.key, self.first_rank + worker, self.size, self.meeting_seconds, nccl_id)
 
 
 def parse_init_info(info: Info) -> GroupInitInfo:

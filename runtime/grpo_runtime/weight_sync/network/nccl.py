@@ -6,28 +6,34 @@ source of torch 2.13 (ProcessGroupNCCL.cpp, NCCLUtils.cpp):
 
 - Only a communicator that is made in non-blocking mode (`config.blocking = 0`) can be aborted while it meets
   the others. Its first use then waits for at most TORCH_NCCL_NONBLOCKING_TIMEOUT, which torch reads once in a
-  process, and holds a lock that the abort needs.
+  process, and holds a lock that the abort needs. Later meetings have less time than the first: their members
+  are given up when it is over, and what waits and what aborts end in threads of their own.
 - Torch's own watchdog ends the process by SIGABRT when a member is gone. With TORCH_NCCL_BLOCKING_WAIT there
   is none: `wait` waits for the device, raises what went wrong, and returns as if all was well when it was
   aborted.
-- NCCL's id is written to the store as the bytes that it is.
+- Rank 0 makes NCCL's id when it begins to connect, and writes it to its store as the bytes that it is; the
+  others read it there. Of a group that is made as here torch keeps nothing else in a store. So each member
+  has one of its own, in its memory, and the id comes to the engines on the authenticated control channel.
 """
 
 import logging
 import math
 import os
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import Any, Protocol
 
 import torch
-from torch.distributed import BroadcastOptions, PrefixStore, Store
+from torch.distributed import BroadcastOptions, HashStore, PrefixStore, Store
 
 from grpo_runtime.errors import first_line
-from grpo_runtime.weight_sync.interface import GroupBrokenError
+from grpo_runtime.weight_sync.interface import GroupBrokenError, WeightSyncError
+from grpo_runtime.weight_sync.network.group import Invite
 from grpo_runtime.weight_sync.network.meeting import Place
 from grpo_runtime.weight_sync.network.watchdog import Watchdog
 from grpo_runtime.weight_sync.stream.device import CudaDevice, Device
@@ -41,6 +47,8 @@ _ABORT_SECONDS = 10.0
 _ADVICE = "; is NCCL_SOCKET_IFNAME right? Set it in both roles, or set weightSync.backend Gloo"
 _LEFT = "left"
 _UNTIL_LEFT = timedelta(days=365)
+_KEY_OF_FIRST_ID = "0"
+"""Where torch writes the id of a group's first communicator, and reads it (broadcastUniqueNCCLID)."""
 
 
 class LibraryWork(Protocol):
@@ -52,10 +60,15 @@ class LibraryWork(Protocol):
 
 
 class LibraryGroup(Protocol):
-    """What NcclGroup asks of the library. All calls but `abort` may block until the group is aborted."""
+    """What NcclGroup asks of the library. `meet` and `broadcast` may block until the group is aborted."""
+
+    def begin(self) -> bytes:
+        """Begin to connect, without waiting for the others. Returns the id of the group: rank 0 makes it, and
+        the others connect by it."""
+        ...
 
     def meet(self) -> None:
-        """Wait until the communicator of all members is there."""
+        """Wait until the communicator of all members is there, once this one has begun."""
         ...
 
     def broadcast(self, buffer: torch.Tensor) -> LibraryWork:
@@ -68,9 +81,9 @@ class LibraryGroup(Protocol):
 
 
 class Connect(Protocol):
-    """Makes a member of a group, without waiting for the others."""
+    """Makes a member of a group, which has not begun to connect."""
 
-    def __call__(self, store: Store, place: Place, *, device: Any) -> LibraryGroup: ...
+    def __call__(self, place: Place, *, device: Any) -> LibraryGroup: ...
 
 
 class NcclGroup:
@@ -81,27 +94,43 @@ class NcclGroup:
     """
 
     def __init__(
-        self, store: Store, place: Place, *, own_address: str, connect: Connect, device: Device
+        self,
+        store: Store,
+        place: Place,
+        *,
+        own_address: str,
+        invite: Invite,
+        connect: Connect,
+        device: Device,
     ) -> None:
-        """Meet the others. Raises GroupBrokenError when one of them does not come.
+        """Meet the others. Raises GroupBrokenError when one of them does not come, and WeightSyncError when
+        an engine was not told the id of the group.
 
         `own_address` is not used: NCCL finds its interfaces by itself, or by NCCL_SOCKET_IFNAME.
         """
         self.device = device
         self.is_sender = place.rank == 0
+        if not self.is_sender and not place.nccl_id:
+            raise WeightSyncError("the trainer has sent no id of NCCL: does it run the same release?")
         self._slots: list[torch.Tensor | None] = [None] * BUFFERS_IN_FLIGHT
         self._num_sent = 0
         with device.use():
             members = PrefixStore(f"{place.key}/members", store)
-            self._group = connect(PrefixStore(place.key, store), place, device=device)
+            self._group = connect(place, device=device)
             self.watchdog = Watchdog(partial(_leave, self._group, members, is_sender=self.is_sender))
-            advice = ""
+            advice = _ADVICE
             try:
+                ends_at = time.monotonic() + place.meeting_seconds
                 with self.watchdog.within(place.meeting_seconds):
+                    if self.is_sender:
+                        invite(self._group.begin())
+                    advice = ""
                     _come_together(members, place)
                     # all of them reach the trainer, so that only NCCL can fail to connect them
                     advice = _ADVICE
-                    self._group.meet()
+                    if not self.is_sender:
+                        self._group.begin()
+                    self._meet(ends_at=ends_at)
             except GroupBrokenError as error:
                 self.close()
                 error.args = (f"{error}{advice}",)
@@ -125,6 +154,26 @@ class NcclGroup:
     def close(self) -> None:
         """See `Communicator`. The watchdog aborts, which may take a while."""
         self.watchdog.abort_now()
+
+    def _meet(self, *, ends_at: float) -> None:
+        """Wait for the others in another thread, which is left behind at the end: the abort may have to wait
+        for it."""
+        met: Future[None] = Future()
+
+        def meet() -> None:
+            try:
+                with self.device.use():
+                    self._group.meet()
+            except BaseException as error:
+                met.set_exception(error)
+            else:
+                met.set_result(None)
+
+        threading.Thread(target=meet, name="weight-group-meeting", daemon=True).start()
+        try:
+            met.result(timeout=max(0.0, ends_at - time.monotonic()))
+        except TimeoutError:
+            self.watchdog.abort_now()
 
     def _slot(self, num_bytes: int) -> torch.Tensor:
         index = self._num_sent % BUFFERS_IN_FLIGHT
@@ -166,22 +215,35 @@ class NcclWork:
 class TorchNccl:
     """NCCL through torch; see `LibraryGroup`."""
 
-    def __init__(self, store: Store, place: Place, *, device: CudaDevice) -> None:
+    def __init__(self, place: Place, *, device: CudaDevice) -> None:
         from torch.distributed import ProcessGroupNCCL  # not in every build of torch
 
         options = ProcessGroupNCCL.Options()
         options.config.blocking = 0
         options._timeout = timedelta(seconds=_ABORT_SECONDS)
+        self._size = place.size
         self._device = device
+        self._ids = _store_of_id(place)
         # for good: it is of no concern to communicators that block, as those of training
         os.environ.setdefault("TORCH_NCCL_NONBLOCKING_TIMEOUT", str(math.ceil(place.meeting_seconds)))
-        with _environment(TORCH_NCCL_BLOCKING_WAIT="1", TORCH_NCCL_ASYNC_ERROR_HANDLING="0"):
-            self._group: Any = ProcessGroupNCCL(store, place.rank, place.size, options)
+        with _environment(
+            TORCH_NCCL_BLOCKING_WAIT="1",
+            TORCH_NCCL_ASYNC_ERROR_HANDLING="0",
+            # with it torch looks for the other members in the store
+            ENABLE_INTRA_NODE_COMM="0",
+        ):
+            self._group: Any = ProcessGroupNCCL(self._ids, place.rank, place.size, options)
+
+    def begin(self) -> bytes:
+        """See `LibraryGroup`."""
+        # one id for all of them, where torch would make one for each 128
+        with _environment(TORCH_NCCL_RANKS_PER_ROOT=str(self._size)):
+            self._group.eager_connect_single_device(self._device.device)
+        found: bytes = self._ids.get(_KEY_OF_FIRST_ID)
+        return found
 
     def meet(self) -> None:
-        """See `LibraryGroup`."""
-        self._group.eager_connect_single_device(self._device.device)
-        # the first use waits for all members
+        """See `LibraryGroup`. The first use waits for all members."""
         self.broadcast(self._device.empty(1)).wait()
 
     def broadcast(self, buffer: torch.Tensor) -> LibraryWork:
@@ -195,6 +257,15 @@ class TorchNccl:
     def abort(self) -> None:
         """See `LibraryGroup`."""
         self._group.abort()
+
+
+def _store_of_id(place: Place) -> HashStore:
+    """A store of this member alone, with the id of the group where that is known."""
+    ids = HashStore()
+    ids.set_timeout(timedelta(seconds=place.meeting_seconds))
+    if place.nccl_id:
+        ids.set(_KEY_OF_FIRST_ID, place.nccl_id)  # type: ignore[arg-type] # takes bytes too
+    return ids
 
 
 def _come_together(store: Store, place: Place) -> None:

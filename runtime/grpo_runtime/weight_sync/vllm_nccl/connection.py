@@ -1,9 +1,9 @@
 """The trainer's end for vLLM's own nccl engines: a group with each of them, of torch's NCCL and vLLM's.
 
-Both are plain NCCL. Torch's rank 0 makes NCCL's id and writes it to its store, here a store of this process
-that nobody else sees; the id goes to the engine on the authenticated control channel. vLLM's communicator
-then sums one float over all members before anything else, and so does this end. There is no group of all
-engines: vLLM's cannot leave a group that has lost a member, so one lost engine would end all others.
+Both are plain NCCL. Torch's rank 0 makes NCCL's id, which goes to the engine on the authenticated control
+channel. vLLM's communicator then sums one float over all members before anything else, and so does this end.
+There is no group of all engines: vLLM's cannot leave a group that has lost a member, so one lost engine would
+end all others.
 """
 
 import asyncio
@@ -16,62 +16,31 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 import torch
-from torch.distributed import AllreduceOptions, HashStore
+from torch.distributed import AllreduceOptions
 
-from grpo_runtime.errors import first_line
 from grpo_runtime.weight_sync.interface import GroupBrokenError, Peer, SenderSettings, WeightSyncError
 from grpo_runtime.weight_sync.network.group import broadcast_all
 from grpo_runtime.weight_sync.network.meeting import Place
-from grpo_runtime.weight_sync.network.nccl import TORCH_SECONDS, LibraryGroup, LibraryWork, TorchNccl
+from grpo_runtime.weight_sync.network.nccl import TORCH_SECONDS, Connect, LibraryWork, TorchNccl
 from grpo_runtime.weight_sync.network.watchdog import Watchdog
-from grpo_runtime.weight_sync.stream.device import CudaDevice, Device
+from grpo_runtime.weight_sync.stream.device import Device
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 from grpo_runtime.weight_sync.stream.reading import complete_tensors
 from grpo_runtime.weight_sync.together import act_together, read_outcome
 from grpo_runtime.weight_sync.vllm_nccl.wire import CHUNK_BYTES, InitMessage, UpdateMessage, packed_chunks
 
 _T = TypeVar("_T")
-_KEY_OF_FIRST_ID = "0"
-"""Where torch writes the id of a group's first communicator (ProcessGroupNCCL::broadcastUniqueNCCLID)."""
 
 
-class GroupById(LibraryGroup, Protocol):
-    """A group whose members meet by an id that its rank 0 makes."""
-
-    def unique_id(self) -> bytes:
-        """The id, once there is one: `meet` makes it, in another thread.
-
-        Raises RuntimeError when there is none at the deadline of the meeting.
-        """
-        ...
-
-
-class ConnectById(Protocol):
-    """Makes rank 0 of a group, without waiting for the others."""
-
-    def __call__(self, place: Place, *, device: Any) -> GroupById: ...
-
-
-class TorchNcclById(TorchNccl):
-    """NCCL through torch, for members that have the id of the group; see `GroupById`."""
-
-    def __init__(self, place: Place, *, device: CudaDevice) -> None:
-        self._ids = HashStore()
-        self._ids.set_timeout(timedelta(seconds=place.meeting_seconds))
-        super().__init__(self._ids, place, device=device)
-
-    def unique_id(self) -> bytes:
-        """See `GroupById`."""
-        found: bytes = self._ids.get(_KEY_OF_FIRST_ID)
-        return found
+class TorchNcclToVllm(TorchNccl):
+    """Rank 0 of a group whose others are vLLM's; see `LibraryGroup`."""
 
     def meet(self) -> None:
         """See `LibraryGroup`. The first use, which waits for all members, is the one that vLLM's begin
         with."""
-        self._group.eager_connect_single_device(self._device.device)
         options = AllreduceOptions()
         options.timeout = timedelta(seconds=TORCH_SECONDS)
         self._group.allreduce([torch.zeros(1, device=self._device.device)], options).wait()
@@ -85,7 +54,7 @@ class VllmNcclConnection:
         peer: Peer,
         settings: SenderSettings,
         *,
-        connect: ConnectById,
+        connect: Connect,
         device: Device,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
@@ -98,7 +67,7 @@ class VllmNcclConnection:
         self._key = ""
         self._group: _Group | None = None
         self._leaving = threading.Lock()
-        # what joins the engine, and who reads the id meanwhile
+        # one may still be in the group that was left
         self._threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="weight-sender")
 
     async def init(self) -> None:
@@ -110,15 +79,10 @@ class VllmNcclConnection:
             limit = self._deadlines.meeting_seconds()
             place = Place(self._key, rank=0, size=self._size, meeting_seconds=limit)
             group = await self._in_thread(partial(self._enter, place))
+            nccl_id = await self._in_thread(partial(group.begin, timeout_seconds=limit))
             meeting = self._in_thread(partial(group.meet, timeout_seconds=limit))
-            finding = self._in_thread(group.unique_id)
-            either: set[asyncio.Future[Any]] = {meeting, finding}
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            if meeting.done():
-                # with an error: nobody else can be there yet
-                await meeting
             message = InitMessage(
-                nccl_unique_id_b64=base64.b64encode(await finding).decode(),
+                nccl_unique_id_b64=base64.b64encode(nccl_id).decode(),
                 world_size=self._size,
                 packed_buffer_size_bytes=self._chunk_bytes,
                 connection=self._key,
@@ -188,18 +152,16 @@ class VllmNcclConnection:
 class _Group:
     """Rank 0 of a group with one engine; see `Communicator`. Its calls block up to their deadlines."""
 
-    def __init__(self, connect: ConnectById, place: Place, device: Device) -> None:
+    def __init__(self, connect: Connect, place: Place, device: Device) -> None:
         self._device = device
         with device.use():
             self._library = connect(place, device=device)
         self._watchdog = Watchdog(self._library.abort)
 
-    def unique_id(self) -> bytes:
-        """The id of the group. Raises GroupBrokenError when the library makes none."""
-        try:
-            return self._library.unique_id()
-        except RuntimeError as error:
-            raise GroupBrokenError(first_line(error)) from error
+    def begin(self, *, timeout_seconds: float) -> bytes:
+        """Begin to connect. Returns the id of the group."""
+        with self._watchdog.within(timeout_seconds), self._device.use():
+            return self._library.begin()
 
     def meet(self, *, timeout_seconds: float) -> None:
         """Wait until the engine's workers are there."""

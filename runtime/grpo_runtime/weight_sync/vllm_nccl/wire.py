@@ -12,6 +12,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 
 from grpo_runtime.weight_sync.interface import ReceiverSettings
+from grpo_runtime.weight_sync.network.meeting import UniqueId
 from grpo_runtime.weight_sync.stream.device import Device
 from grpo_runtime.weight_sync.stream.manifest import (
     BUFFERS_IN_FLIGHT,
@@ -25,8 +26,6 @@ ENGINE_OF_VLLM = "nccl"
 CHUNK_BYTES = LARGEST_BUFFER_BYTES
 """A chunk has more than this only by its last tensor. vLLM's own default is 1 GiB, which an engine may lack
 beside its KV cache."""
-UNIQUE_ID_BYTES = 128
-_BASE64_OF_UNIQUE_ID = r"^[A-Za-z0-9+/]{171}=$"
 
 _Key = Annotated[str, Field(min_length=16, max_length=128, repr=False)]
 _T = TypeVar("_T")
@@ -40,7 +39,7 @@ class InitMessage(_Message):
     """What the verb `init` carries. NCCL's id itself: an address of a TCPStore is not accepted, because vLLM
     unpickles what it finds there."""
 
-    nccl_unique_id_b64: Annotated[str, Field(pattern=_BASE64_OF_UNIQUE_ID, repr=False)]
+    nccl_unique_id_b64: Annotated[UniqueId, Field(repr=False)]
     rank_offset: Literal[1] = 1
     """The trainer is rank 0."""
     world_size: Annotated[int, Field(ge=2)]
