@@ -4,6 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from grpo_api.contract.graces import TRAINER_GRACE_SECONDS, trainer_grace_seconds
@@ -164,10 +165,12 @@ class Reporter:
         self.progress.update(checkpoint_step=step, checkpoint_seconds=known)
 
     def close(self, state: TrainerState) -> None:
-        """Report how the attempt ended, and close the sinks."""
+        """Report how the attempt ended, and close the sinks: all of them, before what one of them raised
+        rises."""
         self.progress.update(state=state, message="")
-        for sink in self._sinks:
-            sink.close()
+        with ExitStack() as all_sinks:
+            for sink in reversed(self._sinks):
+                all_sinks.callback(sink.close)
 
     def fail(self) -> None:
         """Close the sinks after an error, which is told elsewhere: what a sink raises now is a warning."""
