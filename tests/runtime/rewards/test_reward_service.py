@@ -292,6 +292,20 @@ async def test_a_certificate_is_trusted_when_the_secret_holds_its_authority(tmp_
         await ask(function(service.url, folder=folder))
 
 
+async def test_a_function_that_ends_the_scoring_of_a_chunk_leaves_no_call_of_the_others_behind(
+    tmp_path: Path,
+) -> None:
+    """Training may go on, after an evaluation: the next step would wait behind it."""
+    certificate, _ = write_certificate(tmp_path)
+    async with serving(certificate=certificate) as untrusted, serving() as silent:
+        silent.script = [hang]
+        functions = (function(untrusted.url), replace(function(silent.url, timeout_seconds=600), name="slow"))
+        async with RewardPool(functions) as pool:
+            with pytest.raises(UserError, match="cannot be trusted"):
+                await pool.submit(chunk("a"))
+            assert pool.open_calls() == []
+
+
 async def test_a_service_is_asked_for_as_many_chunks_at_a_time_as_the_job_says() -> None:
     async with serving() as service:
         columns = await ask(function(service.url, workers=3), *(chunk("a" * n) for n in range(1, 12)))
