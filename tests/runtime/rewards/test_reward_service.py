@@ -151,6 +151,27 @@ async def test_a_service_that_hangs_for_longer_than_our_patience_ends_the_attemp
             await ask(silent, chunk("a"), chunk("b"), patience=patience)
 
 
+async def test_an_evaluation_that_was_answered_does_not_hide_an_outage_in_the_step_behind_it() -> None:
+    """Both follow the same number of finished steps."""
+    async with serving() as service:
+        service.script = [body({"rewards": [1]}), hang, hang]
+        # one after the other
+        asked = function(service.url, timeout_seconds=0.5, workers=1)
+        evaluation, *step = replace(chunk("a"), is_evaluation=True), chunk("bb"), chunk("ccc")
+        columns = await ask(asked, evaluation, *step)
+    assert [column.values for column in columns] == [[1.0], [None], [3.0]]
+    assert len(service.asked) == 4
+
+
+async def test_an_evaluation_without_an_answer_makes_no_outage_of_one_call_of_the_step_behind_it() -> None:
+    async with serving() as service:
+        service.script = [hang, hang]
+        asked = function(service.url, timeout_seconds=0.5, workers=1)
+        late = await ask(asked, replace(chunk("a"), is_evaluation=True), chunk("b"))
+    assert [column.failures[0].kind for column in late] == [FailureKind.LOST, FailureKind.LOST]
+    assert len(service.asked) == 2
+
+
 async def test_groups_without_an_answer_in_a_step_that_has_answers_are_not_asked_again() -> None:
     async with serving() as service:
         service.script = [body({"rewards": [1]}), hang, hang]
