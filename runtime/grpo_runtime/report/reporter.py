@@ -89,7 +89,8 @@ class Reporter:
         )
 
     def _with_note(self, message: str) -> str:
-        return "; ".join(filter(None, (message, self._note)))
+        # it comes first: a condition cuts the end of a long message off
+        return "; ".join(filter(None, (self._note, message)))
 
     def _compared_nats(self, values: Mapping[str, float]) -> float | None:
         return values.get(MISMATCH_METRIC) if self._has_mismatch_bound else None
