@@ -46,6 +46,7 @@ def closed_after_an_error(reporter: Reporter, *, output_dir: Path) -> Iterator[T
     try:
         yield time_left
     except Exception as error:
+        # its time begins here, if no wait has begun it yet
         time_left.of(END_SECONDS)
         if not (isinstance(error, KnownError) and error.is_superseded):
             reporter.fail()
