@@ -93,8 +93,7 @@ class _Saves:
 
     def _write(self, folder: Path, state: RunState) -> dict[str, FileEntry]:
         """What the trainer did. The store then syncs all files and reads them to hash them."""
-        weights = {name: tensor.detach().cpu() for name, tensor in self._strategy.model_state()}
-        save_policy(self._model, tokenizer=self._tokenizer, into=folder / "model", state=weights)
+        save_policy(self._model, tokenizer=self._tokenizer, into=folder / "model")
         moments = {
             name: tensor.detach().to("cpu", copy=True).contiguous()
             for name, tensor in self._strategy.optimizer_state()

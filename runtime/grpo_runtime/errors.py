@@ -16,6 +16,8 @@ class KnownError(Exception):
     exit_code: ClassVar[ExitCode]
     reason: ClassVar[Reason | None] = None
     """Where it says more than the reason of the exit code."""
+    is_superseded: ClassVar[bool] = False
+    """Whether it says that a later attempt of the job has begun."""
 
 
 class UserError(KnownError):
@@ -78,6 +80,7 @@ class SupersededError(KnownError):
     """A later attempt has begun: this one may no longer change anything."""
 
     exit_code = ExitCode.TRANSIENT
+    is_superseded = True
 
 
 def first_line(error: BaseException) -> str:

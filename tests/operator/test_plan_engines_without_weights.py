@@ -32,10 +32,11 @@ def test_a_job_that_waits_for_engines_without_weights_says_why():
     cluster = FakeCluster().start()
     first, _ = revoke(cluster, "rollout-0-i0", "rollout-1-i0")
     found = "no rollout engine has the newest weights: 2 of 2 engines found"
-    said = f"{found}; engine {first} did not get weights 1.0: {WHY}"
+    of_engine = f"engine {first} did not get weights 1.0: {WHY}"
+    said = f"{of_engine}; {found}"
     rollout, ready = conditions(cluster, said, state=TrainerState.WAITING_FOR_ROLLOUT, current=0)
-    late = f"0/2 engines have been admitted: rollout pod {first} is not ready, and the trainer says: {said}"
-    assert rollout == ConditionState(False, "EnginesStarting", late)
+    late = f"0/2 engines have been admitted: rollout pod {first} is not ready, and the trainer says: "
+    assert rollout == ConditionState(False, "EnginesStarting", late + of_engine)
     assert ready == ConditionState(False, "WaitingForRollout", said)
 
 
@@ -56,3 +57,24 @@ def test_an_engine_of_which_the_trainer_says_nothing_is_looked_for_in_its_log():
     said = f"step 5: 3 of 8 samples are done; engine {pod}0 did not get weights 1.3: {WHY}"
     rollout, _ = conditions(cluster, said, state=TrainerState.TRAINING, current=1)
     assert rollout.message == f"1/2 engines have been admitted: rollout pod {pod} is not ready, see its log"
+
+
+def test_an_operator_that_begins_anew_leaves_what_the_trainer_said_of_an_engine_until_it_reports():
+    cluster = FakeCluster().start()
+    (pod,) = revoke(cluster, "rollout-1-i0")
+    said = f"engine {pod} has failed 4 weight syncs, the last one of weights 1.3: {WHY}"
+    before, _ = conditions(cluster, said, state=TrainerState.TRAINING, current=1)
+    late = f"engines have been admitted: rollout pod {pod} is not ready"
+    assert before.message == f"1/2 {late}, and the trainer says: {said}"
+
+    cluster.progress = None
+    cluster.step()
+    assert ConditionState.of(cluster.condition(ConditionType.ROLLOUT_READY)) == before
+
+    first = revoke(cluster, "rollout-0-i0")
+    cluster.step()
+    assert cluster.condition(ConditionType.ROLLOUT_READY).message == f"0/2 {before.message[4:]}"
+
+    cluster.change(*first, is_ready=True)
+    after, _ = conditions(cluster, "", state=TrainerState.TRAINING, current=1)
+    assert after.message == f"1/2 {late}, see its log"

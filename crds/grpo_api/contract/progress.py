@@ -99,9 +99,10 @@ class Progress(ApiModel):
     """What the trainer waits for, as a sentence, also while it trains and no completion has been finished for
     some seconds; and which engines get no weights, and why. Empty otherwise."""
 
-    def tells_of(self, engine: str) -> bool:
-        """Whether the message tells of this engine, as `engine NAME ` and what it is or does."""
-        return f"engine {engine} " in self.message
+    def said_of(self, engine: str) -> str:
+        """The parts of the message that tell of this engine, as `engine NAME ` and what it is or does; empty
+        when none does. A part ends at the next semicolon."""
+        return "; ".join(part for part in self.message.split("; ") if f"engine {engine} " in part)
 
 
 class TerminationMessage(ApiModel):

@@ -12,7 +12,10 @@ class EngineRefusedError(EngineError):
 
 
 class EngineConflictError(EngineRefusedError):
-    """HTTP 409: the engine belongs to a later attempt than ours, or is another process than we meant."""
+    """HTTP 409: the engine belongs to a later attempt than ours, or is another process than we meant.
+    Only the former ends an attempt."""
+
+    is_superseded = True
 
 
 class BadAnswerError(Exception):

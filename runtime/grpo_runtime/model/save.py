@@ -3,7 +3,6 @@
 import copy
 import json
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,7 +10,7 @@ import torch
 from huggingface_hub import save_torch_state_dict
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from grpo_runtime.model.adapter_files import write_adapter_config, write_adapter_weights
+from grpo_runtime.model.adapter_files import write_adapter_config
 from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.model.lora import has_adapter
 from grpo_runtime.model.weights import saved_weights
@@ -22,28 +21,16 @@ PROCESSORS = ("processor_config.json", "preprocessor_config.json", "video_prepro
 _READ_BY_ALL = 0o444
 
 
-def save_policy(
-    model: PreTrainedModel,
-    *,
-    tokenizer: PreTrainedTokenizerBase,
-    into: Path,
-    state: Mapping[str, torch.Tensor] | None = None,
-) -> None:
+def save_policy(model: PreTrainedModel, *, tokenizer: PreTrainedTokenizerBase, into: Path) -> None:
     """Write weights (safetensors), config and tokenizer to the directory `into`, made if it is missing.
 
-    This is not atomic: a caller whose directory must never be incomplete saves to another one and renames it.
-    Not by `save_pretrained`, which imports DeepSpeed, for seconds, to see whether the model is one of its
-    engines. `model` is the bare module, not a DDP wrapper. `state` is its state dict, for a strategy under
-    which the module itself does not hold all weights. Of a model with an adapter it is the adapter's, which
-    alone is written, and must be given: raises ValueError otherwise.
+    `model` is the bare module, which holds all its weights and has no adapter. This is not atomic: a caller
+    whose directory must never be incomplete saves to another one and renames it. Not by `save_pretrained`,
+    which imports DeepSpeed, for seconds, to see whether the model is one of its engines.
     """
-    if state is None and has_adapter(model):
-        raise ValueError("the model has an adapter: give the adapter's tensors as state")
+    assert not has_adapter(model), "its weights would be saved under peft's names"
     into.mkdir(parents=True, exist_ok=True)
-    if state is not None and has_adapter(model):
-        write_adapter_weights(state, into=into)
-    else:
-        save_torch_state_dict(saved_weights(model, state), into)
+    save_torch_state_dict(saved_weights(model), into)
     save_beside_weights(model, tokenizer=tokenizer, into=into)
 
 

@@ -4,6 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from grpo_api.contract.graces import TRAINER_GRACE_SECONDS, trainer_grace_seconds
@@ -88,7 +89,8 @@ class Reporter:
         )
 
     def _with_note(self, message: str) -> str:
-        return "; ".join(filter(None, (message, self._note)))
+        # it comes first: a condition cuts the end of a long message off
+        return "; ".join(filter(None, (self._note, message)))
 
     def _compared_nats(self, values: Mapping[str, float]) -> float | None:
         return values.get(MISMATCH_METRIC) if self._has_mismatch_bound else None
@@ -164,10 +166,12 @@ class Reporter:
         self.progress.update(checkpoint_step=step, checkpoint_seconds=known)
 
     def close(self, state: TrainerState) -> None:
-        """Report how the attempt ended, and close the sinks."""
+        """Report how the attempt ended, and close the sinks: all of them, before what one of them raised
+        rises."""
         self.progress.update(state=state, message="")
-        for sink in self._sinks:
-            sink.close()
+        with ExitStack() as all_sinks:
+            for sink in reversed(self._sinks):
+                all_sinks.callback(sink.close)
 
     def fail(self) -> None:
         """Close the sinks after an error, which is told elsewhere: what a sink raises now is a warning."""

@@ -128,10 +128,14 @@ class RewardPool:
         await asyncio.gather(*(caller.close() for caller in self._callers))
 
     async def _score(self, chunk: RewardRequest) -> ScoredChunk:
+        calls = [asyncio.create_task(self._call(place, chunk)) for place in range(len(self._callers))]
         try:
-            calls = (self._call(place, chunk) for place in range(len(self._callers)))
             return tuple(await asyncio.gather(*calls))
         finally:
+            # one that raises does not end the others
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
             current = asyncio.current_task()
             assert current is not None
             self._tasks.discard(current)

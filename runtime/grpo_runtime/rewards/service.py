@@ -89,7 +89,7 @@ class ServiceClient:
 
     async def score(self, request: RewardRequest) -> Column:
         """The rewards of a chunk. Its deadline is that of one request. A chunk that misses it has no rewards,
-        unless the service answers nothing at all of the step, which is an outage.
+        unless the service answers nothing at all of the step or evaluation, which is an outage.
 
         Raises RewardServiceUnreachableError at the end of our patience with an outage, and UserError for a
         certificate that cannot be trusted.
@@ -100,7 +100,7 @@ class ServiceClient:
             reason = f"a column cannot be written as JSON: {error}"
             return failed_column(self._name, request, reason=reason, kind=FailureKind.RAISED)
         async with self._is_free:
-            self._silence.asks(key, step=request.step)
+            self._silence.asks(key, step=request.step, is_evaluation=request.is_evaluation)
             try:
                 answer = await self._post_with_patience(body, key=key)
                 values, refused = read_answer(answer, num_samples=len(request.completions))
@@ -192,18 +192,18 @@ class _OutageError(Exception):
 
 
 class _Silence:
-    """Tells a service that hangs from a chunk that takes it too long: of a step, whether it answered anything
-    and which requests it got."""
+    """Tells a service that hangs from a chunk that takes it too long: of a step, or of an evaluation, whether
+    it answered anything and which requests it got."""
 
     def __init__(self) -> None:
-        self._step: int | None = None
+        self._asked_of: tuple[int, bool] | None = None
         self._is_answered = False
         self._keys: set[str] = set()
 
-    def asks(self, key: str, *, step: int) -> None:
-        """A request of the step is sent."""
-        if step != self._step:
-            self._step, self._is_answered, self._keys = step, False, set()
+    def asks(self, key: str, *, step: int, is_evaluation: bool) -> None:
+        """A request of the step is sent, or of the evaluation before it."""
+        if self._asked_of != (step, is_evaluation):
+            self._asked_of, self._is_answered, self._keys = (step, is_evaluation), False, set()
         self._keys.add(key)
 
     def ends(self) -> None:

@@ -101,6 +101,8 @@ class RewardRequest:
     """Of each completion, the number of its group in the step; empty where nobody asks."""
     step: int
     """Optimizer steps done so far; reward functions see it as trainer_state.global_step."""
+    is_evaluation: bool = False
+    """Whether it is of the evaluation after these steps, and not of the step that follows them."""
     total_steps: int
 
 

@@ -8,10 +8,10 @@ from grpo_api.contract.run_config import RunConfig
 from grpo_api.v1alpha1.spec import Mode
 from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.trainer.batch import receive_batch
-from grpo_runtime.trainer.checkpoint.saver import FINISH_SECONDS
 from grpo_runtime.trainer.checkpoint.share_saver import ShareSaver
 from grpo_runtime.trainer.commands import Command
 from grpo_runtime.trainer.distributed import Ranks
+from grpo_runtime.trainer.ending import FINISH_SECONDS
 from grpo_runtime.trainer.learner import Learner
 from grpo_runtime.trainer.probe import make_probe
 from grpo_runtime.trainer.strategy.interface import Strategy

@@ -1,8 +1,8 @@
 """Rank 0: brings everything together that the loop needs, and closes it at the end."""
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from grpo_api.contract import mismatch
@@ -17,7 +17,6 @@ from grpo_runtime.data.source import load_evaluated_prompts
 from grpo_runtime.errors import UserError
 from grpo_runtime.export.at_the_end import ModelUploads
 from grpo_runtime.export.destinations import open_destinations
-from grpo_runtime.process.background import in_thread
 from grpo_runtime.report.reporter import Reporter
 from grpo_runtime.report.run_file import keep_run_file
 from grpo_runtime.report.sinks import SINKS
@@ -28,7 +27,8 @@ from grpo_runtime.rollout.interface import Engines
 from grpo_runtime.rollout.sampling import sampling_checksum
 from grpo_runtime.rollout_function.turns import FunctionOptions, RolloutFunction
 from grpo_runtime.settings import TrainerSettings
-from grpo_runtime.trainer.checkpoint.saver import FINISH_SECONDS, MODEL_FOLDER, Saver
+from grpo_runtime.trainer.checkpoint.saver import MODEL_FOLDER, Saver
+from grpo_runtime.trainer.ending import FINISH_SECONDS, closed_after_an_error, write_page
 from grpo_runtime.trainer.evaluation import Evaluation
 from grpo_runtime.trainer.journal.journal import JOURNAL, Journal, NoJournal
 from grpo_runtime.trainer.loop import Coordinator
@@ -41,8 +41,6 @@ logger = logging.getLogger(__name__)
 
 Connect = Callable[[TrainerSettings], Engines]
 """Gives rank 0 its engines; called inside its event loop."""
-_PAGE_SECONDS = 30.0
-"""How long a run that fails waits for its page, on a volume that may be why it fails."""
 
 
 async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_alive: list[object]) -> bool:
@@ -74,7 +72,7 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
         sinks=(*SINKS, *open_trackers(run_config, volumes_dir=settings.volumes_dir)),
         has_mismatch_bound=why_unbounded is None,
     )
-    with _closed_after_an_error(reporter, output_dir=settings.output_dir):
+    with closed_after_an_error(reporter, output_dir=settings.output_dir) as time_left:
         keep_run_file(settings.output_dir, run_config)
         uploads = ModelUploads(
             open_destinations(run_config.export or (), volumes_dir=settings.volumes_dir),
@@ -114,15 +112,15 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
                 is_done = await coordinator.train(context.state)
             except BaseException:
                 # samples that are drawn and steps that are copied are worth keeping, whatever ended the run
-                journal.finish(timeout_seconds=FINISH_SECONDS)
-                saver.finish(timeout_seconds=FINISH_SECONDS)
+                journal.finish(timeout_seconds=time_left.of(FINISH_SECONDS))
+                saver.finish(timeout_seconds=time_left.of(FINISH_SECONDS))
                 raise
             finally:
                 await engines.close()
-    journal.close()
+        journal.close()
     reporter.close(TrainerState.DONE if is_done else TrainerState.STOPPING)
     if is_done:
-        _write_page(settings.output_dir)
+        write_page(settings.output_dir)
     return is_done
 
 
@@ -144,35 +142,6 @@ async def _started_function(context: RankContext) -> AsyncIterator[RolloutFuncti
     )
     async with RolloutFunction(options, tokenizer=context.loaded.tokenizer) as function:
         yield function
-
-
-@contextmanager
-def _closed_after_an_error(reporter: Reporter, *, output_dir: Path) -> Iterator[None]:
-    """After an error, close the sinks and write the page: a run that failed is one that people look at, and
-    no tracker may show it as one that goes on. The error rises."""
-    try:
-        yield
-    except Exception:
-        reporter.fail()
-        # before the first step there is nothing to show
-        if reporter.progress.latest.step:
-            _write_page(output_dir, timeout_seconds=_PAGE_SECONDS)
-        raise
-
-
-def _write_page(output_dir: Path, *, timeout_seconds: float | None = None) -> None:
-    """Write the page of the run, which is over: a page that cannot be written is a warning."""
-
-    def write() -> None:
-        # Plotly takes seconds to import
-        from grpo_runtime.report.page.page import write_page
-
-        write_page(output_dir)
-
-    try:
-        in_thread(write, name="page").result(timeout=timeout_seconds)
-    except Exception as error:  # of a volume, or of what the run left: none changes how it ended
-        logger.warning("the page of the run was not written: %r", error)
 
 
 def _open_journal(context: RankContext) -> Journal | NoJournal:

@@ -193,6 +193,7 @@ class Scorer:
             columns={name: [value] * len(rollouts) for name, value in prompt.columns.items()},
             group_ids=[group] * len(rollouts),
             step=step,
+            is_evaluation=self._is_evaluation,
             total_steps=self._total_steps,
         )
 

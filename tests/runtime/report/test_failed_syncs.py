@@ -40,10 +40,9 @@ def test_the_sentence_fits_into_a_condition_however_many_fail_and_whatever_they_
     assert three.endswith("; 1 other engine gets no weights either")
 
 
-def test_the_operator_finds_whether_an_engine_is_told_of_by_its_whole_name() -> None:
+def test_the_operator_finds_what_is_said_of_an_engine_by_its_whole_name() -> None:
     for num in (1, 2):
         message = failed_syncs_message({"copy-rollout-1-i10": failed(num)}, engines=NONE_CURRENT)
-        progress = Progress(job_uid="uid", attempt=1, total_steps=9, message=message)
-        assert progress.tells_of("copy-rollout-1-i10")
-        assert not progress.tells_of("copy-rollout-1-i1")
-        assert not progress.tells_of("rollout-1-i10")
+        progress = Progress(job_uid="uid", attempt=1, total_steps=9, message=f"{message}; step 2: 1 of 8")
+        assert progress.said_of("copy-rollout-1-i10") == message
+        assert progress.said_of("copy-rollout-1-i1") == progress.said_of("rollout-1-i10") == ""

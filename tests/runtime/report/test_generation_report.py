@@ -82,6 +82,22 @@ def test_rewards_that_are_waited_for_are_told_of_with_who_has_not_answered(
     assert said(reporter, tmp_path, None).message == ""
 
 
+def test_of_many_rewards_that_are_waited_for_a_few_are_named_those_of_services_that_are_out_first() -> None:
+    outage = Outage(url="http://judge/score", why="HTTP 503", seconds=95.0)
+    calls = [OpenCalls(name=name, number=number) for name, number in zip("abcd", (1, 2, 3, 3), strict=True)]
+    calls.append(OpenCalls(name="judge", number=1, outage=outage))
+    sentence = unscored_message("step 5", num_scored=0, num_groups=4, quiet_seconds=10.0, open_calls=calls)
+    assert sentence == (
+        "step 5: 0 of 4 groups are scored, and none was in the last 10 s; "
+        "open calls of reward judge: 1, and http://judge/score is out of reach for 60 s: HTTP 503; "
+        "open calls of reward c: 3; open calls of reward d: 3; open calls of 2 other rewards: 3"
+    )
+    one_more = unscored_message(
+        "step 5", num_scored=0, num_groups=4, quiet_seconds=10.0, open_calls=calls[1:]
+    )
+    assert one_more.endswith("open calls of 1 other reward: 2")
+
+
 def test_the_sentence_changes_ever_less_often() -> None:
     sentences = {still_message(generation(0, float(seconds)), step=1) for seconds in range(10, 1800)}
     assert len(sentences) == 5 + 9 + 4

@@ -121,13 +121,13 @@ def test_a_note_is_in_every_report_until_the_trainer_no_longer_has_it(
 
     reporter.report_waiting(none, note=note)
     waits = "no rollout engine has the newest weights: 2 of 2 engines found"
-    assert said() == ("WaitingForRollout", f"{waits}; {note}")
+    assert said() == ("WaitingForRollout", f"{note}; {waits}")
     reporter.report_waiting(one, note=note)
     assert said() == ("Training", note)
     finish(reporter, 1)
     assert said() == ("Training", note)
     reporter.moves("a checkpoint is being written", num_bytes=8)
-    assert said() == ("Training", f"a checkpoint is being written; {note}")
+    assert said() == ("Training", f"{note}; a checkpoint is being written")
     reporter.report_waiting(one)
     assert said() == ("Training", "")
     finish(reporter, 2)

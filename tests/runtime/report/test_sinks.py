@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
 from grpo_api.contract.run_config import JobRef
 from grpo_runtime.report.reporter import Reporter
@@ -56,6 +58,14 @@ def test_an_error_that_ends_the_attempt_closes_all_sinks_also_behind_one_that_ca
 ) -> None:
     reporter_of(tmp_path, BrokenSink, TextSink).fail()
     assert (tmp_path / "output" / "rewards.txt").read_text() == "copy from step 3\nclosed after an error\n"
+
+
+def test_a_sink_that_cannot_be_closed_at_the_end_leaves_none_behind_it_open_and_its_error_rises(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(OSError, match="no space left"):
+        reporter_of(tmp_path, BrokenSink, TextSink).close(TrainerState.DONE)
+    assert (tmp_path / "output" / "rewards.txt").read_text() == "copy from step 3\nclosed\n"
 
 
 def test_a_fourth_sink_gets_every_step_beside_the_others_and_is_closed(tmp_path: Path) -> None:

@@ -151,6 +151,27 @@ async def test_a_service_that_hangs_for_longer_than_our_patience_ends_the_attemp
             await ask(silent, chunk("a"), chunk("b"), patience=patience)
 
 
+async def test_an_evaluation_that_was_answered_does_not_hide_an_outage_in_the_step_behind_it() -> None:
+    """Both follow the same number of finished steps."""
+    async with serving() as service:
+        service.script = [body({"rewards": [1]}), hang, hang]
+        # one after the other
+        asked = function(service.url, timeout_seconds=0.5, workers=1)
+        evaluation, *step = replace(chunk("a"), is_evaluation=True), chunk("bb"), chunk("ccc")
+        columns = await ask(asked, evaluation, *step)
+    assert [column.values for column in columns] == [[1.0], [None], [3.0]]
+    assert len(service.asked) == 4
+
+
+async def test_an_evaluation_without_an_answer_makes_no_outage_of_one_call_of_the_step_behind_it() -> None:
+    async with serving() as service:
+        service.script = [hang, hang]
+        asked = function(service.url, timeout_seconds=0.5, workers=1)
+        late = await ask(asked, replace(chunk("a"), is_evaluation=True), chunk("b"))
+    assert [column.failures[0].kind for column in late] == [FailureKind.LOST, FailureKind.LOST]
+    assert len(service.asked) == 2
+
+
 async def test_groups_without_an_answer_in_a_step_that_has_answers_are_not_asked_again() -> None:
     async with serving() as service:
         service.script = [body({"rewards": [1]}), hang, hang]
@@ -290,6 +311,20 @@ async def test_a_certificate_is_trusted_when_the_secret_holds_its_authority(tmp_
     (folder / "ca.crt").write_text("no certificate")
     with pytest.raises(UserError, match=r"key ca\.crt of the Secret judge is no certificate in PEM"):
         await ask(function(service.url, folder=folder))
+
+
+async def test_a_function_that_ends_the_scoring_of_a_chunk_leaves_no_call_of_the_others_behind(
+    tmp_path: Path,
+) -> None:
+    """Training may go on, after an evaluation: the next step would wait behind it."""
+    certificate, _ = write_certificate(tmp_path)
+    async with serving(certificate=certificate) as untrusted, serving() as silent:
+        silent.script = [hang]
+        functions = (function(untrusted.url), replace(function(silent.url, timeout_seconds=600), name="slow"))
+        async with RewardPool(functions) as pool:
+            with pytest.raises(UserError, match="cannot be trusted"):
+                await pool.submit(chunk("a"))
+            assert pool.open_calls() == []
 
 
 async def test_a_service_is_asked_for_as_many_chunks_at_a_time_as_the_job_says() -> None:

@@ -15,7 +15,6 @@ from grpo_api.v1alpha1.spec import Dtype, LoraSpec, OptimizerSpec
 from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.model.lora import add_adapter
-from grpo_runtime.model.save import save_policy
 from grpo_runtime.model.tiny import write_tiny_model
 from grpo_runtime.trainer.checkpoint.contents import export_model, whole_model
 from grpo_runtime.trainer.checkpoint.merged_export import export_merged, merged_model
@@ -107,14 +106,3 @@ def test_an_export_has_what_prepares_pictures_and_says_in_which_precision_its_we
     assert config["architectures"] == json.loads((folder / "config.json").read_text())["architectures"]
     assert AutoModelForCausalLM.from_pretrained(into, local_files_only=True).dtype == dtype
     assert all(path.stat().st_mode & 0o444 == 0o444 for path in into.iterdir())
-
-
-def test_a_model_with_an_adapter_is_not_saved_without_the_adapters_tensors(tmp_path: Path) -> None:
-    """transformers would write the weights under peft's names, which nothing loads."""
-    write_tiny_model(tmp_path / "tiny")
-    model = load_policy(tmp_path / "tiny", dtype="float32")
-    origin = LocalModel(tmp_path / "tiny", "builtin://tiny", commit=None)
-    add_adapter(model, LoraSpec(rank=4), seed=0, origin=origin)
-    with pytest.raises(ValueError, match="give the adapter's tensors as state"):
-        save_policy(model, tokenizer=load_tokenizer(tmp_path / "tiny"), into=tmp_path / "saved")
-    assert not (tmp_path / "saved").exists()

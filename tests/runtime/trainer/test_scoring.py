@@ -122,6 +122,7 @@ async def test_an_evaluation_is_told_apart_from_a_step(is_evaluation: bool) -> N
     pool = FakePool([1.0, None], [0.0, 0.5])
     await scorer(pool, is_evaluation=is_evaluation).begin(PROMPTS, step=3).scores(ROLLOUTS)
     assert pool.are_evaluations == [is_evaluation]
+    assert {request.is_evaluation for request in pool.requests} == {is_evaluation}
 
 
 async def test_functions_that_do_not_apply_are_no_failure() -> None:

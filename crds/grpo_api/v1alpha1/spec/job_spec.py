@@ -41,12 +41,12 @@ from grpo_api.v1alpha1.spec.rewards import overlong_fits, scorer_has_its_dataset
 from grpo_api.v1alpha1.spec.rollout import RolloutSpec
 from grpo_api.v1alpha1.spec.run_sections import RunSections
 from grpo_api.v1alpha1.spec.sampling import (
-    cut_is_corrected_by_tokens,
-    cut_is_not_in_the_weight_of_vespo,
-    distance_is_of_policies,
     grammar_is_not_corrected,
+    off_policy_threshold_compares_policies,
     penalty_is_not_corrected,
     temperature_is_sampled,
+    truncation_is_corrected_by_tokens,
+    truncation_is_not_corrected_with_vespo,
 )
 from grpo_api.v1alpha1.spec.trainer import TrainerSpec, every_rank_has_samples
 from grpo_api.v1alpha1.spec.weight_sync import (
@@ -136,9 +136,9 @@ class GRPOJobSpec(RunSections):
         temperature_is_sampled,
         penalty_is_not_corrected,
         grammar_is_not_corrected,
-        cut_is_corrected_by_tokens,
-        cut_is_not_in_the_weight_of_vespo,
-        distance_is_of_policies,
+        truncation_is_corrected_by_tokens,
+        truncation_is_not_corrected_with_vespo,
+        off_policy_threshold_compares_policies,
     )
 
     mode: Mode = Mode.AUTO

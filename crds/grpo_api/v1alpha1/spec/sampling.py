@@ -56,7 +56,7 @@ class SamplingSpec(ApiModel):
     is one turn."""
 
     @property
-    def cuts(self) -> tuple[str, ...]:
+    def truncations(self) -> tuple[str, ...]:
         """The fields that leave unlikely tokens out and so make all others more probable."""
         are_set = {
             "topP": self.top_p not in (None, 1.0),
@@ -72,7 +72,7 @@ class SamplingSpec(ApiModel):
             "repetitionPenalty": self.repetition_penalty not in (None, 1.0),
             "regex": self.regex is not None,
         }
-        return (*self.cuts, *(name for name, is_set in are_set.items() if is_set))
+        return (*self.truncations, *(name for name, is_set in are_set.items() if is_set))
 
     @property
     def chat_fields(self) -> tuple[str, ...]:
@@ -123,7 +123,7 @@ def grammar_is_not_corrected(sampling: SamplingSpec, algorithm: AlgorithmSpec) -
     return sampling.regex is None or not is_corrected
 
 
-_NO_CUT = (
+_NO_TRUNCATION = (
     "(!has(self.sampling.topP) || self.sampling.topP == 1.0) && !has(self.sampling.topK) && "
     "(!has(self.sampling.minP) || self.sampling.minP == 0.0)"
 )
@@ -132,43 +132,44 @@ _NO_CUT = (
 @rule(
     cel="self.algorithm.importanceCorrection.mode == 'none' || "
     "!has(self.algorithm.importanceCorrection.level) || "
-    f"self.algorithm.importanceCorrection.level == 'token' || ({_NO_CUT})",
+    f"self.algorithm.importanceCorrection.level == 'token' || ({_NO_TRUNCATION})",
     sentence="sampling.topP, topK and minP make every token that is left more probable for the engine than "
     "for the trainer, and algorithm.importanceCorrection.level sequence would multiply that over a "
     "completion, so that long ones teach nothing: set level to token or mode to none, or remove topP, topK "
     "and minP",
     field=".algorithm.importanceCorrection.level",
 )
-def cut_is_corrected_by_tokens(sampling: SamplingSpec, algorithm: AlgorithmSpec) -> bool:
+def truncation_is_corrected_by_tokens(sampling: SamplingSpec, algorithm: AlgorithmSpec) -> bool:
     """The ratio of a token is at least the probability that is left; a product of them has no such bound."""
     correction = algorithm.importance_correction
     is_on = correction.mode is not ImportanceCorrectionMode.NONE
-    return not is_on or correction.level is not RatioLevel.SEQUENCE or not sampling.cuts
+    return not is_on or correction.level is not RatioLevel.SEQUENCE or not sampling.truncations
 
 
 @rule(
     cel="self.algorithm.lossType != 'vespo' || self.algorithm.importanceCorrection.mode == 'none' || "
-    f"({_NO_CUT})",
+    f"({_NO_TRUNCATION})",
     sentence="sampling.topP, topK and minP make every token that is left more probable for the engine than "
     "for the trainer, and algorithm.lossType vespo would multiply that over a completion, so that long ones "
     "teach nothing: set algorithm.importanceCorrection.mode to none, or remove topP, topK and minP",
     field=".algorithm.lossType",
 )
-def cut_is_not_in_the_weight_of_vespo(sampling: SamplingSpec, algorithm: AlgorithmSpec) -> bool:
+def truncation_is_not_corrected_with_vespo(sampling: SamplingSpec, algorithm: AlgorithmSpec) -> bool:
     """Its weight of a completion has the product of the corrections in it."""
     is_on = algorithm.importance_correction.mode is not ImportanceCorrectionMode.NONE
-    return not is_on or algorithm.loss_type is not LossType.VESPO or not sampling.cuts
+    return not is_on or algorithm.loss_type is not LossType.VESPO or not sampling.truncations
 
 
 @rule(
     cel="!has(self.algorithm.offPolicyThreshold) || "
-    f"({_NO_CUT} && (!has(self.sampling.repetitionPenalty) || self.sampling.repetitionPenalty == 1.0) && "
+    f"({_NO_TRUNCATION} && "
+    "(!has(self.sampling.repetitionPenalty) || self.sampling.repetitionPenalty == 1.0) && "
     "!has(self.sampling.regex))",
     sentence="algorithm.offPolicyThreshold compares the engine's probabilities with the trainer's, which "
     "sampling.topP, topK, minP, repetitionPenalty and regex make different also where the policy is the "
     "same, so that bad completions would be left out: remove offPolicyThreshold, or remove these",
     field=".algorithm.offPolicyThreshold",
 )
-def distance_is_of_policies(sampling: SamplingSpec, algorithm: AlgorithmSpec) -> bool:
+def off_policy_threshold_compares_policies(sampling: SamplingSpec, algorithm: AlgorithmSpec) -> bool:
     """What is far from the engine is far from the policy that sampled it."""
     return algorithm.off_policy_threshold is None or not sampling.transforms

@@ -134,7 +134,7 @@ def _admitted(draft: Draft, observed: Observed) -> ConditionState:
     if draft.rollout_waits_for:
         return _not_met(draft.rollout_waits_for)
     engines = [pod for pod in observed.rollouts if pod.is_alive]
-    late = _a_late_one([engine for engine in engines if not engine.is_ready], draft)
+    late = _a_late_one([engine for engine in engines if not engine.is_ready], draft, observed)
     starting = ConditionState(
         False, Reason.ENGINES_STARTING, f"{rollout.summary} engines have been admitted{late}"
     )
@@ -148,16 +148,28 @@ def _admitted(draft: Draft, observed: Observed) -> ConditionState:
     return _creating(draft, observed, ConditionType.ROLLOUT_READY, starting) if is_missing else starting
 
 
-def _a_late_one(late: Sequence[EngineView], draft: Draft) -> str:
+def _a_late_one(late: Sequence[EngineView], draft: Draft, observed: Observed) -> str:
     """One of the engines that are not ready, as the end of a sentence; empty when there is none. If the
     trainer names one, what it says is the cause, which is not in the log of the pod."""
-    progress = draft.facts.last_progress
     for engine in late:
-        if progress and any(progress.tells_of(pod.name) for pod in engine.pods):
-            return f": rollout pod {engine.name} is not ready, and the trainer says: {progress.message}"
+        is_late = f": rollout pod {engine.name} is not ready, and the trainer says: "
+        said = _said_of(engine, draft, observed, behind=is_late)
+        if said:
+            return is_late + said
     if not late:
         return ""
     return f": rollout pod {late[0].name} is not ready, see its log{_why_made(late[0], draft)}"
+
+
+def _said_of(engine: EngineView, draft: Draft, observed: Observed, *, behind: str) -> str:
+    """What the trainer says of an engine. An operator that has just started has not heard it: until then it
+    is what the condition says of this attempt already, `behind` these words."""
+    progress = draft.facts.last_progress
+    if progress is not None:
+        return "; ".join(filter(None, (progress.said_of(pod.name) for pod in engine.pods)))
+    known = condition(observed.job.status, ConditionType.ROLLOUT_READY)
+    is_same_attempt = observed.job.status.attempt == draft.status.attempt
+    return known.message.partition(behind)[2] if known and is_same_attempt else ""
 
 
 def _why_made(pod: PodView, draft: Draft) -> str:

@@ -37,9 +37,6 @@ WAITED = "checkpoint/waited_seconds"
 """Metric: how long training stood still for a save."""
 SECONDS = "checkpoint/seconds"
 """Metric: how long a save took, from its copies to its commit."""
-FINISH_SECONDS = 30.0
-"""How long a run that fails waits for a checkpoint that is being written: steps that are copied are worth
-keeping, whatever ended the run."""
 
 
 @dataclass(frozen=True)
