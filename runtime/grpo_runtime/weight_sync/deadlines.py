@@ -83,3 +83,9 @@ class Deadlines:
     def _took(self, phase: str) -> float | None:
         times = [took[phase] for took in (self._took_now, self._took_before) if phase in took]
         return max(times, default=None)
+
+
+def not_done_within(seconds: float) -> str:
+    """What is said of who missed a deadline of so many seconds."""
+    said = f"{seconds:.3g}" if seconds < 100 else f"{seconds:.0f}"
+    return f"not done within {said} s"

@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 
-from grpo_runtime.weight_sync.deadlines import Deadlines
+from grpo_runtime.weight_sync.deadlines import Deadlines, not_done_within
 from grpo_runtime.weight_sync.interface import ControlChannel, Failures, WeightSyncError
 
 
@@ -71,7 +71,7 @@ async def for_each_engine(
                 finally:
                     waiting.discard(deadline)
         except TimeoutError as error:
-            raise WeightSyncError(f"not done within {ends_at - start:.3g} s") from error
+            raise WeightSyncError(not_done_within(ends_at - start)) from error
         done()
 
     outcomes = await asyncio.gather(*map(within_deadline, work.values()), return_exceptions=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from grpo_runtime.weight_sync.deadlines import Deadlines
+from grpo_runtime.weight_sync.deadlines import Deadlines, not_done_within
 
 
 @pytest.mark.parametrize(
@@ -87,3 +87,11 @@ def test_the_first_meeting_may_take_longer_than_those_that_follow() -> None:
     deadlines.note("meeting", 0.2)
     assert deadlines.meeting_seconds() == deadlines.stall_seconds() == 10.0
     assert Deadlines(20.0).meeting_seconds() == 5.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.1, "0.1 s"), (12.0004, "12 s"), (99.96, "100 s"), (1800.0004, "1800 s"), (86400.0, "86400 s")],
+)
+def test_a_missed_deadline_is_told_in_plain_seconds(seconds: float, said: str) -> None:
+    assert not_done_within(seconds) == f"not done within {said}"

@@ -4,10 +4,14 @@ import asyncio
 import base64
 import logging
 import math
+import random
 import time
-from collections.abc import Awaitable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 
+from torch.distributed import TCPStore
+
+from grpo_runtime.weight_sync.deadlines import not_done_within
 from grpo_runtime.weight_sync.interface import (
     Failures,
     GroupBrokenError,
@@ -47,11 +51,20 @@ class GroupSender:
     cannot has not failed: it gets all weights, and so do the others of its group.
     """
 
-    def __init__(self, engines: Mapping[str, Peer], settings: SenderSettings, *, join: Join) -> None:
+    def __init__(
+        self,
+        engines: Mapping[str, Peer],
+        settings: SenderSettings,
+        *,
+        join: Join,
+        host: Callable[..., TCPStore] = host_store,
+    ) -> None:
+        """`host` makes the store at which a group meets, as `host_store` does."""
         self._engines = engines
         self._deadlines = settings.deadlines
         self._verbs = Verbs({name: peer.channel for name, peer in engines.items()}, settings.deadlines)
         self._join = join
+        self._host = host
         self._group: GroupEnd | None = None
         self._delivered: SparseWeights | None = None
         """What the last `update` delivered, until `finish`."""
@@ -76,15 +89,9 @@ class GroupSender:
         left = set(engines)
         failures: dict[str, Exception] = {}
         self._was_over_limit = False
-        await self._within_deadline(
-            self._deliver(sent, left, failures),
-            left,
-            failures,
-            # nobody can say which of them it was
-            error=TooSlowError if len(left) > 1 else WeightSyncError,
-        )
+        await self._within_deadline(self._deliver(sent, left, failures), left, failures)
         if self._was_over_limit:
-            self._judge(set(engines), failures)
+            self._judge(set(engines), failures, are_all_tried=not left)
         sent.has_failed(failures)
         return failures
 
@@ -110,14 +117,34 @@ class GroupSender:
         self._leave_group()
 
     async def _deliver(self, weights: SparseWeights, left: set[str], failures: dict[str, Exception]) -> None:
-        """Give the weights to all in `left`. Who has got them, or has failed, is taken out of it."""
+        """Give the weights to all in `left`. Who has got them, or has failed, is taken out of it. Those whose
+        turn does not come before this is cancelled have failed too, but stay in it."""
         wait = self._deadlines.timeout_seconds
-        await asyncio.to_thread(partial(weights.wait_until_ready, timeout_seconds=wait))
-        # an engine that is alone keeps nobody waiting
-        limit = self._deadlines.shared_seconds() if len(left) > 1 else math.inf
+        missed = "the trainer had no weights to send"
         groups = [frozenset(left)]
+        try:
+            await asyncio.to_thread(partial(weights.wait_until_ready, timeout_seconds=wait))
+            missed = "its turn alone did not come"
+            await self._serve(groups, weights, left, failures)
+        except asyncio.CancelledError:
+            error = WeightSyncError(f"{missed} within {wait:g} s")
+            failures |= {name: error for group in groups for name in group}
+            raise
+
+    async def _serve(
+        self,
+        groups: list[frozenset[str]],
+        weights: SparseWeights,
+        left: set[str],
+        failures: dict[str, Exception],
+    ) -> None:
+        """Give the weights to these groups, one after the other, and to those that they break into. See
+        `_deliver`."""
+        shared = self._deadlines.shared_seconds()
         while groups:
             engines = groups.pop()
+            # an engine that is alone keeps nobody waiting, unless this is to show whether it is slower
+            limit = shared if len(engines) > 1 or self._was_over_limit else math.inf
             errors = await self._deliver_to(engines, weights, limit_seconds=limit)
             lacking = {name for name, error in errors.items() if NeedsAllWeightsError.is_said_by(error)}
             weights.needs_all(lacking)
@@ -135,18 +162,21 @@ class GroupSender:
                 log.warning(
                     "a transfer to %d engines failed%s, and no engine is to blame: each is served alone (%s)",
                     len(engines),
-                    f" after {limit:g} s" if self._was_over_limit else "",
+                    f" after {shared:g} s" if self._was_over_limit else "",
                     "; ".join(f"{name}: {errors[name]}" for name in sorted(again)),
                 )
-                groups += [frozenset({name}) for name in sorted(again)]
+                # in another order each time: the deadline may end before all have had their turn
+                groups += [frozenset({name}) for name in random.sample(sorted(again), len(again))]
 
-    def _judge(self, engines: set[str], failures: dict[str, Exception]) -> None:
+    def _judge(self, engines: set[str], failures: dict[str, Exception], *, are_all_tried: bool) -> None:
         """After a transfer to several engines that went on for too long: are some slower than the others, or
-        do all of them together take as long by now?"""
+        do all of them together take as long by now? Where not all had their turn, that may not be known."""
         slow = {name for name, error in failures.items() if isinstance(error, TooSlowError)}
-        if not slow or slow == engines:
-            self._deadlines.note("shared transfer", self._deadlines.shared_seconds())
-            failures |= {name: WeightSyncError(str(failures[name])) for name in slow}
+        has_quick = engines > failures.keys()
+        if has_quick and (slow or not are_all_tried):
+            return
+        self._deadlines.note("shared transfer", self._deadlines.shared_seconds())
+        failures |= {name: WeightSyncError(str(failures[name])) for name in slow}
 
     async def _deliver_to(
         self, engines: frozenset[str], weights: SparseWeights, *, limit_seconds: float
@@ -184,7 +214,7 @@ class GroupSender:
             self._leave_group()
             if sending.done() and isinstance(sending.exception(), OverLimitError):
                 if len(engines) == 1:
-                    return {name: TooSlowError(f"not done within {limit_seconds:g} s") for name in engines}
+                    return {name: TooSlowError(not_done_within(limit_seconds)) for name in engines}
                 self._was_over_limit = True
         elif changes is None:
             # a transfer of changes says nothing about the next one of all weights
@@ -226,7 +256,7 @@ class GroupSender:
         engines = {name: self._engines[name] for name in sorted(group.engines)}
         hosts = [peer.host for peer in engines.values()]
         addresses = await group.in_thread(lambda: [local_address_towards(host) for host in hosts])
-        store = await group.in_thread(partial(host_store, addresses[0], timeout_seconds=limit))
+        store = await group.in_thread(partial(self._host, addresses[0], timeout_seconds=limit))
         size = 1 + sum(peer.num_workers for peer in engines.values())
         place = Place(key=group.key, rank=0, size=size, meeting_seconds=limit)
         joining = group.in_thread(partial(group.join, self._join, store, place, own_address=addresses[0]))
@@ -260,11 +290,9 @@ class GroupSender:
         work: Awaitable[None],
         left: set[str],
         failures: dict[str, Exception],
-        *,
-        error: type[WeightSyncError] = WeightSyncError,
     ) -> None:
-        """Do the work; what is left at the deadline has failed with this `error`, and when all of it fails
-        with what was raised."""
+        """Do the work; what is left at the deadline has failed, and when all of it fails with what was
+        raised."""
         limit = self._deadlines.timeout_seconds
         found: Exception
         try:
@@ -272,7 +300,7 @@ class GroupSender:
                 await work
             return
         except TimeoutError:
-            found = error(f"not done within {limit:g} s")
+            found = WeightSyncError(not_done_within(limit))
         except (WeightSyncError, OSError) as failure:
             found = failure
         self._leave_group()
