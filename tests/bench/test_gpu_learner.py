@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ import torch
 from grpo_gpu.learner import WAYS, Load, Way, a_batch, a_model, figures
 from grpo_gpu.shapes import SHAPES, Shape, peak_of
 from grpo_runtime.trainer.distributed import Ranks
-from grpo_runtime.trainer.stop import StopRequest
 
 SCRIPT = Path(__file__).parents[2] / "bench" / "gpu" / "learner.py"
 LOAD = Load(SHAPES["tiny"], num_sequences=8, longest=24, budget=64, num_rounds=2)
@@ -33,13 +31,6 @@ def test_every_way_learns_the_same_from_the_same_batch(tmp_path: Path) -> None:
 
 
 WIDE = Shape(hidden=128, intermediate=256, num_layers=4, num_heads=4, num_kv_heads=2, vocab_size=2048)
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    ranks = Ranks.meet(rank=0, world_size=1, address="127.0.0.1", port=0, backend="gloo", stop=StopRequest())
-    yield ranks
-    ranks.leave()
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)

@@ -24,6 +24,7 @@ from grpo_runtime.weight_sync.interface import (
     TooSlowError,
     WeightSyncError,
 )
+from grpo_runtime.weight_sync.network.group import Invite
 from grpo_runtime.weight_sync.network.group_sender import GroupSender
 from grpo_runtime.weight_sync.network.meeting import Place
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
@@ -97,7 +98,8 @@ class Way:
         self._together, self._alone = together, alone
         self.group = Group(together)
 
-    def join(self, store: Store, place: Place, *, own_address: str) -> Group:
+    def join(self, store: Store, place: Place, *, own_address: str, invite: Invite) -> Group:
+        invite(b"")
         self.group = Group(self._together if place.size > 2 else next(self._alone))
         return self.group
 
