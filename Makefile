@@ -79,6 +79,8 @@ bench-lora: setup ## Measure what an adapter spares beside whole weights (PARAME
 	@$(BIN)/python bench/lora.py $(if $(PARAMETERS),--parameters '$(PARAMETERS)') $(if $(RANK),--rank '$(RANK)')
 bench-sparse: setup ## Measure what sending only changed weights spares (PARAMETERS=25 millions, STEPS=50)
 	@$(BIN)/python bench/sparse.py $(if $(PARAMETERS),--parameters '$(PARAMETERS)') $(if $(STEPS),--steps '$(STEPS)')
+bench-executors: setup ## Measure a colocated engine in its rank, beside it and on Ray (ROUNDS=3, STEPS=60)
+	@$(BIN)/python bench/executors.py $(if $(ROUNDS),--rounds '$(ROUNDS)') $(if $(STEPS),--steps '$(STEPS)')
 bench-learning: setup ## Train small jobs and hold them to the rewards they must reach (CASES=reverse,add, JSON=)
 	@$(BIN)/python bench/learning.py $(if $(CASES),--cases '$(CASES)') $(if $(JSON),--json '$(JSON)')
 bench-gpu: $(if $(HAS_PYTHON),gpu-site,setup) ## Measure packing, tag, IPC and training steps on an NVIDIA GPU, and NCCL where there are two (PYTHON=, JSON=)
@@ -117,4 +119,4 @@ built-images: uv debian-packages
 $(BIN)/.ready: tests/environment.sh tests/requirements.txt crds/requirements-build.txt crds/pyproject.toml operator/pyproject.toml runtime/pyproject.toml runtime/name_vllm_cpu.py | uv
 	@tests/environment.sh && touch $@
 
-.PHONY: demo setup format generate check requirements test test-fast test-matrix test-gpu gpu-wheels gpu-site bench bench-sync bench-trl bench-logprobs bench-checkpoint bench-lora bench-sparse bench-learning bench-gpu bench-scale cluster-up cluster-status cluster-down images help uv debian-packages browser cluster-programs built-images
+.PHONY: demo setup format generate check requirements test test-fast test-matrix test-gpu gpu-wheels gpu-site bench bench-sync bench-trl bench-logprobs bench-checkpoint bench-lora bench-sparse bench-executors bench-learning bench-gpu bench-scale cluster-up cluster-status cluster-down images help uv debian-packages browser cluster-programs built-images

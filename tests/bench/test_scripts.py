@@ -17,8 +17,10 @@ CHECKPOINT = ROOT / "bench" / "checkpoint.py"
 LORA = ROOT / "bench" / "lora.py"
 LEARNING = ROOT / "bench" / "learning.py"
 SPARSE = ROOT / "bench" / "sparse.py"
+EXECUTORS = ROOT / "bench" / "executors.py"
 SCRIPTS = sorted(
-    set((ROOT / "bench").glob("*.py")) - {SYNC, AGAINST_TRL, LOGPROBS, CHECKPOINT, LORA, LEARNING, SPARSE}
+    set((ROOT / "bench").glob("*.py"))
+    - {SYNC, AGAINST_TRL, LOGPROBS, CHECKPOINT, LORA, LEARNING, SPARSE, EXECUTORS}
 )
 """Those that compare two ways."""
 HEAVY = {"torch", "vllm", "transformers", "numpy", "grpo_runtime"}
@@ -84,6 +86,13 @@ def test_help_of_the_bench_of_adapters_explains_it_and_imports_nothing_heavy() -
     assert imported(done.stderr) & HEAVY == set()
 
 
+def test_help_of_the_bench_of_executors_explains_it_and_imports_nothing_heavy() -> None:
+    done = script(EXECUTORS, "--help")
+    assert done.returncode == 0
+    assert "python bench/executors.py --rounds" in done.stdout
+    assert imported(done.stderr) & HEAVY == set()
+
+
 def test_help_of_the_bench_of_learning_names_its_cases_and_imports_nothing_heavy() -> None:
     done = script(LEARNING, "--help")
     assert done.returncode == 0
@@ -109,6 +118,13 @@ def test_the_bench_of_sparse_syncs_refuses_nothing_to_measure(option: str) -> No
 @pytest.mark.parametrize("option", ["--parameters", "--rank", "--times"])
 def test_the_bench_of_adapters_refuses_nothing_to_measure(option: str) -> None:
     done = script(LORA, option, "0")
+    assert (done.returncode, f"{option} 0: it must be above 0" in done.stderr) == (2, True)
+    assert imported(done.stderr) & HEAVY == set()
+
+
+@pytest.mark.parametrize("option", ["--rounds", "--steps", "--processes"])
+def test_the_bench_of_executors_refuses_nothing_to_measure(option: str) -> None:
+    done = script(EXECUTORS, option, "0")
     assert (done.returncode, f"{option} 0: it must be above 0" in done.stderr) == (2, True)
     assert imported(done.stderr) & HEAVY == set()
 
