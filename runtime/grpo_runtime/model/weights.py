@@ -48,6 +48,35 @@ def saved_weights(
     return {name: _alone(weight) for name, weight in revert_weight_conversion(model, whole).items()}
 
 
+class WeightsByName:
+    """All of `named_weights`, each made when it is read. transformers takes a parameter of many experts apart
+    by copying it, and all of these copies at once are as large as the experts."""
+
+    def __init__(self, model: PreTrainedModel, parameters: Mapping[str, torch.Tensor]) -> None:
+        """`parameters` are whole, and must not change before all weights were read."""
+        self._model = model
+        self._parameters = parameters
+        self._parameter_of: dict[str, str] = {}
+        self._unread: dict[str, dict[str, torch.Tensor]] = {}
+        """By parameter, the weights made of it that nobody has read yet."""
+        self.layout: dict[str, torch.Tensor] = {}
+        """By name, a tensor on the device meta with the weight's dtype and shape."""
+        for name, parameter in parameters.items():
+            for saved_name, weight in _as_saved(model, name, parameter.to("meta")):
+                self.layout[saved_name] = weight
+                self._parameter_of[saved_name] = name
+
+    def read(self, name: str) -> torch.Tensor:
+        """A weight of the layout, once."""
+        of = self._parameter_of[name]
+        if of not in self._unread:
+            self._unread[of] = dict(_as_saved(self._model, of, self._parameters[of].detach()))
+        weight = self._unread[of].pop(name)
+        if not self._unread[of]:
+            del self._unread[of]
+        return weight
+
+
 def weight_shapes(
     model: PreTrainedModel, parameters: NamedTensors | None = None
 ) -> Iterator[tuple[str, tuple[int, ...]]]:

@@ -10,9 +10,12 @@ from transformers import AutoModelForCausalLM
 from whole_checkpoint import write_checkpoint
 
 from grpo_api.v1alpha1.spec import Dtype, OptimizerSpec
+from grpo_bench.live_tensors import LiveTensors
 from grpo_runtime.model.load import load_policy, load_tokenizer, saved_parameters
 from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.trainer.checkpoint.contents import RunState, export_model, read_training_state, whole_model
+from grpo_runtime.trainer.checkpoint.host_copy import HostCopy
+from grpo_runtime.trainer.checkpoint.written_share import write_share
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy
 from grpo_runtime.trainer.strategy.ddp import DDPStrategy
@@ -99,6 +102,17 @@ def test_checkpoint_and_export_hold_the_names_of_the_familys_files_and_give_back
     assert state.model.keys() == own.keys()
     # one moment for all experts of a layer: the optimizer's file has the names of the parameters
     assert f"exp_avg/{_fused(own)}" in state.optimizer
+
+
+def test_the_experts_of_one_layer_at_a_time_are_copied_for_a_checkpoint(folder: Path, tmp_path: Path) -> None:
+    model = load_policy(folder, dtype=MASTER_DTYPE)
+    copied = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    of_layers = [name for name in copied if "experts" in name]
+    num_layers = model.config.num_hidden_layers
+    with LiveTensors(known=copied.values()) as live:
+        write_share(tmp_path, HostCopy(copied, {}, {}), model=model, rank=0, num_writers=1)
+    assert num_layers == 2
+    assert 0 < live.peak_bytes <= sum(copied[name].nbytes for name in of_layers) / num_layers
 
 
 def names_of(folder: Path) -> set[str]:

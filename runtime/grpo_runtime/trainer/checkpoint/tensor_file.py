@@ -20,21 +20,23 @@ def write_tensors(
     path: Path,
     tensors: Mapping[str, torch.Tensor],
     *,
+    read: Callable[[str], torch.Tensor] | None = None,
     metadata: Mapping[str, str] | None = None,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> FileEntry:
     """Write CPU tensors to `path`, which every user may read, and return its size and digest.
 
-    `on_bytes` is told how many bytes each write has added. A tensor that is not contiguous is copied while it
-    is written. Raises TypeError, before anything is written, for a dtype that is not in the table, and
-    OSError as writing does.
+    With `read`, `tensors` only say dtype and shape, and it gives each by its name, once and when it is
+    written: those of one layer, whose names begin alike, one after the other. `on_bytes` is told how many
+    bytes each write has added. A tensor that is not contiguous is copied while it is written. Raises
+    TypeError, before anything is written, for a dtype that is not in the table, and OSError as writing does.
     """
     # large elements first, as the library does, so that each tensor begins at a multiple of its element
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     header = _header({name: tensors[name] for name in names}, metadata)
     digest, num_bytes = hashlib.sha256(), 0
     with path.open("wb", buffering=0) as file:
-        for chunk in _chunks(header, (tensors[name] for name in names)):
+        for chunk in _chunks(header, map(read or tensors.__getitem__, names)):
             digest.update(chunk)
             num_bytes += _write_all(file.fileno(), chunk)
             on_bytes(len(chunk))

@@ -10,7 +10,7 @@ from grpo_api.model import ApiModel
 from grpo_runtime.model.adapter_files import WEIGHTS as ADAPTER_WEIGHTS
 from grpo_runtime.model.adapter_files import adapter_tensors
 from grpo_runtime.model.lora import has_adapter
-from grpo_runtime.model.weights import named_weights
+from grpo_runtime.model.weights import WeightsByName
 from grpo_runtime.trainer.checkpoint.host_copy import HostCopy
 from grpo_runtime.trainer.checkpoint.manifest import FileEntry
 from grpo_runtime.trainer.checkpoint.tensor_file import write_tensors
@@ -45,16 +45,18 @@ def write_share(
     writer. A rank whose copy has no tensors of a kind writes no file of it.
     """
     suffix = f"-{rank + 1:05d}-of-{num_writers:05d}" if num_writers > 1 else ""
+    read = None
     if has_adapter(model):
         weights, model_file = adapter_tensors(copy.model), ADAPTER_WEIGHTS
     else:
-        weights = dict(named_weights(model, iter(copy.model.items())))
+        by_name = WeightsByName(model, copy.model)
+        weights, read = by_name.layout, by_name.read
         model_file = f"model{suffix}.safetensors"
     files = {}
     (folder / MODEL).mkdir(exist_ok=True)
     if weights:
         entry = write_tensors(
-            folder / MODEL / model_file, weights, metadata={"format": "pt"}, on_bytes=on_bytes
+            folder / MODEL / model_file, weights, read=read, metadata={"format": "pt"}, on_bytes=on_bytes
         )
         files[f"{MODEL}/{model_file}"] = entry
     for kind, tensors in (("optimizer", copy.optimizer), ("reference", copy.reference)):
