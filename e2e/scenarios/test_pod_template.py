@@ -7,7 +7,7 @@ import pytest
 
 from grpo_demo.follow import condition
 from grpo_scenarios.faults import volume
-from grpo_scenarios.namespace import Namespace, copy_job
+from grpo_scenarios.namespace import Namespace, Object, copy_job
 
 pytestmark = pytest.mark.cluster
 
@@ -156,10 +156,13 @@ def test_a_job_trains_on_the_network_of_its_node(namespace: Namespace) -> None:
         rollout={"replicas": 1, **template},
     )
     namespace.apply(job)
-    namespace.wait_for_step("host", 1)
-    pods = [*namespace.pods_of("host", "trainer"), *namespace.pods_of("host", "rollout")]
-    assert len(pods) == 2
-    for pod in pods:
+
+    def addressed() -> list[Object] | None:
+        pods = [*namespace.pods_of("host", "trainer"), *namespace.pods_of("host", "rollout")]
+        return pods if len(pods) == 2 and all(pod["status"].get("podIP") for pod in pods) else None
+
+    # before the job ends, which gives its engine back
+    for pod in namespace.wait_until(addressed, "both pods with an address", timeout_seconds=180):
         assert pod["spec"]["dnsPolicy"] == "ClusterFirstWithHostNet"
         assert pod["status"]["podIP"] == pod["status"]["hostIP"]
         (container,) = pod["spec"]["containers"]

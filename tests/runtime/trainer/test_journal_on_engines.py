@@ -118,8 +118,10 @@ IN_MAKE_TEST = {
     Cell("Disaggregated", 2, "FSDP2", "generation"),
     Cell("Disaggregated", 1, None, "scored"),
     Cell("Colocated", 2, None, "generation"),
+    Cell("Disaggregated", 2, "ZeRO2", "saving"),
+    Cell("Colocated", 2, "FSDP2", "trained"),
 }
-"""Both modes, one process and two, weights that are whole and in parts; the rest: `make test-matrix`."""
+"""Every mode, number of processes, strategy and moment at least once; the rest: `make test-matrix`."""
 CELLS = [
     pytest.param(
         cell,
