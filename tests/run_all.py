@@ -43,7 +43,7 @@ by side."""
 FAST = "not engine and not apiserver and not cluster and not gpu and not matrix"
 REAL_ENGINES, REAL_PODS = "engine and not matrix", "cluster and not matrix"
 """Without the cases of which there are so many that `make test-matrix` runs them."""
-SERVING = ("tests/runtime/serve", "tests/runtime/fleet")
+SERVING = ("tests/runtime/serve", "tests/runtime/fleet", "tests/runtime/weight_sync")
 BUT_SERVING = tuple(f"--ignore={folder}" for folder in SERVING)
 """The tests of engines are shared between two lanes, which then take about as long."""
 
