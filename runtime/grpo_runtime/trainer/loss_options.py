@@ -6,7 +6,6 @@ from typing import Any
 from grpo_api.v1alpha1.spec import (
     AlgorithmSpec,
     EntropySpec,
-    ImportanceCorrectionMode,
     ImportanceCorrectionSpec,
     KLSpec,
     RatioLevel,
@@ -55,7 +54,7 @@ def _loss_option(value: Any) -> Any:
 
 
 def _importance_correction(spec: ImportanceCorrectionSpec) -> ImportanceCorrection | None:
-    if spec.mode == ImportanceCorrectionMode.NONE:
+    if not spec.is_on:
         return None
     level = spec.level or RatioLevel.TOKEN
     return ImportanceCorrection(level=level.value, mode=spec.mode.value, floor=spec.floor, cap=spec.cap)

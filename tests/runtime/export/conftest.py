@@ -9,29 +9,13 @@ import pytest
 # for the helpers beside this file
 sys.path.insert(0, str(Path(__file__).parent))
 
-from pod_builder import free_port
-from s3_server import S3Server
-
-from grpo_cluster.binaries import build_all
-from grpo_cluster.versions import VERSITYGW
-
-
-@pytest.fixture(scope="session")
-def s3_program() -> None:
-    """Build the server, once for a machine."""
-    build_all((VERSITYGW,))
+from s3_server import S3Server, served_bucket
 
 
 @pytest.fixture
-def s3(s3_program: None, tmp_path: Path) -> Iterator[S3Server]:
-    folder = tmp_path / "s3"
-    folder.mkdir()
-    server = S3Server(folder, free_port())
-    server.start()
-    try:
+def s3(tmp_path: Path) -> Iterator[S3Server]:
+    with served_bucket(tmp_path / "s3") as server:
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture

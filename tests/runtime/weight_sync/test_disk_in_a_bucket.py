@@ -7,13 +7,11 @@ import obstore
 import pytest
 from disk_in_a_folder import JOB, wait_for_writers
 from obstore.store import S3Store
-from pod_builder import free_port, run_config, trainer_environment
+from pod_builder import run_config, trainer_environment
 from receiver_harness import Receiver, packed, some_weights
-from s3_server import BUCKET, S3Server, s3_secret
+from s3_server import BUCKET, S3Server, s3_secret, served_bucket
 
 from grpo_api.contract.versions import PolicyVersion
-from grpo_cluster.binaries import build_all
-from grpo_cluster.versions import VERSITYGW
 from grpo_runtime.errors import UserError
 from grpo_runtime.export.bucket_place import BucketPlace
 from grpo_runtime.export.s3 import open_bucket
@@ -32,22 +30,10 @@ from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 SECONDS = 30.0
 
 
-@pytest.fixture(scope="module")
-def s3_program() -> None:
-    """Build the server, once for a machine."""
-    build_all((VERSITYGW,))
-
-
 @pytest.fixture
-def s3(s3_program: None, tmp_path: Path) -> Iterator[S3Server]:
-    folder = tmp_path / "s3"
-    folder.mkdir()
-    server = S3Server(folder, free_port())
-    server.start()
-    try:
+def s3(tmp_path: Path) -> Iterator[S3Server]:
+    with served_bucket(tmp_path / "s3") as server:
         yield server
-    finally:
-        server.stop()
 
 
 def place_in(server: S3Server) -> BucketPlace:

@@ -83,6 +83,11 @@ class ImportanceCorrectionSpec(ApiModel):
     of those of its tokens, and drops or clamps the completion as a whole. `sequence` is not for completions
     that are sampled with `sampling.topP`, `topK` or `minP`."""
 
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is corrected."""
+        return self.mode is not ImportanceCorrectionMode.NONE
+
 
 class KLEstimator(StrEnum):
     """How the divergence from the reference policy is estimated from one token."""
@@ -252,9 +257,8 @@ def vespo_has_token_ratios(loss_type: LossType, ratio_level: RatioLevel | None) 
 )
 def vespo_corrects_tokens(loss_type: LossType, importance_correction: ImportanceCorrectionSpec) -> bool:
     """A correction of the sequence would count once for each token."""
-    is_on = importance_correction.mode is not ImportanceCorrectionMode.NONE
     is_of_sequence = importance_correction.level is RatioLevel.SEQUENCE
-    return loss_type is not LossType.VESPO or not is_on or not is_of_sequence
+    return loss_type is not LossType.VESPO or not importance_correction.is_on or not is_of_sequence
 
 
 @rule(

@@ -7,7 +7,7 @@ from pydantic import Field, WithJsonSchema
 from grpo_api.model import ApiModel
 from grpo_api.rule import rule
 from grpo_api.v1alpha1.spec.algorithm import AlgorithmSpec
-from grpo_api.v1alpha1.spec.loss import ImportanceCorrectionMode, LossType, RatioLevel
+from grpo_api.v1alpha1.spec.loss import LossType, RatioLevel
 from grpo_api.v1alpha1.spec.rollout_function import RolloutFunctionSpec
 
 LOWEST_TEMPERATURE = 0.01
@@ -106,8 +106,7 @@ def temperature_is_sampled(sampling: SamplingSpec) -> bool:
 )
 def penalty_is_not_corrected(sampling: SamplingSpec, algorithm: AlgorithmSpec) -> bool:
     """A ratio to penalised probabilities says nothing about the policy."""
-    is_corrected = algorithm.importance_correction.mode is not ImportanceCorrectionMode.NONE
-    return sampling.repetition_penalty in (None, 1.0) or not is_corrected
+    return sampling.repetition_penalty in (None, 1.0) or not algorithm.importance_correction.is_on
 
 
 @rule(
@@ -119,8 +118,7 @@ def penalty_is_not_corrected(sampling: SamplingSpec, algorithm: AlgorithmSpec) -
 )
 def grammar_is_not_corrected(sampling: SamplingSpec, algorithm: AlgorithmSpec) -> bool:
     """A ratio to the probabilities of the tokens that a grammar leaves says nothing about the policy."""
-    is_corrected = algorithm.importance_correction.mode is not ImportanceCorrectionMode.NONE
-    return sampling.regex is None or not is_corrected
+    return sampling.regex is None or not algorithm.importance_correction.is_on
 
 
 _NO_TRUNCATION = (
@@ -142,8 +140,7 @@ _NO_TRUNCATION = (
 def truncation_is_corrected_by_tokens(sampling: SamplingSpec, algorithm: AlgorithmSpec) -> bool:
     """The ratio of a token is at least the probability that is left; a product of them has no such bound."""
     correction = algorithm.importance_correction
-    is_on = correction.mode is not ImportanceCorrectionMode.NONE
-    return not is_on or correction.level is not RatioLevel.SEQUENCE or not sampling.truncations
+    return not correction.is_on or correction.level is not RatioLevel.SEQUENCE or not sampling.truncations
 
 
 @rule(
@@ -156,8 +153,8 @@ def truncation_is_corrected_by_tokens(sampling: SamplingSpec, algorithm: Algorit
 )
 def truncation_is_not_corrected_with_vespo(sampling: SamplingSpec, algorithm: AlgorithmSpec) -> bool:
     """Its weight of a completion has the product of the corrections in it."""
-    is_on = algorithm.importance_correction.mode is not ImportanceCorrectionMode.NONE
-    return not is_on or algorithm.loss_type is not LossType.VESPO or not sampling.truncations
+    is_corrected = algorithm.importance_correction.is_on
+    return not is_corrected or algorithm.loss_type is not LossType.VESPO or not sampling.truncations
 
 
 @rule(
