@@ -101,9 +101,11 @@ def test_the_store_has_nothing_but_who_is_there_and_whether_the_trainer_has_left
     trainer, engine = pair(store)
     assert sorted(store.list_keys()) == ["key/members/0", "key/members/1"]  # type: ignore[attr-defined]
     assert {store.get(f"key/members/{rank}") for rank in range(2)} == {b""}
+    # by a connection of its own: a store does one thing at a time, and the trainer writes by the first
+    another = TCPStore(ADDRESS, store.port, is_master=False, wait_for_workers=False)
     trainer.close()
-    store.wait(["key/members/left"], timedelta(seconds=FAR_AWAY_SECONDS))
-    assert store.num_keys() == 3
+    another.wait(["key/members/left"], timedelta(seconds=FAR_AWAY_SECONDS))
+    assert another.num_keys() == 3
     engine.close()
 
 
