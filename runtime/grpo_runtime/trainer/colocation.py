@@ -31,15 +31,23 @@ from grpo_runtime.trainer.device import release_cached_memory, use_device
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.weight_sync.needed_gpu import find_usable_backend
 
+StartEngine = Callable[[TrainerSettings], EngineOfRank]
+"""Starts the engine of a rank, or its part of one."""
+
 _CHILD = (sys.executable, "-m", "grpo_runtime.colocated.engine_child")
 
 
 def share_engine(
-    ranks: Ranks, settings: TrainerSettings, *, model_dir: Path, device: torch.device
+    ranks: Ranks,
+    settings: TrainerSettings,
+    *,
+    model_dir: Path,
+    device: torch.device,
+    start: StartEngine | None = None,
 ) -> EngineShare:
-    """Start this rank's engine, or its part of one. All ranks call this at the same time, and none of them
-    meets the others meanwhile, because vLLM makes process groups of its own among them. `device` is this
-    rank's.
+    """Start this rank's engine, or its part of one: by `start`, or else as `engine.process` says. All ranks
+    call this at the same time, and none of them meets the others meanwhile, because vLLM makes process groups
+    of its own among them. `device` is this rank's.
 
     The policy and its optimizer are on the device: what they leave free is what the engine can have.
 
@@ -48,7 +56,9 @@ def share_engine(
     """
     channel, run_config = ranks.open_channel(), settings.run_config
     release_memory = functools.partial(release_cached_memory, device)
-    if run_config.has_own_process:
+    if start is not None:
+        engine = start(settings)
+    elif run_config.has_own_process:
         start_process = _actor(settings, channel) if run_config.is_on_ray else spawned(_CHILD, _environment())
         engine = _start_beside(run_config, start_process, model_dir=model_dir, release_memory=release_memory)
     else:
@@ -64,10 +74,11 @@ def share_engine(
 
 
 def connect_colocated(
-    ranks: Ranks, settings: TrainerSettings, *, model_dir: Path, device: torch.device
+    settings: TrainerSettings, *, ranks: Ranks, start_share: Callable[[], EngineShare]
 ) -> Engines:
-    """The engines of all ranks, as rank 0 uses them. The other ranks are in `share_engine` meanwhile."""
-    share = share_engine(ranks, settings, model_dir=model_dir, device=device)
+    """The engines of all ranks, as rank 0 uses them. The other ranks are in `share_engine` meanwhile, and so
+    is this one in `start_share`."""
+    share = start_share()
     return ColocatedEngines(
         share,
         sync_timeout_seconds=settings.run_config.weight_sync.timeout_seconds,

@@ -6,7 +6,7 @@ import functools
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
@@ -17,6 +17,7 @@ from transformers.utils.logging import disable_progress_bar
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.v1alpha1.spec import Mode
+from grpo_runtime.colocated.engine_share import EngineShare
 from grpo_runtime.colocated.executor import EngineExecutor
 from grpo_runtime.errors import PeerLostError, UserError
 from grpo_runtime.model.load import DTYPES, empty_policy, load_policy, load_tokenizer
@@ -31,7 +32,7 @@ from grpo_runtime.rollout.interface import Engines
 from grpo_runtime.settings import TrainerSettings, read_trainer_settings
 from grpo_runtime.torch_threads import settle_num_threads
 from grpo_runtime.trainer.checkpoint.share_saver import ShareSaver
-from grpo_runtime.trainer.colocation import connect_colocated, share_engine
+from grpo_runtime.trainer.colocation import StartEngine, connect_colocated, share_engine
 from grpo_runtime.trainer.device import collective_backend, training_device
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.following import Follower
@@ -72,12 +73,14 @@ def run_rank(
     *,
     run_dir: Path,
     connect: Connect | None = None,
+    start_engine: StartEngine | None = None,
     make_strategy: MakeStrategy | None = None,
 ) -> NoReturn:
     """Run one training rank, and end the process; on failure the cause is in `run_dir`.
 
     `connect` gives rank 0 its engines in mode Disaggregated; without it they are those in the rollout pods.
-    `make_strategy` is that of the RunConfig.
+    `start_engine` starts that of this rank in mode Colocated; without it that is vLLM. `make_strategy` is
+    that of the RunConfig.
     """
     rank, local_rank = int(environment["RANK"]), int(environment["LOCAL_RANK"])
     logging.basicConfig(
@@ -88,9 +91,20 @@ def run_rank(
     try:
         context = _prepare(environment, run_dir=run_dir, make_strategy=make_strategy)
         keep_alive.append(context)
-        take_part = _lead if rank == 0 else _follow
+        start_share = functools.partial(
+            share_engine,
+            context.ranks,
+            context.settings,
+            model_dir=context.loaded.origin.folder,
+            device=context.strategy.device,
+            start=start_engine,
+        )
         with gpu_memory_errors(context.settings, num_steps=lambda: context.num_steps):
-            is_done = take_part(context, run_dir=run_dir, connect=connect, keep_alive=keep_alive)
+            if rank == 0:
+                connect = _connect(context, connect, start_share=start_share)
+                is_done = asyncio.run(lead(context, run_dir=run_dir, connect=connect, keep_alive=keep_alive))
+            else:
+                is_done = _follow(context, start_share=start_share, keep_alive=keep_alive)
         context.ranks.leave()
     except StopRequestedError:
         # before the first step, where nothing is to be saved
@@ -182,22 +196,17 @@ def _load_model(run_config: RunConfig, *, origin: LocalModel, is_first: bool) ->
     return model
 
 
-def _lead(context: RankContext, *, run_dir: Path, connect: Connect | None, keep_alive: list[object]) -> bool:
-    """Rank 0; True when every step is done."""
+def _connect(
+    context: RankContext, connect_pods: Connect | None, *, start_share: Callable[[], EngineShare]
+) -> Connect:
+    """What gives rank 0 its engines."""
     if context.settings.run_config.mode is Mode.COLOCATED:
-        connect = functools.partial(
-            connect_colocated,
-            context.ranks,
-            model_dir=context.loaded.origin.folder,
-            device=context.strategy.device,
-        )
-    elif connect is None:
-        connect = functools.partial(connect_fleet, context.loaded)
-    return asyncio.run(lead(context, run_dir=run_dir, connect=connect, keep_alive=keep_alive))
+        return functools.partial(connect_colocated, ranks=context.ranks, start_share=start_share)
+    return connect_pods or functools.partial(connect_fleet, context.loaded)
 
 
 def _follow(
-    context: RankContext, *, run_dir: Path, connect: Connect | None, keep_alive: list[object]
+    context: RankContext, *, start_share: Callable[[], EngineShare], keep_alive: list[object]
 ) -> bool:
     """Another rank, in mode Colocated with its own engine; True when every step is done."""
     run_config, ranks = context.settings.run_config, context.ranks
@@ -212,9 +221,7 @@ def _follow(
     )
     on_tick = _nothing
     if run_config.mode is Mode.COLOCATED:
-        share = share_engine(
-            ranks, context.settings, model_dir=context.loaded.origin.folder, device=context.strategy.device
-        )
+        share = start_share()
         keep_alive.append(share)
         on_tick = EngineExecutor(share, weights=context.strategy.engine_weights()).check
     follower = Follower(

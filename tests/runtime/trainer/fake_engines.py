@@ -28,10 +28,10 @@ from grpo_runtime.weight_sync.source import WeightSource
 class FakeEngines:
     """One engine of its own weights, which change only in `sync`. The seed alone decides the tokens."""
 
-    def __init__(self, settings: TrainerSettings) -> None:
+    def __init__(self, settings: TrainerSettings, *, name: str = "fake-engine") -> None:
         run = settings.run_config
         folder = materialise_model(
-            run.model, hub=run.hub, volumes_dir=settings.volumes_dir, into=settings.cache_dir / "fake-engine"
+            run.model, hub=run.hub, volumes_dir=settings.volumes_dir, into=settings.cache_dir / name
         ).folder
         self._model = load_policy(folder, dtype=run.chosen_dtype.value).eval()
         self._eos = load_tokenizer(folder).eos_token_id

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.report.metrics import MetricsRecord, parse_metrics, read_metrics
 from grpo_runtime.trainer.journal.framing import decode_frames
+from grpo_runtime.trainer.journal.reader import file_of
 
 STEPS, EVERY_STEPS, SAMPLES = 5, 2, 8
 CHECKSUM = "journal/weights_checksum"
@@ -29,7 +30,7 @@ _OF_THIS_ATTEMPT = (
 def killable_job(*, num_ranks: int = 1, strategy: str | None = None, **spec: Any) -> RunConfig:
     """A small job with a journal, whose reward function notes its calls."""
     more = spec.pop("algorithm", {})
-    sampling = spec.pop("sampling", {})
+    sampling, checkpoint = spec.pop("sampling", {}), spec.pop("checkpoint", {})
     return run_config(
         rewards=[{"name": "copy", "function": "scripted_rewards:noted"}],
         algorithm={
@@ -46,7 +47,7 @@ def killable_job(*, num_ranks: int = 1, strategy: str | None = None, **spec: Any
         },
         sampling={"maxTokens": 4, **sampling},
         trainer={"processesPerNode": num_ranks, "strategy": strategy},
-        checkpoint={"everySteps": EVERY_STEPS, "claimName": "claim"},
+        checkpoint={"everySteps": EVERY_STEPS, "claimName": "claim", **checkpoint},
         **spec,
     )
 
@@ -169,7 +170,8 @@ def all_records(folder: Path) -> list[MetricsRecord]:
 
 
 def policy(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "output" / "model" / "model.safetensors")
+    [path] = (folder / "output" / "model").glob("*.safetensors")
+    return load_file(path)
 
 
 def last_state(folder: Path) -> Mapping[str, Any]:
@@ -179,14 +181,14 @@ def last_state(folder: Path) -> Mapping[str, Any]:
     return found
 
 
-def own_file(folder: Path, step: int) -> Path:
-    """What attempt 1 has written of a step."""
-    return folder / "output" / "journal" / f"step-{step:06d}" / "attempt-000001.journal"
+def own_file(folder: Path, step: int, *, attempt: int = 1) -> Path:
+    """What an attempt has written of a step."""
+    return file_of(folder / "output" / "journal", step=step, attempt=attempt)
 
 
-def tear(folder: Path, step: int) -> None:
+def tear(folder: Path, step: int, *, attempt: int = 1) -> None:
     """As if the process had been killed in the middle of the last write."""
-    path = own_file(folder, step)
+    path = own_file(folder, step, attempt=attempt)
     os.truncate(path, path.stat().st_size - 7)
 
 

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +42,12 @@ def local_engines(folder: Path, run: RunConfig, *, count: int) -> Iterator[Local
 
 
 def start_trainer(
-    folder: Path, run: RunConfig, engines: LocalEngines | None = None, *, attempt: int = 1
+    folder: Path,
+    run: RunConfig,
+    engines: LocalEngines | None = None,
+    *,
+    attempt: int = 1,
+    environment: Mapping[str, str] | None = None,
 ) -> TrainerPod:
     """The trainer pod of `run`, with the command of its container; it has its own engines or these."""
     return TrainerPod(
@@ -53,7 +58,7 @@ def start_trainer(
             *(*CLI, "trainer", "--termination-log", log),
             *("--port", port, "--rendezvous-port", rendezvous_port),
         ],
-        environment={Env.ROLLOUT_HOST: engines.host} if engines else {},
+        environment={**({Env.ROLLOUT_HOST: engines.host} if engines else {}), **(environment or {})},
     )
 
 

@@ -1,4 +1,5 @@
-"""A rank over a scripted engine, which is a fake, that ends with kill -9 where SCRIPTED_KILL says.
+"""A rank over a scripted engine, which is a fake, that ends with kill -9 where SCRIPTED_KILL says. In mode
+Colocated each rank has one of its own.
 
 SCRIPTED_KILL is POINT:STEP, with steps from 0, and SCRIPTED_LOG is where everything asked of the engine is
 written.
@@ -16,6 +17,7 @@ from typing import Any, NoReturn
 from fake_engines import FakeEngines
 
 from grpo_api.contract.versions import PolicyVersion
+from grpo_runtime.colocated.rank_engine import PHASES, Completion, OnCompleted, RankSync
 from grpo_runtime.rollout.interface import GenerateRequest, OnFinished, Probe, Rollout, SyncReport
 from grpo_runtime.settings import TrainerSettings
 from grpo_runtime.trainer.journal.framing import decode_frames
@@ -43,6 +45,19 @@ class Script:
 
     def is_at(self, point: str, step: int) -> bool:
         return self._kill == f"{point}:{step}"
+
+    def reach_on_disk(self, point: str, step: int, *, journal: Path, num_samples: int) -> None:
+        """End here, if that is the point, once so many samples of the step are written: the journal has its
+        own thread."""
+        if not self.is_at(point, step):
+            return
+        deadline = time.monotonic() + 60
+        while True:
+            frames, _ = decode_frames(journal.read_bytes() if journal.exists() else b"")
+            if sum(frame.header["kind"] == "generated" for frame in frames) >= num_samples:
+                self.reach(point, step)
+            assert time.monotonic() < deadline, "the samples never came to the disk"
+            time.sleep(0.005)
 
     def note(self, **what: Any) -> None:
         """Write what was asked of the engine."""
@@ -101,17 +116,65 @@ class ScriptedEngines(FakeEngines):
         return rollouts
 
     def _wait_until_on_disk(self, count: int, *, step: int, point: str) -> None:
-        """End at this point, if that is the one, once so many samples are written: the journal has its own
-        thread."""
-        if not self._script.is_at(point, step):
-            return
-        path, deadline = file_of(self._journal, step=step, attempt=self._attempt), time.monotonic() + 60
-        while True:
-            frames, _ = decode_frames(path.read_bytes() if path.exists() else b"")
-            if sum(frame.header["kind"] == "generated" for frame in frames) == count:
-                self._script.reach(point, step)
-            assert time.monotonic() < deadline, "the samples never came to the disk"
-            time.sleep(0.005)
+        journal = file_of(self._journal, step=step, attempt=self._attempt)
+        self._script.reach_on_disk(point, step, journal=journal, num_samples=count)
+
+
+class ScriptedColocatedEngine(FakeEngines):
+    """The fake of one rank; see `EngineOfRank`. Only that of rank 0 ends its process."""
+
+    is_starting_again = False
+
+    def __init__(self, settings: TrainerSettings, *, script: Script, rank: int) -> None:
+        super().__init__(settings, name=f"fake-engine-{rank}")
+        self._journal = settings.output_dir / JOURNAL
+        self._attempt = settings.attempt
+        algorithm = settings.run_config.algorithm
+        self._num_samples = algorithm.prompts_per_step * algorithm.group_size
+        self._script = script
+        self._is_first = rank == 0
+        self.num_finished = 0
+
+    def weight_version(self) -> PolicyVersion:
+        assert self._version is not None
+        return self._version
+
+    def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> RankSync:  # type: ignore[override]
+        if self._is_first:
+            self._script.reach("between steps", version.step)
+            self._script.note(sync=version.step)
+        report = asyncio.run(super().sync(weights, version=version, probe=probe))
+        return RankSync((0.0,) * len(PHASES), report.num_bytes, report.num_bytes, report.max_probe_error)
+
+    def rest(self) -> None:  # type: ignore[override]
+        self.num_finished = 0
+
+    def generate(  # type: ignore[override]
+        self,
+        requests: Sequence[GenerateRequest],
+        *,
+        on_completed: OnCompleted | None = None,
+        stays_awake: bool = False,
+    ) -> list[Completion]:
+        assert on_completed is not None
+        completions = []
+        for index, request in enumerate(requests):
+            if index == NUM_IN_TIME:
+                self._wait_until_on_disk(index, point="generation")
+            self._script.note(seed=request.seed)
+            [rollout] = self._sample([request])
+            completion = Completion(rollout.completion_ids, rollout.rollout_logprobs, rollout.is_terminated)
+            on_completed(index, completion)
+            completions.append(completion)
+            self.num_finished = len(completions)
+        self._wait_until_on_disk(self._num_samples, point="generated")
+        return completions
+
+    def _wait_until_on_disk(self, count: int, *, point: str) -> None:
+        if self._is_first:
+            step = self.weight_version().step
+            journal = file_of(self._journal, step=step, attempt=self._attempt)
+            self._script.reach_on_disk(point, step, journal=journal, num_samples=count)
 
 
 class KilledInTraining:
@@ -187,5 +250,6 @@ def run_scripted(run_dir: Path, *, rank: int) -> NoReturn:
         os.environ,
         run_dir=run_dir,
         connect=lambda settings: ScriptedEngines(settings, script=script),
+        start_engine=lambda settings: ScriptedColocatedEngine(settings, script=script, rank=rank),
         make_strategy=make_strategy,
     )

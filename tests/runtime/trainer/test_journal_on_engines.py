@@ -5,17 +5,18 @@ Every step that was trained before ends with the same weights.
 Every point of a step, over a scripted engine: test_journal_kills.py.
 """
 
+import itertools
 import os
 import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import pytest
-from killed_runs import CHECKSUM, all_records
+from killed_runs import CHECKSUM, all_records, tear
 from local_job import LocalEngines, local_engines, start_trainer
 from pod_builder import run_config
 from trainer_pod import TrainerPod
@@ -26,12 +27,21 @@ from grpo_runtime.trainer.journal.framing import decode_frames
 
 pytestmark = pytest.mark.engine
 
+HERE = str(Path(__file__).parent)
+"""Where the reward function is."""
 STEPS, EVERY_STEPS, PROMPTS, GROUP = 5, 2, 4, 4
 KILLED_IN = 3
 """The second step behind a checkpoint: the one before it is replayed whole."""
 
 
-def killable_job(mode: str, num_ranks: int, strategy: str | None) -> RunConfig:
+def killable_job(
+    mode: str,
+    num_ranks: int,
+    strategy: str | None,
+    *,
+    reward: str = "builtin",
+    function: str = "char_accuracy",
+) -> RunConfig:
     """Completions long enough to be killed among them."""
     sections: dict[str, Any] = {
         "algorithm": {
@@ -41,7 +51,7 @@ def killable_job(mode: str, num_ranks: int, strategy: str | None) -> RunConfig:
             "numIterations": 2,
             "optimizer": {"learningRate": 1e-3},
         },
-        "rewards": [{"name": "copy", "builtin": "char_accuracy"}],
+        "rewards": [{"name": "copy", reward: function}],
         "sampling": {"maxTokens": 40},
         "trainer": {"processesPerNode": num_ranks, "strategy": strategy},
         # four calls one after the other, so that there is a time between them
@@ -79,6 +89,11 @@ def is_generating(folder: Path) -> bool:
     return kinds_of(folder, KILLED_IN)["generated"] > 0
 
 
+def is_generating_on(folder: Path) -> bool:
+    """Of two samples one is left when the other is torn."""
+    return kinds_of(folder, KILLED_IN)["generated"] > 1
+
+
 def is_scored(folder: Path) -> bool:
     return kinds_of(folder, KILLED_IN)["scored"] > 0
 
@@ -91,13 +106,31 @@ def is_saving(folder: Path) -> bool:
     return any((folder / "output" / "checkpoints").glob(f".tmp-step-{KILLED_IN + 1:06d}-*"))
 
 
+def has_saved(folder: Path) -> bool:
+    return (folder / "output" / "checkpoints" / f"step-{KILLED_IN + 1:06d}").exists()
+
+
+def is_in_reward_call(folder: Path) -> bool:
+    return mark_of(folder).exists()
+
+
+def mark_of(folder: Path) -> Path:
+    """Made by `scripted_rewards:held`, which then waits for its end."""
+    return folder / "in-reward-call"
+
+
 Moment = Callable[[Path], bool]
 MOMENTS: dict[str, Moment] = {
     "generation": is_generating,
     "scored": is_scored,
     "trained": is_trained,
     "saving": is_saving,
+    "reward": is_in_reward_call,
+    "torn record": is_generating_on,
 }
+"""A torn record is one of a sample that was being written: it is cut off after the kill."""
+NUM_TRIES = 3
+"""A save is short, and may be over before the kill comes."""
 
 
 @dataclass(frozen=True)
@@ -111,28 +144,38 @@ class Cell:
 
     @property
     def run(self) -> RunConfig:
-        return killable_job(self.mode, self.num_ranks, self.strategy)
+        by = {"reward": "function", "function": "scripted_rewards:held"} if self.moment == "reward" else {}
+        return killable_job(self.mode, self.num_ranks, self.strategy, **by)
 
 
-IN_MAKE_TEST = {
-    Cell("Disaggregated", 2, "FSDP2", "generation"),
-    Cell("Disaggregated", 1, None, "scored"),
-    Cell("Colocated", 2, None, "generation"),
+VALUES = (("Disaggregated", "Colocated"), (1, 2), (None, "FSDP2", "ZeRO2"), tuple(MOMENTS))
+"""Of the fields of a Cell."""
+PAIRWISE = {
+    Cell("Disaggregated", 1, None, "generation"),
+    Cell("Disaggregated", 2, None, "scored"),
+    Cell("Colocated", 1, None, "trained"),
+    Cell("Colocated", 2, None, "saving"),
+    Cell("Colocated", 2, "FSDP2", "generation"),
+    Cell("Colocated", 1, "FSDP2", "scored"),
+    Cell("Disaggregated", 2, "FSDP2", "trained"),
+    Cell("Disaggregated", 1, "FSDP2", "saving"),
+    Cell("Colocated", 2, "ZeRO2", "generation"),
+    Cell("Disaggregated", 1, "ZeRO2", "scored"),
+    Cell("Colocated", 1, "ZeRO2", "trained"),
     Cell("Disaggregated", 2, "ZeRO2", "saving"),
-    Cell("Colocated", 2, "FSDP2", "trained"),
 }
-"""Every mode, number of processes, strategy and moment at least once; the rest: `make test-matrix`."""
+IN_MAKE_TEST = PAIRWISE | {
+    Cell("Disaggregated", 1, "FSDP2", "reward"),
+    Cell("Colocated", 2, None, "torn record"),
+}
+"""The rest: `make test-matrix`."""
 CELLS = [
     pytest.param(
         cell,
         id=" ".join(map(str, vars(cell).values())),
         marks=() if cell in IN_MAKE_TEST else pytest.mark.matrix,
     )
-    for mode in ("Disaggregated", "Colocated")
-    for num_ranks in (1, 2)
-    for strategy in (None, "FSDP2", "ZeRO2")
-    for moment in MOMENTS
-    for cell in [Cell(mode, num_ranks, strategy, moment)]
+    for cell in itertools.starmap(Cell, itertools.product(*VALUES))
 ]
 
 
@@ -163,20 +206,38 @@ def kill_at(trainer: TrainerPod, folder: Path, moment: Moment) -> None:
     assert code == 137
 
 
+def test_make_test_has_every_pair_of_mode_processes_strategy_and_moment() -> None:
+    """But for a kill in a reward call and in a write, each of which is there once."""
+    names = [field.name for field in fields(Cell)]
+    of_pairwise = (*VALUES[:3], ("generation", "scored", "trained", "saving"))
+    for one, other in itertools.combinations(range(len(names)), 2):
+        found = {(getattr(cell, names[one]), getattr(cell, names[other])) for cell in PAIRWISE}
+        assert found == set(itertools.product(of_pairwise[one], of_pairwise[other]))
+
+
 @pytest.mark.parametrize("cell", CELLS)
 def test_a_killed_run_goes_on_from_its_journal(
     tmp_path: Path, request: pytest.FixtureRequest, next_attempt: Callable[[], int], cell: Cell
 ) -> None:
     run = cell.run
     fleet = request.getfixturevalue("engines") if cell.mode == "Disaggregated" else None
-    first, second = next_attempt(), next_attempt()
-    kill_at(start_trainer(tmp_path, run, fleet, attempt=first), tmp_path, MOMENTS[cell.moment])
-    kept = read_journal(tmp_path)
-    trainer = start_trainer(tmp_path, run, fleet, attempt=second)
+    for number in range(NUM_TRIES):
+        folder, first = tmp_path / str(number), next_attempt()
+        held = {"HELD_IN": str(KILLED_IN), "HELD_MARK": str(mark_of(folder)), "PYTHONPATH": HERE}
+        trainer = start_trainer(folder, run, fleet, attempt=first, environment=held)
+        kill_at(trainer, folder, MOMENTS[cell.moment])
+        if cell.moment != "saving" or not has_saved(folder):
+            break
+    else:
+        pytest.fail(f"{NUM_TRIES} times the kill came after the save")
+    if cell.moment == "torn record":
+        tear(folder, KILLED_IN, attempt=first)
+    kept, second = read_journal(folder), next_attempt()
+    trainer = start_trainer(folder, run, fleet, attempt=second, environment={"PYTHONPATH": HERE})
     code, message = trainer.end()
     assert code == 0, f"{message}\n{trainer.log()}"
 
-    records = all_records(tmp_path)
+    records = all_records(folder)
     before = {record.step - 1: record.values for record in records if record.attempt == first}
     after = {record.step - 1: record.values for record in records if record.attempt == second}
     resumed_at = min(after)
@@ -193,9 +254,13 @@ def test_a_killed_run_goes_on_from_its_journal(
             assert values["reward"] == before[step]["reward"]
     if resumed_at == EVERY_STEPS:
         assert after[EVERY_STEPS]["journal/replayed_samples"] == PROMPTS * GROUP
-    assert [record.step for record in read_metrics(tmp_path / "output" / "metrics.jsonl")] == list(
+    assert [record.step for record in read_metrics(folder / "output" / "metrics.jsonl")] == list(
         range(1, STEPS + 1)
     )
     assert max(values["stale_samples"] for values in after.values()) == 0
-    if cell.moment == "generation":
+    if cell.moment in ("generation", "torn record"):
         assert 0 < kept.num_samples(KILLED_IN) < PROMPTS * GROUP, "the kill came too late to show anything"
+    if cell.moment == "reward":
+        assert kept.kinds[KILLED_IN]["scored"] == 0
+    if cell.moment == "saving":
+        assert resumed_at == EVERY_STEPS
