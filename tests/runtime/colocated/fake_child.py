@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
@@ -123,5 +123,10 @@ class ChannelWithAccidents:
         await self._channel.shutdown()
 
 
+def run(arguments: Sequence[str]) -> NoReturn:
+    """Serve the rank in this process."""
+    main(arguments, make_engine=FakeChild)
+
+
 if __name__ == "__main__":
-    main(sys.argv[1:], make_engine=FakeChild)
+    run(sys.argv[1:])

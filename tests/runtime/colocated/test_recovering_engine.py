@@ -1,5 +1,6 @@
 """The engine of a rank in a process of its own that is killed, crashes, stands still and refuses: real child
-processes over a fake engine."""
+processes over a fake engine. Most are forks of a process that has imported torch; some are started as a rank
+does it."""
 
 import json
 import os
@@ -13,12 +14,14 @@ from typing import Any
 
 import pytest
 from fake_local_engine import completion_of, some_weights
+from forked_children import ChildServer
 from polling import wait_until
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.colocated.child_engine import ChildEngine
 from grpo_runtime.colocated.child_liveness import ChildLimits
 from grpo_runtime.colocated.child_process import spawned
+from grpo_runtime.colocated.engine_process import StartProcess
 from grpo_runtime.colocated.rank_engine import PHASES
 from grpo_runtime.colocated.recovering_engine import RecoveringEngine
 from grpo_runtime.errors import UserError
@@ -36,7 +39,13 @@ VERSION = PolicyVersion(attempt=1, step=3)
 class Rank:
     """A rank over fake children; `pids` are those of all that it has started."""
 
-    def __init__(self, folder: Path, accidents: list[tuple[str, str]], logprobs: tuple[float, ...]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        accidents: list[tuple[str, str]],
+        logprobs: tuple[float, ...],
+        start_process: StartProcess,
+    ) -> None:
         self._starts = folder / "starts"
         self._plan = folder / "plan"
         self.plan(*accidents)
@@ -45,8 +54,7 @@ class Rank:
             "starts": str(self._starts),
             "logprobs": logprobs,
         }
-        script = str(Path(__file__).with_name("fake_child.py"))
-        self._start_process = spawned((sys.executable, script), dict(os.environ))
+        self._start_process = start_process
         self.children: list[ChildEngine] = []
         self.memory: list[str] = []
         """When the rank gave memory back, and when an engine took it."""
@@ -89,18 +97,35 @@ class Rank:
 MakeRank = Callable[..., Rank]
 
 
+@pytest.fixture(scope="module")
+def forked() -> Iterator[StartProcess]:
+    server = ChildServer()
+    yield server.start_child
+    server.close()
+
+
 @pytest.fixture
-def rank(tmp_path: Path) -> Iterator[MakeRank]:
+def rank(tmp_path: Path, forked: StartProcess) -> Iterator[MakeRank]:
     made: list[Rank] = []
 
-    def make(*accidents: tuple[str, str], logprobs: tuple[float, ...] = PROBE.logprobs) -> Rank:
-        made.append(Rank(tmp_path, list(accidents), logprobs))
+    def make(
+        *accidents: tuple[str, str],
+        logprobs: tuple[float, ...] = PROBE.logprobs,
+        start_process: StartProcess = forked,
+    ) -> Rank:
+        made.append(Rank(tmp_path, list(accidents), logprobs, start_process))
         return made[-1]
 
     yield make
     for one in made:
         for child in one.children:
             child.close()
+
+
+def as_a_rank_does() -> StartProcess:
+    """A program of its own, which imports what it needs."""
+    script = str(Path(__file__).with_name("fake_child.py"))
+    return spawned((sys.executable, script), dict(os.environ))
 
 
 def is_alive(pid: int) -> bool:
@@ -140,7 +165,7 @@ def test_an_engine_killed_anywhere_is_started_again_and_every_sample_is_there(
 
 
 def test_an_engine_that_starts_finds_the_memory_that_the_trainer_has_cached(rank: MakeRank) -> None:
-    one = rank(("sample", "SIGKILL"))
+    one = rank(("sample", "SIGKILL"), start_process=as_a_rank_does())
     one.run_step(0)
     assert one.memory == ["release", "start"] * 2
 
@@ -180,7 +205,7 @@ def test_an_engine_that_hangs_while_its_process_goes_on_is_replaced(
 def test_an_engine_that_ended_and_left_a_process_of_its_own_is_not_called_frozen_and_that_one_ends_too(
     rank: MakeRank, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = rank()
+    one = rank(start_process=as_a_rank_does())
     one.run_step()
     one.plan(("sampled 1", "leave a process"))
     one.run_step(4)
@@ -243,7 +268,7 @@ def test_a_wrong_argument_ends_a_restart_at_once(rank: MakeRank) -> None:
 
 def test_one_that_cannot_start_says_how_it_ended(rank: MakeRank) -> None:
     with pytest.raises(EngineError, match="exit code 3"):
-        rank(("make", "exit"))
+        rank(("make", "exit"), start_process=as_a_rank_does())
 
 
 def test_one_started_again_samples_only_if_it_computes_what_is_trained(rank: MakeRank) -> None:

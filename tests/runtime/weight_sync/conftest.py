@@ -11,8 +11,24 @@ sys.path[:0] = [str(Path(__file__).parent), str(_TESTS)]
 sys.path += [str(_TESTS / "fleet"), str(_TESTS / "colocated"), str(_TESTS / "export")]
 
 # these are found on the path above
+from at_once import TestsAtOnce  # noqa: E402
 from backends import BACKENDS  # noqa: E402
 from receiver_harness import MakeSender, OneEngineSender, Receiver  # noqa: E402
+
+AT_ONCE = TestsAtOnce()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is marked `at_once` beside the others of its file. It has no fixtures."""
+    if pyfuncitem.get_closest_marker("at_once") is None:
+        return None
+    AT_ONCE.run(pyfuncitem)
+    return True
+
+
+def pytest_sessionfinish() -> None:
+    AT_ONCE.end()
 
 
 @pytest.fixture(params=sorted(BACKENDS))

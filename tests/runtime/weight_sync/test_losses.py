@@ -24,7 +24,7 @@ TIMEOUT_SECONDS = 14.0
 """Of which a member that breaks the group may take a quarter and ANSWER_SECONDS. The rest is for the group
 without it, also on a machine that is busy."""
 
-pytestmark = pytest.mark.parametrize("backend", BETWEEN_PROCESSES)
+pytestmark = [pytest.mark.at_once, pytest.mark.parametrize("backend", BETWEEN_PROCESSES)]
 
 Engines = Mapping[str, EngineOfProcesses]
 Accident = Callable[[EngineOfProcesses], None]

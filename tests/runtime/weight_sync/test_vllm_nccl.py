@@ -63,6 +63,7 @@ async def require_restarted_engine_takes_weights() -> None:
         await sender.shutdown()
 
 
+@pytest.mark.at_once
 @pytest.mark.parametrize("names", ["a", "abc"])
 @pytest.mark.parametrize("num_workers", [1, 2])
 async def test_every_worker_of_every_engine_gets_sync_after_sync(names: str, num_workers: int) -> None:
@@ -78,11 +79,13 @@ KEPT: list[Callable[[str], Any]] = [
 ]
 
 
+@pytest.mark.at_once
 @pytest.mark.parametrize("test", KEPT, ids=lambda test: test.__name__.removeprefix("test_"))
 async def test_it_keeps_of_the_contract(test: Callable[[str], Any]) -> None:
     await test(BACKEND)
 
 
+@pytest.mark.at_once
 @pytest.mark.parametrize("happens", [kill, test_losses.freeze], ids=["killed", "frozen"])
 @pytest.mark.parametrize("phase", ["init", "start", "update", "transfer", "finish"])
 async def test_an_engine_that_is_lost_in_a_phase_is_named_and_the_others_get_the_weights(
@@ -93,6 +96,7 @@ async def test_an_engine_that_is_lost_in_a_phase_is_named_and_the_others_get_the
     )
 
 
+@pytest.mark.at_once
 async def test_an_engine_that_was_frozen_in_a_transfer_ends_at_the_latest_when_it_is_tried_again() -> None:
     """Also where it had got all bytes by then: nobody has finished its update."""
     async with engines_of_processes(BACKEND, "ab") as engines:
@@ -111,6 +115,7 @@ async def test_an_engine_that_was_frozen_in_a_transfer_ends_at_the_latest_when_i
         await require_ended(engines["b"])
 
 
+@pytest.mark.at_once
 async def test_an_engine_ends_or_keeps_its_weights_when_a_transfer_is_given_up_in_the_middle() -> None:
     async with one_engine() as engine:
         sender = sender_to(BACKEND, {"a": engine})
@@ -160,6 +165,7 @@ async def test_an_engine_ends_when_the_trainer_is_killed_in_a_transfer() -> None
     await require_restarted_engine_takes_weights()
 
 
+@pytest.mark.at_once
 @pytest.mark.parametrize("verb", ["abort", "start", "init"])
 async def test_an_engine_ends_when_weights_that_its_model_has_are_given_up(verb: str) -> None:
     async with one_engine() as engine:
@@ -173,6 +179,7 @@ async def test_an_engine_ends_when_weights_that_its_model_has_are_given_up(verb:
             await one.shutdown()
 
 
+@pytest.mark.at_once
 async def test_an_engine_whose_init_hangs_ends_at_the_deadline() -> None:
     """Nobody takes part on the other side: a call of NCCL cannot be interrupted."""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -181,6 +188,7 @@ async def test_an_engine_whose_init_hangs_ends_at_the_deadline() -> None:
                 await engine.init(init_info(server.getsockname()[1], meeting_seconds=0.3))
 
 
+@pytest.mark.at_once
 async def test_an_engine_that_does_not_come_to_the_meeting_is_given_up_at_the_deadline() -> None:
     async with one_engine() as engine:
 
@@ -194,6 +202,7 @@ async def test_an_engine_that_does_not_come_to_the_meeting_is_given_up_at_the_de
         await sender.shutdown()
 
 
+@pytest.mark.at_once
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
@@ -224,6 +233,7 @@ async def test_another_model_is_refused_before_the_model_is_touched(
         await successor.shutdown()
 
 
+@pytest.mark.at_once
 async def test_an_update_that_is_given_up_before_a_byte_leaves_the_old_weights() -> None:
     async with one_engine() as engine:
         sender = sender_to(BACKEND, {"a": engine})
@@ -370,6 +380,7 @@ async def test_a_library_that_makes_no_id_is_said_at_once_and_no_engine_is_calle
     await sender.shutdown()
 
 
+@pytest.mark.at_once
 async def test_an_engine_ends_when_the_trainers_own_weights_fail_in_mid_transfer() -> None:
     """It waits for what does not come, up to its deadline."""
     is_asked = threading.Event()

@@ -10,16 +10,17 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
+import pytest  # noqa: E402
 import torch  # noqa: E402
 from receiver_harness import CallChannel, Worker  # noqa: E402
 
@@ -29,6 +30,7 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 # every process is a copy of one that has imported this file, and torch with it
 _CONTEXT.set_forkserver_preload([Path(__file__).stem])
 _PYTHONPATH = os.pathsep.join(sys.path[:2])
+_STARTING = threading.Lock()
 
 
 Layout = Mapping[str, tuple[int, ...]]
@@ -145,7 +147,9 @@ async def engines_of_processes(
 ) -> AsyncIterator[dict[str, EngineOfProcesses]]:
     """Engines by name, one for each letter, once they answer; their processes end with the block. `layout` is
     that of their model, which otherwise is that of `some_weights`."""
-    with patch.dict(os.environ, PYTHONPATH=_PYTHONPATH):
+    # for the fork server, which starts with the first; others may start engines in other threads
+    with _STARTING, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", _PYTHONPATH)
         engines = {name: EngineOfProcesses(backend, num_workers=num_workers, layout=layout) for name in names}
     try:
         await asyncio.gather(*(engine.served() for engine in engines.values()))

@@ -1,0 +1,50 @@
+"""Runs the tests of a file that are marked `at_once` beside one another: most of their time they wait for
+deadlines. Each has a thread and an event loop of its own, so that none holds up another."""
+
+import asyncio
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+NUM_AT_ONCE = 8
+"""So few that on a busy machine no healthy engine misses a deadline."""
+
+
+class TestsAtOnce:
+    """The outcomes of marked tests. With the first of a file all of its marked tests begin."""
+
+    def __init__(self) -> None:
+        self._outcomes: dict[str, Future[None]] = {}
+        self._pools: list[ThreadPoolExecutor] = []
+
+    def run(self, item: pytest.Function) -> None:
+        """Wait for one test. Raises what it raises."""
+        if item.nodeid not in self._outcomes:
+            self._begin(
+                [
+                    other
+                    for other in item.session.items
+                    if isinstance(other, pytest.Function)
+                    and other.path == item.path
+                    and other.get_closest_marker("at_once")
+                ]
+            )
+        self._outcomes[item.nodeid].result()
+
+    def _begin(self, items: list[pytest.Function]) -> None:
+        pool = ThreadPoolExecutor(max_workers=NUM_AT_ONCE, thread_name_prefix="at-once")
+        self._pools.append(pool)
+        for item in items:
+            self._outcomes[item.nodeid] = pool.submit(_run, item)
+
+    def end(self) -> None:
+        """Begin no other test, and wait for those that run."""
+        for pool in self._pools:
+            pool.shutdown(cancel_futures=True)
+
+
+def _run(item: pytest.Function) -> None:
+    arguments = item.callspec.params if hasattr(item, "callspec") else {}
+    # as it is written: pytest-asyncio has put another one in its place
+    test = getattr(item.module, item.originalname)
+    asyncio.run(test(**arguments))
