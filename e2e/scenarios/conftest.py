@@ -9,16 +9,20 @@ from grpo_demo.target import Target, local_target
 from grpo_scenarios.namespace import Namespace
 
 LONGEST_FIRST = (
-    "kills",
     "sync_losses",
-    "causes",
     "room",
-    "learning",
+    "kills",
+    "causes",
+    "flood",
     "engine_of_two_pods",
     "colocated",
-    "colocated_own_process",
-    "guide_own_data",
+    "fields_of_grpo",
     "install",
+    "learning",
+    "colocated_ray",
+    "guide_own_data",
+    "colocated_own_process",
+    "resume_from",
     "readme",
 )
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.cluster
 
 JOB = "copy"
 CLAIM = "checkpoints"
-STEPS = 160
+STEPS = 100
 
 
 @pytest.fixture(scope="module")

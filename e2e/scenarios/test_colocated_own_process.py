@@ -14,14 +14,20 @@ pytestmark = pytest.mark.cluster
 
 JOB = "copy"
 CLAIM = "checkpoints"
-STEPS = 60
+STEPS_PER_TEST = 20
 LOST = "the engine of this rank is lost and started again"
 
 
 @pytest.fixture(scope="module")
-def job(namespace: Namespace) -> str:
+def num_steps(request: pytest.FixtureRequest) -> int:
+    """Enough for the tests of this file that were selected: each that loses an engine needs some."""
+    return STEPS_PER_TEST * sum(item.path == request.path for item in request.session.items)
+
+
+@pytest.fixture(scope="module")
+def job(namespace: Namespace, num_steps: int) -> str:
     """The copy task on two ranks, each with an engine in a process of its own."""
-    wanted = copy_job(JOB, claim=CLAIM, algorithm={"steps": STEPS}, engine={"process": "Own"})
+    wanted = copy_job(JOB, claim=CLAIM, algorithm={"steps": num_steps}, engine={"process": "Own"})
     del wanted["spec"]["rollout"]
     namespace.apply(volume_claim(CLAIM), wanted)
     return JOB
@@ -50,9 +56,11 @@ def test_a_lost_engine_is_started_again_and_the_attempt_goes_on(
     assert (status["attempt"], status["restarts"], status["disruptions"]) == (1, 0, 0)
 
 
-def test_the_job_completes_with_every_step_on_current_weights(job: str, namespace: Namespace) -> None:
+def test_the_job_completes_with_every_step_on_current_weights(
+    job: str, namespace: Namespace, num_steps: int
+) -> None:
     namespace.wait_for_finish(job)
     assert condition(namespace.job(job), "Complete") == "True", namespace.describe()
     metrics = namespace.metrics(CLAIM)
-    assert [record.step for record in metrics] == list(range(1, STEPS + 1))
+    assert [record.step for record in metrics] == list(range(1, num_steps + 1))
     assert {record.values["stale_samples"] for record in metrics} == {0.0}

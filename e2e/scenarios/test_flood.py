@@ -12,22 +12,15 @@ from grpo_api.contract.endpoints import METRICS_PATH, TRAINER_PORT
 from grpo_demo.install import ensure_namespace
 from grpo_scenarios.bare_pod import bare_pod
 from grpo_scenarios.enforcement import enforced
-from grpo_scenarios.faults import config_map
 from grpo_scenarios.flood import start_flood
 from grpo_scenarios.namespace import Namespace, Object, copy_job
+from grpo_scenarios.pace import slow_down
 
 pytestmark = pytest.mark.cluster
 
 JOB = "copy"
-PACE = "pace"
-SLOW = """
-import time
-
-def reward(completions, **_):
-    time.sleep(0.3)
-    return [0.0] * len(completions)
-"""
-"""A slow reward: the job outlives the flood."""
+PACE_SECONDS = 0.6
+"""The job outlives the flood."""
 FLOOD_SECONDS = 75
 """Longer than the 65 s after which the liveness probe of 0.1.0, which asked this port, ended the pod."""
 ASK = """
@@ -51,9 +44,7 @@ def trainer(namespace: Namespace) -> Object:
         trainer={"processesPerNode": 1},
         rollout={"replicas": 1},
     )
-    code = {"name": PACE, "key": "pace.py", "function": "reward"}
-    small["spec"]["rewards"].append({"name": PACE, "configMap": code, "weight": 0})
-    namespace.apply(config_map(PACE, {"pace.py": SLOW}), small)
+    namespace.apply(slow_down(small, seconds=PACE_SECONDS), small)
     namespace.wait_for_step(JOB, 3)
     return trainer_pod(namespace)
 

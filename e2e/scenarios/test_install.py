@@ -11,8 +11,8 @@ import pytest
 from grpo_cluster.settings import ClusterError
 from grpo_demo.follow import condition
 from grpo_demo.install import CHART, RELEASE
-from grpo_scenarios.faults import config_map
 from grpo_scenarios.namespace import Namespace, Object, copy_job, volume_claim
+from grpo_scenarios.pace import hurry, slow_down
 
 pytestmark = pytest.mark.cluster
 
@@ -20,15 +20,8 @@ JOB = "copy"
 CLAIM = "checkpoints"
 OPERATOR = "app.kubernetes.io/name=grpo-operator"
 FIRST_STEPS, STEPS = 3, 100
-PACE = "pace"
-SLOW = """
-import time
-
-def reward(completions, **_):
-    time.sleep(0.5)
-    return [0.0] * len(completions)
-"""
-"""A slow reward: the job runs long enough and uses little of the machine."""
+PACE_SECONDS = 1.0
+"""The job runs long enough and uses little of the machine."""
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +34,7 @@ def job(namespace: Namespace) -> str:
         trainer={"processesPerNode": 1},
         rollout={"replicas": 1},
     )
-    code = {"name": PACE, "key": "pace.py", "function": "reward"}
-    small["spec"]["rewards"].append({"name": PACE, "configMap": code, "weight": 0})
-    namespace.apply(config_map(PACE, {"pace.py": SLOW}), volume_claim(CLAIM), small)
+    namespace.apply(slow_down(small, seconds=PACE_SECONDS), volume_claim(CLAIM), small)
     namespace.wait_for_step(JOB, FIRST_STEPS, timeout_seconds=300)
     return JOB
 
@@ -133,6 +124,7 @@ def test_an_uninstall_removes_the_operator_and_its_rights_and_keeps_the_crd_the_
 def test_a_new_release_continues_the_job_and_it_completes(job: str, namespace: Namespace) -> None:
     pods = pods_of_the_job(namespace)
     namespace.install_operator()
+    hurry(namespace, claim=CLAIM)
     status = namespace.wait_for_finish(job)
     assert condition(namespace.job(job), "Complete") == "True", namespace.describe()
     assert (status["attempt"], status["restarts"], status["disruptions"]) == (1, 0, 0)

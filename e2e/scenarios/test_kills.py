@@ -8,17 +8,21 @@ import pytest
 from grpo_demo.follow import condition
 from grpo_scenarios.kill import KILL_A_RANK
 from grpo_scenarios.namespace import Namespace, Object, copy_job, volume_claim
+from grpo_scenarios.pace import hurry, slow_down
 
 pytestmark = pytest.mark.cluster
 
 JOB = "copy"
 CLAIM = "checkpoints"
-STEPS = 160
+STEPS = 100
+PACE_SECONDS = 0.25
+"""The job outlives all kills, and leaves the machine to what is started again."""
 
 
 @pytest.fixture(scope="module")
 def job(namespace: Namespace) -> str:
-    namespace.apply(volume_claim(CLAIM), copy_job(JOB, claim=CLAIM, algorithm={"steps": STEPS}))
+    wanted = copy_job(JOB, claim=CLAIM, algorithm={"steps": STEPS})
+    namespace.apply(slow_down(wanted, seconds=PACE_SECONDS), volume_claim(CLAIM), wanted)
     namespace.wait_for_step(JOB, 5)
     return JOB
 
@@ -112,6 +116,7 @@ def test_a_killed_trainer_pod_is_attempt_3_and_is_not_counted(job: str, namespac
 def test_after_all_kills_the_job_completes_with_a_reward_of_at_least_0_95(
     job: str, namespace: Namespace
 ) -> None:
+    hurry(namespace, claim=CLAIM)
     namespace.wait_for_finish(job, timeout_seconds=600)
     assert condition(namespace.job(job), "Complete") == "True", namespace.describe()
     metrics = namespace.metrics(CLAIM)

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.cluster
 JOB = "copy"
 CLAIM = "checkpoints"
 AGAIN = "again"
+STEPS = 100
 NOT_COMPUTED = ("seconds", "step_time", "per_second", "sent_bytes")
 """How the names of metrics end that depend on the clock, or on which engines joined at the same time."""
 
@@ -29,8 +30,10 @@ class FinishedRun:
 
 @pytest.fixture(scope="module")
 def run(namespace: Namespace) -> Iterator[FinishedRun]:
-    """200 steps of copy on two ranks and two engines."""
-    namespace.apply(volume_claim(CLAIM), copy_job(JOB, claim=CLAIM, checkpoint={"keep": 20}))
+    """The steps of copy on two ranks and two engines."""
+    namespace.apply(
+        volume_claim(CLAIM), copy_job(JOB, claim=CLAIM, algorithm={"steps": STEPS}, checkpoint={"keep": 20})
+    )
     namespace.wait_for_finish(JOB)
     yield FinishedRun(job=namespace.job(JOB), metrics=namespace.metrics(CLAIM))
 
@@ -38,8 +41,8 @@ def run(namespace: Namespace) -> Iterator[FinishedRun]:
 def test_a_job_ends_complete_with_every_step_in_its_metrics(run: FinishedRun, namespace: Namespace) -> None:
     assert condition(run.job, "Complete") == "True", namespace.describe()
     assert condition(run.job, "Failed") == "False"
-    assert [record.step for record in run.metrics] == list(range(1, 201))
-    assert run.job["status"]["progress"] == "200/200"
+    assert [record.step for record in run.metrics] == list(range(1, STEPS + 1))
+    assert run.job["status"]["progress"] == f"{STEPS}/{STEPS}"
     assert run.job["status"]["restarts"] == 0
 
 

@@ -12,24 +12,17 @@ from typing import Any
 import pytest
 
 from grpo_demo.follow import condition
-from grpo_scenarios.faults import config_map
 from grpo_scenarios.losses import PHASES, LossyJob, dropping, print_row, striking
 from grpo_scenarios.namespace import Namespace, Object, copy_job, volume_claim
+from grpo_scenarios.pace import hurry, slow_down
 from grpo_scenarios.pod_processes import Container
 
 pytestmark = pytest.mark.cluster
 
-JOB, CLAIM, PACE = "copy", "checkpoints", "pace"
-STEPS_PER_CASE = 16
-SLOW = """
-import pathlib, time
-
-def reward(completions, **_):
-    if not pathlib.Path("/output/hurry").exists():
-        time.sleep(1.2)
-    return [0.0] * len(completions)
-"""
-"""A slow reward: the job outlives all losses, and leaves the machine to engines that start."""
+JOB, CLAIM = "copy", "checkpoints"
+STEPS_PER_CASE = 12
+PACE_SECONDS = 2.4
+"""The job outlives all losses, and leaves the machine to engines that start."""
 
 
 def phases(*, selected: Sequence[str]) -> list[Any]:
@@ -48,9 +41,7 @@ def job(namespace: Namespace, request: pytest.FixtureRequest) -> Iterator[LossyJ
         "failurePolicy": {"maxRestarts": 3},
     }
     lossy = copy_job(JOB, claim=CLAIM, **changes)
-    code = {"name": PACE, "key": "pace.py", "function": "reward"}
-    lossy["spec"]["rewards"].append({"name": PACE, "configMap": code, "weight": 0})
-    namespace.apply(config_map(PACE, {"pace.py": SLOW}), volume_claim(CLAIM), lossy)
+    namespace.apply(slow_down(lossy, seconds=PACE_SECONDS), volume_claim(CLAIM), lossy)
     namespace.wait_for_step(JOB, 3)
     yield LossyJob(namespace, JOB, CLAIM)
 
@@ -199,7 +190,7 @@ def test_an_engine_that_is_killed_again_and_again_harms_nobody(job: LossyJob) ->
 
 
 def test_after_all_losses_the_job_completes_and_no_sample_came_from_old_weights(job: LossyJob) -> None:
-    job.hurry()
+    hurry(job.namespace, claim=CLAIM)
     status = job.namespace.wait_for_finish(JOB, timeout_seconds=300)
     assert condition(job.namespace.job(JOB), "Complete") == "True", job.namespace.describe()
     assert (status["attempt"], status["disruptions"]) == (1 + status["restarts"], 0)

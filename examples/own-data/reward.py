@@ -1,4 +1,4 @@
-"""The reward of completions. Called once a step with all completions, as TRL calls reward functions."""
+"""The reward of completions: called once for each prompt with its completions, as TRL calls functions."""
 
 
 def right_letters(completions, solution, letters, log_metric, **others):

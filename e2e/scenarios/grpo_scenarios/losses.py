@@ -166,10 +166,6 @@ class LossyJob:
 
         return self.namespace.wait_until(successor, "another trainer pod", timeout_seconds=60)
 
-    def hurry(self) -> None:
-        """Let the rest of the steps follow one another without a pause."""
-        (self.namespace.output_folder(self.claim) / "hurry").touch()
-
 
 @contextmanager
 def striking(

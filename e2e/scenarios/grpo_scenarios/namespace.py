@@ -167,10 +167,10 @@ def copy_job(name: str, *, claim: str | None = None, **changes: Mapping[str, Any
         "dataset": {"source": "builtin://copy"},
         "rewards": [{"name": "copy", "builtin": "char_accuracy"}],
         "algorithm": {
-            "steps": 200,
+            "steps": 100,
             "promptsPerStep": 16,
             "groupSize": 8,
-            "optimizer": {"learningRate": 0.001},
+            "optimizer": {"learningRate": 0.003},
         },
         "sampling": {"maxTokens": 4},
         "trainer": {"processesPerNode": 2, "resources": {"limits": limits, "requests": requests}},
