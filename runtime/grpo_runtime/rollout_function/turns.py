@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,6 +17,13 @@ from grpo_runtime.rollout_function.transcript import Transcript
 from grpo_runtime.rollout_function.worker import FIELD
 
 logger = logging.getLogger(__name__)
+
+NUM_TRIES = 3
+"""How often the completions of a step are begun: a tool may be late or fail once."""
+
+
+class FunctionFailedError(UserError):
+    """The function was late, raised, or ended its process, which another try may not do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,13 +83,13 @@ class RolloutFunction:
         return Transcript(request, max_tokens=self._options.max_tokens, max_turns=self._options.max_turns)
 
     async def ask(self, message: Mapping[str, Any], *, step: int) -> list[dict[str, Any]]:
-        """What every completion asks for after a round. Raises UserError when the round misses its deadline
-        or the process dies."""
+        """What every completion asks for after a round. Raises FunctionFailedError when the round misses its
+        deadline or the process dies, and UserError when its next process does not find the function."""
         line = json.dumps(message).encode() + b"\n"
         try:
             reply = await self._worker.ask(line, timeout_seconds=self._options.timeout_seconds)
         except WorkerFailedError as error:
-            raise UserError(
+            raise FunctionFailedError(
                 f"{FIELD}: the function did not come to the next turns in step {step + 1}: {error}: give "
                 "what it waits for a deadline, or raise timeoutSeconds"
             ) from error
@@ -141,31 +148,53 @@ class _Turns:
     async def generate(
         self, requests: Sequence[GenerateRequest], *, on_finished: OnFinished | None = None
     ) -> list[Rollout]:
-        """See `Generator`."""
-        transcripts = [self._function.transcript(request) for request in requests]
+        """See `Generator`. Where the function fails, what is not finished begins anew with its first turn."""
         finished: dict[int, Rollout] = {}
 
-        def finish(index: int) -> None:
-            finished[index] = self._finished(transcripts[index], requests[index])
+        def finish(index: int, rollout: Rollout) -> None:
+            finished[index] = rollout
             if on_finished is not None:
-                on_finished(index, finished[index])
+                on_finished(index, rollout)
 
+        for num_tries_left in reversed(range(NUM_TRIES)):
+            left = {index: request for index, request in enumerate(requests) if index not in finished}
+            try:
+                await self._make(left, finish=finish)
+                break
+            except FunctionFailedError as error:
+                if num_tries_left == 0:
+                    raise
+                num_left = len(requests) - len(finished)
+                logger.warning("%s. What is not finished begins anew: %d completions", error, num_left)
+        if not self._stays_awake:
+            await self._engines.rest()
+        return [finished[index] for index in range(len(requests))]
+
+    async def _make(
+        self, requests: Mapping[int, GenerateRequest], *, finish: Callable[[int, Rollout], None]
+    ) -> None:
+        """The completions of `requests`, by their indexes."""
+        transcripts = {index: self._function.transcript(request) for index, request in requests.items()}
         asks = await self._function.ask({"begin": self._given(requests)}, step=self._step)
         while asks:
             turns: dict[int, GenerateRequest] = {}
-            cut = []
+            cut, failed = [], []
             for ask in asks:
                 index, transcript = ask["rollout"], transcripts[ask["rollout"]]
-                self._refuse_failed(ask, requests[index])
+                if "error" in ask:
+                    failed.append(ask)
+                    continue
                 for added in ask["added"]:
                     transcript.add(self._function.encode(added))
                 if ask["is_done"]:
-                    finish(index)
+                    finish(index, self._finished(transcript, requests[index]))
                 elif (turn := transcript.next_turn(ask["max_tokens"])) is None:
-                    finish(index)
+                    finish(index, self._finished(transcript, requests[index]))
                     cut.append(index)
                 else:
                     turns[index] = turn
+            if failed:
+                raise self._failure(failed[0], requests[failed[0]["rollout"]])
             replies = [{"rollout": index, "turn": None} for index in cut]
             if turns:
                 sampled = await self._engines.generate(list(turns.values()), stays_awake=True)
@@ -173,13 +202,10 @@ class _Turns:
                     transcripts[index].take(rollout)
                     replies.append({"rollout": index, "turn": self._function.turn(rollout)})
             asks = await self._function.ask({"replies": replies}, step=self._step) if replies else []
-        if not self._stays_awake:
-            await self._engines.rest()
-        return [finished[index] for index in range(len(requests))]
 
-    def _given(self, requests: Sequence[GenerateRequest]) -> list[dict[str, Any]]:
+    def _given(self, requests: Mapping[int, GenerateRequest]) -> list[dict[str, Any]]:
         given = []
-        for index, request in enumerate(requests):
+        for index, request in requests.items():
             prompt, sample_index = self._rows[request]
             given.append(
                 {
@@ -201,13 +227,12 @@ class _Turns:
             )
         return transcript.rollout()
 
-    def _refuse_failed(self, ask: Mapping[str, Any], request: GenerateRequest) -> None:
-        if "error" in ask:
-            logger.error("%s: %s\n%s", FIELD, ask["error"], ask["traceback"])
-            raise UserError(
-                f"{FIELD}: the function raised {ask['error']} for {self._row(request)} in step "
-                f"{self._step + 1}: catch what a tool may raise"
-            )
+    def _failure(self, ask: Mapping[str, Any], request: GenerateRequest) -> FunctionFailedError:
+        logger.error("%s: %s\n%s", FIELD, ask["error"], ask["traceback"])
+        return FunctionFailedError(
+            f"{FIELD}: the function raised {ask['error']} for {self._row(request)} in step "
+            f"{self._step + 1}: catch what a tool may raise"
+        )
 
     def _row(self, request: GenerateRequest) -> str:
         return f"row {self._rows[request][0].index + 1} of the dataset"

@@ -88,6 +88,9 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
         )
         async with rewards as pool, _started_function(context) as rollout_function:
             # last, because an engine takes minutes to start, which a wrong dataset or reward should not cost
+            reporter.progress.update(
+                state=TrainerState.WAITING_FOR_ROLLOUT, message=_waits_for_engines(run_config)
+            )
             engines = connect(settings)
             keep_alive.append(engines)
             try:
@@ -230,7 +233,7 @@ def _first_progress(context: RankContext) -> Progress:
     return Progress(
         job_uid=run_config.job.uid,
         attempt=settings.attempt,
-        state=TrainerState.WAITING_FOR_ROLLOUT,
+        state=TrainerState.STARTING,
         step=step,
         total_steps=run_config.total_steps,
         policy_version=str(PolicyVersion(attempt=settings.attempt, step=step)),
@@ -240,11 +243,19 @@ def _first_progress(context: RankContext) -> Progress:
         resumed_from_step=context.beginning.resumed_step,
         loaded_step=context.beginning.loaded_step,
         engines=EngineCounts(desired=num_engines),
-        message=_first_wait(run_config),
+        message=_waits_for_rewards(run_config),
     )
 
 
-def _first_wait(run_config: RunConfig) -> str:
+def _waits_for_rewards(run_config: RunConfig) -> str:
+    """What a run waits for before its engines."""
+    models = [reward.name for reward in run_config.rewards if reward.model is not None]
+    if not models:
+        return "the reward functions are starting"
+    return f"loading the reward model{'s' if models[1:] else ''} {', '.join(models)}"
+
+
+def _waits_for_engines(run_config: RunConfig) -> str:
     """What a run waits for before its first step."""
     if run_config.mode is not Mode.COLOCATED:
         return "waiting for the first rollout engines"

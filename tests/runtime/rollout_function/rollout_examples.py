@@ -3,6 +3,7 @@
 import asyncio
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 
@@ -62,6 +63,19 @@ async def fills_the_room(conversation: Any) -> None:
 async def raises(conversation: Any) -> None:
     await conversation.sample(max_tokens=1)
     raise ValueError("the tool is gone")
+
+
+async def fails_once(conversation: Any, answer: str) -> None:
+    """As `with_a_tool`, but the first sample fails once, when the other one is finished."""
+    for number in range(2 - conversation.sample_index):
+        turn = await conversation.sample(max_tokens=1)
+        has_failed = Path(os.environ["HAS_FAILED"])
+        if number == 1 and not has_failed.exists():
+            has_failed.touch()
+            await conversation.sample(max_tokens=1)
+            await {"raises": raises, "hangs": hangs, "dies": dies}[os.environ["FAILS"]](conversation)
+        conversation.add(f"{turn.text}{answer}")
+    await conversation.sample()
 
 
 async def samples_twice_at_once(conversation: Any) -> None:

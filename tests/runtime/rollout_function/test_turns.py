@@ -172,6 +172,27 @@ async def test_code_from_a_config_map_is_found(tmp_path: Path) -> None:
     assert [rollout.completion_ids for rollout in await make(path)] == [(50, 51, 52)] * 2
 
 
+@pytest.mark.parametrize("fails", ["raises", "hangs", "dies"])
+async def test_a_function_that_fails_once_makes_what_is_not_finished_again_and_nothing_else(
+    fails: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("FAILS", fails)
+    monkeypatch.setenv("HAS_FAILED", str(tmp_path / "has-failed"))
+    engines, told = CountingEngines(), []
+    rollouts = await make("fails_once", engines=engines, told=told, timeout_seconds=5)
+    assert (tmp_path / "has-failed").exists()
+    undisturbed = await make("with_a_tool")
+    assert [rollout.completion_ids for rollout in rollouts] == [one.completion_ids for one in undisturbed]
+    assert [rollout.loss_mask for rollout in rollouts] == [one.loss_mask for one in undisturbed]
+    assert sorted(told) == [0, 1]
+    num_again = 3
+    again = engines.calls[-num_again:]
+    assert [len(call) for call in again] == [1] * num_again
+    seeds = [SEEDS[0], *(turn_seed(SEEDS[0], turn=number) for number in (1, 2))]
+    assert [request.seed for [request] in again] == seeds
+    assert "What is not finished begins anew: 1 completions" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("function", "sentence"),
     [

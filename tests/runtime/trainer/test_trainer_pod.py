@@ -50,6 +50,17 @@ def test_one_rank_learns_what_two_ranks_learn(two_ranks: Path, tmp_path: Path) -
         torch.testing.assert_close(tensor, others[name], atol=1e-6, rtol=1e-5)
 
 
+def test_progress_says_that_rewards_are_waited_for_before_engines_are(tmp_path: Path) -> None:
+    late = job(num_ranks=1, rewards=[{"name": "late", "function": "late_rewards:lengths"}])
+    may_start = tmp_path / "may-start"
+    environment = {"REWARDS_MAY_START": str(may_start), "PYTHONPATH": str(Path(__file__).parent)}
+    trainer = TrainerPod(tmp_path, late, environment=environment)
+    waiting = trainer.wait_until(lambda progress: progress.message == "the reward functions are starting")
+    assert waiting.state is TrainerState.STARTING
+    may_start.touch()
+    assert trainer.end()[0] == 0
+
+
 def test_a_run_that_is_stopped_and_killed_ends_with_the_same_bits(two_ranks: Path, tmp_path: Path) -> None:
     first = TrainerPod(tmp_path, job(), hang_at=3)
     first.wait_until(lambda progress: progress.step == 3)
