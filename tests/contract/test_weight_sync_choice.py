@@ -16,6 +16,7 @@ from grpo_api.contract.weight_sync_choice import (
 from grpo_api.resolve import resolve
 from grpo_api.v1alpha1.job import parse_job
 from grpo_api.v1alpha1.spec import GRPOJobSpec, Mode, WeightSyncBackend
+from grpo_api.v1alpha1.status import WeightSyncStatus
 from grpo_operator.children.config import FROZEN_SPEC_KEY, config_map, frozen_spec
 from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.pod import RUN_CONFIG_KEY
@@ -112,6 +113,21 @@ def test_a_backend_that_is_named_is_taken_wherever_the_job_runs(is_one_machine: 
     named = spec(weightSync={"backend": "Gloo"}, rollout=ROLLOUT | GPU, trainer=GPU)
     chosen = backend_of(named, is_one_machine=is_one_machine)
     assert chosen == BackendChoice(WeightSyncBackend.GLOO, "spec.weightSync.backend is Gloo")
+
+
+@pytest.mark.parametrize("backend", ["Gloo", "NCCL", "Auto", None])
+def test_the_reason_says_that_only_changes_are_sent_and_where_that_spares_little(backend: str | None) -> None:
+    weight_sync = {"sparse": {"fullEverySteps": 4}} | ({"backend": backend} if backend else {})
+    job = {"weightSync": weight_sync, "rollout": ROLLOUT | GPU, "trainer": GPU}
+    rounded = backend_of(spec(model={"source": "builtin://tiny", "dtype": "bfloat16"}, **job))
+    assert rounded.reason.endswith("; spec.weightSync.sparse sends only what changed")
+    whole = backend_of(spec(**job))
+    assert whole.backend == rounded.backend
+    assert whole.reason == (
+        f"{rounded.reason}, which in float32 is nearly all at each step: set model.dtype to bfloat16 to send "
+        "less"
+    )
+    assert WeightSyncStatus(backend=whole.backend.value, reason=whole.reason)
 
 
 @pytest.mark.parametrize("asked", [{}, {"backend": "Auto"}, {"backend": "Disk"}])

@@ -1,8 +1,9 @@
 """Which backend a job's weights travel by, and why. Pure."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from grpo_api.v1alpha1.spec.job_spec import GRPOJobSpec, Mode
+from grpo_api.v1alpha1.spec.model import Dtype
 from grpo_api.v1alpha1.spec.weight_sync import WeightSyncBackend
 
 REGISTRY_NAMES = {
@@ -59,7 +60,18 @@ def _in_the_container(*, has_gpus: bool, has_own_process: bool) -> BackendChoice
 
 
 def backend_of(spec: GRPOJobSpec, *, is_one_machine: bool = False) -> BackendChoice:
-    """The backend that a spec names, or else what `Auto` means for it."""
+    """The backend that a spec names, or else what `Auto` means for it. The reason also says what is sent where
+    that is not all weights."""
+    choice = _named_or_chosen(spec, is_one_machine=is_one_machine)
+    if spec.weight_sync.sparse is None:
+        return choice
+    sent = "spec.weightSync.sparse sends only what changed"
+    if (spec.model.dtype or Dtype.FLOAT32) is Dtype.FLOAT32:
+        sent += ", which in float32 is nearly all at each step: set model.dtype to bfloat16 to send less"
+    return replace(choice, reason=f"{choice.reason}; {sent}")
+
+
+def _named_or_chosen(spec: GRPOJobSpec, *, is_one_machine: bool) -> BackendChoice:
     named = spec.weight_sync.named_backend
     if named is not None:
         return BackendChoice(named, f"spec.weightSync.backend is {named}")
