@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import secrets
-from collections.abc import Coroutine
-from typing import Any, Protocol
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
 
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_runtime.errors import KnownError, VolumeFullError
@@ -16,6 +16,8 @@ from grpo_runtime.weight_sync.interface import ControlChannel, WeightSyncError
 from grpo_runtime.weight_sync.verbs import Verbs
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _ENGINE = "engine"
 _MOST_SKIPPED = 64
@@ -60,8 +62,10 @@ class Follower:
         served: str,
         interval_seconds: float,
         timeout_seconds: float,
+        answer_seconds: float = 60.0,
     ) -> None:
-        """`served` is the name of the version that the engine has loaded."""
+        """`served` is the name of the version that the engine has loaded. A store that takes longer than
+        `answer_seconds` is named in the log, and waited for: a mount may hang, and come back."""
         self._versions = versions
         self._engine = engine
         self._served = served
@@ -69,6 +73,7 @@ class Follower:
         self._num_left = self._num_skipped = 1
         self._interval_seconds = interval_seconds
         self._timeout_seconds = timeout_seconds
+        self._answer_seconds = answer_seconds
         self._verbs = Verbs({_ENGINE: engine}, Deadlines(timeout_seconds))
         self._sender = secrets.token_hex(8)
         self._warned = ""
@@ -91,10 +96,10 @@ class Follower:
         VolumeFullError, EngineStuckError, and what an engine raises that cannot go on."""
         name: str | None = None
         try:
-            name = await asyncio.to_thread(self._versions.newest)
+            name = await self._read("which version is the newest", self._versions.newest)
             if name is None or name == self._served or self._is_skipped(name):
                 return False
-            manifest = await asyncio.to_thread(self._versions.fetch, name)
+            manifest = await self._read(f"weights {name}", self._versions.fetch, name)
             info = await asyncio.to_thread(self._versions.update_info, name, manifest, sender=self._sender)
             await self._update(manifest, dict(info))
         except WeightSyncError as error:
@@ -105,6 +110,17 @@ class Follower:
         self._served, self._warned = name, ""
         log.info("the engine has weights %s of job %s", manifest.version, manifest.job.name)
         return True
+
+    async def _read(self, what: str, read: Callable[..., T], *arguments: Any) -> T:
+        """What `read` returns of the store, however long it takes."""
+        reading = asyncio.ensure_future(asyncio.to_thread(read, *arguments))
+        done, _ = await asyncio.wait({reading}, timeout=self._answer_seconds)
+        if not done:
+            self._warn_once(
+                f"the store has not said {what} for {self._answer_seconds:g} s: the engine goes on with the "
+                "weights that it has"
+            )
+        return await reading
 
     def _is_skipped(self, name: str) -> bool:
         """Whether a version that has failed is passed over this time: once, then twice, four times, ..."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -65,13 +66,16 @@ def publish(folder: Path, step: int) -> str:
     return publisher.published(copy).result(SECONDS).name
 
 
-def follower_of(engine: Engine, versions: CheckedVersions, *, interval_seconds: float = 60.0) -> Follower:
+def follower_of(
+    engine: Engine, versions: CheckedVersions, *, interval_seconds: float = 60.0, answer_seconds: float = 60.0
+) -> Follower:
     return Follower(
         versions,
         Followed(engine),  # type: ignore[arg-type]
         served="version-000001-000000",
         interval_seconds=interval_seconds,
         timeout_seconds=SECONDS,
+        answer_seconds=answer_seconds,
     )
 
 
@@ -269,6 +273,31 @@ async def test_a_store_that_is_gone_for_a_while_ends_nothing(tmp_path: Path) -> 
         await engine.has_warned.wait()
     stop.set()
     await running
+    assert engine.serves(some_weights(1))
+    await engine.shutdown()
+
+
+async def test_a_store_that_hangs_is_named_in_the_log_and_waited_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Hanging(FolderStore):
+        may_answer = threading.Event()
+
+        def read(self, path: str) -> bytes:
+            assert self.may_answer.wait(SECONDS)
+            return super().read(path)
+
+    source = Hanging(tmp_path / "source")
+    versions = copied_from(source)
+    engine = Engine(versions.local.root)
+    publish(tmp_path / "source", 1)
+    updating = asyncio.ensure_future(follower_of(engine, versions, answer_seconds=0.01).update_once())
+    async with asyncio.timeout(SECONDS):
+        while "the store has not said which version is the newest for 0.01 s" not in caplog.text:
+            await asyncio.sleep(0.01)
+    assert not updating.done()
+    source.may_answer.set()
+    assert await updating
     assert engine.serves(some_weights(1))
     await engine.shutdown()
 
