@@ -6,6 +6,7 @@ The tests share the job and run in the order they are written in.
 import pytest
 
 from grpo_demo.follow import condition
+from grpo_runtime.report.metrics import METRICS_FILE, parse_metrics
 from grpo_scenarios.kill import KILL_A_RANK
 from grpo_scenarios.namespace import Namespace, Object, copy_job, volume_claim
 from grpo_scenarios.pace import hurry, slow_down
@@ -80,7 +81,12 @@ def test_an_operator_that_was_killed_changes_only_what_progress_changes(
 
 def test_a_killed_training_process_is_attempt_2_from_the_checkpoint(job: str, namespace: Namespace) -> None:
     namespace.wait_until(
-        lambda: namespace.status(job).get("checkpointStep"), "a committed checkpoint", timeout_seconds=60
+        lambda: (
+            (status := namespace.status(job)).get("checkpointStep")
+            and status["step"] >= status["checkpointStep"] + 3
+        ),
+        "steps after a checkpoint",
+        timeout_seconds=60,
     )
     (trainer,) = namespace.pods_of(job, "trainer")
     namespace.execute(trainer["metadata"]["name"], "python3.11", "-c", KILL_A_RANK)
@@ -98,6 +104,19 @@ def test_a_killed_training_process_is_attempt_2_from_the_checkpoint(job: str, na
         lambda: first_step_of(namespace, 2), "a step of attempt 2", timeout_seconds=180
     )
     assert resumed > 10, "the second attempt began from scratch"
+
+
+def test_steps_that_were_trained_before_the_kill_are_replayed_from_the_journal_to_the_same_weights(
+    job: str, namespace: Namespace
+) -> None:
+    records = parse_metrics((namespace.output_folder(CLAIM) / METRICS_FILE).read_text())
+    trained = {record.step for record in records if record.attempt == 1}
+    again = [record.values for record in records if record.attempt == 2 and record.step in trained]
+    assert again
+    algorithm = namespace.job(job)["spec"]["algorithm"]
+    num_samples = algorithm["promptsPerStep"] * algorithm["groupSize"]
+    assert {values["journal/replayed_samples"] for values in again} == {num_samples}
+    assert {values["journal/digest_differs"] for values in again} == {0}
 
 
 def test_a_killed_trainer_pod_is_attempt_3_and_is_not_counted(job: str, namespace: Namespace) -> None:

@@ -60,8 +60,8 @@ def _in_the_container(*, has_gpus: bool, has_own_process: bool) -> BackendChoice
 
 
 def backend_of(spec: GRPOJobSpec, *, is_one_machine: bool = False) -> BackendChoice:
-    """The backend that a spec names, or else what `Auto` means for it. The reason also says what is sent where
-    that is not all weights."""
+    """The backend that a spec names, or else what `Auto` means for it. The reason also says where not all
+    weights are sent."""
     choice = _named_or_chosen(spec, is_one_machine=is_one_machine)
     if spec.weight_sync.sparse is None:
         return choice

@@ -65,13 +65,20 @@ async def raises(conversation: Any) -> None:
     raise ValueError("the tool is gone")
 
 
+def is_first_call() -> bool:
+    """Of all processes that run it."""
+    try:
+        Path(os.environ["HAS_FAILED"]).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
 async def fails_once(conversation: Any, answer: str) -> None:
     """As `with_a_tool`, but the first sample fails once, when the other one is finished."""
     for number in range(2 - conversation.sample_index):
         turn = await conversation.sample(max_tokens=1)
-        has_failed = Path(os.environ["HAS_FAILED"])
-        if number == 1 and not has_failed.exists():
-            has_failed.touch()
+        if number == 1 and is_first_call():
             await conversation.sample(max_tokens=1)
             await {"raises": raises, "hangs": hangs, "dies": dies}[os.environ["FAILS"]](conversation)
         conversation.add(f"{turn.text}{answer}")
