@@ -15,7 +15,6 @@ from grpo_api.v1alpha1.spec import (
     MOST_THREADS,
     MOST_WORKERS,
     AlgorithmSpec,
-    Dtype,
     GRPOJobSpec,
     KLSpec,
     LoraSpec,
@@ -70,7 +69,7 @@ def resolve_into(
         "micro_batch_tokens": tokens_in_run(spec),
         "max_samples_per_engine": samples_in_run(spec),
         "algorithm": _algorithm(spec.algorithm),
-        "model": spec.model.model_copy(update={"dtype": _dtype(spec), "lora": _lora(spec)}),
+        "model": spec.model.model_copy(update={"dtype": spec.chosen_dtype, "lora": _lora(spec)}),
         "engine": spec.engine.model_copy(update={"sleep_level": _sleep_level(spec)}),
         "gradient_checkpointing": _gradient_checkpointing(spec.trainer),
         "threads_per_process": spec.trainer.threads_per_process
@@ -124,12 +123,6 @@ def _model_reward(reward: RewardSpec, *, num_cores: int) -> RewardSpec:
     shared = min(max(1, num_cores // reward.chosen_workers), MOST_THREADS)
     model = reward.model.model_copy(update={"threads": reward.model.threads or shared})
     return reward.model_copy(update={"model": model})
-
-
-def _dtype(spec: GRPOJobSpec) -> Dtype:
-    """GPUs compute bfloat16 many times as fast; most CPUs emulate it."""
-    on_gpus = spec.trainer.has_gpus
-    return spec.model.dtype or (Dtype.BFLOAT16 if on_gpus else Dtype.FLOAT32)
 
 
 def _algorithm(algorithm: AlgorithmSpec) -> AlgorithmSpec:

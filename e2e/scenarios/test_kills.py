@@ -23,7 +23,7 @@ PACE_SECONDS = 0.25
 @pytest.fixture(scope="module")
 def job(namespace: Namespace) -> str:
     wanted = copy_job(JOB, claim=CLAIM, algorithm={"steps": STEPS})
-    namespace.apply(slow_down(wanted, seconds=PACE_SECONDS), volume_claim(CLAIM), wanted)
+    namespace.apply(slow_down(wanted, seconds=PACE_SECONDS, is_held=True), volume_claim(CLAIM), wanted)
     namespace.wait_for_step(JOB, 5)
     return JOB
 

@@ -41,7 +41,7 @@ def job(namespace: Namespace, request: pytest.FixtureRequest) -> Iterator[LossyJ
         "failurePolicy": {"maxRestarts": 3},
     }
     lossy = copy_job(JOB, claim=CLAIM, **changes)
-    namespace.apply(slow_down(lossy, seconds=PACE_SECONDS), volume_claim(CLAIM), lossy)
+    namespace.apply(slow_down(lossy, seconds=PACE_SECONDS, is_held=True), volume_claim(CLAIM), lossy)
     namespace.wait_for_step(JOB, 3)
     yield LossyJob(namespace, JOB, CLAIM)
 

@@ -115,19 +115,33 @@ def test_a_backend_that_is_named_is_taken_wherever_the_job_runs(is_one_machine: 
     assert chosen == BackendChoice(WeightSyncBackend.GLOO, "spec.weightSync.backend is Gloo")
 
 
-@pytest.mark.parametrize("backend", ["Gloo", "NCCL", "Auto", None])
-def test_the_reason_says_that_only_changes_are_sent_and_where_that_spares_little(backend: str | None) -> None:
-    weight_sync = {"sparse": {"fullEverySteps": 4}} | ({"backend": backend} if backend else {})
-    job = {"weightSync": weight_sync, "rollout": ROLLOUT | GPU, "trainer": GPU}
-    rounded = backend_of(spec(model={"source": "builtin://tiny", "dtype": "bfloat16"}, **job))
-    assert rounded.reason.endswith("; spec.weightSync.sparse sends only what changed")
-    whole = backend_of(spec(**job))
-    assert whole.backend == rounded.backend
-    assert whole.reason == (
-        f"{rounded.reason}, which in float32 is nearly all at each step: set model.dtype to bfloat16 to send "
-        "less"
+@pytest.mark.parametrize(
+    ("dtype", "has_gpus", "is_float32"),
+    [
+        (None, True, False),
+        (None, False, True),
+        ("bfloat16", False, False),
+        ("float32", True, True),
+        ("float32", False, True),
+    ],
+)
+def test_the_reason_says_that_only_changes_are_sent_and_where_that_spares_little(
+    dtype: str | None, has_gpus: bool, is_float32: bool
+) -> None:
+    model = {"source": "builtin://tiny"} | ({"dtype": dtype} if dtype else {})
+    gpus = GPU if has_gpus else {}
+    asked = spec(
+        weightSync={"sparse": {"fullEverySteps": 4}}, rollout=ROLLOUT | gpus, trainer=gpus, model=model
     )
-    assert WeightSyncStatus(backend=whole.backend.value, reason=whole.reason)
+    choice = backend_of(asked)
+    why = "trainer and engines have GPUs" if has_gpus else "trainer and engines run on CPU"
+    more = (
+        ", which in float32 is nearly all at each step: set model.dtype to bfloat16 to send less"
+        if is_float32
+        else ""
+    )
+    assert choice.reason == f"{why}; spec.weightSync.sparse sends only what changed{more}"
+    assert WeightSyncStatus(backend=choice.backend.value, reason=choice.reason)
 
 
 @pytest.mark.parametrize("asked", [{}, {"backend": "Auto"}, {"backend": "Disk"}])

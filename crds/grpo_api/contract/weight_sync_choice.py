@@ -66,7 +66,7 @@ def backend_of(spec: GRPOJobSpec, *, is_one_machine: bool = False) -> BackendCho
     if spec.weight_sync.sparse is None:
         return choice
     sent = "spec.weightSync.sparse sends only what changed"
-    if (spec.model.dtype or Dtype.FLOAT32) is Dtype.FLOAT32:
+    if spec.chosen_dtype is Dtype.FLOAT32:
         sent += ", which in float32 is nearly all at each step: set model.dtype to bfloat16 to send less"
     return replace(choice, reason=f"{choice.reason}; {sent}")
 

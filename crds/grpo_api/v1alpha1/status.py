@@ -127,7 +127,7 @@ class WeightSyncStatus(ApiModel):
     backend: ShortText
     """The backend; never Auto."""
     reason: ShortText
-    """Why it is that one."""
+    """Why it is that one, and with `weightSync.sparse` what is sent."""
 
 
 class ResumedFrom(ApiModel):

@@ -96,7 +96,7 @@ class Follower:
         VolumeFullError, EngineStuckError, and what an engine raises that cannot go on."""
         name: str | None = None
         try:
-            name = await self._read("which version is the newest", self._versions.newest)
+            name = await self._read("the name of the newest weights", self._versions.newest)
             if name is None or name == self._served or self._is_skipped(name):
                 return False
             manifest = await self._read(f"weights {name}", self._versions.fetch, name)
@@ -116,9 +116,10 @@ class Follower:
         reading = asyncio.ensure_future(asyncio.to_thread(read, *arguments))
         done, _ = await asyncio.wait({reading}, timeout=self._answer_seconds)
         if not done:
-            self._warn_once(
-                f"the store has not said {what} for {self._answer_seconds:g} s: the engine goes on with the "
-                "weights that it has"
+            log.warning(
+                "reading %s from the store takes longer than %g s: meanwhile the engine goes on with the "
+                "weights that it has",
+                *(what, self._answer_seconds),
             )
         return await reading
 

@@ -38,10 +38,11 @@ def die_with(parent_pid: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def adopt_orphans() -> None:
-    """Become the parent of the children that our descendants leave behind when they end. Only on Linux."""
+def adopt_orphans(*, is_on: bool = True) -> None:
+    """Become the parent of the children that our descendants leave behind when they end, or no longer. Only
+    on Linux."""
     if sys.platform == "linux":
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        _prctl(_PR_SET_CHILD_SUBREAPER, int(is_on))
 
 
 def _prctl(option: int, value: int) -> None:

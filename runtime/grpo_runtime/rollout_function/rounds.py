@@ -21,17 +21,17 @@ class Rounds:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._turns: dict[int, asyncio.Future[Turn]] = {}
         self._busy: set[int] = set()
-        self._cut: set[int] = set()
+        self._ended: set[int] = set()
         self._asks: dict[int, dict[str, Any]] = {}
         self._all_wait = asyncio.Event()
 
     async def begin(self, given: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Start the function for the completions `given`, of another step; what is left of the one before
-        ends. Returns what they ask for, in their order."""
+        """Start the function for the completions `given`; what is left of those before ends. Returns what
+        they ask for, in their order."""
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-        self._turns, self._cut, self._asks = {}, set(), {}
+        self._turns, self._ended, self._asks = {}, set(), {}
         self._all_wait.clear()
         self._busy = {one["rollout"] for one in given}
         self._tasks = {one["rollout"]: asyncio.create_task(self._run(one)) for one in given}
@@ -43,7 +43,7 @@ class Rounds:
         for reply in replies:
             index = reply["rollout"]
             if reply["turn"] is None:
-                self._cut.add(index)
+                self._ended.add(index)
                 self._tasks[index].cancel()
             else:
                 self._turns.pop(index).set_result(Turn(**reply["turn"]))
@@ -65,14 +65,16 @@ class Rounds:
             await self._function(**accepted(self._function, arguments))
             said = {"is_done": True, "added": conversation.added}
         except asyncio.CancelledError:
-            if index not in self._cut:
+            if index not in self._ended:
                 said = {"error": "CancelledError: the function was cancelled", "traceback": ""}
         except Exception as error:
             said = failure(error, trace=traceback.format_exc())
         self._stop(index, said)
+        # what the function has left running asks for nothing more
+        self._ended.add(index)
 
     async def _wait(self, index: int, added: list[str | list[int]], max_tokens: int | None) -> Turn:
-        if index in self._cut:
+        if index in self._ended:
             raise asyncio.CancelledError
         if index in self._turns:
             raise RuntimeError("sample was called while another turn of the same conversation is sampled")
@@ -83,7 +85,7 @@ class Rounds:
 
     def _stop(self, index: int, said: dict[str, Any]) -> None:
         """The completion does nothing more in this round."""
-        if index not in self._cut:
+        if index not in self._ended:
             self._asks[index] = {"rollout": index, **said}
         self._busy.discard(index)
         if not self._busy:

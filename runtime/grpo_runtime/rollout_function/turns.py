@@ -1,5 +1,6 @@
 """Makes completions with the user's function: rank 0's side."""
 
+import asyncio
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -18,12 +19,12 @@ from grpo_runtime.rollout_function.worker import FIELD
 
 logger = logging.getLogger(__name__)
 
-NUM_TRIES = 3
-"""How often the completions of a step are begun: a tool may be late or fail once."""
+PAUSES_SECONDS = (5.0, 30.0)
+"""Before each other try to make what is not finished: what the function waits for may come back."""
 
 
 class FunctionFailedError(UserError):
-    """The function was late, raised, or ended its process, which another try may not do."""
+    """The function was late, raised, or ended its process. Another try may succeed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +45,14 @@ class RolloutFunction:
     """The process of the user's function. `async with` starts and ends it; starting raises UserError when
     there is no such function."""
 
-    def __init__(self, options: FunctionOptions, *, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(
+        self,
+        options: FunctionOptions,
+        *,
+        tokenizer: PreTrainedTokenizerBase,
+        pauses_seconds: Sequence[float] = PAUSES_SECONDS,
+    ) -> None:
+        self.pauses_seconds = pauses_seconds
         self._options = options
         self._tokenizer = tokenizer
         self._num_token_ids = len(tokenizer)
@@ -95,6 +103,10 @@ class RolloutFunction:
             ) from error
         asks: list[dict[str, Any]] = reply["asks"]
         return asks
+
+    async def end_process(self) -> None:
+        """End the process with all that the function has begun; the next call starts another one."""
+        await self._worker.close()
 
     def encode(self, what: str | list[int]) -> list[int]:
         """The tokens of what was added. Raises UserError for ids that the tokenizer does not have, and for
@@ -156,19 +168,32 @@ class _Turns:
             if on_finished is not None:
                 on_finished(index, rollout)
 
-        for num_tries_left in reversed(range(NUM_TRIES)):
-            left = {index: request for index, request in enumerate(requests) if index not in finished}
+        num_failures = 0
+        while left := {index: one for index, one in enumerate(requests) if index not in finished}:
             try:
                 await self._make(left, finish=finish)
-                break
             except FunctionFailedError as error:
-                if num_tries_left == 0:
-                    raise
-                num_left = len(requests) - len(finished)
-                logger.warning("%s. What is not finished begins anew: %d completions", error, num_left)
+                num_failures += 1
+                await self._recover(error, num_failures, num_left=len(requests) - len(finished))
         if not self._stays_awake:
             await self._engines.rest()
         return [finished[index] for index in range(len(requests))]
+
+    async def _recover(self, error: FunctionFailedError, num_failures: int, *, num_left: int) -> None:
+        """Make ready for another try, or raise the error when there is none."""
+        pauses = self._function.pauses_seconds
+        # with what else the function has begun, which must not go on in the next try
+        await self._function.end_process()
+        if num_left == 0:
+            logger.warning("%s. All completions were finished", error)
+        elif num_failures > len(pauses):
+            raise FunctionFailedError(f"{error}. It was tried {num_failures} times") from error
+        else:
+            pause = pauses[num_failures - 1]
+            logger.warning(
+                "%s. In %g s the %d completions that are not finished begin anew", error, pause, num_left
+            )
+            await asyncio.sleep(pause)
 
     async def _make(
         self, requests: Mapping[int, GenerateRequest], *, finish: Callable[[int, Rollout], None]
@@ -228,7 +253,7 @@ class _Turns:
         return transcript.rollout()
 
     def _failure(self, ask: Mapping[str, Any], request: GenerateRequest) -> FunctionFailedError:
-        logger.error("%s: %s\n%s", FIELD, ask["error"], ask["traceback"])
+        logger.warning("%s: the function raised %s\n%s", FIELD, ask["error"], ask["traceback"])
         return FunctionFailedError(
             f"{FIELD}: the function raised {ask['error']} for {self._row(request)} in step "
             f"{self._step + 1}: catch what a tool may raise"

@@ -76,8 +76,8 @@ def share_engine(
 def connect_colocated(
     settings: TrainerSettings, *, ranks: Ranks, start_share: Callable[[], EngineShare]
 ) -> Engines:
-    """The engines of all ranks, as rank 0 uses them. The other ranks are in `share_engine` meanwhile, and so
-    is this one in `start_share`."""
+    """The engines of all ranks, as rank 0 uses them. `start_share` is `share_engine` of this rank; the other
+    ranks call theirs meanwhile."""
     share = start_share()
     return ColocatedEngines(
         share,

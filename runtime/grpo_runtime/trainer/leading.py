@@ -86,11 +86,10 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
             reward_functions(run_config, volumes_dir=settings.volumes_dir),
             has_scored=context.beginning.own_step is not None,
         )
+        reporter.progress.update(message=_waits_for_user_code(run_config))
         async with rewards as pool, _started_function(context) as rollout_function:
             # last, because an engine takes minutes to start, which a wrong dataset or reward should not cost
-            reporter.progress.update(
-                state=TrainerState.WAITING_FOR_ROLLOUT, message=_waits_for_engines(run_config)
-            )
+            reporter.progress.update(message=_waits_for_engines(run_config))
             engines = connect(settings)
             keep_alive.append(engines)
             try:
@@ -233,7 +232,7 @@ def _first_progress(context: RankContext) -> Progress:
     return Progress(
         job_uid=run_config.job.uid,
         attempt=settings.attempt,
-        state=TrainerState.STARTING,
+        state=TrainerState.WAITING_FOR_ROLLOUT,
         step=step,
         total_steps=run_config.total_steps,
         policy_version=str(PolicyVersion(attempt=settings.attempt, step=step)),
@@ -243,16 +242,17 @@ def _first_progress(context: RankContext) -> Progress:
         resumed_from_step=context.beginning.resumed_step,
         loaded_step=context.beginning.loaded_step,
         engines=EngineCounts(desired=num_engines),
-        message=_waits_for_rewards(run_config),
+        message="checking the dataset and where the model goes",
     )
 
 
-def _waits_for_rewards(run_config: RunConfig) -> str:
+def _waits_for_user_code(run_config: RunConfig) -> str:
     """What a run waits for before its engines."""
-    models = [reward.name for reward in run_config.rewards if reward.model is not None]
-    if not models:
-        return "the reward functions are starting"
-    return f"loading the reward model{'s' if models[1:] else ''} {', '.join(models)}"
+    names = ", ".join(
+        f"{reward.name} (a model)" if reward.model else reward.name for reward in run_config.rewards
+    )
+    function = " and the rollout function" if run_config.sampling.rollout_function else ""
+    return f"starting the rewards {names}{function}"
 
 
 def _waits_for_engines(run_config: RunConfig) -> str:

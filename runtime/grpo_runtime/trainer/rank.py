@@ -79,8 +79,8 @@ def run_rank(
     """Run one training rank, and end the process; on failure the cause is in `run_dir`.
 
     `connect` gives rank 0 its engines in mode Disaggregated; without it they are those in the rollout pods.
-    `start_engine` starts that of this rank in mode Colocated; without it that is vLLM. `make_strategy` is
-    that of the RunConfig.
+    `start_engine` starts the engine of this rank in mode Colocated; without it vLLM is started.
+    `make_strategy` is that of the RunConfig.
     """
     rank, local_rank = int(environment["RANK"]), int(environment["LOCAL_RANK"])
     logging.basicConfig(

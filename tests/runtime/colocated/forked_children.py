@@ -4,7 +4,6 @@ Importing it takes longer than most of these children live. A fork is a child of
 the one between it and the server ends at once, and this process adopts what that leaves.
 """
 
-import ctypes
 import os
 import socket
 import subprocess
@@ -14,9 +13,10 @@ from multiprocessing import Pipe
 
 from grpo_runtime.colocated.child_process import ChildProcess
 from grpo_runtime.colocated.engine_process import StartedProcess
+from grpo_runtime.process.parent_death import adopt_orphans
 
-_PR_SET_CHILD_SUBREAPER = 36
 _PARENT_BYTES = 64
+START_SECONDS = 120.0
 
 
 class AdoptedProcess:
@@ -53,17 +53,20 @@ class ChildServer:
         with theirs, self._lock:
             if self._process is None:
                 self._start()
-            _adopt_orphans(is_on=True)
+            adopt_orphans()
             try:
                 parent = str(os.getpid()).encode().ljust(_PARENT_BYTES)
                 socket.send_fds(self._socket, [parent], [theirs.fileno()])
-                pid = int(self._socket.recv(_PARENT_BYTES))
+                answer = self._socket.recv(_PARENT_BYTES)
+                assert answer, "the process that forks children has ended: see its stderr"
+                pid = int(answer)
             finally:
-                _adopt_orphans(is_on=False)
+                adopt_orphans(is_on=False)
         return StartedProcess(ForkedChild(pid), ours)
 
     def _start(self) -> None:
         self._socket, there = socket.socketpair()
+        self._socket.settimeout(START_SECONDS)
         with there:
             self._process = subprocess.Popen(
                 [sys.executable, __file__, str(there.fileno())],
@@ -79,11 +82,6 @@ class ChildServer:
             self._process.wait()
             self._socket.close()
             self._process = None
-
-
-def _adopt_orphans(*, is_on: bool) -> None:
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, int(is_on), 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 def serve(requests: socket.socket) -> None:

@@ -85,6 +85,44 @@ async def fails_once(conversation: Any, answer: str) -> None:
     await conversation.sample()
 
 
+async def notes_and_raises(conversation: Any) -> None:
+    note("a call\n")
+    await raises(conversation)
+
+
+def note(line: str) -> None:
+    with Path(os.environ["CALLS"]).open("a") as file:
+        file.write(line)
+
+
+async def leaves_a_task_when_it_fails(conversation: Any) -> None:
+    """The task asks for a turn of its conversation as soon as that has been given up."""
+    await conversation.sample(max_tokens=1)
+    if is_first_call():
+        LEFT.append(asyncio.create_task(adds_for_ever(conversation)))
+        raise ValueError("the tool is gone")
+    conversation.add("!")
+    await conversation.sample(max_tokens=1)
+
+
+LEFT: list[asyncio.Task[None]] = []
+
+
+async def adds_for_ever(conversation: Any) -> None:
+    while True:
+        conversation.add("?")
+        await conversation.sample(max_tokens=1)
+
+
+async def hangs_when_it_is_cut(conversation: Any) -> None:
+    try:
+        while True:
+            await conversation.sample(max_tokens=1)
+    finally:
+        if is_first_call():
+            time.sleep(60)  # noqa: ASYNC251
+
+
 async def samples_twice_at_once(conversation: Any) -> None:
     await asyncio.gather(conversation.sample(), conversation.sample())
 

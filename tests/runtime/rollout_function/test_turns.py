@@ -15,6 +15,7 @@ from grpo_runtime.rollout.interface import GenerateRequest, OnFinished, Rollout,
 from grpo_runtime.rollout_function.turns import FunctionOptions, RolloutFunction
 
 MAX_TOKENS = 8
+PAUSES = (0.0, 0.01)
 TOKENIZER = char_tokenizer(max_length_tokens=64)
 PROMPT = Prompt(index=4, content="3+4", columns={"answer": "7"})
 PROMPT_IDS = tuple(TOKENIZER("3+4")["input_ids"])
@@ -78,7 +79,7 @@ async def make(
         max_tokens=MAX_TOKENS,
     )
     engines = engines or CountingEngines()
-    async with RolloutFunction(options, tokenizer=TOKENIZER) as rollout_function:
+    async with RolloutFunction(options, tokenizer=TOKENIZER, pauses_seconds=PAUSES) as rollout_function:
         generator = rollout_function.over(engines, prompts=[PROMPT], requests=REQUESTS, step=2)  # type: ignore[arg-type]
         rollouts = await generator.generate(
             [REQUESTS[index] for index in of],
@@ -190,7 +191,36 @@ async def test_a_function_that_fails_once_makes_what_is_not_finished_again_and_n
     assert [len(call) for call in again] == [1] * num_again
     seeds = [SEEDS[0], *(turn_seed(SEEDS[0], turn=number) for number in (1, 2))]
     assert [request.seed for [request] in again] == seeds
-    assert "What is not finished begins anew: 1 completions" in caplog.text
+    assert "In 0 s the 1 completions that are not finished begin anew" in caplog.text
+
+
+async def test_a_function_that_goes_on_to_fail_is_tried_three_times(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
+    engines = CountingEngines()
+    with pytest.raises(UserError, match=r"catch what a tool may raise\. It was tried 3 times$"):
+        await make("notes_and_raises", engines=engines, of=[0])
+    assert (tmp_path / "calls").read_text() == "a call\n" * 3
+    assert len(engines.calls) == 3
+
+
+async def test_what_a_failed_try_has_begun_does_not_go_on_in_the_next(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HAS_FAILED", str(tmp_path / "has-failed"))
+    [rollout] = await make("leaves_a_task_when_it_fails", of=[0])
+    assert rollout.completion_ids == (50, *TOKENIZER("!")["input_ids"], 50)
+
+
+async def test_a_function_that_hangs_when_all_are_finished_costs_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HAS_FAILED", str(tmp_path / "has-failed"))
+    engines = CountingEngines()
+    rollouts = await make("hangs_when_it_is_cut", engines=engines, max_turns=1, timeout_seconds=5)
+    assert [len(rollout.completion_ids) for rollout in rollouts] == [1, 1]
+    assert len(engines.calls) == 1
 
 
 @pytest.mark.parametrize(

@@ -5,17 +5,17 @@ Every step that was trained before ends with the same weights.
 Every point of a step, over a scripted engine: test_journal_kills.py.
 """
 
-import itertools
 import os
 import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from journal_cells import IN_MAKE_TEST, MOMENTS, Cell, all_cells
 from killed_runs import CHECKSUM, all_records, tear
 from local_job import LocalEngines, local_engines, start_trainer
 from pod_builder import run_config
@@ -120,7 +120,7 @@ def mark_of(folder: Path) -> Path:
 
 
 Moment = Callable[[Path], bool]
-MOMENTS: dict[str, Moment] = {
+HAS_COME: dict[str, Moment] = {
     "generation": is_generating,
     "scored": is_scored,
     "trained": is_trained,
@@ -128,54 +128,18 @@ MOMENTS: dict[str, Moment] = {
     "reward": is_in_reward_call,
     "torn record": is_generating_on,
 }
-"""A torn record is one of a sample that was being written: it is cut off after the kill."""
+assert HAS_COME.keys() == set(MOMENTS)
 NUM_TRIES = 3
-"""A save is short, and may be over before the kill comes."""
+"""A moment is short, and may be over before the kill comes."""
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One killed run; DDP where there is no strategy."""
-
-    mode: str
-    num_ranks: int
-    strategy: str | None
-    moment: str
-
-    @property
-    def run(self) -> RunConfig:
-        by = {"reward": "function", "function": "scripted_rewards:held"} if self.moment == "reward" else {}
-        return killable_job(self.mode, self.num_ranks, self.strategy, **by)
-
-
-VALUES = (("Disaggregated", "Colocated"), (1, 2), (None, "FSDP2", "ZeRO2"), tuple(MOMENTS))
-"""Of the fields of a Cell."""
-PAIRWISE = {
-    Cell("Disaggregated", 1, None, "generation"),
-    Cell("Disaggregated", 2, None, "scored"),
-    Cell("Colocated", 1, None, "trained"),
-    Cell("Colocated", 2, None, "saving"),
-    Cell("Colocated", 2, "FSDP2", "generation"),
-    Cell("Colocated", 1, "FSDP2", "scored"),
-    Cell("Disaggregated", 2, "FSDP2", "trained"),
-    Cell("Disaggregated", 1, "FSDP2", "saving"),
-    Cell("Colocated", 2, "ZeRO2", "generation"),
-    Cell("Disaggregated", 1, "ZeRO2", "scored"),
-    Cell("Colocated", 1, "ZeRO2", "trained"),
-    Cell("Disaggregated", 2, "ZeRO2", "saving"),
-}
-IN_MAKE_TEST = PAIRWISE | {
-    Cell("Disaggregated", 1, "FSDP2", "reward"),
-    Cell("Colocated", 2, None, "torn record"),
-}
-"""The rest: `make test-matrix`."""
 CELLS = [
     pytest.param(
         cell,
         id=" ".join(map(str, vars(cell).values())),
         marks=() if cell in IN_MAKE_TEST else pytest.mark.matrix,
     )
-    for cell in itertools.starmap(Cell, itertools.product(*VALUES))
+    for cell in all_cells()
 ]
 
 
@@ -206,30 +170,30 @@ def kill_at(trainer: TrainerPod, folder: Path, moment: Moment) -> None:
     assert code == 137
 
 
-def test_make_test_has_every_pair_of_mode_processes_strategy_and_moment() -> None:
-    """But for a kill in a reward call and in a write, each of which is there once."""
-    names = [field.name for field in fields(Cell)]
-    of_pairwise = (*VALUES[:3], ("generation", "scored", "trained", "saving"))
-    for one, other in itertools.combinations(range(len(names)), 2):
-        found = {(getattr(cell, names[one]), getattr(cell, names[other])) for cell in PAIRWISE}
-        assert found == set(itertools.product(of_pairwise[one], of_pairwise[other]))
+def is_over(folder: Path, moment: str) -> bool:
+    """Whether a killed run had come further."""
+    if moment == "saving":
+        return has_saved(folder)
+    is_generated = kinds_of(folder, KILLED_IN)["generated"] == PROMPTS * GROUP
+    return is_generated and moment in ("generation", "torn record")
 
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_a_killed_run_goes_on_from_its_journal(
     tmp_path: Path, request: pytest.FixtureRequest, next_attempt: Callable[[], int], cell: Cell
 ) -> None:
-    run = cell.run
+    by = {"reward": "function", "function": "scripted_rewards:held"} if cell.moment == "reward" else {}
+    run = killable_job(cell.mode, cell.num_ranks, cell.strategy, **by)
     fleet = request.getfixturevalue("engines") if cell.mode == "Disaggregated" else None
     for number in range(NUM_TRIES):
         folder, first = tmp_path / str(number), next_attempt()
         held = {"HELD_IN": str(KILLED_IN), "HELD_MARK": str(mark_of(folder)), "PYTHONPATH": HERE}
         trainer = start_trainer(folder, run, fleet, attempt=first, environment=held)
-        kill_at(trainer, folder, MOMENTS[cell.moment])
-        if cell.moment != "saving" or not has_saved(folder):
+        kill_at(trainer, folder, HAS_COME[cell.moment])
+        if not is_over(folder, cell.moment):
             break
     else:
-        pytest.fail(f"{NUM_TRIES} times the kill came after the save")
+        pytest.fail(f"{NUM_TRIES} times the kill came too late to show anything")
     if cell.moment == "torn record":
         tear(folder, KILLED_IN, attempt=first)
     kept, second = read_journal(folder), next_attempt()
@@ -259,7 +223,7 @@ def test_a_killed_run_goes_on_from_its_journal(
     )
     assert max(values["stale_samples"] for values in after.values()) == 0
     if cell.moment in ("generation", "torn record"):
-        assert 0 < kept.num_samples(KILLED_IN) < PROMPTS * GROUP, "the kill came too late to show anything"
+        assert 0 < kept.num_samples(KILLED_IN) < PROMPTS * GROUP
     if cell.moment == "reward":
         assert kept.kinds[KILLED_IN]["scored"] == 0
     if cell.moment == "saving":

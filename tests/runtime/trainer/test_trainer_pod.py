@@ -55,8 +55,9 @@ def test_progress_says_that_rewards_are_waited_for_before_engines_are(tmp_path: 
     may_start = tmp_path / "may-start"
     environment = {"REWARDS_MAY_START": str(may_start), "PYTHONPATH": str(Path(__file__).parent)}
     trainer = TrainerPod(tmp_path, late, environment=environment)
-    waiting = trainer.wait_until(lambda progress: progress.message == "the reward functions are starting")
-    assert waiting.state is TrainerState.STARTING
+    waiting = trainer.wait_until(lambda progress: progress.message == "starting the rewards late")
+    # where the deadline of startup does not begin again, as it does while a checkpoint is read
+    assert waiting.state is TrainerState.WAITING_FOR_ROLLOUT
     may_start.touch()
     assert trainer.end()[0] == 0
 

@@ -1,13 +1,17 @@
 """Runs the tests of a file that are marked `at_once` beside one another: most of their time they wait for
-deadlines. Each has a thread and an event loop of its own, so that none holds up another."""
+deadlines. Each has a thread and an event loop of its own, so that none holds up another. The other tests of
+such a file run meanwhile, so that none of them may patch anything."""
 
 import asyncio
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-NUM_AT_ONCE = 8
+NUM_AT_ONCE = 4
 """So few that on a busy machine no healthy engine misses a deadline."""
+
+LONGEST_SECONDS = 600.0
+"""Until the outcome of a test, with the wait for those that began before it."""
 
 
 class TestsAtOnce:
@@ -29,7 +33,7 @@ class TestsAtOnce:
                     and other.get_closest_marker("at_once")
                 ]
             )
-        self._outcomes[item.nodeid].result()
+        self._outcomes[item.nodeid].result(timeout=LONGEST_SECONDS)
 
     def _begin(self, items: list[pytest.Function]) -> None:
         pool = ThreadPoolExecutor(max_workers=NUM_AT_ONCE, thread_name_prefix="at-once")

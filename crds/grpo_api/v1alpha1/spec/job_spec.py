@@ -33,6 +33,7 @@ from grpo_api.v1alpha1.spec.export import export_reaches_the_hub
 from grpo_api.v1alpha1.spec.failure_policy import FailurePolicySpec
 from grpo_api.v1alpha1.spec.fields import ClaimName, Image
 from grpo_api.v1alpha1.spec.model import (
+    Dtype,
     flash_attention_has_gpus,
     reference_can_be_spread,
     reference_has_own_weights,
@@ -175,6 +176,12 @@ class GRPOJobSpec(RunSections):
         if self.mode is not Mode.AUTO:
             return self.mode
         return Mode.COLOCATED if self.rollout is None else Mode.DISAGGREGATED
+
+    @property
+    def chosen_dtype(self) -> Dtype:
+        """`model.dtype`, or what it is without: GPUs compute bfloat16 many times as fast, and most CPUs
+        emulate it."""
+        return self.model.dtype or (Dtype.BFLOAT16 if self.trainer.has_gpus else Dtype.FLOAT32)
 
     @property
     def num_rollout_gpus(self) -> int:

@@ -32,8 +32,9 @@ class RolloutFunctionSpec(ApiModel):
     config_map: CodeRef | None = None
     """A function whose code is in a ConfigMap."""
     timeout_seconds: Annotated[int, Field(ge=1, le=3600)] | None = None
-    """How long your code may take between two turns, all completions of a step together, before the job
-    fails; 60 if it is left out."""
+    """How long your code may take between two turns, all completions of a step together; 60 if it is left
+    out. Where it takes longer, raises or dies, what is not finished is made again, and after the third time
+    in a row the job fails."""
     max_turns: Annotated[int, Field(ge=1, le=1024)] | None = None
     """A completion that asks for one more turn is cut, as at sampling.maxTokens. Without it only that bounds
     it."""
