@@ -3,10 +3,14 @@
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from grpo_api.contract.progress import TrainerState
+
+if TYPE_CHECKING:
+    from killed_runs import Attempts
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
@@ -41,3 +45,28 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert (message.progress.step, message.progress.policy_version) == (STEPS, f"1.{STEPS}")
     assert message.progress.stale_samples == 0
     return folder
+
+
+@pytest.fixture(scope="module")
+def server() -> "Iterator[Attempts]":
+    """Runs attempts over scripted engines."""
+    from killed_runs import attempts
+
+    with attempts() as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def undisturbed(server: "Attempts", tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The folder of a run of each way of `kill_cells`, made when it is first asked for."""
+    from kill_cells import ALL_WAYS
+
+    class Folders(dict[str, Path]):
+        def __missing__(self, way: str) -> Path:
+            folder = tmp_path_factory.mktemp(way.replace(" ", "-"))
+            codes = server.run(folder, ALL_WAYS[way], attempt=1)
+            assert set(codes) == {0}, (folder / "log-1").read_text()[-4000:]
+            self[way] = folder
+            return folder
+
+    return Folders()

@@ -205,7 +205,8 @@ def test_a_killed_run_goes_on_from_its_journal(
     before = {record.step - 1: record.values for record in records if record.attempt == first}
     after = {record.step - 1: record.values for record in records if record.attempt == second}
     resumed_at = min(after)
-    assert resumed_at in (EVERY_STEPS, KILLED_IN + 1)
+    # a save that is still being written when the kill comes does not count
+    assert resumed_at in (0, EVERY_STEPS, KILLED_IN + 1)
     for step, values in after.items():
         # what has a whole record is not sampled again, and everything else is
         assert values["journal/replayed_samples"] == kept.num_samples(step)
@@ -216,7 +217,7 @@ def test_a_killed_run_goes_on_from_its_journal(
             assert values[CHECKSUM] == before[step][CHECKSUM]
             assert values["completions/crc32"] == before[step]["completions/crc32"]
             assert values["reward"] == before[step]["reward"]
-    if resumed_at == EVERY_STEPS:
+    if resumed_at <= EVERY_STEPS:
         assert after[EVERY_STEPS]["journal/replayed_samples"] == PROMPTS * GROUP
     assert [record.step for record in read_metrics(folder / "output" / "metrics.jsonl")] == list(
         range(1, STEPS + 1)
@@ -227,4 +228,4 @@ def test_a_killed_run_goes_on_from_its_journal(
     if cell.moment == "reward":
         assert kept.kinds[KILLED_IN]["scored"] == 0
     if cell.moment == "saving":
-        assert resumed_at == EVERY_STEPS
+        assert resumed_at <= EVERY_STEPS

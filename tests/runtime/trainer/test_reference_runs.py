@@ -1,10 +1,9 @@
 """A KL penalty in whole runs over a scripted engine: on two ranks, in bfloat16 and over a resume."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from killed_runs import STEPS, Attempts, attempts, killable_job, policy, values
+from killed_runs import STEPS, Attempts, killable_job, policy, values
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.v1alpha1.spec import Dtype, KLSpec
@@ -20,12 +19,6 @@ def penalised(*, num_ranks: int, strategy: str, dtype: Dtype = Dtype.FLOAT32) ->
             "algorithm": run.algorithm.model_copy(update=changes),
         }
     )
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Attempts]:
-    with attempts() as started:
-        yield started
 
 
 def divergences(folder: Path) -> list[float]:

@@ -1,0 +1,160 @@
+"""The kills over a scripted engine: ways to train, moments, and what must be so after each."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from killed_runs import (
+    CHECKSUM,
+    EVERY_STEPS,
+    SAMPLES,
+    STEPS,
+    Asked,
+    Attempts,
+    Hurt,
+    all_records,
+    asked,
+    damage,
+    killable_job,
+    last_state,
+    on_disk,
+    policy,
+    tear,
+    values,
+)
+
+COLOCATED = "Colocated "
+"""How the names of ways of that mode begin."""
+NO_REFERENCE: dict[str, Any] = {"algorithm": {"kl": None}}
+"""ZeRO-3 does not spread one."""
+ADAPTER: dict[str, Any] = {
+    "model": {"source": "builtin://tiny", "lora": {"rank": 4}},
+    # a reference that follows the policy is not for adapters
+    "algorithm": {"kl": {"beta": 0.05}},
+}
+WAYS = {
+    f"{prefix}{strategy} {num_ranks}": killable_job(mode=mode, num_ranks=num_ranks, strategy=strategy)
+    for prefix, mode in (("", None), (COLOCATED, "Colocated"))
+    for strategy in ("DDP", "FSDP2", "ZeRO2")
+    for num_ranks in (1, 2)
+}
+MORE_WAYS = {
+    "ZeRO1 2": killable_job(num_ranks=2, strategy="ZeRO1"),
+    "ZeRO3 2": killable_job(num_ranks=2, strategy="ZeRO3", **NO_REFERENCE),
+    "shared FSDP2 2": killable_job(num_ranks=2, strategy="FSDP2", checkpoint={"shared": True}),
+    "shared ZeRO3 2": killable_job(
+        num_ranks=2, strategy="ZeRO3", checkpoint={"shared": True}, **NO_REFERENCE
+    ),
+    "adapter DDP 2": killable_job(num_ranks=2, **ADAPTER),
+    "adapter FSDP2 2": killable_job(num_ranks=2, strategy="FSDP2", **ADAPTER),
+}
+ALL_WAYS = WAYS | MORE_WAYS
+STEP = 3
+"""Killed in the fourth step, after a checkpoint of two: the third is replayed whole."""
+CELLS: list[tuple[str, str, int, Hurt | None, set[int]]] = [
+    ("generation", "generation", STEP, None, {2}),
+    ("reward", "reward", STEP, None, {2}),
+    ("generated", "generated", STEP, None, {2, 3}),
+    ("scored", "scored", STEP, None, {2, 3}),
+    ("training", "training", STEP, None, {2, 3}),
+    ("between updates", "between updates", STEP, None, {2, 3}),
+    ("trained", "trained", STEP, None, {2, 3}),
+    ("between steps", "between steps", STEP, None, {2}),
+    ("saving", "saving", STEP + 1, None, {2, 3}),
+    ("saved", "saved", STEP + 1, None, set()),
+    ("torn record", "generation", STEP, tear, {2}),
+    ("damaged record", "scored", STEP, damage, {2}),
+]
+"""Name, point and step of the kill, what is done to the journal afterwards, and the steps of which
+all samples must then be there; in a reward call the last ones may be on their way to the disk."""
+
+SELECTED = {"scored", "saving"}
+"""What `make test` has of MORE_WAYS."""
+WITH_DAMAGED_FILES = {"DDP 1", "FSDP2 2", "Colocated DDP 1", "Colocated FSDP2 2"}
+"""A damaged file of the journal is nothing to a strategy: `make test` has it for these."""
+
+
+def marks_of(way: str, name: str) -> tuple[pytest.MarkDecorator, ...]:
+    """Of a cell that only `make test-matrix` has."""
+    is_left = way in MORE_WAYS and name not in SELECTED
+    is_left |= name in ("torn record", "damaged record") and way not in WITH_DAMAGED_FILES
+    return (pytest.mark.matrix,) if is_left else ()
+
+
+def cells(*, is_colocated: bool) -> list[Any]:
+    """Those of one mode, as parameters of a test."""
+    return [
+        pytest.param(way, cell, id=f"{way}-{cell[0]}", marks=marks_of(way, cell[0]))
+        for way in ALL_WAYS
+        for cell in CELLS
+        if way.startswith(COLOCATED) == is_colocated
+    ]
+
+
+def kill_and_go_on(
+    server: Attempts,
+    undisturbed: dict[str, Path],
+    folder: Path,
+    *,
+    way: str,
+    cell: tuple[str, str, int, Hurt | None, set[int]],
+) -> None:
+    """Kill a run, and assert that the next attempt does what is left and ends as the undisturbed one."""
+    _, point, step, hurt, whole = cell
+    run = ALL_WAYS[way]
+    assert -9 in server.run(folder, run, attempt=1, kill=f"{point}:{step}"), log(folder, 1)
+    if hurt is not None:
+        hurt(folder, STEP)
+    kept, resumed_at = on_disk(folder), newest_checkpoint(folder)
+    # one that is still being written when the kill comes does not count
+    assert resumed_at == STEP + 1 if point == "saved" else resumed_at in (0, EVERY_STEPS)
+    assert set(server.run(folder, run, attempt=2)) == {0}, log(folder, 2)
+
+    assert_same_run(folder, undisturbed[way])
+    first, second = asked(folder, 1), asked(folder, 2)
+    assert_nothing_is_done_twice(second, kept_seeds=kept.seeds, kept_scores=kept.scored)
+    everything = asked(undisturbed[way], 1)
+    needed = everything.seeds[resumed_at * SAMPLES :]
+    assert sorted(second.seeds) == sorted(set(needed) - kept.seeds)
+    assert all(
+        # in any order: colocated engines sample side by side
+        set(first.seeds[start:][:SAMPLES]) <= set(everything.seeds[start:][:SAMPLES])
+        for start in range(0, len(first.seeds), SAMPLES)
+    )
+    assert {**first.scored, **second.scored} == everything.scored
+    of_step = {number: everything.seeds[number * SAMPLES :][:SAMPLES] for number in range(STEPS)}
+    num_kept = {number: len(kept.seeds.intersection(of_step[number])) for number in range(resumed_at, STEPS)}
+    assert {number for number in num_kept if num_kept[number] == SAMPLES} >= whole
+    assert second.synced == [number for number in num_kept if num_kept[number] < SAMPLES]
+    records = [record for record in all_records(folder) if record.attempt == 2]
+    assert {record.step - 1: record.values["journal/replayed_samples"] for record in records} == num_kept
+
+
+def newest_checkpoint(folder: Path) -> int:
+    """Its step; 0 where none is whole."""
+    found = (folder / "output" / "checkpoints").glob("step-*")
+    return max((int(path.name.removeprefix("step-")) for path in found), default=0)
+
+
+def log(folder: Path, attempt: int) -> str:
+    return (folder / f"log-{attempt}").read_text(errors="replace")[-6000:]
+
+
+def assert_nothing_is_done_twice(second: Asked, *, kept_seeds: set[int], kept_scores: set[int]) -> None:
+    assert not kept_seeds.intersection(second.seeds)
+    assert not kept_scores.intersection(second.scored)
+
+
+def assert_same_run(folder: Path, other: Path) -> None:
+    """Digests of every step, also of those that were trained twice, metrics, prompts, exported weights."""
+    assert values(folder) == values(other)
+    expected = {record.step: record.values[CHECKSUM] for record in all_records(other)}
+    found = [(record.step, record.values[CHECKSUM]) for record in all_records(folder)]
+    assert [(step, expected[step]) for step, _ in found] == found
+    assert len(set(expected.values())) == STEPS
+    assert not any(record.values.get("journal/digest_differs") for record in all_records(folder))
+    mine, others = policy(folder), policy(other)
+    assert mine.keys() == others.keys()
+    assert all(torch.equal(mine[name], others[name]) for name in mine)
+    assert last_state(folder) == last_state(other)

@@ -1,0 +1,15 @@
+"""kill -9 at every point of a step, over a scripted engine in each rank; see test_journal_kills.py."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kill_cells import cells, kill_and_go_on
+from killed_runs import Attempts
+
+
+@pytest.mark.parametrize(("way", "cell"), cells(is_colocated=True))
+def test_a_killed_run_ends_as_the_undisturbed_one(
+    server: Attempts, undisturbed: dict[str, Path], tmp_path: Path, way: str, cell: Any
+) -> None:
+    kill_and_go_on(server, undisturbed, tmp_path, way=way, cell=cell)
