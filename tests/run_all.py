@@ -43,8 +43,17 @@ by side."""
 FAST = "not engine and not apiserver and not cluster and not gpu and not matrix"
 REAL_ENGINES, REAL_PODS = "engine and not matrix", "cluster and not matrix"
 """Without the cases of which there are so many that `make test-matrix` runs them."""
-SERVING = ("tests/runtime/serve", "tests/runtime/fleet", "tests/runtime/weight_sync")
-BUT_SERVING = tuple(f"--ignore={folder}" for folder in SERVING)
+FIRST_ENGINES = (
+    *(
+        "tests/bench",
+        "tests/runtime/follow",
+        "tests/runtime/fleet",
+        "tests/runtime/local",
+        "tests/runtime/serve",
+    ),
+    *("tests/runtime/weight_sync", "tests/runtime/trainer/test_journal_on_engines.py"),
+)
+OTHER_ENGINES = (*(f"--ignore={path}" for path in FIRST_ENGINES), "tests")
 """The tests of engines are shared between two lanes, which then take about as long."""
 
 
@@ -88,12 +97,12 @@ STAGES: Sequence[Sequence[Lane]] = (
             Part("cluster and images", ("make", "images"), 600, is_needed=True, needs_cluster=True),
             Part("real pods", (*PYTEST, *TWO_FILES, "-m", REAL_PODS, "e2e"), 3600, needs_cluster=True),
             Part("real API server", (*PYTEST, "-m", "apiserver", "tests"), 1200, needs_cluster=True),
-            Part("real engines that serve", (*PYTEST, "-m", REAL_ENGINES, *SERVING), 2400),
+            Part("real engines", (*PYTEST, "-m", REAL_ENGINES, *FIRST_ENGINES), 2400),
         ],
         [
             Part("check", ("make", "check"), 1200),
             Part("pure and contract tests", (*PYTEST, *TWO_FILES, "-m", FAST, "tests", "e2e"), 3600),
-            Part("real engines", (*PYTEST, "-m", REAL_ENGINES, *BUT_SERVING, "tests"), 2400),
+            Part("other real engines", (*PYTEST, "-m", REAL_ENGINES, *OTHER_ENGINES), 2400),
         ],
     ],
 )

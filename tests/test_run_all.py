@@ -71,8 +71,8 @@ def test_only_the_parts_that_need_no_container_remain_without_a_cluster(run_all:
     names = [
         part.name for stage in run_all.without_cluster(run_all.STAGES) for lane in stage for part in lane
     ]
-    serving, others = "real engines that serve", "real engines"
-    assert names == ["environment", serving, "check", "pure and contract tests", others]
+    engines, others = "real engines", "other real engines"
+    assert names == ["environment", engines, "check", "pure and contract tests", others]
 
 
 def test_after_a_failed_part_that_is_needed_only_other_lanes_of_its_stage_run(
