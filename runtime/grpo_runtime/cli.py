@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
+from grpo_runtime.process.name_lookups import bound_name_lookups
 from grpo_runtime.subcommands import (
     export,
     follow,
@@ -73,6 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if rest and options.command != "rollout":
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     options.given, options.rest = given, rest
+    bound_name_lookups()
     return int(COMMANDS[options.command].execute(options))
 
 
