@@ -44,14 +44,9 @@ FAST = "not engine and not apiserver and not cluster and not gpu and not matrix"
 REAL_ENGINES, REAL_PODS = "engine and not matrix", "cluster and not matrix"
 """Without the cases of which there are so many that `make test-matrix` runs them."""
 FIRST_ENGINES = (
-    *(
-        "tests/bench",
-        "tests/runtime/follow",
-        "tests/runtime/fleet",
-        "tests/runtime/local",
-        "tests/runtime/serve",
-    ),
-    *("tests/runtime/weight_sync", "tests/runtime/trainer/test_journal_on_engines.py"),
+    "tests/bench",
+    *(f"tests/runtime/{folder}" for folder in ("fleet", "follow", "local", "serve", "weight_sync")),
+    "tests/runtime/trainer/test_journal_on_engines.py",
 )
 OTHER_ENGINES = (*(f"--ignore={path}" for path in FIRST_ENGINES), "tests")
 """The tests of engines are shared between two lanes, which then take about as long."""

@@ -1,4 +1,4 @@
-"""The reward of completions: called once for each prompt with its completions, as TRL calls functions."""
+"""The reward of completions: called once for each prompt, with the arguments that TRL gives to functions."""
 
 
 def right_letters(completions, solution, letters, log_metric, **others):

@@ -113,15 +113,15 @@ class Follower:
 
     async def _read(self, what: str, read: Callable[..., T], *arguments: Any) -> T:
         """What `read` returns of the store, however long it takes."""
-        reading = asyncio.ensure_future(asyncio.to_thread(read, *arguments))
-        done, _ = await asyncio.wait({reading}, timeout=self._answer_seconds)
-        if not done:
-            log.warning(
-                "reading %s from the store takes longer than %g s: meanwhile the engine goes on with the "
-                "weights that it has",
-                *(what, self._answer_seconds),
-            )
-        return await reading
+        sentence = (
+            f"reading {what} from the store takes longer than {self._answer_seconds:g} s: meanwhile the "
+            "engine goes on with the weights that it has"
+        )
+        warning = asyncio.get_running_loop().call_later(self._answer_seconds, log.warning, "%s", sentence)
+        try:
+            return await asyncio.to_thread(read, *arguments)
+        finally:
+            warning.cancel()
 
     def _is_skipped(self, name: str) -> bool:
         """Whether a version that has failed is passed over this time: once, then twice, four times, ..."""

@@ -211,13 +211,13 @@ class _Turns:
                     continue
                 for added in ask["added"]:
                     transcript.add(self._function.encode(added))
-                if ask["is_done"]:
-                    finish(index, self._finished(transcript, requests[index]))
-                elif (turn := transcript.next_turn(ask["max_tokens"])) is None:
-                    finish(index, self._finished(transcript, requests[index]))
-                    cut.append(index)
-                else:
+                turn = None if ask["is_done"] else transcript.next_turn(ask["max_tokens"])
+                if turn is not None:
                     turns[index] = turn
+                    continue
+                finish(index, self._finished(transcript, requests[index]))
+                if not ask["is_done"]:
+                    cut.append(index)
             if failed:
                 raise self._failure(failed[0], requests[failed[0]["rollout"]])
             replies = [{"rollout": index, "turn": None} for index in cut]

@@ -181,6 +181,12 @@ def last_state(folder: Path) -> Mapping[str, Any]:
     return found
 
 
+def newest_checkpoint(folder: Path) -> int:
+    """Its step; 0 where none is whole."""
+    found = (folder / "output" / "checkpoints").glob("step-*")
+    return max((int(path.name.removeprefix("step-")) for path in found), default=0)
+
+
 def own_file(folder: Path, step: int, *, attempt: int = 1) -> Path:
     """What an attempt has written of a step."""
     return file_of(folder / "output" / "journal", step=step, attempt=attempt)

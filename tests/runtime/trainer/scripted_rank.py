@@ -46,11 +46,12 @@ class Script:
     def is_at(self, point: str, step: int) -> bool:
         return self._kill == f"{point}:{step}"
 
-    def reach_on_disk(self, point: str, step: int, *, journal: Path, num_samples: int) -> None:
+    def reach_on_disk(self, point: str, step: int, *, settings: TrainerSettings, num_samples: int) -> None:
         """End here, if that is the point, once so many samples of the step are written: the journal has its
         own thread."""
         if not self.is_at(point, step):
             return
+        journal = file_of(settings.output_dir / JOURNAL, step=step, attempt=settings.attempt)
         deadline = time.monotonic() + 60
         while True:
             frames, _ = decode_frames(journal.read_bytes() if journal.exists() else b"")
@@ -70,8 +71,7 @@ class ScriptedEngines(FakeEngines):
 
     def __init__(self, settings: TrainerSettings, *, script: Script) -> None:
         super().__init__(settings)
-        self._journal = settings.output_dir / JOURNAL
-        self._attempt = settings.attempt
+        self._settings = settings
         self._script = script
         self._num_asked = self._num_given = 0
 
@@ -116,8 +116,7 @@ class ScriptedEngines(FakeEngines):
         return rollouts
 
     def _wait_until_on_disk(self, count: int, *, step: int, point: str) -> None:
-        journal = file_of(self._journal, step=step, attempt=self._attempt)
-        self._script.reach_on_disk(point, step, journal=journal, num_samples=count)
+        self._script.reach_on_disk(point, step, settings=self._settings, num_samples=count)
 
 
 class ScriptedColocatedEngine(FakeEngines):
@@ -127,8 +126,7 @@ class ScriptedColocatedEngine(FakeEngines):
 
     def __init__(self, settings: TrainerSettings, *, script: Script, rank: int) -> None:
         super().__init__(settings, name=f"fake-engine-{rank}")
-        self._journal = settings.output_dir / JOURNAL
-        self._attempt = settings.attempt
+        self._settings = settings
         algorithm = settings.run_config.algorithm
         self._num_samples = algorithm.prompts_per_step * algorithm.group_size
         self._script = script
@@ -173,8 +171,7 @@ class ScriptedColocatedEngine(FakeEngines):
     def _wait_until_on_disk(self, count: int, *, point: str) -> None:
         if self._is_first:
             step = self.weight_version().step
-            journal = file_of(self._journal, step=step, attempt=self._attempt)
-            self._script.reach_on_disk(point, step, journal=journal, num_samples=count)
+            self._script.reach_on_disk(point, step, settings=self._settings, num_samples=count)
 
 
 class KilledInTraining:

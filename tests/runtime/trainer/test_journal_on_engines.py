@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from journal_cells import IN_MAKE_TEST, MOMENTS, Cell, all_cells
-from killed_runs import CHECKSUM, all_records, tear
+from killed_runs import CHECKSUM, all_records, newest_checkpoint, tear
 from local_job import LocalEngines, local_engines, start_trainer
 from pod_builder import run_config
 from trainer_pod import TrainerPod
@@ -106,10 +106,6 @@ def is_saving(folder: Path) -> bool:
     return any((folder / "output" / "checkpoints").glob(f".tmp-step-{KILLED_IN + 1:06d}-*"))
 
 
-def has_saved(folder: Path) -> bool:
-    return (folder / "output" / "checkpoints" / f"step-{KILLED_IN + 1:06d}").exists()
-
-
 def is_in_reward_call(folder: Path) -> bool:
     return mark_of(folder).exists()
 
@@ -131,8 +127,6 @@ HAS_COME: dict[str, Moment] = {
 assert HAS_COME.keys() == set(MOMENTS)
 NUM_TRIES = 3
 """A moment is short, and may be over before the kill comes."""
-
-
 CELLS = [
     pytest.param(
         cell,
@@ -173,7 +167,7 @@ def kill_at(trainer: TrainerPod, folder: Path, moment: Moment) -> None:
 def is_over(folder: Path, moment: str) -> bool:
     """Whether a killed run had come further."""
     if moment == "saving":
-        return has_saved(folder)
+        return newest_checkpoint(folder) > KILLED_IN
     is_generated = kinds_of(folder, KILLED_IN)["generated"] == PROMPTS * GROUP
     return is_generated and moment in ("generation", "torn record")
 
@@ -196,7 +190,7 @@ def test_a_killed_run_goes_on_from_its_journal(
         pytest.fail(f"{NUM_TRIES} times the kill came too late to show anything")
     if cell.moment == "torn record":
         tear(folder, KILLED_IN, attempt=first)
-    kept, second = read_journal(folder), next_attempt()
+    kept, saved_step, second = read_journal(folder), newest_checkpoint(folder), next_attempt()
     trainer = start_trainer(folder, run, fleet, attempt=second, environment={"PYTHONPATH": HERE})
     code, message = trainer.end()
     assert code == 0, f"{message}\n{trainer.log()}"
@@ -206,6 +200,7 @@ def test_a_killed_run_goes_on_from_its_journal(
     after = {record.step - 1: record.values for record in records if record.attempt == second}
     resumed_at = min(after)
     # a save that is still being written when the kill comes does not count
+    assert resumed_at == saved_step
     assert resumed_at in (0, EVERY_STEPS, KILLED_IN + 1)
     for step, values in after.items():
         # what has a whole record is not sampled again, and everything else is
