@@ -46,11 +46,8 @@ test: uv ## Run all tests and print how long each part took
 	@$(PYTHON) tests/run_all.py
 test-fast: setup ## Only the tests that need neither an engine nor a cluster
 	@$(BIN)/pytest -q -n auto --dist loadfile -m "not engine and not apiserver and not cluster and not gpu and not matrix"
-WHOLE_IN_MATRIX := $(addprefix e2e/scenarios/test_,sync_losses.py colocated_own_process.py engine_of_two_pods.py)
-test-matrix: images setup ## Every loss, cause, strategy and cut of an engine; `make test` runs a selection
-	@$(BIN)/pytest -q --durations=8 -n 2 --dist loadfile --no-loadscope-reorder -m matrix tests
-	@$(BIN)/pytest -q -s --durations=8 -m cluster $(WHOLE_IN_MATRIX)
-	@$(BIN)/pytest -q -s --durations=8 -m "cluster and matrix" $(addprefix --deselect ,$(WHOLE_IN_MATRIX)) e2e
+test-matrix: uv ## Run every case of what `make test` has a selection of, and print how long each part took
+	@$(PYTHON) tests/run_all.py --matrix
 test-gpu: $(if $(HAS_PYTHON),gpu-site,setup) ## Tests of what needs an NVIDIA GPU (PYTHON= one with torch, transformers, pytest)
 	@PYTHONPATH=crds:runtime$(if $(HAS_PYTHON),:.gpu-site) $(if $(HAS_PYTHON),$(PYTHON),$(BIN)/python) -m pytest -q -m gpu \
 	  tests/runtime/weight_sync tests/runtime/trainer tests/runtime/local/test_gpu.py

@@ -1,4 +1,5 @@
-"""Everything `make test` runs, part by part, and a table of how long each took.
+"""Everything `make test` runs, part by part, and a table of how long each took; with --matrix, what
+`make test-matrix` runs.
 
 Standard library only: the first part installs what the others need. Some parts run side by side, because one
 alone leaves cores idle; their output is printed when they end. After a failed part the later ones still run,
@@ -41,10 +42,7 @@ ENVIRONMENT = {
 sources. One thread of torch for each: several lose more to one another than they gain while parts run side
 by side."""
 FAST = "not engine and not apiserver and not cluster and not gpu and not matrix"
-REAL_ENGINES, REAL_PODS = "engine and not matrix", "cluster and not matrix"
-"""Without the cases of which there are so many that `make test-matrix` runs them."""
 FIRST_ENGINES = (
-    "tests/bench",
     *(f"tests/runtime/{folder}" for folder in ("fleet", "follow", "local", "serve", "weight_sync")),
     "tests/runtime/trainer/test_journal_on_engines.py",
 )
@@ -70,7 +68,7 @@ class Part:
 Lane = Sequence[Part]
 """Parts that run one after the other."""
 
-STAGES: Sequence[Sequence[Lane]] = (
+PREPARATION: Sequence[Sequence[Lane]] = (
     [[Part("environment", ("make", "setup"), 600, is_needed=True)]],
     [
         [
@@ -87,22 +85,55 @@ STAGES: Sequence[Sequence[Lane]] = (
         [Part("cluster programs", ("make", "cluster-programs"), 1800, is_needed=True, needs_cluster=True)],
         [Part("built images", ("make", "built-images"), 1800, is_needed=True, needs_cluster=True)],
     ],
+)
+IMAGES = Part("cluster and images", ("make", "images"), 600, is_needed=True, needs_cluster=True)
+TEST: Sequence[Sequence[Lane]] = (
+    *PREPARATION,
     [
         [
-            Part("cluster and images", ("make", "images"), 600, is_needed=True, needs_cluster=True),
-            Part("real pods", (*PYTEST, *TWO_FILES, "-m", REAL_PODS, "e2e"), 3600, needs_cluster=True),
+            IMAGES,
+            Part(
+                "real pods",
+                (*PYTEST, *TWO_FILES, "-m", "cluster and not matrix", "e2e"),
+                2400,
+                needs_cluster=True,
+            ),
             Part("real API server", (*PYTEST, "-m", "apiserver", "tests"), 1200, needs_cluster=True),
-            Part("real engines", (*PYTEST, "-m", REAL_ENGINES, *FIRST_ENGINES), 2400),
+            Part("real engines", (*PYTEST, "-m", "engine and not matrix", *FIRST_ENGINES), 2400),
         ],
         [
             Part("check", ("make", "check"), 1200),
-            Part("pure and contract tests", (*PYTEST, *TWO_FILES, "-m", FAST, "tests", "e2e"), 3600),
-            Part("other real engines", (*PYTEST, "-m", REAL_ENGINES, *OTHER_ENGINES), 2400),
+            Part("pure and contract tests", (*PYTEST, *TWO_FILES, "-m", FAST, "tests", "e2e"), 2400),
+            Part("other real engines", (*PYTEST, "-m", "engine and not matrix", *OTHER_ENGINES), 2400),
         ],
     ],
 )
 """Stages run one after the other, the lanes of a stage side by side: more of them on two cores only wait for
 one another, and tests miss their deadlines."""
+MATRIX: Sequence[Sequence[Lane]] = (
+    *PREPARATION,
+    [
+        [
+            IMAGES,
+            # whole files: the tests of most share a job
+            Part(
+                "every scenario on real pods",
+                (*PYTEST, "-s", "-m", "cluster", "e2e"),
+                7200,
+                needs_cluster=True,
+            ),
+        ],
+        [
+            Part(
+                "cases on real engines",
+                (*PYTEST, "-m", "engine and matrix", "tests"),
+                7200,
+            ),
+            Part("cases of processes", (*PYTEST, *TWO_FILES, "-m", "matrix and not engine", "tests"), 7200),
+        ],
+    ],
+)
+"""What is combined in so many ways that `make test` has a selection of it."""
 
 
 @dataclass(frozen=True)
@@ -234,9 +265,7 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def main(
-    stages: Sequence[Sequence[Lane]] = STAGES, *, why_no_cluster: str | None = None, is_ci: bool = False
-) -> int:
+def main(stages: Sequence[Sequence[Lane]], *, why_no_cluster: str | None = None, is_ci: bool = False) -> int:
     """Run all parts. Returns 0 when all of them passed.
 
     With `why_no_cluster`, the reason why this machine cannot run containers, the parts that need them are
@@ -278,4 +307,5 @@ def stop_on_signals() -> None:
 
 if __name__ == "__main__":
     stop_on_signals()
-    sys.exit(main(why_no_cluster=obstacle(), is_ci=os.environ.get("CI") == "true"))
+    chosen = MATRIX if "--matrix" in sys.argv[1:] else TEST
+    sys.exit(main(chosen, why_no_cluster=obstacle(), is_ci=os.environ.get("CI") == "true"))

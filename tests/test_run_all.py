@@ -23,10 +23,6 @@ def run_all() -> ModuleType:
     return module
 
 
-def test_a_user_other_than_root_cannot_run_containers() -> None:
-    assert obstacle(user_id=1000) == "user 1000 is not root"
-
-
 def test_root_without_the_right_to_mount_cannot_run_containers() -> None:
     refused = ("bash", "-c", "echo 'unshare failed: Operation not permitted' >&2; exit 1")
     assert obstacle(user_id=0, probe=refused) == (
@@ -60,19 +56,6 @@ def test_in_continuous_integration_nothing_may_be_skipped(
     assert code == 1
     assert list(tmp_path.iterdir()) == []
     assert "with CI=true nothing may be skipped" in capsys.readouterr().out
-
-
-def test_with_containers_every_part_runs(run_all: ModuleType, tmp_path: Path) -> None:
-    assert run_all.main(stages(run_all, tmp_path)) == 0
-    assert {path.name for path in tmp_path.iterdir()} == {"setup", "programs", "pure", "engine"}
-
-
-def test_only_the_parts_that_need_no_container_remain_without_a_cluster(run_all: ModuleType) -> None:
-    names = [
-        part.name for stage in run_all.without_cluster(run_all.STAGES) for lane in stage for part in lane
-    ]
-    engines, others = "real engines", "other real engines"
-    assert names == ["environment", engines, "check", "pure and contract tests", others]
 
 
 def test_after_a_failed_part_that_is_needed_only_other_lanes_of_its_stage_run(

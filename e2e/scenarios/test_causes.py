@@ -33,7 +33,10 @@ from grpo_scenarios.namespace import Namespace
 
 pytestmark = pytest.mark.cluster
 
-MATRIX = {"oom-rank", "dataset-without-column", "empty-dataset", "fleet-lost", "gradient-not-finite"}
+MATRIX = {
+    *("oom-rank", "dataset-without-column", "empty-dataset", "reward-module-missing", "fleet-lost"),
+    *("engine-never-ready", "reward-crashing", "gradient-not-finite"),
+}
 """Causes that come the same way as another one, and whose sentences other tests cover."""
 EMPTY_REASONS = {"", "Error", "Unknown", "UnexpectedError"}
 """Reasons that explain nothing."""

@@ -25,7 +25,7 @@ from grpo_cluster.settings import NUM_INSTANCES, ClusterError, ClusterSettings, 
 from grpo_cluster.versions import program_path
 from grpo_cluster.waiting import wait_until
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.matrix]
 
 POD_TIMEOUT_SECONDS = 40.0
 PODS = "/api/v1/namespaces/default/pods"

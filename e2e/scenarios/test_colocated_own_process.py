@@ -10,7 +10,7 @@ from grpo_demo.follow import condition
 from grpo_scenarios.kill import KILL_AN_ENGINE
 from grpo_scenarios.namespace import Namespace, copy_job, volume_claim
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.matrix]
 
 JOB = "copy"
 CLAIM = "checkpoints"
@@ -33,7 +33,6 @@ def job(namespace: Namespace, num_steps: int) -> str:
     return JOB
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("signal", "cause"),
     [("SIGKILL", "its process was killed by SIGKILL"), ("SIGSTOP", "its process has stood still for 10 s")],

@@ -12,7 +12,7 @@ from grpo_demo.follow import condition
 from grpo_scenarios.kill import KILL_AN_ACTOR
 from grpo_scenarios.namespace import Namespace, copy_job, volume_claim
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.matrix]
 
 JOB = "copy"
 CLAIM = "checkpoints"

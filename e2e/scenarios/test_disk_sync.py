@@ -7,7 +7,7 @@ import pytest
 from grpo_demo.follow import condition
 from grpo_scenarios.namespace import Namespace, copy_job, volume_claim
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.matrix]
 
 JOB, CLAIM = "disk", "weights"
 

@@ -8,7 +8,7 @@ import pytest
 from grpo_demo.follow import condition
 from grpo_scenarios.namespace import Namespace, copy_job
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.matrix]
 
 JOB = "two-pods"
 
@@ -27,7 +27,6 @@ def pods(namespace: Namespace) -> list[str]:
     return sorted(pod["metadata"]["name"] for pod in namespace.pods_of(JOB, "rollout"))
 
 
-@pytest.mark.matrix
 def test_a_lost_pod_takes_its_engine_with_it_and_both_are_replaced(job: str, namespace: Namespace) -> None:
     before = pods(namespace)
     assert len(before) == 2 and namespace.status(job)["rollout"]["summary"] == "1/1"

@@ -115,6 +115,7 @@ def test_completions_of_several_turns_are_made_by_the_function_in_a_config_map(n
     assert any(re.search(r"=(-?[0-9]|\?)", text) for text in said)
 
 
+@pytest.mark.matrix
 def test_a_reward_model_on_a_claim_and_tasks_that_are_made_score_a_run_and_its_evaluations(
     namespace: Namespace,
 ) -> None:
@@ -151,6 +152,7 @@ def test_a_reward_model_on_a_claim_and_tasks_that_are_made_score_a_run_and_its_e
     assert all(0 <= steps[number - 1]["eval/rewards/task/mean"] <= 1 for number in evaluated)
 
 
+@pytest.mark.matrix
 def test_engines_are_sent_what_changed(namespace: Namespace) -> None:
     job = copy_job(
         "sparse",

@@ -81,6 +81,7 @@ def test_the_operator_and_prometheus_reach_the_reports_and_a_stranger_does_not(
         namespace.wait_for_step(JOB, namespace.status(JOB)["step"] + 5)
 
 
+@pytest.mark.matrix
 def test_a_flood_of_a_trainers_port_costs_no_restart_and_its_job_goes_on(
     namespace: Namespace, elsewhere: Namespace, trainer: Object
 ) -> None:

@@ -13,7 +13,7 @@ from grpo_scenarios.namespace import Namespace
 from grpo_scenarios.reader import RUNTIME_IMAGE, Reader
 from grpo_scenarios.readme import GUIDE, commands, is_run_in_scenario
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.matrix]
 
 COMMANDS = [command for command in commands(GUIDE.read_text()) if is_run_in_scenario(command)]
 JOB = "own-data"

@@ -145,6 +145,7 @@ def test_what_the_operator_or_the_namespace_does_not_allow_is_said_on_the_object
     namespace.kubectl("delete", "grpojob", name)
 
 
+@pytest.mark.matrix
 def test_a_job_trains_on_the_network_of_its_node(namespace: Namespace) -> None:
     label = "pod-security.kubernetes.io/enforce=privileged"
     namespace.target.run_kubectl("label", "--overwrite", "namespace", namespace.name, label)
@@ -181,6 +182,7 @@ COMPILING_REWARD = """
 """
 
 
+@pytest.mark.matrix
 def test_what_is_compiled_is_in_a_folder_of_the_job_on_its_claim(
     namespace: Namespace, tmp_path: Path
 ) -> None:

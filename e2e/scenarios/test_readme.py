@@ -14,7 +14,7 @@ from grpo_scenarios.namespace import Namespace
 from grpo_scenarios.reader import Reader
 from grpo_scenarios.readme import README, commands, is_run_in_scenario
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.matrix]
 
 JOB = "copy"
 STEPS = 5

@@ -6,7 +6,7 @@ from grpo_demo.follow import condition
 from grpo_runtime.report.metrics import METRICS_FILE, read_metrics
 from grpo_scenarios.namespace import Namespace, copy_job, volume_claim
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.matrix]
 
 FIRST, NEXT, CLAIM = "first", "next", "runs"
 

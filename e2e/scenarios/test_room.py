@@ -25,6 +25,7 @@ def _slots_are_removed(target: Target) -> Iterator[None]:
     set_slots(target, None)
 
 
+@pytest.mark.matrix
 def test_two_jobs_that_each_got_a_part_of_what_they_need_run_one_after_the_other(
     namespace: Namespace,
 ) -> None:

@@ -116,6 +116,7 @@ def test_a_trainer_that_is_killed_is_the_next_attempt_with_the_same_engines(
     assert (status["lastFailure"]["role"], status["lastFailure"]["exitCode"]) == ("trainer", 137)
 
 
+@pytest.mark.matrix
 def test_a_job_whose_engines_are_all_lost_says_so_and_goes_on_when_they_are_back(job: LossyJob) -> None:
     before = settled(job)
     engines = [Container.of(pod) for pod in job.engines()]
@@ -132,6 +133,7 @@ def test_a_job_whose_engines_are_all_lost_says_so_and_goes_on_when_they_are_back
     assert counted(job.status) == counted(before)
 
 
+@pytest.mark.matrix
 def test_an_engine_that_is_cut_off_from_the_trainer_is_missed_and_comes_back(job: LossyJob) -> None:
     before = settled(job)
     trainer, engine = Container.of(job.trainer()), Container.of(job.engines()[0])

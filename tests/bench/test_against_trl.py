@@ -14,14 +14,11 @@ from grpo_bench.errors import BenchError
 from grpo_bench.machine import Circumstances
 from grpo_runtime.data.source import load_prompts
 from grpo_runtime.model.load import load_policy, load_tokenizer
-from grpo_trl.batches import REWARD, our_job, trl_arguments, write_prompts
+from grpo_trl.batches import our_job, trl_arguments, write_prompts
 from grpo_trl.cases import CASES, Case
 from grpo_trl.environment import REQUIREMENTS
 from grpo_trl.model_folder import write_model
-from grpo_trl.options import parse_options
-from grpo_trl.report import CaseResult, Result, json_line, tables
-from grpo_trl.rewards import spread
-from grpo_trl.run import side_names
+from grpo_trl.report import CaseResult, Result, json_line
 from grpo_trl.steps import Logged, Step, measured_steps
 
 TINY = CASES["tiny"]
@@ -64,21 +61,6 @@ def test_no_completion_can_end_early_and_every_prompt_has_its_length(case: Case,
     assert {len(tokenizer.encode(prompt.content)) for prompt in prompts} == {case.prompt_tokens}
 
 
-def test_the_larger_model_has_27_million_parameters(tmp_path: Path) -> None:
-    assert round(write_model(CASES["27M"], tmp_path) / 1e6) == 27
-
-
-def test_the_default_is_not_measured_twice() -> None:
-    assert list(side_names(TINY, (1, 2)).values()) == [None, 2]
-    assert list(side_names(TINY, ())) == ["ours, processes 1 (default)"]
-
-
-def test_different_completions_have_different_rewards() -> None:
-    rewards = spread(completions=["abcd", "abce", "abcd"], prompts=["x", "x", "x"])
-    assert rewards[0] == rewards[2] != rewards[1]
-    assert f"{spread.__module__}:{spread.__name__}" == REWARD
-
-
 def logged(case: Case) -> list[Logged]:
     """What a side logs that does what it was asked for: step n takes n seconds, 0.5 s of it to generate."""
     lengths = dict.fromkeys(
@@ -118,11 +100,6 @@ def test_a_side_that_did_another_batch_is_refused(name: str, value: float, sente
         measured_steps(steps, case=TINY, side="ours")
 
 
-def test_a_side_that_logged_too_few_steps_is_refused() -> None:
-    with pytest.raises(BenchError, match="ours logged 40 steps of tiny instead of 41"):
-        measured_steps(logged(TINY)[:-1], case=TINY, side="ours")
-
-
 DEFAULT = "ours, processes 1 (default)"
 RESULT = Result(
     cases=[
@@ -147,15 +124,6 @@ def test_the_ratio_is_that_of_each_pair() -> None:
     assert json.loads(json_line(RESULT))["cases"][0]["ratios"] == {DEFAULT: [1.5, 4.0]}
 
 
-def test_the_table_shows_both_sides_their_phases_and_the_goal() -> None:
-    *_, title, head, trl, ours = tables(RESULT).splitlines()
-    assert "128 completions of 4 tokens (16 prompts of 3 tokens x 8); 2 pairs" in title
-    assert head.split()[:2] == ["tiny", "step"]
-    assert trl.split() == ["TRL", "3.5", "3", "to", "4", "1.5", "-", "-", "-", "2"]
-    cells = " ".join(ours.removeprefix(DEFAULT).split())
-    assert cells == "1.5 1 to 2 - - - 0.3750 1.12 2.75 1.50 to 4.00 >= 1"
-
-
 def test_trl_is_of_the_release_that_is_compared_and_shares_our_torch_and_transformers() -> None:
     ours = (REQUIREMENTS.parents[1] / "tests" / "requirements.txt").read_text().splitlines()
     theirs = REQUIREMENTS.read_text().splitlines()
@@ -163,13 +131,3 @@ def test_trl_is_of_the_release_that_is_compared_and_shares_our_torch_and_transfo
     shared = [line for line in theirs if line.startswith(("torch==", "transformers=="))]
     assert len(shared) == 2
     assert set(shared) <= set(ours)
-
-
-def test_options_name_cases_processes_and_a_limit(capsys: pytest.CaptureFixture[str]) -> None:
-    options = parse_options("", ["--pairs", "3", "--cases", "tiny", "--processes", "0", "--minutes", "2"])
-    assert (options.num_pairs, options.cases, options.processes) == (3, ("tiny",), ())
-    assert options.limit_seconds == 120.0
-    for wrong in (["--cases", "huge"], ["--pairs", "0"], ["--processes", "x"]):
-        with pytest.raises(SystemExit):
-            parse_options("", wrong)
-    assert "--cases huge: there are tiny, 27M" in capsys.readouterr().err

@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from grpo_gpu.learner import WAYS, Load, Way, a_batch, a_model, figures
-from grpo_gpu.shapes import SHAPES, Shape, peak_of
+from grpo_gpu.learner import WAYS, Load, Way, a_model, figures
+from grpo_gpu.shapes import SHAPES, Shape
 from grpo_runtime.trainer.distributed import Ranks
 
 SCRIPT = Path(__file__).parents[2] / "bench" / "gpu" / "learner.py"
 LOAD = Load(SHAPES["tiny"], num_sequences=8, longest=24, budget=64, num_rounds=2)
 
 
+@pytest.mark.matrix
 def test_every_way_learns_the_same_from_the_same_batch(tmp_path: Path) -> None:
     options = {"size": "tiny", "sequences": 8, "tokens": 24, "budget": 64, "rounds": 2, "device": "cpu"}
     given = [word for name, value in options.items() for word in (f"--{name}", str(value))]
@@ -33,17 +34,12 @@ def test_every_way_learns_the_same_from_the_same_batch(tmp_path: Path) -> None:
 WIDE = Shape(hidden=128, intermediate=256, num_layers=4, num_heads=4, num_kv_heads=2, vocab_size=2048)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
 def test_the_plan_of_memory_is_what_is_measured(way: Way, ranks: Ranks) -> None:
     load = Load(WIDE, num_sequences=16, longest=128, budget=1024, num_rounds=2)
     found = figures(load, way, ranks=ranks, device=torch.device("cpu"), peak=None)
     assert 0.9 * found.peak_bytes <= found.planned_bytes <= 1.25 * found.peak_bytes
-
-
-def test_a_batch_has_the_lengths_that_it_says() -> None:
-    assert a_batch(LOAD).lengths == LOAD.lengths
-    assert LOAD.lengths == sorted(LOAD.lengths)
-    assert (LOAD.lengths[0], LOAD.lengths[-1]) == (13, 24)
 
 
 def test_the_operations_of_a_step_are_those_of_the_matrices_and_of_causal_attention() -> None:
@@ -53,9 +49,3 @@ def test_the_operations_of_a_step_are_those_of_the_matrices_and_of_causal_attent
     assert shape.computed_parameters == matrices - shape.hidden * shape.vocab_size
     attention = 6 * shape.num_layers * shape.hidden * 10
     assert shape.operations([10]) == 10 * (6 * shape.computed_parameters + attention)
-
-
-def test_the_peak_of_a_gpu_is_known_or_not_guessed() -> None:
-    assert peak_of("NVIDIA H100 80GB HBM3") == 989e12
-    assert peak_of("NVIDIA H100 PCIe") is None
-    assert peak_of("NVIDIA GeForce RTX 4090") is None

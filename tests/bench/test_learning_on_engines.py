@@ -8,7 +8,7 @@ import pytest
 from grpo_learning.cases import CASES, Case
 from grpo_learning.runs import train
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.matrix]
 
 BY_NAME = {case.name: case for case in CASES}
 SHORT = (BY_NAME["copy: cispo"], replace(BY_NAME["control: sign flipped"], steps=60))

@@ -23,17 +23,6 @@ def test_the_ways_run_in_turn_and_both_get_the_number_of_their_pair() -> None:
     assert done == [("A", 0), ("B", 0), ("A", 1), ("B", 1), ("A", 2), ("B", 2)]
 
 
-def test_a_pair_is_given_before_the_next_one_is_run() -> None:
-    numbers: list[int] = []
-
-    def run(number: int) -> Amounts:
-        numbers.append(number)
-        return {"seconds": 1.0}
-
-    next(alternate(Way("A", run), Way("B", run), num_pairs=2))
-    assert numbers == [0, 0]
-
-
 def test_the_ratio_is_the_median_of_the_pairs_and_not_of_all_runs() -> None:
     # the machine is three times as slow in the second pair: the ratio of medians would be 6 : 2
     (found,) = compare(seconds((2, 1), (6, 3), (12, 2)))
@@ -45,11 +34,6 @@ def test_the_ratio_is_the_median_of_the_pairs_and_not_of_all_runs() -> None:
 def test_a_machine_that_slows_down_does_not_change_the_ratio() -> None:
     (found,) = compare(seconds(*((1.5 * slowness, slowness) for slowness in (1, 2, 4, 8))))
     assert found.ratios == [1.5, 1.5, 1.5, 1.5]
-
-
-def test_each_quantity_is_compared_by_itself() -> None:
-    pair = Pair({"seconds": 3.0, "calls": 128.0}, {"seconds": 2.0, "calls": 16.0})
-    assert [(found.quantity, found.ratio) for found in compare([pair])] == [("seconds", 1.5), ("calls", 8.0)]
 
 
 def test_amounts_without_a_ratio_are_an_error() -> None:

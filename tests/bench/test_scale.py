@@ -1,14 +1,11 @@
 """`make bench-scale`: its options, its arithmetic and its table. It is run by hand: it takes minutes."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from grpo_bench.machine import Circumstances
-from grpo_scale.report import Delays, Result, json_line, table
+from grpo_scale.report import Delays, Result
 from grpo_scale.usage import num_writes
 
 SCRIPT = Path(__file__).parents[2] / "e2e/scale/cli.py"
@@ -56,38 +53,7 @@ def test_what_bound_the_storm_is_named(changes, what):
     assert a_result(**changes).bound_by.startswith(what)
 
 
-def test_the_table_has_every_measure_and_the_json_line_too():
-    result = a_result()
-    shown = table(result)
-    for expected in ("141.0", "p50 0.04, p95 0.11, p99 0.15 (200 events)", "operator 0.50", "abc1234"):
-        assert expected in shown
-    assert "bench 0.00" not in shown  # what uses nothing is left out
-    read = json.loads(json_line(result))
-    assert (read["num_jobs"], read["in_storm"]["p99"], read["bound_by"]) == (200, 0.15, result.bound_by)
-
-
 def test_an_object_that_was_made_changed_or_deleted_is_a_write():
     before = {("pods", "a"): "1", ("pods", "b"): "1", ("pods", "c"): "1"}
     after = {("pods", "a"): "1", ("pods", "b"): "2", ("pods", "d"): "3"}
     assert (num_writes(before, before), num_writes(before, after)) == (0, 3)
-
-
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        (("--jobs", "0"), "--jobs 0: give 1 to 2000"),
-        (("--json", "/nowhere/at/all.jsonl"), "there is no directory /nowhere/at"),
-    ],
-)
-def test_wrong_options_are_reported_before_anything_is_started(options, why):
-    command = [sys.executable, str(SCRIPT), *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, why in done.stderr) == (2, True)
-
-
-def test_make_bench_scale_hands_its_options_on():
-    command = ["make", "--no-print-directory", "--dry-run", "bench-scale", "JOBS=7", "JSON=results.jsonl"]
-    planned = subprocess.run(
-        command, cwd=SCRIPT.parents[2], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert "e2e/scale/cli.py --jobs '7' --json 'results.jsonl'" in planned.stdout

@@ -6,6 +6,8 @@ from grpo_api.v1alpha1.spec import Dtype
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_sync.sparse_share import SparseStep, measure_sparse
 
+pytestmark = pytest.mark.matrix
+
 
 def steps_of(dtype: Dtype, *, num_steps: int, learning_rate: float, ranks: Ranks) -> list[SparseStep]:
     return measure_sparse(

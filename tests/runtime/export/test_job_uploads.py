@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "trainer"))
 
 from local_job import start_trainer
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.matrix]
 
 
 def test_a_job_ends_when_its_model_is_in_the_bucket_and_no_log_has_its_secret(

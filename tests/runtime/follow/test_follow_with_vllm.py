@@ -193,6 +193,7 @@ def test_a_server_starts_beside_a_quick_job_follows_it_and_leaves_out_what_is_da
     assert following.end() == 143
 
 
+@pytest.mark.matrix
 def test_a_server_follows_a_bucket(tmp_path: Path) -> None:
     model_dir, url, secret = tmp_path / "model", f"s3://{BUCKET}/weights", tmp_path / "secret"
     write_tiny_model(model_dir)

@@ -38,7 +38,7 @@ def write_base(into: Path) -> None:
     save_file(weights, into / "model.safetensors", metadata={"format": "pt"})
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", ["Colocated", pytest.param("Disaggregated", marks=pytest.mark.matrix)])
 def test_an_adapter_is_trained_synced_and_exported_alone_and_within_the_model(
     tmp_path: Path, mode: str
 ) -> None:
@@ -81,6 +81,7 @@ def test_an_adapter_is_trained_synced_and_exported_alone_and_within_the_model(
     assert [path.name for path in (folder / "model").glob("*.safetensors")] == ["adapter_model.safetensors"]
 
 
+@pytest.mark.matrix
 def test_an_adapter_on_a_model_in_bfloat16_reaches_the_engines_but_for_the_rounding(tmp_path: Path) -> None:
     write_base(tmp_path / "base")
     job = shortened(steps=STEPS)

@@ -9,7 +9,7 @@ from test_local_run_on_engines import REAL_RUN, START_SECONDS, shortened
 
 from grpo_runtime.report.metrics import read_metrics
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.matrix]
 
 
 def test_a_job_trains_with_engines_that_read_weights_from_a_bucket(

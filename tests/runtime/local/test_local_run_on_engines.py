@@ -68,7 +68,8 @@ def test_the_local_example_goes_on_after_a_kill_and_stops_at_control_c(tmp_path:
     assert interrupted.checkpoint() == f"step-{len(records):06d}"
 
 
-@pytest.mark.parametrize("num_workers", [1, pytest.param(2, marks=pytest.mark.matrix)])
+@pytest.mark.matrix
+@pytest.mark.parametrize("num_workers", [1, 2])
 def test_a_job_trains_with_an_engine_whose_workers_read_the_trainers_memory(
     tmp_path: Path, num_workers: int
 ) -> None:
@@ -94,7 +95,8 @@ def test_a_job_trains_with_an_engine_whose_workers_read_the_trainers_memory(
     assert "weight sync: " in run.screen()
 
 
-@pytest.mark.parametrize("num_workers", [1, pytest.param(2, marks=pytest.mark.matrix)])
+@pytest.mark.matrix
+@pytest.mark.parametrize("num_workers", [1, 2])
 def test_a_job_trains_with_engines_that_read_weights_from_a_claim_whose_versions_load_as_models(
     tmp_path: Path, num_workers: int
 ) -> None:

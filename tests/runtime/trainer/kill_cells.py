@@ -1,10 +1,12 @@
 """The kills over a scripted engine: ways to train, moments, and what must be so after each."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from allpairspy import AllPairs
 from killed_runs import (
     CHECKSUM,
     EVERY_STEPS,
@@ -34,11 +36,19 @@ ADAPTER: dict[str, Any] = {
     # a reference that follows the policy is not for adapters
     "algorithm": {"kl": {"beta": 0.05}},
 }
+MODES, STRATEGIES, RANKS = ("Disaggregated", "Colocated"), ("DDP", "FSDP2", "ZeRO2"), (1, 2)
+
+
+def way_called(mode: str, strategy: str, num_ranks: int) -> str:
+    """The name of a way in the ids of tests."""
+    return f"{'Colocated ' if mode == 'Colocated' else ''}{strategy} {num_ranks}"
+
+
 WAYS = {
-    f"{prefix}{strategy} {num_ranks}": killable_job(mode=mode, num_ranks=num_ranks, strategy=strategy)
-    for prefix, mode in (("", None), ("Colocated ", "Colocated"))
-    for strategy in ("DDP", "FSDP2", "ZeRO2")
-    for num_ranks in (1, 2)
+    way_called(mode, strategy, num_ranks): killable_job(
+        mode=mode if mode == "Colocated" else None, num_ranks=num_ranks, strategy=strategy
+    )
+    for mode, strategy, num_ranks in itertools.product(MODES, STRATEGIES, RANKS)
 }
 MORE_WAYS = {
     "ZeRO1 2": killable_job(num_ranks=2, strategy="ZeRO1"),
@@ -70,23 +80,30 @@ CELLS: list[tuple[str, str, int, Hurt | None, set[int]]] = [
 """Name, point and step of the kill, what is done to the journal afterwards, and the steps of which
 all samples must then be there; in a reward call the last ones may be on their way to the disk."""
 
-SELECTED = {"scored", "saving"}
-"""What `make test` has of MORE_WAYS."""
-WITH_DAMAGED_FILES = {"DDP 1", "FSDP2 2", "Colocated DDP 1", "Colocated FSDP2 2"}
-"""A damaged file of the journal is nothing to a strategy: `make test` has it for these."""
-
-
-def marks_of(way: str, name: str) -> tuple[pytest.MarkDecorator, ...]:
-    """Of a cell that only `make test-matrix` has."""
-    is_left = way in MORE_WAYS and name not in SELECTED
-    is_left |= name in ("torn record", "damaged record") and way not in WITH_DAMAGED_FILES
-    return (pytest.mark.matrix,) if is_left else ()
+FILES = ("torn record", "damaged record")
+_MOMENTS = [name for name, *_ in CELLS if name not in FILES]
+SELECTED = {
+    *((way_called(*values), moment) for *values, moment in AllPairs([MODES, STRATEGIES, RANKS, _MOMENTS])),
+    ("DDP 1", "torn record"),
+    ("Colocated FSDP2 2", "damaged record"),
+    ("ZeRO1 2", "saving"),
+    ("ZeRO3 2", "scored"),
+    ("shared FSDP2 2", "saving"),
+    ("adapter DDP 2", "scored"),
+}
+"""What `make test` has: every pair of mode, strategy, number of ranks and moment, and what is special once.
+`make test-matrix` has the rest."""
 
 
 def cells(*, is_colocated: bool) -> list[Any]:
     """Those of one mode, as parameters of a test."""
     return [
-        pytest.param(way, cell, id=f"{way}-{cell[0]}", marks=marks_of(way, cell[0]))
+        pytest.param(
+            way,
+            cell,
+            id=f"{way}-{cell[0]}",
+            marks=() if (way, cell[0]) in SELECTED else pytest.mark.matrix,
+        )
         for way in ALL_WAYS
         for cell in CELLS
         if (ALL_WAYS[way].mode is Mode.COLOCATED) == is_colocated

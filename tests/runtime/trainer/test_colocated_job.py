@@ -132,9 +132,9 @@ def test_a_policy_learns_to_call_the_calculator_of_the_example(
 @pytest.mark.parametrize(
     "run",
     [
-        copy_job(num_ranks=1, steps=5, sleep_level=0, threads=2),
+        pytest.param(copy_job(num_ranks=1, steps=5, sleep_level=0, threads=2), marks=pytest.mark.matrix),
         copy_job(num_ranks=2, steps=5, ranks_per_engine=2, sleep_level=2),
-        copy_job(num_ranks=2, steps=5, strategy="FSDP2"),
+        pytest.param(copy_job(num_ranks=2, steps=5, strategy="FSDP2"), marks=pytest.mark.matrix),
         pytest.param(copy_job(num_ranks=2, steps=5, strategy="ZeRO2"), marks=pytest.mark.matrix),
         pytest.param(copy_job(num_ranks=2, steps=5, strategy="ZeRO3"), marks=pytest.mark.matrix),
     ],
@@ -151,7 +151,7 @@ def test_seeds_decide_the_tokens_however_ranks_share_engines(
     assert max(record.values["sync/max_probe_error"] for record in found) < 1e-4
 
 
-@pytest.mark.parametrize("process", ["Shared", "Own"])
+@pytest.mark.parametrize("process", ["Shared", pytest.param("Own", marks=pytest.mark.matrix)])
 def test_evaluations_train_nothing_and_are_greedy(tmp_path: Path, process: str) -> None:
     plain, measured = copy_job(num_ranks=1, steps=3), copy_job(num_ranks=1, steps=3, process=process)
     dataset = DatasetSpec(
@@ -168,7 +168,7 @@ def test_evaluations_train_nothing_and_are_greedy(tmp_path: Path, process: str) 
     assert all("eval/reward" in record.values for record in found["measured"])
 
 
-@pytest.mark.parametrize("process", ["Shared", "Own"])
+@pytest.mark.parametrize("process", ["Shared", pytest.param("Own", marks=pytest.mark.matrix)])
 def test_completions_are_sampled_as_the_job_says(tmp_path: Path, process: str) -> None:
     run = run_config(
         mode="Colocated",

@@ -52,11 +52,21 @@ def test_a_run_that_is_killed_in_every_attempt_gets_to_its_end(
     assert_same_run(tmp_path, undisturbed["DDP 1"])
 
 
-ON_TWO_RANKS = pytest.mark.parametrize("strategy", ["DDP", "FSDP2", "ZeRO2"])
+def on_two_ranks(*, selected: str) -> pytest.MarkDecorator:
+    """Under each strategy, of which `make test` has one."""
+    return pytest.mark.parametrize(
+        "strategy",
+        [
+            pytest.param(strategy, marks=() if strategy == selected else pytest.mark.matrix)
+            for strategy in ("DDP", "FSDP2", "ZeRO2")
+        ],
+    )
+
+
 TURNS = {"sampling": {"rolloutFunction": {"function": "scripted_rewards:turns"}}}
 
 
-@ON_TWO_RANKS
+@on_two_ranks(selected="DDP")
 def test_a_run_of_several_turns_that_is_killed_between_them_ends_as_the_undisturbed_one(
     server: Attempts, tmp_path: Path, strategy: str
 ) -> None:
@@ -80,7 +90,7 @@ def test_a_run_of_several_turns_that_is_killed_between_them_ends_as_the_undistur
 DYNAMIC = {"algorithm": {"dynamicSampling": {"maxRounds": 3}, "kl": None}}
 
 
-@ON_TWO_RANKS
+@on_two_ranks(selected="FSDP2")
 def test_a_run_that_is_killed_while_it_samples_in_place_of_dropped_groups_ends_as_the_undisturbed_one(
     server: Attempts, tmp_path: Path, strategy: str
 ) -> None:
@@ -104,7 +114,7 @@ SCHEDULE = {"optimizer": {"learningRate": 1e-3, "schedule": "linear", "warmupSte
 EPOCHS = {"algorithm": {"steps": None, "epochs": 8.75 / 16, **SCHEDULE}}
 
 
-@ON_TWO_RANKS
+@on_two_ranks(selected="ZeRO2")
 def test_a_run_of_epochs_that_is_killed_ends_as_the_one_of_as_many_steps(
     server: Attempts, tmp_path: Path, strategy: str
 ) -> None:

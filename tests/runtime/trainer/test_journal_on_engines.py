@@ -5,6 +5,7 @@ Every step that was trained before ends with the same weights.
 Every point of a step, over a scripted engine: test_journal_kills.py.
 """
 
+import itertools
 import os
 import signal
 import time
@@ -15,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from journal_cells import IN_MAKE_TEST, MOMENTS, Cell, all_cells
 from killed_runs import CHECKSUM, all_records, newest_checkpoint, tear
 from local_job import LocalEngines, local_engines, start_trainer
 from pod_builder import run_config
@@ -32,6 +32,30 @@ HERE = str(Path(__file__).parent)
 STEPS, EVERY_STEPS, PROMPTS, GROUP = 5, 2, 4, 4
 KILLED_IN = 3
 """The second step behind a checkpoint: the one before it is replayed whole."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One killed run; DDP where there is no strategy."""
+
+    mode: str
+    num_ranks: int
+    strategy: str | None
+    moment: str
+
+
+MOMENTS = ("generation", "scored", "trained", "saving", "reward", "torn record")
+"""A torn record is one of a sample that was being written: it is cut off after the kill."""
+VALUES = (("Disaggregated", "Colocated"), (1, 2), (None, "FSDP2", "ZeRO2"), MOMENTS)
+"""Of the fields of a Cell."""
+IN_MAKE_TEST = {
+    Cell("Disaggregated", 1, None, "generation"),
+    Cell("Disaggregated", 2, "FSDP2", "saving"),
+    Cell("Colocated", 1, "FSDP2", "scored"),
+    Cell("Colocated", 2, "ZeRO2", "trained"),
+}
+"""Every pair of mode and number of ranks; kill_cells.py has the pairs of all four. The rest is in
+`make test-matrix`."""
 
 
 def killable_job(
@@ -133,7 +157,7 @@ CELLS = [
         id=" ".join(map(str, vars(cell).values())),
         marks=() if cell in IN_MAKE_TEST else pytest.mark.matrix,
     )
-    for cell in all_cells()
+    for cell in itertools.starmap(Cell, itertools.product(*VALUES))
 ]
 
 

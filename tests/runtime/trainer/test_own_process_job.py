@@ -15,7 +15,7 @@ from trainer_pod import TrainerPod
 from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.report.metrics import MetricsRecord, read_metrics
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.matrix]
 
 STEPS = 6
 IS_NOT_COMPUTED = ("seconds", "_time", "per_second", "sent_bytes")

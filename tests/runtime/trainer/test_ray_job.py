@@ -15,7 +15,7 @@ from test_colocated_job import copy_job, records, tokens
 
 from grpo_runtime.colocated.ray.node_folder import TOKEN_FILE
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.matrix]
 
 STEPS = 12
 LONG = 10_000
@@ -86,7 +86,6 @@ def test_only_who_has_the_token_is_let_in_and_the_loss_of_ray_ends_the_attempt(t
     require_nothing_left(trainer)
 
 
-@pytest.mark.matrix
 def test_a_job_on_ray_saves_when_it_is_asked_to_stop(tmp_path: Path) -> None:
     trainer = start_trainer(tmp_path, copy_job(num_ranks=1, steps=LONG, executor="Ray"))
     trainer.wait_until(lambda progress: progress.step >= 1)
@@ -98,7 +97,6 @@ def test_a_job_on_ray_saves_when_it_is_asked_to_stop(tmp_path: Path) -> None:
     require_nothing_left(trainer)
 
 
-@pytest.mark.matrix
 def test_ray_ends_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
     trainer = start_trainer(tmp_path, copy_job(num_ranks=1, steps=LONG, executor="Ray"))
     trainer.wait_until(lambda progress: progress.step >= 1)

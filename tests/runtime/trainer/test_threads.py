@@ -75,7 +75,7 @@ def test_the_ranks_of_a_pod_have_the_threads_of_their_run_config(
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize(("named", "of_engine"), [(2, 2), (None, 1)])
+@pytest.mark.parametrize(("named", "of_engine"), [(2, 2), pytest.param(None, 1, marks=pytest.mark.matrix)])
 def test_a_colocated_engine_has_the_threads_of_the_run_config_and_the_trainer_its_own_before_and_after(
     tmp_path: Path, named: int | None, of_engine: int
 ) -> None:

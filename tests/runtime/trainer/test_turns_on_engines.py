@@ -11,7 +11,7 @@ from pod_builder import run_config
 from grpo_runtime.report.metrics import read_metrics
 from grpo_runtime.report.samples import read_groups
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.matrix]
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "calculator"
 STEPS = 4

@@ -12,7 +12,7 @@ from engine_of_several import (
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import TerminationMessage
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.matrix]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,6 @@ def test_a_pod_with_workers_only_ends_when_it_is_asked_to(two_nodes: Any) -> Non
     assert leader.process.poll() is None
 
 
-@pytest.mark.matrix
 async def test_a_sync_reaches_the_worker_in_the_other_pod(
     start_nodes: Any, engine: Any, attempt: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -52,7 +51,6 @@ async def test_a_sync_reaches_the_worker_in_the_other_pod(
         await assert_it_samples_as_one_worker_does(nodes[0], one=engine, attempt=attempt, num_workers=2)
 
 
-@pytest.mark.matrix
 async def test_a_sync_reaches_both_stages_of_a_pipeline_in_one_pod(
     start: Any, engine: Any, attempt: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -16,7 +16,7 @@ from polling import wait_until
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import TerminationMessage
 
-pytestmark = [pytest.mark.engine, pytest.mark.matrix]
+pytestmark = pytest.mark.engine
 
 
 @pytest.fixture(scope="module")
@@ -33,12 +33,14 @@ async def test_each_sync_reaches_both_workers_and_the_engine_samples_what_one_of
     await assert_it_samples_as_one_worker_does(engine_of_two, one=engine, attempt=attempt, num_workers=2)
 
 
+@pytest.mark.matrix
 async def test_a_failed_transfer_leaves_both_workers_their_old_weights_and_the_next_one_works(
     engine_of_two: Any, attempt: int
 ) -> None:
     await assert_a_failed_transfer_leaves_the_old_weights(engine_of_two, attempt=attempt, num_workers=2)
 
 
+@pytest.mark.matrix
 def test_an_engine_that_has_lost_a_worker_says_so_and_ends(engine_of_two: Any) -> None:
     """The last test of this file."""
     os.kill(worker_of(engine_of_two), signal.SIGKILL)

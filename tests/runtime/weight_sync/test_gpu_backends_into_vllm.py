@@ -20,9 +20,11 @@ def num_workers(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
 
-@pytest.fixture(params=sorted(STAND_INS))
+@pytest.fixture(
+    params=[WeightSyncBackend.NCCL, pytest.param(WeightSyncBackend.IPC, marks=pytest.mark.matrix)]
+)
 def named(request: pytest.FixtureRequest) -> WeightSyncBackend:
-    return WeightSyncBackend(request.param)
+    return request.param
 
 
 @pytest.fixture

@@ -20,11 +20,13 @@ from grpo_runtime.weight_sync.interface import Failures, WeightSender
 from grpo_runtime.weight_sync.registry import Reach
 
 BETWEEN_PROCESSES = sorted(name for name, found in OF_THE_PRODUCT.items() if found.reach != Reach.PROCESS)
+SELECTED = ("gloo", "shared_memory", "stand-in-nccl")
+"""Of which `make test` has every loss. The others share all but the transfer with them, and have the losses
+in it; the rest of theirs is in `make test-matrix`."""
+OTHERS = sorted(set(BETWEEN_PROCESSES) - set(SELECTED))
 TIMEOUT_SECONDS = 14.0
 """Of which a member that breaks the group may take a quarter and ANSWER_SECONDS. The rest is for the group
 without it, also on a machine that is busy."""
-
-pytestmark = [pytest.mark.at_once, pytest.mark.parametrize("backend", BETWEEN_PROCESSES)]
 
 Engines = Mapping[str, EngineOfProcesses]
 Accident = Callable[[EngineOfProcesses], None]
@@ -38,6 +40,13 @@ def freeze(engine: EngineOfProcesses, *, worker: int = -1) -> None:
     engine.freeze(worker=worker)
 
 
+pytestmark = pytest.mark.at_once
+each_backend = pytest.mark.parametrize(
+    "backend", [*SELECTED, *(pytest.param(name, marks=pytest.mark.matrix) for name in OTHERS)]
+)
+killed_or_frozen = pytest.mark.parametrize("happens", [kill, freeze], ids=["killed", "frozen"])
+
+
 def sender_to(backend: str, engines: Engines) -> WeightSender[object]:
     return make_group_sender(backend, engines, timeout_seconds=TIMEOUT_SECONDS)
 
@@ -49,6 +58,7 @@ async def require_served(engines: Engines, *, seed: int, version: str) -> None:
         assert await engine.served() == [wanted] * engine.num_workers
 
 
+@each_backend
 @pytest.mark.parametrize("names", ["a", "abc"])
 @pytest.mark.parametrize("num_workers", [1, 2])
 async def test_every_worker_of_every_engine_gets_sync_after_sync(
@@ -63,6 +73,7 @@ async def test_every_worker_of_every_engine_gets_sync_after_sync(
         await sender.shutdown()
 
 
+@each_backend
 async def test_an_engine_that_joins_in_mid_step_gets_the_same_weights_and_then_shares_the_sender(
     backend: str,
 ) -> None:
@@ -87,7 +98,8 @@ async def test_an_engine_that_joins_in_mid_step_gets_the_same_weights_and_then_s
         await together.shutdown()
 
 
-@pytest.mark.parametrize("happens", [kill, freeze], ids=["killed", "frozen"])
+@each_backend
+@killed_or_frozen
 @pytest.mark.parametrize("phase", ["init", "start", "update", "transfer", "finish"])
 async def test_an_engine_that_is_lost_in_a_phase_is_named_and_the_others_get_the_weights(
     backend: str, phase: str, happens: Accident
@@ -96,6 +108,16 @@ async def test_an_engine_that_is_lost_in_a_phase_is_named_and_the_others_get_the
         await lose_one(backend, engines, phase=phase, happens=happens)
 
 
+@pytest.mark.parametrize("backend", OTHERS)
+@killed_or_frozen
+async def test_an_engine_that_is_lost_in_any_transfer_is_named_and_the_others_get_the_weights(
+    backend: str, happens: Accident
+) -> None:
+    async with engines_of_processes(backend, "abc") as engines:
+        await lose_one(backend, engines, phase="transfer", happens=happens)
+
+
+@each_backend
 @pytest.mark.parametrize(
     ("phase", "happens"),
     [
@@ -145,6 +167,7 @@ async def lose_one(backend: str, engines: Engines, *, phase: str, happens: Accid
     await sender.shutdown()
 
 
+@each_backend
 async def test_an_engine_that_was_frozen_in_a_transfer_keeps_its_weights_and_comes_back(backend: str) -> None:
     async with engines_of_processes(backend, "ab") as engines:
         sender = sender_to(backend, engines)
@@ -164,6 +187,7 @@ async def test_an_engine_that_was_frozen_in_a_transfer_keeps_its_weights_and_com
         await alone.shutdown()
 
 
+@each_backend
 async def test_an_engine_that_stood_still_for_a_while_fails_nobody_else(backend: str) -> None:
     """It says by itself that the group broke, as the others do: nobody is to blame."""
     async with engines_of_processes(backend, "abc") as engines:
@@ -186,6 +210,7 @@ async def test_an_engine_that_stood_still_for_a_while_fails_nobody_else(backend:
         await sender.shutdown()
 
 
+@each_backend
 async def test_weights_that_are_late_are_waited_for_before_any_engine_is(backend: str) -> None:
     """As those of a sharded policy, when another rank comes late."""
 
@@ -203,6 +228,7 @@ async def test_weights_that_are_late_are_waited_for_before_any_engine_is(backend
         await sender.shutdown()
 
 
+@each_backend
 async def test_a_sender_that_was_succeeded_changes_nothing(backend: str) -> None:
     """A trainer of an earlier attempt that comes back: its engines are those of another one by now."""
     async with engines_of_processes(backend, "ab") as engines:
@@ -218,6 +244,7 @@ async def test_a_sender_that_was_succeeded_changes_nothing(backend: str) -> None
             await sender.shutdown()
 
 
+@each_backend
 async def test_a_repeated_finish_changes_nothing(backend: str) -> None:
     async with engines_of_processes(backend, "ab") as engines:
         sender = sender_to(backend, engines)
@@ -228,6 +255,7 @@ async def test_a_repeated_finish_changes_nothing(backend: str) -> None:
         await sender.shutdown()
 
 
+@each_backend
 async def test_a_transfer_that_is_given_up_in_the_middle_leaves_the_old_weights(backend: str) -> None:
     async with engines_of_processes(backend, "ab") as engines:
         sender = sender_to(backend, engines)

@@ -22,7 +22,7 @@ from grpo_runtime.fleet.engine_sync import SyncFailedError, SyncJob
 from grpo_runtime.settings import Tokens
 from grpo_runtime.weight_sync.registry import vllm_nccl_backend
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.matrix]
 PROGRAM = (str(Path(__file__).with_name("pod_with_stand_in_nccl.py")),)
 BACKEND = vllm_nccl_backend(
     "vllm_nccl",
@@ -33,7 +33,7 @@ BACKEND = vllm_nccl_backend(
 )
 
 
-@pytest.fixture(params=[1, pytest.param(2, marks=pytest.mark.matrix)])
+@pytest.fixture(params=[1, 2])
 def num_workers(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
