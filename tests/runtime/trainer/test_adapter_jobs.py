@@ -11,10 +11,9 @@ from trainer_pod import TrainerPod
 
 LORA = {"source": "builtin://tiny", "lora": {"rank": 4, "exportMerged": True}}
 CASES = [
-    (1, "DDP"),
-    (2, "DDP"),
     (2, "FSDP2"),
-    *(pytest.param(2, name, marks=pytest.mark.matrix) for name in ("ZeRO1", "ZeRO2", "ZeRO3")),
+    pytest.param(1, "DDP", marks=pytest.mark.matrix),
+    *(pytest.param(2, name, marks=pytest.mark.matrix) for name in ("DDP", "ZeRO1", "ZeRO2", "ZeRO3")),
 ]
 
 
