@@ -1,6 +1,7 @@
 """GRPO, as rank 0 coordinates it."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TypeVar
@@ -62,6 +63,7 @@ class Coordinator:
     """Prompts that were left out of the dataset."""
     evaluation: Evaluation | None = None
     rollout_function: RolloutFunction | None = None
+    clock: Callable[[], float] = time.monotonic
 
     async def train(self, state: RunState) -> bool:
         """Train from `state` to the last step: True when every step is done, False when asked to stop.
@@ -71,7 +73,7 @@ class Coordinator:
         step_sampler = self._step_sampler()
         for step in range(state.step, self.run_config.total_steps):
             self._note_commit()
-            watch = Stopwatch()
+            watch = Stopwatch(self.clock)
             try:
                 sampled = await step_sampler.sample(step, watch=watch)
                 self.ranks.announce(Command.TRAIN)
@@ -162,7 +164,7 @@ class Coordinator:
         evaluation = self.evaluation
         if evaluation is None or not evaluation.is_due(state.step):
             return Evaluated()
-        watch = Stopwatch()
+        watch = Stopwatch(self.clock)
         try:
             with watch.phase("evaluate"):
                 await self._sync(state.step)

@@ -1,5 +1,6 @@
 """An adapter in a policy: what it computes, what is trained, what engines get, and what is saved."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -240,13 +241,26 @@ def test_a_checkpoint_of_another_adapter_or_another_commit_is_refused(
     add_adapter(moved, LORA, seed=7, origin=origin(folder, commit="decade"))
     with pytest.raises(UserError, match=r"for commit c0ffee of the model, and model.source is at decade now"):
         require_same_adapter(moved, folder=tmp_path / MODEL)
-    wider = adapted(folder, lora=LoraSpec(rank=8, alpha=6))
-    with pytest.raises(UserError, match=r"has an adapter with r 4, and the job asks for 8"):
-        require_same_adapter(wider, folder=tmp_path / MODEL)
+    others = {
+        r"r 4, and the job asks for 8": LoraSpec(rank=8, alpha=6),
+        r"lora_alpha 6, and the job asks for 12": LoraSpec(rank=4, alpha=12),
+        r"target_modules \[.*\], and the job asks for \['q_proj'\]": LoraSpec(
+            rank=4, alpha=6, targets=("q_proj",)
+        ),
+    }
+    for says, lora in others.items():
+        with pytest.raises(UserError, match=f"has an adapter with {says}"):
+            require_same_adapter(adapted(folder, lora=lora), folder=tmp_path / MODEL)
+    elsewhere = load_policy(folder, dtype="float32")
+    add_adapter(elsewhere, LORA, seed=7, origin=replace(origin(folder), source="hf://another/model"))
+    with pytest.raises(
+        UserError, match=r"base_model_name_or_path someone/model, and .* asks for another/model"
+    ):
+        require_same_adapter(elsewhere, folder=tmp_path / MODEL)
     with pytest.raises(UserError, match=r"has an adapter, and the job asks for none: set model.lora"):
         require_same_adapter(load_policy(folder, dtype="float32"), folder=tmp_path / MODEL)
     with pytest.raises(UserError, match=r"has a whole model, and the job asks for an adapter"):
-        require_same_adapter(wider, folder=folder)
+        require_same_adapter(adapted(folder), folder=folder)
 
 
 @pytest.mark.parametrize("dtype", list(Dtype))

@@ -56,10 +56,13 @@ def test_a_completion_with_any_token_of_another_step_is_stale_also_when_an_attem
 
 def test_prometheus_gets_a_label_for_the_reward_function_and_escaped_names() -> None:
     values = {"rewards/a/mean": 0.5, "rewards/b-c/mean": 1.0, "completions/mean_length": 3.0}
+    values |= {"own/top-1 %.é": 4.0, 'rewards/"q"\\\n/mean': 2.0}
     lines = prometheus_text(values, labels={"namespace": "team", "job": "copy"}).splitlines()
     assert 'grpo_rewards_mean{function="a",job="copy",namespace="team"} 0.5' in lines
     assert 'grpo_rewards_mean{function="b-c",job="copy",namespace="team"} 1.0' in lines
     assert 'grpo_completions_mean_length{job="copy",namespace="team"} 3.0' in lines
+    assert 'grpo_own_top_1____{job="copy",namespace="team"} 4.0' in lines
+    assert r'grpo_rewards_mean{function="\"q\"\\\n",job="copy",namespace="team"} 2.0' in lines
 
 
 def test_a_users_own_metric_with_the_name_of_the_rewards_gives_way_to_them() -> None:

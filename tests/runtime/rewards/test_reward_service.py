@@ -17,6 +17,7 @@ from grpo_runtime.errors import RewardServiceUnreachableError, UserError
 from grpo_runtime.rewards.chunk import Column
 from grpo_runtime.rewards.pool import RewardPool
 from grpo_runtime.rewards.service import Patience, ServiceClient
+from grpo_runtime.rewards.service_protocol import request_body
 from grpo_runtime.rewards.types import (
     FailureKind,
     OpenCalls,
@@ -104,8 +105,7 @@ async def test_null_means_that_the_reward_does_not_apply_and_what_is_no_number_f
         (body({"rewards": [1.0]}), "it answered 1 rewards for 2 completions"),
         (status(200, text="<html>"), "its answer is no JSON"),
         (status(500, text="KeyError: 'answer'"), "KeyError: 'answer'"),
-        (status(422), "HTTP 422"),
-        (status(301), "HTTP 301"),
+        *((status(number), f"HTTP {number}") for number in (301, 400, 401, 403, 404, 409, 413, 422, 501)),
         (endless, "its answer is longer than 16777216 bytes"),
     ],
 )
@@ -222,10 +222,26 @@ async def test_answers_that_stay_rubbish_end_the_attempt_as_an_outage_does_and_s
     assert TOKEN not in "".join(traceback.format_exception(refusal.value)) + caplog.text
 
 
-async def test_other_completions_have_another_key() -> None:
-    async with serving() as service:
-        await ask(function(service.url), chunk("a"), chunk("b"))
-    assert len({asked["idempotencyKey"] for asked in service.asked}) == 2
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"step": 4},
+        {"total_steps": 10},
+        {"group_ids": [8]},
+        {"prompts": ["b="]},
+        {"completions": ["b"]},
+        {"completion_ids": [[1, 3]]},
+        {"columns": {"answer": ["y"]}},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+def test_a_request_that_differs_in_anything_has_another_key(other: dict[str, Any]) -> None:
+    one = chunk("a", answer=["x"])
+    _, key = request_body(one, name="judge", job="a-uid")
+    assert request_body(chunk("a", answer=["x"]), name="judge", job="a-uid")[1] == key
+    assert request_body(replace(one, **other), name="judge", job="a-uid")[1] != key
+    assert request_body(one, name="other", job="a-uid")[1] != key
+    assert request_body(one, name="judge", job="b-uid")[1] != key
 
 
 async def test_a_service_that_starts_late_is_waited_for() -> None:

@@ -2,6 +2,7 @@
 get."""
 
 import math
+import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -135,7 +136,11 @@ class RecordingEngines:
         return SyncReport(version=version, synced=("fake",), failed={}, num_bytes=0)
 
     async def generate(
-        self, requests: Sequence[GenerateRequest], *, on_finished: OnFinished | None = None
+        self,
+        requests: Sequence[GenerateRequest],
+        *,
+        on_finished: OnFinished | None = None,
+        stays_awake: bool = False,
     ) -> list[Rollout]:
         self.requests.append(requests)
         version = self._sampled_with or self.versions[-1]
@@ -146,15 +151,18 @@ class RecordingEngines:
             for place, request in enumerate(requests)
         ]
 
+    async def rest(self) -> None:
+        """They have nothing to give back."""
+
 
 class FixedScorer:
-    """The same rewards [B, F] in every step."""
+    """The same rewards [B, F] in every step; the first of them in a round of fewer completions."""
 
     def __init__(self, run: RunConfig, rewards: torch.Tensor, metrics: Mapping[str, float]) -> None:
         self.names = [reward.name for reward in run.rewards]
         self.prompts: list[Sequence[Prompt]] = []
         values = [[None if math.isnan(value) else value for value in row] for row in rewards.tolist()]
-        self._scores = Scores(values=values, metrics=metrics)
+        self._values, self._metrics = values, metrics
 
     def begin(self, prompts: Sequence[Prompt], *, step: int, first_group: int = 0) -> "FixedScorer":
         self.prompts.append(prompts)
@@ -164,7 +172,7 @@ class FixedScorer:
         raise AssertionError("the engines of this run tell of no sample before all are finished")
 
     async def scores(self, rollouts: Sequence[Rollout]) -> Scores:
-        return self._scores
+        return Scores(values=self._values[: len(rollouts)], metrics=self._metrics)
 
     def waits_for(self) -> str:
         return "rewards of a step"
@@ -289,6 +297,7 @@ class FakeRun:
         saver: RecordingSaver | None = None,
         uploads: ModelUploads | None = None,
         evaluation: Evaluation | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         write_tiny_model(folder)
         model, tokenizer = load_policy(folder, dtype=MASTER_DTYPE), load_tokenizer(folder)
@@ -312,6 +321,7 @@ class FakeRun:
             **({"uploads": uploads} if uploads else {}),
             "journal": NoJournal(),
             "evaluation": evaluation,
+            "clock": clock,
         }
         self._coordinator = Coordinator(run_config=run, attempt=3, tokenizer=tokenizer, **parts)
 

@@ -296,7 +296,7 @@ async def test_a_completion_that_no_function_scored_teaches_nothing(tmp_path: Pa
 
 async def test_the_completions_of_some_steps_are_reported_with_what_became_of_them(tmp_path: Path) -> None:
     named = [{"name": "a", "builtin": "exact_match"}, {"name": "b", "builtin": "exact_match", "weight": 2}]
-    rewards = [[1.0, 0.0], [0.0, 0.5], [math.nan, math.nan], [0.5, math.nan]]
+    rewards = [[1.0, 0.0], [0.0, 0.25], [math.nan, math.nan], [0.5, math.nan]]
     run = FakeRun(tmp_path, job(rewards=named, report={"samplesEverySteps": 2}), rewards=rewards)
     assert await run.train()
     kept = {step: report["samples"] for step, report in run.reporter.steps.items() if report["samples"]}
@@ -306,11 +306,12 @@ async def test_the_completions_of_some_steps_are_reported_with_what_became_of_th
     assert first.prompt == second.prompt == run.scorer.prompts[1][0].content
     assert third.prompt == last.prompt == run.scorer.prompts[1][1].content
     assert [sample.rewards for sample in kept[2]] == [
-        {"a": 1.0, "b": 0.0}, {"a": 0.0, "b": 0.5}, {"a": None, "b": None}, {"a": 0.5, "b": None}
+        {"a": 1.0, "b": 0.0}, {"a": 0.0, "b": 0.25}, {"a": None, "b": None}, {"a": 0.5, "b": None}
     ]  # fmt: skip
-    assert [sample.reward for sample in kept[2]] == [1.0, 1.0, None, 0.5]
+    assert [sample.reward for sample in kept[2]] == [1.0, 0.5, None, 0.5]
     advantages = run.learner.batches[1].advantages.tolist()
     assert [sample.advantage for sample in kept[2]] == advantages
+    assert advantages == pytest.approx([0.7071, -0.7071, 0.0, 0.0], rel=1e-3)
     assert (first.num_tokens, first.is_terminated, first.policy_versions) == (COMPLETION_TOKENS, True, "3.1")
 
 

@@ -1,12 +1,12 @@
 """Evaluations: when they are due, what they ask engines for, what they say; training does not notice them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from coordinated_run import PROMPTS, FakeRun
+from coordinated_run import PROMPTS, FakeRun, RecordingSaver
 from pod_builder import run_config
 
 from grpo_api.contract.run_config import RunConfig
@@ -21,18 +21,24 @@ from grpo_runtime.trainer.evaluation import Evaluation
 from grpo_runtime.trainer.scoring import Scores
 
 REWARDS = [[0.0], [1.0]] * 4
-
+SCORING_SECONDS = 1000.0
 
 Script = Sequence[float | KnownError | None]
 
 
 class ScriptedScorer:
-    """In evaluation number i every completion gets reward number i, or scoring raises it."""
+    """In evaluation number i every completion gets reward number i, or scoring raises it. Each takes
+    SCORING_SECONDS on `clock`, and nothing else takes more than a second."""
 
     names = ("a",)
 
     def __init__(self, rewards: Script) -> None:
         self._rewards = iter(rewards)
+        self.now = 0.0
+
+    def clock(self) -> float:
+        self.now += 1.0
+        return self.now
 
     def begin(self, prompts: Sequence[Prompt], *, step: int) -> "ScriptedScorer":
         return self
@@ -44,6 +50,7 @@ class ScriptedScorer:
         return "rewards of an evaluation"
 
     async def scores(self, rollouts: Sequence[Rollout]) -> Scores:
+        self.now += SCORING_SECONDS
         reward = next(self._rewards)
         if isinstance(reward, KnownError):
             raise reward
@@ -62,7 +69,13 @@ def job(**options: Any) -> RunConfig:
     )
 
 
-def evaluation_of(run: RunConfig, *, rewards: Script = (), best: float | None = None) -> Any:
+def evaluation_of(
+    run: RunConfig,
+    *,
+    rewards: Script = (),
+    best: float | None = None,
+    on_best: Callable[[int], None] = lambda step: None,
+) -> Any:
     marked: list[tuple[int, float]] = []
     assert run.dataset.eval is not None
     made: Any = Evaluation(
@@ -72,7 +85,7 @@ def evaluation_of(run: RunConfig, *, rewards: Script = (), best: float | None = 
         tokenizer=char_tokenizer(max_length_tokens=64),
         scorer=ScriptedScorer(rewards),  # type: ignore[arg-type]
         best_reward=best,
-        mark_best=lambda step, reward: marked.append((step, reward)),
+        mark_best=lambda step, reward: (marked.append((step, reward)), on_best(step)),
     )
     made.marked = marked
     return made
@@ -126,6 +139,16 @@ async def test_its_metrics_are_in_the_report_of_the_step_whose_weights_it_measur
     assert run.engines.versions[2] == PolicyVersion(3, 2)
 
 
+async def test_its_seconds_are_no_part_of_those_of_a_step(tmp_path: Path) -> None:
+    evaluation = evaluation_of(job(), rewards=[0.25, 0.5, 0.75])
+    run = FakeRun(tmp_path, job(), rewards=REWARDS, evaluation=evaluation, clock=evaluation.scorer.clock)
+    assert await run.train()
+    assert all(report["step_time"] < SCORING_SECONDS / 2 for report in run.reporter.steps.values())
+    evaluated = {step for step, report in run.reporter.steps.items() if "time/evaluate_seconds" in report}
+    assert evaluated == {2, 4, 5}
+    assert all(run.reporter.steps[step]["time/evaluate_seconds"] > SCORING_SECONDS for step in evaluated)
+
+
 async def test_a_wait_for_rewards_is_told_with_what_the_scoring_says(tmp_path: Path) -> None:
     run, _ = evaluated_run(tmp_path, rewards=[0.25, 0.5, 0.75])
     assert await run.train()
@@ -160,6 +183,16 @@ async def test_the_checkpoint_of_the_best_evaluation_is_saved_and_named(
     assert await run.train()
     assert [state.step for state in run.saver.states] == saved
     assert evaluation.marked == [(step, pytest.approx(reward)) for step, reward in marked]
+
+
+async def test_a_checkpoint_is_named_the_best_once_it_is_committed(tmp_path: Path) -> None:
+    saver = RecordingSaver(polls_until_committed=3)
+    evaluation = evaluation_of(
+        job(), rewards=[0.5, 0.6, 0.7], on_best=lambda step: committed.append(saver.newest_step)
+    )
+    committed: list[int | None] = []
+    assert await FakeRun(tmp_path, job(), rewards=REWARDS, evaluation=evaluation, saver=saver).train()
+    assert committed == [step for step, _ in evaluation.marked] == [2, 4, 5]
 
 
 async def test_an_evaluation_that_cannot_be_scored_is_told_of_and_ends_no_run(

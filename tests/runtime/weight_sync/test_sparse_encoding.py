@@ -6,7 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_runtime.weight_sync.source import TensorSpec
-from grpo_runtime.weight_sync.stream.changes import ChangeFinder, Changes, ChangeTable, exchange
+from grpo_runtime.weight_sync.stream.changes import (
+    PART_ELEMENTS,
+    ChangeFinder,
+    Changes,
+    ChangeTable,
+    exchange,
+)
 from grpo_runtime.weight_sync.stream.encoding import Encoding, encode, positions_of
 from grpo_runtime.weight_sync.stream.manifest import DTYPES, WeightManifest, manifest_of, view_of
 
@@ -27,8 +33,10 @@ def changed_at(old: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     return new
 
 
-def found(manifest: WeightManifest, old: torch.Tensor, new: torch.Tensor) -> Changes | None:
-    finder = ChangeFinder(manifest)
+def found(
+    manifest: WeightManifest, old: torch.Tensor, new: torch.Tensor, *, part_elements: int = PART_ELEMENTS
+) -> Changes | None:
+    finder = ChangeFinder(manifest, part_elements=part_elements)
     for _ in finder.find(old, new):
         pass
     return finder.changes(base=BASE)
@@ -135,6 +143,31 @@ def test_changes_of_many_tensors_lead_to_the_new_stream_and_back(seed: int, shar
     assert torch.equal(stream, new)
     exchange(stream, changes.body, manifest=manifest, table=table)
     assert torch.equal(stream, old)
+
+
+def test_changes_in_every_part_of_a_tensor_of_several_are_found_and_put_in_their_places() -> None:
+    """Tensors of three parts, the last one shorter, between others: of one dtype the elements are wider."""
+    layout = [
+        TensorSpec("first", (10,), torch.float32),
+        TensorSpec("halves", (3, 50), torch.bfloat16),
+        TensorSpec("wide", (150,), torch.float32),
+        TensorSpec("last", (10,), torch.float32),
+    ]
+    manifest = manifest_of(layout)
+    old = random_bytes(manifest.num_bytes, seed=3)
+    new = old.clone()
+    for entry in manifest.tensors[1:3]:
+        width = entry.num_bytes // 150
+        for element in (0, 63, 64, 127, 128, 149):
+            new[entry.offset + element * width] ^= 1
+    changes = found(manifest, old, new, part_elements=64)
+    assert changes is not None
+    assert [(part.tensor, part.start, part.size, part.num_changed) for part in changes.table.parts] == [
+        (tensor, start, size, 2) for tensor in (1, 2) for start, size in ((0, 64), (64, 64), (128, 22))
+    ]
+    assert changes.table.problems(manifest) == []
+    exchange(old, changes.body, manifest=manifest, table=changes.table)
+    assert torch.equal(old, new)
 
 
 @pytest.mark.parametrize(("num_changed", "are_sent"), [(400, True), (480, False), (1000, False)])

@@ -89,10 +89,11 @@ class Changes:
 
 
 class ChangeFinder:
-    """Compares two streams part by part, in their order."""
+    """Compares two streams part by part, in their order. A part has at most `part_elements`."""
 
-    def __init__(self, manifest: WeightManifest) -> None:
+    def __init__(self, manifest: WeightManifest, *, part_elements: int = PART_ELEMENTS) -> None:
         self._manifest = manifest
+        self._part_elements = part_elements
         self._parts: list[ChangedPart] = []
         self._pieces: list[torch.Tensor] = []
         self._end = 0
@@ -132,8 +133,8 @@ class ChangeFinder:
         """The parts: tensor, first element, number of elements, their bytes in a stream, bytes of each."""
         for number, entry in enumerate(self._manifest.tensors):
             element_bytes, num_elements = DTYPES[entry.dtype].itemsize, math.prod(entry.shape)
-            for start in range(0, num_elements, PART_ELEMENTS):
-                size = min(PART_ELEMENTS, num_elements - start)
+            for start in range(0, num_elements, self._part_elements):
+                size = min(self._part_elements, num_elements - start)
                 begin = entry.offset + start * element_bytes
                 yield number, start, size, slice(begin, begin + size * element_bytes), element_bytes
 
