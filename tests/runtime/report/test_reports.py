@@ -72,6 +72,14 @@ def test_a_users_own_metric_with_the_name_of_the_rewards_gives_way_to_them() -> 
     assert found == ['grpo_rewards_mean{function="a",job="copy"} 0.5']
 
 
+def test_two_metrics_with_the_same_escaped_name_are_one_in_prometheus() -> None:
+    lines = prometheus_text({"own/a-b": 1.0, "own/a b": 2.0}, labels={"job": "copy"}).splitlines()
+    assert [line for line in lines if "grpo_own_a_b" in line and not line.startswith("# HELP")] == [
+        "# TYPE grpo_own_a_b gauge",
+        'grpo_own_a_b{job="copy"} 2.0',
+    ]
+
+
 def test_every_update_of_the_progress_is_a_sign_of_life(tmp_path: Path) -> None:
     file = ProgressFile(tmp_path, Progress(job_uid="uid", attempt=1, total_steps=5))
     file.update(state=TrainerState.TRAINING, step=2)
