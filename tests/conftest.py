@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
@@ -103,9 +102,6 @@ def ranks() -> Iterator[Ranks]:
     from grpo_runtime.trainer.stop import StopRequest
 
     assert "RANK" not in os.environ
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    met = Ranks.meet(rank=0, world_size=1, address="127.0.0.1", port=port, backend="gloo", stop=StopRequest())
+    met = Ranks.meet(rank=0, world_size=1, address="127.0.0.1", port=0, backend="gloo", stop=StopRequest())
     yield met
     met.leave()

@@ -21,7 +21,8 @@ from grpo_runtime.engine.arguments import (
 from grpo_runtime.fleet.connections import open_session
 from grpo_runtime.fleet.engine_client import Address, EngineClient
 from grpo_runtime.local.context import LocalContext
-from grpo_runtime.local.environments import LOOPBACK, free_ports, rollout_environment
+from grpo_runtime.local.environments import rollout_environment
+from grpo_runtime.local.ports import LOOPBACK, free_ports
 from grpo_runtime.rollout.errors import EngineError
 from grpo_runtime.settings import read_rollout_settings
 

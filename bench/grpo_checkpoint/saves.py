@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -119,9 +118,4 @@ def synchronous_and_in_a_thread(case: Case, *, folder: Path, ranks: Ranks) -> It
 
 def alone() -> Ranks:
     """This process as rank 0 of 1. A process can meet others only once."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    return Ranks.meet(
-        rank=0, world_size=1, address="127.0.0.1", port=port, backend="gloo", stop=StopRequest()
-    )
+    return Ranks.meet(rank=0, world_size=1, address="127.0.0.1", port=0, backend="gloo", stop=StopRequest())

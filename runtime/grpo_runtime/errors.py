@@ -63,6 +63,13 @@ class GpuTooSmallError(UserError):
     reason = Reason.GPU_OUT_OF_MEMORY
 
 
+class AddressInUseError(KnownError):
+    """Another process listens on the port at which the ranks meet."""
+
+    exit_code = ExitCode.TRANSIENT
+    reason = Reason.ADDRESS_IN_USE
+
+
 class PeerLostError(KnownError):
     """A collective operation failed because another rank is gone or does not answer."""
 

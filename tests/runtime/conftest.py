@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from grpo_api.v1alpha1.spec import (
     SamplingSpec,
     WeightSyncSpec,
 )
+from grpo_runtime.local.ports import free_ports
 
 # for the helpers beside this file
 sys.path.insert(0, str(Path(__file__).parent))
@@ -146,7 +146,7 @@ def start_engine(
     tokens.mkdir(exist_ok=True)
     (tokens / "data-token").write_text("data-secret\n")
     (tokens / "admin-token").write_text("admin-secret\n")
-    port = port or _free_port()
+    port = port or free_ports(1)[0]
     environment = os.environ | {
         Env.ROLE: Role.ROLLOUT,
         Env.RUN_CONFIG: str(folder / "run.json"),
@@ -165,12 +165,6 @@ def start_engine(
             command, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
         )
     return EngineProcess(process, name, port, folder, "data-secret", "admin-secret")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager
@@ -195,7 +189,7 @@ def running_nodes(
     folder: Path, *, name: str, num_nodes: int, **run: Any
 ) -> Iterator[tuple[EngineProcess, ...]]:
     """The pods of one engine, of which the first is live inside the block; all are ended after it."""
-    rendezvous = ("--rendezvous-port", str(_free_port()))
+    rendezvous = ("--rendezvous-port", str(free_ports(1)[0]))
     with ExitStack() as stack:
         nodes = []
         for index in range(num_nodes):

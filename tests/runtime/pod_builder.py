@@ -1,6 +1,5 @@
 """Builds what the operator would give to a pod, in a temporary directory."""
 
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from grpo_api.contract.run_config import RunConfig
 from grpo_api.resolve import resolve
 from grpo_api.v1alpha1.job import parse_job
 from grpo_api.v1alpha1.spec import Mode
+from grpo_runtime.local.ports import free_ports
 
 JOB_UID = "0f9d1c1e-0000-4000-8000-000000000001"
 
@@ -88,7 +88,6 @@ def rollout_environment(folder: Path, run: RunConfig, *, instance: str = "engine
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on right now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """A TCP port that nobody listens on, and that no outgoing connection takes."""
+    (port,) = free_ports(1)
+    return port

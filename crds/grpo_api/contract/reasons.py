@@ -158,6 +158,9 @@ class Reason(StrEnum):
     """A training process ran out of the memory of its GPU. After a step, the next attempt computes half as
     many tokens at a time, once; before the first step, and the second time, the job fails; the message names
     the fields to change."""
+    ADDRESS_IN_USE = "AddressInUse"
+    """Another process listens on the port at which the training processes meet, as can be on the network of
+    a node; next attempt, counted."""
     PEER_LOST = "PeerLost"
     """A training process ended because another one had ended; shown only when no other cause is known."""
     KILLED = "Killed"

@@ -7,8 +7,9 @@ from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.v1alpha1.spec import Mode
 from grpo_runtime.local.attempts import engine_delay, is_short
 from grpo_runtime.local.context import LocalContext
-from grpo_runtime.local.environments import LOOPBACK, free_ports, rollout_environment
+from grpo_runtime.local.environments import rollout_environment
 from grpo_runtime.local.gpus import seeing
+from grpo_runtime.local.ports import LOOPBACK, free_ports
 from grpo_runtime.local.process_outcome import ProcessOutcome, outcome_of
 from grpo_runtime.local.process_table import ProcessExit
 

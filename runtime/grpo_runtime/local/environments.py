@@ -1,6 +1,5 @@
 """The environment of each local process: the variables that its pod would have."""
 
-import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -8,10 +7,9 @@ from grpo_api.contract.environment import Env, Role
 from grpo_api.contract.micro_batch_choice import lowered
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.v1alpha1.spec import Mode
+from grpo_runtime.local.ports import LOOPBACK
 from grpo_runtime.local.workspace import Workspace
 from grpo_runtime.supervisor.fork_server import RENDEZVOUS_VARIABLES
-
-LOOPBACK = "127.0.0.1"
 
 
 def trainer_environment(
@@ -55,18 +53,6 @@ def inherited(environment: Mapping[str, str]) -> dict[str, str]:
     """The shell's environment without the variables of a pod or of other ranks."""
     foreign = RENDEZVOUS_VARIABLES | set(Env)
     return {name: value for name, value in environment.items() if name not in foreign}
-
-
-def free_ports(number: int) -> list[int]:
-    """`number` different TCP ports of the loopback address that are free right now."""
-    sockets = [socket.socket() for _ in range(number)]
-    try:
-        for listener in sockets:
-            listener.bind((LOOPBACK, 0))
-        return [listener.getsockname()[1] for listener in sockets]
-    finally:
-        for listener in sockets:
-            listener.close()
 
 
 def _shared(workspace: Workspace, role: Role, *, cache: Path) -> dict[str, str]:

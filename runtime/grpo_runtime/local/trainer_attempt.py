@@ -5,8 +5,9 @@ import signal
 from grpo_api.contract.graces import SUPERVISOR_MARGIN_SECONDS
 from grpo_api.contract.progress import Progress
 from grpo_runtime.local.context import LocalContext
-from grpo_runtime.local.environments import LOOPBACK, free_ports, trainer_environment
+from grpo_runtime.local.environments import trainer_environment
 from grpo_runtime.local.gpus import seeing
+from grpo_runtime.local.ports import LOOPBACK, free_ports
 from grpo_runtime.local.process_outcome import ProcessOutcome, outcome_of
 from grpo_runtime.local.process_table import ProcessExit
 from grpo_runtime.report.progress import read_progress

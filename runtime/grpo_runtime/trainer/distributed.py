@@ -13,7 +13,7 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from grpo_runtime.errors import PeerLostError, first_line
+from grpo_runtime.errors import AddressInUseError, PeerLostError, first_line
 from grpo_runtime.trainer.commands import STEP_COMMANDS, Command
 from grpo_runtime.trainer.stop import StopRequest, StopRequestedError
 
@@ -67,11 +67,12 @@ class Ranks:
         timeout: timedelta = COLLECTIVE_TIMEOUT,
     ) -> "Ranks":
         """Wait for all ranks at the static rendezvous on rank 0's pod. `backend` as in torch.distributed;
-        one collective operation may take as long as `timeout`."""
+        one collective operation may take as long as `timeout`. A rank that is alone may have port 0, any.
+
+        Raises AddressInUseError on rank 0 when another process listens there.
+        """
         with peer_errors():
-            store = dist.TCPStore(
-                address, port, world_size, is_master=rank == 0, timeout=MEET_TIMEOUT, wait_for_workers=True
-            )
+            store = _store(address, port, world_size=world_size, is_master=rank == 0)
             dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
         return cls(rank=rank, world_size=world_size, stop=stop)
 
@@ -171,6 +172,21 @@ class Ranks:
         """Wait for the other ranks. The group is not destroyed: see `rank._end`."""
         with peer_errors():
             dist.barrier()
+
+
+def _store(address: str, port: int, *, world_size: int, is_master: bool) -> dist.TCPStore:
+    try:
+        return dist.TCPStore(
+            address, port, world_size, is_master=is_master, timeout=MEET_TIMEOUT, wait_for_workers=True
+        )
+    except dist.DistNetworkError as error:
+        # torch gives no number
+        if "EADDRINUSE" not in str(error):
+            raise
+        raise AddressInUseError(
+            f"port {port}, at which the training processes meet, is in use by another process of this "
+            "network: on the network of a node (hostNetwork) only one trainer pod can be there"
+        ) from error
 
 
 class RankChannel:

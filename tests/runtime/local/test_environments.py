@@ -8,7 +8,7 @@ import pytest
 from grpo_api.contract.environment import Env
 from grpo_api.contract.progress import TerminationMessage
 from grpo_runtime.local.context import LocalContext
-from grpo_runtime.local.environments import free_ports, inherited
+from grpo_runtime.local.environments import inherited
 from grpo_runtime.local.process_outcome import ProcessOutcome, outcome_of
 from grpo_runtime.local.process_table import ProcessExit
 from grpo_runtime.local.workspace import Workspace
@@ -20,10 +20,6 @@ def test_variables_of_a_pod_or_of_other_ranks_are_not_inherited() -> None:
     shell = {"PATH": "/bin", "HF_HOME": "/hub", **dict.fromkeys((*Env, *RENDEZVOUS_VARIABLES), "foreign")}
     assert {"GRPO_ATTEMPT", "GRPO_ROLE", "RANK", "WORLD_SIZE", "MASTER_ADDR"} <= shell.keys()
     assert inherited(shell) == {"PATH": "/bin", "HF_HOME": "/hub"}
-
-
-def test_ports_are_all_different() -> None:
-    assert len(set(free_ports(20))) == 20
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from reading_ranks import NUM_REPORTS
 from trainer_pod import TrainerPod
 
 from grpo_api.contract.progress import Progress, TrainerState
-from grpo_runtime.local.environments import free_ports
+from grpo_runtime.local.ports import free_ports
 from grpo_runtime.process.own_memory import GrowingMemory
 from grpo_runtime.report.progress import ProgressFile, read_progress
 from grpo_runtime.report.starting import StartingReport

@@ -5,7 +5,6 @@ import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from socket import socket
 
 from grpo_runtime.engine.arguments import IN_PROCESS_ENVIRONMENT, engine_environment
 
@@ -39,16 +38,11 @@ class CountingEngine(VllmEngine):
 
 def main(config: Path, model_folder: Path) -> None:
     """Be the only rank."""
-    with socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
     place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
-    os.environ.update(place | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)})
+    os.environ.update(place | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"})
     settle_num_threads(3)
     write_tiny_model(model_folder)
-    ranks = Ranks.meet(
-        rank=0, world_size=1, address="127.0.0.1", port=port, backend="gloo", stop=StopRequest()
-    )
+    ranks = Ranks.meet(rank=0, world_size=1, address="127.0.0.1", port=0, backend="gloo", stop=StopRequest())
     run_config = parse_run_config(config.read_text())
     engine = CountingEngine(run_config, model_dir=model_folder)
     before = torch.get_num_threads()
