@@ -79,4 +79,3 @@ def test_after_every_sync_engines_and_trainer_agree(job: str, namespace: Namespa
     metrics = namespace.metrics(CLAIM)
     assert max(record.values.get("sync/max_probe_error", 0.0) for record in metrics) <= 1e-4
     assert max(record.values.get("sampling/sampling_logp_difference/max", 0.0) for record in metrics) <= 1e-4
-    assert {record.values["stale_samples"] for record in metrics} == {0.0}

@@ -76,4 +76,3 @@ def test_the_job_completes_with_every_step_on_current_weights(job: str, namespac
     assert condition(namespace.job(job), "Complete") == "True", namespace.describe()
     metrics = namespace.metrics(CLAIM)
     assert [record.step for record in metrics] == list(range(1, STEPS + 1))
-    assert {record.values["stale_samples"] for record in metrics} == {0.0}

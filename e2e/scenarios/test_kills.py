@@ -141,7 +141,6 @@ def test_after_all_kills_the_job_completes_with_a_reward_of_at_least_0_95(
     metrics = namespace.metrics(CLAIM)
     assert [record.step for record in metrics] == list(range(1, STEPS + 1))
     assert sum(record.values["reward"] for record in metrics[-10:]) / 10 >= 0.95
-    assert metrics[-1].values["stale_samples"] == 0
     assert max(record.values.get("sync/max_probe_error", 0.0) for record in metrics) <= 1e-4
 
 

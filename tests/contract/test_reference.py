@@ -173,7 +173,7 @@ def metric_names() -> set[str]:
         *("step_time", "num_tokens", "tokens_per_second", "loss", "grad_norm", "learning_rate"),
         *("skipped_updates", "entropy_coef"),
         *(saver.WAITED, saver.SECONDS),
-        *("rewards/NAME/failures", "rewards/NAME/failed_calls", "stale_samples", "step", "attempt"),
+        *("rewards/NAME/failures", "rewards/NAME/failed_calls", "step", "attempt"),
         *(REPLAYED, CHECKSUM, DIFFERS, OVERLONG),
         *evaluated(),
         *(f"engines/{name}" for name in ("desired", "known", "current")),

@@ -79,8 +79,6 @@ class Progress(ApiModel):
     """Mean reward of the last finished step; it may be any number."""
     policy_version: ShortText = ""
     tokens_per_second: Rate | None = None
-    stale_samples: Count = 0
-    """Samples that were trained on although their weights were older than allowed; always 0."""
     checkpoint_step: Count | None = None
     """Step of the newest committed checkpoint."""
     checkpoint_seconds: Count | None = None

@@ -4,7 +4,6 @@ import zlib
 from array import array
 from collections.abc import Sequence
 
-from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.rollout.interface import Rollout
 
 
@@ -29,17 +28,6 @@ def count_tokens(rollouts: Sequence[Rollout]) -> tuple[int, int]:
     """The number of tokens of all prompts, each as often as it was completed, and of all completions."""
     prompts = sum(len(rollout.prompt_ids) for rollout in rollouts)
     return prompts, sum(len(rollout.completion_ids) for rollout in rollouts)
-
-
-def count_stale(rollouts: Sequence[Rollout], *, policy: PolicyVersion) -> int:
-    """The number of completions with a token that was not sampled with the weights of `policy`.
-
-    Those of the same step are the same weights: a sample that is replayed was sampled by a lower attempt.
-    """
-    return sum(
-        any(span.version.step != policy.step for span in rollout.versions) or not rollout.versions
-        for rollout in rollouts
-    )
 
 
 def _checksum(rollouts: Sequence[Rollout]) -> int:

@@ -111,19 +111,16 @@ class Reporter:
         *,
         step: int,
         policy_version: str,
-        stale_samples: int,
         engines: EngineCounts,
         samples: Sequence[Sample] = (),
     ) -> None:
-        """Report a step; `step` counts from 1, `stale_samples` counts those of all steps. `samples` are given
-        in steps whose completions are kept."""
+        """Report a step; `step` counts from 1. `samples` are given in steps whose completions are kept."""
         self._needs_engines = True
         logger.info(
             "step %d/%d reward %s loss %.4g gradient norm %.3g in %.2f s",
             *(step, self.progress.latest.total_steps, _rounded(values.get("reward"))),
             *(values.get("loss", math.nan), values.get("grad_norm", math.nan), values["step_time"]),
         )
-        values = {**values, "stale_samples": float(stale_samples)}
         record = StepRecord(
             attempt=self._attempt,
             step=step,
@@ -144,7 +141,6 @@ class Reporter:
             reward=values.get("reward"),
             policy_version=policy_version,
             tokens_per_second=values.get("tokens_per_second"),
-            stale_samples=stale_samples,
             engines=engines,
             state=TrainerState.TRAINING,
             message=self._note,

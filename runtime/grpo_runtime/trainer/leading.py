@@ -236,7 +236,6 @@ def _first_progress(context: RankContext) -> Progress:
         step=step,
         total_steps=run_config.total_steps,
         policy_version=str(PolicyVersion(attempt=settings.attempt, step=step)),
-        stale_samples=context.state.stale_samples,
         # that of the last step says that everything is written, also what is exported after it
         checkpoint_step=None if step == run_config.total_steps else context.beginning.own_step,
         resumed_from_step=context.beginning.resumed_step,

@@ -13,7 +13,7 @@ from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.algorithm.advantages import compute_advantages
 from grpo_runtime.data.sampler import PromptSampler
 from grpo_runtime.export.at_the_end import ModelUploads
-from grpo_runtime.report.completions import count_stale, count_tokens
+from grpo_runtime.report.completions import count_tokens
 from grpo_runtime.report.failed_syncs import failed_syncs_message
 from grpo_runtime.report.reporter import Reporter
 from grpo_runtime.report.sample import Sample
@@ -195,11 +195,9 @@ class Coordinator:
 
     def _after_step(self, state: RunState, rollouts: Sequence[Rollout]) -> RunState:
         """Where the run stands now that the step after `state` is trained."""
-        stale = count_stale(rollouts, policy=self._version(state.step))
         return RunState(
             step=state.step + 1,
             num_tokens=state.num_tokens + sum(count_tokens(rollouts)),
-            stale_samples=state.stale_samples + stale,
             sampler=self.sampler.state_dict(),
             learner=asdict(self.learner.state),
         )
@@ -217,7 +215,6 @@ class Coordinator:
             values,
             step=state.step,
             policy_version=str(self._version(state.step)),
-            stale_samples=state.stale_samples,
             engines=self.engines.counts(),
             samples=self._kept_samples(state.step, sampled, learned),
         )

@@ -27,8 +27,8 @@ BFLOAT16_BOUNDS = {
 }
 """Nats: three times as much, or more, as passes in bfloat16 differed by."""
 LEARNED = 0.2
-"""A reward that no policy has whose engines get no adapter. How far 25 steps lead depends on how a CPU rounds:
-with AVX2 only .37, with AVX-512 and AMX .45 and more."""
+"""A reward that no policy has whose engines get no adapter. How far 25 steps lead depends on how a CPU
+rounds: with AVX2 only to .37, with AVX-512 and AMX to .45 and more."""
 MODES: dict[str, dict[str, Any]] = {"Colocated": {}, "Disaggregated": {"rollout": {"replicas": 1}}}
 
 

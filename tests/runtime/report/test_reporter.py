@@ -38,7 +38,7 @@ def reporter_of(tmp_path: Path) -> MakeReporter:
 
 def finish(reporter: Reporter, step: int, **changes: Any) -> None:
     engines = EngineCounts(desired=3, known=2, current=1)
-    rest: dict[str, Any] = {"policy_version": f"1.{step}", "stale_samples": 4, "engines": engines}
+    rest: dict[str, Any] = {"policy_version": f"1.{step}", "engines": engines}
     reporter.finished_step({**VALUES, **changes}, step=step, **rest)
 
 
@@ -61,7 +61,6 @@ def test_a_finished_step_is_the_newest_progress(reporter_of: MakeReporter, tmp_p
         reward=0.25,
         policy_version="1.1",
         tokens_per_second=100.0,
-        stale_samples=4,
         checkpoint_step=1,
         engines=EngineCounts(desired=3, known=2, current=1),
     )
@@ -89,7 +88,6 @@ def test_a_step_without_a_reward_does_not_keep_the_one_before(
         {name: value for name, value in VALUES.items() if name != "reward"},
         step=2,
         policy_version="1.2",
-        stale_samples=0,
         engines=EngineCounts(),
     )
     assert progress(tmp_path).reward is None
@@ -148,7 +146,6 @@ def test_engines_that_stand_still_are_named_and_otherwise_the_field_is_not_there
         VALUES,
         step=1,
         policy_version="1.1",
-        stale_samples=0,
         engines=EngineCounts(desired=2, known=2, current=1, frozen=(frozen,)),
     )
     assert "grpo_engines_frozen{" in (tmp_path / "run" / PROMETHEUS_FILE).read_text()
@@ -173,7 +170,7 @@ def test_prometheus_has_every_number_of_the_newest_step(reporter_of: MakeReporte
     lines = (tmp_path / "run" / "metrics.prom").read_text().splitlines()
     labels = '{job="copy",namespace="team"}'
     for name, value in {
-        "reward": 0.75, "loss": 0.5, "step": 2.0, "attempt": 2.0, "stale_samples": 4.0,
+        "reward": 0.75, "loss": 0.5, "step": 2.0, "attempt": 2.0,
         "engines_desired": 3.0, "engines_known": 2.0, "engines_current": 1.0,
     }.items():  # fmt: skip
         assert f"grpo_{name}{labels} {value}" in lines

@@ -5,7 +5,7 @@ from pytest import CaptureFixture, approx
 from grpo_api.contract.progress import Progress, TrainerState
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.cli import main
-from grpo_runtime.report.completions import completion_metrics, count_stale, count_tokens
+from grpo_runtime.report.completions import completion_metrics, count_tokens
 from grpo_runtime.report.curve import plot
 from grpo_runtime.report.metrics import MetricsFile, MetricsRecord
 from grpo_runtime.report.progress import ProgressFile, read_progress
@@ -38,20 +38,6 @@ def test_the_checksum_tells_runs_with_other_tokens_or_another_order_apart() -> N
     sums = [completion_metrics([rollout(n) for n in run])["completions/crc32"] for run in runs]
     assert sums[0] == sums[3]
     assert len(set(sums)) == 3
-
-
-def test_a_completion_with_any_token_of_another_step_is_stale_also_when_an_attempt_before_sampled_it() -> (
-    None
-):
-    newest = PolicyVersion(attempt=1, step=5)
-    samples = [
-        rollout(2, versions=("1.5",)),
-        rollout(2, versions=("1.4", "1.5")),
-        rollout(2, versions=("0.5",)),
-        rollout(2, versions=("0.4",)),
-        rollout(2, versions=()),
-    ]
-    assert count_stale(samples, policy=newest) == 3
 
 
 def test_prometheus_gets_a_label_for_the_reward_function_and_escaped_names() -> None:

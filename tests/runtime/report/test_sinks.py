@@ -76,7 +76,6 @@ def test_a_fourth_sink_gets_every_step_beside_the_others_and_is_closed(tmp_path:
             {"reward": step / 10, "loss": 0.5, "grad_norm": 1.0, "step_time": 2.0},
             step=step,
             policy_version=f"2.{step}",
-            stale_samples=0,
             engines=ENGINES,
         )
     reporter.close(TrainerState.DONE)

@@ -110,15 +110,14 @@ class RecordingLearner:
 
 
 class RecordingEngines:
-    """The same completion for every request, with the weights of `sampled_with`, else with the newest. Those
+    """The same completion for every request, with the newest weights. Those
     whose places in the step are in `cut` have reached the token limit."""
 
-    def __init__(self, *, sampled_with: PolicyVersion | None = None, cut: Collection[int] = ()) -> None:
+    def __init__(self, *, cut: Collection[int] = ()) -> None:
         self.versions: list[PolicyVersion] = []
         self.probes: list[Probe | None] = []
         self.requests: list[Sequence[GenerateRequest]] = []
         self.failed: Mapping[str, FailedSyncs] = {}
-        self._sampled_with = sampled_with
         self._cut = cut
 
     def counts(self) -> EngineCounts:
@@ -143,7 +142,7 @@ class RecordingEngines:
         stays_awake: bool = False,
     ) -> list[Rollout]:
         self.requests.append(requests)
-        version = self._sampled_with or self.versions[-1]
+        version = self.versions[-1]
         span = VersionSpan(version, 0, COMPLETION_TOKENS)
         ids, logprobs = (5, 6, 7), (-4.6,) * COMPLETION_TOKENS
         return [
@@ -291,7 +290,6 @@ class FakeRun:
         rewards: Iterable[Iterable[float]],
         metrics: Mapping[str, float] | None = None,
         stops_at: int | None = None,
-        sampled_with: PolicyVersion | None = None,
         cut: Collection[int] = (),
         is_full: bool = False,
         saver: RecordingSaver | None = None,
@@ -304,7 +302,7 @@ class FakeRun:
         policy = Policy(model, temperature=run.sampling.temperature, dtype=run.chosen_dtype)
         self.ranks = OneRank(stops_at=stops_at)
         self.learner = RecordingLearner()
-        self.engines = RecordingEngines(sampled_with=sampled_with, cut=cut)
+        self.engines = RecordingEngines(cut=cut)
         self.sampler = PromptSampler(PROMPTS, seed=run.algorithm.seed, is_shuffled=run.dataset.shuffle)
         self.scorer = FixedScorer(run, torch.tensor([list(row) for row in rewards]), metrics or {})
         self.reporter = RecordingReporter()

@@ -85,7 +85,6 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> list[MetricsRecord]:
     assert (code, message.reason) == (143, "Terminated"), trainer.log()
     assert message.progress is not None
     assert message.progress.checkpoint_step == message.progress.step
-    assert message.progress.stale_samples == 0
     return records(folder)
 
 

@@ -191,14 +191,11 @@ async def test_the_error_of_the_last_save_ends_the_run_before_the_model_is_writt
     assert not saver.is_exported and Command.EXPORT not in run.ranks.commands
 
 
-async def test_tokens_and_stale_samples_are_counted_over_the_whole_run(tmp_path: Path) -> None:
-    run = FakeRun(tmp_path, job(), rewards=REWARDS, sampled_with=PolicyVersion(3, 3))
-    await run.train(RunState(step=2, num_tokens=1000, stale_samples=10))
-    # only those of the fourth step are of its own policy
-    assert [report["stale_samples"] for report in run.reporter.steps.values()] == [14, 14, 18]
+async def test_tokens_are_counted_over_the_whole_run(tmp_path: Path) -> None:
+    run = FakeRun(tmp_path, job(), rewards=REWARDS)
+    await run.train(RunState(step=2, num_tokens=1000))
     tokens = [report["num_tokens"] for report in run.reporter.steps.values()]
     assert tokens == [1000 + number * TOKENS_OF_A_STEP for number in (1, 2, 3)]
-    assert run.saver.states[-1].stale_samples == 18
 
 
 async def advantages(folder: Path, run: RunConfig, rewards: list[list[float]]) -> torch.Tensor:

@@ -49,7 +49,7 @@ def reporter(tmp_path: Path) -> Reporter:
         sinks=(*SINKS, RunOfATracker),
     )
     values = {"reward": 0.25, "loss": 0.5, "grad_norm": 1.5, "step_time": 2.0}
-    rest = {"policy_version": "1.1", "stale_samples": 0, "engines": EngineCounts()}
+    rest = {"policy_version": "1.1", "engines": EngineCounts()}
     made.finished_step(values, step=1, **rest)  # type: ignore[arg-type]
     return made
 

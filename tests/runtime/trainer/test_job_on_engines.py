@@ -67,7 +67,6 @@ def complete(folder: Path, engines: LocalEngines) -> CompleteJob:
     code, message = trainer.end()
     assert code == 0, message
     assert message.progress is not None
-    assert message.progress.stale_samples == 0
     return CompleteJob(shown, left_behind(folder), read_metrics(folder / "output" / "metrics.jsonl"))
 
 
@@ -136,7 +135,7 @@ def test_a_killed_engine_stops_neither_the_training_nor_its_end(
     step = trainer.wait_until(lambda progress: progress.step >= 3).step
     engines.processes[1].kill()
     progress = trainer.wait_until(lambda progress: progress.step >= step + 5)
-    assert (progress.engines.current, progress.stale_samples) == (1, 0)
+    assert progress.engines.current == 1
 
     trainer.terminate()
     code, message = trainer.end()

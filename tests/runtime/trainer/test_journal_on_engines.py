@@ -241,7 +241,6 @@ def test_a_killed_run_goes_on_from_its_journal(
     assert [record.step for record in read_metrics(folder / "output" / "metrics.jsonl")] == list(
         range(1, STEPS + 1)
     )
-    assert max(values["stale_samples"] for values in after.values()) == 0
     if cell.moment in ("generation", "torn record"):
         assert 0 < kept.num_samples(KILLED_IN) < PROMPTS * GROUP
     if cell.moment == "reward":

@@ -36,7 +36,6 @@ def test_turns_of_a_completion_go_to_the_engines_of_a_fleet_and_the_tools_words_
         trainer = start_trainer(tmp_path, run, engines)
         code, message = trainer.end()
     assert code == 0, (message, trainer.log())
-    assert message.progress is not None and message.progress.stale_samples == 0
     steps = [record.values for record in read_metrics(tmp_path / "output" / "metrics.jsonl")]
     assert [values["sync/engines"] for values in steps] == [2.0] * STEPS
     said = [

@@ -62,7 +62,6 @@ SECTIONS: tuple[Section, ...] = (
         (
             Chart("Length", ("completions/m*_length",), unit="tokens"),
             Chart("Cut at maxTokens", ("completions/clipped_ratio",), unit="share"),
-            Chart("Samples of older weights", ("stale_samples",), unit="samples, all steps"),
             Chart("Taken from the journal", ("journal/replayed_samples",), unit="samples"),
         ),
     ),

@@ -35,13 +35,11 @@ class RunState:
     """Where a run stands at a step boundary, beside weights and optimizer.
 
     `step` counts finished steps, `num_tokens` all prompt and completion tokens so far; `sampler` is the
-    sampler's own state, `learner` what a `LearnerState` holds, `stale_samples` those trained on although
-    older than allowed.
+    sampler's own state, `learner` what a `LearnerState` holds.
     """
 
     step: int = 0
     num_tokens: int = 0
-    stale_samples: int = 0
     sampler: dict[str, Any] | None = None
     learner: dict[str, Any] = field(default_factory=dict)
 
