@@ -60,8 +60,6 @@ def _expected(observed: Observed) -> Iterator[ChildName]:
         return
     names = Names.of(job=job.name, uid=job.uid)
     yield CONFIG_MAPS, names.config(status.revision)
-    if observed.frozen_spec is not None and not observed.pod_templates:
-        yield CONFIG_MAPS, names.templates(status.revision)
     spec = observed.frozen_spec or job.spec
     if spec is None:
         return

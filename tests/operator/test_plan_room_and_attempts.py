@@ -1,17 +1,11 @@
 """Waiting for room beside everything else that can happen to an attempt meanwhile."""
 
-import json
 from datetime import timedelta
 
 from grpo_api.contract.progress import EngineCounts, TrainerState
 from grpo_api.contract.reasons import ReasonMessage
-from grpo_operator.children.names import Names
-from grpo_operator.cluster.kinds import CONFIG_MAPS, PODS
-from grpo_operator.observe.cache import Cache
 
-from .controlled_job import KEY, controller_of, run_pods
-from .fake_api_server import FakeApiServer
-from .fake_cluster import UID, FakeCluster, report, spec, termination, termination_message
+from .fake_cluster import FakeCluster, report, spec, termination, termination_message
 
 
 def waiting_report(attempt: int = 1):
@@ -152,32 +146,3 @@ def test_a_given_back_pod_whose_end_is_seen_late_is_no_failure():
         cluster.change(name, is_deleting=True, disruption=gone)
     plan = cluster.plan()
     assert (plan.status.attempt, plan.status.disruptions) == (1, 0)
-
-
-async def test_stored_templates_that_lost_their_labels_are_asked_for_by_name(client: FakeApiServer):
-    names, cache = Names.of(job="copy", uid=UID), Cache()
-    client.show(cache)
-    first = controller_of(client, cache)
-    await first.reconcile(KEY)
-    run_pods(client)
-    client.show(cache)
-    await first.reconcile(KEY)
-    config = next(c for c in client.objects(CONFIG_MAPS) if "-config-" in c["metadata"]["name"])
-    of_0_1_0 = {key: value for key, value in config["data"].items() if key != "pods.json"}
-    client.put(CONFIG_MAPS, config | {"data": of_0_1_0})
-    client.show(cache)
-    await first.reconcile(KEY)
-    stored = next(c for c in client.objects(CONFIG_MAPS) if "-pods-" in c["metadata"]["name"])
-    templates = json.loads(stored["data"]["pods.json"])
-    for template in templates.values():
-        template["metadata"]["labels"]["made-by"] = "older"
-    client.put(CONFIG_MAPS, stored | {"data": {"pods.json": json.dumps(templates)}})
-    client.remove(PODS, names.trainer(attempt=1, index=0))
-    fresh = Cache()
-    client.show(fresh, but=stored["metadata"]["name"])
-    second = controller_of(client, fresh)
-    for _ in range(3):
-        await second.reconcile(KEY)
-    later = names.trainer(attempt=2, index=0)
-    (pod,) = (p for p in client.objects(PODS) if p["metadata"]["name"] == later)
-    assert pod["metadata"]["labels"]["made-by"] == "older"

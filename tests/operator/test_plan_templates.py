@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from grpo_api.contract.graces import TRAINER_GRACE_SECONDS
-from grpo_operator.children.config import TEMPLATES_KEY, config_map, templates_config_map
+from grpo_operator.children.config import TEMPLATES_KEY, config_map
 from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.cluster.kinds import CONFIG_MAPS, JOBS
 from grpo_operator.observe.cache import Cache
@@ -93,11 +93,9 @@ def test_pods_from_stored_templates_equal_those_that_were_made_before_they_were_
     assert "${" not in before
 
 
-def stored_by_0_1_0() -> tuple[FrozenJob, dict[str, Any]]:
+def stored() -> tuple[FrozenJob, dict[str, Any]]:
     run = FrozenJob.freeze(namespace="default", job="copy", uid=UID, spec=spec(), image=IMAGE)
-    manifest = config_map(run).body
-    del manifest["data"][TEMPLATES_KEY]
-    return run, manifest
+    return run, config_map(run).body
 
 
 def observed(run: FrozenJob, *configs: dict[str, Any]) -> Observed:
@@ -113,30 +111,23 @@ def observed(run: FrozenJob, *configs: dict[str, Any]) -> Observed:
 
 
 def test_the_templates_are_in_the_config_map_of_the_run():
-    run, _ = stored_by_0_1_0()
-    templates = observed(run, config_map(run).body).pod_templates
+    run, manifest = stored()
+    templates = observed(run, manifest).pod_templates
     assert set(templates) == {"trainer-0", "rollout"}
     assert templates["trainer-0"]["kind"] == "Pod"
 
 
-def test_a_job_of_0_1_0_gets_its_templates_when_it_is_first_seen_and_keeps_them():
-    run, manifest = stored_by_0_1_0()
-    assert observed(run, manifest).pod_templates == {}
-    cluster = FakeCluster().start()
-    cluster.pod_templates = {}
-    (made,) = cluster.step().create
-    assert (made.kind, "-pods-" in made.name) == (CONFIG_MAPS, True)
-    assert made.body["immutable"] is True and made.body["metadata"]["ownerReferences"][0]["uid"] == UID
-    assert cluster.step().create == ()
-    later = templates_config_map(run).body
-    later["data"][TEMPLATES_KEY] = later["data"][TEMPLATES_KEY].replace('"grpo"', '"older"')
-    templates = observed(run, manifest, later).pod_templates
-    assert templates["rollout"]["metadata"]["labels"]["app.kubernetes.io/name"] == "older"
+def test_a_config_map_without_templates_is_a_problem_and_nothing_is_made_from_a_guess():
+    run, manifest = stored()
+    del manifest["data"][TEMPLATES_KEY]
+    found = observed(run, manifest)
+    assert (found.frozen_spec, found.pod_templates) == (None, {})
+    assert f"key '{TEMPLATES_KEY}' is missing" in found.frozen_problem
 
 
 @pytest.mark.parametrize("broken", ["{", "[]", '{"trainer": 1}'])
 def test_templates_that_cannot_be_read_are_a_problem_and_nothing_is_made_from_a_guess(broken: str):
-    run, manifest = stored_by_0_1_0()
+    run, manifest = stored()
     manifest["data"][TEMPLATES_KEY] = broken
     found = observed(run, manifest)
     assert (found.frozen_spec, found.pod_templates) == (None, {})

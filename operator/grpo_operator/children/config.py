@@ -30,21 +30,20 @@ _TEMPLATES = TypeAdapter(dict[str, KubeObject])
 def config_map(frozen: FrozenJob) -> Child:
     """The ConfigMap of a revision: the RunConfig for the pods, the frozen spec and the pod templates for the
     operator."""
-    return _config_map(
-        frozen,
-        frozen.names.config(frozen.revision),
+    return Child(
+        CONFIG_MAPS,
         {
-            RUN_CONFIG_KEY: json.dumps(frozen.config.to_object(), indent=2),
-            FROZEN_SPEC_KEY: json.dumps(_stored_spec(frozen.spec).to_object()),
-            TEMPLATES_KEY: json.dumps(_templates(frozen)),
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": frozen.metadata(frozen.names.config(frozen.revision)),
+            "immutable": True,
+            "data": {
+                RUN_CONFIG_KEY: json.dumps(frozen.config.to_object(), indent=2),
+                FROZEN_SPEC_KEY: json.dumps(_stored_spec(frozen.spec).to_object()),
+                TEMPLATES_KEY: json.dumps(_templates(frozen)),
+            },
         },
     )
-
-
-def templates_config_map(frozen: FrozenJob) -> Child:
-    """The pod templates of a job whose ConfigMap an operator of 0.1.0 made, without them."""
-    name = frozen.names.templates(frozen.revision)
-    return _config_map(frozen, name, {TEMPLATES_KEY: json.dumps(_templates(frozen))})
 
 
 def frozen_spec(config: KubeObject) -> GRPOJobSpec:
@@ -53,10 +52,8 @@ def frozen_spec(config: KubeObject) -> GRPOJobSpec:
 
 
 def pod_templates(config: KubeObject) -> Mapping[str, KubeObject]:
-    """The pod templates in a ConfigMap of ours, empty where it has none; raises pydantic's ValidationError
-    when they are broken."""
-    stored = config["data"].get(TEMPLATES_KEY)
-    return {} if stored is None else _read_templates(stored)
+    """The pod templates in a ConfigMap of ours; raises pydantic's ValidationError when they are broken."""
+    return _read_templates(config["data"][TEMPLATES_KEY])
 
 
 # A ConfigMap of ours never changes, and a job that starts is reconciled many times in a row. Few are held:
@@ -89,16 +86,3 @@ def _templates(frozen: FrozenJob) -> Mapping[str, KubeObject]:
     if frozen.nodes_per_engine > 1:
         made[Template.ROLLOUT_WORKER] = rollout_template(frozen, is_first=False)
     return made
-
-
-def _config_map(frozen: FrozenJob, name: str, data: dict[str, str]) -> Child:
-    return Child(
-        CONFIG_MAPS,
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": frozen.metadata(name),
-            "immutable": True,
-            "data": data,
-        },
-    )

@@ -42,10 +42,6 @@ class Names:
         """The ConfigMap of a revision."""
         return f"{self.base}-config-{revision}"
 
-    def templates(self, revision: str) -> str:
-        """The ConfigMap with the pod templates of a revision whose own ConfigMap, from 0.1.0, has none."""
-        return f"{self.base}-pods-{revision}"
-
     def service(self, role: str) -> str:
         """The headless Service of a role."""
         return f"{self.base}-{role}"

@@ -142,27 +142,19 @@ def _frozen_of(
     """See `_frozen`; nothing while the job has not started. `configs` are its ConfigMaps, by name."""
     names = Names.of(job=job.name, uid=job.uid)
     frozen = configs.get(names.config(job.status.revision)) if job.status.revision else None
-    own_templates = configs.get(names.templates(job.status.revision))
-    return _frozen(frozen, own_templates) if frozen else (None, "", {})
+    return _frozen(frozen) if frozen else (None, "", {})
 
 
-def _frozen(
-    config: KubeObject, own_templates: KubeObject | None
-) -> tuple[GRPOJobSpec | None, str, Mapping[str, KubeObject]]:
-    """(the spec in a ConfigMap of ours, or else why it or a pod template cannot be read, the templates in it
-    or in a ConfigMap of their own)."""
-    read = config
+def _frozen(config: KubeObject) -> tuple[GRPOJobSpec | None, str, Mapping[str, KubeObject]]:
+    """(the spec in a ConfigMap of ours, or else why it or a pod template cannot be read, the templates in
+    it)."""
     try:
-        spec, templates = frozen_spec(config), pod_templates(config)
-        if own_templates is not None and not templates:
-            read = own_templates
-            templates = pod_templates(own_templates)
-        return spec, "", templates
+        return frozen_spec(config), "", pod_templates(config)
     except ValidationError as error:
-        why = _problems_text(error, at="spec" if read is config else "pods")
+        why = _problems_text(error, at="spec")
     except KeyError as error:
         why = f"key {error} is missing"
-    return None, f"ConfigMap {read['metadata']['name']}: {why}", {}
+    return None, f"ConfigMap {config['metadata']['name']}: {why}", {}
 
 
 def _problems_text(error: ValidationError, *, at: str) -> str:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from grpo_api.contract.environment import Role
-from grpo_operator.children.config import config_map, templates_config_map
+from grpo_operator.children.config import config_map
 from grpo_operator.children.shared import is_up_to_date, service, tokens
 from grpo_operator.children.trainer import needs_service
 from grpo_operator.cluster.kinds import PODS
@@ -35,9 +35,6 @@ def provide_shared(draft: Draft, observed: Observed, now: datetime) -> Draft:
             needed.append(replace(tokens(frozen), is_expected=has_living_pod))
     if frozen.names.config(frozen.revision) not in observed.config_names:
         needed.append(config_map(frozen))
-    elif not frozen.templates:
-        # begun under 0.1.0: from now on its pods are made in one way, whatever later releases do
-        needed.append(templates_config_map(frozen))
     is_needed = {Role.TRAINER: needs_service(frozen), Role.ROLLOUT: frozen.has_rollout}
     for role in Role:
         desired = service(frozen, role)
