@@ -9,21 +9,14 @@ from grpo_demo.target import Target, local_target
 from grpo_scenarios.namespace import Namespace
 
 LONGEST_FIRST = (
-    "sync_losses",
-    "room",
     "kills",
-    "causes",
-    "flood",
-    "engine_of_two_pods",
     "colocated",
+    "learning",
+    "causes",
     "fields_of_grpo",
     "install",
-    "learning",
-    "colocated_ray",
-    "guide_own_data",
-    "colocated_own_process",
-    "resume_from",
-    "readme",
+    "gang",
+    "pod_template",
 )
 
 

@@ -16,7 +16,7 @@ from grpo_scenarios.flood import start_flood
 from grpo_scenarios.namespace import Namespace, Object, copy_job
 from grpo_scenarios.pace import slow_down
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.matrix]
 
 JOB = "copy"
 PACE_SECONDS = 0.6
@@ -81,7 +81,6 @@ def test_the_operator_and_prometheus_reach_the_reports_and_a_stranger_does_not(
         namespace.wait_for_step(JOB, namespace.status(JOB)["step"] + 5)
 
 
-@pytest.mark.matrix
 def test_a_flood_of_a_trainers_port_costs_no_restart_and_its_job_goes_on(
     namespace: Namespace, elsewhere: Namespace, trainer: Object
 ) -> None:

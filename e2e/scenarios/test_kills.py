@@ -112,11 +112,13 @@ def test_steps_that_were_trained_before_the_kill_are_replayed_from_the_journal_t
     records = parse_metrics((namespace.output_folder(CLAIM) / METRICS_FILE).read_text())
     trained = {record.step for record in records if record.attempt == 1}
     again = [record.values for record in records if record.attempt == 2 and record.step in trained]
-    assert again
+    assert len(again) > 1
     algorithm = namespace.job(job)["spec"]["algorithm"]
     num_samples = algorithm["promptsPerStep"] * algorithm["groupSize"]
     assert {values["journal/replayed_samples"] for values in again} == {num_samples}
-    assert {values["journal/digest_differs"] for values in again} == {0}
+    *digests, last = (values.get("journal/digest_differs") for values in again)
+    # that of the last step may have been on its way to the disk
+    assert set(digests) == {0} and last in (0, None)
 
 
 def test_a_killed_trainer_pod_is_attempt_3_and_is_not_counted(job: str, namespace: Namespace) -> None:

@@ -12,7 +12,7 @@ from grpo_scenarios.bare_pod import bare_pod
 from grpo_scenarios.namespace import Namespace, Object, copy_job, volume_claim
 from grpo_scenarios.slots import SLOT, set_slots
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.matrix]
 
 CHART_VALUES = {"giveBack.afterSeconds": "20", "giveBack.forSeconds": "20"}
 NUM_SLOTS = 6
@@ -25,7 +25,6 @@ def _slots_are_removed(target: Target) -> Iterator[None]:
     set_slots(target, None)
 
 
-@pytest.mark.matrix
 def test_two_jobs_that_each_got_a_part_of_what_they_need_run_one_after_the_other(
     namespace: Namespace,
 ) -> None:

@@ -1,13 +1,12 @@
 """Engines and trainers are lost in every phase of a weight sync while a job runs; it goes on without them.
 
-The tests share the job and run in the order they are written in. `make test` runs a selection of the cases,
-`make test-matrix` all of them.
+The tests share the job and run in the order they are written in. They are in `make test-matrix`; `make test`
+kills engines and trainers in test_kills.py.
 """
 
 import signal
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
@@ -17,7 +16,7 @@ from grpo_scenarios.namespace import Namespace, Object, copy_job, volume_claim
 from grpo_scenarios.pace import hurry, slow_down
 from grpo_scenarios.pod_processes import Container
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.matrix]
 
 JOB, CLAIM = "copy", "checkpoints"
 STEPS_PER_CASE = 12
@@ -25,9 +24,7 @@ PACE_SECONDS = 2.4
 """The job outlives all losses, and leaves the machine to engines that start."""
 
 
-def phases(*, selected: Sequence[str]) -> list[Any]:
-    """All phases in which something can be lost, of which `make test` runs those selected."""
-    return [pytest.param(phase, marks=() if phase in selected else pytest.mark.matrix) for phase in PHASES]
+each_phase = pytest.mark.parametrize("phase", PHASES)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +43,7 @@ def job(namespace: Namespace, request: pytest.FixtureRequest) -> Iterator[LossyJ
     yield LossyJob(namespace, JOB, CLAIM)
 
 
-@pytest.mark.parametrize("phase", phases(selected=["transfer"]))
+@each_phase
 def test_an_engine_that_is_killed_is_missed_and_comes_back_while_the_other_trains_on(
     phase: str, job: LossyJob
 ) -> None:
@@ -66,7 +63,7 @@ def test_an_engine_that_is_killed_is_missed_and_comes_back_while_the_other_train
     assert counted(job.status) == counted(before)
 
 
-@pytest.mark.parametrize("phase", phases(selected=["generation"]))
+@each_phase
 def test_an_engine_that_freezes_is_missed_and_comes_back_while_the_other_trains_on(
     phase: str, job: LossyJob
 ) -> None:
@@ -92,7 +89,7 @@ def test_an_engine_that_freezes_is_missed_and_comes_back_while_the_other_trains_
     assert counted(job.status) == counted(before)
 
 
-@pytest.mark.parametrize("phase", phases(selected=["transfer"]))
+@each_phase
 def test_a_trainer_that_is_killed_is_the_next_attempt_with_the_same_engines(
     phase: str, job: LossyJob
 ) -> None:
@@ -116,7 +113,6 @@ def test_a_trainer_that_is_killed_is_the_next_attempt_with_the_same_engines(
     assert (status["lastFailure"]["role"], status["lastFailure"]["exitCode"]) == ("trainer", 137)
 
 
-@pytest.mark.matrix
 def test_a_job_whose_engines_are_all_lost_says_so_and_goes_on_when_they_are_back(job: LossyJob) -> None:
     before = settled(job)
     engines = [Container.of(pod) for pod in job.engines()]
@@ -133,7 +129,6 @@ def test_a_job_whose_engines_are_all_lost_says_so_and_goes_on_when_they_are_back
     assert counted(job.status) == counted(before)
 
 
-@pytest.mark.matrix
 def test_an_engine_that_is_cut_off_from_the_trainer_is_missed_and_comes_back(job: LossyJob) -> None:
     before = settled(job)
     trainer, engine = Container.of(job.trainer()), Container.of(job.engines()[0])
@@ -147,7 +142,6 @@ def test_an_engine_that_is_cut_off_from_the_trainer_is_missed_and_comes_back(job
     assert counted(job.status) == counted(before)
 
 
-@pytest.mark.matrix
 def test_a_network_that_loses_every_twentieth_packet_costs_no_attempt(job: LossyJob) -> None:
     before = settled(job)
     trainer, engines = Container.of(job.trainer()), [Container.of(pod) for pod in job.engines()]
@@ -160,7 +154,6 @@ def test_a_network_that_loses_every_twentieth_packet_costs_no_attempt(job: Lossy
     assert counted(job.status) == counted(before)
 
 
-@pytest.mark.matrix
 def test_an_engine_with_a_twentieth_of_a_core_holds_nobody_up_for_good(job: LossyJob) -> None:
     before = settled(job)
     engine = Container.of(job.engines()[0])
@@ -176,7 +169,6 @@ def test_an_engine_with_a_twentieth_of_a_core_holds_nobody_up_for_good(job: Loss
     assert counted(job.status) == counted(before)
 
 
-@pytest.mark.matrix
 def test_an_engine_that_is_killed_again_and_again_harms_nobody(job: LossyJob) -> None:
     before = settled(job)
     container = Container.of(job.engines()[0])
