@@ -86,7 +86,6 @@ SELECTED = {
     *((way_called(*values), moment) for *values, moment in AllPairs([MODES, STRATEGIES, RANKS, _MOMENTS])),
     ("DDP 1", "torn record"),
     ("Colocated FSDP2 2", "damaged record"),
-    ("ZeRO1 2", "saving"),
     ("ZeRO3 2", "scored"),
     ("shared FSDP2 2", "saving"),
     ("adapter DDP 2", "scored"),
