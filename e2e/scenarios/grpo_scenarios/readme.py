@@ -26,7 +26,7 @@ RUN_ELSEWHERE = {
     "make setup": "the first part of `make test`",
     "make check": "a part of `make test`",
     "make test-fast": "`make test` runs the same selection of tests as a part",
-    "make test": "what this scenario is a part of with `make test-matrix`",
+    "make test": ".ci/run runs it on each change",
     "make test-matrix": "`make test` runs a selection of its cases",
     "make help": "tests/contract/test_readme.py",
     ".venv/bin/grpo-runtime export grpo-runs/my-job --to s3://models/my-policy "
