@@ -42,7 +42,7 @@ requirements: uv ## Compile the hash-pinned requirement files again (versions mo
 	compile $$linux $$cpu bench/requirements-trl.in -o bench/requirements-trl.txt
 
 ##@ Test
-test: uv ## Run all tests and print how long each part took
+test: uv ## Run a selection of all tests, on real engines and pods, and print how long each part took
 	@$(PYTHON) tests/run_all.py
 test-fast: setup ## Only the tests that need neither an engine nor a cluster
 	@$(BIN)/pytest -q -n auto --dist loadfile -m "not engine and not apiserver and not cluster and not gpu and not matrix"

@@ -1,6 +1,4 @@
-"""`make bench-scale`: its options, its arithmetic and its table. It is run by hand: it takes minutes."""
-
-from pathlib import Path
+"""`make bench-scale`: its arithmetic. It is run by hand: it takes minutes."""
 
 import pytest
 
@@ -8,7 +6,6 @@ from grpo_bench.machine import Circumstances
 from grpo_scale.report import Delays, Result
 from grpo_scale.usage import num_writes
 
-SCRIPT = Path(__file__).parents[2] / "e2e/scale/cli.py"
 QUIET = Delays(num_events=200, p50=0.04, p95=0.11, p99=0.15)
 
 

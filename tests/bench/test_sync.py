@@ -1,10 +1,9 @@
-"""`make bench-sync`: its options, its arithmetic and its tables. It is run by hand: it takes minutes."""
+"""`make bench-sync`: its arithmetic. It is run by hand: it takes minutes."""
 
 from dataclasses import replace
 
 import pytest
 
-from grpo_bench.machine import Circumstances
 from grpo_sync.amounts import (
     BROADCAST,
     COPY,
@@ -14,7 +13,6 @@ from grpo_sync.amounts import (
     load,
     orchestration,
 )
-from grpo_sync.report import Result
 
 FLOORS = {COPY: 0.05, BROADCAST: 0.1}
 PHASES = {"prepare": 0.04, "init": 0.0, "start": 0.001, "transfer": 0.08, "finish": 0.001, "load": 0.5}
@@ -49,12 +47,6 @@ ENGINE_CASE = EngineCase(
     floor=BROADCAST,
     first=a_fleet_sync(pause=1.0) | {"init": 0.0321},
     rounds=[a_fleet_sync(pause=pause) for pause in (0.01, 0.02, 0.03)],
-)
-RESULT = Result(
-    cases=[a_case(), a_case(way="naive", goal=None, rounds=[{"total": 0.7, **FLOORS}], first={"total": 0.9})],
-    engine_cases=[ENGINE_CASE],
-    load_average=1.25,
-    circumstances=Circumstances("2026-01-02", "abc1234", 2, "A Processor", {"torch": "2"}),
 )
 
 

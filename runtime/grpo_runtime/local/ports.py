@@ -26,8 +26,9 @@ def free_ports(number: int) -> list[int]:
     Another process may still choose the same one before ours listens: a trainer says so as AddressInUse, and
     its next attempt gets another. Raises OSError when there are not so many.
     """
-    candidates = sorted(outside_of(kernels_range()) - _given)
-    random.shuffle(candidates)
+    candidates = list(outside_of(kernels_range()) - _given)
+    # forks, and processes that seed `random` alike, would try the same ports in the same order
+    random.SystemRandom().shuffle(candidates)
     found: list[int] = []
     for port in candidates:
         if len(found) == number:
