@@ -3,7 +3,11 @@ deadlines. Each has a thread and an event loop of its own, so that none holds up
 such a file run meanwhile, so that none of them may patch anything."""
 
 import asyncio
+import logging
+import threading
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
@@ -52,3 +56,24 @@ def _run(item: pytest.Function) -> None:
     # as it is written: pytest-asyncio has put another one in its place
     test = getattr(item.module, item.originalname)
     asyncio.run(test(**arguments))
+
+
+@contextmanager
+def messages_of_this_thread() -> Iterator[list[str]]:
+    """The warnings that the product logs in the thread of the caller, while others run beside it: what
+    `caplog` is for a test that runs alone."""
+    messages: list[str] = []
+    own = threading.get_ident()
+
+    class _Collect(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.thread == own:
+                messages.append(record.getMessage())
+
+    handler = _Collect(logging.WARNING)
+    logger = logging.getLogger("grpo_runtime")
+    logger.addHandler(handler)
+    try:
+        yield messages
+    finally:
+        logger.removeHandler(handler)

@@ -10,7 +10,7 @@ from grpo_runtime.weight_sync.network.group import Invite
 from grpo_runtime.weight_sync.network.meeting import Place
 from grpo_runtime.weight_sync.registry import group_backend
 
-SECONDS_A_BUFFER = 0.6
+SECONDS_A_BUFFER = 1.2
 
 
 class SlowGroup(GlooGroup):
