@@ -16,11 +16,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from grpo_api.contract.environment import Env
+
 sys.path[:0] = [str(Path(__file__).parents[level]) for level in (0, 1)]
 
 
 def serve() -> None:
     """Start the pods that stdin asks for until it ends."""
+    from early_imports import import_for_every_rank
+
     from grpo_runtime.process.lasting_imports import lasting_imports
 
     with lasting_imports():
@@ -28,15 +32,26 @@ def serve() -> None:
         import_rank_with_fakes(Path())
         import peft  # noqa: F401
 
-        import grpo_runtime.supervisor.supervisor
-        import grpo_runtime.trainer.strategy.fsdp2  # noqa: F401
+        import grpo_runtime.supervisor.supervisor  # noqa: F401
+    import_for_every_rank()
     for line in sys.stdin:
         request = json.loads(line)
         if "ended" in request:
             answer = os.waitstatus_to_exitcode(os.waitpid(request["ended"], 0)[1])
-        elif (answer := os.fork()) == 0:
-            run_pod(request)
+        else:
+            answer = start_pod(request)
         print(answer, flush=True)
+
+
+def start_pod(request: dict[str, Any]) -> int:
+    """Fork one pod, and return its process id."""
+    from early_imports import import_for_zero
+
+    if "ZeRO" in Path(request["environment"][Env.RUN_CONFIG]).read_text():
+        import_for_zero()
+    if (pid := os.fork()) == 0:
+        run_pod(request)
+    return pid
 
 
 def run_pod(request: dict[str, Any]) -> NoReturn:

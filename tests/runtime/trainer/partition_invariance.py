@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from early_imports import import_for_zero
 from safetensors.torch import save_file
 
 from grpo_api.v1alpha1.spec import AlgorithmSpec, DeepSpeedSpec, Dtype, OptimizerSpec
@@ -213,6 +214,8 @@ def main(rank: int, *, port: int, strategy: str, world_size: int, folders: list[
 if __name__ == "__main__":
     num_ranks, own_rank, forked = int(sys.argv[3]), 0, []
     # forks, so that the imports are paid once
+    if sys.argv[2].startswith("ZeRO"):
+        import_for_zero()
     while own_rank == 0 and len(forked) < num_ranks - 1:
         forked.append(os.fork())
         own_rank = 0 if forked[-1] else len(forked)

@@ -4,7 +4,6 @@
 ranks. Importing torch takes longer than such an attempt.
 """
 
-import contextlib
 import json
 import os
 import signal
@@ -17,19 +16,18 @@ sys.path[:0] = [str(Path(__file__).parents[level]) for level in (0, 1)]
 
 def serve() -> None:
     """Run the attempts that stdin names until it ends."""
+    from early_imports import import_for_every_rank, import_for_zero
+
     from grpo_runtime.process.lasting_imports import lasting_imports
 
     with lasting_imports():
         # so that no fork has to
         import scripted_rank  # noqa: F401
-
-        import grpo_runtime.trainer.strategy.fsdp2
+    import_for_every_rank()
     for line in sys.stdin:
         attempt = json.loads(line)
         if attempt["is_zero"]:
-            # it prints, and stdout is for answers
-            with lasting_imports(), contextlib.redirect_stdout(sys.stderr):
-                import grpo_runtime.trainer.strategy.zero.strategy  # noqa: F401
+            import_for_zero()
         print(json.dumps(run_attempt(attempt)), flush=True)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from early_imports import import_for_zero
 from partition_invariance import find_strategy
 from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
@@ -206,6 +207,8 @@ def main(
 
 if __name__ == "__main__":
     # a fork, so that the imports are paid once
+    if sys.argv[5].startswith("ZeRO"):
+        import_for_zero()
     own_rank = 1 if os.fork() else 0
     main(
         own_rank,

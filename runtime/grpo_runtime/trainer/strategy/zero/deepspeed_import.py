@@ -11,6 +11,9 @@ if _is_hidden:
 try:
     import deepspeed
     import deepspeed.runtime.zero.config
+
+    # or the first optimizer imports it, and with it torch's compiler, which takes seconds in every process
+    import deepspeed.runtime.zero.muon.muon_optimizer
 finally:
     if _is_hidden:
         del sys.modules[_UNUSED]
