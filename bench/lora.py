@@ -25,6 +25,7 @@ if __name__ == "__main__":
     # slow imports, which --help does not need
     import torch
 
+    from grpo_api.resolve import resolve_lora
     from grpo_api.v1alpha1.spec import LoraSpec
     from grpo_bench.machine import circumstances
     from grpo_lora.measure import measure
@@ -37,7 +38,7 @@ if __name__ == "__main__":
     print(
         f"{'':8}{'trained':>10}{'moments':>10}{'sync':>10}{'checkpoint':>12}{'step':>8}{'read':>8}{'save':>8}"
     )
-    for name, lora in (("whole", None), ("adapter", LoraSpec(rank=options.rank))):
+    for name, lora in (("whole", None), ("adapter", resolve_lora(LoraSpec(rank=options.rank)))):
         found = measure(int(options.parameters * 1e6), lora=lora, ranks=ranks, num_times=options.times)
         megabytes = (found.moment_bytes, found.sync_bytes, found.checkpoint_bytes)
         seconds = (found.step_seconds, found.read_seconds, found.save_seconds)

@@ -69,7 +69,7 @@ class Sampler:
         self._policy = Policy(
             load_policy(model.folder, dtype=MASTER_DTYPE),
             temperature=run_config.sampling.temperature,
-            dtype=run_config.chosen_dtype,
+            dtype=run_config.model.dtype,
         )
         self._tokenizer = load_tokenizer(model.folder)
         prompts = load_prompts(run_config, volumes_dir=settings.volumes_dir, needs_answers=False)
@@ -102,12 +102,12 @@ class Sampler:
         vocab_size = int(self._policy.model.config.vocab_size)
         token_ids = probe_tokens(
             self._tokenizer,
-            dtype=self._run_config.chosen_dtype,
+            dtype=self._run_config.model.dtype,
             vocab_size=vocab_size,
             max_model_len=self._run_config.engine.max_model_len,
         )
         logprobs = self._policy.logprobs_at_one(torch.tensor([token_ids]))
-        tolerance = TOLERANCES[self._run_config.chosen_dtype]
+        tolerance = TOLERANCES[self._run_config.model.dtype]
         return Probe(token_ids=token_ids, logprobs=tuple(logprobs[0].tolist()), tolerance=tolerance)
 
     def one_by_one(self, number: int) -> Amounts:

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from transformers import Qwen2ForCausalLM
 
+from grpo_api.resolve import resolve_algorithm
 from grpo_api.v1alpha1.spec import AlgorithmSpec, Dtype, OptimizerSpec
 from grpo_bench.live_tensors import LiveTensors
 from grpo_bench.random_model import random_model
@@ -149,7 +150,7 @@ def _dtype(device: torch.device) -> Dtype:
 
 
 def _learner(model: Qwen2ForCausalLM, load: Load, way: Way, *, ranks: Ranks, device: torch.device) -> Learner:
-    algorithm = AlgorithmSpec(steps=load.num_rounds, optimizer=OptimizerSpec())
+    algorithm = resolve_algorithm(AlgorithmSpec(steps=load.num_rounds, optimizer=OptimizerSpec()))
     policy = Policy(model, temperature=1.0, dtype=_dtype(device), gradient_checkpointing=way.recomputes)
     strategy = STRATEGIES[way.strategy](
         policy, optimizer=algorithm.optimizer, total_steps=algorithm.steps or 0, ranks=ranks, device=device

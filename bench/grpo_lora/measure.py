@@ -9,7 +9,9 @@ from pathlib import Path
 
 import torch
 
-from grpo_api.v1alpha1.spec import AlgorithmSpec, Dtype, LoraSpec, OptimizerSpec
+from grpo_api.contract.resolved_sections import ResolvedLora
+from grpo_api.resolve import resolve_algorithm
+from grpo_api.v1alpha1.spec import AlgorithmSpec, Dtype, OptimizerSpec
 from grpo_bench.random_model import random_model
 from grpo_runtime.model.char_tokenizer import char_tokenizer
 from grpo_runtime.model.local_model import LocalModel
@@ -25,7 +27,7 @@ from grpo_runtime.trainer.policy import Policy
 from grpo_runtime.trainer.strategy.ddp import DDPStrategy
 from grpo_sync.model_shape import shape_of
 
-_SPEC = AlgorithmSpec(steps=10, optimizer=OptimizerSpec(learning_rate=1e-4))
+_SPEC = resolve_algorithm(AlgorithmSpec(steps=10, optimizer=OptimizerSpec(learning_rate=1e-4)))
 _PROMPT, _COMPLETION, _NUM_SEQUENCES = 8, 56, 16
 
 
@@ -43,7 +45,7 @@ class Figures:
     save_seconds: float
 
 
-def measure(num_parameters: int, *, lora: LoraSpec | None, ranks: Ranks, num_times: int) -> Figures:
+def measure(num_parameters: int, *, lora: ResolvedLora | None, ranks: Ranks, num_times: int) -> Figures:
     """Figures of a random model of this size in float32, with its weights or an adapter trained."""
     shape = shape_of(num_parameters)
     model = random_model(shape, vocabulary=shape.vocabulary, num_kv_heads=shape.num_kv_heads)

@@ -79,18 +79,18 @@ class FleetSyncs:
         self._policy = Policy(
             load_policy(model, dtype=MASTER_DTYPE),
             temperature=run_config.sampling.temperature,
-            dtype=run_config.chosen_dtype,
+            dtype=run_config.model.dtype,
         )
         token_ids = probe_tokens(
             load_tokenizer(model),
-            dtype=run_config.chosen_dtype,
+            dtype=run_config.model.dtype,
             vocab_size=int(self._policy.model.config.vocab_size),
             max_model_len=run_config.engine.max_model_len,
         )
         self._probe = Probe(
             token_ids=token_ids,
             logprobs=tuple(self._policy.logprobs_at_one(torch.tensor([token_ids]))[0].tolist()),
-            tolerance=TOLERANCES[run_config.chosen_dtype],
+            tolerance=TOLERANCES[run_config.model.dtype],
         )
         self._fleet: Fleet = open_fleet(settings)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from grpo_api.resolve import resolve_algorithm
 from grpo_api.v1alpha1.spec import AlgorithmSpec, Dtype, OptimizerSpec
 from grpo_bench.random_model import random_model
 from grpo_runtime.rollout.interface import Rollout
@@ -54,7 +55,9 @@ def measure_sparse(
     """The syncs after `num_steps` steps of a random model of this size, whose weights travel in `dtype`."""
     shape = shape_of(num_parameters)
     model = random_model(shape, vocabulary=shape.vocabulary, num_kv_heads=shape.num_kv_heads)
-    spec = AlgorithmSpec(steps=num_steps, optimizer=OptimizerSpec(learning_rate=learning_rate))
+    spec = resolve_algorithm(
+        AlgorithmSpec(steps=num_steps, optimizer=OptimizerSpec(learning_rate=learning_rate))
+    )
     policy = Policy(model, temperature=1.0, dtype=dtype)
     strategy = DDPStrategy(policy, optimizer=spec.optimizer, total_steps=num_steps, ranks=ranks)
     strategy.load(None)

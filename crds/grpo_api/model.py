@@ -3,12 +3,19 @@
 import json
 from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, model_validator
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, model_validator
 from pydantic.alias_generators import to_camel
+from pydantic.fields import FieldInfo
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from grpo_api.rule import VALIDATIONS, Rule
+
+IS_OURS = "x-default-is-ours"
+"""The mark of NOT_STORED in a JSON schema."""
+NOT_STORED = Field(json_schema_extra={IS_OURS: True})
+"""Marks a field whose default the API server does not fill in: who reads the object does. The field is then
+in a stored object only where somebody has set it, and an older operator meets it nowhere else."""
 
 
 class ApiModel(BaseModel):
@@ -60,8 +67,33 @@ class ApiModel(BaseModel):
         return cls.model_validate_json(json.dumps(_without_nulls(data)))
 
     def to_object(self) -> dict[str, Any]:
-        """Plain JSON-like data with camelCase keys, without fields that are None."""
-        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+        """Plain JSON-like data with camelCase keys, as the API server has it: without fields that are None,
+        and without those marked NOT_STORED that nobody has set."""
+        data = self.model_dump(mode="json", by_alias=True, exclude_none=True)
+        _drop_ours(data, self)
+        return data
+
+
+def is_stored(field: FieldInfo) -> bool:
+    """Whether the API server fills in the default of a field; False for one marked NOT_STORED."""
+    extra = field.json_schema_extra
+    return not (isinstance(extra, dict) and IS_OURS in extra)
+
+
+def _drop_ours(data: Any, value: Any) -> None:
+    """Take out of `data`, which was made from `value`, what is marked NOT_STORED and was not set."""
+    if isinstance(value, tuple | list):
+        for part, item in zip(data, value, strict=True):
+            _drop_ours(part, item)
+    if not isinstance(value, ApiModel):
+        return
+    for name, field in type(value).model_fields.items():
+        if field.alias not in data:
+            continue
+        if is_stored(field) or name in value.model_fields_set:
+            _drop_ours(data[field.alias], getattr(value, name))
+        else:
+            del data[field.alias]
 
 
 def _without_nulls(data: Any) -> Any:

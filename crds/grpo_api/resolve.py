@@ -2,12 +2,22 @@
 
 from collections.abc import Iterable
 from decimal import Decimal
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from grpo_api.contract.concurrency_choice import samples_in_run
-from grpo_api.contract.micro_batch_choice import tokens_in_run
+from grpo_api.contract.concurrency_choice import samples_per_engine
+from grpo_api.contract.micro_batch_choice import micro_batch_tokens
+from grpo_api.contract.resolved_sections import (
+    ResolvedAlgorithm,
+    ResolvedEngine,
+    ResolvedLora,
+    ResolvedModel,
+    ResolvedReward,
+    ResolvedRewardModel,
+    ResolvedWeightSync,
+)
 from grpo_api.contract.run_config import JobRef, RunConfig, Topology
-from grpo_api.contract.weight_sync_choice import backend_of, name_in_run, with_backend
+from grpo_api.contract.weight_sync_choice import backend_of
+from grpo_api.model import ApiModel
 from grpo_api.quantity import parse_quantity
 from grpo_api.source import Volume, VolumeKind, parse_source
 from grpo_api.v1alpha1.job import GRPOJob
@@ -15,9 +25,10 @@ from grpo_api.v1alpha1.spec import (
     MOST_THREADS,
     MOST_WORKERS,
     AlgorithmSpec,
+    EntropySpec,
     GRPOJobSpec,
-    KLSpec,
     LoraSpec,
+    LossType,
     Mode,
     RatioLevel,
     RewardSpec,
@@ -25,7 +36,11 @@ from grpo_api.v1alpha1.spec import (
     TrainerSpec,
     TrainerStrategy,
 )
+from grpo_api.v1alpha1.spec.entropy import ENTROPY_DELTA, LEAST_ENTROPY, MOST_ENTROPY
+from grpo_api.v1alpha1.spec.loss import CISPO_CAP, CLIP_HIGH
+from grpo_api.v1alpha1.spec.rewards import REQUESTS_AT_A_TIME
 
+Section = TypeVar("Section", bound=ApiModel)
 Config = TypeVar("Config", bound=RunConfig)
 
 
@@ -48,39 +63,44 @@ def resolve_into(
     threads_per_process: int | None = None,
 ) -> Config:
     """What `resolve` returns, as another model: every field that both it and the spec have is taken over, so
-    a section that both declare needs nothing here.
-
-    A field that is newer than 0.1.0 is written only where it is named or where it changes what 0.1.0 did, so
-    that an image of 0.1.0 runs all other jobs.
-    """
-    backend = backend_of(job.spec, is_one_machine=is_one_machine).backend
-    spec = with_backend(job.spec, name_in_run(backend, mode=job.spec.chosen_mode))
+    a section that both declare needs nothing here."""
+    spec = job.spec
     rollout = spec.rollout or RolloutSpec()
     shared = {name: getattr(spec, name) for name in config.model_fields if name in type(spec).model_fields}
     derived = {
         "job": JobRef(namespace=job.metadata.namespace, name=job.metadata.name, uid=job.metadata.uid),
-        "mode": spec.chosen_mode,
+        "mode": spec.resolved_mode,
         "topology": Topology(
             num_nodes=spec.trainer.num_nodes,
             processes_per_node=spec.trainer.num_processes,
             rollout_replicas=rollout.replicas if spec.rollout else 0,
         ),
         "rollout_lost_timeout_seconds": rollout.lost_timeout_seconds,
-        "micro_batch_tokens": tokens_in_run(spec),
-        "max_samples_per_engine": samples_in_run(spec),
-        "algorithm": _algorithm(spec.algorithm),
-        "model": spec.model.model_copy(update={"dtype": spec.chosen_dtype, "lora": _lora(spec)}),
-        "engine": spec.engine.model_copy(update={"sleep_level": _sleep_level(spec)}),
+        "micro_batch_tokens": micro_batch_tokens(spec),
+        "max_samples_per_engine": samples_per_engine(spec),
+        "algorithm": resolve_algorithm(spec.algorithm),
+        "model": _model(spec),
+        "engine": _with(ResolvedEngine, spec.engine, sleep_level=_sleep_level(spec)),
+        "weight_sync": _with(
+            ResolvedWeightSync,
+            spec.weight_sync,
+            backend=backend_of(spec, is_one_machine=is_one_machine).backend,
+        ),
         "gradient_checkpointing": _gradient_checkpointing(spec.trainer),
         "threads_per_process": spec.trainer.threads_per_process
         or threads_per_process
         or _threads_by_cores(spec.trainer),
         "strategy": _strategy(spec),
         "deepspeed": spec.trainer.deepspeed,
-        "is_output_kept": True if is_one_machine else None,
+        "is_output_kept": is_one_machine,
         "rewards": _rewards(spec, threads_per_process=threads_per_process),
     }
     return config(**shared | derived)
+
+
+def _with(section: type[Section], spec: ApiModel, **values: Any) -> Section:
+    """A section of a spec as the one that the run has, with these values in it."""
+    return section(**dict(spec) | values)
 
 
 def threads_of(num_cores: Decimal, trainer: TrainerSpec) -> int:
@@ -97,105 +117,109 @@ def _num_cores(trainer: TrainerSpec, threads_per_process: int | None) -> int:
     return threads_per_process * trainer.num_processes if threads_per_process else 1
 
 
-def _rewards(spec: GRPOJobSpec, *, threads_per_process: int | None) -> tuple[RewardSpec, ...]:
+def _rewards(spec: GRPOJobSpec, *, threads_per_process: int | None) -> tuple[ResolvedReward, ...]:
     trainer = spec.trainer
     num_cores = _num_cores(trainer, threads_per_process)
     # the training processes wait for rewards
     num_threads = trainer.threads_per_process or threads_per_process or 1
     of_models = max(num_cores, num_threads * trainer.num_processes)
     return tuple(
-        _model_reward(reward, num_cores=of_models)
-        if reward.model is not None
-        else _with_workers(reward, num_cores=num_cores)
-        for reward in spec.rewards
+        _reward(reward, num_cores=num_cores, num_cores_of_models=of_models) for reward in spec.rewards
     )
 
 
-def _with_workers(reward: RewardSpec, *, num_cores: int) -> RewardSpec:
-    """One worker, as 0.1.0 had, is not written."""
-    if reward.workers is None and reward.is_worth_cores and num_cores > 1:
-        return reward.model_copy(update={"workers": min(num_cores, MOST_WORKERS)})
-    return reward
+def _reward(reward: RewardSpec, *, num_cores: int, num_cores_of_models: int) -> ResolvedReward:
+    workers = reward.workers or _num_workers(reward, num_cores=num_cores)
+    model = reward.model
+    if model is None:
+        return _with(ResolvedReward, reward, workers=workers)
+    shared = min(max(1, num_cores_of_models // workers), MOST_THREADS)
+    resolved = _with(ResolvedRewardModel, model, threads=model.threads or shared)
+    return _with(ResolvedReward, reward, workers=workers, model=resolved)
 
 
-def _model_reward(reward: RewardSpec, *, num_cores: int) -> RewardSpec:
-    assert reward.model is not None
-    shared = min(max(1, num_cores // reward.chosen_workers), MOST_THREADS)
-    model = reward.model.model_copy(update={"threads": reward.model.threads or shared})
-    return reward.model_copy(update={"model": model})
+def _num_workers(reward: RewardSpec, *, num_cores: int) -> int:
+    """Processes that call a function; for a service, which waits for networks and not for our CPUs,
+    requests."""
+    if reward.service is not None:
+        return REQUESTS_AT_A_TIME
+    return max(1, min(num_cores, MOST_WORKERS)) if reward.is_worth_cores else 1
 
 
-def _algorithm(algorithm: AlgorithmSpec) -> AlgorithmSpec:
-    """What depends on the loss is written out. A ratio of each token goes without saying."""
-    level = algorithm.chosen_ratio_level
-    is_newer = algorithm.ratio_level is not None or level is not RatioLevel.TOKEN
-    return algorithm.model_copy(
-        update={
-            "clip_high": algorithm.chosen_clip_high,
-            "ratio_level": level if is_newer else None,
-            "kl": _kl(algorithm.kl),
-            "entropy": algorithm.entropy and algorithm.entropy.written_out,
-        }
+def resolve_algorithm(algorithm: AlgorithmSpec) -> ResolvedAlgorithm:
+    """With what depends on the loss."""
+    loss = algorithm.loss_type
+    by_loss = RatioLevel.SEQUENCE if loss is LossType.LUSPO else RatioLevel.TOKEN
+    return _with(
+        ResolvedAlgorithm,
+        algorithm,
+        ratio_level=algorithm.ratio_level or by_loss,
+        clip_high=_clip_high(loss) if algorithm.clip_high is None else algorithm.clip_high,
+        entropy=_entropy(algorithm.entropy),
     )
 
 
-def _kl(kl: KLSpec | None) -> KLSpec | None:
-    if kl is None:
+def _clip_high(loss: LossType) -> float | None:
+    """None for a loss that has no upper clip."""
+    if not loss.has_upper_clip:
         return None
-    sync = kl.ref_sync
+    return CISPO_CAP if loss is LossType.CISPO else CLIP_HIGH
+
+
+def _entropy(entropy: EntropySpec | None) -> EntropySpec | None:
+    """With what follows from a target."""
+    if entropy is None or entropy.target is None:
+        return entropy
     chosen = {
-        "estimator": kl.chosen_estimator,
-        "bias_correction": kl.is_bias_corrected,
-        "ref_sync": sync and sync.model_copy(update={"mix": sync.chosen_mix}),
+        "delta": ENTROPY_DELTA if entropy.delta is None else entropy.delta,
+        "min_coefficient": LEAST_ENTROPY if entropy.min_coefficient is None else entropy.min_coefficient,
+        "max_coefficient": MOST_ENTROPY if entropy.max_coefficient is None else entropy.max_coefficient,
     }
-    return kl.model_copy(update=chosen)
+    return entropy.model_copy(update=chosen)
 
 
-def _lora(spec: GRPOJobSpec) -> LoraSpec | None:
-    """Adapters are commonly counted twice; peft's own default is for rank 8 alone."""
+def _model(spec: GRPOJobSpec) -> ResolvedModel:
     lora = spec.model.lora
-    if lora is None:
-        return None
-    resolved = {"alpha": lora.chosen_alpha, "targets": lora.chosen_targets}
-    return lora.model_copy(update=resolved)
+    resolved = None if lora is None else resolve_lora(lora)
+    return _with(ResolvedModel, spec.model, dtype=spec.resolved_dtype, lora=resolved)
+
+
+def resolve_lora(lora: LoraSpec) -> ResolvedLora:
+    """With its scale. Adapters are commonly counted twice; peft's own default is for rank 8 alone."""
+    return _with(ResolvedLora, lora, alpha=lora.alpha or 2 * lora.rank)
 
 
 def _sleep_level(spec: GRPOJobSpec) -> int:
     """2 throws the engine's weights away, which is right because only a sync wakes the engine up, and loads
-    all of them. A sync of an adapter alone would need 1. It is written also where it means nothing, as 0.1.0
-    did."""
+    all of them. A sync of an adapter alone would need 1, which is also written where it means nothing."""
     if spec.engine.sleep_level is not None:
         return spec.engine.sleep_level
-    is_on_gpus = spec.chosen_mode is Mode.COLOCATED and spec.trainer.has_gpus
+    is_on_gpus = spec.resolved_mode is Mode.COLOCATED and spec.trainer.has_gpus
     return 2 if is_on_gpus else 1
 
 
-def _gradient_checkpointing(trainer: TrainerSpec) -> bool | None:
+def _gradient_checkpointing(trainer: TrainerSpec) -> bool:
     named = trainer.gradient_checkpointing
-    return named if named is not None else (True if trainer.has_gpus else None)
+    return trainer.has_gpus if named is None else named
 
 
-def _threads_by_cores(trainer: TrainerSpec) -> int | None:
-    """By the cpu limit, and with GPUs else by the cpu request. On CPU a request alone means one thread, as in
-    0.1.0."""
+def _threads_by_cores(trainer: TrainerSpec) -> int:
+    """By the cpu limit, and with GPUs else by the cpu request. On CPU a request alone means one thread."""
     cpu = trainer.resources.limits.get("cpu")
     if cpu is None and trainer.has_gpus:
         cpu = trainer.resources.requests.get("cpu")
-    num_threads = 1 if cpu is None else threads_of(parse_quantity(cpu), trainer)
-    return num_threads if num_threads > 1 else None
+    return 1 if cpu is None else threads_of(parse_quantity(cpu), trainer)
 
 
-def _strategy(spec: GRPOJobSpec) -> TrainerStrategy | None:
-    """What is written down for a run: None for DDP, which goes without saying.
-
-    Where the spec names none, several GPUs share the policy: it then need not fit into one, which nobody
-    knows here. An engine in a process of its own needs all weights beside it.
-    """
+def _strategy(spec: GRPOJobSpec) -> TrainerStrategy:
+    """Where the spec names none, several GPUs share the policy: it then need not fit into one, which nobody
+    knows here. An engine in a process of its own needs all weights beside it."""
     trainer = spec.trainer
-    named = trainer.strategy
-    if named is None and trainer.has_gpus and not spec.has_own_process:
-        named = TrainerStrategy.FSDP2 if trainer.num_nodes * trainer.num_processes > 1 else None
-    return None if named is TrainerStrategy.DDP else named
+    if trainer.strategy is not None:
+        return trainer.strategy
+    has_several = trainer.num_nodes * trainer.num_processes > 1
+    is_spread = trainer.has_gpus and has_several and not spec.has_own_process
+    return TrainerStrategy.FSDP2 if is_spread else TrainerStrategy.DDP
 
 
 def volumes_of(run: RunConfig) -> tuple[Volume, ...]:

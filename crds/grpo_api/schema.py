@@ -5,6 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from grpo_api.model import IS_OURS
 from grpo_api.rule import VALIDATIONS
 
 Schema = dict[str, Any]
@@ -14,7 +15,7 @@ _COPIED = frozenset(
      "maxItems", "maxProperties", "x-kubernetes-int-or-string", "x-kubernetes-list-type",
      "x-kubernetes-list-map-keys", "x-kubernetes-preserve-unknown-fields"}
 )  # fmt: skip
-_DROPPED = frozenset({"title", "$defs", "default", VALIDATIONS})
+_DROPPED = frozenset({"title", "$defs", "default", VALIDATIONS, IS_OURS})
 
 
 class SchemaError(Exception):
@@ -47,7 +48,7 @@ class _Converter:
             elif key not in _DROPPED:
                 schema |= self._converted(key, value, where)
         if "default" in source:
-            schema |= self._default(source["default"])
+            schema |= self._default(source, where)
         if VALIDATIONS in source:
             schema[VALIDATIONS] = source[VALIDATIONS]
         return schema
@@ -89,18 +90,22 @@ class _Converter:
                 raise SchemaError(f"{where} has {key!r}, which no structural schema can say")
         return converted
 
-    def _default(self, default: Any) -> Schema:
-        """The default with all its own fields, because the API server checks the rules on the default
-        alone."""
-        if default is None or not self._has_defaults:
+    def _default(self, source: Schema, where: str) -> Schema:
+        """The default with all its own fields that are stored, because the API server checks the rules on the
+        default alone."""
+        if source["default"] is None or not self._has_defaults or IS_OURS in source:
             return {}
-        return {"default": _without_nulls(default)}
+        return {"default": self._stored(source["default"], source, where)}
 
-
-def _without_nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
-    return value
+    def _stored(self, value: Any, source: Schema, where: str) -> Any:
+        if not isinstance(value, dict):
+            return value
+        fields = self._resolved(source, where).get("properties", {})
+        return {
+            name: self._stored(item, fields.get(name, {}), f"{where}.{name}")
+            for name, item in value.items()
+            if item is not None and IS_OURS not in fields.get(name, {})
+        }
 
 
 def property_at(schema: Schema, path: str) -> Schema:

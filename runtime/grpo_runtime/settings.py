@@ -41,8 +41,7 @@ class TrainerSettings:
     master_addr: str
     rollout_host: str | None
     """None in mode Colocated."""
-    heartbeat_file: Path | None
-    """None in pods made from templates of 0.1.0, whose probe does not look at it."""
+    heartbeat_file: Path
 
     @property
     def run_dir(self) -> Path:
@@ -107,7 +106,7 @@ def read_trainer_settings(environment: Mapping[str, str]) -> TrainerSettings:
         node_index=node_index,
         master_addr=_text(environment, Env.MASTER_ADDR),
         rollout_host=_text(environment, Env.ROLLOUT_HOST) if has_rollout_pods else None,
-        heartbeat_file=_path(environment, Env.HEARTBEAT_FILE) if Env.HEARTBEAT_FILE in environment else None,
+        heartbeat_file=_path(environment, Env.HEARTBEAT_FILE),
     )
 
 
@@ -141,8 +140,6 @@ def _place_in_engine(environment: Mapping[str, str]) -> PlaceInEngine | None:
 
 def _scaled(run_config: RunConfig, environment: Mapping[str, str]) -> RunConfig:
     """The RunConfig with the number of engines of this attempt; the file has that of the job's start."""
-    if Env.ROLLOUT_REPLICAS not in environment:
-        return run_config
     replicas = _number(environment, Env.ROLLOUT_REPLICAS, lowest=1)
     topology = run_config.topology.model_copy(update={"rollout_replicas": replicas})
     return run_config.model_copy(update={"topology": topology})

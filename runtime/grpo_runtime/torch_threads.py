@@ -24,7 +24,7 @@ def settle_num_threads(num_threads: int) -> None:
 
 def num_engine_threads(run_config: RunConfig) -> int:
     """Of an engine of mode Colocated: those of its rank, which does not compute while the engine does."""
-    return run_config.threads_per_process or 1
+    return run_config.threads_per_process
 
 
 @contextmanager

@@ -44,9 +44,8 @@ def test_a_journal_is_kept_where_the_output_is_unless_the_job_says_no(
     assert resolve(given, is_one_machine=True).keeps_journal is on_this_machine
 
 
-def test_only_a_run_on_one_machine_says_that_its_output_is_kept() -> None:
-    """An image of an earlier release does not know the field."""
-    assert "isOutputKept" not in resolve(job()).to_object()
+def test_a_run_says_whether_its_output_is_kept() -> None:
+    assert resolve(job()).to_object()["isOutputKept"] is False
     assert resolve(job(), is_one_machine=True).to_object()["isOutputKept"] is True
 
 

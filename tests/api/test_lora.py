@@ -18,7 +18,12 @@ def lora_job(**lora: Any) -> Any:
 
 def test_the_product_counts_twice_and_every_linear_layer_has_one_unless_they_are_named():
     run = resolve(lora_job(rank=16))
-    assert run.to_object()["model"]["lora"] == {"rank": 16, "alpha": 32, "targets": ["all-linear"]}
+    assert run.to_object()["model"]["lora"] == {
+        "rank": 16,
+        "alpha": 32,
+        "targets": ["all-linear"],
+        "exportMerged": False,
+    }
     named = resolve(lora_job(rank=16, alpha=8, targets=["q_proj", "v_proj"], exportMerged=True))
     assert named.model.lora is not None
     assert (named.model.lora.alpha, named.model.lora.targets) == (8, ("q_proj", "v_proj"))

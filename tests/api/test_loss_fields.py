@@ -24,10 +24,11 @@ def written(**algorithm: Any) -> dict[str, Any]:
     return section
 
 
-def test_a_job_that_asks_for_nothing_new_is_written_as_0_1_0_did():
-    assert written() == written(clipHigh=0.2, lossType="dapo")
-    assert written()["clipHigh"] == 0.2
-    assert not {"ratioLevel", "aggregation", "baseline", "maskTruncated", "delta"} & set(written())
+def test_a_job_that_names_the_defaults_is_the_run_of_one_that_names_none():
+    assert written() == written(clipHigh=0.2, lossType="dapo", ratioLevel="token", minibatches=1)
+    assert (written()["clipHigh"], written()["ratioLevel"], written()["minibatches"]) == (0.2, "token", 1)
+    assert written()["importanceCorrection"]["level"] == "token"
+    assert "delta" not in written()
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ class MoreSpec(MoreSections, GRPOJobSpec):
     """A spec with one more section."""
 
 
-class MoreRunConfig(MoreSections, RunConfig):
+class MoreRunConfig(RunConfig, MoreSections):
     """A RunConfig with one more section."""
 
 

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from grpo_api.contract.micro_batch_choice import TOKENS_ON_CPU, TOKENS_ON_GPU
 from grpo_api.contract.run_config import RunConfig, parse_run_config
+from grpo_api.model import ApiModel
 from grpo_api.resolve import resolve, volumes_of
 from grpo_api.source import Volume, VolumeKind
 from grpo_api.v1alpha1.job import GRPOJob, parse_job
@@ -54,17 +56,13 @@ def test_a_slice_of_a_gpu_is_a_gpu():
 
 def test_micro_batches_are_as_large_as_the_job_says_or_else_as_the_hardware_wants():
     gpus = {"resources": {"limits": {"nvidia.com/gpu": "4"}}}
-    assert resolve(job(trainer={"microBatchTokens": 300})).chosen_micro_batch_tokens == 300
-    assert resolve(job(trainer={"microBatchTokens": 300, **gpus})).chosen_micro_batch_tokens == 300
-    assert resolve(job(trainer=gpus)).chosen_micro_batch_tokens == 16_384
-    assert resolve(job()).chosen_micro_batch_tokens == 1024
+    assert resolve(job(trainer={"microBatchTokens": 300})).micro_batch_tokens == 300
+    assert resolve(job(trainer={"microBatchTokens": 300, **gpus})).micro_batch_tokens == 300
+    assert resolve(job(trainer=gpus)).micro_batch_tokens == 16_384
+    assert resolve(job()).micro_batch_tokens == 1024
     described = TrainerSpec.model_fields["micro_batch_tokens"].description
     assert described is not None
     assert f"Without it {TOKENS_ON_GPU} on GPUs and {TOKENS_ON_CPU} on CPU" in described.replace("\n", " ")
-
-
-def test_a_run_on_cpu_that_leaves_micro_batches_open_is_read_by_an_image_of_0_1_0():
-    assert "microBatchTokens" not in resolve(job()).to_object()
 
 
 def test_slow_rewards_are_called_on_all_cpus_of_a_pod_and_quick_ones_once():
@@ -81,9 +79,9 @@ def test_slow_rewards_are_called_on_all_cpus_of_a_pod_and_quick_ones_once():
         ({"resources": {"limits": {"cpu": 1000}}}, 256),
     ):
         run = resolve(job(rewards=rewards, trainer=trainer))
-        assert [reward.chosen_workers for reward in run.rewards] == [num_cpus, num_cpus, 1, 3]
+        assert [reward.workers for reward in run.rewards] == [num_cpus, num_cpus, 1, 3]
     of_a_machine = resolve(job(rewards=rewards, trainer={"processesPerNode": 2}), threads_per_process=4)
-    assert [reward.workers for reward in of_a_machine.rewards] == [8, 8, None, 3]
+    assert [reward.workers for reward in of_a_machine.rewards] == [8, 8, 1, 3]
 
 
 @pytest.mark.parametrize(
@@ -119,10 +117,14 @@ def test_a_reward_model_on_a_machine_computes_with_the_threads_of_its_training_p
     assert found.model.threads == 8
 
 
-def test_a_run_that_names_no_workers_has_one_and_is_read_by_an_image_of_0_1_0():
-    (reward,) = resolve(job(rewards=[{"name": "mine", "function": "mine:score"}])).rewards
-    assert not {"workers", "maxFailingSteps"} & reward.to_object().keys()
-    assert (reward.chosen_workers, reward.chosen_max_failing_steps) == (1, 10)
+def test_a_reward_has_one_process_where_nobody_names_cpus_and_a_service_has_16_requests_at_a_time():
+    rewards = [
+        {"name": "mine", "function": "mine:score"},
+        {"name": "judge", "service": {"url": "http://judge/score"}},
+    ]
+    for trainer in ({}, {"resources": {"limits": {"cpu": "200m"}}}):
+        run = resolve(job(rewards=rewards, trainer=trainer))
+        assert [(reward.workers, reward.max_failing_steps) for reward in run.rewards] == [(1, 10), (16, 10)]
 
 
 GPUS = {"resources": {"limits": {"nvidia.com/gpu": 2}}}
@@ -146,18 +148,7 @@ GPUS = {"resources": {"limits": {"nvidia.com/gpu": 2}}}
 def test_an_engine_is_given_as_many_completions_as_the_job_says_or_else_as_vllm_samples_at_a_time(
     spec: dict[str, Any], expected: int
 ):
-    assert resolve(job(**spec)).chosen_max_samples_per_engine == expected
-
-
-@pytest.mark.parametrize("spec", [{}, {"rollout": {"replicas": 1}}])
-def test_a_run_that_leaves_concurrency_open_on_cpu_is_read_by_an_image_of_0_1_0(spec: dict[str, Any]):
-    assert "maxSamplesPerEngine" not in resolve(job(**spec)).to_object()
-
-
-def test_a_run_that_an_older_operator_started_keeps_its_64_completions_also_on_gpus():
-    stored = resolve(job(rollout=GPUS, engine={"tensorParallelSize": 2})).to_object()
-    assert stored.pop("maxSamplesPerEngine") == 1024
-    assert parse_run_config(json.dumps(stored)).chosen_max_samples_per_engine == 64
+    assert resolve(job(**spec)).max_samples_per_engine == expected
 
 
 @pytest.mark.parametrize(
@@ -173,21 +164,20 @@ def test_the_precision_follows_from_the_hardware_unless_it_is_named(
     trainer: dict[str, Any], named: str | None, expected: Dtype
 ):
     model = {"source": "builtin://tiny", "dtype": named}
-    run = resolve(job(trainer=trainer, model=model))
-    assert (run.chosen_dtype, run.model.dtype) == (expected, expected)
+    assert resolve(job(trainer=trainer, model=model)).model.dtype is expected
 
 
 @pytest.mark.parametrize(
     ("trainer", "expected"),
     [
-        ({}, None),
+        ({}, False),
         (GPUS, True),
         ({"gradientCheckpointing": True}, True),
         (GPUS | {"gradientCheckpointing": False}, False),
     ],
 )
 def test_activations_are_recomputed_where_there_are_gpus_unless_it_is_named(
-    trainer: dict[str, Any], expected: bool | None
+    trainer: dict[str, Any], expected: bool
 ):
     assert resolve(job(trainer=trainer)).gradient_checkpointing is expected
 
@@ -195,23 +185,22 @@ def test_activations_are_recomputed_where_there_are_gpus_unless_it_is_named(
 @pytest.mark.parametrize(
     ("trainer", "expected"),
     [
-        ({}, None),
-        ({"resources": {"requests": {"cpu": 8}}}, None),
+        ({}, 1),
+        ({"resources": {"requests": {"cpu": 8}}}, 1),
         ({"resources": {"limits": {"cpu": 8}}}, 8),
         ({"resources": {"limits": {"cpu": 8}}, "processesPerNode": 3, "numNodes": 2}, 2),
         ({"resources": {"limits": {"cpu": "3500m"}}}, 3),
-        # what 0.1.0 did is not written down: its image refuses a field that it does not know
-        ({"resources": {"limits": {"cpu": "200m"}}}, None),
+        ({"resources": {"limits": {"cpu": "200m"}}}, 1),
         ({"resources": {"limits": {"cpu": 16, "nvidia.com/gpu": 4}}}, 4),
         # with GPUs a limit is rare, and no sum that the weights hang on is made on CPUs
         ({"resources": {"limits": {"nvidia.com/gpu": 4}, "requests": {"cpu": 16}}}, 4),
         ({"resources": {"limits": {"cpu": 16, "nvidia.com/gpu": 4}, "requests": {"cpu": 8}}}, 4),
-        ({"resources": {"limits": {"nvidia.com/gpu": 4}, "requests": {"cpu": 4}}}, None),
+        ({"resources": {"limits": {"nvidia.com/gpu": 4}, "requests": {"cpu": 4}}}, 1),
         ({"threadsPerProcess": 5, "resources": {"limits": {"cpu": 8}}}, 5),
         ({"threadsPerProcess": 1}, 1),
     ],
 )
-def test_the_cpus_of_a_pod_are_divided_by_its_processes(trainer: dict[str, Any], expected: int | None):
+def test_the_cpus_of_a_pod_are_divided_by_its_processes(trainer: dict[str, Any], expected: int):
     assert resolve(job(trainer=trainer)).threads_per_process == expected
 
 
@@ -222,21 +211,20 @@ def test_the_cpus_of_a_pod_are_divided_by_its_processes(trainer: dict[str, Any],
         ({"mode": "Colocated", "trainer": GPUS}, None, 2),
         ({"mode": "Colocated", "trainer": GPUS}, 0, 0),
         ({"mode": "Colocated", "trainer": GPUS}, 1, 1),
-        # it means nothing there, and is what 0.1.0 wrote
+        # it means nothing there
         ({"rollout": {"replicas": 1}, "trainer": GPUS}, None, 1),
     ],
 )
 def test_an_engine_that_shares_a_gpu_throws_its_weights_away_unless_another_level_is_named(
     changes: dict[str, Any], named: int | None, expected: int
 ):
-    run = resolve(job(**changes, engine={"sleepLevel": named}))
-    assert (run.chosen_sleep_level, run.engine.sleep_level) == (expected, expected)
+    assert resolve(job(**changes, engine={"sleepLevel": named})).engine.sleep_level == expected
 
 
 def test_attention_is_sdpa_unless_it_is_named():
-    assert resolve(job()).chosen_attention is Attention.SDPA
+    assert resolve(job()).model.attention is Attention.SDPA
     model = {"source": "builtin://tiny", "attention": "eager"}
-    assert resolve(job(model=model)).chosen_attention is Attention.EAGER
+    assert resolve(job(model=model)).model.attention is Attention.EAGER
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
@@ -247,7 +235,9 @@ def test_a_run_config_survives_being_written_and_read(example: Path):
 
 
 def test_every_default_is_written_out():
-    written = resolve(job()).to_object()
+    rewards = [{"name": "judge", "model": {"source": "hf://org/judge"}}]
+    algorithm = {"steps": 10, "kl": {"beta": 0.1}}
+    written = resolve(job(rewards=rewards, algorithm=algorithm)).to_object()
 
     def check(model: Any, data: Any, where: str) -> None:
         for name, field in type(model).model_fields.items():
@@ -255,22 +245,42 @@ def test_every_default_is_written_out():
             if value is None:
                 continue
             assert field.alias in data, f"{where}.{name} is left to the reader"
-            if hasattr(type(value), "model_fields"):
-                check(value, data[field.alias], f"{where}.{name}")
+            parts = data[field.alias]
+            values, parts = (value, parts) if isinstance(value, tuple) else ((value,), [parts])
+            for item, part in zip(values, parts, strict=True):
+                if isinstance(item, ApiModel):
+                    check(item, part, f"{where}.{name}")
 
     check(RunConfig.from_object(written), written, "run")
+    assert written["algorithm"]["minibatches"] == 1
+    assert written["algorithm"]["kl"] == {"beta": 0.1, "estimator": "k3", "biasCorrection": True}
+    assert written["rewards"][0]["model"]["batchSize"] == 8
+    assert written["report"] == {"samplesEverySteps": 10}
+    assert (written["strategy"], written["weightSync"]["backend"]) == ("DDP", "InProcess")
 
 
-def test_a_strategy_is_written_down_only_where_an_older_image_does_not_have_it():
-    for named, chosen, written in ((None, "DDP", None), ("DDP", "DDP", None), ("FSDP2", "FSDP2", "FSDP2")):
-        config = resolve(job(trainer={"strategy": named}))
-        assert (config.chosen_strategy, config.to_object().get("strategy")) == (chosen, written)
+def test_a_run_without_a_value_that_depends_on_others_is_refused():
+    for path in ("microBatchTokens", "strategy", "threadsPerProcess", "isOutputKept"):
+        stored = resolve(job()).to_object()
+        del stored[path]
+        with pytest.raises(ValidationError, match=path):
+            parse_run_config(json.dumps(stored))
+    for section, name in (("model", "dtype"), ("engine", "sleepLevel"), ("weightSync", "backend")):
+        stored = resolve(job()).to_object()
+        del stored[section][name]
+        with pytest.raises(ValidationError, match=rf"{section}\.{name}"):
+            parse_run_config(json.dumps(stored))
+
+
+def test_a_run_names_its_strategy():
+    for named, chosen in ((None, "DDP"), ("DDP", "DDP"), ("FSDP2", "FSDP2")):
+        assert resolve(job(trainer={"strategy": named})).to_object()["strategy"] == chosen
 
 
 def test_several_gpus_share_the_policy_where_nobody_names_a_strategy():
     def chosen(num_gpus: int, num_nodes: int = 1, **spec: Any) -> str:
         trainer = {"numNodes": num_nodes, "resources": {"limits": {"nvidia.com/gpu": num_gpus}}}
-        return resolve(job(trainer=trainer, **spec)).chosen_strategy
+        return resolve(job(trainer=trainer, **spec)).strategy
 
     assert (chosen(2), chosen(1, num_nodes=2)) == ("FSDP2", "FSDP2")
     assert chosen(1) == "DDP"
@@ -281,7 +291,7 @@ def test_several_gpus_share_the_policy_where_nobody_names_a_strategy():
 def test_options_of_deepspeed_reach_the_run_and_are_in_no_other():
     options = {"offloadOptimizer": True, "config": "{}"}
     config = resolve(job(trainer={"strategy": "ZeRO2", "deepspeed": options}))
-    assert config.chosen_strategy == "ZeRO2"
+    assert config.strategy == "ZeRO2"
     assert config.to_object()["deepspeed"] == options
     assert "deepspeed" not in resolve(job(trainer={"strategy": "FSDP2"})).to_object()
 

@@ -41,11 +41,11 @@ def test_a_claim_is_a_volume_of_its_own_unless_a_source_is_on_it_too() -> None:
     assert resumed_volumes_of(resolve(parse_job(job()))) == ()
 
 
-def test_a_checkpoint_is_meant_without_load_and_a_run_names_only_what_its_job_does() -> None:
+def test_a_checkpoint_is_meant_without_load() -> None:
     run = resolve(parse_job(job(resumeFrom={"source": "pvc://runs/first"})))
     assert run.resume_from is not None
-    assert run.resume_from.chosen_load is ResumeLoad.CHECKPOINT
-    assert run.to_object()["resumeFrom"] == {"source": "pvc://runs/first"}
+    assert run.resume_from.load is ResumeLoad.CHECKPOINT
+    assert run.to_object()["resumeFrom"] == {"source": "pvc://runs/first", "load": "Checkpoint"}
     assert "resumeFrom" not in resolve(parse_job(job())).to_object()
 
 

@@ -16,6 +16,7 @@ from grpo_api.contract import endpoints, exit_codes, labels
 from grpo_api.contract.reasons import Reason
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.group import GROUP
+from grpo_api.resolve import resolve_algorithm
 from grpo_api.v1alpha1.spec import AlgorithmSpec, KLSpec, LossType
 from grpo_api.v1alpha1.status import ConditionType
 from grpo_runtime.algorithm.advantages import compute_advantages
@@ -217,7 +218,7 @@ def rollout() -> Rollout:
 def divided() -> set[str]:
     """What a step reports about how it was cut."""
     batch = make_batch([rollout()], advantages=torch.tensor([1.0]), pad_id=0)
-    options = loss_options(AlgorithmSpec(steps=1))
+    options = loss_options(resolve_algorithm(AlgorithmSpec(steps=1)))
     return set(divide_step(batch, options=options, rank=0, num_ranks=1, budget=2).metrics)
 
 
@@ -234,7 +235,7 @@ def learned() -> set[str]:
     )
     names: set[str] = set()
     for loss in LossType:
-        algorithm = AlgorithmSpec(steps=1, loss_type=loss, kl=KLSpec(beta=0.1))
+        algorithm = resolve_algorithm(AlgorithmSpec(steps=1, loss_type=loss, kl=KLSpec(beta=0.1)))
         options = loss_options(algorithm, max_completion_length=3)
         names |= set(compute_loss(inputs, options=options, denominators=Denominators.of_mask(mask)).metrics)
     return names

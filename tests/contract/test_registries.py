@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from pydantic.alias_generators import to_snake
 
 from grpo_api.contract.exit_codes import RESERVED, ExitCode
+from grpo_api.resolve import resolve_algorithm
 from grpo_api.source import BUILTIN_TASKS
 from grpo_api.v1alpha1.spec import (
     AlgorithmSpec,
@@ -80,7 +81,7 @@ def test_what_is_listed_as_not_exposed_exists(kind: type[Any]) -> None:
     ],
 )
 def test_an_option_of_the_loss_is_the_field_of_its_name(changes: dict[str, Any]) -> None:
-    options = loss_options(AlgorithmSpec.from_object({"steps": 1, **changes}))
+    options = loss_options(resolve_algorithm(AlgorithmSpec.from_object({"steps": 1, **changes})))
     for name, value in changes.items():
         option = to_snake(name)
         if option == "importance_correction":
@@ -91,7 +92,9 @@ def test_an_option_of_the_loss_is_the_field_of_its_name(changes: dict[str, Any])
 
 def test_what_a_job_does_not_set_is_as_the_loss_has_it() -> None:
     correction = ImportanceCorrection(mode="truncate", floor=0.0, cap=2.0)
-    assert loss_options(AlgorithmSpec(steps=1)) == LossOptions(importance_correction=correction)
+    assert loss_options(resolve_algorithm(AlgorithmSpec(steps=1))) == LossOptions(
+        importance_correction=correction
+    )
 
 
 def test_every_option_of_the_loss_and_of_the_advantages_has_a_field() -> None:
@@ -102,7 +105,7 @@ def test_every_option_of_the_loss_and_of_the_advantages_has_a_field() -> None:
 
 def test_a_loss_option_reaches_the_loss_by_its_field_and_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(NOT_EXPOSED, LossOptions, NOT_EXPOSED[LossOptions] | {"delta"})
-    algorithm = AlgorithmSpec(steps=1, delta=4.0)
+    algorithm = resolve_algorithm(AlgorithmSpec(steps=1, delta=4.0))
     assert loss_options(algorithm).delta is None
     monkeypatch.undo()
     assert loss_options(algorithm).delta == 4.0

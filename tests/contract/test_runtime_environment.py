@@ -10,7 +10,6 @@ from grpo_api.contract.environment import (
     COLOCATED_ENV,
     LOWERED_BUDGET_ENV,
     NODE_OF_ENGINE_ENV,
-    OPTIONAL_ENV,
     RAY_ENV,
     ROLLOUT_ENV,
     TRAINER_ENV,
@@ -119,8 +118,8 @@ def test_a_trainer_whose_gpu_was_out_of_memory_is_told_its_budget(values: dict[s
     before, after = (
         read_trainer_settings(given) for given in (values, {**values, Env.MICRO_BATCH_TOKENS: "512"})
     )
-    assert (before.run_config.chosen_micro_batch_tokens, before.has_lowered_budget) == (1024, False)
-    assert (after.run_config.chosen_micro_batch_tokens, after.has_lowered_budget) == (512, True)
+    assert (before.run_config.micro_batch_tokens, before.has_lowered_budget) == (1024, False)
+    assert (after.run_config.micro_batch_tokens, after.has_lowered_budget) == (512, True)
     with pytest.raises(UserError, match=Env.MICRO_BATCH_TOKENS):
         read_trainer_settings({**values, Env.MICRO_BATCH_TOKENS: "1"})
 
@@ -128,14 +127,6 @@ def test_a_trainer_whose_gpu_was_out_of_memory_is_told_its_budget(values: dict[s
 def test_a_fleet_waits_for_its_engines_as_long_as_the_spec_says(values: dict[str, str]) -> None:
     settings = fleet_settings(read_trainer_settings({**values, Env.ROLE: Role.TRAINER}))
     assert settings.empty_wait_seconds == 77
-
-
-def test_a_pod_of_an_operator_of_0_1_0_waits_for_the_engines_of_its_run_config(
-    values: dict[str, str], tmp_path: Path
-) -> None:
-    (tmp_path / "run.json").write_text(run_config_json(rollout={"replicas": 4}))
-    del values[Env.ROLLOUT_REPLICAS]
-    assert fleet_settings(read_trainer_settings({**values, Env.ROLE: Role.TRAINER})).desired == 4
 
 
 def test_a_fleet_gives_weights_to_every_worker_of_an_engine(values: dict[str, str], tmp_path: Path) -> None:
@@ -218,7 +209,7 @@ def test_the_repr_of_settings_shows_no_token(values: dict[str, str], tmp_path: P
     assert "a-secret-token" not in repr(read_trainer_settings({**values, Env.ROLE: Role.TRAINER}))
 
 
-@pytest.mark.parametrize("name", sorted(TRAINER_ENV - OPTIONAL_ENV))
+@pytest.mark.parametrize("name", sorted(TRAINER_ENV))
 def test_a_missing_variable_is_named(values: dict[str, str], name: str) -> None:
     environment = {**values, Env.ROLE: Role.TRAINER}
     del environment[name]

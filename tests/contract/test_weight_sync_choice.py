@@ -1,4 +1,4 @@
-"""Which backend a job gets, and that a run in which none is written has the one of 0.1.0."""
+"""Which backend a job gets, and that its run and its frozen spec name it."""
 
 import itertools
 from dataclasses import replace
@@ -17,9 +17,8 @@ from grpo_api.resolve import resolve
 from grpo_api.v1alpha1.job import parse_job
 from grpo_api.v1alpha1.spec import GRPOJobSpec, Mode, WeightSyncBackend
 from grpo_api.v1alpha1.status import WeightSyncStatus
-from grpo_operator.children.config import FROZEN_SPEC_KEY, config_map, frozen_spec
+from grpo_operator.children.config import config_map, frozen_spec
 from grpo_operator.children.frozen_job import FrozenJob
-from grpo_operator.children.pod import RUN_CONFIG_KEY
 from grpo_runtime.weight_sync.registry import Reach, all_backends, find_backend
 
 GPU = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
@@ -193,11 +192,11 @@ def test_what_auto_chooses_on_cpu_reaches_the_engines(
 
 
 @pytest.mark.parametrize(
-    ("job_spec", "written", "backend"),
+    ("job_spec", "written", "name"),
     [
-        (spec(), None, "in_process"),
-        (spec(rollout=ROLLOUT), None, "gloo"),
-        (spec(rollout=ROLLOUT | GPU, trainer=GPU, weightSync={"backend": "Gloo"}), None, "gloo"),
+        (spec(), "InProcess", "in_process"),
+        (spec(rollout=ROLLOUT), "Gloo", "gloo"),
+        (spec(rollout=ROLLOUT | GPU, trainer=GPU, weightSync={"backend": "Gloo"}), "Gloo", "gloo"),
         (spec(rollout=ROLLOUT | GPU, trainer=GPU), "NCCL", "nccl"),
         (
             spec(rollout=ROLLOUT | GPU, trainer=GPU, weightSync={"backend": "VllmNCCL"}),
@@ -213,13 +212,10 @@ def test_what_auto_chooses_on_cpu_reaches_the_engines(
         ),
     ],
 )
-def test_a_run_names_its_backend_only_where_it_is_not_the_one_of_0_1_0(
-    job_spec: GRPOJobSpec, written: str | None, backend: str
-) -> None:
-    """So that an image of 0.1.0, which refuses a field that it does not know, runs all others."""
+def test_a_run_names_its_backend(job_spec: GRPOJobSpec, written: str, name: str) -> None:
     run = run_config(job_spec)
-    assert run.to_object()["weightSync"].get("backend") == written
-    assert parse_run_config(run.model_dump_json(by_alias=True)).weight_sync_backend == backend
+    assert run.to_object()["weightSync"]["backend"] == written
+    assert parse_run_config(run.model_dump_json(by_alias=True)).weight_sync_backend == name
 
 
 def frozen(job_spec: GRPOJobSpec) -> FrozenJob:
@@ -244,16 +240,6 @@ def test_the_backend_of_a_frozen_job_is_read_back_as_it_was_chosen(
     assert (run.spec.weight_sync.backend, read.weight_sync.backend) == (backend, backend)
     assert read == run.spec
     assert replace(run, spec=read).config == run.config
-
-
-def test_a_frozen_job_of_0_1_0_on_gpus_keeps_gloo() -> None:
-    """It names no backend, because that release had no other."""
-    on_gpus = spec(rollout=ROLLOUT | GPU, trainer=GPU, mode="Disaggregated")
-    stored = config_map(frozen(on_gpus)).body
-    stored["data"][FROZEN_SPEC_KEY] = on_gpus.model_dump_json(by_alias=True, exclude_none=True)
-    run = replace(frozen(on_gpus), spec=frozen_spec(stored))
-    assert run.config.weight_sync_backend == "gloo"
-    assert '"backend"' not in config_map(run).body["data"][RUN_CONFIG_KEY]
 
 
 def test_on_one_machine_auto_takes_gloo_where_only_what_changed_is_sent() -> None:

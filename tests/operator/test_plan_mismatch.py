@@ -6,7 +6,6 @@ from grpo_api.contract.mismatch import STEPS_BELOW, Mismatch
 from grpo_api.v1alpha1.status import ConditionStatus, ConditionType
 
 from .fake_cluster import FakeCluster, report, spec, termination, termination_message
-from .test_plan_released_crd import ReleasedCrdCluster
 
 HIGH = Mismatch(step=4, nats=2.5)
 
@@ -56,12 +55,6 @@ def test_a_new_attempt_ends_it_after_as_many_steps_as_must_be_below_the_bound():
     assert statuses(cluster) == ["True"]
     running(cluster, attempt=2, step=4 + STEPS_BELOW, resumed_from_step=4, mismatch=None)
     assert statuses(cluster) == ["False"]
-
-
-def test_under_the_crd_of_0_1_0_the_status_is_written_without_it():
-    cluster = running(ReleasedCrdCluster().start(), mismatch=HIGH)
-    assert statuses(cluster) == []
-    assert cluster.status.step == 4
 
 
 def test_where_sampling_changes_the_distribution_it_says_that_nothing_is_compared():

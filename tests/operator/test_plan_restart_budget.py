@@ -103,38 +103,6 @@ def test_what_counts_is_in_the_status_before_it_is_acted_on():
     assert (cluster.status.phase, cluster.status.failures_since_progress) == (Phase.RUNNING, 1)
 
 
-def test_a_job_of_0_1_0_keeps_the_budget_it_had_until_it_makes_progress():
-    cluster = resumable(max_restarts=2)
-    commit(cluster, 4)
-    fail(cluster)
-    fail(cluster)
-    commit(cluster, 4, resumed_from_step=4)
-    unknown = {
-        "failures_since_progress": None,
-        "highest_checkpoint_step": None,
-        "disruptions_since_progress": 0,
-    }
-    cluster.status = cluster.status.model_copy(update=unknown)  # as an operator of 0.1.0 wrote it
-    assert cluster.status.restarts == 2
-    before = cluster.status
-    cluster.end(cluster.pod("trainer-a3-0"), termination(1, "boom"))
-    cluster.settle()
-    assert cluster.status.phase == Phase.FAILED
-    cluster = _again(cluster, before)
-    commit(cluster, 6, resumed_from_step=4)
-    assert (cluster.status.failures_since_progress, cluster.status.highest_checkpoint_step) == (0, 6)
-    fail(cluster)
-    assert (cluster.status.phase, cluster.status.restarts) == (Phase.RUNNING, 3)
-
-
-def _again(cluster: FakeCluster, status: Any) -> FakeCluster:
-    """The same cluster before its trainer failed."""
-    cluster.status = status
-    name = cluster.pod("trainer-a3-0")
-    cluster.change(name, phase="Running", is_ready=True, termination=None, is_deleting=False)
-    return cluster
-
-
 def test_the_pause_after_failures_comes_from_the_status():
     cluster = resumable(max_restarts=9)
     fail(cluster)

@@ -20,11 +20,11 @@ def on_gpus(**changes: Any) -> GRPOJobSpec:
     return spec(trainer=GPU, rollout={"replicas": 2} | GPU, **changes)
 
 
-def backend_in_config_map(cluster: FakeCluster) -> tuple[str | None, str | None]:
+def backend_in_config_map(cluster: FakeCluster) -> tuple[str, str]:
     """What the RunConfig and the frozen spec say that the next step would write."""
     (child,) = (child for child in cluster.plan().create if child.kind == CONFIG_MAPS)
     data = child.body["data"]
-    read = (json.loads(data[key])["weightSync"].get("backend") for key in (RUN_CONFIG_KEY, FROZEN_SPEC_KEY))
+    read = (json.loads(data[key])["weightSync"]["backend"] for key in (RUN_CONFIG_KEY, FROZEN_SPEC_KEY))
     in_run, in_spec = read
     return in_run, in_spec
 
@@ -60,15 +60,6 @@ def test_a_config_map_that_is_made_again_has_the_backend_that_the_engines_were_s
     cluster = FakeCluster(on_gpus()).start()
     cluster.config_names.clear()
     assert backend_in_config_map(cluster) == ("NCCL", "NCCL")
-
-
-def test_a_job_on_gpus_that_0_1_0_started_keeps_gloo() -> None:
-    cluster = FakeCluster(on_gpus()).start()
-    cluster.status = cluster.status.model_copy(update={"weight_sync": None})
-    cluster.config_names.clear()
-    assert backend_in_config_map(cluster) == (None, None)
-    cluster.settle()
-    assert cluster.status.weight_sync is None
 
 
 def test_a_job_whose_backend_only_another_release_knows_is_left_alone() -> None:

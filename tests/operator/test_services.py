@@ -1,7 +1,5 @@
 """The headless Services of a job."""
 
-import json
-
 import pytest
 
 from grpo_operator.cluster.kinds import SERVICES
@@ -27,27 +25,6 @@ def roles(cluster: FakeCluster) -> list[str]:
 def test_a_trainer_has_a_service_only_where_its_pods_have_to_find_each_other():
     assert roles(FakeCluster().start()) == ["rollout"]
     assert roles(of_two_nodes()) == ["rollout", "trainer"]
-
-
-def test_a_run_whose_pods_were_given_the_name_of_the_service_keeps_it():
-    cluster, of_two = FakeCluster().start(), of_two_nodes()
-    older = json.loads(json.dumps(cluster.pod_templates))
-    # as every release before made the template of a single trainer pod
-    older["trainer-0"]["spec"]["subdomain"] = cluster.pod("trainer")
-    cluster.pod_templates = older
-    (child,) = cluster.step().create
-    assert child.body == of_two.services[of_two.pod("trainer")]
-    assert roles(cluster) == ["rollout", "trainer"]
-    assert cluster.step().create == ()
-
-
-def test_a_service_that_is_there_is_put_right_although_its_trainer_would_not_get_one_now():
-    """The pod of a run of 0.1.0 may still be starting, and ask for pod 0 by name."""
-    cluster, of_two = FakeCluster().start(), of_two_nodes()
-    wanted = of_two.services[of_two.pod("trainer")]
-    cluster.services[cluster.pod("trainer")] = wanted | {"spec": wanted["spec"] | {"selector": {}}}
-    (child,) = cluster.plan().create
-    assert (child.name, child.is_correction, child.body) == (cluster.pod("trainer"), True, wanted)
 
 
 def test_services_that_are_right_are_left_alone_whatever_the_server_added():

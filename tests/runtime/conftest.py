@@ -13,20 +13,10 @@ from typing import Any
 import pytest
 
 from grpo_api.contract.environment import Env, Role
-from grpo_api.contract.run_config import JobRef, RunConfig, Topology
-from grpo_api.v1alpha1.spec import (
-    AlgorithmSpec,
-    BuiltinReward,
-    CheckpointSpec,
-    DatasetSpec,
-    EngineSpec,
-    HubSpec,
-    Mode,
-    ModelSpec,
-    RewardSpec,
-    SamplingSpec,
-    WeightSyncSpec,
-)
+from grpo_api.contract.run_config import RunConfig
+from grpo_api.contract.weight_sync_choice import with_backend
+from grpo_api.resolve import resolve
+from grpo_api.v1alpha1.job import parse_job
 from grpo_runtime.local.ports import free_ports
 
 # for the helpers beside this file
@@ -40,34 +30,38 @@ def run_config(
     model_source: str = "builtin://tiny",
     max_model_len: int = 256,
     tensor_parallel_size: int = 1,
-    pipeline_parallel_size: int | None = None,
+    pipeline_parallel_size: int = 1,
     weight_sync_backend: str | None = None,
-    data_parallel_size: int | None = None,
-    expert_parallel: bool | None = None,
+    data_parallel_size: int = 1,
+    expert_parallel: bool = False,
 ) -> RunConfig:
     """A small run; its sync deadline is short, so that tests of failures are."""
-    return RunConfig(
-        job=JobRef(namespace="default", name="tiny", uid="uid-1"),
-        mode=Mode.DISAGGREGATED,
-        topology=Topology(num_nodes=1, processes_per_node=1, rollout_replicas=1),
-        model=ModelSpec(source=model_source),
-        dataset=DatasetSpec(source="builtin://copy"),
-        rewards=(RewardSpec(name="match", builtin=BuiltinReward.EXACT_MATCH),),
-        algorithm=AlgorithmSpec(steps=2),
-        sampling=SamplingSpec(max_tokens=16),
-        engine=EngineSpec(
-            max_model_len=max_model_len,
-            kv_cache_memory="64Mi",
-            tensor_parallel_size=tensor_parallel_size,
-            pipeline_parallel_size=pipeline_parallel_size,
-            data_parallel_size=data_parallel_size,
-            expert_parallel=expert_parallel,
-        ),
-        weight_sync=WeightSyncSpec(backend=weight_sync_backend, timeout_seconds=10),
-        checkpoint=CheckpointSpec(),
-        hub=HubSpec(),
-        rollout_lost_timeout_seconds=900,
+    job = parse_job(
+        {
+            "apiVersion": "grpo.dev/v1alpha1",
+            "kind": "GRPOJob",
+            "metadata": {"namespace": "default", "name": "tiny", "uid": "uid-1"},
+            "spec": {
+                "model": {"source": model_source},
+                "dataset": {"source": "builtin://copy"},
+                "rewards": [{"name": "match", "builtin": "exact_match"}],
+                "algorithm": {"steps": 2},
+                "sampling": {"maxTokens": 16},
+                "engine": {
+                    "maxModelLen": max_model_len,
+                    "kvCacheMemory": "64Mi",
+                    "tensorParallelSize": tensor_parallel_size,
+                    "pipelineParallelSize": pipeline_parallel_size,
+                    "dataParallelSize": data_parallel_size,
+                    "expertParallel": expert_parallel,
+                },
+                "weightSync": {"timeoutSeconds": 10},
+                "rollout": {"lostTimeoutSeconds": 900},
+            },
+        }
     )
+    # also one that no rules of the spec allow between pods
+    return resolve(job.model_copy(update={"spec": with_backend(job.spec, weight_sync_backend)}))
 
 
 @dataclass

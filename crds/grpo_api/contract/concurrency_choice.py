@@ -6,14 +6,12 @@ SAMPLES_ON_GPU = 1024
 """The largest of vLLM's own limits (max_num_seqs), which it has on GPUs of 70 GB and more; on smaller ones it
 has 256, and queues the others itself."""
 SAMPLES_ON_CPU = 64
-"""Fewer than vLLM's own 128 for each worker: what runs on CPU, and every run of 0.1.0, stays as it is."""
+"""Fewer than vLLM's own 128 for each worker."""
 
 
-def samples_in_run(spec: GRPOJobSpec) -> int | None:
-    """Completions at a time of one engine in a rollout pod, of all its cores. None where it goes without
-    saying: in mode Colocated, and on CPU in a job that names none, whose run an image of 0.1.0 then reads."""
-    if spec.rollout is None:
-        return None
-    by_default = SAMPLES_ON_GPU if spec.rollout.has_gpus else None
-    of_core = spec.engine.max_num_seqs or by_default
-    return None if of_core is None else of_core * spec.engine.num_cores
+def samples_per_engine(spec: GRPOJobSpec) -> int:
+    """Completions at a time of one engine in a rollout pod, of all its cores."""
+    has_gpus = spec.rollout is not None and spec.rollout.has_gpus
+    if spec.engine.max_num_seqs is None and not has_gpus:
+        return SAMPLES_ON_CPU
+    return (spec.engine.max_num_seqs or SAMPLES_ON_GPU) * spec.engine.num_cores

@@ -40,13 +40,12 @@ class Env(StrEnum):
     ROLLOUT_REPLICAS = "GRPO_ROLLOUT_REPLICAS"
     """Number of rollout engines that this attempt waits for: those asked for when its pods were made. It goes
     before `topology.rolloutReplicas` of the RunConfig, which is from the start of the job. Only trainers of
-    mode Disaggregated have it, and not those of an operator of 0.1.0."""
+    mode Disaggregated have it."""
     MICRO_BATCH_TOKENS = "GRPO_MICRO_BATCH_TOKENS"
     """Most tokens of a micro-batch in this attempt. It goes before `microBatchTokens` of the RunConfig. Only
     trainers of a job that has run out of GPU memory have it."""
     HEARTBEAT_FILE = "GRPO_HEARTBEAT_FILE"
-    """File that the supervisor of a trainer pod touches every few seconds, for the liveness probe. Pods made
-    from templates of 0.1.0 do not have it: their probe asks `/healthz`."""
+    """File that the supervisor of a trainer pod touches every few seconds, for the liveness probe."""
     INSTANCE = "GRPO_INSTANCE"
     """Name of a rollout pod, which is the engine's name in logs and messages."""
 
@@ -73,9 +72,6 @@ ROLLOUT_ENV = frozenset(
 
 NODE_OF_ENGINE_ENV = frozenset({Env.NODE_INDEX, Env.MASTER_ADDR, Env.NODES_PER_REPLICA})
 """What a rollout pod has besides where several make up one engine."""
-
-OPTIONAL_ENV = frozenset({Env.ROLLOUT_REPLICAS, Env.HEARTBEAT_FILE})
-"""Variables that a pod may lack, because an operator of an older release made it."""
 
 
 class Role(StrEnum):

@@ -13,8 +13,7 @@ def lowered(tokens: int) -> int:
     return max(2, tokens // 2)
 
 
-def tokens_in_run(spec: GRPOJobSpec) -> int | None:
-    """What is written down for a run. None where it goes without saying, on CPU, so that an image of 0.1.0
-    reads every run that needs nothing newer."""
-    by_default = TOKENS_ON_GPU if spec.trainer.has_gpus else None
+def micro_batch_tokens(spec: GRPOJobSpec) -> int:
+    """Most tokens of a micro-batch: what the job says, or else what suits the hardware."""
+    by_default = TOKENS_ON_GPU if spec.trainer.has_gpus else TOKENS_ON_CPU
     return spec.trainer.micro_batch_tokens or by_default

@@ -66,7 +66,7 @@ def backend_of(spec: GRPOJobSpec, *, is_one_machine: bool = False) -> BackendCho
     if spec.weight_sync.sparse is None:
         return choice
     sent = "spec.weightSync.sparse sends only what changed"
-    if spec.chosen_dtype is Dtype.FLOAT32:
+    if spec.resolved_dtype is Dtype.FLOAT32:
         sent += ", which in float32 is nearly all at each step: set model.dtype to bfloat16 to send less"
     return replace(choice, reason=f"{choice.reason}; {sent}")
 
@@ -78,24 +78,13 @@ def _named_or_chosen(spec: GRPOJobSpec, *, is_one_machine: bool) -> BackendChoic
     if spec.weight_sync.disk is not None:
         return BackendChoice(WeightSyncBackend.DISK, "spec.weightSync.disk says where weights are kept")
     return choose_backend(
-        mode=spec.chosen_mode,
+        mode=spec.resolved_mode,
         has_trainer_gpus=spec.trainer.has_gpus,
         has_rollout_gpus=spec.rollout is not None and spec.rollout.has_gpus,
         has_own_process=spec.has_own_process,
         # what is shared on one machine has no bytes to spare
         is_one_machine=is_one_machine and spec.weight_sync.sparse is None,
     )
-
-
-def backend_by_mode(mode: Mode) -> WeightSyncBackend:
-    """The backend of a run in which none is written: the one that 0.1.0 had for its mode."""
-    return WeightSyncBackend.IN_PROCESS if mode is Mode.COLOCATED else WeightSyncBackend.GLOO
-
-
-def name_in_run(backend: WeightSyncBackend, *, mode: Mode) -> str | None:
-    """What is written down for a run that uses a backend. None where it goes without saying, so that an image
-    or an operator of 0.1.0 reads every run that needs nothing newer."""
-    return None if backend is backend_by_mode(mode) else backend.value
 
 
 def with_backend(spec: GRPOJobSpec, backend: str | None) -> GRPOJobSpec:

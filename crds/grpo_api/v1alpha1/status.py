@@ -26,8 +26,7 @@ class Phase(StrEnum):
 
 class ConditionType(StrEnum):
     """The conditions of a job. The operator writes all of them when it first sees the job, but for
-    MismatchHigh: operators of 0.1.0 do not know it and cannot read a status that has it, so it is there only
-    in a job in which it has been True."""
+    MismatchHigh, which is there only in a job in which it has been True."""
 
     READY = "Ready"
     RUNNING = "Running"
@@ -155,8 +154,7 @@ class GRPOJobStatus(ApiModel):
     mode_reason: ShortText = ""
     """Why it is that mode."""
     weight_sync: WeightSyncStatus | None = None
-    """How the weights travel to the engines, as chosen when the job started. It is missing in a job that an
-    operator of 0.1.0 started: its weights go by Gloo, or InProcess in mode Colocated."""
+    """How the weights travel to the engines, as chosen when the job started; absent before that."""
     resumed_from: ResumedFrom | None = None
     """The checkpoint of `resumeFrom`; absent in a job without."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=16), KeyedBy("type")] = ()
@@ -190,10 +188,9 @@ class GRPOJobStatus(ApiModel):
     against failurePolicy.maxRestarts."""
     disruptions: int = 0
     """Restarts that do not count, in total: evictions, preemptions, node losses."""
-    failures_since_progress: int | None = None
+    failures_since_progress: int = 0
     """Restarts after failures since the job last made progress, which is a committed checkpoint beyond any
-    before. failurePolicy.maxRestarts limits them. It is missing in a job that an operator of 0.1.0 started,
-    until its next report or restart; then all `restarts` and `disruptions` count."""
+    before. failurePolicy.maxRestarts limits them."""
     disruptions_since_progress: int = 0
     """Restarts that do not count since the job last made progress. The more there are, the longer the next
     attempt waits, up to ten minutes."""

@@ -6,12 +6,6 @@ from functools import lru_cache
 
 from pydantic import TypeAdapter
 
-from grpo_api.contract.weight_sync_choice import (
-    backend_by_mode,
-    backend_of,
-    name_in_run,
-    with_backend,
-)
 from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_operator.children.child import Child
 from grpo_operator.children.frozen_job import FrozenJob
@@ -39,7 +33,7 @@ def config_map(frozen: FrozenJob) -> Child:
             "immutable": True,
             "data": {
                 RUN_CONFIG_KEY: json.dumps(frozen.config.to_object(), indent=2),
-                FROZEN_SPEC_KEY: json.dumps(_stored_spec(frozen.spec).to_object()),
+                FROZEN_SPEC_KEY: json.dumps(frozen.spec.to_object()),
                 TEMPLATES_KEY: json.dumps(_templates(frozen)),
             },
         },
@@ -60,8 +54,7 @@ def pod_templates(config: KubeObject) -> Mapping[str, KubeObject]:
 # parsed templates take seven times the memory of their text.
 @lru_cache(maxsize=32)
 def _read_spec(text: str) -> GRPOJobSpec:
-    spec = GRPOJobSpec.model_validate_json(text)
-    return with_backend(spec, spec.weight_sync.backend or backend_by_mode(spec.chosen_mode))
+    return GRPOJobSpec.model_validate_json(text)
 
 
 @lru_cache(maxsize=8)
@@ -69,15 +62,8 @@ def _read_templates(text: str) -> Mapping[str, KubeObject]:
     return _TEMPLATES.validate_json(text)
 
 
-def _stored_spec(spec: GRPOJobSpec) -> GRPOJobSpec:
-    """The frozen spec as `_read_spec` reads it, and an operator of 0.1.0 where it can."""
-    return with_backend(spec, name_in_run(backend_of(spec).backend, mode=spec.chosen_mode))
-
-
 def _templates(frozen: FrozenJob) -> Mapping[str, KubeObject]:
-    """The templates that the run has, or else those of this release, each that the run needs."""
-    if frozen.templates:
-        return frozen.templates
+    """Those of this release, each that the run needs."""
     made: dict[str, KubeObject] = {Template.FIRST_TRAINER: trainer_template(frozen, is_first=True)}
     if frozen.spec.trainer.num_nodes > 1:
         made[Template.TRAINER] = trainer_template(frozen, is_first=False)

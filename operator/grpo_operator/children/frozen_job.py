@@ -21,9 +21,8 @@ from grpo_operator.cluster.kinds import KubeObject
 class FrozenJob:
     """One job's frozen spec and image, with its names.
 
-    `spec` names the mode and the weight-sync backend, never `Auto`. `revision` is the hash of what is frozen,
-    taken at the start and never again: another release of the operator fills other defaults into the same
-    spec.
+    `spec` names the mode and the weight-sync backend, never `Auto`. `revision` is the hash of what is
+    frozen.
     """
 
     namespace: str
@@ -49,16 +48,13 @@ class FrozenJob:
     ) -> "FrozenJob":
         """Freeze the spec as it is now. What `Auto` means is decided here and never again: the frozen spec
         names the mode and the weight-sync backend, whatever a later release would choose. `backend` is that
-        of a job which has started, and `checkpoints` where those are that `resumeFrom` names. The revision is
-        that of the spec as its author wrote the backend, or left it out: else no job of 0.1.0 would be
-        recognised by it."""
-        spec = spec.model_copy(update={"mode": spec.chosen_mode})
-        revision = _revision(spec, uid=uid, image=image)
-        frozen = with_backend(spec, backend or backend_of(spec).backend)
+        of a job which has started, and `checkpoints` where those are that `resumeFrom` names."""
+        frozen = with_backend(spec, (backend or backend_of(spec).backend).value)
+        frozen = frozen.model_copy(update={"mode": spec.resolved_mode})
         if frozen.resume_from is not None and checkpoints is not None:
             resume_from = frozen.resume_from.found_at(checkpoints)
             frozen = frozen.model_copy(update={"resume_from": resume_from})
-        return cls(namespace, job, uid, frozen, image, revision)
+        return cls(namespace, job, uid, frozen, image, _revision(frozen, uid=uid, image=image))
 
     @cached_property
     def names(self) -> Names:
@@ -68,7 +64,7 @@ class FrozenJob:
     @property
     def has_rollout(self) -> bool:
         """Whether the engines have pods of their own."""
-        return self.spec.chosen_mode is Mode.DISAGGREGATED
+        return self.spec.resolved_mode is Mode.DISAGGREGATED
 
     @property
     def needs_tokens(self) -> bool:

@@ -55,27 +55,22 @@ def trainer_pod(
     own_labels = given_back_label(given_back)
     pod = filled(template, values, labels=own_labels, grace_seconds=grace_seconds)
     if micro_batch_tokens is not None:
-        # not open in the template: an older operator, which does not know it, could not fill it in
+        # not open in the template: few jobs have it
         [container] = pod["spec"]["containers"]
         container["env"].append({"name": Env.MICRO_BATCH_TOKENS.value, "value": str(micro_batch_tokens)})
     return Child(PODS, pod)
 
 
 def needs_service(frozen: FrozenJob) -> bool:
-    """Whether the trainer pods of a run find each other by name. Where its templates are stored, they say so:
-    an earlier release gave a single pod the name of a Service too."""
-    template = frozen.templates.get(Template.FIRST_TRAINER)
-    return "subdomain" in template["spec"] if template else _has_several_pods(frozen)
-
-
-def _has_several_pods(frozen: FrozenJob) -> bool:
+    """Whether the trainer pods of a run find each other by name. The processes of a single pod meet inside
+    it."""
     return frozen.spec.trainer.num_nodes > 1
 
 
 def trainer_template(frozen: FrozenJob, *, is_first: bool) -> KubeObject:
     """What trainer pods are made from; the first hosts the rendezvous, mounts the claim and uploads the
-    model. The processes of a single pod meet inside it."""
-    service, has_others = frozen.names.service(Role.TRAINER), _has_several_pods(frozen)
+    model."""
+    service, has_others = frozen.names.service(Role.TRAINER), needs_service(frozen)
     metadata = frozen.metadata(
         Open.NAME.value,
         role=Role.TRAINER,
@@ -118,7 +113,7 @@ def _liveness_probe() -> KubeObject:
     """Ends a pod whose supervisor hangs. Looks at the supervisor's heartbeat file inside the pod, because a
     failed probe ends the attempt, and a port can be flooded.
 
-    No file is no failure: the runtime has not begun yet, or is older than the file. It is the shell and
+    No file is no failure: the runtime has not begun yet. It is the shell and
     coreutils, which cost milliseconds.
     """
     script = (

@@ -274,13 +274,11 @@ class Observed:
     frozen_spec: GRPOJobSpec | None = None
     """The spec of the revision in status, from its ConfigMap."""
     pod_templates: Mapping[str, KubeObject] = field(default_factory=dict)
-    """The pod templates that the run started with; empty where none are stored."""
+    """The pod templates that the run started with; empty before they are stored."""
     frozen_problem: str = ""
     """Why that ConfigMap is there but cannot be read."""
     crd_problem: str = ""
     """What the CRD of the cluster lacks, and what to do about it; empty when it lacks nothing."""
-    can_hold_back: bool = True
-    """Whether the CRD of the cluster can hold until when a job makes no pods."""
     other_job: OtherJob | None = None
     """The job that `resumeFrom.job` names, while this one has not started; None where there is none."""
     remembered: Remembered = Remembered()

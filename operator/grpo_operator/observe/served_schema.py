@@ -41,15 +41,6 @@ class ServedSchema:
             return status
         return GRPOJobStatus.from_object(self.fit_object(status, shown=shown))
 
-    def can_hold(self, *path: str) -> bool:
-        """Whether the status has this field."""
-        at = self.status
-        for name in path:
-            if at is None:
-                return True
-            at = at.get("properties", {}).get(name, _NOTHING)
-        return at is not _NOTHING
-
     def is_older_than(self, shown: Mapping[str, Any]) -> bool:
         """Whether a stored status shows what this schema lacks."""
         return self.status is not None and _fitted(dict(shown), self.status, {}) != shown
@@ -85,7 +76,7 @@ def _problem(lacking: Sequence[str], *, release: str) -> str:
 
 
 def _lacking(ours: Schema, theirs: Schema, path: str, *, has_choices: bool) -> Iterator[str]:
-    """Paths that only we have. What is below a field that is lacking goes without saying."""
+    """Paths that only we have. A field that is lacking stands for all below it."""
     for name, field in ours.get("properties", {}).items():
         other = theirs.get("properties", {}).get(name)
         if other is None:

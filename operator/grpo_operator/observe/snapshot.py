@@ -62,7 +62,6 @@ def observe(cache: Cache, found: JobAndPods, remembered: Remembered) -> Observed
         frozen_problem=problem,
         crd_problem=cache.served_schema.problem,
         other_job=_other_job(cache, job),
-        can_hold_back=cache.served_schema.can_hold("waitingForRoom", "heldBackUntil"),
         remembered=remembered,
     )
 
@@ -146,12 +145,13 @@ def _frozen_of(
 
 
 def _frozen(config: KubeObject) -> tuple[GRPOJobSpec | None, str, Mapping[str, KubeObject]]:
-    """(the spec in a ConfigMap of ours, or else why it or a pod template cannot be read, the templates in
-    it)."""
+    """(the spec in a ConfigMap of ours, or else why it or a pod template cannot be read, the templates)."""
+    read = "spec"
     try:
-        return frozen_spec(config), "", pod_templates(config)
+        spec, read = frozen_spec(config), "pods"
+        return spec, "", pod_templates(config)
     except ValidationError as error:
-        why = _problems_text(error, at="spec")
+        why = _problems_text(error, at=read)
     except KeyError as error:
         why = f"key {error} is missing"
     return None, f"ConfigMap {config['metadata']['name']}: {why}", {}

@@ -47,7 +47,7 @@ def _resumed(status: GRPOJobStatus, observed: Observed) -> str:
     """Which checkpoint of another job the run has begun with, and what it took of it."""
     assert status.resumed_from is not None  # it has a step
     spec = observed.job.spec
-    load = spec.resume_from.chosen_load if spec and spec.resume_from else ResumeLoad.CHECKPOINT
+    load = spec.resume_from.load if spec and spec.resume_from else ResumeLoad.CHECKPOINT
     what = "the checkpoint" if load is ResumeLoad.CHECKPOINT else "the weights of the checkpoint"
     job = f" of GRPOJob {status.resumed_from.job}" if status.resumed_from.job else ""
     place = f"which is at {status.resumed_from.source}"

@@ -6,23 +6,12 @@ from grpo_operator.children.frozen_job import FrozenJob
 
 
 def without_progress(status: GRPOJobStatus) -> WithoutProgress:
-    """The attempts that ended since the job last made progress.
-
-    A status of 0.1.0 has only totals: one that its operator wrote, and one under its CRD, which drops the
-    other fields. All restarts and all disruptions count then, and the newest checkpoint is the highest.
-    """
-    if has_only_totals(status):
-        return WithoutProgress(status.restarts, status.disruptions, status.checkpoint_step)
+    """The attempts that ended since the job last made progress."""
     return WithoutProgress(
-        num_failures=status.failures_since_progress or 0,
+        num_failures=status.failures_since_progress,
         num_disruptions=status.disruptions_since_progress,
         checkpoint_step=status.highest_checkpoint_step,
     )
-
-
-def has_only_totals(status: GRPOJobStatus) -> bool:
-    """Whether the status does not tell which attempts ended since the job last made progress."""
-    return status.failures_since_progress is None
 
 
 def with_committed(status: GRPOJobStatus, checkpoint_step: int | None, *, frozen: FrozenJob) -> GRPOJobStatus:

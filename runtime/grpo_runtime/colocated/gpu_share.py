@@ -42,7 +42,7 @@ def share_of_gpu(run_config: RunConfig, *, memory: GpuMemory) -> float:
     named = run_config.engine.gpu_memory_utilization
     most = _rounded_down(memory.free / memory.total)
     if named is None:
-        share = SHARE_ASLEEP if run_config.chosen_sleep_level > 0 else SHARE_AWAKE
+        share = SHARE_ASLEEP if run_config.engine.sleep_level > 0 else SHARE_AWAKE
         return _rounded_down(share * memory.free / memory.total)
     if named > most:
         total, free = memory.total / _GIB, memory.free / _GIB

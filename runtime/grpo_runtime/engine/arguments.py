@@ -85,7 +85,7 @@ def in_process_arguments(
         # nothing serves them: they would cost a tenth of the time of short completions
         "--disable-log-stats",
         # vLLM refuses the memory pool that sleep needs where it does not support it
-        *(["--enable-sleep-mode"] if run_config.chosen_sleep_level > 0 and not is_cpu else []),
+        *(["--enable-sleep-mode"] if run_config.engine.sleep_level > 0 and not is_cpu else []),
         *(["--worker-cls", SHARED_ENGINE_WORKER] if engine.tensor_parallel_size > 1 and is_cpu else []),
         *engine.args,
     )  # fmt: skip
@@ -98,13 +98,13 @@ def _engine_arguments(
     arguments = [
         "--model", str(model_dir),
         # auto would turn a float32 checkpoint into bfloat16
-        "--dtype", run_config.chosen_dtype.value,
+        "--dtype", run_config.model.dtype.value,
         "--max-model-len", str(engine.max_model_len),
         # logprobs of the distribution that was sampled from, after temperature
         "--logprobs-mode", "processed_logprobs",
         "--weight-transfer-config", json.dumps({"backend": name_in_vllm(run_config.weight_sync_backend)}),
         "--tensor-parallel-size", str(engine.tensor_parallel_size),
-        "--pipeline-parallel-size", str(engine.pipeline_parallel_size or 1),
+        "--pipeline-parallel-size", str(engine.pipeline_parallel_size),
         # prompts are text: towers of pictures or sound would only take memory. Other models have none
         "--language-model-only",
     ]  # fmt: skip
@@ -137,7 +137,7 @@ def _own_workers_arguments(engine: EngineSpec, *, is_cpu: bool) -> list[str]:
         arguments += ["--enable-expert-parallel"]
     if is_cpu and engine.expert_parallel:
         arguments += ["--worker-cls", EXPERT_WORKER]
-    elif is_cpu and (engine.pipeline_parallel_size or 1) > 1:
+    elif is_cpu and engine.pipeline_parallel_size > 1:
         arguments += ["--worker-cls", STAGE_WORKER]
     return arguments
 

@@ -72,7 +72,7 @@ def fleet_settings(trainer: TrainerSettings) -> FleetSettings:
         evaluation=run_config.evaluation_sampling,
         sync_timeout_seconds=run_config.weight_sync.timeout_seconds,
         empty_wait_seconds=run_config.rollout_lost_timeout_seconds,
-        max_in_flight=run_config.chosen_max_samples_per_engine,
+        max_in_flight=run_config.max_samples_per_engine,
         workers_per_engine=run_config.engine.num_workers,
         cores_per_engine=run_config.engine.num_cores,
         full_every=None if sparse is None else sparse.full_every_steps,

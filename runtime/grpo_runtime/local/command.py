@@ -203,7 +203,7 @@ def _opening(job: GRPOJob, run_config: RunConfig, workspace: Workspace) -> str:
     on_gpus = f" on {count(num_gpus, 'GPU')}" if num_gpus else ""
     return (
         f"{job.metadata.name}: {run_config.mode.value}, because {job.spec.mode_reason}; "
-        f"{trainers} {engines}{on_gpus}, weights by {run_config.chosen_backend}\n"
+        f"{trainers} {engines}{on_gpus}, weights by {run_config.weight_sync.backend}\n"
         f"output {_short(workspace.output)}, logs {_short(workspace.logs)}; Ctrl-C saves and stops"
     )
 

@@ -14,7 +14,7 @@ def describe(job: GRPOJob) -> str:
     """Describe a valid job: mode and weight sync and why, processes, GPUs, steps, what it reads, what it
     resumes from, where checkpoints go."""
     rows = {
-        "mode": f"{job.spec.chosen_mode.value}, because {job.spec.mode_reason}",
+        "mode": f"{job.spec.resolved_mode.value}, because {job.spec.mode_reason}",
         "pods": _pods(job),
         "GPUs": _gpus(job),
         "weights": _weights(job),
@@ -86,7 +86,7 @@ def _factors(job: GRPOJob, *, num_engines: int) -> str:
     sizes = {
         "rollout.replicas": num_engines,
         "engine.tensorParallelSize": engine.tensor_parallel_size,
-        "engine.pipelineParallelSize": engine.pipeline_parallel_size or 1,
+        "engine.pipelineParallelSize": engine.pipeline_parallel_size,
         "engine.dataParallelSize": engine.num_cores,
     }
     return " or ".join(field for field, size in sizes.items() if size > 1)
@@ -103,7 +103,7 @@ def _pods(job: GRPOJob) -> str:
     each = f"{processes}{' each' if topology.num_nodes > 1 else ''}"
     trainers = f"{count(topology.num_nodes, 'trainer pod')} with {each}"
     size = job.spec.engine.num_workers
-    if job.spec.chosen_mode is Mode.COLOCATED:
+    if job.spec.resolved_mode is Mode.COLOCATED:
         shared = "in each of them" if size == 1 else f"for every {size} of them"
         if topology.world_size == size:
             shared = "in it" if size == 1 else "for all of them"
@@ -153,7 +153,7 @@ def _resumes(job: GRPOJob) -> dict[str, str]:
     if resume is None:
         return {}
     of_step = "the newest checkpoint" if resume.step is None else f"the checkpoint of step {resume.step}"
-    what = of_step if resume.chosen_load is ResumeLoad.CHECKPOINT else f"the weights of {of_step}"
+    what = of_step if resume.load is ResumeLoad.CHECKPOINT else f"the weights of {of_step}"
     place = f"of job {resume.job}" if resume.job else f"at {resume.source}"
     return {"resumes": f"from {what} {place}, unless it has one of its own"}
 

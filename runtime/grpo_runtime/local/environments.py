@@ -37,7 +37,7 @@ def trainer_environment(
         environment[Env.ROLLOUT_HOST] = ",".join(f"{LOOPBACK}:{port}" for port in rollout_ports)
         environment[Env.ROLLOUT_REPLICAS] = str(len(rollout_ports))
     if has_lowered_budget:
-        environment[Env.MICRO_BATCH_TOKENS] = str(lowered(run_config.chosen_micro_batch_tokens))
+        environment[Env.MICRO_BATCH_TOKENS] = str(lowered(run_config.micro_batch_tokens))
     return environment
 
 

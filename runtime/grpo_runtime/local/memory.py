@@ -42,7 +42,7 @@ def describe_memory(job: GRPOJob, *, gpu_gib: float | None) -> tuple[str, bool]:
         with tempfile.TemporaryDirectory() as folder:
             config = _config_folder(job, into=Path(folder))
             run = resolve(job)
-            model = sizes_of_folder(config, attention=run.chosen_attention, lora=run.model.lora)
+            model = sizes_of_folder(config, attention=run.model.attention, lora=run.model.lora)
     except (UserError, HubUnreachableError, VolumeFullError, ConnectionError) as error:
         return f"  memory       not planned: {error}", True
     gpu_bytes = None if gpu_gib is None else int(gpu_gib * GIB)

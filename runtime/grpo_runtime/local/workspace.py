@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from grpo_api.contract.endpoints import ADMIN_TOKEN_FILE, DATA_TOKEN_FILE
+from grpo_api.contract.resolved_sections import ResolvedReward
 from grpo_api.contract.run_config import RunConfig, parse_run_config
 from grpo_api.contract.versions import SchemaSkewError
 from grpo_api.model import ApiModel
@@ -200,7 +201,7 @@ def _with_rewards_of(run_config: RunConfig, known: RunConfig, *, job: GRPOJob) -
     return run_config.model_copy(update={"rewards": rewards})
 
 
-def _as_begun(resolved: RewardSpec, begun: RewardSpec, *, spec: RewardSpec) -> RewardSpec:
+def _as_begun(resolved: ResolvedReward, begun: ResolvedReward, *, spec: RewardSpec) -> ResolvedReward:
     if spec.workers is None:
         resolved = resolved.model_copy(update={"workers": begun.workers})
     if resolved.model and begun.model and spec.model and spec.model.threads is None:
@@ -221,8 +222,8 @@ def _nearest_existing(folder: Path) -> Path:
 
 
 def _values(run_config: RunConfig) -> dict[str, Any]:
-    """Every value of a RunConfig by its path, also the backend that goes without saying."""
-    return dict(_leaves(run_config.to_object())) | {"weightSync.backend": run_config.chosen_backend.value}
+    """Every value of a RunConfig by its path."""
+    return dict(_leaves(run_config.to_object()))
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

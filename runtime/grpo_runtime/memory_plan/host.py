@@ -127,7 +127,7 @@ class _Trainer:
     def _loading(self, run: RunConfig) -> tuple[Part, ...]:
         """Rank 0 reads all weights before it spreads them, 4 P, or c P under an adapter, and copies them for
         a reference policy."""
-        is_rounded = self.model.has_adapter and not run.chosen_strategy.is_zero
+        is_rounded = self.model.has_adapter and not run.strategy.is_zero
         loaded = (_compute_bytes(self.job) if is_rounded else MASTER_BYTES) * self.model.num_parameters
         parts = [Part("model, while rank 0 loads it", loaded)]
         if run.algorithm.has_reference and not self.model.has_adapter:
@@ -160,7 +160,7 @@ class _Trainer:
             parts.append(Part("copies of the weights for engines", processes * of_engine))
         if backend is WeightSyncBackend.IPC:
             parts.append(Part("weights that engines keep aside", processes * of_engine))
-        if run.chosen_sleep_level == 1:
+        if run.engine.sleep_level == 1:
             num_sharing = run.engine.num_workers
             parts.append(Part("weights of engines that sleep", -(-processes * of_engine // num_sharing)))
         return parts
@@ -203,4 +203,4 @@ def _limit(resources: ResourcesSpec) -> int | None:
 
 
 def _compute_bytes(job: GRPOJob) -> int:
-    return 2 if resolve(job).chosen_dtype is Dtype.BFLOAT16 else 4
+    return 2 if resolve(job).model.dtype is Dtype.BFLOAT16 else 4

@@ -6,7 +6,8 @@ from pathlib import Path
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from grpo_api.v1alpha1.spec import Attention, LoraSpec
+from grpo_api.contract.resolved_sections import ResolvedLora
+from grpo_api.v1alpha1.spec import Attention
 from grpo_runtime.errors import UserError
 from grpo_runtime.memory_plan.formulas import ModelSizes
 from grpo_runtime.model.language_model import language_model
@@ -19,7 +20,7 @@ from grpo_runtime.trainer.policy import MASTER_DTYPE
 _NEEDED = ("hidden_size", "num_attention_heads", "vocab_size")
 
 
-def sizes_of_folder(folder: Path, *, attention: Attention, lora: LoraSpec | None = None) -> ModelSizes:
+def sizes_of_folder(folder: Path, *, attention: Attention, lora: ResolvedLora | None = None) -> ModelSizes:
     """Read `config.json` in `folder`, and no weights. Raises UserError as `empty_policy`, `add_adapter` and
     `model_sizes` do.
 

@@ -52,7 +52,7 @@ def plan_memory(job: GRPOJob, model: ModelSizes, *, gpu_bytes: int | None) -> tu
     engine = _engine_parts(job, model)
     plans = []
     if job.spec.trainer.has_gpus:
-        is_colocated = job.spec.chosen_mode is Mode.COLOCATED
+        is_colocated = job.spec.resolved_mode is Mode.COLOCATED
         planner = _TrainerPlanner(job, model, engine if is_colocated else ())
         plans.append(planner.plan(gpu_bytes))
     if job.spec.rollout is not None and job.spec.rollout.has_gpus:
@@ -75,7 +75,7 @@ def _engine_parts(job: GRPOJob, model: ModelSizes) -> tuple[Part, ...]:
     sizes = EngineSizes(
         compute_bytes=_compute_bytes(job),
         tensor_parallel=engine.tensor_parallel_size,
-        pipeline_parallel=engine.pipeline_parallel_size or 1,
+        pipeline_parallel=engine.pipeline_parallel_size,
         max_model_len=engine.max_model_len,
     )
     least = engine_bytes(model, sizes)
@@ -95,7 +95,7 @@ def _engine_fixes(job: GRPOJob) -> Iterator[str]:
 
 def _spread(run: RunConfig) -> Spread:
     """How the strategy of a run spreads the policy."""
-    strategy, num_ranks = run.chosen_strategy, run.topology.world_size
+    strategy, num_ranks = run.strategy, run.topology.world_size
     if strategy is TrainerStrategy.DDP:
         return DDP
     if strategy is TrainerStrategy.FSDP2:
@@ -112,7 +112,7 @@ def _spread(run: RunConfig) -> Spread:
 
 
 def _compute_bytes(job: GRPOJob) -> int:
-    return 2 if resolve(job).chosen_dtype is Dtype.BFLOAT16 else 4
+    return 2 if resolve(job).model.dtype is Dtype.BFLOAT16 else 4
 
 
 @dataclass(frozen=True)
@@ -136,17 +136,17 @@ class _TrainerPlanner:
         longest = run.engine.max_model_len
         all_tokens = algorithm.prompts_per_step * algorithm.group_size * longest
         return StepSizes(
-            num_tokens=max(longest, min(run.chosen_micro_batch_tokens, all_tokens)),
+            num_tokens=max(longest, min(run.micro_batch_tokens, all_tokens)),
             longest=longest,
             compute_bytes=_compute_bytes(self.job),
-            is_recomputed=bool(run.gradient_checkpointing),
+            is_recomputed=run.gradient_checkpointing,
             spread=_spread(run),
             chunk_logits=CHUNK_LOGITS,
         )
 
     def _plan(self, step: StepSizes) -> GpuPlan:
         found = training_bytes(self.model, step)
-        sleeps = resolve(self.job).chosen_sleep_level > 0
+        sleeps = resolve(self.job).engine.sleep_level > 0
         asleep = () if sleeps else self.engine
         training = (*_training_parts(found), *asleep)
         generating: tuple[Part, ...] = (Part("trainer at rest", found.resting), *self.engine)

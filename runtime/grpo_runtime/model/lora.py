@@ -17,7 +17,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from grpo_api.v1alpha1.spec import ALL_LINEAR, LoraSpec
+from grpo_api.contract.resolved_sections import ResolvedLora
+from grpo_api.v1alpha1.spec import ALL_LINEAR
 from grpo_runtime.errors import UserError
 from grpo_runtime.model.language_model import language_model, takes_only_text
 from grpo_runtime.model.local_model import LocalModel
@@ -33,7 +34,7 @@ _BASE, _A, _B = ".base_layer.", f".lora_A.{ADAPTER}.", f".lora_B.{ADAPTER}."
 _HUB = "hf://"
 
 
-def add_adapter(model: PreTrainedModel, spec: LoraSpec, *, seed: int, origin: LocalModel) -> None:
+def add_adapter(model: PreTrainedModel, spec: ResolvedLora, *, seed: int, origin: LocalModel) -> None:
     """Put an adapter into `model`, with the same values for the same `seed`, and freeze all other weights.
 
     The adapter is float32, whatever the weights are. It is on the meta device where these are. Of a model
@@ -44,11 +45,11 @@ def add_adapter(model: PreTrainedModel, spec: LoraSpec, *, seed: int, origin: Lo
     from peft import LoraConfig, TaskType, inject_adapter_in_model
     from peft.tuners.lora import Linear
 
-    targets = spec.chosen_targets
+    targets = spec.targets
     config = LoraConfig(
         task_type=TaskType.CAUSAL_LM,
         r=spec.rank,
-        lora_alpha=spec.chosen_alpha,
+        lora_alpha=spec.alpha,
         target_modules=ALL_LINEAR if targets == (ALL_LINEAR,) else list(targets),
         exclude_modules=_other_parts(model, targets),
         base_model_name_or_path=origin.source.removeprefix(_HUB),

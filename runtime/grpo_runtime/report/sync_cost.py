@@ -20,8 +20,8 @@ def phase_of(metric: str) -> str | None:
 
 
 def describe_syncs(steps: Sequence[Mapping[str, float]]) -> str:
-    """The medians of the metrics of these steps as a sentence; empty where no step tells them. Metrics that a
-    run of 0.1.0 does not have are left out."""
+    """The medians of the metrics of these steps as a sentence; empty where no step tells them. Metrics that
+    no step has are left out."""
     seconds, step_seconds = _median(steps, _TIME), _median(steps, _STEP_TIME)
     if seconds is None or not step_seconds:
         return ""

@@ -7,16 +7,14 @@ from grpo_api.contract.heartbeat import HEARTBEAT_SECONDS
 
 
 class Heartbeat:
-    """Touches a file from the supervisor's main loop. Without a file it does nothing."""
+    """Touches a file from the supervisor's main loop."""
 
-    def __init__(self, file: Path | None) -> None:
+    def __init__(self, file: Path) -> None:
         self._file = file
         self._next = time.monotonic()
 
-    def beat(self) -> float | None:
+    def beat(self) -> float:
         """Touch the file when it is time to; returns when the next beat is due, on the monotonic clock."""
-        if self._file is None:
-            return None
         now = time.monotonic()
         if now >= self._next:
             self._file.touch()

@@ -145,7 +145,7 @@ def _watch(
     is_stop_requested = False
     while ranks.is_alive:
         moments = (terminate_at, kill_at, heartbeat.beat())
-        until = min((moment for moment in moments if moment is not None), default=None)
+        until = min(moment for moment in moments if moment is not None)
         arrived = wait_for_signal({*STOP_SIGNALS, signal.SIGCHLD}, until=until)
         now = time.monotonic()
         exits += (new := ranks.collect_exits())

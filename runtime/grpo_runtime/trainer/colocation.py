@@ -98,7 +98,7 @@ def _start_within(
     return RankEngine(
         VllmEngine(run_config, model_dir=model_dir),
         backend=backend,
-        sleep_level=run_config.chosen_sleep_level,
+        sleep_level=run_config.engine.sleep_level,
         timeout_seconds=run_config.weight_sync.timeout_seconds,
         num_threads=num_engine_threads(run_config),
         release_memory=release_memory,
@@ -119,7 +119,7 @@ def _start_beside(
     return RecoveringEngine(
         lambda: ChildEngine(start_process, message=message, limits=limits),
         backend=find_usable_backend(run_config.weight_sync_backend),
-        sleep_level=run_config.chosen_sleep_level,
+        sleep_level=run_config.engine.sleep_level,
         timeout_seconds=timeout_seconds,
         release_memory=release_memory,
     )

@@ -118,7 +118,7 @@ def _requests(
     requests = []
     for place, prompt in enumerate(prompts):
         token_ids = tuple(encode(prompt, run_config=run_config, tokenizer=tokenizer))
-        for sample in range(options.num_samples):
+        for sample in range(options.samples):
             seed = derive_seed(
                 run_config.algorithm.seed, step=0, prompt_index=-1 - place, sample_index=sample
             )

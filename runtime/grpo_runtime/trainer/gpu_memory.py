@@ -40,7 +40,7 @@ def gpu_memory_errors(settings: TrainerSettings, *, num_steps: Callable[[], int]
 
 def fields_that_need_less(run_config: RunConfig) -> str:
     """What to change in the spec so that a training process needs less memory of its GPU."""
-    budget, longest = run_config.chosen_micro_batch_tokens, run_config.engine.max_model_len
+    budget, longest = run_config.micro_batch_tokens, run_config.engine.max_model_len
     fields = [f"lower trainer.microBatchTokens ({budget})"]
     if longest > budget:
         fields.append(f"lower engine.maxModelLen ({longest}), for a sequence above the budget goes alone")
@@ -48,7 +48,7 @@ def fields_that_need_less(run_config: RunConfig) -> str:
         fields.append("set trainer.gradientCheckpointing to true")
     # an engine in a process of its own cannot be beside a policy that is spread over ranks
     can_spread = run_config.topology.world_size > 1 and not run_config.has_own_process
-    if run_config.chosen_strategy is TrainerStrategy.DDP and can_spread:
+    if run_config.strategy is TrainerStrategy.DDP and can_spread:
         fields.append("set trainer.strategy to FSDP2")
     if run_config.mode is Mode.COLOCATED:
         field = "kvCacheMemory" if run_config.engine.kv_cache_memory else "gpuMemoryUtilization"
@@ -70,7 +70,7 @@ def _lack_of_gpu_memory(error: BaseException | None, *, is_colocated: bool) -> B
 
 def _explained(error: BaseException, settings: TrainerSettings, *, num_steps: int) -> KnownError:
     run_config = settings.run_config
-    tokens, fields = run_config.chosen_micro_batch_tokens, fields_that_need_less(run_config)
+    tokens, fields = run_config.micro_batch_tokens, fields_that_need_less(run_config)
     cause = f"{fields}; CUDA says: {first_line(error)}"
     if settings.has_lowered_budget:
         return GpuTooSmallError(

@@ -138,7 +138,7 @@ async def _started_function(context: RankContext) -> AsyncIterator[RolloutFuncti
     options = FunctionOptions(
         function=found.function,
         file=None if code is None else function_file(code, volumes_dir=context.settings.volumes_dir),
-        timeout_seconds=found.chosen_timeout_seconds,
+        timeout_seconds=found.timeout_seconds,
         max_turns=found.max_turns,
         max_tokens=sampling.max_tokens,
     )
@@ -157,7 +157,7 @@ def _open_journal(context: RankContext) -> Journal | NoJournal:
         group_size=run_config.algorithm.group_size,
         sampling=sampling_checksum(run_config.sampling),
         reward_names=[reward.name for reward in run_config.rewards],
-        layout=f"{run_config.chosen_strategy} over {ranks.world_size} x {context.strategy.device.type}",
+        layout=f"{run_config.strategy} over {ranks.world_size} x {context.strategy.device.type}",
     )
 
 
@@ -217,9 +217,7 @@ def _make_evaluation(
         options=options,
         run_config=run_config,
         tokenizer=tokenizer,
-        scorer=Scorer(
-            pool, run_config, tokenizer=tokenizer, group_size=options.num_samples, is_evaluation=True
-        ),
+        scorer=Scorer(pool, run_config, tokenizer=tokenizer, group_size=options.samples, is_evaluation=True),
         best_reward=best[1] if best else None,
         mark_best=lambda step, reward: context.store.mark_best(step, reward=reward),
     )

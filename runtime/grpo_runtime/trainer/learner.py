@@ -8,7 +8,7 @@ from statistics import fmean
 
 import torch
 
-from grpo_api.v1alpha1.spec import AlgorithmSpec
+from grpo_api.contract.resolved_sections import ResolvedAlgorithm
 from grpo_runtime.algorithm.entropy_bonus import EntropyBonus
 from grpo_runtime.algorithm.losses import compute_loss
 from grpo_runtime.algorithm.metrics import Metric, Metrics, merge_metrics, metric_values, reduce_metrics
@@ -45,7 +45,7 @@ class Learner:
     def __init__(
         self,
         strategy: Strategy,
-        algorithm: AlgorithmSpec,
+        algorithm: ResolvedAlgorithm,
         *,
         micro_batch_tokens: int,
         ranks: Ranks,
@@ -67,7 +67,7 @@ class Learner:
         """What is to be in a checkpoint."""
         self._algorithm = algorithm
         self._num_iterations = algorithm.num_iterations
-        self._max_non_finite_steps = algorithm.chosen_max_non_finite_steps
+        self._max_non_finite_steps = algorithm.max_non_finite_steps
         self._options = loss_options(algorithm, max_completion_length=max_completion_length)
         self._entropy_control = entropy_control(algorithm)
 
@@ -128,7 +128,7 @@ class Learner:
             minibatches=divide_groups(
                 len(batch.advantages),
                 group_size=self._algorithm.group_size,
-                num_minibatches=self._algorithm.chosen_minibatches,
+                num_minibatches=self._algorithm.minibatches,
                 run_seed=self._algorithm.seed,
                 step=step,
             ),

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from grpo_api.v1alpha1.spec import AlgorithmSpec
+from grpo_api.contract.resolved_sections import ResolvedAlgorithm
 from grpo_runtime.trainer.distributed import Ranks
 
 
@@ -22,13 +22,15 @@ class LearnerState:
     """Whether the entropy was at or below the target in the last step. Before the first it is not known."""
 
 
-def first_state(algorithm: AlgorithmSpec) -> LearnerState:
+def first_state(algorithm: ResolvedAlgorithm) -> LearnerState:
     """Where a run begins."""
     entropy = algorithm.entropy
     return LearnerState(entropy_coefficient=0.0 if entropy is None else entropy.coefficient)
 
 
-def state_after(algorithm: AlgorithmSpec, saved: Mapping[str, Any], *, is_of_other_run: bool) -> LearnerState:
+def state_after(
+    algorithm: ResolvedAlgorithm, saved: Mapping[str, Any], *, is_of_other_run: bool
+) -> LearnerState:
     """Where a run goes on from what its checkpoint has of the learner. From the checkpoint of another run,
     which may have had another `algorithm`, only an entropy coefficient is taken that follows a target."""
     first = first_state(algorithm)

@@ -116,7 +116,7 @@ class Coordinator:
                 sampled.rollouts,
                 advantages=advantages.advantages,
                 pad_id=self._pad_id,
-                masks_truncated=bool(self.run_config.algorithm.mask_truncated),
+                masks_truncated=self.run_config.algorithm.mask_truncated,
             )
             send_batch(batch, ranks=self.ranks)
             metrics = self.learner.update(batch, step=sampled.recorded.step)

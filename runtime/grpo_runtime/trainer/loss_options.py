@@ -3,13 +3,8 @@
 from enum import StrEnum
 from typing import Any
 
-from grpo_api.v1alpha1.spec import (
-    AlgorithmSpec,
-    EntropySpec,
-    ImportanceCorrectionSpec,
-    KLSpec,
-    RatioLevel,
-)
+from grpo_api.contract.resolved_sections import ResolvedAlgorithm
+from grpo_api.v1alpha1.spec import EntropySpec, ImportanceCorrectionSpec, KLSpec
 from grpo_runtime.algorithm.entropy_bonus import EntropyBonus, EntropyControl
 from grpo_runtime.algorithm.importance_correction import ImportanceCorrection
 from grpo_runtime.algorithm.kl import KLPenalty
@@ -17,22 +12,22 @@ from grpo_runtime.algorithm.registry import exposed_options
 from grpo_runtime.algorithm.types import LossOptions
 
 
-def loss_options(algorithm: AlgorithmSpec, *, max_completion_length: int | None = None) -> LossOptions:
+def loss_options(algorithm: ResolvedAlgorithm, *, max_completion_length: int | None = None) -> LossOptions:
     """The loss a spec asks for: every option that a job can set is the field of `algorithm` with its name,
     and where the field is absent the option keeps its default. `max_completion_length` is
     `sampling.maxTokens`."""
     given = {name: getattr(algorithm, name) for name in exposed_options(LossOptions)}
-    given |= {"clip_high": algorithm.chosen_clip_high, "ratio_level": algorithm.chosen_ratio_level}
     options = {name: _loss_option(value) for name, value in given.items() if value is not None}
     return LossOptions(max_completion_length=max_completion_length, **options)
 
 
-def entropy_control(algorithm: AlgorithmSpec) -> EntropyControl | None:
+def entropy_control(algorithm: ResolvedAlgorithm) -> EntropyControl | None:
     """How the coefficient of the entropy bonus moves; None where it stays."""
-    if algorithm.entropy is None or algorithm.entropy.target is None:
+    entropy = algorithm.entropy
+    if entropy is None or entropy.target is None:
         return None
-    entropy = algorithm.entropy.written_out
-    assert entropy.target is not None and entropy.delta is not None
+    # written out beside a target
+    assert entropy.delta is not None
     assert entropy.min_coefficient is not None and entropy.max_coefficient is not None
     return EntropyControl(
         target=entropy.target,
@@ -56,13 +51,10 @@ def _loss_option(value: Any) -> Any:
 def _importance_correction(spec: ImportanceCorrectionSpec) -> ImportanceCorrection | None:
     if not spec.is_on:
         return None
-    level = spec.level or RatioLevel.TOKEN
-    return ImportanceCorrection(level=level.value, mode=spec.mode.value, floor=spec.floor, cap=spec.cap)
+    return ImportanceCorrection(level=spec.level.value, mode=spec.mode.value, floor=spec.floor, cap=spec.cap)
 
 
 def _penalty(spec: KLSpec) -> KLPenalty | None:
     if spec.beta == 0:
         return None
-    return KLPenalty(
-        beta=spec.beta, estimator=spec.chosen_estimator.value, is_bias_corrected=spec.is_bias_corrected
-    )
+    return KLPenalty(beta=spec.beta, estimator=spec.estimator.value, is_bias_corrected=spec.bias_correction)

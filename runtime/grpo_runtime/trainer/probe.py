@@ -41,7 +41,7 @@ def probe_tokens(
 
 def make_probe(strategy: Strategy, run_config: RunConfig, *, tokenizer: PreTrainedTokenizerBase) -> Probe:
     """The probe of a run under the policy's present weights. With a sharded strategy every rank makes it."""
-    dtype = run_config.chosen_dtype
+    dtype = run_config.model.dtype
     token_ids = probe_tokens(
         tokenizer,
         dtype=dtype,

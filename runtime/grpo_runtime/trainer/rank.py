@@ -24,7 +24,6 @@ from grpo_runtime.model.load import DTYPES, empty_policy, load_policy, load_toke
 from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.model.lora import add_adapter
 from grpo_runtime.model.save import files_beside_weights
-from grpo_runtime.openmp import named_threads
 from grpo_runtime.process.at_end import run_at_end
 from grpo_runtime.process.failure import explain_abort, write_failure
 from grpo_runtime.regexes import require_regexes
@@ -62,7 +61,7 @@ def connect_fleet(loaded: LoadedModel, settings: TrainerSettings) -> Engines:
         files_beside_weights,
         loaded.model,
         tokenizer=loaded.tokenizer,
-        dtype=DTYPES[settings.run_config.chosen_dtype.value],
+        dtype=DTYPES[settings.run_config.model.dtype.value],
         origin=loaded.origin,
     )
     return open_fleet(settings, beside_weights=beside_weights)
@@ -137,8 +136,7 @@ def _prepare(
     rank, local_rank = int(environment["RANK"]), int(environment["LOCAL_RANK"])
     settings = read_trainer_settings(environment)
     # the order of sums, and so the last bits of a run, depends on it
-    named = settings.run_config.threads_per_process
-    settle_num_threads(named or named_threads(environment) or 1)
+    settle_num_threads(settings.run_config.threads_per_process)
     _require_samples_for_all(settings)
     require_regexes(rewards=settings.run_config.rewards, sampling=settings.run_config.sampling)
     device = training_device(local_rank=local_rank)
@@ -187,10 +185,10 @@ def _load_model(run_config: RunConfig, *, origin: LocalModel, is_first: bool) ->
     """The policy, with its weights on rank 0 only. Those under an adapter are frozen, so they need no more
     precision than the passes have, but DeepSpeed takes nothing else than float32."""
     lora = run_config.model.lora
-    is_rounded = lora is not None and not run_config.chosen_strategy.is_zero
-    dtype = run_config.chosen_dtype.value if is_rounded else MASTER_DTYPE
+    is_rounded = lora is not None and not run_config.strategy.is_zero
+    dtype = run_config.model.dtype.value if is_rounded else MASTER_DTYPE
     load = load_policy if is_first else empty_policy
-    model = load(origin.folder, dtype=dtype, attention=run_config.chosen_attention)
+    model = load(origin.folder, dtype=dtype, attention=run_config.model.attention)
     if lora is not None:
         add_adapter(model, lora, seed=run_config.algorithm.seed, origin=origin)
     return model

@@ -95,14 +95,14 @@ def make_rank_context(
     policy_of = functools.partial(
         Policy,
         temperature=run_config.sampling.temperature,
-        dtype=run_config.chosen_dtype,
+        dtype=run_config.model.dtype,
         is_packed=is_packed,
     )
     copied = None
     if run_config.algorithm.has_reference:
         # what follows by small parts would be rounded away
         is_rounded = run_config.algorithm.ref_sync is None
-        dtype = run_config.chosen_dtype.value if is_rounded else MASTER_DTYPE
+        dtype = run_config.model.dtype.value if is_rounded else MASTER_DTYPE
         copied = copy_of(loaded.model, dtype=DTYPES[dtype])
     what = beginning.what_is_loaded
     reader.read(lambda: beginning.prepare(loaded.model, run_config=run_config), what=what)
@@ -113,7 +113,7 @@ def make_rank_context(
         strategy = make_strategy(
             policy_of(
                 loaded.model,
-                gradient_checkpointing=bool(run_config.gradient_checkpointing),
+                gradient_checkpointing=run_config.gradient_checkpointing,
                 has_entropy_gradient=run_config.algorithm.has_entropy_bonus,
             ),
             optimizer=run_config.algorithm.optimizer,
@@ -143,7 +143,7 @@ def make_rank_context(
         learner=Learner(
             strategy,
             run_config.algorithm,
-            micro_batch_tokens=run_config.chosen_micro_batch_tokens,
+            micro_batch_tokens=run_config.micro_batch_tokens,
             ranks=ranks,
             reference=reference,
             max_completion_length=run_config.sampling.max_tokens,

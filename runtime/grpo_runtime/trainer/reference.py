@@ -77,7 +77,7 @@ class FollowingReference(FixedReference):
     def after_step(self, step: int) -> None:
         """See `Reference`."""
         if (step + 1) % self._sync.every_steps == 0:
-            self._frozen.follow(mix=self._sync.chosen_mix)
+            self._frozen.follow(mix=self._sync.mix)
 
     def state(self) -> NamedTensors:
         """See `Reference`."""

@@ -11,9 +11,10 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from grpo_api.contract.resolved_sections import ResolvedReward
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.source import Volume, VolumeKind
-from grpo_api.v1alpha1.spec import Aggregation, Baseline, CodeRef, RewardServiceSpec, RewardSpec
+from grpo_api.v1alpha1.spec import CodeRef, RewardServiceSpec
 from grpo_runtime.algorithm.types import AdvantageOptions
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.model.source import existing_model
@@ -210,7 +211,7 @@ def reward_functions(run_config: RunConfig, *, volumes_dir: Path) -> tuple[Rewar
     )
 
 
-def _reward_function(reward: RewardSpec, run_config: RunConfig, *, volumes_dir: Path) -> RewardFunction:
+def _reward_function(reward: ResolvedReward, run_config: RunConfig, *, volumes_dir: Path) -> RewardFunction:
     return RewardFunction(
         name=reward.name,
         builtin=None if reward.builtin is None else reward.builtin.value,
@@ -230,8 +231,8 @@ def _reward_function(reward: RewardSpec, run_config: RunConfig, *, volumes_dir: 
         ),
         timeout_seconds=reward.timeout_seconds,
         max_failure_share=reward.max_failure_share,
-        max_failing_steps=reward.chosen_max_failing_steps,
-        workers=reward.chosen_workers,
+        max_failing_steps=reward.max_failing_steps,
+        workers=reward.workers,
     )
 
 
@@ -255,7 +256,7 @@ def _service(service: RewardServiceSpec, run_config: RunConfig, *, volumes_dir: 
     )
 
 
-def _model(reward: RewardSpec, run_config: RunConfig, *, volumes_dir: Path) -> RewardModel:
+def _model(reward: ResolvedReward, run_config: RunConfig, *, volumes_dir: Path) -> RewardModel:
     model = reward.model
     assert model is not None
     return RewardModel(
@@ -267,9 +268,9 @@ def _model(reward: RewardSpec, run_config: RunConfig, *, volumes_dir: Path) -> R
             field=f"model.source of reward {reward.name}",
         ).folder,
         source=model.source,
-        dtype=model.chosen_dtype.value,
-        batch_size=model.chosen_batch_size,
-        num_threads=model.chosen_threads,
+        dtype=model.dtype.value,
+        batch_size=model.batch_size,
+        num_threads=model.threads,
     )
 
 
@@ -280,6 +281,6 @@ def advantage_options(run_config: RunConfig) -> AdvantageOptions:
         group_size=algorithm.group_size,
         weights=tuple(reward.weight for reward in run_config.rewards),
         scale_rewards=algorithm.scale_rewards.value,
-        aggregation=(algorithm.aggregation or Aggregation.SUM_THEN_NORMALIZE).value,
-        baseline=(algorithm.baseline or Baseline.GROUP_MEAN).value,
+        aggregation=algorithm.aggregation.value,
+        baseline=algorithm.baseline.value,
     )

@@ -61,7 +61,7 @@ class StepSampler:
         dynamic = algorithm.dynamic_sampling
         selection = Selection(
             num_groups=algorithm.prompts_per_step,
-            max_rounds=None if dynamic is None else dynamic.chosen_max_rounds,
+            max_rounds=None if dynamic is None else dynamic.max_rounds,
             options=advantage_options(self.run_config),
         )
         recorded: Step | None = None

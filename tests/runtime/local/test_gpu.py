@@ -48,6 +48,6 @@ def test_a_job_learns_in_bfloat16_with_engines_that_keep_up(
     assert statistics.mean(rewards[-10:]) > 0.5
     assert max(record.values["sync/max_probe_error"] for record in records) < TOLERANCE
     resolved = parse_run_config((run.output / "run.json").read_text())
-    assert (resolved.chosen_dtype, resolved.chosen_backend.value) == (Dtype.BFLOAT16, backend)
+    assert (resolved.model.dtype, resolved.weight_sync.backend.value) == (Dtype.BFLOAT16, backend)
     assert run.checkpoint() == f"step-{STEPS:06d}"
     assert (run.output / "model/model.safetensors").exists()

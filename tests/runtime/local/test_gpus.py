@@ -30,8 +30,8 @@ def test_a_job_that_asks_for_no_gpus_runs_on_those_of_the_machine_as_its_pods_wo
     given = job(trainer={"processesPerNode": 2}, rollout={"replicas": 2}, engine={"tensorParallelSize": 2})
     placed = placed_on(given, tuple("012345"), was_on_gpus=None)
     run = run_of(placed)
-    assert (run.chosen_dtype, run.gradient_checkpointing) == (Dtype.BFLOAT16, True)
-    assert (run.chosen_backend, run.chosen_micro_batch_tokens) == (WeightSyncBackend.NCCL, 16_384)
+    assert (run.model.dtype, run.gradient_checkpointing) == (Dtype.BFLOAT16, True)
+    assert (run.weight_sync.backend, run.micro_batch_tokens) == (WeightSyncBackend.NCCL, 16_384)
     assert GpuShares.of(placed, tuple("012345")) == GpuShares((("0", "1"),), (("2", "3"), ("4", "5")))
 
 
@@ -43,7 +43,7 @@ def test_gpus_that_pods_would_claim_are_taken_from_the_machine() -> None:
         engine={"tensorParallelSize": 2},
     )
     placed = placed_on(given, tuple("012345"), was_on_gpus=None)
-    assert run_of(placed).chosen_backend is WeightSyncBackend.NCCL
+    assert run_of(placed).weight_sync.backend is WeightSyncBackend.NCCL
     assert GpuShares.of(placed, tuple("012345")) == GpuShares((("0", "1"),), (("2", "3"), ("4", "5")))
     with pytest.raises(UserError, match="ask for 6 GPUs"):
         placed_on(given, ("0",), was_on_gpus=None)
@@ -52,7 +52,7 @@ def test_gpus_that_pods_would_claim_are_taken_from_the_machine() -> None:
 def test_without_gpus_or_once_it_began_without_them_it_runs_on_cpu() -> None:
     for gpus, was_on_gpus in (((), None), (("0", "1"), False)):
         placed = placed_on(job(), gpus, was_on_gpus=was_on_gpus)
-        assert run_of(placed).chosen_dtype is Dtype.FLOAT32
+        assert run_of(placed).model.dtype is Dtype.FLOAT32
         assert GpuShares.of(placed, gpus) == GpuShares(trainers=((),), engines=((),))
     assert seeing(())["CUDA_VISIBLE_DEVICES"] == ""
 
@@ -62,7 +62,7 @@ def test_a_colocated_job_has_a_gpu_for_each_training_process_and_none_beside() -
         job(rollout=None, trainer={"numNodes": 2, "processesPerNode": 2}), tuple("01234"), was_on_gpus=None
     )
     assert GpuShares.of(placed, tuple("01234")) == GpuShares((("0", "1"), ("2", "3")), ())
-    assert run_of(placed).chosen_sleep_level == 2
+    assert run_of(placed).engine.sleep_level == 2
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
+from grpo_api.contract.resolved_sections import ResolvedLora
+from grpo_api.resolve import resolve_algorithm
 from grpo_api.v1alpha1.spec import AlgorithmSpec, Attention, Dtype, LoraSpec, OptimizerSpec
 from grpo_bench.live_tensors import LiveTensors
 from grpo_runtime.algorithm.logprobs import CHUNK_LOGITS
@@ -79,15 +81,15 @@ CASES = (
     Case(name="qwen3", dtype=Dtype.BFLOAT16),
     Case(name="qwen3", strategy="FSDP2"),
     Case(name="qwen3", strategy="FSDP2", dtype=Dtype.BFLOAT16),
-    Case(name="llama", lora=LoraSpec(rank=8)),
-    Case(name="qwen3", lora=LoraSpec(rank=8), dtype=Dtype.BFLOAT16),
-    Case(name="qwen3", lora=LoraSpec(rank=8), strategy="FSDP2", dtype=Dtype.BFLOAT16),
+    Case(name="llama", lora=ResolvedLora(rank=8, alpha=16)),
+    Case(name="qwen3", lora=ResolvedLora(rank=8, alpha=16), dtype=Dtype.BFLOAT16),
+    Case(name="qwen3", lora=ResolvedLora(rank=8, alpha=16), strategy="FSDP2", dtype=Dtype.BFLOAT16),
 )
 
 
 def measured_and_planned(ranks: Ranks, case: Case, *, is_recomputed: bool, budget: int) -> tuple[int, int]:
     """Bytes at the peak of the second step, when AdamW has its moments."""
-    spec = AlgorithmSpec(steps=10, optimizer=OptimizerSpec(learning_rate=1e-3))
+    spec = resolve_algorithm(AlgorithmSpec(steps=10, optimizer=OptimizerSpec(learning_rate=1e-3)))
     with LiveTensors() as live:
         model = AutoModelForCausalLM.from_config(CONFIGS[case.name]).float()
         if case.lora is not None:

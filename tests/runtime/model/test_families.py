@@ -17,6 +17,7 @@ from tiny_families import FAMILIES, VOCAB_SIZE, write_tiny_family
 from transformers import AutoModelForCausalLM, Gemma3Config, PreTrainedModel
 from whole_checkpoint import write_checkpoint
 
+from grpo_api.resolve import resolve_algorithm
 from grpo_api.v1alpha1.spec import AlgorithmSpec, Dtype, OptimizerSpec
 from grpo_runtime.data.prompt import Prompt, encode_prompt
 from grpo_runtime.errors import UserError
@@ -33,7 +34,7 @@ from grpo_runtime.trainer.strategy.ddp import DDPStrategy
 from grpo_runtime.trainer.strategy.registry import STRATEGIES
 
 TEMPERATURE = 0.7
-SPEC = AlgorithmSpec(steps=10, optimizer=OptimizerSpec(learning_rate=1e-3))
+SPEC = resolve_algorithm(AlgorithmSpec(steps=10, optimizer=OptimizerSpec(learning_rate=1e-3)))
 TOKENS = torch.arange(6, 46).reshape(2, 20)
 _SMALL = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 1}
 EVERYWHERE = torch.ones((2, 19), dtype=torch.bool)

@@ -13,6 +13,8 @@ from torch.func import functional_call
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedModel
 from whole_checkpoint import write_checkpoint
 
+from grpo_api.contract.resolved_sections import ResolvedLora
+from grpo_api.resolve import resolve_algorithm
 from grpo_api.v1alpha1.spec import AlgorithmSpec, Dtype, LoraSpec, OptimizerSpec
 from grpo_runtime.errors import UserError
 from grpo_runtime.model.adapter_files import require_same_adapter
@@ -25,8 +27,8 @@ from grpo_runtime.trainer.learner import Learner
 from grpo_runtime.trainer.policy import Policy, PolicyWeights
 from grpo_runtime.trainer.strategy.ddp import DDPStrategy
 
-LORA = LoraSpec(rank=4, alpha=6)
-SPEC = AlgorithmSpec(steps=10, optimizer=OptimizerSpec(learning_rate=1e-2))
+LORA = ResolvedLora(rank=4, alpha=6)
+SPEC = resolve_algorithm(AlgorithmSpec(steps=10, optimizer=OptimizerSpec(learning_rate=1e-2)))
 TOKENS = torch.arange(6, 46).reshape(2, 20)
 EVERYWHERE = torch.ones((2, 19), dtype=torch.bool)
 HUB_MODEL = "hf://someone/model"
@@ -242,7 +244,7 @@ def test_a_checkpoint_of_another_adapter_or_another_commit_is_refused(
     with pytest.raises(UserError, match=r"for commit c0ffee of the model, and model.source is at decade now"):
         require_same_adapter(moved, folder=tmp_path / MODEL)
     others = {
-        r"r 4, and the job asks for 8": LoraSpec(rank=8, alpha=6),
+        r"r 4, and the job asks for 8": ResolvedLora(rank=8, alpha=6),
         r"lora_alpha 6, and the job asks for 12": LoraSpec(rank=4, alpha=12),
         r"target_modules \[.*\], and the job asks for \['q_proj'\]": LoraSpec(
             rank=4, alpha=6, targets=("q_proj",)
@@ -279,7 +281,7 @@ def test_a_rank_without_weights_has_the_same_tensors(folder: Path, dtype: Dtype)
 
 
 def test_layers_are_named_by_the_ends_of_their_names(folder: Path) -> None:
-    model = adapted(folder, lora=LoraSpec(rank=2, targets=("q_proj", "layers.1.mlp.up_proj")))
+    model = adapted(folder, lora=ResolvedLora(rank=2, alpha=4, targets=("q_proj", "layers.1.mlp.up_proj")))
     assert [name for name in trained(model) if ".lora_A." in name] == [
         "model.layers.0.self_attn.q_proj.lora_A.default.weight",
         "model.layers.1.self_attn.q_proj.lora_A.default.weight",
@@ -298,7 +300,7 @@ def test_layers_are_named_by_the_ends_of_their_names(folder: Path) -> None:
 )
 def test_targets_that_cannot_have_an_adapter_are_refused(folder: Path, target: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
-        adapted(folder, lora=LoraSpec(rank=2, targets=(target,)))
+        adapted(folder, lora=ResolvedLora(rank=2, alpha=4, targets=(target,)))
 
 
 @pytest.fixture(scope="module")
@@ -314,7 +316,7 @@ def test_of_a_model_that_takes_pictures_only_the_language_model_has_an_adapter_a
     with_pictures: Path, ranks: Ranks, targets: tuple[str, ...] | None, num_of_a_layer: int
 ) -> None:
     """A text never reaches the rest: DDP would wait for gradients that never come."""
-    strategy, learner = a_learner(with_pictures, ranks, lora=LoraSpec(rank=4, alpha=6, targets=targets))
+    strategy, learner = a_learner(with_pictures, ranks, lora=ResolvedLora(rank=4, alpha=6, targets=targets))
     model = strategy.policy.model
     of_b = {name for name in trained(model) if ".lora_B." in name}
     assert len(of_b) == 2 * num_of_a_layer
@@ -340,7 +342,7 @@ def test_layers_of_a_tower_of_pictures_alone_and_the_head_are_refused(
     with_pictures: Path, targets: tuple[str, ...], words: str
 ) -> None:
     with pytest.raises(UserError, match=words):
-        adapted(with_pictures, lora=LoraSpec(rank=2, targets=targets))
+        adapted(with_pictures, lora=ResolvedLora(rank=2, alpha=4, targets=targets))
 
 
 def test_a_layer_that_keeps_its_weight_transposed_is_merged_transposed(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_a_finished_step_is_the_newest_progress(reporter_of: MakeReporter, tmp_p
 def test_how_long_a_save_took_is_reported_once_it_needs_more_than_the_usual_grace_period(
     reporter_of: MakeReporter, tmp_path: Path
 ) -> None:
-    """An operator of 0.1.0 cannot read a report with a field that it does not know."""
+    """An older operator cannot read a report with a field that it does not know."""
     reporter = reporter_of()
     told = []
     for step, seconds in enumerate((None, 0.4, 20.0, 20.1, 3.2), start=1):

@@ -299,7 +299,7 @@ class FakeRun:
     ) -> None:
         write_tiny_model(folder)
         model, tokenizer = load_policy(folder, dtype=MASTER_DTYPE), load_tokenizer(folder)
-        policy = Policy(model, temperature=run.sampling.temperature, dtype=run.chosen_dtype)
+        policy = Policy(model, temperature=run.sampling.temperature, dtype=run.model.dtype)
         self.ranks = OneRank(stops_at=stops_at)
         self.learner = RecordingLearner()
         self.engines = RecordingEngines(cut=cut)

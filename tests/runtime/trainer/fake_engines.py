@@ -33,7 +33,7 @@ class FakeEngines:
         folder = materialise_model(
             run.model, hub=run.hub, volumes_dir=settings.volumes_dir, into=settings.cache_dir / name
         ).folder
-        self._model = load_policy(folder, dtype=run.chosen_dtype.value).eval()
+        self._model = load_policy(folder, dtype=run.model.dtype.value).eval()
         self._eos = load_tokenizer(folder).eos_token_id
         self._temperature = run.sampling.temperature
         self._max_tokens = run.sampling.max_tokens

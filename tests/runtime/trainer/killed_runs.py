@@ -78,7 +78,7 @@ class Attempts:
         order = {
             "environment": environment,
             "num_ranks": run.topology.world_size,
-            "is_zero": run.chosen_strategy.value.startswith("ZeRO"),
+            "is_zero": run.strategy.value.startswith("ZeRO"),
             "run_dir": str(run_dir),
             "log": str(folder / f"log-{attempt}"),
         }

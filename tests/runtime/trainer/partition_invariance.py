@@ -16,6 +16,7 @@ import torch
 from early_imports import import_for_zero
 from safetensors.torch import save_file
 
+from grpo_api.resolve import resolve_algorithm
 from grpo_api.v1alpha1.spec import AlgorithmSpec, DeepSpeedSpec, Dtype, OptimizerSpec
 from grpo_runtime.model.load import load_policy
 from grpo_runtime.rollout.interface import Rollout
@@ -42,7 +43,8 @@ OPTIMIZER = OptimizerSpec(learning_rate=1e-4, weight_decay=0.01, max_grad_norm=1
 """Nothing is clipped, so the first moment after the first step is the gradient times 1 - beta1."""
 
 ONCE, TWICE = (
-    AlgorithmSpec(steps=10, num_iterations=num_iterations, optimizer=OPTIMIZER) for num_iterations in (1, 2)
+    resolve_algorithm(AlgorithmSpec(steps=10, num_iterations=num_iterations, optimizer=OPTIMIZER))
+    for num_iterations in (1, 2)
 )
 
 CUTS_ALL = '{"zero_optimization": {"stage3_param_persistence_threshold": 0}}'

@@ -240,7 +240,7 @@ def run_scripted(run_dir: Path, *, rank: int) -> NoReturn:
             # killed with the first
             return strategy
         algorithm = run_config.algorithm
-        updates_each = algorithm.num_iterations * algorithm.chosen_minibatches
+        updates_each = algorithm.num_iterations * algorithm.minibatches
         return KilledInTraining(strategy, script=script, updates_each=updates_each)
 
     run_rank(

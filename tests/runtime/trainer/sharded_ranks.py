@@ -21,7 +21,8 @@ from partition_invariance import find_strategy
 from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
 
-from grpo_api.v1alpha1.spec import Dtype, LoraSpec, OptimizerSpec
+from grpo_api.contract.resolved_sections import ResolvedLora
+from grpo_api.v1alpha1.spec import Dtype, OptimizerSpec
 from grpo_runtime.model.load import empty_policy, load_policy
 from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.model.lora import add_adapter
@@ -152,7 +153,9 @@ def run(
     model = (load_policy if rank == 0 else empty_policy)(model_folder, dtype=model_dtype)
     optimizer = OPTIMIZER
     if has_adapter:
-        add_adapter(model, LoraSpec(rank=4), seed=5, origin=LocalModel(model_folder, "", commit=None))
+        add_adapter(
+            model, ResolvedLora(rank=4, alpha=8), seed=5, origin=LocalModel(model_folder, "", commit=None)
+        )
         optimizer = optimizer.model_copy(update={"learning_rate": 1e-2})
     recomputes = name != "DDP" and dtype is Dtype.BFLOAT16
     policy = Policy(

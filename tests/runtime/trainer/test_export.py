@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 from tiny_families import write_tiny_family
 from transformers import AutoModelForCausalLM
 
-from grpo_api.v1alpha1.spec import Dtype, LoraSpec, OptimizerSpec
+from grpo_api.contract.resolved_sections import ResolvedLora
+from grpo_api.v1alpha1.spec import Dtype, OptimizerSpec
 from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.model.lora import add_adapter
@@ -88,7 +89,7 @@ def test_an_export_has_what_prepares_pictures_and_says_in_which_precision_its_we
     model = load_policy(folder, dtype="float32")
     origin = LocalModel(folder, "hf://org/tiny", commit="0123abc")
     if export is export_merged:
-        add_adapter(model, LoraSpec(rank=4), seed=0, origin=origin)
+        add_adapter(model, ResolvedLora(rank=4, alpha=8), seed=0, origin=origin)
     policy = Policy(model, temperature=1.0, dtype=Dtype.BFLOAT16)
     strategy = DDPStrategy(policy, optimizer=OptimizerSpec(), total_steps=1, ranks=ranks)
     weights = merged_model(strategy) if export is export_merged else whole_model(strategy)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from grpo_api.contract.mismatch import MISMATCH_METRIC
+from grpo_api.resolve import resolve_algorithm
 from grpo_api.v1alpha1.spec import AlgorithmSpec, Dtype, EntropySpec, ImportanceCorrectionSpec, OptimizerSpec
 from grpo_runtime.algorithm.losses import compute_loss
 from grpo_runtime.algorithm.types import Denominators, LossInputs, LossOptions
@@ -53,7 +54,9 @@ def make_learner(
     state: LearnerState | None = None,
     **algorithm: Any,
 ) -> PolicyLearner:
-    spec = AlgorithmSpec(steps=10, optimizer=OptimizerSpec(learning_rate=1e-3), **algorithm)
+    spec = resolve_algorithm(
+        AlgorithmSpec(steps=10, optimizer=OptimizerSpec(learning_rate=1e-3), **algorithm)
+    )
     policy = Policy(
         load_policy(folder, dtype=MASTER_DTYPE),
         temperature=1.0,

@@ -1,5 +1,6 @@
 """What the learner goes on from."""
 
+from grpo_api.resolve import resolve_algorithm
 from grpo_api.v1alpha1.spec import AlgorithmSpec
 from grpo_runtime.trainer.learner_state import LearnerState, state_after
 
@@ -12,7 +13,9 @@ def state(skipped_steps: int, coefficient: float, is_low: bool) -> LearnerState:
 
 
 def algorithm(entropy: dict[str, float] | None) -> AlgorithmSpec:
-    return AlgorithmSpec.from_object({"steps": 1} | ({"entropy": entropy} if entropy else {}))
+    return resolve_algorithm(
+        AlgorithmSpec.from_object({"steps": 1} | ({"entropy": entropy} if entropy else {}))
+    )
 
 
 def test_the_same_run_goes_on_where_it_stood() -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from grpo_api.resolve import resolve_algorithm
 from grpo_api.v1alpha1.spec import AlgorithmSpec
 from grpo_runtime.algorithm.entropy_bonus import EntropyBonus, EntropyControl
 from grpo_runtime.algorithm.importance_correction import ImportanceCorrection
@@ -13,7 +14,7 @@ from grpo_runtime.trainer.loss_options import entropy_control, loss_options
 
 
 def options(**changes: Any) -> LossOptions:
-    return loss_options(AlgorithmSpec.from_object({"steps": 1, **changes}))
+    return loss_options(resolve_algorithm(AlgorithmSpec.from_object({"steps": 1, **changes})))
 
 
 @pytest.mark.parametrize("loss_type", ["dapo", "grpo", "bnpo", "dr_grpo"])
@@ -78,7 +79,7 @@ def test_a_bonus_of_0_that_no_target_raises_is_none(
 
 def test_a_coefficient_follows_a_target_by_trls_numbers() -> None:
     def control(**entropy: Any) -> EntropyControl | None:
-        return entropy_control(AlgorithmSpec.from_object({"steps": 1, "entropy": entropy}))
+        return entropy_control(resolve_algorithm(AlgorithmSpec.from_object({"steps": 1, "entropy": entropy})))
 
     assert control(coefficient=0.1) is None
     found = control(coefficient=0.1, target=0.3)
@@ -94,5 +95,5 @@ def test_luspo_has_one_ratio_for_each_sequence() -> None:
 
 
 def test_dr_grpo_divides_by_the_longest_completion_that_is_sampled() -> None:
-    algorithm = AlgorithmSpec.from_object({"steps": 1, "lossType": "dr_grpo"})
+    algorithm = resolve_algorithm(AlgorithmSpec.from_object({"steps": 1, "lossType": "dr_grpo"}))
     assert loss_options(algorithm, max_completion_length=96).max_completion_length == 96

@@ -7,7 +7,9 @@ import pytest
 import torch
 from scored_batch import a_batch
 
-from grpo_api.v1alpha1.spec import AlgorithmSpec, Dtype, LoraSpec, LossType
+from grpo_api.contract.resolved_sections import ResolvedLora
+from grpo_api.resolve import resolve_algorithm
+from grpo_api.v1alpha1.spec import AlgorithmSpec, Dtype, LossType
 from grpo_runtime.algorithm.losses import compute_loss
 from grpo_runtime.algorithm.types import Denominators, LossInputs
 from grpo_runtime.model.load import load_policy
@@ -36,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def spec(**changes: Any) -> AlgorithmSpec:
     optimizer = {"learningRate": 0.001}
-    return AlgorithmSpec.from_object({"steps": 10, "optimizer": optimizer, **changes})
+    return resolve_algorithm(AlgorithmSpec.from_object({"steps": 10, "optimizer": optimizer, **changes}))
 
 
 def make(
@@ -51,7 +53,9 @@ def make(
     """A learner of the tiny model."""
     model = load_policy(folder, dtype=MASTER_DTYPE)
     if has_adapter:
-        add_adapter(model, LoraSpec(rank=4), seed=0, origin=LocalModel(folder, "builtin://tiny", None))
+        add_adapter(
+            model, ResolvedLora(rank=4, alpha=8), seed=0, origin=LocalModel(folder, "builtin://tiny", None)
+        )
     copied = copy_of(model, dtype=torch.float32) if algorithm.has_reference else None
     made = STRATEGIES[strategy](
         Policy(
@@ -170,7 +174,9 @@ def test_without_a_penalty_there_is_no_reference_policy(folder: Path, ranks: Ran
 
 def test_a_model_without_its_adapter_is_that_which_it_was_put_on(folder: Path) -> None:
     plain, model = (load_policy(folder, dtype=MASTER_DTYPE) for _ in range(2))
-    add_adapter(model, LoraSpec(rank=4), seed=0, origin=LocalModel(folder, "builtin://tiny", None))
+    add_adapter(
+        model, ResolvedLora(rank=4, alpha=8), seed=0, origin=LocalModel(folder, "builtin://tiny", None)
+    )
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if ".lora_B." in name:

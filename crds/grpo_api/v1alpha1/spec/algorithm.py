@@ -5,12 +5,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from grpo_api.model import ApiModel
+from grpo_api.model import NOT_STORED, ApiModel
 from grpo_api.rule import rule
 from grpo_api.v1alpha1.spec.entropy import EntropySpec
 from grpo_api.v1alpha1.spec.loss import (
-    CISPO_CAP,
-    CLIP_HIGH,
     LOSS_RULES,
     Aggregation,
     Baseline,
@@ -54,14 +52,9 @@ class DynamicSamplingSpec(ApiModel):
     """DAPO's dynamic sampling: groups whose completions all have the same reward teach nothing, are dropped,
     and prompts that come next are sampled in their place."""
 
-    max_rounds: Annotated[int, Field(ge=2, le=64)] | None = None
-    """How often a step samples at most; 10 if it is left out. Then it is trained on the groups that it has,
-    fewer than promptsPerStep; where it has none it teaches nothing."""
-
-    @property
-    def chosen_max_rounds(self) -> int:
-        """`max_rounds`, or what verl has for DAPO."""
-        return self.max_rounds or 10
+    max_rounds: Annotated[int, Field(ge=2, le=64), NOT_STORED] = 10
+    """How often a step samples at most; 10 if it is left out, as verl has for DAPO. Then it is trained on the
+    groups that it has, fewer than promptsPerStep; where it has none it teaches nothing."""
 
 
 @rule(
@@ -112,9 +105,9 @@ def warmup_ends(optimizer: OptimizerSpec, steps: int | None) -> bool:
     "because a minibatch has whole groups: set one of them so that it does",
     field=".minibatches",
 )
-def minibatches_have_whole_groups(minibatches: int | None, prompts_per_step: int) -> bool:
+def minibatches_have_whole_groups(minibatches: int, prompts_per_step: int) -> bool:
     """No group is in two of them, and all have as many groups."""
-    return minibatches is None or prompts_per_step % minibatches == 0
+    return prompts_per_step % minibatches == 0
 
 
 class AlgorithmSpec(ApiModel):
@@ -177,15 +170,15 @@ class AlgorithmSpec(ApiModel):
     """TRL's `off_policy_mask_threshold`: completions of negative advantage that are this far (mean nats a
     token) from the engine that sampled them teach nothing. Without it all teach. Not with what changes the
     engine's probabilities: `sampling.topP`, `topK`, `minP`, `repetitionPenalty` and `regex`."""
-    mask_truncated: bool | None = None
+    mask_truncated: Annotated[bool, NOT_STORED] = False
     """TRL's `mask_truncated_completions`: whether completions that were cut at `sampling.maxTokens` are left
     out of the loss. They stay in the advantages of their group."""
     scale_rewards: ScaleRewards = ScaleRewards.GROUP
     """Divide advantages by the standard deviation of the group, of the batch, or not at all."""
-    aggregation: Aggregation | None = None
+    aggregation: Annotated[Aggregation, NOT_STORED] = Aggregation.SUM_THEN_NORMALIZE
     """TRL's `multi_objective_aggregation`. `sum_then_normalize`, as without it, normalises the weighted sum
     of the rewards; `normalize_then_sum` is GDPO: it normalises each reward in its group before the sum."""
-    baseline: Baseline | None = None
+    baseline: Annotated[Baseline, NOT_STORED] = Baseline.GROUP_MEAN
     """`group_mean`, as without it, compares a completion with the mean of its group; `leave_one_out` (RLOO)
     with the mean of the others in it."""
     dynamic_sampling: DynamicSamplingSpec | None = None
@@ -198,7 +191,7 @@ class AlgorithmSpec(ApiModel):
     num_iterations: Annotated[int, Field(ge=1, le=64)] = 1
     """How many times each batch of rollouts is trained on, with an optimizer update for each of its
     `minibatches`. The learning rate is that of the step, however many updates it has."""
-    minibatches: Annotated[int, Field(ge=1, le=65_536)] | None = None
+    minibatches: Annotated[int, Field(ge=1, le=65_536), NOT_STORED] = 1
     """Divide each batch of rollouts into so many minibatches of whole groups, drawn by the seed, with an
     optimizer update for each; it must divide `promptsPerStep`. The policy ratio and the correction for the
     engine are towards the policy before the first of these updates, and what the loss divides by is counted
@@ -207,7 +200,7 @@ class AlgorithmSpec(ApiModel):
     """Correction for the engine's probabilities differing from the trainer's."""
     optimizer: OptimizerSpec = OptimizerSpec()
     """AdamW and its schedule."""
-    max_non_finite_steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    max_non_finite_steps: Annotated[int, Field(ge=1, le=1_000_000), NOT_STORED] = 3
     """An update whose gradient is not finite (NaN or infinite) is left out, and weights and optimizer stay as
     they are. After so many steps in a row without any update the job fails. Without it 3."""
     seed: Annotated[int, Field(ge=0, le=2_147_483_647)] = 0
@@ -227,27 +220,3 @@ class AlgorithmSpec(ApiModel):
     def ref_sync(self) -> RefSyncSpec | None:
         """How the reference policy follows; None where there is none or it stays."""
         return self.kl.ref_sync if self.kl is not None and self.has_reference else None
-
-    @property
-    def chosen_minibatches(self) -> int:
-        """`minibatches`, or what it is without."""
-        return self.minibatches or 1
-
-    @property
-    def chosen_max_non_finite_steps(self) -> int:
-        """`max_non_finite_steps`, or what it is without."""
-        return self.max_non_finite_steps or 3
-
-    @property
-    def chosen_clip_high(self) -> float | None:
-        """`clip_high`, or what it is without; None for a loss that has none."""
-        if not self.loss_type.has_upper_clip:
-            return None
-        by_loss = CISPO_CAP if self.loss_type is LossType.CISPO else CLIP_HIGH
-        return by_loss if self.clip_high is None else self.clip_high
-
-    @property
-    def chosen_ratio_level(self) -> RatioLevel:
-        """`ratio_level`, or what it is without."""
-        by_loss = RatioLevel.SEQUENCE if self.loss_type is LossType.LUSPO else RatioLevel.TOKEN
-        return self.ratio_level or by_loss

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from grpo_api.model import ApiModel
+from grpo_api.model import NOT_STORED, ApiModel
 from grpo_api.rule import rule
 from grpo_api.v1alpha1.spec.fields import ClaimName
 
@@ -15,7 +15,7 @@ from grpo_api.v1alpha1.spec.fields import ClaimName
     "in checkpoint.claimName, or remove checkpoint.shared",
     field=".shared",
 )
-def shared_claim_is_named(shared: bool | None, claim_name: str | None) -> bool:
+def shared_claim_is_named(shared: bool, claim_name: str | None) -> bool:
     """Scratch space is not shared between pods."""
     return not shared or claim_name is not None
 
@@ -43,7 +43,7 @@ class CheckpointSpec(ApiModel):
     claim_name: ClaimName | None = None
     """PersistentVolumeClaim for checkpoints and metrics. Without it they are lost with the pod, and a new
     attempt starts from step 0."""
-    shared: bool | None = None
+    shared: Annotated[bool, NOT_STORED] = False
     """Every trainer pod mounts the claim, and each training process writes its share of a checkpoint. With
     several trainer pods the claim must be ReadWriteMany, which the operator has no right to look up. Without
     it the first process is sent everything and writes alone."""

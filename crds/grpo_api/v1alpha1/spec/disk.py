@@ -4,15 +4,13 @@ from typing import Annotated
 
 from pydantic import Field
 
-from grpo_api.model import ApiModel
+from grpo_api.model import NOT_STORED, ApiModel
 from grpo_api.rule import rule
 from grpo_api.source import CLAIM_FOLDER, PATH_STAYS_BELOW, Volume, VolumeKind, parse_source
 from grpo_api.text_rule import Follows, TextRule
 from grpo_api.v1alpha1.spec.fields import BUCKET_PLACE, ClaimName, Region, StoreEndpoint
 
 CLAIM_SCHEME, S3_SCHEME = "pvc://", "s3://"
-VERSIONS_KEPT = 3
-"""Where none are named: one that is written, one that is read, and one for who comes late."""
 
 
 @rule(
@@ -45,8 +43,9 @@ class DiskSpec(ApiModel):
     pods mount: on several nodes it must be ReadWriteMany. `s3://BUCKET/PREFIX` is a place in a bucket of an
     S3-compatible store; the bucket must exist. Without a path or prefix it is a folder with the name and the
     uid of the job. A folder belongs to one job."""
-    keep: Annotated[int, Field(ge=2, le=1000)] | None = None
-    """Newest versions to keep, at least 2; 3 when it is left out. Whoever reads a version for longer than it
+    keep: Annotated[int, Field(ge=2, le=1000), NOT_STORED] = 3
+    """Newest versions to keep, at least 2; 3 when it is left out: one that is written, one that is read, and
+    one for who comes late. Whoever reads a version for longer than it
     takes to write as many finds that it is gone, and reads the newest."""
     secret: ClaimName | None = None
     """Secret with the credentials of a bucket, mounted in the first trainer pod and in all rollout pods. Its
@@ -55,11 +54,6 @@ class DiskSpec(ApiModel):
     """Address of an S3-compatible store that is not Amazon's, such as `https://minio.storage:9000`."""
     region: Region | None = None
     """Region of the bucket; us-east-1 when it is left out."""
-
-    @property
-    def chosen_keep(self) -> int:
-        """How many versions stay."""
-        return VERSIONS_KEPT if self.keep is None else self.keep
 
     @property
     def is_bucket(self) -> bool:

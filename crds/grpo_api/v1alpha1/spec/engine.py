@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from grpo_api import cel
-from grpo_api.model import ApiModel
+from grpo_api.model import NOT_STORED, ApiModel
 from grpo_api.quantity import Quantity, is_quantity, parse_quantity
 from grpo_api.rule import rule
 from grpo_api.text_rule import Follows, TextRule
@@ -117,9 +117,9 @@ def own_process_is_one_worker(process: EngineProcess | None, tensor_parallel_siz
     "samples as much more with any model",
     field=".dataParallelSize",
 )
-def cores_share_experts(data_parallel_size: int | None, expert_parallel: bool | None) -> bool:
+def cores_share_experts(data_parallel_size: int, expert_parallel: bool) -> bool:
     """Copies that share nothing are engines of their own: each can be lost alone."""
-    return data_parallel_size in (None, 1) or bool(expert_parallel)
+    return data_parallel_size == 1 or expert_parallel
 
 
 @rule(
@@ -148,14 +148,14 @@ class EngineSpec(ApiModel):
     tensor_parallel_size: Annotated[int, Field(ge=1, le=64)] = 1
     """Workers of one engine that each compute a part of every layer. In mode Colocated they are training
     processes, in mode Disaggregated processes of the rollout pod with a GPU each, or up to 8 on CPU."""
-    pipeline_parallel_size: Annotated[int, Field(ge=1, le=64)] | None = None
+    pipeline_parallel_size: Annotated[int, Field(ge=1, le=64), NOT_STORED] = 1
     """Stages of one engine, which each hold a part of the layers and have tensorParallelSize workers; without
     it one. Only in mode Disaggregated."""
-    data_parallel_size: Annotated[int, Field(ge=1, le=64)] | None = None
+    data_parallel_size: Annotated[int, Field(ge=1, le=64), NOT_STORED] = 1
     """Copies within one engine of all that is not an expert, each with requests of its own and with
     tensorParallelSize times pipelineParallelSize workers; without it one. With expertParallel, and only in
     mode Disaggregated."""
-    expert_parallel: bool | None = None
+    expert_parallel: Annotated[bool, NOT_STORED] = False
     """Whether every worker of an engine has some of the experts of a mixture-of-experts model as a whole,
     instead of a part of each. Only in mode Disaggregated; vLLM refuses a model without experts."""
     process: EngineProcess | None = None
@@ -192,12 +192,12 @@ class EngineSpec(ApiModel):
     @property
     def num_cores(self) -> int:
         """Schedulers of one engine, which each have requests of their own."""
-        return self.data_parallel_size or 1
+        return self.data_parallel_size
 
     @property
     def num_workers(self) -> int:
         """Workers of one engine, of all cores and in all stages."""
-        return self.tensor_parallel_size * (self.pipeline_parallel_size or 1) * self.num_cores
+        return self.tensor_parallel_size * self.pipeline_parallel_size * self.num_cores
 
 
 _NUM_CORES = "(has(self.engine.dataParallelSize) ? self.engine.dataParallelSize : 1)"
@@ -272,7 +272,7 @@ def own_process_finds_all_weights(engine: EngineSpec, trainer: TrainerSpec) -> b
 )
 def colocated_engine_has_one_stage(engine: EngineSpec, rollout: RolloutSpec | None) -> bool:
     """Only an engine with pods of its own has stages."""
-    return rollout is not None or engine.pipeline_parallel_size in (None, 1)
+    return rollout is not None or engine.pipeline_parallel_size == 1
 
 
 @rule(

@@ -7,7 +7,7 @@ from pydantic import Field
 from grpo_api.model import ApiModel
 from grpo_api.rule import rule
 
-_DELTA, _MIN, _MAX = 0.005, 0.0, 1.0
+ENTROPY_DELTA, LEAST_ENTROPY, MOST_ENTROPY = 0.005, 0.0, 1.0
 """TRL's."""
 
 
@@ -29,8 +29,8 @@ def only_a_target_moves_the_coefficient(
 
 @rule(
     cel="!has(self.target) || ("
-    f"(has(self.minCoefficient) ? self.minCoefficient : {_MIN}) <= self.coefficient && "
-    f"self.coefficient <= (has(self.maxCoefficient) ? self.maxCoefficient : {_MAX}))",
+    f"(has(self.minCoefficient) ? self.minCoefficient : {LEAST_ENTROPY}) <= self.coefficient && "
+    f"self.coefficient <= (has(self.maxCoefficient) ? self.maxCoefficient : {MOST_ENTROPY}))",
     sentence="algorithm.entropy.coefficient, with which a run begins, must be from minCoefficient (without "
     "it 0) to maxCoefficient (without it 1): change one of them",
     field=".coefficient",
@@ -42,8 +42,8 @@ def coefficient_begins_within_its_bounds(
     max_coefficient: float | None,
 ) -> bool:
     """It could not be moved in both directions otherwise."""
-    least = _MIN if min_coefficient is None else min_coefficient
-    most = _MAX if max_coefficient is None else max_coefficient
+    least = LEAST_ENTROPY if min_coefficient is None else min_coefficient
+    most = MOST_ENTROPY if max_coefficient is None else max_coefficient
     return target is None or least <= coefficient <= most
 
 
@@ -72,15 +72,3 @@ class EntropySpec(ApiModel):
     def has_bonus(self) -> bool:
         """Whether the loss of some step may have a bonus."""
         return self.coefficient > 0 or self.target is not None
-
-    @property
-    def written_out(self) -> "EntropySpec":
-        """The same with what follows from a target."""
-        if self.target is None:
-            return self
-        chosen = {
-            "delta": _DELTA if self.delta is None else self.delta,
-            "min_coefficient": _MIN if self.min_coefficient is None else self.min_coefficient,
-            "max_coefficient": _MAX if self.max_coefficient is None else self.max_coefficient,
-        }
-        return self.model_copy(update=chosen)

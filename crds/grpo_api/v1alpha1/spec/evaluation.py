@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from grpo_api.model import ApiModel
+from grpo_api.model import NOT_STORED, ApiModel
 from grpo_api.rule import rule
 from grpo_api.source import DatasetSource
 
@@ -25,9 +25,9 @@ def evaluation_has_its_own_prompts(source: str | None, split: str | None) -> boo
     "which is greedy: set dataset.eval.temperature, or remove dataset.eval.samples",
     field=".samples",
 )
-def greedy_has_one_sample(samples: int | None, temperature: float | None) -> bool:
+def greedy_has_one_sample(samples: int, temperature: float | None) -> bool:
     """A greedy completion is the only one of its prompt; vLLM refuses more."""
-    return samples in (None, 1) or temperature is not None
+    return samples == 1 or temperature is not None
 
 
 class EvalSpec(ApiModel):
@@ -47,13 +47,8 @@ class EvalSpec(ApiModel):
     """Split of an `hf://` dataset; `train` if it is left out."""
     max_prompts: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     """Evaluate with so many prompts, from the first one on; without it with all."""
-    samples: Annotated[int, Field(ge=1, le=4096)] | None = None
+    samples: Annotated[int, Field(ge=1, le=4096), NOT_STORED] = 1
     """Completions for each prompt, whose rewards are averaged; one if it is left out."""
     temperature: Annotated[float, Field(ge=0.01, le=10)] | None = None
     """Softmax temperature; without it the likeliest token is taken (greedy). Everything else is as in
     `sampling`."""
-
-    @property
-    def num_samples(self) -> int:
-        """Completions for each prompt."""
-        return self.samples or 1

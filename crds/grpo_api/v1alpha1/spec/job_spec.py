@@ -171,16 +171,16 @@ class GRPOJobSpec(RunSections):
     sampled, each one that is finished is progress, so this must be longer than one takes."""
 
     @property
-    def chosen_mode(self) -> Mode:
+    def resolved_mode(self) -> Mode:
         """The mode with `Auto` resolved."""
         if self.mode is not Mode.AUTO:
             return self.mode
         return Mode.COLOCATED if self.rollout is None else Mode.DISAGGREGATED
 
     @property
-    def chosen_dtype(self) -> Dtype:
-        """`model.dtype`, or what it is without: GPUs compute bfloat16 many times as fast, and most CPUs
-        emulate it."""
+    def resolved_dtype(self) -> Dtype:
+        """`model.dtype`, or what follows from the hardware: GPUs compute bfloat16 many times as fast, and
+        most CPUs emulate it."""
         return self.model.dtype or (Dtype.BFLOAT16 if self.trainer.has_gpus else Dtype.FLOAT32)
 
     @property

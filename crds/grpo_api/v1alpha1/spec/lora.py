@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from grpo_api.model import ApiModel
+from grpo_api.model import NOT_STORED, ApiModel
 from grpo_api.rule import rule
 from grpo_api.text_rule import Follows, TextRule
 
@@ -39,9 +39,9 @@ def adapter_drops_nothing(dropout: float | None) -> bool:
     f"other names: remove these, or {ALL_LINEAR}",
     field=".targets",
 )
-def all_layers_are_named_alone(targets: tuple[str, ...] | None) -> bool:
+def all_layers_are_named_alone(targets: tuple[str, ...]) -> bool:
     """`all-linear` stands alone: a name beside it would add no layer."""
-    return targets is None or ALL_LINEAR not in targets or len(targets) == 1
+    return ALL_LINEAR not in targets or len(targets) == 1
 
 
 class LoraSpec(ApiModel):
@@ -55,26 +55,10 @@ class LoraSpec(ApiModel):
     """The product counts `alpha / rank` times; peft's `lora_alpha`. Without it twice the rank."""
     dropout: Annotated[float, Field(ge=0, le=1)] | None = None
     """peft's `lora_dropout`, which must be 0 here."""
-    targets: (
-        Annotated[
-            tuple[_Target, ...],
-            Field(min_length=1, max_length=64),
-        ]
-        | None
-    ) = None
+    targets: Annotated[tuple[_Target, ...], Field(min_length=1, max_length=64), NOT_STORED] = (ALL_LINEAR,)
     """The layers that get an adapter, by the last parts of their names, such as `q_proj`; peft's
     `target_modules`. Without it `all-linear`: every linear layer but the head, and of a mixture of experts
     none of the experts."""
-    export_merged: bool | None = None
+    export_merged: Annotated[bool, NOT_STORED] = False
     """Whether the whole model, with the adapter in its weights, is written at the end too, to OUTPUT/merged.
     OUTPUT/model always has the adapter alone."""
-
-    @property
-    def chosen_alpha(self) -> int:
-        """`alpha`, or what it is without."""
-        return self.alpha or 2 * self.rank
-
-    @property
-    def chosen_targets(self) -> tuple[str, ...]:
-        """`targets`, or what they are without."""
-        return self.targets or (ALL_LINEAR,)

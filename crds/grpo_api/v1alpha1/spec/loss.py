@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from grpo_api.model import ApiModel
+from grpo_api.model import NOT_STORED, ApiModel
 from grpo_api.rule import rule
 
 
@@ -78,7 +78,7 @@ class ImportanceCorrectionSpec(ApiModel):
     """Lower bound of the ratio."""
     cap: Annotated[float, Field(ge=1, le=1000)] = 2.0
     """Upper bound of the ratio."""
-    level: RatioLevel | None = None
+    level: Annotated[RatioLevel, NOT_STORED] = RatioLevel.TOKEN
     """`token`, as without it, has a ratio for each token; `sequence` has one for each completion, the product
     of those of its tokens, and drops or clamps the completion as a whole. `sequence` is not for completions
     that are sampled with `sampling.topP`, `topK` or `minP`."""
@@ -103,13 +103,8 @@ class RefSyncSpec(ApiModel):
     every_steps: Annotated[int, Field(ge=1, le=10_000_000)]
     """After every so many steps the reference becomes mix x policy + (1 - mix) x reference; TRL's
     `ref_model_sync_steps`."""
-    mix: Annotated[float, Field(gt=0, le=1)] | None = None
+    mix: Annotated[float, Field(gt=0, le=1), NOT_STORED] = 0.6
     """The policy's share in it; TRL's `ref_model_mixup_alpha`. Without it 0.6."""
-
-    @property
-    def chosen_mix(self) -> float:
-        """`mix`, or what it is without."""
-        return 0.6 if self.mix is None else self.mix
 
 
 @rule(
@@ -133,26 +128,16 @@ class KLSpec(ApiModel):
     beta: Annotated[float, Field(ge=0, le=1000)]
     """How much of the divergence is added to the loss of each token; TRL's `beta`. With 0 there is no
     penalty, and no reference policy is loaded."""
-    estimator: KLEstimator | None = None
+    estimator: Annotated[KLEstimator, NOT_STORED] = KLEstimator.K3
     """`k1` is log(pi / ref), `k2` half its square, `k3`, as without it, ref/pi - log(ref/pi) - 1, which is
     what TRL uses."""
-    bias_correction: bool | None = None
+    bias_correction: Annotated[bool, NOT_STORED] = True
     """TRL's `use_bias_correction_kl`: whether the estimate is multiplied by the policy ratio, so that its
     gradient is right also where the tokens come from an older policy. Without it true, as in TRL 1.16."""
     ref_sync: RefSyncSpec | None = None
     """Let the reference follow the policy. It is float32 then, so that a small `mix` is not rounded away, and
     a part of every checkpoint. Not with `model.lora`, whose reference is the model without its adapter.
     Without it the reference stays."""
-
-    @property
-    def chosen_estimator(self) -> KLEstimator:
-        """`estimator`, or what it is without."""
-        return self.estimator or KLEstimator.K3
-
-    @property
-    def is_bias_corrected(self) -> bool:
-        """`bias_correction`, or what it is without."""
-        return True if self.bias_correction is None else self.bias_correction
 
 
 CLIP_HIGH = 0.2
@@ -269,9 +254,7 @@ def vespo_corrects_tokens(loss_type: LossType, importance_correction: Importance
     "to sum_then_normalize",
     field=".aggregation",
 )
-def gdpo_normalises_itself(
-    aggregation: Aggregation | None, scale_rewards: ScaleRewards, baseline: Baseline | None
-) -> bool:
+def gdpo_normalises_itself(aggregation: Aggregation, scale_rewards: ScaleRewards, baseline: Baseline) -> bool:
     """GDPO has one way to normalise."""
     if aggregation is not Aggregation.NORMALIZE_THEN_SUM:
         return True

@@ -1,9 +1,10 @@
 """`model`: the policy to start from."""
 
 from enum import StrEnum
+from typing import Annotated
 
 from grpo_api import cel
-from grpo_api.model import ApiModel
+from grpo_api.model import NOT_STORED, ApiModel
 from grpo_api.rule import rule
 from grpo_api.source import ModelSource
 from grpo_api.v1alpha1.spec.algorithm import AlgorithmSpec
@@ -50,9 +51,9 @@ def only_the_hub_has_revisions(source: str, revision: str | None) -> bool:
     "set model.attention to sdpa",
     field=".attention",
 )
-def flash_attention_is_not_float32(attention: Attention | None, dtype: Dtype | None) -> bool:
+def flash_attention_is_not_float32(attention: Attention, dtype: Dtype | None) -> bool:
     """Flash attention has no kernels for float32."""
-    return attention is None or not attention.is_flash or dtype is not Dtype.FLOAT32
+    return not attention.is_flash or dtype is not Dtype.FLOAT32
 
 
 class ModelSpec(ApiModel):
@@ -71,7 +72,7 @@ class ModelSpec(ApiModel):
     """Precision of the weights in the engines and of the trainer's forward pass; without it `bfloat16` where
     the trainer has GPUs and `float32` on CPU. The trainer itself keeps its weights, and what it saves, in
     float32."""
-    attention: Attention | None = None
+    attention: Annotated[Attention, NOT_STORED] = Attention.SDPA
     """How the trainer computes attention; `sdpa`, PyTorch's own, is meant without it. The flash kernels need
     GPUs and an image with the package, which the runtime's own has not; none is ever downloaded. With them
     sequences share rows, and no padding is computed. Engines choose theirs themselves."""
@@ -92,7 +93,7 @@ class ModelSpec(ApiModel):
 )
 def flash_attention_has_gpus(model: ModelSpec, trainer: TrainerSpec) -> bool:
     """Flash attention has no kernels for CPUs."""
-    return model.attention is None or not model.attention.is_flash or trainer.has_gpus
+    return not model.attention.is_flash or trainer.has_gpus
 
 
 @rule(

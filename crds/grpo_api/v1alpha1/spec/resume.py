@@ -5,7 +5,7 @@ from typing import Annotated, Self
 
 from pydantic import Field
 
-from grpo_api.model import ApiModel
+from grpo_api.model import NOT_STORED, ApiModel
 from grpo_api.rule import rule
 from grpo_api.source import CheckpointSource
 from grpo_api.v1alpha1.spec.fields import JobName
@@ -40,17 +40,12 @@ class ResumeFromSpec(ApiModel):
     """`pvc://CLAIM/PATH` is a directory on a PersistentVolumeClaim, `file:///PATH` one in the image: the
     output directory of a job, its `checkpoints`, or a single checkpoint. Nothing must write there any
     more."""
-    load: ResumeLoad | None = None
+    load: Annotated[ResumeLoad, NOT_STORED] = ResumeLoad.CHECKPOINT
     """`Checkpoint`, which is meant without it, goes on where the other job stopped: with its weights, its
     optimizer, its step and its position in the data. algorithm.steps counts those of both. `Weights` takes
     the weights alone and begins at step 0."""
     step: Annotated[int, Field(ge=1, le=10_000_000)] | None = None
     """Step of the checkpoint; without it the newest that is whole."""
-
-    @property
-    def chosen_load(self) -> ResumeLoad:
-        """What is taken, also where it is not named."""
-        return self.load or ResumeLoad.CHECKPOINT
 
     def found_at(self, source: str) -> Self:
         """The same with the place of the checkpoints in place of the job that wrote them."""

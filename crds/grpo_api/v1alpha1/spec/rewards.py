@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from grpo_api.model import ApiModel
+from grpo_api.model import NOT_STORED, ApiModel
 from grpo_api.rule import rule
 from grpo_api.source import RewardModelSource, Volume, VolumeKind
 from grpo_api.text_rule import Follows, TextRule
@@ -19,7 +19,7 @@ MOST_WORKERS = 256
 """Processes of one reward function."""
 MOST_THREADS = 512
 """Of one process of a reward model."""
-_REQUESTS_AT_A_TIME = 16
+REQUESTS_AT_A_TIME = 16
 """To one service: it waits for networks and not for our CPUs."""
 Name = Annotated[
     str,
@@ -92,28 +92,13 @@ class RewardModelSpec(ApiModel):
     tokenizer."""
     revision: Revision | None = None
     """Branch, tag or commit of an `hf://` model."""
-    dtype: Dtype | None = None
+    dtype: Annotated[Dtype, NOT_STORED] = Dtype.FLOAT32
     """Precision of its weights; `float32` if it is left out, which most CPUs compute fastest."""
-    batch_size: Annotated[int, Field(ge=1, le=4096)] | None = None
+    batch_size: Annotated[int, Field(ge=1, le=4096), NOT_STORED] = 8
     """Completions in one forward pass, all of the same prompt; 8 if it is left out."""
     threads: Annotated[int, Field(ge=1, le=MOST_THREADS)] | None = None
     """CPU threads of each process that has the model. Left out, the CPUs of the trainer pod, by its limit or
     else by its request, divided by `workers`, and at least as many as all its training processes have."""
-
-    @property
-    def chosen_dtype(self) -> Dtype:
-        """The precision, also where none is written."""
-        return self.dtype or Dtype.FLOAT32
-
-    @property
-    def chosen_batch_size(self) -> int:
-        """Completions in one forward pass, also where no number is written."""
-        return self.batch_size or 8
-
-    @property
-    def chosen_threads(self) -> int:
-        """CPU threads of each process, also where no number is written."""
-        return self.threads or 1
 
 
 @rule(
@@ -196,18 +181,9 @@ class RewardSpec(ApiModel):
     another prompt; requests at the same time to a service. Left out, as many as the pod has CPUs for code of
     yours, math_verify and reasoning_gym, 1 for other builtins and for a model, which each process loads, and
     16 for a service. Rewards do not depend on it, unless a function remembers its calls: it then needs 1."""
-    max_failing_steps: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
-    """Steps in a row in which a call failed, after which the job fails; 10 if it is left out."""
-
-    @property
-    def chosen_workers(self) -> int:
-        """Processes that call the function, also where none are written."""
-        return self.workers or (1 if self.service is None else _REQUESTS_AT_A_TIME)
-
-    @property
-    def chosen_max_failing_steps(self) -> int:
-        """Ten in a row are no accident, and are few enough to lose."""
-        return self.max_failing_steps or 10
+    max_failing_steps: Annotated[int, Field(ge=1, le=1_000_000), NOT_STORED] = 10
+    """Steps in a row in which a call failed, after which the job fails; 10 if it is left out, which are no
+    accident, and few enough to lose."""
 
     @property
     def is_worth_cores(self) -> bool:

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from grpo_api import cel
 from grpo_api.changes import MAY_CHANGE, Transition
-from grpo_api.model import ApiModel
+from grpo_api.model import NOT_STORED, ApiModel
 from grpo_api.rule import rule
 from grpo_api.v1alpha1.spec.pod_template import PodTemplateSpec
 from grpo_api.v1alpha1.spec.resources import ResourcesSpec
@@ -19,9 +19,9 @@ from grpo_api.v1alpha1.spec.resources import ResourcesSpec
     "remove one of them",
     field=".nodesPerReplica",
 )
-def channels_are_guarded(nodes_per_replica: int | None, pod_template: PodTemplateSpec | None) -> bool:
+def channels_are_guarded(nodes_per_replica: int, pod_template: PodTemplateSpec | None) -> bool:
     """Whoever reaches those channels runs code in the pods."""
-    return nodes_per_replica in (None, 1) or pod_template is None or not pod_template.has_host_network
+    return nodes_per_replica == 1 or pod_template is None or not pod_template.has_host_network
 
 
 class RolloutSpec(ApiModel):
@@ -31,7 +31,7 @@ class RolloutSpec(ApiModel):
 
     replicas: Annotated[int, Field(ge=1, le=1024), MAY_CHANGE] = 1
     """Engines; may be changed while the job runs, also through kubectl scale."""
-    nodes_per_replica: Annotated[int, Field(ge=1, le=64)] | None = None
+    nodes_per_replica: Annotated[int, Field(ge=1, le=64), NOT_STORED] = 1
     """Pods of one engine, which share out its workers evenly; without it one. They start together, and are
     replaced together when one of them ends. For an engine that needs the GPUs of more than one node."""
     resources: ResourcesSpec = ResourcesSpec()
@@ -49,7 +49,7 @@ class RolloutSpec(ApiModel):
     @property
     def num_nodes(self) -> int:
         """Pods of one engine."""
-        return self.nodes_per_replica or 1
+        return self.nodes_per_replica
 
 
 ROLLOUT_STAYS = Transition(

@@ -4,11 +4,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from grpo_api.model import ApiModel
+from grpo_api.model import NOT_STORED, ApiModel
 from grpo_api.rule import rule
 from grpo_api.v1alpha1.spec.user_code import CodeRef, FunctionPath
-
-TIMEOUT_SECONDS = 60
 
 
 @rule(
@@ -31,15 +29,10 @@ class RolloutFunctionSpec(ApiModel):
     """`module:attribute` in the image."""
     config_map: CodeRef | None = None
     """A function whose code is in a ConfigMap."""
-    timeout_seconds: Annotated[int, Field(ge=1, le=3600)] | None = None
+    timeout_seconds: Annotated[int, Field(ge=1, le=3600), NOT_STORED] = 60
     """How long your code may take between two turns, all completions of a step together; 60 if it is left
     out. Where it takes longer, raises or dies, what is not finished is made again, and after the third time
     in a row the job fails."""
     max_turns: Annotated[int, Field(ge=1, le=1024)] | None = None
     """A completion that asks for one more turn is cut, as at sampling.maxTokens. Without it only that bounds
     it."""
-
-    @property
-    def chosen_timeout_seconds(self) -> int:
-        """`timeout_seconds`, or what it is without."""
-        return self.timeout_seconds or TIMEOUT_SECONDS

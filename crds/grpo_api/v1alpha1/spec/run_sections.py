@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from grpo_api.keyed_list import KeyedBy
-from grpo_api.model import ApiModel
+from grpo_api.model import NOT_STORED, ApiModel
 from grpo_api.v1alpha1.spec.algorithm import AlgorithmSpec
 from grpo_api.v1alpha1.spec.checkpoint import CheckpointSpec
 from grpo_api.v1alpha1.spec.colocated import ColocatedSpec, has_own_process, is_on_ray
@@ -53,7 +53,7 @@ class RunSections(ApiModel):
     """Where the trained model is uploaded to when every step is done; `model/` in the output directory stays.
     The job is complete when all have it. Name `checkpoint.claimName` too: without it a model whose upload
     fails is lost with the pod."""
-    report: ReportSpec | None = None
+    report: Annotated[ReportSpec, NOT_STORED] = ReportSpec()
     """What people read of the run, beside its metrics."""
     trackers: Annotated[tuple[TrackerSpec, ...], Field(max_length=2), KeyedBy("name")] | None = None
     """Services that get the metrics of every step, beside `metrics.jsonl` and TensorBoard's files."""

@@ -123,7 +123,7 @@ def versions_are_whole(backend: str | None, sparse: SparseSpec | None, disk: Dis
     field=".backend",
 )
 def disk_has_a_place(backend: str | None, disk: DiskSpec | None) -> bool:
-    """No place goes without saying."""
+    """There is no place by default."""
     return backend != WeightSyncBackend.DISK or disk is not None
 
 

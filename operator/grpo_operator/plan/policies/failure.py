@@ -64,7 +64,7 @@ def end_attempt_on_failure(draft: Draft, observed: Observed, now: datetime) -> D
         why = ReasonMessage(cause.why.reason, f"{used_up}: {cause.why.message}")
         return failed(draft, observed, now, why)
     if cause.why.reason == Reason.GPU_OUT_OF_MEMORY:
-        draft = draft.with_status(micro_batch_tokens=lowered(frozen.config.chosen_micro_batch_tokens))
+        draft = draft.with_status(micro_batch_tokens=lowered(frozen.config.micro_batch_tokens))
     return _next_attempt(draft, observed, cause, now)
 
 
@@ -94,7 +94,7 @@ def _is_going(pod: PodView, draft: Draft) -> bool:
 
 def _has_met(draft: Draft) -> bool:
     """Whether the trainer of this attempt has reported. Its pods have then met, and one that runs another
-    build is replaced with the next attempt: that may be a job of 0.1.0, which did not look."""
+    build is replaced with the next attempt."""
     return has_reported(draft.status, attempt=draft.status.attempt)
 
 

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from grpo_api.changes import with_changes
 from grpo_api.contract.reasons import ReasonMessage
-from grpo_api.contract.weight_sync_choice import backend_by_mode, backend_of
+from grpo_api.contract.weight_sync_choice import backend_of
 from grpo_api.v1alpha1.spec import GRPOJobSpec, WeightSyncBackend
 from grpo_api.v1alpha1.status import ResumedFrom, WeightSyncStatus
 from grpo_operator.children.frozen_job import FrozenJob
@@ -82,13 +82,11 @@ def _freeze(
     )
 
 
-def _backend_of_run(job: JobView, spec: GRPOJobSpec) -> WeightSyncBackend | None:
+def _backend_of_run(job: JobView) -> WeightSyncBackend | None:
     """What the engines of a job that has started were started with; None where only another release knows
     it."""
     known = job.status.weight_sync
-    if known is None:
-        return backend_by_mode(spec.chosen_mode)
-    return next((backend for backend in WeightSyncBackend if backend == known.backend), None)
+    return next((backend for backend in WeightSyncBackend if known and backend == known.backend), None)
 
 
 def _resumed(observed: Observed) -> FrozenJob | None:
@@ -104,7 +102,7 @@ def _resumed(observed: Observed) -> FrozenJob | None:
             status.revision,
             observed.pod_templates,
         )
-    backend = _backend_of_run(job, job.spec) if job.spec else None
+    backend = _backend_of_run(job)
     if job.spec is None or backend is None:
         return None
     frozen = _freeze(job, job.spec, image=status.image, backend=backend, resumed_from=status.resumed_from)

@@ -11,7 +11,7 @@ from grpo_operator.children.pod import grace_seconds_of
 from grpo_operator.observe.observed import Observed, PodView
 from grpo_operator.plan.conditions import condition
 from grpo_operator.plan.draft import Draft, Stage
-from grpo_operator.plan.without_progress import has_only_totals, without_progress
+from grpo_operator.plan.without_progress import without_progress
 
 
 def end_earlier_attempts(draft: Draft, observed: Observed, now: datetime) -> Draft:
@@ -31,7 +31,7 @@ def end_earlier_attempts(draft: Draft, observed: Observed, now: datetime) -> Dra
     until = _pause_until(draft)
     if until is not None and until > now:
         left = (until - now).total_seconds()
-        return replace(draft, waits_for=_waits_until(draft, observed, until)).waking_after(left)
+        return replace(draft, waits_for=_waits_until(draft, until)).waking_after(left)
     return draft
 
 
@@ -67,7 +67,7 @@ def _pause_until(draft: Draft) -> datetime | None:
     return decided_at + timedelta(seconds=pause)
 
 
-def _waits_until(draft: Draft, observed: Observed, until: datetime) -> str:
+def _waits_until(draft: Draft, until: datetime) -> str:
     """Why the attempt waits, and until when."""
     past, restarting = without_progress(draft.status), condition(draft.status, ConditionType.RESTARTING)
     ends = [
@@ -77,8 +77,6 @@ def _waits_until(draft: Draft, observed: Observed, until: datetime) -> str:
     ]
     since = "" if past.checkpoint_step is None else f" since the checkpoint of step {past.checkpoint_step}"
     in_a_row = f"in a row without a new checkpoint{since}"
-    if has_only_totals(observed.job.status):
-        in_a_row = "and the status of 0.1.0 does not tell which of them after the newest checkpoint"
     return (
         f"attempt {draft.status.attempt} starts at {until:%Y-%m-%dT%H:%M:%SZ}, because attempts before it "
         f"ended {in_a_row}: {' and '.join(ends)}" + (f"; {restarting.message}" if restarting else "")

@@ -53,7 +53,7 @@ def _waiting(
     tried_at = None if draft.waits_for else known.tried_at or now
     draft = draft.with_status(waiting_for_room=known.model_copy(update={"tried_at": tried_at}))
     draft = _with_deadline(draft, observed, frozen, known.since, now)
-    if draft.stage is Stage.FINISHED or draft.waits_for or not observed.can_hold_back:
+    if draft.stage is Stage.FINISHED or draft.waits_for:
         return draft
     left = seconds_to_hold(draft, observed, frozen, now, hold_seconds=times.hold_seconds)
     if left is not None and left <= 0:

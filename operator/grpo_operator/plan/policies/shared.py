@@ -18,7 +18,7 @@ _JUST_MADE_SECONDS = 10.0
 def provide_shared(draft: Draft, observed: Observed, now: datetime) -> Draft:
     """ConfigMap and Services where they are missing, put before the pods. Colocated engines have no
     Service, because nothing calls them, and tokens only with Ray; a trainer of one pod has no Service either.
-    One that is there is put right: under 0.1.0 a single trainer pod was given its name.
+    One that is there is put right.
 
     The operator may not read Secrets, so the one with the tokens comes with every creation of a pod. New
     tokens are made only while no living pod knows others; after that the Secret must be there. One made

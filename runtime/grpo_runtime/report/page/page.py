@@ -85,7 +85,7 @@ def _facts(run: RunConfig, records: Sequence[MetricsRecord]) -> list[tuple[str, 
         ("model", run.model.source),
         ("dataset", run.dataset.source),
         ("mode", run.mode.value),
-        ("strategy", f"{run.chosen_strategy.value} over {run.topology.world_size}"),
+        ("strategy", f"{run.strategy.value} over {run.topology.world_size}"),
         ("loss", run.algorithm.loss_type.value),
     ]
     return facts

@@ -78,7 +78,7 @@ def find_other_checkpoint(
     found = ChosenCheckpoint(job_uid=manifest.job_uid, attempt=manifest.attempt, step=manifest.step)
     output_dir.mkdir(parents=True, exist_ok=True)
     write_atomically(kept, found.model_dump_json(by_alias=True, indent=1), durable=True)
-    return OtherCheckpoint(folder, manifest, resume.chosen_load)
+    return OtherCheckpoint(folder, manifest, resume.load)
 
 
 def _checkpoints_in(place: Path) -> Iterator[Path]:

@@ -15,12 +15,12 @@ STRATEGIES: dict[str, MakeStrategy] = {
     "ZeRO2": MakeZero(2),
     "ZeRO3": MakeZero(3),
 }
-"""Every strategy there is, by the name in `RunConfig.chosen_strategy`."""
+"""Every strategy there is, by the name in `RunConfig.strategy`."""
 
 
 def strategy_of(run_config: RunConfig) -> MakeStrategy:
     """The one that a run has chosen, with its options."""
-    make = STRATEGIES[run_config.chosen_strategy]
+    make = STRATEGIES[run_config.strategy]
     if isinstance(make, MakeZero) and run_config.deepspeed:
         return replace(make, spec=run_config.deepspeed)
     return make

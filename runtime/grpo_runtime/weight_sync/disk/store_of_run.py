@@ -52,7 +52,7 @@ def publisher_of_trainer(settings: TrainerSettings, *, model_files: ModelFiles) 
         store,
         job=run_config.job,
         attempt=settings.attempt,
-        keep=disk.chosen_keep,
+        keep=disk.keep,
         model_files=model_files,
     )
     try:
