@@ -11,6 +11,7 @@ from grpo_api.contract.endpoints import ADMIN_TOKEN_FILE, DATA_TOKEN_FILE
 from grpo_api.contract.environment import Env, Role
 from grpo_api.contract.run_config import RunConfig, parse_run_config
 from grpo_api.contract.versions import SchemaSkewError
+from grpo_api.problems import problems_of
 from grpo_api.v1alpha1.spec import Mode
 from grpo_runtime.errors import UserError
 
@@ -176,7 +177,13 @@ def _read_run_config(path: Path) -> RunConfig:
         raise UserError(str(error)) from error
     except OSError as error:
         raise UserError(f"{Env.RUN_CONFIG} ({path}) cannot be read: {error.strerror}") from error
-    except (ValidationError, json.JSONDecodeError, AttributeError) as error:
+    except ValidationError as error:
+        named = "; ".join(str(problem) for problem in problems_of(error))
+        raise UserError(
+            f"{Env.RUN_CONFIG} ({path}) is not the RunConfig of this release: use an operator and a runtime "
+            f"image of the same release: {named}"
+        ) from error
+    except (json.JSONDecodeError, AttributeError) as error:
         raise UserError(f"{Env.RUN_CONFIG} ({path}) is not a valid RunConfig: {error}") from error
 
 

@@ -147,7 +147,7 @@ def test_a_status_has_no_defaults():
 
 def test_an_object_of_the_spec_that_may_be_left_out_has_its_defaults():
     for name, section in SCHEMA["properties"]["spec"]["properties"].items():
-        # rollout has none: its presence decides the mode. What is newer than 0.1.0 has none: test_new_fields
+        # rollout and colocated have none: their presence decides. report is NOT_STORED
         is_optional = name not in [
             *SCHEMA["properties"]["spec"]["required"],
             "rollout",

@@ -68,6 +68,7 @@ def trainer_environment(
         Env.NODE_INDEX: str(node_index),
         Env.MASTER_ADDR: "127.0.0.1",
         Env.ROLLOUT_HOST: "127.0.0.1",
+        Env.ROLLOUT_REPLICAS: str(run.topology.rollout_replicas),
         Env.HEARTBEAT_FILE: str(folder / f"heartbeat-{attempt}-{node_index}"),
     }
     given = COLOCATED_ENV if run.mode == Mode.COLOCATED else TRAINER_ENV
