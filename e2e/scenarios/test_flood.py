@@ -22,7 +22,7 @@ JOB = "copy"
 PACE_SECONDS = 0.6
 """The job outlives the flood."""
 FLOOD_SECONDS = 75
-"""Longer than the 65 s after which the liveness probe of 0.1.0, which asked this port, ended the pod."""
+"""Longer than a liveness probe that asked this port would wait."""
 ASK = """
 import sys, urllib.request
 try:
@@ -94,7 +94,7 @@ def test_a_flood_of_a_trainers_port_costs_no_restart_and_its_job_goes_on(
     after = namespace.wait_for_step(JOB, namespace.status(JOB)["step"] + 3)
     assert (after["attempt"], after["restarts"], after["disruptions"]) == (1, 0, 0)
     assert trainer_pod(namespace)["metadata"]["uid"] == trainer["metadata"]["uid"]
-    # One failure ends nothing yet: how many come in a row is chance, on the port of 0.1.0.
+    # one failure ends nothing yet, and how many come in a row is chance
     assert [said for said in failed_probes(namespace, trainer) if said.startswith("Liveness")] == []
 
 

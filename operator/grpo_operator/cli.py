@@ -29,10 +29,10 @@ NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _EPILOG = """\
 examples:
   # In a cluster: the namespace of the pod, the service account's rights (the Helm chart does this).
-  python -m grpo_operator --runtime-image registry.example/grpo-runtime:0.1.0
+  python -m grpo_operator --runtime-image registry.example/grpo-runtime:0.2.0
 
   # From a shell, on the namespace `team-a` of the cluster of your current context:
-  python -m grpo_operator -n team-a --runtime-image registry.example/grpo-runtime:0.1.0
+  python -m grpo_operator -n team-a --runtime-image registry.example/grpo-runtime:0.2.0
 
 It ends with 0 after SIGTERM or SIGINT, and with 1 and a sentence when it cannot do its work. Starting it
 again is always safe: it writes only what is due.

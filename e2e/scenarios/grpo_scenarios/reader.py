@@ -11,7 +11,7 @@ from grpo_scenarios.namespace import Namespace
 
 PATIENCE_SECONDS = 900
 """How long one command may take, also one that would itself wait longer. Training takes longest."""
-RUNTIME_IMAGE = "registry.example.com/my-team/grpo-runtime:0.1.0"
+RUNTIME_IMAGE = "registry.example.com/my-team/grpo-runtime:0.2.0"
 """The runtime image, as our pages name it."""
 
 
@@ -48,7 +48,7 @@ class Reader:
             names={
                 RUNTIME_IMAGE: namespace.target.runtime_image,
                 "registry.example.com/my-team/grpo-operator": repository,
-                "image.tag=0.1.0": f"image.tag={tag}",
+                "image.tag=0.2.0": f"image.tag={tag}",
                 "my-team": namespace.name,
             },
         )
