@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_api.contract.run_config import RunConfig, parse_run_config
-from grpo_api.v1alpha1.spec import EngineProcess, Mode
+from grpo_api.v1alpha1.spec import EngineProcess, Mode, WeightSyncBackend
 from grpo_runtime.engine.arguments import (
     EXPERT_WORKER,
     IN_PROCESS_ENVIRONMENT,
@@ -138,7 +138,9 @@ def test_engine_args_reach_vllm_last_in_both_modes(run_json: str) -> None:
 
 
 def test_an_engine_in_the_training_processes_starts_none_of_its_own(run_json: str) -> None:
-    run = changed(run_json, tensor_parallel_size=2).model_copy(update={"mode": Mode.COLOCATED})
+    run = changed(run_json, tensor_parallel_size=2)
+    weight_sync = run.weight_sync.model_copy(update={"backend": WeightSyncBackend.IN_PROCESS})
+    run = run.model_copy(update={"mode": Mode.COLOCATED, "weight_sync": weight_sync})
     made = in_process_arguments(run, model_dir=Path("/m"), is_cpu=True, gpu_memory_utilization=0.5)
     words = list(made)
     assert words[words.index("--distributed-executor-backend") + 1] == "external_launcher"

@@ -1,6 +1,5 @@
 """The journal of a local run, which needs no claim."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,3 @@ def begin(folder: Path, **spec: Any) -> RunConfig:
 def test_a_local_run_keeps_a_journal_without_a_claim_unless_the_file_says_no(tmp_path: Path) -> None:
     assert begin(tmp_path / "a").keeps_journal
     assert not begin(tmp_path / "b", checkpoint={"journal": False}).keeps_journal
-
-
-def test_a_run_that_an_earlier_release_began_goes_on_and_keeps_one_from_then_on(tmp_path: Path) -> None:
-    uid = begin(tmp_path).job.uid
-    path = tmp_path / "out" / "run.json"
-    config = json.loads(path.read_text())
-    del config["isOutputKept"]
-    path.write_text(json.dumps(config))
-    again = begin(tmp_path)
-    assert (again.job.uid, again.keeps_journal) == (uid, True)

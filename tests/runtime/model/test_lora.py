@@ -15,7 +15,7 @@ from whole_checkpoint import write_checkpoint
 
 from grpo_api.contract.resolved_sections import ResolvedLora
 from grpo_api.resolve import resolve_algorithm
-from grpo_api.v1alpha1.spec import AlgorithmSpec, Dtype, LoraSpec, OptimizerSpec
+from grpo_api.v1alpha1.spec import ALL_LINEAR, AlgorithmSpec, Dtype, LoraSpec, OptimizerSpec
 from grpo_runtime.errors import UserError
 from grpo_runtime.model.adapter_files import require_same_adapter
 from grpo_runtime.model.load import empty_policy, load_policy, load_tokenizer
@@ -311,9 +311,9 @@ def with_pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("targets", "num_of_a_layer"), [(None, 7), (("q_proj",), 1)])
+@pytest.mark.parametrize(("targets", "num_of_a_layer"), [((ALL_LINEAR,), 7), (("q_proj",), 1)])
 def test_of_a_model_that_takes_pictures_only_the_language_model_has_an_adapter_and_steps_train_all_of_it(
-    with_pictures: Path, ranks: Ranks, targets: tuple[str, ...] | None, num_of_a_layer: int
+    with_pictures: Path, ranks: Ranks, targets: tuple[str, ...], num_of_a_layer: int
 ) -> None:
     """A text never reaches the rest: DDP would wait for gradients that never come."""
     strategy, learner = a_learner(with_pictures, ranks, lora=ResolvedLora(rank=4, alpha=6, targets=targets))

@@ -23,7 +23,10 @@ def test_the_file_is_touched_while_a_rank_cannot_do_anything(tmp_path: Path) -> 
     assert supervisor.end()[0] == 143
 
 
-def test_a_pod_of_an_older_operator_has_no_heartbeat(tmp_path: Path) -> None:
-    assert Heartbeat(None).beat() is None
-    beats_at = Heartbeat(tmp_path / "file").beat()
-    assert beats_at is not None and (tmp_path / "file").exists()
+def test_a_beat_makes_the_file_and_the_next_one_is_due_later(tmp_path: Path) -> None:
+    heartbeat = Heartbeat(tmp_path / "file")
+    due = heartbeat.beat()
+    assert (tmp_path / "file").exists()
+    (tmp_path / "file").unlink()
+    assert heartbeat.beat() == due
+    assert not (tmp_path / "file").exists()

@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pod_builder import run_config
 
-from grpo_api.contract.run_config import RunConfig
 from grpo_api.v1alpha1.spec import Mode
 from grpo_runtime.weight_sync.registry import ENTRY_POINTS, GLOO, Reach, all_backends, find_backend, register
 
@@ -13,9 +13,8 @@ from grpo_runtime.weight_sync.registry import ENTRY_POINTS, GLOO, Reach, all_bac
 @pytest.mark.parametrize(
     ("mode", "reach"), [(Mode.DISAGGREGATED, Reach.NETWORK), (Mode.COLOCATED, Reach.PROCESS)]
 )
-def test_every_run_has_a_backend_that_reaches_its_engines(run_json: str, mode: Mode, reach: Reach) -> None:
-    run_config = RunConfig.model_validate_json(run_json).model_copy(update={"mode": mode})
-    assert find_backend(run_config.weight_sync_backend).reach is reach
+def test_every_run_has_a_backend_that_reaches_its_engines(mode: Mode, reach: Reach) -> None:
+    assert find_backend(run_config(mode=mode.value).weight_sync_backend).reach is reach
 
 
 def test_a_backend_that_does_not_exist_is_named_with_those_that_do() -> None:
