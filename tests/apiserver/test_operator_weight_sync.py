@@ -37,15 +37,15 @@ def test_pods_read_the_backend_that_a_spec_names(namespace: Namespace, operator:
     assert named == {"backend": "Gloo", "reason": "spec.weightSync.backend is Gloo"}
     assert auto == {"backend": "NCCL", "reason": "trainer and engines have GPUs"}
 
-    def backends() -> dict[str, str | None]:
+    def backends() -> dict[str, str]:
         found = namespace.core.list_namespaced_config_map(
             namespace.name, label_selector="app.kubernetes.io/managed-by=grpo-operator"
         ).items
         runs = [json.loads(config.data["run.json"]) for config in found]
-        return {run["job"]["name"]: run["weightSync"].get("backend") for run in runs}
+        return {run["job"]["name"]: run["weightSync"]["backend"] for run in runs}
 
     wait_until("both runs are written", lambda: len(backends()) == len(JOBS))
-    assert backends() == {"named": None, "auto": "NCCL"}
+    assert backends() == {"named": "Gloo", "auto": "NCCL"}
 
 
 JOBS = ("named", "auto")

@@ -25,9 +25,8 @@ from grpo_runtime.report.run_file import RUN_CONFIG_FILE
 from grpo_runtime.storage.files import write_atomically
 from grpo_runtime.storage.full_volume import full_volume_named
 
-_UNFROZEN = ("topology.rolloutReplicas", "isOutputKept")
-"""The field of a RunConfig that may change while a job runs, here as in a cluster, and one that a run of an
-earlier release has not: it keeps a journal from the next command on."""
+_UNFROZEN = "topology.rolloutReplicas"
+"""The field of a RunConfig that may change while a job runs, here as in a cluster."""
 
 
 class State(ApiModel):
@@ -181,7 +180,7 @@ class Workspace:
         changed = [
             f"{field} was {before.get(field, 'not set')!r} and is now {now.get(field, 'not set')!r}"
             for field in sorted(before.keys() | now.keys())
-            if before.get(field) != now.get(field) and field not in _UNFROZEN
+            if before.get(field) != now.get(field) and field != _UNFROZEN
         ]
         if changed:
             raise UserError(

@@ -44,6 +44,6 @@ def update_info(
         stall_seconds=stall_seconds,
         changes=changes,
     )
-    # one without changes is read by engines of earlier releases
+    # an update of all weights has none
     left_out = {"abort"} if changes is not None else {"abort", "changes"}
     return info.model_dump(mode="json", exclude=left_out)
