@@ -12,7 +12,7 @@ from grpo_api.v1alpha1.spec import Dtype, KLSpec
 def penalised(*, num_ranks: int, strategy: str, dtype: Dtype = Dtype.FLOAT32) -> RunConfig:
     """One update a step, with a reference that stays."""
     run = killable_job(num_ranks=num_ranks, strategy=strategy)
-    changes = {"num_iterations": 1, "minibatches": None, "entropy": None, "kl": KLSpec(beta=0.5)}
+    changes = {"num_iterations": 1, "minibatches": 1, "entropy": None, "kl": KLSpec(beta=0.5)}
     return run.model_copy(
         update={
             "model": run.model.model_copy(update={"dtype": dtype}),
