@@ -55,7 +55,7 @@ def test_a_job_waits_for_the_end_of_the_one_that_it_resumes_from_and_reads_its_f
         namespace.name, label_selector="grpo.dev/job=next"
     ).items
     run = json.loads(configs[0].data["run.json"])
-    assert run["resumeFrom"] == {"source": place["source"]}
+    assert run["resumeFrom"] == {"source": place["source"], "load": "Checkpoint"}
 
 
 def test_a_running_job_can_be_deleted_to_let_the_next_one_begin(
