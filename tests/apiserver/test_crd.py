@@ -27,8 +27,8 @@ from grpo_api.v1alpha1.status import (
 )
 from grpo_cluster.waiting import wait_until
 
+from ..api.bad_specs import BASE, GOOD, merged
 from .api_server import Jobs, Kubectl
-from .bad_specs import BASE, GOOD, merged
 
 pytestmark = pytest.mark.apiserver
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))

@@ -8,8 +8,8 @@ import pytest
 
 from grpo_api.problems import problems
 
+from ..api.bad_specs import BASE
 from .api_server import Jobs
-from .bad_specs import BASE
 
 pytestmark = pytest.mark.apiserver
 NUM_JOBS = 600
