@@ -5,8 +5,10 @@ from decimal import Decimal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from grpo_api.quantity import is_device_count, parse_quantity
+from grpo_api.model import ApiModel
+from grpo_api.quantity import Quantity, is_device_count, parse_quantity
 
 
 @pytest.mark.parametrize(
@@ -47,3 +49,13 @@ def test_units_scale(number: int, unit: str):
 )
 def test_a_device_count_is_a_whole_number_without_a_unit(text: str | int, answer: bool):
     assert is_device_count(text) is answer
+
+
+class Asked(ApiModel):
+    amount: Quantity
+
+
+def test_a_number_may_be_0_and_none_may_be_negative():
+    assert Asked(amount=0).amount == 0
+    with pytest.raises(ValidationError, match="greater than or equal to 0"):
+        Asked(amount=-1)

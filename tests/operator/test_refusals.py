@@ -11,6 +11,7 @@ from grpo_operator.cluster.client import error_for
     ("error", "reason"),
     [
         (errors.Forbidden('pods "x" is forbidden: exceeded quota: small'), "QuotaExceeded"),
+        (errors.Forbidden('pods "x" is forbidden: failed quota: small: must specify cpu'), "QuotaExceeded"),
         (errors.Forbidden('pods "x" is forbidden: violates PodSecurity "restricted"'), "PodSecurityRefused"),
         (errors.Forbidden("unable to create new content in namespace x because it is being terminated"),
          "NamespaceTerminating"),
