@@ -63,7 +63,7 @@ def _expected(observed: Observed) -> Iterator[ChildName]:
     spec = observed.frozen_spec or job.spec
     if spec is None:
         return
-    num_nodes = spec.rollout.num_nodes if spec.rollout else 1
+    num_nodes = spec.rollout.nodes_per_replica if spec.rollout else 1
     for engine in observed.rollouts:
         for name in missing_members(engine, names, num_nodes=num_nodes):
             yield PODS, name

@@ -1,5 +1,6 @@
 """The runtime reads every variable that the operator gives to a pod, and needs no other."""
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,19 @@ def test_a_fleet_gives_an_engine_as_many_completions_at_a_time_as_the_spec_says(
     assert settings.max_in_flight == expected
 
 
+@pytest.mark.parametrize(("node_index", "is_there"), [("1", True), ("2", False), ("-1", False)])
+def test_a_trainer_pod_is_one_of_those_that_the_spec_names(
+    values: dict[str, str], tmp_path: Path, node_index: str, is_there: bool
+) -> None:
+    (tmp_path / "run.json").write_text(run_config_json(trainer={"numNodes": 2, "processesPerNode": 1}))
+    environment = {**values, Env.ROLE: Role.TRAINER, Env.NODE_INDEX: node_index}
+    if is_there:
+        assert read_trainer_settings(environment).node_index == 1
+    else:
+        with pytest.raises(UserError, match=Env.NODE_INDEX):
+            read_trainer_settings(environment)
+
+
 @pytest.mark.parametrize("value", ["0", "-1", "many"])
 def test_a_number_of_engines_that_cannot_be_waited_for_is_named(values: dict[str, str], value: str) -> None:
     with pytest.raises(UserError, match=Env.ROLLOUT_REPLICAS):
@@ -227,6 +241,26 @@ def test_a_run_config_of_another_release_ends_the_trainer_with_40_and_says_so(
     code = supervise({**values, Env.ROLE: Role.TRAINER}, options=options)
     assert code == ExitCode.USER_ERROR
     assert "use an operator and a runtime image of the same release" in log.read_text()
+
+
+@pytest.mark.parametrize("has_more", [True, False])
+def test_a_runtime_refuses_a_run_with_a_field_more_or_less_and_names_it(
+    values: dict[str, str], tmp_path: Path, has_more: bool
+) -> None:
+    config = tmp_path / "run.json"
+    run = json.loads(config.read_text())
+    if has_more:
+        run["algorithm"]["patience"] = 5
+    else:
+        del run["strategy"]
+    config.write_text(json.dumps(run))
+    log = tmp_path / "termination-log"
+    options = SupervisorOptions(port=0, termination_log=log)
+    code = supervise({**values, Env.ROLE: Role.TRAINER}, options=options)
+    assert code == ExitCode.USER_ERROR == 40
+    said = json.loads(log.read_text())["message"]
+    assert ("algorithm.patience" if has_more else "strategy") in said
+    assert "use an operator and a runtime image of the same release" in said
 
 
 def test_a_trainer_does_not_start_in_a_rollout_pod(values: dict[str, str]) -> None:

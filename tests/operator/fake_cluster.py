@@ -131,7 +131,7 @@ class FakeCluster:
 
     def observed(self) -> Observed:
         by_name = sorted(self.pods.values(), key=lambda pod: (pod.position, pod.node_index))
-        num_nodes = self.spec.rollout.num_nodes if self.spec and self.spec.rollout else 1
+        num_nodes = self.spec.rollout.nodes_per_replica if self.spec and self.spec.rollout else 1
         rollouts = [pod for pod in by_name if "-rollout-" in pod.name]
         engines = as_engines(rollouts, num_nodes=num_nodes)  # as the snapshot has them
         job = JobView(

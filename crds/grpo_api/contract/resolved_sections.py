@@ -1,6 +1,6 @@
 """Sections of a RunConfig: those of the spec, in which what depends on other fields is written out.
 
-`grpo_api.resolve` makes them, and whoever reads them has no default of its own.
+`grpo_api.resolve` makes them. The code that reads them has no defaults of its own.
 """
 
 from grpo_api.v1alpha1.spec.algorithm import AlgorithmSpec

@@ -79,7 +79,7 @@ class FrozenJob:
     @property
     def nodes_per_engine(self) -> int:
         """Rollout pods of each of them."""
-        return self.spec.rollout.num_nodes if self.spec.rollout else 1
+        return self.spec.rollout.nodes_per_replica if self.spec.rollout else 1
 
     @cached_property
     def config(self) -> RunConfig:

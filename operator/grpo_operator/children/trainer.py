@@ -113,8 +113,8 @@ def _liveness_probe() -> KubeObject:
     """Ends a pod whose supervisor hangs. Looks at the supervisor's heartbeat file inside the pod, because a
     failed probe ends the attempt, and a port can be flooded.
 
-    No file is no failure: the runtime has not begun yet. It is the shell and
-    coreutils, which cost milliseconds.
+    No file is no failure: the runtime has not begun yet. It is the shell and coreutils, which cost
+    milliseconds.
     """
     script = (
         f'beat=$(stat -c %Y "${Env.HEARTBEAT_FILE}" 2>/dev/null) || exit 0; age=$(($(date +%s) - beat)); '

@@ -37,7 +37,7 @@ def job_and_pods(cache: Cache, key: Key) -> JobAndPods | None:
     # where no spec can be read, as many as there are
     num_nodes = 1 + max((pod.node_index for pod in rollouts), default=0)
     if spec is not None:
-        num_nodes = spec.rollout.num_nodes if spec.rollout else 1
+        num_nodes = spec.rollout.nodes_per_replica if spec.rollout else 1
     return JobAndPods(
         job=job,
         trainers=tuple(pod for pod in pods if trainer_position(pod.name)),

@@ -49,7 +49,7 @@ def gpu_fields(job: GRPOJob) -> list[str]:
 def gpus_asked(job: GRPOJob) -> tuple[int, int]:
     """How many GPUs it asks for in all: for training, and for rollouts."""
     trainer, rollout = job.spec.trainer, job.spec.rollout
-    of_rollouts = rollout.replicas * rollout.num_nodes * job.spec.num_rollout_gpus if rollout else 0
+    of_rollouts = rollout.replicas * rollout.nodes_per_replica * job.spec.num_rollout_gpus if rollout else 0
     return trainer.num_nodes * trainer.num_gpus, of_rollouts
 
 
@@ -61,8 +61,8 @@ def local_problem(job: GRPOJob) -> str:
         return (
             f"an engine would have {num_workers} workers, and on one machine vLLM joins at most "
             f"{MAX_CPU_WORKERS} on CPU: lower {_factors(job, num_engines=1)}, or "
-            f"run the job on a cluster, where rollout.nodesPerReplica ({rollout.num_nodes}) spreads them "
-            "over pods"
+            f"run the job on a cluster, where rollout.nodesPerReplica ({rollout.nodes_per_replica}) "
+            "spreads them over pods"
         )
     return ""
 
@@ -108,7 +108,7 @@ def _pods(job: GRPOJob) -> str:
         if topology.world_size == size:
             shared = "in it" if size == 1 else "for all of them"
         return f"{trainers} and one vLLM engine {shared}"
-    num_nodes = job.spec.rollout.num_nodes if job.spec.rollout else 1
+    num_nodes = job.spec.rollout.nodes_per_replica if job.spec.rollout else 1
     rollouts = count(topology.rollout_replicas * num_nodes, "rollout pod")
     engine = "one vLLM engine" if size == 1 else f"one vLLM engine of {size} workers"
     if topology.rollout_replicas == 1:

@@ -79,7 +79,7 @@ def _with_gpus(job: GRPOJob) -> GRPOJob:
         update={"resources": _limited(spec.trainer.resources, spec.trainer.num_processes)}
     )
     if rollout is not None:
-        per_pod = spec.engine.num_workers // rollout.num_nodes
+        per_pod = spec.engine.num_workers // rollout.nodes_per_replica
         rollout = rollout.model_copy(update={"resources": _limited(rollout.resources, per_pod)})
     return job.model_copy(update={"spec": spec.model_copy(update={"trainer": trainer, "rollout": rollout})})
 
@@ -105,7 +105,7 @@ class GpuShares:
         def take(number: int) -> tuple[str, ...]:
             return tuple(next(left) for _ in range(number))
 
-        of_engine = job.spec.num_rollout_gpus * rollout.num_nodes if rollout else 0
+        of_engine = job.spec.num_rollout_gpus * rollout.nodes_per_replica if rollout else 0
         return cls(
             trainers=tuple(take(trainer.num_gpus) for _ in range(trainer.num_nodes)),
             engines=tuple(take(of_engine) for _ in range(rollout.replicas if rollout else 0)),

@@ -83,6 +83,16 @@ def test_a_second_upload_commits_only_what_differs(
     assert hub.commits[1:] == [["tokenizer.json"]]
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "model.safetensors"])
+def test_a_file_of_the_same_length_with_other_bytes_is_not_the_one_that_was_sent(
+    hub: FakeUploadHub, secret: Credentials, model: Path, name: str
+) -> None:
+    upload(files_of(model), destination=destination(secret), progress=RecordedProgress())
+    hub.repositories[NAME][name] = hub.repositories[NAME][name][::-1]
+    held = {file.name: destination(secret).holds(file) for file in files_of(model)}
+    assert held == {each: each != name for each in contents(model)}
+
+
 def test_a_hub_that_fails_is_tried_again(hub: FakeUploadHub, secret: Credentials, model: Path) -> None:
     hub.num_failures = 1
     pauses: list[float] = []

@@ -1,11 +1,12 @@
 """The formulas against what a real training step of the product keeps alive, on the CPU."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 import torch
+from planned_job import SIZES
 from tiny_families import write_tiny_family
 from transformers import (
     AutoModelForCausalLM,
@@ -133,6 +134,18 @@ def test_the_plan_is_what_a_step_holds_at_its_peak(
 ) -> None:
     measured, planned = measured_and_planned(ranks, case, is_recomputed=is_recomputed, budget=budget)
     assert MOST_TOO_LITTLE * measured <= planned <= MOST_TOO_MUCH * measured
+
+
+@pytest.mark.parametrize(("num_root", "num_summed"), [(50, 100), (150, 150)])
+def test_fsdp2_sums_the_gradient_of_the_larger_of_layer_and_root_in_float32(
+    num_root: int, num_summed: int
+) -> None:
+    sizes = replace(SIZES, num_layers=2, num_layer_parameters=100, num_parameters=2 * 100 + num_root)
+    step = StepSizes(
+        num_tokens=8, longest=8, compute_bytes=2, is_recomputed=True, spread=fsdp2(2), chunk_logits=8
+    )
+    # the root and two layers put together, and the gradient of a layer
+    assert training_bytes(sizes, step).units == 2 * (num_root + 2 * 100) + 2 * 100 + 4 * num_summed
 
 
 def test_the_meter_counts_a_view_once_and_forgets_what_is_freed() -> None:

@@ -193,7 +193,7 @@ def test_a_cache_that_may_not_be_written_names_its_claim_and_is_not_tried_again(
 
 
 def test_a_hub_without_the_model_names_the_secret_that_was_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with serving(FakeHub({}, gated=frozenset({"org/gated"}))) as endpoint:
         use_hub(endpoint, monkeypatch)
@@ -201,6 +201,8 @@ def test_a_hub_without_the_model_names_the_secret_that_was_used(
             materialise("hf://org/none", tmp_path)
         with pytest.raises(UserError, match=r"is gated: .* hub\.tokenSecret \(it is mine\)$"):
             materialise("hf://org/gated", tmp_path, hub=HubSpec(token_secret="mine"))
+    # it would answer the same again
+    assert "trying again" not in caplog.text
 
 
 def test_an_empty_cache_offline_says_how_to_fill_it(tmp_path: Path) -> None:

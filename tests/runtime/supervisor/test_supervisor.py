@@ -16,6 +16,7 @@ from grpo_api.contract.progress import Progress, TerminationMessage
 from grpo_runtime.errors import PeerLostError
 from grpo_runtime.process.failure import describe_failure
 from grpo_runtime.supervisor.fork_server import find_ranks
+from grpo_runtime.supervisor.supervisor import _CAUSE_MAY_FOLLOW_SECONDS
 
 EXPLANATION = describe_failure(PeerLostError("another rank is gone"))
 ABORT = (
@@ -96,6 +97,22 @@ def test_sigterm_reaches_every_rank(tmp_path: Path) -> None:
     code, _ = supervisor.end()
     assert code == 143
     assert all((supervisor.run_dir / f"stopped-{rank}").exists() for rank in (0, 1))
+
+
+def test_a_rank_that_fails_after_a_stop_has_no_second_sigterm_sent_to_one_that_still_saves(
+    tmp_path: Path,
+) -> None:
+    saving = f"""
+        trap 'echo one >> "$2/stops"' TERM; touch $2/up-0
+        until [ -s "$2/stops" ]; do sleep 0.05; done
+        sleep {2 * _CAUSE_MAY_FOLLOW_SECONDS}; exit 143"""
+    failing = "trap 'exit 40' TERM; touch $2/up-1; sleep 600 & wait"
+    supervisor = Supervisor(tmp_path, f"if [ $LOCAL_RANK = 0 ]; then {saving}; else {failing}; fi")
+    for rank in (0, 1):
+        supervisor.wait_for(supervisor.run_dir / f"up-{rank}")
+    supervisor.process.send_signal(signal.SIGTERM)
+    supervisor.end()
+    assert (supervisor.run_dir / "stops").read_text() == "one\n"
 
 
 def test_the_endpoint_answers_whatever_the_ranks_do(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from early_imports import import_for_every_rank, import_for_zero
+
 from grpo_api.contract.environment import Env
 
 sys.path[:0] = [str(Path(__file__).parents[level]) for level in (0, 1)]
@@ -23,8 +25,6 @@ sys.path[:0] = [str(Path(__file__).parents[level]) for level in (0, 1)]
 
 def serve() -> None:
     """Start the pods that stdin asks for until it ends."""
-    from early_imports import import_for_every_rank
-
     from grpo_runtime.process.lasting_imports import lasting_imports
 
     with lasting_imports():
@@ -45,8 +45,6 @@ def serve() -> None:
 
 def start_pod(request: dict[str, Any]) -> int:
     """Fork one pod, and return its process id."""
-    from early_imports import import_for_zero
-
     if "ZeRO" in Path(request["environment"][Env.RUN_CONFIG]).read_text():
         import_for_zero()
     if (pid := os.fork()) == 0:

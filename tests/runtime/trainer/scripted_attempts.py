@@ -11,13 +11,13 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
+from early_imports import import_for_every_rank, import_for_zero
+
 sys.path[:0] = [str(Path(__file__).parents[level]) for level in (0, 1)]
 
 
 def serve() -> None:
     """Run the attempts that stdin names until it ends."""
-    from early_imports import import_for_every_rank, import_for_zero
-
     from grpo_runtime.process.lasting_imports import lasting_imports
 
     with lasting_imports():

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from grpo_runtime.weight_sync.source import TensorSpec
 from grpo_runtime.weight_sync.stream.changes import (
     PART_ELEMENTS,
+    ChangedPart,
     ChangeFinder,
     Changes,
     ChangeTable,
@@ -168,6 +169,25 @@ def test_changes_in_every_part_of_a_tensor_of_several_are_found_and_put_in_their
     assert changes.table.problems(manifest) == []
     exchange(old, changes.body, manifest=manifest, table=changes.table)
     assert torch.equal(old, new)
+
+
+def problems_of(parts: list[tuple[int, int]]) -> list[str]:
+    """What is wrong with changes of a whole part of 4 elements each, at these tensors and places."""
+    manifest = manifest_of([TensorSpec(name, (12,), torch.uint8) for name in ("first", "second")])
+    given = [
+        ChangedPart(tensor=tensor, start=start, size=4, encoding=Encoding.ALL, num_changed=4, index_bytes=0)
+        for tensor, start in parts
+    ]
+    return ChangeTable(base="0" * 32, parts=tuple(given), num_bytes=16 * len(given)).problems(manifest)
+
+
+def test_parts_that_overlap_or_are_not_in_order_are_told() -> None:
+    assert problems_of([(0, 0), (0, 4), (1, 0), (1, 8)]) == []
+    assert problems_of([(1, 0), (0, 4)]) == ["the changes of first are not in order"]
+    assert problems_of([(0, 4), (0, 0)]) == ["the changes of first are not in order"]
+    assert problems_of([(1, 4), (1, 7)]) == ["the changes of second are not in order"]
+    assert problems_of([(1, 9)]) == ["the changes of second go beyond it"]
+    assert problems_of([(2, 0)]) == ["changes of tensor 2, and there are 2"]
 
 
 @pytest.mark.parametrize(("num_changed", "are_sent"), [(400, True), (480, False), (1000, False)])

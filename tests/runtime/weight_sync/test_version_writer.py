@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from grpo_api.contract.run_config import JobRef
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.errors import SupersededError, UserError
+from grpo_runtime.weight_sync.disk.attempts import AttemptMarkers
 from grpo_runtime.weight_sync.disk.layout import tensor_files
 from grpo_runtime.weight_sync.disk.publisher import Publisher
 from grpo_runtime.weight_sync.disk.receiver import StoreReceiver
@@ -184,6 +185,22 @@ def test_a_lower_attempt_neither_begins_nor_writes_once_a_higher_one_has_begun(t
             publish(stale, 9)
     assert versions_in(tmp_path) == [name]
     assert (tmp_path / "LATEST").read_text() == f"{name}\n"
+
+
+def test_a_marker_of_a_job_that_had_the_place_before_counts_for_nothing_and_that_of_one_after_ends_this_one(
+    tmp_path: Path,
+) -> None:
+    store = FolderStore(tmp_path)
+    first, second = (
+        AttemptMarkers(store, job=JobRef(namespace="team", name="copy", uid=uid), attempt=1)
+        for uid in ("first-uid", "second-uid")
+    )
+    first.place()
+    second.refuse_when_superseded()
+    second.place()
+    second.refuse_when_superseded()
+    with pytest.raises(SupersededError, match="another job has begun to write weights"):
+        first.refuse_when_superseded()
 
 
 def test_an_attempt_begins_beside_a_version_that_is_damaged(tmp_path: Path) -> None:

@@ -44,9 +44,9 @@ class DiskSpec(ApiModel):
     S3-compatible store; the bucket must exist. Without a path or prefix it is a folder with the name and the
     uid of the job. A folder belongs to one job."""
     keep: Annotated[int, Field(ge=2, le=1000), NOT_STORED] = 3
-    """Newest versions to keep, at least 2; 3 when it is left out: one that is written, one that is read, and
-    one for who comes late. Whoever reads a version for longer than it
-    takes to write as many finds that it is gone, and reads the newest."""
+    """Newest versions to keep, at least 2; 3 when it is left out: one being written, one being read, and one
+    for a slow engine. An engine that takes longer to read a version than the trainer takes to write this
+    many finds it deleted, and reads the newest."""
     secret: ClaimName | None = None
     """Secret with the credentials of a bucket, mounted in the first trainer pod and in all rollout pods. Its
     keys are `accessKeyId`, `secretAccessKey` and, for temporary credentials, `sessionToken`."""

@@ -295,7 +295,7 @@ def colocated_engine_has_whole_experts(engine: EngineSpec, rollout: RolloutSpec 
 )
 def cores_are_in_one_pod(engine: EngineSpec, rollout: RolloutSpec | None) -> bool:
     """The server finds the cores of its own pod only."""
-    return rollout is None or engine.num_cores == 1 or rollout.num_nodes == 1
+    return rollout is None or engine.num_cores == 1 or rollout.nodes_per_replica == 1
 
 
 _NUM_ROLLOUT_GPUS = cel.num_gpus("self.rollout.resources")
@@ -311,7 +311,7 @@ _NUM_NODES = "(has(self.rollout.nodesPerReplica) ? self.rollout.nodesPerReplica 
 )
 def nodes_share_workers_evenly(rollout: RolloutSpec | None, engine: EngineSpec) -> bool:
     """vLLM gives every node as many workers as the others."""
-    return rollout is None or engine.num_workers % rollout.num_nodes == 0
+    return rollout is None or engine.num_workers % rollout.nodes_per_replica == 0
 
 
 @rule(
@@ -327,7 +327,7 @@ def engine_uses_every_gpu(rollout: RolloutSpec | None, engine: EngineSpec) -> bo
     """An engine has all the GPUs it needs, and no GPU is reserved that nothing uses."""
     if rollout is None or rollout.resources.num_gpus == 0:
         return True
-    return rollout.resources.num_gpus * rollout.num_nodes == engine.num_workers
+    return rollout.resources.num_gpus * rollout.nodes_per_replica == engine.num_workers
 
 
 @rule(
@@ -342,7 +342,7 @@ def cpu_workers_reach_each_other(rollout: RolloutSpec | None, engine: EngineSpec
     """vLLM's memory that workers of a pod share on CPU has no room for more of them."""
     if rollout is None or rollout.has_gpus:
         return True
-    return engine.num_workers <= MAX_CPU_WORKERS * rollout.num_nodes
+    return engine.num_workers <= MAX_CPU_WORKERS * rollout.nodes_per_replica
 
 
 @rule(

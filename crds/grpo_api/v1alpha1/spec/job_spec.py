@@ -188,7 +188,7 @@ class GRPOJobSpec(RunSections):
         """GPUs of each rollout pod, by its limits or, with claims, one for each worker."""
         if self.rollout is None or not self.rollout.has_gpus:
             return 0
-        return self.rollout.resources.num_gpus or self.engine.num_workers // self.rollout.num_nodes
+        return self.rollout.resources.num_gpus or self.engine.num_workers // self.rollout.nodes_per_replica
 
     @property
     def mode_reason(self) -> str:

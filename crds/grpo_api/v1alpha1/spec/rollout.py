@@ -46,11 +46,6 @@ class RolloutSpec(ApiModel):
         """Whether the engines have GPUs."""
         return self.resources.num_gpus > 0 or (self.pod_template is not None and self.pod_template.has_claims)
 
-    @property
-    def num_nodes(self) -> int:
-        """Pods of one engine."""
-        return self.nodes_per_replica
-
 
 ROLLOUT_STAYS = Transition(
     "has(self.rollout) == has(oldSelf.rollout)",

@@ -42,9 +42,9 @@ class _Need:
 
 
 def _need(spec: GRPOJobSpec) -> _Need | None:
-    if spec.rollout is not None and spec.rollout.num_nodes > 1:
+    if spec.rollout is not None and spec.rollout.nodes_per_replica > 1:
         return _Need(
-            f"rollout.nodesPerReplica ({spec.rollout.num_nodes})",
+            f"rollout.nodesPerReplica ({spec.rollout.nodes_per_replica})",
             "vLLM's channels between the pods of an engine ask for no token",
             "rollout.nodesPerReplica 1",
         )

@@ -83,8 +83,8 @@ def _pods_of(draft: Draft, frozen: FrozenJob, *, replica: int, incarnation: int)
 
 
 def _is_useless(engine: EngineView, draft: Draft) -> bool:
-    """Whether a pod runs another build of the image than the run. One that the trainer has admitted stays: it
-    works."""
+    """Whether a pod runs another build of the image than the run. One that the trainer has admitted stays,
+    because it works."""
     return not engine.is_ready and any(other_build(pod, draft.status) for pod in engine.pods)
 
 
