@@ -13,9 +13,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from grpo_runtime.process.lasting_imports import lasting_imports
+from grpo_runtime.process.name_lookups import bound_name_lookups
 
 if TYPE_CHECKING:
     from grpo_runtime.trainer.distributed import Ranks
+
+# as every process of the product: a test that meets at a TCPStore waits for DNS too
+bound_name_lookups()
 
 SLOW = ("engine", "apiserver", "gpu")
 """Markers that must be written in the files of their tests, so that other files need not be imported."""

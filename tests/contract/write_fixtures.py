@@ -140,12 +140,12 @@ def write_model(into: Path) -> None:
 
 def write_run(into: Path) -> None:
     """The output directory of a run that was killed, with the newest checkpoint and what came after it."""
-    from killed_runs import attempts
+    from killed_runs import run_attempt
 
-    with tempfile.TemporaryDirectory() as name, attempts() as process:
+    with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_model(folder / "model")
-        codes = process.run(folder, stored_run(folder / "model"), attempt=1, kill=f"generation:{STEP + 1}")
+        codes = run_attempt(folder, stored_run(folder / "model"), attempt=1, kill=f"generation:{STEP + 1}")
         assert codes == [-SIGKILL], (folder / "log-1").read_text()
         output = folder / "output"
         assert (output / "checkpoints" / f"step-{STEP:06d}").is_dir()

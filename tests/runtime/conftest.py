@@ -25,6 +25,22 @@ sys.path.insert(0, str(Path(__file__).parent))
 STOP_SECONDS = 20.0
 
 
+@pytest.fixture(autouse=True)
+def no_process_outlives_its_test() -> Iterator[None]:
+    from started_processes import end_what_is_left
+
+    yield
+    end_what_is_left()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_fork_outlives_the_session() -> Iterator[None]:
+    from forks import FORKING_SERVER
+
+    yield
+    FORKING_SERVER.close()
+
+
 def run_config(
     *,
     model_source: str = "builtin://tiny",

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from rank_script import run_ranks
+from forks import run_ranks
 
 SCRIPT = Path(__file__).parent / "metrics_ranks.py"
 

@@ -1,17 +1,6 @@
-"""Lets the tests of this folder import its helpers, and ends the processes that a failed test left."""
+"""Lets the tests of this folder import its helpers."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-
-
-@pytest.fixture(autouse=True)
-def no_pod_outlives_its_test() -> Iterator[None]:
-    from started_processes import end_what_is_left
-
-    yield
-    end_what_is_left()
+sys.path.insert(0, str(Path(__file__).parent))

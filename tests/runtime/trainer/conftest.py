@@ -1,34 +1,13 @@
-"""Lets the tests of this folder import its helpers, and ends the processes that a failed test left."""
+"""Lets the tests of this folder import its helpers, and runs that several of them look at."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from grpo_api.contract.progress import TrainerState
 
-if TYPE_CHECKING:
-    from killed_runs import Attempts
-
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-
-
-@pytest.fixture(autouse=True)
-def no_pod_outlives_its_test() -> Iterator[None]:
-    from started_processes import end_what_is_left
-
-    yield
-    end_what_is_left()
-
-
-@pytest.fixture(scope="session", autouse=True)
-def no_pod_server_outlives_the_session() -> Iterator[None]:
-    from forked_pods import POD_SERVER
-
-    yield
-    POD_SERVER.close()
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(scope="session")
@@ -47,23 +26,15 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server() -> "Iterator[Attempts]":
-    """Runs attempts over scripted engines."""
-    from killed_runs import attempts
-
-    with attempts() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def undisturbed(server: "Attempts", tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The folder of a run of each way of `kill_cells`, made when it is first asked for."""
     from kill_cells import ALL_WAYS
+    from killed_runs import run_attempt
 
     class Folders(dict[str, Path]):
         def __missing__(self, way: str) -> Path:
             folder = tmp_path_factory.mktemp(way.replace(" ", "-"))
-            codes = server.run(folder, ALL_WAYS[way], attempt=1)
+            codes = run_attempt(folder, ALL_WAYS[way], attempt=1)
             assert set(codes) == {0}, (folder / "log-1").read_text()[-4000:]
             self[way] = folder
             return folder

@@ -1,65 +1,17 @@
-"""Whole trainer pods over FakeEngines, each a fork of one process that has imported everything.
+"""A whole trainer pod over FakeEngines, a script for `forks`.
 
-`python fake_trainer.py` reads requests from stdin, a line of JSON each, and answers with a line: to the
-environment, the arguments and the log of a pod with the process id of its supervisor, and to such an id with
-the exit code of the pod once it has ended. Importing torch takes longer than most of these pods run.
+`fake_trainer.py TERMINATION_LOG PORT RENDEZVOUS_PORT` is its process 1, with the environment of one.
 """
 
 import asyncio
 import functools
 import json
 import os
-import signal
 import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
-
-from early_imports import import_for_every_rank, import_for_zero
-
-from grpo_api.contract.environment import Env
-
-sys.path[:0] = [str(Path(__file__).parents[level]) for level in (0, 1)]
-
-
-def serve() -> None:
-    """Start the pods that stdin asks for until it ends."""
-    from grpo_runtime.process.lasting_imports import lasting_imports
-
-    with lasting_imports():
-        # so that no pod has to
-        import_rank_with_fakes(Path())
-        import peft  # noqa: F401
-
-        import grpo_runtime.supervisor.supervisor  # noqa: F401
-    import_for_every_rank()
-    for line in sys.stdin:
-        request = json.loads(line)
-        if "ended" in request:
-            answer = os.waitstatus_to_exitcode(os.waitpid(request["ended"], 0)[1])
-        else:
-            answer = start_pod(request)
-        print(answer, flush=True)
-
-
-def start_pod(request: dict[str, Any]) -> int:
-    """Fork one pod, and return its process id."""
-    if "ZeRO" in Path(request["environment"][Env.RUN_CONFIG]).read_text():
-        import_for_zero()
-    if (pid := os.fork()) == 0:
-        run_pod(request)
-    return pid
-
-
-def run_pod(request: dict[str, Any]) -> NoReturn:
-    """One pod, in a session of its own, so that what a failed test leaves can be ended as a whole."""
-    os.setsid()
-    with Path(request["log"]).open("wb") as log, Path(os.devnull).open("rb") as nothing:
-        for number, file in ((0, nothing), (1, log), (2, log)):
-            os.dup2(file.fileno(), number)
-    _take(request["environment"])
-    os._exit(supervise_with_fakes(*request["arguments"]))
 
 
 def supervise_with_fakes(termination_log: str, port: str, rendezvous_port: str) -> int:
@@ -136,6 +88,4 @@ def _take(environment: Mapping[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    # as a pod's process 1 has it, whatever started the tests
-    signal.pthread_sigmask(signal.SIG_SETMASK, set())
-    serve()
+    os._exit(supervise_with_fakes(*sys.argv[1:]))

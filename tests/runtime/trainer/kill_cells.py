@@ -13,7 +13,6 @@ from killed_runs import (
     SAMPLES,
     STEPS,
     Asked,
-    Attempts,
     Hurt,
     all_records,
     asked,
@@ -23,6 +22,7 @@ from killed_runs import (
     newest_checkpoint,
     on_disk,
     policy,
+    run_attempt,
     tear,
     values,
 )
@@ -110,7 +110,6 @@ def cells(*, is_colocated: bool) -> list[Any]:
 
 
 def kill_and_go_on(
-    server: Attempts,
     undisturbed: dict[str, Path],
     folder: Path,
     *,
@@ -120,13 +119,13 @@ def kill_and_go_on(
     """Kill a run, and assert that the next attempt does what is left and ends as the undisturbed one."""
     _, point, step, hurt, whole = cell
     run = ALL_WAYS[way]
-    assert -9 in server.run(folder, run, attempt=1, kill=f"{point}:{step}"), log(folder, 1)
+    assert -9 in run_attempt(folder, run, attempt=1, kill=f"{point}:{step}"), log(folder, 1)
     if hurt is not None:
         hurt(folder, STEP)
     kept, resumed_at = on_disk(folder), newest_checkpoint(folder)
     # one that is still being written when the kill comes does not count
     assert resumed_at == STEP + 1 if point == "saved" else resumed_at in (0, EVERY_STEPS)
-    assert set(server.run(folder, run, attempt=2)) == {0}, log(folder, 2)
+    assert set(run_attempt(folder, run, attempt=2)) == {0}, log(folder, 2)
 
     assert_same_run(folder, undisturbed[way])
     first, second = asked(folder, 1), asked(folder, 2)

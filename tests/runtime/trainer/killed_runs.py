@@ -2,15 +2,13 @@
 
 import json
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from forks import exit_codes, start_ranks
 from pod_builder import free_port, run_config, trainer_environment
 from safetensors.torch import load_file
 
@@ -52,59 +50,34 @@ def killable_job(*, num_ranks: int = 1, strategy: str | None = None, **spec: Any
     )
 
 
-class Attempts:
-    """Runs attempts in `scripted_attempts`."""
-
-    def __init__(self, process: "subprocess.Popen[str]") -> None:
-        self._process = process
-
-    def run(self, folder: Path, run: RunConfig, *, attempt: int, kill: str = "") -> list[int]:
-        """The exit codes of its ranks; what it asked for is in `asked-ATTEMPT`."""
-        given = trainer_environment(folder, run, attempt=attempt)
-        run_dir = folder / f"cache-{attempt}-0" / "run"
-        run_dir.mkdir(parents=True, exist_ok=True)
-        environment = {
-            **given,
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_port()),
-            "WORLD_SIZE": str(run.topology.world_size),
-            "LOCAL_WORLD_SIZE": str(run.topology.world_size),
-            "GROUP_RANK": "0",
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": str(Path(__file__).parent),
-            "SCRIPTED_KILL": kill,
-            "SCRIPTED_LOG": str(folder / f"asked-{attempt}"),
-        }
-        order = {
-            "environment": environment,
-            "num_ranks": run.topology.world_size,
-            "is_zero": run.strategy.value.startswith("ZeRO"),
-            "run_dir": str(run_dir),
-            "log": str(folder / f"log-{attempt}"),
-        }
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
-        codes: list[int] = json.loads(self._process.stdout.readline())
-        return codes
-
-
-@contextmanager
-def attempts() -> Iterator[Attempts]:
-    """The process that runs attempts."""
-    process = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("scripted_attempts.py"))],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
+def run_attempt(folder: Path, run: RunConfig, *, attempt: int, kill: str = "") -> list[int]:
+    """The exit codes of the ranks of an attempt, -9 for one that was killed. They run over a scripted engine,
+    which is a fake; what they asked for is in `asked-ATTEMPT`."""
+    run_dir = folder / f"cache-{attempt}-0" / "run"
+    run_dir.mkdir(parents=True, exist_ok=True)
+    num_ranks = run.topology.world_size
+    environment = {
+        **os.environ,
+        **trainer_environment(folder, run, attempt=attempt),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": str(num_ranks),
+        "LOCAL_WORLD_SIZE": str(num_ranks),
+        "GROUP_RANK": "0",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(Path(__file__).parent),
+        "SCRIPTED_KILL": kill,
+        "SCRIPTED_LOG": str(folder / f"asked-{attempt}"),
+    }
+    ranks = start_ranks(
+        num_ranks,
+        Path(__file__).with_name("scripted_rank.py"),
+        str(run_dir),
+        environment=environment,
+        output=folder / f"log-{attempt}",
+        is_zero=run.strategy.value.startswith("ZeRO"),
     )
-    try:
-        yield Attempts(process)
-    finally:
-        process.kill()
-        process.wait()
+    return exit_codes(ranks)
 
 
 @dataclass(frozen=True)

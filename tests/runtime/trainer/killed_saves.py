@@ -1,4 +1,4 @@
-"""Processes that are killed while they save: `python killed_saves.py FOLDER` does so at each of POINTS, in a
+"""Processes that are killed while they save: `killed_saves.py FOLDER` does so at each of POINTS, in a
 folder of that name. Each has committed step 2 and dies in the save of step 4, whose weights are all 4."""
 
 import asyncio

@@ -1,6 +1,6 @@
-"""Two ranks that meet, each with an engine that has finished so many samples.
+"""One of two ranks that meet, each with an engine that has finished so many samples.
 
-`python meeting_ranks.py PORT` prints what each knows after two meetings.
+`meeting_ranks.py PORT` prints what it knows after two meetings.
 """
 
 import os
@@ -30,8 +30,4 @@ def main(rank: int, port: int) -> None:
 
 
 if __name__ == "__main__":
-    # a fork, so that the imports are paid once
-    own_rank = 1 if os.fork() else 0
-    main(own_rank, int(sys.argv[1]))
-    if own_rank == 1:
-        sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+    main(int(os.environ["RANK"]), int(sys.argv[1]))

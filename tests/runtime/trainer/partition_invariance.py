@@ -1,8 +1,8 @@
 """One step cut in every way. A strategy passes when each gives the gradient and the weights of the whole
 step: see test_partition_invariance.
 
-`python partition_invariance.py PORT STRATEGY WORLD_SIZE MODEL_FOLDER RESULTS CASE...` runs these cases on so
-many ranks. Each rank writes RESULTS/RANK-CASE.safetensors: the first gradient, the weights after ten steps of
+`partition_invariance.py PORT STRATEGY WORLD_SIZE MODEL_FOLDER RESULTS CASE...` runs these cases on one of so
+many ranks, which writes RESULTS/RANK-CASE.safetensors: the first gradient, the weights after ten steps of
 the optimizer, and as metadata the metrics of the first step and of the last.
 """
 
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from early_imports import import_for_zero
 from safetensors.torch import save_file
 
 from grpo_api.resolve import resolve_algorithm
@@ -214,20 +213,10 @@ def main(rank: int, *, port: int, strategy: str, world_size: int, folders: list[
 
 
 if __name__ == "__main__":
-    num_ranks, own_rank, forked = int(sys.argv[3]), 0, []
-    # forks, so that the imports are paid once
-    if sys.argv[2].startswith("ZeRO"):
-        import_for_zero()
-    while own_rank == 0 and len(forked) < num_ranks - 1:
-        forked.append(os.fork())
-        own_rank = 0 if forked[-1] else len(forked)
     main(
-        own_rank,
+        int(os.environ["RANK"]),
         port=int(sys.argv[1]),
         strategy=sys.argv[2],
-        world_size=num_ranks,
+        world_size=int(sys.argv[3]),
         folders=[Path(folder) for folder in sys.argv[4:6]],
     )
-    if own_rank == 0:
-        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in forked]
-        sys.exit(max(map(abs, codes), default=0))

@@ -41,8 +41,4 @@ def train(rank: int, port: int) -> None:
 
 
 if __name__ == "__main__":
-    port = int(sys.argv[1])
-    pid = os.fork()
-    train(0 if pid else 1, port)
-    if pid:
-        sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    train(int(os.environ["RANK"]), int(sys.argv[1]))

@@ -1,6 +1,6 @@
-"""Two ranks, of which the first reads for longer than one collective operation may take.
+"""One of two ranks, of which the first reads for longer than one collective operation may take.
 
-`python reading_ranks.py PORT FOLDER` prints what each has got. With `stop` behind it, rank 1 is asked to stop
+`reading_ranks.py PORT FOLDER` prints what it has got. With `stop` behind it, rank 1 is asked to stop
 meanwhile, and each prints that it stops.
 """
 
@@ -65,9 +65,4 @@ def heartbeat(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    # a fork, so that the imports are paid once
-    own_rank = 1 if os.fork() else 0
-    if own_rank == 1:
-        main(1, int(sys.argv[1]), Path(sys.argv[2]), is_stopped="stop" in sys.argv)
-        sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
-    main(0, int(sys.argv[1]), Path(sys.argv[2]), is_stopped="stop" in sys.argv)
+    main(int(os.environ["RANK"]), int(sys.argv[1]), Path(sys.argv[2]), is_stopped="stop" in sys.argv)

@@ -1,14 +1,15 @@
 """A rank over a scripted engine, which is a fake, that ends with kill -9 where SCRIPTED_KILL says. In mode
 Colocated each rank has one of its own.
 
-SCRIPTED_KILL is POINT:STEP, with steps from 0, and SCRIPTED_LOG is where everything asked of the engine is
-written.
+`scripted_rank.py RUN_DIR`: SCRIPTED_KILL is POINT:STEP, with steps from 0, and SCRIPTED_LOG is where
+everything asked of the engine is written.
 """
 
 import asyncio
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -250,3 +251,7 @@ def run_scripted(run_dir: Path, *, rank: int) -> NoReturn:
         start_engine=lambda settings: ScriptedColocatedEngine(settings, script=script, rank=rank),
         make_strategy=make_strategy,
     )
+
+
+if __name__ == "__main__":
+    run_scripted(Path(sys.argv[1]), rank=int(os.environ["RANK"]))

@@ -1,7 +1,7 @@
-"""Two ranks that train a policy under DDP and then under a sharded strategy, from the same files and on the
-same tokens.
+"""One of two ranks that train a policy under DDP and then under a sharded strategy, from the same files
+and on the same tokens.
 
-`python sharded_ranks.py PORT MODEL_FOLDER RESULTS DTYPE STRATEGY [adapter]` writes for each of the two
+`sharded_ranks.py PORT MODEL_FOLDER RESULTS DTYPE STRATEGY [adapter]` writes for each of the two strategies
 RESULTS/STRATEGY-RANK.safetensors: the weights after the last step, as a checkpoint and as engines get them,
 and as metadata a JSON of what else is asserted. In bfloat16 it recomputes activations. With `adapter` it
 trains one, over weights in the run's precision where the strategy is not of DeepSpeed.
@@ -16,7 +16,6 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from early_imports import import_for_zero
 from partition_invariance import find_strategy
 from safetensors.torch import save_file
 from torch.distributed.tensor import DTensor
@@ -209,12 +208,8 @@ def main(
 
 
 if __name__ == "__main__":
-    # a fork, so that the imports are paid once
-    if sys.argv[5].startswith("ZeRO"):
-        import_for_zero()
-    own_rank = 1 if os.fork() else 0
     main(
-        own_rank,
+        int(os.environ["RANK"]),
         port=int(sys.argv[1]),
         model_folder=Path(sys.argv[2]),
         results=Path(sys.argv[3]),
@@ -222,5 +217,3 @@ if __name__ == "__main__":
         strategy=sys.argv[5],
         has_adapter="adapter" in sys.argv[6:],
     )
-    if own_rank == 1:
-        sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))

@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 from kill_cells import cells, kill_and_go_on
-from killed_runs import Attempts
 
 
 @pytest.mark.parametrize(("way", "cell"), cells(is_colocated=True))
 def test_a_killed_run_ends_as_the_undisturbed_one(
-    server: Attempts, undisturbed: dict[str, Path], tmp_path: Path, way: str, cell: Any
+    undisturbed: dict[str, Path], tmp_path: Path, way: str, cell: Any
 ) -> None:
-    kill_and_go_on(server, undisturbed, tmp_path, way=way, cell=cell)
+    kill_and_go_on(undisturbed, tmp_path, way=way, cell=cell)

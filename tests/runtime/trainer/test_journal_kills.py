@@ -15,37 +15,37 @@ from kill_cells import (
     kill_and_go_on,
     log,
 )
-from killed_runs import SAMPLES, STEPS, Attempts, all_records, asked, killable_job, on_disk, values
+from killed_runs import SAMPLES, STEPS, all_records, asked, killable_job, on_disk, run_attempt, values
 from scripted_rank import NUM_IN_TIME
 
 
 @pytest.mark.parametrize(("way", "cell"), cells(is_colocated=False))
 def test_a_killed_run_ends_as_the_undisturbed_one(
-    server: Attempts, undisturbed: dict[str, Path], tmp_path: Path, way: str, cell: Any
+    undisturbed: dict[str, Path], tmp_path: Path, way: str, cell: Any
 ) -> None:
-    kill_and_go_on(server, undisturbed, tmp_path, way=way, cell=cell)
+    kill_and_go_on(undisturbed, tmp_path, way=way, cell=cell)
 
 
 def test_samples_that_were_finished_before_a_kill_in_generation_are_not_asked_for_again(
-    server: Attempts, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     run = WAYS["DDP 1"]
-    server.run(tmp_path, run, attempt=1, kill=f"generation:{STEP}")
+    run_attempt(tmp_path, run, attempt=1, kill=f"generation:{STEP}")
     assert len(asked(tmp_path, 1).seeds) == STEP * SAMPLES + NUM_IN_TIME
-    server.run(tmp_path, run, attempt=2)
+    run_attempt(tmp_path, run, attempt=2)
     assert len(asked(tmp_path, 2).seeds) == SAMPLES - NUM_IN_TIME + SAMPLES * (STEPS - STEP - 1)
     assert f"step {STEP + 1}: replayed {NUM_IN_TIME} samples of {SAMPLES}" in log(tmp_path, 2)
 
 
 def test_a_run_that_is_killed_in_every_attempt_gets_to_its_end(
-    server: Attempts, undisturbed: dict[str, Path], tmp_path: Path
+    undisturbed: dict[str, Path], tmp_path: Path
 ) -> None:
     run = WAYS["DDP 1"]
     kills = ["generation:0", "reward:0", "generated:1", "saving:2", "generation:3", "reward:3", "saving:4"]
     kept = on_disk(tmp_path)
     for attempt, kill in enumerate([*kills, ""], start=1):
-        code = -9 if kill else 0
-        assert server.run(tmp_path, run, attempt=attempt, kill=kill) == [code], (kill, log(tmp_path, attempt))
+        codes = run_attempt(tmp_path, run, attempt=attempt, kill=kill)
+        assert codes == [-9 if kill else 0], (kill, log(tmp_path, attempt))
         now = asked(tmp_path, attempt)
         assert_nothing_is_done_twice(now, kept_seeds=kept.seeds, kept_scores=kept.scored)
         kept = on_disk(tmp_path)
@@ -68,14 +68,14 @@ TURNS = {"sampling": {"rolloutFunction": {"function": "scripted_rewards:turns"}}
 
 @on_two_ranks(selected="DDP")
 def test_a_run_of_several_turns_that_is_killed_between_them_ends_as_the_undisturbed_one(
-    server: Attempts, tmp_path: Path, strategy: str
+    tmp_path: Path, strategy: str
 ) -> None:
     run = killable_job(num_ranks=2, strategy=strategy, **TURNS)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert set(server.run(whole, run, attempt=1)) == {0}, log(whole, 1)
-    assert -9 in server.run(killed, run, attempt=1, kill=f"turn:{STEP}"), log(killed, 1)
+    assert set(run_attempt(whole, run, attempt=1)) == {0}, log(whole, 1)
+    assert -9 in run_attempt(killed, run, attempt=1, kill=f"turn:{STEP}"), log(killed, 1)
     kept = on_disk(killed)
-    assert set(server.run(killed, run, attempt=2)) == {0}, log(killed, 2)
+    assert set(run_attempt(killed, run, attempt=2)) == {0}, log(killed, 2)
     assert_same_run(killed, whole)
     everything, second = asked(whole, 1), asked(killed, 2)
     num_turns = SAMPLES + SAMPLES // 2
@@ -92,16 +92,16 @@ DYNAMIC = {"algorithm": {"dynamicSampling": {"maxRounds": 3}, "kl": None}}
 
 @on_two_ranks(selected="FSDP2")
 def test_a_run_that_is_killed_while_it_samples_in_place_of_dropped_groups_ends_as_the_undisturbed_one(
-    server: Attempts, tmp_path: Path, strategy: str
+    tmp_path: Path, strategy: str
 ) -> None:
     run = killable_job(num_ranks=2, strategy=strategy, **DYNAMIC)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert set(server.run(whole, run, attempt=1)) == {0}, log(whole, 1)
+    assert set(run_attempt(whole, run, attempt=1)) == {0}, log(whole, 1)
     rounds = {record.step - 1: record.values["dynamic_sampling/rounds"] for record in all_records(whole)}
     step = max(number for number, count in rounds.items() if count > 1)
-    assert -9 in server.run(killed, run, attempt=1, kill=f"second round:{step}"), log(killed, 1)
+    assert -9 in run_attempt(killed, run, attempt=1, kill=f"second round:{step}"), log(killed, 1)
     kept = on_disk(killed)
-    assert set(server.run(killed, run, attempt=2)) == {0}, log(killed, 2)
+    assert set(run_attempt(killed, run, attempt=2)) == {0}, log(killed, 2)
     assert_same_run(killed, whole)
     assert not kept.seeds.intersection(asked(killed, 2).seeds)
     # the first round of the step that was killed is replayed with its rewards, and one sample of the second
@@ -116,15 +116,15 @@ EPOCHS = {"algorithm": {"steps": None, "epochs": 8.75 / 16, **SCHEDULE}}
 
 @on_two_ranks(selected="ZeRO2")
 def test_a_run_of_epochs_that_is_killed_ends_as_the_one_of_as_many_steps(
-    server: Attempts, tmp_path: Path, strategy: str
+    tmp_path: Path, strategy: str
 ) -> None:
     of_epochs = killable_job(num_ranks=2, strategy=strategy, **EPOCHS)
     of_steps = killable_job(num_ranks=2, strategy=strategy, algorithm=SCHEDULE)
     assert of_epochs.total_steps == 0
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert set(server.run(whole, of_steps, attempt=1)) == {0}, log(whole, 1)
-    assert -9 in server.run(killed, of_epochs, attempt=1, kill=f"scored:{STEP}"), log(killed, 1)
-    assert set(server.run(killed, of_epochs, attempt=2)) == {0}, log(killed, 2)
+    assert set(run_attempt(whole, of_steps, attempt=1)) == {0}, log(whole, 1)
+    assert -9 in run_attempt(killed, of_epochs, attempt=1, kill=f"scored:{STEP}"), log(killed, 1)
+    assert set(run_attempt(killed, of_epochs, attempt=2)) == {0}, log(killed, 2)
     assert_same_run(killed, whole)
 
 

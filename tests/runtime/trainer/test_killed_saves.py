@@ -1,33 +1,23 @@
 """A process that is killed while it saves leaves the checkpoint before, or the new one, and never half of
 one."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forks import run_ranks
 from killed_saves import POINTS
 from still_strategy import store
 
 from grpo_runtime.trainer.checkpoint.contents import read_run_state, read_training_state
 
 COMMITTED = ("before LATEST", "before the one before is removed")
-DEADLINE_SECONDS = 300.0
 
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for each point."""
     folder = tmp_path_factory.mktemp("killed")
-    script = Path(__file__).with_name("killed_saves.py")
-    ended = subprocess.run(
-        [sys.executable, str(script), str(folder)],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_SECONDS,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr[-4000:]
+    run_ranks(Path(__file__).with_name("killed_saves.py"), str(folder), num_ranks=1)
     return folder
 
 

@@ -4,7 +4,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from rank_script import run_ranks
+from forks import run_ranks
 
 from grpo_runtime.errors import AddressInUseError
 from grpo_runtime.local.ports import free_ports

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from forks import run_ranks
 from partition_invariance import (
     CASES,
     ONCE,
@@ -23,7 +24,6 @@ from partition_invariance import (
     without_advantages,
 )
 from pod_builder import free_port
-from rank_script import run_ranks
 from safetensors import safe_open
 
 from grpo_api.v1alpha1.spec import AlgorithmSpec
@@ -114,7 +114,10 @@ class Launches:
         strategy, num_ranks, _ = LAUNCHES[name]
         folder = self._factory.mktemp("ranks")
         run_ranks(
-            SCRIPT, str(free_port()), strategy, str(num_ranks), str(self._model_folder), str(folder), *cases
+            SCRIPT,
+            *(str(free_port()), strategy, str(num_ranks), str(self._model_folder), str(folder), *cases),
+            num_ranks=num_ranks,
+            is_zero=strategy.startswith("ZeRO"),
         )
         return Results(folder, num_ranks)
 

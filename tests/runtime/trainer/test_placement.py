@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from forks import run_ranks
 from pod_builder import free_port
-from rank_script import run_ranks
 
 
 def test_ranks_get_the_values_of_rank_0_unless_their_models_have_other_tensors() -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from killed_runs import STEPS, Attempts, killable_job, policy, values
+from killed_runs import STEPS, killable_job, policy, run_attempt, values
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.v1alpha1.spec import Dtype, KLSpec
@@ -30,13 +30,13 @@ def log(folder: Path) -> str:
     return "".join(path.read_text(errors="replace")[-6000:] for path in sorted(folder.glob("log-*")))
 
 
-def test_two_ranks_hold_the_policy_to_the_reference_that_one_does(server: Attempts, tmp_path: Path) -> None:
+def test_two_ranks_hold_the_policy_to_the_reference_that_one_does(tmp_path: Path) -> None:
     found = {}
     for num_ranks, strategy in ((1, "DDP"), (2, "DDP")):
         folder = tmp_path / f"{strategy}-{num_ranks}"
         folder.mkdir()
         run = penalised(num_ranks=num_ranks, strategy=strategy)
-        assert set(server.run(folder, run, attempt=1)) == {0}, log(folder)
+        assert set(run_attempt(folder, run, attempt=1)) == {0}, log(folder)
         found[strategy, num_ranks] = divergences(folder)
     expected = found["DDP", 1]
     # the policy begins as its reference
@@ -46,16 +46,14 @@ def test_two_ranks_hold_the_policy_to_the_reference_that_one_does(server: Attemp
     assert found["DDP", 2] == pytest.approx(expected, rel=1e-2, abs=1e-7)
 
 
-def test_in_bfloat16_a_resumed_run_is_held_to_what_the_first_began_with(
-    server: Attempts, tmp_path: Path
-) -> None:
+def test_in_bfloat16_a_resumed_run_is_held_to_what_the_first_began_with(tmp_path: Path) -> None:
     run = penalised(num_ranks=2, strategy="FSDP2", dtype=Dtype.BFLOAT16)
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     for folder in (whole, killed):
         folder.mkdir()
-    assert set(server.run(whole, run, attempt=1)) == {0}, log(whole)
-    assert -9 in server.run(killed, run, attempt=1, kill=f"scored:{STEPS - 2}"), log(killed)
-    assert set(server.run(killed, run, attempt=2)) == {0}, log(killed)
+    assert set(run_attempt(whole, run, attempt=1)) == {0}, log(whole)
+    assert -9 in run_attempt(killed, run, attempt=1, kill=f"scored:{STEPS - 2}"), log(killed)
+    assert set(run_attempt(killed, run, attempt=2)) == {0}, log(killed)
     assert divergences(whole)[0] == pytest.approx(0, abs=1e-5)
     assert divergences(whole)[-1] > 1e-4
     assert values(killed) == values(whole)

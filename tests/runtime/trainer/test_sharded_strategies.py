@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import torch
+from forks import run_ranks
 from partition_invariance import VARIANTS
 from pod_builder import free_port
-from rank_script import run_ranks
 from safetensors import safe_open
 from safetensors.torch import load_file
 from sharded_ranks import NUM_STEPS, WORLD_SIZE
@@ -94,7 +94,9 @@ def run_both(strategy: str, folder: Path, dtype: Dtype, *, model: str) -> Runs:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCH_EXTENSIONS_DIR", str(folder / EXTENSIONS))
         run_ranks(
-            SCRIPT, str(free_port()), str(folder / "model"), str(folder), dtype.value, strategy, *options
+            SCRIPT,
+            *(str(free_port()), str(folder / "model"), str(folder), dtype.value, strategy, *options),
+            is_zero=strategy.startswith("ZeRO"),
         )
     files = load_file(folder / "model" / "model.safetensors")
     return Runs(Outcome(folder, "DDP"), Outcome(folder, strategy), files)

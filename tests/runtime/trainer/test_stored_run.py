@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from killed_runs import STEPS, all_records, attempts, killable_job
+from killed_runs import STEPS, all_records, killable_job, run_attempt
 from pod_builder import JOB_UID
 
 from grpo_runtime.trainer.checkpoint.contents import read_run_state, read_training_state
@@ -32,8 +32,7 @@ def test_a_run_goes_on_from_a_stored_checkpoint_and_a_stored_journal(tmp_path: P
 
     shutil.copytree(folder / "model", tmp_path / "model")
     run = killable_job(model={"source": f"file://{tmp_path / 'model'}"})
-    with attempts() as process:
-        assert process.run(tmp_path, run, attempt=2) == [0]
+    assert run_attempt(tmp_path, run, attempt=2) == [0]
     records = all_records(tmp_path)
     assert [record.step for record in records] == list(range(3, STEPS + 1))
     replayed = [record.values.get("journal/replayed_samples") for record in records]

@@ -1,5 +1,7 @@
 """How many CPU threads a training process computes with, and that the number decides the bits."""
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -7,13 +9,18 @@ import pytest
 import torch
 from fake_job import job
 from pod_builder import run_config
-from rank_script import run_ranks
 from trainer_pod import TrainerPod
 
 from grpo_runtime.torch_threads import engine_threads, settle_num_threads
 
 POLICY = Path(__file__).with_name("threads_of_a_policy.py")
 ENGINE = Path(__file__).with_name("threads_beside_an_engine.py")
+
+
+def printed_by(script: Path, *arguments: str) -> str:
+    """What a process prints that begins anew: how many threads torch has follows from its environment."""
+    command = [sys.executable, str(script), *arguments]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=120).stdout
 
 
 def in_a_thread(count: list[int], *, num_threads: int | None = None) -> None:
@@ -52,7 +59,7 @@ def test_a_thread_keeps_its_number_whatever_others_set() -> None:
 
 @pytest.mark.matrix
 def test_two_threads_compute_and_give_the_same_bits_each_time() -> None:
-    first, second, alone = (run_ranks(POLICY, number).split() for number in ("2", "2", "1"))
+    first, second, alone = (printed_by(POLICY, number).split() for number in ("2", "2", "1"))
     assert (first[0], alone[0]) == ("2", "1")
     assert first == second
 
@@ -86,6 +93,6 @@ def test_a_colocated_engine_has_the_threads_of_the_run_config_and_the_trainer_it
     )
     config = tmp_path / "run.json"
     config.write_text(run.model_dump_json(by_alias=True))
-    printed = run_ranks(ENGINE, str(config), str(tmp_path / "model"))
+    printed = printed_by(ENGINE, str(config), str(tmp_path / "model"))
     # vLLM prints too
     assert printed.splitlines()[-1] == f"trainer 3, engine {of_engine}, trainer 3"

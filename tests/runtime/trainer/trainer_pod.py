@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from forked_pods import POD_SERVER, ForkedPod
+from forks import FORKING_SERVER, Fork
 from pod_builder import free_port, trainer_environment
 from started_processes import STARTED
 
@@ -49,16 +49,22 @@ class TrainerPod:
             variables["FAKE_HANG_AT"] = str(hang_at)
         places = (str(self._log), str(free_port()), str(rendezvous_port or free_port()))
         log = folder / f"log-{self._name}"
-        self.process: subprocess.Popen[bytes] | ForkedPod
+        self.process: subprocess.Popen[bytes] | Fork
         if command is None:
-            self.process = POD_SERVER.start_pod(places, environment=variables, log=log)
+            self.process = FORKING_SERVER.start(
+                Path(__file__).with_name("fake_trainer.py"),
+                *places,
+                environment=variables,
+                output=log,
+                is_zero=run.strategy.value.startswith("ZeRO"),
+            )
         else:
             with log.open("wb") as file:
                 # a session of its own, so that what a failed test leaves can be ended as a whole
                 self.process = subprocess.Popen(
                     command(*places), env=variables, stdout=file, stderr=file, start_new_session=True
                 )
-        STARTED.append(self.process)
+            STARTED.append(self.process)
 
     def progress(self) -> Progress | None:
         path = self._folder / f"cache-{self._name}" / "run" / "progress.json"

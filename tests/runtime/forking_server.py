@@ -1,0 +1,104 @@
+"""Runs scripts of tests as forks of one process that has imported what they need: importing torch and
+transformers takes longer than most of them run.
+
+`python forking_server.py` reads requests from stdin, a line of JSON each, and answers each with a line: to a
+script the process id of the fork that runs it, and to such an id with the exit code of the fork once it has
+ended. `forks` has the other side.
+"""
+
+import contextlib
+import json
+import os
+import runpy
+import signal
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any
+
+from grpo_runtime.process.lasting_imports import lasting_imports
+from grpo_runtime.process.parent_death import die_with
+
+
+def serve() -> None:
+    """Run what stdin asks for until it ends."""
+    import_for_every_rank()
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "ended" in request:
+            answer = os.waitstatus_to_exitcode(os.waitpid(request["ended"], 0)[1])
+        else:
+            if request["is_zero"]:
+                import_for_zero()
+            answer = start(request)
+        print(answer, flush=True)
+
+
+def import_for_every_rank() -> None:
+    """What runs need at their beginning and at their end."""
+    with lasting_imports(), tempfile.TemporaryDirectory() as folder:
+        # pyarrow looks for it when it makes a first table
+        import pandas  # noqa: F401
+        import peft  # noqa: F401
+
+        import grpo_runtime.report.page.page
+        import grpo_runtime.supervisor.supervisor
+        import grpo_runtime.trainer.rank
+        import grpo_runtime.trainer.strategy.fsdp2  # noqa: F401
+        from grpo_runtime.model.tiny import write_tiny_model
+
+        # transformers makes its tables of models when it saves a first one
+        write_tiny_model(Path(folder))
+
+
+def import_for_zero() -> None:
+    """DeepSpeed, which takes seconds and is for few runs. It prints, and stdout is for answers."""
+    with lasting_imports(), contextlib.redirect_stdout(sys.stderr):
+        import grpo_runtime.trainer.strategy.zero.strategy  # noqa: F401
+
+
+def start(request: dict[str, Any]) -> int:
+    """Fork a process that runs a script, and return its id."""
+    server = os.getpid()
+    if (pid := os.fork()) == 0:
+        try:
+            code = run(request, server=server)
+            sys.stdout.flush()
+            os._exit(code)
+        finally:
+            os._exit(1)
+    return pid
+
+
+def run(request: dict[str, Any], *, server: int) -> int:
+    """What the fork does, in a session of its own, so that what a failed test leaves can be ended as a whole.
+    Returns its exit code."""
+    os.setsid()
+    die_with(server)
+    with (
+        Path(request["output"]).open("ab") as output,
+        Path(request["errors"]).open("ab") as errors,
+        Path(os.devnull).open("rb") as nothing,
+    ):
+        for number, file in enumerate((nothing, output, errors)):
+            os.dup2(file.fileno(), number)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    script = Path(request["script"])
+    sys.argv = [str(script), *request["arguments"]]
+    sys.path[:0] = [str(script.parent), str(Path(__file__).parent)]
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    # as a pod's process 1 has it, whatever started the tests
+    signal.pthread_sigmask(signal.SIG_SETMASK, set())
+    serve()

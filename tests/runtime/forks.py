@@ -1,0 +1,171 @@
+"""Starts scripts of tests as forks of `forking_server`, and watches them as subprocess would."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from started_processes import STARTED
+
+HUNG_SECONDS = 120.0
+"""Ranks that wait for each other at different places would do so for half an hour."""
+
+
+class Fork:
+    """A process that the server has forked, with what Popen has of one."""
+
+    def __init__(self, pid: int, server: "ForkingServer") -> None:
+        self.pid = pid
+        self._server = server
+        self._handle = os.pidfd_open(pid)
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code, negative after a signal; None while it runs."""
+        return self._code_within(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code, once it has ended. Raises TimeoutExpired."""
+        if (code := self._code_within(timeout)) is None:
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
+        return code
+
+    def send_signal(self, number: signal.Signals) -> None:
+        signal.pidfd_send_signal(self._handle, number)
+
+    def fileno(self) -> int:
+        """Readable once it has ended."""
+        return self._handle
+
+    def _code_within(self, seconds: float | None) -> int | None:
+        if self._code is None:
+            end = select.poll()
+            end.register(self._handle, select.POLLIN)
+            if end.poll(None if seconds is None else 1000 * seconds):
+                self._code = self._server.ask({"ended": self.pid})
+                os.close(self._handle)
+        return self._code
+
+
+class ForkingServer:
+    """The process that forks; it starts with the first fork."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(
+        self,
+        script: Path,
+        *arguments: str,
+        environment: Mapping[str, str],
+        output: Path,
+        errors: Path | None = None,
+        is_zero: bool = False,
+    ) -> Fork:
+        """One more fork, that runs `script` with this environment. What it prints is added to the file
+        `output`, also its errors unless they have another. `is_zero` says that it trains with DeepSpeed."""
+        request = {
+            "script": str(script),
+            "arguments": arguments,
+            "environment": dict(environment),
+            "output": str(output),
+            "errors": str(errors or output),
+            "is_zero": is_zero,
+        }
+        fork = Fork(self.ask(request), self)
+        STARTED.append(fork)
+        return fork
+
+    def ask(self, request: dict[str, Any]) -> int:
+        """The answer to a request."""
+        if self._process is None:
+            # where Python does not buffer, a line and its end are two writes, between which another rank may
+            # write
+            environment = {name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"}
+            self._process = subprocess.Popen(
+                [sys.executable, str(Path(__file__).with_name("forking_server.py"))],
+                env=environment | {"OMP_NUM_THREADS": "1"},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def close(self) -> None:
+        """End it, and with it what it has forked."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+FORKING_SERVER = ForkingServer()
+"""Of this test session."""
+
+
+def start_ranks(
+    num_ranks: int,
+    script: Path,
+    *arguments: str,
+    environment: Mapping[str, str],
+    output: Path,
+    errors: Path | None = None,
+    is_zero: bool = False,
+) -> list[Fork]:
+    """A fork for each rank, which RANK and LOCAL_RANK name; see `ForkingServer.start`."""
+    return [
+        FORKING_SERVER.start(
+            script,
+            *arguments,
+            environment={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            output=output,
+            errors=errors,
+            is_zero=is_zero,
+        )
+        for rank in range(num_ranks)
+    ]
+
+
+def exit_codes(ranks: Sequence[Fork], *, seconds: float = HUNG_SECONDS) -> list[int]:
+    """Those of ranks that wait for one another, once all have ended: with the first that ends badly the
+    others are killed, as the supervisor does it. Raises TimeoutError after `seconds`."""
+    deadline = time.monotonic() + seconds
+    running = list(ranks)
+    while running:
+        ended, _, _ = select.select(running, [], [], max(0.0, deadline - time.monotonic()))
+        if not ended:
+            raise TimeoutError(f"{len(running)} of {len(ranks)} ranks still run after {seconds:.0f} s")
+        running = [rank for rank in running if rank not in ended]
+        if any(rank.wait() != 0 for rank in ended):
+            for rank in running:
+                rank.send_signal(signal.SIGKILL)
+    return [rank.wait() for rank in ranks]
+
+
+def run_ranks(script: Path, *arguments: str, num_ranks: int = 2, is_zero: bool = False) -> str:
+    """What ranks have printed. Fails unless all end with 0 in time."""
+    with tempfile.TemporaryDirectory() as folder:
+        printed, errors = Path(folder) / "printed", Path(folder) / "errors"
+        ranks = start_ranks(
+            num_ranks,
+            script,
+            *arguments,
+            environment=os.environ,
+            output=printed,
+            errors=errors,
+            is_zero=is_zero,
+        )
+        codes = exit_codes(ranks)
+        assert set(codes) == {0}, f"{script.name} ended with {codes}: {errors.read_text()[-6000:]}"
+        return printed.read_text()
