@@ -19,10 +19,7 @@ from grpo_runtime.settings import read_trainer_settings
 from grpo_runtime.trainer.model_commit import KEPT, ModelCommits
 
 NAME, FIRST, SECOND = "org/base", "a" * 40, "b" * 40
-IN_A_NEW_PROCESS = (
-    "import sys; sys.path.insert(0, {folder!r}); import fake_trainer\n"
-    "sys.exit(fake_trainer.supervise_with_fakes(*sys.argv[1:]))"
-)
+FAKE_TRAINER = Path(__file__).with_name("fake_trainer.py")
 
 
 def a_job(*, num_nodes: int = 1, revision: str | None = None, source: str = f"hf://{NAME}") -> RunConfig:
@@ -50,13 +47,13 @@ def pod(folder: Path, run: RunConfig, *, home: Path, hang_at: int | None = None,
     """In a process that has not imported the Hub's library yet, which reads HF_HOME when it is imported. Only
     the first pod of an attempt mounts the output."""
     index = place.get("node_index", 0)
-    code = IN_A_NEW_PROCESS.format(folder=str(Path(__file__).parent))
+    environment = {"HF_HOME": str(home), "PYTHONPATH": str(FAKE_TRAINER.parents[1])}
     return TrainerPod(
         folder,
         run,
         hang_at=hang_at,
-        environment={"HF_HOME": str(home)} | ({"GRPO_OUTPUT_DIR": str(folder / "none")} if index else {}),
-        command=lambda *places: [sys.executable, "-c", code, *places],
+        environment=environment | ({"GRPO_OUTPUT_DIR": str(folder / "none")} if index else {}),
+        command=lambda *places: [sys.executable, str(FAKE_TRAINER), *places],
         **place,
     )
 
