@@ -1,5 +1,5 @@
 """Two releases, of which the newer has one field more in the spec. In the RunConfig:
-test_runtime_settings.py."""
+test_settings.py."""
 
 from typing import Annotated, Any
 

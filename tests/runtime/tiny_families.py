@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     Gemma2Config,
     Gemma3Config,
@@ -19,11 +20,13 @@ from transformers import (
     LlamaConfig,
     MixtralConfig,
     PreTrainedTokenizerFast,
+    Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3MoeConfig,
 )
 
 from grpo_runtime.model.save import save_policy
+from grpo_runtime.model.tiny import write_tiny_model
 
 MAX_LENGTH_TOKENS = 512
 VOCAB_SIZE = 384
@@ -149,3 +152,13 @@ def chat_tokenizer() -> PreTrainedTokenizerFast:
         clean_up_tokenization_spaces=False,
         chat_template=_CHAT_TEMPLATE,
     )
+
+
+def write_tied_model(into: Path) -> None:
+    """The tiny model with one matrix for embeddings and head, and an odd number of rows to cut."""
+    write_tiny_model(into)
+    config = AutoConfig.from_pretrained(into)
+    config.tie_word_embeddings = True
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        Qwen2ForCausalLM(config).save_pretrained(into)

@@ -8,11 +8,10 @@ from dataclasses import replace
 
 import pytest
 from fake_local_engine import FakeChannel, FakeLocalEngine, some_weights
-from pod_builder import run_config
 
 from grpo_api.contract.progress import EngineCounts
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.colocated.engine_share import EngineShare, num_colocated_engines
+from grpo_runtime.colocated.engine_share import EngineShare
 from grpo_runtime.colocated.engines import ColocatedEngines
 from grpo_runtime.colocated.executor import EngineExecutor
 from grpo_runtime.colocated.rank_engine import PHASES, RankEngine
@@ -298,13 +297,3 @@ async def test_engines_that_rest_sleep_once_and_serve_after_the_next_sync() -> N
     assert len(await engines.generate(requests(2))) == 2
     await engines.rest()
     assert [fake.calls.count("sleep 1") for fake in fakes] == [2, 2]
-
-
-@pytest.mark.parametrize(("tensor_parallel", "num_engines"), [(1, 4), (2, 2), (4, 1)])
-def test_ranks_hold_an_engine_for_every_tensor_parallel_group(tensor_parallel: int, num_engines: int) -> None:
-    run = run_config(
-        mode="Colocated",
-        trainer={"processesPerNode": 4},
-        engine={"tensorParallelSize": tensor_parallel},
-    )
-    assert num_colocated_engines(run) == num_engines

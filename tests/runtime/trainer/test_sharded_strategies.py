@@ -18,26 +18,13 @@ from pod_builder import free_port
 from safetensors import safe_open
 from safetensors.torch import load_file
 from sharded_ranks import NUM_STEPS, WORLD_SIZE
-from tiny_families import FAMILIES, write_tiny_family
+from tiny_families import write_tied_model, write_tiny_family
 from tiny_moe import write_tiny_moe
-from transformers import AutoConfig, GPT2Config, GPT2LMHeadModel, Qwen2ForCausalLM
 
 from grpo_api.v1alpha1.spec import Dtype
-from grpo_runtime.model.layers import decoder_layers
-from grpo_runtime.model.load import empty_policy, load_policy
 from grpo_runtime.model.tiny import write_tiny_model
 
 SCRIPT = Path(__file__).with_name("sharded_ranks.py")
-
-
-def write_tied_model(into: Path) -> None:
-    """The tiny model with one matrix for embeddings and head, and an odd number of rows to cut."""
-    write_tiny_model(into)
-    config = AutoConfig.from_pretrained(into)
-    config.tie_word_embeddings = True
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        Qwen2ForCausalLM(config).save_pretrained(into)
 
 
 MODELS: dict[str, Callable[[Path], None]] = {
@@ -49,7 +36,6 @@ MODELS: dict[str, Callable[[Path], None]] = {
 """`adapter` is trained with one."""
 PARTLY_TRAINED = {"pictures": partial(write_tiny_family, family="gemma3-pictures")}
 """DeepSpeed refuses it."""
-EVERY_MODEL = MODELS | {family: partial(write_tiny_family, family=family) for family in FAMILIES}
 EXTENSIONS = "extensions"
 """Where torch puts what is compiled at run time."""
 
@@ -219,29 +205,3 @@ def test_an_adapter_over_weights_in_bfloat16_learns_what_it_does_under_ddp_and_i
         if own in adapter:
             wanted = wanted + 2 * adapter[own.replace("lora_A", "lora_B")] @ adapter[own]
         torch.testing.assert_close(tensor.float(), wanted, atol=1e-6, rtol=1e-6)
-
-
-@pytest.mark.parametrize("write", EVERY_MODEL.values(), ids=EVERY_MODEL)
-def test_a_policy_without_weights_is_the_one_with_weights_but_for_these(
-    write: Callable[[Path], None], tmp_path: Path
-) -> None:
-    write(tmp_path)
-    empty, loaded = (make(tmp_path, dtype="float32") for make in (empty_policy, load_policy))
-    for kind in ("named_parameters", "named_buffers"):
-        tensors, others = (dict(getattr(model, kind)()) for model in (empty, loaded))
-        assert {name: (t.shape, t.dtype) for name, t in tensors.items()} == {
-            name: (t.shape, t.dtype) for name, t in others.items()
-        }
-        assert all(tensor.is_meta for tensor in tensors.values())
-    assert empty.config.to_dict() == loaded.config.to_dict()
-    assert empty.config._attn_implementation == loaded.config._attn_implementation
-
-
-def test_layers_are_found_by_name_or_as_the_first_list_of_modules(tmp_path: Path) -> None:
-    write_tiny_model(tmp_path)
-    model = empty_policy(tmp_path, dtype="float32")
-    assert set(decoder_layers(model)) == set(model.model.layers)
-    other = GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=3, n_head=1, vocab_size=9, n_positions=8))
-    assert set(decoder_layers(other)) == set(other.transformer.h)
-    other._no_split_modules = None
-    assert set(decoder_layers(other)) == set(other.transformer.h)

@@ -1,4 +1,4 @@
-"""The weight-sync backend of a local run, whose engines are on the machine of its trainer."""
+"""What a local run is, once and for all: its weight-sync backend and its journal are those of one machine."""
 
 from pathlib import Path
 from typing import Any
@@ -6,19 +6,20 @@ from typing import Any
 import pytest
 from local_command import job_object
 
-from grpo_api.v1alpha1.job import GRPOJob, parse_job
+from grpo_api.contract.run_config import RunConfig
+from grpo_api.v1alpha1.job import parse_job
 from grpo_runtime.errors import UserError
 from grpo_runtime.local.workspace import Workspace
 
 
-def job(**spec: Any) -> GRPOJob:
-    return parse_job(job_object(**spec))
+def begin(folder: Path, **spec: Any) -> RunConfig:
+    workspace = Workspace(folder)
+    with workspace.held():
+        return workspace.begin(parse_job(job_object(**spec)))
 
 
 def backend(folder: Path, **spec: Any) -> str:
-    workspace = Workspace(folder)
-    with workspace.held():
-        return workspace.begin(job(**spec)).weight_sync_backend
+    return begin(folder, **spec).weight_sync_backend
 
 
 @pytest.mark.parametrize(
@@ -48,3 +49,8 @@ def test_a_run_that_began_with_shared_memory_refuses_another_backend(tmp_path: P
     backend(tmp_path)
     with pytest.raises(UserError, match=r"weightSync\.backend was 'SharedMemory' and is now 'Gloo'"):
         backend(tmp_path, weightSync={"backend": "Gloo"})
+
+
+def test_a_local_run_keeps_a_journal_without_a_claim_unless_the_file_says_no(tmp_path: Path) -> None:
+    assert begin(tmp_path / "a").keeps_journal
+    assert not begin(tmp_path / "b", checkpoint={"journal": False}).keeps_journal
