@@ -44,8 +44,8 @@ requirements: uv ## Compile the hash-pinned requirement files again (versions mo
 ##@ Test
 test: uv ## Run a selection of all tests, on real engines and pods, and print how long each part took
 	@$(PYTHON) tests/run_all.py
-test-fast: setup ## Only the tests that need neither an engine nor a cluster
-	@$(BIN)/pytest -q -n auto --dist loadfile -m "not engine and not apiserver and not cluster and not gpu and not matrix"
+test-fast: uv ## Only the tests that need no engine, no cluster and no training processes
+	@$(PYTHON) tests/run_all.py --fast
 test-matrix: uv ## Run every case of what `make test` has a selection of, and print how long each part took
 	@$(PYTHON) tests/run_all.py --matrix
 test-gpu: $(if $(HAS_PYTHON),gpu-site,setup) ## Tests of what needs an NVIDIA GPU (PYTHON= one with torch, transformers, pytest)

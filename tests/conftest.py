@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # as every process of the product: a test that meets at a TCPStore waits for DNS too
 bound_name_lookups()
 
-SLOW = ("engine", "apiserver", "gpu")
+SLOW = ("engine", "apiserver", "gpu", "ranks")
 """Markers that must be written in the files of their tests, so that other files need not be imported."""
 
 LONGEST = ("test_journal_kills", "test_colocated_journal_kills", "test_sharded_strategies", "test_losses")

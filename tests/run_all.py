@@ -1,5 +1,5 @@
 """Everything `make test` runs, part by part, and a table of how long each took; with --matrix, what
-`make test-matrix` runs.
+`make test-matrix` runs, and with --fast, what `make test-fast` does.
 
 Standard library only: the first part installs what the others need. Some parts run side by side, because one
 alone leaves cores idle; their output is printed when they end. After a failed part the later ones still run,
@@ -28,9 +28,9 @@ sys.path.insert(0, str(ROOT / "e2e/cluster"))
 from grpo_cluster.ability import obstacle  # noqa: E402 - of the tree, not installed
 
 PYTEST = (".venv/bin/pytest", "-q", "--durations=24", "--durations-min=8")
-TWO_FILES = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
-"""Options of pytest that run two files side by side, and the tests of a file in their order: many tests wait
-for deadlines and for processes that start, and leave a core idle."""
+SIDE_BY_SIDE = ("--dist", "loadfile", "--no-loadscope-reorder", "-n")
+"""Options of pytest that run so many files side by side, and the tests of a file in their order: many tests
+wait for deadlines and for processes that start, and leave a core idle."""
 PRINTING = Lock()
 STOPPED = Event()
 """Set by Ctrl-C or SIGTERM: parts that run are ended, and no other one begins."""
@@ -41,7 +41,7 @@ ENVIRONMENT = {
 """Without PYTHONDONTWRITEBYTECODE: parts start hundreds of processes, which then share the compiled
 sources. One thread of torch for each: several lose more to one another than they gain while parts run side
 by side."""
-FAST = "not engine and not apiserver and not cluster and not gpu and not matrix"
+PURE = "not engine and not apiserver and not cluster and not gpu and not matrix"
 FIRST_ENGINES = (
     *(f"tests/runtime/{folder}" for folder in ("fleet", "follow", "local", "serve", "weight_sync")),
     "tests/runtime/trainer/test_journal_on_engines.py",
@@ -68,8 +68,21 @@ class Part:
 Lane = Sequence[Part]
 """Parts that run one after the other."""
 
+ENVIRONMENT_PART = Part("environment", ("make", "setup"), 600, is_needed=True)
+FAST: Sequence[Sequence[Lane]] = (
+    [[ENVIRONMENT_PART]],
+    [
+        [
+            Part(
+                "fast tests",
+                (*PYTEST, *SIDE_BY_SIDE, "3", "-m", f"{PURE} and not ranks", "tests", "e2e"),
+                1200,
+            )
+        ]
+    ],
+)
 PREPARATION: Sequence[Sequence[Lane]] = (
-    [[Part("environment", ("make", "setup"), 600, is_needed=True)]],
+    [[ENVIRONMENT_PART]],
     [
         [
             Part(
@@ -94,7 +107,7 @@ TEST: Sequence[Sequence[Lane]] = (
             IMAGES,
             Part(
                 "real pods",
-                (*PYTEST, *TWO_FILES, "-m", "cluster and not matrix", "e2e"),
+                (*PYTEST, *SIDE_BY_SIDE, "2", "-m", "cluster and not matrix", "e2e"),
                 2400,
                 needs_cluster=True,
             ),
@@ -103,7 +116,7 @@ TEST: Sequence[Sequence[Lane]] = (
         ],
         [
             Part("check", ("make", "check"), 1200),
-            Part("pure and contract tests", (*PYTEST, *TWO_FILES, "-m", FAST, "tests", "e2e"), 2400),
+            Part("pure and contract tests", (*PYTEST, *SIDE_BY_SIDE, "2", "-m", PURE, "tests", "e2e"), 2400),
             Part("other real engines", (*PYTEST, "-m", "engine and not matrix", *OTHER_ENGINES), 2400),
         ],
     ],
@@ -129,7 +142,11 @@ MATRIX: Sequence[Sequence[Lane]] = (
                 (*PYTEST, "-m", "engine and matrix", "tests"),
                 7200,
             ),
-            Part("cases of processes", (*PYTEST, *TWO_FILES, "-m", "matrix and not engine", "tests"), 7200),
+            Part(
+                "cases of processes",
+                (*PYTEST, *SIDE_BY_SIDE, "2", "-m", "matrix and not engine", "tests"),
+                7200,
+            ),
         ],
     ],
 )
@@ -307,5 +324,7 @@ def stop_on_signals() -> None:
 
 if __name__ == "__main__":
     stop_on_signals()
+    if "--fast" in sys.argv[1:]:
+        sys.exit(main(FAST))
     chosen = MATRIX if "--matrix" in sys.argv[1:] else TEST
     sys.exit(main(chosen, why_no_cluster=obstacle(), is_ci=os.environ.get("CI") == "true"))

@@ -25,7 +25,7 @@ RUN_ELSEWHERE = {
     "make cluster-down": "e2e/scenarios/test_cluster_lifecycle.py, on an instance of its own",
     "make setup": "the first part of `make test`",
     "make check": "a part of `make test`",
-    "make test-fast": "`make test` runs the same selection of tests as a part",
+    "make test-fast": "`make test` runs all of its tests",
     "make test": ".ci/run runs it on each change",
     "make test-matrix": "`make test` runs a selection of its cases",
     "make help": "tests/contract/test_readme.py",

@@ -9,6 +9,8 @@ from fake_job import STEPS, job, learned
 from safetensors.torch import load_file
 from trainer_pod import TrainerPod
 
+pytestmark = pytest.mark.ranks
+
 LORA = {"source": "builtin://tiny", "lora": {"rank": 4, "exportMerged": True}}
 CASES = [
     (2, "FSDP2"),

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from kill_cells import cells, kill_and_go_on
 
+pytestmark = pytest.mark.ranks
+
 
 @pytest.mark.parametrize(("way", "cell"), cells(is_colocated=True))
 def test_a_killed_run_ends_as_the_undisturbed_one(

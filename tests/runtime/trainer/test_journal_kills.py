@@ -18,6 +18,8 @@ from kill_cells import (
 from killed_runs import SAMPLES, STEPS, all_records, asked, killable_job, on_disk, run_attempt, values
 from scripted_rank import NUM_IN_TIME
 
+pytestmark = pytest.mark.ranks
+
 
 @pytest.mark.parametrize(("way", "cell"), cells(is_colocated=False))
 def test_a_killed_run_ends_as_the_undisturbed_one(

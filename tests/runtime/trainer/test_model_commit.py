@@ -5,6 +5,7 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from fake_hub import fill_cache
 from fake_job import STEPS, job
@@ -17,6 +18,8 @@ from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.model.tiny import write_tiny_model
 from grpo_runtime.settings import read_trainer_settings
 from grpo_runtime.trainer.model_commit import KEPT, ModelCommits
+
+pytestmark = pytest.mark.ranks
 
 NAME, FIRST, SECOND = "org/base", "a" * 40, "b" * 40
 FAKE_TRAINER = Path(__file__).with_name("fake_trainer.py")

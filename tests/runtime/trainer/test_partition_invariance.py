@@ -35,6 +35,8 @@ from grpo_runtime.trainer.loss_options import loss_options
 from grpo_runtime.trainer.optimizer import PolicyOptimizer
 from grpo_runtime.trainer.policy import Policy
 
+pytestmark = pytest.mark.ranks
+
 SCRIPT = Path(__file__).with_name("partition_invariance.py")
 FLOAT32 = tuple(name for name, case in CASES.items() if not case.is_double)
 A_FEW = ("8-by-4-no-zeros-float32", "8-by-4-zeros-float32", "9-by-2-no-zeros-float32")

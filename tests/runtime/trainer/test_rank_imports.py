@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from pod_builder import run_config, trainer_environment
 
+pytestmark = pytest.mark.ranks
+
 IMPORT = """
 import json, os, sys
 from pathlib import Path

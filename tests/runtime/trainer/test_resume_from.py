@@ -13,6 +13,8 @@ from trainer_pod import TrainerPod
 from grpo_api.contract.progress import TerminationMessage
 from grpo_api.contract.run_config import RunConfig
 
+pytestmark = pytest.mark.ranks
+
 STOPPED = 3
 
 

@@ -24,6 +24,8 @@ from tiny_moe import write_tiny_moe
 from grpo_api.v1alpha1.spec import Dtype
 from grpo_runtime.model.tiny import write_tiny_model
 
+pytestmark = pytest.mark.ranks
+
 SCRIPT = Path(__file__).with_name("sharded_ranks.py")
 
 

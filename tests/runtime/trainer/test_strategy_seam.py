@@ -10,6 +10,8 @@ import torch
 from fake_job import STEPS, job, learned, records, weights
 from trainer_pod import TrainerPod
 
+pytestmark = pytest.mark.ranks
+
 
 def pod_of(strategy: str, folder: Path, *, attempt: int, hang_at: int | None = None) -> TrainerPod:
     """An attempt on two ranks: one of the product's strategies, or `sharded`."""
