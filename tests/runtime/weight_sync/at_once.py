@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-NUM_AT_ONCE = 4
+NUM_AT_ONCE = 8
 """So few that on a busy machine no healthy engine misses a deadline."""
 
 LONGEST_SECONDS = 600.0

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import cast
 
+import pytest
 import torch
 from receiver_harness import CallChannel
 from torch.distributed import HashStore, Store, TCPStore
@@ -28,6 +29,8 @@ from grpo_runtime.weight_sync.network.group import Invite
 from grpo_runtime.weight_sync.network.group_sender import GroupSender
 from grpo_runtime.weight_sync.network.meeting import Place
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
+
+pytestmark = pytest.mark.at_once
 
 TIMEOUT_SECONDS = 5.0
 LIMIT_SECONDS = TIMEOUT_SECONDS / 4

@@ -103,6 +103,7 @@ def engine_of(backend: str, **settings: bool) -> Receiver:
     return Receiver(backend, layout=shapes, **settings)
 
 
+@pytest.mark.at_once
 async def test_ten_syncs_of_what_changed_give_the_weights_of_ten_whole_ones(backend: str) -> None:
     fleet, engines = await receivers(backend, "ab")
     trainer = Trainer()
@@ -119,6 +120,7 @@ async def test_ten_syncs_of_what_changed_give_the_weights_of_ten_whole_ones(back
     await fleet.sender.shutdown()
 
 
+@pytest.mark.at_once
 async def test_all_weights_are_sent_every_so_many_syncs(backend: str) -> None:
     fleet, _ = await receivers(backend, "a")
     trainer = Trainer(full_every=3)
@@ -152,6 +154,7 @@ async def test_all_weights_are_sent_where_most_of_them_changed_and_the_log_says_
     await fleet.sender.shutdown()
 
 
+@pytest.mark.at_once
 async def test_an_engine_that_joins_gets_all_weights_and_then_what_changes(backend: str) -> None:
     first, engines = await receivers(backend, "ab")
     trainer = Trainer()
@@ -187,6 +190,7 @@ async def test_an_engine_that_joins_gets_all_weights_and_then_what_changes(backe
     await together.sender.shutdown()
 
 
+@pytest.mark.at_once
 async def test_an_engine_that_missed_a_sync_gets_all_weights(backend: str) -> None:
     fleet, engines = await receivers(backend, "ab")
     trainer = Trainer()
@@ -202,6 +206,7 @@ async def test_an_engine_that_missed_a_sync_gets_all_weights(backend: str) -> No
     await fleet.sender.shutdown()
 
 
+@pytest.mark.at_once
 async def test_an_engine_that_lost_what_it_kept_is_given_all_weights_in_the_same_sync(backend: str) -> None:
     """It is another process under the same name, of which the trainer knows nothing."""
     fleet, _ = await receivers(backend, "a")
@@ -220,6 +225,7 @@ async def test_an_engine_that_lost_what_it_kept_is_given_all_weights_in_the_same
     await fleet.sender.shutdown()
 
 
+@pytest.mark.at_once
 async def test_an_engine_with_another_base_than_the_others_is_found_and_none_is_dropped(backend: str) -> None:
     fleet, engines = await receivers(backend, "ab")
     trainer = Trainer()
@@ -244,6 +250,7 @@ async def test_an_engine_with_another_base_than_the_others_is_found_and_none_is_
     await fleet.sender.shutdown()
 
 
+@pytest.mark.at_once
 async def test_an_engine_without_memory_to_keep_weights_is_given_all_of_them(backend: str) -> None:
     """It refuses what changed twice, and is not asked again."""
     engine = engine_of(backend, has_room=False)
@@ -274,6 +281,7 @@ def flip_a_bit(buffers: Iterator[torch.Tensor]) -> Iterator[torch.Tensor]:
         yield sent
 
 
+@pytest.mark.at_once
 async def test_bytes_that_were_altered_on_their_way_do_not_reach_the_model(backend: str) -> None:
     fleet, engines = await receivers(backend, "a")
     trainer = Trainer()
@@ -288,6 +296,7 @@ async def test_bytes_that_were_altered_on_their_way_do_not_reach_the_model(backe
     await fleet.sender.shutdown()
 
 
+@pytest.mark.at_once
 async def test_changes_that_are_given_up_leave_what_the_engine_kept(backend: str) -> None:
     fleet, engines = await receivers(backend, "a")
     trainer = Trainer()
@@ -306,6 +315,7 @@ async def test_changes_that_are_given_up_leave_what_the_engine_kept(backend: str
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.at_once
 async def test_a_killed_engine_is_named_and_the_others_get_the_weights_and_go_on(
     backend: str, num_workers: int
 ) -> None:
