@@ -15,7 +15,7 @@ pytestmark = pytest.mark.cluster
 
 JOB = "copy"
 CLAIM = "checkpoints"
-STEPS, SAVED_EVERY_STEPS = 240, 20
+STEPS, SAVED_EVERY_STEPS = 160, 20
 PACE_SECONDS = 0.3
 """The job outlives all kills, and leaves the machine to what is started again."""
 
