@@ -24,7 +24,14 @@ bound_name_lookups()
 SLOW = ("engine", "apiserver", "gpu", "ranks")
 """Markers that must be written in the files of their tests, so that other files need not be imported."""
 
-LONGEST = ("test_journal_kills", "test_colocated_journal_kills", "test_sharded_strategies", "test_losses")
+LONGEST = (
+    *("test_journal_kills", "test_losses", "test_colocated_journal_kills", "test_backend_contract"),
+    *("test_formulas", "test_local_run", "test_recovering_engine", "test_partition_invariance"),
+    *("test_supervisor", "test_vllm_nccl", "test_sharded_strategies", "test_trainer_pod"),
+    *("test_frozen_engines", "test_reading_rank", "test_gpu_memory", "test_slow_engines", "test_families"),
+    *("test_resume_from", "test_sparse_sync", "test_classifier", "test_builtin", "test_operator_process"),
+)
+"""Files that run first, in this order: some compute, and others wait for deadlines meanwhile."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -59,9 +66,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put long files first, as files run side by side. Refuse a test whose marker is not written in its file:
-    `-m engine` would silently leave it out."""
-    items.sort(key=lambda item: item.path.stem not in LONGEST)
+    """Put the longest files first, as files run side by side. Refuse a test whose marker is not written in
+    its file: `-m engine` would silently leave it out."""
+    places = {stem: place for place, stem in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
     for item in items:
         for marker in SLOW:
             if item.get_closest_marker(marker) and not is_written_in(item.path, marker):

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from forks import run_ranks
 
+pytestmark = pytest.mark.ranks
+
 SCRIPT = Path(__file__).parent / "metrics_ranks.py"
 
 

@@ -2,11 +2,14 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 from fake_job import STEPS, job, learned, records, weights
 from trainer_pod import TrainerPod
 
 from grpo_api.contract.run_config import RunConfig
+
+pytestmark = pytest.mark.ranks
 
 
 def kept(*, journal: bool | None = None) -> RunConfig:

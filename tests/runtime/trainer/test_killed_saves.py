@@ -10,6 +10,8 @@ from still_strategy import store
 
 from grpo_runtime.trainer.checkpoint.contents import read_run_state, read_training_state
 
+pytestmark = pytest.mark.ranks
+
 COMMITTED = ("before LATEST", "before the one before is removed")
 
 

@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import pytest
 from forks import run_ranks
 from pod_builder import free_port
+
+pytestmark = pytest.mark.ranks
 
 
 def test_ranks_get_the_values_of_rank_0_unless_their_models_have_other_tensors() -> None:

@@ -36,6 +36,7 @@ def known(run_dir: Path) -> tuple[TrainerState, int, str]:
     return progress.state, progress.heartbeat, progress.message
 
 
+@pytest.mark.ranks
 def test_the_other_ranks_wait_for_longer_than_one_collective_operation_may_take(tmp_path: Path) -> None:
     starting(tmp_path)
     (port,) = free_ports(1)
@@ -44,6 +45,7 @@ def test_the_other_ranks_wait_for_longer_than_one_collective_operation_may_take(
     assert known(tmp_path) == (TrainerState.STARTING, NUM_REPORTS, "loading a checkpoint")
 
 
+@pytest.mark.ranks
 def test_a_stop_of_any_rank_ends_the_reading_on_all(tmp_path: Path) -> None:
     starting(tmp_path)
     (port,) = free_ports(1)
@@ -114,6 +116,7 @@ def large_file_in(checkpoint: Path, *, num_bytes: int) -> None:
     (checkpoint / "manifest.json").write_text(json.dumps(manifest))
 
 
+@pytest.mark.ranks
 def test_a_pod_tells_which_checkpoint_it_reads_and_ends_when_it_is_asked_to(tmp_path: Path) -> None:
     first = TrainerPod(tmp_path, job(checkpoint={"claimName": "claim"}), hang_at=2)
     first.wait_until(lambda progress: progress.step == 2)

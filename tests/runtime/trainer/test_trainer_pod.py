@@ -13,6 +13,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from grpo_api.contract.progress import TrainerState
 from grpo_runtime.model.tiny import write_tiny_model
 
+pytestmark = pytest.mark.ranks
+
 
 def test_every_step_is_reported_and_the_policy_moves(two_ranks: Path) -> None:
     assert [record.step for record in records(two_ranks)] == list(range(1, STEPS + 1))
