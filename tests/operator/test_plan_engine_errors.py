@@ -78,6 +78,19 @@ def test_before_the_first_step_it_ends_the_job_at_once_although_its_kubelet_star
     assert cluster.names("trainer", is_deleting=True) == ["trainer-a1-0"]
 
 
+@pytest.mark.parametrize(("before", "now", "ends"), [(137, 40, True), (40, 137, False)])
+def test_an_engine_that_has_ended_twice_is_judged_by_its_last_end(before: int, now: int, ends: bool):
+    cluster = FakeCluster().start()
+    cluster.progress = report(**BEFORE_THE_FIRST_STEP)
+    cluster.settle()
+    first, second = termination(before, WORDS, after=-5), termination(now, WORDS)
+    end_with_40(cluster, last_termination=first, termination=second)
+    if ends:
+        assert_failed(cluster)
+    else:
+        assert_goes_on(cluster)
+
+
 def test_it_ends_the_job_while_the_trainer_pods_wait_for_a_node():
     cluster = FakeCluster()
     cluster.settle()

@@ -196,6 +196,17 @@ def test_an_hour_without_the_hub_uses_up_no_restart_and_names_the_hub_and_not_th
     assert (cluster.status.phase, cluster.status.restarts) == (Phase.RUNNING, 0)
 
 
+@pytest.mark.parametrize("reason", [Reason.HUB_UNREACHABLE, Reason.REWARD_SERVICE_UNREACHABLE])
+def test_a_connection_that_somebody_outside_refused_is_a_cause_and_no_effect(reason: Reason):
+    cluster = two_nodes()
+    told = termination_message(75, reason, "it cannot be reached: Connection refused")
+    cluster.end(cluster.pod("trainer-a1-0"), termination(75, told, after=0))
+    cluster.end(cluster.pod("trainer-a1-1"), termination(1, "gloo: something odd", after=1))
+    cluster.settle()
+    assert cluster.status.last_failure is not None
+    assert cluster.status.last_failure.reason == reason
+
+
 def test_a_trainer_pod_that_vanished_from_a_complete_gang_ends_the_attempt():
     cluster = two_nodes()
     cluster.vanish(cluster.pod("trainer-a1-1"))
