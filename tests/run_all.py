@@ -111,7 +111,12 @@ TEST: Sequence[Sequence[Lane]] = (
                 2400,
                 needs_cluster=True,
             ),
-            Part("real API server", (*PYTEST, "-m", "apiserver", "tests"), 1200, needs_cluster=True),
+            Part(
+                "real API server",
+                (*PYTEST, *SIDE_BY_SIDE, "2", "-m", "apiserver", "tests"),
+                1200,
+                needs_cluster=True,
+            ),
             Part("real engines", (*PYTEST, "-m", "engine and not matrix", *FIRST_ENGINES), 2400),
         ],
         [

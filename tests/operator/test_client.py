@@ -134,10 +134,14 @@ async def test_a_list_asks_for_our_own_children_only(client: Client, server: Fak
     assert "labelSelector=app.kubernetes.io/managed-by%3Dgrpo-operator" in server.seen[0][1]
 
 
-async def test_a_deletion_carries_the_uid_and_an_object_that_is_gone_is_fine(
-    client: Client, server: FakeApiServer
+@pytest.mark.parametrize(
+    ("status", "reason", "message"),
+    [(404, "NotFound", "gone"), (409, "Conflict", "the UID in the precondition is not that of the object")],
+)
+async def test_a_deletion_carries_the_uid_and_an_object_that_is_gone_or_another_one_is_fine(
+    client: Client, server: FakeApiServer, status: int, reason: str, message: str
 ):
-    server.status, server.body = 404, {"reason": "NotFound", "message": "gone"}
+    server.status, server.body = status, {"reason": reason, "message": message}
     assert await client.delete(PODS, "default", "p", uid="u1") is None
     sent = server.seen[0][2]
     assert sent is not None and sent["preconditions"] == {"uid": "u1"}

@@ -35,8 +35,8 @@ class CountingApiServer(FakeApiServer):
 class Refused:
     """A controller of one job, and its API server."""
 
-    def __init__(self, **changes: Any) -> None:
-        self.client, self.cache, self.clock = CountingApiServer(), Cache(), Clock()
+    def __init__(self, client: CountingApiServer | None = None, **changes: Any) -> None:
+        self.client, self.cache, self.clock = client or CountingApiServer(), Cache(), Clock()
         self.client.put(JOBS, a_job(spec=spec(**changes).to_object()))
         self.client.show(self.cache)
         self.controller = controller_of(self.client, self.cache, clock=self.clock)
@@ -110,6 +110,31 @@ async def test_a_refusal_is_logged_once(caplog):
         job.client.refused = {PODS.name: errors.Forbidden(f"exceeded quota: small, used: {used}")}
         wait = await job.pass_time(wait or 0.0)
     assert len([line for line in caplog.messages if "exceeded quota" in line]) == 1
+
+
+@pytest.mark.parametrize("is_one_refused", [False, True])
+async def test_a_server_that_is_away_for_one_pod_has_the_job_tried_again_at_once_or_with_a_refused_one(
+    is_one_refused: bool, caplog: pytest.LogCaptureFixture
+):
+    class Away(CountingApiServer):
+        async def create(self, kind: Kind, namespace: str, body: KubeObject, **more: Any) -> KubeObject:
+            name = body["metadata"]["name"]
+            if name.endswith("trainer-a1-1"):
+                self.tried.append((kind, name))
+                raise errors.Transient("the API server is away")
+            if name.endswith("trainer-a1-2") and is_one_refused:
+                raise QUOTA
+            return await super().create(kind, namespace, body, **more)
+
+    job = Refused(Away(), trainer={"numNodes": 3, "processesPerNode": 1})
+    if is_one_refused:
+        # it is tried again soon anyway
+        while "trainer-a1-1" not in str(job.client.pods_tried()):
+            await job.controller.reconcile(KEY)
+        assert "trainer-a1-2 does not fit into the namespace's quota" in caplog.text
+    else:
+        with pytest.raises(errors.Transient, match="is away"):
+            await job.settle()
 
 
 @pytest.mark.parametrize("kind", [PODS, SECRETS, CONFIG_MAPS])
