@@ -44,7 +44,7 @@ requirements: uv ## Compile the hash-pinned requirement files again (versions mo
 ##@ Test
 test: uv ## Run a selection of all tests, on real engines and pods, and print how long each part took
 	@$(PYTHON) tests/run_all.py
-test-fast: uv ## Only the tests that need no engine, no cluster and no training processes
+test-fast: uv ## Only the tests that need no engine, no cluster and no processes that take long
 	@$(PYTHON) tests/run_all.py --fast
 test-matrix: uv ## Run every case of what `make test` has a selection of, and print how long each part took
 	@$(PYTHON) tests/run_all.py --matrix

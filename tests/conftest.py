@@ -21,17 +21,34 @@ if TYPE_CHECKING:
 # as every process of the product: a test that meets at a TCPStore waits for DNS too
 bound_name_lookups()
 
-SLOW = ("engine", "apiserver", "gpu", "ranks")
+SLOW = ("engine", "apiserver", "gpu", "processes")
 """Markers that must be written in the files of their tests, so that other files need not be imported."""
 
-LONGEST = (
-    *("test_journal_kills", "test_losses", "test_colocated_journal_kills", "test_backend_contract"),
-    *("test_formulas", "test_local_run", "test_recovering_engine", "test_partition_invariance"),
-    *("test_supervisor", "test_vllm_nccl", "test_sharded_strategies", "test_trainer_pod"),
-    *("test_frozen_engines", "test_reading_rank", "test_gpu_memory", "test_slow_engines", "test_families"),
-    *("test_resume_from", "test_sparse_sync", "test_classifier", "test_builtin", "test_operator_process"),
-)
-"""Files that run first, in this order: some compute, and others wait for deadlines meanwhile."""
+RUNTIME_TESTS = Path(__file__).parent / "runtime"
+LONGEST = [
+    "trainer/test_journal_kills",
+    "weight_sync/test_losses",
+    "trainer/test_colocated_journal_kills",
+    "weight_sync/test_backend_contract",
+    "memory_plan/test_formulas",
+    "local/test_local_run",
+    "colocated/test_recovering_engine",
+    "trainer/test_partition_invariance",
+    "supervisor/test_supervisor",
+    "weight_sync/test_vllm_nccl",
+    "trainer/test_sharded_strategies",
+    "trainer/test_trainer_pod",
+    "fleet/test_frozen_engines",
+    "trainer/test_reading_rank",
+    "trainer/test_gpu_memory",
+    "weight_sync/test_slow_engines",
+    "model/test_families",
+    "trainer/test_resume_from",
+    "weight_sync/test_sparse_sync",
+    "rewards/test_classifier",
+    "rewards/test_builtin",
+]
+"""Files of the runtime that run first, in this order: some compute while others wait for deadlines."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -68,8 +85,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the longest files first, as files run side by side. Refuse a test whose marker is not written in
     its file: `-m engine` would silently leave it out."""
-    places = {stem: place for place, stem in enumerate(LONGEST)}
-    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
+    places = {RUNTIME_TESTS / f"{name}.py": place for place, name in enumerate(LONGEST)}
+    assert all(path.exists() for path in places)
+    items.sort(key=lambda item: places.get(item.path, len(places)))
     for item in items:
         for marker in SLOW:
             if item.get_closest_marker(marker) and not is_written_in(item.path, marker):

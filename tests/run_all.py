@@ -75,7 +75,7 @@ FAST: Sequence[Sequence[Lane]] = (
         [
             Part(
                 "fast tests",
-                (*PYTEST, *SIDE_BY_SIDE, "4", "-m", f"{PURE} and not ranks", "tests", "e2e"),
+                (*PYTEST, *SIDE_BY_SIDE, "4", "-m", f"{PURE} and not processes", "tests", "e2e"),
                 1200,
             )
         ]

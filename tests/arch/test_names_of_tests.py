@@ -1,5 +1,5 @@
 """A test stands where its module's name leads: who opens a module finds its tests by its name, or by that of
-the folder that it belongs to."""
+its folder, among the tests of its part."""
 
 import ast
 from pathlib import Path
@@ -7,20 +7,40 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("crds/grpo_api", "operator/grpo_operator", "runtime/grpo_runtime")
+PARTS = {
+    "crds/grpo_api": ("tests/api", "tests/contract"),
+    "operator/grpo_operator": ("tests/operator", "tests/apiserver"),
+    "runtime/grpo_runtime": ("tests/runtime/{part}", "tests/contract"),
+}
+"""Packages, and where their tests are; a part of the runtime is its first folder."""
 SHORTEST = 100
 """Lines of a module that is held to this."""
+LONGEST_PLACE_OF_A_PART = 4
+"""As of runtime/grpo_runtime/trainer/loop.py."""
 ONLY_DECLARES = ("interface", "types")
 """Stems of modules that others implement."""
 TOLD_BY = {
+    "crds/grpo_api/changes.py": "frozen_fields",
+    "crds/grpo_api/contract/progress.py": "contract",
     "crds/grpo_api/contract/run_config.py": "run_sections",
+    "crds/grpo_api/core_v1/generate.py": "core_v1",
+    "crds/grpo_api/crd.py": "schema_of_the_crd",
+    "crds/grpo_api/model.py": "problems",
     "crds/grpo_api/rule.py": "bad_specs",
     "crds/grpo_api/source.py": "bad_specs",
     "crds/grpo_api/v1alpha1/spec/algorithm.py": "bad_specs",
+    "crds/grpo_api/v1alpha1/spec/colocated.py": "bad_specs",
+    "crds/grpo_api/v1alpha1/spec/engine.py": "bad_specs",
     "crds/grpo_api/v1alpha1/spec/job_spec.py": "bad_specs",
+    "crds/grpo_api/v1alpha1/spec/model.py": "bad_specs",
+    "crds/grpo_api/v1alpha1/spec/pod_template.py": "bad_specs",
     "crds/grpo_api/v1alpha1/spec/resources.py": "bad_specs",
     "crds/grpo_api/v1alpha1/spec/rewards.py": "bad_specs",
+    "crds/grpo_api/v1alpha1/spec/sampling.py": "bad_specs",
+    "crds/grpo_api/v1alpha1/spec/trainer.py": "bad_specs",
     "operator/grpo_operator/children/frozen_job.py": "children",
+    "operator/grpo_operator/children/trainer.py": "children",
+    "operator/grpo_operator/plan/causes.py": "plan_failure",
     "operator/grpo_operator/plan/draft.py": "plan_events",
     "operator/grpo_operator/plan/facts.py": "conditions",
     "operator/grpo_operator/plan/policies/freeze.py": "plan_start",
@@ -29,16 +49,21 @@ TOLD_BY = {
     "runtime/grpo_runtime/colocated/engine_child.py": "recovering_engine",
     "runtime/grpo_runtime/colocated/messages.py": "colocated_engines",
     "runtime/grpo_runtime/data/source.py": "prompts",
+    "runtime/grpo_runtime/export/hub.py": "upload",
+    "runtime/grpo_runtime/follow/main.py": "follower",
     "runtime/grpo_runtime/local/command.py": "local_run",
     "runtime/grpo_runtime/local/describe.py": "validate",
+    "runtime/grpo_runtime/local/documents.py": "validate",
     "runtime/grpo_runtime/local/engine_processes.py": "local_run",
+    "runtime/grpo_runtime/local/job.py": "local_run",
+    "runtime/grpo_runtime/local/memory.py": "validate",
     "runtime/grpo_runtime/local/process_table.py": "environments",
     "runtime/grpo_runtime/local/screen.py": "local_run",
     "runtime/grpo_runtime/local/trainer_attempt.py": "local_run",
     "runtime/grpo_runtime/memory_plan/model_sizes.py": "formulas",
     "runtime/grpo_runtime/process/line_worker.py": "pool",
     "runtime/grpo_runtime/report/prometheus.py": "reports",
-    "runtime/grpo_runtime/rewards/service_protocol.py": "reward_service",
+    "runtime/grpo_runtime/rewards/service_protocol.py": "service",
     "runtime/grpo_runtime/serve/vllm_cpu_experts.py": "vllm_cores",
     "runtime/grpo_runtime/serve/vllm_server.py": "vllm_cores",
     "runtime/grpo_runtime/supervisor/fork_server.py": "rank_processes",
@@ -46,19 +71,19 @@ TOLD_BY = {
     "runtime/grpo_runtime/trainer/colocation.py": "colocated_job",
     "runtime/grpo_runtime/trainer/leading.py": "trainer_pod",
     "runtime/grpo_runtime/trainer/rank_context.py": "trainer_pod",
+    "runtime/grpo_runtime/weight_sync/disk/version_manifest.py": "version_writer",
+    "runtime/grpo_runtime/weight_sync/disk/version_reader.py": "version_writer",
     "runtime/grpo_runtime/weight_sync/stream/manifest.py": "host_copy",
 }
 """Modules that are tested under the name of what they do with others, and that test."""
-TESTS = {
-    path.stem.removeprefix("test_")
-    for folder in ("tests", "e2e")
-    for path in (ROOT / folder).rglob("test_*.py")
-}
 
 
-def modules() -> list[Path]:
+ALL_TESTS = {path.stem.removeprefix("test_") for path in (ROOT / "tests").rglob("test_*.py")}
+
+
+def long_modules() -> list[Path]:
     """Those that are held to it, below the root."""
-    found = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    found = [path for package in PARTS for path in (ROOT / package).rglob("*.py")]
     return sorted(
         path.relative_to(ROOT)
         for path in found
@@ -70,23 +95,34 @@ def modules() -> list[Path]:
     )
 
 
-def is_led_to_by(name: str) -> bool:
-    """Whether a test begins with this name, or with its first words, or is of a plan and has it."""
-    words = name.split("_")
-    prefixes = {"_".join(words[:count]) for count in range(2, len(words) + 1)} | {name}
-    return any(
-        test in prefixes or test.startswith((f"{name}_", f"{name}s_", f"plan_{name}")) or test == f"{name}s"
-        for test in TESTS
-    )
+def names_of_tests_for(module: Path) -> set[str]:
+    """The names of all tests where those of a module stand."""
+    package = next(each for each in PARTS if module.is_relative_to(each))
+    part = module.relative_to(package).parts[0]
+    folders = [ROOT / folder.format(part=part) for folder in PARTS[package]]
+    return {path.stem.removeprefix("test_") for folder in folders for path in folder.rglob("test_*.py")}
 
 
-@pytest.mark.parametrize("module", modules(), ids=str)
+def leads_to(module: Path, test: str) -> bool:
+    """Whether a test is called as a module, or as a folder within a part, perhaps with more words behind."""
+    stem, folder = module.stem, module.parent.name
+    names = {stem, f"{stem}s", f"{folder}_{stem}", f"plan_{stem}"}
+    if len(module.parts) > LONGEST_PLACE_OF_A_PART:
+        names.add(folder)
+    return any(test == name or test.startswith(f"{name}_") for name in names)
+
+
+@pytest.mark.parametrize("module", long_modules(), ids=str)
 def test_a_module_leads_to_its_tests(module: Path) -> None:
-    package = next(Path(each) for each in PACKAGES if module.is_relative_to(each))
-    folders = module.relative_to(package).parent.parts
-    # the first is a part of the product, such as `trainer`, and not one idea
-    names = (module.stem, *(f"{folder}_{module.stem}" for folder in folders), *folders[1:])
-    if any(is_led_to_by(name) for name in names):
-        assert str(module) not in TOLD_BY
+    tests = names_of_tests_for(module)
+    if any(leads_to(module, test) for test in tests):
+        assert str(module) not in TOLD_BY, "it has a test of its name: remove it from TOLD_BY"
     else:
-        assert TOLD_BY[str(module)] in TESTS
+        told_by = TOLD_BY.get(str(module))
+        assert told_by in ALL_TESTS, (
+            f"no test is called as {module}: add test_{module.stem}.py, or a row in TOLD_BY"
+        )
+
+
+def test_what_is_listed_is_a_long_module() -> None:
+    assert set(TOLD_BY) <= set(map(str, long_modules()))

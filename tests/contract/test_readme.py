@@ -68,7 +68,7 @@ def test_make_test_runs_what_the_readme_says_it_runs() -> None:
     parts = (ROOT / "tests" / "run_all.py").read_text()
     assert '("make", "setup")' in parts and '("make", "check")' in parts
     for target, option in (("test", ""), ("test-fast", " --fast"), ("test-matrix", " --matrix")):
-        assert f"tests/run_all.py{option}" in make("--dry-run", target)
+        assert make("--dry-run", target).rstrip().endswith(f"tests/run_all.py{option}")
     assert "e2e/cluster/cli.py down" in make("--dry-run", "cluster-down")
 
 

@@ -1,5 +1,5 @@
-"""Two releases, of which the newer has one field more in the spec. In the RunConfig:
-test_settings.py."""
+"""Two releases, of which the newer has one field more in the spec. test_settings.py has the same of the
+RunConfig."""
 
 from typing import Annotated, Any
 

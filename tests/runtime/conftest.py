@@ -35,10 +35,10 @@ def no_process_outlives_its_test() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def no_fork_outlives_the_session() -> Iterator[None]:
-    from forks import FORKING_SERVER
+    from forks import SCRIPT_SERVER
 
     yield
-    FORKING_SERVER.close()
+    SCRIPT_SERVER.close()
 
 
 def run_config(

@@ -1,4 +1,4 @@
-"""Starts scripts of tests as forks of `forking_server`, and watches them as subprocess would."""
+"""Starts scripts of tests as forks of `script_server`, and watches them as subprocess would."""
 
 import json
 import os
@@ -21,7 +21,7 @@ HUNG_SECONDS = 120.0
 class Fork:
     """A process that the server has forked, with what Popen has of one."""
 
-    def __init__(self, pid: int, server: "ForkingServer") -> None:
+    def __init__(self, pid: int, server: "ScriptServer") -> None:
         self.pid = pid
         self._server = server
         self._handle = os.pidfd_open(pid)
@@ -38,10 +38,12 @@ class Fork:
         return code
 
     def send_signal(self, number: signal.Signals) -> None:
-        signal.pidfd_send_signal(self._handle, number)
+        """Does nothing once it has ended."""
+        if self.poll() is None:
+            signal.pidfd_send_signal(self._handle, number)
 
     def fileno(self) -> int:
-        """Readable once it has ended."""
+        """Readable once it has ended, until its exit code is asked for."""
         return self._handle
 
     def _code_within(self, seconds: float | None) -> int | None:
@@ -54,7 +56,7 @@ class Fork:
         return self._code
 
 
-class ForkingServer:
+class ScriptServer:
     """The process that forks; it starts with the first fork."""
 
     def __init__(self) -> None:
@@ -67,17 +69,18 @@ class ForkingServer:
         environment: Mapping[str, str],
         output: Path,
         errors: Path | None = None,
-        is_zero: bool = False,
+        strategy: str = "",
     ) -> Fork:
         """One more fork, that runs `script` with this environment. What it prints is added to the file
-        `output`, also its errors unless they have another. `is_zero` says that it trains with DeepSpeed."""
+        `output`, also its errors unless they have another. Where it trains with DeepSpeed, `strategy` says
+        so."""
         request = {
             "script": str(script),
             "arguments": arguments,
             "environment": dict(environment),
             "output": str(output),
             "errors": str(errors or output),
-            "is_zero": is_zero,
+            "needs_deepspeed": strategy.startswith("ZeRO"),
         }
         fork = Fork(self.ask(request), self)
         STARTED.append(fork)
@@ -90,7 +93,7 @@ class ForkingServer:
             # write
             environment = {name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"}
             self._process = subprocess.Popen(
-                [sys.executable, str(Path(__file__).with_name("forking_server.py"))],
+                [sys.executable, str(Path(__file__).with_name("script_server.py"))],
                 env=environment | {"OMP_NUM_THREADS": "1"},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -100,7 +103,10 @@ class ForkingServer:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
-        return int(self._process.stdout.readline())
+        if not (answer := self._process.stdout.readline()):
+            code, self._process = self._process.wait(), None
+            raise ChildProcessError(f"the server of scripts ended with {code}: its stderr says why")
+        return int(answer)
 
     def close(self) -> None:
         """End it, and with it what it has forked."""
@@ -110,7 +116,7 @@ class ForkingServer:
             self._process = None
 
 
-FORKING_SERVER = ForkingServer()
+SCRIPT_SERVER = ScriptServer()
 """Of this test session."""
 
 
@@ -121,39 +127,45 @@ def start_ranks(
     environment: Mapping[str, str],
     output: Path,
     errors: Path | None = None,
-    is_zero: bool = False,
+    strategy: str = "",
 ) -> list[Fork]:
-    """A fork for each rank, which RANK and LOCAL_RANK name; see `ForkingServer.start`."""
+    """A fork for each rank, which RANK and LOCAL_RANK name; see `ScriptServer.start`."""
     return [
-        FORKING_SERVER.start(
+        SCRIPT_SERVER.start(
             script,
             *arguments,
             environment={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             output=output,
             errors=errors,
-            is_zero=is_zero,
+            strategy=strategy,
         )
         for rank in range(num_ranks)
     ]
 
 
-def exit_codes(ranks: Sequence[Fork], *, seconds: float = HUNG_SECONDS) -> list[int]:
-    """Those of ranks that wait for one another, once all have ended: with the first that ends badly the
-    others are killed, as the supervisor does it. Raises TimeoutError after `seconds`."""
+def exit_codes(ranks: Sequence[Fork], *, seconds: float = HUNG_SECONDS) -> list[int | None]:
+    """Those of ranks that wait for one another, once all have ended. With the first that ends badly the
+    others are killed, as the supervisor does it: theirs are None. Raises TimeoutError after `seconds`, when
+    none of them is left."""
     deadline = time.monotonic() + seconds
     running = list(ranks)
+    killed: list[Fork] = []
     while running:
         ended, _, _ = select.select(running, [], [], max(0.0, deadline - time.monotonic()))
-        if not ended:
-            raise TimeoutError(f"{len(running)} of {len(ranks)} ranks still run after {seconds:.0f} s")
         running = [rank for rank in running if rank not in ended]
-        if any(rank.wait() != 0 for rank in ended):
+        if not ended or any(rank.wait() != 0 for rank in ended if rank not in killed):
+            killed += running
             for rank in running:
                 rank.send_signal(signal.SIGKILL)
-    return [rank.wait() for rank in ranks]
+        if not ended:
+            for rank in running:
+                rank.wait()
+            raise TimeoutError(f"{len(running)} of {len(ranks)} ranks still ran after {seconds:.0f} s")
+    codes = {rank.pid: rank.wait() for rank in ranks}
+    return [None if rank in killed else codes[rank.pid] for rank in ranks]
 
 
-def run_ranks(script: Path, *arguments: str, num_ranks: int = 2, is_zero: bool = False) -> str:
+def run_ranks(script: Path, *arguments: str, num_ranks: int = 2, strategy: str = "") -> str:
     """What ranks have printed. Fails unless all end with 0 in time."""
     with tempfile.TemporaryDirectory() as folder:
         printed, errors = Path(folder) / "printed", Path(folder) / "errors"
@@ -164,8 +176,11 @@ def run_ranks(script: Path, *arguments: str, num_ranks: int = 2, is_zero: bool =
             environment=os.environ,
             output=printed,
             errors=errors,
-            is_zero=is_zero,
+            strategy=strategy,
         )
-        codes = exit_codes(ranks)
+        try:
+            codes = exit_codes(ranks)
+        except TimeoutError as error:
+            raise TimeoutError(f"{script.name}: {error}: {errors.read_text()[-6000:]}") from error
         assert set(codes) == {0}, f"{script.name} ended with {codes}: {errors.read_text()[-6000:]}"
         return printed.read_text()

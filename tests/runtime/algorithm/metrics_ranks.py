@@ -1,7 +1,5 @@
-"""The two ranks of test_metrics_across_ranks: each reduces its part of the metrics and prints the values.
-
-`python metrics_ranks.py STORE`
-"""
+"""One of the two ranks of test_metrics_across_ranks, which RANK names: it reduces its part of the metrics and
+prints the values. `metrics_ranks.py STORE`."""
 
 import json
 import os

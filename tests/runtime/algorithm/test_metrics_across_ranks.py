@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from forks import run_ranks
 
-pytestmark = pytest.mark.ranks
+pytestmark = pytest.mark.processes
 
 SCRIPT = Path(__file__).parent / "metrics_ranks.py"
 

@@ -88,4 +88,4 @@ def _take(environment: Mapping[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    os._exit(supervise_with_fakes(*sys.argv[1:]))
+    sys.exit(supervise_with_fakes(*sys.argv[1:]))

@@ -50,8 +50,9 @@ def killable_job(*, num_ranks: int = 1, strategy: str | None = None, **spec: Any
     )
 
 
-def run_attempt(folder: Path, run: RunConfig, *, attempt: int, kill: str = "") -> list[int]:
-    """The exit codes of the ranks of an attempt, -9 for one that was killed. They run over a scripted engine,
+def run_attempt(folder: Path, run: RunConfig, *, attempt: int, kill: str = "") -> list[int | None]:
+    """The exit codes of the ranks of an attempt: -9 of the one that the script kills, None of those that are
+    killed after it. They run over a scripted engine,
     which is a fake; what they asked for is in `asked-ATTEMPT`."""
     run_dir = folder / f"cache-{attempt}-0" / "run"
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -75,7 +76,7 @@ def run_attempt(folder: Path, run: RunConfig, *, attempt: int, kill: str = "") -
         str(run_dir),
         environment=environment,
         output=folder / f"log-{attempt}",
-        is_zero=run.strategy.value.startswith("ZeRO"),
+        strategy=run.strategy.value,
     )
     return exit_codes(ranks)
 

@@ -1,5 +1,6 @@
-"""`python placed_ranks.py PORT` places a module on two ranks. Rank 1 begins without values, first of the same
-module and then of one that is tied where rank 0's is not. Prints what each rank has seen."""
+"""One of two ranks, which RANK names, on which modules are placed: `placed_ranks.py PORT`. Rank 1 begins
+without values, first of the same module and then of one that is tied where rank 0's is not. Prints what it
+has seen."""
 
 import os
 import sys

@@ -9,7 +9,7 @@ from fake_job import STEPS, job, learned
 from safetensors.torch import load_file
 from trainer_pod import TrainerPod
 
-pytestmark = pytest.mark.ranks
+pytestmark = pytest.mark.processes
 
 LORA = {"source": "builtin://tiny", "lora": {"rank": 4, "exportMerged": True}}
 CASES = [

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from kill_cells import cells, kill_and_go_on
 
-pytestmark = pytest.mark.ranks
+pytestmark = pytest.mark.processes
 
 
 @pytest.mark.parametrize(("way", "cell"), cells(is_colocated=True))

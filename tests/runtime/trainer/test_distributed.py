@@ -14,7 +14,7 @@ from grpo_runtime.trainer.stop import StopRequest
 SCRIPT = Path(__file__).with_name("meeting_ranks.py")
 
 
-@pytest.mark.ranks
+@pytest.mark.processes
 def test_both_ranks_know_of_each_engine_what_it_has_finished_and_whether_it_is_started_again() -> None:
     (port,) = free_ports(1)
     assert run_ranks(SCRIPT, str(port)) == "3 40 False True\n" * 2

@@ -123,7 +123,7 @@ def small_gpu(*, from_pass: int, room: int) -> dict[str, str]:
     }
 
 
-@pytest.mark.ranks
+@pytest.mark.processes
 def test_a_rank_that_runs_out_in_the_first_step_ends_the_job_in_its_name(tmp_path: Path) -> None:
     code, message = TrainerPod(tmp_path, job(), environment=small_gpu(from_pass=1, room=20)).end()
     assert (code, message.reason, message.rank) == (40, "GPUOutOfMemory", 1)
@@ -131,7 +131,7 @@ def test_a_rank_that_runs_out_in_the_first_step_ends_the_job_in_its_name(tmp_pat
     assert "set trainer.strategy to FSDP2" in message.message
 
 
-@pytest.mark.ranks
+@pytest.mark.processes
 def test_a_rank_that_runs_out_later_goes_on_with_half_the_tokens_and_ends_the_job_the_second_time(
     tmp_path: Path, two_ranks: Path
 ) -> None:

@@ -18,7 +18,7 @@ from kill_cells import (
 from killed_runs import SAMPLES, STEPS, all_records, asked, killable_job, on_disk, run_attempt, values
 from scripted_rank import NUM_IN_TIME
 
-pytestmark = pytest.mark.ranks
+pytestmark = pytest.mark.processes
 
 
 @pytest.mark.parametrize(("way", "cell"), cells(is_colocated=False))

@@ -9,7 +9,7 @@ from trainer_pod import TrainerPod
 
 from grpo_api.contract.run_config import RunConfig
 
-pytestmark = pytest.mark.ranks
+pytestmark = pytest.mark.processes
 
 
 def kept(*, journal: bool | None = None) -> RunConfig:

@@ -10,7 +10,7 @@ from still_strategy import store
 
 from grpo_runtime.trainer.checkpoint.contents import read_run_state, read_training_state
 
-pytestmark = pytest.mark.ranks
+pytestmark = pytest.mark.processes
 
 COMMITTED = ("before LATEST", "before the one before is removed")
 

@@ -19,7 +19,7 @@ from grpo_runtime.model.tiny import write_tiny_model
 from grpo_runtime.settings import read_trainer_settings
 from grpo_runtime.trainer.model_commit import KEPT, ModelCommits
 
-pytestmark = pytest.mark.ranks
+pytestmark = pytest.mark.processes
 
 NAME, FIRST, SECOND = "org/base", "a" * 40, "b" * 40
 FAKE_TRAINER = Path(__file__).with_name("fake_trainer.py")

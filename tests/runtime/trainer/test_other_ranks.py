@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.trainer.checkpoint.contents import read_training_state
 
-pytestmark = pytest.mark.ranks
+pytestmark = pytest.mark.processes
 
 BEGUN, NUM_STEPS = 2, 12
 """The step of the checkpoint, and the last one: ten steps are trained after it."""

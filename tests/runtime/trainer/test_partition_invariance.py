@@ -35,7 +35,7 @@ from grpo_runtime.trainer.loss_options import loss_options
 from grpo_runtime.trainer.optimizer import PolicyOptimizer
 from grpo_runtime.trainer.policy import Policy
 
-pytestmark = pytest.mark.ranks
+pytestmark = pytest.mark.processes
 
 SCRIPT = Path(__file__).with_name("partition_invariance.py")
 FLOAT32 = tuple(name for name, case in CASES.items() if not case.is_double)
@@ -117,9 +117,14 @@ class Launches:
         folder = self._factory.mktemp("ranks")
         run_ranks(
             SCRIPT,
-            *(str(free_port()), strategy, str(num_ranks), str(self._model_folder), str(folder), *cases),
+            str(free_port()),
+            strategy,
+            str(num_ranks),
+            str(self._model_folder),
+            str(folder),
+            *cases,
             num_ranks=num_ranks,
-            is_zero=strategy.startswith("ZeRO"),
+            strategy=strategy,
         )
         return Results(folder, num_ranks)
 

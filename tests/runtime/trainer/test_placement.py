@@ -6,7 +6,7 @@ import pytest
 from forks import run_ranks
 from pod_builder import free_port
 
-pytestmark = pytest.mark.ranks
+pytestmark = pytest.mark.processes
 
 
 def test_ranks_get_the_values_of_rank_0_unless_their_models_have_other_tensors() -> None:

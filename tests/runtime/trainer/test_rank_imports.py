@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pod_builder import run_config, trainer_environment
 
-pytestmark = pytest.mark.ranks
+pytestmark = pytest.mark.processes
 
 IMPORT = """
 import json, os, sys

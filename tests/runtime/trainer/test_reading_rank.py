@@ -36,7 +36,7 @@ def known(run_dir: Path) -> tuple[TrainerState, int, str]:
     return progress.state, progress.heartbeat, progress.message
 
 
-@pytest.mark.ranks
+@pytest.mark.processes
 def test_the_other_ranks_wait_for_longer_than_one_collective_operation_may_take(tmp_path: Path) -> None:
     starting(tmp_path)
     (port,) = free_ports(1)
@@ -45,7 +45,7 @@ def test_the_other_ranks_wait_for_longer_than_one_collective_operation_may_take(
     assert known(tmp_path) == (TrainerState.STARTING, NUM_REPORTS, "loading a checkpoint")
 
 
-@pytest.mark.ranks
+@pytest.mark.processes
 def test_a_stop_of_any_rank_ends_the_reading_on_all(tmp_path: Path) -> None:
     starting(tmp_path)
     (port,) = free_ports(1)
@@ -116,19 +116,19 @@ def large_file_in(checkpoint: Path, *, num_bytes: int) -> None:
     (checkpoint / "manifest.json").write_text(json.dumps(manifest))
 
 
-@pytest.mark.ranks
+@pytest.mark.processes
 def test_a_pod_tells_which_checkpoint_it_reads_and_ends_when_it_is_asked_to(tmp_path: Path) -> None:
     first = TrainerPod(tmp_path, job(checkpoint={"claimName": "claim"}), hang_at=2)
     first.wait_until(lambda progress: progress.step == 2)
     first.terminate()
     assert first.end()[0] == 143
-    large_file_in(tmp_path / "output" / "checkpoints" / "step-000002", num_bytes=2 * GB)
+    large_file_in(tmp_path / "output" / "checkpoints" / "step-000002", num_bytes=4 * GB)
 
     second = TrainerPod(tmp_path, job(checkpoint={"claimName": "claim"}), attempt=2)
     reading = second.wait_until(lambda progress: progress.heartbeat > 0)
     assert reading.state is TrainerState.STARTING
     assert reading.message.startswith("checking the checkpoint of step 2: ")
-    assert reading.message.endswith("of 2.0 GB")
+    assert reading.message.endswith("of 4.0 GB")
     second.terminate()
     code, message = second.end()
     assert (code, message.reason) == (143, "Terminated")

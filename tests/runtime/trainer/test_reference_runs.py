@@ -8,7 +8,7 @@ from killed_runs import STEPS, killable_job, policy, run_attempt, values
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.v1alpha1.spec import Dtype, KLSpec
 
-pytestmark = pytest.mark.ranks
+pytestmark = pytest.mark.processes
 
 
 def penalised(*, num_ranks: int, strategy: str, dtype: Dtype = Dtype.FLOAT32) -> RunConfig:

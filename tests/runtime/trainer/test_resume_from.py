@@ -13,7 +13,7 @@ from trainer_pod import TrainerPod
 from grpo_api.contract.progress import TerminationMessage
 from grpo_api.contract.run_config import RunConfig
 
-pytestmark = pytest.mark.ranks
+pytestmark = pytest.mark.processes
 
 STOPPED = 3
 

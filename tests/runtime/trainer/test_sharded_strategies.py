@@ -24,7 +24,7 @@ from tiny_moe import write_tiny_moe
 from grpo_api.v1alpha1.spec import Dtype
 from grpo_runtime.model.tiny import write_tiny_model
 
-pytestmark = pytest.mark.ranks
+pytestmark = pytest.mark.processes
 
 SCRIPT = Path(__file__).with_name("sharded_ranks.py")
 
@@ -83,8 +83,13 @@ def run_both(strategy: str, folder: Path, dtype: Dtype, *, model: str) -> Runs:
         patch.setenv("TORCH_EXTENSIONS_DIR", str(folder / EXTENSIONS))
         run_ranks(
             SCRIPT,
-            *(str(free_port()), str(folder / "model"), str(folder), dtype.value, strategy, *options),
-            is_zero=strategy.startswith("ZeRO"),
+            str(free_port()),
+            str(folder / "model"),
+            str(folder),
+            dtype.value,
+            strategy,
+            *options,
+            strategy=strategy,
         )
     files = load_file(folder / "model" / "model.safetensors")
     return Runs(Outcome(folder, "DDP"), Outcome(folder, strategy), files)

@@ -11,7 +11,7 @@ from grpo_runtime.trainer.checkpoint.contents import read_run_state, read_traini
 from grpo_runtime.trainer.checkpoint.store import CheckpointStore
 from grpo_runtime.trainer.journal.reader import read_step
 
-pytestmark = pytest.mark.ranks
+pytestmark = pytest.mark.processes
 
 STORED = Path(__file__).parents[2] / "contract" / "fixtures" / "run"
 NUM_SAMPLES, NUM_IN_TIME = 8, 3

@@ -10,7 +10,7 @@ import torch
 from fake_job import STEPS, job, learned, records, weights
 from trainer_pod import TrainerPod
 
-pytestmark = pytest.mark.ranks
+pytestmark = pytest.mark.processes
 
 
 def pod_of(strategy: str, folder: Path, *, attempt: int, hang_at: int | None = None) -> TrainerPod:

@@ -65,7 +65,7 @@ def test_two_threads_compute_and_give_the_same_bits_each_time() -> None:
 
 
 @pytest.mark.parametrize(("named", "expected"), [(2, 2), (None, 1)])
-@pytest.mark.ranks
+@pytest.mark.processes
 def test_the_ranks_of_a_pod_have_the_threads_of_their_run_config(
     tmp_path: Path, named: int | None, expected: int
 ) -> None:

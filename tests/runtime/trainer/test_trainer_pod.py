@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from grpo_api.contract.progress import TrainerState
 from grpo_runtime.model.tiny import write_tiny_model
 
-pytestmark = pytest.mark.ranks
+pytestmark = pytest.mark.processes
 
 
 def test_every_step_is_reported_and_the_policy_moves(two_ranks: Path) -> None:

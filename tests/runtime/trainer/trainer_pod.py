@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from forks import FORKING_SERVER, Fork
+from forks import SCRIPT_SERVER, Fork
 from pod_builder import free_port, trainer_environment
 from started_processes import STARTED
 
@@ -51,12 +51,12 @@ class TrainerPod:
         log = folder / f"log-{self._name}"
         self.process: subprocess.Popen[bytes] | Fork
         if command is None:
-            self.process = FORKING_SERVER.start(
+            self.process = SCRIPT_SERVER.start(
                 Path(__file__).with_name("fake_trainer.py"),
                 *places,
                 environment=variables,
                 output=log,
-                is_zero=run.strategy.value.startswith("ZeRO"),
+                strategy=run.strategy.value,
             )
         else:
             with log.open("wb") as file:

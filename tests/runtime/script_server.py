@@ -1,7 +1,7 @@
 """Runs scripts of tests as forks of one process that has imported what they need: importing torch and
 transformers takes longer than most of them run.
 
-`python forking_server.py` reads requests from stdin, a line of JSON each, and answers each with a line: to a
+`python script_server.py` reads requests from stdin, a line of JSON each, and answers each with a line: to a
 script the process id of the fork that runs it, and to such an id with the exit code of the fork once it has
 ended. `forks` has the other side.
 """
@@ -29,8 +29,8 @@ def serve() -> None:
         if "ended" in request:
             answer = os.waitstatus_to_exitcode(os.waitpid(request["ended"], 0)[1])
         else:
-            if request["is_zero"]:
-                import_for_zero()
+            if request["needs_deepspeed"]:
+                import_deepspeed()
             answer = start(request)
         print(answer, flush=True)
 
@@ -52,30 +52,38 @@ def import_for_every_rank() -> None:
         write_tiny_model(Path(folder))
 
 
-def import_for_zero() -> None:
+def import_deepspeed() -> None:
     """DeepSpeed, which takes seconds and is for few runs. It prints, and stdout is for answers."""
     with lasting_imports(), contextlib.redirect_stdout(sys.stderr):
         import grpo_runtime.trainer.strategy.zero.strategy  # noqa: F401
 
 
 def start(request: dict[str, Any]) -> int:
-    """Fork a process that runs a script, and return its id."""
+    """Fork a process that runs a script, and return its id once it leads a session of its own: what a failed
+    test leaves can then be ended as a whole."""
     server = os.getpid()
+    read, write = os.pipe()
     if (pid := os.fork()) == 0:
         try:
-            code = run(request, server=server)
+            os.setsid()
+            die_with(server)
+            os.close(read)
+            os.close(write)
+            code = run(request)
             sys.stdout.flush()
             os._exit(code)
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(1)
+    os.close(write)
+    os.read(read, 1)
+    os.close(read)
     return pid
 
 
-def run(request: dict[str, Any], *, server: int) -> int:
-    """What the fork does, in a session of its own, so that what a failed test leaves can be ended as a whole.
-    Returns its exit code."""
-    os.setsid()
-    die_with(server)
+def run(request: dict[str, Any]) -> int:
+    """What the fork does. Returns its exit code."""
     with (
         Path(request["output"]).open("ab") as output,
         Path(request["errors"]).open("ab") as errors,
@@ -87,14 +95,14 @@ def run(request: dict[str, Any], *, server: int) -> int:
     os.environ.update(request["environment"])
     script = Path(request["script"])
     sys.argv = [str(script), *request["arguments"]]
-    sys.path[:0] = [str(script.parent), str(Path(__file__).parent)]
+    sys.path.insert(0, str(script.parent))
     try:
         runpy.run_path(str(script), run_name="__main__")
     except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
-        traceback.print_exc()
-        return 1
+        if not isinstance(end.code, int | None):
+            print(end.code, file=sys.stderr)
+            return 1
+        return end.code or 0
     return 0
 
 
