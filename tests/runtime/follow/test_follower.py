@@ -228,20 +228,22 @@ def test_without_a_token_there_is_no_guard(
         FollowGuard(None)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("verb", ["update", "finish"])
 async def test_an_engine_that_refuses_a_version_goes_on_with_the_old_one(
-    versions: CheckedVersions, tmp_path: Path
+    versions: CheckedVersions, tmp_path: Path, verb: str
 ) -> None:
     engine = Engine(versions.local.root)
     follower = follower_of(engine, versions)
     publish(tmp_path / "source", 1)
     assert await follower.update_once()
-    good, engine.update = engine.update, refuse  # type: ignore[method-assign]
+    good = getattr(engine, verb)
+    setattr(engine, verb, refuse)
     refusing = follower_of(engine, versions)
     publish(tmp_path / "source", 2)
     engine.calls.clear()
     assert not await refusing.update_once()
     assert engine.calls[-1] == "resume" and engine.serves(some_weights(1)) and engine.told == "1.1"
-    engine.update = good  # type: ignore[method-assign]
+    setattr(engine, verb, good)
     publish(tmp_path / "source", 3)
     assert await follower_of(engine, versions).update_once()
     assert engine.serves(some_weights(3))
