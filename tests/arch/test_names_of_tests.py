@@ -15,8 +15,6 @@ PARTS = {
 """Packages, and where their tests are; a part of the runtime is its first folder."""
 SHORTEST = 100
 """Lines of a module that is held to this."""
-LONGEST_PLACE_OF_A_PART = 4
-"""As of runtime/grpo_runtime/trainer/loop.py."""
 ONLY_DECLARES = ("interface", "types")
 """Stems of modules that others implement."""
 TOLD_BY = {
@@ -76,8 +74,6 @@ TOLD_BY = {
     "runtime/grpo_runtime/weight_sync/stream/manifest.py": "host_copy",
 }
 """Modules that are tested under the name of what they do with others, and that test."""
-
-
 ALL_TESTS = {path.stem.removeprefix("test_") for path in (ROOT / "tests").rglob("test_*.py")}
 
 
@@ -97,17 +93,24 @@ def long_modules() -> list[Path]:
 
 def names_of_tests_for(module: Path) -> set[str]:
     """The names of all tests where those of a module stand."""
-    package = next(each for each in PARTS if module.is_relative_to(each))
-    part = module.relative_to(package).parts[0]
-    folders = [ROOT / folder.format(part=part) for folder in PARTS[package]]
+    package, inside = place_of(module)
+    folders = [ROOT / folder.format(part=inside.parts[0]) for folder in PARTS[package]]
     return {path.stem.removeprefix("test_") for folder in folders for path in folder.rglob("test_*.py")}
+
+
+def place_of(module: Path) -> tuple[str, Path]:
+    """Its package, and where it is inside of that."""
+    package = next(each for each in PARTS if module.is_relative_to(each))
+    return package, module.relative_to(package)
 
 
 def leads_to(module: Path, test: str) -> bool:
     """Whether a test is called as a module, or as a folder within a part, perhaps with more words behind."""
     stem, folder = module.stem, module.parent.name
     names = {stem, f"{stem}s", f"{folder}_{stem}", f"plan_{stem}"}
-    if len(module.parts) > LONGEST_PLACE_OF_A_PART:
+    _, inside = place_of(module)
+    has_folder_in_its_part = len(inside.parent.parts) > 1
+    if has_folder_in_its_part:
         names.add(folder)
     return any(test == name or test.startswith(f"{name}_") for name in names)
 

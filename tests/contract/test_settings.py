@@ -1,7 +1,7 @@
 """The runtime reads every variable that the operator gives to a pod, and needs no other."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -232,19 +232,21 @@ def test_a_missing_variable_is_named(values: dict[str, str], name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "named"),
-    [("schemaVersion", 99, "99"), ("patience", 5, "patience"), ("strategy", None, "strategy")],
-    ids=["another version", "a field more", "a field less"],
+    ("alter", "named"),
+    [
+        pytest.param(lambda run: run.update(schemaVersion=99), "99", id="another version"),
+        pytest.param(
+            lambda run: run["algorithm"].update(patience=5), "algorithm.patience", id="a field more"
+        ),
+        pytest.param(lambda run: run.pop("strategy"), "strategy", id="a field less"),
+    ],
 )
 def test_a_run_config_of_another_release_ends_the_trainer_with_40_and_says_so(
-    values: dict[str, str], tmp_path: Path, field: str, value: int | None, named: str
+    values: dict[str, str], tmp_path: Path, alter: Callable[[dict[str, Any]], object], named: str
 ) -> None:
     config = tmp_path / "run.json"
     run = json.loads(config.read_text())
-    if value is None:
-        del run[field]
-    else:
-        run[field] = value
+    alter(run)
     config.write_text(json.dumps(run))
     log = tmp_path / "termination-log"
     options = SupervisorOptions(port=0, termination_log=log)

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
+from grpo_operator.children.names import Names
 from grpo_operator.cluster import errors
 from grpo_operator.cluster.kinds import CONFIG_MAPS, JOBS, PODS, SECRETS, Kind, KubeObject
 from grpo_operator.observe.cache import Cache
 
 from .controlled_job import KEY, Clock, a_job, condition_of, controller_of, pod_names, status_of
 from .fake_api_server import FakeApiServer
-from .fake_cluster import spec
+from .fake_cluster import UID, spec
 
 QUOTA = errors.Forbidden("exceeded quota: small")
 
@@ -112,30 +113,24 @@ async def test_a_refusal_is_logged_once(caplog):
     assert len([line for line in caplog.messages if "exceeded quota" in line]) == 1
 
 
-class AwayApiServer(CountingApiServer):
-    """Gives no answer when the second pod of a gang is made, once. Its quota has no room for a pod whose name
-    ends with `quota_without`."""
+GANG = {"numNodes": 3, "processesPerNode": 1}
+_, SECOND, THIRD = (Names.of(job="copy", uid=UID).trainer(attempt=1, index=index) for index in range(3))
 
-    def __init__(self, *, quota_without: str = "") -> None:
-        super().__init__()
-        self.quota_without = quota_without
-        self._is_away = True
+
+class OnceAwayApiServer(CountingApiServer):
+    """Gives no answer when the second pod of a gang is made, once."""
+
+    was_away = False
 
     async def create(self, kind: Kind, namespace: str, body: KubeObject, **more: Any) -> KubeObject:
-        name = body["metadata"]["name"]
-        if name.endswith("trainer-a1-1") and self._is_away:
-            self._is_away = False
+        if body["metadata"]["name"] == SECOND and not self.was_away:
+            self.was_away = True
             raise errors.Transient("the API server is away")
-        if self.quota_without and name.endswith(self.quota_without):
-            raise QUOTA
         return await super().create(kind, namespace, body, **more)
 
 
-GANG = {"numNodes": 3, "processesPerNode": 1}
-
-
 async def test_a_server_that_is_away_for_one_pod_is_an_error_and_the_job_is_tried_again():
-    job = Refused(AwayApiServer(), trainer=GANG)
+    job = Refused(OnceAwayApiServer(), trainer=GANG)
     with pytest.raises(errors.Transient, match="is away"):
         await job.settle()
     await job.settle()
@@ -143,11 +138,11 @@ async def test_a_server_that_is_away_for_one_pod_is_an_error_and_the_job_is_trie
 
 
 async def test_a_server_that_is_away_for_one_pod_is_no_error_beside_a_refused_pod_which_is_tried_again():
-    server = AwayApiServer(quota_without="trainer-a1-2")
-    job = Refused(server, trainer=GANG)
+    job = Refused(OnceAwayApiServer(), trainer=GANG)
+    job.client.refused = {THIRD: QUOTA}
     wait = await job.settle()
     assert wait is not None and condition_of(job.client, "Running")["reason"] == "QuotaExceeded"
-    server.quota_without = ""
+    job.client.refused = {}
     await job.pass_time(wait)
     assert len(pod_names(job.client, "trainer")) == 3
 

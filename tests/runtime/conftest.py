@@ -1,4 +1,5 @@
-"""Real rollout engines for tests marked `engine`: the pod's own entry point, as a process of this machine."""
+"""Real rollout engines for tests marked `engine`: the pod's own entry point, as a process of this machine.
+And the end of processes that a failed test left."""
 
 import os
 import signal

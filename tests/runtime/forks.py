@@ -161,8 +161,8 @@ def exit_codes(ranks: Sequence[Fork], *, seconds: float = HUNG_SECONDS) -> list[
             for rank in running:
                 rank.wait()
             raise TimeoutError(f"{len(running)} of {len(ranks)} ranks still ran after {seconds:.0f} s")
-    codes = {rank.pid: rank.wait() for rank in ranks}
-    return [None if rank in killed else codes[rank.pid] for rank in ranks]
+    codes = [rank.wait() for rank in ranks]
+    return [None if rank in killed else code for rank, code in zip(ranks, codes, strict=True)]
 
 
 def run_ranks(script: Path, *arguments: str, num_ranks: int = 2, strategy: str = "") -> str:

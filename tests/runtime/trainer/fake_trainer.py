@@ -48,7 +48,8 @@ def run_fork_server(orders: int) -> NoReturn:
     if not text:
         os._exit(1)
     order = json.loads(text)
-    _take(order["environment"])
+    os.environ.clear()
+    os.environ.update(order["environment"])
     run_dir = Path(order["run_dir"])
     fork_ranks(lambda: import_rank_with_fakes(run_dir), run_dir=run_dir)
 
@@ -80,11 +81,6 @@ def import_rank_with_fakes(run_dir: Path) -> Any:
         connect=SlowFakeEngines,
         make_strategy=strategies.get(os.environ.get("FAKE_STRATEGY", "")),
     )
-
-
-def _take(environment: Mapping[str, str]) -> None:
-    os.environ.clear()
-    os.environ.update(environment)
 
 
 if __name__ == "__main__":
