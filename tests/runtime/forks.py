@@ -152,15 +152,17 @@ def exit_codes(ranks: Sequence[Fork], *, seconds: float = HUNG_SECONDS) -> list[
     killed: list[Fork] = []
     while running:
         ended, _, _ = select.select(running, [], [], max(0.0, deadline - time.monotonic()))
-        running = [rank for rank in running if rank not in ended]
+        others = [rank for rank in running if rank not in ended]
         if not ended or any(rank.wait() != 0 for rank in ended if rank not in killed):
-            killed += running
-            for rank in running:
+            killed += others
+            for rank in others:
                 rank.send_signal(signal.SIGKILL)
         if not ended:
-            for rank in running:
+            for rank in others:
                 rank.wait()
-            raise TimeoutError(f"{len(running)} of {len(ranks)} ranks still ran after {seconds:.0f} s")
+            raise TimeoutError(f"{len(others)} of {len(ranks)} ranks still ran after {seconds:.0f} s")
+        # also without what has ended since then
+        running = [rank for rank in others if rank.poll() is None]
     codes = [rank.wait() for rank in ranks]
     return [None if rank in killed else code for rank, code in zip(ranks, codes, strict=True)]
 
