@@ -1,4 +1,5 @@
-"""Which engines count as too slow for the others, when each has its turn alone after one to several."""
+"""The ranks that engines are given, and which of them count as too slow for the others when each has its turn
+alone after one to several."""
 
 import asyncio
 import threading
@@ -98,6 +99,8 @@ class Way:
     def __init__(self, *, together: Transfer, alone: Iterator[Transfer]) -> None:
         self.turns: list[str] = []
         """The engines that have had a turn alone, in order."""
+        self.places: dict[str, tuple[int, int]] = {}
+        """The first rank that an engine was given last, and the size of its group."""
         self._together, self._alone = together, alone
         self.group = Group(together)
 
@@ -114,6 +117,7 @@ class Engine(CallChannel):
         self._name, self._way, self._refuses = name, way, refuses
 
     async def init(self, info: Info) -> None:
+        self._way.places[self._name] = info["first_rank"], info["size"]
         if info["size"] == 2:
             self._way.turns.append(self._name)
 
@@ -155,6 +159,19 @@ def after_quick_syncs() -> Deadlines:
 
 def too_slow(failures: Failures) -> set[str]:
     return {name for name, error in failures.items() if isinstance(error, TooSlowError)}
+
+
+async def test_every_worker_of_every_engine_has_a_rank_of_its_own() -> None:
+    way = Way(together=ARRIVES, alone=iter(()))
+    peers = {
+        name: Peer(Engine(name, way, refuses=False), host="127.0.0.1", num_workers=num_workers)
+        for name, num_workers in (("a", 2), ("b", 1), ("c", 3))
+    }
+    settings = SenderSettings(Deadlines(TIMEOUT_SECONDS))
+    sender = GroupSender(peers, settings, join=way.join, host=host_for_nobody)
+    assert await sender.init("abc") == {}
+    await sender.shutdown()
+    assert way.places == {"a": (1, 7), "b": (3, 7), "c": (4, 7)}
 
 
 async def test_engines_that_wait_for_their_turn_when_the_deadline_ends_are_not_too_slow() -> None:

@@ -65,12 +65,17 @@ async def test_every_worker_of_every_engine_gets_sync_after_sync(
     backend: str, names: str, num_workers: int
 ) -> None:
     async with engines_of_processes(backend, names, num_workers=num_workers) as engines:
+        verbs: list[str] = []
+        for engine in engines.values():
+            engine.on_sent = verbs.append
         sender = sender_to(backend, engines)
         assert await sender.init(engines) == {}
         for seed in (1, 2):
             assert await sync(sender, packed(seed), engines=set(engines), version=f"1.{seed}") == set()
             await require_served(engines, seed=seed, version=f"1.{seed}")
         await sender.shutdown()
+        # all in one group, and none alone
+        assert verbs.count("init") == len(names) * num_workers
 
 
 @each_backend

@@ -21,7 +21,7 @@ from grpo_runtime.engine.routes import UPDATE_PATH
 from grpo_runtime.errors import SupersededError, VolumeFullError
 from grpo_runtime.weight_sync.disk.publisher import Publisher
 from grpo_runtime.weight_sync.disk.store import FolderStore, Reading, StoreError
-from grpo_runtime.weight_sync.disk.version_manifest import parse_manifest
+from grpo_runtime.weight_sync.disk.version_manifest import LATEST, parse_manifest
 from grpo_runtime.weight_sync.interface import Receiver, ReceiverSettings, WeightSyncError
 from grpo_runtime.weight_sync.registry import Backend, disk_backend
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
@@ -301,3 +301,11 @@ def test_a_version_is_kept_for_who_waits_for_it_and_none_begins_to_read_one_that
         publisher.being_read(others[0]),
     ):
         pass
+
+
+def test_latest_names_the_newest_also_when_an_older_one_is_written_after_it(store: TroubledStore) -> None:
+    publisher, newest = publisher_to(store), "version-000001-000002"
+    for step in (2, 1):
+        published(publisher, begun(publisher, step=step))
+        assert store.read(LATEST) == f"{newest}\n".encode()
+    assert store.folders() == [NAME, newest]
