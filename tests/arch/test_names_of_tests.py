@@ -52,7 +52,6 @@ TOLD_BY = {
     "runtime/grpo_runtime/local/command.py": "local_run",
     "runtime/grpo_runtime/local/describe.py": "validate",
     "runtime/grpo_runtime/local/documents.py": "validate",
-    "runtime/grpo_runtime/local/engine_processes.py": "local_run",
     "runtime/grpo_runtime/local/job.py": "local_run",
     "runtime/grpo_runtime/local/memory.py": "validate",
     "runtime/grpo_runtime/local/process_table.py": "environments",
