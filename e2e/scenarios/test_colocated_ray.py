@@ -11,12 +11,13 @@ import pytest
 from grpo_demo.follow import condition
 from grpo_scenarios.kill import KILL_AN_ACTOR
 from grpo_scenarios.namespace import Namespace, copy_job, volume_claim
+from grpo_scenarios.pace import hurry, slow_down
 
 pytestmark = [pytest.mark.cluster, pytest.mark.matrix]
 
 JOB = "copy"
 CLAIM = "checkpoints"
-STEPS = 60
+STEPS, PACE_SECONDS = 60, 0.3
 LOST = "the engine of this rank is lost and started again: its Ray actor ended"
 _TOKEN = "/cache/run/ray/token"
 _JOIN = """
@@ -43,7 +44,8 @@ def job(namespace: Namespace) -> str:
     wanted = copy_job(JOB, claim=CLAIM, algorithm={"steps": STEPS}, trainer=trainer)
     del wanted["spec"]["rollout"]
     wanted["spec"]["colocated"] = {"executor": "Ray"}
-    namespace.apply(volume_claim(CLAIM), wanted)
+    # the job outlives those who try to join
+    namespace.apply(slow_down(wanted, seconds=PACE_SECONDS, is_held=True), volume_claim(CLAIM), wanted)
     return JOB
 
 
@@ -72,6 +74,7 @@ def test_an_actor_that_is_killed_is_made_again_and_the_attempt_goes_on(
 
 
 def test_the_job_completes_with_every_step_on_current_weights(job: str, namespace: Namespace) -> None:
+    hurry(namespace, claim=CLAIM)
     namespace.wait_for_finish(job)
     assert condition(namespace.job(job), "Complete") == "True", namespace.describe()
     metrics = namespace.metrics(CLAIM)

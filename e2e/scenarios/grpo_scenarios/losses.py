@@ -88,8 +88,10 @@ class LossyJob:
         return seconds
 
     def require_frozen(self, engine: str, why: str, *, since: float) -> None:
-        """Fail unless the trainer has logged that an engine is frozen, and why."""
-        frozen = re.compile(rf"(\S+) .*engine {engine} is frozen, .*: {why}")
+        """Fail unless the trainer has logged that an engine is frozen, and why; or that it did not pause, as
+        one does that froze when its last sample was done."""
+        signs = f"is frozen, .*: {why}|did not get weights .*: pause: "
+        frozen = re.compile(rf"(\S+) .*engine {engine} ({signs})")
         assert any(_time(hit) > since for hit in map(frozen.match, self._log()) if hit), self._log()[-20:]
 
     def failed_syncs(self, *, since: float) -> list[str]:
