@@ -31,10 +31,9 @@ async def find_missing(
     remembered, and asked for once; but a job that says RevisionLost waits for somebody to restore its
     ConfigMap, perhaps without labels, and has it asked for again from time to time.
     """
-    uid = observed.job.uid
     missing = memory.missing_children(
         key,
-        shown=cache.child_names(uid),
+        shown=cache.child_names(observed.job.identity),
         expected=frozenset(_expected(observed)),
         awaited=frozenset(_awaited(observed.job)),
         now=now,
@@ -88,4 +87,4 @@ async def _find(
         memory.mark_gone((job.namespace, job.name), child, now=now)
         return False
     cache.put(kind, found)
-    return child in cache.child_names(job.uid)
+    return child in cache.child_names(job.identity)

@@ -22,7 +22,7 @@ def pod(
 
 
 def names(cache: Cache) -> list[str]:
-    return [item["metadata"]["name"] for item in cache.pods("job-uid")]
+    return [item["metadata"]["name"] for item in cache.pods(("default", "job-uid"))]
 
 
 def test_an_older_state_never_replaces_a_newer_one():
@@ -112,7 +112,7 @@ def test_of_a_listed_object_that_is_known_nothing_new_is_held():
     newer = cache.keep(PODS, pod(version=11) | {"spec": {"volumes": []}})
     assert (newer.version, "volumes" in newer.read()["spec"]) == (11, False)
     assert cache.replace(PODS, [newer], namespace=None, listed_at=20) == {("default", "copy")}
-    assert cache.pods("job-uid") == (newer.read(),)
+    assert cache.pods(("default", "job-uid")) == (newer.read(),)
 
 
 def test_an_object_that_the_api_server_no_longer_has_does_not_come_back_but_a_namesake_stays():

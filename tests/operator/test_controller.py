@@ -26,7 +26,7 @@ async def settle(controller: Controller) -> None:
 
 async def test_a_new_job_is_reconciled_once_and_then_left_alone(controller, client, cache):
     await settle(controller)
-    assert len(cache.pods(UID)) == 3
+    assert len(cache.pods(("default", UID))) == 3
     num_writes = client.num_writes
     deadline = spec().startup_deadline_seconds
     assert await controller.reconcile(KEY) == deadline  # nothing but the deadline is waited for

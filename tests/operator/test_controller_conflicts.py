@@ -27,7 +27,9 @@ async def test_a_status_that_was_written_since_the_job_was_read_is_not_overwritt
     theirs = status_of(client) | {"attempt": 2, "restarts": 1, "phase": "Restarting"}
     client.put(JOBS, a_job(status=theirs))  # another operator, and our cache lags behind
     client.remove(PODS, NAMES.rollout(replica=1, incarnation=0))
-    cache.remove(PODS, next(p for p in cache.pods(UID) if "-rollout-1-" in p["metadata"]["name"]))
+    cache.remove(
+        PODS, next(p for p in cache.pods(("default", UID)) if "-rollout-1-" in p["metadata"]["name"])
+    )
     before = client.num_writes
     assert await running.reconcile(KEY) == 0.0  # looks again at once
     assert status_of(client) == theirs
@@ -66,7 +68,7 @@ async def test_a_trainer_pod_that_only_the_cache_misses_is_not_taken_for_lost(ru
     client.show(cache, but=FIRST_TRAINER)
     await running.reconcile(KEY)
     assert (status_of(client)["attempt"], status_of(client)["phase"]) == (1, "Running")
-    assert FIRST_TRAINER in [pod["metadata"]["name"] for pod in cache.pods(UID)]
+    assert FIRST_TRAINER in [pod["metadata"]["name"] for pod in cache.pods(("default", UID))]
 
 
 async def test_a_trainer_pod_that_the_watch_shows_while_the_api_server_is_asked_is_not_taken_for_lost(
@@ -144,7 +146,7 @@ async def test_what_another_operator_made_for_the_same_job_is_taken_over(control
     second = controller_of(client, late)
     await second.reconcile(KEY)
     assert {kind: client.objects(kind) for kind in made} == made
-    assert sorted(pod["metadata"]["name"] for pod in late.pods(UID)) == pod_names(client)
+    assert sorted(pod["metadata"]["name"] for pod in late.pods(("default", UID))) == pod_names(client)
 
 
 async def test_an_operator_that_starts_anew_finds_every_child_and_has_nothing_to_do(running, client, cache):

@@ -138,5 +138,5 @@ def test_the_cache_keeps_no_more():
     pod = a_pod()
     pod["metadata"]["ownerReferences"] = [owner]
     cache.put(PODS, pod)
-    (found,) = cache.pods("j1")
+    (found,) = cache.pods(("default", "j1"))
     assert found == kept(PODS, pod)

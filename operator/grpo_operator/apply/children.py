@@ -5,12 +5,12 @@ import logging
 import secrets
 from collections.abc import Iterable, Sequence
 
-from grpo_operator.apply.refusals import explain_refusal, name_taken, tokens_lost
+from grpo_operator.apply.refusals import being_deleted, explain_refusal, name_taken, tokens_lost
 from grpo_operator.children.child import Child
 from grpo_operator.children.shared import TOKEN_FILES
 from grpo_operator.cluster import errors
 from grpo_operator.cluster.client import Client
-from grpo_operator.cluster.kinds import PODS, SECRETS, KubeObject
+from grpo_operator.cluster.kinds import CONFIG_MAPS, PODS, SECRETS, KubeObject
 from grpo_operator.observe.cache import Cache, owner_uid
 from grpo_operator.observe.observed import JobView, Refusal
 from grpo_operator.plan.draft import Deletion
@@ -122,4 +122,7 @@ async def _adopt(client: Client, cache: Cache, job: JobView, child: Child) -> Re
     if owner_uid(found) != job.uid:
         return name_taken(child.kind.name, child.name)
     cache.put(child.kind, found)
+    meta = found["metadata"]
+    if child.kind == CONFIG_MAPS and "deletionTimestamp" in meta:
+        return being_deleted(child.kind.name, child.name, meta.get("finalizers", ()))
     return None

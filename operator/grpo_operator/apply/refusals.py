@@ -1,5 +1,7 @@
 """From a write that the API server refused to the reason and the message that a person needs. Pure."""
 
+from collections.abc import Sequence
+
 from grpo_api.contract import labels
 from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_operator.cluster import errors
@@ -34,6 +36,15 @@ def tokens_lost(name: str, *, job_uid: str) -> Refusal:
         f"its pods (kubectl delete pods -l {labels.JOB_UID}={job_uid}), and they start again with new ones"
     )
     return Refusal(name, ReasonMessage(Reason.TOKENS_LOST, message))
+
+
+def being_deleted(kind: str, name: str, finalizers: Sequence[str]) -> Refusal:
+    """A child of the job is being deleted, and something keeps it, so that it cannot be made anew yet."""
+    kept_by = f", which its finalizers keep ({', '.join(finalizers)})" if finalizers else ""
+    message = (
+        f"{kind} {name} is being deleted{kept_by}: it is made again once it is gone, and no pod before it"
+    )
+    return Refusal(name, ReasonMessage(Reason.NAME_TAKEN, message))
 
 
 def name_taken(kind: str, name: str) -> Refusal:

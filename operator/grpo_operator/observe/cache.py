@@ -23,6 +23,10 @@ _AFTER_ALL = sys.maxsize
 Key = tuple[str, str]
 """(namespace, name) of a job."""
 
+Identity = tuple[str, str]
+"""(namespace, uid) of a job. An owner reference holds within a namespace only, and the API server does not
+check it: anybody may name any uid as the owner of an object in a namespace of his own."""
+
 ChildName = tuple[Kind, str]
 """A child of a job, in the job's namespace."""
 
@@ -60,7 +64,7 @@ class Cache:
 
     def __init__(self) -> None:
         self._items: dict[Kind, dict[Key, Held]] = {kind: {} for kind in WATCHED}
-        self._children: dict[str, set[tuple[Kind, Key]]] = {}
+        self._children: dict[Identity, set[ChildName]] = {}
         self._deleted: dict[str, int] = {}
         """Uid of a deleted object -> version at which it was deleted."""
         self._events: dict[str, tuple[KubeObject, ...]] = {}
@@ -97,7 +101,8 @@ class Cache:
         self._deleted.pop(item.uid, None)
         self._items[kind][item.place] = item
         if item.job:
-            self._children.setdefault(item.job[1], set()).add((kind, item.place))
+            namespace, name = item.place
+            self._children.setdefault((namespace, item.job[1]), set()).add((kind, name))
 
     def remove(self, kind: Kind, item: KubeObject) -> None:
         """Forget an object that was deleted; another object of the same name stays."""
@@ -149,18 +154,18 @@ class Cache:
         """Every job there is."""
         return tuple(self._items[JOBS])
 
-    def children(self, uid: str, kind: Kind) -> tuple[KubeObject, ...]:
-        """Objects of a kind that the job with this uid controls, by name."""
-        places = sorted(place for child_kind, place in self._children.get(uid, ()) if child_kind == kind)
-        return tuple(self._items[kind][place].read() for place in places)
+    def children(self, job: Identity, kind: Kind) -> tuple[KubeObject, ...]:
+        """Objects of a kind that a job controls, by name."""
+        names = sorted(name for child_kind, name in self._children.get(job, ()) if child_kind == kind)
+        return tuple(self._items[kind][job[0], name].read() for name in names)
 
-    def child_names(self, uid: str) -> frozenset[ChildName]:
-        """Every object that the job with this uid controls."""
-        return frozenset((kind, name) for kind, (_, name) in self._children.get(uid, ()))
+    def child_names(self, job: Identity) -> frozenset[ChildName]:
+        """Every object that a job controls."""
+        return frozenset(self._children.get(job, ()))
 
-    def pods(self, uid: str) -> tuple[KubeObject, ...]:
+    def pods(self, job: Identity) -> tuple[KubeObject, ...]:
         """Pods of a job."""
-        return self.children(uid, PODS)
+        return self.children(job, PODS)
 
     def pending_pods(self) -> tuple[KubeObject, ...]:
         """Pods of all jobs that have not started yet."""
@@ -179,22 +184,25 @@ class Cache:
         """Events about a pod; empty where they were not read."""
         return self._events.get(pod_uid, ())
 
-    def services(self, uid: str) -> tuple[KubeObject, ...]:
+    def services(self, job: Identity) -> tuple[KubeObject, ...]:
         """Services of a job."""
-        return self.children(uid, SERVICES)
+        return self.children(job, SERVICES)
 
-    def config_maps(self, uid: str) -> tuple[KubeObject, ...]:
-        """ConfigMaps of a job."""
-        return self.children(uid, CONFIG_MAPS)
+    def config_maps(self, job: Identity) -> tuple[KubeObject, ...]:
+        """ConfigMaps of a job, without those that are being deleted: whatever keeps one of them, it is no
+        configuration any more."""
+        found = self.children(job, CONFIG_MAPS)
+        return tuple(config for config in found if "deletionTimestamp" not in config["metadata"])
 
-    def network_policies(self, uid: str) -> tuple[KubeObject, ...]:
+    def network_policies(self, job: Identity) -> tuple[KubeObject, ...]:
         """NetworkPolicies of a job."""
-        return self.children(uid, NETWORK_POLICIES)
+        return self.children(job, NETWORK_POLICIES)
 
     def _drop(self, kind: Kind, place: Key) -> None:
         owner = self._items[kind].pop(place).job
-        if owner and owner[1] in self._children:
-            children = self._children[owner[1]]
-            children.discard((kind, place))
+        job = (place[0], owner[1]) if owner else None
+        if job in self._children:
+            children = self._children[job]
+            children.discard((kind, place[1]))
             if not children:
-                del self._children[owner[1]]
+                del self._children[job]

@@ -30,6 +30,11 @@ class JobView:
     problem: str
     status: GRPOJobStatus
 
+    @property
+    def identity(self) -> tuple[str, str]:
+        """(namespace, uid), by which its children are found."""
+        return self.namespace, self.uid
+
 
 @dataclass(frozen=True)
 class ContainerTermination:

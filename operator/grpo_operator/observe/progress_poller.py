@@ -83,7 +83,8 @@ class Poller:
         if job is None:
             return
         uid, attempt = job["metadata"]["uid"], job.get("status", {}).get("attempt", 0)
-        pod = next((pod for pod in self._cache.pods(uid) if _is_running_first(pod, attempt=attempt)), None)
+        pods = self._cache.pods((key[0], uid))
+        pod = next((pod for pod in pods if _is_running_first(pod, attempt=attempt)), None)
         if pod is None:
             return
         try:

@@ -30,7 +30,7 @@ def job_and_pods(cache: Cache, key: Key) -> JobAndPods | None:
     if item is None:
         return None
     job = job_view(item)
-    found = (pod_view(pod, cache.events(pod["metadata"]["uid"])) for pod in cache.pods(job.uid))
+    found = (pod_view(pod, cache.events(pod["metadata"]["uid"])) for pod in cache.pods(job.identity))
     pods = sorted((pod for pod in found if pod), key=lambda pod: (pod.position, pod.node_index))
     spec = job.spec or _frozen_of(job, _configs(cache, job))[0]
     rollouts = [pod for pod in pods if rollout_position(pod.name)]
@@ -54,8 +54,10 @@ def observe(cache: Cache, found: JobAndPods, remembered: Remembered) -> Observed
         job=job,
         trainers=found.trainers,
         rollouts=found.rollouts,
-        services={service["metadata"]["name"]: service for service in cache.services(job.uid)},
-        network_policies={policy["metadata"]["name"]: policy for policy in cache.network_policies(job.uid)},
+        services={service["metadata"]["name"]: service for service in cache.services(job.identity)},
+        network_policies={
+            policy["metadata"]["name"]: policy for policy in cache.network_policies(job.identity)
+        },
         config_names=frozenset(configs),
         frozen_spec=spec,
         pod_templates=templates,
@@ -75,7 +77,7 @@ def _other_job(cache: Cache, job: JobView) -> OtherJob | None:
     item = cache.job((job.namespace, resume.job))
     known = job.status.resumed_from
     uid = known.job_uid if known else item["metadata"]["uid"] if item else ""
-    pods = (pod_view(pod, ()) for pod in cache.pods(uid))
+    pods = (pod_view(pod, ()) for pod in cache.pods((job.namespace, uid)))
     trainers = [pod.name for pod in pods if pod and trainer_position(pod.name) and not pod.is_over]
     living = min(trainers, default="")
     if item is None or item["metadata"]["uid"] != uid:
@@ -132,7 +134,7 @@ def _read_spec(text: str) -> tuple[GRPOJobSpec | None, str]:
 
 
 def _configs(cache: Cache, job: JobView) -> dict[str, KubeObject]:
-    return {config["metadata"]["name"]: config for config in cache.config_maps(job.uid)}
+    return {config["metadata"]["name"]: config for config in cache.config_maps(job.identity)}
 
 
 def _frozen_of(
