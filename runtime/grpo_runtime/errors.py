@@ -70,6 +70,14 @@ class AddressInUseError(KnownError):
     reason = Reason.ADDRESS_IN_USE
 
 
+class RunConfigChangedError(KnownError):
+    """The file with the RunConfig is not the one that the operator made. A retry helps once it is made
+    again."""
+
+    exit_code = ExitCode.TRANSIENT
+    reason = Reason.REVISION_CHANGED
+
+
 class PeerLostError(KnownError):
     """A collective operation failed because another rank is gone or does not answer."""
 

@@ -9,11 +9,11 @@ from pydantic import ValidationError
 
 from grpo_api.contract.endpoints import ADMIN_TOKEN_FILE, DATA_TOKEN_FILE
 from grpo_api.contract.environment import Env, Role
-from grpo_api.contract.run_config import RunConfig, parse_run_config
+from grpo_api.contract.run_config import RunConfig, parse_run_config, run_config_digest
 from grpo_api.contract.versions import SchemaSkewError
 from grpo_api.problems import problems_of
 from grpo_api.v1alpha1.spec import Mode
-from grpo_runtime.errors import UserError
+from grpo_runtime.errors import RunConfigChangedError, UserError
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def read_trainer_settings(environment: Mapping[str, str]) -> TrainerSettings:
     written by an operator of another release.
     """
     _require_role(environment, Role.TRAINER)
-    run_config = _read_run_config(_path(environment, Env.RUN_CONFIG))
+    run_config = _read_run_config(environment)
     node_index = _number(environment, Env.NODE_INDEX, lowest=0)
     if node_index >= run_config.topology.num_nodes:
         raise UserError(
@@ -115,7 +115,7 @@ def read_rollout_settings(environment: Mapping[str, str]) -> RolloutSettings:
     """Read the settings of a rollout pod; raises UserError like `read_trainer_settings`."""
     _require_role(environment, Role.ROLLOUT)
     return RolloutSettings(
-        run_config=_read_run_config(_path(environment, Env.RUN_CONFIG)),
+        run_config=_read_run_config(environment),
         tokens=_read_tokens(_path(environment, Env.TOKENS_DIR)),
         cache_dir=_path(environment, Env.CACHE_DIR),
         volumes_dir=_path(environment, Env.VOLUMES_DIR),
@@ -170,9 +170,17 @@ def _require_role(environment: Mapping[str, str], role: Role) -> None:
         raise UserError(f"{Env.ROLE} is {found} but this process is a {role}: start the other subcommand")
 
 
-def _read_run_config(path: Path) -> RunConfig:
+def _read_run_config(environment: Mapping[str, str]) -> RunConfig:
+    path, wanted = _path(environment, Env.RUN_CONFIG), _text(environment, Env.RUN_CONFIG_DIGEST)
     try:
-        return parse_run_config(path.read_text())
+        content = path.read_bytes()
+        # the operator may have checked another file than the kubelet has mounted since
+        if run_config_digest(content) != wanted:
+            raise RunConfigChangedError(
+                f"{path} is not the RunConfig that the operator made for this pod: somebody has deleted its "
+                "ConfigMap and made another. Delete that one, then this pod: the operator makes both again"
+            )
+        return parse_run_config(content.decode())
     except SchemaSkewError as error:
         raise UserError(str(error)) from error
     except OSError as error:

@@ -27,7 +27,7 @@ from grpo_api.resolve import volumes_of
 from grpo_api.source import Scheme, Source, VolumeKind
 from grpo_api.v1alpha1.job import parse_job
 from grpo_api.v1alpha1.spec import GRPOJobSpec
-from grpo_operator.children.config import config_map
+from grpo_operator.children.config import config_map, pod_templates
 from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.pod import CONFIG_DIR, RUN_CONFIG_KEY
 from grpo_operator.children.rollout import rollout_pod
@@ -134,8 +134,12 @@ def test_each_attempt_waits_for_the_number_of_engines_that_was_asked_for_when_it
 ):
     assert disaggregated.spec.rollout is not None
     rollout = disaggregated.spec.rollout.model_copy(update={"replicas": 7})
-    scaled = replace(disaggregated, spec=disaggregated.spec.model_copy(update={"rollout": rollout}))
     config = config_map(disaggregated).body  # immutable: it is from the start
+    scaled = replace(
+        disaggregated,
+        spec=disaggregated.spec.model_copy(update={"rollout": rollout}),
+        templates=pod_templates(config),
+    )
     (tmp_path / RUN_CONFIG_KEY).write_text(config["data"][RUN_CONFIG_KEY])
     for name in TOKEN_FILES:
         (tmp_path / name).write_text("a-token")

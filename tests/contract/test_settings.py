@@ -18,9 +18,10 @@ from grpo_api.contract.environment import (
     Role,
 )
 from grpo_api.contract.exit_codes import ExitCode
+from grpo_api.contract.run_config import run_config_digest
 from grpo_api.resolve import resolve
 from grpo_api.v1alpha1.job import parse_job
-from grpo_runtime.errors import UserError
+from grpo_runtime.errors import RunConfigChangedError, UserError
 from grpo_runtime.fleet.settings import fleet_settings
 from grpo_runtime.settings import PlaceInEngine, read_rollout_settings, read_trainer_settings
 from grpo_runtime.supervisor.supervisor import SupervisorOptions, supervise
@@ -63,13 +64,18 @@ def run_config_json(**spec: Any) -> str:
     return resolve(job).model_dump_json(by_alias=True)
 
 
+def written_to(path: Path, run_json: str) -> dict[str, str]:
+    """The variables that say where a RunConfig is, and which."""
+    path.write_text(run_json)
+    return {Env.RUN_CONFIG: str(path), Env.RUN_CONFIG_DIGEST: run_config_digest(run_json.encode())}
+
+
 @pytest.fixture
 def values(tmp_path: Path) -> dict[str, str]:
-    (tmp_path / "run.json").write_text(run_config_json(rollout={"lostTimeoutSeconds": 77}))
     (tmp_path / "data-token").write_text("d")
     (tmp_path / "admin-token").write_text("a")
     return {
-        Env.RUN_CONFIG: str(tmp_path / "run.json"),
+        **written_to(tmp_path / "run.json", run_config_json(rollout={"lostTimeoutSeconds": 77})),
         Env.TOKENS_DIR: str(tmp_path),
         Env.OUTPUT_DIR: str(tmp_path / "output"),
         Env.CACHE_DIR: str(tmp_path / "cache"),
@@ -97,8 +103,8 @@ def test_a_trainer_reads_exactly_the_variables_of_a_trainer_pod(
 def test_a_trainer_that_holds_its_engines_needs_neither_tokens_nor_a_rollout_host(
     values: dict[str, str], tmp_path: Path
 ) -> None:
-    (tmp_path / "run.json").write_text(run_config_json(mode="Colocated"))
-    values = {**values, Env.ROLE: Role.TRAINER}
+    written = written_to(tmp_path / "run.json", run_config_json(mode="Colocated"))
+    values = {**values, **written, Env.ROLE: Role.TRAINER}
     environment = FakeEnvironment({name: values[name] for name in COLOCATED_ENV})
     settings = read_trainer_settings(environment)
     assert environment.read == COLOCATED_ENV | LOWERED_BUDGET_ENV
@@ -106,8 +112,8 @@ def test_a_trainer_that_holds_its_engines_needs_neither_tokens_nor_a_rollout_hos
 
 
 def test_a_trainer_whose_engines_are_rays_actors_needs_tokens(values: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text(run_config_json(mode="Colocated", colocated={"executor": "Ray"}))
-    values = {**values, Env.ROLE: Role.TRAINER}
+    on_ray = run_config_json(mode="Colocated", colocated={"executor": "Ray"})
+    values = {**values, **written_to(tmp_path / "run.json", on_ray), Env.ROLE: Role.TRAINER}
     environment = FakeEnvironment({name: values[name] for name in RAY_ENV})
     settings = read_trainer_settings(environment)
     assert environment.read == RAY_ENV | LOWERED_BUDGET_ENV
@@ -131,8 +137,8 @@ def test_a_fleet_waits_for_its_engines_as_long_as_the_spec_says(values: dict[str
 
 
 def test_a_fleet_gives_weights_to_every_worker_of_an_engine(values: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text(
-        run_config_json(rollout={"replicas": 1}, engine={"tensorParallelSize": 2})
+    values |= written_to(
+        tmp_path / "run.json", run_config_json(rollout={"replicas": 1}, engine={"tensorParallelSize": 2})
     )
     settings = fleet_settings(read_trainer_settings({**values, Env.ROLE: Role.TRAINER}))
     assert settings.workers_per_engine == 2
@@ -142,7 +148,7 @@ def test_a_fleet_gives_weights_to_every_worker_of_an_engine(values: dict[str, st
 def test_a_fleet_gives_an_engine_as_many_completions_at_a_time_as_the_spec_says(
     values: dict[str, str], tmp_path: Path, engine: dict[str, int], expected: int
 ) -> None:
-    (tmp_path / "run.json").write_text(run_config_json(rollout={"replicas": 1}, engine=engine))
+    values |= written_to(tmp_path / "run.json", run_config_json(rollout={"replicas": 1}, engine=engine))
     settings = fleet_settings(read_trainer_settings({**values, Env.ROLE: Role.TRAINER}))
     assert settings.max_in_flight == expected
 
@@ -151,7 +157,9 @@ def test_a_fleet_gives_an_engine_as_many_completions_at_a_time_as_the_spec_says(
 def test_a_trainer_pod_is_one_of_those_that_the_spec_names(
     values: dict[str, str], tmp_path: Path, node_index: str, is_there: bool
 ) -> None:
-    (tmp_path / "run.json").write_text(run_config_json(trainer={"numNodes": 2, "processesPerNode": 1}))
+    values |= written_to(
+        tmp_path / "run.json", run_config_json(trainer={"numNodes": 2, "processesPerNode": 1})
+    )
     environment = {**values, Env.ROLE: Role.TRAINER, Env.NODE_INDEX: node_index}
     if is_there:
         assert read_trainer_settings(environment).node_index == 1
@@ -167,7 +175,7 @@ def test_a_number_of_engines_that_cannot_be_waited_for_is_named(values: dict[str
 
 
 def test_a_trainer_that_holds_its_engines_has_no_fleet(values: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text(run_config_json(mode="Colocated"))
+    values |= written_to(tmp_path / "run.json", run_config_json(mode="Colocated"))
     settings = read_trainer_settings({**values, Env.ROLE: Role.TRAINER})
     with pytest.raises(UserError, match="mode is Colocated: there are no rollout pods"):
         fleet_settings(settings)
@@ -206,14 +214,14 @@ def test_a_pod_that_is_a_part_of_an_engine_reads_which_part(values: dict[str, st
 
 def test_a_fleet_counts_the_workers_of_all_stages(values: dict[str, str], tmp_path: Path) -> None:
     engine = {"tensorParallelSize": 2, "pipelineParallelSize": 3}
-    (tmp_path / "run.json").write_text(run_config_json(rollout={"replicas": 1}, engine=engine))
+    values |= written_to(tmp_path / "run.json", run_config_json(rollout={"replicas": 1}, engine=engine))
     settings = fleet_settings(read_trainer_settings({**values, Env.ROLE: Role.TRAINER}))
     assert (settings.workers_per_engine, settings.cores_per_engine) == (6, 1)
 
 
 def test_a_fleet_counts_the_workers_of_all_cores(values: dict[str, str], tmp_path: Path) -> None:
     engine = {"tensorParallelSize": 2, "dataParallelSize": 4, "expertParallel": True}
-    (tmp_path / "run.json").write_text(run_config_json(rollout={"replicas": 1}, engine=engine))
+    values |= written_to(tmp_path / "run.json", run_config_json(rollout={"replicas": 1}, engine=engine))
     settings = fleet_settings(read_trainer_settings({**values, Env.ROLE: Role.TRAINER}))
     assert (settings.workers_per_engine, settings.cores_per_engine) == (8, 4)
 
@@ -229,6 +237,22 @@ def test_a_missing_variable_is_named(values: dict[str, str], name: str) -> None:
     del environment[name]
     with pytest.raises(UserError, match=name):
         read_trainer_settings(environment)
+
+
+def test_a_trainer_does_not_begin_with_another_run_config_than_the_operator_made(
+    values: dict[str, str], tmp_path: Path
+) -> None:
+    """As when the ConfigMap is made anew by somebody after the operator has looked at it."""
+    (tmp_path / "run.json").write_text(run_config_json(algorithm={"steps": 6}))
+    log = tmp_path / "termination-log"
+    code = supervise(
+        {**values, Env.ROLE: Role.TRAINER}, options=SupervisorOptions(port=0, termination_log=log)
+    )
+    said = json.loads(log.read_text())
+    assert (code, said["reason"]) == (ExitCode.TRANSIENT, "RevisionChanged")
+    assert "is not the RunConfig that the operator made for this pod" in said["message"]
+    with pytest.raises(RunConfigChangedError):
+        read_rollout_settings({**values, Env.ROLE: Role.ROLLOUT})
 
 
 @pytest.mark.parametrize(
@@ -247,7 +271,7 @@ def test_a_run_config_of_another_release_ends_the_trainer_with_40_and_says_so(
     config = tmp_path / "run.json"
     run = json.loads(config.read_text())
     alter(run)
-    config.write_text(json.dumps(run))
+    values |= written_to(config, json.dumps(run))
     log = tmp_path / "termination-log"
     options = SupervisorOptions(port=0, termination_log=log)
     code = supervise({**values, Env.ROLE: Role.TRAINER}, options=options)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from grpo_api.contract.environment import Env, Role
-from grpo_api.contract.run_config import RunConfig
+from grpo_api.contract.run_config import RunConfig, run_config_digest
 from grpo_api.contract.weight_sync_choice import with_backend
 from grpo_api.resolve import resolve
 from grpo_api.v1alpha1.job import parse_job
@@ -152,7 +152,8 @@ def start_engine(
     """Start an engine without waiting for it. Files and tokens go to `folder`. `variables` and `arguments`
     are those that not every pod has."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "run.json").write_text((run or run_config()).model_dump_json(by_alias=True))
+    run_json = (run or run_config()).model_dump_json(by_alias=True)
+    (folder / "run.json").write_text(run_json)
     tokens = folder / "tokens"
     tokens.mkdir(exist_ok=True)
     (tokens / "data-token").write_text("data-secret\n")
@@ -161,6 +162,7 @@ def start_engine(
     environment = os.environ | {
         Env.ROLE: Role.ROLLOUT,
         Env.RUN_CONFIG: str(folder / "run.json"),
+        Env.RUN_CONFIG_DIGEST: run_config_digest(run_json.encode()),
         Env.TOKENS_DIR: str(tokens),
         Env.CACHE_DIR: str(folder / "cache"),
         Env.VOLUMES_DIR: str(folder / "volumes"),

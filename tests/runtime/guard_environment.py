@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from grpo_api.contract.environment import Env, Role
+from grpo_api.contract.run_config import run_config_digest
 
 DATA, ADMIN = "data-secret", "admin-secret"
 
@@ -15,6 +16,7 @@ def guard_environment(folder: Path, *, run_json: str) -> dict[str, str]:
     return {
         Env.ROLE: Role.ROLLOUT,
         Env.RUN_CONFIG: str(folder / "run.json"),
+        Env.RUN_CONFIG_DIGEST: run_config_digest(run_json.encode()),
         Env.TOKENS_DIR: str(folder),
         Env.CACHE_DIR: str(folder / "cache"),
         Env.VOLUMES_DIR: str(folder / "volumes"),

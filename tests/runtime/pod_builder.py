@@ -5,7 +5,7 @@ from typing import Any
 
 from grpo_api.contract.endpoints import ADMIN_TOKEN_FILE, DATA_TOKEN_FILE
 from grpo_api.contract.environment import COLOCATED_ENV, RAY_ENV, TRAINER_ENV, Env, Role
-from grpo_api.contract.run_config import RunConfig
+from grpo_api.contract.run_config import RunConfig, run_config_digest
 from grpo_api.resolve import resolve
 from grpo_api.v1alpha1.job import parse_job
 from grpo_api.v1alpha1.spec import Mode
@@ -60,6 +60,7 @@ def trainer_environment(
     environment = {
         Env.ROLE: Role.TRAINER,
         Env.RUN_CONFIG: str(config),
+        Env.RUN_CONFIG_DIGEST: run_config_digest(config.read_bytes()),
         Env.TOKENS_DIR: str(folder),
         Env.OUTPUT_DIR: str(folder / "output"),
         Env.CACHE_DIR: str(folder / f"cache-{attempt}-{node_index}"),
@@ -79,7 +80,7 @@ def trainer_environment(
 def rollout_environment(folder: Path, run: RunConfig, *, instance: str = "engine-0") -> dict[str, str]:
     """The same for a rollout pod."""
     trainer = trainer_environment(folder, run)
-    shared = (Env.RUN_CONFIG, Env.TOKENS_DIR, Env.VOLUMES_DIR)
+    shared = (Env.RUN_CONFIG, Env.RUN_CONFIG_DIGEST, Env.TOKENS_DIR, Env.VOLUMES_DIR)
     return {
         **{name: trainer[name] for name in shared},
         Env.ROLE: Role.ROLLOUT,

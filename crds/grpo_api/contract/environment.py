@@ -13,6 +13,8 @@ class Env(StrEnum):
     """`trainer` or `rollout`."""
     RUN_CONFIG = "GRPO_RUN_CONFIG"
     """Path of the RunConfig JSON file."""
+    RUN_CONFIG_DIGEST = "GRPO_RUN_CONFIG_DIGEST"
+    """SHA-256 of that file, in hex, as the operator made it. A process does not begin with another file."""
     TOKENS_DIR = "GRPO_TOKENS_DIR"
     """Directory with the files `data-token` and `admin-token`. Only rollout pods have it, and trainers of
     mode Disaggregated or with Ray."""
@@ -51,8 +53,9 @@ class Env(StrEnum):
 
 
 TRAINER_ENV = frozenset(
-    {Env.ROLE, Env.RUN_CONFIG, Env.TOKENS_DIR, Env.OUTPUT_DIR, Env.CACHE_DIR, Env.VOLUMES_DIR, Env.ATTEMPT,
-     Env.NODE_INDEX, Env.MASTER_ADDR, Env.ROLLOUT_HOST, Env.ROLLOUT_REPLICAS, Env.HEARTBEAT_FILE}
+    {Env.ROLE, Env.RUN_CONFIG, Env.RUN_CONFIG_DIGEST, Env.TOKENS_DIR, Env.OUTPUT_DIR, Env.CACHE_DIR,
+     Env.VOLUMES_DIR, Env.ATTEMPT, Env.NODE_INDEX, Env.MASTER_ADDR, Env.ROLLOUT_HOST, Env.ROLLOUT_REPLICAS,
+     Env.HEARTBEAT_FILE}
 )  # fmt: skip
 """Variables of a trainer pod in mode Disaggregated."""
 
@@ -66,7 +69,15 @@ LOWERED_BUDGET_ENV = frozenset({Env.MICRO_BATCH_TOKENS})
 """What a trainer pod has besides once an attempt has run out of GPU memory."""
 
 ROLLOUT_ENV = frozenset(
-    {Env.ROLE, Env.RUN_CONFIG, Env.TOKENS_DIR, Env.CACHE_DIR, Env.VOLUMES_DIR, Env.INSTANCE}
+    {
+        Env.ROLE,
+        Env.RUN_CONFIG,
+        Env.RUN_CONFIG_DIGEST,
+        Env.TOKENS_DIR,
+        Env.CACHE_DIR,
+        Env.VOLUMES_DIR,
+        Env.INSTANCE,
+    }
 )
 """Variables of a rollout pod."""
 

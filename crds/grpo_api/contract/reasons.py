@@ -38,7 +38,7 @@ class Reason(StrEnum):
     makes none; the job waits."""
     NOT_PERMITTED = "NotPermitted"
     """podTemplate of the job asks for a ServiceAccount or for the network of the nodes, which this operator
-    does not allow; the job waits."""
+    does not allow, or a pod would have rights that no pod of a job has; the job waits."""
     WAITING_FOR_RESUMED_JOB = "WaitingForResumedJob"
     """The job that `resumeFrom.job` names does not exist, or has not ended yet; this one waits."""
     NOTHING_TO_RESUME = "NothingToResume"
@@ -97,6 +97,9 @@ class Reason(StrEnum):
     REVISION_LOST = "RevisionLost"
     """The spec was changed after the start although the API server forbids it, and the ConfigMap with the
     original is gone; the pods go on, and the operator makes no new ones."""
+    REVISION_CHANGED = "RevisionChanged"
+    """The ConfigMap of the run is not the one that the job started with; the pods go on, and the operator
+    makes no new ones."""
     POD_DELETED = "PodDeleted"
     """A trainer pod was deleted, not by the operator, or its node was removed; next attempt, not counted."""
     POD_FAILED = "PodFailed"

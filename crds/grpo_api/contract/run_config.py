@@ -1,5 +1,6 @@
 """The RunConfig: what all pods of a job read, except secrets."""
 
+import hashlib
 import json
 from typing import Any
 
@@ -134,6 +135,11 @@ class RunConfig(RunSections):
         """Whether the completions of this step, which counts from 1, are kept as a table for people."""
         every = self.report.samples_every_steps
         return every > 0 and (step % every == 0 or step == self.total_steps)
+
+
+def run_config_digest(content: bytes) -> str:
+    """SHA-256 of the file with a RunConfig, in hex."""
+    return hashlib.sha256(content).hexdigest()
 
 
 def parse_run_config(text: str) -> RunConfig:

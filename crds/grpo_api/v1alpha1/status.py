@@ -211,6 +211,8 @@ class GRPOJobStatus(ApiModel):
     """The newest failure or blocker and its cause; it stays until there is something newer."""
     revision: ShortText = ""
     """Hash of everything that was frozen when the job started."""
+    config_digest: ShortText = ""
+    """SHA-256 of the ConfigMap of the revision. From another one no pod is made."""
     image: Annotated[str, Field(max_length=512)] = ""
     """Runtime image, frozen when the job started."""
     image_id: Annotated[str, Field(max_length=512)] = ""

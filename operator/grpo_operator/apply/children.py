@@ -5,8 +5,17 @@ import logging
 import secrets
 from collections.abc import Iterable, Sequence
 
-from grpo_operator.apply.refusals import being_deleted, explain_refusal, name_taken, tokens_lost
+from grpo_operator.apply.refusals import (
+    being_deleted,
+    config_changed,
+    explain_refusal,
+    name_taken,
+    not_restricted,
+    tokens_lost,
+)
 from grpo_operator.children.child import Child
+from grpo_operator.children.config import content_digest
+from grpo_operator.children.restricted import problems_of_pod
 from grpo_operator.children.shared import TOKEN_FILES
 from grpo_operator.cluster import errors
 from grpo_operator.cluster.client import Client
@@ -75,6 +84,8 @@ async def _make(client: Client, cache: Cache, job: JobView, child: Child) -> Ref
     label = f"{child.kind.name} {child.name}"
     if child.is_expected:
         return await _require(client, job, child)
+    if child.kind == PODS and (problems := problems_of_pod(child.body, allowed=child.allowed)):
+        return not_restricted(child.name, problems)
     try:
         made = await _write(client, job, child)
     except errors.AlreadyExists:
@@ -125,4 +136,6 @@ async def _adopt(client: Client, cache: Cache, job: JobView, child: Child) -> Re
     meta = found["metadata"]
     if child.kind == CONFIG_MAPS and "deletionTimestamp" in meta:
         return being_deleted(child.kind.name, child.name, meta.get("finalizers", ()))
+    if child.kind == CONFIG_MAPS and content_digest(found) != content_digest(child.body):
+        return config_changed(child.name)
     return None

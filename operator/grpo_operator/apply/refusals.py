@@ -47,6 +47,20 @@ def being_deleted(kind: str, name: str, finalizers: Sequence[str]) -> Refusal:
     return Refusal(name, ReasonMessage(Reason.NAME_TAKEN, message))
 
 
+def not_restricted(name: str, problems: Sequence[str]) -> Refusal:
+    """A pod that would be more than pods of a job may be."""
+    message = f"Pod {name} would have rights that no pod of a job has, and is not made: {'; '.join(problems)}"
+    return Refusal(name, ReasonMessage(Reason.NOT_PERMITTED, message))
+
+
+def config_changed(name: str) -> Refusal:
+    """Under the name of the job's ConfigMap there is one with another content."""
+    message = (
+        f"ConfigMap {name} has another content than this job's: delete it, and the operator makes it again"
+    )
+    return Refusal(name, ReasonMessage(Reason.REVISION_CHANGED, message))
+
+
 def name_taken(kind: str, name: str) -> Refusal:
     """An object that is not the job's has the name of one of its children."""
     message = f"{kind} {name} exists but does not belong to this job: delete it or rename the job"

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from grpo_api.v1alpha1.spec.pod_template import PodTemplateSpec
 from grpo_operator.cluster.kinds import Kind, KubeObject
 
 
@@ -11,13 +12,14 @@ class Child:
 
     `is_correction`: an object of ours exists and is corrected by server-side apply. `is_expected`: it must
     exist, and is not made again. Every other child is created, so that a plan made from old state neither
-    takes over nor resurrects an object.
+    takes over nor resurrects an object. `allowed` is what the job adds to a pod.
     """
 
     kind: Kind
     body: KubeObject
     is_correction: bool = False
     is_expected: bool = False
+    allowed: PodTemplateSpec | None = None
 
     @property
     def name(self) -> str:

@@ -1,5 +1,6 @@
 """The immutable ConfigMap of a run: what its pods read, and what the operator froze when it started."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from functools import lru_cache
@@ -32,12 +33,18 @@ def config_map(frozen: FrozenJob) -> Child:
             "metadata": frozen.metadata(frozen.names.config(frozen.revision)),
             "immutable": True,
             "data": {
-                RUN_CONFIG_KEY: json.dumps(frozen.config.to_object(), indent=2),
+                RUN_CONFIG_KEY: frozen.run_config_text,
                 FROZEN_SPEC_KEY: json.dumps(frozen.spec.to_object()),
                 TEMPLATES_KEY: json.dumps(_templates(frozen)),
             },
         },
     )
+
+
+def content_digest(config: KubeObject) -> str:
+    """SHA-256 of all that a ConfigMap holds, in hex."""
+    content = [config.get("data") or {}, config.get("binaryData") or {}]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def frozen_spec(config: KubeObject) -> GRPOJobSpec:

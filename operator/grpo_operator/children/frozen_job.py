@@ -89,6 +89,11 @@ class FrozenJob:
             GRPOJob(api_version="grpo.dev/v1alpha1", kind="GRPOJob", metadata=meta, spec=self.spec)
         )
 
+    @cached_property
+    def run_config_text(self) -> str:
+        """It as the file that the pods read."""
+        return json.dumps(self.config.to_object(), indent=2)
+
     def metadata(self, name: str, *, role: str = "", extra: dict[str, str] | None = None) -> KubeObject:
         """Metadata of a child: our labels, and the job as its controller.
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from grpo_api.contract import labels
 from grpo_api.contract.environment import Env, Role
+from grpo_api.contract.run_config import run_config_digest
 from grpo_api.v1alpha1.spec import GRPOJobSpec, ResourcesSpec
 from grpo_api.v1alpha1.spec.pod_template import PodTemplateSpec
 from grpo_operator.children.frozen_job import FrozenJob
@@ -76,6 +77,7 @@ def pod_template(
         **COMPILED,
         Env.ROLE: role.value,
         Env.RUN_CONFIG: f"{CONFIG_DIR}/{RUN_CONFIG_KEY}",
+        Env.RUN_CONFIG_DIGEST: run_config_digest(frozen.run_config_text.encode()),
         Env.CACHE_DIR: CACHE_DIR,
         Env.VOLUMES_DIR: VOLUMES_DIR,
         **_hub(frozen),

@@ -8,7 +8,14 @@ from grpo_api.contract.environment import Env, Role
 from grpo_operator.children.child import Child
 from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.mounts import weights, weights_secrets
-from grpo_operator.children.pod import given_back_label, grace_seconds_of, http_probe, pod_template, resources
+from grpo_operator.children.pod import (
+    given_back_label,
+    grace_seconds_of,
+    http_probe,
+    pod_template,
+    pod_template_of,
+    resources,
+)
 from grpo_operator.children.template import Open, Template, filled
 from grpo_operator.cluster.kinds import PODS, KubeObject
 
@@ -32,7 +39,8 @@ def rollout_pod(
     }
     grace_seconds = grace_seconds_of(frozen.spec, role=Role.ROLLOUT) or GRACE_SECONDS
     own_labels = given_back_label(given_back)
-    return Child(PODS, filled(template, values, labels=own_labels, grace_seconds=grace_seconds))
+    pod = filled(template, values, labels=own_labels, grace_seconds=grace_seconds)
+    return Child(PODS, pod, allowed=pod_template_of(frozen.spec, role=Role.ROLLOUT))
 
 
 def rollout_template(frozen: FrozenJob, *, is_first: bool = True) -> KubeObject:

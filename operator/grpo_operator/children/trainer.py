@@ -13,6 +13,7 @@ from grpo_operator.children.pod import (
     grace_seconds_of,
     http_probe,
     pod_template,
+    pod_template_of,
     resources,
 )
 from grpo_operator.children.template import Open, Template, filled
@@ -58,7 +59,7 @@ def trainer_pod(
         # not open in the template: few jobs have it
         [container] = pod["spec"]["containers"]
         container["env"].append({"name": Env.MICRO_BATCH_TOKENS.value, "value": str(micro_batch_tokens)})
-    return Child(PODS, pod)
+    return Child(PODS, pod, allowed=pod_template_of(frozen.spec, role=Role.TRAINER))
 
 
 def needs_service(frozen: FrozenJob) -> bool:

@@ -7,8 +7,12 @@ who manages which field, and most of the rest of a pod is the spec that the oper
 from collections.abc import Mapping
 from typing import Any
 
+from grpo_operator.children.config import content_digest
 from grpo_operator.children.pod import RUN_CONFIG_KEY
 from grpo_operator.cluster.kinds import CONFIG_MAPS, PODS, Kind, KubeObject
+
+DIGEST = "contentDigest"
+"""Where the digest of all that a ConfigMap holds is kept: the largest part of it is left out."""
 
 _LEFT_OUT_OF_METADATA = ("managedFields", "annotations", "selfLink", "generateName")
 _POD_SPEC = ("nodeName", "restartPolicy", "imagePullSecrets")
@@ -26,7 +30,8 @@ def kept(kind: Kind, item: KubeObject) -> KubeObject:
         found["spec"] = {**_only(spec, _POD_SPEC), "containers": containers}
         found["status"] = _only(item.get("status", {}), _POD_STATUS)
     elif kind == CONFIG_MAPS:
-        found["data"] = _without(item.get("data", {}), (RUN_CONFIG_KEY,))
+        found["data"] = _without(item.get("data") or {}, (RUN_CONFIG_KEY,))
+        found[DIGEST] = content_digest(item)
     return found
 
 

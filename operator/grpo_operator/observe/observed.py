@@ -280,6 +280,8 @@ class Observed:
     """The spec of the revision in status, from its ConfigMap."""
     pod_templates: Mapping[str, KubeObject] = field(default_factory=dict)
     """The pod templates that the run started with; empty before they are stored."""
+    config_digest: str = ""
+    """Digest of the ConfigMap of the revision in status; empty where there is none."""
     frozen_problem: str = ""
     """Why that ConfigMap is there but cannot be read."""
     crd_problem: str = ""

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -16,6 +17,7 @@ from grpo_operator.children.names import Names, rollout_position, trainer_positi
 from grpo_operator.cluster.kinds import KubeObject
 from grpo_operator.observe.cache import Cache, Key
 from grpo_operator.observe.engine_pods import as_engines
+from grpo_operator.observe.kept import DIGEST
 from grpo_operator.observe.observed import JobAndPods, JobView, Observed, OtherJob, Remembered
 from grpo_operator.observe.pod_view import pod_view
 
@@ -32,7 +34,7 @@ def job_and_pods(cache: Cache, key: Key) -> JobAndPods | None:
     job = job_view(item)
     found = (pod_view(pod, cache.events(pod["metadata"]["uid"])) for pod in cache.pods(job.identity))
     pods = sorted((pod for pod in found if pod), key=lambda pod: (pod.position, pod.node_index))
-    spec = job.spec or _frozen_of(job, _configs(cache, job))[0]
+    spec = job.spec or _frozen_of(job, _configs(cache, job)).spec
     rollouts = [pod for pod in pods if rollout_position(pod.name)]
     # where no spec can be read, as many as there are
     num_nodes = 1 + max((pod.node_index for pod in rollouts), default=0)
@@ -49,7 +51,7 @@ def observe(cache: Cache, found: JobAndPods, remembered: Remembered) -> Observed
     """The whole snapshot: `found`, the other children in the cache, and what the memory has of the job."""
     job = found.job
     configs = _configs(cache, job)
-    spec, problem, templates = _frozen_of(job, configs)
+    frozen = _frozen_of(job, configs)
     return Observed(
         job=job,
         trainers=found.trainers,
@@ -59,9 +61,10 @@ def observe(cache: Cache, found: JobAndPods, remembered: Remembered) -> Observed
             policy["metadata"]["name"]: policy for policy in cache.network_policies(job.identity)
         },
         config_names=frozenset(configs),
-        frozen_spec=spec,
-        pod_templates=templates,
-        frozen_problem=problem,
+        frozen_spec=frozen.spec,
+        pod_templates=frozen.templates,
+        config_digest=frozen.digest,
+        frozen_problem=frozen.problem,
         crd_problem=cache.served_schema.problem,
         other_job=_other_job(cache, job),
         remembered=remembered,
@@ -137,26 +140,36 @@ def _configs(cache: Cache, job: JobView) -> dict[str, KubeObject]:
     return {config["metadata"]["name"]: config for config in cache.config_maps(job.identity)}
 
 
-def _frozen_of(
-    job: JobView, configs: Mapping[str, KubeObject]
-) -> tuple[GRPOJobSpec | None, str, Mapping[str, KubeObject]]:
-    """See `_frozen`; nothing while the job has not started. `configs` are its ConfigMaps, by name."""
+@dataclass(frozen=True)
+class _Frozen:
+    """What the ConfigMap of a run says. `problem` is why its spec or a template cannot be read."""
+
+    digest: str = ""
+    spec: GRPOJobSpec | None = None
+    templates: Mapping[str, KubeObject] = field(default_factory=dict)
+    problem: str = ""
+
+
+def _frozen_of(job: JobView, configs: Mapping[str, KubeObject]) -> _Frozen:
+    """Nothing while the job has not started, and only the digest of a ConfigMap that is not the one that it
+    started with: whoever may write ConfigMaps need not be allowed to make pods. `configs` are those of the
+    job, by name."""
     names = Names.of(job=job.name, uid=job.uid)
-    frozen = configs.get(names.config(job.status.revision)) if job.status.revision else None
-    return _frozen(frozen) if frozen else (None, "", {})
-
-
-def _frozen(config: KubeObject) -> tuple[GRPOJobSpec | None, str, Mapping[str, KubeObject]]:
-    """(the spec in a ConfigMap of ours, or else why it or a pod template cannot be read, the templates)."""
+    config = configs.get(names.config(job.status.revision)) if job.status.revision else None
+    if config is None:
+        return _Frozen()
+    digest = config[DIGEST]
+    if job.status.config_digest not in ("", digest):
+        return _Frozen(digest)
     read = "spec"
     try:
         spec, read = frozen_spec(config), "pods"
-        return spec, "", pod_templates(config)
+        return _Frozen(digest, spec, pod_templates(config))
     except ValidationError as error:
         why = _problems_text(error, at=read)
     except KeyError as error:
         why = f"key {error} is missing"
-    return None, f"ConfigMap {config['metadata']['name']}: {why}", {}
+    return _Frozen(digest, problem=f"ConfigMap {config['metadata']['name']}: {why}")
 
 
 def _problems_text(error: ValidationError, *, at: str) -> str:

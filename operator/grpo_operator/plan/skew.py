@@ -23,6 +23,16 @@ def unreadable_frozen_spec(problem: str) -> ReasonMessage:
     )
 
 
+def changed_revision(config: str) -> ReasonMessage:
+    """The ConfigMap of the run was made anew by somebody else."""
+    return ReasonMessage(
+        Reason.REVISION_CHANGED,
+        f"ConfigMap {config} is not the one that this job started with: somebody has deleted it and made "
+        "another. The pods go on, but none is replaced. Delete it, and the operator makes it again from the "
+        "job's spec",
+    )
+
+
 def lost_revision(config: str) -> ReasonMessage:
     """The frozen spec is gone and the live one is another. The pods go on; new ones cannot be made."""
     return ReasonMessage(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from grpo_api.contract.environment import Env, Role
 from grpo_api.contract.micro_batch_choice import lowered
-from grpo_api.contract.run_config import RunConfig
+from grpo_api.contract.run_config import RunConfig, run_config_digest
 from grpo_api.v1alpha1.spec import Mode
 from grpo_runtime.local.ports import LOOPBACK
 from grpo_runtime.local.workspace import Workspace
@@ -59,6 +59,7 @@ def _shared(workspace: Workspace, role: Role, *, cache: Path) -> dict[str, str]:
     return {
         Env.ROLE: role.value,
         Env.RUN_CONFIG: str(workspace.run_config),
+        Env.RUN_CONFIG_DIGEST: run_config_digest(workspace.run_config.read_bytes()),
         Env.CACHE_DIR: str(cache),
         Env.VOLUMES_DIR: str(workspace.volumes),
     }

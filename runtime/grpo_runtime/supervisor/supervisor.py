@@ -18,7 +18,7 @@ from pathlib import Path
 from grpo_api.contract.endpoints import RENDEZVOUS_PORT, TRAINER_PORT
 from grpo_api.contract.graces import RANKS_GRACE_SECONDS
 from grpo_api.contract.progress import Progress, TerminationMessage, TrainerState
-from grpo_runtime.errors import UserError
+from grpo_runtime.errors import KnownError
 from grpo_runtime.process.failure import describe_failure, read_failure
 from grpo_runtime.process.termination import write_termination_message
 from grpo_runtime.report.progress import ProgressFile, read_progress
@@ -64,7 +64,7 @@ def supervise(environment: Mapping[str, str], *, options: SupervisorOptions) -> 
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS | {signal.SIGCHLD})
     try:
         settings = read_trainer_settings(environment)
-    except UserError as error:
+    except KnownError as error:
         return write_termination_message(describe_failure(error), termination_log=options.termination_log)
     run_dir = _fresh_run_dir(settings)
     endpoint = Endpoint(run_dir, port=options.port, host=options.host)

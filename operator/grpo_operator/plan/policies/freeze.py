@@ -12,7 +12,7 @@ from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.names import Names
 from grpo_operator.observe.observed import JobView, Observed
 from grpo_operator.plan.draft import Draft, Policy, Stage
-from grpo_operator.plan.skew import lost_revision, unreadable_frozen_spec, unreadable_spec
+from grpo_operator.plan.skew import changed_revision, lost_revision, unreadable_frozen_spec, unreadable_spec
 
 
 def freeze(runtime_image: str) -> Policy:
@@ -20,12 +20,19 @@ def freeze(runtime_image: str) -> Policy:
 
     def freeze_job(draft: Draft, observed: Observed, now: datetime) -> Draft:
         """Attempt 1, mode, weight sync, image and revision; later only what the spec marks as MAY_CHANGE
-        changes."""
+        changes. The ConfigMap of the revision is the one whose digest is in status, which a job that has none
+        takes once."""
         job = observed.job
         if draft.status.attempt == 0:
             if draft.stage is not Stage.ACTIVE or draft.left_alone or job.spec is None:
                 return draft
             return _started(draft, observed, job.spec, now, runtime_image=runtime_image)
+        digest = observed.config_digest
+        if digest and not draft.status.config_digest:
+            draft = draft.with_status(config_digest=digest)
+        elif digest not in ("", draft.status.config_digest):
+            changed = changed_revision(_config_of(job))
+            return replace(draft, left_alone=changed) if draft.stage is Stage.ACTIVE else draft
         frozen = _resumed(observed)
         if frozen is not None:
             spec = with_changes(frozen.spec, live=job.spec) if job.spec else frozen.spec
@@ -116,4 +123,8 @@ def _why_unknown(observed: Observed) -> ReasonMessage:
         return unreadable_frozen_spec(observed.frozen_problem)
     if job.problem:
         return unreadable_spec(job.problem)
-    return lost_revision(Names.of(job=job.name, uid=job.uid).config(job.status.revision))
+    return lost_revision(_config_of(job))
+
+
+def _config_of(job: JobView) -> str:
+    return Names.of(job=job.name, uid=job.uid).config(job.status.revision)

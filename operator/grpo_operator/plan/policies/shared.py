@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from grpo_api.contract.environment import Role
-from grpo_operator.children.config import config_map
+from grpo_operator.children.config import config_map, content_digest
 from grpo_operator.children.shared import is_up_to_date, service, tokens
 from grpo_operator.children.trainer import needs_service
 from grpo_operator.cluster.kinds import PODS
@@ -34,7 +34,10 @@ def provide_shared(draft: Draft, observed: Observed, now: datetime) -> Draft:
         if not (has_living_pod and _has_just_made_tokens(observed, now)):
             needed.append(replace(tokens(frozen), is_expected=has_living_pod))
     if frozen.names.config(frozen.revision) not in observed.config_names:
-        needed.append(config_map(frozen))
+        config = config_map(frozen)
+        # the status is written before it: whatever is found later under this name is held to that
+        draft = draft.with_status(config_digest=content_digest(config.body))
+        needed.append(config)
     is_needed = {Role.TRAINER: needs_service(frozen), Role.ROLLOUT: frozen.has_rollout}
     for role in Role:
         desired = service(frozen, role)
