@@ -109,7 +109,7 @@ REFUSED: dict[str, tuple[Alter, str]] = {
     "devices": (of_container(volumeDevices=[{"name": "disk", "devicePath": "/dev/sda"}]), "volumeDevices"),
     "apparmor": (
         of_metadata(**{"container.apparmor.security.beta.kubernetes.io/trainer": "unconfined"}),
-        "annotation container.apparmor.security.beta.kubernetes.io/trainer",
+        "annotation container.apparmor.security.beta.kubernetes.io/trainer=unconfined",
     ),
 }
 

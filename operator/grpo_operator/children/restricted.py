@@ -4,7 +4,7 @@ A namespace need not enforce that, and whoever may create GRPOJobs or ConfigMaps
 create pods.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from grpo_api.v1alpha1.spec.pod_template import PodTemplateSpec
 from grpo_operator.cluster.kinds import KubeObject
@@ -13,8 +13,8 @@ _VOLUMES = {"configMap", "secret", "emptyDir", "persistentVolumeClaim", "csi"}
 _POD_FIELDS = ("hostPID", "hostIPC", "shareProcessNamespace", "initContainers", "ephemeralContainers")
 _POD_CONTEXT = {"runAsNonRoot", "runAsUser", "runAsGroup", "fsGroup", "fsGroupChangePolicy", "seccompProfile"}
 _CONTAINER_CONTEXT = {"allowPrivilegeEscalation", "readOnlyRootFilesystem", "capabilities"}
-_PROFILES = ("container.apparmor.security.beta.kubernetes.io/", "seccomp.security.alpha.kubernetes.io/")
-"""Annotations that were fields of a security context before there were such."""
+_APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
+"""Of the annotations that choose a profile, one for each container."""
 
 
 def problems_of_pod(pod: KubeObject, *, allowed: PodTemplateSpec | None) -> list[str]:
@@ -22,13 +22,19 @@ def problems_of_pod(pod: KubeObject, *, allowed: PodTemplateSpec | None) -> list
     ServiceAccount and ask for the network of the node."""
     metadata, spec = pod["metadata"], pod["spec"]
     return [
-        *(f"annotation {name}" for name in metadata.get("annotations", {}) if name.startswith(_PROFILES)),
+        *_of_annotations(metadata.get("annotations", {})),
         *_of_identity(spec, allowed),
         *(f"spec.{field}" for field in _POD_FIELDS if spec.get(field)),
         *_of_volumes(spec),
         *_of_context(spec.get("securityContext", {})),
         *_of_containers(spec["containers"]),
     ]
+
+
+def _of_annotations(annotations: Mapping[str, str]) -> Iterator[str]:
+    for name, profile in annotations.items():
+        if name.startswith(_APPARMOR) and not profile.startswith(("runtime/default", "localhost/")):
+            yield f"annotation {name}={profile}"
 
 
 def _of_identity(spec: KubeObject, allowed: PodTemplateSpec | None) -> Iterator[str]:
