@@ -11,8 +11,14 @@ from grpo_scenarios.namespace import Namespace, Object, copy_job
 
 pytestmark = pytest.mark.cluster
 
-CHART_VALUES = {"podTemplates.serviceAccounts": "{cloud-reader}", "podTemplates.hostNetwork": "true"}
 PRIORITY_CLASS = "grpo-test-high"
+CHART_VALUES = {
+    "podTemplates.serviceAccounts": "{cloud-reader}",
+    "podTemplates.labels": "{team}",
+    "podTemplates.annotations": "{example.test/}",
+    "podTemplates.priorityClasses": f"{{{PRIORITY_CLASS}}}",
+    "podTemplates.hostNetwork": "true",
+}
 REWARD = """
     import os
     from pathlib import Path

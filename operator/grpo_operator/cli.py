@@ -12,13 +12,13 @@ from pathlib import Path
 from grpo_operator.cluster.errors import KubernetesError
 from grpo_operator.cluster.kinds import KubeObject
 from grpo_operator.operator import run_operator
+from grpo_operator.permissions import Permissions
 from grpo_operator.reports_from import parse_peers
 from grpo_operator.settings import (
     HOLD_BACK_SECONDS,
     HOLD_SECONDS,
     MIN_HOLD_BACK_SECONDS,
     GiveBackTimes,
-    PodPermissions,
     ProgressRoute,
     Settings,
 )
@@ -37,6 +37,17 @@ examples:
 It ends with 0 after SIGTERM or SIGINT, and with 1 and a sentence when it cannot do its work. Starting it
 again is always safe: it writes only what is due.
 """
+
+
+_ALLOWED = (
+    ("service-account", "a ServiceAccount that jobs may name in podTemplate", "none"),
+    ("annotation", "an annotation of pods, or its beginning with a slash", "those of queues and autoscalers"),
+    ("label", "a label of pods, or its beginning with a slash", "those of queues"),
+    ("priority-class", "a PriorityClass of pods", "none"),
+    ("runtime-class", "a RuntimeClass of pods", "nvidia"),
+    ("engine-argument", "an argument of vLLM without its dashes", "those that reach nothing outside vLLM"),
+)
+"""What jobs may ask for by name: the option, what it is, and what is allowed without it."""
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[Settings, argparse.Namespace]:
@@ -61,9 +72,14 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Settings, argparse.Na
         has_network_policies=given.network_policies == "true",
         reports_from=given.reports_from,
         give_back=GiveBackTimes(given.give_back_after_seconds, given.give_back_for_seconds),
-        permissions=PodPermissions(
-            service_accounts=tuple(given.allow_service_account or ()),
+        permissions=Permissions(
+            service_accounts=tuple(given.allow_service_account),
             has_host_network=given.allow_host_network == "true",
+            annotations=tuple(given.allow_annotation),
+            labels=tuple(given.allow_label),
+            priority_classes=tuple(given.allow_priority_class),
+            runtime_classes=tuple(given.allow_runtime_class),
+            engine_arguments=tuple(given.allow_engine_argument),
         ),
     )
     return settings, given
@@ -163,12 +179,14 @@ def _add_work_options(parser: argparse.ArgumentParser) -> None:
         help="give each job a NetworkPolicy that lets only its own pods reach its pods, except for progress "
         "and metrics (default: true)",
     )
-    parser.add_argument(
-        "--allow-service-account",
-        action="append",
-        metavar="NAME",
-        help="a ServiceAccount that jobs may name in podTemplate; may be repeated (default: none)",
-    )
+    for name, what, always in _ALLOWED:
+        parser.add_argument(
+            f"--allow-{name}",
+            action="append",
+            default=[],
+            metavar="NAME",
+            help=f"{what}; may be repeated, * for any (always: {always})",
+        )
     parser.add_argument(
         "--allow-host-network",
         choices=["true", "false"],

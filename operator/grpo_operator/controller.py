@@ -18,8 +18,9 @@ from grpo_operator.observe.cache import Cache, Key
 from grpo_operator.observe.memory import Memory
 from grpo_operator.observe.observed import JobView, Observed, Refusal
 from grpo_operator.observe.snapshot import UnreadableStatusError, job_and_pods, observe
+from grpo_operator.permissions import NO_PERMISSIONS, Permissions
 from grpo_operator.plan import make_plan
-from grpo_operator.settings import GIVE_BACK_TIMES, NO_PERMISSIONS, GiveBackTimes, PodPermissions
+from grpo_operator.settings import GIVE_BACK_TIMES, GiveBackTimes
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ class Controller:
         has_network_policies: bool = True,
         reports_from: Sequence[KubeObject] | None = None,
         give_back: GiveBackTimes = GIVE_BACK_TIMES,
-        permissions: PodPermissions = NO_PERMISSIONS,
+        permissions: Permissions = NO_PERMISSIONS,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         chance: Callable[[], float] = random.random,
     ) -> None:

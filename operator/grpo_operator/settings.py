@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from grpo_operator.cluster.kinds import KubeObject
+from grpo_operator.permissions import NO_PERMISSIONS, Permissions
 
 HOLD_SECONDS = 300
 HOLD_BACK_SECONDS = 120
@@ -26,19 +27,6 @@ class GiveBackTimes:
 
 
 GIVE_BACK_TIMES = GiveBackTimes()
-
-
-@dataclass(frozen=True)
-class PodPermissions:
-    """What jobs may ask for in `podTemplate` besides what every pod may be."""
-
-    service_accounts: tuple[str, ...] = ()
-    """ServiceAccounts that pods may have."""
-    has_host_network: bool = False
-    """Whether pods may use the network of their node."""
-
-
-NO_PERMISSIONS = PodPermissions()
 
 
 class ProgressRoute(StrEnum):
@@ -73,4 +61,4 @@ class Settings:
     reports_from: tuple[KubeObject, ...] | None = None
     """The NetworkPolicyPeers that may read progress and metrics of a job's trainers; None: everyone."""
     give_back: GiveBackTimes = GIVE_BACK_TIMES
-    permissions: PodPermissions = NO_PERMISSIONS
+    permissions: Permissions = NO_PERMISSIONS

@@ -31,9 +31,10 @@ from grpo_operator.observe.observed import (
     Refusal,
     TrainerReport,
 )
+from grpo_operator.permissions import NO_PERMISSIONS
 from grpo_operator.plan import make_plan
 from grpo_operator.plan.draft import Plan
-from grpo_operator.settings import GIVE_BACK_TIMES, NO_PERMISSIONS
+from grpo_operator.settings import GIVE_BACK_TIMES
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 IMAGE = "example.test/grpo-runtime:1"

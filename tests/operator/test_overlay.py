@@ -20,7 +20,7 @@ from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.rollout import rollout_pod
 from grpo_operator.children.trainer import trainer_pod
 from grpo_operator.cluster.kinds import KubeObject
-from grpo_operator.settings import PodPermissions
+from grpo_operator.permissions import Permissions
 
 from .fake_cluster import IMAGE, UID, FakeCluster, spec
 
@@ -252,8 +252,8 @@ def test_no_variable_of_the_operator_can_be_set():
 
 
 ASKING = {
-    "serviceAccountName": ("bucket-reader", PodPermissions(service_accounts=("other", "bucket-reader"))),
-    "hostNetwork": (True, PodPermissions(has_host_network=True)),
+    "serviceAccountName": ("bucket-reader", Permissions(service_accounts=("other", "bucket-reader"))),
+    "hostNetwork": (True, Permissions(has_host_network=True)),
 }
 
 
@@ -278,9 +278,9 @@ def test_a_job_waits_for_permission_and_says_who_can_give_it(role: str, field: s
 
 def test_a_job_that_runs_goes_on_when_the_permission_is_taken_back():
     cluster = FakeCluster(spec(trainer={"podTemplate": {"spec": {"hostNetwork": True}}}))
-    cluster.permissions = PodPermissions(has_host_network=True)
+    cluster.permissions = Permissions(has_host_network=True)
     cluster.start()
-    cluster.permissions = PodPermissions()
+    cluster.permissions = Permissions()
     cluster.settle()
     assert cluster.condition(ConditionType.RUNNING).status == "True"
 

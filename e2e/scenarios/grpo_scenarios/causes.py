@@ -165,8 +165,8 @@ TRAINER_ONLY = (
 """The processes of a trainer start, and no engine ever serves."""
 
 WITH_ENGINE = (
-    Cause("wrong-engine-argument", {**_engines(), "engine": _ENGINE | {"args": ["--no-such-thing=1"]}},
-          "UserError", ("vLLM refuses engine.args", "--no-such-thing"),
+    Cause("wrong-engine-argument", {**_engines(), "engine": _ENGINE | {"args": ["--block-size=many"]}},
+          "UserError", ("vLLM refuses engine.args", "--block-size"),
           condition="Failed", is_end=True, seconds=PROCESSES_SECONDS),
     Cause("reward-crashing", _reward(**_code("raises.py")), "UserError",
           ("reward mine failed on 16 of 16 completions of step 1", "maxFailureShare", "KeyError"),

@@ -10,6 +10,7 @@ from datetime import datetime
 
 from grpo_operator.cluster.kinds import KubeObject
 from grpo_operator.observe.observed import Observed
+from grpo_operator.permissions import NO_PERMISSIONS, Permissions
 from grpo_operator.plan.draft import Draft, Plan, Policy
 from grpo_operator.plan.events import events_of
 from grpo_operator.plan.policies.completion import complete_when_done
@@ -34,7 +35,7 @@ from grpo_operator.plan.policies.startup import keep_startup_deadline
 from grpo_operator.plan.policies.stay_finished import stay_finished
 from grpo_operator.plan.policies.trainer import keep_trainers
 from grpo_operator.plan.policies.validate import wait_until_readable
-from grpo_operator.settings import GIVE_BACK_TIMES, NO_PERMISSIONS, GiveBackTimes, PodPermissions
+from grpo_operator.settings import GIVE_BACK_TIMES, GiveBackTimes
 
 
 def policies(
@@ -43,7 +44,7 @@ def policies(
     has_network_policies: bool,
     reports_from: Sequence[KubeObject] | None,
     give_back: GiveBackTimes,
-    permissions: PodPermissions,
+    permissions: Permissions,
 ) -> tuple[Policy, ...]:
     """Every decision about a job, in order."""
     return (
@@ -82,7 +83,7 @@ def make_plan(
     has_network_policies: bool = True,
     reports_from: Sequence[KubeObject] | None = None,
     give_back: GiveBackTimes = GIVE_BACK_TIMES,
-    permissions: PodPermissions = NO_PERMISSIONS,
+    permissions: Permissions = NO_PERMISSIONS,
 ) -> Plan:
     """What to do about a job. Nothing for one that is being deleted: its children are garbage-collected."""
     if observed.job.is_deleting:
