@@ -48,6 +48,8 @@ class FakeVLLM:
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     """What the receiver gave at the last finish."""
     errored: bool = False
+    logprob: float = -1.0
+    """Of every token that it samples."""
     probe_logprob: float = -1.0
     logprob_of_cores: Mapping[str | None, float] = field(default_factory=dict)
     """Of the cores whose probe has another logprob."""
@@ -228,7 +230,7 @@ class FakeVLLM:
             "index": index,
             "token_ids": [seed + place for place in range(len(versions))],
             "finish_reason": reason,
-            "logprobs": {"content": [{"logprob": -1.0}] * len(versions)},
+            "logprobs": {"content": [{"logprob": self.logprob}] * len(versions)},
             "weight_versions": spans,
         }
 

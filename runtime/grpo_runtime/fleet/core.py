@@ -18,7 +18,7 @@ from grpo_runtime.fleet.bundle import Bundle, bundle
 from grpo_runtime.fleet.connections import open_session
 from grpo_runtime.fleet.dispatch import Dispatch, DispatchLimits
 from grpo_runtime.fleet.errors import BadAnswerError, EngineConflictError
-from grpo_runtime.fleet.generate_api import read_rollouts, sampling_body
+from grpo_runtime.fleet.generate_api import AnswerLimits, read_rollouts, sampling_body
 from grpo_runtime.fleet.membership import Member, MemberState
 from grpo_runtime.fleet.roster import Roster
 from grpo_runtime.fleet.settings import FleetSettings
@@ -51,6 +51,7 @@ class FleetCore:
         # taken once, so that the date at which an engine stood still is the same in every report
         self._clock_offset = time.time() - time.monotonic()
         self._dispatch: Dispatch | None = None
+        self._vocab_size: int | None = None
         self._session = open_session()
         self._roster = Roster(settings, self._session)
         self._syncer = FleetSyncer(
@@ -85,6 +86,7 @@ class FleetCore:
         An engine whose last sync failed is left to the watcher, which tries it ever less often.
         """
         is_first = not self._syncer.has_weights
+        self._vocab_size = probe.vocab_size if probe is not None else None
         started = time.monotonic()
         await self._syncer.prepare(weights, version=version, probe=probe)
         first_round = self._syncer.start_syncs(is_called=True)
@@ -191,11 +193,14 @@ class FleetCore:
         sampling = settings.evaluation if bundle.is_evaluation else settings.sampling
         assert sampling is not None
         body = sampling_body(bundle, sampling=sampling)
+        limits = AnswerLimits(bundle.max_tokens or sampling.max_tokens, self._vocab_size)
+        max_bytes = limits.max_bytes(num_samples=bundle.num_samples)
         # no deadline: how long a completion takes is the user's choice, and the watcher sees
         # an engine that is dead or frozen
         with self._roster.sampling(member.instance):
-            answer = await self._roster.client(member).generate(body, timeout_seconds=None)
-        rollouts = await read_rollouts(answer, bundle=bundle, engine=member.label)
+            client = self._roster.client(member)
+            answer = await client.generate(body, max_bytes=max_bytes, timeout_seconds=None)
+        rollouts = await read_rollouts(answer, bundle=bundle, engine=member.label, limits=limits)
         self._require_newest(rollouts)
         return rollouts
 

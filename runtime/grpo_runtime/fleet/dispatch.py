@@ -5,7 +5,7 @@ each of which is one call.
 """
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -83,7 +83,8 @@ class Dispatch:
         self._on_finished = on_finished
         self._waiting = deque(range(len(self._bundles)))
         self._results: dict[int, list[Rollout]] = {}
-        self._failures: Counter[int] = Counter()
+        self._failures: defaultdict[int, list[str]] = defaultdict(list)
+        """By bundle, what engines answered instead of it."""
         self._running: dict[asyncio.Task[list[Rollout]], tuple[int, str]] = {}
         self._wake = asyncio.Event()
         self._done: deque[asyncio.Task[list[Rollout]]] = deque()
@@ -186,11 +187,10 @@ class Dispatch:
             raise UserError(f"an engine refuses a prompt, shorten it or raise engine.maxModelLen: {error}")
         if isinstance(error, Exception):
             self._source.mark_unhealthy(key, error)
-            self._failures[index] += 1
-        if self._failures[index] >= MAX_ENGINES_PER_REQUEST:
-            raise EngineError(
-                f"a request failed {MAX_ENGINES_PER_REQUEST} times, the last time because: {error}"
-            )
+            self._failures[index].append(str(error))
+        if len(self._failures[index]) >= MAX_ENGINES_PER_REQUEST:
+            answers = "; ".join(dict.fromkeys(self._failures[index]))
+            raise EngineError(f"a request failed {MAX_ENGINES_PER_REQUEST} times: {answers}")
         self.num_resent += self._bundles[index].num_samples
         self._waiting.appendleft(index)
 

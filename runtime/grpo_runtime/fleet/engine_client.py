@@ -19,6 +19,8 @@ CONNECT_TIMEOUT_SECONDS = 5.0
 _NUM_TOKENS = "vllm:generation_tokens_total"
 _NUM_RUNNING = "vllm:num_requests_running"
 _MAX_ERROR_CHARACTERS = 500
+MAX_BYTES = 32 << 20
+"""Of an answer; those of metrics and of a probe are the largest besides completions."""
 
 
 @dataclass(frozen=True, order=True)
@@ -144,6 +146,7 @@ class EngineClient:
         *,
         is_probe: bool = False,
         core: int | None = None,
+        max_bytes: int = MAX_BYTES,
         timeout_seconds: float | None,
     ) -> bytes:
         """Token ids in, token ids out: see vLLM's /inference/v1/generate, and `generate_api` for what the
@@ -155,7 +158,13 @@ class EngineClient:
         """
         token = self._tokens.admin if is_probe else self._tokens.data
         return await self._request(
-            "POST", routes.GENERATE_PATH, token=token, body=body, core=core, timeout_seconds=timeout_seconds
+            "POST",
+            routes.GENERATE_PATH,
+            token=token,
+            body=body,
+            core=core,
+            max_bytes=max_bytes,
+            timeout_seconds=timeout_seconds,
         )
 
     async def _admin(
@@ -167,7 +176,7 @@ class EngineClient:
         what = self._describe(method, path)
         try:
             answer = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise EngineRefusedError(f"{what}: the answer is not JSON", status=200) from error
         if not isinstance(answer, dict):
             raise EngineRefusedError(f"{what}: the answer is not a JSON object", status=200)
@@ -181,6 +190,7 @@ class EngineClient:
         token: str,
         body: Mapping[str, Any] | None = None,
         core: int | None = None,
+        max_bytes: int = MAX_BYTES,
         timeout_seconds: float | None,
     ) -> bytes:
         headers = {"Authorization": f"Bearer {token}", routes.ATTEMPT_HEADER: str(self._attempt)}
@@ -194,9 +204,10 @@ class EngineClient:
             async with self._session.request(
                 method, f"http://{self.address}{path}", json=body, headers=headers, timeout=timeout
             ) as response:
+                answer = await _read(response, what=what, max_bytes=max_bytes)
                 if response.status != 200:
-                    raise _refusal(what, response.status, await response.text())
-                return await response.read()
+                    raise _refusal(what, response.status, answer.decode(errors="replace"))
+                return answer
         except aiohttp.ConnectionTimeoutError as error:
             raise EngineGoneError(f"{what}: no connection within {CONNECT_TIMEOUT_SECONDS:g} s") from error
         except (TimeoutError, aiohttp.ServerTimeoutError) as error:
@@ -207,6 +218,16 @@ class EngineClient:
 
     def _describe(self, method: str, path: str) -> str:
         return f"{method} {path.partition('?')[0]} on engine {self.address}"
+
+
+async def _read(response: aiohttp.ClientResponse, *, what: str, max_bytes: int) -> bytes:
+    """The body of an answer. Raises EngineRefusedError for one that is larger than any should be."""
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > max_bytes:
+            raise EngineRefusedError(f"{what}: the answer has more than {max_bytes} bytes", status=200)
+    return bytes(body)
 
 
 def _refusal(what: str, status: int, text: str) -> EngineRefusedError:

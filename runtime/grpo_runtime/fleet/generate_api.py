@@ -6,6 +6,7 @@ in its `top_logprobs`, some 110 bytes. Of each only the logprob is kept, while t
 
 import asyncio
 import json
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
@@ -17,9 +18,29 @@ from grpo_runtime.fleet.errors import BadAnswerError
 from grpo_runtime.rollout.interface import Probe, Rollout, VersionSpan
 from grpo_runtime.rollout.sampling import PROBE_PARAMETERS, probe_error, sampling_parameters
 
+_LONGEST_TOKEN_BYTES = 1024
+"""Of one token in an answer; vLLM needs some 110, and more where the text of a token is long."""
+_MAX_REST_BYTES = 1 << 20
+"""Of everything else in an answer."""
+_LARGEST_LOGPROB = 1e-3
+"""A logprob is at most 0, but for rounding."""
+
+
+@dataclass(frozen=True)
+class AnswerLimits:
+    """What no answer of an engine that is well goes beyond. `vocab_size` is None where it is not known."""
+
+    max_tokens: int
+    """Of one completion."""
+    vocab_size: int | None = None
+
+    def max_bytes(self, *, num_samples: int) -> int:
+        """Of an answer with so many completions."""
+        return _MAX_REST_BYTES + num_samples * self.max_tokens * _LONGEST_TOKEN_BYTES
+
 
 class _LogProbs(BaseModel):
-    content: list[float]
+    content: list[Annotated[float, Field(le=_LARGEST_LOGPROB, allow_inf_nan=False)]]
 
 
 class _Span(BaseModel):
@@ -30,7 +51,7 @@ class _Span(BaseModel):
 
 class _Choice(BaseModel):
     index: int
-    token_ids: Annotated[list[int], Field(min_length=1)]
+    token_ids: Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1)]
     finish_reason: str
     logprobs: _LogProbs
     weight_versions: Annotated[list[_Span], Field(min_length=1)]
@@ -49,29 +70,52 @@ def sampling_body(bundle: Bundle, *, sampling: SamplingSpec) -> dict[str, Any]:
     }
 
 
-async def read_rollouts(answer: bytes, *, bundle: Bundle, engine: str) -> list[Rollout]:
+async def read_rollouts(answer: bytes, *, bundle: Bundle, engine: str, limits: AnswerLimits) -> list[Rollout]:
     """What `parse_rollouts` returns, in another thread: the event loop goes on meanwhile."""
-    return await asyncio.to_thread(parse_rollouts, answer, bundle=bundle, engine=engine)
+    return await asyncio.to_thread(parse_rollouts, answer, bundle=bundle, engine=engine, limits=limits)
 
 
-def parse_rollouts(answer: bytes, *, bundle: Bundle, engine: str) -> list[Rollout]:
-    """The completions in an answer, in order. Raises BadAnswerError unless all are whole and versioned."""
+def parse_rollouts(answer: bytes, *, bundle: Bundle, engine: str, limits: AnswerLimits) -> list[Rollout]:
+    """The completions in an answer, in order. Raises BadAnswerError unless all are whole and versioned, and
+    within what an engine can sample."""
     found = _decoded(answer, engine=engine).get("choices")
     try:
         choices = [_Choice.model_validate(choice) for choice in (found if isinstance(found, list) else ())]
     except ValidationError as error:
-        raise BadAnswerError(f"engine {engine} sent an answer that is not understood: {error}") from error
+        raise BadAnswerError(
+            f"engine {engine} sent an answer that is not understood: {_in_short(error)}"
+        ) from error
     choices.sort(key=lambda choice: choice.index)
     if [choice.index for choice in choices] != list(range(bundle.num_samples)):
         raise BadAnswerError(f"engine {engine} sent {len(choices)} of {bundle.num_samples} completions")
+    for choice in choices:
+        _require_within(limits, choice, engine=engine)
     return [_rollout(choice, prompt_ids=bundle.prompt_ids, engine=engine) for choice in choices]
+
+
+def _require_within(limits: AnswerLimits, choice: _Choice, *, engine: str) -> None:
+    if len(choice.token_ids) > limits.max_tokens:
+        raise BadAnswerError(
+            f"engine {engine} sent {len(choice.token_ids)} tokens where at most {limits.max_tokens} were "
+            "asked for"
+        )
+    highest = max(choice.token_ids)
+    if limits.vocab_size is not None and highest >= limits.vocab_size:
+        raise BadAnswerError(f"engine {engine} sent token {highest} of a vocabulary of {limits.vocab_size}")
+
+
+def _in_short(error: ValidationError) -> str:
+    """The first problem: there may be one for each token."""
+    first, *others = error.errors(include_url=False)
+    place = ".".join(str(part) for part in first["loc"])
+    return f"{place}: {first['msg']}" + (f", and {len(others)} more" if others else "")
 
 
 def _decoded(answer: bytes, *, engine: str) -> dict[str, Any]:
     """Raises BadAnswerError when it is no JSON object."""
     try:
         found = json.loads(answer, object_hook=_logprob_alone)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadAnswerError(f"engine {engine} sent an answer that is not JSON") from error
     if not isinstance(found, dict):
         raise BadAnswerError(f"engine {engine} sent an answer that is not a JSON object")

@@ -64,12 +64,13 @@ class Probe:
     """A fixed sequence and the trainer's logprobs of its tokens after the first, in float32.
 
     Engines must reproduce `logprobs` to `tolerance` (nats a token, on average) before they may serve the
-    weights.
+    weights. `vocab_size` is that of the policy: no engine samples an id that is not below it.
     """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     tolerance: float
+    vocab_size: int | None = None
 
 
 @dataclass(frozen=True)

@@ -49,4 +49,9 @@ def make_probe(strategy: Strategy, run_config: RunConfig, *, tokenizer: PreTrain
         max_model_len=run_config.engine.max_model_len,
     )
     logprobs = strategy.probe_logprobs(torch.tensor([token_ids], device=strategy.device))
-    return Probe(token_ids=token_ids, logprobs=tuple(logprobs[0].tolist()), tolerance=TOLERANCES[dtype])
+    return Probe(
+        token_ids=token_ids,
+        logprobs=tuple(logprobs[0].tolist()),
+        tolerance=TOLERANCES[dtype],
+        vocab_size=strategy.vocab_size,
+    )

@@ -185,8 +185,9 @@ async def test_a_request_that_fails_everywhere_does_not_go_round_for_ever() -> N
     fleet = fleet_of(FakeWorker("a", fail_one))
     # the engine is trusted again each time
     fleet.mark_unhealthy = lambda key, error: None  # type: ignore[method-assign]
-    with pytest.raises(EngineError, match=f"a request failed {MAX_ENGINES_PER_REQUEST} times"):
+    with pytest.raises(EngineError, match=f"a request failed {MAX_ENGINES_PER_REQUEST} times") as caught:
         await run(fleet)
+    assert str(caught.value).count("the engine core died") == 1
 
 
 async def test_nothing_is_left_running_when_the_caller_gives_up() -> None:

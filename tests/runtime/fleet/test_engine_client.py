@@ -56,6 +56,15 @@ async def test_only_a_probe_passes_before_admission(client: EngineClient) -> Non
     assert await client.generate(probe, is_probe=True, timeout_seconds=GIVE_UP_SECONDS)
 
 
+async def test_an_answer_is_read_only_so_far(client: EngineClient) -> None:
+    probe = {"token_ids": [1, 2], "sampling_params": {"prompt_logprobs": 0}}
+    whole = await client.generate(probe, is_probe=True, timeout_seconds=GIVE_UP_SECONDS)
+    exact = {"is_probe": True, "timeout_seconds": GIVE_UP_SECONDS}
+    assert await client.generate(probe, max_bytes=len(whole), **exact) == whole
+    with pytest.raises(EngineRefusedError, match=f"the answer has more than {len(whole) - 1} bytes"):
+        await client.generate(probe, max_bytes=len(whole) - 1, **exact)
+
+
 async def test_an_engine_that_does_not_answer_is_given_up_at_the_deadline(
     engine: FakeEngine, client: EngineClient
 ) -> None:

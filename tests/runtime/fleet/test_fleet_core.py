@@ -1,17 +1,31 @@
 """A fleet some of whose engines misbehave, without models."""
 
 import asyncio
+import math
 import socket
+from dataclasses import replace
 
 import pytest
 from fake_engine_server import FakeEngine
 from fake_vllm import RefusedError
-from fleet_builder import fleet_of, hang, raising, requests, seeds, sync, unsynced_fleet_of, until, versions
+from fleet_builder import (
+    PROBE,
+    fleet_of,
+    hang,
+    raising,
+    requests,
+    seeds,
+    sync,
+    unsynced_fleet_of,
+    until,
+    versions,
+)
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engine.routes import GENERATE_PATH, PAUSE_PATH, UPDATE_PATH
+from grpo_runtime.fleet.dispatch import MAX_ENGINES_PER_REQUEST
 from grpo_runtime.fleet.engine_client import Address
-from grpo_runtime.rollout.errors import RolloutLostError
+from grpo_runtime.rollout.errors import EngineError, RolloutLostError
 from grpo_runtime.rollout.interface import FailedSyncs
 
 pytestmark = pytest.mark.usefixtures("pod_environment")
@@ -53,6 +67,29 @@ async def test_requests_of_an_engine_that_fell_out_of_the_fleet_go_to_another_on
         assert seeds(rollouts) == list(range(100, 108))
         assert {rollout.engine for rollout in rollouts} == {"good"}
         assert fleet.num_resent == 4
+
+
+async def test_an_engine_that_answers_what_none_can_sample_loses_its_turn() -> None:
+    good, bad = FakeEngine("good"), FakeEngine("bad")
+    async with fleet_of(good, bad) as fleet:
+        bad.vllm.logprob = math.nan
+        # so that it is given no work again
+        bad.vllm.during[PAUSE_PATH] = hang
+        rollouts = await fleet.generate(requests(8))
+        assert seeds(rollouts) == list(range(100, 108))
+        assert {rollout.engine for rollout in rollouts} == {"good"}
+        assert fleet.num_resent == 4
+
+
+async def test_a_request_that_no_engine_answers_well_says_what_they_answered() -> None:
+    engine = FakeEngine("a")
+    async with fleet_of(engine) as fleet:
+        await sync(fleet, step=1, probe=replace(PROBE, vocab_size=100))
+        said = f"{MAX_ENGINES_PER_REQUEST} times: engine a sent token 102 of a vocabulary of 100$"
+        with pytest.raises(EngineError, match=said):
+            await fleet.generate(requests(1))
+        await sync(fleet, step=2, probe=replace(PROBE, vocab_size=103))
+        assert seeds(await fleet.generate(requests(1))) == [100]
 
 
 async def test_an_address_that_accepts_and_never_answers_keeps_nobody_waiting() -> None:

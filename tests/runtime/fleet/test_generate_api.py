@@ -13,6 +13,7 @@ from grpo_api.v1alpha1.spec import SamplingSpec
 from grpo_runtime.fleet.bundle import Bundle
 from grpo_runtime.fleet.errors import BadAnswerError
 from grpo_runtime.fleet.generate_api import (
+    AnswerLimits,
     answered_probe_error,
     parse_rollouts,
     probe_body,
@@ -33,6 +34,7 @@ ANSWER: dict[str, Any] = {
         }
     ]
 }
+LIMITS = AnswerLimits(max_tokens=4096, vocab_size=4096)
 PROBE = Probe(token_ids=(4, 5, 6), logprobs=(-1.0, -2.0), tolerance=1e-4)
 
 THREE_TOKENS = {"token_ids": [7, 8, 9], "logprobs": {"content": [{"logprob": -0.5}] * 3}}
@@ -50,12 +52,14 @@ def changed(**fields: Any) -> dict[str, Any]:
 
 
 def test_a_whole_answer_becomes_a_rollout() -> None:
-    (rollout,) = parse_rollouts(body(ANSWER), bundle=BUNDLE, engine="pod-0")
+    (rollout,) = parse_rollouts(body(ANSWER), bundle=BUNDLE, engine="pod-0", limits=LIMITS)
     assert rollout.completion_ids == (7, 8)
     assert rollout.rollout_logprobs == (-0.5, -1.5)
     assert str(rollout.versions[0].version) == "1.3"
     assert rollout.is_terminated
-    (rollout,) = parse_rollouts(body(changed(finish_reason="length")), bundle=BUNDLE, engine="e")
+    (rollout,) = parse_rollouts(
+        body(changed(finish_reason="length")), bundle=BUNDLE, engine="e", limits=LIMITS
+    )
     assert not rollout.is_terminated
 
 
@@ -65,12 +69,12 @@ def test_the_completions_of_a_bundle_come_in_the_order_of_their_seeds() -> None:
         changed(index=1, token_ids=[1, 1])["choices"][0],
         changed(index=0, token_ids=[2, 2])["choices"][0],
     ]
-    rollouts = parse_rollouts(body({"choices": choices}), bundle=bundle, engine="e")
+    rollouts = parse_rollouts(body({"choices": choices}), bundle=bundle, engine="e", limits=LIMITS)
     assert [rollout.completion_ids for rollout in rollouts] == [(2, 2), (1, 1)]
     assert sampling_body(bundle, sampling=SamplingSpec(max_tokens=4))["sampling_params"]["n"] == 2
     for wrong in (choices[:1], [choices[0], choices[0]], [*choices, choices[0]]):
         with pytest.raises(BadAnswerError, match="of 2 completions"):
-            parse_rollouts(body({"choices": wrong}), bundle=bundle, engine="e")
+            parse_rollouts(body({"choices": wrong}), bundle=bundle, engine="e", limits=LIMITS)
 
 
 def spans(*ends: tuple[int, int]) -> list[dict[str, Any]]:
@@ -79,7 +83,7 @@ def spans(*ends: tuple[int, int]) -> list[dict[str, Any]]:
 
 def test_every_span_of_a_completion_keeps_its_version_and_its_place() -> None:
     answer = changed(weight_versions=spans((0, 1), (1, 2)))
-    (rollout,) = parse_rollouts(body(answer), bundle=BUNDLE, engine="e")
+    (rollout,) = parse_rollouts(body(answer), bundle=BUNDLE, engine="e", limits=LIMITS)
     assert [(str(span.version), span.start, span.end) for span in rollout.versions] == [
         ("1.0", 0, 1),
         ("1.1", 1, 2),
@@ -107,7 +111,40 @@ def test_every_span_of_a_completion_keeps_its_version_and_its_place() -> None:
 )
 def test_an_answer_with_anything_missing_is_no_rollout(answer: dict[str, Any]) -> None:
     with pytest.raises(BadAnswerError):
-        parse_rollouts(body(answer), bundle=BUNDLE, engine="pod-0")
+        parse_rollouts(body(answer), bundle=BUNDLE, engine="pod-0", limits=LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"logprobs": {"content": [{"logprob": math.nan}, {"logprob": -1.0}]}}, "logprobs.content.0"),
+        ({"logprobs": {"content": [{"logprob": -math.inf}, {"logprob": -1.0}]}}, "logprobs.content.0"),
+        ({"logprobs": {"content": [{"logprob": -1.0}, {"logprob": 3.0}]}}, "logprobs.content.1"),
+        ({"token_ids": [-5, 8]}, "token_ids.0"),
+        ({"token_ids": [2**40, 8]}, "token_ids.0"),
+        ({"token_ids": [7, 4096]}, "sent token 4096 of a vocabulary of 4096"),
+    ],
+)
+def test_what_no_engine_can_sample_is_no_rollout(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadAnswerError, match=said):
+        parse_rollouts(body(changed(**fields)), bundle=BUNDLE, engine="pod-0", limits=LIMITS)
+
+
+def test_no_completion_is_longer_than_it_was_asked_for() -> None:
+    for limit, is_within in ((2, True), (1, False)):
+        limits = AnswerLimits(max_tokens=limit)
+        if is_within:
+            assert len(parse_rollouts(body(ANSWER), bundle=BUNDLE, engine="e", limits=limits)) == 1
+        else:
+            with pytest.raises(BadAnswerError, match="sent 2 tokens where at most 1 were asked for"):
+                parse_rollouts(body(ANSWER), bundle=BUNDLE, engine="e", limits=limits)
+
+
+def test_an_answer_in_which_every_token_is_wrong_is_told_in_one_line() -> None:
+    answer = changed(token_ids=[-1] * 1000, logprobs={"content": [{"logprob": -1.0}] * 1000})
+    with pytest.raises(BadAnswerError, match=r"token_ids\.0: .*, and 999 more") as caught:
+        parse_rollouts(body(answer), bundle=BUNDLE, engine="e", limits=LIMITS)
+    assert len(str(caught.value)) < 200
 
 
 def test_a_request_leaves_nothing_to_the_models_own_defaults() -> None:
@@ -151,10 +188,12 @@ def test_a_probe_that_is_not_answered_in_full_is_no_proof(answer: dict[str, Any]
         answered_probe_error(body(answer), probe=PROBE, engine="pod-0")
 
 
-@pytest.mark.parametrize("answer", [b"", b"<html>", b"[]", b"3", b'{"choices": [', b"\xff\xfe{}"])
+@pytest.mark.parametrize(
+    "answer", [b"", b"<html>", b"[]", b"3", b'{"choices": [', b"\xff\xfe{}", b'{"a":' + b"[" * 200_000]
+)
 def test_what_is_no_json_object_is_a_bad_answer(answer: bytes) -> None:
     with pytest.raises(BadAnswerError):
-        parse_rollouts(answer, bundle=BUNDLE, engine="pod-0")
+        parse_rollouts(answer, bundle=BUNDLE, engine="pod-0", limits=LIMITS)
     with pytest.raises(BadAnswerError):
         answered_probe_error(answer, probe=PROBE, engine="pod-0")
 
@@ -178,7 +217,7 @@ async def test_a_large_answer_does_not_hold_up_the_event_loop() -> None:
     num_samples, num_tokens = 16, 4096
     answer = body(large_answer(num_samples=num_samples, num_tokens=num_tokens))
     bundle = Bundle(prompt_ids=(5, 6), seed=1, num_samples=num_samples)
-    reading = asyncio.ensure_future(read_rollouts(answer, bundle=bundle, engine="e"))
+    reading = asyncio.ensure_future(read_rollouts(answer, bundle=bundle, engine="e", limits=LIMITS))
     num_ticks = 0
     while not reading.done():
         num_ticks += 1

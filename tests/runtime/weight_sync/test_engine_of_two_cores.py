@@ -29,7 +29,13 @@ from grpo_runtime.fleet.bundle import Bundle
 from grpo_runtime.fleet.connections import open_session
 from grpo_runtime.fleet.engine_client import Address, EngineClient
 from grpo_runtime.fleet.engine_sync import SyncFailedError, SyncJob
-from grpo_runtime.fleet.generate_api import answered_probe_error, parse_rollouts, probe_body, sampling_body
+from grpo_runtime.fleet.generate_api import (
+    AnswerLimits,
+    answered_probe_error,
+    parse_rollouts,
+    probe_body,
+    sampling_body,
+)
 from grpo_runtime.settings import Tokens
 from grpo_runtime.weight_sync.registry import GLOO
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
@@ -123,7 +129,10 @@ async def test_both_cores_give_the_same_completion_to_the_last_bit(two_cores: An
         answers = [
             await client.generate(body, is_probe=True, core=core, timeout_seconds=30) for core in CORES
         ]
-        of_first, of_second = (parse_rollouts(one, bundle=bundle, engine="two-cores") for one in answers)
+        of_first, of_second = (
+            parse_rollouts(one, bundle=bundle, engine="two-cores", limits=AnswerLimits(4096))
+            for one in answers
+        )
         assert of_first == of_second
         await sync.close()
 
@@ -160,7 +169,9 @@ async def test_requests_in_both_cores_go_on_with_new_weights_after_a_sync(
         report = await sync.run(jobs[1])
         assert report.probe_error < 1e-4
         for call in calls:
-            [rollout] = parse_rollouts(await call, bundle=bundle, engine="two-cores")
+            [rollout] = parse_rollouts(
+                await call, bundle=bundle, engine="two-cores", limits=AnswerLimits(4096)
+            )
             assert [span.version for span in rollout.versions] == [job.version for job in jobs]
             assert len(rollout.completion_ids) == 200
         await sync.close()

@@ -27,7 +27,7 @@ from grpo_runtime.fleet.connections import open_session
 from grpo_runtime.fleet.engine_client import Address, EngineClient
 from grpo_runtime.fleet.engine_sync import SyncFailedError, SyncJob
 from grpo_runtime.fleet.errors import EngineConflictError
-from grpo_runtime.fleet.generate_api import parse_rollouts, sampling_body
+from grpo_runtime.fleet.generate_api import AnswerLimits, parse_rollouts, sampling_body
 from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.model.save import save_policy
 from grpo_runtime.model.weights import named_weights
@@ -65,7 +65,7 @@ async def sample(client: EngineClient) -> tuple[object, ...]:
     bundle = Bundle(prompt_ids=(10, 20, 30), seed=7, num_samples=1)
     body = sampling_body(bundle, sampling=SamplingSpec(max_tokens=12))
     answer = await client.generate(body, is_probe=True, timeout_seconds=10)
-    (rollout,) = parse_rollouts(answer, bundle=bundle, engine="engine")
+    (rollout,) = parse_rollouts(answer, bundle=bundle, engine="engine", limits=AnswerLimits(4096))
     return rollout.completion_ids, rollout.rollout_logprobs, rollout.versions
 
 
