@@ -70,8 +70,8 @@ def write_what_training_leaves(origin: LocalModel, *, into: Path) -> None:
     """Write beside an exported policy what it has from the model that training started from: how that
     prepares pictures and sound, where it takes these, and `origin.json`."""
     for name in PROCESSORS:
-        if (origin.folder / name).is_file():
-            shutil.copyfile(origin.folder / name, into / name)
+        if (path := origin.file(name)) is not None:
+            shutil.copyfile(path, into / name)
             (into / name).chmod(0o644)
     write_origin(origin, into=into)
 

@@ -1,8 +1,10 @@
 """`model.source`: from a URL in the spec to a directory with a model in it."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
+from grpo_api.contract.volume_paths import local_path
 from grpo_api.source import Scheme, parse_source
 from grpo_api.v1alpha1.spec import HubSpec, ModelSpec
 from grpo_runtime.errors import UserError
@@ -49,11 +51,15 @@ def existing_model(
         snapshot = download(
             "model", source.name, revision=revision, hub=hub, allow=HUB_FILES, ignore=NOT_HUB_FILES
         )
-        return LocalModel(_checked(snapshot.folder, named=named), url, commit=snapshot.commit)
+        folder = _checked(snapshot.folder, named=named)
+        return LocalModel(folder, url, commit=snapshot.commit, root=snapshot.repository)
     folder = path_of(source, volumes_dir=volumes_dir, field=field)
     if not folder.is_dir():
         raise UserError(f"{named}: there is no directory {whereabouts(source, folder)}")
-    return LocalModel(_checked(folder, named=named), url, commit=None)
+    # who made the image decides what is in it
+    volume = None if source.scheme is Scheme.FILE else replace(source, path="")
+    root = local_path(volume, volumes_dir=volumes_dir) if volume else Path(folder.anchor)
+    return LocalModel(_checked(folder, named=named), url, commit=None, root=root)
 
 
 def _checked(folder: Path, *, named: str) -> Path:

@@ -25,6 +25,7 @@ from huggingface_hub.errors import (
 from grpo_api.v1alpha1.spec import HubSpec
 from grpo_runtime.errors import HubUnreachableError, UserError, VolumeFullError
 from grpo_runtime.storage.full_volume import is_volume_full
+from grpo_runtime.storage.links import link_out_of
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,11 @@ class Snapshot:
 
     folder: Path
     commit: str
+
+    @property
+    def repository(self) -> Path:
+        """What the cache has of the repository: the files of a snapshot are links to blobs beside it."""
+        return self.folder.parents[1]
 
 
 def download(
@@ -90,7 +96,13 @@ def download(
             time.sleep(pause)
         else:
             logger.info("%s %s is commit %s", kind, name, folder.name)
-            return Snapshot(folder=folder, commit=folder.name)
+            snapshot = Snapshot(folder=folder, commit=folder.name)
+            if (outside := link_out_of(snapshot.repository, folder)) is not None:
+                raise UserError(
+                    f"{kind}.source (hf://{name}): the Hub's cache has a link to {outside}, which is no file "
+                    f"of the repository: remove {snapshot.repository}"
+                )
+            return snapshot
     raise AssertionError("the last try returns or raises")
 
 

@@ -1,17 +1,22 @@
 """Where a `file://`, `pvc://` or `configmap://` source is in this container."""
 
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote
 
 from grpo_api.contract.volume_paths import local_path
 from grpo_api.source import Scheme, Source
 from grpo_runtime.errors import UserError
+from grpo_runtime.storage.links import link_out_of
+
+_PLACES = {Scheme.CLAIM: "on claim", Scheme.CONFIG_MAP: "in ConfigMap"}
 
 
 def path_of(source: Source, *, volumes_dir: Path, field: str) -> Path:
     """The file or directory that `source` names; it may not exist.
 
-    A `file://` URL is percent-decoded. Raises UserError, which names `field`, for a path outside its volume.
+    A `file://` URL is percent-decoded. Raises UserError, which names `field`, for a path outside its volume,
+    and for one that is a link out of it, or has such a link below it.
     """
     if source.scheme is Scheme.FILE:
         return Path(unquote(source.path))
@@ -19,16 +24,22 @@ def path_of(source: Source, *, volumes_dir: Path, field: str) -> Path:
         path = local_path(source, volumes_dir=volumes_dir)
     except ValueError as error:
         raise UserError(f"{field}: {error}") from error
-    if path is None:
+    root = local_path(replace(source, path=""), volumes_dir=volumes_dir)
+    if path is None or root is None:
         raise ValueError(f"{source.scheme} is not a file")
+    if (outside := link_out_of(root, path)) is not None:
+        raise UserError(
+            f"{field}: {source.path or '/'} {_PLACES[source.scheme]} {source.name} has a link to {outside}, "
+            "which is not in that volume: put a copy there instead"
+        )
     return path
 
 
 def whereabouts(source: Source, path: Path) -> str:
     """The place of `path` as a user knows it, and what is in its folder: for messages about a missing
     file."""
-    places = {Scheme.CLAIM: f"on claim {source.name}", Scheme.CONFIG_MAP: f"in ConfigMap {source.name}"}
-    place = places.get(source.scheme, "in this container's image")
+    kind = _PLACES.get(source.scheme)
+    place = f"{kind} {source.name}" if kind else "in this container's image"
     shown = path if source.scheme is Scheme.FILE else source.path or "/"
     if not path.parent.is_dir():
         return f"{shown} {place}"

@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from grpo_api.model import ApiModel
 from grpo_runtime.storage.files import sha256_of
+from grpo_runtime.storage.links import link_out_of
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -56,6 +57,8 @@ def damage_of(
     `on_bytes` is told how many bytes each read has added."""
     for name, entry in manifest.files.items():
         file = folder / name
+        if link_out_of(folder, file) is not None:
+            return f"{name} is a link out of the checkpoint"
         if not file.is_file() or entry_of(file, on_bytes=on_bytes) != entry:
             return f"{name} is missing or differs from the manifest"
     return None

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from grpo_runtime.storage.files import sync_directory, write_atomically
 from grpo_runtime.storage.full_volume import full_volume_named
+from grpo_runtime.storage.links import link_out_of
 from grpo_runtime.weight_sync.disk.version_manifest import version_named
 
 _UNFINISHED = ".tmp-"
@@ -125,7 +126,7 @@ class FolderStore:
     def read(self, path: str) -> bytes:
         """See `VersionStore`."""
         with self._errors(path):
-            return (self.root / path).read_bytes()
+            return self._inside(path).read_bytes()
 
     def put(self, name: str, data: bytes) -> None:
         """See `VersionStore`."""
@@ -137,7 +138,7 @@ class FolderStore:
     def reading(self, path: str) -> "Iterator[_FileReading]":
         """See `VersionStore`."""
         with self._errors(path):
-            descriptor = os.open(self.root / path, os.O_RDONLY)
+            descriptor = os.open(self._inside(path), os.O_RDONLY)
         try:
             yield _FileReading(descriptor, what=f"{self.what}/{path}")
         finally:
@@ -189,6 +190,12 @@ class FolderStore:
         """See `VersionStore`."""
         with self._errors(name):
             (self.root / name).unlink(missing_ok=True)
+
+    def _inside(self, path: str) -> Path:
+        """A file to read. Raises StoreError for a link out of the folder."""
+        if (outside := link_out_of(self.root, self.root / path)) is not None:
+            raise StoreError(f"{self.what}: {path} is a link to {outside}, which is not in it")
+        return self.root / path
 
     def _unfinished(self, folder: str) -> Path:
         return self.root / f"{_UNFINISHED}{folder}"
