@@ -3,19 +3,12 @@
 docs/causes.md has a row for each test.
 """
 
-import json
 from collections.abc import Iterator
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from grpo_api.contract.exit_codes import ExitCode
-from grpo_api.v1alpha1.spec import GRPOJobSpec
-from grpo_operator.children.config import config_map as config_map_of
-from grpo_operator.children.frozen_job import FrozenJob
-from grpo_operator.children.pod import RUN_CONFIG_KEY
 from grpo_scenarios.causes import (
     BROKEN_CLAIM,
     HUGE_CLAIM,
@@ -28,7 +21,7 @@ from grpo_scenarios.causes import (
     Cause,
 )
 from grpo_scenarios.faults import claim_of, config_map, quota, sidecar_injector, small_volume, volume
-from grpo_scenarios.measuring import REPORTED_WITHIN_SECONDS, CauseMeasurement, measure_causes, print_row
+from grpo_scenarios.measuring import REPORTED_WITHIN_SECONDS, CauseMeasurement, measure_causes
 from grpo_scenarios.namespace import Namespace
 
 pytestmark = pytest.mark.cluster
@@ -85,41 +78,3 @@ def test_the_cause_is_reported_within_a_minute(cause: Cause, measured: dict[str,
     assert seen.failure["reason"] not in EMPTY_REASONS
     has_ended = seen.status["phase"] == "Failed"
     assert has_ended == cause.is_end, seen.status["phase"]
-
-
-def test_a_configuration_of_another_release_ends_the_job_with_both_versions(namespace: Namespace) -> None:
-    """An operator of another release wrote the RunConfig, and this one took over."""
-    cause = Cause(
-        "other-release",
-        {},
-        "UserError",
-        ("RunConfig has schemaVersion 99 but this side speaks 1", "use an operator and a runtime image"),
-        condition="Failed",
-    )
-    namespace.scale_operator(0)
-    namespace.apply(cause.job)
-    job = namespace.job(cause.slug)
-    frozen = FrozenJob.freeze(
-        namespace=namespace.name,
-        job=cause.slug,
-        uid=job["metadata"]["uid"],
-        spec=GRPOJobSpec.from_object(job["spec"]),
-        image=namespace.target.runtime_image,
-    )
-    written = config_map_of(frozen).body
-    written["data"][RUN_CONFIG_KEY] = json.dumps(frozen.config.to_object() | {"schemaVersion": 99})
-    namespace.apply(written)
-    namespace.scale_operator(1)
-    started = datetime.now(UTC)
-    seen = CauseMeasurement(cause, started)
-
-    def is_reported() -> bool:
-        seen.status = namespace.status(cause.slug)
-        return seen.is_reported
-
-    namespace.wait_until(is_reported, "the cause", timeout_seconds=REPORTED_WITHIN_SECONDS)
-    seen.seconds = seen.after_apply = (datetime.now(UTC) - started).total_seconds()
-    print_row(seen)
-    assert seen.seconds <= REPORTED_WITHIN_SECONDS
-    assert seen.failure["exitCode"] == ExitCode.USER_ERROR
-    namespace.kubectl("delete", "grpojob", cause.slug, "--wait=false")

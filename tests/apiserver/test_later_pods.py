@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from grpo_operator.children.config import content_digest
+
 from .fake_kubelet import FakeKubelet, running_job
 from .operator_harness import Namespace, OperatorProcess, wait_for_pods, wait_until
 
@@ -30,6 +32,7 @@ def test_later_pods_have_the_build_and_the_template_of_the_first(
     config.data["pods.json"] = json.dumps(templates)
     config.metadata.resource_version = None
     namespace.core.create_namespaced_config_map(namespace.name, config)
+    namespace.patch_status({"configDigest": content_digest({"data": config.data})})
     operator.start()
     kubelet.end(trainer, exit_code=1, message="boom")
     (later,) = wait_for_pods(namespace, "trainer", 1, attempt=2)
