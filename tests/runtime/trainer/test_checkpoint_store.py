@@ -1,5 +1,6 @@
 import errno
 import hashlib
+import shutil
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,80 @@ def claimed(folder: Path, **options: int) -> CheckpointStore:
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("step-*"))
+
+
+@pytest.fixture
+def busy(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Names in paths of folders that cannot be removed, as on NFS while somebody reads a file of one."""
+    found: set[str] = set()
+    remove = shutil.rmtree
+
+    def rmtree(path: Path, ignore_errors: bool = False) -> None:
+        if Path(path).exists() and any(name in str(path) for name in found):
+            if ignore_errors:
+                return
+            raise OSError(errno.EBUSY, "Device or resource busy", f"{path}/.nfs01")
+        remove(path, ignore_errors=ignore_errors)
+
+    monkeypatch.setattr("grpo_runtime.trainer.checkpoint.store.shutil.rmtree", rmtree)
+    return found
+
+
+def test_what_cannot_be_removed_ends_no_attempt_and_goes_when_it_can(tmp_path: Path, busy: set[str]) -> None:
+    busy.add("step-000001")
+    for attempt in (1, 2, 3):
+        found = claimed(tmp_path, attempt=attempt)
+        for step in (1, 2, 3):
+            save(found, step)
+        # a step again, of the same attempt: the one before cannot be removed either
+        save(found, 1)
+        assert (tmp_path / "LATEST").read_text() == "step-000001\n"
+        assert found.newest() is not None
+    assert list(tmp_path.glob(".tmp-step-000001*"))
+    busy.clear()
+    claimed(tmp_path, attempt=4)
+    assert list(tmp_path.glob(".tmp-*")) == []
+
+
+def test_a_damaged_one_that_was_put_aside_and_cannot_be_removed_is_in_nobodys_way(
+    tmp_path: Path, busy: set[str]
+) -> None:
+    busy.add("damaged")
+    found = claimed(tmp_path)
+    for _ in range(2):
+        save(found, 2)
+        (save(found, 4) / "state.json").write_text("other")
+        newest = found.newest()
+        assert newest is not None and newest[1].step == 2
+    assert names(tmp_path) == ["step-000002", "step-000004.damaged-1", "step-000004.damaged-1-2"]
+
+
+def test_an_older_manifest_that_cannot_be_read_keeps_no_save_from_its_end(tmp_path: Path) -> None:
+    found = claimed(tmp_path)
+    (save(found, 1) / "manifest.json").write_text("")
+    for step in (2, 3, 4):
+        save(found, step)
+    assert names(tmp_path) == ["step-000001", "step-000003", "step-000004"]
+
+
+def test_a_committed_checkpoint_without_room_for_latest_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from grpo_runtime.trainer.checkpoint import store as module
+
+    write = module.write_atomically
+
+    def without_room(path: Path, content: str | bytes, *, durable: bool = False) -> None:
+        if path.name == "LATEST":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, content, durable=durable)
+
+    monkeypatch.setattr(module, "write_atomically", without_room)
+    found = claimed(tmp_path)
+    save(found, 2)
+    newest = found.newest()
+    assert newest is not None and newest[1].step == 2
+    assert "step-000002 is saved, but what follows a save failed" in caplog.text
 
 
 def test_a_new_job_has_no_checkpoint(tmp_path: Path) -> None:

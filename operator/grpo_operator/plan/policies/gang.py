@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from grpo_api.contract.environment import Role
-from grpo_api.contract.graces import TRAINER_GRACE_SECONDS
+from grpo_api.contract.graces import MAX_TRAINER_GRACE_SECONDS, TRAINER_GRACE_SECONDS
 from grpo_api.contract.retries import pause_seconds
 from grpo_api.v1alpha1.status import ConditionType
 from grpo_operator.children.pod import grace_seconds_of
@@ -41,6 +41,7 @@ def _grace_seconds(draft: Draft) -> int:
     assert draft.frozen is not None
     asked = grace_seconds_of(draft.frozen.spec, role=Role.TRAINER)
     needed = max(TRAINER_GRACE_SECONDS, draft.status.checkpoint_seconds or 0)
+    needed = min(needed, MAX_TRAINER_GRACE_SECONDS)  # whatever a trainer reports
     return needed if asked is None else min(needed, asked)
 
 

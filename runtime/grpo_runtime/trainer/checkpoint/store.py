@@ -4,6 +4,7 @@ import logging
 import re
 import shutil
 from collections.abc import Callable, Mapping
+from itertools import chain, count
 from pathlib import Path
 
 from grpo_runtime.errors import CheckpointCorruptError, SupersededError, UserError
@@ -52,7 +53,7 @@ class CheckpointStore:
         self._refuse_when_fenced()
         write_atomically(self._folder / _marker(self._attempt), "", durable=True)
         for leftover in self._folder.glob(".tmp-*"):
-            shutil.rmtree(leftover)
+            _remove(leftover)
 
     def newest(self, *, reading: Reading | None = None) -> tuple[Path, Manifest] | None:
         """The newest whole checkpoint; newer ones, which are damaged, are renamed out of the way. None when
@@ -108,8 +109,12 @@ class CheckpointStore:
             self._discard(final)
         temporary.rename(final)
         sync_directory(self._folder)
-        write_atomically(self._folder / LATEST, f"{final.name}\n", durable=True)
-        self._forget_old()
+        # it is committed: whatever fails from here on, the run goes on
+        try:
+            write_atomically(self._folder / LATEST, f"{final.name}\n", durable=True)
+            self._forget_old()
+        except OSError as error:
+            logger.warning("%s is saved, but what follows a save failed: %s", final.name, error)
         return final
 
     def mark_best(self, step: int, *, reward: float) -> None:
@@ -166,9 +171,8 @@ class CheckpointStore:
         return sorted(found, key=lambda each: age_of(each[1]), reverse=True)
 
     def _quarantine(self, path: Path, problem: str) -> None:
-        target = path.with_name(f"{path.name}.damaged-{self._attempt}")
+        target = _free(path.with_name(f"{path.name}.damaged-{self._attempt}"))
         logger.warning("checkpoint %s is damaged: %s; it is now %s", path.name, problem, target.name)
-        shutil.rmtree(target, ignore_errors=True)
         path.rename(target)
         sync_directory(self._folder)
 
@@ -180,7 +184,13 @@ class CheckpointStore:
             )
 
     def _forget_old(self) -> None:
-        manifests = {path: read_manifest(path) for path in self._committed()}
+        manifests = {}
+        for path in self._committed():
+            try:
+                manifests[path] = read_manifest(path)
+            except UNREADABLE as error:
+                # a resume renames it out of the way
+                logger.warning("the manifest of %s cannot be read (%s)", path.name, type(error).__name__)
         newest_first = sorted(manifests, key=lambda path: age_of(manifests[path]), reverse=True)
         best = self.best()
         for path in newest_first[self._keep :]:
@@ -189,10 +199,24 @@ class CheckpointStore:
 
     def _discard(self, path: Path) -> None:
         """Remove a checkpoint so that no half of it is ever seen."""
-        doomed = path.with_name(f".tmp-{path.name}-discarded")
-        shutil.rmtree(doomed, ignore_errors=True)
+        doomed = _free(path.with_name(f".tmp-{path.name}-discarded"))
         path.rename(doomed)
-        shutil.rmtree(doomed)
+        _remove(doomed)
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder that nobody needs. What cannot be removed now, as a file on NFS that somebody reads, is
+    tried again when an attempt begins."""
+    try:
+        shutil.rmtree(path)
+    except OSError as error:
+        logger.warning("%s cannot be removed now: %s", path, error)
+
+
+def _free(path: Path) -> Path:
+    """`path`, or where that is taken the first free one of its kind."""
+    others = (path.with_name(f"{path.name}-{number}") for number in count(2))
+    return next(place for place in chain((path,), others) if not place.exists())
 
 
 def _name(step: int) -> str:
