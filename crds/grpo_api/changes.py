@@ -70,15 +70,18 @@ def frozen_part(value: ApiModel) -> dict[str, Any]:
 
 def with_changes(frozen: M, *, live: M) -> M:
     """`frozen` with the values that `live` has in the fields that may change. A section that only one of them
-    has stays as in `frozen`."""
+    has stays as in `frozen`, and where nothing has changed it is `frozen` itself."""
     changes: dict[str, Any] = {}
     for name, field in type(frozen).model_fields.items():
         before, now = getattr(frozen, name), getattr(live, name)
         if MAY_CHANGE in field.metadata:
-            changes[name] = now
+            if now != before:
+                changes[name] = now
         elif isinstance(before, ApiModel) and isinstance(now, ApiModel):
-            changes[name] = with_changes(before, live=now)
-    return frozen.model_copy(update=changes)
+            section = with_changes(before, live=now)
+            if section is not before:
+                changes[name] = section
+    return frozen.model_copy(update=changes) if changes else frozen
 
 
 def _frozen_paths(model: type[ApiModel], prefix: str = "") -> Iterator[str]:

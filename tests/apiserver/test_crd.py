@@ -62,6 +62,7 @@ def full_status() -> GRPOJobStatus:
         phase=Phase.RUNNING,
         mode="Disaggregated",
         mode_reason="spec.mode is Disaggregated",
+        config_digest="0" * 64,
         weight_sync=WeightSyncStatus(backend="Gloo", reason="trainer and engines run on CPU"),
         resumed_from=ResumedFrom(source="pvc://runs/first-1", job="first", job_uid="1", step=10),
         conditions=conditions,

@@ -114,6 +114,34 @@ async def test_one_that_comes_before_ours_is_not_used(
     assert condition_of(client, "Ready")["reason"] == "RevisionChanged"
 
 
+async def test_two_operators_make_one_config_map(
+    controller: Controller, client: FakeApiServer, cache: Cache
+) -> None:
+    """The second writes the status before the first has made it, and would make it after."""
+    create, others, bodies, made = client.create, Cache(), [], []
+    second = controller_of(client, others)
+
+    async def crossing(kind, namespace, body, **more):
+        if kind != CONFIG_MAPS or len(bodies) == 2:
+            return await create(kind, namespace, body, **more)
+        bodies.append(body)
+        if len(bodies) == 1:
+            client.show(others)
+            await look(second, times=1)
+            return made[0]
+        made.append(await create(kind, namespace, bodies[0]))
+        return await create(kind, namespace, body)
+
+    client.create = crossing
+    await look(controller)
+    client.show(cache)
+    await look(controller)
+    [config] = client.objects(CONFIG_MAPS)
+    assert status_of(client)["configDigest"] == content_digest(config)
+    assert condition_of(client, "Ready")["reason"] != "RevisionChanged"
+    assert len(pod_names(client)) == 3
+
+
 async def test_a_job_without_a_digest_takes_that_of_its_config_map_once(
     running: Controller, client: FakeApiServer, cache: Cache
 ) -> None:

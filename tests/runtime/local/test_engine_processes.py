@@ -38,6 +38,7 @@ def engines(tmp_path: Path, processes: FakeProcesses) -> EngineProcesses:
     job = parse_job(job_object(rollout={"replicas": 2}))
     workspace = Workspace(tmp_path)
     workspace.own.mkdir(parents=True)
+    workspace.run_config.write_text("{}")
     context = LocalContext(
         run_config=resolve(job, is_one_machine=True),
         workspace=workspace,

@@ -31,9 +31,8 @@ def test_hashes_are_the_product_of_whole_numbers() -> None:
     generator = torch.Generator().manual_seed(2)
     rows = torch.randint(-128, 128, (40, ROW_BYTES), generator=generator, dtype=torch.int8)
     coefficients = torch.randint(-128, 128, (ROW_BYTES, NUM_COLUMNS), generator=generator, dtype=torch.int8)
+    # torch._int_mm, which a GPU takes, is not exact on a CPU with AVX2 only: test_gpu.py compares the two
     assert torch.equal(hash_rows(rows, coefficients).long(), rows.long() @ coefficients.long())
-    # what a GPU computes
-    assert torch.equal(hash_rows(rows, coefficients), torch._int_mm(rows, coefficients))
 
 
 def test_the_key_of_poly1305_is_made_as_the_rfc_makes_it() -> None:
