@@ -1,5 +1,6 @@
 """The operator's own liveness endpoint: 200 while its looks at the cluster succeed."""
 
+import socket
 import time
 from collections.abc import Callable
 
@@ -45,5 +46,9 @@ async def serve(health: Health, *, port: int) -> web.AppRunner:
     app.router.add_get(HEALTH_PATH, answer)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
-    await web.TCPSite(runner, "0.0.0.0", port).start()  # noqa: S104 - the kubelet probes the pod's address
+    # the kubelet probes the pod's address, of whichever version of IP
+    has_both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if has_both else socket.AF_INET
+    listener = socket.create_server(("", port), family=family, dualstack_ipv6=has_both)
+    await web.SockSite(runner, listener).start()
     return runner

@@ -1,5 +1,7 @@
 """The operator is alive as long as its looks at the cluster succeed."""
 
+import socket
+
 from aiohttp import ClientSession
 
 from grpo_operator.health import HEALTH_PATH, Health, serve
@@ -34,6 +36,8 @@ async def test_the_kubelet_is_told_for_how_long_no_look_has_succeeded() -> None:
     runner = await serve(health, port=0)
     try:
         [(_, port, *_)] = runner.addresses
+        for address in ("127.0.0.1", "::1"):
+            socket.create_connection((address, port), timeout=LIMIT_SECONDS).close()
         async with ClientSession() as session:
             url = f"http://127.0.0.1:{port}{HEALTH_PATH}"
             async with session.get(url) as answer:

@@ -23,6 +23,7 @@ from grpo_runtime.engine.arguments import (
     with_user_arguments,
 )
 from grpo_runtime.errors import KnownError, UserError
+from grpo_runtime.process.any_address import ANY_ADDRESS
 from grpo_runtime.process.failure import describe_failure
 from grpo_runtime.process.lasting_imports import lasting_imports
 from grpo_runtime.process.termination import termination_message, write_termination_message
@@ -34,7 +35,7 @@ from grpo_runtime.settings import RolloutSettings, read_rollout_settings
 class RolloutOptions:
     """What differs between a pod and a shell."""
 
-    host: str = "0.0.0.0"  # noqa: S104 - a pod serves on its own address
+    host: str = ANY_ADDRESS
     port: int = ROLLOUT_PORT
     rendezvous_port: int = RENDEZVOUS_PORT
     termination_log: Path = Path("/dev/termination-log")

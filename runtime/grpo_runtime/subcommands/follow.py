@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from grpo_runtime.process.any_address import ANY_ADDRESS
+
 HELP = "serve the newest weights that a job with weightSync.disk writes, here or in another cluster"
 DESCRIPTION = """\
 Serve the newest weights of a store that a GRPOJob with weightSync.disk writes to, with vLLM, and update them
@@ -37,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="where the newest version is copied to (%(default)s)",
     )
-    parser.add_argument("--host", default="0.0.0.0", help="address to listen on (%(default)s)")  # noqa: S104
+    parser.add_argument("--host", default=ANY_ADDRESS, help="address to listen on (%(default)s)")
     parser.add_argument("--port", type=int, default=8000, help="port to listen on (%(default)s)")
     parser.add_argument(
         "--interval-seconds",

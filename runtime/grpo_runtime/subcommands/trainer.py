@@ -4,6 +4,8 @@ import argparse
 import os
 from pathlib import Path
 
+from grpo_runtime.process.any_address import ANY_ADDRESS
+
 HELP = "supervise the training processes of one trainer pod"
 DESCRIPTION = """\
 Process 1 of a trainer pod: starts the training processes, serves /progress, /metrics and /healthz, and ends
@@ -20,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from grpo_api.contract.endpoints import RENDEZVOUS_PORT, TRAINER_PORT
     from grpo_api.contract.graces import RANKS_GRACE_SECONDS
 
-    parser.add_argument("--host", default="", help="address to listen on (default: all)")
+    parser.add_argument("--host", default=ANY_ADDRESS, help="address to listen on (%(default)s)")
     parser.add_argument("--port", type=int, default=TRAINER_PORT, help="HTTP port (%(default)s)")
     parser.add_argument(
         "--rendezvous-port",

@@ -5,6 +5,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 from grpo_api.contract.endpoints import METRICS_PATH, PROGRESS_PATH, TRAINER_HEALTH_PATH
+from grpo_runtime.process.any_address import ANY_ADDRESS
 from grpo_runtime.report.progress import PROGRESS_FILE
 from grpo_runtime.report.prometheus import PROMETHEUS_FILE
 from grpo_runtime.supervisor.one_thread_server import OneThreadServer
@@ -18,7 +19,7 @@ _FILES = {
 class Endpoint:
     """Serves /progress, /metrics and /healthz from the files in `run_dir` until it is closed."""
 
-    def __init__(self, run_dir: Path, *, port: int, host: str = "") -> None:
+    def __init__(self, run_dir: Path, *, port: int, host: str = ANY_ADDRESS) -> None:
         """Listen on `port` of `host`, by default of every address; port 0 picks a free one."""
         handler = type("Handler", (_Handler,), {"run_dir": run_dir})
         self._server = OneThreadServer((host, port), handler)

@@ -35,6 +35,7 @@ class OneThreadServer(TCPServer):
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         """Listen on `address`. Raises OSError when its port is taken."""
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, handler)
         self.socket.setblocking(False)
         # Connections inherit both.
@@ -45,6 +46,12 @@ class OneThreadServer(TCPServer):
         self._epoll.register(self.socket, select.EPOLLIN)
         self._epoll.register(self._stop, select.EPOLLIN)
         self._waiting: dict[int, _Connection] = {}
+
+    def server_bind(self) -> None:
+        """With an address of IPv6 also take connections of IPv4, where that is any address."""
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
 
     def serve(self) -> None:
         """Answer requests until `stop` is called, then close everything."""

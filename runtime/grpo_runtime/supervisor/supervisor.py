@@ -19,6 +19,7 @@ from grpo_api.contract.endpoints import RENDEZVOUS_PORT, TRAINER_PORT
 from grpo_api.contract.graces import RANKS_GRACE_SECONDS
 from grpo_api.contract.progress import Progress, TerminationMessage, TrainerState
 from grpo_runtime.errors import KnownError
+from grpo_runtime.process.any_address import ANY_ADDRESS
 from grpo_runtime.process.failure import describe_failure, read_failure
 from grpo_runtime.process.termination import write_termination_message
 from grpo_runtime.report.progress import ProgressFile, read_progress
@@ -50,8 +51,8 @@ peer."""
 class SupervisorOptions:
     """What differs between a pod and a shell. `grace_seconds` must be below the pod's own grace period."""
 
-    host: str = ""
-    """Address to listen on; empty means all."""
+    host: str = ANY_ADDRESS
+    """Address to listen on."""
     port: int = TRAINER_PORT
     rendezvous_port: int = RENDEZVOUS_PORT
     grace_seconds: float = RANKS_GRACE_SECONDS

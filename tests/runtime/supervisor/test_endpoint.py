@@ -173,6 +173,13 @@ def test_a_report_that_cannot_be_read_is_logged_and_the_next_one_is_served(
     assert poll(endpoint) == REPORT
 
 
+def test_without_an_address_it_listens_to_both_versions_of_ip(tmp_path: Path) -> None:
+    made = Endpoint(tmp_path, port=0)
+    for address in ("127.0.0.1", "::1"):
+        socket.create_connection((address, made.port), timeout=30).close()
+    made.close()
+
+
 def test_after_it_is_closed_its_port_is_free(tmp_path: Path) -> None:
     first = Endpoint(tmp_path, port=0, host="127.0.0.1")
     with closing(connect(first)) as waiting:
