@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -76,14 +75,16 @@ def test_objects_of_another_namespace_are_nobodys_children(
 
 
 def test_a_config_map_that_somebody_else_made_anew_makes_no_pod(
-    namespace: Namespace, operator: OperatorProcess, kubelet: FakeKubelet, tmp_path: Path
+    namespace: Namespace, operator: OperatorProcess, kubelet: FakeKubelet
 ):
     operator.start()
     running_job(namespace, kubelet)
+    operator.kill()  # which would else make it again between the two
     config = config_of(namespace)
     config.data["pods.json"] = with_own_image(config.data["pods.json"])
     namespace.core.delete_namespaced_config_map(config.metadata.name, namespace.name)
     namespace.core.create_namespaced_config_map(namespace.name, config)
+    operator.start()
     namespace.patch_job({"spec": {"rollout": {"replicas": 3}}})  # which a tenant may
     wait_until(
         "the condition says it", lambda: namespace.condition("Ready").get("reason") == "RevisionChanged"
