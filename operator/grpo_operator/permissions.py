@@ -5,7 +5,7 @@ priority, an annotation that a cloud or a network plugin obeys, a label that the
 select, or an argument of vLLM that opens a socket or loads code may mean more than a pod alone.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from grpo_api.v1alpha1.spec import GRPOJobSpec
@@ -74,11 +74,10 @@ def not_permitted(spec: GRPOJobSpec, permissions: Permissions) -> list[str]:
 
 def _of_engine(arguments: Iterable[str], permissions: Permissions) -> Iterator[str]:
     for argument in arguments:
-        name = argument.removeprefix("--").partition("=")[0]
         # abbreviations are other names: which one is meant is vLLM's to say
-        if not _is_in(name, *ENGINE_ARGUMENTS, *permissions.engine_arguments) and not _is_in(
-            name.removeprefix("no-"), *ENGINE_ARGUMENTS
-        ):
+        name = argument.removeprefix("--").partition("=")[0]
+        is_harmless = _is_in(name.removeprefix("no-"), *ENGINE_ARGUMENTS)
+        if not (is_harmless or _is_in(name, *permissions.engine_arguments)):
             yield _asks(f"engine.args (--{name})", "engineArgs", "engine-argument", name)
 
 
@@ -97,23 +96,20 @@ def _of_template(field: str, template: PodTemplateSpec, permissions: Permissions
 
 
 def _of_settings(field: str, settings: PodSettings, permissions: Permissions) -> Iterator[str]:
-    named: Mapping[str, tuple[str | None, tuple[str, ...], str, str]] = {
-        "serviceAccountName": (
-            *(settings.service_account_name, permissions.service_accounts),
-            *("serviceAccounts", "service-account"),
-        ),
-        "priorityClassName": (
-            *(settings.priority_class_name, permissions.priority_classes),
-            *("priorityClasses", "priority-class"),
-        ),
-        "runtimeClassName": (
-            *(settings.runtime_class_name, (*RUNTIME_CLASSES, *permissions.runtime_classes)),
-            *("runtimeClasses", "runtime-class"),
-        ),
-    }
-    for name, (value, allowed, in_chart, flag) in named.items():
-        if value is not None and not _is_in(value, *allowed):
-            yield _asks(f"{field}.{name} ({value})", f"podTemplates.{in_chart}", flag, value)
+    account, priority, runtime = (
+        settings.service_account_name,
+        settings.priority_class_name,
+        settings.runtime_class_name,
+    )
+    if account is not None and not _is_in(account, *permissions.service_accounts):
+        what, values = f"{field}.serviceAccountName ({account})", "podTemplates.serviceAccounts"
+        yield _asks(what, values, "service-account", account)
+    if priority is not None and not _is_in(priority, *permissions.priority_classes):
+        what, values = f"{field}.priorityClassName ({priority})", "podTemplates.priorityClasses"
+        yield _asks(what, values, "priority-class", priority)
+    if runtime is not None and not _is_in(runtime, *RUNTIME_CLASSES, *permissions.runtime_classes):
+        what, values = f"{field}.runtimeClassName ({runtime})", "podTemplates.runtimeClasses"
+        yield _asks(what, values, "runtime-class", runtime)
     if settings.host_network and not permissions.has_host_network:
         yield (
             f"{field}.hostNetwork is not allowed by this operator: whoever installs it can set "
