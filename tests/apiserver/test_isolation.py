@@ -84,7 +84,8 @@ def test_a_config_map_that_somebody_else_made_anew_makes_no_pod(
     config.data["pods.json"] = with_own_image(config.data["pods.json"])
     namespace.core.delete_namespaced_config_map(config.metadata.name, namespace.name)
     namespace.core.create_namespaced_config_map(namespace.name, config)
-    operator.start()
+    # what happens between its first list and its watch is seen with the next list
+    operator.start("--resync-seconds", "1")
     namespace.patch_job({"spec": {"rollout": {"replicas": 3}}})  # which a tenant may
     wait_until(
         "the condition says it", lambda: namespace.condition("Ready").get("reason") == "RevisionChanged"
