@@ -1,6 +1,6 @@
 """What jobs may ask for besides what every pod of a job has, and what of a spec goes beyond it. Pure.
 
-Whoever may create GRPOJobs need not be allowed to create pods. A ServiceAccount, the network of a node, a
+A user who may create GRPOJobs need not be allowed to create pods. A ServiceAccount, the network of a node, a
 priority, an annotation that a cloud or a network plugin obeys, a label that the NetworkPolicies of others
 select, or an argument of vLLM that opens a socket or loads code may mean more than a pod alone.
 """
@@ -112,7 +112,7 @@ def _of_settings(field: str, settings: PodSettings, permissions: Permissions) ->
         yield _asks(what, values, "runtime-class", runtime)
     if settings.host_network and not permissions.has_host_network:
         yield (
-            f"{field}.hostNetwork is not allowed by this operator: whoever installs it can set "
+            f"{field}.hostNetwork is not allowed by this operator: its administrator can set "
             "podTemplates.hostNetwork=true of the chart (--allow-host-network=true)"
         )
     if _looks_into_other_namespaces(settings):
@@ -135,7 +135,7 @@ def _looks_into_other_namespaces(settings: PodSettings) -> bool:
 
 def _asks(what: str, in_chart: str, flag: str, value: str) -> str:
     return (
-        f"{what} is not one that this operator allows: whoever installs it can add it to {in_chart} of the "
+        f"{what} is not one that this operator allows: its administrator can add it to {in_chart} of the "
         f"chart (--allow-{flag}={value})"
     )
 

@@ -42,6 +42,12 @@ def controller_of(
     return Controller(client, cache, memory or Memory(), runtime_image=IMAGE, clock=clock, chance=lambda: 0.5)
 
 
+async def look(controller: Controller, *, times: int = 3) -> None:
+    """Reconcile the job so often."""
+    for _ in range(times):
+        await controller.reconcile(KEY)
+
+
 def status_of(client: FakeApiServer) -> dict[str, Any]:
     """The job's status as the API server has it."""
     (job,) = client.objects(JOBS)

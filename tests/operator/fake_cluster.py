@@ -17,6 +17,7 @@ from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_api.v1alpha1.status import Condition, ConditionType, GRPOJobStatus
 from grpo_operator.children.child import Child
 from grpo_operator.children.config import pod_templates
+from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.names import Names, rollout_node, rollout_position, trainer_position
 from grpo_operator.cluster.kinds import CONFIG_MAPS, NETWORK_POLICIES, PODS, SECRETS, SERVICES
 from grpo_operator.observe.engine_pods import as_engines
@@ -51,6 +52,11 @@ def spec(**changes: Any) -> GRPOJobSpec:
         "rollout": {"replicas": 2},
     }
     return GRPOJobSpec.from_object(short | changes)
+
+
+def run(**changes: Any) -> FrozenJob:
+    """A job of that spec as it was frozen when it started."""
+    return FrozenJob.freeze(namespace="default", job="copy", uid=UID, spec=spec(**changes), image=IMAGE)
 
 
 def termination(

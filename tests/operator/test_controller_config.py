@@ -14,7 +14,7 @@ from grpo_operator.controller import Controller
 from grpo_operator.observe.cache import Cache
 from grpo_operator.observe.memory import Memory
 
-from .controlled_job import KEY, condition_of, controller_of, pod_names, run_pods, status_of
+from .controlled_job import condition_of, controller_of, look, pod_names, run_pods, status_of
 from .fake_api_server import FakeApiServer
 from .fake_cluster import IMAGE, NOW, UID
 
@@ -42,11 +42,6 @@ def with_own_image(client: FakeApiServer) -> str:
 def lose_an_engine(client: FakeApiServer, cache: Cache) -> None:
     client.remove(PODS, pod_names(client, "rollout-1")[0])
     client.show(cache)
-
-
-async def look(controller: Controller, *, times: int = 3) -> None:
-    for _ in range(times):
-        await controller.reconcile(KEY)
 
 
 async def test_the_digest_is_in_the_status_before_the_config_map_is_there(

@@ -12,7 +12,7 @@ from grpo_operator.cluster.kinds import CONFIG_MAPS, JOBS, NETWORK_POLICIES, POD
 from grpo_operator.controller import Controller
 from grpo_operator.observe.cache import Cache
 
-from .controlled_job import KEY, a_job, condition_of, controller_of, pod_names, run_pods, status_of
+from .controlled_job import KEY, a_job, condition_of, controller_of, look, pod_names, run_pods, status_of
 from .fake_api_server import FakeApiServer
 from .fake_cluster import NOW, UID, spec
 
@@ -49,11 +49,6 @@ def unlabel(request: pytest.FixtureRequest, client: FakeApiServer, cache: Cache)
         client.show(cache)
 
     return by_watch if request.param == "watch" else by_resync
-
-
-async def look(controller: Controller, *, times: int = 3) -> None:
-    for _ in range(times):
-        await controller.reconcile(KEY)
 
 
 @pytest.mark.parametrize("name", [*TRAINERS, *ROLLOUTS])

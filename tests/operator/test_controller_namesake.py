@@ -9,18 +9,13 @@ from grpo_operator.cluster.kinds import CONFIG_MAPS, JOBS, PODS, SECRETS, SERVIC
 from grpo_operator.controller import Controller
 from grpo_operator.observe.cache import Cache, owner_uid
 
-from .controlled_job import KEY, a_job, condition_of, controller_of, run_pods, status_of
+from .controlled_job import KEY, a_job, condition_of, controller_of, look, run_pods, status_of
 from .fake_api_server import FakeApiServer
 from .fake_cluster import UID
 
 NEW_UID = UID[::-1]
 OLD, NEW = Names.of(job="copy", uid=UID), Names.of(job="copy", uid=NEW_UID)
 CHILDREN = (PODS, SERVICES, CONFIG_MAPS, SECRETS)
-
-
-async def look(controller: Controller, *, times: int = 3) -> None:
-    for _ in range(times):
-        await controller.reconcile(KEY)
 
 
 def children(client: FakeApiServer, uid: str) -> list[KubeObject]:

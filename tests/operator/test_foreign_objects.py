@@ -1,5 +1,5 @@
 """Objects of another namespace that name a job as their owner. The API server does not check who they name,
-so whoever may write anywhere can make them, and an operator of all namespaces sees them."""
+so a user who may write in any namespace can make them, and an operator of all namespaces sees them."""
 
 import json
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from grpo_operator.controller import Controller
 from grpo_operator.observe.cache import Cache
 from grpo_operator.observe.memory import Memory
 
-from .controlled_job import KEY, condition_of, controller_of, pod_names, status_of
+from .controlled_job import condition_of, controller_of, look, pod_names, status_of
 from .fake_api_server import FakeApiServer
 from .fake_cluster import IMAGE, NOW, UID
 
@@ -51,11 +51,10 @@ def foreign(item: KubeObject, *, namespace: str = "elsewhere", name: str = "", *
     return {**deepcopy(item), "metadata": meta, **more}
 
 
-async def look(controller: Controller, client: FakeApiServer) -> int:
-    """Reconcile twice; returns how many writes that took."""
+async def writes_of(controller: Controller, client: FakeApiServer) -> int:
+    """How many writes it takes to reconcile twice."""
     before = client.num_writes
-    for _ in range(2):
-        await controller.reconcile(KEY)
+    await look(controller, times=2)
     return client.num_writes - before
 
 
@@ -71,7 +70,7 @@ async def test_a_namesake_in_another_namespace_is_no_child(
             assert cache.put(kind, foreign(item, namespace=namespace))
     assert cache.children(JOB, kind) == before
     assert len(cache.child_names(JOB)) == sum(len(cache.children(JOB, each)) for each in KINDS)
-    assert await look(running, client) == 0
+    assert await writes_of(running, client) == 0
     assert status_of(client) == status
     for item in before:
         cache.remove(
@@ -89,7 +88,7 @@ async def test_a_foreign_pod_that_ends_ends_no_job(
     container = {"name": "trainer", "restartCount": 0, "state": state}
     before = status_of(client)
     cache.put(PODS, foreign(trainer, status={"phase": phase, "containerStatuses": [container]}))
-    assert await look(running, client) == 0
+    assert await writes_of(running, client) == 0
     assert status_of(client) == before
 
 
@@ -98,7 +97,7 @@ async def test_a_foreign_pod_of_an_engine_too_many_is_left_alone(
 ) -> None:
     engine = next(pod for pod in cache.pods(JOB) if "-rollout-0-" in pod["metadata"]["name"])
     cache.put(PODS, foreign(engine, name=engine["metadata"]["name"].replace("rollout-0", "rollout-77")))
-    assert await look(running, client) == 0
+    assert await writes_of(running, client) == 0
 
 
 @pytest.mark.parametrize(
@@ -119,7 +118,7 @@ async def test_a_pod_is_made_by_the_configuration_of_its_own_namespace(
     client.remove(PODS, lost)
     client.show(cache)
     cache.put(CONFIG_MAPS, theirs | {"metadata": theirs["metadata"] | {"resourceVersion": "9001"}})
-    await look(running, client)
+    await look(running, times=2)
     [made] = [pod for pod in client.objects(PODS) if pod["metadata"]["name"].endswith("-rollout-1-i1")]
     assert {container["image"] for container in made["spec"]["containers"]} == {IMAGE}
 
@@ -134,7 +133,7 @@ async def test_no_pod_is_made_by_a_configuration_that_is_being_deleted(
     lost = pod_names(client, "rollout-1")[0]
     client.remove(PODS, lost)
     client.show(cache)
-    await look(running, client)
+    await look(running, times=2)
     assert [name for name in pod_names(client) if "rollout-1" in name] == []
     assert len(pod_names(client)) == 2
     told = condition_of(client, "RolloutReady")
@@ -147,6 +146,6 @@ async def test_no_pod_is_made_by_a_configuration_that_is_being_deleted(
     client.remove(CONFIG_MAPS, config["metadata"]["name"])
     client.show(cache)
     # the next try of what was refused is due by then
-    await look(controller_of(client, cache, memory, clock=lambda: NOW + timedelta(minutes=5)), client)
+    await look(controller_of(client, cache, memory, clock=lambda: NOW + timedelta(minutes=5)), times=2)
     assert [item["metadata"]["name"] for item in client.objects(CONFIG_MAPS)] == [config["metadata"]["name"]]
     assert len([name for name in pod_names(client) if "rollout-1" in name]) == 1

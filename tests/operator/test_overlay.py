@@ -16,20 +16,15 @@ from grpo_api.v1alpha1.spec.pod_template import (
     PodSettings,
 )
 from grpo_api.v1alpha1.status import ConditionType
-from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.rollout import rollout_pod
 from grpo_operator.children.trainer import trainer_pod
 from grpo_operator.cluster.kinds import KubeObject
 from grpo_operator.permissions import Permissions
 
-from .fake_cluster import IMAGE, UID, FakeCluster, spec
+from .fake_cluster import FakeCluster, run, spec
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 GPUS = {"limits": {"nvidia.com/gpu": 4}}
-
-
-def run(**changes: Any) -> FrozenJob:
-    return FrozenJob.freeze(namespace="default", job="copy", uid=UID, spec=spec(**changes), image=IMAGE)
 
 
 def trainer(**template: Any) -> KubeObject:

@@ -1,4 +1,4 @@
-"""What a job may ask for, and what waits until whoever installs the operator allows it."""
+"""What a job may ask for, and what waits until the administrator of the operator allows it."""
 
 from typing import Any
 

@@ -20,14 +20,10 @@ from grpo_operator.observe.snapshot import job_and_pods
 
 from .controlled_job import KEY
 from .fake_api_server import FakeApiServer
-from .fake_cluster import IMAGE, UID, spec
+from .fake_cluster import IMAGE, UID, run
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 Alter = Callable[[KubeObject], Any]
-
-
-def run(**changes: Any) -> FrozenJob:
-    return FrozenJob.freeze(namespace="default", job="copy", uid=UID, spec=spec(**changes), image=IMAGE)
 
 
 def pods_of(frozen: FrozenJob) -> list[Child]:

@@ -133,9 +133,8 @@ async def _adopt(client: Client, cache: Cache, job: JobView, child: Child) -> Re
     if owner_uid(found) != job.uid:
         return name_taken(child.kind.name, child.name)
     cache.put(child.kind, found)
-    meta = found["metadata"]
-    if child.kind == CONFIG_MAPS and "deletionTimestamp" in meta:
-        return being_deleted(child.kind.name, child.name, meta.get("finalizers", ()))
-    if child.kind == CONFIG_MAPS and content_digest(found) != content_digest(child.body):
-        return config_changed(child.name)
-    return None
+    if child.kind != CONFIG_MAPS:
+        return None
+    if "deletionTimestamp" in found["metadata"]:
+        return being_deleted(child.kind.name, child.name, found["metadata"].get("finalizers", ()))
+    return None if content_digest(found) == content_digest(child.body) else config_changed(child.name)

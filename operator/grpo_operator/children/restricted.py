@@ -1,7 +1,7 @@
 """What no pod of ours is, whatever it was made from: what Pod Security `restricted` refuses, and more. Pure.
 
-A namespace need not enforce that, and whoever may create GRPOJobs or ConfigMaps in it need not be allowed to
-create pods.
+A namespace need not enforce that, and a user who may create GRPOJobs or ConfigMaps in it need not be allowed
+to create pods.
 """
 
 from collections.abc import Iterator, Mapping

@@ -14,7 +14,7 @@ from grpo_operator.cluster.kinds import (
     Kind,
     KubeObject,
 )
-from grpo_operator.observe.held import Held, hold, owner_of, place_of, version_of
+from grpo_operator.observe.held import Held, Identity, hold, owner_of, place_of, version_of
 from grpo_operator.observe.served_schema import EVERYTHING
 
 _AFTER_ALL = sys.maxsize
@@ -22,10 +22,6 @@ _AFTER_ALL = sys.maxsize
 
 Key = tuple[str, str]
 """(namespace, name) of a job."""
-
-Identity = tuple[str, str]
-"""(namespace, uid) of a job. An owner reference holds within a namespace only, and the API server does not
-check it: anybody may name any uid as the owner of an object in a namespace of his own."""
 
 ChildName = tuple[Kind, str]
 """A child of a job, in the job's namespace."""
@@ -100,9 +96,8 @@ class Cache:
             self._drop(kind, item.place)
         self._deleted.pop(item.uid, None)
         self._items[kind][item.place] = item
-        if item.job:
-            namespace, name = item.place
-            self._children.setdefault((namespace, item.job[1]), set()).add((kind, name))
+        if item.owner:
+            self._children.setdefault(item.owner, set()).add((kind, item.place[1]))
 
     def remove(self, kind: Kind, item: KubeObject) -> None:
         """Forget an object that was deleted; another object of the same name stays."""
@@ -199,10 +194,9 @@ class Cache:
         return self.children(job, NETWORK_POLICIES)
 
     def _drop(self, kind: Kind, place: Key) -> None:
-        owner = self._items[kind].pop(place).job
-        job = (place[0], owner[1]) if owner else None
-        if job in self._children:
-            children = self._children[job]
+        owner = self._items[kind].pop(place).owner
+        if owner in self._children:
+            children = self._children[owner]
             children.discard((kind, place[1]))
             if not children:
-                del self._children[job]
+                del self._children[owner]

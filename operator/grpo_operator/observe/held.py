@@ -12,6 +12,10 @@ from dataclasses import dataclass
 from grpo_operator.cluster.kinds import JOBS, Kind, KubeObject
 from grpo_operator.observe.kept import kept
 
+Identity = tuple[str, str]
+"""(namespace, uid) of a job. An owner reference holds within a namespace only, and the API server does not
+check it: anybody may name any uid as the owner of an object in a namespace of his own."""
+
 
 @dataclass(frozen=True, slots=True)
 class Held:
@@ -27,6 +31,11 @@ class Held:
     phase: str
     """Of a job or a pod; empty where it has none."""
     text: str
+
+    @property
+    def owner(self) -> Identity | None:
+        """The job that controls the object."""
+        return (self.place[0], self.job[1]) if self.job else None
 
     def read(self) -> KubeObject:
         """The object as it was kept. Nobody else has this copy."""

@@ -152,8 +152,8 @@ class _Frozen:
 
 def _frozen_of(job: JobView, configs: Mapping[str, KubeObject]) -> _Frozen:
     """Nothing while the job has not started, and only the digest of a ConfigMap that is not the one that it
-    started with: whoever may write ConfigMaps need not be allowed to make pods. `configs` are those of the
-    job, by name."""
+    started with: a user who may write ConfigMaps need not be allowed to make pods. `configs` are those of
+    the job, by name."""
     names = Names.of(job=job.name, uid=job.uid)
     config = configs.get(names.config(job.status.revision)) if job.status.revision else None
     if config is None:

@@ -20,8 +20,8 @@ class LocalModel:
     """What its files may be links into; None for `folder` alone."""
 
     def file(self, name: str) -> Path | None:
-        """A file of the model, None where there is none. Raises UserError for a link out of `root`: whoever
-        may write to its volume may have changed it since it was looked at."""
+        """A file of the model, None where there is none. Raises UserError for a link out of `root`: it may
+        have been changed in its volume since it was checked."""
         path = self.folder / name
         if (outside := link_out_of(self.root or self.folder, path)) is not None:
             raise UserError(f"{self.source}: {name} is a link to {outside}, which is not in that volume")

@@ -1,16 +1,14 @@
 """`model.source`: from a URL in the spec to a directory with a model in it."""
 
 import logging
-from dataclasses import replace
 from pathlib import Path
 
-from grpo_api.contract.volume_paths import local_path
 from grpo_api.source import Scheme, parse_source
 from grpo_api.v1alpha1.spec import HubSpec, ModelSpec
 from grpo_runtime.errors import UserError
 from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.storage.hub import download
-from grpo_runtime.storage.source_paths import path_of, whereabouts
+from grpo_runtime.storage.source_paths import path_of, root_of, whereabouts
 
 logger = logging.getLogger(__name__)
 
@@ -56,9 +54,7 @@ def existing_model(
     folder = path_of(source, volumes_dir=volumes_dir, field=field)
     if not folder.is_dir():
         raise UserError(f"{named}: there is no directory {whereabouts(source, folder)}")
-    # who made the image decides what is in it
-    volume = None if source.scheme is Scheme.FILE else replace(source, path="")
-    root = local_path(volume, volumes_dir=volumes_dir) if volume else Path(folder.anchor)
+    root = root_of(source, volumes_dir=volumes_dir)
     return LocalModel(_checked(folder, named=named), url, commit=None, root=root)
 
 

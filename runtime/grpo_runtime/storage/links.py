@@ -1,5 +1,5 @@
-"""Links that lead out of a volume. Whoever may write to a volume could have a pod read with them what is
-mounted in it besides, such as a Secret, and hand it on."""
+"""Links that lead out of a volume. A user who may write to a volume could make a pod read what else is
+mounted in it, such as a Secret, and export it."""
 
 import os
 from pathlib import Path

@@ -24,15 +24,23 @@ def path_of(source: Source, *, volumes_dir: Path, field: str) -> Path:
         path = local_path(source, volumes_dir=volumes_dir)
     except ValueError as error:
         raise UserError(f"{field}: {error}") from error
-    root = local_path(replace(source, path=""), volumes_dir=volumes_dir)
-    if path is None or root is None:
+    if path is None:
         raise ValueError(f"{source.scheme} is not a file")
-    if (outside := link_out_of(root, path)) is not None:
+    if (outside := link_out_of(root_of(source, volumes_dir=volumes_dir), path)) is not None:
         raise UserError(
             f"{field}: {source.path or '/'} {_PLACES[source.scheme]} {source.name} has a link to {outside}, "
             "which is not in that volume: put a copy there instead"
         )
     return path
+
+
+def root_of(source: Source, *, volumes_dir: Path) -> Path:
+    """What links of a `file://`, `pvc://` or `configmap://` source may lead into: its volume, or the whole
+    image, whose author decides what is in it."""
+    root = None
+    if source.scheme is not Scheme.FILE:
+        root = local_path(replace(source, path=""), volumes_dir=volumes_dir)
+    return root or Path("/")
 
 
 def whereabouts(source: Source, path: Path) -> str:

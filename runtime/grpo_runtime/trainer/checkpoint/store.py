@@ -3,7 +3,7 @@
 import logging
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, count
 from pathlib import Path
 
@@ -153,22 +153,28 @@ class CheckpointStore:
     def _committed(self) -> list[Path]:
         return sorted(path for path in self._folder.glob("step-*") if is_committed(path))
 
-    def _newest_first(self) -> list[tuple[Path, Manifest]]:
-        """The committed checkpoints whose manifests can be read; others are renamed out of the way."""
-        found = []
+    def _manifests(self, *, on_unreadable: Callable[[Path, str], None]) -> Iterator[tuple[Path, Manifest]]:
+        """The committed checkpoints whose manifests can be read, by name. `on_unreadable` gets each other one
+        and why."""
         for path in self._committed():
             try:
                 manifest = read_manifest(path)
             except UNREADABLE as error:
-                self._quarantine(path, f"its manifest cannot be read ({type(error).__name__})")
+                on_unreadable(path, f"its manifest cannot be read ({type(error).__name__})")
                 continue
+            yield path, manifest
+
+    def _newest_first(self) -> list[tuple[Path, Manifest]]:
+        """The committed checkpoints whose manifests can be read; others are renamed out of the way."""
+        found = []
+        for path, manifest in self._manifests(on_unreadable=self._quarantine):
             if manifest.job_uid != self._job_uid:
                 raise UserError(
                     f"{self._folder} holds checkpoints of another job (uid {manifest.job_uid}): "
                     "give this job a claim of its own, or empty that directory"
                 )
             found.append((path, manifest))
-        return sorted(found, key=lambda each: age_of(each[1]), reverse=True)
+        return _by_age(found)
 
     def _quarantine(self, path: Path, problem: str) -> None:
         target = _free(path.with_name(f"{path.name}.damaged-{self._attempt}"))
@@ -184,16 +190,9 @@ class CheckpointStore:
             )
 
     def _forget_old(self) -> None:
-        manifests = {}
-        for path in self._committed():
-            try:
-                manifests[path] = read_manifest(path)
-            except UNREADABLE as error:
-                # a resume renames it out of the way
-                logger.warning("the manifest of %s cannot be read (%s)", path.name, type(error).__name__)
-        newest_first = sorted(manifests, key=lambda path: age_of(manifests[path]), reverse=True)
+        newest_first = _by_age(self._manifests(on_unreadable=_leave_to_a_resume))
         best = self.best()
-        for path in newest_first[self._keep :]:
+        for path, _ in newest_first[self._keep :]:
             if best is None or path.name != _name(best[0]):
                 self._discard(path)
 
@@ -202,6 +201,16 @@ class CheckpointStore:
         doomed = _free(path.with_name(f".tmp-{path.name}-discarded"))
         path.rename(doomed)
         _remove(doomed)
+
+
+def _by_age(found: Iterable[tuple[Path, Manifest]]) -> list[tuple[Path, Manifest]]:
+    """The newest first."""
+    return sorted(found, key=lambda each: age_of(each[1]), reverse=True)
+
+
+def _leave_to_a_resume(path: Path, problem: str) -> None:
+    """A resume renames it out of the way."""
+    logger.warning("checkpoint %s is damaged: %s", path.name, problem)
 
 
 def _remove(path: Path) -> None:
