@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from grpo_runtime.process.lasting_imports import lasting_imports
 from grpo_runtime.process.name_lookups import bound_name_lookups
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 # as every process of the product: a test that meets at a TCPStore waits for DNS too
 bound_name_lookups()
+# how long an example takes says nothing on a machine that does other things too
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 SLOW = ("engine", "apiserver", "gpu", "processes")
 """Markers that must be written in the files of their tests, so that other files need not be imported."""

@@ -3,7 +3,7 @@
 import pytest
 
 from grpo_api.contract.progress import Progress, TrainerState
-from grpo_api.contract.retries import WithoutProgress, has_begun, pause_seconds
+from grpo_api.contract.retries import WithoutProgress, has_begun, has_made_a_step, pause_seconds
 
 
 def report(state: TrainerState, *, step: int = 0, resumed_from_step: int | None = None) -> Progress:
@@ -18,6 +18,11 @@ def test_an_attempt_that_starts_or_waits_has_begun_only_after_a_step_of_its_own(
     assert not has_begun(report(state, step=4, resumed_from_step=4))
     assert has_begun(report(state, step=1))
     assert has_begun(report(state, step=5, resumed_from_step=4))
+
+
+def test_the_steps_of_the_checkpoint_that_an_attempt_began_with_are_none_of_its_own():
+    assert has_made_a_step(report(TrainerState.TRAINING, step=4))
+    assert not has_made_a_step(report(TrainerState.TRAINING, step=4, resumed_from_step=4))
 
 
 @pytest.mark.parametrize("state", [TrainerState.TRAINING, TrainerState.STOPPING, TrainerState.DONE])

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_api.contract import environment
-from grpo_api.contract.exit_codes import EXIT_POLICIES, ExitCode
+from grpo_api.contract.exit_codes import EXIT_POLICIES, ExitCode, exit_policy
 from grpo_api.contract.progress import TrainerState
 from grpo_api.contract.reasons import Reason
 from grpo_api.crd import crd
@@ -30,6 +30,8 @@ def exit_codes() -> Rows:
     for code, policy in EXIT_POLICIES.items():
         after = "next attempt, counted" if policy.is_counted else "next attempt, not counted"
         after = after if policy.is_retried else "the job fails"
+        if exit_policy(code, has_worked=True) != policy:
+            after += "; once it has made a step: next attempt, counted"
         done = "the job is complete" if code == ExitCode.DONE else after
         rows.append((str(int(code)), f"`{policy.reason}`", policy.meaning, done))
     return rows

@@ -28,6 +28,11 @@ def test_an_exit_code_has_the_consequence_of_the_contracts_table(exit_code: int,
     assert consequence_of(termination(exit_code), is_disruption=False) == consequence
 
 
+def test_an_error_of_the_user_is_retried_and_counted_once_the_job_has_worked():
+    assert consequence_of(termination(40), is_disruption=False, has_worked=True) == COUNTED
+    assert consequence_of(termination(42), is_disruption=False, has_worked=True) == FINAL
+
+
 @pytest.mark.parametrize("exit_code", [0, 1, 40, 137, 143])
 def test_a_disruption_is_retried_and_not_counted_whatever_the_exit_code(exit_code: int):
     assert consequence_of(termination(exit_code), is_disruption=True) == NOT_COUNTED

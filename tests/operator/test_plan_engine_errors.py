@@ -69,6 +69,15 @@ def assert_failed(cluster: FakeCluster) -> None:
     assert cluster.names("rollout") == []
 
 
+def assert_retried(cluster: FakeCluster) -> None:
+    """The spec has worked: another attempt follows, and it is counted."""
+    cluster.settle()
+    assert (cluster.status.phase, cluster.status.restarts) == (Phase.RESTARTING, 1)
+    restarting = cluster.condition(ConditionType.RESTARTING)
+    assert restarting.message.startswith(f"attempt 2 follows because: {SENTENCE}")
+    assert cluster.status.last_failure is not None and cluster.status.last_failure.role == "rollout"
+
+
 def test_before_the_first_step_it_ends_the_job_at_once_although_its_kubelet_starts_it_again():
     cluster = FakeCluster().start()
     cluster.progress = report(**BEFORE_THE_FIRST_STEP)
@@ -144,15 +153,15 @@ def test_the_only_engine_that_is_back_within_a_minute_ends_nothing():
     assert_goes_on(cluster)
 
 
-def test_the_only_engine_that_is_not_back_after_a_minute_ends_the_job_with_its_sentence():
+def test_the_only_engine_that_is_not_back_after_a_minute_ends_the_attempt_with_its_sentence():
     cluster = at_step_900(rollout={"replicas": 1})
     end_with_40(cluster, 0)
     hear(cluster, waiting_from(0, 58, step=900))
     plan = cluster.step()
     assert (cluster.status.phase, plan.requeue_after) == (Phase.RUNNING, 5.0)
     hear(cluster, waiting_from(0, 60, step=900))
-    assert_failed(cluster)
-    assert "newest weights for 60 s" in cluster.condition(ConditionType.FAILED).message
+    assert_retried(cluster)
+    assert "newest weights for 60 s" in cluster.condition(ConditionType.RESTARTING).message
 
 
 def test_the_job_is_planned_again_when_the_minute_is_over():
@@ -192,7 +201,7 @@ def test_a_trainer_that_falls_silent_for_a_while_has_its_minute_begin_again():
     cluster.silent_since = cluster.now
     assert_goes_on(cluster)
     cluster.silent_since = None
-    assert_failed(cluster)
+    assert_retried(cluster)
 
 
 def test_an_operator_that_restarts_begins_the_minute_again():
@@ -205,12 +214,12 @@ def test_an_operator_that_restarts_begins_the_minute_again():
     hear(cluster, waiting_from(60, 60 + int(NO_ENGINE_SECONDS) - 2, step=900))
     assert_goes_on(cluster)
     hear(cluster, waiting_from(60, 60 + int(NO_ENGINE_SECONDS), step=900))
-    assert_failed(cluster)
+    assert_retried(cluster)
 
 
-def second_attempt(*, first_pod_at: float) -> FakeCluster:
+def second_attempt(*, first_pod_at: float, **changes: Any) -> FakeCluster:
     """Attempt 1 trained and its trainer failed; the pods of attempt 2 run, and its trainer waits."""
-    cluster = at_step_900()
+    cluster = at_step_900(**changes)
     end_with_40(cluster, after=50)
     cluster.now = at(100)
     cluster.end(cluster.pod("trainer-a1-0"), termination(1, "boom", after=100))
@@ -231,10 +240,20 @@ def test_a_40_left_over_from_the_attempt_before_says_nothing_about_the_next():
     assert (cluster.status.phase, cluster.status.attempt) == (Phase.RUNNING, 2)
 
 
-def test_a_40_of_the_next_attempt_ends_the_job_before_its_first_step():
-    cluster = second_attempt(first_pod_at=110)
+@pytest.mark.parametrize("checkpoint", [{}, {"checkpoint": {"claimName": "out", "everySteps": 10}}])
+def test_a_40_of_one_engine_while_the_next_attempt_starts_ends_nothing_as_the_spec_has_worked(checkpoint):
+    cluster = second_attempt(first_pod_at=110, **checkpoint)
+    cluster.run_all()
+    saved = 900 if checkpoint else 0
+    cluster.progress = report(
+        **BEFORE_THE_FIRST_STEP | {"step": saved, "policy_version": f"2.{saved}", "resumed_from_step": saved},
+        attempt=2,
+    )
+    cluster.settle()
     end_with_40(cluster, after=110)
-    assert_failed(cluster)
+    cluster.settle()
+    assert (cluster.status.phase, cluster.status.attempt) == (Phase.RUNNING, 2)
+    assert SENTENCE in cluster.condition(ConditionType.ROLLOUT_READY).message
 
 
 @pytest.mark.parametrize(
@@ -290,10 +309,10 @@ def test_while_another_engine_may_come_back_the_job_goes_on_and_names_the_40(oth
     assert SENTENCE in ready.message and cluster.pod("rollout-1-i0") in ready.message
 
 
-def test_once_every_engine_says_40_the_job_ends():
+def test_once_every_engine_says_40_the_attempt_ends():
     cluster = at_step_900()
     end_with_40(cluster, 1)
     hear(cluster, waiting_from(0, 600, step=900))
     assert_goes_on(cluster)
     end_with_40(cluster, 0, after=590)
-    assert_failed(cluster)
+    assert_retried(cluster)

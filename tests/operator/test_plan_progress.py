@@ -28,6 +28,27 @@ def test_how_many_steps_epochs_are_is_what_the_trainer_says():
     assert (cluster.status.total_steps, cluster.status.progress) == (12, "4/12")
 
 
+def test_the_reward_stays_while_the_next_attempt_has_made_no_step():
+    cluster = FakeCluster(spec(checkpoint={"claimName": "out"})).start()
+    cluster.progress = report(step=9, reward=0.5, policy_version="1.9", checkpoint_step=9)
+    cluster.settle()
+    cluster.end(cluster.pod("trainer-a1-0"), termination(1, "boom"))
+    cluster.settle()
+    cluster.progress = report(
+        attempt=2, step=9, resumed_from_step=9, reward=None, policy_version="2.9", checkpoint_step=9
+    )
+    cluster.run_all()
+    cluster.settle()
+    assert (cluster.status.attempt, cluster.status.policy_version) == (2, "2.9")
+    assert (cluster.status.reward, cluster.status.highest_step) == ("0.500", 9)
+    # a step whose completions have no reward has none
+    cluster.progress = report(
+        attempt=2, step=10, resumed_from_step=9, reward=None, policy_version="2.10", checkpoint_step=9
+    )
+    cluster.settle()
+    assert (cluster.status.reward, cluster.status.highest_step) == ("", 10)
+
+
 def test_a_checkpoint_that_was_committed_within_a_step_is_shown():
     cluster = FakeCluster().start()
     for checkpoint_step in (None, 3, 4):

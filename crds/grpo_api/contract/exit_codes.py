@@ -1,6 +1,6 @@
 """Exit codes of a trainer or rollout container, and what follows from each."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from grpo_api.contract.reasons import Reason
@@ -91,6 +91,13 @@ def is_uncounted(code: int, *, reason: str) -> bool:
     return code == ExitCode.TRANSIENT and reason in UNCOUNTED_REASONS
 
 
-def exit_policy(code: int) -> ExitPolicy:
-    """The policy of an exit code; for a code that is not listed it is that of UNEXPECTED."""
-    return EXIT_POLICIES.get(code, EXIT_POLICIES[ExitCode.UNEXPECTED])
+def exit_policy(code: int, *, has_worked: bool = False) -> ExitPolicy:
+    """The policy of an exit code; for a code that is not listed it is that of UNEXPECTED.
+
+    `has_worked` is whether the job has made a step or saved a checkpoint. Its spec, data and code were right
+    then, and a process that finds them wrong may be misled by its node: USER_ERROR is retried and counted.
+    """
+    policy = EXIT_POLICIES.get(code, EXIT_POLICIES[ExitCode.UNEXPECTED])
+    if code == ExitCode.USER_ERROR and has_worked:
+        return replace(policy, is_retried=True, is_counted=True)
+    return policy

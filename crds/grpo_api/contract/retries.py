@@ -17,7 +17,12 @@ _LONGEST_DISRUPTION_PAUSE_SECONDS = 600.0
 def has_begun(progress: Progress) -> bool:
     """Whether this attempt has begun its first step. Before that it loads models and waits for engines, which
     startupDeadlineSeconds limits and stallTimeoutSeconds does not."""
-    return progress.state in WORKING_STATES or progress.step > (progress.resumed_from_step or 0)
+    return progress.state in WORKING_STATES or has_made_a_step(progress)
+
+
+def has_made_a_step(progress: Progress) -> bool:
+    """Whether this attempt has finished a step of its own, beyond that of its checkpoint."""
+    return progress.step > (progress.resumed_from_step or 0)
 
 
 def is_reading(progress: Progress) -> bool:

@@ -162,6 +162,8 @@ class GRPOJobStatus(ApiModel):
     outcome."""
     step: int = 0
     """Finished steps."""
+    highest_step: int = 0
+    """The most steps that any attempt has finished; 0 until one was finished."""
     total_steps: int = 0
     """Steps of the whole job; 0 until the trainer has counted the prompts of `algorithm.epochs`."""
     progress: ShortText = ""

@@ -58,9 +58,10 @@ def first_cause(causes: Iterable[Cause]) -> Cause | None:
     return min(causes, key=lambda c: (c.precedence, c.finished_at or _LATEST, c.place.pod), default=None)
 
 
-def trainer_causes(pods: Iterable[PodView]) -> list[Cause]:
-    """Why trainer pods of one attempt have failed; one cause for each that has."""
-    return [_cause_of(pod) for pod in pods if pod.has_failed]
+def trainer_causes(pods: Iterable[PodView], *, has_worked: bool) -> list[Cause]:
+    """Why trainer pods of one attempt have failed; one cause for each that has. `has_worked` as in
+    `exit_policy`."""
+    return [_cause_of(pod, has_worked=has_worked) for pod in pods if pod.has_failed]
 
 
 def vanished_causes(names: Iterable[str]) -> list[Cause]:
@@ -86,8 +87,10 @@ def other_build_causes(pods: Iterable[PodView], status: GRPOJobStatus) -> list[C
     ]
 
 
-def _cause_of(pod: PodView) -> Cause:
-    own = cause_from_termination(pod, pod.termination, role=Role.TRAINER) if pod.termination else None
+def _cause_of(pod: PodView, *, has_worked: bool) -> Cause:
+    own = None
+    if pod.termination:
+        own = cause_from_termination(pod, pod.termination, role=Role.TRAINER, has_worked=has_worked)
     # A container that names its own cause counts even when its pod is being deleted by now.
     if own and own.precedence is Precedence.CERTAIN:
         return own
@@ -99,11 +102,13 @@ def _cause_of(pod: PodView) -> Cause:
     return own or _failed_without_termination(pod)
 
 
-def cause_from_termination(pod: PodView, termination: ContainerTermination, *, role: Role) -> Cause:
-    """Why the container of a pod ended, as a cause."""
+def cause_from_termination(
+    pod: PodView, termination: ContainerTermination, *, role: Role, has_worked: bool
+) -> Cause:
+    """Why the container of a pod ended, as a cause. `has_worked` as in `exit_policy`."""
     why = explain_termination(termination)
     was_asked_to_stop = termination.exit_code == ExitCode.TERMINATED
-    if is_out_of_memory(termination) or not policy_of(termination).is_retried:
+    if is_out_of_memory(termination) or not policy_of(termination, has_worked=False).is_retried:
         precedence = Precedence.CERTAIN
     elif why.reason in (Reason.HUB_UNREACHABLE, Reason.REWARD_SERVICE_UNREACHABLE):
         precedence = Precedence.ERROR  # its message may name a refused connection, but not one to a peer
@@ -121,7 +126,7 @@ def cause_from_termination(pod: PodView, termination: ContainerTermination, *, r
         precedence,
         why,
         _place(pod, role, termination),
-        consequence_of(termination, is_disruption=False),
+        consequence_of(termination, is_disruption=False, has_worked=has_worked),
         termination.exit_code,
         termination.finished_at,
     )

@@ -16,9 +16,11 @@ class Consequence:
     is_counted: bool
 
 
-def consequence_of(termination: ContainerTermination | None, *, is_disruption: bool) -> Consequence:
+def consequence_of(
+    termination: ContainerTermination | None, *, is_disruption: bool, has_worked: bool = False
+) -> Consequence:
     """What follows when a container ended so, or hangs or was evicted for its own storage (None), or the
-    cluster took its pod away.
+    cluster took its pod away. `has_worked` as in `exit_policy`.
 
     The exit-code table decides, with three exceptions. A disruption is retried and never counted, whatever
     the exit code of the container. A trainer that was asked to stop (143) although its pod was not taken away
@@ -31,7 +33,7 @@ def consequence_of(termination: ContainerTermination | None, *, is_disruption: b
         return Consequence(is_retried=True, is_counted=False)
     if termination is None:
         return Consequence(is_retried=True, is_counted=True)
-    policy = policy_of(termination)
+    policy = policy_of(termination, has_worked=has_worked)
     if _is_uncounted(termination):
         return Consequence(is_retried=True, is_counted=False)
     was_asked_to_stop = termination.exit_code == ExitCode.TERMINATED

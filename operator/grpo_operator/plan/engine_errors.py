@@ -1,10 +1,10 @@
 """When an engine that says that no retry can mend its error (exit code 40) ends the job. Pure.
 
-Before the first step of an attempt it does: what is wrong with one engine is mostly wrong with all of them,
-and nobody should have to wait for a deadline to be told. Later the same spec has worked, and the engine's
-node or network may be at fault: the job goes on with the other engines, and this one is shown and started
-again. Then it ends the job only when the trainer has had no engine at all for a while and all of them say
-so: one that is slow, joins or waits for a node may come back.
+Before the first step of a job it does: what is wrong with one engine is mostly wrong with all of them, and
+nobody should have to wait for a deadline to be told. Later the same spec has worked, and the engine's node or
+network may be at fault: the job goes on with the other engines, and this one is shown and started again. Then
+it ends the attempt, which is retried and counted, and only when the trainer has had no engine at all for a
+while and all of them say so: one that is slow, joins or waits for a node may come back.
 """
 
 from dataclasses import replace
@@ -20,16 +20,18 @@ from grpo_operator.plan.blockers import is_unready_since
 from grpo_operator.plan.causes import Cause, cause_from_termination
 from grpo_operator.plan.draft import Draft
 from grpo_operator.plan.facts import AttemptFacts, FirstStep
+from grpo_operator.plan.without_progress import has_worked
 
 _SHORTEST_WAIT_SECONDS = 5.0
 
 
 def engine_causes(draft: Draft, observed: Observed, frozen: FrozenJob) -> list[Cause]:
-    """Engines whose error ends the job: before the first step, or while the trainer has no engine at all and
-    every engine has ended with such an error."""
+    """Engines whose error ends the attempt: before the job's first step, or while the trainer has no engine
+    at all and every engine has ended with such an error."""
     errors = _user_errors(draft.facts, observed)
-    causes = [cause_from_termination(pod, end, role=Role.ROLLOUT) for pod, end in errors]
-    if draft.facts.first_step is FirstStep.NOT_BEGUN:
+    worked = has_worked(draft.status)
+    causes = [cause_from_termination(pod, end, role=Role.ROLLOUT, has_worked=worked) for pod, end in errors]
+    if draft.facts.first_step is FirstStep.NOT_BEGUN and not worked:
         return causes
     if not _has_no_engine(observed) or not _is_every_engine(errors, observed, frozen):
         return []
@@ -43,8 +45,8 @@ def wake_when_no_engine(draft: Draft, observed: Observed, frozen: FrozenJob, now
     if not draft.is_running or not errors:
         return draft
     since = observed.remembered.report.absence.since
-    has_begun = draft.facts.first_step is FirstStep.BEGUN
-    if has_begun and (since is None or not _is_every_engine(errors, observed, frozen)):
+    is_known = has_worked(draft.status) or draft.facts.first_step is FirstStep.BEGUN
+    if is_known and (since is None or not _is_every_engine(errors, observed, frozen)):
         return draft
     left = 0.0 if since is None else NO_ENGINE_SECONDS - (now.timestamp() - since)
     return draft.waking_after(max(_SHORTEST_WAIT_SECONDS, left))

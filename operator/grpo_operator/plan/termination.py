@@ -31,9 +31,11 @@ def is_out_of_memory(termination: ContainerTermination) -> bool:
     return termination.reason == OOM_KILLED
 
 
-def policy_of(termination: ContainerTermination) -> ExitPolicy:
-    """The row of the exit-code table for this end; out of memory counts as killed."""
-    return exit_policy(ExitCode.KILLED if is_out_of_memory(termination) else termination.exit_code)
+def policy_of(termination: ContainerTermination, *, has_worked: bool) -> ExitPolicy:
+    """The row of the exit-code table for this end of a job that has made a step, or has not; out of memory
+    counts as killed."""
+    code = ExitCode.KILLED if is_out_of_memory(termination) else termination.exit_code
+    return exit_policy(code, has_worked=has_worked)
 
 
 def explain_termination(termination: ContainerTermination) -> ReasonMessage:

@@ -14,6 +14,11 @@ def without_progress(status: GRPOJobStatus) -> WithoutProgress:
     )
 
 
+def has_worked(status: GRPOJobStatus) -> bool:
+    """Whether an attempt of the job has made a step, whatever has become of it."""
+    return status.highest_step > 0
+
+
 def with_committed(status: GRPOJobStatus, checkpoint_step: int | None, *, frozen: FrozenJob) -> GRPOJobStatus:
     """The status once this checkpoint is committed. One outside a claim is lost with its attempt and is no
     progress."""

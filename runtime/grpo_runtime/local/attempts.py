@@ -38,13 +38,18 @@ class AttemptOutcome:
 
 
 def outcome_of_attempt(
-    outcomes: Sequence[ProcessOutcome], *, num_failures: int, max_restarts: int, is_stop_requested: bool
+    outcomes: Sequence[ProcessOutcome],
+    *,
+    num_failures: int,
+    max_restarts: int,
+    is_stop_requested: bool,
+    has_worked: bool = False,
 ) -> AttemptOutcome:
     """The outcome of an attempt whose processes ended in the order of `outcomes`.
 
-    `num_failures` are those without progress since, all counted. A cause ranks above its consequences: first
-    what no retry can help, then a process that failed by itself, then one that only lost others or was asked
-    to stop.
+    `num_failures` are those without progress since, all counted; `has_worked` as in `exit_policy`. A cause
+    ranks above its consequences: first what no retry can help, then a process that failed by itself, then one
+    that only lost others or was asked to stop.
     """
     cause = min(
         (outcome for outcome in outcomes if outcome.termination.exit_code != ExitCode.DONE),
@@ -54,7 +59,7 @@ def outcome_of_attempt(
     if cause is None:
         return AttemptOutcome(Next.DONE)
     exit_code = cause.termination.exit_code
-    if not exit_policy(exit_code).is_retried:
+    if not exit_policy(exit_code, has_worked=has_worked).is_retried:
         return AttemptOutcome(Next.FAILED, cause)
     if is_stop_requested:
         return AttemptOutcome(Next.STOPPED if exit_code == ExitCode.TERMINATED else Next.FAILED, cause)

@@ -9,12 +9,13 @@ from grpo_runtime.local.process_outcome import ProcessOutcome
 
 
 class EngineErrorRule:
-    """The rule for one attempt: before its first step, or when it has had no engine for a minute and all of
-    its `num_engines` have ended so."""
+    """The rule for one attempt: before the job's first step, or when it has had no engine for a minute and
+    all of its `num_engines` have ended so."""
 
-    def __init__(self, *, num_engines: int) -> None:
+    def __init__(self, *, num_engines: int, has_worked: bool = False) -> None:
+        """`has_worked` as in `exit_policy`, of the attempts before."""
         self._num_engines = num_engines
-        self._has_begun = False
+        self._has_begun = has_worked
         self._absence = EngineAbsence()
 
     def fatal(

@@ -3,9 +3,14 @@
 import signal
 import time
 
-from grpo_api.contract.retries import WithoutProgress, pause_seconds
+from grpo_api.contract.retries import WithoutProgress, has_made_a_step, pause_seconds
 from grpo_api.v1alpha1.spec import GRPOJobSpec
-from grpo_runtime.local.attempts import AttemptOutcome, Next, outcome_of_attempt, with_progress_of
+from grpo_runtime.local.attempts import (
+    AttemptOutcome,
+    Next,
+    outcome_of_attempt,
+    with_progress_of,
+)
 from grpo_runtime.local.context import LocalContext
 from grpo_runtime.local.deadlines import Deadlines
 from grpo_runtime.local.engine_errors import EngineErrorRule
@@ -42,6 +47,8 @@ class LocalJob:
         )
         self._state = context.workspace.state()
         self._past = WithoutProgress()
+        self._has_worked = False
+        """Whether an attempt of this command has made a step: a command before may have had another spec."""
         self._is_stop_requested = False
         self._is_next_stop_at_once = False
 
@@ -76,11 +83,14 @@ class LocalJob:
         self._display.update(attempt.progress)
         self._context.processes.end_orphans()
         self._past = with_progress_of(self._past, attempt.progress)
+        if attempt.progress is not None and has_made_a_step(attempt.progress):
+            self._has_worked = True
         outcome = outcome_of_attempt(
             attempt.outcomes,
             num_failures=self._past.num_failures,
             max_restarts=self._spec.failure_policy.max_restarts,
             is_stop_requested=self._is_stop_requested,
+            has_worked=self._has_worked,
         )
         if outcome.next is Next.RETRY:
             self._past = self._past.with_end(is_counted=outcome.is_counted)
@@ -93,7 +103,7 @@ class LocalJob:
     def _watch(self, attempt: TrainerAttempt, *, began_at: float) -> None:
         """Return when all trainers of an attempt have ended; end them when it can no longer succeed."""
         deadlines = Deadlines(self._spec, now=began_at)
-        engine_errors = EngineErrorRule(num_engines=len(self._engines.names))
+        engine_errors = EngineErrorRule(num_engines=len(self._engines.names), has_worked=self._has_worked)
         while not attempt.is_over:
             self._turn(attempt)
             progress, now = attempt.progress, time.monotonic()

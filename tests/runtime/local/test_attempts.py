@@ -38,6 +38,20 @@ def test_an_exit_code_is_retried_here_exactly_if_it_is_in_a_cluster(code: int) -
     assert outcome(ended(code)).next is expected
 
 
+def test_an_error_of_the_user_is_retried_and_counted_once_the_job_has_made_a_step() -> None:
+    def after(num_failures: int) -> AttemptOutcome:
+        return outcome_of_attempt(
+            [ended(40)],
+            num_failures=num_failures,
+            max_restarts=2,
+            is_stop_requested=False,
+            has_worked=True,
+        )
+
+    assert after(0) == AttemptOutcome(Next.RETRY, ended(40), is_counted=True)
+    assert after(2) == AttemptOutcome(Next.FAILED, ended(40), has_used_up_restarts=True)
+
+
 def test_all_done_is_done() -> None:
     assert outcome(ended(0), ended(0, name="trainer-1")) == AttemptOutcome(Next.DONE)
 

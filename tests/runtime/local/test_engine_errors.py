@@ -35,6 +35,11 @@ def test_later_it_is_fatal_after_a_minute_without_engines() -> None:
     assert rule.fatal([ERROR], report(62, current=0), now=62) is ERROR
 
 
+def test_before_the_first_step_of_a_later_attempt_the_spec_has_worked_and_nothing_ends() -> None:
+    rule = EngineErrorRule(num_engines=2, has_worked=True)
+    assert rule.fatal([ERROR], report(1, current=0), now=0) is None
+
+
 def test_an_engine_that_works_in_between_makes_the_minute_begin_again() -> None:
     rule = EngineErrorRule(num_engines=1)
     rule.fatal([ERROR], report(1, current=1), now=0)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from test_encoding import changed_at, random_bytes
 
@@ -54,7 +54,6 @@ def test_nans_and_the_sign_of_zero_are_compared_by_their_bits(dtype: torch.dtype
     assert torch.equal(old, new)
 
 
-@settings(deadline=None)
 @given(seed=st.integers(0, 2**20), share=st.sampled_from([0.0, 0.003, 0.05]))
 def test_changes_of_many_tensors_lead_to_the_new_stream_and_back(seed: int, share: float) -> None:
     generator = torch.Generator().manual_seed(seed)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from stand_in_nccl import StandInDevice
 from weight_sources import FixedWeights
@@ -30,7 +30,6 @@ def stream_of(copy: HostCopy) -> torch.Tensor:
     return torch.cat([buffer.clone() for buffer in copy.buffers()])
 
 
-@settings(deadline=None)
 @given(shapes=SHAPES, dtype=DTYPES, num_words=st.integers(1, 20))
 def test_the_stream_is_the_one_that_the_cpu_packs(
     shapes: list[list[int]], dtype: torch.dtype, num_words: int

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from grpo_runtime.weight_sync.stream.encoding import Encoding, encode, positions_of
@@ -23,7 +23,6 @@ def changed_at(old: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     return new
 
 
-@settings(deadline=None)
 @given(
     dtype=st.sampled_from(INTEGERS),
     num_elements=st.integers(1, 5000),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from backends import FROM_A_GPU, GPU_OF_TRAINER
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from receiver_harness import MakeSender, Receiver, some_weights, sync
 from stand_in_nccl import StandInDevice
@@ -68,7 +68,6 @@ def stream_of(copy: HostCopy) -> torch.Tensor:
     return torch.cat([buffer.clone() for buffer in copy.buffers()])
 
 
-@settings(deadline=None)
 @given(shapes=SHAPES, dtype=DTYPES, num_words=st.integers(1, 20))
 def test_stream_and_tag_are_those_of_a_copy_that_the_cpu_packs(
     shapes: list[list[int]], dtype: torch.dtype, num_words: int

@@ -25,7 +25,7 @@ from grpo_operator.plan.last_failure import last_failure
 from grpo_operator.plan.memory_advice import with_memory_advice
 from grpo_operator.plan.outcome import failed
 from grpo_operator.plan.stall import stalled_causes, wake_when_stalled
-from grpo_operator.plan.without_progress import with_end, without_progress
+from grpo_operator.plan.without_progress import has_worked, with_end, without_progress
 
 SETTLE_SECONDS = 3.0
 """Nodes report a second or two apart, and an eviction later than the end of the containers it stopped. Before
@@ -78,7 +78,10 @@ def _causes(draft: Draft, observed: Observed, frozen: FrozenJob) -> list[Cause]:
     missing = facts.missing if facts.was_complete else ()
     vanished = (frozen.names.trainer(attempt=facts.attempt, index=index) for index in missing)
     return [
-        *trainer_causes(pod for pod in facts.gang.values() if not _is_going(pod, draft)),
+        *trainer_causes(
+            (pod for pod in facts.gang.values() if not _is_going(pod, draft)),
+            has_worked=has_worked(draft.status),
+        ),
         *engine_causes(draft, observed, frozen),
         *vanished_causes(vanished),
         *([] if _has_met(draft) else other_build_causes(facts.gang.values(), draft.status)),

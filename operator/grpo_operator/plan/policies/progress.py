@@ -3,6 +3,8 @@
 from dataclasses import replace
 from datetime import datetime
 
+from grpo_api.contract.progress import Progress
+from grpo_api.contract.retries import has_made_a_step
 from grpo_operator.observe.observed import Observed
 from grpo_operator.plan.draft import Draft, Stage
 from grpo_operator.plan.without_progress import with_committed
@@ -31,9 +33,10 @@ def fold_progress(draft: Draft, observed: Observed, now: datetime) -> Draft:
     total = draft.status.total_steps or progress.total_steps
     return draft.with_status(
         step=progress.step,
+        highest_step=max(draft.status.highest_step, progress.step if has_made_a_step(progress) else 0),
         total_steps=total,
         progress=f"{progress.step}/{total or '?'}",
-        reward="" if progress.reward is None else _rounded(progress.reward),
+        reward=_reward(draft, progress),
         policy_version=progress.policy_version,
         tokens_per_second="" if rate is None else f"{rate:.0f}",
         checkpoint_step=progress.checkpoint_step,
@@ -42,6 +45,13 @@ def fold_progress(draft: Draft, observed: Observed, now: datetime) -> Draft:
         resumed_from=resumed_from,
         rollout=draft.status.rollout.model_copy(update={"current": progress.engines.current}),
     )
+
+
+def _reward(draft: Draft, progress: Progress) -> str:
+    """Of the last step that was finished, which may be one of an earlier attempt."""
+    if progress.reward is not None:
+        return _rounded(progress.reward)
+    return "" if has_made_a_step(progress) else draft.status.reward
 
 
 def _rounded(reward: float) -> str:
