@@ -91,6 +91,14 @@ class CheckpointCorruptError(KnownError):
     exit_code = ExitCode.CHECKPOINT_CORRUPT
 
 
+class CheckpointMissingError(KnownError):
+    """The volume has no checkpoint as new as one that the job has saved: it is not the volume of before. A
+    retry helps once it is, or once a person accepts the loss."""
+
+    exit_code = ExitCode.TRANSIENT
+    reason = Reason.CHECKPOINT_MISSING
+
+
 class SupersededError(KnownError):
     """A later attempt has begun: this one may no longer change anything."""
 

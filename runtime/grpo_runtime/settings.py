@@ -43,6 +43,8 @@ class TrainerSettings:
     rollout_host: str | None
     """None in mode Colocated."""
     heartbeat_file: Path
+    checkpoint_step: int | None = None
+    """Step of the highest checkpoint that attempts before have saved; None where none has."""
 
     @property
     def run_dir(self) -> Path:
@@ -108,6 +110,9 @@ def read_trainer_settings(environment: Mapping[str, str]) -> TrainerSettings:
         master_addr=_text(environment, Env.MASTER_ADDR),
         rollout_host=_text(environment, Env.ROLLOUT_HOST) if has_rollout_pods else None,
         heartbeat_file=_path(environment, Env.HEARTBEAT_FILE),
+        checkpoint_step=_number(environment, Env.CHECKPOINT_STEP, lowest=0)
+        if Env.CHECKPOINT_STEP in environment
+        else None,
     )
 
 

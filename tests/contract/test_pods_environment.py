@@ -11,7 +11,7 @@ import yaml
 from grpo_api.contract import endpoints
 from grpo_api.contract.environment import (
     COLOCATED_ENV,
-    LOWERED_BUDGET_ENV,
+    LATER_TRAINER_ENV,
     NODE_OF_ENGINE_ENV,
     RAY_ENV,
     ROLLOUT_ENV,
@@ -97,9 +97,12 @@ def test_a_trainer_pod_is_given_exactly_the_variables_of_the_contract(run: Froze
     assert ours(pods_of(run)["trainer"]) == (TRAINER_ENV if run.has_rollout else colocated)
 
 
-def test_a_trainer_pod_of_a_lowered_budget_is_given_one_variable_more(run: FrozenJob):
-    pods = [trainer_pod(run, attempt=2, index=0, micro_batch_tokens=tokens).body for tokens in (None, 512)]
-    assert ours(pods[1]) - ours(pods[0]) == LOWERED_BUDGET_ENV
+def test_a_trainer_pod_of_a_later_attempt_is_given_what_is_known_by_then(run: FrozenJob):
+    pods = [
+        trainer_pod(run, attempt=2, index=0, micro_batch_tokens=known, checkpoint_step=known).body
+        for known in (None, 512)
+    ]
+    assert ours(pods[1]) - ours(pods[0]) == LATER_TRAINER_ENV
 
 
 def test_a_rollout_pod_is_given_exactly_the_variables_of_the_contract(disaggregated: FrozenJob):

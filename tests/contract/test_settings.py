@@ -9,7 +9,7 @@ import pytest
 
 from grpo_api.contract.environment import (
     COLOCATED_ENV,
-    LOWERED_BUDGET_ENV,
+    LATER_TRAINER_ENV,
     NODE_OF_ENGINE_ENV,
     RAY_ENV,
     ROLLOUT_ENV,
@@ -95,7 +95,7 @@ def test_a_trainer_reads_exactly_the_variables_of_a_trainer_pod(
 ) -> None:
     environment = FakeEnvironment({**values, Env.ROLE: Role.TRAINER})
     settings = read_trainer_settings(environment)
-    assert environment.read == TRAINER_ENV | LOWERED_BUDGET_ENV
+    assert environment.read == TRAINER_ENV | LATER_TRAINER_ENV
     assert (settings.attempt, settings.run_config.algorithm.steps) == (2, 5)
     assert settings.volumes_dir == tmp_path / "volumes"
 
@@ -107,7 +107,7 @@ def test_a_trainer_that_holds_its_engines_needs_neither_tokens_nor_a_rollout_hos
     values = {**values, **written, Env.ROLE: Role.TRAINER}
     environment = FakeEnvironment({name: values[name] for name in COLOCATED_ENV})
     settings = read_trainer_settings(environment)
-    assert environment.read == COLOCATED_ENV | LOWERED_BUDGET_ENV
+    assert environment.read == COLOCATED_ENV | LATER_TRAINER_ENV
     assert (settings.tokens, settings.rollout_host) == (None, None)
 
 
@@ -116,7 +116,7 @@ def test_a_trainer_whose_engines_are_rays_actors_needs_tokens(values: dict[str, 
     values = {**values, **written_to(tmp_path / "run.json", on_ray), Env.ROLE: Role.TRAINER}
     environment = FakeEnvironment({name: values[name] for name in RAY_ENV})
     settings = read_trainer_settings(environment)
-    assert environment.read == RAY_ENV | LOWERED_BUDGET_ENV
+    assert environment.read == RAY_ENV | LATER_TRAINER_ENV
     assert settings.tokens is not None and settings.rollout_host is None
 
 
@@ -129,6 +129,12 @@ def test_a_trainer_whose_gpu_was_out_of_memory_is_told_its_budget(values: dict[s
     assert (after.run_config.micro_batch_tokens, after.has_lowered_budget) == (512, True)
     with pytest.raises(UserError, match=Env.MICRO_BATCH_TOKENS):
         read_trainer_settings({**values, Env.MICRO_BATCH_TOKENS: "1"})
+
+
+def test_a_trainer_is_told_the_highest_checkpoint_of_its_job(values: dict[str, str]) -> None:
+    values = {**values, Env.ROLE: Role.TRAINER}
+    given = (values, {**values, Env.CHECKPOINT_STEP: "720"})
+    assert [read_trainer_settings(each).checkpoint_step for each in given] == [None, 720]
 
 
 def test_a_fleet_waits_for_its_engines_as_long_as_the_spec_says(values: dict[str, str]) -> None:

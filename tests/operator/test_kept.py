@@ -14,6 +14,12 @@ from grpo_operator.observe.pod_view import is_silent, pod_view
 MANAGED = [{"manager": "grpo-operator", "fieldsV1": {"f:spec": {}}}]
 
 
+def test_of_a_jobs_annotations_only_the_one_that_is_read_is_kept() -> None:
+    annotations = {"grpo.dev/accept-checkpoint-loss": "720", "kubectl.kubernetes.io/last-applied": "x" * 99}
+    job = {"metadata": {"name": "copy", "annotations": annotations}, "spec": {}}
+    assert kept(JOBS, job)["metadata"]["annotations"] == {"grpo.dev/accept-checkpoint-loss": "720"}
+
+
 def a_pod(**status: Any) -> dict[str, Any]:
     meta = {
         "name": "copy-ab12-rollout-0-i0",

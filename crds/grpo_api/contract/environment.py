@@ -46,6 +46,9 @@ class Env(StrEnum):
     MICRO_BATCH_TOKENS = "GRPO_MICRO_BATCH_TOKENS"
     """Most tokens of a micro-batch in this attempt. It goes before `microBatchTokens` of the RunConfig. Only
     trainers of a job that has run out of GPU memory have it."""
+    CHECKPOINT_STEP = "GRPO_CHECKPOINT_STEP"
+    """Step of the highest checkpoint that the job has saved to its claim: an attempt does not begin below it.
+    Only trainers of a job that has saved one have it."""
     HEARTBEAT_FILE = "GRPO_HEARTBEAT_FILE"
     """File that the supervisor of a trainer pod touches every few seconds, for the liveness probe."""
     INSTANCE = "GRPO_INSTANCE"
@@ -65,8 +68,8 @@ COLOCATED_ENV = TRAINER_ENV - {Env.TOKENS_DIR, Env.ROLLOUT_HOST, Env.ROLLOUT_REP
 RAY_ENV = COLOCATED_ENV | {Env.TOKENS_DIR}
 """Variables of a trainer pod in mode Colocated whose engines are actors of Ray."""
 
-LOWERED_BUDGET_ENV = frozenset({Env.MICRO_BATCH_TOKENS})
-"""What a trainer pod has besides once an attempt has run out of GPU memory."""
+LATER_TRAINER_ENV = frozenset({Env.MICRO_BATCH_TOKENS, Env.CHECKPOINT_STEP})
+"""What a trainer pod has besides once an attempt has run out of GPU memory, and once one has saved."""
 
 ROLLOUT_ENV = frozenset(
     {

@@ -81,9 +81,10 @@ EXIT_POLICIES: dict[int, ExitPolicy] = {
 }
 
 
-UNCOUNTED_REASONS = frozenset({Reason.HUB_UNREACHABLE})
+UNCOUNTED_REASONS = frozenset({Reason.HUB_UNREACHABLE, Reason.CHECKPOINT_MISSING})
 """Reasons in the termination message of a process with exit code 75 whose attempt is retried but not counted:
-what lies outside the job and the cluster may last longer than failurePolicy.maxRestarts."""
+what lies outside the job and the cluster, or waits for a person, may last longer than
+failurePolicy.maxRestarts."""
 
 
 def is_uncounted(code: int, *, reason: str) -> bool:

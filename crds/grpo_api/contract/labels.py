@@ -1,4 +1,4 @@
-"""Labels of a job's children, and how long names are cut to Kubernetes' limits."""
+"""Labels of a job's children, annotations of a job, and how long names are cut to Kubernetes' limits."""
 
 import hashlib
 
@@ -10,6 +10,8 @@ ATTEMPT = "grpo.dev/attempt"
 NODE_INDEX = "grpo.dev/node-index"
 GIVEN_BACK = "grpo.dev/given-back"
 """How often its job had given its nodes back when the pod was made; absent while it had not."""
+ACCEPTED_LOSS = "grpo.dev/accept-checkpoint-loss"
+"""Annotation of a job: the step of the checkpoint that a person gives up because it is no longer there."""
 MANAGED_BY = "app.kubernetes.io/managed-by"
 NAME = "app.kubernetes.io/name"
 INSTANCE = "app.kubernetes.io/instance"

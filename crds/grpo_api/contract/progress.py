@@ -89,6 +89,9 @@ class Progress(ApiModel):
     loaded_step: Count | None = None
     """Step of the checkpoint of another job that the attempt began with, as `resumeFrom` says, whatever was
     taken of it; None where it began with one of its own, or with none."""
+    set_aside: str | None = None
+    """Which newer checkpoints were damaged and put aside as the attempt began, as a sentence; None where none
+    was, so that an operator that does not know the field reads every other report."""
     mismatch: Mismatch | None = None
     """That trainer and engines disagree about the sampled tokens; None while they agree, so that an operator
     that does not know the field reads every other report."""

@@ -146,6 +146,10 @@ class Reason(StrEnum):
     """The dataset ended before the steps."""
     CHECKPOINT_CORRUPT = "CheckpointCorrupt"
     """Checkpoints were committed but none is valid."""
+    CHECKPOINT_MISSING = "CheckpointMissing"
+    """The claim has no checkpoint as new as one that the job has saved to it: it was emptied, made again or
+    restored to an older state. Nothing is trained; the job looks again after a pause that grows, not counted,
+    until the checkpoint is back or an annotation accepts the loss."""
     ROLLOUT_LOST = "RolloutLost"
     """No rollout engine was there for too long."""
     TRANSIENT_ERROR = "TransientError"
@@ -176,6 +180,11 @@ class Reason(StrEnum):
     """The job has started, in this mode and for this reason."""
     RESUMED = "Resumed"
     """The run has begun with a checkpoint of another job, as `resumeFrom` says; the message says which."""
+    CHECKPOINT_SET_ASIDE = "CheckpointSetAside"
+    """The newest checkpoint is damaged and was put aside: the attempt goes on from an older one."""
+    LOSS_ACCEPTED = "LossAccepted"
+    """The annotation of the job accepts that its newest checkpoints are lost: it goes on from what is on the
+    claim."""
     STARTED = "Started"
     """Every trainer pod of an attempt runs."""
     RESTARTING = "Restarting"

@@ -29,13 +29,15 @@ def trainer_pod(
     index: int,
     given_back: int = 0,
     micro_batch_tokens: int | None = None,
+    checkpoint_step: int | None = None,
     checkpoint_seconds: int | None = None,
     has_saved: bool = False,
 ) -> Child:
     """Trainer pod `index` of an attempt, from the template that the run started with. `given_back` is how
-    often the job has given its nodes back, `micro_batch_tokens` its budget of tokens once that is lowered.
-    `checkpoint_seconds` is how long its newest save took, if that was long; a job that `has_saved` and has
-    none saves fast."""
+    often the job has given its nodes back, `micro_batch_tokens` its budget of tokens once that is
+    lowered, and `checkpoint_step` the step of the highest checkpoint on its claim, once there is one.
+    `checkpoint_seconds` is how long its newest save took, if that was long; a job that `has_saved` and
+    has none saves fast."""
     estimated = None if has_saved else estimated_save_seconds(frozen.spec)
     grace_seconds = trainer_grace_seconds(
         checkpoint_seconds,
@@ -55,10 +57,12 @@ def trainer_pod(
     }
     own_labels = given_back_label(given_back)
     pod = filled(template, values, labels=own_labels, grace_seconds=grace_seconds)
-    if micro_batch_tokens is not None:
-        # not open in the template: few jobs have it
-        [container] = pod["spec"]["containers"]
-        container["env"].append({"name": Env.MICRO_BATCH_TOKENS.value, "value": str(micro_batch_tokens)})
+    # not open in the template: a job has them later, if at all
+    later = {Env.MICRO_BATCH_TOKENS: micro_batch_tokens, Env.CHECKPOINT_STEP: checkpoint_step}
+    [container] = pod["spec"]["containers"]
+    container["env"] += [
+        {"name": name.value, "value": str(value)} for name, value in later.items() if value is not None
+    ]
     return Child(PODS, pod, allowed=pod_template_of(frozen.spec, role=Role.TRAINER))
 
 

@@ -7,9 +7,10 @@ who manages which field, and most of the rest of a pod is the spec that the oper
 from collections.abc import Mapping
 from typing import Any
 
+from grpo_api.contract import labels
 from grpo_operator.children.config import content_digest
 from grpo_operator.children.pod import RUN_CONFIG_KEY
-from grpo_operator.cluster.kinds import CONFIG_MAPS, PODS, Kind, KubeObject
+from grpo_operator.cluster.kinds import CONFIG_MAPS, JOBS, PODS, Kind, KubeObject
 
 DIGEST = "contentDigest"
 """Where the digest of all that a ConfigMap holds is kept: the largest part of it is left out."""
@@ -24,6 +25,9 @@ def kept(kind: Kind, item: KubeObject) -> KubeObject:
     """An object without what nobody reads. What is left of it is not copied."""
     found = {key: value for key, value in item.items() if key != "metadata"}
     found["metadata"] = _without(item["metadata"], _LEFT_OUT_OF_METADATA)
+    annotations = item["metadata"].get("annotations") or {}
+    if kind == JOBS and labels.ACCEPTED_LOSS in annotations:
+        found["metadata"]["annotations"] = _only(annotations, (labels.ACCEPTED_LOSS,))
     if kind == PODS:
         spec = item.get("spec", {})
         containers = [_only(container, _POD_CONTAINER) for container in spec.get("containers", ())]

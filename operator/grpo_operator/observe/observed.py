@@ -29,6 +29,8 @@ class JobView:
     spec: GRPOJobSpec | None
     problem: str
     status: GRPOJobStatus
+    accepted_loss: str = ""
+    """What its annotation gives up: the step of a checkpoint that is no longer there."""
 
     @property
     def identity(self) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from grpo_api.contract import labels
 from grpo_api.problems import problems_of
 from grpo_api.v1alpha1.job import ObjectMeta
 from grpo_api.v1alpha1.spec import GRPOJobSpec
@@ -120,6 +121,7 @@ def job_view(item: KubeObject) -> JobView:
         spec=spec,
         problem=problem,
         status=status,
+        accepted_loss=(item["metadata"].get("annotations") or {}).get(labels.ACCEPTED_LOSS, ""),
     )
 
 

@@ -13,6 +13,7 @@ from grpo_operator.observe.observed import Observed
 from grpo_operator.permissions import NO_PERMISSIONS, Permissions
 from grpo_operator.plan.draft import Draft, Plan, Policy
 from grpo_operator.plan.events import events_of
+from grpo_operator.plan.policies.accept_loss import accept_loss
 from grpo_operator.plan.policies.completion import complete_when_done
 from grpo_operator.plan.policies.conditions import write_conditions
 from grpo_operator.plan.policies.counts import count_pods
@@ -60,6 +61,7 @@ def policies(
         complete_when_done,  # pod 0 has done every step
         end_attempt_on_failure,  # one lost trainer pod ends the attempt, and so does a stalled trainer
         keep_startup_deadline,  # an attempt gets to its first step in time
+        accept_loss,  # checkpoints that are gone are given up by a person only
         end_earlier_attempts,  # older attempts go before the current one comes
         wait_for_room(give_back),  # a gang that is not complete gives its nodes back
         keep_trainers,  # the gang of the current attempt

@@ -11,6 +11,7 @@ from grpo_operator.cluster.kinds import PODS
 from grpo_operator.observe.observed import Observed, PodView
 from grpo_operator.plan.conditions import condition, is_true
 from grpo_operator.plan.draft import Draft, EventDraft
+from grpo_operator.plan.facts import has_reported
 from grpo_operator.plan.termination import explain_termination
 
 
@@ -32,6 +33,14 @@ def _beginning(draft: Draft, observed: Observed) -> Iterator[EventDraft]:
     if new.given_back > old.given_back and running:
         why = ReasonMessage(Reason.WAITING_FOR_ROOM, running.message)
         yield EventDraft(why, key=str(new.given_back), is_warning=True)
+    if old.highest_checkpoint_step is not None and new.highest_checkpoint_step is None:
+        lost = f"the checkpoint of step {old.highest_checkpoint_step} is given up, as the annotation says"
+        why = ReasonMessage(Reason.LOSS_ACCEPTED, f"attempt {new.attempt} begins with what is there: {lost}")
+        yield EventDraft(why, key=str(new.attempt), is_warning=True)
+    report = draft.facts.new_progress
+    if report is not None and report.set_aside and not has_reported(old, attempt=new.attempt):
+        why = ReasonMessage(Reason.CHECKPOINT_SET_ASIDE, report.set_aside)
+        yield EventDraft(why, key=str(new.attempt), is_warning=True)
     if _loaded_step(new) is not None and _loaded_step(old) is None:
         yield EventDraft(ReasonMessage(Reason.RESUMED, _resumed(new, observed)), key="")
     if is_true(new, ConditionType.RUNNING) and not is_true(old, ConditionType.RUNNING):

@@ -10,9 +10,9 @@ from grpo_api.contract.retries import has_begun
 from grpo_api.v1alpha1.status import ConditionStatus, ConditionType, GRPOJobStatus, Phase
 from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.observe.observed import Observed, PodView
+from grpo_operator.plan.advice import with_advice
 from grpo_operator.plan.blockers import Blocker, engine_blocker, trainer_blocker
 from grpo_operator.plan.conditions import condition, is_true
-from grpo_operator.plan.memory_advice import with_memory_advice
 from grpo_operator.plan.termination import termination_message_of
 
 
@@ -99,7 +99,7 @@ def _engine_blocker(observed: Observed, status: GRPOJobStatus, frozen: FrozenJob
     found = engine_blocker(observed.rollouts)
     if found is None or frozen is None:
         return found
-    return replace(found, why=with_memory_advice(found.why, status, frozen=frozen))
+    return replace(found, why=with_advice(found.why, status, frozen=frozen))
 
 
 def gang_of(observed: Observed, *, attempt: int) -> dict[int, PodView]:

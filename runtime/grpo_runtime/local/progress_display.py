@@ -54,4 +54,6 @@ class ProgressDisplay:
             step, of = progress.loaded_step, " that resumeFrom names"
         if step is not None and self._resumed_attempt != progress.attempt:
             self._resumed_attempt = progress.attempt
+            if progress.set_aside:
+                self._screen.say(progress.set_aside)
             self._screen.say(f"attempt {progress.attempt} goes on from the checkpoint of step {step}{of}")

@@ -5,7 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from grpo_runtime.errors import CheckpointCorruptError, SupersededError, UserError
+from grpo_runtime.errors import (
+    CheckpointCorruptError,
+    CheckpointMissingError,
+    SupersededError,
+    UserError,
+)
 from grpo_runtime.trainer.checkpoint.manifest import FileEntry, read_manifest
 from grpo_runtime.trainer.checkpoint.reading import Reading
 from grpo_runtime.trainer.checkpoint.store import CheckpointStore
@@ -186,6 +191,34 @@ def test_a_volume_that_cannot_be_read_is_no_damage(tmp_path: Path, monkeypatch: 
     monkeypatch.undo()
     assert names(tmp_path) == ["step-000002"]
     assert later.newest() is not None
+
+
+def test_a_folder_without_what_the_job_has_saved_is_not_begun_with(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointMissingError, match=r"of step 6, and .* has none"):
+        claimed(tmp_path).newest(saved_step=6)
+    first = claimed(tmp_path)
+    save(first, 4)
+    with pytest.raises(CheckpointMissingError, match="has that of step 4 as the newest"):
+        first.newest(saved_step=6)
+    save(first, 6)
+    for known in (None, 4, 6):
+        found = first.newest(saved_step=known)
+        assert found is not None and found[1].step == 6
+    assert first.set_aside == []
+
+
+def test_a_newest_checkpoint_that_is_damaged_is_no_missing_one_in_this_attempt_nor_the_next(
+    tmp_path: Path,
+) -> None:
+    first = claimed(tmp_path)
+    save(first, 4)
+    (save(first, 6) / "model" / "data").write_text("cut")
+    second = claimed(tmp_path, attempt=2)
+    for target, told in ((second, 1), (claimed(tmp_path, attempt=3), 0)):
+        found = target.newest(saved_step=6)
+        assert found is not None and found[1].step == 4
+        assert len(target.set_aside) == told
+    assert "step-000006 (" in second.set_aside[0]
 
 
 def test_when_all_that_was_committed_is_damaged_the_job_says_so_each_time(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_api.v1alpha1.status import ConditionType, Phase
 from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.observe.observed import Observed, PodView
+from grpo_operator.plan.advice import with_advice
 from grpo_operator.plan.causes import (
     Cause,
     Precedence,
@@ -22,7 +23,6 @@ from grpo_operator.plan.draft import Draft, Stage
 from grpo_operator.plan.engine_errors import engine_causes, wake_when_no_engine
 from grpo_operator.plan.facts import has_reported
 from grpo_operator.plan.last_failure import last_failure
-from grpo_operator.plan.memory_advice import with_memory_advice
 from grpo_operator.plan.outcome import failed
 from grpo_operator.plan.stall import stalled_causes, wake_when_stalled
 from grpo_operator.plan.without_progress import has_worked, with_end, without_progress
@@ -50,7 +50,7 @@ def end_attempt_on_failure(draft: Draft, observed: Observed, now: datetime) -> D
     if draft.status.waiting_for_room:
         rule = without_room(cause.consequence, exit_code=cause.exit_code, reason=cause.why.reason)
         cause = replace(cause, consequence=rule)
-    cause = replace(cause, why=with_memory_advice(cause.why, draft.status, frozen=frozen))
+    cause = replace(cause, why=with_advice(cause.why, draft.status, frozen=frozen))
     attempt, past = draft.status.attempt, without_progress(draft.status)
     max_restarts = frozen.spec.failure_policy.max_restarts
     failure = last_failure(cause.why, attempt=attempt, place=cause.place, exit_code=cause.exit_code)

@@ -21,6 +21,7 @@ def keep_trainers(draft: Draft, observed: Observed, now: datetime) -> Draft:
                 index=index,
                 given_back=status.given_back,
                 micro_batch_tokens=status.micro_batch_tokens,
+                checkpoint_step=status.highest_checkpoint_step,
                 checkpoint_seconds=status.checkpoint_seconds,
                 has_saved=status.checkpoint_step is not None,
             )

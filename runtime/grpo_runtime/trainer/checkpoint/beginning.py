@@ -49,6 +49,8 @@ class Beginning:
     state: RunState = field(default_factory=RunState)
     other: OtherCheckpoint | None = None
     """Of which run the checkpoint is, if it is another one."""
+    set_aside: tuple[str, ...] = ()
+    """Newer checkpoints of this run that are damaged."""
 
     @property
     def own_step(self) -> int | None:
@@ -121,9 +123,9 @@ def find_beginning(store: CheckpointStore, settings: TrainerSettings, *, reading
 
     Raises what `CheckpointStore.newest` and `find_other_checkpoint` do.
     """
-    own = store.newest(reading=reading)
+    own = store.newest(saved_step=settings.checkpoint_step, reading=reading)
     if own is not None:
-        return Beginning(own[0], read_run_state(own[0]))
+        return Beginning(own[0], read_run_state(own[0]), set_aside=tuple(store.set_aside))
     resume = settings.run_config.resume_from
     if resume is None:
         return Beginning()

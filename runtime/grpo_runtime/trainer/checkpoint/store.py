@@ -7,7 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, count
 from pathlib import Path
 
-from grpo_runtime.errors import CheckpointCorruptError, SupersededError, UserError
+from grpo_runtime.errors import (
+    CheckpointCorruptError,
+    CheckpointMissingError,
+    SupersededError,
+    UserError,
+)
 from grpo_runtime.storage.files import sync_directory, sync_tree, write_atomically
 from grpo_runtime.trainer.checkpoint.manifest import (
     FORMAT,
@@ -34,6 +39,9 @@ BEST = "BEST"
 that. The checkpoint is kept beside the newest ones."""
 
 
+_DAMAGED = re.compile(r"step-(\d+)\.damaged")
+
+
 class CheckpointStore:
     """The checkpoints of one job in one directory, written by one attempt at a time."""
 
@@ -42,6 +50,8 @@ class CheckpointStore:
         self._job_uid = job_uid
         self._attempt = attempt
         self._keep = keep
+        self.set_aside: list[str] = []
+        """The damaged checkpoints that this attempt has put aside, each with what is wrong with it."""
 
     def begin_attempt(self) -> None:
         """Begin this attempt: from now on every lower attempt is refused. Removes unfinished writes.
@@ -55,21 +65,27 @@ class CheckpointStore:
         for leftover in self._folder.glob(".tmp-*"):
             _remove(leftover)
 
-    def newest(self, *, reading: Reading | None = None) -> tuple[Path, Manifest] | None:
+    def newest(
+        self, *, saved_step: int | None = None, reading: Reading | None = None
+    ) -> tuple[Path, Manifest] | None:
         """The newest whole checkpoint; newer ones, which are damaged, are renamed out of the way. None when
         none was committed.
 
         Older ones are not read, which takes minutes for a large model: one that is damaged is found when it
-        is needed. `reading` tells meanwhile how much has been read. Raises CheckpointCorruptError when some
-        were committed but none is whole, and UserError when the directory holds another job's.
+        is needed. `reading` tells meanwhile how much has been read. `saved_step` is that of the highest one
+        that the job has saved, as far as others know. Raises CheckpointMissingError when neither it nor a
+        newer one is there, nor was put aside, CheckpointCorruptError when some were committed but none is
+        whole, and UserError when the directory holds another job's.
         """
         reading = reading or Reading()
         for path, manifest in self._newest_first():
             reading.begin(f"checking the checkpoint of step {manifest.step}", total_bytes=manifest.num_bytes)
             problem = damage_of(path, manifest, on_bytes=reading.add)
             if problem is None:
+                self._require_saved(saved_step, found=manifest.step)
                 return path, manifest
             self._quarantine(path, problem)
+        self._require_saved(saved_step, found=None)
         if (self._folder / LATEST).exists() or any(self._folder.glob("step-*.damaged*")):
             raise CheckpointCorruptError(
                 f"checkpoints were committed to {self._folder} but none is whole: "
@@ -176,9 +192,24 @@ class CheckpointStore:
             found.append((path, manifest))
         return _by_age(found)
 
+    def _require_saved(self, step: int | None, *, found: int | None) -> None:
+        """Raise CheckpointMissingError when the newest whole checkpoint, that of step `found`, is older than
+        the one of `step`, and no damage explains it."""
+        if step is None or (found is not None and found >= step):
+            return
+        damaged = (_DAMAGED.match(path.name) for path in self._folder.glob("step-*.damaged*"))
+        if any(int(match[1]) >= step for match in damaged if match):
+            return
+        newest = "none" if found is None else f"that of step {found} as the newest"
+        raise CheckpointMissingError(
+            f"the job has saved a checkpoint of step {step}, and {self._folder} has {newest}: the volume was "
+            "emptied, made again or restored to an older state"
+        )
+
     def _quarantine(self, path: Path, problem: str) -> None:
         target = _free(path.with_name(f"{path.name}.damaged-{self._attempt}"))
         logger.warning("checkpoint %s is damaged: %s; it is now %s", path.name, problem, target.name)
+        self.set_aside.append(f"{path.name} ({problem})")
         path.rename(target)
         sync_directory(self._folder)
 
