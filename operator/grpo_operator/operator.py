@@ -52,6 +52,7 @@ class Operator:
             reports_from=settings.reports_from,
             give_back=settings.give_back,
             permissions=settings.permissions,
+            clock=client.clock,
         )
         self._queue = WorkQueue(
             self._controller.reconcile, on_error=_log_failure, urgency_of=self._urgency_of
@@ -62,6 +63,7 @@ class Operator:
             choose_fetch(settings.progress, client, session),
             wake=self._queue.add,
             seconds=settings.poll_seconds,
+            clock=client.clock,
         )
         self._events = EventReader(client, self._cache, wake=self._queue.add)
         self._health = Health(limit_seconds=_MISSED_RESYNCS * settings.resync_seconds)

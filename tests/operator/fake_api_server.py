@@ -29,6 +29,7 @@ from grpo_operator.cluster.kinds import (
     Kind,
     KubeObject,
 )
+from grpo_operator.cluster.server_clock import ServerClock
 from grpo_operator.observe.cache import Cache
 
 from .fake_cluster import NOW
@@ -47,6 +48,7 @@ class FakeApiServer(Client):
 
     def __init__(self, *, clock: Callable[[], datetime] = lambda: NOW) -> None:
         self._clock = clock
+        self.clock = ServerClock(wall=clock, monotonic=lambda: 0.0)
         self.refused: dict[str, errors.KubernetesError] = {}
         self.before_answer: Callable[[Kind, KubeObject], object] = lambda kind, item: None
         self.is_collecting_garbage = True

@@ -28,6 +28,8 @@ class FakeApiServer:
     pages: list[dict[str, Any]] = field(default_factory=list)
     """Bodies of the first answers, before `body`."""
     is_stuck: bool = False
+    date: str = ""
+    """Of its answers, where it is not the machine's."""
     seen: list[tuple[str, str, dict[str, Any] | None]] = field(default_factory=list)
     address: str = ""
 
@@ -40,7 +42,9 @@ class FakeApiServer:
             return web.json_response({"reason": "Unauthorized", "message": "who are you"}, status=401)
         if self.text:
             return web.Response(text=self.text, status=self.status)
-        return web.json_response(self.pages.pop(0) if self.pages else self.body, status=self.status)
+        headers = {"Date": self.date} if self.date else {}
+        answer = self.pages.pop(0) if self.pages else self.body
+        return web.json_response(answer, status=self.status, headers=headers)
 
 
 @pytest.fixture
@@ -76,6 +80,12 @@ async def client(server: FakeApiServer, tmp_path: Path) -> AsyncIterator[Client]
     made = await Client.connect(kubeconfig=str(tmp_path / "config"))
     yield made
     await made.close()
+
+
+async def test_the_clock_is_that_of_the_answers(client: Client, server: FakeApiServer):
+    server.date = "Thu, 26 Nov 2037 12:00:00 GMT"
+    await client.get(PODS, "default", "p")
+    assert client.clock().year == 2037
 
 
 async def test_an_expired_token_is_renewed_and_the_request_repeated(

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from grpo_api.contract.progress import EngineCounts, FrozenEngine
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.status import GRPOJobStatus, WaitingForRoom
-from grpo_operator.observe.memory import UNREACHABLE_SECONDS, Memory
+from grpo_operator.observe.memory import LONGEST_GAP_SECONDS, OLD_SECONDS, UNREACHABLE_SECONDS, Memory
 from grpo_operator.observe.observed import (
     EngineView,
     JobAndPods,
@@ -107,7 +107,26 @@ def test_liveness_changes_with_the_heartbeat_and_not_with_the_answers():
         memory.remember_progress(KEY, report(heartbeat=beat), now=seconds(at))
     signs = memory.report(KEY, uid=UID, attempt=1).liveness
     assert signs is not None
-    assert (signs.changed_at, signs.answered_at) == (seconds(2), seconds(6))
+    assert (signs.changed_at, signs.answered_at, signs.quiet_seconds) == (seconds(2), seconds(6), 4)
+
+
+def test_an_hour_in_which_nobody_asked_is_no_hour_in_which_the_trainer_stood_still():
+    memory = Memory()
+    for at in (0, 2, 3602, 3604, 3600):
+        memory.remember_progress(KEY, report(heartbeat=1), now=seconds(at))
+    signs = memory.report(KEY, uid=UID, attempt=1).liveness
+    assert signs is not None
+    assert signs.quiet_seconds == 2 + LONGEST_GAP_SECONDS + 2
+
+
+def test_an_old_report_is_not_taken_for_what_the_trainer_says_now():
+    memory = Memory()
+    look(memory)
+    memory.remember_progress(KEY, report(), now=NOW)
+    assert look(memory, at=OLD_SECONDS).report.is_answering
+    assert not look(memory, at=OLD_SECONDS + 1).report.is_answering
+    memory.remember_progress(KEY, report(), now=seconds(3600))
+    assert look(memory, at=3601).report.is_answering
 
 
 def test_the_report_of_one_attempt_is_not_that_of_the_next():

@@ -21,7 +21,7 @@ def stalled(seconds: float, **changes: object) -> FakeCluster:
     cluster.progress = report(message="generating")
     cluster.settle()
     later(cluster, seconds)
-    cluster.liveness = Liveness(changed_at=NOW, answered_at=cluster.now)
+    cluster.liveness = Liveness(changed_at=NOW, answered_at=cluster.now, quiet_seconds=seconds)
     return cluster
 
 
@@ -50,7 +50,7 @@ def test_a_trainer_with_a_heartbeat_is_left_alone_until_it_could_count_as_stalle
 
 def test_a_trainer_that_does_not_answer_is_not_stalled():
     cluster = stalled(1000)
-    cluster.liveness = Liveness(changed_at=NOW, answered_at=NOW + timedelta(seconds=2))
+    cluster.liveness = Liveness(changed_at=NOW, answered_at=NOW + timedelta(seconds=2), quiet_seconds=2)
     cluster.step()
     assert cluster.status.attempt == 1
 
@@ -79,6 +79,6 @@ def test_the_stall_timeout_and_the_number_of_restarts_may_change_while_a_job_run
     cluster.step()
     assert (cluster.status.attempt, cluster.status.observed_generation) == (1, 2)
     later(cluster, 61)
-    cluster.liveness = Liveness(changed_at=NOW, answered_at=cluster.now)
+    cluster.liveness = Liveness(changed_at=NOW, answered_at=cluster.now, quiet_seconds=61)
     cluster.step()
     assert (cluster.status.attempt, cluster.status.restarts) == (2, 1)

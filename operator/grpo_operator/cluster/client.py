@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from grpo_operator.cluster import errors
 from grpo_operator.cluster.bounded_read import read_at_most
 from grpo_operator.cluster.configuration import Credentials, load_configuration
 from grpo_operator.cluster.kinds import Kind, KubeObject
+from grpo_operator.cluster.server_clock import ServerClock
 
 FIELD_MANAGER = "grpo-operator"
 REQUEST_TIMEOUT_SECONDS = 30.0
@@ -41,6 +43,7 @@ class Client:
     """Requests to one API server. Raises only `grpo_operator.cluster.errors`."""
 
     def __init__(self, load: LoadConfiguration, configuration: Any) -> None:
+        self.clock = ServerClock()
         self._load = load
         self._api = kube.ApiClient(configuration)
         self._renewing = asyncio.Lock()
@@ -247,7 +250,7 @@ class Client:
         content_type: str = "application/json",
         timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
     ) -> Any:
-        api = self._api
+        api, asked_at = self._api, time.monotonic()
         self._in_flight[api] += 1
         try:
             # Without the body, which the library would copy value by value: ours is plain data already.
@@ -257,9 +260,11 @@ class Client:
                 header_params={"Accept": "application/json", "Content-Type": content_type},
                 auth_settings=["BearerToken"],
             )
-            return await api.call_api(
+            response = await api.call_api(
                 method, url, headers, body, _request_timeout=aiohttp.ClientTimeout(total=timeout_seconds)
             )
+            self.clock.heard(response.response.headers.get("Date"), asked_at=asked_at)
+            return response
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             raise errors.Transient(
                 f"{method} {address}: {error or 'timed out'}: is the API server up?"

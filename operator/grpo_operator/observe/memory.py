@@ -25,6 +25,10 @@ from grpo_operator.observe.observed import (
 
 UNREACHABLE_SECONDS = 60.0
 """How long a trainer may give no answer before the status says so."""
+LONGEST_GAP_SECONDS = 15.0
+"""Of the time between two answers of a trainer, so much counts at most as time in which it stood still."""
+OLD_SECONDS = 60.0
+"""A report is no longer what the trainer says now. Each trainer is asked every few seconds."""
 REFUSED = Backoff(first_seconds=10.0, limit_seconds=138.0)
 """Between two tries of a child that the API server refuses; with the jitter at most three minutes."""
 ASK_AGAIN_SECONDS = 60.0
@@ -82,13 +86,12 @@ class Memory:
         if known and (progress.step, progress.heartbeat) < (known.step, known.heartbeat):
             return False
         has_changed = known is None or _liveness_fields(known) != _liveness_fields(progress)
-        changed_at = now if has_changed or report.liveness is None else report.liveness.changed_at
         is_news = known is None or _without_heartbeat(known) != _without_heartbeat(progress)
         self._entry(key).report = TrainerReport(
             uid=progress.job_uid,
             attempt=progress.attempt,
             progress=progress,
-            liveness=Liveness(changed_at=changed_at, answered_at=now),
+            liveness=_liveness(report.liveness, has_changed=has_changed, now=now),
             absence=report.absence.updated(progress, now=now.timestamp()),
             frozen_since={
                 engine.instance: report.frozen_since.get(engine.instance, now)
@@ -186,7 +189,7 @@ class Memory:
         is_failing = any(pod.has_failed for pod in found.trainers if pod.position[0] == attempt)
         positions = frozenset(engine.position for engine in found.rollouts)
         return Remembered(
-            report=self.report(key, uid=job.uid, attempt=attempt),
+            report=_as_of(self.report(key, uid=job.uid, attempt=attempt), now=now),
             failing_since=self._failing_since(key, attempt=attempt, is_failing=is_failing, now=now),
             highest_incarnations=self._highest_incarnations(key, seen=positions),
             found_engines=self._found_engines(key, shown=positions),
@@ -280,6 +283,23 @@ class Memory:
 
     def _entry(self, key: Key) -> _Entry:
         return self._entries.setdefault(key, _Entry())
+
+
+def _liveness(known: Liveness | None, *, has_changed: bool, now: datetime) -> Liveness:
+    if known is None or has_changed:
+        return Liveness(changed_at=now, answered_at=now)
+    gap = (now - known.answered_at).total_seconds()
+    quiet_seconds = known.quiet_seconds + min(max(gap, 0.0), LONGEST_GAP_SECONDS)
+    return replace(known, answered_at=now, quiet_seconds=quiet_seconds)
+
+
+def _as_of(report: TrainerReport, *, now: datetime) -> TrainerReport:
+    """The report, as one of a trainer that does not answer where it is old: this process may have stood
+    still, and the trainer gone on."""
+    heard = report.liveness
+    if heard is None or report.silent_since or (now - heard.answered_at).total_seconds() <= OLD_SECONDS:
+        return report
+    return replace(report, silent_since=heard.answered_at)
 
 
 def _liveness_fields(progress: Progress) -> tuple[object, ...]:

@@ -150,12 +150,15 @@ class EngineView(PodView):
 
 @dataclass(frozen=True)
 class Liveness:
-    """When the trainer of the current attempt last answered, on the clock of this process."""
+    """When the trainer of the current attempt last answered."""
 
     changed_at: datetime
     """When its heartbeat, step or state last changed; its first answer counts as a change."""
     answered_at: datetime
     """When it last answered."""
+    quiet_seconds: float = 0.0
+    """For how long its answers have shown no change. Of the time between two answers `LONGEST_GAP_SECONDS`
+    count at most: nobody knows what it did meanwhile, and a clock may have been set."""
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,6 @@
 What counts is its heartbeat. While completions are sampled, that rises only with samples that are finished.
 """
 
-from datetime import datetime
-
 from grpo_api.contract.endpoints import TRAINER_CONTAINER
 from grpo_api.contract.environment import Role
 from grpo_api.contract.reasons import Reason, ReasonMessage
@@ -20,7 +18,7 @@ _SHORTEST_WAIT_SECONDS = 5.0
 
 
 def stalled_causes(draft: Draft, observed: Observed, frozen: FrozenJob) -> list[Cause]:
-    """A trainer whose answers have stayed the same for `stallTimeoutSeconds`, on this process's own clock.
+    """A trainer whose answers have stayed the same for `stallTimeoutSeconds`.
 
     A trainer that does not answer is not stalled: it may well work where this operator cannot reach it. One
     that still loads models is not stalled either: startupDeadlineSeconds limits that.
@@ -28,7 +26,7 @@ def stalled_causes(draft: Draft, observed: Observed, frozen: FrozenJob) -> list[
     liveness, progress = observed.remembered.report.liveness, draft.facts.last_progress
     if liveness is None or progress is None or not has_begun(progress) or not draft.is_running:
         return []
-    quiet_seconds = (liveness.answered_at - liveness.changed_at).total_seconds()
+    quiet_seconds = liveness.quiet_seconds
     if quiet_seconds < frozen.spec.stall_timeout_seconds:
         return []
     first = draft.facts.gang[0]
@@ -49,11 +47,10 @@ def stalled_causes(draft: Draft, observed: Observed, frozen: FrozenJob) -> list[
     ]
 
 
-def wake_when_stalled(draft: Draft, observed: Observed, frozen: FrozenJob, now: datetime) -> Draft:
+def wake_when_stalled(draft: Draft, observed: Observed, frozen: FrozenJob) -> Draft:
     """Plan again at the time from which the trainer counts as stalled unless it makes progress."""
     liveness = observed.remembered.report.liveness
     if liveness is None or not draft.is_running:
         return draft
-    quiet_seconds = (now - liveness.changed_at).total_seconds()
-    left = frozen.spec.stall_timeout_seconds - quiet_seconds
+    left = frozen.spec.stall_timeout_seconds - liveness.quiet_seconds
     return draft.waking_after(max(_SHORTEST_WAIT_SECONDS, left))

@@ -43,7 +43,7 @@ def end_attempt_on_failure(draft: Draft, observed: Observed, now: datetime) -> D
     cause = first_cause(_causes(draft, observed, frozen))
     if cause is None:
         draft = wake_when_no_engine(draft, observed, frozen, now)
-        return wake_when_stalled(draft, observed, frozen, now)
+        return wake_when_stalled(draft, observed, frozen)
     wait = _settling_left(draft, observed, cause, now)
     if wait > 0:
         return draft.waking_after(wait)
