@@ -12,9 +12,10 @@ from grpo_operator.apply.status import stored_status, write_schema_skew, write_s
 from grpo_operator.children.child import Child
 from grpo_operator.cluster import errors
 from grpo_operator.cluster.client import Client
-from grpo_operator.cluster.kinds import JOBS, SECRETS, KubeObject
+from grpo_operator.cluster.kinds import JOBS, PODS, SECRETS, KubeObject
 from grpo_operator.find_missing import find_missing
 from grpo_operator.observe.cache import Cache, Key
+from grpo_operator.observe.held import version_of
 from grpo_operator.observe.memory import Memory
 from grpo_operator.observe.observed import JobView, Observed, Refusal
 from grpo_operator.observe.snapshot import UnreadableStatusError, job_and_pods, observe
@@ -81,8 +82,7 @@ class Controller:
             except errors.NotFound:
                 return None  # the watch event of its deletion is still to come
             if not is_written:
-                self._memory.mark_superseded(key)
-                return _AT_ONCE
+                return self._memory.remember_conflict(key, chance=self._chance())
         self._memory.mark_written(key, observed.remembered.report)
         self._memory.mark_told(key, plan.notes)
         events = [
@@ -90,11 +90,15 @@ class Controller:
         ]
         await write_events(self._client, job, events, now=now)
         is_one_gone = await delete_objects(self._client, self._cache, job, plan.delete)
+        self._memory.mark_deleted(key, [deletion.name for deletion in plan.delete])
         held = self._seconds_until_next_try(key, plan.create, now=now)
         if not held:
             refusal = await apply_children(self._client, self._cache, job, plan.create)
             if self._remember_refusal(key, refusal, now=now):
                 return _AT_ONCE
+            if refusal is None:
+                pods = [child.name for child in plan.create if child.kind == PODS]
+                self._memory.mark_made(key, pods, now=now)
             is_made = any(child.kind == SECRETS and not child.is_expected for child in plan.create)
             if refusal is None and is_made:
                 self._memory.mark_tokens_made(key, now=now)
@@ -164,12 +168,15 @@ class Controller:
     async def _write_status(self, job: JobView, status: GRPOJobStatus) -> bool:
         """False when the job has changed since it was observed; the cache then holds its newer state.
 
-        Raises NotFound when the job is gone.
+        Raises NotFound when the job is gone, and VersionsWentBack.
         """
         try:
             await write_status(self._client, self._cache, job, status)
         except errors.Conflict:
             log.debug("%s/%s has changed since it was observed: reconciled again", job.namespace, job.name)
-            self._cache.put(JOBS, await self._client.get(JOBS, job.namespace, job.name))
+            newer = await self._client.get(JOBS, job.namespace, job.name)
+            if newer["metadata"]["uid"] == job.uid:
+                errors.require_no_step_back(version_of(newer), known=int(job.resource_version))
+            self._cache.put(JOBS, newer)
             return False
         return True

@@ -55,7 +55,10 @@ class Operator:
             clock=client.clock,
         )
         self._queue = WorkQueue(
-            self._controller.reconcile, on_error=_log_failure, urgency_of=self._urgency_of
+            self._controller.reconcile,
+            on_error=_log_failure,
+            ends_with=errors.VersionsWentBack,
+            urgency_of=self._urgency_of,
         )
         self._poller = Poller(
             self._cache,
@@ -68,6 +71,8 @@ class Operator:
         self._events = EventReader(client, self._cache, wake=self._queue.add)
         self._health = Health(limit_seconds=_MISSED_RESYNCS * settings.resync_seconds)
         self._left_out: set[str | None] = set()
+        self._listed_at: dict[str | None, int] = {}
+        """By namespace the version of the last lists."""
         self._served: KubeObject | None = None
         self._stop = asyncio.Event()
         self._lease = None
@@ -187,6 +192,9 @@ class Operator:
             except errors.Forbidden as error:
                 refused[namespace] = error
                 continue
+            listed_at = min(listing.resource_version for listing in listings.values())
+            errors.require_no_step_back(listed_at, known=self._listed_at.get(namespace, 0))
+            self._listed_at[namespace] = listed_at
             for kind, listing in listings.items():
                 for key in self._cache.replace(
                     kind, listing.items, namespace=namespace, listed_at=listing.resource_version
@@ -243,6 +251,8 @@ class Operator:
             await asyncio.sleep(self._settings.resync_seconds)
             try:
                 await self.resync()
+            except errors.VersionsWentBack:
+                raise
             except errors.KubernetesError as error:
                 # The liveness probe ends a process whose resyncs fail for long; a short outage must not end
                 # it.

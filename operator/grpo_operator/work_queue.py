@@ -23,7 +23,8 @@ class WorkQueue:
     """Keys of jobs. A key that is added while a worker has it is handled once more afterwards.
 
     News has workers of its own, so that it waits neither for jobs that start nor for those that nothing has
-    happened to. `urgency_of` says how urgent a job is when it is added.
+    happened to. `urgency_of` says how urgent a job is when it is added, and `ends_with` names an error that
+    ends the work.
     """
 
     def __init__(
@@ -31,12 +32,14 @@ class WorkQueue:
         handler: Handler,
         *,
         on_error: OnError,
+        ends_with: type[Exception] | None = None,
         urgency_of: Callable[[Key], Urgency] = lambda key: Urgency.NEWS,
         backoff: Backoff | None = None,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._handler = handler
         self._on_error = on_error
+        self._ends_with = ends_with
         self._urgency_of = urgency_of
         self._backoff = backoff or Backoff()
         self._chance = chance
@@ -82,12 +85,16 @@ class WorkQueue:
         self.add(key)
 
     async def run(self, *, num_workers: int, num_starting: int) -> None:
-        """Work until cancelled: `num_workers` on news, and `num_starting` on everything else."""
-        async with asyncio.TaskGroup() as group:
-            for _ in range(num_workers):
-                group.create_task(self._work(self._news))
-            for _ in range(num_starting):
-                group.create_task(self._work(self._others))
+        """Work until cancelled: `num_workers` on news, and `num_starting` on everything else. Raises what
+        `ends_with` names."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(num_workers):
+                    group.create_task(self._work(self._news))
+                for _ in range(num_starting):
+                    group.create_task(self._work(self._others))
+        except ExceptionGroup as found:
+            raise found.exceptions[0] from None
 
     async def _work(self, ready: _Ready) -> None:
         while True:
@@ -107,7 +114,9 @@ class WorkQueue:
     async def _handle(self, key: Key) -> None:
         try:
             requeue_after = await self._handler(key)
-        except Exception as error:  # every failure of one job is retried with backoff
+        except Exception as error:  # every failure of one job is retried with backoff, but for one
+            if self._ends_with is not None and isinstance(error, self._ends_with):
+                raise
             failures = self._failures.get(key, 0) + 1
             self._failures[key] = failures
             delay = self._backoff.delay(failures, chance=self._chance())

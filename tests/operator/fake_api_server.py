@@ -59,6 +59,10 @@ class FakeApiServer(Client):
         self._applied: dict[tuple[str, str], set[str]] = {}
         """(uid, field manager) -> parts of the status that this manager applied the last time."""
 
+    def restore(self, *, version: int) -> None:
+        """Its store is restored from a backup of so early a version; what was made since is gone."""
+        self._version = version
+
     # What others do
 
     def put(self, kind: Kind, item: KubeObject) -> KubeObject:

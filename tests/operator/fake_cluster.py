@@ -201,9 +201,12 @@ class FakeCluster:
             assert self.pods[deletion.name].uid == deletion.uid
             assert not self.pods[deletion.name].is_deleting, f"{deletion.name} is deleted twice"
             self.change(deletion.name, is_deleting=True)
+        self.memory.mark_deleted(("default", "copy"), [deletion.name for deletion in plan.delete])
         for child in plan.create:
             if child.name not in self.refused_pods:
                 self._make(child)
+        made = [child.name for child in plan.create if child.kind == PODS and child.name in self.pods]
+        self.memory.mark_made(("default", "copy"), made, now=self.now)
         return plan
 
     def settle(self) -> Plan:

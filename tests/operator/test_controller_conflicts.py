@@ -3,8 +3,10 @@
 import pytest
 
 from grpo_operator.children.names import Names
+from grpo_operator.cluster import errors
 from grpo_operator.cluster.kinds import JOBS, PODS, SERVICES, KubeObject
 from grpo_operator.observe.cache import Cache
+from grpo_operator.observe.memory import Memory
 
 from .controlled_job import (
     KEY,
@@ -16,7 +18,7 @@ from .controlled_job import (
     status_of,
 )
 from .fake_api_server import FakeApiServer
-from .fake_cluster import UID, spec
+from .fake_cluster import NOW, UID, report, spec
 
 NAMES = Names.of(job="copy", uid=UID)
 FIRST_TRAINER = NAMES.trainer(attempt=1, index=0)
@@ -35,6 +37,34 @@ async def test_a_status_that_was_written_since_the_job_was_read_is_not_overwritt
     assert status_of(client) == theirs
     assert client.num_writes == before
     assert cache.job(KEY)["status"] == theirs
+
+
+async def test_conflicts_in_a_row_are_spaced_out_until_a_write_succeeds(client, cache):
+    client.put(JOBS, a_job())
+    client.show(cache)
+    memory = Memory()
+    controller = controller_of(client, cache, memory)
+    client.refused["GRPOJob"] = errors.Conflict("the object has been modified")
+    waits = [await controller.reconcile(KEY) for _ in range(12)]
+    assert waits[:4] == [0.0, 0.2, 0.4, 0.8] and waits[-1] == 60.0
+    del client.refused["GRPOJob"]
+    await controller.reconcile(KEY)
+    client.refused["GRPOJob"] = errors.Conflict("the object has been modified")
+    cache.job(KEY)
+    memory.remember_progress(KEY, report(), now=NOW)
+    assert await controller.reconcile(KEY) == 0.0
+
+
+async def test_a_store_that_was_restored_ends_the_process(running, client, cache):
+    shown = client.objects(JOBS)[0]
+    later = shown | {"metadata": shown["metadata"] | {"resourceVersion": "999999"}}
+    cache.put(JOBS, later)  # what the cluster was before the restore
+    client.remove(PODS, NAMES.rollout(replica=1, incarnation=0))
+    cache.remove(
+        PODS, next(p for p in cache.pods(("default", UID)) if "-rollout-1-" in p["metadata"]["name"])
+    )
+    with pytest.raises(errors.VersionsWentBack, match="restored from a backup"):
+        await running.reconcile(KEY)
 
 
 async def test_a_job_that_is_gone_before_its_status_is_written_gets_no_children(controller, client):

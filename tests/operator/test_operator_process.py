@@ -314,3 +314,13 @@ async def test_an_operator_leads_its_jobs_although_it_has_never_read_a_schema(
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.wait_for(running, 5)
     assert heard == []
+
+
+async def test_an_operator_whose_cluster_was_restored_from_a_backup_ends(server: FakeServer):
+    async with ClientSession() as session:
+        made = operator(server, session)
+        server.put(JOBS, a_job())
+        await made.resync()
+        server.restore(version=3)
+        with pytest.raises(errors.VersionsWentBack, match="shows version 3 of its state after version"):
+            await made.resync()

@@ -15,6 +15,7 @@ def test_a_rollout_pod_that_vanished_between_two_looks_is_replaced_under_a_new_n
     cluster.vanish(cluster.pod("rollout-1-i0"))
     cluster.step()
     assert cluster.names("rollout") == ["rollout-0-i0", "rollout-1-i1"]
+    cluster.now += timedelta(minutes=2)
     cluster.settle()
     cluster.vanish(cluster.pod("rollout-1-i1"))
     cluster.step()

@@ -51,13 +51,13 @@ def assert_missed(cluster: FakeCluster) -> None:
 
 
 def test_an_engine_that_is_evicted_again_and_again_does_not_begin_the_clock_again():
-    cluster = starting()
-    for seconds in (30, 60, 90):
+    cluster = starting(deadline=200)
+    for seconds in (60, 120, 180):
         later(cluster, seconds)
         evict(cluster)
         assert_alive(cluster)
-    assert cluster.plan().requeue_after == 10.0
-    later(cluster, 100)
+    assert cluster.plan().requeue_after == 20.0
+    later(cluster, 200)
     assert_missed(cluster)
 
 

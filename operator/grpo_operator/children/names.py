@@ -62,6 +62,11 @@ def trainer_position(name: str) -> tuple[int, int] | None:
     return (int(match["attempt"]), int(match["index"])) if match else None
 
 
+def rollout_place(replica: int) -> str:
+    """What the pods of a replica that follow each other have in common."""
+    return f"rollout-{replica}"
+
+
 def rollout_position(name: str) -> tuple[int, int] | None:
     """(replica, incarnation) of a rollout pod's name; None for any other name."""
     match = _ROLLOUT.search(name)

@@ -35,3 +35,17 @@ class Transient(KubernetesError):
 class ServerFailed(Transient):
     """The API server answered that it failed. Most often an admission webhook is down or too slow, and stays
     so until a person repairs it."""
+
+
+class VersionsWentBack(KubernetesError):
+    """The versions of the cluster's state went back: its store was restored from a backup. What this process
+    holds is newer than the cluster, and stays so; only a new process sees what is there."""
+
+
+def require_no_step_back(version: int, *, known: int) -> None:
+    """Raise VersionsWentBack when the API server shows a version below one that it has shown before."""
+    if version < known:
+        raise VersionsWentBack(
+            f"the API server shows version {version} of its state after version {known}: its store was "
+            "restored from a backup; this process ends, so that the next one begins with what is there"
+        )

@@ -11,10 +11,11 @@ from datetime import datetime, timedelta
 from grpo_api.contract.progress import Progress
 from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_operator.backoff import Backoff
-from grpo_operator.children.names import rollout_position
+from grpo_operator.children.names import rollout_place, rollout_position
 from grpo_operator.observe.cache import ChildName, Key
 from grpo_operator.observe.image_build import other_build
 from grpo_operator.observe.observed import (
+    EarlyEnd,
     JobAndPods,
     Liveness,
     OtherBuild,
@@ -29,6 +30,10 @@ LONGEST_GAP_SECONDS = 15.0
 """Of the time between two answers of a trainer, so much counts at most as time in which it stood still."""
 OLD_SECONDS = 60.0
 """A report is no longer what the trainer says now. Each trainer is asked every few seconds."""
+EARLY_SECONDS = 60.0
+"""A pod that others take away younger than this is made again with a pause, from the second in a row on."""
+CONFLICTS = Backoff(first_seconds=0.2, limit_seconds=60.0)
+"""From the second conflict in a row on: the first is mended by what it brings."""
 REFUSED = Backoff(first_seconds=10.0, limit_seconds=138.0)
 """Between two tries of a child that the API server refuses; with the jitter at most three minutes."""
 ASK_AGAIN_SECONDS = 60.0
@@ -59,6 +64,12 @@ class _Entry:
     it may exist."""
     other_builds: dict[int, OtherBuild] = field(default_factory=dict)
     """The newest pod of another build by replica."""
+    alive: dict[str, tuple[str, datetime]] = field(default_factory=dict)
+    """Pods at the last look, and those made since: place and creation by name."""
+    early_ends: dict[str, EarlyEnd] = field(default_factory=dict)
+    """By place."""
+    num_conflicts: int = 0
+    """Writes of the status in a row that met a newer state of the job."""
     tokens_made_at: datetime | None = None
     """When this process made the Secret, or met it when it tried to."""
     told_notes: str | None = None
@@ -131,10 +142,29 @@ class Memory:
         report = self._entry(key).report
         is_same = (report.progress, report.problem) == (written.progress, written.problem)
         self._entry(key).report = replace(report, is_written=is_same)
+        self._entry(key).num_conflicts = 0
 
     def mark_told(self, key: Key, notes: str) -> None:
         """The condition Ready has had these notes of ours."""
         self._entry(key).told_notes = notes
+
+    def remember_conflict(self, key: Key, *, chance: float) -> float:
+        """The status could not be written, because the job has changed. Returns in how many seconds to try
+        again."""
+        self.mark_superseded(key)
+        entry = self._entry(key)
+        entry.num_conflicts += 1
+        return CONFLICTS.delay(entry.num_conflicts - 1, chance=chance) if entry.num_conflicts > 1 else 0.0
+
+    def mark_made(self, key: Key, pods: Iterable[str], *, now: datetime) -> None:
+        """These pods were made. One that the next look does not show has been taken away already."""
+        for name in pods:
+            self._entry(key).alive.setdefault(name, (_place_of(name), now))
+
+    def mark_deleted(self, key: Key, pods: Iterable[str]) -> None:
+        """This operator has deleted these pods: nobody has taken them away."""
+        for name in pods:
+            self._entry(key).alive.pop(name, None)
 
     def mark_tokens_made(self, key: Key, *, now: datetime) -> None:
         """The Secret of the job exists."""
@@ -195,6 +225,7 @@ class Memory:
             found_engines=self._found_engines(key, shown=positions),
             seen_pods=self._seen_pods(key, found, shown=positions),
             other_builds=self._other_builds(key, found, now=now),
+            early_ends=self._early_ends(key, found, now=now),
             refusal=self._entry(key).refusal,
             tokens_made_at=self._entry(key).tokens_made_at,
             told_notes=self._entry(key).told_notes,
@@ -274,6 +305,24 @@ class Memory:
                 known[pod.position[0]] = OtherBuild(seen_at=now, message=why)
         return dict(known)
 
+    def _early_ends(self, key: Key, found: JobAndPods, *, now: datetime) -> Mapping[str, EarlyEnd]:
+        entry = self._entry(key)
+        pods = [*found.trainers, *(member for engine in found.rollouts for member in engine.pods)]
+        alive = {pod.name: (_place_of(pod.name), pod.created_at or now) for pod in pods if pod.is_alive}
+        by_themselves = {pod.name for pod in pods if pod.is_over}
+        for name, (place, created_at) in entry.alive.items():
+            if name in alive or name in by_themselves:
+                continue
+            seconds = max(0.0, (now - created_at).total_seconds())
+            known = entry.early_ends.pop(place, None)
+            if seconds < EARLY_SECONDS:
+                entry.early_ends[place] = EarlyEnd((known.num if known else 0) + 1, name, now, seconds)
+        for place, created_at in alive.values():
+            if (now - created_at).total_seconds() >= EARLY_SECONDS:
+                entry.early_ends.pop(place, None)
+        entry.alive = alive
+        return dict(entry.early_ends)
+
     def report(self, key: Key, *, uid: str, attempt: int) -> TrainerReport:
         """The report of this very job and attempt; an empty one replaces that of any other."""
         entry = self._entry(key)
@@ -283,6 +332,13 @@ class Memory:
 
     def _entry(self, key: Key) -> _Entry:
         return self._entries.setdefault(key, _Entry())
+
+
+def _place_of(pod: str) -> str:
+    """What a pod and the one that takes its place have in common: a trainer pod has one name in an attempt,
+    the pods of a replica have the replica."""
+    position = rollout_position(pod)
+    return rollout_place(position[0]) if position else pod
 
 
 def _liveness(known: Liveness | None, *, has_changed: bool, now: datetime) -> Liveness:

@@ -243,6 +243,17 @@ class OtherBuild:
 
 
 @dataclass(frozen=True)
+class EarlyEnd:
+    """How many pods of one place in a row others took away within seconds of their creation, and the last of
+    them."""
+
+    num: int
+    name: str
+    ended_at: datetime
+    lived_seconds: float
+
+
+@dataclass(frozen=True)
 class Remembered:
     """What this process knows about a job that the cluster does not show."""
 
@@ -258,6 +269,8 @@ class Remembered:
     """Names of rollout pods that this process has seen, of engines of which a pod is still there."""
     other_builds: Mapping[int, OtherBuild] = field(default_factory=dict)
     """By replica the newest rollout pod that this process saw run another build of the image."""
+    early_ends: Mapping[str, EarlyEnd] = field(default_factory=dict)
+    """By place, which is the name of a trainer pod or `rollout_place` of a replica."""
     refusal: Refusal | None = None
     """The child that the API server refused at the last try, if it refused one."""
     tokens_made_at: datetime | None = None

@@ -37,10 +37,11 @@ class Draft:
     """A plan in the making.
 
     `facts` are those of the attempt in `status`. `frozen` is None until a readable spec is frozen.
-    `waits_for` says what keeps trainer pods from being made, and `rollout_waits_for` what keeps a rollout pod
-    from being made. `given_up_engines` says by uid why engines that run are replaced. `left_alone` says why
-    this operator leaves the job as it is until a person has done something about it. `notes` are those of
-    this operator for the condition Ready.
+    `waits_for` says what keeps trainer pods from being made, and `rollout_waits_for` what keeps a rollout
+    pod from being made. `early_end` says why a pod that others took away is not made again yet.
+    `given_up_engines` says by uid why engines that run are replaced. `left_alone` says why this operator
+    leaves the job as it is until a person has done something about it. `notes` are those of this operator
+    for the condition Ready.
     """
 
     status: GRPOJobStatus
@@ -49,6 +50,7 @@ class Draft:
     frozen: FrozenJob | None = None
     waits_for: str = ""
     rollout_waits_for: ReasonMessage | None = None
+    early_end: ReasonMessage | None = None
     given_up_engines: Mapping[str, str] = field(default_factory=dict)
     left_alone: ReasonMessage | None = None
     create: tuple[Child, ...] = ()

@@ -69,6 +69,8 @@ def _not_running(draft: Draft, observed: Observed) -> ConditionState:
     if draft.waits_for:
         reason = Reason.WAITING_FOR_ROOM if draft.is_held_back else Reason.WAITING_FOR_EARLIER_ATTEMPT
         return ConditionState(False, reason, draft.waits_for)
+    if draft.early_end and draft.facts.missing:
+        return _not_met(draft.early_end)
     if draft.facts.missing:
         creating = ConditionState(False, Reason.CREATING_PODS, "the trainer pods are being created")
         return _creating(draft, observed, ConditionType.RUNNING, creating)

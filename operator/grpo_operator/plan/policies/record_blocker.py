@@ -16,7 +16,8 @@ just joined, needs a moment, and that is no failure."""
 
 
 def record_blocker(draft: Draft, observed: Observed, now: datetime) -> Draft:
-    """Write a pod that does not start, an engine that keeps ending or a refused child into lastFailure.
+    """Write a pod that does not start or that others take away, an engine that keeps ending or a refused
+    child into lastFailure.
 
     What blocked the job before the current attempt was decided on must not hide why it was decided on.
     """
@@ -28,6 +29,8 @@ def record_blocker(draft: Draft, observed: Observed, now: datetime) -> Draft:
         return draft.with_status(last_failure=last_failure(draft.left_alone, attempt=draft.status.attempt))
     if draft.frozen is None or draft.waits_for:
         return draft
+    if draft.early_end:
+        return draft.with_status(last_failure=last_failure(draft.early_end, attempt=draft.status.attempt))
     blocker = draft.facts.trainer_blocker or draft.facts.engine_blocker
     return _with_blocker(draft, blocker, now) if blocker else _with_refusal(draft, observed)
 

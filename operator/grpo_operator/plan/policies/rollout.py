@@ -7,11 +7,13 @@ from datetime import datetime
 from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_operator.children.child import Child
 from grpo_operator.children.frozen_job import FrozenJob
+from grpo_operator.children.names import rollout_place
 from grpo_operator.children.rollout import rollout_pod
 from grpo_operator.observe.engine_pods import missing_members
 from grpo_operator.observe.image_build import other_build, pinned_image
 from grpo_operator.observe.observed import EngineView, Observed, Remembered
 from grpo_operator.plan.draft import Draft, Stage
+from grpo_operator.plan.early_ends import early_end
 
 OTHER_BUILD_SECONDS = 60.0
 """After a pod that ran another build of the image than the run, when the next one is tried."""
@@ -48,10 +50,13 @@ def keep_replicas(draft: Draft, observed: Observed, now: datetime) -> Draft:
         ]
         holder = _holder(useful, now)
         wait = _seconds_until_other_build_is_over(draft, observed, replica, now)
+        ended = early_end(observed, rollout_place(replica), now)
         if holder is None and wait > 0:
             why = observed.remembered.other_builds[replica].message
             blocked = ReasonMessage(Reason.IMAGE_CHANGED, f"rollout {why}")
             draft = replace(draft, rollout_waits_for=blocked).waking_after(wait)
+        elif holder is None and can_create and ended is not None:
+            draft = replace(draft, rollout_waits_for=ended[0], early_end=ended[0]).waking_after(ended[1])
         elif holder is None and can_create:
             used = [engine.position[1] for engine in engines]
             incarnation = max(*used, highest.get(replica, -1), -1) + 1

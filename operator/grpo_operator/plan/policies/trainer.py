@@ -1,10 +1,12 @@
 """Policy: the trainer pods of the current attempt exist."""
 
+from dataclasses import replace
 from datetime import datetime
 
 from grpo_operator.children.trainer import trainer_pod
 from grpo_operator.observe.observed import Observed
 from grpo_operator.plan.draft import Draft, Stage
+from grpo_operator.plan.early_ends import early_end
 
 
 def keep_trainers(draft: Draft, observed: Observed, now: datetime) -> Draft:
@@ -13,6 +15,10 @@ def keep_trainers(draft: Draft, observed: Observed, now: datetime) -> Draft:
     if draft.stage is not Stage.ACTIVE or frozen is None or draft.waits_for:
         return draft
     status = draft.status
+    names = (frozen.names.trainer(attempt=status.attempt, index=index) for index in draft.facts.missing)
+    for name in names:
+        if (ended := early_end(observed, name, now)) is not None:
+            return replace(draft, early_end=ended[0]).waking_after(ended[1])
     return draft.creating(
         *(
             trainer_pod(
