@@ -63,7 +63,7 @@ class Controller:
         # Whole seconds, as Kubernetes stores them: what is read back equals what was written.
         now = self._clock().replace(microsecond=0)
         observed = await self._observe(key, now=now)
-        if observed is None or observed.job.is_deleting:
+        if observed is None:
             return None
         plan = make_plan(
             observed,

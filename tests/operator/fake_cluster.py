@@ -106,6 +106,7 @@ class FakeCluster:
         self.problem = problem
         self.generation = 1
         self.is_deleting = False
+        self.finalizers: tuple[str, ...] = ()
         self.status = GRPOJobStatus()
         self.pods: dict[str, PodView] = {}
         self.bodies: dict[str, dict[str, Any]] = {}
@@ -151,6 +152,7 @@ class FakeCluster:
             spec=self.spec,
             problem=self.problem,
             status=self.status,
+            finalizers=self.finalizers,
         )
         found = JobAndPods(job, rollouts=engines)
         return Observed(

@@ -33,6 +33,8 @@ class Reason(StrEnum):
     WAITING_FOR_TRAINER = "WaitingForTrainer"
     """Rollout pods are made once every trainer pod has a node."""
 
+    NO_SCHEDULER = "NoScheduler"
+    """No scheduler of the name in podTemplate, or of the cluster, looks at a pod; the job waits."""
     NETWORK_POLICIES_OFF = "NetworkPoliciesOff"
     """The engines of the job are made of several pods, which only a NetworkPolicy protects, and the operator
     makes none; the job waits."""
@@ -112,6 +114,10 @@ class Reason(StrEnum):
     another image of that name; it is not used and is made again after a pause; not counted."""
     DISRUPTED = "Disrupted"
     """The cluster removed the pod and gave no reason; next attempt, not counted."""
+
+    BEING_DELETED = "BeingDeleted"
+    """The job is being deleted, and a finalizer holds the object, which the message names; its pods are
+    deleted."""
 
     # What the API server refuses
     TOKENS_LOST = "TokensLost"

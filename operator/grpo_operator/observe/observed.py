@@ -29,6 +29,7 @@ class JobView:
     spec: GRPOJobSpec | None
     problem: str
     status: GRPOJobStatus
+    finalizers: tuple[str, ...] = ()
 
     @property
     def identity(self) -> tuple[str, str]:
@@ -76,6 +77,8 @@ class PodView:
     """Whether `disruption` is an eviction for storage that the pod used beyond its own limit."""
     start_problem: ReasonMessage | None = None
     created_at: datetime | None = None
+    unseen_by: str = ""
+    """The scheduler that is to find it a node and has not looked at it yet; empty once it has."""
     scheduled_at: datetime | None = None
     """When it was bound to its node; None while it has none."""
     given_back: int = 0

@@ -70,6 +70,7 @@ def pod_view(item: KubeObject, events: Sequence[KubeObject] = ()) -> PodView | N
         has_exceeded_own_limit=_has_exceeded_own_limit(status),
         start_problem=_start_problem(item, container, events),
         created_at=_time(meta.get("creationTimestamp")),
+        unseen_by=_unseen_by(item),
         scheduled_at=_scheduled_at(item),
         given_back=_count(meta.get("labels", {}).get(labels.GIVEN_BACK, "")),
     )
@@ -81,6 +82,15 @@ def _scheduled_at(item: KubeObject) -> datetime | None:
     if scheduled.get("status") == "True" and scheduled.get("lastTransitionTime"):
         return _time(scheduled["lastTransitionTime"])
     return _time(item["metadata"].get("creationTimestamp")) if item["spec"].get("nodeName") else None
+
+
+def _unseen_by(item: KubeObject) -> str:
+    """A scheduler that has looked at a pod has given it a node or says why not."""
+    status, spec = item.get("status", {}), item["spec"]
+    is_seen = spec.get("nodeName") or _condition(status, "PodScheduled")
+    if is_seen or status.get("phase", "Pending") != "Pending":
+        return ""
+    return str(spec.get("schedulerName", ""))
 
 
 def _count(label: str) -> int:

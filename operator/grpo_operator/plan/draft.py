@@ -57,10 +57,10 @@ class Draft:
     notes: str = ""
 
     @classmethod
-    def begin(cls, observed: Observed) -> "Draft":
+    def begin(cls, observed: Observed, now: datetime) -> "Draft":
         """The draft that the first policy gets."""
         status = observed.job.status
-        return cls(status=status, facts=AttemptFacts.of(observed, frozen=None, status=status))
+        return cls(status=status, facts=AttemptFacts.of(observed, now, frozen=None, status=status))
 
     @property
     def is_running(self) -> bool:
@@ -73,9 +73,10 @@ class Draft:
         waiting = self.status.waiting_for_room
         return waiting is not None and waiting.held_back_until is not None
 
-    def with_facts(self, observed: Observed) -> "Draft":
+    def with_facts(self, observed: Observed, now: datetime) -> "Draft":
         """The same draft with the facts computed again, for a policy that changed the attempt."""
-        return replace(self, facts=AttemptFacts.of(observed, frozen=self.frozen, status=self.status))
+        facts = AttemptFacts.of(observed, now, frozen=self.frozen, status=self.status)
+        return replace(self, facts=facts)
 
     def with_status(self, **changes: object) -> "Draft":
         """The same draft with fields of the status changed."""

@@ -109,7 +109,7 @@ def _next_attempt(draft: Draft, observed: Observed, cause: Cause, now: datetime)
         is_new_transition=True,
     )
     status = status.model_copy(update={"attempt": attempt, "phase": Phase.RESTARTING})
-    return replace(draft, status=status).with_facts(observed)
+    return replace(draft, status=status).with_facts(observed, now)
 
 
 def _settling_left(draft: Draft, observed: Observed, cause: Cause, now: datetime) -> float:
