@@ -14,7 +14,7 @@ from grpo_api.contract.engine_absence import EngineAbsence
 from grpo_api.contract.progress import EngineCounts, Progress, TerminationMessage, TrainerState
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.spec import GRPOJobSpec
-from grpo_api.v1alpha1.status import Condition, ConditionType, GRPOJobStatus
+from grpo_api.v1alpha1.status import Condition, ConditionType, ErrorSignature, GRPOJobStatus
 from grpo_operator.children.child import Child
 from grpo_operator.children.config import pod_templates
 from grpo_operator.children.frozen_job import FrozenJob
@@ -67,9 +67,16 @@ def termination(
 
 
 def termination_message(
-    exit_code: int, reason: str, message: str, *, progress: Progress | None = None
+    exit_code: int,
+    reason: str,
+    message: str,
+    *,
+    progress: Progress | None = None,
+    error: ErrorSignature | None = None,
 ) -> str:
-    written = TerminationMessage(exit_code=exit_code, reason=reason, message=message, progress=progress)
+    written = TerminationMessage(
+        exit_code=exit_code, reason=reason, message=message, progress=progress, error=error
+    )
     return written.model_dump_json(by_alias=True)
 
 

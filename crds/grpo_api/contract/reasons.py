@@ -146,6 +146,9 @@ class Reason(StrEnum):
     """Every step is done."""
     UNEXPECTED_ERROR = "UnexpectedError"
     """An unexpected error."""
+    REPEATED_ERROR = "RepeatedError"
+    """Two attempts in a row ended by the same Python error in the same step, and not by one that may pass;
+    the job fails."""
     USER_ERROR = "UserError"
     """The spec, the data or user code is wrong."""
     DATA_EXHAUSTED = "DataExhausted"

@@ -5,6 +5,7 @@ import time
 
 from grpo_api.contract.retries import WithoutProgress, pause_seconds
 from grpo_api.v1alpha1.spec import GRPOJobSpec
+from grpo_api.v1alpha1.status import ErrorSignature
 from grpo_runtime.local.attempts import AttemptOutcome, Next, outcome_of_attempt, with_progress_of
 from grpo_runtime.local.context import LocalContext
 from grpo_runtime.local.deadlines import Deadlines
@@ -42,6 +43,7 @@ class LocalJob:
         )
         self._state = context.workspace.state()
         self._past = WithoutProgress()
+        self._last_error: ErrorSignature | None = None
         self._is_stop_requested = False
         self._is_next_stop_at_once = False
 
@@ -81,7 +83,9 @@ class LocalJob:
             num_failures=self._past.num_failures,
             max_restarts=self._spec.failure_policy.max_restarts,
             is_stop_requested=self._is_stop_requested,
+            error_before=self._last_error,
         )
+        self._last_error = outcome.cause.termination.error if outcome.cause else None
         if outcome.next is Next.RETRY:
             self._past = self._past.with_end(is_counted=outcome.is_counted)
             is_lowered = self._state.has_lowered_budget or outcome.needs_lower_budget
