@@ -208,6 +208,9 @@ class FakeCluster:
             assert self.pods[deletion.name].uid == deletion.uid
             assert not self.pods[deletion.name].is_deleting, f"{deletion.name} is deleted twice"
             self.change(deletion.name, is_deleting=True)
+        for stop in plan.stop:
+            assert self.pods[stop.name].uid == stop.uid
+            self.change(stop.name, is_stopping=True)
         for child in plan.create:
             if child.name not in self.refused_pods:
                 self._make(child)
@@ -272,6 +275,11 @@ class FakeCluster:
     def names(self, role: str, *, is_deleting: bool = False) -> list[str]:
         """Pods of a role, by name without the job's prefix."""
         found = [p for p in self.pods.values() if f"-{role}-" in p.name and p.is_deleting == is_deleting]
+        return sorted(pod.name.removeprefix(f"{self.base}-") for pod in found)
+
+    def running(self) -> list[str]:
+        """Pods that nobody has asked to end, by name without the job's prefix."""
+        found = (p for p in self.pods.values() if p.is_alive and not p.is_stopping)
         return sorted(pod.name.removeprefix(f"{self.base}-") for pod in found)
 
     @property

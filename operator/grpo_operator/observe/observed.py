@@ -85,6 +85,8 @@ class PodView:
     """How often its job had given its nodes back when the pod was made."""
     unready_since: datetime | None = None
     """Since when it is not ready, where its node says so; None for a pod that is ready."""
+    is_stopping: bool = False
+    """Whether the operator has asked its node to end it."""
     is_settling: bool = False
     """Whether its containers have ended and its node has not reported the end of the pod yet. An eviction
     shows only in that report, a moment after the containers ended."""

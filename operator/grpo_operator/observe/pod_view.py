@@ -8,6 +8,7 @@ from grpo_api.contract import endpoints, labels
 from grpo_api.contract.environment import Role
 from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_operator.children.names import rollout_node, rollout_position, trainer_position
+from grpo_operator.children.pod import STOPPED_SECONDS
 from grpo_operator.cluster.kinds import KubeObject
 from grpo_operator.observe.observed import FINAL_PHASES, ContainerTermination, PodView
 from grpo_operator.observe.pod_reasons import (
@@ -59,6 +60,7 @@ def pod_view(item: KubeObject, events: Sequence[KubeObject] = ()) -> PodView | N
         is_ready=ready.get("status") == "True",
         unready_since=_time(ready.get("lastTransitionTime")) if ready.get("status") == "False" else None,
         is_deleting="deletionTimestamp" in meta,
+        is_stopping=spec.get("activeDeadlineSeconds") == STOPPED_SECONDS,
         node=spec.get("nodeName", ""),
         ip=status.get("podIP", ""),
         restarts=container.get("restartCount", 0),

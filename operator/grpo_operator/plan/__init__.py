@@ -102,6 +102,7 @@ def make_plan(
         status=draft.status,
         create=draft.create,
         delete=draft.delete,
+        stop=draft.stop,
         requeue_after=draft.requeue_after,
         events=events_of(draft, observed),
         notes=draft.notes,

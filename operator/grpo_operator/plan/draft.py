@@ -33,6 +33,14 @@ class Deletion:
 
 
 @dataclass(frozen=True)
+class Stop:
+    """A pod that its node is to end, and that stays with its log. The uid protects another of its name."""
+
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True)
 class Draft:
     """A plan in the making.
 
@@ -53,6 +61,7 @@ class Draft:
     left_alone: ReasonMessage | None = None
     create: tuple[Child, ...] = ()
     delete: tuple[Deletion, ...] = ()
+    stop: tuple[Stop, ...] = ()
     requeue_after: float | None = None
     notes: str = ""
 
@@ -96,6 +105,11 @@ class Draft:
         each = (pod for view in pods for pod in view.pods if not pod.is_deleting)
         return self.deleting(*(Deletion(PODS, pod.name, pod.uid, grace_seconds) for pod in each))
 
+    def stopping_pods(self, pods: Iterable[PodView]) -> "Draft":
+        """The same draft with these pods ended by their nodes, but those that end already."""
+        each = (pod for pod in pods if not (pod.is_stopping or pod.is_deleting))
+        return replace(self, stop=self.stop + tuple(Stop(pod.name, pod.uid) for pod in each))
+
     def waking_after(self, seconds: float) -> "Draft":
         """The same draft, planned again after this time at the latest."""
         earliest = seconds if self.requeue_after is None else min(seconds, self.requeue_after)
@@ -128,6 +142,7 @@ class Plan:
     status: GRPOJobStatus
     create: tuple[Child, ...] = ()
     delete: tuple[Deletion, ...] = ()
+    stop: tuple[Stop, ...] = ()
     requeue_after: float | None = None
     events: tuple[EventDraft, ...] = ()
     notes: str = ""
