@@ -17,14 +17,12 @@ def release_pods(draft: Draft, observed: Observed, now: datetime) -> Draft:
     ended keeps its log and no hardware."""
     if draft.stage is not Stage.FINISHED:
         return draft
-    engines = [(pod, not engine.is_ready) for engine in observed.rollouts for pod in engine.pods]
-    trainers = [(pod, True) for pod in observed.trainers]
     has_failed = is_true(draft.status, ConditionType.FAILED)
-    kept = [pod for pod, may_tell in engines + trainers if has_failed and may_tell and _has_run(pod)]
-    ended_trainers = [pod for pod in observed.trainers if pod.is_over]
-    draft = draft.deleting_pods(
-        pod for pod, _ in engines + trainers if pod not in kept and pod not in ended_trainers
-    )
+    groups = [(engine.pods, has_failed and not engine.is_ready) for engine in observed.rollouts]
+    groups.append((tuple(pod for pod in observed.trainers if not pod.is_over), has_failed))
+    kept = [pod for pods, may_tell in groups for pod in pods if may_tell and _has_run(pod)]
+    gone = [pod for pods, may_tell in groups for pod in pods if not (may_tell and _has_run(pod))]
+    draft = draft.deleting_pods(gone)
     for pod in (pod for pod in kept if not pod.is_over):
         wait = _seconds_until_ended_again(pod, draft.status, now)
         draft = draft.waking_after(wait) if wait > 0 else draft.stopping_pods([pod])
