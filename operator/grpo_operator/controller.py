@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from grpo_api.v1alpha1.status import GRPOJobStatus
-from grpo_operator.apply.children import apply_children, delete_objects
+from grpo_operator.apply.children import apply_children, delete_objects, stop_pods
 from grpo_operator.apply.events import write_events
 from grpo_operator.apply.status import stored_status, write_schema_skew, write_status
 from grpo_operator.children.child import Child
@@ -64,7 +64,7 @@ class Controller:
         # Whole seconds, as Kubernetes stores them: what is read back equals what was written.
         now = self._clock().replace(microsecond=0)
         observed = await self._observe(key, now=now)
-        if observed is None or observed.job.is_deleting:
+        if observed is None:
             return None
         plan = make_plan(
             observed,
@@ -91,6 +91,7 @@ class Controller:
         await write_events(self._client, job, events, now=now)
         is_one_gone = await delete_objects(self._client, self._cache, job, plan.delete)
         self._memory.mark_deleted(key, [deletion.name for deletion in plan.delete])
+        await stop_pods(self._client, self._cache, job, plan.stop)
         held = self._seconds_until_next_try(key, plan.create, now=now)
         if not held:
             refusal = await apply_children(self._client, self._cache, job, plan.create)

@@ -3,7 +3,14 @@
 import pytest
 
 from grpo_api.contract.progress import Progress, TrainerState
-from grpo_api.contract.retries import WithoutProgress, has_begun, has_made_a_step, pause_seconds
+from grpo_api.contract.retries import (
+    WithoutProgress,
+    has_begun,
+    has_made_a_step,
+    pause_seconds,
+    repeated_error,
+)
+from grpo_api.v1alpha1.status import ErrorSignature
 
 
 def report(state: TrainerState, *, step: int = 0, resumed_from_step: int | None = None) -> Progress:
@@ -58,3 +65,13 @@ def test_an_attempt_that_ended_is_one_more_of_its_kind():
     past = WithoutProgress(num_failures=2, num_disruptions=5, checkpoint_step=3)
     assert past.with_end(is_counted=True) == WithoutProgress(3, 5, 3)
     assert past.with_end(is_counted=False) == WithoutProgress(2, 6, 3)
+
+
+def test_an_error_is_repeated_where_everything_about_it_is_the_same():
+    error = ErrorSignature(type="TypeError", where="mine.reward:3")
+    assert repeated_error(error, before=None, message="m") is None
+    assert repeated_error(None, before=None, message="m") is None
+    assert repeated_error(error, before=error.model_copy(update={"step": 1}), message="m") is None
+    again = repeated_error(error, before=error.model_copy(), message="m")
+    assert again is not None and again.reason == "RepeatedError"
+    assert again.message.startswith("the same error twice before the first step: m; another attempt")

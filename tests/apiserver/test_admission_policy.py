@@ -121,6 +121,11 @@ def test_a_job_runs_under_the_policy_and_a_thief_makes_nothing_but_pods_of_jobs(
     secret["metadata"] |= {"annotations": {"kubernetes.io/service-account.name": "default"}}
     assert SAYS["opaque"] in refusal(thief.create_namespaced_secret, namespace.name, secret)
     assert SAYS["system"] in refusal(thief.create_namespaced_config_map, "kube-system", {"metadata": meta})
+    engine = namespace.pods("rollout")[0].metadata.name
+    image = {"containers": [{"name": good["spec"]["containers"][0]["name"], "image": "evil:1"}]}
+    with pytest.raises(ApiException, match="changes the image of none"):
+        thief.patch_namespaced_pod(engine, namespace.name, {"spec": image}, dry_run="All")
+    thief.patch_namespaced_pod(engine, namespace.name, {"spec": {"activeDeadlineSeconds": 1}}, dry_run="All")
     others = namespace.core.create_namespaced_pod(
         namespace.name, good | {"metadata": {"name": "others", "labels": meta["labels"]}}
     )

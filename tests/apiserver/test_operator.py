@@ -51,6 +51,38 @@ def test_an_operator_that_is_killed_and_started_again_writes_nothing(
     assert operator.stop() == 0
 
 
+def test_a_deleted_job_that_a_foreign_finalizer_holds_gives_up_its_pods(
+    namespace: Namespace, operator: OperatorProcess, kubelet: FakeKubelet, kubectl: Kubectl
+):
+    operator.start()
+    running_job(namespace, kubelet)
+    held = '{"metadata": {"finalizers": ["fault.example/x"]}}'
+    of = ("--namespace", namespace.name, "grpojob", "copy")
+    kubectl.run("patch", *of, "--type=merge", f"--patch={held}")
+    kubectl.run("delete", *of, "--wait=false")
+    wait_until("the pods are gone", lambda: not namespace.pods("trainer") and not namespace.pods("rollout"))
+    ready = namespace.condition("Ready")
+    assert (ready["status"], ready["reason"]) == ("False", "BeingDeleted")
+    assert "fault.example/x" in ready["message"]
+    kubectl.run("patch", *of, "--type=merge", '--patch={"metadata": {"finalizers": null}}')
+
+
+def test_the_trainer_pods_of_a_failed_job_stay_and_those_that_run_are_stopped(
+    namespace: Namespace, operator: OperatorProcess, kubelet: FakeKubelet
+):
+    operator.start()
+    first, second = running_job(namespace, kubelet, trainer={"numNodes": 2, "processesPerNode": 1})
+    kubelet.bind(second)
+    kubelet.end(first, exit_code=40, message=termination_message(40, "UserError", "the spec is wrong"))
+    wait_until("the job has failed", lambda: namespace.status()["phase"] == "Failed")
+    wait_until(
+        "its node is asked to end the other pod",
+        lambda: namespace.pods("trainer")[1].spec.active_deadline_seconds == 1,
+    )
+    wait_until("the engines have gone", lambda: not namespace.pods("rollout"))
+    assert len(namespace.pods("trainer")) == 2
+
+
 def test_a_failed_trainer_pod_leads_to_attempt_2_and_its_cause_is_in_status(
     namespace: Namespace, operator: OperatorProcess, kubelet: FakeKubelet
 ):

@@ -12,7 +12,7 @@ import grpo_runtime
 import grpo_runtime.fleet.engine_sync
 import grpo_runtime.trainer.loop
 import grpo_runtime.trainer.step_sampler
-from grpo_api.contract import endpoints, exit_codes, labels
+from grpo_api.contract import endpoints, exit_codes, labels, retries
 from grpo_api.contract.reasons import Reason
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.group import GROUP
@@ -76,7 +76,7 @@ def test_every_condition_is_explained() -> None:
 
 
 def test_every_reason_of_ours_is_given_somewhere():
-    sources = [*SOURCES, Path(exit_codes.__file__)]
+    sources = [*SOURCES, Path(exit_codes.__file__), Path(retries.__file__)]
     given = {
         node.attr
         for path in sources

@@ -50,6 +50,8 @@ class FakeApiServer(Client):
         self._clock = clock
         self.clock = ServerClock(wall=clock, monotonic=lambda: 0.0)
         self.refused: dict[str, errors.KubernetesError] = {}
+        self.unchangeable: set[Kind] = set()
+        """Kinds that exist and that this account may not change."""
         self.before_answer: Callable[[Kind, KubeObject], object] = lambda kind, item: None
         self.is_collecting_garbage = True
         self.schema_of_jobs = job_schema()
@@ -155,11 +157,15 @@ class FakeApiServer(Client):
                 raise errors.Conflict(f'Operation cannot be fulfilled on {kind.plural} "{name}": {field}')
         if found is None:
             return await self.create(kind, namespace, body)
+        if kind in self.unchangeable:
+            raise errors.Forbidden(f'{kind.plural} "{name}" is forbidden: cannot patch resource')
         if subresource:
             status = self._applied_status(found, body.get("status", {}), manager=manager)
             return self._store(kind, {**found, "status": status})
         if found.get("immutable") and any(found.get(k) != body.get(k) for k in ("data", "immutable")):
             raise errors.Invalid(f"{kind.name} {name} is invalid: field is immutable when `immutable` is set")
+        if kind == PODS:  # of which a part is applied
+            body = {**body, "spec": found["spec"] | body.get("spec", {})}
         given = {key: value for key, value in body.items() if key != "status"}
         return self._store(kind, {**found, **given, "metadata": found["metadata"] | meta})
 
@@ -325,7 +331,9 @@ def _check_owners(owners: list[dict[str, Any]]) -> None:
 
 def _check_mounts(spec: KubeObject) -> None:
     names = [volume["name"] for volume in spec.get("volumes", ())]
-    mounts = [mount for container in spec["containers"] for mount in container.get("volumeMounts", ())]
+    mounts = [
+        mount for container in spec.get("containers", ()) for mount in container.get("volumeMounts", ())
+    ]
     paths = [mount["mountPath"] for mount in mounts]
     if len(set(names)) < len(names) or len(set(paths)) < len(paths):
         raise errors.Invalid("spec.volumes or volumeMounts: Duplicate value")

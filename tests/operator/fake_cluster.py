@@ -14,7 +14,7 @@ from grpo_api.contract.engine_absence import EngineAbsence
 from grpo_api.contract.progress import EngineCounts, Progress, TerminationMessage, TrainerState
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.spec import GRPOJobSpec
-from grpo_api.v1alpha1.status import Condition, ConditionType, GRPOJobStatus
+from grpo_api.v1alpha1.status import Condition, ConditionType, ErrorSignature, GRPOJobStatus
 from grpo_operator.children.child import Child
 from grpo_operator.children.config import pod_templates
 from grpo_operator.children.frozen_job import FrozenJob
@@ -67,9 +67,16 @@ def termination(
 
 
 def termination_message(
-    exit_code: int, reason: str, message: str, *, progress: Progress | None = None
+    exit_code: int,
+    reason: str,
+    message: str,
+    *,
+    progress: Progress | None = None,
+    error: ErrorSignature | None = None,
 ) -> str:
-    written = TerminationMessage(exit_code=exit_code, reason=reason, message=message, progress=progress)
+    written = TerminationMessage(
+        exit_code=exit_code, reason=reason, message=message, progress=progress, error=error
+    )
     return written.model_dump_json(by_alias=True)
 
 
@@ -107,6 +114,7 @@ class FakeCluster:
         self.generation = 1
         self.is_deleting = False
         self.accepted_loss = ""
+        self.finalizers: tuple[str, ...] = ()
         self.status = GRPOJobStatus()
         self.pods: dict[str, PodView] = {}
         self.bodies: dict[str, dict[str, Any]] = {}
@@ -153,6 +161,7 @@ class FakeCluster:
             problem=self.problem,
             status=self.status,
             accepted_loss=self.accepted_loss,
+            finalizers=self.finalizers,
         )
         found = JobAndPods(job, rollouts=engines)
         return Observed(
@@ -202,6 +211,9 @@ class FakeCluster:
             assert not self.pods[deletion.name].is_deleting, f"{deletion.name} is deleted twice"
             self.change(deletion.name, is_deleting=True)
         self.memory.mark_deleted(("default", "copy"), [deletion.name for deletion in plan.delete])
+        for stop in plan.stop:
+            assert self.pods[stop.name].uid == stop.uid
+            self.change(stop.name, is_stopping=True)
         for child in plan.create:
             if child.name not in self.refused_pods:
                 self._make(child)
@@ -268,6 +280,11 @@ class FakeCluster:
     def names(self, role: str, *, is_deleting: bool = False) -> list[str]:
         """Pods of a role, by name without the job's prefix."""
         found = [p for p in self.pods.values() if f"-{role}-" in p.name and p.is_deleting == is_deleting]
+        return sorted(pod.name.removeprefix(f"{self.base}-") for pod in found)
+
+    def running(self) -> list[str]:
+        """Pods that nobody has asked to end, by name without the job's prefix."""
+        found = (p for p in self.pods.values() if p.is_alive and not p.is_stopping)
         return sorted(pod.name.removeprefix(f"{self.base}-") for pod in found)
 
     @property

@@ -74,3 +74,35 @@ async def test_what_is_remembered_of_a_job_goes_when_the_job_is_gone(running, cl
     client.show(cache)
     assert await running.reconcile(KEY) is None
     assert memory.remember_refusal(KEY, None, now=NOW, chance=0.5) is False  # none is known any more
+
+
+def failed_beside_an_engine_that_is_not_ready(client: Any, cache: Any) -> str:
+    """The trainer has ended for good; returns the name of the engine."""
+    (trainer,) = pod_names(client, "trainer")
+    engine = pod_names(client, "rollout")[1]
+    ended = {"name": "trainer", "state": {"terminated": {"exitCode": 40, "reason": "Error"}}}
+    client.put(
+        PODS, {"metadata": {"name": trainer}, "status": {"phase": "Failed", "containerStatuses": [ended]}}
+    )
+    client.put(PODS, {"metadata": {"name": engine}, "status": {"phase": "Running", "conditions": []}})
+    client.show(cache)
+    return engine
+
+
+async def test_a_pod_that_is_stopped_stays_and_is_asked_once(running, client, cache):
+    engine = failed_beside_an_engine_that_is_not_ready(client, cache)
+    await running.reconcile(KEY)
+    assert (status_of(client)["phase"], pod_names(client, "rollout")) == ("Failed", [engine])
+    (stopped,) = [pod for pod in client.objects(PODS) if pod["metadata"]["name"] == engine]
+    assert stopped["spec"]["activeDeadlineSeconds"] == 1 and stopped["spec"]["containers"]
+    await running.reconcile(KEY)  # the other engine is no longer counted
+    num_writes = client.num_writes
+    await running.reconcile(KEY)
+    assert client.num_writes == num_writes
+
+
+async def test_a_pod_that_may_not_be_stopped_is_deleted(running, client, cache):
+    failed_beside_an_engine_that_is_not_ready(client, cache)
+    client.unchangeable.add(PODS)
+    await running.reconcile(KEY)
+    assert pod_names(client, "rollout") == []

@@ -79,15 +79,22 @@ def without_pull_secret() -> dict[str, Any]:
     return pod
 
 
+def unseen() -> dict[str, Any]:
+    pod = a_pod(phase="Pending", conditions=[], containerStatuses=[])
+    pod["spec"] |= {"nodeName": "", "schedulerName": "nope"}
+    return pod
+
+
 PODS_OF_ALL_KINDS = (
     a_pod(),
     a_pod(phase="Failed", reason="Evicted", message="too much memory"),
     an_ended_trainer(),
     without_pull_secret(),
+    unseen(),
 )
 
 
-@pytest.mark.parametrize("pod", PODS_OF_ALL_KINDS, ids=["runs", "evicted", "ended", "not pulled"])
+@pytest.mark.parametrize("pod", PODS_OF_ALL_KINDS, ids=["runs", "evicted", "ended", "not pulled", "unseen"])
 def test_a_pod_looks_the_same_to_all_who_read_it(pod):
     assert pod_view(kept(PODS, pod), ()) == pod_view(pod, ())
     assert is_silent(kept(PODS, pod)) == is_silent(pod)
@@ -95,13 +102,14 @@ def test_a_pod_looks_the_same_to_all_who_read_it(pod):
 
 def test_what_is_read_of_these_pods_is_there():
     """Or they would look the same because they look like nothing."""
-    runs, evicted, ended, not_pulled = (pod_view(pod, ()) for pod in PODS_OF_ALL_KINDS)
+    runs, evicted, ended, not_pulled, unseen = (pod_view(pod, ()) for pod in PODS_OF_ALL_KINDS)
     assert runs is not None and runs.given_back == 2
     assert runs.last_termination is not None and runs.last_termination.exit_code == 40
     assert (runs.image, runs.image_id, runs.restarts) == ("runtime:1", "sha256:1", 3)
     assert evicted is not None and evicted.disruption is not None
     assert ended is not None and ended.is_settling and ended.is_done
     assert not_pulled is not None and is_silent(PODS_OF_ALL_KINDS[3])
+    assert unseen is not None and unseen.unseen_by == "nope"
 
 
 def test_what_nobody_reads_of_a_pod_is_not_kept():

@@ -7,6 +7,7 @@ import pytest
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.status import ConditionType, LastFailure
 from grpo_operator.observe.observed import Refusal
+from grpo_operator.plan.blockers import UNSEEN_SECONDS
 from grpo_operator.plan.policies.record_blocker import PATIENCE_SECONDS
 
 from .fake_cluster import NOW, FakeCluster, spec, termination, termination_message
@@ -37,6 +38,31 @@ def test_a_pod_that_does_not_start_is_the_last_failure_after_a_few_seconds():
     assert (found.role, found.pod, found.attempt) == ("trainer", cluster.pod("trainer-a1-0"), 1)
     assert (found.reason, found.message, found.exit_code) == (NO_GPU.reason, NO_GPU.message, None)
     assert (cluster.status.attempt, cluster.status.restarts) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "scheduler", "condition", "fix"),
+    [
+        ("trainer-a1-0", "nope", ConditionType.RUNNING, "trainer.podTemplate.spec.schedulerName"),
+        ("rollout-1-i0", "nope", ConditionType.ROLLOUT_READY, "rollout.podTemplate.spec.schedulerName"),
+        ("trainer-a1-0", "default-scheduler", ConditionType.RUNNING, "(default-scheduler) is down"),
+    ],
+)
+def test_a_pod_that_no_scheduler_looks_at_is_told_after_half_a_minute(
+    suffix: str, scheduler: str, condition: ConditionType, fix: str
+):
+    cluster = FakeCluster()
+    cluster.settle()
+    cluster.unbind(name := cluster.pod(suffix))
+    cluster.change(name, unseen_by=scheduler, created_at=cluster.now)
+    plan = cluster.step()
+    assert cluster.condition(condition).reason in ("PodsStarting", "EnginesStarting")
+    assert plan.requeue_after == UNSEEN_SECONDS
+    cluster.now += timedelta(seconds=UNSEEN_SECONDS)
+    cluster.settle()
+    told, found = cluster.condition(condition), failure(cluster)
+    assert (told.reason, found.reason, found.pod) == ("NoScheduler", "NoScheduler", name)
+    assert name in told.message and f"no scheduler named {scheduler}" in told.message and fix in told.message
 
 
 def test_a_blocker_that_is_overcome_stays_the_last_failure():

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from grpo_api.contract.reasons import Reason, ReasonMessage
-from grpo_api.v1alpha1.status import ConditionType, Phase
+from grpo_api.v1alpha1.status import ConditionType, ErrorSignature, Phase
 from grpo_operator.plan.policies.failure import SETTLE_SECONDS
 
 from .fake_cluster import FakeCluster, spec, termination, termination_message
@@ -264,3 +264,51 @@ def test_a_second_time_without_gpu_memory_ends_the_job():
 def _budget(cluster: FakeCluster, name: str) -> str | None:
     [container] = cluster.bodies[cluster.pod(name)]["spec"]["containers"]
     return next((e["value"] for e in container["env"] if e["name"] == "GRPO_MICRO_BATCH_TOKENS"), None)
+
+
+BUG = ErrorSignature(type="TypeError", where="mine.reward:3", step=7)
+
+
+def crash(cluster: FakeCluster, error: ErrorSignature | None = BUG, *, code: int = 1) -> None:
+    """The trainer of the attempt ends by an error of Python, and what follows is done."""
+    written = termination_message(code, "UnexpectedError", "TypeError in mine.reward:3: no", error=error)
+    name = cluster.pod(f"trainer-a{cluster.status.attempt}-0")
+    cluster.end(name, termination(code, written))
+    cluster.settle()
+    cluster.now += timedelta(seconds=60)  # the pause is over
+    cluster.settle()
+    cluster.run_all()
+    cluster.settle()
+
+
+def test_the_same_error_twice_in_a_row_at_the_same_step_ends_the_job_with_its_sentence():
+    cluster = FakeCluster().start()
+    crash(cluster)
+    assert (cluster.status.attempt, cluster.status.last_error) == (2, BUG)
+    crash(cluster)
+    failed = cluster.condition(ConditionType.FAILED)
+    assert (cluster.status.phase, failed.reason) == (Phase.FAILED, "RepeatedError")
+    assert failed.message == (
+        "the same error twice at step 7: TypeError in mine.reward:3: no; another attempt would end the same "
+        "way"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (BUG.model_copy(update={"step": 8}), 1),
+        (BUG.model_copy(update={"where": "mine.reward:4"}), 1),
+        (BUG.model_copy(update={"type": "KeyError"}), 1),
+        (None, 1),
+        (BUG, 75),
+        (BUG, 137),
+    ],
+    ids=["another step", "another line", "another type", "may pass", "exit code 75", "killed"],
+)
+def test_another_attempt_follows_another_end(error: ErrorSignature | None, code: int):
+    cluster = FakeCluster(spec(failurePolicy={"maxRestarts": 9})).start()
+    crash(cluster)
+    crash(cluster, error, code=code)
+    crash(cluster)  # not twice in a row
+    assert (cluster.status.phase, cluster.status.attempt) == (Phase.RUNNING, 4)

@@ -261,3 +261,23 @@ def test_a_pod_has_been_scheduled_since_its_condition_says_so():
 def test_a_pod_says_how_often_its_job_had_given_its_nodes_back(label: str, times: int):
     view = pod_view(reported({}, labels={"grpo.dev/given-back": label}))
     assert view is not None and view.given_back == times
+
+
+SEEN = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}
+
+
+@pytest.mark.parametrize(
+    ("status", "node", "expected"),
+    [
+        ({"phase": "Pending"}, "", "nope"),
+        ({}, "", "nope"),
+        ({"phase": "Pending"} | SEEN, "", ""),
+        ({"phase": "Pending"}, "node-a", ""),
+        ({"phase": "Failed"}, "", ""),
+    ],
+)
+def test_a_pod_without_a_word_from_its_scheduler_names_it(status: dict[str, Any], node: str, expected: str):
+    item = reported(status)
+    item["spec"] = {"schedulerName": "nope", "nodeName": node}
+    view = pod_view(item)
+    assert view is not None and view.unseen_by == expected

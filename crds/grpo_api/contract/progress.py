@@ -10,6 +10,7 @@ from grpo_api.contract.mismatch import Mismatch
 from grpo_api.contract.versions import SCHEMA_VERSION
 from grpo_api.model import ApiModel
 from grpo_api.text import ShortText
+from grpo_api.v1alpha1.status import ErrorSignature
 
 Count = Annotated[int, Field(ge=0, le=2**53 - 1)]
 """A number that every JSON parser reads exactly."""
@@ -115,5 +116,7 @@ class TerminationMessage(ApiModel):
     exit_code: int
     rank: int | None = None
     """Local rank of the process that failed first."""
+    error: ErrorSignature | None = None
+    """The Python error that ended the process, unless it is one that may pass."""
     progress: Progress | None = None
     """Left out when the message would become too long."""

@@ -33,6 +33,8 @@ class Reason(StrEnum):
     WAITING_FOR_TRAINER = "WaitingForTrainer"
     """Rollout pods are made once every trainer pod has a node."""
 
+    NO_SCHEDULER = "NoScheduler"
+    """No scheduler of the name in podTemplate, or of the cluster, looks at a pod; the job waits."""
     NETWORK_POLICIES_OFF = "NetworkPoliciesOff"
     """The engines of the job are made of several pods, which only a NetworkPolicy protects, and the operator
     makes none; the job waits."""
@@ -113,6 +115,10 @@ class Reason(StrEnum):
     DISRUPTED = "Disrupted"
     """The cluster removed the pod and gave no reason; next attempt, not counted."""
 
+    BEING_DELETED = "BeingDeleted"
+    """The job is being deleted, and a finalizer holds the object, which the message names; its pods are
+    deleted."""
+
     # What the API server refuses
     TOKENS_LOST = "TokensLost"
     """The Secret of a running job was deleted, and new pods need it."""
@@ -140,6 +146,9 @@ class Reason(StrEnum):
     """Every step is done."""
     UNEXPECTED_ERROR = "UnexpectedError"
     """An unexpected error."""
+    REPEATED_ERROR = "RepeatedError"
+    """Two attempts in a row ended by the same Python error in the same step, and not by one that may pass;
+    the job fails."""
     USER_ERROR = "UserError"
     """The spec, the data or user code is wrong."""
     DATA_EXHAUSTED = "DataExhausted"

@@ -1,10 +1,12 @@
-"""Rules about attempts that the operator and local mode share: when one has begun, what is progress, and how
-long the next one waits. They are pure."""
+"""Rules about attempts that the operator and local mode share: when one has begun, what is progress, whether
+another can help, and how long it waits. They are pure."""
 
 from dataclasses import dataclass, replace
 from typing import Self
 
 from grpo_api.contract.progress import Progress, TrainerState
+from grpo_api.contract.reasons import Reason, ReasonMessage
+from grpo_api.v1alpha1.status import ErrorSignature
 
 WORKING_STATES = frozenset({TrainerState.TRAINING, TrainerState.STOPPING, TrainerState.DONE})
 """States of a trainer that makes steps, or has made them."""
@@ -35,6 +37,21 @@ def is_reading(progress: Progress) -> bool:
 def newest_step(*steps: int | None) -> int | None:
     """The highest of the steps that are not None; None when all are."""
     return max((step for step in steps if step is not None), default=None)
+
+
+def repeated_error(
+    error: ErrorSignature | None, *, before: ErrorSignature | None, message: str
+) -> ReasonMessage | None:
+    """Why no attempt follows one that `error` ended, when the attempt `before` it ended by the same one; None
+    where another may help. `message` is that of the error.
+
+    The process that makes an error has told those that may pass (the network, a volume, a GPU) from these.
+    """
+    if error is None or error != before:
+        return None
+    when = "before the first step" if error.step is None else f"at step {error.step}"
+    sentence = f"the same error twice {when}: {message}; another attempt would end the same way"
+    return ReasonMessage(Reason.REPEATED_ERROR, sentence)
 
 
 def pause_seconds(num_failures: int, *, num_disruptions: int = 0) -> float:

@@ -28,6 +28,7 @@ class ObjectMeta(ApiModel):
     uid: str = ""
     generation: int = 0
     deletion_timestamp: str | None = None
+    finalizers: tuple[str, ...] = ()
 
 
 @rule(

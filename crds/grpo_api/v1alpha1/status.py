@@ -108,6 +108,17 @@ class LastFailure(ApiModel):
     """The cause in a sentence."""
 
 
+class ErrorSignature(ApiModel):
+    """What is the same about a Python error each time that a program makes it."""
+
+    type: ShortText
+    """Its type."""
+    where: ShortText
+    """MODULE.FUNCTION:LINE of the innermost frame that is not of a library."""
+    step: Annotated[int, Field(ge=0, le=2**53 - 1)] | None = None
+    """The step that was being made; absent before the first."""
+
+
 class WaitingForRoom(ApiModel):
     """How an attempt waits for nodes."""
 
@@ -211,6 +222,9 @@ class GRPOJobStatus(ApiModel):
     it had to wait for room again and in which its checkpoint was read. Absent before that."""
     last_failure: LastFailure | None = None
     """The newest failure or blocker and its cause; it stays until there is something newer."""
+    last_error: ErrorSignature | None = None
+    """The Python error that ended the attempt before this one: the same one again fails the job. Absent where
+    it ended otherwise, or by an error that may pass."""
     revision: ShortText = ""
     """Hash of everything that was frozen when the job started."""
     config_digest: ShortText = ""

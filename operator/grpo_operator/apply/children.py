@@ -15,6 +15,7 @@ from grpo_operator.apply.refusals import (
 )
 from grpo_operator.children.child import Child
 from grpo_operator.children.config import content_digest
+from grpo_operator.children.pod import STOPPED_SECONDS
 from grpo_operator.children.restricted import problems_of_pod
 from grpo_operator.children.shared import TOKEN_FILES
 from grpo_operator.cluster import errors
@@ -22,7 +23,7 @@ from grpo_operator.cluster.client import Client
 from grpo_operator.cluster.kinds import CONFIG_MAPS, PODS, SECRETS, KubeObject
 from grpo_operator.observe.cache import Cache, owner_uid
 from grpo_operator.observe.observed import JobView, Refusal
-from grpo_operator.plan.draft import Deletion
+from grpo_operator.plan.draft import Deletion, Stop
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,29 @@ async def delete_objects(client: Client, cache: Cache, job: JobView, deletions: 
             cache.mark_gone(deletion.kind, (job.namespace, deletion.name), uid=deletion.uid)
             is_one_gone = True
     return is_one_gone
+
+
+async def stop_pods(client: Client, cache: Cache, job: JobView, stops: Iterable[Stop]) -> None:
+    """Have their nodes end exactly these pods, which stay with their logs. One that may not be changed is
+    deleted, because it must not keep its hardware."""
+    for stop in stops:
+        log.info("%s/%s: stopping Pod %s", job.namespace, job.name, stop.name)
+        body = {
+            "apiVersion": PODS.api_version,
+            "kind": PODS.name,
+            "metadata": {"name": stop.name, "uid": stop.uid},
+            "spec": {"activeDeadlineSeconds": STOPPED_SECONDS},
+        }
+        try:
+            cache.put(PODS, await client.apply(PODS, job.namespace, body))
+        except (errors.NotFound, errors.Conflict):
+            log.debug("%s/%s: Pod %s is gone", job.namespace, job.name, stop.name)
+        except (errors.Forbidden, errors.Invalid) as error:
+            log.warning(
+                "%s/%s: Pod %s cannot be stopped and is deleted with its log: %s",
+                *(job.namespace, job.name, stop.name, error),
+            )
+            await delete_objects(client, cache, job, [Deletion(PODS, stop.name, stop.uid)])
 
 
 async def apply_children(

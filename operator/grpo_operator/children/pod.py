@@ -34,6 +34,8 @@ CACHE_DIR = "/cache"
 OUTPUT_DIR = "/output"
 NODE_LOST_SECONDS = 30
 """How long a pod stays on a node that stopped answering."""
+STOPPED_SECONDS = 1
+"""activeDeadlineSeconds of a pod that is to end and to stay: its node ends one that is older."""
 
 DATASETS_DIR = f"{CACHE_DIR}/huggingface/datasets"
 COMPILED_DIR = f"{CACHE_DIR}/compiled"

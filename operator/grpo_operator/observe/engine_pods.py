@@ -74,5 +74,11 @@ def _worth_a_look(members: Sequence[PodView]) -> PodView:
         return min(ended, key=lambda pod: (pod.termination.finished_at, pod.node_index))  # type: ignore[union-attr]
     return min(
         members,
-        key=lambda pod: (not pod.is_over, not pod.is_deleting, pod.start_problem is None, pod.is_ready),
+        key=lambda pod: (
+            not pod.is_over,
+            not pod.is_deleting,
+            pod.start_problem is None,
+            not pod.unseen_by,
+            pod.is_ready,
+        ),
     )

@@ -16,7 +16,7 @@ DIGEST = "contentDigest"
 """Where the digest of all that a ConfigMap holds is kept: the largest part of it is left out."""
 
 _LEFT_OUT_OF_METADATA = ("managedFields", "annotations", "selfLink", "generateName")
-_POD_SPEC = ("nodeName", "restartPolicy", "imagePullSecrets")
+_POD_SPEC = ("nodeName", "restartPolicy", "imagePullSecrets", "schedulerName", "activeDeadlineSeconds")
 _POD_CONTAINER = ("name", "image")
 _POD_STATUS = ("phase", "reason", "message", "podIP", "conditions", "containerStatuses")
 

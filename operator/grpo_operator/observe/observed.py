@@ -31,6 +31,7 @@ class JobView:
     status: GRPOJobStatus
     accepted_loss: str = ""
     """What its annotation gives up: the step of a checkpoint that is no longer there."""
+    finalizers: tuple[str, ...] = ()
 
     @property
     def identity(self) -> tuple[str, str]:
@@ -78,12 +79,16 @@ class PodView:
     """Whether `disruption` is an eviction for storage that the pod used beyond its own limit."""
     start_problem: ReasonMessage | None = None
     created_at: datetime | None = None
+    unseen_by: str = ""
+    """The scheduler that is to find it a node and has not looked at it yet; empty once it has."""
     scheduled_at: datetime | None = None
     """When it was bound to its node; None while it has none."""
     given_back: int = 0
     """How often its job had given its nodes back when the pod was made."""
     unready_since: datetime | None = None
     """Since when it is not ready, where its node says so; None for a pod that is ready."""
+    is_stopping: bool = False
+    """Whether the operator has asked its node to end it."""
     is_settling: bool = False
     """Whether its containers have ended and its node has not reported the end of the pod yet. An eviction
     shows only in that report, a moment after the containers ended."""

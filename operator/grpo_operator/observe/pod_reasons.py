@@ -14,6 +14,7 @@ IMAGE_PULL_REASONS = frozenset({ERR_IMAGE_PULL, "ImagePullBackOff"})
 FAILED_MOUNT = "FailedMount"
 MISSING_PULL_SECRET = "FailedToRetrieveImagePullSecret"  # noqa: S105 - the reason of an Event
 
+_DEFAULT_SCHEDULER = "default-scheduler"
 _AFTER_MOUNTING = frozenset({"Pulling", "Pulled", "Created", "Started"})
 _BLOCKING_WARNINGS = frozenset(
     {
@@ -76,6 +77,17 @@ def not_scheduled(reason: str, message: str, *, role: str) -> ReasonMessage:
     else:
         return reason_message(reason or UNSCHEDULABLE, text)
     return reason_message(reason or UNSCHEDULABLE, f"{fix} ({text.rstrip('.')})")
+
+
+def not_seen(scheduler: str, *, role: str) -> ReasonMessage:
+    """That the scheduler of a pod does not look at it, and what to do. `role` names its section of the
+    spec."""
+    if scheduler == _DEFAULT_SCHEDULER:
+        fix = f"the scheduler of the cluster ({scheduler}) is down or far behind"
+    else:
+        fix = f"start it, or correct {role}.podTemplate.spec.schedulerName in a new job"
+    message = f"no scheduler named {scheduler} looks at the pod, which has waited for a node for 30 s: {fix}"
+    return ReasonMessage(Reason.NO_SCHEDULER, message)
 
 
 def not_pulled(image: str, message: str, events: Sequence[KubeObject]) -> ReasonMessage:

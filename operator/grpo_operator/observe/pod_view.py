@@ -8,6 +8,7 @@ from grpo_api.contract import endpoints, labels
 from grpo_api.contract.environment import Role
 from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_operator.children.names import rollout_node, rollout_position, trainer_position
+from grpo_operator.children.pod import STOPPED_SECONDS
 from grpo_operator.cluster.kinds import KubeObject
 from grpo_operator.observe.observed import FINAL_PHASES, ContainerTermination, PodView
 from grpo_operator.observe.pod_reasons import (
@@ -59,6 +60,7 @@ def pod_view(item: KubeObject, events: Sequence[KubeObject] = ()) -> PodView | N
         is_ready=ready.get("status") == "True",
         unready_since=_time(ready.get("lastTransitionTime")) if ready.get("status") == "False" else None,
         is_deleting="deletionTimestamp" in meta,
+        is_stopping=spec.get("activeDeadlineSeconds") == STOPPED_SECONDS,
         node=spec.get("nodeName", ""),
         ip=status.get("podIP", ""),
         restarts=container.get("restartCount", 0),
@@ -70,6 +72,7 @@ def pod_view(item: KubeObject, events: Sequence[KubeObject] = ()) -> PodView | N
         has_exceeded_own_limit=_has_exceeded_own_limit(status),
         start_problem=_start_problem(item, container, events),
         created_at=_time(meta.get("creationTimestamp")),
+        unseen_by=_unseen_by(item),
         scheduled_at=_scheduled_at(item),
         given_back=_count(meta.get("labels", {}).get(labels.GIVEN_BACK, "")),
     )
@@ -81,6 +84,15 @@ def _scheduled_at(item: KubeObject) -> datetime | None:
     if scheduled.get("status") == "True" and scheduled.get("lastTransitionTime"):
         return _time(scheduled["lastTransitionTime"])
     return _time(item["metadata"].get("creationTimestamp")) if item["spec"].get("nodeName") else None
+
+
+def _unseen_by(item: KubeObject) -> str:
+    """A scheduler that has looked at a pod has given it a node or says why not."""
+    status, spec = item.get("status", {}), item["spec"]
+    is_seen = spec.get("nodeName") or _condition(status, "PodScheduled")
+    if is_seen or status.get("phase", "Pending") != "Pending":
+        return ""
+    return str(spec.get("schedulerName", ""))
 
 
 def _count(label: str) -> int:

@@ -118,6 +118,7 @@ def job_view(item: KubeObject) -> JobView:
         generation=meta.generation,
         resource_version=item["metadata"]["resourceVersion"],
         is_deleting=meta.deletion_timestamp is not None,
+        finalizers=meta.finalizers,
         spec=spec,
         problem=problem,
         status=status,

@@ -20,6 +20,7 @@ from grpo_operator.plan.policies.counts import count_pods
 from grpo_operator.plan.policies.failure import end_attempt_on_failure
 from grpo_operator.plan.policies.freeze import freeze
 from grpo_operator.plan.policies.gang import end_earlier_attempts
+from grpo_operator.plan.policies.give_up_pods import give_up_pods
 from grpo_operator.plan.policies.network import provide_network_policy
 from grpo_operator.plan.policies.pin_image import pin_image
 from grpo_operator.plan.policies.progress import fold_progress
@@ -87,10 +88,9 @@ def make_plan(
     give_back: GiveBackTimes = GIVE_BACK_TIMES,
     permissions: Permissions = NO_PERMISSIONS,
 ) -> Plan:
-    """What to do about a job. Nothing for one that is being deleted: its children are garbage-collected."""
-    if observed.job.is_deleting:
-        return Plan(status=observed.job.status)
-    draft = Draft.begin(observed)
+    """What to do about a job. One that is being deleted only gives up its pods: its children are
+    garbage-collected."""
+    draft = Draft.begin(observed, now)
     decisions = policies(
         runtime_image=runtime_image,
         has_network_policies=has_network_policies,
@@ -98,12 +98,13 @@ def make_plan(
         give_back=give_back,
         permissions=permissions,
     )
-    for policy in decisions:
+    for policy in (give_up_pods,) if observed.job.is_deleting else decisions:
         draft = policy(draft, observed, now)
     return Plan(
         status=draft.status,
         create=draft.create,
         delete=draft.delete,
+        stop=draft.stop,
         requeue_after=draft.requeue_after,
         events=events_of(draft, observed),
         notes=draft.notes,

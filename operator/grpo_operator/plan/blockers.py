@@ -12,9 +12,12 @@ from grpo_api.contract.environment import Role
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_operator.observe.observed import ContainerTermination, EngineView, PodView
+from grpo_operator.observe.pod_reasons import not_seen
 from grpo_operator.plan.last_failure import Place
 from grpo_operator.plan.termination import explain_termination
 
+UNSEEN_SECONDS = 30.0
+"""Age from which a pod that no scheduler has looked at blocks the job."""
 _LATE_REPORT = timedelta(seconds=30.0)
 """How much later than the end of its container a node may report that a pod is not ready."""
 
@@ -46,12 +49,22 @@ class Blocker:
         return f"{self.role.value} pod {self.pod.name}: {self.why.message}"
 
 
-def trainer_blocker(gang: Iterable[PodView]) -> Blocker | None:
+def seconds_until_unseen(pod: PodView, now: datetime) -> float | None:
+    """How long a scheduler may still take to look at a pod before it blocks the job; 0 when it does, None for
+    a pod that it has looked at."""
+    if not pod.unseen_by or pod.created_at is None:
+        return None
+    age = (now - pod.created_at).total_seconds()
+    return min(max(0.0, UNSEEN_SECONDS - age), UNSEEN_SECONDS)  # clocks may disagree
+
+
+def trainer_blocker(gang: Iterable[PodView], now: datetime) -> Blocker | None:
     """The first of these trainer pods that does not start."""
-    return next((Blocker(pod, Role.TRAINER, pod.start_problem) for pod in gang if pod.start_problem), None)
+    problems = ((pod, _start_problem(pod, now, role=Role.TRAINER)) for pod in gang)
+    return next((Blocker(pod, Role.TRAINER, why) for pod, why in problems if why), None)
 
 
-def engine_blocker(rollouts: Iterable[EngineView]) -> Blocker | None:
+def engine_blocker(rollouts: Iterable[EngineView], now: datetime) -> Blocker | None:
     """The first rollout pod whose engine says that no retry can help, else the first that its node refused,
     else the first that does not start or keeps ending."""
     rollouts = tuple(rollouts)
@@ -66,9 +79,17 @@ def engine_blocker(rollouts: Iterable[EngineView]) -> Blocker | None:
     for pod in rollouts:
         if pod.uid in by_pod:
             return by_pod[pod.uid]  # how the container ended explains more than the kubelet's back-off does
-        if pod.is_alive and not pod.is_ready and pod.start_problem:
-            return Blocker(pod, Role.ROLLOUT, pod.start_problem)
+        why = _start_problem(pod, now, role=Role.ROLLOUT)
+        if pod.is_alive and not pod.is_ready and why:
+            return Blocker(pod, Role.ROLLOUT, why)
     return None
+
+
+def _start_problem(pod: PodView, now: datetime, *, role: Role) -> ReasonMessage | None:
+    """What its scheduler or its node says, or that no scheduler has said anything for too long."""
+    if pod.start_problem is None and not pod.is_deleting and seconds_until_unseen(pod, now) == 0:
+        return not_seen(pod.unseen_by, role=role)
+    return pod.start_problem
 
 
 def _ended(pod: EngineView) -> Blocker | None:

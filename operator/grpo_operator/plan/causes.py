@@ -13,12 +13,12 @@ from enum import IntEnum
 from grpo_api.contract.environment import Role
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.reasons import Reason, ReasonMessage
-from grpo_api.v1alpha1.status import GRPOJobStatus
+from grpo_api.v1alpha1.status import ErrorSignature, GRPOJobStatus
 from grpo_operator.observe.image_build import other_build
 from grpo_operator.observe.observed import ContainerTermination, PodView
 from grpo_operator.plan.consequence import Consequence, consequence_of
 from grpo_operator.plan.last_failure import Place
-from grpo_operator.plan.termination import explain_termination, is_out_of_memory, policy_of
+from grpo_operator.plan.termination import error_of, explain_termination, is_out_of_memory, policy_of
 
 _EFFECT = re.compile(
     r"broken pipe|connection (reset|closed|refused)|closed by (the )?(remote )?peer|socket (timeout|closed)",
@@ -51,6 +51,7 @@ class Cause:
     consequence: Consequence
     exit_code: int | None = None
     finished_at: datetime | None = None
+    error: ErrorSignature | None = None
 
 
 def first_cause(causes: Iterable[Cause]) -> Cause | None:
@@ -129,6 +130,7 @@ def cause_from_termination(
         consequence_of(termination, is_disruption=False, has_worked=has_worked),
         termination.exit_code,
         termination.finished_at,
+        error_of(termination),
     )
 
 

@@ -33,6 +33,14 @@ class Deletion:
 
 
 @dataclass(frozen=True)
+class Stop:
+    """A pod that its node is to end, and that stays with its log. The uid protects another of its name."""
+
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True)
 class Draft:
     """A plan in the making.
 
@@ -55,14 +63,15 @@ class Draft:
     left_alone: ReasonMessage | None = None
     create: tuple[Child, ...] = ()
     delete: tuple[Deletion, ...] = ()
+    stop: tuple[Stop, ...] = ()
     requeue_after: float | None = None
     notes: str = ""
 
     @classmethod
-    def begin(cls, observed: Observed) -> "Draft":
+    def begin(cls, observed: Observed, now: datetime) -> "Draft":
         """The draft that the first policy gets."""
         status = observed.job.status
-        return cls(status=status, facts=AttemptFacts.of(observed, frozen=None, status=status))
+        return cls(status=status, facts=AttemptFacts.of(observed, now, frozen=None, status=status))
 
     @property
     def is_running(self) -> bool:
@@ -75,9 +84,10 @@ class Draft:
         waiting = self.status.waiting_for_room
         return waiting is not None and waiting.held_back_until is not None
 
-    def with_facts(self, observed: Observed) -> "Draft":
+    def with_facts(self, observed: Observed, now: datetime) -> "Draft":
         """The same draft with the facts computed again, for a policy that changed the attempt."""
-        return replace(self, facts=AttemptFacts.of(observed, frozen=self.frozen, status=self.status))
+        facts = AttemptFacts.of(observed, now, frozen=self.frozen, status=self.status)
+        return replace(self, facts=facts)
 
     def with_status(self, **changes: object) -> "Draft":
         """The same draft with fields of the status changed."""
@@ -96,6 +106,11 @@ class Draft:
         One that is being deleted already is not deleted again."""
         each = (pod for view in pods for pod in view.pods if not pod.is_deleting)
         return self.deleting(*(Deletion(PODS, pod.name, pod.uid, grace_seconds) for pod in each))
+
+    def stopping_pods(self, pods: Iterable[PodView]) -> "Draft":
+        """The same draft with these pods ended by their nodes, but those that end already."""
+        each = (pod for pod in pods if not (pod.is_stopping or pod.is_deleting))
+        return replace(self, stop=self.stop + tuple(Stop(pod.name, pod.uid) for pod in each))
 
     def waking_after(self, seconds: float) -> "Draft":
         """The same draft, planned again after this time at the latest."""
@@ -129,6 +144,7 @@ class Plan:
     status: GRPOJobStatus
     create: tuple[Child, ...] = ()
     delete: tuple[Deletion, ...] = ()
+    stop: tuple[Stop, ...] = ()
     requeue_after: float | None = None
     events: tuple[EventDraft, ...] = ()
     notes: str = ""

@@ -61,7 +61,9 @@ class AttemptFacts:
     """What trainer pod 0 reported since this process last wrote the status."""
 
     @classmethod
-    def of(cls, observed: Observed, *, frozen: FrozenJob | None, status: GRPOJobStatus) -> "AttemptFacts":
+    def of(
+        cls, observed: Observed, now: datetime, *, frozen: FrozenJob | None, status: GRPOJobStatus
+    ) -> "AttemptFacts":
         """The facts about the attempt in `status`, which a plan may have advanced beyond the observed one."""
         attempt = status.attempt
         gang = gang_of(observed, attempt=attempt)
@@ -83,8 +85,8 @@ class AttemptFacts:
             gang_room_at=gang_room_at,
             room_at=_room_at(observed, gang_room_at, has_rollout=frozen is not None and frozen.has_rollout),
             first_pod_at=min((pod.created_at for pod in gang.values() if pod.created_at), default=None),
-            trainer_blocker=trainer_blocker(gang.values()),
-            engine_blocker=_engine_blocker(observed, status, frozen),
+            trainer_blocker=trainer_blocker(gang.values(), now),
+            engine_blocker=_engine_blocker(observed, status, frozen, now),
             last_progress=_last_progress(observed, attempt=attempt),
             new_progress=_new_progress(observed, gang.get(0), attempt=attempt),
         )
@@ -95,8 +97,10 @@ class AttemptFacts:
         return self.gang.get(0)
 
 
-def _engine_blocker(observed: Observed, status: GRPOJobStatus, frozen: FrozenJob | None) -> Blocker | None:
-    found = engine_blocker(observed.rollouts)
+def _engine_blocker(
+    observed: Observed, status: GRPOJobStatus, frozen: FrozenJob | None, now: datetime
+) -> Blocker | None:
+    found = engine_blocker(observed.rollouts, now)
     if found is None or frozen is None:
         return found
     return replace(found, why=with_advice(found.why, status, frozen=frozen))

@@ -8,6 +8,7 @@ from grpo_api.contract.endpoints import ROLLOUT_CONTAINER
 from grpo_api.contract.exit_codes import ExitCode, ExitPolicy, exit_policy
 from grpo_api.contract.progress import TerminationMessage
 from grpo_api.contract.reasons import ReasonMessage
+from grpo_api.v1alpha1.status import ErrorSignature
 from grpo_operator.observe.observed import ContainerTermination
 
 OOM_KILLED = "OOMKilled"
@@ -29,6 +30,14 @@ def termination_message_of(termination: ContainerTermination) -> TerminationMess
 def is_out_of_memory(termination: ContainerTermination) -> bool:
     """Whether the kernel killed the container because it was out of memory."""
     return termination.reason == OOM_KILLED
+
+
+def error_of(termination: ContainerTermination) -> ErrorSignature | None:
+    """The Python error that ended the process, where the same one again means that no attempt helps."""
+    written = termination_message_of(termination)
+    if written is None or termination.exit_code != ExitCode.UNEXPECTED or is_out_of_memory(termination):
+        return None
+    return written.error
 
 
 def policy_of(termination: ContainerTermination, *, has_worked: bool) -> ExitPolicy:

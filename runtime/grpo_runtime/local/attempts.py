@@ -7,7 +7,8 @@ from enum import Enum
 from grpo_api.contract.exit_codes import ExitCode, exit_policy, is_uncounted
 from grpo_api.contract.progress import Progress
 from grpo_api.contract.reasons import Reason
-from grpo_api.contract.retries import WithoutProgress, newest_step, pause_seconds
+from grpo_api.contract.retries import WithoutProgress, newest_step, pause_seconds, repeated_error
+from grpo_api.v1alpha1.status import ErrorSignature
 from grpo_runtime.local.process_outcome import ProcessOutcome
 
 _SHORT_RUN_SECONDS = 60.0
@@ -44,12 +45,13 @@ def outcome_of_attempt(
     max_restarts: int,
     is_stop_requested: bool,
     has_worked: bool = False,
+    error_before: ErrorSignature | None = None,
 ) -> AttemptOutcome:
     """The outcome of an attempt whose processes ended in the order of `outcomes`.
 
-    `num_failures` are those without progress since, all counted; `has_worked` as in `exit_policy`. A cause
-    ranks above its consequences: first what no retry can help, then a process that failed by itself, then one
-    that only lost others or was asked to stop.
+    `num_failures` are those without progress since, all counted; `has_worked` as in `exit_policy`, and
+    `error_before` is what ended the attempt before it. A cause ranks above its consequences: first what no
+    retry can help, then a process that failed by itself, then one that only lost others or was asked to stop.
     """
     cause = min(
         (outcome for outcome in outcomes if outcome.termination.exit_code != ExitCode.DONE),
@@ -63,12 +65,26 @@ def outcome_of_attempt(
         return AttemptOutcome(Next.FAILED, cause)
     if is_stop_requested:
         return AttemptOutcome(Next.STOPPED if exit_code == ExitCode.TERMINATED else Next.FAILED, cause)
-    if is_uncounted(exit_code, reason=cause.termination.reason):
+    return _after_failure(
+        cause, num_failures=num_failures, max_restarts=max_restarts, error_before=error_before
+    )
+
+
+def _after_failure(
+    cause: ProcessOutcome, *, num_failures: int, max_restarts: int, error_before: ErrorSignature | None
+) -> AttemptOutcome:
+    """What follows an attempt whose exit code allows another one."""
+    ended = cause.termination
+    if is_uncounted(ended.exit_code, reason=ended.reason):
         return AttemptOutcome(Next.RETRY, cause, is_counted=False)
+    again = repeated_error(ended.error, before=error_before, message=ended.message)
+    if again is not None:
+        final = ended.model_copy(update={"reason": again.reason, "message": again.message})
+        return AttemptOutcome(Next.FAILED, replace(cause, termination=final))
     # no node evicts a local process: a stop that was not requested counts as a failure like others
     if num_failures >= max_restarts:
         return AttemptOutcome(Next.FAILED, cause, has_used_up_restarts=True)
-    needs_lower_budget = cause.termination.reason == Reason.GPU_OUT_OF_MEMORY
+    needs_lower_budget = ended.reason == Reason.GPU_OUT_OF_MEMORY
     return AttemptOutcome(Next.RETRY, cause, needs_lower_budget=needs_lower_budget)
 
 

@@ -5,12 +5,8 @@ import time
 
 from grpo_api.contract.retries import WithoutProgress, has_made_a_step, pause_seconds
 from grpo_api.v1alpha1.spec import GRPOJobSpec
-from grpo_runtime.local.attempts import (
-    AttemptOutcome,
-    Next,
-    outcome_of_attempt,
-    with_progress_of,
-)
+from grpo_api.v1alpha1.status import ErrorSignature
+from grpo_runtime.local.attempts import AttemptOutcome, Next, outcome_of_attempt, with_progress_of
 from grpo_runtime.local.context import LocalContext
 from grpo_runtime.local.deadlines import Deadlines
 from grpo_runtime.local.engine_errors import EngineErrorRule
@@ -49,6 +45,7 @@ class LocalJob:
         self._past = WithoutProgress()
         self._has_worked = False
         """Whether an attempt of this command has made a step: a command before may have had another spec."""
+        self._last_error: ErrorSignature | None = None
         self._is_stop_requested = False
         self._is_next_stop_at_once = False
 
@@ -91,7 +88,9 @@ class LocalJob:
             max_restarts=self._spec.failure_policy.max_restarts,
             is_stop_requested=self._is_stop_requested,
             has_worked=self._has_worked,
+            error_before=self._last_error,
         )
+        self._last_error = outcome.cause.termination.error if outcome.cause else None
         if outcome.next is Next.RETRY:
             self._past = self._past.with_end(is_counted=outcome.is_counted)
             is_lowered = self._state.has_lowered_budget or outcome.needs_lower_budget

@@ -8,6 +8,7 @@ from pathlib import Path
 from grpo_api.contract.exit_codes import ExitCode, exit_policy
 from grpo_api.contract.progress import TerminationMessage
 from grpo_runtime.errors import KnownError, VolumeFullError
+from grpo_runtime.process.error_signature import error_signature, where_raised
 from grpo_runtime.storage.files import write_atomically
 from grpo_runtime.storage.full_volume import is_volume_full
 
@@ -19,11 +20,11 @@ _MAX_MESSAGE_CHARACTERS = 2000
 def describe_failure(error: BaseException) -> TerminationMessage:
     """Exit code, reason and message of a process that this exception ends."""
     if is_volume_full(error):
-        error = VolumeFullError(f"no space is left on a volume of the pod: {error} ({_where(error)})")
+        error = VolumeFullError(f"no space is left on a volume of the pod: {error} ({where_raised(error)})")
     code = _exit_code(error)
     text = str(error) or type(error).__name__
     if code == ExitCode.UNEXPECTED:
-        text = f"{type(error).__name__}: {text} ({_where(error)})"
+        text = f"{type(error).__name__} in {where_raised(error)}: {text}"
     own_reason = error.reason if isinstance(error, KnownError) else None
     return TerminationMessage(
         reason=own_reason or exit_policy(code).reason,
@@ -32,14 +33,19 @@ def describe_failure(error: BaseException) -> TerminationMessage:
     )
 
 
-def write_failure(run_dir: Path, error: BaseException, *, local_rank: int) -> ExitCode:
-    """Print what ends a rank, write it for the supervisor, and return the exit code to end with.
+def write_failure(
+    run_dir: Path, error: BaseException, *, local_rank: int, step: int | None = None
+) -> ExitCode:
+    """Print what ends a rank, write it for the supervisor, and return the exit code to end with. `step` is
+    the one that the rank made, None before the first.
 
     It may be that it cannot be written, for example because a full volume is the cause: then the supervisor
     learns the exit code only.
     """
     traceback.print_exception(error)
     failure = describe_failure(error)
+    if failure.exit_code == ExitCode.UNEXPECTED:
+        failure = failure.model_copy(update={"error": error_signature(error, step=step)})
     try:
         write_atomically(
             failure_path(run_dir, local_rank), failure.model_dump_json(by_alias=True, exclude_none=True)
@@ -80,8 +86,3 @@ def _exit_code(error: BaseException) -> ExitCode:
         return error.exit_code
     # what the network does, from whichever library it comes
     return ExitCode.TRANSIENT if isinstance(error, ConnectionError | TimeoutError) else ExitCode.UNEXPECTED
-
-
-def _where(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else "no traceback"

@@ -87,6 +87,7 @@ def run_rank(
     )
     disable_progress_bar()
     keep_alive: list[object] = []
+    context = None
     try:
         context = _prepare(environment, run_dir=run_dir, make_strategy=make_strategy)
         keep_alive.append(context)
@@ -110,7 +111,8 @@ def run_rank(
         _end(ExitCode.TERMINATED)
     except BaseException as error:
         # here, while the traceback holds what the failed frames held
-        _end(write_failure(run_dir, error, local_rank=local_rank))
+        step = context.current_step if context else None
+        _end(write_failure(run_dir, error, local_rank=local_rank, step=step))
     _end(ExitCode.DONE if is_done else ExitCode.TERMINATED)
 
 

@@ -59,6 +59,11 @@ class RankContext:
         those of a job that it resumed from, which may have had other GPUs."""
         return self.num_own_steps + self.learner.num_steps
 
+    @property
+    def current_step(self) -> int:
+        """The step that is being made, from 1; after the last one that one."""
+        return min(self.state.step + self.learner.num_steps + 1, self.settings.run_config.total_steps)
+
 
 def make_rank_context(
     settings: TrainerSettings,

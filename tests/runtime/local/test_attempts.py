@@ -1,5 +1,7 @@
 """What follows from the end of an attempt, and when. Pure."""
 
+from dataclasses import replace
+
 import pytest
 from local_command import job_object
 
@@ -8,6 +10,7 @@ from grpo_api.contract.progress import Progress, TerminationMessage, TrainerStat
 from grpo_api.contract.reasons import Reason
 from grpo_api.contract.retries import WithoutProgress
 from grpo_api.v1alpha1.job import parse_job
+from grpo_api.v1alpha1.status import ErrorSignature
 from grpo_runtime.local.attempts import (
     AttemptOutcome,
     Next,
@@ -25,10 +28,17 @@ def ended(code: int, *, name: str = "trainer-0", reason: str | None = None) -> P
 
 
 def outcome(
-    *outcomes: ProcessOutcome, num_failures: int = 0, is_stop_requested: bool = False
+    *outcomes: ProcessOutcome,
+    num_failures: int = 0,
+    is_stop_requested: bool = False,
+    error_before: ErrorSignature | None = None,
 ) -> AttemptOutcome:
     return outcome_of_attempt(
-        outcomes, num_failures=num_failures, max_restarts=2, is_stop_requested=is_stop_requested
+        outcomes,
+        num_failures=num_failures,
+        max_restarts=2,
+        is_stop_requested=is_stop_requested,
+        error_before=error_before,
     )
 
 
@@ -61,6 +71,19 @@ def test_restarts_are_counted_up_to_the_limit() -> None:
     assert outcome(ended(1), num_failures=2) == AttemptOutcome(
         Next.FAILED, ended(1), has_used_up_restarts=True
     )
+
+
+def test_the_same_error_twice_at_the_same_step_ends_the_job() -> None:
+    bug = ErrorSignature(type="TypeError", where="mine.reward:3", step=7)
+    failed = ended(1)
+    failed = replace(failed, termination=failed.termination.model_copy(update={"error": bug}))
+    assert outcome(failed).next is Next.RETRY
+    assert outcome(failed, error_before=bug.model_copy(update={"step": 6})).next is Next.RETRY
+    assert outcome(ended(1), error_before=bug).next is Next.RETRY
+    again = outcome(failed, error_before=bug)
+    assert again.next is Next.FAILED and again.cause is not None
+    assert again.cause.termination.reason == "RepeatedError"
+    assert again.cause.termination.message.startswith("the same error twice at step 7: because;")
 
 
 def test_a_hub_that_cannot_be_reached_uses_up_no_restart() -> None:

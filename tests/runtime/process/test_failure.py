@@ -1,4 +1,5 @@
 import errno
+import re
 import signal
 import subprocess
 import sys
@@ -44,7 +45,7 @@ def test_an_unexpected_error_says_what_and_where() -> None:
         {}["missing"]
     except KeyError as error:
         message = describe_failure(error).message
-    assert message.startswith("KeyError: 'missing' (test_failure.py:")
+    assert re.fullmatch(r"KeyError in .*test_failure\.test_an_unexpected_error_\w+:\d+: 'missing'", message)
 
 
 def test_what_a_rank_writes_is_what_the_supervisor_reads(tmp_path: Path) -> None:
@@ -88,3 +89,10 @@ def test_a_rank_ends_with_its_code_though_a_thread_is_stuck_and_its_failure_cann
     )
     assert ended.returncode == ExitCode.USER_ERROR
     assert "the cause of this failure cannot be written for the supervisor" in ended.stderr
+
+
+def test_only_an_unexpected_error_may_end_a_job_that_repeats_it(tmp_path: Path) -> None:
+    for error, is_told in ((TypeError("x"), True), (OSError("x"), False), (UserError("x"), False)):
+        write_failure(tmp_path, error, local_rank=0, step=4)
+        failure = read_failure(tmp_path, local_rank=0)
+        assert failure is not None and (failure.error is not None) == is_told

@@ -63,11 +63,13 @@ def import_rank_with_fakes(run_dir: Path) -> Any:
     from grpo_runtime.trainer.rank import run_rank
 
     class SlowFakeEngines(FakeEngines):
-        """From the step in FAKE_HANG_AT on, generation never ends."""
+        """From the step in FAKE_HANG_AT on, generation never ends; in that of FAKE_BREAK_AT it has a bug."""
 
         async def generate(self, requests, *, on_finished=None):  # type: ignore[no-untyped-def]
             if self._version.step >= int(os.environ.get("FAKE_HANG_AT", "1000000")):
                 await asyncio.Event().wait()
+            if self._version.step == int(os.environ.get("FAKE_BREAK_AT", "-1")):
+                raise TypeError("unsupported")
             return await super().generate(requests, on_finished=on_finished)
 
         def __del__(self) -> None:

@@ -177,3 +177,10 @@ def test_two_pods_stop_together_when_one_is_asked_to(tmp_path: Path) -> None:
     assert message.progress is not None
     assert message.progress.checkpoint_step == 1
     assert second.progress() is None, "only pod 0 reports progress"
+
+
+def test_a_bug_is_written_with_its_place_and_its_step(tmp_path: Path) -> None:
+    code, message = TrainerPod(tmp_path, job(num_ranks=1), environment={"FAKE_BREAK_AT": "1"}).end()
+    assert (code, message.reason) == (1, "UnexpectedError") and message.error is not None
+    assert (message.error.type, message.error.step) == ("TypeError", 2)
+    assert message.message == f"TypeError in {message.error.where}: unsupported"

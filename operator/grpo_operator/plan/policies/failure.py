@@ -5,7 +5,8 @@ from datetime import datetime
 
 from grpo_api.contract.micro_batch_choice import lowered
 from grpo_api.contract.reasons import Reason, ReasonMessage
-from grpo_api.v1alpha1.status import ConditionType, Phase
+from grpo_api.contract.retries import repeated_error
+from grpo_api.v1alpha1.status import ConditionType, GRPOJobStatus, Phase
 from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.observe.observed import Observed, PodView
 from grpo_operator.plan.advice import with_advice
@@ -51,21 +52,30 @@ def end_attempt_on_failure(draft: Draft, observed: Observed, now: datetime) -> D
         rule = without_room(cause.consequence, exit_code=cause.exit_code, reason=cause.why.reason)
         cause = replace(cause, consequence=rule)
     cause = replace(cause, why=with_advice(cause.why, draft.status, frozen=frozen))
-    attempt, past = draft.status.attempt, without_progress(draft.status)
-    max_restarts = frozen.spec.failure_policy.max_restarts
-    failure = last_failure(cause.why, attempt=attempt, place=cause.place, exit_code=cause.exit_code)
+    failure = last_failure(
+        cause.why, attempt=draft.status.attempt, place=cause.place, exit_code=cause.exit_code
+    )
     draft = draft.with_status(last_failure=failure)
-    if not cause.consequence.is_retried:
-        return failed(draft, observed, now, cause.why)
-    if cause.consequence.is_counted and past.num_failures >= max_restarts:
-        used_up = f"attempt {attempt} failed and failurePolicy.maxRestarts ({max_restarts}) is used up"
-        if past.checkpoint_step is not None:
-            used_up += f" since the checkpoint of step {past.checkpoint_step}"
-        why = ReasonMessage(cause.why.reason, f"{used_up}: {cause.why.message}")
-        return failed(draft, observed, now, why)
+    final = _why_final(draft.status, cause, max_restarts=frozen.spec.failure_policy.max_restarts)
+    if final is not None:
+        return failed(draft, observed, now, final)
     if cause.why.reason == Reason.GPU_OUT_OF_MEMORY:
         draft = draft.with_status(micro_batch_tokens=lowered(frozen.config.micro_batch_tokens))
     return _next_attempt(draft, observed, cause, now)
+
+
+def _why_final(status: GRPOJobStatus, cause: Cause, *, max_restarts: int) -> ReasonMessage | None:
+    """Why no other attempt follows this cause; None where one does."""
+    if not cause.consequence.is_retried:
+        return cause.why
+    again = repeated_error(cause.error, before=status.last_error, message=cause.why.message)
+    past = without_progress(status)
+    if again is not None or not cause.consequence.is_counted or past.num_failures < max_restarts:
+        return again
+    used_up = f"attempt {status.attempt} failed and failurePolicy.maxRestarts ({max_restarts}) is used up"
+    if past.checkpoint_step is not None:
+        used_up += f" since the checkpoint of step {past.checkpoint_step}"
+    return ReasonMessage(cause.why.reason, f"{used_up}: {cause.why.message}")
 
 
 def _causes(draft: Draft, observed: Observed, frozen: FrozenJob) -> list[Cause]:
@@ -111,8 +121,9 @@ def _next_attempt(draft: Draft, observed: Observed, cause: Cause, now: datetime)
         now=now,
         is_new_transition=True,
     )
-    status = status.model_copy(update={"attempt": attempt, "phase": Phase.RESTARTING})
-    return replace(draft, status=status).with_facts(observed)
+    changes = {"attempt": attempt, "phase": Phase.RESTARTING, "last_error": cause.error}
+    status = status.model_copy(update=changes)
+    return replace(draft, status=status).with_facts(observed, now)
 
 
 def _settling_left(draft: Draft, observed: Observed, cause: Cause, now: datetime) -> float:

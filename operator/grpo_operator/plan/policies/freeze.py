@@ -36,7 +36,7 @@ def freeze(runtime_image: str) -> Policy:
         frozen = _resumed(observed)
         if frozen is not None:
             spec = with_changes(frozen.spec, live=job.spec) if job.spec else frozen.spec
-            return replace(draft, frozen=replace(frozen, spec=spec)).with_facts(observed)
+            return replace(draft, frozen=replace(frozen, spec=spec)).with_facts(observed, now)
         if draft.stage is not Stage.ACTIVE:
             return draft
         return replace(draft, left_alone=_why_unknown(observed))
@@ -67,7 +67,7 @@ def _started(
         progress=f"0/{spec.algorithm.steps or '?'}",
         start_time=now,
     )
-    return replace(started, frozen=frozen).with_facts(observed)
+    return replace(started, frozen=frozen).with_facts(observed, now)
 
 
 def _freeze(

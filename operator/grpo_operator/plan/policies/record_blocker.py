@@ -6,7 +6,7 @@ from grpo_api.contract.environment import Role
 from grpo_api.contract.reasons import Reason
 from grpo_operator.children.names import rollout_position, trainer_position
 from grpo_operator.observe.observed import Observed, PodView
-from grpo_operator.plan.blockers import Blocker
+from grpo_operator.plan.blockers import Blocker, seconds_until_unseen
 from grpo_operator.plan.draft import Draft, Stage
 from grpo_operator.plan.last_failure import NOWHERE, Place, last_failure
 
@@ -31,6 +31,9 @@ def record_blocker(draft: Draft, observed: Observed, now: datetime) -> Draft:
         return draft
     if draft.early_end:
         return draft.with_status(last_failure=last_failure(draft.early_end, attempt=draft.status.attempt))
+    pods = (*draft.facts.gang.values(), *observed.rollouts)
+    for wait in filter(None, (seconds_until_unseen(pod, now) for pod in pods)):
+        draft = draft.waking_after(wait)
     blocker = draft.facts.trainer_blocker or draft.facts.engine_blocker
     return _with_blocker(draft, blocker, now) if blocker else _with_refusal(draft, observed)
 

@@ -1,14 +1,42 @@
-"""Policy: a finished job gives its hardware back."""
+"""Policy: a finished job gives its hardware back, and a failed one keeps the logs that tell why."""
 
 from datetime import datetime
 
-from grpo_operator.observe.observed import Observed
+from grpo_api.v1alpha1.status import ConditionType, GRPOJobStatus
+from grpo_operator.observe.observed import Observed, PodView
+from grpo_operator.plan.conditions import is_true
 from grpo_operator.plan.draft import Draft, Stage
+
+_ENDS_AGAIN_SECONDS = 60.0
+"""How long an engine that its node has started again may take to end again."""
 
 
 def release_pods(draft: Draft, observed: Observed, now: datetime) -> Draft:
-    """Rollout pods go; trainer pods that have ended stay for their logs, those still running are stopped."""
+    """Trainer pods that have ended stay for their logs, and everything else goes. But of a failed job the
+    trainer pods that run and the engines that are not ready stay too, ended by their nodes: a pod that has
+    ended keeps its log and no hardware."""
     if draft.stage is not Stage.FINISHED:
         return draft
-    unneeded = [*observed.rollouts, *(pod for pod in observed.trainers if not pod.is_over)]
-    return draft.deleting_pods(unneeded)
+    has_failed = is_true(draft.status, ConditionType.FAILED)
+    groups = [(engine.pods, has_failed and not engine.is_ready) for engine in observed.rollouts]
+    groups.append((tuple(pod for pod in observed.trainers if not pod.is_over), has_failed))
+    kept = [pod for pods, may_tell in groups for pod in pods if may_tell and _has_run(pod)]
+    gone = [pod for pods, may_tell in groups for pod in pods if not (may_tell and _has_run(pod))]
+    draft = draft.deleting_pods(gone)
+    for pod in (pod for pod in kept if not pod.is_over):
+        wait = _seconds_until_ended_again(pod, draft.status, now)
+        draft = draft.waking_after(wait) if wait > 0 else draft.stopping_pods([pod])
+    return draft
+
+
+def _has_run(pod: PodView) -> bool:
+    return pod.phase == "Running" or pod.termination is not None or pod.last_termination is not None
+
+
+def _seconds_until_ended_again(pod: PodView, status: GRPOJobStatus, now: datetime) -> float:
+    """A node keeps the log of the last container only. Where that one runs because the one before it failed,
+    it is left to fail in the same way."""
+    runs_again = pod.last_termination is not None and pod.termination is None and pod.start_problem is None
+    if not runs_again or status.completion_time is None:
+        return 0.0
+    return _ENDS_AGAIN_SECONDS - (now - status.completion_time).total_seconds()
