@@ -13,6 +13,25 @@ def test_newer_numbers_of_the_same_step_are_shown():
     assert cluster.status.tokens_per_second == "2"
 
 
+@pytest.mark.parametrize(("resumed_at", "shown"), [(7, ("0.123", "50")), (0, ("", ""))])
+def test_the_numbers_of_the_last_step_stay_until_an_attempt_that_resumes_has_made_one(
+    resumed_at: int, shown: tuple[str, str]
+):
+    cluster = FakeCluster().start()
+    cluster.progress = report(step=7, policy_version="1.7", reward=0.1234, tokens_per_second=50.0)
+    cluster.step()
+    cluster.vanish(cluster.pod("trainer-a1-0"))
+    cluster.settle()
+    cluster.run_all()
+    cluster.progress = report(
+        attempt=2, step=resumed_at, policy_version=f"2.{resumed_at}", reward=None, tokens_per_second=None
+    )
+    cluster.settle()
+    status = cluster.status
+    assert (status.attempt, status.step) == (2, resumed_at)
+    assert (status.reward, status.tokens_per_second) == shown
+
+
 def test_how_many_steps_epochs_are_is_what_the_trainer_says():
     cluster = FakeCluster(spec(algorithm={"epochs": 2})).start()
     assert (cluster.status.total_steps, cluster.status.progress) == (0, "0/?")
