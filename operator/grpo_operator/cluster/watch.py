@@ -118,8 +118,7 @@ async def _generators_closed_in_order() -> AsyncIterator[None]:
     of_the_loop = sys.get_asyncgen_hooks().firstiter
 
     def remember(generator: AsyncGenerator[Any, Any]) -> None:
-        is_native = isinstance(generator, AsyncGeneratorType)
-        if is_native and generator.ag_code.co_filename.startswith(kopf.__path__[0]):
+        if isinstance(generator, AsyncGeneratorType) and _is_of_kopf(generator):
             opened[generator] = None
         if of_the_loop is not None:
             of_the_loop(generator)
@@ -131,6 +130,10 @@ async def _generators_closed_in_order() -> AsyncIterator[None]:
         sys.set_asyncgen_hooks(firstiter=of_the_loop)
         for generator in list(opened):  # the outer one is the first to be iterated
             await generator.aclose()
+
+
+def _is_of_kopf(generator: AsyncGeneratorType[Any, Any]) -> bool:
+    return generator.ag_code.co_filename.startswith(kopf.__path__[0])
 
 
 def _handler(kind: Kind, on_event: OnEvent) -> Any:
