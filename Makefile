@@ -19,7 +19,7 @@ export PATH := $(PATH):$(UV)/bin
 ##@ Try it
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST); echo
-demo: uv ## Train a tiny policy in both modes and watch it. CONTEXT= is your cluster, REGISTRY= its images' (BASE=)
+demo: uv ## Train a tiny policy in both modes and watch it. CONTEXT= is your cluster, with REGISTRY= and BASE=
 	@$(PYTHON) e2e/demo/cli.py $(if $(CONTEXT),--context '$(CONTEXT)') $(if $(REGISTRY),--registry '$(REGISTRY)') \
 	  $(if $(BASE),--base '$(BASE)')
 

@@ -1,4 +1,5 @@
-"""An image's name is derived from its content, and a code layer holds our code and nothing else."""
+"""An image's name is derived from its content, a code layer holds our code only, and what is published
+is built on one base."""
 
 import tarfile
 from dataclasses import replace
@@ -6,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from grpo_cluster.settings import ClusterError
 from grpo_images import sources
 from grpo_images.code_layer import code_layer
+from grpo_images.registry import FIND_DIGEST, publish
 from grpo_images.sources import OPERATOR, RUNTIME, Image
 
 
@@ -59,3 +62,10 @@ def test_a_code_layer_replaces_all_of_our_code(image_of: Image, package: str) ->
     for member in members.values():
         assert (member.uid, member.gid) == (0, 0)
         assert member.mode & 0o444 == 0o444 or member.size == 0
+
+
+@pytest.mark.parametrize("base", ["python:3.11-slim", "python@sha256:", "python:3.11-slim@sha256:..."])
+def test_nothing_is_published_on_a_base_without_a_digest(image: Image, base: str) -> None:
+    with pytest.raises(ClusterError, match=r"--base \(BASE= of make\)") as refused:
+        publish(image, registry="registry.example.com/my-team", base=base)
+    assert FIND_DIGEST in str(refused.value)

@@ -1,10 +1,9 @@
-"""What operator and runtime agree on: names, policy versions, exit codes and schema versions."""
+"""What operator and runtime agree on: names, policy versions and schema versions."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_api.contract.exit_codes import EXIT_POLICIES, ExitCode, exit_policy
 from grpo_api.contract.labels import bounded
 from grpo_api.contract.run_config import parse_run_config
 from grpo_api.contract.versions import SCHEMA_VERSION, PolicyVersion, SchemaSkewError
@@ -35,16 +34,6 @@ def test_a_policy_version_survives_writing_and_reading(attempt: int, step: int):
 def test_something_else_is_no_policy_version(text: str):
     with pytest.raises(ValueError, match="is not a policy version"):
         PolicyVersion.parse(text)
-
-
-def test_every_exit_code_has_a_policy_and_an_unknown_one_is_unexpected():
-    assert set(EXIT_POLICIES) == set(ExitCode)
-    assert exit_policy(3) is EXIT_POLICIES[ExitCode.UNEXPECTED]
-
-
-def test_an_error_that_only_the_user_can_fix_is_never_retried():
-    for code in (ExitCode.USER_ERROR, ExitCode.DATA_EXHAUSTED, ExitCode.CHECKPOINT_CORRUPT):
-        assert not exit_policy(code).is_retried
 
 
 @pytest.mark.parametrize("text", ["{}", '{"schemaVersion": 99, "job": {}}'])

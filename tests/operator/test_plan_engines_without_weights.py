@@ -31,7 +31,7 @@ def conditions(
 def test_a_job_that_waits_for_engines_without_weights_says_why():
     cluster = FakeCluster().start()
     first, _ = revoke(cluster, "rollout-0-i0", "rollout-1-i0")
-    found = "no rollout engine has the newest weights: 2 of 2 engines found"
+    found = "no rollout engine has the newest weights: 2 of 2 engines have answered"
     of_engine = f"engine {first} did not get weights 1.0: {WHY}"
     said = f"{of_engine}; {found}"
     rollout, ready = conditions(cluster, said, state=TrainerState.WAITING_FOR_ROLLOUT, current=0)

@@ -13,6 +13,30 @@ def test_newer_numbers_of_the_same_step_are_shown():
     assert cluster.status.tokens_per_second == "2"
 
 
+@pytest.mark.parametrize(("resumed_at", "shown"), [(7, ("0.123", "50")), (0, ("", ""))])
+def test_the_numbers_of_the_last_step_stay_until_an_attempt_that_resumes_has_made_one(
+    resumed_at: int, shown: tuple[str, str]
+):
+    cluster = FakeCluster().start()
+    cluster.progress = report(step=7, policy_version="1.7", reward=0.1234, tokens_per_second=50.0)
+    cluster.step()
+    cluster.vanish(cluster.pod("trainer-a1-0"))
+    cluster.settle()
+    cluster.run_all()
+    cluster.progress = report(
+        attempt=2,
+        step=resumed_at,
+        resumed_from_step=resumed_at,
+        policy_version=f"2.{resumed_at}",
+        reward=None,
+        tokens_per_second=None,
+    )
+    cluster.settle()
+    status = cluster.status
+    assert (status.attempt, status.step) == (2, resumed_at)
+    assert (status.reward, status.tokens_per_second) == shown
+
+
 def test_how_many_steps_epochs_are_is_what_the_trainer_says():
     cluster = FakeCluster(spec(algorithm={"epochs": 2})).start()
     assert (cluster.status.total_steps, cluster.status.progress) == (0, "0/?")
@@ -28,25 +52,19 @@ def test_how_many_steps_epochs_are_is_what_the_trainer_says():
     assert (cluster.status.total_steps, cluster.status.progress) == (12, "4/12")
 
 
-def test_the_reward_stays_while_the_next_attempt_has_made_no_step():
+def test_a_step_whose_completions_have_no_reward_has_none_and_the_highest_step_is_kept():
     cluster = FakeCluster(spec(checkpoint={"claimName": "out"})).start()
-    cluster.progress = report(step=9, reward=0.5, policy_version="1.9", checkpoint_step=9)
+    cluster.progress = report(step=9, reward=0.5, policy_version="1.9", checkpoint_step=8)
     cluster.settle()
     cluster.end(cluster.pod("trainer-a1-0"), termination(1, "boom"))
     cluster.settle()
-    cluster.progress = report(
-        attempt=2, step=9, resumed_from_step=9, reward=None, policy_version="2.9", checkpoint_step=9
-    )
     cluster.run_all()
-    cluster.settle()
-    assert (cluster.status.attempt, cluster.status.policy_version) == (2, "2.9")
-    assert (cluster.status.reward, cluster.status.highest_step) == ("0.500", 9)
-    # a step whose completions have no reward has none
     cluster.progress = report(
-        attempt=2, step=10, resumed_from_step=9, reward=None, policy_version="2.10", checkpoint_step=9
+        attempt=2, step=9, resumed_from_step=8, reward=None, policy_version="2.9", checkpoint_step=8
     )
     cluster.settle()
-    assert (cluster.status.reward, cluster.status.highest_step) == ("", 10)
+    assert (cluster.status.attempt, cluster.status.reward, cluster.status.highest_step) == (2, "", 9)
+    assert cluster.status.policy_version == "2.9"
 
 
 def test_a_checkpoint_that_was_committed_within_a_step_is_shown():

@@ -1,6 +1,6 @@
 """The attempt that follows a failure: when it starts, after how long a pause, and when there is none."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -8,7 +8,7 @@ from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.status import ConditionType, Phase
 from grpo_operator.observe.observed import Refusal
 
-from .fake_cluster import FakeCluster, report, spec, termination
+from .fake_cluster import NOW, FakeCluster, report, spec, termination
 
 
 def two_nodes(max_restarts: int = 3) -> FakeCluster:
@@ -50,6 +50,28 @@ def test_the_next_attempt_waits_until_every_older_pod_is_gone():
     assert cluster.condition(ConditionType.RUNNING).reason == "CreatingPods"  # nothing is waited for any more
     cluster.settle()
     assert [name for name in cluster.names("trainer") if "-a2-" in name] == ["trainer-a2-0", "trainer-a2-1"]
+
+
+def test_whether_the_node_of_a_pod_that_does_not_end_is_lost_is_asked_long_after_its_grace_period():
+    cluster = two_nodes()
+    cluster.end(cluster.pod("trainer-a1-1"), termination(1, reason="OOMKilled"))
+    cluster.step()
+    ends_by = NOW + timedelta(seconds=60)
+    cluster.change(cluster.pod("trainer-a1-0"), must_end_by=ends_by)
+
+    def said(at: datetime) -> tuple[str, float | None]:
+        cluster.now = at
+        cluster.settle()
+        return cluster.condition(ConditionType.RUNNING).message, cluster.plan().requeue_after
+
+    first, asks_after = said(NOW)
+    assert first.endswith("on node node-a of attempt 1 must end first") and asks_after is not None
+    assert said(NOW + timedelta(seconds=asks_after - 1))[0] == first
+    asked, _ = said(NOW + timedelta(seconds=asks_after))
+    assert asked.startswith(
+        f"{first}; its grace period was over at {ends_by:%Y-%m-%dT%H:%M:%SZ}: is the node lost?"
+    )
+    assert "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute" in asked
 
 
 def test_an_ended_pod_stays_for_its_logs_until_the_next_attempt_is_over():

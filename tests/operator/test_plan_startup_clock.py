@@ -165,6 +165,6 @@ def test_a_checkpoint_that_no_byte_comes_of_is_waited_for_until_the_deadline():
 
 def test_while_a_checkpoint_is_read_the_status_learns_of_it_once_a_minute():
     cluster = starting(deadline=1000)
-    reads(cluster, at=10, moved_at=10)
-    assert cluster.status.starting_since == NOW + timedelta(seconds=10)
+    reads(cluster, at=10, moved_at=10.75)
+    assert cluster.status.starting_since == NOW + timedelta(seconds=10), "whole seconds"
     assert cluster.plan().requeue_after == 60.0

@@ -113,6 +113,8 @@ def test_the_end_before_a_restart_is_kept_apart():
     [
         ({"phase": "Failed", "reason": "Evicted", "message": "low on memory"}, {}, "Evicted"),
         ({"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "Drain"}]}, {}, "Drain"),
+        ({"conditions": [{"type": "TerminationTarget", "status": "True", "reason": "Preempted"}]},
+         {"deletionTimestamp": "2026-11-21T12:00:00Z"}, "Preempted"),
         ({"phase": "Running"}, {"deletionTimestamp": "2026-11-21T12:00:00Z"}, "PodDeleted"),
     ],
 )  # fmt: skip
@@ -120,6 +122,11 @@ def test_disruptions(status: dict[str, Any], meta: dict[str, Any], reason: str):
     view = pod_view(reported(status, **meta))
     assert view is not None and view.disruption is not None
     assert view.disruption.reason == reason
+
+
+def test_a_pod_that_is_deleted_says_when_its_grace_period_is_over():
+    view = pod_view(reported({"phase": "Running"}, deletionTimestamp="2026-11-21T12:00:00Z"))
+    assert view is not None and view.must_end_by == datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("reason", ["ContainerCreating", "PodInitializing"])

@@ -3,12 +3,15 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from grpo_api.v1alpha1.status import Phase
 from grpo_operator.cluster.kinds import JOBS, PODS
 from grpo_operator.observe.cache import Cache
 from grpo_operator.observe.memory import Memory
 from grpo_operator.observe.observed import OtherJob, Remembered
 from grpo_operator.observe.snapshot import job_and_pods, observe
+from grpo_operator.plan.termination import explain_termination
 
 from .controlled_job import KEY, a_job, pod_names, run_pods, status_of
 from .fake_cluster import NOW, spec
@@ -36,6 +39,33 @@ async def test_a_pod_of_an_earlier_attempt_that_stays_for_its_logs_is_no_failure
     assert (status_of(client)["attempt"], len(pod_names(client, "trainer"))) == (2, 2)
     after = remembered(cache, memory)
     assert after.failing_since is None
+
+
+@pytest.mark.parametrize(
+    ("image", "named_by"),
+    [
+        (None, "is the operator's --runtime-image (runtimeImage of its chart)"),
+        ("example.test/mine:1", "is spec.image"),
+    ],
+)
+async def test_an_image_that_is_missing_or_no_runtime_image_is_blamed_on_what_names_it(
+    controller, client, cache, image: str | None, named_by: str
+):
+    client.put(JOBS, a_job(spec=spec(image=image).to_object()))
+    client.show(cache)
+    await controller.reconcile(KEY)
+    (pod,) = [pod for pod in client.objects(PODS) if "-trainer-a1-" in pod["metadata"]["name"]]
+    waits = {"name": "trainer", "image": "nope:1", "state": {"waiting": {"reason": "ErrImagePull"}}}
+    refused = {"terminated": {"exitCode": 128, "reason": "StartError", "message": "no such file"}}
+    waits["lastState"] = refused
+    client.put(PODS, pod | {"status": {"phase": "Pending", "containerStatuses": [waits]}})
+    client.show(cache)
+    found = job_and_pods(cache, KEY)
+    assert found is not None
+    view = found.trainers[0]
+    assert view.start_problem is not None and view.last_termination is not None
+    assert f"{named_by} right" in view.start_problem.message
+    assert f"{named_by} a runtime image?" in explain_termination(view.last_termination).message
 
 
 OTHER_UID = "7d444840-9dc0-11d1-b245-5ffdce74fad2"

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ from grpo_operator.cluster import watch
 from grpo_operator.cluster.configuration import Credentials
 from grpo_operator.cluster.kinds import PODS, WATCHED, KubeObject
 
+RESOURCE = kopf._cogs.structs.references.Resource("", "v1", PODS.plural, namespaced=True)
 HERE = Credentials("http://127.0.0.1:1", None, None, True, None, None, None, None)
 
 
@@ -68,6 +70,36 @@ async def test_watch_events_are_taken_in_on_the_event_loop_and_not_in_a_thread(
     assert {thread for _, thread in taken_in} == {threading.get_ident()}
 
 
+def test_what_kopf_leaves_open_is_closed_before_the_process_ends_and_logs_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    left_open: list[Any] = []
+
+    async def stopped_between_two_events(**_: Any) -> None:
+        """Stands for kopf, whose watches are cancelled while they hand an event on."""
+        watched = kopf._core.reactor.queueing.watching.infinite_watch(
+            settings=watch.kopf_settings(), resource=RESOURCE, namespace="default"
+        )
+        left_open.append(watched)
+        await anext(watched)
+
+    async def one_event(**_: Any) -> AsyncIterator[dict[str, Any]]:
+        yield {"type": "ADDED", "object": {"metadata": {"name": "p"}}}
+
+    monkeypatch.setattr(kopf, "operator", stopped_between_two_events)
+    monkeypatch.setattr(kopf._cogs.clients.watching, "continuous_watch", one_event)
+    asyncio.run(
+        watch.watch(
+            namespaces=("default",),
+            credentials=here,
+            on_event=lambda kind, event, item: None,
+            stop=asyncio.Event(),
+            started=asyncio.Event(),
+        )
+    )
+    assert (left_open[0].ag_frame, caplog.messages) == (None, [])
+
+
 class NeverCopied(dict[str, Any]):
     """A part of an object that fails the test when somebody copies it."""
 
@@ -91,7 +123,7 @@ async def test_kopf_neither_compares_nor_copies_an_object():
         settings=watch.kopf_settings(),
         memories=kopf._core.reactor.inventory.ResourceMemories(),
         memobase=kopf._cogs.structs.ephemera.Memo(),
-        resource=kopf._cogs.structs.references.Resource("", "v1", PODS.plural, namespaced=True),
+        resource=RESOURCE,
         raw_event={"type": "MODIFIED", "object": pod},
         event_queue=asyncio.Queue(),
     )

@@ -53,7 +53,7 @@ class EngineCounts(ApiModel):
     desired: Count = 0
     """Engines that the job asks for at its start."""
     known: Count = 0
-    """Engines that the trainer has found, in any state."""
+    """Engines that have answered the trainer and are not lost."""
     current: Count = 0
     """Engines that hold the newest weights, verified, and are given prompts."""
     frozen: Annotated[tuple[FrozenEngine, ...], Field(max_length=MAX_FROZEN_TOLD)] | None = None

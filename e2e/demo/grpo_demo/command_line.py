@@ -12,7 +12,7 @@ from grpo_demo.follow import condition, follow
 from grpo_demo.install import install
 from grpo_demo.local import train_locally
 from grpo_demo.target import Target, local_target, named_target
-from grpo_images.registry import PUBLIC_BASE
+from grpo_images.registry import FIND_DIGEST
 from grpo_images.sources import REPOSITORY
 from grpo_runtime.report.curve import plot
 
@@ -24,7 +24,8 @@ the local cluster, which it starts, or in one of yours.
 
 for example:
   make demo
-  make demo CONTEXT=my-context REGISTRY=registry.example.com/my-team"""
+  make demo CONTEXT=my-context REGISTRY=registry.example.com/my-team \\
+    BASE=python:3.11-slim@sha256:DIGEST"""
 _STEP_LINE = re.compile(r"step (\d+)/\d+ .*?\breward (-?[0-9.]+)")
 
 
@@ -36,12 +37,17 @@ def main() -> int:
     parser.add_argument("--context", help="a context of your kubeconfig (default: the local cluster)")
     parser.add_argument("--registry", help="where images go, with --context; such as registry.example.com/me")
     parser.add_argument(
-        "--base", default=PUBLIC_BASE, help="base of the images, with --context (%(default)s)"
+        "--base",
+        metavar="IMAGE@sha256:DIGEST",
+        help=f"base of the images, with --context; `{FIND_DIGEST}` prints a digest",
     )
     parser.add_argument("--timeout", type=float, default=1200, help="seconds for each job (default 1200)")
     options = parser.parse_args()
-    if bool(options.context) != bool(options.registry):
-        parser.error("CONTEXT= and REGISTRY= go together: that cluster pulls the images from the registry")
+    if len({bool(options.context), bool(options.registry), bool(options.base)}) > 1:
+        parser.error(
+            "CONTEXT=, REGISTRY= and BASE= go together: that cluster pulls the images from the registry, and "
+            f"they are built on the base, whose digest `{FIND_DIGEST}` prints"
+        )
     why = None if options.context else obstacle()
     if why:
         say(f"this machine cannot run containers ({why}): training without a cluster, in local mode")

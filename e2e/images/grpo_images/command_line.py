@@ -6,14 +6,15 @@ import sys
 from grpo_cluster.console import say
 from grpo_cluster.settings import ClusterError
 from grpo_images.local import ensure_built, ensure_loaded
-from grpo_images.registry import PUBLIC_BASE, VARIANTS, publish
+from grpo_images.registry import FIND_DIGEST, VARIANTS, publish
 from grpo_images.sources import IMAGES
 
 _DESCRIPTION = """Build the operator's and the runtime's image, for the local cluster or a registry.
 
 for example:
   python3 e2e/images/cli.py load runtime
-  python3 e2e/images/cli.py publish runtime --variant cuda --registry registry.example.com/my-team"""
+  python3 e2e/images/cli.py publish runtime --variant cuda --registry registry.example.com/my-team \\
+    --base python:3.11-slim@sha256:DIGEST"""
 
 
 def main() -> int:
@@ -32,7 +33,12 @@ def main() -> int:
         command.add_argument("images", nargs="*", metavar="IMAGE", help="operator, runtime (default: both)")
         if name == "publish":
             command.add_argument("--registry", required=True, help="such as registry.example.com/team")
-            command.add_argument("--base", default=PUBLIC_BASE, help="base image (default %(default)s)")
+            command.add_argument(
+                "--base",
+                required=True,
+                metavar="IMAGE@sha256:DIGEST",
+                help=f"base image, a Debian with Python 3.11; `{FIND_DIGEST}` prints a digest",
+            )
             command.add_argument(
                 "--variant", choices=VARIANTS, default="cpu", help="runtime for CPUs or GPUs"
             )

@@ -6,8 +6,12 @@ handlers and its indexes keep deleted objects, so nothing is decided in a handle
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from types import AsyncGeneratorType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import kopf
 
@@ -94,14 +98,42 @@ async def watch(
             _handler(kind, on_event)
         )
     logging.getLogger("kopf").setLevel(logging.WARNING)
-    await kopf.operator(
-        registry=registry,
-        settings=kopf_settings(),
-        namespaces=list(namespaces),
-        clusterwide=not namespaces,
-        stop_flag=stop,
-        ready_flag=started,
-    )
+    async with _generators_closed_in_order():
+        await kopf.operator(
+            registry=registry,
+            settings=kopf_settings(),
+            namespaces=list(namespaces),
+            clusterwide=not namespaces,
+            stop_flag=stop,
+            ready_flag=started,
+        )
+
+
+@asynccontextmanager
+async def _generators_closed_in_order() -> AsyncIterator[None]:
+    """Close the generators that kopf leaves open when it stops, each before those that it uses. asyncio would
+    close them all at once at the end of the process: one whose inner one is closed by then fails and logs a
+    traceback."""
+    opened: WeakKeyDictionary[AsyncGenerator[Any, Any], None] = WeakKeyDictionary()
+    of_the_loop = sys.get_asyncgen_hooks().firstiter
+
+    def remember(generator: AsyncGenerator[Any, Any]) -> None:
+        if isinstance(generator, AsyncGeneratorType) and _is_of_kopf(generator):
+            opened[generator] = None
+        if of_the_loop is not None:
+            of_the_loop(generator)
+
+    sys.set_asyncgen_hooks(firstiter=remember)
+    try:
+        yield
+    finally:
+        sys.set_asyncgen_hooks(firstiter=of_the_loop)
+        for generator in list(opened):  # the outer one is the first to be iterated
+            await generator.aclose()
+
+
+def _is_of_kopf(generator: AsyncGeneratorType[Any, Any]) -> bool:
+    return generator.ag_code.co_filename.startswith(kopf.__path__[0])
 
 
 def _handler(kind: Kind, on_event: OnEvent) -> Any:

@@ -48,6 +48,8 @@ class ContainerTermination:
     reason: str
     message: str
     finished_at: datetime | None
+    has_default_image: bool = False
+    """Whether the job names no image, so that the container ran the operator's default."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,8 @@ class PodView:
     """When it was bound to its node; None while it has none."""
     given_back: int = 0
     """How often its job had given its nodes back when the pod was made."""
+    must_end_by: datetime | None = None
+    """When its grace period is over, once it is being deleted."""
     unready_since: datetime | None = None
     """Since when it is not ready, where its node says so; None for a pod that is ready."""
     is_stopping: bool = False

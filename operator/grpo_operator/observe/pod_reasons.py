@@ -90,8 +90,11 @@ def not_seen(scheduler: str, *, role: str) -> ReasonMessage:
     return ReasonMessage(Reason.NO_SCHEDULER, message)
 
 
-def not_pulled(image: str, message: str, events: Sequence[KubeObject]) -> ReasonMessage:
-    """Why an image cannot be pulled. That a pull secret is missing shows only in an Event."""
+def not_pulled(
+    image: str, message: str, events: Sequence[KubeObject], *, is_default: bool = False
+) -> ReasonMessage:
+    """Why an image cannot be pulled, and who names it: the job, or the operator as its default. That a pull
+    secret is missing shows only in an Event."""
     text = _BACK_OFF.sub("", message).strip()
     sentence = f"the image {image} cannot be pulled" + (f": {text}" if text else "")
     absent = [event for event in events if event.get("reason") == MISSING_PULL_SECRET]
@@ -99,9 +102,15 @@ def not_pulled(image: str, message: str, events: Sequence[KubeObject]) -> Reason
         named = _IN_BRACKETS.search(absent[-1].get("message", ""))
         secrets = f"Secret {named[1]}" if named else "one of the Secrets"
         return ReasonMessage(ERR_IMAGE_PULL, f"{secrets} of imagePullSecrets does not exist, and {sentence}")
-    return ReasonMessage(
-        ERR_IMAGE_PULL, f"{sentence}: is spec.image right, and does it need imagePullSecrets?"
-    )
+    fix = f"is {image_setting(is_default=is_default)} right, and does it need imagePullSecrets?"
+    if is_default:
+        fix += " The job keeps the image: delete it and apply it again once the default is right"
+    return ReasonMessage(ERR_IMAGE_PULL, f"{sentence}: {fix}")
+
+
+def image_setting(*, is_default: bool) -> str:
+    """What names the image of a job: its spec, or the operator for jobs that name none."""
+    return "the operator's --runtime-image (runtimeImage of its chart)" if is_default else "spec.image"
 
 
 def not_started(events: Sequence[KubeObject]) -> ReasonMessage | None:

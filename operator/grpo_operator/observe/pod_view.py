@@ -33,15 +33,21 @@ _DISRUPTIVE_REASONS = {
     "NodeAffinity",
 }
 """status.reason of a pod that the kubelet or the scheduler ended, whatever its containers did."""
+_TAKEN_AWAY = ("DisruptionTarget", "TerminationTarget")
+"""Conditions of a pod that is about to be taken away: the one of Kubernetes, and the one that Kueue sets when
+it preempts or stops a pod."""
 _LONGEST_IMAGE_ID = 512
 _LOST_CONTAINER = "ContainerStatusUnknown"
 """Reason of a container whose end its node does not know; its exit code is made up by the node."""
 
 
-def pod_view(item: KubeObject, events: Sequence[KubeObject] = ()) -> PodView | None:
+def pod_view(
+    item: KubeObject, events: Sequence[KubeObject] = (), *, has_default_image: bool = False
+) -> PodView | None:
     """The pod as the planner sees it; None when its name is not one of ours.
 
-    `events` are those about it, which matter only while it does not start.
+    `events` are those about it, which matter only while it does not start. `has_default_image` is whether its
+    job names no image.
     """
     meta, status, spec = item["metadata"], item.get("status", {}), item["spec"]
     # By name alone: labels can be taken away from a running pod.
@@ -50,6 +56,10 @@ def pod_view(item: KubeObject, events: Sequence[KubeObject] = ()) -> PodView | N
         return None
     container = _container(status)
     name, ready = container.get("name", ""), _condition(status, "Ready")
+    termination, last_termination = (
+        _termination(name, container.get(state, {}), has_default_image=has_default_image)
+        for state in ("state", "lastState")
+    )
     return PodView(
         name=meta["name"],
         uid=meta["uid"],
@@ -61,16 +71,17 @@ def pod_view(item: KubeObject, events: Sequence[KubeObject] = ()) -> PodView | N
         unready_since=_time(ready.get("lastTransitionTime")) if ready.get("status") == "False" else None,
         is_deleting="deletionTimestamp" in meta,
         is_stopping=spec.get("activeDeadlineSeconds") == STOPPED_SECONDS,
+        must_end_by=_time(meta.get("deletionTimestamp")),
         node=spec.get("nodeName", ""),
         ip=status.get("podIP", ""),
         restarts=container.get("restartCount", 0),
         image=next((c.get("image", "") for c in spec.get("containers", ()) if c["name"] == name), ""),
         image_id=container.get("imageID", "")[:_LONGEST_IMAGE_ID],
-        termination=_termination(name, container.get("state", {})),
-        last_termination=_termination(name, container.get("lastState", {})),
+        termination=termination,
+        last_termination=last_termination,
         disruption=_disruption(meta, status, container),
         has_exceeded_own_limit=_has_exceeded_own_limit(status),
-        start_problem=_start_problem(item, container, events),
+        start_problem=_start_problem(item, container, events, has_default_image=has_default_image),
         created_at=_time(meta.get("creationTimestamp")),
         unseen_by=_unseen_by(item),
         scheduled_at=_scheduled_at(item),
@@ -118,7 +129,9 @@ def _have_all_ended(item: KubeObject) -> bool:
     return all("terminated" in each.get("state", {}) for each in containers)
 
 
-def _termination(container: str, state: dict[str, Any]) -> ContainerTermination | None:
+def _termination(
+    container: str, state: dict[str, Any], *, has_default_image: bool
+) -> ContainerTermination | None:
     ended = state.get("terminated")
     if not ended:
         return None
@@ -128,6 +141,7 @@ def _termination(container: str, state: dict[str, Any]) -> ContainerTermination 
         reason=ended.get("reason", ""),
         message=ended.get("message", ""),
         finished_at=_time(ended.get("finishedAt")),
+        has_default_image=has_default_image,
     )
 
 
@@ -136,8 +150,8 @@ def _time(text: str | None) -> datetime | None:
 
 
 def _disruption(meta: KubeObject, status: dict[str, Any], container: dict[str, Any]) -> ReasonMessage | None:
-    target = _condition(status, "DisruptionTarget")
-    if target.get("status") == "True":
+    target = _taken_away(status)
+    if target:
         return reason_message(
             target.get("reason") or Reason.DISRUPTED, target.get("message") or "the pod was disrupted"
         )
@@ -156,9 +170,15 @@ def _disruption(meta: KubeObject, status: dict[str, Any], container: dict[str, A
 
 def _has_exceeded_own_limit(status: dict[str, Any]) -> bool:
     """Whether the node evicted the pod for storage that it used beyond its own limit, and nothing else took
-    it away at the same time, which a DisruptionTarget would say."""
+    it away at the same time, which a condition would say."""
     is_own = status.get("reason") == EVICTED and is_over_own_limit(status.get("message", ""))
-    return is_own and _condition(status, "DisruptionTarget").get("status") != "True"
+    return is_own and not _taken_away(status)
+
+
+def _taken_away(status: dict[str, Any]) -> dict[str, Any]:
+    """The condition that says that the pod is taken away; empty when none does."""
+    found = (_condition(status, kind) for kind in _TAKEN_AWAY)
+    return next((condition for condition in found if condition.get("status") == "True"), {})
 
 
 def _role(name: str) -> Role:
@@ -177,7 +197,11 @@ def is_silent(item: KubeObject) -> bool:
 
 
 def _start_problem(
-    item: KubeObject, container: dict[str, Any], events: Sequence[KubeObject]
+    item: KubeObject,
+    container: dict[str, Any],
+    events: Sequence[KubeObject],
+    *,
+    has_default_image: bool,
 ) -> ReasonMessage | None:
     status = item.get("status", {})
     scheduled = _condition(status, "PodScheduled")
@@ -187,7 +211,7 @@ def _start_problem(
     waiting = _waiting(container)
     reason, message = waiting.get("reason", ""), waiting.get("message", "")
     if reason in IMAGE_PULL_REASONS:
-        return not_pulled(container.get("image", ""), message, events)
+        return not_pulled(container.get("image", ""), message, events, is_default=has_default_image)
     if reason not in _NORMAL_WAITING:
         return reason_message(reason, message or reason)
     if status.get("phase") == "Failed" and status.get("reason"):

@@ -33,9 +33,13 @@ def job_and_pods(cache: Cache, key: Key) -> JobAndPods | None:
     if item is None:
         return None
     job = job_view(item)
-    found = (pod_view(pod, cache.events(pod["metadata"]["uid"])) for pod in cache.pods(job.identity))
-    pods = sorted((pod for pod in found if pod), key=lambda pod: (pod.position, pod.node_index))
     spec = job.spec or _frozen_of(job, _configs(cache, job)).spec
+    has_default_image = spec is not None and spec.image is None
+    found = (
+        pod_view(pod, cache.events(pod["metadata"]["uid"]), has_default_image=has_default_image)
+        for pod in cache.pods(job.identity)
+    )
+    pods = sorted((pod for pod in found if pod), key=lambda pod: (pod.position, pod.node_index))
     rollouts = [pod for pod in pods if rollout_position(pod.name)]
     # where no spec can be read, as many as there are
     num_nodes = 1 + max((pod.node_index for pod in rollouts), default=0)

@@ -10,6 +10,7 @@ from grpo_api.contract.progress import TerminationMessage
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.status import ErrorSignature
 from grpo_operator.observe.observed import ContainerTermination
+from grpo_operator.observe.pod_reasons import image_setting
 
 OOM_KILLED = "OOMKilled"
 _NOT_STARTED = frozenset({"StartError", "ContainerCannotRun"})
@@ -64,8 +65,9 @@ def explain_termination(termination: ContainerTermination) -> ReasonMessage:
         )
     tail = termination.message.strip()[-_LOG_TAIL:]
     if termination.reason in _NOT_STARTED:
+        named_by = image_setting(is_default=termination.has_default_image)
         return ReasonMessage(
-            termination.reason, f"the container cannot be started: is spec.image a runtime image? {tail}"
+            termination.reason, f"the container cannot be started: is {named_by} a runtime image? {tail}"
         )
     ended = f"the container ended with exit code {termination.exit_code} ({policy.meaning})"
     return ReasonMessage(policy.reason, f"{ended}; the end of its log: {tail}" if tail else ended)

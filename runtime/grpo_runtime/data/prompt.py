@@ -65,7 +65,8 @@ def encode_prompt(
                 f"{row} is text, for which sampling.{chat_options.needed_by} means nothing: set "
                 f"sampling.applyChatTemplate to true, or remove sampling.{chat_options.needed_by}"
             )
-        token_ids: list[int] = tokenizer(chat)["input_ids"]
+        # not verbose: what is too long is refused below, with its row
+        token_ids: list[int] = tokenizer(chat, verbose=False)["input_ids"]
     else:
         token_ids = _encode_chat(chat, tokenizer=tokenizer, row=row, options=chat_options)
     if not token_ids:
@@ -95,6 +96,7 @@ def _encode_chat(
             add_generation_prompt=True,
             tokenize=True,
             return_dict=True,
+            tokenizer_kwargs={"verbose": False},
             **options.arguments,
         )
     except (TemplateError, TypeError) as error:

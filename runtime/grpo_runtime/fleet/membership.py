@@ -224,10 +224,11 @@ def told_frozen(
 
 
 def count(members: list[Member], *, desired: int, frozen: tuple[FrozenEngine, ...] = ()) -> EngineCounts:
-    """Engines by what the status shows. `known` leaves out those that are lost."""
+    """Engines by what the status shows. `known` leaves out those that are lost, and addresses at which none
+    has answered yet."""
     return EngineCounts(
         frozen=frozen or None,
         desired=desired,
-        known=sum(member.state != MemberState.LOST for member in members),
+        known=sum(member.state not in (MemberState.JOINING, MemberState.LOST) for member in members),
         current=sum(member.state == MemberState.CURRENT for member in members),
     )

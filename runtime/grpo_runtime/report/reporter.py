@@ -3,15 +3,16 @@
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from grpo_api.contract.engine_absence import NO_ENGINE_SECONDS
 from grpo_api.contract.graces import TRAINER_GRACE_SECONDS, trainer_grace_seconds
 from grpo_api.contract.mismatch import MISMATCH_METRIC, mismatch_after
 from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
 from grpo_api.contract.run_config import JobRef
-from grpo_runtime.report.generation import frozen_message, still_message
+from grpo_runtime.report.generation import STILL_SECONDS, frozen_message, still_message
 from grpo_runtime.report.progress import ProgressFile, read_progress
 from grpo_runtime.report.sample import Sample
 from grpo_runtime.report.sink import OpenSink, SinkContext, StepRecord
@@ -33,6 +34,7 @@ class Reporter:
         initial: Progress,
         has_mismatch_bound: bool = True,
         sinks: Sequence[OpenSink] = SINKS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`initial` is the Progress at the step this attempt starts from. `has_mismatch_bound` as in
         `contract.mismatch.why_unbounded`."""
@@ -43,6 +45,9 @@ class Reporter:
         """Samples that were finished at the last report, while completions are sampled."""
         self._num_moved = 0
         self._needs_engines = True
+        self._clock = clock
+        self._without_engine_since: float | None = None
+        """Since when no engine was current at any report; None while one is or none is needed."""
         self._note = ""
         """What people must know beside what rank 0 does, as the newest `report_waiting` said."""
         known = read_progress(run_dir)
@@ -62,6 +67,9 @@ class Reporter:
         """Report that rank 0 waits: for an engine if none is current and one is needed, else for completions
         or rewards. `waits_for` says what of the latter takes long, if anything does.
 
+        An attempt that has begun has no current engine in every weight sync. Its state stays Training until
+        that has lasted for NO_ENGINE_SECONDS, and what it waits for is said from STILL_SECONDS on.
+
         While completions are sampled, only one that was finished is a sign of life: rank 0 itself lives on
         when all engines hang. `note` is a sentence that every report has until the next call.
         """
@@ -70,6 +78,7 @@ class Reporter:
         is_still = num_done is not None and num_done == self._num_done
         self._num_done = num_done
         if engines.current or not self._needs_engines:
+            self._without_engine_since = None
             step = self.progress.latest.step + 1
             message = still_message(generation, step=step) if generation else waits_for
             self.progress.update(
@@ -79,14 +88,16 @@ class Reporter:
                 engines=engines,
             )
             return
-        message = (
-            f"no rollout engine has the newest weights: {engines.known} of {engines.desired} engines found"
-        )
-        if generation is not None:
-            message += frozen_message(generation)
-        self.progress.update(
-            state=TrainerState.WAITING_FOR_ROLLOUT, message=self._with_note(message), engines=engines
-        )
+        if self._without_engine_since is None:
+            self._without_engine_since = self._clock()
+        seconds = self._clock() - self._without_engine_since
+        state, message = self.progress.latest.state, ""
+        if state is not TrainerState.TRAINING or seconds >= NO_ENGINE_SECONDS:
+            state = TrainerState.WAITING_FOR_ROLLOUT
+        frozen = "" if generation is None else frozen_message(generation)
+        if state is TrainerState.WAITING_FOR_ROLLOUT or seconds >= STILL_SECONDS or frozen:
+            message = _no_engine_message(engines) + frozen
+        self.progress.update(state=state, message=self._with_note(message), engines=engines)
 
     def _with_note(self, message: str) -> str:
         # it comes first: a condition cuts the end of a long message off
@@ -115,7 +126,7 @@ class Reporter:
         samples: Sequence[Sample] = (),
     ) -> None:
         """Report a step; `step` counts from 1. `samples` are given in steps whose completions are kept."""
-        self._needs_engines = True
+        self._needs_engines, self._without_engine_since = True, None
         logger.info(
             "step %d/%d reward %s loss %.4g gradient norm %.3g in %.2f s",
             *(step, self.progress.latest.total_steps, _rounded(values.get("reward"))),
@@ -176,6 +187,13 @@ class Reporter:
                 sink.close(has_failed=True)
             except Exception as error:  # of a volume or a library: the first error counts
                 logger.warning("%s could not be closed: %s", type(sink).__name__, error)
+
+
+def _no_engine_message(engines: EngineCounts) -> str:
+    answered = f"{engines.known} of {engines.desired} engines have answered"
+    if engines.known > engines.desired:  # more were asked for since, or one has taken the place of another
+        answered = f"{engines.known} engines have answered, and the attempt began with {engines.desired}"
+    return f"no rollout engine has the newest weights: {answered}"
 
 
 def _rounded(reward: float | None) -> str:

@@ -33,7 +33,9 @@ def probe_tokens(
     over the whole vocabulary follow."""
     # one token less than the engine's longest sequence: it must generate one to score a prompt
     length = min(NUM_TOKENS[dtype], max_model_len - 1)
-    of_text = [int(token) for token in tokenizer.encode(TEXT, add_special_tokens=False)]
+    # not verbose: it would warn that the text is longer than a small model reads, and only a part is taken
+    encoded = tokenizer.encode(TEXT, add_special_tokens=False, verbose=False)
+    of_text = [int(token) for token in encoded]
     digests = (hashlib.sha256(f"probe {index}".encode()).digest() for index in range(length))
     others = [int.from_bytes(digest[:8], "little") % vocab_size for digest in digests]
     return tuple((of_text + others)[:length])

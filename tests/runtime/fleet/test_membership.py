@@ -156,8 +156,9 @@ def test_an_address_no_longer_listed_is_forgotten_once_nothing_answers_there(
     assert not is_gone(member, is_listed=True)
 
 
-def test_counts_leave_out_the_lost() -> None:
-    counts = count([current(), joining(), died(current())], desired=4)
+def test_counts_leave_out_the_lost_and_addresses_that_have_never_answered() -> None:
+    stale = replace(current(), state=MemberState.STALE)
+    counts = count([current(), stale, joining(), died(current())], desired=4)
     assert (counts.desired, counts.known, counts.current) == (4, 2, 1)
 
 

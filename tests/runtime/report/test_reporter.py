@@ -10,6 +10,7 @@ import pytest
 from power_cut import PowerCuts
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from grpo_api.contract.engine_absence import NO_ENGINE_SECONDS
 from grpo_api.contract.mismatch import MISMATCH_METRIC, STEPS_BELOW, Mismatch
 from grpo_api.contract.progress import EngineCounts, FrozenEngine, Progress, TrainerState
 from grpo_api.contract.run_config import JobRef
@@ -100,11 +101,43 @@ def test_a_trainer_waits_for_engines_only_while_none_is_current(
     reporter.report_waiting(EngineCounts(desired=3, known=2, current=0))
     waiting = progress(tmp_path)
     assert waiting.state is TrainerState.WAITING_FOR_ROLLOUT
-    assert "2 of 3 engines found" in waiting.message
+    assert waiting.message.endswith(": 2 of 3 engines have answered")
     reporter.report_waiting(EngineCounts(desired=3, known=2, current=1))
     training = progress(tmp_path)
     assert (training.state, training.message) == (TrainerState.TRAINING, "")
     assert training.heartbeat > waiting.heartbeat
+
+
+def test_more_engines_than_the_attempt_began_with_are_not_counted_as_a_part_of_those(
+    reporter_of: MakeReporter, tmp_path: Path
+) -> None:
+    reporter_of().report_waiting(EngineCounts(desired=2, known=3, current=0))
+    assert progress(tmp_path).message.endswith(": 3 engines have answered, and the attempt began with 2")
+
+
+def test_a_weight_sync_is_no_wait_for_engines_until_it_has_lasted(
+    reporter_of: MakeReporter, tmp_path: Path
+) -> None:
+    now = 100.0
+    reporter = reporter_of(clock=lambda: now)
+    none, all_of_them = EngineCounts(desired=3, known=3), EngineCounts(desired=3, known=3, current=3)
+    said = []
+    for engines, seconds in [(all_of_them, 0), (none, 500), (none, 9), (none, 1), (none, 49), (none, 1)]:
+        now += seconds
+        reporter.report_waiting(engines)
+        found = progress(tmp_path)
+        said.append((found.state.value, bool(found.message)))
+    assert said == [
+        *[("Training", False)] * 3,
+        *[("Training", True)] * 2,
+        ("WaitingForRollout", True),
+    ]
+    reporter.report_waiting(all_of_them)
+    now += 500
+    finish(reporter, 1)
+    now += 500
+    reporter.report_waiting(none)
+    assert progress(tmp_path).state is TrainerState.TRAINING
 
 
 def test_a_note_is_in_every_report_until_the_trainer_no_longer_has_it(
@@ -118,7 +151,7 @@ def test_a_note_is_in_every_report_until_the_trainer_no_longer_has_it(
         return found.state, found.message
 
     reporter.report_waiting(none, note=note)
-    waits = "no rollout engine has the newest weights: 2 of 2 engines found"
+    waits = "no rollout engine has the newest weights: 2 of 2 engines have answered"
     assert said() == ("WaitingForRollout", f"{note}; {waits}")
     reporter.report_waiting(one, note=note)
     assert said() == ("Training", note)
@@ -242,11 +275,15 @@ def test_bytes_that_move_are_a_sign_of_life_and_a_volume_that_hangs_is_none(
 
 
 def test_a_step_that_is_replayed_waits_for_no_engine(reporter_of: MakeReporter, tmp_path: Path) -> None:
-    reporter, engines = reporter_of(), EngineCounts(desired=3, known=0, current=0)
+    now = 0.0
+    reporter, engines = reporter_of(clock=lambda: now), EngineCounts(desired=3, known=0, current=0)
     reporter.begins_round(needs_engines=False)
     reporter.replaying(8, step=1)
     reporter.report_waiting(engines)
     assert progress(tmp_path).state is TrainerState.TRAINING
+    assert progress(tmp_path).message == ""
     finish(reporter, 1)
+    reporter.report_waiting(engines)
+    now += NO_ENGINE_SECONDS
     reporter.report_waiting(engines)
     assert progress(tmp_path).state is TrainerState.WAITING_FOR_ROLLOUT

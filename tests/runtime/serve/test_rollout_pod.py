@@ -113,6 +113,13 @@ def test_no_token_is_in_the_log_or_on_a_command_line(engine: Any, attempt: int) 
         assert not any(secret in text for text in texts)
 
 
+def test_what_vllm_says_in_every_weight_sync_is_not_in_the_log(engine: Any, attempt: int) -> None:
+    for path in ("/pause", "/resume"):
+        assert call(engine, "POST", path, token=engine.admin_token, attempt=attempt) == 200
+    assert " INFO " in engine.log()
+    assert not re.findall(r".*(?:setting pause state|reset prefix cache).*", engine.log())
+
+
 def test_an_engine_is_a_server_and_its_fork_and_no_process_was_asked_about_the_model(engine: Any) -> None:
     core = _core_pid(engine)
     # a core that was spawned has a helper of multiprocessing beside it

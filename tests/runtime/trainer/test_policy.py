@@ -1,5 +1,6 @@
 """The policy as the loss, the engines and the probe see it."""
 
+import logging
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -122,13 +123,16 @@ def test_the_same_batch_gives_the_same_bits() -> None:
 
 
 def test_a_probe_is_what_an_engine_reports_for_a_prompt_which_no_temperature_changes(
-    policy: Policy, ranks: Ranks
+    policy: Policy, ranks: Ranks, caplog: pytest.LogCaptureFixture
 ) -> None:
+    logging.getLogger("transformers").addHandler(caplog.handler)  # which hands nothing on to the root
     strategy = DDPStrategy(policy, optimizer=OptimizerSpec(), total_steps=1, ranks=ranks)
     run = run_config(model={"source": "builtin://tiny", "dtype": "bfloat16"}, engine={"maxModelLen": 256})
     probe = make_probe(strategy, run, tokenizer=TOKENIZER)
     assert len(probe.token_ids) == NUM_TOKENS[Dtype.BFLOAT16] >= 100
     assert TOKENIZER.decode(probe.token_ids[:20]) == TEXT[:20]
+    logging.getLogger("transformers").removeHandler(caplog.handler)
+    assert len(TEXT) > TOKENIZER.model_max_length and caplog.messages == []
     expected = logprobs(policy, torch.tensor([probe.token_ids]), temperature=1.0)[0].tolist()
     assert list(probe.logprobs) == pytest.approx(expected, abs=1e-5)
     assert probe.tolerance == 0.1
@@ -136,7 +140,7 @@ def test_a_probe_is_what_an_engine_reports_for_a_prompt_which_no_temperature_cha
 
 
 def test_a_probe_is_filled_with_tokens_of_the_whole_vocabulary_where_its_text_is_short() -> None:
-    short: Any = SimpleNamespace(encode=lambda text, add_special_tokens: [7] * 20)
+    short: Any = SimpleNamespace(encode=lambda text, **options: [7] * 20)
 
     def probe(max_model_len: int) -> tuple[int, ...]:
         return probe_tokens(short, dtype=Dtype.BFLOAT16, vocab_size=1000, max_model_len=max_model_len)

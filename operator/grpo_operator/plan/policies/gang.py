@@ -8,9 +8,10 @@ from grpo_api.contract.graces import MAX_TRAINER_GRACE_SECONDS, TRAINER_GRACE_SE
 from grpo_api.contract.retries import pause_seconds
 from grpo_api.v1alpha1.status import ConditionType
 from grpo_operator.children.pod import grace_seconds_of
-from grpo_operator.observe.observed import Observed, PodView
+from grpo_operator.observe.observed import Observed
 from grpo_operator.plan.conditions import condition
 from grpo_operator.plan.draft import Draft, Stage
+from grpo_operator.plan.waiting_for_end import on_node, waiting_for_end
 from grpo_operator.plan.without_progress import without_progress
 
 
@@ -27,7 +28,9 @@ def end_earlier_attempts(draft: Draft, observed: Observed, now: datetime) -> Dra
     draft = draft.deleting_pods(unneeded, grace_seconds=_grace_seconds(draft))
     running = [pod for pod in older if not pod.is_over]
     if running:
-        return replace(draft, waits_for=_must_end_first(running[0]))
+        pod, attempt = running[0], running[0].position[0]
+        message = f"trainer pod {pod.name}{on_node(pod)} of attempt {attempt} must end first"
+        return waiting_for_end(draft, pod, now, message=message)
     until = _pause_until(draft)
     if until is not None and until > now:
         left = (until - now).total_seconds()
@@ -43,17 +46,6 @@ def _grace_seconds(draft: Draft) -> int:
     needed = max(TRAINER_GRACE_SECONDS, draft.status.checkpoint_seconds or 0)
     needed = min(needed, MAX_TRAINER_GRACE_SECONDS)  # whatever a trainer reports
     return needed if asked is None else min(needed, asked)
-
-
-def _must_end_first(pod: PodView) -> str:
-    where = f" on node {pod.node}" if pod.node else ""
-    message = f"trainer pod {pod.name}{where} of attempt {pod.position[0]} must end first"
-    if not where:
-        return message
-    return (
-        f"{message}: if that node is lost, delete it or taint it with "
-        "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
-    )
 
 
 def _pause_until(draft: Draft) -> datetime | None:

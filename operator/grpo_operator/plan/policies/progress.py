@@ -3,8 +3,8 @@
 from dataclasses import replace
 from datetime import datetime
 
-from grpo_api.contract.progress import Progress
 from grpo_api.contract.retries import has_made_a_step
+from grpo_api.v1alpha1.status import GRPOJobStatus
 from grpo_operator.observe.observed import Observed
 from grpo_operator.plan.draft import Draft, Stage
 from grpo_operator.plan.without_progress import with_committed
@@ -13,8 +13,9 @@ _LARGE = 1e9
 
 
 def fold_progress(draft: Draft, observed: Observed, now: datetime) -> Draft:
-    """Numbers for people are rounded strings. Without a new report the old numbers stay. A checkpoint beyond
-    any before gives the restarts of failurePolicy.maxRestarts back."""
+    """Numbers for people are rounded strings. Without a new report the old numbers stay, and those of the
+    last step also while an attempt that resumes has made none. A checkpoint beyond any before gives the
+    restarts of failurePolicy.maxRestarts back."""
     if draft.stage is not Stage.ACTIVE or draft.status.attempt == 0:
         return draft
     if draft.is_held_back:
@@ -28,7 +29,10 @@ def fold_progress(draft: Draft, observed: Observed, now: datetime) -> Draft:
     resumed_from = draft.status.resumed_from
     if resumed_from is not None and progress.loaded_step is not None:
         resumed_from = resumed_from.model_copy(update={"step": progress.loaded_step})
-    rate = progress.tokens_per_second
+    reward, rate = progress.reward, progress.tokens_per_second
+    # an attempt that begins anew has lost its steps, and the numbers with them
+    has_none = progress.step > 0 and not has_made_a_step(progress)
+    before = draft.status if has_none else GRPOJobStatus()
     # of algorithm.epochs only the trainer knows how many steps they are
     total = draft.status.total_steps or progress.total_steps
     return draft.with_status(
@@ -36,22 +40,15 @@ def fold_progress(draft: Draft, observed: Observed, now: datetime) -> Draft:
         highest_step=max(draft.status.highest_step, progress.step if has_made_a_step(progress) else 0),
         total_steps=total,
         progress=f"{progress.step}/{total or '?'}",
-        reward=_reward(draft, progress),
+        reward=before.reward if reward is None else _rounded(reward),
         policy_version=progress.policy_version,
-        tokens_per_second="" if rate is None else f"{rate:.0f}",
+        tokens_per_second=before.tokens_per_second if rate is None else f"{rate:.0f}",
         checkpoint_step=progress.checkpoint_step,
         # an attempt that has not saved yet knows nothing better than those before
         checkpoint_seconds=progress.checkpoint_seconds or draft.status.checkpoint_seconds,
         resumed_from=resumed_from,
         rollout=draft.status.rollout.model_copy(update={"current": progress.engines.current}),
     )
-
-
-def _reward(draft: Draft, progress: Progress) -> str:
-    """Of the last step that was finished, which may be one of an earlier attempt."""
-    if progress.reward is not None:
-        return _rounded(progress.reward)
-    return "" if has_made_a_step(progress) else draft.status.reward
 
 
 def _rounded(reward: float) -> str:

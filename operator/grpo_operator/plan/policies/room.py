@@ -12,6 +12,7 @@ from grpo_operator.plan.deadline import fail_at_deadline, unmet
 from grpo_operator.plan.draft import Draft, Policy, Stage
 from grpo_operator.plan.facts import FirstStep, has_reported
 from grpo_operator.plan.giving_back import has_not_tried, jittered, seconds_to_hold
+from grpo_operator.plan.waiting_for_end import on_node, waiting_for_end
 from grpo_operator.settings import GiveBackTimes
 
 
@@ -101,13 +102,10 @@ def _held_back(draft: Draft, observed: Observed, frozen: FrozenJob, now: datetim
             known.message if known and known.reason == Reason.WAITING_FOR_ROOM else "pods are made later"
         )
         return replace(draft, waits_for=message).waking_after(left)
-    where = f" on node {ending[0].node}" if ending[0].node else ""
-    message = (
-        f"the pods are made again once trainer pod {ending[0].name}{where}, which was given back, has ended: "
-        "if its node is lost, delete the pod or taint the node with "
-        "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute"
-    )
-    return replace(draft, waits_for=message)
+    pod = ending[0]
+    which = f"trainer pod {pod.name}{on_node(pod)}, which was given back,"
+    message = f"the pods are made again once {which} has ended"
+    return waiting_for_end(draft, pod, now, message=message)
 
 
 def _deleting_given_back(draft: Draft, observed: Observed) -> Draft:

@@ -57,7 +57,8 @@ def _starting_since(draft: Draft, observed: Observed) -> datetime | None:
         return room_at
     liveness = observed.remembered.report.liveness
     if _reads(draft) and liveness is not None:
-        return max(status.starting_since, liveness.changed_at)
+        # whole seconds, as all times in a status
+        return max(status.starting_since, liveness.changed_at.replace(microsecond=0))
     waiting = status.waiting_for_room
     waited = max(room_at - waiting.since, timedelta()) if waiting else timedelta()
     return status.starting_since + waited
