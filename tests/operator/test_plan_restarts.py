@@ -139,7 +139,7 @@ def test_a_restart_is_over_when_the_new_gang_runs():
 
 @pytest.mark.parametrize(
     ("asked", "measured", "given"),
-    [(None, None, 60), (None, 200, 200), (30, 200, 30), (None, 2**53 - 1, 3600)],
+    [(None, None, 60), (None, 200, 200), (30, 200, 30), (900, 200, 200), (None, 2**53 - 1, 3600)],
 )
 def test_the_rest_of_a_lost_gang_may_take_as_long_as_a_save(
     asked: int | None, measured: int | None, given: int

@@ -137,6 +137,22 @@ def reads(cluster: FakeCluster, *, at: float, moved_at: float) -> None:
     later(cluster, at)
 
 
+def test_what_was_read_before_there_was_room_does_not_make_the_clock_begin_earlier():
+    cluster = FakeCluster(spec(startupDeadlineSeconds=100, rollout={"replicas": 1}))
+    cluster.settle()
+    cluster.unbind(cluster.pod("rollout-0-i0"), why=NO_GPU)
+    cluster.change(cluster.pod("trainer-a1-0"), phase="Running", is_ready=True)
+    cluster.settle()
+    later(cluster, 50)
+    cluster.bind(cluster.pod("rollout-0-i0"))
+    cluster.change(cluster.pod("rollout-0-i0"), start_problem=None)
+    for seconds in (51, 149):
+        reads(cluster, at=seconds, moved_at=10)
+        assert_alive(cluster)
+    later(cluster, 150)
+    assert_missed(cluster)
+
+
 def test_the_time_in_which_a_checkpoint_is_read_does_not_count():
     cluster = starting()
     for seconds in (50, 101, 160, 250):

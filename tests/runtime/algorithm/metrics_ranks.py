@@ -17,7 +17,14 @@ MASKS = [torch.tensor([[True, True, True]]), torch.tensor([[True, True, False], 
 def main(rank: int, store: str) -> None:
     torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     part, mask = PARTS[rank], MASKS[rank]
-    metrics = {"mean": mean_of(part, mask=mask), "least": min_of(part[mask]), "greatest": max_of(part[mask])}
+    metrics = {
+        "mean": mean_of(part, mask=mask),
+        "mean_of_squares": mean_of(part**2, mask=mask),
+        "least": min_of(part[mask]),
+        "greatest": max_of(part[mask]),
+    }
+    if rank:
+        metrics = dict(reversed(metrics.items())) | {"mean": metrics["mean"]}
     print(json.dumps(metric_values(reduce_metrics(metrics))), flush=True)
     torch.distributed.destroy_process_group()
 

@@ -172,6 +172,11 @@ def test_an_engine_whose_step_took_long_is_given_twice_that_time_until_a_round_w
         assert after(signs, repeat(STUCK, 100), start=start + 5, version=version)[1] == limit + 1
 
 
+def test_of_several_long_steps_of_a_round_the_longest_counts() -> None:
+    signs, _, _ = after(warm_engine(), [*repeat(STUCK, 29), STILL, *repeat(STUCK, 14), STILL])
+    assert after(signs, repeat(STUCK, 100), start=45.0)[1] == 61.0
+
+
 def test_a_busy_machine_on_which_steps_take_less_than_the_limit_does_not_raise_it() -> None:
     signs, at, _ = after(warm_engine(), [*repeat(STUCK, 8), STILL])
     assert at is None

@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +86,21 @@ def copied_from(source: FolderStore) -> CheckedVersions:
     return CheckedVersions(source, local=FolderStore(source.root.parent / "here"))
 
 
+@contextmanager
+def fetches_of(versions: CheckedVersions) -> Iterator[list[str]]:
+    """Everything that is fetched, in order, beside what the test itself puts in."""
+    seen: list[str] = []
+    fetch = versions.fetch
+
+    def counted(name: str) -> VersionManifest:
+        seen.append("fetch")
+        return fetch(name)
+
+    versions.fetch = counted  # type: ignore[method-assign]
+    yield seen
+    versions.fetch = fetch  # type: ignore[method-assign]
+
+
 @pytest.fixture
 def versions(tmp_path: Path) -> CheckedVersions:
     return copied_from(FolderStore(tmp_path / "source"))
@@ -129,6 +146,25 @@ async def test_a_version_that_is_not_what_was_written_is_left_out_and_the_next_o
     publish(tmp_path / "source", 3)
     assert await follower.update_once()
     assert engine.serves(some_weights(3))
+    await engine.shutdown()
+
+
+async def test_a_newer_version_that_fails_is_tried_again_as_soon_as_the_first_was(
+    versions: CheckedVersions, tmp_path: Path
+) -> None:
+    engine = Engine(versions.local.root)
+    follower = follower_of(engine, versions)
+    for step, tries in ((1, [0, 2, 5, 10]), (2, [0, 2, 5, 10])):
+        name = publish(tmp_path / "source", step)
+        file = min((tmp_path / "source" / name).glob("model-*.safetensors"))
+        written = file.read_bytes()
+        file.write_bytes(written[:-1] + bytes([written[-1] ^ 1]))
+        with fetches_of(versions) as seen:
+            for _ in range(12):
+                seen.append("look")
+                assert not await follower.update_once()
+        looks = [seen[:place].count("look") - 1 for place, what in enumerate(seen) if what == "fetch"]
+        assert looks == tries
     await engine.shutdown()
 
 

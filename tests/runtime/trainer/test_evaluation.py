@@ -18,6 +18,7 @@ from grpo_runtime.rollout.interface import Rollout
 from grpo_runtime.trainer.checkpoint.contents import RunState
 from grpo_runtime.trainer.commands import Command
 from grpo_runtime.trainer.evaluation import Evaluation
+from grpo_runtime.trainer.prompting import make_requests
 from grpo_runtime.trainer.scoring import Scores
 
 REWARDS = [[0.0], [1.0]] * 4
@@ -106,6 +107,13 @@ def test_every_evaluation_asks_for_the_same_completions_with_seeds_of_no_step() 
     assert len(requests) == 2 * 3 and all(request.is_evaluation for request in requests)
     assert [request.seed - requests[0].seed for request in requests[:3]] == [0, 1, 2]
     assert len({request.seed for request in requests}) == 6
+    run, tokenizer = job(), char_tokenizer(max_length_tokens=64)
+    trained = [
+        request.seed
+        for step in range(3)
+        for request in make_requests(PROMPTS, step=step, run_config=run, tokenizer=tokenizer)
+    ]
+    assert not {request.seed for request in requests} & set(trained)
 
 
 def test_it_is_greedy_unless_it_has_a_temperature() -> None:

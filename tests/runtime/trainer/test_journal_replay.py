@@ -8,7 +8,7 @@ import pytest
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.rollout.interface import GenerateRequest, OnFinished, Rollout, VersionSpan
 from grpo_runtime.trainer.journal.journal import Journal
-from grpo_runtime.trainer.journal.reader import file_of, step_folders
+from grpo_runtime.trainer.journal.reader import file_of, read_step, step_folders
 from grpo_runtime.trainer.journal.step import CHECKSUM, DIFFERS, REPLAYED, RecordedStep
 from grpo_runtime.trainer.scoring import Scores
 
@@ -177,6 +177,8 @@ async def test_rewards_of_another_set_of_functions_are_not_used(run: Run, tmp_pa
     recorded, seeds, scored = await do(other, 3)
     other.close()
     assert (seeds, scored, recorded.num_replayed) == ([], [3], SAMPLES)
+    found = read_step(tmp_path, step=3, attempt=2, job_uid="uid").scored
+    assert [record.names for record in found] == [("b",), ("a",)], "the highest attempt comes first"
 
 
 @pytest.mark.parametrize(("digest", "differs"), [(DIGEST, 0.0), ("ff" * 16, 1.0)])

@@ -303,6 +303,19 @@ def test_a_version_is_kept_for_who_waits_for_it_and_none_begins_to_read_one_that
         pass
 
 
+def test_a_version_that_one_of_its_readers_is_done_with_is_kept_for_the_other(store: TroubledStore) -> None:
+    publisher = publisher_to(store)
+    read = begun(publisher, step=1)
+    published(publisher, read)
+    with publisher.being_read(read):
+        with publisher.being_read(read):
+            pass
+        for step in (2, 3, 4):
+            published(publisher, begun(publisher, step=step))
+        wait_for_writers()
+        assert NAME in store.folders()
+
+
 def test_latest_names_the_newest_also_when_an_older_one_is_written_after_it(store: TroubledStore) -> None:
     publisher, newest = publisher_to(store), "version-000001-000002"
     for step in (2, 1):

@@ -58,8 +58,7 @@ def keep_replicas(draft: Draft, observed: Observed, now: datetime) -> Draft:
         elif holder is None and can_create and ended is not None:
             draft = replace(draft, rollout_waits_for=ended[0], early_end=ended[0]).waking_after(ended[1])
         elif holder is None and can_create:
-            used = [engine.position[1] for engine in engines]
-            incarnation = max(*used, highest.get(replica, -1), -1) + 1
+            incarnation = highest.get(replica, -1) + 1
             draft = draft.creating(*_pods_of(draft, frozen, replica=replica, incarnation=incarnation))
         elif holder is not None:
             kept.add(holder.uid)
