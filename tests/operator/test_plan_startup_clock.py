@@ -139,13 +139,13 @@ def reads(cluster: FakeCluster, *, at: float, moved_at: float) -> None:
 
 def test_what_was_read_before_there_was_room_does_not_make_the_clock_begin_earlier():
     cluster = FakeCluster(spec(startupDeadlineSeconds=100, rollout={"replicas": 1}))
+    cluster.has_room = False
     cluster.settle()
-    cluster.unbind(cluster.pod("rollout-0-i0"), why=NO_GPU)
+    cluster.bind(cluster.pod("trainer-a1-0"))
     cluster.change(cluster.pod("trainer-a1-0"), phase="Running", is_ready=True)
     cluster.settle()
     later(cluster, 50)
     cluster.bind(cluster.pod("rollout-0-i0"))
-    cluster.change(cluster.pod("rollout-0-i0"), start_problem=None)
     for seconds in (51, 149):
         reads(cluster, at=seconds, moved_at=10)
         assert_alive(cluster)
