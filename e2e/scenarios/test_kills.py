@@ -76,7 +76,7 @@ def test_an_operator_that_was_killed_changes_only_what_progress_changes(
     still = {name for name in children if not name.startswith("Pod/")}
     assert {name: version(now[name]) for name in still} == {name: version(children[name]) for name in still}
     checkpoints = {"checkpointStep", "highestCheckpointStep"}
-    progress = {"step", "progress", "reward", "policyVersion", "tokensPerSecond"} | checkpoints
+    progress = {"step", "highestStep", "progress", "reward", "policyVersion", "tokensPerSecond"} | checkpoints
     assert without(after["status"], progress) == without(before["status"], progress)
     assert after["metadata"]["generation"] == before["metadata"]["generation"]
 
