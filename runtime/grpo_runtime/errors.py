@@ -33,6 +33,14 @@ class VolumeFullError(KnownError):
     reason = Reason.VOLUME_FULL
 
 
+class VolumeUnusableError(KnownError):
+    """A volume cannot be written or read: it is read-only, belongs to another user, or its storage fails. A
+    retry helps once it can."""
+
+    exit_code = ExitCode.TRANSIENT
+    reason = Reason.VOLUME_UNUSABLE
+
+
 class HubUnreachableError(KnownError):
     """The Hugging Face Hub cannot be reached, or fails itself. A retry helps once it can, so such an end does
     not count against failurePolicy.maxRestarts."""

@@ -165,6 +165,9 @@ class Reason(StrEnum):
     """A failure that a retry may cure."""
     VOLUME_FULL = "VolumeFull"
     """No space is left on a volume that the job writes to."""
+    VOLUME_UNUSABLE = "VolumeUnusable"
+    """A volume of the job is read-only, belongs to another user, or its storage fails; next attempt,
+    counted."""
     HUB_UNREACHABLE = "HubUnreachable"
     """The Hugging Face Hub cannot be reached or fails itself, and the files are not in the cache; a trainer
     gets its next attempt, not counted, and an engine is started again."""

@@ -32,7 +32,7 @@ from grpo_runtime.local.volume_folders import lay_out_volumes, parse_volume_flag
 from grpo_runtime.local.workspace import Workspace
 from grpo_runtime.report.metrics import METRICS_FILE
 from grpo_runtime.report.plot import plot_run
-from grpo_runtime.storage.full_volume import full_volume_named
+from grpo_runtime.storage.volume_errors import volume_errors_named
 
 DEFAULT_OUTPUT = Path("grpo-runs")
 ENDED_AT_ONCE = 130
@@ -177,7 +177,7 @@ def _output(options: RunOptions, job: GRPOJob) -> Path:
     if options.output is not None:
         return options.output.absolute()
     folder = DEFAULT_OUTPUT.absolute()
-    with full_volume_named(folder.parent):
+    with volume_errors_named(folder.parent):
         folder.mkdir(exist_ok=True)
         # the working directory is often a repository, and no output belongs into one
         (folder / ".gitignore").write_text("*\n")

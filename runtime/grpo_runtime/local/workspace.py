@@ -23,7 +23,7 @@ from grpo_api.v1alpha1.spec import RewardSpec
 from grpo_runtime.errors import UserError
 from grpo_runtime.report.run_file import RUN_CONFIG_FILE
 from grpo_runtime.storage.files import write_atomically
-from grpo_runtime.storage.full_volume import full_volume_named
+from grpo_runtime.storage.volume_errors import volume_errors_named
 
 _UNFROZEN = "topology.rolloutReplicas"
 """The field of a RunConfig that may change while a job runs, here as in a cluster."""
@@ -66,10 +66,10 @@ class Workspace:
         Raises UserError when another command uses it, and VolumeFullError when a write inside the block finds
         no space left.
         """
-        with full_volume_named(_nearest_existing(self.output)):
+        with volume_errors_named(_nearest_existing(self.output)):
             for folder in (self.output, self.logs, self.own):
                 folder.mkdir(parents=True, exist_ok=True)
-        with full_volume_named(self.output), self._lock.open("a+") as lock:
+        with volume_errors_named(self.output), self._lock.open("a+") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from grpo_api.contract.exit_codes import ExitCode, exit_policy
 from grpo_api.contract.progress import TerminationMessage
-from grpo_runtime.errors import KnownError, VolumeFullError
+from grpo_runtime.errors import KnownError, VolumeFullError, VolumeUnusableError
 from grpo_runtime.process.error_signature import error_signature, where_raised
 from grpo_runtime.storage.files import write_atomically
-from grpo_runtime.storage.full_volume import is_volume_full
+from grpo_runtime.storage.volume_errors import is_volume_full, why_unusable
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +21,8 @@ def describe_failure(error: BaseException) -> TerminationMessage:
     """Exit code, reason and message of a process that this exception ends."""
     if is_volume_full(error):
         error = VolumeFullError(f"no space is left on a volume of the pod: {error} ({where_raised(error)})")
+    elif (why := why_unusable(error)) is not None:
+        error = VolumeUnusableError(f"a volume of the pod {why}: {error} ({where_raised(error)})")
     code = _exit_code(error)
     text = str(error) or type(error).__name__
     if code == ExitCode.UNEXPECTED:

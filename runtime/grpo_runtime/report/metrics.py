@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_runtime.storage.files import sync_directory
-from grpo_runtime.storage.full_volume import full_volume_named
+from grpo_runtime.storage.volume_errors import volume_errors_named
 
 METRICS_FILE = "metrics.jsonl"
 
@@ -33,7 +33,7 @@ class MetricsFile:
     def __init__(self, folder: Path) -> None:
         path = folder / METRICS_FILE
         self._folder = folder
-        with full_volume_named(folder):
+        with volume_errors_named(folder):
             is_torn = path.exists() and not path.read_bytes().endswith(b"\n") and path.stat().st_size > 0
             self._file = path.open("a")
             # otherwise a power cut could remove a new file's name, and with it every record
@@ -46,7 +46,7 @@ class MetricsFile:
         """Append one line."""
         # attempt, step and time come last, so that a user's own metric cannot replace them
         line = {**record.values, "attempt": record.attempt, "step": record.step, "time": record.time}
-        with full_volume_named(self._folder):
+        with volume_errors_named(self._folder):
             self._file.write(json.dumps(line, allow_nan=False) + "\n")
             self._file.flush()
             os.fsync(self._file.fileno())

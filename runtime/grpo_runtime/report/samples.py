@@ -15,7 +15,7 @@ from grpo_runtime.errors import UserError
 from grpo_runtime.report.sample import Sample
 from grpo_runtime.report.sink import StepRecord
 from grpo_runtime.storage.files import write_atomically
-from grpo_runtime.storage.full_volume import full_volume_named
+from grpo_runtime.storage.volume_errors import volume_errors_named
 
 COMPLETIONS_FOLDER = "completions"
 REWARD_COLUMN = "rewards/{}"
@@ -48,7 +48,7 @@ class SampleTables:
         rows = [_row(sample, step=record.step, attempt=record.attempt) for sample in record.samples]
         content = io.BytesIO()
         pq.write_table(pa.Table.from_pylist(rows), content, compression="zstd")
-        with full_volume_named(self._output_dir):
+        with volume_errors_named(self._output_dir):
             self._folder.mkdir(exist_ok=True)
             write_atomically(self._folder / f"step-{record.step:06d}.parquet", content.getvalue())
 

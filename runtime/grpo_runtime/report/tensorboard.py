@@ -8,7 +8,7 @@ from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import scalar
 
 from grpo_runtime.report.metrics import MetricsRecord
-from grpo_runtime.storage.full_volume import full_volume_named
+from grpo_runtime.storage.volume_errors import volume_errors_named
 
 TENSORBOARD_FOLDER = "tensorboard"
 
@@ -21,12 +21,12 @@ class TensorBoardFiles:
 
     def __init__(self, folder: Path, *, start_step: int) -> None:
         self._folder = folder
-        with full_volume_named(folder):
+        with volume_errors_named(folder):
             self._writer = SummaryWriter(str(folder / TENSORBOARD_FOLDER), purge_step=start_step + 1)
 
     def write(self, record: MetricsRecord) -> None:
         """Add one point to the curve of each metric."""
-        with full_volume_named(self._folder):
+        with volume_errors_named(self._folder):
             # as one event: each is handed to another thread
             points = Summary()
             for name, value in record.values.items():

@@ -10,6 +10,7 @@ from grpo_runtime.model.load import DTYPES
 from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.model.packing import can_pack
 from grpo_runtime.settings import TrainerSettings
+from grpo_runtime.storage.volume_errors import volume_errors_named
 from grpo_runtime.trainer.checkpoint.beginning import Beginning, find_beginning, shapes_of
 from grpo_runtime.trainer.checkpoint.contents import RunState
 from grpo_runtime.trainer.checkpoint.store import CHECKPOINTS, CheckpointStore
@@ -90,7 +91,8 @@ def make_rank_context(
     reader = ReadingRank(ranks, run_dir=settings.run_dir)
 
     def begin() -> Beginning:
-        store.begin_attempt()
+        with volume_errors_named(settings.output_dir):
+            store.begin_attempt()
         return find_beginning(store, settings, reading=reader.reading)
 
     beginning = reader.read(begin) or Beginning()

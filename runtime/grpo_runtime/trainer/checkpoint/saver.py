@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.process.background import in_thread
-from grpo_runtime.storage.full_volume import full_volume_named
+from grpo_runtime.storage.volume_errors import volume_errors_named
 from grpo_runtime.trainer.checkpoint.contents import (
     RunState,
     complete_checkpoint,
@@ -159,7 +159,7 @@ class Saver:
         exports = [(export_model, MODEL_FOLDER, weights)]
         if merged is not None:
             exports.append((export_merged, MERGED_FOLDER, merged))
-        with full_volume_named(self._output_dir):
+        with volume_errors_named(self._output_dir):
             for export, folder, tensors in exports:
                 export(
                     self._output_dir / folder,
@@ -191,7 +191,7 @@ class Saver:
             )
 
         copied_seconds = time.monotonic() - started
-        with full_volume_named(self._output_dir):
+        with volume_errors_named(self._output_dir):
             path = self._store.save(state.step, write)
         seconds = time.monotonic() - started
         logger.info("saved %s in %.1f s, of which training waited %.1f s", path, seconds, copied_seconds)

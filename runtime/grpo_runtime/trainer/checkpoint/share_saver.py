@@ -6,7 +6,7 @@ from pathlib import Path
 from transformers import PreTrainedModel
 
 from grpo_runtime.process.background import in_thread
-from grpo_runtime.storage.full_volume import full_volume_named
+from grpo_runtime.storage.volume_errors import volume_errors_named
 from grpo_runtime.trainer.checkpoint.host_copy import HostCopier, HostCopy
 from grpo_runtime.trainer.checkpoint.share_channel import ShareChannel
 from grpo_runtime.trainer.checkpoint.store import CheckpointStore
@@ -63,7 +63,7 @@ class ShareSaver:
             wait([self._in_flight], timeout=timeout_seconds)
 
     def _write(self, copy: HostCopy, *, step: int, channel: ShareChannel) -> None:
-        with full_volume_named(self._output_dir):
+        with volume_errors_named(self._output_dir):
             share = write_share(
                 self._store.unfinished(step),
                 copy,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from grpo_runtime.storage.files import sync_directory
-from grpo_runtime.storage.full_volume import full_volume_named
+from grpo_runtime.storage.volume_errors import volume_errors_named
 from grpo_runtime.trainer.journal.framing import Frame, decode_frames, encode_frame
 
 logger = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class JournalWriter:
                 # a record may come behind the end: a thread that samples may still finish one
                 is_open = None not in taken
                 items = [item for item in taken if item is not None]
-                with full_volume_named(self._folder.parent):
+                with volume_errors_named(self._folder.parent):
                     self._execute(items)
                 with self._changed:
                     self._num_durable += len(items)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Protocol
 
 from grpo_runtime.storage.files import sync_directory, write_atomically
-from grpo_runtime.storage.full_volume import full_volume_named
 from grpo_runtime.storage.links import link_out_of
+from grpo_runtime.storage.volume_errors import volume_errors_named
 from grpo_runtime.weight_sync.disk.version_manifest import version_named
 
 _UNFINISHED = ".tmp-"
@@ -209,7 +209,7 @@ class FolderStore:
     @contextmanager
     def _errors(self, path: str) -> Iterator[None]:
         try:
-            with full_volume_named(self.root, fix=_FIX):
+            with volume_errors_named(self.root, fix=_FIX):
                 yield
         except FileNotFoundError as error:
             raise MissingError(f"{self.what} has no {path}") from error
