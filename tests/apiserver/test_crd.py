@@ -16,6 +16,7 @@ from grpo_api.v1alpha1.status import (
     Condition,
     ConditionStatus,
     ConditionType,
+    ErrorSignature,
     GRPOJobStatus,
     LastFailure,
     Phase,
@@ -67,6 +68,7 @@ def full_status() -> GRPOJobStatus:
         resumed_from=ResumedFrom(source="pvc://runs/first-1", job="first", job_uid="1", step=10),
         conditions=conditions,
         step=17,
+        highest_step=17,
         total_steps=200,
         progress="17/200",
         reward="0.412",
@@ -86,6 +88,7 @@ def full_status() -> GRPOJobStatus:
         waiting_for_room=WaitingForRoom(since=NOW, tried_at=NOW, held_back_until=NOW),
         micro_batch_tokens=512,
         starting_since=NOW,
+        last_error=ErrorSignature(type="builtins.TypeError", where="mine.score:7", step=17),
         last_failure=LastFailure(
             attempt=1,
             role="trainer",
