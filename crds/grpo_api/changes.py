@@ -4,6 +4,7 @@ A field that may change has MAY_CHANGE in its `Annotated`; all others are frozen
 frozen copy of a running job and the values that it follows are derived from the models here.
 """
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar, get_args
@@ -55,10 +56,44 @@ def stays(path: str, *, is_optional: bool) -> Transition:
     return Transition(cel, sentence, field=f".{path}")
 
 
+def names_stay(path: str, *, key: str) -> Transition:
+    """The rule that a list keeps the items that `key` tells apart, in their order."""
+    cel = f"self.{path}.map(item, item.{key}) == oldSelf.{path}.map(item, item.{key})"
+    return Transition(cel, stays(path, is_optional=False).sentence, field=f".{path}")
+
+
+def item_stays(path: str, *, item: type[ApiModel]) -> dict[str, str]:
+    """The rule of each item of such a list, as in `x-kubernetes-validations`. A field that the API server
+    does not fill in is the same whether it is absent or has its default."""
+    same = " && ".join(_is_same(field) for field in item.model_fields.values())
+    return {"rule": same, "message": stays(path, is_optional=False).sentence}
+
+
+_CEL_KEYWORDS = frozenset({"function", "in", "if", "for", "import", "package", "namespace"})
+"""Those that may be names of our fields. CEL has them between underscores."""
+
+
+def _is_same(field: FieldInfo) -> str:
+    key = _key(field)
+    name = f"__{key}__" if key in _CEL_KEYWORDS else key
+    if field.is_required():
+        return f"self.{name} == oldSelf.{name}"
+    if field.default is None:
+        return (
+            f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})"
+        )
+    default = json.dumps(field.default)
+    # the API server bounds the cost of comparing two fields, and not that of comparing what `?:` has chosen
+    return (
+        f"(has(self.{name}) ? (has(oldSelf.{name}) ? self.{name} == oldSelf.{name} : "
+        f"self.{name} == {default}) : (!has(oldSelf.{name}) || oldSelf.{name} == {default}))"
+    )
+
+
 def frozen_part(value: ApiModel) -> dict[str, Any]:
     """`value` as plain data without the fields that may change. Two specs with the same frozen part are the
-    same run."""
-    data = value.to_object()
+    same run: one that leaves a field out, and one that has its default."""
+    data = value.without_own_defaults()
     for name, field in type(value).model_fields.items():
         key, section = _key(field), getattr(value, name)
         if MAY_CHANGE in field.metadata:

@@ -9,12 +9,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from grpo_api.changes import frozen_paths, stays
+from grpo_api.changes import frozen_paths, item_stays, names_stay, stays
 from grpo_api.group import GROUP
 from grpo_api.rule import VALIDATIONS
 from grpo_api.schema import Schema, property_at, structural_schema
 from grpo_api.v1alpha1.job import KIND, PLURAL, VERSION, GRPOJob
 from grpo_api.v1alpha1.spec import GRPOJobSpec
+from grpo_api.v1alpha1.spec.rewards import RewardSpec
 from grpo_api.v1alpha1.spec.rollout import ROLLOUT_STAYS
 from grpo_api.v1alpha1.status import GRPOJobStatus
 from grpo_api.yaml_writer import write_yaml
@@ -101,7 +102,11 @@ def _spec_schema() -> Schema:
     transitions = []
     for path in frozen_paths(GRPOJobSpec):
         is_optional = "default" not in property_at(schema, path) and path not in schema["required"]
-        transitions.append(stays(path, is_optional=is_optional))
+        if path == "rewards":
+            transitions.append(names_stay(path, key="name"))
+            schema["properties"][path]["items"][VALIDATIONS].append(item_stays(path, item=RewardSpec))
+        else:
+            transitions.append(stays(path, is_optional=is_optional))
     schema[VALIDATIONS] += [transition.validation() for transition in (*transitions, ROLLOUT_STAYS)]
     return schema
 

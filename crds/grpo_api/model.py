@@ -70,7 +70,14 @@ class ApiModel(BaseModel):
         """Plain JSON-like data with camelCase keys, as the API server has it: without fields that are None,
         and without those marked NOT_STORED that nobody has set."""
         data = self.model_dump(mode="json", by_alias=True, exclude_none=True)
-        _drop_ours(data, self)
+        _drop_ours(data, self, has_own_defaults=True)
+        return data
+
+    def without_own_defaults(self) -> dict[str, Any]:
+        """As `to_object`, and without fields marked NOT_STORED that somebody has set to their default, which
+        means the same."""
+        data = self.model_dump(mode="json", by_alias=True, exclude_none=True)
+        _drop_ours(data, self, has_own_defaults=False)
         return data
 
 
@@ -80,18 +87,22 @@ def is_stored(field: FieldInfo) -> bool:
     return not (isinstance(extra, dict) and IS_OURS in extra)
 
 
-def _drop_ours(data: Any, value: Any) -> None:
-    """Take out of `data`, which was made from `value`, what is marked NOT_STORED and was not set."""
+def _drop_ours(data: Any, value: Any, *, has_own_defaults: bool) -> None:
+    """Take out of `data`, which was made from `value`, what is marked NOT_STORED and was not set, or not to
+    something else than its default."""
     if isinstance(value, tuple | list):
         for part, item in zip(data, value, strict=True):
-            _drop_ours(part, item)
+            _drop_ours(part, item, has_own_defaults=has_own_defaults)
     if not isinstance(value, ApiModel):
         return
     for name, field in type(value).model_fields.items():
         if field.alias not in data:
             continue
-        if is_stored(field) or name in value.model_fields_set:
-            _drop_ours(data[field.alias], getattr(value, name))
+        is_set = name in value.model_fields_set
+        if is_set and not has_own_defaults:
+            is_set = getattr(value, name) != field.default
+        if is_stored(field) or is_set:
+            _drop_ours(data[field.alias], getattr(value, name), has_own_defaults=has_own_defaults)
         else:
             del data[field.alias]
 

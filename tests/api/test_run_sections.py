@@ -79,6 +79,14 @@ def test_a_declared_section_is_frozen_but_for_the_field_that_may_change() -> Non
     assert frozen_part(job(tracker={"project": "other"}).spec) != frozen_part(frozen)
 
 
+def test_a_reward_with_the_defaults_of_what_it_may_leave_out_is_the_same_run() -> None:
+    def part(**reward: object) -> object:
+        return frozen_part(job(rewards=[{"name": "copy", "builtin": "char_accuracy", **reward}]).spec)
+
+    assert part(weight=1.0, timeoutSeconds=60, maxFailureShare=0.5) == part()
+    assert part(weight=2.0) != part() != part(timeoutSeconds=61)
+
+
 def test_a_running_job_follows_the_field_that_may_change_and_no_other() -> None:
     frozen = job(tracker={"project": "maths"}).spec
     live = job(tracker={"project": "other", "everySteps": 5}, algorithm={"steps": 99}).spec

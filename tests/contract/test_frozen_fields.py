@@ -33,7 +33,9 @@ FIELDS = sorted(
 
 
 def evaluate(cel: str, *, new: dict[str, Any], old: dict[str, Any]) -> bool:
-    """A rule in the part of CEL that transitions are written in: has, ==, !, && and ||."""
+    """A rule in the part of CEL that transitions are written in: has, ==, !, && and ||. Lists are compared
+    whole here, and their items on a real API server."""
+    cel = cel.replace(".map(item, item.name)", "")
     python = cel.replace("&&", " and ").replace("||", " or ").replace("!", " not ")
     python = re.sub(r"has\(((?:oldSelf|self)[\w.]*)\.(\w+)\)", r"('\2' in \1)", python)
     python = re.sub(r"\b(self|oldSelf)((?:\.\w+)+)", lambda m: m[1] + _subscripts(m[2]), python)

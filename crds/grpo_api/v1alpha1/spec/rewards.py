@@ -145,8 +145,8 @@ class RewardSpec(ApiModel):
 
     name: Name
     """Name in metrics: rewards/NAME/mean."""
-    weight: Annotated[float, Field(ge=-1000, le=1000)] = 1.0
-    """Factor in the weighted sum of all rewards."""
+    weight: Annotated[float, Field(ge=-1000, le=1000), NOT_STORED] = 1.0
+    """Factor in the weighted sum of all rewards; 1 if it is left out."""
     builtin: BuiltinReward | None = None
     """A function that comes with the runtime. `exact_match` is 1 when the completion is the answer, else 0;
     `char_accuracy` is the share of the answer's characters that are right; `regex` is 1 when `pattern` is
@@ -168,14 +168,14 @@ class RewardSpec(ApiModel):
     model: RewardModelSpec | None = None
     """A reward model: its only logit is the reward. It reads the prompt and the completion as one text, or
     through its chat template where the prompt is a chat."""
-    timeout_seconds: Annotated[int, Field(ge=1, le=3600)] = 60
-    """How long one call may take, which scores the completions of one prompt, before they count as
-    failed."""
-    max_failure_share: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """A sample fails when the function raises, hangs or returns no number, and then has no reward. When more
-    than this share of a step's samples fail, the job fails with the function's own error. One call that
-    hangs, or whose process dies, is tolerated in a step whatever its share; once the function has scored a
-    step, all of them are, and count for maxFailingSteps only."""
+    timeout_seconds: Annotated[int, Field(ge=1, le=3600), NOT_STORED] = 60
+    """How long one call may take, which scores the completions of one prompt, before they count as failed; 60
+    if it is left out."""
+    max_failure_share: Annotated[float, Field(ge=0, le=1), NOT_STORED] = 0.5
+    """0.5 if it is left out. A sample fails when the function raises, hangs or returns no number, and
+    then has no reward. When more than this share of a step's samples fail, the job fails with the
+    function's own error. One call that hangs, or whose process dies, is tolerated in a step whatever its
+    share; once the function has scored a step, all of them are, and count for maxFailingSteps only."""
     workers: Annotated[int, Field(ge=1, le=MOST_WORKERS)] | None = None
     """Processes in the first trainer pod that call the function at the same time, each for the completions of
     another prompt; requests at the same time to a service. Left out, as many as the pod has CPUs for code of
@@ -222,7 +222,7 @@ def scorer_has_its_dataset(rewards: tuple[RewardSpec, ...], dataset: DatasetSpec
 
 
 @rule(
-    cel="self.rewards.exists(reward, reward.weight != 0.0)",
+    cel="self.rewards.exists(reward, !has(reward.weight) || reward.weight != 0.0)",
     sentence="rewards must not all have weight 0, for then nothing is learned: set the weight of at least "
     "one",
     field=".rewards",
