@@ -1,5 +1,6 @@
 """The CRD on a real API server: what users see of it."""
 
+import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +27,7 @@ from grpo_api.v1alpha1.status import (
     WaitingForRoom,
     WeightSyncStatus,
 )
+from grpo_cluster.versions import program_path
 from grpo_cluster.waiting import wait_until
 
 from ..api.bad_specs import BASE, GOOD, merged
@@ -289,6 +291,19 @@ def test_kubectl_explain_tells_what_the_docstrings_tell(kubectl: Kubectl):
     # a string with a rule, and no enum: its names are in the text
     told = explained("weightSync.backend")
     assert [backend.value for backend in WeightSyncBackend if f"`{backend}`" not in told] == []
+
+
+def test_helm_refuses_a_release_that_does_not_leave_out_a_crd_which_is_there(kubeconfig: Path):
+    """In the words that the guide of installing quotes."""
+    chart = str(Path(__file__).parents[2] / "charts" / "grpo-operator")
+    command = [str(program_path("helm")), "install", "second", chart, "--kubeconfig", str(kubeconfig)]
+
+    def said(*more: str) -> str:
+        tried = [*command, "--dry-run=server", *more]
+        return subprocess.run(tried, capture_output=True, text=True, check=False).stderr
+
+    assert "cannot be imported into the current release: invalid ownership metadata" in said()
+    assert said("--set", "crd.install=false") == ""
 
 
 def test_the_crd_can_be_applied_again(kubectl: Kubectl):

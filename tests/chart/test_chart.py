@@ -186,6 +186,16 @@ def test_the_crd_stays_when_the_release_is_removed_and_can_be_left_out():
     assert definitions("--set", "crd.install=false") == []
 
 
+@pytest.mark.parametrize(
+    ("install", "said"),
+    [("true", "Every other release needs --set crd.install=false"), ("false", "not this")],
+)
+def test_the_notes_say_first_whose_the_crd_is(install: str, said: str):
+    rendered = helm("install", "x", str(CHART), "--dry-run=client", "--set", f"crd.install={install}").stdout
+    first, *_ = rendered.partition("NOTES:\n")[2].split("\n\n")
+    assert said in first
+
+
 def test_only_two_replicas_get_a_disruption_budget_because_with_one_it_would_block_drains():
     def has_budget(replicas: int) -> bool:
         made = objects("--set", f"replicaCount={replicas}")
