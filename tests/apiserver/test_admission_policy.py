@@ -123,11 +123,19 @@ def test_a_job_runs_under_the_policy_and_a_thief_makes_nothing_but_pods_of_jobs(
     assert SAYS["system"] in refusal(thief.create_namespaced_config_map, "kube-system", {"metadata": meta})
     engine = namespace.pods("rollout")[0].metadata.name
     image = {"containers": [{"name": good["spec"]["containers"][0]["name"], "image": "evil:1"}]}
-    with pytest.raises(ApiException, match="changes the image of none"):
-        thief.patch_namespaced_pod(engine, namespace.name, {"spec": image}, dry_run="All")
+    for change in (
+        {"spec": image},
+        {"metadata": {"labels": {"app": "database"}}},
+        {"metadata": {"annotations": {"iam.example/role": "admin"}}},
+    ):
+        with pytest.raises(ApiException, match="changes neither images nor labels nor annotations"):
+            thief.patch_namespaced_pod(engine, namespace.name, change, dry_run="All")
     thief.patch_namespaced_pod(engine, namespace.name, {"spec": {"activeDeadlineSeconds": 1}}, dry_run="All")
     others = namespace.core.create_namespaced_pod(
         namespace.name, good | {"metadata": {"name": "others", "labels": meta["labels"]}}
     )
+    mine = {"metadata": {"labels": {"app.kubernetes.io/managed-by": "grpo-operator"}}}
+    with pytest.raises(ApiException, match="changes neither images nor labels nor annotations|only what"):
+        thief.patch_namespaced_pod(others.metadata.name, namespace.name, mine, dry_run="All")
     with pytest.raises(ApiException, match="only what belongs to a GRPOJob"):
         thief.delete_namespaced_pod(others.metadata.name, namespace.name)
