@@ -135,7 +135,7 @@ def test_a_job_runs_under_the_policy_and_a_thief_makes_nothing_but_pods_of_jobs(
         namespace.name, good | {"metadata": {"name": "others", "labels": meta["labels"]}}
     )
     mine = {"metadata": {"labels": {"app.kubernetes.io/managed-by": "grpo-operator"}}}
-    with pytest.raises(ApiException, match="changes neither images nor labels nor annotations|only what"):
+    with pytest.raises(ApiException, match=r"changes neither images nor labels nor annotations|only what"):
         thief.patch_namespaced_pod(others.metadata.name, namespace.name, mine, dry_run="All")
     with pytest.raises(ApiException, match="only what belongs to a GRPOJob"):
         thief.delete_namespaced_pod(others.metadata.name, namespace.name)
