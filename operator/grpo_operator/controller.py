@@ -100,9 +100,8 @@ class Controller:
             if refusal is None:
                 pods = [child.name for child in plan.create if child.kind == PODS]
                 self._memory.mark_made(key, pods, now=now)
-            is_made = any(child.kind == SECRETS and not child.is_expected for child in plan.create)
-            if refusal is None and is_made:
-                self._memory.mark_tokens_made(key, now=now)
+                if any(child.kind == SECRETS and not child.is_expected for child in plan.create):
+                    self._memory.mark_tokens_made(key, now=now)
             held = self._memory.seconds_until_next_try(key, now=now)
         waits = [_AT_ONCE if is_one_gone else None, held or None, plan.requeue_after]
         return min((wait for wait in waits if wait is not None), default=None)

@@ -57,7 +57,7 @@ class Operator:
         self._queue = WorkQueue(
             self._controller.reconcile,
             on_error=_log_failure,
-            ends_with=errors.VersionsWentBack,
+            ends_with=(errors.VersionsWentBack,),
             urgency_of=self._urgency_of,
         )
         self._poller = Poller(

@@ -23,8 +23,8 @@ class WorkQueue:
     """Keys of jobs. A key that is added while a worker has it is handled once more afterwards.
 
     News has workers of its own, so that it waits neither for jobs that start nor for those that nothing has
-    happened to. `urgency_of` says how urgent a job is when it is added, and `ends_with` names an error that
-    ends the work.
+    happened to. `urgency_of` says how urgent a job is when it is added, and `ends_with` names errors that
+    end the work.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class WorkQueue:
         handler: Handler,
         *,
         on_error: OnError,
-        ends_with: type[Exception] | None = None,
+        ends_with: tuple[type[Exception], ...] = (),
         urgency_of: Callable[[Key], Urgency] = lambda key: Urgency.NEWS,
         backoff: Backoff | None = None,
         chance: Callable[[], float] = random.random,
@@ -114,9 +114,9 @@ class WorkQueue:
     async def _handle(self, key: Key) -> None:
         try:
             requeue_after = await self._handler(key)
-        except Exception as error:  # every failure of one job is retried with backoff, but for one
-            if self._ends_with is not None and isinstance(error, self._ends_with):
-                raise
+        except self._ends_with:
+            raise
+        except Exception as error:  # every other failure of one job is retried with backoff
             failures = self._failures.get(key, 0) + 1
             self._failures[key] = failures
             delay = self._backoff.delay(failures, chance=self._chance())

@@ -228,7 +228,7 @@ async def test_what_is_due_does_not_wait_behind_the_routine():
 async def test_an_error_that_ends_the_work_is_raised_and_not_retried():
     handler = FakeHandler()
     handler.outcomes = [LookupError("gone")]
-    queue = WorkQueue(handler, on_error=lambda *_: None, ends_with=LookupError, backoff=FAST)
+    queue = WorkQueue(handler, on_error=lambda *_: None, ends_with=(LookupError,), backoff=FAST)
     queue.add(KEY)
     with pytest.raises(LookupError, match="gone"):
         await queue.run(num_workers=2, num_starting=1)

@@ -12,8 +12,9 @@ from grpo_api.contract.progress import Progress
 NO_ENGINE_SECONDS = 60.0
 """How long a trainer must have had no Current engine. In every step engines are not Current for a moment,
 while they get new weights."""
-_LONGEST_GAP_SECONDS = 15.0
-"""Between two reports that are further apart than this an engine may have been Current."""
+LONGEST_GAP_SECONDS = 15.0
+"""Two reports that are further apart than this do not tell what was between them: an engine may have been
+Current, and a trainer may have gone on."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class EngineAbsence:
         """
         if progress.heartbeat == self.heartbeat:
             return self
-        is_continued = progress.step == self.step and now - self.told_at <= _LONGEST_GAP_SECONDS
+        is_continued = progress.step == self.step and now - self.told_at <= LONGEST_GAP_SECONDS
         since = self.since if is_continued and self.since is not None else now
         return type(self)(
             since=None if progress.engines.current > 0 else since,

@@ -95,8 +95,8 @@ def is_uncounted(code: int, *, reason: str) -> bool:
 def exit_policy(code: int, *, has_worked: bool = False) -> ExitPolicy:
     """The policy of an exit code; for a code that is not listed it is that of UNEXPECTED.
 
-    `has_worked` is whether the job has made a step or saved a checkpoint. Its spec, data and code were right
-    then, and a process that finds them wrong may be misled by its node: USER_ERROR is retried and counted.
+    `has_worked` is whether an attempt of the job has made a step. Its spec, data and code were right
+    then, and a process that finds them wrong may be on a faulty node: USER_ERROR is retried and counted.
     """
     policy = EXIT_POLICIES.get(code, EXIT_POLICIES[ExitCode.UNEXPECTED])
     if code == ExitCode.USER_ERROR and has_worked:

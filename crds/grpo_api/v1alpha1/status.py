@@ -180,7 +180,7 @@ class GRPOJobStatus(ApiModel):
     progress: ShortText = ""
     """STEP/TOTAL; the total is `?` until it is known."""
     reward: ShortText = ""
-    """Mean reward of the last finished step that had one."""
+    """Mean reward of the last finished step; empty where it had none."""
     policy_version: ShortText = ""
     """ATTEMPT.STEP of the newest weights."""
     tokens_per_second: ShortText = ""

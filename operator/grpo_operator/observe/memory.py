@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from grpo_api.contract.engine_absence import LONGEST_GAP_SECONDS
 from grpo_api.contract.progress import Progress
 from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_operator.backoff import Backoff
@@ -26,8 +27,6 @@ from grpo_operator.observe.observed import (
 
 UNREACHABLE_SECONDS = 60.0
 """How long a trainer may give no answer before the status says so."""
-LONGEST_GAP_SECONDS = 15.0
-"""Of the time between two answers of a trainer, so much counts at most as time in which it stood still."""
 OLD_SECONDS = 60.0
 """A report is no longer what the trainer says now. Each trainer is asked every few seconds."""
 EARLY_SECONDS = 60.0

@@ -1,5 +1,5 @@
-"""What a person can do about a failure that the process itself cannot know: what the job has saved, and what
-this operator would take for an answer. Pure."""
+"""What a person can do about a failure, where that depends on what the job has saved: the process that failed
+does not know it. Pure."""
 
 from dataclasses import replace
 

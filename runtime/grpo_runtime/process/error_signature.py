@@ -13,20 +13,10 @@ from grpo_api.v1alpha1.status import ErrorSignature
 _LONGEST = 253
 _MAY_PASS = (OSError, EOFError, MemoryError, BrokenExecutor, subprocess.SubprocessError)
 """What the network, a volume or another process does. Timeouts and lost connections are OSErrors."""
-_MODULES_THAT_MAY_PASS = (
-    *(
-        "aiohttp",
-        "botocore",
-        "grpc",
-        "http.client",
-        "httpcore",
-        "httpx",
-        "huggingface_hub",
-        "multiprocessing",
-    ),
-    *("ray", "requests", "safetensors_rust", "torch.distributed", "urllib3", "vllm", "zmq"),
-    "grpo_runtime",
-)
+_MODULES_THAT_MAY_PASS = frozenset(
+    {"aiohttp", "botocore", "grpc", "grpo_runtime", "http.client", "httpcore", "httpx", "huggingface_hub",
+     "multiprocessing", "ray", "requests", "safetensors_rust", "torch.distributed", "urllib3", "vllm", "zmq"}
+)  # fmt: skip
 """Whose errors tell of the network, of other processes, of engines, or of a damaged file. Ours are raised on
 purpose and say by their exit code whether a retry helps."""
 _TYPES_THAT_MAY_PASS = frozenset({"torch.OutOfMemoryError", "torch.AcceleratorError"})
@@ -90,6 +80,6 @@ def _may_pass(error: BaseException) -> bool:
         parts = kind.__module__.split(".")
         packages = {".".join(parts[: i + 1]) for i in range(len(parts))}
         name = f"{kind.__module__}.{kind.__qualname__}"
-        if name in _TYPES_THAT_MAY_PASS or packages & set(_MODULES_THAT_MAY_PASS):
+        if name in _TYPES_THAT_MAY_PASS or packages & _MODULES_THAT_MAY_PASS:
             return True
     return False

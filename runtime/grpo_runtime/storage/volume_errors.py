@@ -12,10 +12,6 @@ from grpo_runtime.errors import KnownError, VolumeFullError, VolumeUnusableError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _FIX = "remove what is not needed, lower checkpoint.keep, or give checkpoint.claimName a larger claim"
-_READ_ONLY = {
-    errno.EROFS: "is mounted read-only: give checkpoint.claimName a claim that this pod may write, and look "
-    "whether its node has remounted a damaged one"
-}
 _REFUSED = {errno.EACCES, errno.EPERM}
 _BROKEN = {errno.EIO, errno.ESTALE, errno.EREMOTEIO, errno.ENODEV, errno.ENXIO}
 
@@ -55,19 +51,20 @@ def why_unusable(error: BaseException) -> str | None:
     """What an error says that only a volume can cause, as the end of a sentence about the volume; None for
     any other."""
     number = _number_of(error)
-    if number in _READ_ONLY:
-        return _READ_ONLY[number]
-    if number in _BROKEN:
+    if number == errno.EROFS:
         return (
-            f"does not do what it should ({_text(error)}): look at its storage and at the mounts of its node"
+            "is mounted read-only: give checkpoint.claimName a claim that this pod may write, and look "
+            "whether its node has remounted a damaged one"
         )
+    if number in _BROKEN:
+        return f"fails ({_text(error)}): look at its storage and at the mounts of its node"
     return None
 
 
 def _number_of(error: BaseException) -> int | None:
     if isinstance(error, OSError):
         return error.errno
-    numbers = (*_FULL, *_READ_ONLY, *_BROKEN)
+    numbers = (*_FULL, errno.EROFS, *_BROKEN)
     return next((number for number in numbers if f"(os error {number})" in str(error)), None)
 
 

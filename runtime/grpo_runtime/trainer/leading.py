@@ -238,19 +238,9 @@ def _first_progress(context: RankContext) -> Progress:
         checkpoint_step=None if step == run_config.total_steps else context.beginning.own_step,
         resumed_from_step=context.beginning.resumed_step,
         loaded_step=context.beginning.loaded_step,
-        set_aside=_set_aside(context),
+        set_aside=context.beginning.what_was_set_aside,
         engines=EngineCounts(desired=num_engines),
         message="checking the dataset and where the model goes",
-    )
-
-
-def _set_aside(context: RankContext) -> str | None:
-    beginning = context.beginning
-    if not beginning.set_aside:
-        return None
-    return (
-        f"damaged checkpoints were put aside: {', '.join(beginning.set_aside)}; the attempt goes on from "
-        f"that of step {beginning.own_step}"
     )
 
 

@@ -92,7 +92,7 @@ def test_a_rank_ends_with_its_code_though_a_thread_is_stuck_and_its_failure_cann
 
 
 def test_only_an_unexpected_error_may_end_a_job_that_repeats_it(tmp_path: Path) -> None:
-    for error, is_told in ((TypeError("x"), True), (OSError("x"), False), (UserError("x"), False)):
+    for error, has_signature in ((TypeError("x"), True), (OSError("x"), False), (UserError("x"), False)):
         write_failure(tmp_path, error, local_rank=0, step=4)
         failure = read_failure(tmp_path, local_rank=0)
-        assert failure is not None and (failure.error is not None) == is_told
+        assert failure is not None and (failure.error is not None) == has_signature

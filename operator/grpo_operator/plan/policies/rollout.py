@@ -56,7 +56,8 @@ def keep_replicas(draft: Draft, observed: Observed, now: datetime) -> Draft:
             blocked = ReasonMessage(Reason.IMAGE_CHANGED, f"rollout {why}")
             draft = replace(draft, rollout_waits_for=blocked).waking_after(wait)
         elif holder is None and can_create and ended is not None:
-            draft = replace(draft, rollout_waits_for=ended[0], early_end=ended[0]).waking_after(ended[1])
+            ended_early, seconds = ended
+            draft = replace(draft, rollout_waits_for=ended_early, early_end=ended_early).waking_after(seconds)
         elif holder is None and can_create:
             incarnation = highest.get(replica, -1) + 1
             draft = draft.creating(*_pods_of(draft, frozen, replica=replica, incarnation=incarnation))

@@ -18,7 +18,8 @@ def keep_trainers(draft: Draft, observed: Observed, now: datetime) -> Draft:
     names = (frozen.names.trainer(attempt=status.attempt, index=index) for index in draft.facts.missing)
     for name in names:
         if (ended := early_end(observed, name, now)) is not None:
-            return replace(draft, early_end=ended[0]).waking_after(ended[1])
+            why, seconds = ended
+            return replace(draft, early_end=why).waking_after(seconds)
     return draft.creating(
         *(
             trainer_pod(

@@ -74,6 +74,16 @@ class Beginning:
         return f"loading the checkpoint of step {step}"
 
     @property
+    def what_was_set_aside(self) -> str | None:
+        """Which newer checkpoints are damaged, for people; None where none is."""
+        if not self.set_aside:
+            return None
+        return (
+            f"damaged checkpoints were put aside: {', '.join(self.set_aside)}; the attempt goes on from that "
+            f"of step {self.own_step}"
+        )
+
+    @property
     def _is_weights_alone(self) -> bool:
         return self.other is not None and self.other.load is ResumeLoad.WEIGHTS
 
