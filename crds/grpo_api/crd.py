@@ -36,6 +36,8 @@ _COLUMNS = (
     ("Restarts", "integer", ".status.restarts"),
     ("Age", "date", ".metadata.creationTimestamp"),
 )
+_WIDE_COLUMNS = (("Reason", "string", '.status.conditions[?(@.type=="Ready")].reason'),)
+"""Columns that `-o wide` shows besides."""
 
 
 def crd(*, annotations: dict[str, str] | None = None) -> dict[str, Any]:
@@ -64,7 +66,9 @@ def crd(*, annotations: dict[str, str] | None = None) -> dict[str, Any]:
                     "served": True,
                     "storage": True,
                     "additionalPrinterColumns": [
-                        {"name": name, "type": kind, "jsonPath": path} for name, kind, path in _COLUMNS
+                        {"name": name, "type": kind, "jsonPath": path, **more}
+                        for columns, more in ((_COLUMNS, {}), (_WIDE_COLUMNS, {"priority": 1}))
+                        for name, kind, path in columns
                     ],
                     "subresources": {
                         "status": {},

@@ -72,7 +72,7 @@ def test_an_engine_that_freezes_is_missed_and_comes_back_while_the_other_trains_
     if phase == "init":
         container = joining(job, container)
     # in generation the server in front of the core goes on to answer
-    frozen = container.engine_core() if phase == "generation" else container
+    frozen = container.others() if phase == "generation" else container
     with striking(phase, of=container, at=[frozen], number=signal.SIGSTOP) as strike:
         at = strike.wait()
     try:

@@ -43,6 +43,9 @@ class TrainerSettings:
     rollout_host: str | None
     """None in mode Colocated."""
     heartbeat_file: Path
+    stall_timeout_seconds: int | None = None
+    """See `Env`; None where another process limits it."""
+    startup_deadline_seconds: int | None = None
     checkpoint_step: int | None = None
     """Step of the highest checkpoint that attempts before have saved; None where none has."""
 
@@ -110,9 +113,9 @@ def read_trainer_settings(environment: Mapping[str, str]) -> TrainerSettings:
         master_addr=_text(environment, Env.MASTER_ADDR),
         rollout_host=_text(environment, Env.ROLLOUT_HOST) if has_rollout_pods else None,
         heartbeat_file=_path(environment, Env.HEARTBEAT_FILE),
-        checkpoint_step=_number(environment, Env.CHECKPOINT_STEP, lowest=0)
-        if Env.CHECKPOINT_STEP in environment
-        else None,
+        stall_timeout_seconds=_optional_number(environment, Env.STALL_TIMEOUT_SECONDS, lowest=1),
+        startup_deadline_seconds=_optional_number(environment, Env.STARTUP_DEADLINE_SECONDS, lowest=1),
+        checkpoint_step=_optional_number(environment, Env.CHECKPOINT_STEP, lowest=0),
     )
 
 
@@ -160,6 +163,10 @@ def _text(environment: Mapping[str, str], name: Env) -> str:
 
 def _path(environment: Mapping[str, str], name: Env) -> Path:
     return Path(_text(environment, name))
+
+
+def _optional_number(environment: Mapping[str, str], name: Env, *, lowest: int) -> int | None:
+    return _number(environment, name, lowest=lowest) if name in environment else None
 
 
 def _number(environment: Mapping[str, str], name: Env, *, lowest: int) -> int:

@@ -246,19 +246,14 @@ def test_a_write_to_the_job_does_not_touch_its_status_and_a_status_write_not_its
 
 def test_kubectl_get_prints_the_columns_people_watch(job: str, jobs: Jobs, kubectl: Kubectl):
     jobs.write_status(job, full_status().to_object())
-    head, row = kubectl.run("get", "grpo", job).splitlines()
-    assert head.split() == [
-        "NAME",
-        "PHASE",
-        "MODE",
-        "STEP",
-        "REWARD",
-        "TRAINER",
-        "ROLLOUT",
-        "RESTARTS",
-        "AGE",
-    ]
-    assert row.split()[:-1] == [job, "Running", "Disaggregated", "17/200", "0.412", "1/1", "2/2", "1"]
+    columns = ["NAME", "PHASE", "MODE", "STEP", "REWARD", "TRAINER", "ROLLOUT", "RESTARTS", "AGE"]
+    row = [job, "Running", "Disaggregated", "17/200", "0.412", "1/1", "2/2", "1"]
+    head, found = kubectl.run("get", "grpo", job).splitlines()
+    assert (head.split(), found.split()[:-1]) == (columns, row)
+    [ready] = [each for each in full_status().conditions if each.type is ConditionType.READY]
+    head, found = kubectl.run("get", "grpo", job, "-o", "wide").splitlines()
+    assert (head.split(), found.split()[:-2]) == ([*columns, "REASON"], row)
+    assert found.split()[-1] == ready.reason
 
 
 def test_kubectl_wait_ends_when_a_job_is_finished(job: str, jobs: Jobs, kubectl: Kubectl):

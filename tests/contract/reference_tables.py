@@ -49,7 +49,7 @@ def variables() -> Rows:
     meanings = docstrings(environment.Env)
     for name in environment.Env:
         roles = (
-            environment.TRAINER_ENV | environment.LATER_TRAINER_ENV,
+            environment.TRAINER_ENV | environment.LIMITS_ENV | environment.LATER_TRAINER_ENV,
             environment.ROLLOUT_ENV | environment.NODE_OF_ENGINE_ENV,
         )
         rows.append((f"`{name}`", *("yes" if name in role else "" for role in roles), meanings[name.name]))

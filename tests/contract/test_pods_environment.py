@@ -12,6 +12,7 @@ from grpo_api.contract import endpoints
 from grpo_api.contract.environment import (
     COLOCATED_ENV,
     LATER_TRAINER_ENV,
+    LIMITS_ENV,
     NODE_OF_ENGINE_ENV,
     RAY_ENV,
     ROLLOUT_ENV,
@@ -94,7 +95,8 @@ def disaggregated(request: pytest.FixtureRequest) -> FrozenJob:
 
 def test_a_trainer_pod_is_given_exactly_the_variables_of_the_contract(run: FrozenJob):
     colocated = RAY_ENV if run.spec.is_on_ray else COLOCATED_ENV
-    assert ours(pods_of(run)["trainer"]) == (TRAINER_ENV if run.has_rollout else colocated)
+    expected = LIMITS_ENV | (TRAINER_ENV if run.has_rollout else colocated)
+    assert ours(pods_of(run)["trainer"]) == expected
 
 
 def test_a_trainer_pod_of_a_later_attempt_is_given_what_is_known_by_then(run: FrozenJob):

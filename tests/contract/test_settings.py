@@ -10,6 +10,7 @@ import pytest
 from grpo_api.contract.environment import (
     COLOCATED_ENV,
     LATER_TRAINER_ENV,
+    LIMITS_ENV,
     NODE_OF_ENGINE_ENV,
     RAY_ENV,
     ROLLOUT_ENV,
@@ -95,7 +96,7 @@ def test_a_trainer_reads_exactly_the_variables_of_a_trainer_pod(
 ) -> None:
     environment = FakeEnvironment({**values, Env.ROLE: Role.TRAINER})
     settings = read_trainer_settings(environment)
-    assert environment.read == TRAINER_ENV | LATER_TRAINER_ENV
+    assert environment.read == TRAINER_ENV | LIMITS_ENV | LATER_TRAINER_ENV
     assert (settings.attempt, settings.run_config.algorithm.steps) == (2, 5)
     assert settings.volumes_dir == tmp_path / "volumes"
 
@@ -107,7 +108,7 @@ def test_a_trainer_that_holds_its_engines_needs_neither_tokens_nor_a_rollout_hos
     values = {**values, **written, Env.ROLE: Role.TRAINER}
     environment = FakeEnvironment({name: values[name] for name in COLOCATED_ENV})
     settings = read_trainer_settings(environment)
-    assert environment.read == COLOCATED_ENV | LATER_TRAINER_ENV
+    assert environment.read == COLOCATED_ENV | LIMITS_ENV | LATER_TRAINER_ENV
     assert (settings.tokens, settings.rollout_host) == (None, None)
 
 
@@ -116,7 +117,7 @@ def test_a_trainer_whose_engines_are_rays_actors_needs_tokens(values: dict[str, 
     values = {**values, **written_to(tmp_path / "run.json", on_ray), Env.ROLE: Role.TRAINER}
     environment = FakeEnvironment({name: values[name] for name in RAY_ENV})
     settings = read_trainer_settings(environment)
-    assert environment.read == RAY_ENV | LATER_TRAINER_ENV
+    assert environment.read == RAY_ENV | LIMITS_ENV | LATER_TRAINER_ENV
     assert settings.tokens is not None and settings.rollout_host is None
 
 
@@ -135,6 +136,14 @@ def test_a_trainer_is_told_the_highest_checkpoint_of_its_job(values: dict[str, s
     values = {**values, Env.ROLE: Role.TRAINER}
     given = (values, {**values, Env.CHECKPOINT_STEP: "720"})
     assert [read_trainer_settings(each).checkpoint_step for each in given] == [None, 720]
+
+
+def test_a_trainer_in_a_pod_is_told_its_limits(values: dict[str, str]) -> None:
+    values = {**values, Env.ROLE: Role.TRAINER}
+    limits = {Env.STALL_TIMEOUT_SECONDS: "90", Env.STARTUP_DEADLINE_SECONDS: "600"}
+    found = [read_trainer_settings(each) for each in (values, {**values, **limits})]
+    told = [(each.stall_timeout_seconds, each.startup_deadline_seconds) for each in found]
+    assert told == [(None, None), (90, 600)]
 
 
 def test_a_fleet_waits_for_its_engines_as_long_as_the_spec_says(values: dict[str, str]) -> None:

@@ -138,7 +138,7 @@ def test_fields_of_the_container_arrive_beside_the_operators_own():
     made = container_of(
         trainer(container={key: CONTAINER[key] for key in ("env", "envFrom", "imagePullPolicy")})
     )
-    assert made["env"] == [*plain["env"], *CONTAINER["env"]]
+    assert [variable for variable in made["env"] if variable not in plain["env"]] == CONTAINER["env"]
     assert (made["envFrom"], made["imagePullPolicy"]) == (CONTAINER["envFrom"], "Always")
     assert {key for key in made if made[key] != plain.get(key)} == {"env", "envFrom", "imagePullPolicy"}
 
@@ -168,7 +168,9 @@ def test_a_text_that_looks_like_an_open_place_of_the_template_stays_as_it_is():
             "volumeMounts": [mount],
         },
     )
-    assert [variable["value"] for variable in container_of(pod)["env"][-3:]] == values
+    own = {f"A{i}" for i in range(len(values))}
+    found = [variable["value"] for variable in container_of(pod)["env"] if variable["name"] in own]
+    assert found == values
     assert container_of(pod)["volumeMounts"][-1] == mount
 
 

@@ -46,6 +46,22 @@ def test_a_finished_job_stays_finished_whatever_happens_to_its_pods():
     assert (plan.status, plan.create) == (cluster.status, ())
 
 
+def test_scaling_a_finished_job_is_told_to_change_nothing():
+    cluster = FakeCluster(spec(rollout={"replicas": 1})).start()
+    cluster.end(cluster.pod("trainer-a1-0"), termination(0))
+    cluster.settle()
+    before = cluster.condition(ConditionType.ROLLOUT_READY).message
+    assert "changes nothing" not in before
+    cluster.spec, cluster.generation = spec(rollout={"replicas": 3}), cluster.generation + 1
+    plan = cluster.step()
+    assert plan.create == () and cluster.names("rollout") == []
+    told = cluster.condition(ConditionType.ROLLOUT_READY).message
+    assert told.startswith(before) and "that changes nothing" in told
+    cluster.now += timedelta(hours=1)
+    cluster.step()
+    assert cluster.condition(ConditionType.ROLLOUT_READY).message == told, "it stays said"
+
+
 def test_a_trainer_that_is_done_is_done_even_if_a_helper_of_it_ran_out_of_memory():
     cluster = FakeCluster().start()
     cluster.end(cluster.pod("trainer-a1-0"), termination(0, reason="OOMKilled"))

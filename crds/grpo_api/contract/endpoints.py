@@ -8,6 +8,8 @@ ROLLOUT_PORT = 8000
 """vLLM behind the guard."""
 
 PROGRESS_PATH = "/progress"
+POSITIONS_PATH = "/positions"
+"""Where the training processes of the pod are, for the supervisor of trainer pod 0."""
 METRICS_PATH = "/metrics"
 TRAINER_HEALTH_PATH = "/healthz"
 """200 while the supervisor runs, also when training hangs."""

@@ -49,6 +49,12 @@ class Env(StrEnum):
     CHECKPOINT_STEP = "GRPO_CHECKPOINT_STEP"
     """Step of the highest checkpoint that the job has saved to its claim: an attempt does not begin below it.
     Only trainers of a job that has saved one have it."""
+    STALL_TIMEOUT_SECONDS = "GRPO_STALL_TIMEOUT_SECONDS"
+    """`stallTimeoutSeconds` as it was when the pod was made. A trainer that nobody asks for its progress
+    observes it by itself. Only trainer pods have it; `grpo-runtime run` does not set it, and observes the
+    limit itself."""
+    STARTUP_DEADLINE_SECONDS = "GRPO_STARTUP_DEADLINE_SECONDS"
+    """`startupDeadlineSeconds`, likewise: for a trainer that gives no sign of life before its first step."""
     HEARTBEAT_FILE = "GRPO_HEARTBEAT_FILE"
     """File that the supervisor of a trainer pod touches every few seconds, for the liveness probe."""
     INSTANCE = "GRPO_INSTANCE"
@@ -70,6 +76,9 @@ RAY_ENV = COLOCATED_ENV | {Env.TOKENS_DIR}
 
 LATER_TRAINER_ENV = frozenset({Env.MICRO_BATCH_TOKENS, Env.CHECKPOINT_STEP})
 """What a trainer pod has besides once an attempt has run out of GPU memory, and once one has saved."""
+
+LIMITS_ENV = frozenset({Env.STALL_TIMEOUT_SECONDS, Env.STARTUP_DEADLINE_SECONDS})
+"""What a trainer pod has besides, and the trainers of `grpo-runtime run` have not."""
 
 ROLLOUT_ENV = frozenset(
     {

@@ -73,9 +73,9 @@ class Progress(ApiModel):
     total_steps: Count
     """0 while the trainer has not counted the prompts of `algorithm.epochs`."""
     heartbeat: Count = 0
-    """Rises whenever the trainer does something, also within a step; while completions are sampled, only when
-    one is finished, and while a checkpoint is read, only with its bytes. The operator calls a trainer stalled
-    when it stays the same for stallTimeoutSeconds."""
+    """Rises whenever the trainer does something, also with every micro-batch; while completions are sampled,
+    only when one is finished, and while a checkpoint is read, only with its bytes. The operator calls a
+    trainer stalled when it stays the same for stallTimeoutSeconds."""
     reward: float | None = None
     """Mean reward of the last finished step; it may be any number."""
     policy_version: ShortText = ""

@@ -26,8 +26,9 @@ class Container:
             raise ClusterError(f"pod {pod['metadata']['name']} does not run")
         return found
 
-    def engine_core(self) -> "Container":
-        """The same without process 1, which is the server of an engine and goes on to answer."""
+    def others(self) -> "Container":
+        """The same without process 1, the server of an engine or the supervisor of training processes, which
+        goes on to answer."""
         return replace(self, pids=self.pids[1:])
 
     def send(self, number: signal.Signals) -> None:

@@ -59,9 +59,16 @@ def trainer_pod(
     pod = filled(template, values, labels=own_labels, grace_seconds=grace_seconds)
     # not open in the template: a job has them later, if at all
     later = {Env.MICRO_BATCH_TOKENS: micro_batch_tokens, Env.CHECKPOINT_STEP: checkpoint_step}
+    # not open either: they may change between two attempts
+    limits = {
+        Env.STALL_TIMEOUT_SECONDS: frozen.spec.stall_timeout_seconds,
+        Env.STARTUP_DEADLINE_SECONDS: frozen.spec.startup_deadline_seconds,
+    }
     [container] = pod["spec"]["containers"]
     container["env"] += [
-        {"name": name.value, "value": str(value)} for name, value in later.items() if value is not None
+        {"name": name.value, "value": str(value)}
+        for name, value in (limits | later).items()
+        if value is not None
     ]
     return Child(PODS, pod, allowed=pod_template_of(frozen.spec, role=Role.TRAINER))
 

@@ -11,9 +11,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import wait
-from pathlib import Path
 
-from grpo_runtime.colocated.engine_process import StartedProcess, StartProcess, is_stopped_by_kernel
+from grpo_runtime.colocated.engine_process import StartedProcess, StartProcess
+from grpo_runtime.process.kernel_state import is_stopped_by_kernel
 from grpo_runtime.process.killed import was_killed_by
 
 
@@ -49,7 +49,7 @@ class ChildProcess:
         with self._lock:
             if self._is_reaped:
                 return False
-            return is_stopped_by_kernel(Path(f"/proc/{self.pid}/stat").read_text())
+            return is_stopped_by_kernel(self.pid)
 
     def join(self) -> None:
         """Wait until it has ended, and kill what it leaves in its group."""

@@ -47,9 +47,3 @@ class StartedProcess:
 
 StartProcess = Callable[[], StartedProcess]
 """Starts one, in the thread that watches it until it ends. What it raises ends the start of the engine."""
-
-
-def is_stopped_by_kernel(stat: str) -> bool:
-    """Whether a process is stopped, by the text of its /proc/PID/stat."""
-    # the name in parentheses may have spaces
-    return stat.rpartition(")")[2].split()[0] == "T"

@@ -1,18 +1,13 @@
 """The sentence about a generation that stands still: for some seconds no sample has been finished. Pure."""
 
+from grpo_runtime.report.still import STILL_SECONDS, rounded_down
 from grpo_runtime.rollout.interface import Generation
 
-STILL_SECONDS = 10.0
-"""From when on it is told of. Rank 0's next report and the operator's next poll follow within 5 s."""
 _MAX_ENGINES = 4
 
 
 def still_message(generation: Generation, *, step: int) -> str:
-    """What stands still in `step`, since when, and on which engines; empty while samples finish.
-
-    The seconds are rounded down, ever more coarsely, so that the operator need not write the sentence
-    into the status every second.
-    """
+    """What stands still in `step`, since when, and on which engines; empty while samples finish."""
     if generation.quiet_seconds < STILL_SECONDS:
         return ""
     seconds = rounded_down(generation.quiet_seconds)
@@ -36,9 +31,3 @@ def frozen_message(generation: Generation) -> str:
     frozen = [f"engine {engine} is frozen: {why}" for engine, why in sorted(generation.frozen.items())]
     more = [f"{len(frozen) - _MAX_ENGINES} other engines are frozen"] if len(frozen) > _MAX_ENGINES else []
     return "".join(f"; {part}" for part in (*frozen[:_MAX_ENGINES], *more, *lost))
-
-
-def rounded_down(seconds: float) -> int:
-    """Whole seconds for a sentence, the coarser the more they are."""
-    unit = 10 if seconds < 60 else 60 if seconds < 600 else 300
-    return int(seconds // unit) * unit

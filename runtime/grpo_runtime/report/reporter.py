@@ -12,11 +12,12 @@ from grpo_api.contract.graces import TRAINER_GRACE_SECONDS, trainer_grace_second
 from grpo_api.contract.mismatch import MISMATCH_METRIC, mismatch_after
 from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
 from grpo_api.contract.run_config import JobRef
-from grpo_runtime.report.generation import STILL_SECONDS, frozen_message, still_message
+from grpo_runtime.report.generation import frozen_message, still_message
 from grpo_runtime.report.progress import ProgressFile, read_progress
 from grpo_runtime.report.sample import Sample
 from grpo_runtime.report.sink import OpenSink, SinkContext, StepRecord
 from grpo_runtime.report.sinks import SINKS
+from grpo_runtime.report.still import STILL_SECONDS
 from grpo_runtime.rollout.interface import Generation
 
 logger = logging.getLogger(__name__)

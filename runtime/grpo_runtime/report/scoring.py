@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from grpo_runtime.report.generation import STILL_SECONDS, rounded_down
+from grpo_runtime.report.still import STILL_SECONDS, rounded_down
 from grpo_runtime.rewards.types import OpenCalls
 
 _MAX_FUNCTIONS = 3

@@ -27,6 +27,14 @@ def write_atomically(path: Path, content: str | bytes, *, durable: bool = False)
         sync_directory(path.parent)
 
 
+def read_if_there(path: Path) -> bytes | None:
+    """The content of a file; None where there is none."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
 @contextlib.contextmanager
 def replaced_folder(path: Path) -> Iterator[Path]:
     """An empty folder for the block to fill, which then takes the place of `path`; the one before stays until

@@ -1,27 +1,35 @@
-"""The supervisor's HTTP endpoint: serves what rank 0 wrote, from a process that training cannot block."""
+"""The supervisor's HTTP endpoint: serves how far training is, from a process that training cannot block."""
 
 import threading
+import time
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler
-from pathlib import Path
 
-from grpo_api.contract.endpoints import METRICS_PATH, PROGRESS_PATH, TRAINER_HEALTH_PATH
+from grpo_api.contract.endpoints import METRICS_PATH, POSITIONS_PATH, PROGRESS_PATH, TRAINER_HEALTH_PATH
 from grpo_runtime.process.any_address import ANY_ADDRESS
-from grpo_runtime.report.progress import PROGRESS_FILE
-from grpo_runtime.report.prometheus import PROMETHEUS_FILE
 from grpo_runtime.supervisor.one_thread_server import OneThreadServer
 
-_FILES = {
-    PROGRESS_PATH: (PROGRESS_FILE, "application/json"),
-    METRICS_PATH: (PROMETHEUS_FILE, "text/plain; version=0.0.4; charset=utf-8"),
-}
+Serve = Callable[[], bytes | None]
+"""The body of an answer; None while there is nothing to tell."""
 
 
 class Endpoint:
-    """Serves /progress, /metrics and /healthz from the files in `run_dir` until it is closed."""
+    """Serves /progress, /metrics, /positions and /healthz until it is closed."""
 
-    def __init__(self, run_dir: Path, *, port: int, host: str = ANY_ADDRESS) -> None:
+    def __init__(
+        self, *, progress: Serve, metrics: Serve, positions: Serve, port: int, host: str = ANY_ADDRESS
+    ) -> None:
         """Listen on `port` of `host`, by default of every address; port 0 picks a free one."""
-        handler = type("Handler", (_Handler,), {"run_dir": run_dir})
+        self.asked_at: float | None = None
+        """When somebody last asked for the progress, on the monotonic clock."""
+        self._progress = progress
+        served = {
+            PROGRESS_PATH: (self._asked_for_progress, "application/json"),
+            METRICS_PATH: (metrics, "text/plain; version=0.0.4; charset=utf-8"),
+            POSITIONS_PATH: (positions, "application/json"),
+            TRAINER_HEALTH_PATH: (lambda: b"ok\n", "text/plain"),
+        }
+        handler = type("Handler", (_Handler,), {"served": served})
         self._server = OneThreadServer((host, port), handler)
         self._thread = threading.Thread(target=self._server.serve, name="endpoint", daemon=True)
         self._thread.start()
@@ -37,32 +45,29 @@ class Endpoint:
         self._server.stop()
         self._thread.join()
 
+    def _asked_for_progress(self) -> bytes | None:
+        self.asked_at = time.monotonic()
+        return self._progress()
+
 
 class _Handler(BaseHTTPRequestHandler):
     """Answers one request, and closes: HTTP/1.0, the default of the base class, keeps no connection."""
 
-    run_dir: Path
+    served: Mapping[str, tuple[Serve, str]]
     timeout = 1.0
     server_version = "grpo-runtime"
     sys_version = ""
 
     def do_GET(self) -> None:
-        if self.path == TRAINER_HEALTH_PATH:
-            self._answer(200, b"ok\n", "text/plain")
-        elif self.path in _FILES:
-            name, content_type = _FILES[self.path]
-            self._answer_file(self.run_dir / name, content_type)
-        else:
-            known = ", ".join([PROGRESS_PATH, METRICS_PATH, TRAINER_HEALTH_PATH])
-            self._answer(404, f"there is only {known}\n".encode(), "text/plain")
-
-    def _answer_file(self, path: Path, content_type: str) -> None:
-        try:
-            content = path.read_bytes()
-        except FileNotFoundError:
-            self._answer(404, b"nothing yet: trainer pod 0 reports, once training began\n", "text/plain")
+        if self.path not in self.served:
+            self._answer(404, f"there is only {', '.join(self.served)}\n".encode(), "text/plain")
             return
-        self._answer(200, content, content_type)
+        serve, content_type = self.served[self.path]
+        content = serve()
+        if content is None:
+            self._answer(404, b"nothing yet: trainer pod 0 reports, once training began\n", "text/plain")
+        else:
+            self._answer(200, content, content_type)
 
     def _answer(self, status: int, content: bytes, content_type: str) -> None:
         self.send_response(status)

@@ -3,11 +3,12 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_runtime.process.parent_death import adopt_orphans
+from grpo_runtime.report.position import STACKS_SIGNAL
 from grpo_runtime.supervisor.fork_server import find_ranks
 
 
@@ -85,6 +86,14 @@ class RankProcesses:
     def kill(self) -> None:
         """Kill every rank that still runs; their exits then have `is_ours`."""
         self.send(signal.SIGKILL)
+
+    def dump_stacks(self, local_ranks: Iterable[int]) -> None:
+        """Make these ranks, which have told their positions, print the stacks of their threads. One that is
+        stopped does so once it goes on."""
+        wanted = set(local_ranks)
+        for pid, local_rank in self._ranks.items():
+            if local_rank in wanted:
+                os.kill(pid, STACKS_SIGNAL)
 
     def _adopt(self, *, ended: set[int]) -> None:
         """Register the ranks, and send those that still run the signals that the fork server got."""

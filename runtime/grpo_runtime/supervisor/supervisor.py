@@ -22,12 +22,15 @@ from grpo_runtime.errors import KnownError
 from grpo_runtime.process.any_address import ANY_ADDRESS
 from grpo_runtime.process.failure import describe_failure, read_failure
 from grpo_runtime.process.termination import write_termination_message
-from grpo_runtime.report.progress import ProgressFile, read_progress
+from grpo_runtime.report.progress import ProgressFile, progress_json, read_progress
+from grpo_runtime.report.prometheus import PROMETHEUS_FILE
 from grpo_runtime.settings import TrainerSettings, read_trainer_settings
+from grpo_runtime.storage.files import read_if_there
 from grpo_runtime.supervisor.endpoint import Endpoint
 from grpo_runtime.supervisor.fork_server import STOP_SIGNALS, SUPERVISOR_PID
 from grpo_runtime.supervisor.heartbeat import Heartbeat
 from grpo_runtime.supervisor.outcome import decide_outcome
+from grpo_runtime.supervisor.places import places_of_pod
 from grpo_runtime.supervisor.rank_processes import (
     RankExit,
     RankProcesses,
@@ -35,6 +38,8 @@ from grpo_runtime.supervisor.rank_processes import (
     spawned,
     wait_for_signal,
 )
+from grpo_runtime.supervisor.stall_limit import StallLimit
+from grpo_runtime.supervisor.standstill import Standstill
 
 logger = logging.getLogger(__name__)
 
@@ -68,17 +73,25 @@ def supervise(environment: Mapping[str, str], *, options: SupervisorOptions) -> 
     except KnownError as error:
         return write_termination_message(describe_failure(error), termination_log=options.termination_log)
     run_dir = _fresh_run_dir(settings)
-    endpoint = Endpoint(run_dir, port=options.port, host=options.host)
+    endpoint = Endpoint(
+        progress=lambda: progress_json(run_dir),
+        metrics=lambda: read_if_there(run_dir / PROMETHEUS_FILE),
+        positions=lambda: places_of_pod(settings).model_dump_json(by_alias=True).encode(),
+        port=options.port,
+        host=options.host,
+    )
     ranks = RankProcesses(
         ranks_environment(settings, environment, rendezvous_port=options.rendezvous_port),
         run_dir=run_dir,
         start_fork_server=options.start_fork_server,
     )
-    heartbeat = Heartbeat(settings.heartbeat_file)
-    exits, is_stop_requested = _watch(ranks, heartbeat, grace_seconds=options.grace_seconds)
+    watched = _watch(ranks, settings, endpoint, grace_seconds=options.grace_seconds)
     progress = read_progress(run_dir)
-    outcome = decide_outcome(
-        exits, _failures(exits, run_dir), progress=progress, is_stop_requested=is_stop_requested
+    outcome = watched.stalled or decide_outcome(
+        watched.exits,
+        _failures(watched.exits, run_dir),
+        progress=progress,
+        is_stop_requested=watched.is_stop_requested,
     )
     code = write_termination_message(
         outcome.model_copy(update={"progress": progress}), termination_log=options.termination_log
@@ -133,13 +146,25 @@ def _failures(exits: Sequence[RankExit], run_dir: Path) -> dict[int, Termination
     return {local_rank: failure for local_rank, failure in found.items() if failure is not None}
 
 
-def _watch(
-    ranks: RankProcesses, heartbeat: Heartbeat, *, grace_seconds: float
-) -> tuple[list[RankExit], bool]:
-    """Wait until every rank has ended; stop them on request, and when one of them fails.
+@dataclass(frozen=True)
+class _Watched:
+    """How the ranks ended, in order."""
 
-    Returns the exits in order, and whether a stop was requested.
-    """
+    exits: Sequence[RankExit]
+    is_stop_requested: bool
+    stalled: TerminationMessage | None
+    """Why they were ended, where they made no progress for too long."""
+
+
+def _watch(
+    ranks: RankProcesses, settings: TrainerSettings, endpoint: Endpoint, *, grace_seconds: float
+) -> _Watched:
+    """Wait until every rank has ended; stop them on request, when one of them fails, and when they make no
+    progress for too long and nobody asks."""
+    heartbeat = Heartbeat(settings.heartbeat_file)
+    standstill = Standstill(settings, dump_stacks=ranks.dump_stacks)
+    limit = StallLimit(settings, now=time.monotonic())
+    stalled: TerminationMessage | None = None
     exits: list[RankExit] = []
     terminate_at: float | None = None
     kill_at: float | None = None
@@ -150,6 +175,12 @@ def _watch(
         arrived = wait_for_signal({*STOP_SIGNALS, signal.SIGCHLD}, until=until)
         now = time.monotonic()
         exits += (new := ranks.collect_exits())
+        standstill.look()
+        if stalled is None:
+            progress = read_progress(settings.run_dir)
+            stalled = limit.exceeded(progress, asked_at=endpoint.asked_at, now=now)
+            if stalled is not None:
+                ranks.kill()
         if arrived in STOP_SIGNALS and not is_stop_requested:
             is_stop_requested = True
             ranks.send(signal.SIGTERM)
@@ -162,4 +193,4 @@ def _watch(
         if kill_at is not None and now >= kill_at and ranks.is_alive:
             ranks.kill()
             kill_at = None
-    return exits, is_stop_requested
+    return _Watched(exits, is_stop_requested=is_stop_requested, stalled=stalled)

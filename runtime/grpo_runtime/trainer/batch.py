@@ -94,6 +94,7 @@ def _joined(parts: Iterable[tuple[float, ...]], *, dtype: torch.dtype) -> torch.
 
 def send_batch(batch: Batch, *, ranks: Ranks) -> None:
     """Rank 0: send the batch to every other rank, which waits in `receive_batch`."""
+    ranks.position.at("sends the batch to the other ranks")
     ranks.broadcast(torch.tensor(batch.token_ids.shape))
     for tensor in (
         batch.token_ids,
@@ -106,6 +107,7 @@ def send_batch(batch: Batch, *, ranks: Ranks) -> None:
 
 def receive_batch(*, ranks: Ranks) -> Batch:
     """Every other rank: the batch that rank 0 sends."""
+    ranks.position.at("waits for the batch of rank 0")
     num_sequences, width = ranks.broadcast(torch.zeros(2, dtype=torch.int64)).tolist()
     shape = (num_sequences, width - 1)
     return Batch(

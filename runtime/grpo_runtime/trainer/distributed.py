@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from grpo_runtime.errors import AddressInUseError, PeerLostError, first_line
+from grpo_runtime.report.position import OwnPosition
 from grpo_runtime.trainer.commands import STEP_COMMANDS, Command
 from grpo_runtime.trainer.stop import StopRequest, StopRequestedError
 
@@ -43,7 +44,11 @@ class RankMeeting:
 class Ranks:
     """The training ranks, as this one sees them. Rank 0 announces what comes next, the others execute it."""
 
-    def __init__(self, *, rank: int, world_size: int, stop: StopRequest) -> None:
+    def __init__(
+        self, *, rank: int, world_size: int, stop: StopRequest, position: OwnPosition | None = None
+    ) -> None:
+        """What this rank does is told in `position`."""
+        self.position = position or OwnPosition()
         self.rank = rank
         self.world_size = world_size
         self.num_finished: tuple[int, ...] = (0,) * world_size
@@ -65,6 +70,7 @@ class Ranks:
         backend: str,
         stop: StopRequest,
         timeout: timedelta = COLLECTIVE_TIMEOUT,
+        position: OwnPosition | None = None,
     ) -> "Ranks":
         """Wait for all ranks at the static rendezvous on rank 0's pod. `backend` as in torch.distributed;
         one collective operation may take as long as `timeout`. A rank that is alone may have port 0, any.
@@ -74,7 +80,7 @@ class Ranks:
         with peer_errors():
             store = _store(address, port, world_size=world_size, is_master=rank == 0)
             dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=timeout)
-        return cls(rank=rank, world_size=world_size, stop=stop)
+        return cls(rank=rank, world_size=world_size, stop=stop, position=position)
 
     def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
         """Rank 0's `tensor` on every rank, in place."""
@@ -133,8 +139,10 @@ class Ranks:
         starting[self.rank] = self._is_starting_again()
         # summed up: only rank 0 gives a command, and each rank has places of its own for its engine
         flags = torch.tensor([command, self._stop.is_set, *finished, *starting], dtype=torch.int64)
+        self.position.at("waits for the other ranks")
         with peer_errors():
             dist.all_reduce(flags, op=dist.ReduceOp.SUM)
+        self.position.at("works between two meetings of the ranks")
         command_number, is_stop_requested, *of_engines = flags.tolist()
         self.num_finished = tuple(of_engines[: self.world_size])
         self.is_starting_again = tuple(map(bool, of_engines[self.world_size :]))
@@ -151,6 +159,7 @@ class Ranks:
         task = asyncio.ensure_future(work)
         try:
             while True:
+                self.position.at("waits for engines, rewards or a volume")
                 done, _ = await asyncio.wait({task}, timeout=MEET_SECONDS)
                 if done:
                     return task.result()

@@ -64,6 +64,7 @@ class Follower:
                 self._learner.update(receive_batch(ranks=self._ranks), step=step)
                 step += 1
             elif command is Command.SAVE:
+                self._ranks.position.at("copies its share of a checkpoint")
                 self._saver.save(step)
             elif command is Command.DIGEST:
                 weight_digest(self._strategy, ranks=self._ranks)
@@ -73,16 +74,16 @@ class Follower:
     def _take_part(self, command: Command) -> None:
         """Join the gather of the tensors that rank 0 reads. In mode Colocated the engine of this rank reads
         the weights, in its thread."""
+        self._ranks.position.at("gives its part of the weights to rank 0")
         if command is Command.PROBE:
             make_probe(self._strategy, self._run_config, tokenizer=self._tokenizer)
         elif command is Command.SYNC and self._run_config.mode is not Mode.COLOCATED:
-            _read(self._strategy.engine_weights().tensors())
+            self._read(self._strategy.engine_weights().tensors())
         elif command is Command.EXPORT:
-            _read(self._strategy.model_state())
+            self._read(self._strategy.model_state())
             if self._run_config.exports_merged:
-                _read(self._strategy.engine_weights().tensors())
+                self._read(self._strategy.engine_weights().tensors())
 
-
-def _read(tensors: NamedTensors) -> None:
-    for _ in tensors:
-        pass
+    def _read(self, tensors: NamedTensors) -> None:
+        for _ in tensors:
+            self._ranks.position.moved(work=1)

@@ -47,6 +47,8 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
     """Train to the end: True when every step is done, False when asked to stop. The engines outlive the call
     in `keep_alive`: see `rank`."""
     settings, run_config = context.settings, context.settings.run_config
+    position = context.ranks.position
+    position.at("reads the dataset")
     sampler, num_overlong = _make_sampler(context)
     saver = Saver(
         context.store,
@@ -90,6 +92,7 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
         async with rewards as pool, _started_function(context) as rollout_function:
             # last, because an engine takes minutes to start, which a wrong dataset or reward should not cost
             reporter.progress.update(message=_waits_for_engines(run_config))
+            position.at("starts or connects the engines")
             engines = connect(settings)
             keep_alive.append(engines)
             try:

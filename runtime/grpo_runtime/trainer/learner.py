@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -27,7 +27,7 @@ from grpo_runtime.trainer.strategy.interface import Strategy
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _Update:
     """What this rank computes of an update, on its device, and logprobs [B, T-1] for each of the pieces."""
 
@@ -85,11 +85,14 @@ class Learner:
         for _ in range(self._num_iterations):
             for update in updates:
                 metrics += self._add_gradients(update)
+                self._ranks.position.at("updates the weights")
                 grad_norm, rate = self._strategy.optimizer_step(step=step)
                 grad_norms.append(grad_norm)
         if self._reference is not None:
+            self._ranks.position.at("updates the reference policy", work=1)
             self._reference.after_step(step)
         self.num_steps += 1
+        self._ranks.position.at("adds up the metrics of all ranks", work=1)
         with peer_errors():
             reduced = reduce_metrics(merge_metrics(metrics))
         values = metric_values(reduced) | self._count_skipped(grad_norms, step=step)
@@ -137,19 +140,27 @@ class Learner:
     def _prepare(self, parts: UpdateParts, *, is_first: bool) -> "_Update":
         """Bring an update to the device, with what earlier policies give its tokens."""
         pieces = [piece.to(self._strategy.device) for piece in parts.micro_batches]
-        return _Update(
-            pieces=pieces,
-            denominators=parts.denominators,
-            ref_logprobs=[self._ref_logprobs(piece) for piece in pieces],
-            # nothing has changed the weights before the first, which finds them on its way
-            old_logprobs=[None if is_first else self._score(piece)[0] for piece in pieces],
-        )
+        ref_logprobs: list[torch.Tensor | None] = [None] * len(pieces)
+        if self._reference is not None:
+            told = self._told(pieces, "computes logprobs of the reference")
+            ref_logprobs = [self._reference.logprobs(piece.token_ids, piece.loss_mask) for piece in told]
+        old_logprobs: list[torch.Tensor | None] = [None] * len(pieces)
+        if not is_first:  # nothing has changed the weights before the first, which finds them on its way
+            told = self._told(pieces, "computes logprobs of the old policy")
+            old_logprobs = [self._score(piece)[0] for piece in told]
+        return _Update(pieces, parts.denominators, ref_logprobs, old_logprobs)
+
+    def _told(self, pieces: Sequence[Batch], what: str) -> Iterator[Batch]:
+        """The micro-batches, while this rank tells at which of them it is."""
+        for index, piece in enumerate(pieces):
+            self._ranks.position.at(what, f"micro-batch {index + 1} of {len(pieces)}", work=index > 0)
+            yield piece
 
     def _add_gradients(self, update: "_Update") -> list[Metrics]:
         """Compute the gradient of an update, one micro-batch after the other."""
         metrics: list[Metrics] = []
         threshold = self._entropy_threshold(update.pieces)
-        for index, piece in enumerate(update.pieces):
+        for index, piece in enumerate(self._told(update.pieces, "computes gradients")):
             with self._strategy.micro_batch(is_last=index == len(update.pieces) - 1):
                 logprobs, output = self._learn_from(
                     piece,
@@ -207,12 +218,6 @@ class Learner:
         self._strategy.backward(output.loss)
         return logprobs.detach(), output
 
-    def _ref_logprobs(self, piece: Batch) -> torch.Tensor | None:
-        """[B, T-1]; None without a reference policy."""
-        if self._reference is None:
-            return None
-        return self._reference.logprobs(piece.token_ids, piece.loss_mask)
-
     def _score(self, piece: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Logprobs and entropies [B, T-1] under the weights as they are."""
         return self._strategy.score_only(piece.token_ids, piece.loss_mask)
@@ -226,7 +231,7 @@ class Learner:
         if quantile >= 1:
             return None
         found = []
-        for piece in pieces:
+        for piece in self._told(pieces, "computes entropies"):
             _, entropies = self._score(piece)
             found.append(entropies[piece.loss_mask])
         entropies = self._ranks.all_of(torch.cat(found))

@@ -150,8 +150,10 @@ class Coordinator:
         probe = None
         if self.run_config.weight_sync.verify:
             self.ranks.announce(Command.PROBE)
+            self.ranks.position.at("computes the probe of the weight sync")
             probe = make_probe(self.strategy, self.run_config, tokenizer=self.tokenizer)
         self.ranks.announce(Command.SYNC)
+        self.ranks.position.at("begins the weight sync")
         sync = self.engines.sync(self.strategy.engine_weights(), version=self._version(step), probe=probe)
         report = await self._attend(sync)
         # generation may end before the next report is due, and training then takes as long as it takes
@@ -211,6 +213,7 @@ class Coordinator:
             "num_tokens": float(state.num_tokens),
             OVERLONG: float(self.num_overlong),
         }
+        self.ranks.position.at("reports the step")
         self.reporter.finished_step(
             values,
             step=state.step,
@@ -237,6 +240,7 @@ class Coordinator:
         if is_due and self.saver.is_new(state):
             await self._wait_for_commit()
             self.ranks.announce(Command.SAVE)
+            self.ranks.position.at("copies the state for a checkpoint")
             self.saver.save(state)
 
     async def _wait_for_commit(self) -> None:

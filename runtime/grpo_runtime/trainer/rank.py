@@ -27,6 +27,7 @@ from grpo_runtime.model.save import files_beside_weights
 from grpo_runtime.process.at_end import run_at_end
 from grpo_runtime.process.failure import explain_abort, write_failure
 from grpo_runtime.regexes import require_regexes
+from grpo_runtime.report.position import OwnPosition
 from grpo_runtime.rollout.interface import Engines
 from grpo_runtime.settings import TrainerSettings, read_trainer_settings
 from grpo_runtime.torch_threads import settle_num_threads
@@ -89,7 +90,8 @@ def run_rank(
     keep_alive: list[object] = []
     context = None
     try:
-        context = _prepare(environment, run_dir=run_dir, make_strategy=make_strategy)
+        position = OwnPosition.told_in(run_dir, local_rank=local_rank)
+        context = _prepare(environment, run_dir=run_dir, make_strategy=make_strategy, position=position)
         keep_alive.append(context)
         start_share = functools.partial(
             share_engine,
@@ -132,7 +134,11 @@ def _end(code: ExitCode) -> NoReturn:
 
 
 def _prepare(
-    environment: Mapping[str, str], *, run_dir: Path, make_strategy: MakeStrategy | None
+    environment: Mapping[str, str],
+    *,
+    run_dir: Path,
+    make_strategy: MakeStrategy | None,
+    position: OwnPosition,
 ) -> RankContext:
     """Load the policy, of which only rank 0 reads the weights, and meet the other ranks."""
     rank, local_rank = int(environment["RANK"]), int(environment["LOCAL_RANK"])
@@ -147,11 +153,13 @@ def _prepare(
     load = functools.partial(
         _load, commits, into=settings.cache_dir / f"model-{local_rank}", is_first=rank == 0
     )
+    position.at("loads the model")
     # before the ranks meet: transformers saves nothing on other ranks than 0 once they have
     loaded = load(commit=commits.kept())
     if device.type == "cuda" and int(environment["WORLD_SIZE"]) > 1:
         explain_abort(run_dir, PeerLostError(_NCCL_ABORT), local_rank=local_rank)
     stop = StopRequest()
+    position.at("waits for the other ranks to start")
     ranks = Ranks.meet(
         rank=rank,
         world_size=int(environment["WORLD_SIZE"]),
@@ -159,8 +167,10 @@ def _prepare(
         port=int(environment["MASTER_PORT"]),
         backend=collective_backend(device),
         stop=stop,
+        position=position,
     )
     commit = commit_of_first_rank(loaded.origin.commit, ranks=ranks)
+    position.at("loads the model")
     if commit != loaded.origin.commit:
         loaded = load(commit=commit)
     # only from here on is there anything to save; before, SIGTERM simply ends a rank that waits for others
@@ -221,6 +231,7 @@ def _follow(
     )
     on_tick = _nothing
     if run_config.mode is Mode.COLOCATED:
+        ranks.position.at("starts its engine")
         share = start_share()
         keep_alive.append(share)
         on_tick = EngineExecutor(share, weights=context.strategy.engine_weights()).check

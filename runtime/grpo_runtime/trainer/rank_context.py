@@ -115,6 +115,7 @@ def make_rank_context(
     reader.read(lambda: beginning.prepare(loaded.model, run_config=run_config), what=what)
     if ranks.rank == 0:
         ModelCommits(settings).keep(loaded.origin)
+    ranks.position.at("spreads the policy over the ranks")
     shapes = shapes_of(loaded.model)
     with gpu_memory_errors(settings, num_steps=lambda: num_own_steps):
         strategy = make_strategy(
@@ -139,6 +140,7 @@ def make_rank_context(
         saved = reader.counted(
             reader.read(lambda: beginning.training_state(shapes, run_config=run_config), what=what), what=what
         )
+        ranks.position.at("takes over the state of the policy")
         strategy.load(saved)
         if reference is not None and step > 0:
             reference.load(saved.reference if saved else None)

@@ -76,6 +76,7 @@ class StepSampler:
                 tokenizer=self.tokenizer,
                 first_place=first_group,
             )
+            self.ranks.position.at("writes the prompts into the journal")
             recorded = self.journal.begin(step, requests) if recorded is None else recorded.more(requests)
             scoring = self.scorer.begin(prompts, step=step, first_group=first_group)
             with watch.phase("sync"):

@@ -19,6 +19,7 @@ def weight_digest(strategy: Strategy, *, ranks: Ranks) -> str:
 
     Weights that are spread over the ranks in another way have another digest.
     """
+    ranks.position.at("digests the weights")
     tags = torch.zeros((ranks.world_size, HELD_TAG_BYTES), dtype=torch.uint8)
     shards = list(strategy.weight_shards())
     # master weights may be in CPU memory although the strategy computes on a GPU

@@ -4,7 +4,9 @@ import os
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from pod_builder import free_port, run_config, trainer_environment
 from polling import DEADLINE_SECONDS, wait_until
@@ -65,6 +67,7 @@ class Supervisor:
         node_index: int = 0,
         ranks: str = RANKS,
         grace_seconds: float = 60.0,
+        more: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.log = folder / "termination-log"
         self.port = free_port()
@@ -73,7 +76,7 @@ class Supervisor:
         given = trainer_environment(folder, run, node_index=node_index)
         self.process = subprocess.Popen(
             [sys.executable, "-c", SUPERVISE, *arguments],
-            env={**os.environ, **given},
+            env={**os.environ, **given, **more},
             start_new_session=True,
         )
         STARTED.append(self.process)

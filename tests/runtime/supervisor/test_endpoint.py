@@ -4,6 +4,7 @@ import errno
 import http.client
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from polling import wait_until
 
+from grpo_runtime.process.any_address import ANY_ADDRESS
 from grpo_runtime.report.progress import PROGRESS_FILE
 from grpo_runtime.supervisor.endpoint import Endpoint
 from grpo_runtime.supervisor.one_thread_server import MAX_CONNECTIONS, MAX_REQUEST_BYTES, REQUEST_SECONDS
@@ -20,10 +22,18 @@ POLL_SECONDS = 2.0
 """How long the operator waits for an answer."""
 
 
+def serving(folder: Path, *, host: str = ANY_ADDRESS, port: int = 0) -> Endpoint:
+    def nothing() -> None:
+        return None
+
+    report = folder / PROGRESS_FILE
+    return Endpoint(progress=report.read_bytes, metrics=nothing, positions=nothing, port=port, host=host)
+
+
 @pytest.fixture
 def endpoint(tmp_path: Path) -> Iterator[Endpoint]:
     (tmp_path / PROGRESS_FILE).write_bytes(REPORT)
-    made = Endpoint(tmp_path, port=0, host="127.0.0.1")
+    made = serving(tmp_path, host="127.0.0.1")
     yield made
     made.close()
 
@@ -174,15 +184,22 @@ def test_a_report_that_cannot_be_read_is_logged_and_the_next_one_is_served(
 
 
 def test_without_an_address_it_listens_to_both_versions_of_ip(tmp_path: Path) -> None:
-    made = Endpoint(tmp_path, port=0)
+    made = serving(tmp_path)
     for address in ("127.0.0.1", "::1"):
         socket.create_connection((address, made.port), timeout=30).close()
     made.close()
 
 
 def test_after_it_is_closed_its_port_is_free(tmp_path: Path) -> None:
-    first = Endpoint(tmp_path, port=0, host="127.0.0.1")
+    first = serving(tmp_path, host="127.0.0.1")
     with closing(connect(first)) as waiting:
         first.close()
         assert is_closed(waiting)
-    Endpoint(tmp_path, port=first.port, host="127.0.0.1").close()
+    serving(tmp_path, host="127.0.0.1", port=first.port).close()
+
+
+def test_it_knows_when_the_progress_was_last_asked_for(endpoint: Endpoint) -> None:
+    assert endpoint.asked_at is None
+    before = time.monotonic()
+    poll(endpoint)
+    assert endpoint.asked_at is not None and before <= endpoint.asked_at <= time.monotonic()

@@ -12,6 +12,7 @@ from pod_builder import run_config
 from polling import wait_until
 from scripted_supervisor import DONE, ONE_RANK, Supervisor, has_ended, importing
 
+from grpo_api.contract.environment import Env
 from grpo_api.contract.progress import Progress, TerminationMessage
 from grpo_runtime.errors import PeerLostError
 from grpo_runtime.process.failure import describe_failure
@@ -233,3 +234,20 @@ def has_a_pending_stop(pid: int) -> bool:
     """Whether a SIGTERM waits for that process to take it."""
     status = Path(f"/proc/{pid}/status").read_text()
     return bool(int(status.partition("ShdPnd:")[2].split()[0], 16) & 1 << (signal.SIGTERM - 1))
+
+
+def test_a_hang_that_nobody_asks_about_ends_the_pod_by_itself(tmp_path: Path) -> None:
+    script = 'sed -i s/Starting/Training/ "$2/progress.json"; sleep 600'
+    limit = {Env.STALL_TIMEOUT_SECONDS: "1"}
+    code, message = Supervisor(tmp_path, script, run=ONE_RANK, more=limit).end()
+    assert (code, message.reason) == (75, "TrainerStalled")
+    assert "stallTimeoutSeconds is 1" in message.message
+    assert message.progress is not None
+
+
+def test_it_says_where_its_processes_are(tmp_path: Path) -> None:
+    supervisor = Supervisor(tmp_path, "sleep 600")
+    supervisor.wait_for(supervisor.run_dir / "ranks.json")
+    assert json.loads(supervisor.get("/positions")) == {"attempt": 1, "nodeIndex": 0, "places": []}
+    supervisor.process.terminate()
+    supervisor.end()

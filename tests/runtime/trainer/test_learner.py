@@ -15,6 +15,7 @@ from grpo_runtime.algorithm.types import Denominators, LossInputs, LossOptions
 from grpo_runtime.errors import UserError
 from grpo_runtime.model.load import load_policy
 from grpo_runtime.model.tiny import write_tiny_model
+from grpo_runtime.report.position import OwnPosition
 from grpo_runtime.rollout.interface import Rollout
 from grpo_runtime.trainer.batch import Batch, make_batch
 from grpo_runtime.trainer.distributed import Ranks
@@ -235,3 +236,31 @@ def test_a_job_may_say_that_one_step_without_a_finite_gradient_is_enough(
     learner = make_learner(model_folder, ranks, max_non_finite_steps=1)
     with pytest.raises(UserError, match=r"the gradient of step 1 is not finite \(.*maxNonFiniteSteps is 1"):
         learner.update(poisoned(a_batch(learner)), step=0)
+
+
+class TellingPosition(OwnPosition):
+    """Remembers what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[tuple[str, str]] = []
+        self.num_work = 0
+
+    def at(self, what: str, detail: str = "", *, work: int = 0) -> None:
+        self.told.append((what, detail))
+        self.num_work += work
+
+
+def test_each_micro_batch_is_told_and_is_a_sign_of_life(
+    model_folder: Path, ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    position = TellingPosition()
+    monkeypatch.setattr(ranks, "position", position)
+    learner = make_learner(model_folder, ranks, micro_batch_tokens=20, num_iterations=2)
+    metrics = learner.update(a_batch(learner), step=0)
+    num = int(metrics["batch/micro_batches"])
+    gradients = [("computes gradients", f"micro-batch {index + 1} of {num}") for index in range(num)]
+    one_iteration = [*gradients, ("updates the weights", "")]
+    assert num > 1
+    assert position.told == [*one_iteration, *one_iteration, ("adds up the metrics of all ranks", "")]
+    assert position.num_work >= 2 * (num - 1)

@@ -1,5 +1,7 @@
 """Whole trainer pods over FakeEngines: supervisor, ranks, gloo, checkpoints, reports. Some seconds each."""
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -184,3 +186,21 @@ def test_a_bug_is_written_with_its_place_and_its_step(tmp_path: Path) -> None:
     assert (code, message.reason) == (1, "UnexpectedError") and message.error is not None
     assert (message.error.type, message.error.step) == ("TypeError", 2)
     assert message.message == f"TypeError in {message.error.where}: unsupported"
+
+
+@pytest.mark.matrix
+def test_a_rank_that_is_stopped_is_told_with_where_it_is_and_training_goes_on_with_it(tmp_path: Path) -> None:
+    trainer = TrainerPod(tmp_path, job(num_ranks=2, num_steps=400))
+    trainer.wait_until(lambda progress: progress.step >= 2)
+    stopped = trainer.ranks()[1]
+    os.kill(stopped, signal.SIGSTOP)
+    told = trainer.wait_until(lambda progress: "no training process has gone on" in progress.message)
+    assert told.state is TrainerState.TRAINING
+    assert "rank 1 is stopped (by SIGSTOP) while it " in told.message
+    assert "; rank 0 " in told.message
+    os.kill(stopped, signal.SIGCONT)
+    trainer.wait_until(lambda progress: progress.step > told.step and progress.message == "")
+    trainer.terminate()
+    assert trainer.end()[0] == 143
+    log = trainer.whole_log()
+    assert "the stacks of those of this pod follow" in log and "in run_rank" in log

@@ -13,6 +13,7 @@ from started_processes import STARTED
 
 from grpo_api.contract.progress import Progress, TerminationMessage
 from grpo_api.contract.run_config import RunConfig
+from grpo_runtime.report.progress import read_progress
 from grpo_runtime.supervisor.fork_server import find_ranks
 
 DEADLINE_SECONDS = 600.0
@@ -67,8 +68,7 @@ class TrainerPod:
             STARTED.append(self.process)
 
     def progress(self) -> Progress | None:
-        path = self._folder / f"cache-{self._name}" / "run" / "progress.json"
-        return Progress.model_validate_json(path.read_text()) if path.exists() else None
+        return read_progress(self._folder / f"cache-{self._name}" / "run")
 
     def wait_until(self, condition: Callable[[Progress], bool]) -> Progress:
         deadline = time.monotonic() + DEADLINE_SECONDS

@@ -114,7 +114,7 @@ def _creating(
 
 def _rollout_ready(draft: Draft, observed: Observed) -> ConditionState:
     if draft.stage is Stage.FINISHED:
-        return ConditionState(False, Reason.JOB_FINISHED, "the engines have been given back")
+        return _given_back(observed)
     if draft.frozen is None:
         return _not_frozen(draft, ConditionType.ROLLOUT_READY)
     if not draft.frozen.has_rollout:
@@ -124,6 +124,20 @@ def _rollout_ready(draft: Draft, observed: Observed) -> ConditionState:
         more = f"; {len(found) - 1} more stand still" if len(found) > 1 else ""
         return ConditionState(False, Reason.ENGINE_FROZEN, found[0].message + more)
     return _admitted(draft, observed)
+
+
+def _given_back(observed: Observed) -> ConditionState:
+    """The engines of a job that has ended. `kubectl scale` of such a job succeeds and does nothing, as does
+    any other change of its spec."""
+    given_back = ConditionState(False, Reason.JOB_FINISHED, "the engines have been given back")
+    status = observed.job.status
+    known = condition(status, ConditionType.ROLLOUT_READY)
+    if known is None or known.reason != Reason.JOB_FINISHED:
+        return given_back
+    if observed.job.generation == status.observed_generation:
+        return ConditionState.of(known)
+    message = "the spec was changed after the job had ended, and that changes nothing: apply another job"
+    return replace(given_back, message=f"{given_back.message}; {message}")
 
 
 def _admitted(draft: Draft, observed: Observed) -> ConditionState:

@@ -15,10 +15,11 @@ from multiprocessing.connection import Client, Connection, wait
 from pathlib import Path
 from typing import Any
 
-from grpo_runtime.colocated.engine_process import StartedProcess, StartProcess, is_stopped_by_kernel
+from grpo_runtime.colocated.engine_process import StartedProcess, StartProcess
 from grpo_runtime.colocated.json_pipe import receive, send
 from grpo_runtime.colocated.ray.errors import RayLostError
 from grpo_runtime.colocated.ray.node_folder import ENGINES_SOCKET
+from grpo_runtime.process.kernel_state import is_stopped_by_kernel
 from grpo_runtime.rollout.errors import EngineGoneError
 
 _ACTOR_SECONDS = 300.0
@@ -51,7 +52,7 @@ class RayActorProcess:
         if self.has_ended:
             return False
         try:
-            return is_stopped_by_kernel(Path(f"/proc/{self.pid}/stat").read_text())
+            return is_stopped_by_kernel(self.pid)
         except (FileNotFoundError, ProcessLookupError):
             # it ended meanwhile
             return False
