@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from grpo_operator.observe.pod_reasons import not_pulled, not_scheduled, not_started
+from grpo_operator.observe.pod_reasons import no_folder, not_pulled, not_scheduled, not_started
 
 
 @pytest.mark.parametrize(
@@ -92,3 +92,30 @@ def happening(reason: str, message: str, *, at: str = "12:00:00", kind: str = "W
         "lastTimestamp": f"2026-11-21T{at}Z",
         "metadata": {},
     }
+
+
+SPEC = {
+    "volumes": [
+        {"name": "output", "persistentVolumeClaim": {"claimName": "results"}},
+        {"name": "cache", "emptyDir": {}},
+    ],
+    "containers": [{"volumeMounts": [{"name": "output", "subPath": "copy-1a2b3c"}, {"name": "cache"}]}],
+}
+
+
+@pytest.mark.parametrize("failed", ["create subPath directory", "prepare subPath"])
+def test_a_folder_that_cannot_be_made_on_a_claim_is_told_with_the_claim(failed: str):
+    message = f'failed to {failed} for volumeMount "output" of container "trainer"'
+    found = no_folder(message, SPEC)
+    assert found is not None
+    assert found.startswith("the folder copy-1a2b3c cannot be made on claim results: look whether the volume")
+    assert found.endswith(f"({message})")
+
+
+def test_a_folder_of_another_volume_is_told_by_the_name_of_the_volume():
+    found = no_folder('failed to prepare subPath for volumeMount "cache" of container "trainer"', SPEC)
+    assert found is not None and "cannot be made on volume cache" in found
+
+
+def test_another_message_about_a_container_is_not_about_a_folder():
+    assert no_folder('secret "tokens" not found', SPEC) is None

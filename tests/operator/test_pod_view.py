@@ -135,6 +135,17 @@ def test_a_pod_that_is_starting_normally_has_no_start_problem(reason: str):
     assert view is not None and view.start_problem is None
 
 
+def test_a_folder_that_its_node_cannot_make_on_the_claim_is_told_with_the_claim():
+    why = 'failed to create subPath directory for volumeMount "output" of container "trainer"'
+    waiting = {"reason": "CreateContainerConfigError", "message": why}
+    item = reported({"phase": "Pending"} | container(state={"waiting": waiting}))
+    item["spec"]["volumes"] = [{"name": "output", "persistentVolumeClaim": {"claimName": "results"}}]
+    view = pod_view(item)
+    assert view is not None and view.start_problem is not None
+    assert view.start_problem.reason == "CreateContainerConfigError"
+    assert "cannot be made on claim results" in view.start_problem.message
+
+
 def test_an_unschedulable_pod_says_why():
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}
     view = pod_view(reported({"phase": "Pending", "conditions": [condition]}))

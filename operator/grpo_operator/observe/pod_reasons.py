@@ -42,6 +42,8 @@ _OVER_OWN_LIMIT = re.compile(
 )
 """The kubelet's three messages about a pod that it evicts for the pod's own use of storage, whatever the node
 has free (pkg/kubelet/eviction/helpers.go). Under pressure it says that the node was low on a resource."""
+_NO_FOLDER = re.compile(r'failed to (?:create subPath directory|prepare subPath) for volumeMount "([^"]+)"')
+"""The kubelet's two messages about a subPath (pkg/kubelet/kubelet_pods.go)."""
 _IN_BRACKETS = re.compile(r"\(([^)]+)\)")
 
 
@@ -106,6 +108,23 @@ def not_pulled(
     if is_default:
         fix += " The job keeps the image: delete it and apply it again once the default is right"
     return ReasonMessage(ERR_IMAGE_PULL, f"{sentence}: {fix}")
+
+
+def no_folder(message: str, spec: KubeObject) -> str | None:
+    """That the folder of a mount cannot be made on its claim, and what to do; None for any other message of a
+    kubelet about a container. `spec` is that of the pod. The kubelet tells the cause to its own log only."""
+    found = _NO_FOLDER.search(message)
+    if found is None:
+        return None
+    volume: KubeObject = next((v for v in spec.get("volumes", ()) if v["name"] == found[1]), {})
+    claim = volume.get("persistentVolumeClaim", {}).get("claimName")
+    where = f"claim {claim}" if claim else f"volume {found[1]}"
+    mounts = (mount for each in spec.get("containers", ()) for mount in each.get("volumeMounts", ()))
+    folder = next((mount.get("subPath") for mount in mounts if mount["name"] == found[1]), None)
+    return (
+        f"the folder {folder or found[1]} cannot be made on {where}: look whether the volume is read-only, "
+        f"full or damaged, or has a file of that name; it is tried again ({message.strip()})"
+    )
 
 
 def image_setting(*, is_default: bool) -> str:

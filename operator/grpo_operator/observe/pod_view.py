@@ -16,6 +16,7 @@ from grpo_operator.observe.pod_reasons import (
     IMAGE_PULL_REASONS,
     evicted_for_storage,
     is_over_own_limit,
+    no_folder,
     not_pulled,
     not_scheduled,
     not_started,
@@ -213,7 +214,7 @@ def _start_problem(
     if reason in IMAGE_PULL_REASONS:
         return not_pulled(container.get("image", ""), message, events, is_default=has_default_image)
     if reason not in _NORMAL_WAITING:
-        return reason_message(reason, message or reason)
+        return reason_message(reason, no_folder(message, item["spec"]) or message or reason)
     if status.get("phase") == "Failed" and status.get("reason"):
         return reason_message(status["reason"], status.get("message") or "its node did not say more")
     return not_started(events) if is_silent(item) else None
