@@ -138,7 +138,10 @@ def test_every_path_is_explained_with_its_port_and_who_may_call_it() -> None:
         r"^\| (\w+) \| `(\d+)` \| (?:`([^`]+)` )?\| ([^|]+) \|", section("Ports and paths"), re.MULTILINE
     )
     trainer = {(int(port), path) for role, port, path, _ in rows if role == "trainer"}
-    reports = (endpoints.PROGRESS_PATH, endpoints.METRICS_PATH, endpoints.TRAINER_HEALTH_PATH)
+    reports = (
+        *(endpoints.PROGRESS_PATH, endpoints.METRICS_PATH),
+        *(endpoints.TRAINER_HEALTH_PATH, endpoints.POSITIONS_PATH),
+    )
     assert trainer == {(endpoints.TRAINER_PORT, path) for path in reports} | {(endpoints.RENDEZVOUS_PORT, "")}
 
     engine = {

@@ -162,10 +162,13 @@ def test_an_object_of_the_spec_that_may_be_left_out_has_its_defaults():
             assert "default" in section, name
 
 
-def test_kubectl_get_prints_eight_columns():
-    names = [column["name"].upper() for column in VERSION["additionalPrinterColumns"]]
-    assert names == ["PHASE", "MODE", "STEP", "REWARD", "TRAINER", "ROLLOUT", "RESTARTS", "AGE"]
-    assert not [column for column in VERSION["additionalPrinterColumns"] if "[" in column["jsonPath"]]
+def test_kubectl_get_prints_eight_columns_and_with_wide_output_one_more():
+    columns = VERSION["additionalPrinterColumns"]
+    always = [column["name"].upper() for column in columns if "priority" not in column]
+    assert always == ["PHASE", "MODE", "STEP", "REWARD", "TRAINER", "ROLLOUT", "RESTARTS", "AGE"]
+    assert [column["name"] for column in columns if "priority" in column] == ["Reason"]
+    by_place = [column["name"] for column in columns if re.search(r"\[-?\d", column["jsonPath"])]
+    assert by_place == [], "conditions have no places"
 
 
 def test_a_model_that_a_crd_cannot_express_is_refused_by_name():

@@ -4,6 +4,7 @@ It is memory that both map, because a process that stands still cannot be asked.
 """
 
 import faulthandler
+import logging
 import mmap
 import os
 import signal
@@ -12,6 +13,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+
+logger = logging.getLogger(__name__)
 
 STACKS_SIGNAL = signal.SIGUSR1
 """A process that tells its position prints the stacks of its threads when it gets this signal, whatever it
@@ -44,9 +47,14 @@ class OwnPosition:
 
     @classmethod
     def told_in(cls, run_dir: Path, *, local_rank: int) -> "OwnPosition":
-        """One that the supervisor reads, and from here on this process prints its stacks on request."""
+        """One that the supervisor reads, and from here on this process prints its stacks on request. Where it
+        cannot be written nobody reads it."""
         faulthandler.register(STACKS_SIGNAL, all_threads=True)
-        return cls(position_path(run_dir, local_rank))
+        try:
+            return cls(position_path(run_dir, local_rank))
+        except OSError as error:
+            logger.warning("the supervisor will not know where this process is: %s", error)
+            return cls()
 
     def __init__(self, path: Path | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._memory = mmap.mmap(-1, _RECORD_BYTES) if path is None else _mapped(path)

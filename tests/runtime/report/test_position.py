@@ -79,6 +79,14 @@ def test_a_long_text_is_cut(tmp_path: Path, text: str) -> None:
     assert read(tmp_path).doing == "short"
 
 
+def test_a_process_whose_position_cannot_be_written_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    position = OwnPosition.told_in(tmp_path / "gone", local_rank=0)
+    position.at("computes gradients")
+    assert "will not know where this process is" in caplog.text
+
+
 def test_a_file_that_is_being_made_is_no_position(tmp_path: Path) -> None:
     position_path(tmp_path, 0).write_bytes(b"\1" * 100)
     assert read_positions(tmp_path) == {}

@@ -18,6 +18,7 @@ from grpo_runtime.data.sampler import PromptSampler
 from grpo_runtime.export.at_the_end import ModelUploads
 from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.model.tiny import write_tiny_model
+from grpo_runtime.report.position import OwnPosition
 from grpo_runtime.rollout.interface import (
     FailedSyncs,
     GenerateRequest,
@@ -54,6 +55,7 @@ class OneRank:
     """
 
     def __init__(self, *, stops_at: int | None = None) -> None:
+        self.position = OwnPosition()
         self.is_slow = True
         self.num_waits = 0
         self.commands: list[Command] = []

@@ -4,12 +4,14 @@ from collections.abc import Iterable
 
 import torch
 
+from grpo_runtime.report.position import OwnPosition
 from grpo_runtime.trainer.weight_digest import weight_digest
 
 
 class OneRank:
     rank = 0
     world_size = 1
+    position = OwnPosition()
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor
