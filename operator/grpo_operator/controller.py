@@ -26,6 +26,9 @@ from grpo_operator.settings import GIVE_BACK_TIMES, GiveBackTimes
 log = logging.getLogger(__name__)
 
 _AT_ONCE = 0.0
+_AFTER_MAKING_SECONDS = 0.5
+"""When pods that were just made are looked at, together with what has changed by then. If nobody takes them
+up, such as a scheduler that does not exist, nothing changes, and no event wakes the job."""
 
 
 class Controller:
@@ -92,7 +95,7 @@ class Controller:
         is_one_gone = await delete_objects(self._client, self._cache, job, plan.delete)
         self._memory.mark_deleted(key, [deletion.name for deletion in plan.delete])
         await stop_pods(self._client, self._cache, job, plan.stop)
-        held = self._seconds_until_next_try(key, plan.create, now=now)
+        held, has_made_pods = self._seconds_until_next_try(key, plan.create, now=now), False
         if not held:
             refusal = await apply_children(self._client, self._cache, job, plan.create)
             if self._remember_refusal(key, refusal, now=now):
@@ -100,10 +103,16 @@ class Controller:
             if refusal is None:
                 pods = [child.name for child in plan.create if child.kind == PODS]
                 self._memory.mark_made(key, pods, now=now)
+                has_made_pods = bool(pods)
                 if any(child.kind == SECRETS and not child.is_expected for child in plan.create):
                     self._memory.mark_tokens_made(key, now=now)
             held = self._memory.seconds_until_next_try(key, now=now)
-        waits = [_AT_ONCE if is_one_gone else None, held or None, plan.requeue_after]
+        waits = [
+            _AT_ONCE if is_one_gone else None,
+            _AFTER_MAKING_SECONDS if has_made_pods else None,
+            held or None,
+            plan.requeue_after,
+        ]
         return min((wait for wait in waits if wait is not None), default=None)
 
     def _is_news(self, job: JobView, status: GRPOJobStatus) -> bool:

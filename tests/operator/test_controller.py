@@ -33,6 +33,13 @@ async def test_a_new_job_is_reconciled_once_and_then_left_alone(controller, clie
     assert client.num_writes == num_writes
 
 
+async def test_pods_that_were_made_are_looked_at_though_nothing_says_that_they_changed(controller, client):
+    assert await controller.reconcile(KEY) == 0.5
+    assert condition_of(client, "Running")["reason"] == "CreatingPods"
+    await controller.reconcile(KEY)  # no scheduler has touched them, and no event has come
+    assert condition_of(client, "Running")["reason"] == "PodsStarting"
+
+
 async def test_a_transient_error_with_one_pod_does_not_hide_why_another_is_refused(controller, client):
     client.refused = {PODS.name: errors.Transient("away")}
     with pytest.raises(errors.Transient):
