@@ -85,16 +85,28 @@ def unseen() -> dict[str, Any]:
     return pod
 
 
+def without_folder() -> dict[str, Any]:
+    why = 'failed to create subPath directory for volumeMount "output" of container "engine"'
+    waiting = {"waiting": {"reason": "CreateContainerConfigError", "message": why}}
+    pod = a_pod(phase="Pending", containerStatuses=[{"name": ROLLOUT_CONTAINER, "state": waiting}])
+    pod["spec"]["volumes"] = [{"name": "output", "persistentVolumeClaim": {"claimName": "results"}}]
+    pod["spec"]["containers"][0]["volumeMounts"] = [{"name": "output", "subPath": "copy-ab12"}]
+    return pod
+
+
 PODS_OF_ALL_KINDS = (
     a_pod(),
     a_pod(phase="Failed", reason="Evicted", message="too much memory"),
     an_ended_trainer(),
     without_pull_secret(),
     unseen(),
+    without_folder(),
 )
 
 
-@pytest.mark.parametrize("pod", PODS_OF_ALL_KINDS, ids=["runs", "evicted", "ended", "not pulled", "unseen"])
+@pytest.mark.parametrize(
+    "pod", PODS_OF_ALL_KINDS, ids=["runs", "evicted", "ended", "not pulled", "unseen", "no folder"]
+)
 def test_a_pod_looks_the_same_to_all_who_read_it(pod):
     assert pod_view(kept(PODS, pod), ()) == pod_view(pod, ())
     assert is_silent(kept(PODS, pod)) == is_silent(pod)
@@ -102,7 +114,7 @@ def test_a_pod_looks_the_same_to_all_who_read_it(pod):
 
 def test_what_is_read_of_these_pods_is_there():
     """Or they would look the same because they look like nothing."""
-    runs, evicted, ended, not_pulled, unseen = (pod_view(pod, ()) for pod in PODS_OF_ALL_KINDS)
+    runs, evicted, ended, not_pulled, unseen, no_folder = (pod_view(pod, ()) for pod in PODS_OF_ALL_KINDS)
     assert runs is not None and runs.given_back == 2
     assert runs.last_termination is not None and runs.last_termination.exit_code == 40
     assert (runs.image, runs.image_id, runs.restarts) == ("runtime:1", "sha256:1", 3)
@@ -110,6 +122,8 @@ def test_what_is_read_of_these_pods_is_there():
     assert ended is not None and ended.is_settling and ended.is_done
     assert not_pulled is not None and is_silent(PODS_OF_ALL_KINDS[3])
     assert unseen is not None and unseen.unseen_by == "nope"
+    assert no_folder is not None and no_folder.start_problem is not None
+    assert "folder copy-ab12 cannot be made on claim results" in no_folder.start_problem.message
 
 
 def test_what_nobody_reads_of_a_pod_is_not_kept():

@@ -18,6 +18,8 @@ DIGEST = "contentDigest"
 _LEFT_OUT_OF_METADATA = ("managedFields", "annotations", "selfLink", "generateName")
 _POD_SPEC = ("nodeName", "restartPolicy", "imagePullSecrets", "schedulerName", "activeDeadlineSeconds")
 _POD_CONTAINER = ("name", "image")
+_MOUNTED = ("volumes", "volumeMounts")
+"""Kept of a pod that has not started: its node tells of a volume by the name that it has in the spec."""
 _POD_STATUS = ("phase", "reason", "message", "podIP", "conditions", "containerStatuses")
 
 
@@ -29,14 +31,20 @@ def kept(kind: Kind, item: KubeObject) -> KubeObject:
     if kind == JOBS and labels.ACCEPTED_LOSS in annotations:
         found["metadata"]["annotations"] = _only(annotations, (labels.ACCEPTED_LOSS,))
     if kind == PODS:
-        spec = item.get("spec", {})
-        containers = [_only(container, _POD_CONTAINER) for container in spec.get("containers", ())]
-        found["spec"] = {**_only(spec, _POD_SPEC), "containers": containers}
+        spec, mounted = item.get("spec", {}), _MOUNTED if _has_not_started(item) else ()
+        of_container = (*_POD_CONTAINER, *mounted)
+        containers = [_only(container, of_container) for container in spec.get("containers", ())]
+        found["spec"] = {**_only(spec, (*_POD_SPEC, *mounted)), "containers": containers}
         found["status"] = _only(item.get("status", {}), _POD_STATUS)
     elif kind == CONFIG_MAPS:
         found["data"] = _without(item.get("data") or {}, (RUN_CONFIG_KEY,))
         found[DIGEST] = content_digest(item)
     return found
+
+
+def _has_not_started(pod: KubeObject) -> bool:
+    phase: str = pod.get("status", {}).get("phase", "Pending")
+    return phase == "Pending"
 
 
 def _only(data: Mapping[str, Any], keys: tuple[str, ...]) -> KubeObject:
