@@ -108,17 +108,20 @@ class StandInNccl:
         self._sockets: list[socket.socket] = []
         self._is_aborted = threading.Event()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="stand-in-nccl")
+        self._id: Future[bytes] = Future()
 
-    def begin(self) -> bytes:
-        self._device.require_use()
-        if self._place.rank > 0:
-            return self._place.nccl_id
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self._sockets.append(self._server)
-        return id_of_port(self._server.getsockname()[1], salt=secrets.token_hex(8))
+    def unique_id(self) -> bytes | None:
+        try:
+            return self._id.result(timeout=0.1)
+        except TimeoutError:
+            return None
 
     def meet(self) -> None:
         self._device.require_use()
+        if self._place.rank == 0:
+            self._server = socket.create_server(("127.0.0.1", 0))
+            self._sockets.append(self._server)
+            self._id.set_result(id_of_port(self._server.getsockname()[1], salt=secrets.token_hex(8)))
         StandInWork(self._thread.submit(self._connect), self._is_aborted).wait()
 
     def broadcast(self, buffer: torch.Tensor) -> StandInWork:

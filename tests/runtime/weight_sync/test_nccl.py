@@ -151,7 +151,7 @@ def test_the_id_is_where_torch_reads_it_and_only_with_the_engines() -> None:
 
 async def test_a_trainer_that_cannot_begin_a_group_says_so_and_calls_no_engine() -> None:
     class Broken(StandInNccl):
-        def begin(self) -> bytes:
+        def meet(self) -> None:
             raise RuntimeError("no socket interface found")
 
     receiver = ListeningReceiver("stand-in-nccl")
@@ -169,6 +169,9 @@ def test_a_meeting_is_given_up_at_its_deadline_also_when_the_abort_has_to_wait_f
     aborted = threading.Event()
 
     class Locked(StandInNccl):
+        def unique_id(self) -> bytes:
+            return SOME_ID
+
         def meet(self) -> None:
             with lock:
                 is_over.wait(FAR_AWAY_SECONDS)

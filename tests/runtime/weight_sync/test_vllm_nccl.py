@@ -357,7 +357,7 @@ def test_it_goes_between_pods_with_gpus_and_every_engine_has_a_group_of_its_own(
 class FailingNccl(StandInNcclToVllm):
     """A library that cannot make a group."""
 
-    def begin(self) -> bytes:
+    def meet(self) -> None:
         raise RuntimeError("no network interface\nand a stack")
 
 

@@ -1,8 +1,11 @@
 """Handles of CUDA IPC as plain values, made and opened by torch, which counts who uses the memory.
 
 What torch pickles between its own processes are bytes and numbers (`torch.multiprocessing.reductions`); here
-they travel as JSON. The GPU is named by its UUID: another process may see it under another number. Torch lets
-go of exported memory only when each handle was opened and closed, or was released here.
+they travel as JSON. The GPU is named by its UUID: another process may see it under another number.
+
+Torch lets go of exported memory when its counter of users is 0. It is 1 for each handle, and each time that
+the handle was opened and let go of takes one off, however often that was, below 0 too. Here a handle is
+opened in each weight sync. So who opens it is given no counter, and `release` takes the only one off.
 """
 
 from typing import Annotated, Any
@@ -15,11 +18,13 @@ from grpo_runtime.weight_sync.interface import WeightSyncError
 from grpo_runtime.weight_sync.local.ipc import Handle
 from grpo_runtime.weight_sync.stream.device import CudaDevice
 
+_NO_COUNTER = b"/grpo-no-counter"
+"""A name of shared memory that there is none of."""
 HexBytes = Annotated[str, Field(pattern=r"^([0-9a-f]{2}){1,8192}$", repr=False)]
 
 
 class CudaHandle(BaseModel):
-    """A part of an allocation of another process, and where torch counts its users."""
+    """A part of an allocation of another process, and where torch counts its users in that process."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -77,8 +82,8 @@ class CudaHandles:
                 bytes.fromhex(found.memory),
                 found.num_bytes,
                 found.offset,
-                bytes.fromhex(found.counter),
-                found.counter_offset,
+                _NO_COUNTER,
+                0,
                 bytes.fromhex(found.event),
                 found.has_event,
             )

@@ -11,9 +11,11 @@ source of torch 2.13 (ProcessGroupNCCL.cpp, NCCLUtils.cpp):
 - Torch's own watchdog ends the process by SIGABRT when a member is gone. With TORCH_NCCL_BLOCKING_WAIT there
   is none: `wait` waits for the device, raises what went wrong, and returns as if all was well when it was
   aborted.
-- Rank 0 makes NCCL's id when it begins to connect, and writes it to its store as the bytes that it is; the
-  others read it there. Of a group that is made as here torch keeps nothing else in a store. So each member
-  has one of its own, in its memory, and the id comes to the engines on the authenticated control channel.
+- Rank 0 makes NCCL's id when it begins to connect, writes it to its store as the bytes that it is, and then
+  waits for the others, also in non-blocking mode (initNCCLComm ends with getNcclComm). So it connects in a
+  thread, and the id is read from its store meanwhile; the others read it from theirs. Of a group that is made
+  as here torch keeps nothing else in a store. So each member has one of its own, in its memory, and the id
+  comes to the engines on the authenticated control channel.
 """
 
 import logging
@@ -32,6 +34,7 @@ import torch
 from torch.distributed import BroadcastOptions, HashStore, PrefixStore, Store
 
 from grpo_runtime.errors import first_line
+from grpo_runtime.process.background import in_thread
 from grpo_runtime.weight_sync.interface import GroupBrokenError, WeightSyncError
 from grpo_runtime.weight_sync.network.group import Invite
 from grpo_runtime.weight_sync.network.meeting import Place
@@ -45,6 +48,10 @@ TORCH_SECONDS = 24 * 3600.0
 """The deadline that torch is given for a buffer: the watchdog's is shorter."""
 _ABORT_SECONDS = 10.0
 _ADVICE = "; is NCCL_SOCKET_IFNAME right? Set it in both roles, or set weightSync.backend Gloo"
+_MOMENT = timedelta(seconds=0.1)
+_RANKS_PER_ROOT = 128
+"""How many ranks torch gives to each of NCCL's ids."""
+_MOST_RANKS = 1 << 20
 _LEFT = "left"
 _UNTIL_LEFT = timedelta(days=365)
 _KEY_OF_FIRST_ID = "0"
@@ -62,13 +69,13 @@ class LibraryWork(Protocol):
 class LibraryGroup(Protocol):
     """What NcclGroup asks of the library. `meet` and `broadcast` may block until the group is aborted."""
 
-    def begin(self) -> bytes:
-        """Begin to connect, without waiting for the others. Returns the id of the group: rank 0 makes it, and
-        the others connect by it."""
+    def meet(self) -> None:
+        """Connect to the others, and wait until the communicator of all members is there."""
         ...
 
-    def meet(self) -> None:
-        """Wait until the communicator of all members is there, once this one has begun."""
+    def unique_id(self) -> bytes | None:
+        """The id of the group, by which the others connect: rank 0 makes it as it begins to meet, in another
+        thread. Waits a moment, and returns None while it is not there."""
         ...
 
     def broadcast(self, buffer: torch.Tensor) -> LibraryWork:
@@ -122,15 +129,14 @@ class NcclGroup:
             try:
                 ends_at = time.monotonic() + place.meeting_seconds
                 with self.watchdog.within(place.meeting_seconds):
-                    if self.is_sender:
-                        invite(self._group.begin())
+                    met = self._begin_to_meet() if self.is_sender else None
+                    if met is not None:
+                        invite(id_while_meeting(self._group, met, ends_at=ends_at))
                     advice = ""
                     _come_together(members, place)
                     # all of them reach the trainer, so that only NCCL can fail to connect them
                     advice = _ADVICE
-                    if not self.is_sender:
-                        self._group.begin()
-                    self._meet(ends_at=ends_at)
+                    self._wait_for_meeting(met or self._begin_to_meet(), ends_at=ends_at)
             except GroupBrokenError as error:
                 self.close()
                 error.args = (f"{error}{advice}",)
@@ -155,21 +161,17 @@ class NcclGroup:
         """See `Communicator`. The watchdog aborts, which may take a while."""
         self.watchdog.abort_now()
 
-    def _meet(self, *, ends_at: float) -> None:
-        """Wait for the others in another thread, which is left behind at the end: the abort may have to wait
-        for it."""
-        met: Future[None] = Future()
+    def _begin_to_meet(self) -> Future[None]:
+        """Meet the others in another thread, which is left behind at the end: the abort may have to wait for
+        it."""
 
         def meet() -> None:
-            try:
-                with self.device.use():
-                    self._group.meet()
-            except BaseException as error:
-                met.set_exception(error)
-            else:
-                met.set_result(None)
+            with self.device.use():
+                self._group.meet()
 
-        threading.Thread(target=meet, name="weight-group-meeting", daemon=True).start()
+        return in_thread(meet, name="weight-group-meeting")
+
+    def _wait_for_meeting(self, met: Future[None], *, ends_at: float) -> None:
         try:
             met.result(timeout=max(0.0, ends_at - time.monotonic()))
         except TimeoutError:
@@ -221,11 +223,14 @@ class TorchNccl:
         options = ProcessGroupNCCL.Options()
         options.config.blocking = 0
         options._timeout = timedelta(seconds=_ABORT_SECONDS)
-        self._size = place.size
         self._device = device
         self._ids = _store_of_id(place)
         # for good: it is of no concern to communicators that block, as those of training
         os.environ.setdefault("TORCH_NCCL_NONBLOCKING_TIMEOUT", str(math.ceil(place.meeting_seconds)))
+        if place.size > _RANKS_PER_ROOT:
+            # one id for all of them, where torch would make several. For good too: it reads this while it
+            # connects, for as long as the others take to come, and groups of training work with it as well
+            os.environ["TORCH_NCCL_RANKS_PER_ROOT"] = str(_MOST_RANKS)
         with _environment(
             TORCH_NCCL_BLOCKING_WAIT="1",
             TORCH_NCCL_ASYNC_ERROR_HANDLING="0",
@@ -234,17 +239,23 @@ class TorchNccl:
         ):
             self._group: Any = ProcessGroupNCCL(self._ids, place.rank, place.size, options)
 
-    def begin(self) -> bytes:
+    def meet(self) -> None:
         """See `LibraryGroup`."""
-        # one id for all of them, where torch would make one for each 128
-        with _environment(TORCH_NCCL_RANKS_PER_ROOT=str(self._size)):
-            self._group.eager_connect_single_device(self._device.device)
+        self._group.eager_connect_single_device(self._device.device)
+        self._use_first()
+
+    def _use_first(self) -> None:
+        """The first use, which waits for all members."""
+        self.broadcast(self._device.empty(1)).wait()
+
+    def unique_id(self) -> bytes | None:
+        """See `LibraryGroup`."""
+        try:
+            self._ids.wait([_KEY_OF_FIRST_ID], _MOMENT)
+        except RuntimeError:  # it is not there yet
+            return None
         found: bytes = self._ids.get(_KEY_OF_FIRST_ID)
         return found
-
-    def meet(self) -> None:
-        """See `LibraryGroup`. The first use waits for all members."""
-        self.broadcast(self._device.empty(1)).wait()
 
     def broadcast(self, buffer: torch.Tensor) -> LibraryWork:
         """See `LibraryGroup`."""
@@ -257,6 +268,17 @@ class TorchNccl:
     def abort(self) -> None:
         """See `LibraryGroup`."""
         self._group.abort()
+
+
+def id_while_meeting(group: LibraryGroup, met: Future[None], *, ends_at: float) -> bytes:
+    """The id of a group that rank 0 has begun to meet. Raises what ends the meeting before, and
+    GroupBrokenError when there is none at the deadline (monotonic)."""
+    while not met.done() and time.monotonic() < ends_at:
+        if (found := group.unique_id()) is not None:
+            return found
+    if met.done():
+        met.result()  # raises what it was
+    raise GroupBrokenError("NCCL has made no id for the group")
 
 
 def _store_of_id(place: Place) -> HashStore:

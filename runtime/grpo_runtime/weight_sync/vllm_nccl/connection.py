@@ -12,7 +12,7 @@ import secrets
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -21,10 +21,17 @@ from typing import TypeVar
 import torch
 from torch.distributed import AllreduceOptions
 
+from grpo_runtime.process.background import in_thread
 from grpo_runtime.weight_sync.interface import GroupBrokenError, Peer, SenderSettings, WeightSyncError
 from grpo_runtime.weight_sync.network.group import broadcast_all
 from grpo_runtime.weight_sync.network.meeting import Place
-from grpo_runtime.weight_sync.network.nccl import TORCH_SECONDS, Connect, LibraryWork, TorchNccl
+from grpo_runtime.weight_sync.network.nccl import (
+    TORCH_SECONDS,
+    Connect,
+    LibraryWork,
+    TorchNccl,
+    id_while_meeting,
+)
 from grpo_runtime.weight_sync.network.watchdog import Watchdog
 from grpo_runtime.weight_sync.stream.device import Device
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
@@ -38,9 +45,8 @@ _T = TypeVar("_T")
 class TorchNcclToVllm(TorchNccl):
     """Rank 0 of a group whose others are vLLM's; see `LibraryGroup`."""
 
-    def meet(self) -> None:
-        """See `LibraryGroup`. The first use, which waits for all members, is the one that vLLM's begin
-        with."""
+    def _use_first(self) -> None:
+        """The first use, which waits for all members, is the one that vLLM's begin with."""
         options = AllreduceOptions()
         options.timeout = timedelta(seconds=TORCH_SECONDS)
         self._group.allreduce([torch.zeros(1, device=self._device.device)], options).wait()
@@ -79,8 +85,11 @@ class VllmNcclConnection:
             limit = self._deadlines.meeting_seconds()
             place = Place(self._key, rank=0, size=self._size, meeting_seconds=limit)
             group = await self._in_thread(partial(self._enter, place))
-            nccl_id = await self._in_thread(partial(group.begin, timeout_seconds=limit))
-            meeting = self._in_thread(partial(group.meet, timeout_seconds=limit))
+            ends_at = time.monotonic() + limit
+            met = group.begin_to_meet(timeout_seconds=limit)
+            nccl_id = await self._in_thread(partial(group.id_while_meeting, met, ends_at=ends_at))
+            meeting = asyncio.wrap_future(met)
+            meeting.add_done_callback(read_outcome)
             message = InitMessage(
                 nccl_unique_id_b64=base64.b64encode(nccl_id).decode(),
                 world_size=self._size,
@@ -158,15 +167,18 @@ class _Group:
             self._library = connect(place, device=device)
         self._watchdog = Watchdog(self._library.abort)
 
-    def begin(self, *, timeout_seconds: float) -> bytes:
-        """Begin to connect. Returns the id of the group."""
-        with self._watchdog.within(timeout_seconds), self._device.use():
-            return self._library.begin()
+    def begin_to_meet(self, *, timeout_seconds: float) -> Future[None]:
+        """Meet the engine's workers, in a thread: the abort may have to wait for it."""
 
-    def meet(self, *, timeout_seconds: float) -> None:
-        """Wait until the engine's workers are there."""
-        with self._watchdog.within(timeout_seconds), self._device.use():
-            self._library.meet()
+        def meet() -> None:
+            with self._watchdog.within(timeout_seconds), self._device.use():
+                self._library.meet()
+
+        return in_thread(meet, name="weight-group-meeting")
+
+    def id_while_meeting(self, met: Future[None], *, ends_at: float) -> bytes:
+        """The id of the group, by which they come."""
+        return id_while_meeting(self._library, met, ends_at=ends_at)
 
     def send(self, weights: HostCopy, *, chunk_bytes: int, stall_seconds: float) -> None:
         """Give all chunks to the engine. Gives up what does not go on for `stall_seconds`."""

@@ -1,0 +1,1 @@
+/* Types of C++ that nccl.h includes and does not use in C. */
