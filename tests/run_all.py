@@ -87,7 +87,7 @@ PREPARATION: Sequence[Sequence[Lane]] = (
         [
             Part(
                 "Debian packages",
-                ("make", "debian-packages", "browser"),
+                ("make", "debian-packages", "browser", "compiler"),
                 600,
                 is_needed=True,
                 needs_cluster=True,

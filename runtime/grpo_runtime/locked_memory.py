@@ -42,8 +42,8 @@ def locked_memory(num_bytes: int, *, file: FileIO | None = None) -> torch.Tensor
 
 def _device_in_use() -> AbstractContextManager[object]:
     """The GPU on which this process has a context already. CUDA would make one on that of the calling thread,
-    which is the first GPU in a new thread, and takes some hundred megabytes of it. What is registered with one
-    is so with all."""
+    which is the first GPU in a new thread, and takes some hundred megabytes of it. What is registered with
+    one is so with all."""
     has_context: Callable[[int], bool] = vars(torch._C)["_cuda_hasPrimaryContext"]
     in_use = (number for number in range(torch.cuda.device_count()) if has_context(number))
     return torch.cuda.device(next(in_use, torch.cuda.current_device()))

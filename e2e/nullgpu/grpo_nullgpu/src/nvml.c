@@ -53,8 +53,10 @@ API int nvmlDeviceGetHandleByPciBusId_v2(const char *text, Device *device) {
     return nvmlDeviceGetHandleByIndex_v2(bus - 1, device);
 }
 API int nvmlDeviceGetP2PStatus(Device device, Device peer, int index, int *status) { *status = 0; return 0; }
+API int nvmlDeviceGetComputeRunningProcesses(Device device, unsigned *count, void *found) { *count = 0; return 0; }
+API int nvmlDeviceGetComputeRunningProcesses_v3(Device device, unsigned *count, void *found) { *count = 0; return 0; }
 
-/* Not supported, as on many a machine: MIG, fabrics, NVLink, confidential computing, and who else uses a device */
+/* Not supported, as on many a machine: MIG, fabrics, NVLink, confidential computing */
 #define ABSENT(name) API int name(void) { return NOT_SUPPORTED; }
 ABSENT(nvmlDeviceGetMigMode)
 ABSENT(nvmlDeviceGetMaxMigDeviceCount)
@@ -65,8 +67,6 @@ ABSENT(nvmlDeviceGetNvLinkState)
 ABSENT(nvmlDeviceGetNvLinkCapability)
 ABSENT(nvmlDeviceGetNvLinkRemoteDeviceType)
 ABSENT(nvmlDeviceGetNvLinkRemotePciInfo_v2)
-ABSENT(nvmlDeviceGetComputeRunningProcesses)
-ABSENT(nvmlDeviceGetComputeRunningProcesses_v3)
 ABSENT(nvmlDeviceGetCpuAffinity)
 ABSENT(nvmlDeviceGetFieldValues)
 ABSENT(nvmlSystemGetConfComputeState)

@@ -1,0 +1,73 @@
+"""A machine with null GPUs: the environment of the processes that run on it, and what they left behind."""
+
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from grpo_nullgpu.build import RUNTIME, build
+
+PROGRAMS = Path(__file__).with_name("programs")
+_COUNT = struct.Struct("<q")
+
+
+@dataclass(frozen=True)
+class NullMachine:
+    """Its libraries are in a folder of the cache, and what is known of one run of it in `folder`."""
+
+    folder: Path
+    num_gpus: int = 2
+
+    def environment(self, **variables: str) -> dict[str, str]:
+        """That of a process on it; `variables` are those of the null GPU."""
+        libraries = build(Path(sys.prefix), _cache() / "nullgpu")
+        return {
+            **os.environ,
+            "LD_LIBRARY_PATH": str(libraries),
+            "LD_PRELOAD": str(libraries / RUNTIME),
+            "NULL_GPUS": str(self.num_gpus),
+            "NULL_GPU_ACCOUNT": str(self.folder / "account"),
+            "NULL_GPU_LOG": str(self.folder / "log"),
+            # found at once: the processes of a test are on this machine
+            "NCCL_SOCKET_IFNAME": "lo",
+            **variables,
+        }
+
+    def run(self, program: str, *arguments: str, seconds: float = 60.0, **variables: str) -> str:
+        """What a program prints. Raises CalledProcessError with what it says of an error."""
+        done = subprocess.run(
+            [sys.executable, str(PROGRAMS / f"{program}.py"), *arguments],
+            env=self.environment(**variables),
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+        assert done.returncode == 0, f"{program} ended with {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def used_bytes(self) -> list[int]:
+        """What the processes of this run have in use on each GPU, or have left there."""
+        content = (self.folder / "account").read_bytes()
+        return [number for (number,) in _COUNT.iter_unpack(content)][: self.num_gpus]
+
+    def log(self) -> list[str]:
+        """A line for each context, opened handle and joined group."""
+        return (self.folder / "log").read_text().splitlines()
+
+    def devices_with_contexts(self) -> Mapping[str, set[int]]:
+        """By process id."""
+        found: dict[str, set[int]] = {}
+        for line in self.log():
+            pid, _, rest = line.partition(" ")
+            if rest.endswith(": context"):
+                found.setdefault(pid, set()).add(int(rest.split(" device ")[1].split(":")[0]))
+        return found
+
+
+def _cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base, "grpo-operator")

@@ -1,0 +1,117 @@
+"""The product's group of NCCL between two processes, each with a GPU of its own.
+
+nccl_group.py meets       both meet, and ten buffers arrive
+nccl_group.py alone       nobody else comes: it is given up, and the next group is formed
+nccl_group.py lost        the other member is killed once they have met: likewise
+nccl_group.py hangs       the third buffer hangs in the call: it is given up
+"""
+
+import base64
+import subprocess
+import sys
+import time
+
+import torch
+from torch.distributed import Store, TCPStore
+
+from grpo_runtime.weight_sync.interface import GroupBrokenError
+from grpo_runtime.weight_sync.network.group import Invite
+from grpo_runtime.weight_sync.network.meeting import GroupInitInfo, Place, find_store, host_store
+from grpo_runtime.weight_sync.network.nccl import NcclGroup, TorchNccl
+from grpo_runtime.weight_sync.stream.device import CudaDevice
+
+ADDRESS, SIZE, NUM_BUFFERS = "127.0.0.1", 1 << 20, 10
+MEETING_SECONDS, BUFFER_SECONDS = 6.0, 3.0
+Engine = subprocess.Popen[str]
+
+
+def buffer(number: int) -> torch.Tensor:
+    return torch.arange(number, number + SIZE, dtype=torch.int64).to(torch.uint8)
+
+
+def member(
+    rank: int, store: Store, *, key: str, nccl_id: bytes = b"", invite: Invite = lambda nccl_id: None
+) -> NcclGroup:
+    return NcclGroup(
+        store,
+        Place(key, rank=rank, size=2, meeting_seconds=MEETING_SECONDS, nccl_id=nccl_id),
+        own_address=ADDRESS,
+        invite=invite,
+        connect=TorchNccl,
+        device=CudaDevice(torch.device("cuda", rank)),
+    )
+
+
+def engine(port: str, key: str, nccl_id: str, num_buffers: str) -> None:
+    """Receives so many buffers, and waits."""
+    info = GroupInitInfo(
+        address=ADDRESS, port=int(port), key=key, first_rank=1, size=2, meeting_seconds=MEETING_SECONDS
+    )
+    group = member(1, find_store(info), key=key, nccl_id=base64.b64decode(nccl_id))
+    print("met", flush=True)
+    for number in range(int(num_buffers)):
+        received = torch.empty(SIZE, dtype=torch.uint8)
+        group.broadcast(received, timeout_seconds=60.0).wait()
+        print(torch.equal(received, buffer(number)), flush=True)
+    sys.stdin.read()
+
+
+def trainer(key: str, *, store: TCPStore, engines: list[Engine]) -> NcclGroup:
+    def invite(nccl_id: bytes) -> None:
+        arguments = [str(store.port), key, base64.b64encode(nccl_id).decode(), str(NUM_BUFFERS)]
+        engines.append(
+            subprocess.Popen(
+                [sys.executable, __file__, "engine", *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        )
+
+    return member(0, store, key=key, invite=invite)
+
+
+def answer_of(engines: list[Engine]) -> str:
+    """The next line of the last engine."""
+    assert engines[-1].stdout is not None
+    return engines[-1].stdout.readline().strip()
+
+
+def send_all(group: NcclGroup, engines: list[Engine]) -> None:
+    assert answer_of(engines) == "met"
+    for number in range(NUM_BUFFERS):
+        group.broadcast(buffer(number).cuda(), timeout_seconds=BUFFER_SECONDS).wait()
+        print("arrived", answer_of(engines), flush=True)
+
+
+def main(what: str) -> None:
+    store = host_store(ADDRESS, timeout_seconds=MEETING_SECONDS)
+    engines: list[Engine] = []
+    began = time.monotonic()
+    try:
+        if what == "alone":
+            member(0, store, key="first-group-of-all")
+        elif what == "lost":
+            group = trainer("first-group-of-all", store=store, engines=engines)
+            assert answer_of(engines) == "met"
+            engines[0].kill()
+            for number in range(NUM_BUFFERS):
+                group.broadcast(buffer(number), timeout_seconds=BUFFER_SECONDS).wait()
+        elif what == "hangs":
+            send_all(trainer("first-group-of-all", store=store, engines=engines), engines)
+    except GroupBrokenError as error:
+        print(f"given up after {time.monotonic() - began:.1f} s: {error}", flush=True)
+    if what != "hangs":
+        group = trainer("next-group-of-all", store=store, engines=engines)
+        send_all(group, engines)
+        group.close()
+    for process in engines:
+        process.kill()
+        process.wait()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "engine":
+        engine(*sys.argv[2:])
+    else:
+        main(sys.argv[1])

@@ -1,0 +1,64 @@
+"""What a rank on the second GPU does with weights and checkpoints, in threads of their own as in a job.
+
+Prints whether the bytes are right. The log of the null GPU says on which devices it made contexts.
+"""
+
+import gc
+import os
+from collections.abc import Callable
+
+import torch
+
+from grpo_runtime.locked_memory import locked_memory
+from grpo_runtime.process.background import in_thread
+from grpo_runtime.weight_sync.source import TensorSpec
+from grpo_runtime.weight_sync.stream.device import device_of_rank
+from grpo_runtime.weight_sync.stream.device_packing import device_copy, host_copy
+from grpo_runtime.weight_sync.stream.digest import TAG_BYTES
+
+NUM_BYTES = 3 << 20
+
+
+class Weights:
+    """Bytes on the GPU, which is asked for nothing but copies."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+
+    def layout(self) -> tuple[TensorSpec, ...]:
+        return (TensorSpec("w", tuple(self._tensor.shape), self._tensor.dtype),)
+
+    def tensors(self):
+        yield "w", self._tensor
+
+
+def in_new_thread(work: Callable[[], object]) -> object:
+    return in_thread(work, name="thread-of-a-job").result()
+
+
+def main() -> None:
+    os.environ["LOCAL_RANK"] = "1"
+    torch.cuda.set_device(1)
+    wanted = torch.arange(NUM_BYTES, dtype=torch.int64).to(torch.uint8)
+    device = device_of_rank()
+    weights = Weights(wanted.to(device.device))
+
+    def of_copy(make: Callable[..., object]) -> bool:
+        copy = make(weights, device)
+        stream = torch.cat([buffer.cpu() for buffer in copy.buffers()])[:-TAG_BYTES]
+        return torch.equal(stream[: len(wanted)], wanted)
+
+    print("copied on the GPU", in_new_thread(lambda: of_copy(device_copy)))
+    print("copied to the host", in_new_thread(lambda: of_copy(host_copy)))
+
+    def locked() -> bool:
+        memory = locked_memory(NUM_BYTES)
+        memory.copy_(weights._tensor)
+        return torch.equal(memory, wanted)
+
+    print("locked", in_new_thread(locked))
+    in_new_thread(gc.collect)
+
+
+if __name__ == "__main__":
+    main()

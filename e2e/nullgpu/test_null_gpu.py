@@ -1,0 +1,68 @@
+"""The CUDA build on GPUs that compute nothing: devices, memory, handles, streams and NCCL.
+
+Each test is a program in processes of its own, under the libraries of the null GPU. See docs/null-gpu.md.
+"""
+
+from pathlib import Path
+
+import pytest
+from grpo_nullgpu.machine import NullMachine
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> NullMachine:
+    return NullMachine(tmp_path)
+
+
+def test_a_group_of_nccl_forms_while_its_engine_is_invited_and_carries_true_bytes(
+    machine: NullMachine,
+) -> None:
+    assert machine.run("nccl_group", "meets").splitlines() == ["arrived True"] * 10
+
+
+@pytest.mark.parametrize("loss", ["alone", "lost"])
+def test_a_group_that_loses_a_member_is_given_up_and_the_next_one_forms(
+    machine: NullMachine, loss: str
+) -> None:
+    first, *arrived = machine.run("nccl_group", loss).splitlines()
+    assert first.startswith("given up after ")
+    assert float(first.split()[3]) < 30
+    assert arrived == ["arrived True"] * 10
+
+
+def test_a_collective_that_hangs_is_given_up_at_its_deadline(machine: NullMachine) -> None:
+    lines = machine.run("nccl_group", "hangs", NULL_GPU_HANG="collective:4").splitlines()
+    assert "arrived True" in lines
+    assert lines[-1].startswith("given up after ") and "has not gone on for 3 s" in lines[-1]
+    assert any("hangs in a collective" in line for line in machine.log())
+
+
+@pytest.mark.parametrize("arguments", [("0",), ("1",), ("3",), ("1", "killed")], ids=" ".join)
+def test_memory_that_was_handed_to_an_engine_is_let_go_of(
+    machine: NullMachine, arguments: tuple[str, ...]
+) -> None:
+    *read, left = machine.run("ipc", *arguments).splitlines()
+    assert read == ["read [0, 0, 0, 0]", "read [1, 1, 1, 1]"] * int(arguments[0])
+    assert left == "left 0"
+
+
+def test_a_rank_makes_a_context_on_its_own_gpu_only(machine: NullMachine) -> None:
+    lines = machine.run("second_gpu").splitlines()
+    assert lines == ["copied on the GPU True", "copied to the host True", "locked True"]
+    assert list(machine.devices_with_contexts().values()) == [{1}]
+
+
+def test_copies_are_waited_for(machine: NullMachine) -> None:
+    """Each copy is delayed until its stream is waited for: who does not reads old bytes."""
+    lines = machine.run("second_gpu", NULL_GPU_DELAY="1").splitlines()
+    assert lines == ["copied on the GPU True", "copied to the host True", "locked True"]
+
+
+def test_a_missing_wait_is_seen(machine: NullMachine) -> None:
+    assert machine.run("waits", NULL_GPU_DELAY="1").splitlines() == ["at once False", "behind its event True"]
+    assert machine.run("waits").splitlines() == ["at once True", "behind its event True"]
+
+
+def test_memory_is_as_large_as_it_is_told_and_shared_by_all_processes(machine: NullMachine) -> None:
+    lines = machine.run("memory", NULL_GPU_GIB="8").splitlines()
+    assert lines == ["fits 2", "does not fit 4 True", "another process True", "free 8"]
