@@ -9,6 +9,7 @@ answer 0. Nothing is built anew while sources and environment are the same.
 import argparse
 import hashlib
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -118,6 +119,8 @@ def _defined(objects: Iterable[Path]) -> Iterable[str]:
 
 
 def _run(*command: object, stdin: str | None = None) -> str:
+    if not shutil.which(str(command[0])):
+        raise SystemExit(f"{command[0]} is missing: run `make compiler`")
     done = subprocess.run(
         [str(part) for part in command], capture_output=True, text=True, input=stdin, check=False
     )
