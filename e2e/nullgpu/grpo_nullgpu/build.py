@@ -7,6 +7,7 @@ answer 0. Nothing is built anew while sources and environment are the same.
 """
 
 import argparse
+import fcntl
 import hashlib
 import re
 import shutil
@@ -25,10 +26,17 @@ _DECLARED = re.compile(r"\b(?:cudaError_t|CUresult)\s+(?:__attribute__\(\(.*?\)\
 def build(environment: Path, into: Path) -> Path:
     """Build the libraries, and return their folder."""
     packages = next((environment / "lib").glob("python3*/site-packages"))
-    stamp, key = into / ".built", _key(packages)
-    if stamp.exists() and stamp.read_text() == key:
-        return into
     into.mkdir(parents=True, exist_ok=True)
+    with (into / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several tests may begin at the same time
+        stamp, key = into / ".built", _key(packages)
+        if not stamp.exists() or stamp.read_text() != key:
+            _build(packages, into)
+            stamp.write_text(key)
+    return into
+
+
+def _build(packages: Path, into: Path) -> None:
     folders = (
         SOURCES,
         SOURCES / "headers",
@@ -47,8 +55,6 @@ def build(environment: Path, into: Path) -> Path:
     # the driver and NVML know devices and memory from the runtime's library, which is loaded before them
     _link(into, DRIVER, [*own[DRIVER], into / "driver_answers_0.c"])
     _link(into, NVML, own[NVML])
-    stamp.write_text(key)
-    return into
 
 
 SOURCES_OF = {
