@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from grpo_nullgpu.machine import NullMachine
 
+from grpo_runtime.local.node import Node
+
 
 @pytest.fixture
 def machine(tmp_path: Path) -> NullMachine:
@@ -66,3 +68,18 @@ def test_a_missing_wait_is_seen(machine: NullMachine) -> None:
 def test_memory_is_as_large_as_it_is_told_and_shared_by_all_processes(machine: NullMachine) -> None:
     lines = machine.run("memory", NULL_GPU_GIB="8").splitlines()
     assert lines == ["fits 2", "does not fit 4 True", "another process True", "free 8"]
+
+
+def test_a_node_with_gpus_is_found_in_order(machine: NullMachine) -> None:
+    lines = machine.run_module("grpo_runtime.cli", "validate", "--node").splitlines()
+    found = [line[:20].rsplit(maxsplit=1) for line in lines[1:]]
+    what = ["compiler", "driver", str(Node.shared_memory), "GPU 0", "GPU 1", "peer access", "NCCL"]
+    assert [(name.strip(), mark) for name, mark in found] == [(name, "ok") for name in what]
+
+
+@pytest.mark.matrix
+def test_a_node_whose_gpus_do_not_find_each_other_says_so(machine: NullMachine) -> None:
+    with pytest.raises(AssertionError, match="the GPUs did not find each other in 60 s"):
+        machine.run_module(
+            "grpo_runtime.cli", "validate", "--node", seconds=120.0, NULL_GPU_HANG="collective:1"
+        )

@@ -37,16 +37,24 @@ class NullMachine:
         }
 
     def run(self, program: str, *arguments: str, seconds: float = 60.0, **variables: str) -> str:
-        """What a program prints. Raises CalledProcessError with what it says of an error."""
+        """What a program of the folder prints. Raises AssertionError with what it says when it fails."""
+        return self._run(str(PROGRAMS / f"{program}.py"), *arguments, seconds=seconds, **variables)
+
+    def run_module(self, module: str, *arguments: str, seconds: float = 60.0, **variables: str) -> str:
+        """The same of a module."""
+        return self._run("-m", module, *arguments, seconds=seconds, **variables)
+
+    def _run(self, *arguments: str, seconds: float, **variables: str) -> str:
         done = subprocess.run(
-            [sys.executable, str(PROGRAMS / f"{program}.py"), *arguments],
+            [sys.executable, *arguments],
             env=self.environment(**variables),
             capture_output=True,
             text=True,
             timeout=seconds,
             check=False,
         )
-        assert done.returncode == 0, f"{program} ended with {done.returncode}\n{done.stdout}{done.stderr}"
+        said = f"{' '.join(arguments)} ended with {done.returncode}\n{done.stdout}{done.stderr}"
+        assert done.returncode == 0, said
         return done.stdout
 
     def used_bytes(self) -> list[int]:

@@ -1,11 +1,12 @@
 """Say what is wrong with a GRPOJob."""
 
 import argparse
+import sys
 from pathlib import Path
 
 from grpo_runtime.subcommands.pipes import end_when_the_pipe_closes
 
-HELP = "say what is wrong with a GRPOJob, or what it would do"
+HELP = "say what is wrong with a GRPOJob or with a node, or what a job would do"
 DESCRIPTION = """\
 Say what is wrong with GRPOJobs, by field and in the words of the API server. For a valid job, say what it
 would do: the mode and why, pods, GPUs, steps and samples, what it reads, where checkpoints go. Takes YAML
@@ -15,14 +16,20 @@ For a job with GPUs it also says what each of them will hold at most, from the m
 a file:// model, or of an hf:// model from the cache or the Hub. With --gpu-memory-gib a job that does not
 fit is refused, and the fields to change are named.
 
+With --node it looks at the machine or the pod that it runs on: device files and their rights, driver,
+compiler, /dev/shm, memory of the GPUs, peer access, and NCCL between them; each with what to do. Files are
+then planned with the memory of the smallest GPU.
+
   grpo-runtime validate examples/copy-disaggregated.yaml my-job.yaml
   grpo-runtime validate --gpu-memory-gib 80 examples/gsm8k-disaggregated.yaml
+  grpo-runtime validate --node my-job.yaml
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options and operands of `validate`."""
-    parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help="YAML with one GRPOJob or more")
+    parser.add_argument("files", type=Path, nargs="*", metavar="FILE", help="YAML with one GRPOJob or more")
+    parser.add_argument("--node", action="store_true", help="look at this node, too")
     parser.add_argument(
         "--gpu-memory-gib", type=float, metavar="N", help="memory of each GPU: refuse jobs that need more"
     )
@@ -32,5 +39,15 @@ def execute(options: argparse.Namespace) -> int:
     """Run it; returns the exit code."""
     from grpo_runtime.local.validate import validate
 
+    if not options.files and not options.node:
+        print("grpo-runtime validate: name a FILE, or --node", file=sys.stderr)
+        return 2
     end_when_the_pipe_closes()
-    return validate(options.files, gpu_gib=options.gpu_memory_gib)
+    gpu_gib, is_node_fine = options.gpu_memory_gib, True
+    if options.node:
+        from grpo_runtime.local.node import check_node
+
+        found, smallest_gib = check_node()
+        print("this node:", *found, sep="\n")
+        gpu_gib, is_node_fine = gpu_gib or smallest_gib, not any(finding.fix for finding in found)
+    return max(validate(options.files, gpu_gib=gpu_gib), int(not is_node_fine))
