@@ -1,7 +1,6 @@
 """A machine with null GPUs: the environment of the processes that run on it, and what they left behind."""
 
 import os
-import struct
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -11,7 +10,6 @@ from pathlib import Path
 from grpo_nullgpu.build import RUNTIME, build
 
 PROGRAMS = Path(__file__).with_name("programs")
-_COUNT = struct.Struct("<q")
 
 
 @dataclass(frozen=True)
@@ -56,11 +54,6 @@ class NullMachine:
         said = f"{' '.join(arguments)} ended with {done.returncode}\n{done.stdout}{done.stderr}"
         assert done.returncode == 0, said
         return done.stdout
-
-    def used_bytes(self) -> list[int]:
-        """What the processes of this run have in use on each GPU, or have left there."""
-        content = (self.folder / "account").read_bytes()
-        return [number for (number,) in _COUNT.iter_unpack(content)][: self.num_gpus]
 
     def log(self) -> list[str]:
         """A line for each context, opened handle and joined group."""

@@ -2,15 +2,17 @@
  *
  * NULL_GPUS          how many devices the machine has (1)
  * NULL_GPU_GIB       memory of each (8)
- * NULL_GPU_ACCOUNT   file with the bytes in use on each device; all processes of a job have the same
+ * NULL_GPU_ACCOUNT   file with the bytes that each process has in use on each device; all of a job have the same
  * NULL_GPU_LOG       file with a line for each context, opened handle and communicator
  * NULL_GPU_TRACE     with it: the Python stack behind each line
  */
 #define _GNU_SOURCE
 #include "null_gpu.h"
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,12 +48,16 @@ int null_physical(int device) {
 
 size_t null_total_bytes(void) { return (size_t)number("NULL_GPU_GIB", 8) << 30; }
 
-static size_t *account(void) {
-    static size_t *shared;
+/* What a process has in use. One that has ended has nothing, however it did. */
+#define MOST_PROCESSES 256
+typedef struct { pid_t pid; int64_t used[MOST_DEVICES]; } Account;
+
+static Account *accounts(void) {
+    static Account *shared;
     if (shared) return shared;
     const char *name = getenv("NULL_GPU_ACCOUNT");
-    int file = name ? open(name, O_CREAT | O_RDWR, 0600) : memfd_create("null-gpu-account", 0);
-    size_t size = MOST_DEVICES * sizeof *shared;
+    int file = name ? open(name, O_CREAT | O_RDWR | O_CLOEXEC, 0600) : memfd_create("null-gpu-account", 0);
+    size_t size = MOST_PROCESSES * sizeof *shared;
     if (file < 0 || ftruncate(file, size)) abort();
     void *found = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
     if (found == MAP_FAILED) abort();
@@ -59,17 +65,39 @@ static size_t *account(void) {
     return shared = found;
 }
 
-size_t null_used_bytes(int device) { return __atomic_load_n(&account()[null_physical(device)], __ATOMIC_SEQ_CST); }
+static int is_alive(pid_t pid) { return pid && (kill(pid, 0) == 0 || errno == EPERM); }
+
+static Account *own_account(void) {
+    static __thread Account *own; /* of each thread, so that a fork looks again */
+    if (own && own->pid == getpid()) return own;
+    for (Account *each = accounts(); each < accounts() + MOST_PROCESSES; each++)
+        if (each->pid == getpid()) return own = each;
+    for (Account *each = accounts(); each < accounts() + MOST_PROCESSES; each++) {
+        pid_t before = each->pid;
+        if (is_alive(before) || !__atomic_compare_exchange_n(&each->pid, &before, getpid(), 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) continue;
+        memset(each->used, 0, sizeof each->used);
+        return own = each;
+    }
+    abort();
+}
+
+size_t null_used_bytes(int device) {
+    int64_t used = 0;
+    for (Account *each = accounts(); each < accounts() + MOST_PROCESSES; each++)
+        if (is_alive(each->pid)) used += __atomic_load_n(&each->used[null_physical(device)], __ATOMIC_SEQ_CST);
+    return used;
+}
 
 int null_take(int device, size_t num_bytes) {
-    size_t *used = &account()[null_physical(device)];
-    if (__atomic_add_fetch(used, num_bytes, __ATOMIC_SEQ_CST) <= null_total_bytes()) return 0;
+    int64_t *used = &own_account()->used[null_physical(device)];
+    __atomic_add_fetch(used, num_bytes, __ATOMIC_SEQ_CST);
+    if (null_used_bytes(device) <= null_total_bytes()) return 0;
     __atomic_sub_fetch(used, num_bytes, __ATOMIC_SEQ_CST);
     return 1;
 }
 
 void null_give_back(int device, size_t num_bytes) {
-    __atomic_sub_fetch(&account()[null_physical(device)], num_bytes, __ATOMIC_SEQ_CST);
+    __atomic_sub_fetch(&own_account()->used[null_physical(device)], num_bytes, __ATOMIC_SEQ_CST);
 }
 
 int null_current(void) { return current; }
