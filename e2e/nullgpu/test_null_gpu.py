@@ -6,7 +6,7 @@ Each test is a program in processes of its own, under the libraries of the null 
 from pathlib import Path
 
 import pytest
-from grpo_nullgpu.machine import NullMachine
+from grpo_nullgpu.machine import MIRROR, NullMachine
 
 from grpo_runtime.local.node import Node
 
@@ -84,3 +84,15 @@ def test_a_node_whose_gpus_do_not_find_each_other_says_so(machine: NullMachine) 
         machine.run_module(
             "grpo_runtime.cli", "validate", "--node", seconds=120.0, NULL_GPU_HANG="collective:1"
         )
+
+
+@pytest.mark.matrix
+def test_what_needs_a_gpu_of_weight_sync_passes_with_the_numbers_of_the_cpu(machine: NullMachine) -> None:
+    """The tests marked gpu, of which make test-gpu runs the same on a real one."""
+    said = machine.run_module(
+        *("pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "tests/runtime/weight_sync/test_gpu.py"),
+        seconds=900.0,
+        PYTHONPATH=str(MIRROR),
+        NULL_GPU_GIB="80",
+    )
+    assert " passed" in said and "skipped" not in said

@@ -10,6 +10,8 @@ from pathlib import Path
 from grpo_nullgpu.build import RUNTIME, build
 
 PROGRAMS = Path(__file__).with_name("programs")
+MIRROR = Path(__file__).with_name("mirror")
+"""On PYTHONPATH it lets the CPU compute what torch asks of null GPUs."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from grpo_runtime.weight_sync.interface import WeightSyncError  # noqa: E402
 _CONTEXT = multiprocessing.get_context("forkserver")
 # every process is a copy of one that has imported this file, and torch with it
 _CONTEXT.set_forkserver_preload([Path(__file__).stem])
-_PYTHONPATH = os.pathsep.join(sys.path[:2])
+_PYTHONPATH = os.pathsep.join([*sys.path[:2], *filter(None, [os.environ.get("PYTHONPATH")])])
 _STARTING = threading.Lock()
 
 

@@ -60,8 +60,8 @@ class StreamDigest:
         self._state.update(header_of(tensors))
 
     def update(self, data: torch.Tensor) -> None:
-        """See `Digest`; for bytes on the CPU."""
-        memory = data.numpy().data
+        """See `Digest`. Bytes of a GPU are copied first: only `RowDigest` computes there."""
+        memory = data.cpu().numpy().data
         for start in range(0, len(memory), _PIECE_BYTES):
             self._state.update(memory[start : start + _PIECE_BYTES])
 
