@@ -1,5 +1,5 @@
-"""Python runs this at its start where this folder is on PYTHONPATH: torch on null GPUs computes by the CPU, in
-all threads, from its import on.
+"""Python runs this at its start where this folder is on PYTHONPATH: torch on null GPUs computes by the CPU,
+in all threads, from its import on.
 """
 
 import importlib.abc
