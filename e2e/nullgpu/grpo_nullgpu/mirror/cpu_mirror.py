@@ -2,9 +2,10 @@
 
 The memory of a null GPU is the host's, so each CUDA tensor has a CPU tensor with the same bytes. Each ATen
 operator is called on the GPU first, where torch checks devices, dtypes and shapes and allocates what it
-returns, and then on those CPU tensors, into the same memory. That is exact and slow, and enough to train and
-to sync tiny models by the code that GPUs get. Kernels that are no ATen operators (vLLM's, Triton's, DeepSpeed's
-own) are not mirrored.
+returns, and then on those CPU tensors, into the same memory. That is exact and slow, and enough to train
+and to sync tiny models by the code that GPUs get.
+
+Kernels that are no ATen operators, as those of vLLM, Triton and DeepSpeed, are not mirrored.
 """
 
 import ctypes
