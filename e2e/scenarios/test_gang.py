@@ -14,14 +14,7 @@ JOB = "gang"
 
 
 def test_two_trainer_pods_train_together_and_the_loss_of_one_restarts_both(namespace: Namespace) -> None:
-    namespace.apply(
-        copy_job(
-            JOB,
-            algorithm={"steps": 24},
-            trainer={"numNodes": 2, "processesPerNode": 1},
-            rollout={"replicas": 1},
-        )
-    )
+    namespace.apply(two_trainer_pods(steps=24))
     namespace.wait_for_step(JOB, 3)
     first = uids(namespace, "trainer")
     assert len(first) == 2 and namespace.status(JOB)["trainer"]["summary"] == "2/2"
@@ -44,14 +37,7 @@ def test_two_trainer_pods_train_together_and_the_loss_of_one_restarts_both(names
 
 @pytest.mark.matrix
 def test_a_rank_that_is_stopped_in_another_pod_is_told_in_the_jobs_own_words(namespace: Namespace) -> None:
-    namespace.apply(
-        copy_job(
-            JOB,
-            algorithm={"steps": 4000},
-            trainer={"numNodes": 2, "processesPerNode": 1},
-            rollout={"replicas": 1},
-        )
-    )
+    namespace.apply(two_trainer_pods(steps=4000))
     namespace.wait_for_step(JOB, 3)
     other = next(pod for pod in namespace.pods_of(JOB, "trainer") if name_of(pod).endswith("-1"))
     rank = Container.of(other).others()
@@ -73,6 +59,15 @@ def test_a_rank_that_is_stopped_in_another_pod_is_told_in_the_jobs_own_words(nam
     assert namespace.status(JOB)["attempt"] == 1
 
 
+def two_trainer_pods(*, steps: int) -> Object:
+    return copy_job(
+        JOB,
+        algorithm={"steps": steps},
+        trainer={"numNodes": 2, "processesPerNode": 1},
+        rollout={"replicas": 1},
+    )
+
+
 def name_of(pod: Object) -> str:
     return str(pod["metadata"]["name"])
 
@@ -83,4 +78,4 @@ def ready_message(namespace: Namespace) -> str:
 
 
 def uids(namespace: Namespace, role: str) -> dict[str, str]:
-    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in namespace.pods_of(JOB, role)}
+    return {name_of(pod): pod["metadata"]["uid"] for pod in namespace.pods_of(JOB, role)}

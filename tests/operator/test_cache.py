@@ -109,8 +109,9 @@ def test_of_a_listed_object_that_is_known_nothing_new_is_held():
     known = cache.keep(PODS, pod(version=10))
     assert cache.keep(PODS, pod(version=10)) is known
     assert cache.keep(PODS, pod(version=9)) is known
-    newer = cache.keep(PODS, pod(version=11) | {"spec": {"hostAliases": []}})
-    assert (newer.version, "hostAliases" in newer.read()["spec"]) == (11, False)
+    runs = {"spec": {"volumes": []}, "status": {"phase": "Running"}}
+    newer = cache.keep(PODS, pod(version=11) | runs)
+    assert (newer.version, "volumes" in newer.read()["spec"]) == (11, False)
     assert cache.replace(PODS, [newer], namespace=None, listed_at=20) == {("default", "copy")}
     assert cache.pods(("default", "job-uid")) == (newer.read(),)
 

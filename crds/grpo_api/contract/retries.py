@@ -27,6 +27,11 @@ def has_made_a_step(progress: Progress) -> bool:
     return progress.step > (progress.resumed_from_step or 0)
 
 
+def signs_of_life(progress: Progress) -> tuple[object, ...]:
+    """What changes while a trainer makes progress: as long as all of it stays the same, it makes none."""
+    return progress.heartbeat, progress.step, progress.state
+
+
 def is_reading(progress: Progress) -> bool:
     """Whether a trainer that has not begun reads its checkpoint: only that raises its heartbeat while it
     starts. startupDeadlineSeconds runs from the last time that it rose, as reading takes as long as the

@@ -1,6 +1,6 @@
 """Builds the libraries of the null GPU with gcc, for the CUDA libraries of a Python environment.
 
-    python e2e/nullgpu/build.py --into FOLDER [--environment .venv]
+    python e2e/nullgpu/grpo_nullgpu/build.py --into FOLDER [--environment .venv]
 
 All functions that CUDA's headers declare, or that torch's libraries need, and the sources here do not have,
 answer 0. Nothing is built anew while sources and environment are the same.

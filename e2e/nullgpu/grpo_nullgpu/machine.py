@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from grpo_cluster.settings import cache_dir
 from grpo_nullgpu.build import RUNTIME, build
 
 PROGRAMS = Path(__file__).with_name("programs")
@@ -23,7 +24,7 @@ class NullMachine:
 
     def environment(self, **variables: str) -> dict[str, str]:
         """That of a process on it; `variables` are those of the null GPU."""
-        libraries = build(Path(sys.prefix), _cache() / "nullgpu")
+        libraries = build(Path(sys.prefix), cache_dir() / "nullgpu")
         return {
             **os.environ,
             "LD_LIBRARY_PATH": str(libraries),
@@ -69,8 +70,3 @@ class NullMachine:
             if rest.endswith(": context"):
                 found.setdefault(pid, set()).add(int(rest.split(" device ")[1].split(":")[0]))
         return found
-
-
-def _cache() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base, "grpo-operator")

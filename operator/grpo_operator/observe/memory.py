@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from grpo_api.contract.engine_absence import LONGEST_GAP_SECONDS
 from grpo_api.contract.progress import Progress
 from grpo_api.contract.reasons import Reason, ReasonMessage
+from grpo_api.contract.retries import signs_of_life
 from grpo_operator.backoff import Backoff
 from grpo_operator.children.names import rollout_place, rollout_position
 from grpo_operator.observe.cache import ChildName, Key
@@ -95,7 +96,7 @@ class Memory:
         known = report.progress
         if known and (progress.step, progress.heartbeat) < (known.step, known.heartbeat):
             return False
-        has_changed = known is None or _liveness_fields(known) != _liveness_fields(progress)
+        has_changed = known is None or signs_of_life(known) != signs_of_life(progress)
         is_news = known is None or _without_heartbeat(known) != _without_heartbeat(progress)
         self._entry(key).report = TrainerReport(
             uid=progress.job_uid,
@@ -355,10 +356,6 @@ def _as_of(report: TrainerReport, *, now: datetime) -> TrainerReport:
     if heard is None or report.silent_since or (now - heard.answered_at).total_seconds() <= OLD_SECONDS:
         return report
     return replace(report, silent_since=heard.answered_at)
-
-
-def _liveness_fields(progress: Progress) -> tuple[object, ...]:
-    return progress.heartbeat, progress.step, progress.state
 
 
 def _without_heartbeat(progress: Progress) -> Progress:

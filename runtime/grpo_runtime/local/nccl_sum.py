@@ -7,6 +7,7 @@ import sys
 
 import torch
 
+from grpo_runtime.local.ports import LOOPBACK
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.stop import StopRequest
 
@@ -15,7 +16,7 @@ def main(rank: int, num_ranks: int, port: int) -> int:
     """Returns the exit code."""
     torch.cuda.set_device(rank)
     ranks = Ranks.meet(
-        rank=rank, world_size=num_ranks, address="127.0.0.1", port=port, backend="nccl", stop=StopRequest()
+        rank=rank, world_size=num_ranks, address=LOOPBACK, port=port, backend="nccl", stop=StopRequest()
     )
     found = int(ranks.sum(torch.tensor([rank + 1]).cuda()).cpu().item())
     expected = num_ranks * (num_ranks + 1) // 2

@@ -14,14 +14,14 @@ from pathlib import Path
 
 from grpo_runtime.local.describe import count
 from grpo_runtime.local.ports import free_ports
+from grpo_runtime.memory_plan.parts import GIB
 
 NCCL_SECONDS = 60.0
 """How long the GPUs of a node may take to find each other."""
 FREE_SHARE = 0.95
 """The share of a GPU's memory that must be free: a job plans with all of it."""
-SHM_BYTES_OF_GPU = 1 << 30
+SHM_BYTES_OF_GPU = GIB
 """What /dev/shm must have for each GPU where there are several: see `sharedMemory` in a job's pods."""
-GIB = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,8 @@ def check_node(node: Node | None = None) -> tuple[list[Finding], float | None]:
     """What is found on this node, and the memory (GiB) of the smallest of its GPUs, None without one."""
     node = node or Node()
     found = [*_driver(node), _compiler(node)]
-    gpus = _gpus(found)
-    found.append(_shared_memory(node, num_gpus=len(gpus)))
-    found += map(_memory, gpus)
+    driver, gpus = _gpus()
+    found += [driver, _shared_memory(node, num_gpus=len(gpus)), *map(_memory, gpus)]
     if len(gpus) > 1:
         found += [_peer_access(len(gpus)), _nccl(len(gpus))]
     return found, min((gpu.total_bytes / GIB for gpu in gpus), default=None)
@@ -88,13 +87,13 @@ def _compiler(node: Node) -> Finding:
     return Finding("compiler", "none", fix)
 
 
-def _gpus(found: list[Finding]) -> list[Gpu]:
+def _gpus() -> tuple[Finding, list[Gpu]]:
+    """What torch says of the GPUs, and those that it can use."""
     import torch
 
     if torch.version.cuda is None:
         fix = "use the CUDA variant of the runtime image (README, Install it)"
-        found.append(Finding("torch", f"{torch.__version__} is built without CUDA", fix))
-        return []
+        return Finding("torch", f"{torch.__version__} is built without CUDA", fix), []
     try:
         torch.cuda.init()
     except RuntimeError as error:
@@ -103,15 +102,13 @@ def _gpus(found: list[Finding]) -> list[Gpu]:
             "give the pod nvidia.com/gpu in its limits, and the runtime class nvidia where the cluster needs "
             f"it; on a machine of your own install a driver that knows CUDA {torch.version.cuda}"
         )
-        found.append(Finding("driver", f"no GPU can be used ({why})", fix))
-        return []
+        return Finding("driver", f"no GPU can be used ({why})", fix), []
     gpus = []
     for number in range(torch.cuda.device_count()):
         free_bytes, total_bytes = torch.cuda.mem_get_info(number)
         name = torch.cuda.get_device_properties(number).name
         gpus.append(Gpu(number, name, free_bytes, total_bytes))
-    found.append(Finding("driver", f"{count(len(gpus), 'GPU')}, torch {torch.__version__}"))
-    return gpus
+    return Finding("driver", f"{count(len(gpus), 'GPU')}, torch {torch.__version__}"), gpus
 
 
 def _memory(gpu: Gpu) -> Finding:
@@ -125,7 +122,7 @@ def _shared_memory(node: Node, *, num_gpus: int) -> Finding:
     size = shutil.disk_usage(node.shared_memory).total
     needed = SHM_BYTES_OF_GPU * num_gpus if num_gpus > 1 else 0
     fix = "" if size >= needed else f"set podTemplate.sharedMemory to {needed // GIB}Gi or more"
-    return Finding(str(Node.shared_memory), f"{size / GIB:.1f} GiB", fix)
+    return Finding(str(node.shared_memory), f"{size / GIB:.1f} GiB", fix)
 
 
 def _peer_access(num_gpus: int) -> Finding:

@@ -67,7 +67,7 @@ def _places(run_dir: Path, *, first_rank: int) -> Iterator[Place]:
             state = kernel_state(position.pid)
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended
-        yield Place(rank=first_rank + local_rank, state=state, doing=position.doing[:253])
+        yield Place(rank=first_rank + local_rank, state=state, doing=position.doing)
 
 
 def addresses_of(host: str) -> set[str]:

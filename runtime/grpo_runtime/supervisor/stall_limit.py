@@ -7,7 +7,7 @@ Otherwise the operator judges it: its limits may have changed since the pod was 
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import Progress, TerminationMessage
 from grpo_api.contract.reasons import Reason
-from grpo_api.contract.retries import has_begun
+from grpo_api.contract.retries import has_begun, signs_of_life
 from grpo_runtime.settings import TrainerSettings
 
 HEARD_SECONDS = 120.0
@@ -30,7 +30,7 @@ class StallLimit:
         it is not."""
         if progress is None:
             return None  # a pod without rank 0
-        signs = (progress.heartbeat, progress.step, progress.state)
+        signs = signs_of_life(progress)
         if signs != self._signs:
             self._signs, self._alive_at = signs, now
         has_started = has_begun(progress)

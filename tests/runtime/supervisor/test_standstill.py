@@ -121,12 +121,12 @@ def test_the_first_pod_learns_where_the_ranks_of_the_others_are(tmp_path: Path) 
 
 
 HANGS = """
-import sys, time
+import signal, sys
 from pathlib import Path
 from grpo_runtime.report.position import OwnPosition
 
 def a_function_that_hangs():
-    time.sleep(600)
+    signal.pause()
 
 OwnPosition.told_in(Path(sys.argv[1]), local_rank=0).at("computes gradients")
 a_function_that_hangs()

@@ -3,7 +3,6 @@
 #define _GNU_SOURCE
 #include "null_gpu.h"
 #include <cuda.h>
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -110,20 +109,14 @@ API CUresult cuPointerGetAttribute(void *found, CUpointer_attribute name, CUdevi
 }
 
 /* Modules and kernels */
-static void *fresh(void) { static long last = 4096; return (void *)__atomic_add_fetch(&last, 16, __ATOMIC_SEQ_CST); }
-API CUresult cuModuleLoadData(CUmodule *module, const void *image) { *module = fresh(); return CUDA_SUCCESS; }
-API CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count, CUjit_option *options, void **values) { *module = fresh(); return CUDA_SUCCESS; }
-API CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) { *function = fresh(); return CUDA_SUCCESS; }
-API CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *a, void **b, unsigned c, CUlibraryOption *d, void **e, unsigned f) { *library = fresh(); return CUDA_SUCCESS; }
-API CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name) { *kernel = fresh(); return CUDA_SUCCESS; }
+API CUresult cuModuleLoadData(CUmodule *module, const void *image) { *module = null_handle(); return CUDA_SUCCESS; }
+API CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count, CUjit_option *options, void **values) { *module = null_handle(); return CUDA_SUCCESS; }
+API CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) { *function = null_handle(); return CUDA_SUCCESS; }
+API CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *a, void **b, unsigned c, CUlibraryOption *d, void **e, unsigned f) { *library = null_handle(); return CUDA_SUCCESS; }
+API CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name) { *kernel = null_handle(); return CUDA_SUCCESS; }
 API CUresult cuFuncGetAttribute(int *value, CUfunction_attribute name, CUfunction function) { *value = name == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? 1024 : 32; return CUDA_SUCCESS; }
 API CUresult cuGetProcAddress_v2(const char *name, void **function, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *result) {
-    static void *driver;
-    if (!driver) driver = dlopen("libcuda.so.1", RTLD_NOW);
-    char newer[128];
-    snprintf(newer, sizeof newer, "%s_v2", name);
-    *function = dlsym(driver, newer);
-    if (!*function) *function = dlsym(driver, name);
+    *function = null_driver_function(name);
     if (result) *result = *function ? CU_GET_PROC_ADDRESS_SUCCESS : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
     return *function ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }

@@ -33,6 +33,10 @@ API void null_run(void *stream);  /* everything that the stream was asked */
 API void null_run_all(void);
 API int null_is_delayed(void);
 
+/* runtime.c */
+API void *null_handle(void); /* one that was not given before */
+API void *null_driver_function(const char *name);
+
 /* memory.c */
 API int null_is_pinned(const void *address);
 API int null_is_of_device(const void *address);

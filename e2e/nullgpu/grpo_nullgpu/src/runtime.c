@@ -101,15 +101,19 @@ API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *bloc
 API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *function, int threads, size_t shared) { *blocks = 2; return cudaSuccess; }
 API cudaError_t cudaGetSymbolAddress(void **address, const void *symbol) { static char zeroes[1 << 16]; *address = zeroes; return cudaSuccess; }
 
+void *null_handle(void) {
+    static long last = 4096;
+    return (void *)__atomic_add_fetch(&last, 16, __ATOMIC_SEQ_CST);
+}
+
 /* Graphs: what is captured is not remembered, as it is kernels, which are not run */
 static __thread cudaStream_t captured;
-static void *fresh(void) { static long last = 4096; return (void *)__atomic_add_fetch(&last, 16, __ATOMIC_SEQ_CST); }
 API cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode) {
     if (!stream) return null_fail(cudaErrorStreamCaptureUnsupported);
     captured = stream;
     return cudaSuccess;
 }
-API cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) { captured = NULL; *graph = fresh(); return cudaSuccess; }
+API cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) { captured = NULL; *graph = null_handle(); return cudaSuccess; }
 API cudaError_t cudaStreamIsCapturing(cudaStream_t stream, enum cudaStreamCaptureStatus *status) {
     *status = stream && stream == captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
     return cudaSuccess;
@@ -123,17 +127,21 @@ API cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCap
     if (count) *count = 0;
     return cudaSuccess;
 }
-API cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *found, cudaGraph_t graph, unsigned long long flags) { *found = fresh(); return cudaSuccess; }
+API cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t *found, cudaGraph_t graph, unsigned long long flags) { *found = null_handle(); return cudaSuccess; }
 API cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *count) { *count = 1; return cudaSuccess; }
 
-/* The driver's functions, which torch asks for by name */
-API cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version, unsigned long long flags, enum cudaDriverEntryPointQueryResult *result) {
+/* The driver's functions, which torch asks for by name: the newer of two versions, NULL where there is none */
+void *null_driver_function(const char *name) {
     static void *driver;
     if (!driver) driver = dlopen("libcuda.so.1", RTLD_NOW);
+    if (!driver) return NULL;
     char newer[128];
     snprintf(newer, sizeof newer, "%s_v2", name);
-    *function = driver ? dlsym(driver, newer) : NULL;
-    if (driver && !*function) *function = dlsym(driver, name);
+    void *function = dlsym(driver, newer);
+    return function ? function : dlsym(driver, name);
+}
+API cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version, unsigned long long flags, enum cudaDriverEntryPointQueryResult *result) {
+    *function = null_driver_function(name);
     if (result) *result = *function ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
     return *function ? cudaSuccess : null_fail(cudaErrorSymbolNotFound);
 }
