@@ -16,6 +16,8 @@ from started_processes import STARTED
 
 HUNG_SECONDS = 120.0
 """Ranks that wait for each other at different places would do so for half an hour."""
+_CAUSE_MAY_FOLLOW_SECONDS = 1.0
+"""As the supervisor's."""
 
 
 class Fork:
@@ -144,25 +146,28 @@ def start_ranks(
 
 
 def exit_codes(ranks: Sequence[Fork], *, seconds: float = HUNG_SECONDS) -> list[int | None]:
-    """Those of ranks that wait for one another, once all have ended. With the first that ends badly the
-    others are killed, as the supervisor does it: theirs are None. Raises TimeoutError after `seconds`, when
-    none of them is left."""
+    """Those of ranks that wait for one another, once all have ended. A moment after the first that ends badly
+    the others are killed, as the supervisor does it: theirs are None. One that lost a rank may be seen to end
+    before that rank. Raises TimeoutError after `seconds`, when none of them is left."""
     deadline = time.monotonic() + seconds
+    kill_at = deadline
     running = list(ranks)
     killed: list[Fork] = []
     while running:
-        ended, _, _ = select.select(running, [], [], max(0.0, deadline - time.monotonic()))
-        others = [rank for rank in running if rank not in ended]
-        if not ended or any(rank.wait() != 0 for rank in ended if rank not in killed):
-            killed += others
-            for rank in others:
-                rank.send_signal(signal.SIGKILL)
+        ended, _, _ = select.select(running, [], [], max(0.0, kill_at - time.monotonic()))
         if not ended:
-            for rank in others:
+            killed = running
+            for rank in killed:
+                rank.send_signal(signal.SIGKILL)
+            for rank in killed:
                 rank.wait()
-            raise TimeoutError(f"{len(others)} of {len(ranks)} ranks still ran after {seconds:.0f} s")
-        # also without what has ended since then
-        running = [rank for rank in others if rank.poll() is None]
+            if kill_at == deadline:
+                raise TimeoutError(f"{len(killed)} of {len(ranks)} ranks still ran after {seconds:.0f} s")
+            break
+        over = [rank for rank in running if rank in ended or rank.poll() is not None]
+        running = [rank for rank in running if rank not in over]
+        if kill_at == deadline and any(rank.wait() != 0 for rank in over):
+            kill_at = min(deadline, time.monotonic() + _CAUSE_MAY_FOLLOW_SECONDS)
     codes = [rank.wait() for rank in ranks]
     return [None if rank in killed else code for rank, code in zip(ranks, codes, strict=True)]
 
