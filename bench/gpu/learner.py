@@ -47,9 +47,11 @@ def main() -> int:
         )
         return 1
     from grpo_gpu.learner import Load, measure
+    from grpo_runtime.trainer.device import training_device
 
     load = Load(SHAPES[options.size], options.sequences, options.tokens, options.budget, options.rounds)
-    return measure(load, device=torch.device(options.device), json_file=options.json)
+    device = training_device(local_rank=0) if options.device == "cuda" else torch.device("cpu")
+    return measure(load, device=device, json_file=options.json)
 
 
 if __name__ == "__main__":

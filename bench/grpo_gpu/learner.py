@@ -190,6 +190,7 @@ def _peak_bytes(device: torch.device) -> Iterator[Callable[[], int]]:
     """Tells the most that was held at one time since the block began, when the way before was gone."""
     gc.collect()
     if device.type == "cuda":
+        torch.cuda.init()  # the allocator knows no device before
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
         yield lambda: torch.cuda.max_memory_allocated(device)

@@ -3,11 +3,14 @@ same."""
 
 import torch
 
+from grpo_runtime.model.repeatable import choose_repeatable_kernels
+
 
 def training_device(*, local_rank: int) -> torch.device:
     """The device of the rank `local_rank` of its pod, made the process's default GPU if it is one."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
+    choose_repeatable_kernels()
     device = torch.device("cuda", local_rank)
     use_device(device)
     return device

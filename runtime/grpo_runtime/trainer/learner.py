@@ -15,6 +15,7 @@ from grpo_runtime.algorithm.metrics import Metric, Metrics, merge_metrics, metri
 from grpo_runtime.algorithm.top_entropy import top_entropy_threshold
 from grpo_runtime.algorithm.types import Denominators, LossInputs, LossOutput
 from grpo_runtime.errors import UserError
+from grpo_runtime.model.repeatable import repeatable_sums
 from grpo_runtime.trainer.batch import Batch
 from grpo_runtime.trainer.distributed import Ranks, peer_errors
 from grpo_runtime.trainer.learner_state import LearnerState, first_state
@@ -77,6 +78,10 @@ class Learner:
         Returns the metrics of all ranks together, by TRL's names. `step` (from 0) sets the learning rate.
         Raises UserError when a gradient was not finite in too many steps in a row.
         """
+        with repeatable_sums():
+            return self._update(batch, step=step)
+
+    def _update(self, batch: Batch, *, step: int) -> dict[str, float]:
         self._set_entropy_bonus()
         parts = self._divide(batch, step=step)
         updates = [self._prepare(update, is_first=index == 0) for index, update in enumerate(parts.updates)]

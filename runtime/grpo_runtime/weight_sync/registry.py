@@ -13,7 +13,7 @@ names that a GRPOJob may ask for are in `grpo_api`.
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import entry_points
 from typing import Any, Generic, TypeVar
 
@@ -129,6 +129,12 @@ def group_backend(name: str, join: Join, *, rank_gpu: FindGpu = gpu_of_rank) -> 
     )
 
 
+def _of_all_copies(rank_device: Callable[[], D]) -> Callable[[], D]:
+    """The device that every copy is packed on, so with the same streams: cuBLAS, which computes tags, keeps
+    32 MiB for each stream that it has met."""
+    return cache(rank_device)
+
+
 def gpu_group_backend(
     name: str,
     *,
@@ -138,6 +144,8 @@ def gpu_group_backend(
 ) -> Backend[HostCopy]:
     """A backend as that of `group_backend`, of members on GPUs: `rank_device` gives the trainer's and
     `device` that of a worker. `connect` makes a member of a group of the library."""
+
+    packing_device = _of_all_copies(rank_device)
 
     def make_sender(engines: Mapping[str, Peer], settings: SenderSettings) -> GroupSender:
         return GroupSender(engines, settings, join=partial(NcclGroup, connect=connect, device=rank_device()))
@@ -151,7 +159,7 @@ def gpu_group_backend(
     return Backend[HostCopy](
         name=name,
         reach=Reach.NETWORK,
-        prepare=lambda source: device_copy(source, rank_device()),
+        prepare=lambda source: device_copy(source, packing_device()),
         make_sender=make_sender,
         make_receiver=make_receiver,
         is_collective=True,
@@ -169,6 +177,7 @@ def ipc_backend(
 ) -> Backend[HostCopy]:
     """A backend for engines on the trainer's GPU. `rank_device` gives that GPU to the trainer, `device` to a
     worker, and `handles` name memory of it."""
+    packing_device = _of_all_copies(rank_device)
 
     def make_sender(engines: Mapping[str, Peer], settings: SenderSettings) -> PairwiseSender[HostCopy]:
         def connection(peer: Peer) -> LocalConnection:
@@ -186,7 +195,7 @@ def ipc_backend(
     return Backend[HostCopy](
         name=name,
         reach=Reach.MACHINE,
-        prepare=lambda source: device_copy(source, rank_device()),
+        prepare=lambda source: device_copy(source, packing_device()),
         make_sender=make_sender,
         make_receiver=make_receiver,
         needs_gpu=True,
@@ -202,10 +211,11 @@ def vllm_nccl_backend(
 ) -> Backend[HostCopy]:
     """A backend of vLLM's own nccl engines, each in a group with the trainer. `connect` makes the trainer's
     end of one, and `rank_device` gives its GPU."""
+    packing_device = _of_all_copies(rank_device)
 
     def prepare(source: WeightSource) -> HostCopy:
         require_views(manifest_of(source.layout()), chunk_bytes=chunk_bytes)
-        return device_copy(source, rank_device())
+        return device_copy(source, packing_device())
 
     def make_sender(engines: Mapping[str, Peer], settings: SenderSettings) -> PairwiseSender[HostCopy]:
         # each with a device, and so a stream, of its own: no engine holds up another

@@ -12,7 +12,7 @@ from grpo_gpu.learner import WAYS, Load, Way, figures
 from grpo_gpu.shapes import SHAPES, Shape
 from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.trainer.checkpoint.host_copy import HostCopier
-from grpo_runtime.trainer.device import collective_backend
+from grpo_runtime.trainer.device import collective_backend, training_device
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.stop import StopRequest
 
@@ -21,7 +21,8 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU: make test-gpu"),
 ]
 
-CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+CPU = torch.device("cpu")
+GPU = training_device(local_rank=0)
 LOAD = Load(SHAPES["tiny"], num_sequences=16, longest=64, budget=256, num_rounds=3)
 WIDE = Shape(hidden=256, intermediate=512, num_layers=2, num_heads=4, num_kv_heads=2, vocab_size=100_000)
 
@@ -62,6 +63,13 @@ def test_activations_that_are_computed_again_need_less_memory(ranks: Ranks) -> N
     deep = replace(LOAD, shape=replace(WIDE, num_layers=12, vocab_size=1000), longest=512, budget=8192)
     recomputed, kept = (figures(deep, way, ranks=ranks, device=GPU, peak=None) for way in WAYS[:2])
     assert recomputed.peak_bytes < 0.7 * kept.peak_bytes
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
+def test_steps_repeat_to_the_last_bit(way: Way, ranks: Ranks) -> None:
+    load = replace(LOAD, shape=replace(WIDE, num_layers=6), longest=512, budget=8192)
+    first, again = (figures(load, way, ranks=ranks, device=GPU, peak=None) for _ in range(2))
+    assert first.metrics == again.metrics
 
 
 class StandInForTraining:

@@ -24,6 +24,7 @@ from worker_processes import digest_of, engines_of_processes
 from grpo_runtime.weight_sync.interface import GroupBrokenError
 from grpo_runtime.weight_sync.network.meeting import UNIQUE_ID_BYTES, Place, host_store
 from grpo_runtime.weight_sync.network.nccl import NcclGroup, TorchNccl
+from grpo_runtime.weight_sync.registry import IPC
 from grpo_runtime.weight_sync.source import TensorSpec
 from grpo_runtime.weight_sync.stream.device import CudaDevice, device_of_rank, registered_memory
 from grpo_runtime.weight_sync.stream.device_packing import device_copy, host_copy
@@ -217,14 +218,20 @@ async def test_ipc_carries_weights_of_many_buffers_and_lets_go_of_the_memory() -
         "large": torch.randn(100_000_000, device="cuda"),
         "half": torch.ones(7, device="cuda", dtype=torch.bfloat16),
     }
+    # cuBLAS keeps memory of its own from the first tag on
+    in_use = [await memory_after_a_connection(weights) for _ in range(2)]
+    assert in_use[0] == in_use[1]
+
+
+async def memory_after_a_connection(weights: dict[str, torch.Tensor]) -> int:
+    """Bytes of the GPU that torch has in use after two weight syncs to an engine that comes and goes."""
     layout = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    before = torch.cuda.memory_allocated()
     async with engines_of_processes("ipc", "a", layout=layout) as engines:
         sender = make_group_sender("ipc", engines, timeout_seconds=60.0)
         assert await sender.init(engines) == {}
         for step in (1, 2):
             weights["large"] += 1
-            copy = device_copy(FixedWeights(weights.items()), device_of_rank())
+            copy = IPC.prepare(FixedWeights(weights.items()))
             assert await sync(sender, copy, engines={"a"}, version=f"1.{step}") == set()
             assert await engines["a"].served() == [[f"1.{step}", digest_of(weights)]]
             copy.wait_until_read()
@@ -235,7 +242,7 @@ async def test_ipc_carries_weights_of_many_buffers_and_lets_go_of_the_memory() -
                 thread.join()
     gc.collect()
     torch.cuda.ipc_collect()
-    assert torch.cuda.memory_allocated() <= before
+    return torch.cuda.memory_allocated()
 
 
 LOSSES: list[tuple[Callable[..., object], dict[str, object]]] = [

@@ -1,13 +1,31 @@
 """How a backend is found."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from pod_builder import run_config
+from stand_in_handles import StandInHandles
+from stand_in_nccl import StandInDevice, StandInNccl
+from stand_in_vllm_nccl import StandInNcclToVllm
+from weight_sources import FixedWeights
 
 from grpo_api.v1alpha1.spec import Mode
-from grpo_runtime.weight_sync.registry import ENTRY_POINTS, GLOO, Reach, all_backends, find_backend, register
+from grpo_runtime.weight_sync.registry import (
+    ENTRY_POINTS,
+    GLOO,
+    Backend,
+    Reach,
+    all_backends,
+    find_backend,
+    gpu_group_backend,
+    ipc_backend,
+    register,
+    vllm_nccl_backend,
+)
 
 
 @pytest.mark.parametrize(
@@ -42,3 +60,26 @@ def test_a_backend_of_another_distribution_is_found_by_its_entry_point(
     monkeypatch.syspath_prepend(tmp_path)
     assert find_backend("theirs").name == "theirs"
     assert "theirs" in all_backends()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **how: gpu_group_backend("a", connect=StandInNccl, device=StandInDevice, **how),
+        lambda **how: ipc_backend("a", device=StandInDevice, handles=StandInHandles, **how),
+        lambda **how: vllm_nccl_backend("a", connect=StandInNcclToVllm, **how),
+    ],
+    ids=["nccl", "ipc", "vllm_nccl"],
+)
+def test_all_copies_are_packed_on_one_device(make: Callable[..., Backend[Any]]) -> None:
+    """Each has streams of its own, and cuBLAS keeps memory for each stream on which it computes a tag."""
+    devices: list[StandInDevice] = []
+
+    def rank_device() -> StandInDevice:
+        devices.append(StandInDevice())
+        return devices[-1]
+
+    backend = make(rank_device=rank_device)
+    for _ in range(3):
+        backend.prepare(FixedWeights([("w", torch.ones(4))])).wait_until_read()
+    assert len(devices) == 1
