@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 
@@ -33,7 +34,8 @@ def circumstances() -> Circumstances:
         commit=_commit(),
         num_cores=len(os.sched_getaffinity(0)),
         cpu=_cpu(),
-        versions={name: version(name) for name in ("torch", "vllm")},
+        # a machine with a GPU may have no vLLM
+        versions={name: version(name) for name in ("torch", "vllm") if find_spec(name)},
     )
 
 

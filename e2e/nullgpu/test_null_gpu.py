@@ -48,6 +48,10 @@ def test_memory_that_was_handed_to_an_engine_is_let_go_of(
     assert left == "left 0"
 
 
+def test_handles_are_made_while_other_threads_take_fresh_memory(machine: NullMachine) -> None:
+    assert machine.run("exports", NULL_GPU_GIB="80").splitlines() == ["made 3000"]
+
+
 def test_a_rank_makes_a_context_on_its_own_gpu_only(machine: NullMachine) -> None:
     lines = machine.run("second_gpu").splitlines()
     assert lines == ["copied on the GPU True", "copied to the host True", "locked True"]

@@ -2,8 +2,8 @@
 
 Some kernels of a GPU add in the order in which its threads arrive. torch has others, which
 `use_deterministic_algorithms` chooses. For an operator that has none, torch raises or only warns, as it is
-told. A run is not to end for that, so here it warns. But torch takes the repeatable backward pass of attention
-only where it would raise. So it is told to raise while attention is computed, and there alone.
+told. A run is not to end for that, so here it warns. But torch takes the repeatable backward pass of
+attention only where it would raise. So it is told to raise while attention is computed, and there alone.
 """
 
 import os
@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.utils import deterministic
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from grpo_api.v1alpha1.spec import Attention
@@ -37,7 +38,7 @@ def choose_repeatable_kernels() -> None:
 def repeatable_sums() -> Iterator[None]:
     """For all passes of this process within the block, on every device."""
     # it would overwrite memory that is about to be overwritten
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # a property of the module
     attention = ALL_ATTENTION_FUNCTIONS[_SDPA]
     ALL_ATTENTION_FUNCTIONS[_SDPA] = _repeatable(attention)
     _only_warn()

@@ -19,6 +19,9 @@ class StandInHandles:
         self._device = device
         self._memory: dict[int, Memory] = {}
 
+    def prepare_exports(self) -> None:
+        """Files need none."""
+
     def allocate(self, num_bytes: int) -> torch.Tensor:
         self._device.require_use()
         memory = shared_memory(num_bytes)

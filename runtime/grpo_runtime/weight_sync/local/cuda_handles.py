@@ -6,8 +6,13 @@ they travel as JSON. The GPU is named by its UUID: another process may see it un
 Torch lets go of exported memory when its counter of users is 0. It is 1 for each handle, and each time that
 the handle was opened and let go of takes one off, however often that was, below 0 too. Here a handle is
 opened in each weight sync. So who opens it is given no counter, and `release` takes the only one off.
+
+torch drops the file of its counters when none is in use, and each thread that takes fresh memory of a GPU
+looks whether it can: also while the first counter of a file is being made, which then ends the process with a
+segmentation fault (pytorch, torch/csrc/CudaIPCTypes.cpp). So one that nobody opens is in use from the start.
 """
 
+from functools import cache
 from typing import Annotated, Any
 
 import torch
@@ -43,6 +48,10 @@ class CudaHandles:
 
     def __init__(self, device: CudaDevice) -> None:
         self._device = device
+
+    def prepare_exports(self) -> None:
+        """See `Handles`."""
+        _keep_a_counter(self._device.device)
 
     def allocate(self, num_bytes: int) -> torch.Tensor:
         """See `Handles`."""
@@ -92,6 +101,15 @@ class CudaHandles:
                 f"a handle of the trainer cannot be opened here: {first_line(error)}"
             ) from error
         return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+@cache
+def _keep_a_counter(device: torch.device) -> torch.Tensor:
+    """Memory that is exported for as long as the process lives."""
+    memory = torch.empty(1, dtype=torch.uint8, device=device)
+    storage: Any = memory.untyped_storage()
+    storage._share_cuda_()
+    return memory
 
 
 def uuid_of(device: torch.device) -> str:

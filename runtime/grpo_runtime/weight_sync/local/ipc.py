@@ -27,6 +27,10 @@ Handle = dict[str, Any]
 class Handles(Protocol):
     """Makes handles and opens those of others."""
 
+    def prepare_exports(self) -> None:
+        """Comes before everything else in a process that exports, while no other thread uses the device."""
+        ...
+
     def allocate(self, num_bytes: int) -> torch.Tensor:
         """Memory of the device for which there can be handles (uint8 [num_bytes])."""
         ...
@@ -57,6 +61,7 @@ class IpcTransport:
     def __init__(self, device: Device, handles: Handles, *, num_workers: int) -> None:
         self._device = device
         self._handles = handles
+        handles.prepare_exports()
         self._num_workers = num_workers
         self._slots: list[torch.Tensor] = []
         self._exported: list[list[Handle]] = []
