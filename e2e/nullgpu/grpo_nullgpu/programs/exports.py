@@ -1,4 +1,4 @@
-"""Handles of CUDA IPC made one after the other, while another thread takes fresh memory: each time torch looks
+"""Handles of CUDA IPC made one after the other, while another thread takes fresh memory. At each torch looks
 there whether it may drop the file in which it counts handles."""
 
 import threading
