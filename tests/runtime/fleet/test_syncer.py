@@ -1,6 +1,7 @@
 """An engine that is too slow for the others to share a weight sync with it."""
 
 import asyncio
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -8,13 +9,17 @@ import aiohttp
 import pytest
 import torch
 from fake_engine_server import FakeConnection, FakeEngine, fake_backend
-from fleet_builder import GIVE_UP_SECONDS, PROBE, TOKENS, fleet_of, hang, sync, until
+from fleet_builder import GIVE_UP_SECONDS, PROBE, TOKENS, fleet_of, fleet_settings_of, hang, sync, until
 from weight_sources import FixedWeights
 
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engine.routes import GENERATE_PATH, UPDATE_PATH
-from grpo_runtime.fleet.engine_client import EngineClient
+from grpo_runtime.fleet.connections import open_session
+from grpo_runtime.fleet.engine_client import Address, EngineClient
 from grpo_runtime.fleet.engine_sync import EngineSync, EngineSyncReport, SyncJob
+from grpo_runtime.fleet.membership import Member, MemberState
+from grpo_runtime.fleet.roster import Roster
+from grpo_runtime.fleet.syncer import FleetSyncer
 from grpo_runtime.weight_sync.deadlines import Deadlines
 from grpo_runtime.weight_sync.interface import Peer, SenderSettings, TooSlowError
 from grpo_runtime.weight_sync.pairwise import PairwiseSender
@@ -92,3 +97,27 @@ async def test_an_engine_that_hangs_in_its_first_probe_does_not_hold_one_that_is
         assert isinstance(outcomes["good"], EngineSyncReport)
         assert str(outcomes["stuck"]).startswith("verify: not done within 0.2")
         assert (await engines["good"].is_ready(), await engines["stuck"].is_ready()) == (True, False)
+
+
+class OneMember(Roster):
+    """A roster with one engine that was given weights that were not the newest any more."""
+
+    def members(self) -> list[Member]:
+        now = time.monotonic()
+        address = Address("127.0.0.1", 1)
+        return [Member(address, now, state=MemberState.STALE, instance="a", retry_at=now + 3600.0)]
+
+
+async def test_an_engine_that_came_late_is_left_alone_until_the_next_weights() -> None:
+    """Else it would be busy with old ones when they come."""
+    async with open_session() as session:
+        roster = OneMember(fleet_settings_of(), session)
+        syncer = FleetSyncer(
+            roster, backend=fake_backend(), timeout_seconds=10.0, workers_per_engine=1, cores_per_engine=1
+        )
+        weights = FixedWeights([("w", torch.ones(4))])
+        await syncer.prepare(weights, version=PolicyVersion(1, 2), probe=PROBE)
+        assert syncer.start_syncs(is_called=False) == set()
+        assert roster.busy == set()
+        assert len(syncer.start_syncs(is_called=True)) == 1
+        await syncer.close()

@@ -150,8 +150,11 @@ def test_waiting_for_engines_is_a_sign_of_life_and_so_is_the_next_generation(
     assert heartbeats == [before.heartbeat + number for number in (1, 2, 3)]
     assert said(reporter, tmp_path, generation(4, 32.0)).heartbeat == before.heartbeat + 4
     said(reporter, tmp_path, None)
-    again = said(reporter, tmp_path, generation(4, 0.5))
+    again = said(reporter, tmp_path, generation(0, 0.5))
     assert again.heartbeat == before.heartbeat + 6
+    assert said(reporter, tmp_path, generation(3, 0.5)).heartbeat == before.heartbeat + 7
+    # the one after it, before anything of it is done
+    assert said(reporter, tmp_path, generation(1, 0.5)).heartbeat == before.heartbeat + 8
 
 
 def test_engines_that_are_started_again_are_told_of(reporter: Reporter, tmp_path: Path) -> None:

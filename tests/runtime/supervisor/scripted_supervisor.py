@@ -68,14 +68,16 @@ class Supervisor:
         ranks: str = RANKS,
         grace_seconds: float = 60.0,
         more: Mapping[str, str] = MappingProxyType({}),
+        before: str = "",
     ) -> None:
+        """`before` is Python code that its process runs first."""
         self.log = folder / "termination-log"
         self.port = free_port()
         self.run_dir = folder / f"cache-1-{node_index}" / "run"
         arguments = [str(self.port), str(self.log), str(grace_seconds), ranks, script]
         given = trainer_environment(folder, run, node_index=node_index)
         self.process = subprocess.Popen(
-            [sys.executable, "-c", SUPERVISE, *arguments],
+            [sys.executable, "-c", before + SUPERVISE, *arguments],
             env={**os.environ, **given, **more},
             start_new_session=True,
         )

@@ -89,6 +89,22 @@ def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace_period(tmp_path: 
     assert (code, message.reason) == (143, "Terminated")
 
 
+LONG_WAIT_FOR_PEERS = """
+from grpo_runtime.supervisor import supervisor
+supervisor._PEERS_MAY_FINISH_SECONDS = 600.0
+"""
+
+
+def test_a_stop_shortens_the_time_that_ranks_have_after_one_has_failed(tmp_path: Path) -> None:
+    stubborn = "trap 'touch $2/told' TERM; touch $2/up; while true; do sleep 0.1; done"
+    failing = "until [ -e $2/up ]; do sleep 0.05; done; exit 40"
+    script = f"if [ $LOCAL_RANK = 0 ]; then {stubborn}; else {failing}; fi"
+    supervisor = Supervisor(tmp_path, script, grace_seconds=1.0, before=LONG_WAIT_FOR_PEERS)
+    supervisor.wait_for(supervisor.run_dir / "told")
+    supervisor.process.send_signal(signal.SIGTERM)
+    supervisor.end()
+
+
 def test_sigterm_reaches_every_rank(tmp_path: Path) -> None:
     script = "trap 'touch $2/stopped-$LOCAL_RANK; exit 143' TERM; touch $2/up-$LOCAL_RANK; sleep 600 & wait"
     supervisor = Supervisor(tmp_path, script)

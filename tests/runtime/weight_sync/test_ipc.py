@@ -20,7 +20,7 @@ from weight_sources import FixedWeights
 
 from grpo_runtime.weight_sync.interface import Info, WeightSyncError
 from grpo_runtime.weight_sync.local.cuda_handles import CudaHandles
-from grpo_runtime.weight_sync.local.ipc import IpcInit, IpcReceiver
+from grpo_runtime.weight_sync.local.ipc import IpcInit, IpcReceiver, IpcTransport
 from grpo_runtime.weight_sync.local.sockets import KEY_CHARACTERS, NUMBER, receive_number
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 from grpo_runtime.weight_sync.stream.manifest import BUFFERS_IN_FLIGHT, LARGEST_BUFFER_BYTES
@@ -65,6 +65,31 @@ def memory_made(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[weakref.ref[t
     monkeypatch.setattr(StandInDevice, "staging_memory", noting(StandInDevice.staging_memory, "staged"))
     monkeypatch.setattr(StandInHandles, "allocate", noting(StandInHandles.allocate, "lent"))
     return made
+
+
+class Worker:
+    """The trainer's end of the socket to a worker that takes each buffer when it is asked for."""
+
+    def __init__(self) -> None:
+        self.what_happened: list[int | str] = []
+
+    def send(self, data: bytes) -> None:
+        self.what_happened += NUMBER.unpack(data)
+
+    def recv(self, num_bytes: int) -> bytes:
+        self.what_happened.append("taken")
+        return NUMBER.pack(0)
+
+
+def test_a_buffer_is_filled_again_once_every_worker_has_taken_it(backend: str) -> None:
+    device, workers = StandInDevice(), [Worker(), Worker()]
+    transport = IpcTransport(device, StandInHandles(device), num_workers=2)
+    transport.open()
+    copy = HostCopy(FixedWeights([("w", torch.arange(16.0))]), buffer_bytes=16)
+    transport.deliver(copy, workers, stall_seconds=10.0)  # type: ignore[arg-type]
+    of_each = [1, 2, "taken", 3, "taken", 4, "taken", 5, "taken", "taken"]
+    assert [worker.what_happened for worker in workers] == [of_each] * 2
+    transport.close()
 
 
 async def test_memory_of_the_gpu_is_given_back_by_engines_after_a_sync_and_by_the_trainer_at_the_end(
