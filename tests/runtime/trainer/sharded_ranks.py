@@ -1,5 +1,5 @@
 """One of two ranks that train a policy under DDP and then under a sharded strategy, from the same files
-and on the same tokens.
+and on the same tokens: each on a GPU of its own where there are two, else on the CPU.
 
 `sharded_ranks.py PORT MODEL_FOLDER RESULTS DTYPE STRATEGY [adapter]` writes for each of the two strategies
 RESULTS/STRATEGY-RANK.safetensors: the weights after the last step, as a checkpoint and as engines get them,
@@ -27,6 +27,7 @@ from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.model.lora import add_adapter
 from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.trainer.commands import Command
+from grpo_runtime.trainer.device import collective_backend, training_device
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy
 from grpo_runtime.trainer.stop import StopRequest
@@ -39,21 +40,22 @@ PROBE = torch.tensor([[5, 9, 13, 17, 21]])
 OPTIMIZER = OptimizerSpec(learning_rate=1e-3, weight_decay=0.1, max_grad_norm=1.0)
 
 
-def micro_batches(rank: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def micro_batches(rank: int, device: torch.device) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Token ids and mask of this rank's parts of every step. In the last one rank 1 has nothing to learn."""
     generator = torch.Generator().manual_seed(rank)
     parts = []
     for index in range(3):
         ids = torch.randint(3, 90, (2, WIDTH), generator=generator)
         mask = torch.rand((2, WIDTH - 1), generator=generator) < 0.6
-        parts.append((ids, mask & (rank == 0 or index < 2)))
+        mask &= rank == 0 or index < 2
+        parts.append((ids.to(device), mask.to(device)))
     return parts
 
 
 def train_step(strategy: Strategy, rank: int, *, step: int, scale: float = 1.0) -> tuple[float, float]:
     """The loss of all ranks in one step, and its gradient norm."""
-    total = torch.zeros(())
-    parts = micro_batches(rank)
+    total = torch.zeros((), device=strategy.device)
+    parts = micro_batches(rank, strategy.device)
     for index, (ids, mask) in enumerate(parts):
         with strategy.micro_batch(is_last=index == len(parts) - 1):
             logprobs, entropies = strategy.score(ids, mask)
@@ -80,7 +82,7 @@ def read_while_ranks_meet(strategy: Strategy, ranks: Ranks) -> dict[str, torch.T
             ranks.announce(Command.PROBE)
         else:
             ranks.next_command(on_tick=lambda: None)
-        strategy.probe_logprobs(PROBE)
+        strategy.probe_logprobs(PROBE.to(strategy.device))
     _read(strategy.model_state())
     thread.join()
     return weights
@@ -143,6 +145,13 @@ def held_moments() -> int:
     return sum((m.to_local() if isinstance(m, DTensor) else m).numel() for m in moments)
 
 
+def device_of(rank: int) -> torch.device:
+    """Where a rank trains."""
+    if torch.cuda.device_count() < WORLD_SIZE:
+        return torch.device("cpu")
+    return training_device(local_rank=rank)
+
+
 def run(
     name: str, ranks: Ranks, *, model_folder: Path, dtype: Dtype, result: Path, has_adapter: bool
 ) -> None:
@@ -165,13 +174,13 @@ def run(
         has_entropy_gradient=True,
     )
     strategy = find_strategy(name)(
-        policy, optimizer=optimizer, total_steps=100, ranks=ranks, device=torch.device("cpu")
+        policy, optimizer=optimizer, total_steps=100, ranks=ranks, device=device_of(rank)
     )
     strategy.load(None)
     found: dict[str, object] = {"held weights": held_weights(policy), "held moments": held_moments()}
     found["learning rate"] = optimizer.learning_rate
     found["steps"] = [train_step(strategy, rank, step=step) for step in range(NUM_STEPS)]
-    found["probe"] = strategy.probe_logprobs(PROBE)[0].tolist()
+    found["probe"] = strategy.probe_logprobs(PROBE.to(strategy.device))[0].tolist()
     found["layout"] = [[spec.name, *spec.shape] for spec in strategy.engine_weights().layout()]
     engine = read_while_ranks_meet(strategy, ranks)
     if rank == 0 and name.startswith(("DDP", "ZeRO1", "ZeRO2")):
@@ -183,6 +192,7 @@ def run(
     tensors |= {f"optimizer/{name}": tensor.clone() for name, tensor in strategy.optimizer_state()}
     found["left out"] = leaves_out_what_is_not_finite(strategy, rank)
     found["goes on"] = goes_on_from_its_state(strategy, rank)
+    tensors = {name: tensor.cpu() for name, tensor in tensors.items()}
     save_file(tensors, result, metadata={"found": json.dumps(found)})
 
 
@@ -198,8 +208,9 @@ def main(
 ) -> None:
     """Be one rank."""
     torch.set_num_threads(1)
+    backend = collective_backend(device_of(rank))
     ranks = Ranks.meet(
-        rank=rank, world_size=WORLD_SIZE, address="127.0.0.1", port=port, backend="gloo", stop=StopRequest()
+        rank=rank, world_size=WORLD_SIZE, address="127.0.0.1", port=port, backend=backend, stop=StopRequest()
     )
     for name in ("DDP", strategy):
         result = results / f"{name}-{rank}.safetensors"

@@ -27,7 +27,7 @@ ONLY_ON_THE_GPU = frozenset(
 ONLY_ON_THE_CPU = frozenset(
     {
         # how much they return, or what they launch, depends on what is in memory
-        *("nonzero", "masked_select", "unique_consecutive", "_unique2", "repeat_interleave", "bincount"),
+        *("nonzero", "masked_select", "masked_scatter_backward", "unique_consecutive", "_unique2", "repeat_interleave", "bincount"),
         *("embedding_dense_backward", "sort", "topk", "index_add", "scatter_reduce", "histc"),
         # compiled by NVRTC when they are first used
         *("special_entr", "special_entr_", "sinc", "i0", "digamma", "zeta", "lcm", "gcd"),
@@ -70,7 +70,7 @@ class Mirror(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if any(kind.__name__ == "DTensor" for kind in types):
+        if any(kind.__name__ in ("DTensor", "AsyncCollectiveTensor") for kind in types):
             return NotImplemented  # what it makes of the call comes here again
         if _is_without_memory(types):
             return func(*args, **kwargs)
