@@ -3,6 +3,7 @@
 Each test is a program in processes of its own, under the libraries of the null GPU. See docs/null-gpu.md.
 """
 
+import json
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,31 @@ def test_a_node_with_gpus_is_found_in_order(machine: NullMachine) -> None:
 
 
 @pytest.mark.matrix
+@pytest.mark.parametrize("strategy", ["FSDP2", "ZeRO1", "ZeRO2", "ZeRO3"])
+def test_two_ranks_learn_over_nccl_what_they_learn_over_gloo_and_to_the_same_bits_again(
+    strategy: str, machine: NullMachine, tmp_path: Path
+) -> None:
+    """Under DDP too, with the numbers of the CPU. They are forks of one process, as in a pod."""
+    first, again = map(json.loads, ranks_on(machine, strategy, num_runs=2))
+    assert first == again
+    (line,) = ranks_on(NullMachine(tmp_path / "without", num_gpus=0), strategy, num_runs=1)
+    over_gloo = json.loads(line)
+    for name in ("DDP", strategy):
+        assert first[name]["goes on"]
+        for step, expected in zip(first[name]["steps"], over_gloo[name]["steps"], strict=True):
+            assert step == pytest.approx(expected, rel=1e-5, abs=1e-5)
+        assert first[name]["probe"] == pytest.approx(over_gloo[name]["probe"], rel=1e-5, abs=1e-5)
+    devices = list(machine.devices_with_contexts().values())
+    assert sorted(map(sorted, devices)) == [[0], [0], [1], [1]]
+
+
+def ranks_on(machine: NullMachine, strategy: str, *, num_runs: int) -> list[str]:
+    """The last lines that the program prints: a library says things before."""
+    said = machine.run("ranks", strategy, str(num_runs), seconds=300.0, PYTHONPATH=str(MIRROR))
+    return said.splitlines()[-num_runs:]
+
+
+@pytest.mark.matrix
 def test_a_node_whose_gpus_do_not_find_each_other_says_so(machine: NullMachine) -> None:
     with pytest.raises(AssertionError, match="the GPUs did not find each other in 60 s"):
         machine.run_module(
@@ -91,10 +117,20 @@ def test_a_node_whose_gpus_do_not_find_each_other_says_so(machine: NullMachine) 
 
 
 @pytest.mark.matrix
-def test_what_needs_a_gpu_of_weight_sync_passes_with_the_numbers_of_the_cpu(machine: NullMachine) -> None:
+@pytest.mark.parametrize(
+    ("file", "chosen"),
+    [
+        ("weight_sync/test_gpu.py", ""),
+        # the others compare memory with a plan, with logits that the CPU takes minutes for
+        ("trainer/test_gpu.py", "learns or computed_again or copies"),
+    ],
+)
+def test_what_needs_a_gpu_passes_with_the_numbers_of_the_cpu(
+    file: str, chosen: str, machine: NullMachine
+) -> None:
     """The tests marked gpu, of which make test-gpu runs the same on a real one."""
     said = machine.run_module(
-        *("pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "tests/runtime/weight_sync/test_gpu.py"),
+        *("pytest", "-q", "-m", "gpu", "-k", chosen, "-p", "no:cacheprovider", f"tests/runtime/{file}"),
         seconds=900.0,
         PYTHONPATH=str(MIRROR),
         NULL_GPU_GIB="80",

@@ -27,7 +27,15 @@ ONLY_ON_THE_GPU = frozenset(
 ONLY_ON_THE_CPU = frozenset(
     {
         # how much they return, or what they launch, depends on what is in memory
-        *("nonzero", "masked_select", "masked_scatter_backward", "unique_consecutive", "_unique2", "repeat_interleave", "bincount"),
+        *(
+            "nonzero",
+            "masked_select",
+            "masked_scatter_backward",
+            "unique_consecutive",
+            "_unique2",
+            "repeat_interleave",
+            "bincount",
+        ),
         *("embedding_dense_backward", "sort", "topk", "index_add", "scatter_reduce", "histc"),
         # compiled by NVRTC when they are first used
         *("special_entr", "special_entr_", "sinc", "i0", "digamma", "zeta", "lcm", "gcd"),
