@@ -48,6 +48,8 @@ test-fast: uv ## Only the tests that need no engine, no cluster and no processes
 	@$(PYTHON) tests/run_all.py --fast
 test-matrix: uv ## Run every case of what `make test` has a selection of, and print how long each part took
 	@$(PYTHON) tests/run_all.py --matrix
+test-nullgpu: setup compiler ## torch's CUDA build on GPUs that compute nothing: all of e2e/nullgpu, part of test-matrix (20 min)
+	@$(BIN)/python -m pytest -q e2e/nullgpu
 test-gpu: $(if $(HAS_PYTHON),gpu-site,setup) ## Tests of what needs an NVIDIA GPU (PYTHON= one with torch, transformers, pytest)
 	@PYTHONPATH=crds:runtime$(if $(HAS_PYTHON),:.gpu-site) $(if $(HAS_PYTHON),$(PYTHON),$(BIN)/python) -m pytest -q -m gpu \
 	  tests/runtime/weight_sync tests/runtime/trainer tests/runtime/local/test_gpu.py
@@ -118,4 +120,4 @@ built-images: uv debian-packages
 $(BIN)/.ready: tests/environment.sh tests/requirements.txt crds/requirements-build.txt crds/pyproject.toml operator/pyproject.toml runtime/pyproject.toml runtime/name_vllm_cpu.py | uv
 	@tests/environment.sh && touch $@
 
-.PHONY: demo setup format generate check requirements test test-fast test-matrix test-gpu gpu-wheels gpu-site bench bench-sync bench-trl bench-logprobs bench-checkpoint bench-lora bench-sparse bench-executors bench-learning bench-gpu bench-scale cluster-up cluster-status cluster-down images help uv debian-packages browser compiler cluster-programs built-images
+.PHONY: demo setup format generate check requirements test test-fast test-matrix test-nullgpu test-gpu gpu-wheels gpu-site bench bench-sync bench-trl bench-logprobs bench-checkpoint bench-lora bench-sparse bench-executors bench-learning bench-gpu bench-scale cluster-up cluster-status cluster-down images help uv debian-packages browser compiler cluster-programs built-images

@@ -49,6 +49,11 @@ def test_memory_that_was_handed_to_an_engine_is_let_go_of(
     assert left == "left 0"
 
 
+def test_handles_to_segments_that_expand_are_opened_and_let_go_of(machine: NullMachine) -> None:
+    lines = machine.run("ipc", "1", PYTORCH_ALLOC_CONF="expandable_segments:True").splitlines()
+    assert lines == ["read [0, 0, 0, 0]", "read [1, 1, 1, 1]", "left 0"]
+
+
 def test_handles_are_made_while_other_threads_take_fresh_memory(machine: NullMachine) -> None:
     assert machine.run("exports", NULL_GPU_GIB="80").splitlines() == ["made 3000"]
 
@@ -57,6 +62,13 @@ def test_a_rank_makes_a_context_on_its_own_gpu_only(machine: NullMachine) -> Non
     lines = machine.run("second_gpu").splitlines()
     assert lines == ["copied on the GPU True", "copied to the host True", "locked True"]
     assert list(machine.devices_with_contexts().values()) == [{1}]
+
+
+@pytest.mark.parametrize(("when", "code"), [("before", "0"), ("after", "1")])
+def test_a_gpu_is_used_in_forks_of_a_process_that_uses_none(
+    when: str, code: str, machine: NullMachine
+) -> None:
+    assert machine.run("forked", when).splitlines() == [code]
 
 
 def test_copies_are_waited_for(machine: NullMachine) -> None:
@@ -125,14 +137,56 @@ def test_a_node_whose_gpus_do_not_find_each_other_says_so(machine: NullMachine) 
         ("trainer/test_gpu.py", "learns or computed_again or copies"),
     ],
 )
-def test_what_needs_a_gpu_passes_with_the_numbers_of_the_cpu(
-    file: str, chosen: str, machine: NullMachine
-) -> None:
-    """The tests marked gpu, of which make test-gpu runs the same on a real one."""
-    said = machine.run_module(
+def test_what_needs_a_gpu_passes_with_the_numbers_of_the_cpu(file: str, chosen: str, tmp_path: Path) -> None:
+    """The tests marked gpu, of which make test-gpu runs the same on a real one; with NCCL to engines."""
+    said = NullMachine(tmp_path, num_gpus=8).run_module(
         *("pytest", "-q", "-m", "gpu", "-k", chosen, "-p", "no:cacheprovider", f"tests/runtime/{file}"),
         seconds=900.0,
         PYTHONPATH=str(MIRROR),
         NULL_GPU_GIB="80",
     )
     assert " passed" in said and "skipped" not in said
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(
+    ("file", "chosen"),
+    [
+        ("test_trainer_pod.py", ""),
+        # those of two ranks
+        ("test_journal_kills.py", "2-"),
+        ("test_other_ranks.py", ""),
+    ],
+)
+def test_whole_trainer_pods_end_with_the_same_bits_after_kills_and_stops(
+    file: str, chosen: str, machine: NullMachine
+) -> None:
+    """The tests of the CPU: supervisor, ranks, here on GPUs, checkpoints. Their engines are fakes."""
+    path = f"tests/runtime/trainer/{file}"
+    said = machine.run_module(
+        *("pytest", "-q", "-m", "not matrix", "-k", chosen, "-p", "no:cacheprovider", path),
+        seconds=900.0,
+        PYTHONPATH=str(MIRROR),
+    )
+    assert " passed" in said
+    assert {0} in machine.devices_with_contexts().values()
+    assert any("joins a group as rank 1 of 2" in line for line in machine.log())
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(
+    ("call", "place"),
+    [
+        ("collective:20", "rank 0 spreads the policy over the ranks; rank 1 spreads the policy"),
+        ("collective:150", "rank 0 adds up the metrics of all ranks; rank 1 adds up the metrics"),
+        ("stream:200", "rank 0 adds up the metrics of all ranks; rank 1 "),
+    ],
+)
+def test_a_call_that_hangs_ends_the_trainer_pod_in_its_time_and_is_told_with_where_each_rank_is(
+    call: str, place: str, machine: NullMachine
+) -> None:
+    said = machine.run("trainer_pod", "20", seconds=180.0, PYTHONPATH=str(MIRROR), NULL_GPU_HANG=call)
+    code, reason, message = said.splitlines()[-1].split(maxsplit=2)
+    assert (code, reason) == ("75", "TrainerStalled")
+    assert place in message
+    assert any(" hangs in a " in line for line in machine.log())

@@ -29,6 +29,7 @@ class NullMachine:
             **os.environ,
             "LD_LIBRARY_PATH": str(libraries),
             "LD_PRELOAD": str(libraries / RUNTIME),
+            "VLLM_NCCL_SO_PATH": str(libraries / RUNTIME),  # which it opens by itself
             "NULL_GPUS": str(self.num_gpus),
             "NULL_GPU_ACCOUNT": str(self.folder / "account"),
             "NULL_GPU_LOG": str(self.folder / "log"),

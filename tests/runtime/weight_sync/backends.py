@@ -13,6 +13,7 @@ from stand_in_vllm_nccl import StandInNcclToVllm
 from grpo_runtime.weight_sync.network.gloo import GlooGroup
 from grpo_runtime.weight_sync.registry import (
     Backend,
+    Reach,
     all_backends,
     find_backend,
     gpu_group_backend,
@@ -69,6 +70,9 @@ def backend_called(name: str) -> Backend[Any]:
     return known[name] if name in known else find_backend(name)
 
 
-def device_of(backend: Backend[Any]) -> torch.device:
-    """Where the worker of an engine has its model."""
-    return torch.device("cuda" if backend.needs_gpu and torch.cuda.is_available() else "cpu")
+def device_of(backend: Backend[Any], *, place: int = 0) -> torch.device:
+    """Where a worker has its model, the one with this number of all that a trainer has: on the trainer's GPU
+    where they are to share it, else on one of its own."""
+    if not (backend.needs_gpu and torch.cuda.is_available()):
+        return torch.device("cpu")
+    return torch.device("cuda", 0 if backend.reach is Reach.MACHINE else 1 + place)

@@ -138,7 +138,9 @@ class Worker:
         size: int = 1,
         has_room: bool = True,
         layout: Mapping[str, tuple[int, ...]] | None = None,
+        place: int = 0,
     ) -> None:
+        """`place` as `device_of` has it."""
         self.weights = (
             some_weights(0)
             if layout is None
@@ -150,13 +152,14 @@ class Worker:
         self._is_open = False
         shapes = {name: tuple(tensor.shape) for name, tensor in self.weights.items()}
         found = backend_called(backend)
+        device = device_of(found, place=place)
         settings = ReceiverSettings(
             layout=shapes,
             optional=optional,
-            device=device_of(found),
+            device=device,
             worker=rank,
             direct_load=DirectLoad(lambda num_bytes: self.has_room or num_bytes == 0, self._load),
-            vllm_engine=lambda _: StandInVllmEngine(self, worker=rank),
+            vllm_engine=lambda _: StandInVllmEngine(self, worker=rank, device=device),
         )
         self.end = found.make_receiver(settings)
 

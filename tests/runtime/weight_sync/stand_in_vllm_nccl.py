@@ -66,13 +66,15 @@ class ModelOfWorker(Protocol):
 
 
 class StandInVllmEngine:
-    """vLLM's nccl engine in a worker without vLLM; see `VllmEngine`. It reads a chunk as vLLM does."""
+    """vLLM's nccl engine in a worker without vLLM; see `VllmEngine`. It reads a chunk as vLLM does. On a GPU
+    its communicator is vLLM's own."""
 
-    def __init__(self, model: ModelOfWorker, *, worker: int) -> None:
+    def __init__(self, model: ModelOfWorker, *, worker: int, device: torch.device) -> None:
         self._model = model
         self._worker = worker
+        self._device = device
         self._chunk_bytes = 0
-        self._group: StandInPyNccl | None = None
+        self._group: Any = None
 
     def parse_init_info(self, init_dict: dict[str, Any]) -> Any:
         return init_dict
@@ -81,7 +83,14 @@ class StandInVllmEngine:
         self._chunk_bytes = init_info["packed_buffer_size_bytes"]
         unique_id = base64.b64decode(init_info["nccl_unique_id_b64"], validate=True)
         rank = init_info["rank_offset"] + self._worker
-        self._group = StandInPyNccl(unique_id, rank, init_info["world_size"], None)
+        communicator: Any = StandInPyNccl
+        if self._device.type == "cuda":
+            from vllm.distributed.device_communicators import pynccl
+
+            torch.cuda.set_device(self._device)
+            pynccl.current_stream = torch.cuda.current_stream  # vLLM's CPU build has none
+            communicator = pynccl.PyNcclCommunicator.from_unique_id_bytes
+        self._group = communicator(unique_id, rank, init_info["world_size"], self._device)
 
     def start_weight_update(self) -> None:
         # vLLM's takes the layers apart: there is nothing to serve
@@ -99,9 +108,10 @@ class StandInVllmEngine:
         for index in range(len(names)):
             size += sizes[index]
             if size > self._chunk_bytes or index == len(names) - 1:
-                chunk = torch.empty(size, dtype=torch.uint8)
-                self._group.broadcast(chunk, src=0)
-                parts = chunk.split(sizes[first : index + 1])
+                chunk = torch.empty(size, dtype=torch.uint8, device=self._device)
+                stream = torch.cuda.current_stream() if chunk.is_cuda else None
+                self._group.broadcast(chunk, src=0, stream=stream)
+                parts = chunk.cpu().split(sizes[first : index + 1])
                 for at, part in enumerate(parts, first):
                     self._model.weights[names[at]] = part.view(dtypes[at]).view(shapes[at]).clone()
                 first, size = index + 1, 0

@@ -1,6 +1,6 @@
 """What stand-ins cannot show: packing, the tag, NCCL and CUDA IPC on a GPU. One GPU is enough.
 
-NCCL between GPUs is not tested here: `bench/gpu/two_gpus.py` runs it on a machine that has two.
+NCCL between GPUs is tested where there are seven; `bench/gpu/two_gpus.py` runs it on a machine that has two.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from worker_processes import digest_of, engines_of_processes
 from grpo_runtime.weight_sync.interface import GroupBrokenError
 from grpo_runtime.weight_sync.network.meeting import UNIQUE_ID_BYTES, Place, host_store
 from grpo_runtime.weight_sync.network.nccl import NcclGroup, TorchNccl
-from grpo_runtime.weight_sync.registry import IPC
+from grpo_runtime.weight_sync.registry import IPC, VLLM_NCCL
 from grpo_runtime.weight_sync.source import TensorSpec
 from grpo_runtime.weight_sync.stream.device import CudaDevice, device_of_rank, registered_memory
 from grpo_runtime.weight_sync.stream.device_packing import device_copy, host_copy
@@ -272,11 +273,45 @@ LOSSES: list[tuple[Callable[..., object], dict[str, object]]] = [
 ]
 
 
+MOST_GPUS = 7
+"""The trainer's, and one for each of two workers of three engines."""
+
+
+needs_many = pytest.mark.skipif(
+    torch.cuda.device_count() < MOST_GPUS,
+    reason=f"needs {MOST_GPUS} NVIDIA GPUs, or null ones: make test-nullgpu",
+)
+
+
 @pytest.mark.parametrize(("test", "arguments"), LOSSES)
-async def test_ipc_between_processes_keeps_the_contract_of_all_backends(
-    test: Callable[..., object], arguments: dict[str, object]
+@pytest.mark.parametrize("backend", ["ipc", pytest.param("nccl", marks=needs_many)])
+async def test_processes_keep_the_contract_of_all_backends(
+    backend: str, test: Callable[..., object], arguments: dict[str, object]
 ) -> None:
-    await test("ipc", **arguments)  # type: ignore[misc] # a coroutine function
+    await test(backend, **arguments)  # type: ignore[misc] # a coroutine function
+
+
+@needs_many
+@pytest.mark.skipif(find_spec("vllm") is None, reason="needs vLLM, for its communicator")
+@pytest.mark.parametrize("num_workers", [1, 2])
+async def test_communicators_of_vllm_get_sync_after_sync_also_when_one_engine_is_killed(
+    num_workers: int,
+) -> None:
+    weights = {"large": torch.randn(3000, 4111, device="cuda"), "odd": torch.randn(7, device="cuda")}
+    layout = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    async with engines_of_processes("vllm_nccl", "ab", num_workers=num_workers, layout=layout) as engines:
+        sender = make_group_sender("vllm_nccl", engines, timeout_seconds=60.0)
+        assert await sender.init(engines) == {}
+        for version, lost in (("1.1", set()), ("1.2", set()), ("1.3", {"a"})):
+            for name in lost:
+                engines[name].kill()
+            weights["large"] += 1
+            copy = VLLM_NCCL.prepare(FixedWeights(weights.items()))
+            assert await sync(sender, copy, engines=engines.keys() - lost, version=version) == set()
+            for name in engines.keys() - lost:
+                assert await engines[name].served() == [[version, digest_of(weights)]] * num_workers
+            copy.wait_until_read()
+        await sender.shutdown()
 
 
 def test_a_device_that_is_no_gpu_is_refused() -> None:

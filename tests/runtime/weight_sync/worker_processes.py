@@ -53,9 +53,11 @@ class _Worker(Worker):
         return [self.version, digest_of(self.weights)]
 
 
-def _serve(connection: Connection, backend: str, rank: int, size: int, layout: Layout | None) -> None:
+def _serve(  # noqa: PLR0917 - a process passes everything by position
+    connection: Connection, backend: str, rank: int, size: int, layout: Layout | None, place: int
+) -> None:
     torch.set_num_threads(1)
-    worker = _Worker(backend, rank=rank, size=size, layout=layout)
+    worker = _Worker(backend, rank=rank, size=size, layout=layout, place=place)
     while True:
         try:
             verb, *arguments = json.loads(connection.recv_bytes())
@@ -73,13 +75,16 @@ def _serve(connection: Connection, backend: str, rank: int, size: int, layout: L
 class EngineOfProcesses(CallChannel):
     """The workers of one engine."""
 
-    def __init__(self, backend: str, *, num_workers: int = 1, layout: Layout | None = None) -> None:
+    def __init__(
+        self, backend: str, *, num_workers: int = 1, layout: Layout | None = None, first_place: int = 0
+    ) -> None:
+        """`first_place` as `device_of` has it."""
         self.on_sent: Callable[[str], object] = lambda verb: None
         """Called, in a thread, with each verb that a worker has been sent."""
         self._workers = []
         for rank in range(num_workers):
             here, there = _CONTEXT.Pipe()
-            arguments = (there, backend, rank, num_workers, layout)
+            arguments = (there, backend, rank, num_workers, layout, first_place + rank)
             process = _CONTEXT.Process(target=_serve, args=arguments, daemon=True)
             process.start()
             there.close()
@@ -150,7 +155,12 @@ async def engines_of_processes(
     # for the fork server, which starts with the first; others may start engines in other threads
     with _STARTING, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", _PYTHONPATH)
-        engines = {name: EngineOfProcesses(backend, num_workers=num_workers, layout=layout) for name in names}
+        engines = {
+            name: EngineOfProcesses(
+                backend, num_workers=num_workers, layout=layout, first_place=index * num_workers
+            )
+            for index, name in enumerate(names)
+        }
     try:
         await asyncio.gather(*(engine.served() for engine in engines.values()))
         yield engines

@@ -90,6 +90,18 @@ API CUresult cuMemUnmap(CUdeviceptr address, size_t num_bytes) {
     mmap((void *)address, num_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
     return CUDA_SUCCESS;
 }
+/* for another process, which takes the file over from this one */
+API CUresult cuMemExportToShareableHandle(void *found, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type, unsigned long long flags) {
+    if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
+    *(int *)found = dup(((Memory *)handle)->file);
+    return CUDA_SUCCESS;
+}
+API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *given, CUmemAllocationHandleType type) {
+    Memory *memory = malloc(sizeof *memory);
+    *memory = (Memory){dup((int)(long)given), null_current(), 0}; /* the other process has taken it */
+    *handle = (CUmemGenericAllocationHandle)memory;
+    return memory->file < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
 API CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     Memory *memory = (Memory *)handle;
     close(memory->file);

@@ -56,13 +56,14 @@ API int nvmlDeviceGetP2PStatus(Device device, Device peer, int index, int *statu
 API int nvmlDeviceGetComputeRunningProcesses(Device device, unsigned *count, void *found) { *count = 0; return 0; }
 API int nvmlDeviceGetComputeRunningProcesses_v3(Device device, unsigned *count, void *found) { *count = 0; return 0; }
 
+API int nvmlDeviceGetGpuFabricInfoV(Device device, void *found) { return 0; } /* its state stays 0: there is none */
+
 /* Not supported, as on many a machine: MIG, fabrics, NVLink, confidential computing */
 #define ABSENT(name) API int name(void) { return NOT_SUPPORTED; }
 ABSENT(nvmlDeviceGetMigMode)
 ABSENT(nvmlDeviceGetMaxMigDeviceCount)
 ABSENT(nvmlDeviceGetGpuInstanceId)
 ABSENT(nvmlDeviceGetGpuFabricInfo)
-ABSENT(nvmlDeviceGetGpuFabricInfoV)
 ABSENT(nvmlDeviceGetNvLinkState)
 ABSENT(nvmlDeviceGetNvLinkCapability)
 ABSENT(nvmlDeviceGetNvLinkRemoteDeviceType)
