@@ -100,6 +100,9 @@ def test_other_errors_stay_what_they_are(tmp_path: Path) -> None:
           "engine": {"process": "Own", "kvCacheMemory": "1Gi"}},
          ["microBatchTokens", "maxModelLen", "gradientCheckpointing", "kvCacheMemory"]),
         ({"trainer": {"microBatchTokens": 32}}, ["microBatchTokens", "maxModelLen", "gradientCheckpointing"]),
+        # a sequence as long as the budget is no reason
+        ({"trainer": {"microBatchTokens": 64}, "engine": {"maxModelLen": 64}},
+         ["microBatchTokens", "gradientCheckpointing"]),
     ],
 )  # fmt: skip
 def test_only_fields_that_can_still_be_changed_are_named(spec: dict[str, Any], named: list[str]) -> None:
