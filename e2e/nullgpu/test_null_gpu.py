@@ -77,6 +77,10 @@ def test_copies_are_waited_for(machine: NullMachine) -> None:
     assert lines == ["copied on the GPU True", "copied to the host True", "locked True"]
 
 
+def test_copies_for_a_checkpoint_are_there_when_training_goes_on(machine: NullMachine) -> None:
+    assert machine.run("checkpoint_copies", NULL_GPU_DELAY="1").splitlines() == ["copied True"] * 3
+
+
 def test_a_missing_wait_is_seen(machine: NullMachine) -> None:
     assert machine.run("waits", NULL_GPU_DELAY="1").splitlines() == ["at once False", "behind its event True"]
     assert machine.run("waits").splitlines() == ["at once True", "behind its event True"]
