@@ -59,7 +59,8 @@ class Standstill:
             if self._is_told:
                 logger.warning("the training processes go on after %.0f s", seconds)
                 self._file.unlink(missing_ok=True)
-            self._moves, self._moved_at, self._is_told, self._others = moves, now, False, None
+            self._moves, self._moved_at, self._is_told = moves, now, False
+            self._others = self._asking = None
         elif seconds >= patience_seconds(positions.values()):
             self._tell(seconds, local_ranks=positions.keys())
 

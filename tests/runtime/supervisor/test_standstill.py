@@ -4,7 +4,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Collection, Iterator
+import threading
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,8 @@ class Pod:
         self.now = 0.0
         self.dumped: list[list[int]] = []
         self.others: list[PlacesOfPod] = []
-        self.num_asked = 0
+        self.num_asked = self.num_answers = 0
+        self.before_answer: Callable[[], object] = lambda: None
         self.ranks = [
             OwnPosition(position_path(self.settings.run_dir, rank), clock=lambda: self.now)
             for rank in range(num_ranks)
@@ -45,6 +47,8 @@ class Pod:
 
     def ask(self, settings: TrainerSettings) -> list[PlacesOfPod]:
         self.num_asked += 1
+        self.before_answer()
+        self.num_answers += 1
         return self.others
 
     def at(self, now: float) -> str:
@@ -118,6 +122,27 @@ def test_the_first_pod_learns_where_the_ranks_of_the_others_are(tmp_path: Path) 
     )
     pod.ranks[0].moved()
     assert pod.at(21.0) == ""
+
+
+def test_what_other_pods_said_in_an_earlier_standstill_is_not_told_in_the_next(tmp_path: Path) -> None:
+    pod = Pod(tmp_path, num_nodes=2, num_ranks=1)
+    stopped = Place(rank=1, state="T", doing="computes gradients")
+    pod.others = [PlacesOfPod(attempt=1, node_index=1, places=(stopped,))]
+    pod.ranks[0].at("waits for the other ranks")
+    pod.at(0.0)
+    wait_until(lambda: "rank 1" in pod.at(20.0), "the answer of the other pod")
+    pod.ranks[0].moved()
+    assert pod.at(21.0) == ""
+    may_answer = threading.Event()
+    pod.before_answer = lambda: may_answer.wait(10)
+    assert pod.at(200.0).endswith(": rank 0 waits for the other ranks")
+    # one that comes when that standstill is over says nothing of the next
+    pod.ranks[0].moved()
+    assert pod.at(201.0) == ""
+    may_answer.set()
+    wait_until(lambda: pod.num_answers == pod.num_asked, "the late answer")
+    assert pod.at(999.0).endswith(": rank 0 waits for the other ranks")
+    wait_until(lambda: "rank 1" in pod.at(999.0), "the answer of the other pod")
 
 
 HANGS = """
