@@ -13,12 +13,13 @@ from .fake_cluster import FakeCluster, report, spec
 NO_GPU = ReasonMessage("Unschedulable", "no node has enough nvidia.com/gpu free: lower trainer.resources")
 
 
-def half_bound(job_spec: GRPOJobSpec | None = None) -> FakeCluster:
-    """A gang of which only pod 0 found a node."""
+def half_bound(job_spec: GRPOJobSpec | None = None, *, has_node: bool = True) -> FakeCluster:
+    """A gang of which only pod 0 found a node, or not even that one yet."""
     cluster = FakeCluster(job_spec or spec(trainer={"numNodes": 2}))
     cluster.has_room = False
     cluster.settle()
-    cluster.bind(cluster.pod("trainer-a1-0"))
+    if has_node:
+        cluster.bind(cluster.pod("trainer-a1-0"))
     cluster.unbind(cluster.pod("trainer-a1-1"), why=NO_GPU)
     cluster.settle()
     return cluster

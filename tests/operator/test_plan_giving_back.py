@@ -27,6 +27,17 @@ def test_a_gang_that_is_not_complete_gives_its_nodes_back_after_the_stated_time(
     assert cluster.condition(ConditionType.ROLLOUT_READY).reason == "WaitingForRoom"
 
 
+def test_a_node_that_comes_after_hours_of_waiting_is_held_from_then_on():
+    cluster = half_bound(has_node=False)
+    cluster.now = NOW + timedelta(hours=3)
+    cluster.settle()
+    cluster.bind(cluster.pod("trainer-a1-0"))
+    cluster.settle()
+    assert cluster.names("trainer", is_deleting=True) == []
+    give_back(cluster)
+    assert (cluster.now - NOW - timedelta(hours=3)).total_seconds() >= HOLD_SECONDS
+
+
 def test_an_operator_that_was_given_other_times_keeps_those():
     cluster = half_bound()
     cluster.give_back_times = GiveBackTimes(hold_seconds=20, hold_back_seconds=0.5)

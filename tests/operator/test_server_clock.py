@@ -76,3 +76,14 @@ def test_what_tells_no_time_changes_nothing(takes: float, date: str | None):
     before = machine.clock() - machine.wall
     machine.ask(takes=takes, date=date)
     assert machine.clock() - machine.wall == before
+
+
+def test_the_date_of_a_slow_answer_belongs_to_the_middle_of_its_request():
+    """Where in it the date was written is not known."""
+    machine = Machine(ahead=timedelta(minutes=31))
+    asked_at = machine.seconds
+    machine.pass_by(2.4)
+    date = format_datetime(machine.server.replace(microsecond=0), usegmt=True)
+    machine.pass_by(2.4)
+    machine.clock.heard(date, asked_at=asked_at)
+    assert abs(machine.clock() - machine.server) <= timedelta(seconds=1)

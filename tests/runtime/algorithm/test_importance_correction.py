@@ -7,7 +7,7 @@ import pytest
 import torch
 from loss_batch import batch, options
 
-from grpo_runtime.algorithm.importance_correction import ImportanceCorrection
+from grpo_runtime.algorithm.importance_correction import ImportanceCorrection, distance_metrics
 from grpo_runtime.algorithm.losses import compute_loss
 from grpo_runtime.algorithm.metrics import metric_values
 from grpo_runtime.algorithm.types import Denominators, LossInputs, LossOptions
@@ -62,3 +62,15 @@ def test_without_a_correction_the_distance_to_the_sampler_is_told_and_changes_no
         "sampling/sampling_logp_difference/mean": pytest.approx(distances.mean().item()),
         "sampling/sampling_logp_difference/max": pytest.approx(distances.max().item()),
     }
+
+
+def test_the_mean_distance_is_over_tokens_that_the_sampler_has_scored() -> None:
+    mask = torch.tensor([[True, True, False]])
+    metrics = distance_metrics(
+        old_logprobs=torch.tensor([[-1.0, -1.0, -1.0]]),
+        rollout_logprobs=torch.tensor([[-1.5, torch.nan, -9.0]]),
+        mask=mask,
+    )
+    values = metric_values(metrics)
+    assert values["sampling/sampling_logp_difference/mean"] == 0.5
+    assert values["sampling/sampling_logp_difference/max"] == 0.5

@@ -54,6 +54,17 @@ def test_of_a_model_with_an_adapter_loading_it_takes_most() -> None:
     assert "exported model, at the end" not in parts(plan)
 
 
+def test_zero_loads_a_model_with_an_adapter_in_float32() -> None:
+    adapter = replace(SIZES, num_adapter_parameters=1_000_000)
+    job = a_job(
+        model={"source": "hf://Qwen/Qwen3-4B", "lora": {"rank": 8}},
+        rollout=None,
+        trainer={"strategy": "ZeRO2"},
+    )
+    (plan,) = plan_hosts(job, adapter)
+    assert parts(plan)["model, while rank 0 loads it"] == 4 * P
+
+
 def test_a_reference_policy_is_copied_while_the_model_is_loaded() -> None:
     plan = host(
         a_job(

@@ -90,6 +90,27 @@ def test_a_service_that_comes_back_gets_every_step_once(caplog: pytest.LogCaptur
     assert "does not take the run, next try in 0 s: nobody answers" in caplog.text
 
 
+def test_a_service_that_was_away_for_long_is_asked_again_as_soon_as_at_first_when_it_goes_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tracker, failures = FakeTracker(), {1: 3, 2: 1}
+
+    class Unsteady(FakeTracker):
+        def write(self, record: StepRecord) -> None:
+            if failures[record.step]:
+                failures[record.step] -= 1
+                raise ConnectionError("nobody answers")
+            tracker.write(record)
+
+    sink = Delivery(Unsteady().open, name="fake", retry_seconds=0.05)
+    sink.write(record(1))
+    sink.write(record(2))
+    assert tracker.has_two_steps.wait(10)
+    sink.close()
+    pauses = [entry.args[1] for entry in caplog.records if isinstance(entry.args, tuple)]
+    assert pauses == [0.05, 0.1, 0.2, 0.05]
+
+
 @pytest.mark.parametrize("error", [ValueError("what is this"), TypeError("what is this")])
 def test_a_step_that_the_service_does_not_take_does_not_keep_the_later_ones(
     error: Exception, caplog: pytest.LogCaptureFixture

@@ -283,6 +283,30 @@ async def test_an_outage_is_told_of_until_the_service_answers() -> None:
     assert (calls.number, after) == (2, [])
 
 
+async def test_an_outage_is_as_old_as_the_first_chunk_that_found_it() -> None:
+    loop, seen = asyncio.get_running_loop(), asyncio.Queue[tuple[Outage | None, float]]()
+
+    async def unavailable(request: web.Request) -> web.StreamResponse:
+        seen.put_nowait((client.outage, loop.time()))
+        return web.Response(status=503)
+
+    async with serving() as service:
+        service.script = [unavailable] * 20
+        judge = function(service.url)
+        assert judge.service is not None
+        client = ServiceClient(judge, judge.service, patience=QUICK)
+        await client.start()
+        first = asyncio.ensure_future(client.score(chunk("aa")))
+        for _ in range(4):
+            _, second_began = await seen.get()
+        await asyncio.gather(first, client.score(chunk("bb")))
+        await client.close()
+    assert seen.qsize() > 4
+    while not seen.empty():
+        outage, now = seen.get_nowait()
+        assert outage is not None and outage.seconds > now - second_began
+
+
 async def test_headers_come_from_the_secret_as_it_is_now_and_are_in_no_message(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -49,6 +49,15 @@ def test_what_shapes_the_prompt_is_no_part_of_the_checksum_because_the_prompt_ha
     assert sampling_checksum(SamplingSpec(system_prompt="Be brief.")) == sampling_checksum(SamplingSpec())
 
 
+def test_a_rollout_function_is_part_of_the_checksum_but_for_its_time_limit() -> None:
+    def checksum(**fields: object) -> int:
+        function = {"function": "play:play", **fields}
+        return sampling_checksum(SamplingSpec.model_validate({"rolloutFunction": function}))
+
+    assert checksum(timeoutSeconds=60) == checksum(timeoutSeconds=600)
+    assert len({checksum(), checksum(function="play:other"), sampling_checksum(SamplingSpec())}) == 3
+
+
 def test_the_error_of_a_probe_is_the_mean_difference() -> None:
     assert probe_error([-1.0, -2.25], probe=PROBE) == pytest.approx(0.125)
     assert probe_error([-1.5, -2.25], probe=PROBE) == pytest.approx(0.375)

@@ -32,6 +32,17 @@ def test_safetensors_own_error_for_a_full_volume_is_understood(tmp_path: Path) -
         raise SafetensorError(message)
 
 
+@pytest.mark.parametrize(
+    ("number", "sentence"), [(errno.EROFS, "read-only"), (errno.EIO, "look at its storage")]
+)
+def test_safetensors_own_error_for_a_volume_that_cannot_be_used_is_understood(
+    tmp_path: Path, number: int, sentence: str
+) -> None:
+    message = f"Error while serializing: I/O error: {os.strerror(number)} (os error {number})"
+    with pytest.raises(VolumeUnusableError, match=sentence), volume_errors_named(tmp_path):
+        raise SafetensorError(message)
+
+
 def test_a_folder_that_could_not_even_be_made_is_on_a_full_volume_too(tmp_path: Path) -> None:
     folder = tmp_path / "weights" / "copy"
     with pytest.raises(VolumeFullError, match=f"the volume of {folder} is full"), volume_errors_named(folder):

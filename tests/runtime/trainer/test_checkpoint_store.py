@@ -375,3 +375,13 @@ def test_a_lower_attempt_names_no_best_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(SupersededError):
         first.mark_best(2, reward=0.9)
     assert not (tmp_path / "BEST").exists()
+
+
+def test_a_damaged_one_above_the_step_that_the_job_is_known_to_have_saved_is_called_damaged(
+    tmp_path: Path,
+) -> None:
+    found = claimed(tmp_path, keep=1)
+    save(found, 4)
+    (save(found, 6) / "state.json").write_text("other")
+    with pytest.raises(CheckpointCorruptError, match="none is whole"):
+        found.newest(saved_step=4)

@@ -225,10 +225,12 @@ def test_a_file_is_json_and_raw_numbers(tmp_path: Path) -> None:
 
 
 class SlowDisk:
-    """Its first sync waits to be let through; all are counted."""
+    """Its first sync waits to be let through; all are counted. `synced` has the size of each file, by its
+    inode, at its last sync."""
 
     def __init__(self) -> None:
         self.num_syncs = 0
+        self.synced: dict[int, int] = {}
         self.begun, self.may_go_on = threading.Event(), threading.Event()
 
     def __call__(self, descriptor: int) -> None:
@@ -236,6 +238,8 @@ class SlowDisk:
         self.begun.set()
         assert self.may_go_on.wait(10)
         os.fsync(descriptor)
+        status = os.fstat(descriptor)
+        self.synced[status.st_ino] = status.st_size
 
 
 def test_records_that_come_while_the_disk_is_busy_are_synced_together(tmp_path: Path) -> None:
@@ -250,6 +254,20 @@ def test_records_that_come_while_the_disk_is_busy_are_synced_together(tmp_path: 
     writer.wait()
     assert disk.num_syncs == 2
     assert len(tokens(tmp_path)) == 100
+    writer.close()
+
+
+def test_every_file_of_several_that_came_together_is_synced(tmp_path: Path) -> None:
+    disk = SlowDisk()
+    writer = JournalWriter(tmp_path, sync=disk)
+    paths = [file_of(tmp_path, step=step, attempt=1) for step in (4, 5, 6)]
+    writer.put(paths[0], begun(1))
+    assert disk.begun.wait(10)
+    for path, step in zip(paths[1:], (5, 6), strict=True):
+        writer.put(path, begun(1, step=step))
+    disk.may_go_on.set()
+    writer.wait()
+    assert disk.synced == {path.stat().st_ino: path.stat().st_size for path in paths}
     writer.close()
 
 

@@ -174,6 +174,14 @@ def test_a_store_that_cannot_be_read_says_nothing_about_a_version(store: Trouble
     publisher.check_again(copy)
     assert published(publisher, copy) == NAME
     assert (store.root / NAME).stat().st_ino == inode
+    # nor that it has been checked: once it can be read, what was torn meanwhile is mended
+    store.before_reading = lambda: None
+    torn = min((store.root / NAME).glob("model-*.safetensors"))
+    whole = torn.read_bytes()
+    torn.write_bytes(whole[:-1])
+    publisher.check_again(copy)
+    assert published(publisher, copy) == NAME
+    assert torn.read_bytes() == whole
 
 
 def test_a_second_write_that_fails_leaves_the_first_one(store: TroubledStore) -> None:
