@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from grpo_nullgpu.machine import MIRROR, NullMachine
+from grpo_nullgpu.machine import NullMachine
 
 from grpo_runtime.local.node import Node
 
@@ -15,6 +15,12 @@ from grpo_runtime.local.node import Node
 @pytest.fixture
 def machine(tmp_path: Path) -> NullMachine:
     return NullMachine(tmp_path)
+
+
+@pytest.fixture
+def counting(tmp_path: Path) -> NullMachine:
+    """One with the numbers of the CPU."""
+    return NullMachine(tmp_path, has_numbers=True)
 
 
 def test_a_group_of_nccl_forms_while_its_engine_is_invited_and_carries_true_bytes(
@@ -78,7 +84,8 @@ def test_copies_are_waited_for(machine: NullMachine) -> None:
 
 
 def test_copies_for_a_checkpoint_are_there_when_training_goes_on(machine: NullMachine) -> None:
-    assert machine.run("checkpoint_copies", NULL_GPU_DELAY="1").splitlines() == ["copied True"] * 3
+    lines = machine.run("checkpoint_copies", NULL_GPU_DELAY="1").splitlines()
+    assert lines == ["weights True moments True"] * 3
 
 
 def test_a_missing_wait_is_seen(machine: NullMachine) -> None:
@@ -102,25 +109,25 @@ def test_a_node_with_gpus_is_found_in_order(machine: NullMachine) -> None:
 @pytest.mark.matrix
 @pytest.mark.parametrize("strategy", ["FSDP2", "ZeRO1", "ZeRO2", "ZeRO3"])
 def test_two_ranks_learn_over_nccl_what_they_learn_over_gloo_and_to_the_same_bits_again(
-    strategy: str, machine: NullMachine, tmp_path: Path
+    strategy: str, counting: NullMachine, tmp_path: Path
 ) -> None:
     """Under DDP too, with the numbers of the CPU. They are forks of one process, as in a pod."""
-    first, again = map(json.loads, ranks_on(machine, strategy, num_runs=2))
+    first, again = map(json.loads, ranks_on(counting, strategy, num_runs=2))
     assert first == again
-    (line,) = ranks_on(NullMachine(tmp_path / "without", num_gpus=0), strategy, num_runs=1)
+    (line,) = ranks_on(NullMachine(tmp_path / "without", num_gpus=0, has_numbers=True), strategy, num_runs=1)
     over_gloo = json.loads(line)
     for name in ("DDP", strategy):
         assert first[name]["goes on"]
         for step, expected in zip(first[name]["steps"], over_gloo[name]["steps"], strict=True):
             assert step == pytest.approx(expected, rel=1e-5, abs=1e-5)
         assert first[name]["probe"] == pytest.approx(over_gloo[name]["probe"], rel=1e-5, abs=1e-5)
-    devices = list(machine.devices_with_contexts().values())
+    devices = list(counting.devices_with_contexts().values())
     assert sorted(map(sorted, devices)) == [[0], [0], [1], [1]]
 
 
 def ranks_on(machine: NullMachine, strategy: str, *, num_runs: int) -> list[str]:
     """The last lines that the program prints: a library says things before."""
-    said = machine.run("ranks", strategy, str(num_runs), seconds=300.0, PYTHONPATH=str(MIRROR))
+    said = machine.run("ranks", strategy, str(num_runs), seconds=300.0)
     return said.splitlines()[-num_runs:]
 
 
@@ -143,13 +150,9 @@ def test_a_node_whose_gpus_do_not_find_each_other_says_so(machine: NullMachine) 
 )
 def test_what_needs_a_gpu_passes_with_the_numbers_of_the_cpu(file: str, chosen: str, tmp_path: Path) -> None:
     """The tests marked gpu, of which make test-gpu runs the same on a real one; with NCCL to engines."""
-    said = NullMachine(tmp_path, num_gpus=8).run_module(
-        *("pytest", "-q", "-m", "gpu", "-k", chosen, "-p", "no:cacheprovider", f"tests/runtime/{file}"),
-        seconds=900.0,
-        PYTHONPATH=str(MIRROR),
-        NULL_GPU_GIB="80",
-    )
-    assert " passed" in said and "skipped" not in said
+    machine = NullMachine(tmp_path, num_gpus=8, has_numbers=True)
+    said = machine.run_tests(f"tests/runtime/{file}", marks="gpu", chosen=chosen, NULL_GPU_GIB="80")
+    assert "skipped" not in said
 
 
 @pytest.mark.matrix
@@ -163,18 +166,12 @@ def test_what_needs_a_gpu_passes_with_the_numbers_of_the_cpu(file: str, chosen: 
     ],
 )
 def test_whole_trainer_pods_end_with_the_same_bits_after_kills_and_stops(
-    file: str, chosen: str, machine: NullMachine
+    file: str, chosen: str, counting: NullMachine
 ) -> None:
     """The tests of the CPU: supervisor, ranks, here on GPUs, checkpoints. Their engines are fakes."""
-    path = f"tests/runtime/trainer/{file}"
-    said = machine.run_module(
-        *("pytest", "-q", "-m", "not matrix", "-k", chosen, "-p", "no:cacheprovider", path),
-        seconds=900.0,
-        PYTHONPATH=str(MIRROR),
-    )
-    assert " passed" in said
-    assert {0} in machine.devices_with_contexts().values()
-    assert any("joins a group as rank 1 of 2" in line for line in machine.log())
+    counting.run_tests(f"tests/runtime/trainer/{file}", marks="not matrix", chosen=chosen)
+    assert {0} in counting.devices_with_contexts().values()
+    assert any("joins a group as rank 1 of 2" in line for line in counting.log())
 
 
 @pytest.mark.matrix
@@ -187,10 +184,10 @@ def test_whole_trainer_pods_end_with_the_same_bits_after_kills_and_stops(
     ],
 )
 def test_a_call_that_hangs_ends_the_trainer_pod_in_its_time_and_is_told_with_where_each_rank_is(
-    call: str, place: str, machine: NullMachine
+    call: str, place: str, counting: NullMachine
 ) -> None:
-    said = machine.run("trainer_pod", "20", seconds=180.0, PYTHONPATH=str(MIRROR), NULL_GPU_HANG=call)
+    said = counting.run("hanging_pod", "20", seconds=180.0, NULL_GPU_HANG=call)
     code, reason, message = said.splitlines()[-1].split(maxsplit=2)
     assert (code, reason) == ("75", "TrainerStalled")
     assert place in message
-    assert any(" hangs in a " in line for line in machine.log())
+    assert any(" hangs in a " in line for line in counting.log())

@@ -11,8 +11,11 @@ from grpo_cluster.settings import cache_dir
 from grpo_nullgpu.build import RUNTIME, build
 
 PROGRAMS = Path(__file__).with_name("programs")
-MIRROR = Path(__file__).with_name("mirror")
+_MIRROR = Path(__file__).with_name("mirror")
 """On PYTHONPATH it lets the CPU compute what torch asks of null GPUs."""
+_ROOT = Path(__file__).parents[3]
+_HELPERS = [_ROOT / "bench", _ROOT / "tests/runtime", _ROOT / "tests/runtime/trainer"]
+"""What programs import beside the product."""
 
 
 @dataclass(frozen=True)
@@ -21,15 +24,19 @@ class NullMachine:
 
     folder: Path
     num_gpus: int = 2
+    has_numbers: bool = False
+    """Whether the CPU computes them."""
 
     def environment(self, **variables: str) -> dict[str, str]:
         """That of a process on it; `variables` are those of the null GPU."""
+        paths = [*([_MIRROR] if self.has_numbers else []), *_HELPERS]
         libraries = build(Path(sys.prefix), cache_dir() / "nullgpu")
         return {
             **os.environ,
             "LD_LIBRARY_PATH": str(libraries),
             "LD_PRELOAD": str(libraries / RUNTIME),
             "VLLM_NCCL_SO_PATH": str(libraries / RUNTIME),  # which it opens by itself
+            "PYTHONPATH": os.pathsep.join(map(str, paths)),
             "NULL_GPUS": str(self.num_gpus),
             "NULL_GPU_ACCOUNT": str(self.folder / "account"),
             "NULL_GPU_LOG": str(self.folder / "log"),
@@ -45,6 +52,13 @@ class NullMachine:
     def run_module(self, module: str, *arguments: str, seconds: float = 60.0, **variables: str) -> str:
         """The same of a module."""
         return self._run("-m", module, *arguments, seconds=seconds, **variables)
+
+    def run_tests(self, path: str, *, marks: str, chosen: str = "", **variables: str) -> str:
+        """What pytest says of the tests of a file that have such marks and names; some must pass."""
+        options = ("-q", "-m", marks, "-k", chosen, "-p", "no:cacheprovider")
+        said = self.run_module("pytest", *options, path, seconds=900.0, **variables)
+        assert " passed" in said, said
+        return said
 
     def _run(self, *arguments: str, seconds: float, **variables: str) -> str:
         done = subprocess.run(

@@ -16,16 +16,14 @@ from grpo_runtime.trainer.policy import MASTER_DTYPE
 from grpo_runtime.trainer.stop import StopRequest
 
 
-class StillStrategy:
-    """The tiny policy, of which all weights are one number, and moments that are another."""
+class StillPolicy:
+    """A policy, wherever it is, of which all weights become one number, and moments that become another."""
 
     is_sharded = False
 
-    def __init__(self, folder: Path) -> None:
-        write_tiny_model(folder)
-        self.model = load_policy(folder, dtype=MASTER_DTYPE)
-        self.tokenizer = load_tokenizer(folder)
-        self.device = self.model.device
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.device = model.device
         self._moments = {
             f"exp_avg/{name}": torch.zeros_like(parameter)
             for name, parameter in self.model.named_parameters()
@@ -33,17 +31,25 @@ class StillStrategy:
 
     @torch.no_grad()
     def set(self, number: float) -> None:
-        """Train, so to speak."""
-        for parameter in self.model.parameters():
-            parameter.fill_(number)
-        for moment in self._moments.values():
-            moment.fill_(-number)
+        """Train, so to speak: by copies, for a null GPU computes nothing."""
+        for tensors, value in ((self.model.parameters(), number), (self._moments.values(), -number)):
+            for tensor in tensors:
+                tensor.copy_(torch.full(tensor.shape, value))
 
     def model_state(self) -> NamedTensors:
         yield from self.model.state_dict().items()
 
     def optimizer_state(self) -> NamedTensors:
         yield from self._moments.items()
+
+
+class StillStrategy(StillPolicy):
+    """The tiny one."""
+
+    def __init__(self, folder: Path) -> None:
+        write_tiny_model(folder)
+        super().__init__(load_policy(folder, dtype=MASTER_DTYPE))
+        self.tokenizer = load_tokenizer(folder)
 
 
 def store(folder: Path, *, attempt: int = 1, keep: int = 2) -> CheckpointStore:

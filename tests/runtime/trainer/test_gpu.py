@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from still_strategy import StillPolicy
 
 from grpo_bench.random_model import random_model
 from grpo_gpu.learner import WAYS, Load, Way, figures
 from grpo_gpu.shapes import SHAPES, Shape
-from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.trainer.checkpoint.host_copy import HostCopier
 from grpo_runtime.trainer.device import collective_backend, training_device
 from grpo_runtime.trainer.distributed import Ranks
@@ -72,37 +72,17 @@ def test_steps_repeat_to_the_last_bit(way: Way, ranks: Ranks) -> None:
     assert first.metrics == again.metrics
 
 
-class StandInForTraining:
-    """A policy on the GPU that changes as soon as it may, and moments of it."""
-
-    is_sharded = False
-    device = GPU
-
-    def __init__(self) -> None:
-        self.model = random_model(WIDE, vocabulary=WIDE.vocab_size, num_kv_heads=WIDE.num_kv_heads).to(GPU)
-        self._moments = {f"exp_avg/{name}": p.detach().clone() for name, p in self.model.named_parameters()}
-
-    def model_state(self) -> NamedTensors:
-        yield from self.model.state_dict().items()
-
-    def optimizer_state(self) -> NamedTensors:
-        yield from self._moments.items()
-
-    @torch.no_grad()
-    def train(self) -> None:
-        for tensor in (*self.model.parameters(), *self._moments.values()):
-            tensor.add_(1.0)
-
-
 def test_copies_for_a_checkpoint_are_whole_before_training_goes_on_and_their_memory_is_kept() -> None:
-    strategy = StandInForTraining()
+    model = random_model(WIDE, vocabulary=WIDE.vocab_size, num_kv_heads=WIDE.num_kv_heads).to(GPU)
+    strategy = StillPolicy(model)
+    strategy.set(1.0)
     copier = HostCopier(strategy.model, strategy, rank=0, num_writers=1)  # type: ignore[arg-type]
     addresses = []
-    for _ in range(2):
+    for step in range(2):
         expected = {name: tensor.cpu() for name, tensor in strategy.optimizer_state()}
         weights = {name: tensor.detach().cpu() for name, tensor in strategy.model.named_parameters()}
         copy = copier.copy()
-        strategy.train()
+        strategy.set(step + 2.0)
         torch.cuda.synchronize()
         assert all(copy.optimizer[name].equal(tensor) for name, tensor in expected.items())
         assert all(copy.model[name].equal(tensor) for name, tensor in weights.items())

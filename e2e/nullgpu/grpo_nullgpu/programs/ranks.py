@@ -7,24 +7,19 @@ ranks.py STRATEGY NUM_RUNS   prints for each run, as a line of JSON, what rank 0
 
 import hashlib
 import json
-import os
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-ROOT = Path(__file__).parents[4]
-TRAINER_TESTS = ROOT / "tests" / "runtime" / "trainer"
-sys.path[:0] = [str(TRAINER_TESTS), str(TRAINER_TESTS.parent)]
+import sharded_ranks
+from forks import SCRIPT_SERVER, run_ranks
+from pod_builder import free_port
+from safetensors import safe_open
+from tiny_families import write_tied_model
 
 
 def main(strategy: str, num_runs: int) -> None:
-    from forks import SCRIPT_SERVER, run_ranks
-    from pod_builder import free_port
-    from tiny_families import write_tied_model
-
-    # as in tests: what is imported by a path of its own is there for the forks as well
-    os.environ["PYTHONPATH"] = os.pathsep.join([*sys.path[:2], os.environ.get("PYTHONPATH", "")])
     with TemporaryDirectory() as folder:
         model = Path(folder, "model")
         write_tied_model(model)
@@ -32,15 +27,13 @@ def main(strategy: str, num_runs: int) -> None:
             results = Path(folder, str(number))
             results.mkdir()
             arguments = (str(free_port()), str(model), str(results), "float32", strategy)
-            run_ranks(TRAINER_TESTS / "sharded_ranks.py", *arguments, strategy=strategy)
+            run_ranks(Path(sharded_ranks.__file__), *arguments, strategy=strategy)
             print(json.dumps({name: found(results / f"{name}-0.safetensors") for name in ("DDP", strategy)}))
     SCRIPT_SERVER.close()
 
 
 def found(result: Path) -> dict[str, Any]:
     """What rank 0 wrote."""
-    from safetensors import safe_open
-
     digest = hashlib.sha256()
     with safe_open(result, framework="pt") as file:
         for name in sorted(file.keys()):
