@@ -14,7 +14,8 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """
     rows = []
     try:
-        with path.open(encoding="utf-8") as file:
+        # some programs write a byte order mark at the beginning
+        with path.open(encoding="utf-8-sig") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
                     rows.append(_row(line, where=f"{path}, line {number}"))

@@ -6,6 +6,7 @@ from typing import Any
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.source import Scheme, Source, parse_source
+from grpo_runtime.data.answers import check_answers
 from grpo_runtime.data.hub import read_hub
 from grpo_runtime.data.jsonl import read_jsonl
 from grpo_runtime.data.parquet import read_parquet
@@ -44,8 +45,8 @@ def load_prompts(run_config: RunConfig, *, volumes_dir: Path, needs_answers: boo
     """Every prompt of the run's dataset, at least one, in the dataset's order.
 
     A column that some rows lack is None there. Raises UserError for a source that cannot be read or has no
-    rows, for a row without a prompt, and for a missing column; the answer column may be missing unless the
-    rewards need it (`needs_answers`).
+    rows, for a row without a prompt, and for a missing column; where the rewards need answers
+    (`needs_answers`), for one that nothing can be compared with.
     """
     dataset = run_config.dataset
     rows = _rows(run_config, volumes_dir=volumes_dir)
@@ -56,7 +57,7 @@ def load_prompts(run_config: RunConfig, *, volumes_dir: Path, needs_answers: boo
     if needs_answers:
         _require_column(dataset.answer, names, field="dataset.answer", source=dataset.source)
     others = [name for name in names if name != dataset.prompt]
-    return tuple(
+    prompts = tuple(
         Prompt(
             index=index,
             content=_content(row.get(dataset.prompt), column=dataset.prompt, row=index + 1),
@@ -64,6 +65,9 @@ def load_prompts(run_config: RunConfig, *, volumes_dir: Path, needs_answers: boo
         )
         for index, row in enumerate(rows)
     )
+    if needs_answers:
+        check_answers(prompts, column=dataset.answer)
+    return prompts
 
 
 def _rows(run_config: RunConfig, *, volumes_dir: Path) -> list[Row]:
@@ -99,13 +103,27 @@ def _require_column(name: str, names: list[str], *, field: str, source: str) -> 
 
 def _content(value: Any, *, column: str, row: int) -> str | Messages:
     if isinstance(value, str):
-        return value
+        return str(plain(value, column=column, row=row))
     if isinstance(value, list) and value and all(_is_message(item) for item in value):
-        return [plain(message, column=column, row=row) for message in value]
+        return [_message(plain(item, column=column, row=row)) for item in value]
     raise UserError(
         f"row {row} of the dataset has no usable prompt in column {column}: it must be text, or a list of "
         "messages with role and content"
     )
+
+
+def _message(message: Row) -> Row:
+    """A message without keys that are null: Parquet gives every struct of a column the keys of all of them,
+    and templates ask whether a key such as tool_calls is there. A content of null stays."""
+    return {"content": message["content"], **_without_nulls(message)}
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nulls(item) for name, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value
 
 
 def _is_message(item: Any) -> bool:

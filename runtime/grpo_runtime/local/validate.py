@@ -13,7 +13,7 @@ from grpo_runtime.errors import UserError
 from grpo_runtime.local.describe import count, describe, gpus_asked
 from grpo_runtime.local.documents import Document, read_documents
 from grpo_runtime.local.memory import describe_memory
-from grpo_runtime.regexes import regex_problems
+from grpo_runtime.spec_checks import spec_problems
 
 
 def validate(paths: Sequence[Path], *, gpu_gib: float | None = None) -> int:
@@ -67,7 +67,7 @@ def _is_valid(document: Document, *, gpu_gib: float | None) -> bool:
 def _problems_beyond_the_api(job: GRPOJob) -> Iterator[Problem]:
     """What only Python and its libraries can tell."""
     spec = job.spec
-    yield from regex_problems(rewards=spec.rewards, sampling=spec.sampling)
+    yield from spec_problems(rewards=spec.rewards, sampling=spec.sampling)
     tasks = _tasks(spec)
     if not tasks or not _can_ask_for_tasks():
         return

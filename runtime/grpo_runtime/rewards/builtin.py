@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from grpo_runtime.data.answers import accepted_answers
 from grpo_runtime.errors import UserError
 from grpo_runtime.rewards.text import completion_text
 from grpo_runtime.rewards.types import RewardCall
@@ -28,16 +29,21 @@ def char_accuracy(completion: str, answer: str) -> float:
 
 
 def compared(score: Callable[[str, str], Any], *, answer_column: str) -> RewardCall:
-    """A reward that compares every completion with the answer of its row; None where the row has none."""
+    """A reward that compares every completion with the answer of its row, and counts the best of several
+    accepted ones; None where the row has none."""
 
     def call(*, completions: list[Any], **columns: list[Any]) -> list[Any]:
-        answers = columns[answer_column]
         return [
-            None if answer is None else score(completion_text(completion), str(answer))
-            for completion, answer in zip(completions, answers, strict=True)
+            _best([score(completion_text(completion), text) for text in accepted_answers(answer)])
+            for completion, answer in zip(completions, columns[answer_column], strict=True)
         ]
 
     return call
+
+
+def _best(scores: list[Any]) -> Any:
+    """The highest of the scores that are numbers; else the first, which says why it is none."""
+    return max((score for score in scores if isinstance(score, float)), default=next(iter(scores), None))
 
 
 def regex(*, pattern: str) -> RewardCall:
@@ -53,12 +59,15 @@ _R1_FORMAT = re.compile(r"\s*<think>.*</think>\s*<answer>.*</answer>\s*", re.DOT
 _R1_TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 
 
-def r1_format(text: str) -> float:
-    """1 for `<think>...</think>` and then `<answer>...</answer>`, each once, and nothing around; else 0.
+def r1_format(text: str, *, prefill: str = "") -> float:
+    """1 for `<think>...</think>` and then `<answer>...</answer>`, each once, and nothing around; else 0. Tags
+    that the prompt has opened, in `prefill`, count as written.
 
     The format reward of DeepSeek-R1 (arXiv 2501.12948, section 2.2.2 and table 1). Every tag may occur once
     only, so that repeating tags does not pay.
     """
+    _, opening, rest = prefill.partition("<think>")
+    text = opening + rest + text
     return float(all(text.count(tag) == 1 for tag in _R1_TAGS) and _R1_FORMAT.fullmatch(text) is not None)
 
 
@@ -85,6 +94,14 @@ def length(*, max_tokens: int, overlong_tokens: int) -> RewardCall:
         ]
 
     return call
+
+
+def r1_format_of_all(*, completions: list[Any], prefills: list[str], **_: Any) -> list[float]:
+    """`r1_format` of each completion."""
+    return [
+        r1_format(completion_text(completion), prefill=prefill)
+        for completion, prefill in zip(completions, prefills, strict=True)
+    ]
 
 
 def of_text(score: Callable[[str], float]) -> RewardCall:

@@ -18,11 +18,11 @@ def call_function(
 
     `request` has the fields of RewardRequest. The function is called by TRL's convention, with the keyword
     arguments prompts, completions, completion_ids, every dataset column by its name, trainer_state
-    (global_step, max_steps), log_metric(name, value) and log_extra(column, values), as far as its signature
-    takes them. What is given to log_extra, further columns of a table that TRL logs, is not kept. A
-    completion is text, or a list with one assistant message where the prompt is a chat. A coroutine is
-    awaited. Raises what the function raises, and TypeError when it does not return a reward for every
-    completion.
+    (global_step, max_steps), log_metric(name, value) and log_extra(column, values), and with prefills, which
+    TRL does not have, as far as its signature takes them. What is given to log_extra, further columns of a
+    table that TRL logs, is not kept. A completion is text, or a list with one assistant message where the
+    prompt is a chat. A coroutine is awaited. Raises what the function raises, and TypeError when it does not
+    return a reward for every completion.
     """
     logged: dict[str, list[float]] = {}
     arguments = {
@@ -33,6 +33,7 @@ def call_function(
             for prompt, text in zip(request["prompts"], request["completions"], strict=True)
         ],
         "completion_ids": request["completion_ids"],
+        "prefills": request["prefills"] or [""] * len(request["completions"]),
         "trainer_state": SimpleNamespace(global_step=request["step"], max_steps=request["total_steps"]),
         "log_metric": lambda name, value: logged.setdefault(str(name), []).append(float(value)),
         "log_extra": _keep_no_column,

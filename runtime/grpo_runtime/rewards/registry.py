@@ -15,8 +15,7 @@ from grpo_runtime.rewards.builtin import (
     compared,
     exact_match,
     length,
-    of_text,
-    r1_format,
+    r1_format_of_all,
     regex,
 )
 from grpo_runtime.rewards.types import BuiltinOptions, RewardCall
@@ -43,7 +42,7 @@ def _char_accuracy(**options: Any) -> RewardCall:
 
 
 def _format() -> RewardCall:
-    return of_text(r1_format)
+    return r1_format_of_all
 
 
 def _math_verify(**options: Any) -> RewardCall:

@@ -35,6 +35,7 @@ def request_body(request: RewardRequest, *, name: str, job: str) -> tuple[bytes,
         "prompts": request.prompts,
         "completions": request.completions,
         "completionIds": request.completion_ids,
+        "prefills": request.prefills,
         "columns": request.columns,
     }
     key = hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()

@@ -93,7 +93,9 @@ class RewardRequest:
     prompts: list[Any]
     """As in the dataset: a text or a list of messages each."""
     completions: list[str]
-    """Decoded, without special tokens."""
+    """As the policy wrote them, without the tokens that end them."""
+    prefills: list[str] = field(default_factory=list)
+    """What the prompt has written of each completion itself: see `prefill_of`. Empty where nobody asks."""
     completion_ids: list[list[int]]
     columns: dict[str, list[Any]]
     """The dataset's other columns by name, the answer included."""

@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from transformers import PreTrainedTokenizerBase
-
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.errors import UserError
+from grpo_runtime.model.completion_decoder import CompletionDecoder
 from grpo_runtime.process.line_worker import LineWorker, WorkerFailedError
 from grpo_runtime.process.user_code import FunctionFile
 from grpo_runtime.rollout.interface import Engines, GenerateRequest, Generator, OnFinished, Rollout
@@ -49,13 +48,14 @@ class RolloutFunction:
         self,
         options: FunctionOptions,
         *,
-        tokenizer: PreTrainedTokenizerBase,
+        decoder: CompletionDecoder,
+        vocab_size: int,
         pauses_seconds: Sequence[float] = PAUSES_SECONDS,
     ) -> None:
         self.pauses_seconds = pauses_seconds
         self._options = options
-        self._tokenizer = tokenizer
-        self._num_token_ids = len(tokenizer)
+        self._decoder = decoder
+        self._num_token_ids = min(len(decoder.tokenizer), vocab_size)
         self._worker = LineWorker(
             "grpo_runtime.rollout_function.worker", worker_config(options), what=f"{FIELD}: starting it"
         )
@@ -119,11 +119,11 @@ class RolloutFunction:
                     f"{FIELD}: the function added text that is not Unicode ({error}): decode what a tool "
                     "returns with errors='replace'"
                 ) from error
-            return list(self._tokenizer(what, add_special_tokens=False)["input_ids"])
+            what = list(self._decoder.tokenizer(what, add_special_tokens=False)["input_ids"])
         for token in what:
             if not 0 <= token < self._num_token_ids:
                 raise UserError(
-                    f"{FIELD}: the function added token {token}, but the tokenizer has "
+                    f"{FIELD}: the function added token {token}, but tokenizer and model have "
                     f"{self._num_token_ids}: add ids of this tokenizer, or text"
                 )
         return what
@@ -134,7 +134,7 @@ class RolloutFunction:
         return {
             "token_ids": ids,
             "logprobs": rollout.rollout_logprobs,
-            "text": str(self._tokenizer.decode(ids, skip_special_tokens=True)),
+            "text": self._decoder.text(ids),
             "is_terminated": rollout.is_terminated,
         }
 

@@ -104,11 +104,11 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
                     learner=context.learner,
                     engines=engines,
                     sampler=sampler,
-                    scorer=Scorer(pool, run_config, tokenizer=context.loaded.tokenizer),
+                    scorer=Scorer(pool, run_config, decoder=context.loaded.decoder),
                     reporter=reporter,
                     saver=saver,
                     journal=journal,
-                    tokenizer=context.loaded.tokenizer,
+                    decoder=context.loaded.decoder,
                     uploads=uploads,
                     num_overlong=num_overlong,
                     evaluation=_make_evaluation(context, evaluated, pool=pool),
@@ -145,7 +145,9 @@ async def _started_function(context: RankContext) -> AsyncIterator[RolloutFuncti
         max_turns=found.max_turns,
         max_tokens=sampling.max_tokens,
     )
-    async with RolloutFunction(options, tokenizer=context.loaded.tokenizer) as function:
+    async with RolloutFunction(
+        options, decoder=context.loaded.decoder, vocab_size=context.loaded.vocab_size
+    ) as function:
         yield function
 
 
@@ -168,7 +170,9 @@ def _make_sampler(context: RankContext) -> tuple[PromptSampler, int]:
     """The prompts that can be used, all of them checked, at the position of the checkpoint, and how many were
     left out."""
     run_config = context.settings.run_config
-    found = context.prompts or load_training_prompts(context.settings, tokenizer=context.loaded.tokenizer)
+    found = context.prompts or load_training_prompts(
+        context.settings, tokenizer=context.loaded.tokenizer, vocab_size=context.loaded.vocab_size
+    )
     sampler = PromptSampler(
         found.prompts, seed=run_config.algorithm.seed, is_shuffled=run_config.dataset.shuffle
     )
@@ -200,6 +204,7 @@ def _evaluated_prompts(context: RankContext) -> tuple[Prompt, ...]:
             found[: options.max_prompts],
             run_config=run_config,
             tokenizer=context.loaded.tokenizer,
+            vocab_size=context.loaded.vocab_size,
             field="dataset.eval",
         )
     except UserError as error:
@@ -210,7 +215,7 @@ def _evaluated_prompts(context: RankContext) -> tuple[Prompt, ...]:
 def _make_evaluation(
     context: RankContext, prompts: tuple[Prompt, ...], *, pool: RewardPool
 ) -> Evaluation | None:
-    run_config, tokenizer = context.settings.run_config, context.loaded.tokenizer
+    run_config = context.settings.run_config
     options = run_config.dataset.eval
     if options is None:
         return None
@@ -219,8 +224,14 @@ def _make_evaluation(
         prompts,
         options=options,
         run_config=run_config,
-        tokenizer=tokenizer,
-        scorer=Scorer(pool, run_config, tokenizer=tokenizer, group_size=options.samples, is_evaluation=True),
+        tokenizer=context.loaded.tokenizer,
+        scorer=Scorer(
+            pool,
+            run_config,
+            decoder=context.loaded.decoder,
+            group_size=options.samples,
+            is_evaluation=True,
+        ),
         best_reward=best[1] if best else None,
         mark_best=lambda step, reward: context.store.mark_best(step, reward=reward),
     )

@@ -6,13 +6,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TypeVar
 
-from transformers import PreTrainedTokenizerBase
-
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.algorithm.advantages import compute_advantages
 from grpo_runtime.data.sampler import PromptSampler
 from grpo_runtime.export.at_the_end import ModelUploads
+from grpo_runtime.model.completion_decoder import CompletionDecoder
 from grpo_runtime.report.completions import count_tokens
 from grpo_runtime.report.failed_syncs import failed_syncs_message
 from grpo_runtime.report.reporter import Reporter
@@ -57,7 +56,7 @@ class Coordinator:
     reporter: Reporter
     saver: Saver
     journal: Journal | NoJournal
-    tokenizer: PreTrainedTokenizerBase
+    decoder: CompletionDecoder
     uploads: ModelUploads = field(default_factory=ModelUploads)
     num_overlong: int = 0
     """Prompts that were left out of the dataset."""
@@ -100,7 +99,7 @@ class Coordinator:
             scorer=self.scorer,
             reporter=self.reporter,
             journal=self.journal,
-            tokenizer=self.tokenizer,
+            tokenizer=self.decoder.tokenizer,
             rollout_function=self.rollout_function,
             attend=self._attend,
             sync=self._sync,
@@ -151,7 +150,7 @@ class Coordinator:
         if self.run_config.weight_sync.verify:
             self.ranks.announce(Command.PROBE)
             self.ranks.position.at("computes the probe of the weight sync")
-            probe = make_probe(self.strategy, self.run_config, tokenizer=self.tokenizer)
+            probe = make_probe(self.strategy, self.run_config, tokenizer=self.decoder.tokenizer)
         self.ranks.announce(Command.SYNC)
         self.ranks.position.at("begins the weight sync")
         sync = self.engines.sync(self.strategy.engine_weights(), version=self._version(step), probe=probe)
@@ -232,7 +231,7 @@ class Coordinator:
             names=self.scorer.names,
             advantages=learned.advantages,
             group_size=self.run_config.algorithm.group_size,
-            tokenizer=self.tokenizer,
+            decoder=self.decoder,
         )
 
     async def _save(self, state: RunState, *, is_due: bool = True) -> None:
@@ -296,7 +295,7 @@ class Coordinator:
 
     @property
     def _pad_id(self) -> int:
-        return int(self.tokenizer.pad_token_id)
+        return int(self.decoder.tokenizer.pad_token_id)
 
     def _version(self, step: int) -> PolicyVersion:
         return PolicyVersion(attempt=self.attempt, step=step)

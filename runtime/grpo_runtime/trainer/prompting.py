@@ -9,6 +9,7 @@ from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.data.prompt import ChatOptions, OverlongPromptError, Prompt, encode_prompt
 from grpo_runtime.data.seeds import derive_seed
 from grpo_runtime.errors import UserError
+from grpo_runtime.model.fit import unknown_token
 from grpo_runtime.rollout.interface import GenerateRequest
 
 logger = logging.getLogger(__name__)
@@ -18,19 +19,25 @@ OVERLONG = "dataset/overlong_prompts"
 
 
 def usable_prompts(
-    prompts: Sequence[Prompt], *, run_config: RunConfig, tokenizer: PreTrainedTokenizerBase, field: str
+    prompts: Sequence[Prompt],
+    *,
+    run_config: RunConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    vocab_size: int,
+    field: str,
 ) -> tuple[Prompt, ...]:
     """The prompts that leave room for maxTokens, of which a warning says how many do not. Every one is looked
     at before anything is trained: a row that cannot be used would otherwise end the run when its turn comes,
     hours later.
 
-    Raises UserError naming the row that is wrong otherwise, and naming `field`, which the prompts are of,
-    when none is left.
+    Raises UserError naming the row that is wrong otherwise, as one with a token that is not among the
+    `vocab_size` of the model, and naming `field`, which the prompts are of, when none is left.
     """
     usable, overlong = [], []
     for prompt in prompts:
         try:
-            encode(prompt, run_config=run_config, tokenizer=tokenizer)
+            token_ids = encode(prompt, run_config=run_config, tokenizer=tokenizer)
+            _require_known(token_ids, prompt=prompt, tokenizer=tokenizer, vocab_size=vocab_size)
             usable.append(prompt)
         except OverlongPromptError as error:
             overlong.append(error)
@@ -46,6 +53,19 @@ def usable_prompts(
             "tokens that engine.maxModelLen minus sampling.maxTokens leaves: raise engine.maxModelLen"
         )
     return tuple(usable)
+
+
+def _require_known(
+    token_ids: Sequence[int], *, prompt: Prompt, tokenizer: PreTrainedTokenizerBase, vocab_size: int
+) -> None:
+    unknown = unknown_token(token_ids, vocab_size=vocab_size)
+    if unknown is not None:
+        name = tokenizer.convert_ids_to_tokens(unknown)
+        raise UserError(
+            f"row {prompt.index + 1} of the dataset has a prompt with {name} (token {unknown}), which the "
+            f"tokenizer has and the model, with {vocab_size}, has not: resize the model's embeddings, or "
+            "remove the token from the prompts or the chat template"
+        )
 
 
 def encode(prompt: Prompt, *, run_config: RunConfig, tokenizer: PreTrainedTokenizerBase) -> list[int]:

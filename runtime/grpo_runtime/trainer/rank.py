@@ -20,16 +20,17 @@ from grpo_api.v1alpha1.spec import Mode
 from grpo_runtime.colocated.engine_share import EngineShare
 from grpo_runtime.colocated.executor import EngineExecutor
 from grpo_runtime.errors import PeerLostError, UserError
+from grpo_runtime.model.fit import require_fit
 from grpo_runtime.model.load import DTYPES, empty_policy, load_policy, load_tokenizer
 from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.model.lora import add_adapter
 from grpo_runtime.model.save import files_beside_weights
 from grpo_runtime.process.at_end import run_at_end
 from grpo_runtime.process.failure import explain_abort, write_failure
-from grpo_runtime.regexes import require_regexes
 from grpo_runtime.report.position import OwnPosition
 from grpo_runtime.rollout.interface import Engines
 from grpo_runtime.settings import TrainerSettings, read_trainer_settings
+from grpo_runtime.spec_checks import check_spec
 from grpo_runtime.torch_threads import settle_num_threads
 from grpo_runtime.trainer.checkpoint.share_saver import ShareSaver
 from grpo_runtime.trainer.colocation import StartEngine, connect_colocated, share_engine
@@ -146,7 +147,7 @@ def _prepare(
     # the order of sums, and so the last bits of a run, depends on it
     settle_num_threads(settings.run_config.threads_per_process)
     _require_samples_for_all(settings)
-    require_regexes(rewards=settings.run_config.rewards, sampling=settings.run_config.sampling)
+    check_spec(rewards=settings.run_config.rewards, sampling=settings.run_config.sampling)
     device = training_device(local_rank=local_rank)
     logger.info("training on %s, CPU threads: %d", device, torch.get_num_threads())
     commits = ModelCommits(settings)
@@ -175,7 +176,9 @@ def _prepare(
         loaded = load(commit=commit)
     # only from here on is there anything to save; before, SIGTERM simply ends a rank that waits for others
     stop.listen()
-    settings, prompts = settle_total_steps(settings, ranks=ranks, tokenizer=loaded.tokenizer)
+    settings, prompts = settle_total_steps(
+        settings, ranks=ranks, tokenizer=loaded.tokenizer, vocab_size=loaded.vocab_size
+    )
     return make_rank_context(
         settings,
         loaded,
@@ -189,8 +192,11 @@ def _prepare(
 def _load(commits: ModelCommits, *, commit: str | None, into: Path, is_first: bool) -> LoadedModel:
     """The policy to start from, at `commit` where it is an `hf://` model with one."""
     origin = commits.materialise(commit=commit, into=into)
-    model = _load_model(commits.settings.run_config, origin=origin, is_first=is_first)
-    return LoadedModel(origin=origin, model=model, tokenizer=load_tokenizer(origin.folder))
+    run_config = commits.settings.run_config
+    model = _load_model(run_config, origin=origin, is_first=is_first)
+    tokenizer = load_tokenizer(origin.folder)
+    require_fit(model, tokenizer, run_config)
+    return LoadedModel(origin=origin, model=model, tokenizer=tokenizer)
 
 
 def _load_model(run_config: RunConfig, *, origin: LocalModel, is_first: bool) -> PreTrainedModel:

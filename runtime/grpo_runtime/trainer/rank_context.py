@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from grpo_runtime.model.completion_decoder import CompletionDecoder
+from grpo_runtime.model.language_model import vocabulary_size
 from grpo_runtime.model.load import DTYPES
 from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.model.packing import can_pack
@@ -34,6 +36,16 @@ class LoadedModel:
     origin: LocalModel
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
+
+    @property
+    def vocab_size(self) -> int:
+        """Entries of the model's vocabulary."""
+        return vocabulary_size(self.model)
+
+    @property
+    def decoder(self) -> CompletionDecoder:
+        """What makes text of completions."""
+        return CompletionDecoder.of(self.tokenizer, self.model.generation_config)
 
 
 @dataclass(frozen=True)

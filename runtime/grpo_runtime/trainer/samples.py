@@ -3,9 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from transformers import PreTrainedTokenizerBase
-
 from grpo_runtime.algorithm.advantages import Advantages
+from grpo_runtime.model.completion_decoder import CompletionDecoder
 from grpo_runtime.report.sample import Sample
 from grpo_runtime.rollout.interface import Rollout
 
@@ -17,7 +16,7 @@ def samples_of(
     names: Sequence[str],
     advantages: Advantages,
     group_size: int,
-    tokenizer: PreTrainedTokenizerBase,
+    decoder: CompletionDecoder,
 ) -> list[Sample]:
     """The B completions of a step, group by group. `scores` is [B][F], with the functions in the order of
     `names`."""
@@ -25,8 +24,8 @@ def samples_of(
     return [
         Sample(
             group=index // group_size,
-            prompt=str(tokenizer.decode(list(rollout.prompt_ids))),
-            completion=str(tokenizer.decode(list(rollout.completion_ids), skip_special_tokens=True)),
+            prompt=str(decoder.tokenizer.decode(list(rollout.prompt_ids))),
+            completion=decoder.text(rollout.completion_ids),
             rewards=dict(zip(names, scores[index], strict=True)),
             reward=None if math.isnan(rewards[index]) else rewards[index],
             advantage=values[index],

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from transformers import PreTrainedTokenizerBase
 
 from grpo_api.contract.resolved_sections import ResolvedReward
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.source import Volume, VolumeKind
 from grpo_api.v1alpha1.spec import CodeRef, RewardServiceSpec
 from grpo_runtime.algorithm.types import AdvantageOptions
-from grpo_runtime.data.prompt import Prompt
+from grpo_runtime.data.prompt import Prompt, prefill_of
+from grpo_runtime.model.completion_decoder import CompletionDecoder
 from grpo_runtime.model.source import existing_model
 from grpo_runtime.process.user_code import FunctionFile
 from grpo_runtime.report.scoring import unscored_message
@@ -155,7 +155,7 @@ class Scorer:
         pool: RewardPool,
         run_config: RunConfig,
         *,
-        tokenizer: PreTrainedTokenizerBase,
+        decoder: CompletionDecoder,
         group_size: int | None = None,
         is_evaluation: bool = False,
     ) -> None:
@@ -166,7 +166,7 @@ class Scorer:
         self._group_size = group_size or run_config.algorithm.group_size
         self._is_evaluation = is_evaluation
         self._total_steps = run_config.total_steps
-        self._tokenizer = tokenizer
+        self._decoder = decoder
 
     def begin(self, prompts: Sequence[Prompt], *, step: int, first_group: int = 0) -> StepScoring:
         """Be ready for the completions of `prompts`, which follow `step` finished steps and `first_group`
@@ -189,7 +189,9 @@ class Scorer:
         group its rewards."""
         return RewardRequest(
             prompts=[prompt.content] * len(rollouts),
-            completions=[self._text(rollout) for rollout in rollouts],
+            completions=[self._decoder.text(rollout.completion_ids) for rollout in rollouts],
+            prefills=[prefill_of(prompt.content, text=self._decoder.ending(rollouts[0].prompt_ids))]
+            * len(rollouts),
             completion_ids=[list(rollout.completion_ids) for rollout in rollouts],
             columns={name: [value] * len(rollouts) for name, value in prompt.columns.items()},
             group_ids=[group] * len(rollouts),
@@ -197,9 +199,6 @@ class Scorer:
             is_evaluation=self._is_evaluation,
             total_steps=self._total_steps,
         )
-
-    def _text(self, rollout: Rollout) -> str:
-        return str(self._tokenizer.decode(list(rollout.completion_ids), skip_special_tokens=True))
 
 
 def reward_functions(run_config: RunConfig, *, volumes_dir: Path) -> tuple[RewardFunction, ...]:

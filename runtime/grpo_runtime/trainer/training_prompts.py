@@ -27,21 +27,24 @@ class TrainingPrompts:
 
 
 def load_training_prompts(
-    settings: TrainerSettings, *, tokenizer: PreTrainedTokenizerBase
+    settings: TrainerSettings, *, tokenizer: PreTrainedTokenizerBase, vocab_size: int
 ) -> TrainingPrompts:
-    """Read and check every prompt of the dataset. Raises UserError for one that cannot be used."""
+    """Read and check every prompt of the dataset, for a model with `vocab_size` tokens. Raises UserError for
+    one that cannot be used."""
     run_config = settings.run_config
     found = load_prompts(
         run_config,
         volumes_dir=settings.volumes_dir,
         needs_answers=needs_answers(reward.builtin for reward in run_config.rewards),
     )
-    prompts = usable_prompts(found, run_config=run_config, tokenizer=tokenizer, field="dataset.source")
+    prompts = usable_prompts(
+        found, run_config=run_config, tokenizer=tokenizer, vocab_size=vocab_size, field="dataset.source"
+    )
     return TrainingPrompts(prompts, len(found) - len(prompts))
 
 
 def settle_total_steps(
-    settings: TrainerSettings, *, ranks: Ranks, tokenizer: PreTrainedTokenizerBase
+    settings: TrainerSettings, *, ranks: Ranks, tokenizer: PreTrainedTokenizerBase, vocab_size: int
 ) -> tuple[TrainerSettings, TrainingPrompts | None]:
     """The settings with the steps of the run written out on every rank, before anything depends on them; and
     the prompts where rank 0 had to count them.
@@ -50,7 +53,9 @@ def settle_total_steps(
     """
     if settings.run_config.algorithm.epochs is None:
         return settings, None
-    counted = load_training_prompts(settings, tokenizer=tokenizer) if ranks.rank == 0 else None
+    counted = None
+    if ranks.rank == 0:
+        counted = load_training_prompts(settings, tokenizer=tokenizer, vocab_size=vocab_size)
     num_prompts = len(counted.prompts) if counted else 0
     num_prompts = int(ranks.broadcast(torch.tensor(num_prompts)))
     run_config = with_total_steps(settings.run_config, num_prompts=num_prompts)

@@ -10,9 +10,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from data_runs import dataset_run
+from tokenizers.processors import TemplateProcessing
 
 from grpo_api.source import parse_source
-from grpo_runtime.data.prompt import ChatOptions, Prompt, encode_prompt
+from grpo_runtime.data.prompt import ChatOptions, Prompt, encode_prompt, prefill_of
 from grpo_runtime.data.source import load_prompts
 from grpo_runtime.errors import UserError
 from grpo_runtime.model.char_tokenizer import char_tokenizer
@@ -146,7 +147,7 @@ def test_a_parquet_file_gives_the_same_prompts_as_the_lines_of_a_text_file(tmp_p
 def test_times_and_decimals_of_a_parquet_file_reach_rewards_as_text(tmp_path: Path) -> None:
     row = {"prompt": "a", "answer": decimal.Decimal("1.50"), "day": datetime.date(2026, 1, 2)}
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "data.parquet")
-    assert load(f"file://{tmp_path}/data.parquet")[0].columns == {"answer": "1.50", "day": "2026-01-02"}
+    assert load(f"file://{tmp_path}/data.parquet")[0].columns == {"answer": "1.5", "day": "2026-01-02"}
 
 
 def test_a_column_that_reward_functions_cannot_get_is_refused_by_name(tmp_path: Path) -> None:
@@ -160,6 +161,48 @@ def test_a_parquet_file_with_other_content_is_a_user_error(tmp_path: Path) -> No
     (tmp_path / "data.parquet").write_text("not parquet at all")
     with pytest.raises(UserError, match="is not a Parquet file"):
         load(f"file://{tmp_path}/data.parquet")
+
+
+def test_a_file_as_windows_programs_write_it_is_read(tmp_path: Path) -> None:
+    rows = [{"prompt": "a", "answer": "ä"}, {"prompt": "b", "answer": "b"}]
+    lines = "\r\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    (tmp_path / "data.jsonl").write_bytes(lines.encode("utf-8-sig"))
+    assert load(f"file://{tmp_path}/data.jsonl") == load(write(tmp_path / "plain.jsonl", *rows))
+
+
+@pytest.mark.parametrize(
+    ("row", "column"),
+    [
+        ({"prompt": "ok\ud83d", "answer": "b"}, "prompt"),
+        ({"prompt": [{"role": "user", "content": "ok\ud83d"}], "answer": "b"}, "prompt"),
+        ({"prompt": "a", "answer": ["ok\udc00"]}, "answer"),
+        ({"prompt": "a", "answer": "b", "more": {"ok\ud83d": 1}}, "more"),
+    ],
+)
+def test_a_text_that_is_cut_in_the_middle_of_a_character_is_refused_with_its_row(
+    tmp_path: Path, row: dict[str, Any], column: str
+) -> None:
+    source = write(tmp_path / "data.jsonl", {"prompt": "a", "answer": "b"}, row)
+    sentence = rf"^row 2 of the dataset has half of a character \(\\u.*\) in column {column}, at place 3 "
+    with pytest.raises(UserError, match=sentence):
+        load(source)
+
+
+def test_keys_that_a_message_has_as_null_are_not_there_for_a_template(tmp_path: Path) -> None:
+    """Parquet gives every struct of a column the keys of all."""
+    call = {"function": {"name": "add", "arguments": {"a": 1}}}
+    chat = [
+        {"role": "user", "content": "1+1?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "2", "name": "add"},
+    ]
+    pyarrow.parquet.write_table(
+        pyarrow.Table.from_pylist([{"prompt": chat, "answer": "2"}]), tmp_path / "data.parquet"
+    )
+    assert load(f"file://{tmp_path}/data.parquet")[0].content == chat
+    with_nulls = [{"tool_calls": None, "name": None, **message} for message in chat]
+    source = write(tmp_path / "data.jsonl", {"prompt": with_nulls, "answer": "2"})
+    assert load(source)[0].content == chat
 
 
 def test_a_file_that_is_not_utf_8_is_a_user_error(tmp_path: Path) -> None:
@@ -282,3 +325,105 @@ def test_a_text_that_options_of_a_chat_are_meant_for_is_refused() -> None:
             max_prompt_tokens=64,
             chat_options=options,
         )
+
+
+CHATML = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}<|eos|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def encoded(content: Any, *, template: str = CHATML, post_processor: Any = None, **options: Any) -> str:
+    """The text of the encoded prompt, special tokens included."""
+    tokenizer = char_tokenizer(max_length_tokens=64)
+    tokenizer.chat_template = template
+    tokenizer.bos_token = "<|unk|>"
+    if post_processor is not None:
+        tokenizer.backend_tokenizer.post_processor = post_processor
+    token_ids = encode_prompt(
+        prompt(content), tokenizer=tokenizer, max_prompt_tokens=64, chat_options=ChatOptions(**options)
+    )
+    return str(tokenizer.decode(token_ids))
+
+
+def around(before: str, after: str) -> Any:
+    """What a tokenizer writes around every text."""
+    tokenizer = char_tokenizer(max_length_tokens=64)
+    special = [(token, tokenizer.convert_tokens_to_ids(token)) for token in ("<|unk|>", "<|eos|>")]
+    return TemplateProcessing(single=f"{before} $A {after}".strip(), special_tokens=special)
+
+
+def test_a_chat_that_ends_with_a_message_of_the_assistant_is_continued() -> None:
+    chat = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "The answer is "}]
+    assert encoded(chat) == "<user>hi<|eos|>\n<assistant>The answer is "
+    with pytest.raises(UserError, match=r"^row 5 .* ends with a message of the assistant without text"):
+        encoded([*chat[:1], {"role": "assistant", "content": None}])
+
+
+def test_a_template_that_drops_the_message_to_continue_is_refused() -> None:
+    chat = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "The"}]
+    with pytest.raises(UserError, match=r"^row 5 .* refuses \(continue_final_message is set but"):
+        encoded(chat, template="{{ messages[0].content }}")
+
+
+def test_a_prompt_that_a_template_ends_with_the_end_of_a_turn_is_refused() -> None:
+    sentence = r"^row 5 .* ends with <\|eos\|>.* write a generation prompt in sampling\.chatTemplate"
+    with pytest.raises(UserError, match=sentence):
+        encoded([{"role": "user", "content": "hi"}], template=CHATML.partition("{% if")[0])
+
+
+def test_an_end_that_the_tokenizer_writes_behind_every_text_is_left_out() -> None:
+    assert encoded("hi", post_processor=around("<|unk|>", "<|eos|>")) == "<|unk|>hi"
+
+
+def test_an_end_that_stands_in_the_text_is_refused() -> None:
+    for text in ("hi<|eos|>", "hi<|eos|>\n"):
+        with pytest.raises(UserError, match=r"^row 5 .* ends with <\|eos\|>.*: remove it from the text"):
+            encoded(text)
+
+
+def test_a_beginning_that_stands_in_the_text_is_not_written_twice() -> None:
+    adds_one = around("<|unk|>", "")
+    assert encoded("<|unk|>hi", post_processor=adds_one) == "<|unk|>hi"
+    assert encoded("hi", post_processor=adds_one) == "<|unk|>hi"
+    chat = [{"role": "user", "content": "<|unk|>hi"}]
+    assert encoded(chat, template="<|unk|>{{ messages[0].content }}") == "<|unk|>hi"
+
+
+def test_a_system_prompt_that_the_template_refuses_is_named_by_its_field() -> None:
+    template = (
+        "{% if messages[0].role == 'system' %}{{ raise_exception('No System role') }}{% endif %}" + CHATML
+    )
+    chat = [{"role": "user", "content": "hi"}]
+    with pytest.raises(
+        UserError, match=r"^sampling\.systemPrompt: .* refuses .*: remove sampling\.systemPrompt"
+    ):
+        encoded(chat, template=template, system_prompt="Sum.")
+    with pytest.raises(UserError, match=r"^row 5 of the dataset"):
+        encoded([{"role": "system", "content": "own"}, *chat], template=template, system_prompt="Sum.")
+
+
+@pytest.mark.parametrize(
+    ("content", "text", "prefill"),
+    [
+        ([{"role": "user", "content": "hi"}], "<user>hi<assistant>", ""),
+        ([{"role": "user", "content": "hi"}], "<user>hi<assistant><think>\n", "<think>\n"),
+        (
+            [{"role": "user", "content": "hi"}],
+            "<assistant><think>\n\n</think>\n\n",
+            "<think>\n\n</think>\n\n",
+        ),
+        ("Show your work in <think></think>, then <answer></answer>. A:", None, ""),
+        ("Q: hi\nA: Let me think.\n<think>", None, "<think>"),
+        ("Q: hi\nA: <answer>", None, "<answer>"),
+        (
+            [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "So:"}],
+            "<assistant>So:",
+            "So:",
+        ),
+    ],
+)
+def test_a_prefill_is_what_the_prompt_has_written_of_the_completion(
+    content: Any, text: str | None, prefill: str
+) -> None:
+    assert prefill_of(content, text=content if text is None else text) == prefill

@@ -77,6 +77,31 @@ def test_the_format_is_thinking_then_an_answer_and_nothing_else(text: str, expec
 
 
 @pytest.mark.parametrize(
+    ("prefill", "text", "expected"),
+    [
+        ("<think>", "a</think><answer>b</answer>", 1.0),
+        ("<think>\n\n</think>\n\n", "<answer>b</answer>", 1.0),
+        ("Sure. <think>", "a</think><answer>b</answer>", 1.0),
+        ("<think>", "<think>a</think><answer>b</answer>", 0.0),
+        ("Sure.", "<think>a</think><answer>b</answer>", 1.0),
+        ("", "a</think><answer>b</answer>", 0.0),
+    ],
+)
+def test_what_the_prompt_has_opened_counts_as_written(prefill: str, text: str, expected: float) -> None:
+    assert call("format", BuiltinOptions(), completions=[text], prefills=[prefill]) == [expected]
+
+
+def test_of_several_accepted_answers_the_best_counts() -> None:
+    def scores(name: str, completion: str, *answers: Any) -> list[Any]:
+        return call(name, BuiltinOptions(), completions=[completion] * len(answers), answer=list(answers))
+
+    assert scores("exact_match", "b b", ["bb", "b b"], ["bb"], "b b", None) == [1.0, 0.0, 1.0, None]
+    assert scores("exact_match", "3", 3.0, 3, "3.0") == [1.0, 1.0, 0.0]
+    assert scores("char_accuracy", "ab", ["xx", "ax"]) == [0.5]
+    assert scores("math_verify", "\\boxed{0.5}", ["3", "1/2"], ["east", "1/2"]) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
     ("num_tokens", "expected"), [(1, 0.0), (80, 0.0), (81, -0.05), (90, -0.5), (100, -1.0), (120, -1.0)]
 )
 def test_the_length_reward_is_equation_13_of_dapo(num_tokens: int, expected: float) -> None:

@@ -26,6 +26,7 @@ def test_a_reward_that_is_a_function_and_a_row_scores_completions(monkeypatch: p
         "prompts": ["a=", "b="],
         "completions": ["x", "xxxx"],
         "completion_ids": [[1], [1, 1, 1, 1]],
+        "prefills": [],
         "columns": {"answer": ["x", "y"]},
         "step": 0,
         "total_steps": 1,

@@ -36,6 +36,7 @@ def chunk(*completions: str, **columns: list[Any]) -> RewardRequest:
         prompts=["a="] * len(completions),
         completions=list(completions),
         completion_ids=[[1, 2]] * len(completions),
+        prefills=["<think>", *[""] * (len(completions) - 1)],
         columns=columns,
         group_ids=[7] * len(completions),
         step=3,
@@ -83,6 +84,7 @@ async def test_a_chunk_is_posted_with_all_that_a_function_gets() -> None:
         "prompts": ["a=", "a="],
         "completions": ["aa", "b"],
         "completionIds": [[1, 2], [1, 2]],
+        "prefills": ["<think>", ""],
         "columns": {"answer": ["x", "x"]},
     }
     assert service.headers[0]["Idempotency-Key"] == key

@@ -10,6 +10,7 @@ from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.data.seeds import turn_seed
 from grpo_runtime.errors import UserError
 from grpo_runtime.model.char_tokenizer import char_tokenizer
+from grpo_runtime.model.completion_decoder import CompletionDecoder
 from grpo_runtime.process.user_code import FunctionFile
 from grpo_runtime.rollout.interface import GenerateRequest, OnFinished, Rollout, VersionSpan
 from grpo_runtime.rollout_function.turns import FunctionOptions, RolloutFunction
@@ -17,6 +18,7 @@ from grpo_runtime.rollout_function.turns import FunctionOptions, RolloutFunction
 MAX_TOKENS = 8
 PAUSES = (0.0, 0.01)
 TOKENIZER = char_tokenizer(max_length_tokens=64)
+DECODER = CompletionDecoder.of(TOKENIZER)
 PROMPT = Prompt(index=4, content="3+4", columns={"answer": "7"})
 PROMPT_IDS = tuple(TOKENIZER("3+4")["input_ids"])
 SEEDS = (100, 101)
@@ -79,7 +81,9 @@ async def make(
         max_tokens=MAX_TOKENS,
     )
     engines = engines or CountingEngines()
-    async with RolloutFunction(options, tokenizer=TOKENIZER, pauses_seconds=PAUSES) as rollout_function:
+    async with RolloutFunction(
+        options, decoder=DECODER, vocab_size=len(TOKENIZER), pauses_seconds=PAUSES
+    ) as rollout_function:
         generator = rollout_function.over(engines, prompts=[PROMPT], requests=REQUESTS, step=2)  # type: ignore[arg-type]
         rollouts = await generator.generate(
             [REQUESTS[index] for index in of],
@@ -230,7 +234,7 @@ async def test_a_function_that_hangs_when_all_are_finished_costs_nothing(
         ("samples_twice_at_once", "raised RuntimeError: sample was called while another turn"),
         ("hangs", r"in step 3: it did not answer within 0\.5 s: give what it waits for a deadline"),
         ("dies", "in step 3: its process ended with code 3"),
-        ("adds_what_no_tokenizer_has", "added token 99, but the tokenizer has 99"),
+        ("adds_what_no_tokenizer_has", "added token 99, but tokenizer and model have 99"),
         ("fills_the_room", "sampled no turn for row 5 of the dataset before it ended or sampling.maxTokens"),
         ("adds_half_a_character", "the function added text that is not Unicode"),
         ("no_coroutine", "is no coroutine: write `async def`"),

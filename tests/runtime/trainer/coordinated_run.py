@@ -16,6 +16,7 @@ from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.data.sampler import PromptSampler
 from grpo_runtime.export.at_the_end import ModelUploads
+from grpo_runtime.model.completion_decoder import CompletionDecoder
 from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.model.tiny import write_tiny_model
 from grpo_runtime.report.position import OwnPosition
@@ -323,7 +324,9 @@ class FakeRun:
             "evaluation": evaluation,
             "clock": clock,
         }
-        self._coordinator = Coordinator(run_config=run, attempt=3, tokenizer=tokenizer, **parts)
+        self._coordinator = Coordinator(
+            run_config=run, attempt=3, decoder=CompletionDecoder.of(tokenizer), **parts
+        )
 
     async def train(self, state: RunState | None = None) -> bool:
         """Whether every step from `state` on was done."""

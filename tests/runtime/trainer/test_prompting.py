@@ -24,7 +24,11 @@ def prompts_of(*lengths: int) -> tuple[Prompt, ...]:
 def usable(*lengths: int) -> tuple[Prompt, ...]:
     tokenizer = char_tokenizer(max_length_tokens=256)
     return usable_prompts(
-        prompts_of(*lengths), run_config=run_config(), tokenizer=tokenizer, field="dataset.source"
+        prompts_of(*lengths),
+        run_config=run_config(),
+        tokenizer=tokenizer,
+        vocab_size=len(tokenizer),
+        field="dataset.source",
     )
 
 
@@ -45,6 +49,23 @@ def test_a_dataset_without_any_prompt_that_fits_is_refused() -> None:
         UserError, match=r"no prompt of dataset\.source is left: all 2 .* engine\.maxModelLen"
     ):
         usable(ROOM + 1, ROOM + 1)
+
+
+def test_a_prompt_with_a_token_that_the_model_has_not_is_refused_with_row_and_token() -> None:
+    tokenizer = char_tokenizer(max_length_tokens=256)
+    vocab_size = len(tokenizer)
+    tokenizer.add_tokens(["<tool>"])
+    prompts = (*prompts_of(1), Prompt(index=1, content="<tool> a", columns={}))
+    with pytest.raises(
+        UserError, match=rf"^row 2 .* with <tool> \(token {vocab_size}\), which the tokenizer has and"
+    ):
+        usable_prompts(
+            prompts,
+            run_config=run_config(),
+            tokenizer=tokenizer,
+            vocab_size=vocab_size,
+            field="dataset.source",
+        )
 
 
 def test_the_requests_have_the_tokens_of_the_chat_that_the_job_asks_for() -> None:

@@ -5,6 +5,7 @@ import torch
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.algorithm.advantages import Advantages
 from grpo_runtime.model.char_tokenizer import char_tokenizer
+from grpo_runtime.model.completion_decoder import CompletionDecoder
 from grpo_runtime.rollout.interface import Rollout, VersionSpan
 from grpo_runtime.trainer.samples import samples_of
 
@@ -34,7 +35,7 @@ def test_each_completion_has_its_own_group_rewards_advantage_and_origin() -> Non
             is_std_zero=torch.zeros(4, dtype=torch.bool),
         ),
         group_size=2,
-        tokenizer=tokenizer,
+        decoder=CompletionDecoder.of(tokenizer),
     )
     assert [sample.group for sample in samples] == [0, 0, 1, 1]
     assert [(sample.prompt, sample.completion) for sample in samples] == [

@@ -22,10 +22,12 @@ PROMPTS = [
 ROLLOUTS = [Rollout((9,), (index, 1), (-1.0, -1.0), (), True, "fake") for index in range(4)]
 
 
-class FakeTokenizer:
-    def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
-        assert skip_special_tokens
+class FakeDecoder:
+    def text(self, ids: tuple[int, ...]) -> str:
         return f"text {ids[0]}"
+
+    def ending(self, ids: tuple[int, ...]) -> str:
+        return f"of {ids[0]}: <think>"
 
 
 class FakePool:
@@ -58,7 +60,7 @@ class FakePool:
 
 
 def scorer(pool: Any, **options: Any) -> Scorer:
-    return Scorer(pool, RUN, tokenizer=FakeTokenizer(), **options)  # type: ignore[arg-type]
+    return Scorer(pool, RUN, decoder=FakeDecoder(), **options)  # type: ignore[arg-type]
 
 
 async def test_each_completion_is_scored_with_the_columns_of_its_own_prompt() -> None:
@@ -71,6 +73,7 @@ async def test_each_completion_is_scored_with_the_columns_of_its_own_prompt() ->
     assert (first.columns, second.columns) == ({"answer": ["a", "a"]}, {"answer": ["b", "b"]})
     assert (first.prompts, second.prompts) == (["a=", "a="], ["b=", "b="])
     assert first.completions + second.completions == [f"text {index}" for index in range(4)]
+    assert first.prefills == second.prefills == ["<think>", "<think>"]
     assert (first.step, first.total_steps) == (3, 5)
 
 

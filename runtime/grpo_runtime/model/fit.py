@@ -1,0 +1,55 @@
+"""Whether a model, its tokenizer and a job go together, found out when they are loaded."""
+
+import logging
+from collections.abc import Sequence
+
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from grpo_api.contract.run_config import RunConfig
+from grpo_runtime.errors import UserError
+from grpo_runtime.model.language_model import vocabulary_size
+
+logger = logging.getLogger(__name__)
+
+
+def require_fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, run_config: RunConfig) -> None:
+    """Raise UserError when no completion could end, or when sequences may be longer than the model's
+    positions. Warns of tokens that the tokenizer has and the model has not: prompts with one are refused.
+
+    A padding token of that kind is replaced by the end of a sequence: what is padded is never looked at.
+    """
+    size, source = vocabulary_size(model), run_config.model.source
+    if tokenizer.eos_token_id >= size:
+        raise UserError(
+            f"model.source ({source}): eos_token of the tokenizer is token {tokenizer.eos_token_id}, and the "
+            f"model has {size} tokens, so that no completion could end: take the model's own tokenizer, or "
+            "resize the model's embeddings"
+        )
+    if tokenizer.pad_token_id >= size:
+        tokenizer.pad_token = tokenizer.eos_token
+    if unknown := sorted(token for token in tokenizer.get_vocab().values() if token >= size):
+        logger.warning(
+            "model.source (%s): the tokenizer has %d tokens that the model has not, the first is %s (%d): "
+            "prompts must not have them",
+            *(source, len(unknown), tokenizer.convert_ids_to_tokens(unknown[0]), unknown[0]),
+        )
+    _require_positions(model, run_config)
+
+
+def unknown_token(token_ids: Sequence[int], *, vocab_size: int) -> int | None:
+    """The first token that a model with so many entries in its vocabulary has not."""
+    return next((token for token in token_ids if token >= vocab_size), None)
+
+
+def _require_positions(model: PreTrainedModel, run_config: RunConfig) -> None:
+    config = model.config.get_text_config()
+    positions = getattr(config, "max_position_embeddings", None)
+    rope = getattr(config, "rope_parameters", None) or {}
+    # other ropes stretch the positions, each by a rule of its own, which vLLM knows
+    is_stretched = rope.get("rope_type", "default") != "default"
+    length = run_config.engine.max_model_len
+    if positions is not None and not is_stretched and length > positions:
+        raise UserError(
+            f"engine.maxModelLen ({length}) is more than the {positions} positions of model.source "
+            f"({run_config.model.source}): set engine.maxModelLen to {positions} or less"
+        )
