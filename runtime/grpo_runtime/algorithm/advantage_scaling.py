@@ -28,6 +28,16 @@ def batch_std(grouped: torch.Tensor) -> torch.Tensor:
     return nan_std(rewards, dim=0).expand_as(rewards)
 
 
+_LARGEST = 2.0**50
+"""Squares of float32 numbers up to this, and sums of them over a step, are far from float32's largest."""
+
+
+def without_overflow(values: torch.Tensor, *, factor: float = 1.0) -> torch.Tensor:
+    """The values as they are, or in float64 where the squares of `factor` times them, or sums of these, may be
+    too large for float32."""
+    return values.double() if (values.abs() > _LARGEST / max(factor, 1.0)).any() else values
+
+
 def nan_std(values: torch.Tensor, *, dim: int) -> torch.Tensor:
     """The standard deviation of the values along `dim` (kept) that are not NaN, with Bessel's correction.
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from grpo_runtime.algorithm.advantage_scaling import AdvantageScaling, nan_std
+from grpo_runtime.algorithm.advantage_scaling import AdvantageScaling, nan_std, without_overflow
 from grpo_runtime.algorithm.registry import ADVANTAGE_SCALINGS, find
 from grpo_runtime.algorithm.types import AdvantageOptions
 
@@ -20,7 +20,8 @@ class Advantages:
     advantages: torch.Tensor
     """[B]; 0 for a completion that no function scored."""
     rewards: torch.Tensor
-    """[B] weighted sums; NaN for a completion that no function scored."""
+    """[B] weighted sums; NaN for a completion that no function scored. In float64 where float32 may be too
+    small for what is computed of them."""
     is_std_zero: torch.Tensor
     """[B] bool: the standard deviation for this completion is 0, so it teaches nothing."""
 
@@ -29,8 +30,9 @@ def compute_advantages(rewards: torch.Tensor, *, options: AdvantageOptions) -> A
     """Turn [B, F] rewards, NaN where a function returned None, into advantages, as TRL 1.16 does.
 
     A None counts as 0 in the weighted sum. A completion that every function returned None for is left out of
-    its group's mean and has advantage 0. Standard deviations use Bessel's correction, plus EPSILON. Raises
-    ValueError when the shapes do not fit or an option has no such value.
+    its group's mean and has advantage 0. Standard deviations use Bessel's correction, plus EPSILON. Advantages
+    are finite whatever finite rewards are: those that are too large for the type of `rewards` become its
+    largest. Raises ValueError when the shapes do not fit or an option has no such value.
     """
     num_samples, num_functions = rewards.shape
     if num_functions != len(options.weights):
@@ -38,13 +40,15 @@ def compute_advantages(rewards: torch.Tensor, *, options: AdvantageOptions) -> A
     if num_samples % options.group_size:
         raise ValueError(f"{num_samples} completions are not whole groups of {options.group_size}")
     scaling = find(ADVANTAGE_SCALINGS, options.scale_rewards, option="scale_rewards")
-    weighted = _weighted_sum(rewards, rewards, options)
+    largest = torch.finfo(rewards.dtype).max
+    wide = without_overflow(rewards, factor=sum(map(abs, options.weights)))
+    weighted = _weighted_sum(wide, wide, options)
     if options.aggregation == "sum_then_normalize":
         advantages, std = _sum_then_normalize(weighted, options, scaling)
     else:
-        advantages, std = _normalize_then_sum(rewards, options)
+        advantages, std = _normalize_then_sum(wide, options)
     return Advantages(
-        advantages=torch.nan_to_num(advantages, nan=0.0),
+        advantages=torch.nan_to_num(advantages, nan=0.0).clamp(-largest, largest).to(rewards.dtype),
         rewards=weighted,
         is_std_zero=torch.isclose(std, torch.zeros_like(std)),
     )
@@ -63,16 +67,21 @@ def _normalize_then_sum(
     rewards: torch.Tensor, options: AdvantageOptions
 ) -> tuple[torch.Tensor, torch.Tensor]:
     grouped = rewards.view(-1, options.group_size, rewards.shape[1])
-    normalised = (grouped - grouped.nanmean(1, keepdim=True)) / (nan_std(grouped, dim=1) + EPSILON)
+    normalised = _minus_mean(grouped, dim=1) / (nan_std(grouped, dim=1) + EPSILON)
     summed = _weighted_sum(normalised.view_as(rewards), rewards, options)
     std = nan_std(summed, dim=0).expand_as(summed)
-    return (summed - summed.nanmean()) / (std + EPSILON), std
+    return _minus_mean(summed, dim=0) / (std + EPSILON), std
+
+
+def _minus_mean(values: torch.Tensor, *, dim: int) -> torch.Tensor:
+    """The values less their mean along `dim`: exactly 0 where all are equal, also if their mean is rounded. Such
+    completions are not computed."""
+    is_equal = (values == values.nanmedian(dim, keepdim=True).values) | torch.isnan(values)
+    return (values - values.nanmean(dim, keepdim=True)).masked_fill(is_equal.all(dim, keepdim=True), 0.0)
 
 
 def _centred(grouped: torch.Tensor, options: AdvantageOptions) -> torch.Tensor:
-    # exactly 0 in a group of equal rewards, whose mean may be rounded: such completions are not computed
-    is_equal = (grouped == grouped.nanmedian(1, keepdim=True).values) | torch.isnan(grouped)
-    centred = (grouped - grouped.nanmean(1, keepdim=True)).masked_fill(is_equal.all(1, keepdim=True), 0.0)
+    centred = _minus_mean(grouped, dim=1)
     if options.baseline == "group_mean":
         return centred
     count = (~torch.isnan(grouped)).sum(1, keepdim=True)

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from grpo_runtime.algorithm.advantage_scaling import nan_std
+from grpo_runtime.algorithm.advantage_scaling import nan_std, without_overflow
 from grpo_runtime.algorithm.advantages import Advantages
 
 
@@ -16,9 +16,9 @@ def reward_metrics(rewards: torch.Tensor, *, names: list[str], advantages: Advan
     scored, is left out: the result holds no NaN.
     """
     values = {"frac_reward_zero_std": advantages.is_std_zero.float().mean().item()}
-    for index, name in enumerate(names):
-        values[f"rewards/{name}/mean"] = rewards[:, index].nanmean().item()
-        values[f"rewards/{name}/std"] = nan_std(rewards[:, index], dim=0).item()
+    for name, column in zip(names, without_overflow(rewards).unbind(1), strict=True):
+        values[f"rewards/{name}/mean"] = column.nanmean().item()
+        values[f"rewards/{name}/std"] = nan_std(column, dim=0).item()
     values["reward"] = advantages.rewards.nanmean().item()
     values["reward_std"] = nan_std(advantages.rewards, dim=0).item()
     return {name: value for name, value in values.items() if math.isfinite(value)}

@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.v1alpha1.spec import EvalSpec
+from grpo_runtime.algorithm.advantage_scaling import without_overflow
 from grpo_runtime.algorithm.advantages import compute_advantages
 from grpo_runtime.algorithm.types import AdvantageOptions
 from grpo_runtime.data.prompt import Prompt
@@ -82,7 +83,7 @@ class Evaluation:
 
     def metrics(self, rollouts: Sequence[Rollout], scores: Scores) -> Mapping[str, float]:
         """What an evaluation found. A reward that no completion has is left out."""
-        rewards = scores.rewards
+        rewards = without_overflow(scores.rewards)
         # the sums are those of training; what is compared within a group is not looked at
         options = AdvantageOptions(group_size=len(rollouts), weights=self._weights, scale_rewards="none")
         found = {

@@ -134,6 +134,8 @@ def test_its_metrics_are_means_without_what_no_function_scored() -> None:
     }
     nothing = evaluation.metrics(rollouts, Scores(values=[[None], [None]], metrics={}))
     assert "eval/reward" not in nothing and not evaluation.is_best(nothing, step=2)
+    largest = evaluation.metrics(rollouts, Scores(values=[[3e38], [2e38]], metrics={}))
+    assert largest["eval/reward"] == largest["eval/rewards/a/mean"] == pytest.approx(2.5e38)
 
 
 async def test_its_metrics_are_in_the_report_of_the_step_whose_weights_it_measured(tmp_path: Path) -> None:

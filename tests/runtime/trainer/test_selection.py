@@ -31,6 +31,7 @@ def scores(*values: float | None) -> Scores:
         ([[1.0, 0.0], [math.nan, math.nan]], False, False),
         ([[math.nan, math.nan], [math.nan, math.nan]], False, False),
         ([[1.0, math.nan], [0.5, math.nan]], True, True),
+        ([[3e38, -3e38], [3e38, -2e38]], True, True),
     ],
 )
 def test_a_group_teaches_something_where_what_its_advantages_are_made_of_differs(
