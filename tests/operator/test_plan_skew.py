@@ -1,5 +1,6 @@
 """What another release wrote: the job says so, and running pods are left alone."""
 
+import json
 from datetime import timedelta
 from typing import Any
 
@@ -15,7 +16,7 @@ from grpo_operator.observe.cache import Cache
 from grpo_operator.observe.memory import Memory
 from grpo_operator.observe.snapshot import job_and_pods, job_view, observe
 
-from .fake_cluster import IMAGE, NOW, UID, FakeCluster, report, spec, termination
+from .fake_cluster import IMAGE, NOW, UID, FakeCluster, report, spec, termination, termination_message
 
 
 def item(**changes: Any) -> dict[str, Any]:
@@ -204,6 +205,36 @@ def test_what_was_written_before_does_not_undo_what_another_operator_wrote_since
     cluster.settle()  # the other operator's newer report
     cluster.progress, cluster.is_news = mine, False
     assert cluster.plan().status == cluster.status
+
+
+def test_a_condition_of_a_newer_release_stays_as_it_is_while_the_others_change():
+    cluster = FakeCluster().start()
+    of_newer = {
+        "type": "FromTheFuture",
+        "status": "True",
+        "reason": "NewReason",
+        "message": "what only the newer release knows",
+        "lastTransitionTime": "2026-11-21T11:00:00Z",
+        "observedGeneration": 1,
+    }
+    stored = cluster.status.to_object()
+    stored["conditions"].insert(2, of_newer)
+    cluster.status = job_view(item() | {"status": stored}).status
+    cluster.progress = report()
+    cluster.settle()
+    assert cluster.condition(ConditionType.READY).status == "True"
+    written = cluster.status.to_object()["conditions"]
+    assert [known for known in written if known["type"] == "FromTheFuture"] == [of_newer]
+    assert len(written) == len(stored["conditions"])
+
+
+def test_what_a_trainer_of_a_newer_release_ends_with_is_read_without_its_new_fields():
+    cluster = FakeCluster().start()
+    message = json.loads(termination_message(1, "UnexpectedError", "boom", progress=report(step=7)))
+    message |= {"futureField": 1, "progress": message["progress"] | {"futureField": {"a": 1}}}
+    cluster.end(cluster.pod("trainer-a1-0"), termination(1, json.dumps(message)))
+    cluster.settle()
+    assert (cluster.status.last_failure.reason, cluster.status.highest_step) == ("UnexpectedError", 7)
 
 
 def lost() -> FakeCluster:

@@ -96,6 +96,15 @@ async def test_news_wakes_the_job_and_the_same_again_does_not(poller, trainer, w
     assert found is not None and found.step == 5
 
 
+async def test_a_report_of_a_newer_runtime_is_read_without_its_new_fields(poller, trainer, woken, memory):
+    newer = json.loads(answer(step=5))
+    newer["engines"]["futureField"] = "x"
+    trainer.body = json.dumps(newer | {"futureField": {"a": 1}}).encode()
+    await poller.poll(KEY)
+    heard = memory.report(KEY, uid=UID, attempt=1)
+    assert (heard.progress, heard.problem, woken) == (report(step=5), None, [KEY])
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -57,12 +57,12 @@ class EngineCounts(ApiModel):
     current: Count = 0
     """Engines that hold the newest weights, verified, and are given prompts."""
     frozen: Annotated[tuple[FrozenEngine, ...], Field(max_length=MAX_FROZEN_TOLD)] | None = None
-    """Engines that have stood still for `FROZEN_TOLD_SECONDS`, the longest first. None while there is none,
-    so that an operator that does not know the field reads every other report."""
+    """Engines that have stood still for `FROZEN_TOLD_SECONDS`, the longest first. None while there is none."""
 
 
 class Progress(ApiModel):
-    """The state of a trainer at one moment. Its values have the bounds of the status fields they go to."""
+    """The state of a trainer at one moment. Its values have the bounds of the status fields they go to. An
+    operator leaves out fields that it does not know."""
 
     schema_version: int = SCHEMA_VERSION
     job_uid: ShortText
@@ -84,7 +84,7 @@ class Progress(ApiModel):
     """Step of the newest committed checkpoint."""
     checkpoint_seconds: Count | None = None
     """How long its save took, rounded up. None until a save needs a longer grace period than pods have
-    anyway, so that an operator that does not know the field reads every other report."""
+    anyway."""
     resumed_from_step: Count | None = None
     """Step that the attempt began after: that of its checkpoint."""
     loaded_step: Count | None = None
@@ -92,10 +92,9 @@ class Progress(ApiModel):
     taken of it; None where it began with one of its own, or with none."""
     set_aside: str | None = None
     """Which newer checkpoints were damaged and put aside as the attempt began, as a sentence; None where none
-    was, so that an operator that does not know the field reads every other report."""
+    was."""
     mismatch: Mismatch | None = None
-    """That trainer and engines disagree about the sampled tokens; None while they agree, so that an operator
-    that does not know the field reads every other report."""
+    """That trainer and engines disagree about the sampled tokens; None while they agree."""
     engines: EngineCounts = EngineCounts()
     message: str = ""
     """What the trainer waits for, as a sentence, also while it trains and no completion has been finished for

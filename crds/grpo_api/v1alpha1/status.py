@@ -4,7 +4,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from grpo_api.keyed_list import KeyedBy
 from grpo_api.model import ApiModel
@@ -38,6 +38,15 @@ class ConditionType(StrEnum):
     MISMATCH_HIGH = "MismatchHigh"
 
 
+AnyConditionType = Annotated[
+    ConditionType | Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9]*$", max_length=316)],
+    Field(union_mode="left_to_right"),
+    WithJsonSchema({"type": "string", "enum": [kind.value for kind in ConditionType]}),
+]
+"""A type of this release, or one of a newer release, which an older operator reads and writes as it is. The
+CRD has those of its own release."""
+
+
 class ConditionStatus(StrEnum):
     """The three values that every condition in Kubernetes has."""
 
@@ -49,7 +58,7 @@ class ConditionStatus(StrEnum):
 class Condition(ApiModel):
     """One aspect of the job's state, as in metav1.Condition."""
 
-    type: ConditionType
+    type: AnyConditionType
     """Which aspect."""
     status: ConditionStatus
     """True, False or Unknown."""

@@ -111,13 +111,15 @@ class Poller:
 
 
 def read_progress(body: bytes) -> Progress:
-    """The report in an answer. Raises UnreadableProgressError when there is none: the pod runs its user's
-    code, so its answer may be anything."""
+    """The report in an answer, without fields that only a newer runtime knows.
+
+    Raises UnreadableProgressError when there is none: the pod runs its user's code, so its answer may be
+    anything."""
     if len(body) > MAX_BYTES:
         raise UnreadableProgressError(f"is larger than {MAX_BYTES} bytes")
     try:
         require_schema_version(json.loads(body).get("schemaVersion", 0), what="Progress")
-        return Progress.model_validate_json(body)
+        return Progress.model_validate_json(body, extra="ignore")
     except SchemaSkewError as error:
         raise ForeignProgressError(f"cannot be read: {error}") from error
     except (ValueError, AttributeError, RecursionError) as error:

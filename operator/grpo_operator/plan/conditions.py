@@ -42,7 +42,8 @@ def with_condition(
     now: datetime,
     is_new_transition: bool = False,
 ) -> GRPOJobStatus:
-    """The status with this condition set; conditions keep the order of ConditionType.
+    """The status with this condition set. Conditions keep the order of ConditionType; those of types that
+    only a newer release knows stay as they are, behind the others.
 
     `is_new_transition` sets a new transition time although the condition stays True or False.
     """
@@ -58,5 +59,6 @@ def with_condition(
         observed_generation=generation,
     )
     others = {c.type: c for c in status.conditions} | {kind: new}
-    ordered = tuple(others[kind] for kind in ConditionType if kind in others)
-    return status.model_copy(update={"conditions": ordered})
+    known = [kind for kind in ConditionType if kind in others]
+    ordered = (*known, *(kind for kind in others if kind not in known))
+    return status.model_copy(update={"conditions": tuple(others[kind] for kind in ordered)})

@@ -20,10 +20,10 @@ _WORD = re.compile(r"^[A-Za-z][A-Za-z0-9]{0,252}$")
 
 
 def termination_message_of(termination: ContainerTermination) -> TerminationMessage | None:
-    """What process 1 wrote before it ended. None where it could not: a container that was killed leaves the
-    end of its log, or nothing."""
+    """What process 1 wrote before it ended, without fields that only a newer runtime knows. None where it
+    could not: a container that was killed leaves the end of its log, or nothing."""
     try:
-        return TerminationMessage.model_validate_json(termination.message)
+        return TerminationMessage.model_validate_json(termination.message, extra="ignore")
     except ValidationError:
         return None
 

@@ -33,8 +33,8 @@ _LARGEST = 2.0**50
 
 
 def without_overflow(values: torch.Tensor, *, factor: float = 1.0) -> torch.Tensor:
-    """The values as they are, or in float64 where the squares of `factor` times them, or sums of these, may be
-    too large for float32."""
+    """The values as they are, or in float64 where the squares of `factor` times them, or sums of these, may
+    be too large for float32."""
     return values.double() if (values.abs() > _LARGEST / max(factor, 1.0)).any() else values
 
 

@@ -30,8 +30,8 @@ def compute_advantages(rewards: torch.Tensor, *, options: AdvantageOptions) -> A
     """Turn [B, F] rewards, NaN where a function returned None, into advantages, as TRL 1.16 does.
 
     A None counts as 0 in the weighted sum. A completion that every function returned None for is left out of
-    its group's mean and has advantage 0. Standard deviations use Bessel's correction, plus EPSILON. Advantages
-    are finite whatever finite rewards are: those that are too large for the type of `rewards` become its
+    its group's mean and has advantage 0. Standard deviations use Bessel's correction, plus EPSILON.
+    Advantages of finite rewards are finite: one that is too large for the type of `rewards` becomes its
     largest. Raises ValueError when the shapes do not fit or an option has no such value.
     """
     num_samples, num_functions = rewards.shape
@@ -74,8 +74,8 @@ def _normalize_then_sum(
 
 
 def _minus_mean(values: torch.Tensor, *, dim: int) -> torch.Tensor:
-    """The values less their mean along `dim`: exactly 0 where all are equal, also if their mean is rounded. Such
-    completions are not computed."""
+    """The values less their mean along `dim`: exactly 0 where all are equal, also if their mean is rounded.
+    Completions of advantage 0 are not computed."""
     is_equal = (values == values.nanmedian(dim, keepdim=True).values) | torch.isnan(values)
     return (values - values.nanmean(dim, keepdim=True)).masked_fill(is_equal.all(dim, keepdim=True), 0.0)
 

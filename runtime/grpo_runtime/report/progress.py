@@ -54,5 +54,4 @@ def progress_json(run_dir: Path) -> bytes | None:
 
 
 def _as_json(progress: Progress) -> str:
-    # without what is not there: an older operator knows no field that is newer
     return progress.model_dump_json(by_alias=True, exclude_none=True)

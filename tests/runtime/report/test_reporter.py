@@ -70,7 +70,6 @@ def test_a_finished_step_is_the_newest_progress(reporter_of: MakeReporter, tmp_p
 def test_how_long_a_save_took_is_reported_once_it_needs_more_than_the_usual_grace_period(
     reporter_of: MakeReporter, tmp_path: Path
 ) -> None:
-    """An older operator cannot read a report with a field that it does not know."""
     reporter = reporter_of()
     told = []
     for step, seconds in enumerate((None, 0.4, 20.0, 20.1, 3.2), start=1):
@@ -244,7 +243,6 @@ def test_a_mismatch_is_in_the_progress_until_some_steps_are_below_the_bound(
 ) -> None:
     reporter = reporter_of()
     finish(reporter, 1, **{MISMATCH_METRIC: 0.04})
-    # an operator that does not know the field reads the report
     assert "mismatch" not in (tmp_path / "run" / "progress.json").read_text()
     finish(reporter, 2, **{MISMATCH_METRIC: 2.5})
     assert progress(tmp_path).mismatch == Mismatch(step=2, nats=2.5)
