@@ -12,7 +12,7 @@ import grpo_runtime
 import grpo_runtime.fleet.engine_sync
 import grpo_runtime.trainer.loop
 import grpo_runtime.trainer.step_sampler
-from grpo_api.contract import endpoints, exit_codes, labels, retries
+from grpo_api.contract import endpoints, exit_codes, labels, learning_signal, retries
 from grpo_api.contract.reasons import Reason
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.group import GROUP
@@ -76,7 +76,8 @@ def test_every_condition_is_explained() -> None:
 
 
 def test_every_reason_of_ours_is_given_somewhere():
-    sources = [*SOURCES, Path(exit_codes.__file__), Path(retries.__file__)]
+    modules = (exit_codes, learning_signal, retries)
+    sources = [*SOURCES, *(Path(module.__file__) for module in modules)]
     given = {
         node.attr
         for path in sources
@@ -176,6 +177,7 @@ def metric_names() -> set[str]:
         *(ROUNDS, GENERATED, DROPPED, GENERATED_REWARD),
         *("step_time", "num_tokens", "tokens_per_second", "loss", "grad_norm", "learning_rate"),
         *("skipped_updates", "entropy_coef"),
+        *(f"{learning_signal.PREFIX}{lack}" for lack in learning_signal.Lack),
         *(saver.WAITED, saver.SECONDS),
         *("rewards/NAME/failures", "rewards/NAME/failed_calls", "step", "attempt"),
         *(REPLAYED, CHECKSUM, DIFFERS, OVERLONG),

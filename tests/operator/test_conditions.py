@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from grpo_api.contract.learning_signal import StepsWithoutSignal
 from grpo_api.contract.progress import EngineCounts, Mismatch, TrainerState
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.status import ConditionType
@@ -75,6 +76,21 @@ def disagreeing() -> FakeCluster:
 def agreeing_again() -> FakeCluster:
     cluster = disagreeing()
     cluster.progress = report(step=1000, total_steps=2000)
+    cluster.settle()
+    return cluster
+
+
+def without_signal() -> FakeCluster:
+    cluster = training()
+    lacking = StepsWithoutSignal(step=10, no_reward=10, rewards="copy")
+    cluster.progress = report(step=10, total_steps=2000, steps_without_signal=lacking)
+    cluster.settle()
+    return cluster
+
+
+def learning_again() -> FakeCluster:
+    cluster = without_signal()
+    cluster.progress = report(step=11, total_steps=2000)
     cluster.settle()
     return cluster
 
@@ -176,6 +192,20 @@ LIFE: dict[Callable[[], FakeCluster], dict[str, str]] = {
         "RolloutReady": "True EnginesReady",
         "Ready": "True Training",
         "MismatchHigh": "False LogprobsAgree",
+        **NOT_ENDED,
+    },
+    without_signal: {
+        "Running": "True TrainerRunning",
+        "RolloutReady": "True EnginesReady",
+        "Ready": "True Training",
+        "NoLearningSignal": "True NoReward",
+        **NOT_ENDED,
+    },
+    learning_again: {
+        "Running": "True TrainerRunning",
+        "RolloutReady": "True EnginesReady",
+        "Ready": "True Training",
+        "NoLearningSignal": "False LearningAgain",
         **NOT_ENDED,
     },
     with_a_lost_engine: {

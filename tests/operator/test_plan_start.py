@@ -66,7 +66,9 @@ def test_the_jobs_own_image_goes_before_the_operators():
 def test_every_condition_is_there_the_first_time_a_job_is_seen():
     plan = FakeCluster().plan()
     assert [c.type for c in plan.status.conditions] == [
-        kind for kind in ConditionType if kind is not ConditionType.MISMATCH_HIGH
+        kind
+        for kind in ConditionType
+        if kind not in (ConditionType.MISMATCH_HIGH, ConditionType.NO_LEARNING_SIGNAL)
     ]
     assert {c.observed_generation for c in plan.status.conditions} == {1}
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from grpo_api.contract.learning_signal import StepsWithoutSignal
 from grpo_api.contract.mismatch import Mismatch
 from grpo_api.contract.versions import SCHEMA_VERSION
 from grpo_api.model import ApiModel
@@ -57,7 +58,7 @@ class EngineCounts(ApiModel):
     current: Count = 0
     """Engines that hold the newest weights, verified, and are given prompts."""
     frozen: Annotated[tuple[FrozenEngine, ...], Field(max_length=MAX_FROZEN_TOLD)] | None = None
-    """Engines that have stood still for `FROZEN_TOLD_SECONDS`, the longest first. None while there is none."""
+    """Engines that have stood still for `FROZEN_TOLD_SECONDS`, the longest first; None while none has."""
 
 
 class Progress(ApiModel):
@@ -95,10 +96,18 @@ class Progress(ApiModel):
     was."""
     mismatch: Mismatch | None = None
     """That trainer and engines disagree about the sampled tokens; None while they agree."""
+    steps_without_signal: StepsWithoutSignal | None = None
+    """The newest steps in a row that taught nothing; None where the newest one did."""
     engines: EngineCounts = EngineCounts()
     message: str = ""
     """What the trainer waits for, as a sentence, also while it trains and no completion has been finished for
     some seconds; and which engines get no weights, and why. Empty otherwise."""
+
+    @property
+    def no_learning_signal(self) -> StepsWithoutSignal | None:
+        """The newest steps that taught nothing, where they are enough to tell people."""
+        found = self.steps_without_signal
+        return found if found is not None and found.is_told(total_steps=self.total_steps) else None
 
     def said_of(self, engine: str) -> str:
         """The parts of the message that tell of this engine, as `engine NAME ` and what it is or does; empty

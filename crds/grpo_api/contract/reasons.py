@@ -66,6 +66,17 @@ class Reason(StrEnum):
     """They differed by more than that, and have not in five steps."""
     LOGPROBS_NOT_COMPARED = "LogprobsNotCompared"
     """A field of `sampling` makes the engines' logprobs others than the trainer's; the message names it."""
+    NO_REWARD = "NoReward"
+    """In most of the newest steps no completion had a reward, so nothing was learned; the message says what
+    to do. The job goes on."""
+    EQUAL_REWARDS = "EqualRewards"
+    """In most of the newest steps no two completions of a prompt had different rewards, so nothing was
+    learned; the message says what to do. The job goes on."""
+    ZERO_GRADIENT = "ZeroGradient"
+    """In most of the newest steps rewards differed but the gradient was 0; the message says what to do. The
+    job goes on."""
+    LEARNING_AGAIN = "LearningAgain"
+    """Steps taught nothing, and the newest one does."""
     NOT_RESTARTING = "NotRestarting"
     """No new attempt is being started."""
     IN_PROGRESS = "InProgress"

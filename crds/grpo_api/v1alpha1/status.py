@@ -26,7 +26,7 @@ class Phase(StrEnum):
 
 class ConditionType(StrEnum):
     """The conditions of a job. The operator writes all of them when it first sees the job, but for
-    MismatchHigh, which is there only in a job in which it has been True."""
+    MismatchHigh and NoLearningSignal, which are there only in a job in which they have been True."""
 
     READY = "Ready"
     RUNNING = "Running"
@@ -36,6 +36,7 @@ class ConditionType(StrEnum):
     FAILED = "Failed"
     FINISHED = "Finished"
     MISMATCH_HIGH = "MismatchHigh"
+    NO_LEARNING_SIGNAL = "NoLearningSignal"
 
 
 AnyConditionType = Annotated[

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from grpo_api.contract.progress import Progress
+from grpo_api.v1alpha1.status import ConditionType
 from grpo_runtime.local.screen import Screen
 from grpo_runtime.report.metrics import METRICS_FILE, MetricsRecord, parse_metrics
 
@@ -34,6 +35,8 @@ class ProgressDisplay:
         self._total = total_steps
         self._shown: tuple[int, str] = (0, "")
         """Attempt and message that were shown last."""
+        self._is_signal_told = False
+        """Whether it was shown that the newest steps teach nothing."""
         self._resumed_attempt = 0
         """The last attempt whose resume was shown."""
 
@@ -44,9 +47,17 @@ class ProgressDisplay:
             self._show_resume(progress)
         for record in self._tail.read_new():
             self._screen.step(record, total=self._total)
+        if progress is not None:
+            self._show_signal(progress)
         if progress is not None and progress.message and self._shown != (progress.attempt, progress.message):
             self._shown = (progress.attempt, progress.message)
             self._screen.say(f"{progress.state.value}: {progress.message}")
+
+    def _show_signal(self, progress: Progress) -> None:
+        found = progress.no_learning_signal
+        if found is not None and not self._is_signal_told:
+            self._screen.say(f"{ConditionType.NO_LEARNING_SIGNAL}: {found.message}")
+        self._is_signal_told = found is not None
 
     def _show_resume(self, progress: Progress) -> None:
         step, of = progress.resumed_from_step, ""

@@ -13,7 +13,7 @@ def plot_run(path: Path, *, width: int = 72) -> str:
     records = read_metrics(path / METRICS_FILE if path.is_dir() else path)
     rewards = {record.step: record.values["reward"] for record in records if "reward" in record.values}
     if not rewards:
-        return "no step is finished yet"
+        return f"no reward in any of {len(records)} steps" if records else "no step is finished yet"
     title = f"reward, steps {min(rewards)} to {max(rewards)}"
     curve = plot(list(rewards.values()), title=title, width=width)
     return "\n".join(filter(None, [curve, describe_syncs([record.values for record in records])]))

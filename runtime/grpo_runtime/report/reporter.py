@@ -9,9 +9,11 @@ from pathlib import Path
 
 from grpo_api.contract.engine_absence import NO_ENGINE_SECONDS
 from grpo_api.contract.graces import TRAINER_GRACE_SECONDS, trainer_grace_seconds
+from grpo_api.contract.learning_signal import StepsWithoutSignal
 from grpo_api.contract.mismatch import MISMATCH_METRIC, mismatch_after
 from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
 from grpo_api.contract.run_config import JobRef
+from grpo_api.v1alpha1.status import ConditionType
 from grpo_runtime.report.generation import frozen_message, still_message
 from grpo_runtime.report.progress import ProgressFile, read_progress
 from grpo_runtime.report.sample import Sample
@@ -34,6 +36,7 @@ class Reporter:
         job: JobRef,
         initial: Progress,
         has_mismatch_bound: bool = True,
+        reward_names: Sequence[str] = (),
         sinks: Sequence[OpenSink] = SINKS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -42,6 +45,7 @@ class Reporter:
         output_dir.mkdir(parents=True, exist_ok=True)
         self._attempt = initial.attempt
         self._has_mismatch_bound = has_mismatch_bound
+        self._reward_names = reward_names
         self._num_done: int | None = None
         """Samples that were finished at the last report, while completions are sampled."""
         self._num_moved = 0
@@ -147,9 +151,11 @@ class Reporter:
         mismatch = mismatch_after(known, step=step, nats=self._compared_nats(values))
         if mismatch is not None and mismatch.step == step:
             logger.warning("%s", mismatch.message)
+        was_told = self.progress.latest.no_learning_signal is not None
         self.progress.update(
             step=step,
             mismatch=mismatch,
+            steps_without_signal=StepsWithoutSignal.of_metrics(values, step=step, rewards=self._reward_names),
             reward=values.get("reward"),
             policy_version=policy_version,
             tokens_per_second=values.get("tokens_per_second"),
@@ -157,6 +163,9 @@ class Reporter:
             state=TrainerState.TRAINING,
             message=self._note,
         )
+        no_signal = self.progress.latest.no_learning_signal
+        if no_signal is not None and not was_told:
+            logger.warning("%s: %s", ConditionType.NO_LEARNING_SIGNAL, no_signal.message)
 
     def moves(self, message: str, *, num_bytes: int) -> None:
         """Report that bytes are being written or uploaded, so many of them up to now. Only more of them are a

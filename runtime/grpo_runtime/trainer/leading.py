@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from grpo_api.contract import mismatch
+from grpo_api.contract.learning_signal import StepsWithoutSignal
 from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.contract.versions import PolicyVersion
@@ -73,6 +74,7 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
         initial=_first_progress(context),
         sinks=(*SINKS, *open_trackers(run_config, volumes_dir=settings.volumes_dir)),
         has_mismatch_bound=why_unbounded is None,
+        reward_names=_reward_names(run_config),
     )
     with closed_after_an_error(reporter, output_dir=settings.output_dir) as time_left:
         keep_run_file(settings.output_dir, run_config)
@@ -161,7 +163,7 @@ def _open_journal(context: RankContext) -> Journal | NoJournal:
         attempt=settings.attempt,
         group_size=run_config.algorithm.group_size,
         sampling=sampling_checksum(run_config.sampling),
-        reward_names=[reward.name for reward in run_config.rewards],
+        reward_names=_reward_names(run_config),
         layout=f"{run_config.strategy} over {ranks.world_size} x {context.strategy.device.type}",
     )
 
@@ -253,9 +255,16 @@ def _first_progress(context: RankContext) -> Progress:
         resumed_from_step=context.beginning.resumed_step,
         loaded_step=context.beginning.loaded_step,
         set_aside=context.beginning.what_was_set_aside,
+        steps_without_signal=StepsWithoutSignal.of(
+            context.state.without_signal, step=step, rewards=_reward_names(run_config)
+        ),
         engines=EngineCounts(desired=num_engines),
         message="checking the dataset and where the model goes",
     )
+
+
+def _reward_names(run_config: RunConfig) -> list[str]:
+    return [reward.name for reward in run_config.rewards]
 
 
 def _waits_for_user_code(run_config: RunConfig) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TypeVar
 
+from grpo_api.contract.learning_signal import PREFIX, Lack, count_step
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.algorithm.advantages import compute_advantages
@@ -79,7 +80,7 @@ class Coordinator:
             except StopRequestedError:
                 return await self._stop(state)
             learned = self._learn(sampled, watch=watch)
-            state = self._after_step(state, sampled.rollouts)
+            state = self._after_step(state, sampled.rollouts, lack=learned.lack)
             # the seconds of a step are without those of an evaluation
             seconds = watch.seconds()
             evaluated = await self._evaluate(state)
@@ -194,13 +195,14 @@ class Coordinator:
             self.ranks.announce(Command.DIGEST)
             return recorded.trained(weight_digest(self.strategy, ranks=self.ranks))
 
-    def _after_step(self, state: RunState, rollouts: Sequence[Rollout]) -> RunState:
+    def _after_step(self, state: RunState, rollouts: Sequence[Rollout], *, lack: Lack | None) -> RunState:
         """Where the run stands now that the step after `state` is trained."""
         return RunState(
             step=state.step + 1,
             num_tokens=state.num_tokens + sum(count_tokens(rollouts)),
             sampler=self.sampler.state_dict(),
             learner=asdict(self.learner.state),
+            without_signal=count_step(state.without_signal, lack),
         )
 
     def _report(
@@ -211,6 +213,7 @@ class Coordinator:
             **self.saver.take_metrics(),
             "num_tokens": float(state.num_tokens),
             OVERLONG: float(self.num_overlong),
+            **{f"{PREFIX}{lack}": float(num) for lack, num in state.without_signal.items()},
         }
         self.ranks.position.at("reports the step")
         self.reporter.finished_step(

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from grpo_api.contract.learning_signal import Lack
 from grpo_runtime.algorithm.advantages import Advantages
 from grpo_runtime.algorithm.reward_metrics import reward_metrics
 from grpo_runtime.report.completions import completion_metrics
@@ -40,6 +41,16 @@ class Learned:
 
     advantages: Advantages
     metrics: Mapping[str, float]
+
+    @property
+    def lack(self) -> Lack | None:
+        """What the step lacked that taught nothing; None where it had something to learn. A gradient that is
+        not finite is no gradient of 0: `skipped_updates` tells of it."""
+        if self.advantages.rewards.isnan().all():
+            return Lack.REWARD
+        if not self.advantages.advantages.any():
+            return Lack.DIFFERENCE
+        return Lack.GRADIENT if self.metrics.get("grad_norm") == 0 else None
 
 
 @dataclass(frozen=True)

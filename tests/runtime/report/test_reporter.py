@@ -11,6 +11,7 @@ from power_cut import PowerCuts
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from grpo_api.contract.engine_absence import NO_ENGINE_SECONDS
+from grpo_api.contract.learning_signal import StepsWithoutSignal
 from grpo_api.contract.mismatch import MISMATCH_METRIC, STEPS_BELOW, Mismatch
 from grpo_api.contract.progress import EngineCounts, FrozenEngine, Progress, TrainerState
 from grpo_api.contract.run_config import JobRef
@@ -28,9 +29,9 @@ MakeReporter = Callable[..., Reporter]
 def reporter_of(tmp_path: Path) -> MakeReporter:
     """The reporter of an attempt that starts from `step`; the output directory is the same for all."""
 
-    def make(*, attempt: int = 1, step: int = 0, **options: Any) -> Reporter:
+    def make(*, attempt: int = 1, step: int = 0, total_steps: int = 9, **options: Any) -> Reporter:
         (tmp_path / "run").mkdir(exist_ok=True)
-        initial = Progress(job_uid="uid", attempt=attempt, step=step, total_steps=9)
+        initial = Progress(job_uid="uid", attempt=attempt, step=step, total_steps=total_steps)
         folders = {"output_dir": tmp_path / "output", "run_dir": tmp_path / "run"}
         return Reporter(**folders, job=JOB, initial=initial, **options)
 
@@ -257,6 +258,35 @@ def test_no_mismatch_is_reported_where_logprobs_are_meant_to_differ(
 ) -> None:
     finish(reporter_of(has_mismatch_bound=False), 1, **{MISMATCH_METRIC: 2.5})
     assert progress(tmp_path).mismatch is None
+
+
+def test_steps_that_teach_nothing_are_in_the_progress_and_told_once_in_the_log(
+    reporter_of: MakeReporter, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    reporter = reporter_of(reward_names=["accuracy"], total_steps=1000)
+    told = []
+    for step in (*range(1, 13), *range(14, 25)):  # step 13 teaches something
+        num = step if step < 13 else step - 13
+        finish(reporter, step, **{"steps_without_signal/no_reward": float(num)})
+        if step == 12:
+            finish(reporter, 13)
+            assert progress(tmp_path).steps_without_signal is None
+        else:
+            found = progress(tmp_path).steps_without_signal
+            assert found == StepsWithoutSignal(step=step, no_reward=num, rewards="accuracy")
+        told.append(sum(message.startswith("NoLearningSignal: ") for message in caplog.messages))
+    assert told == [0] * 9 + [1] * 3 + [1] * 9 + [2] * 2
+
+
+def test_a_short_run_that_teaches_nothing_is_told_at_its_end(
+    reporter_of: MakeReporter, caplog: pytest.LogCaptureFixture
+) -> None:
+    reporter = reporter_of(reward_names=["accuracy"], total_steps=3)
+    for step in (1, 2, 3):
+        assert not caplog.messages or "NoLearningSignal" not in caplog.text
+        finish(reporter, step, **{"steps_without_signal/equal_rewards": float(step)})
+    (told,) = [message for message in caplog.messages if message.startswith("NoLearningSignal")]
+    assert "from accuracy in steps 1 to 3: no two completions" in told
 
 
 def test_bytes_that_move_are_a_sign_of_life_and_a_volume_that_hangs_is_none(

@@ -8,6 +8,7 @@ from grpo_runtime.cli import main
 from grpo_runtime.report.completions import completion_metrics, count_tokens
 from grpo_runtime.report.curve import plot
 from grpo_runtime.report.metrics import MetricsFile, MetricsRecord
+from grpo_runtime.report.plot import plot_run
 from grpo_runtime.report.progress import ProgressFile, read_progress
 from grpo_runtime.report.prometheus import prometheus_text
 from grpo_runtime.rollout.interface import Rollout, VersionSpan
@@ -83,6 +84,13 @@ def test_a_curve_rises_from_the_lower_left_to_the_upper_right() -> None:
     assert "\u2800" not in (lines[0][-1], lines[-1][8])
     assert title.strip() == "reward by step"
     assert "\n" in plot([1.0], title="flat")
+
+
+def test_the_plot_of_a_run_without_any_reward_says_so(tmp_path: Path) -> None:
+    metrics = MetricsFile(tmp_path)
+    metrics.write(MetricsRecord(attempt=1, step=1, time=0.0, values={"loss": 0.0}))
+    metrics.close()
+    assert plot_run(tmp_path) == "no reward in any of 1 steps"
 
 
 def test_the_plot_command_draws_a_run(tmp_path: Path, capsys: CaptureFixture[str]) -> None:

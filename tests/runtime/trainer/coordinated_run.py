@@ -106,10 +106,11 @@ class RecordingLearner:
     def __init__(self) -> None:
         self.batches: dict[int, Batch] = {}
         self.state = LearnerState()
+        self.grad_norm = 1.0
 
     def update(self, batch: Batch, *, step: int) -> dict[str, float]:
         self.batches[step] = batch
-        return {"loss": 0.5, "grad_norm": 1.0, "learning_rate": 1e-3}
+        return {"loss": 0.5, "grad_norm": self.grad_norm, "learning_rate": 1e-3}
 
 
 class RecordingEngines:

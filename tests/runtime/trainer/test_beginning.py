@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 from grpo_api.v1alpha1.spec import ResumeLoad
 from grpo_runtime.errors import UserError
 from grpo_runtime.model.load import load_policy
-from grpo_runtime.trainer.checkpoint.beginning import Beginning, shapes_of
+from grpo_runtime.trainer.checkpoint.beginning import Beginning, shapes_of, state_from
 from grpo_runtime.trainer.checkpoint.contents import RunState
 from grpo_runtime.trainer.checkpoint.manifest import Manifest
 from grpo_runtime.trainer.checkpoint.other_run import OtherCheckpoint
@@ -62,6 +62,15 @@ def test_with_a_whole_checkpoint_the_strategy_takes_everything_over(tmp_path: Pa
     saved = beginning.training_state(shapes_of(model), run_config=run_config())
     assert saved is not None and saved.model.keys() == shapes_of(model).keys()
     assert (beginning.own_step, beginning.resumed_step, beginning.loaded_step) == (None, 3, 3)
+
+
+def test_steps_of_another_run_that_taught_nothing_do_not_count(tmp_path: Path) -> None:
+    state = {"step": 7, "num_tokens": 9, "without_signal": {"no_reward": 7}}
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    manifest = Manifest(format=1, job_uid="other", attempt=1, step=7, files={})
+    found = {load: state_from(OtherCheckpoint(tmp_path, manifest, load)) for load in ResumeLoad}
+    assert found[ResumeLoad.CHECKPOINT] == RunState(step=7, num_tokens=9)
+    assert found[ResumeLoad.WEIGHTS] == RunState()
 
 
 @pytest.mark.parametrize("load", ResumeLoad)

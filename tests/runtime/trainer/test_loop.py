@@ -291,6 +291,35 @@ async def test_a_completion_that_no_function_scored_teaches_nothing(tmp_path: Pa
     assert found[2] < 0 < found[3]
 
 
+@pytest.mark.parametrize(
+    ("rewards", "grad_norm", "lack"),
+    [
+        ([[math.nan]] * 4, 0.0, "no_reward"),
+        # a penalty or a bonus has a gradient without any reward
+        ([[math.nan]] * 4, 1.0, "no_reward"),
+        ([[0.1], [0.1], [0.7], [0.7]], 1.0, "equal_rewards"),
+        ([[0.1], [math.nan], [math.nan], [math.nan]], 0.0, "equal_rewards"),
+        (REWARDS, 0.0, "zero_gradient"),
+        ([[0.1], [0.1], [0.7], [0.8]], 1.0, None),
+        (REWARDS, math.nan, None),
+    ],
+)
+async def test_steps_in_a_row_that_teach_nothing_are_counted_by_what_they_lack(
+    tmp_path: Path, rewards: list[list[float]], grad_norm: float, lack: str | None
+) -> None:
+    run = FakeRun(tmp_path, job(), rewards=rewards)
+    run.learner.grad_norm = grad_norm
+    # an attempt goes on where its checkpoint stood
+    await run.train(RunState(step=2, without_signal={} if lack is None else {lack: 2}))
+    name = "steps_without_signal/"
+    counted = [
+        {key: value for key, value in report.items() if key.startswith(name)}
+        for report in run.reporter.steps.values()
+    ]
+    assert counted == [{} if lack is None else {name + lack: num} for num in (3.0, 4.0, 5.0)]
+    assert run.saver.states[-1].without_signal == ({} if lack is None else {lack: 5})
+
+
 async def test_the_completions_of_some_steps_are_reported_with_the_advantages_they_are_trained_on(
     tmp_path: Path,
 ) -> None:

@@ -40,6 +40,7 @@ def write_conditions(draft: Draft, observed: Observed, now: datetime) -> Draft:
         ConditionType.FAILED: _end(draft, ConditionType.FAILED),
         ConditionType.FINISHED: _end(draft, ConditionType.FINISHED),
         **_mismatch_high(draft),
+        **_no_learning_signal(draft),
     }
     status = draft.status
     for kind, state in states.items():
@@ -271,6 +272,23 @@ def _mismatch_high(draft: Draft) -> dict[ConditionType, ConditionState]:
     if not is_true(draft.status, kind) or num_steps < STEPS_BELOW:
         return {}
     return {kind: ConditionState(False, Reason.LOGPROBS_AGREE, "trainer and engines agree again")}
+
+
+def _no_learning_signal(draft: Draft) -> dict[ConditionType, ConditionState]:
+    """What the newest report says; nothing before steps taught nothing. A new attempt changes nothing before
+    it has made a step."""
+    progress, kind = draft.facts.new_progress, ConditionType.NO_LEARNING_SIGNAL
+    if progress is None:
+        return {}
+    found = progress.no_learning_signal
+    if found is not None:
+        return {kind: ConditionState(True, found.reason, found.message)}
+    has_learned = progress.steps_without_signal is None and progress.step > (progress.resumed_from_step or 0)
+    if not is_true(draft.status, kind) or not has_learned:
+        return {}
+    return {
+        kind: ConditionState(False, Reason.LEARNING_AGAIN, f"step {progress.step} had something to learn")
+    }
 
 
 def _end(draft: Draft, kind: ConditionType) -> ConditionState:

@@ -37,6 +37,7 @@ SECTIONS: tuple[Section, ...] = (
             Chart("By function", ("rewards/*/mean",)),
             Chart("Spread within a step", ("reward_std", "rewards/*/std")),
             Chart("Groups that teach nothing", ("frac_reward_zero_std",), unit="share"),
+            Chart("Steps in a row that teach nothing", ("steps_without_signal/*",), unit="steps"),
         ),
     ),
     Section(

@@ -10,8 +10,10 @@ from typing import Any
 import yaml
 from jinja2 import Environment, StrictUndefined
 
+from grpo_api.contract.learning_signal import StepsWithoutSignal
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.v1alpha1.spec import Mode
+from grpo_api.v1alpha1.status import ConditionType
 from grpo_runtime.errors import UserError
 from grpo_runtime.report.metrics import METRICS_FILE, MetricsRecord, read_metrics
 from grpo_runtime.report.page.charts import sections_for
@@ -56,6 +58,7 @@ def render_page(output_dir: Path) -> str:
     return template.render(
         name=f"{run.job.namespace}/{run.job.name}",
         facts=_facts(run, records),
+        warnings=_warnings(run, records[-1]),
         sections=[
             (section.title, [curves(chart, records, present=present) for chart in section.charts])
             for section in sections_for(present)
@@ -89,6 +92,15 @@ def _facts(run: RunConfig, records: Sequence[MetricsRecord]) -> list[tuple[str, 
         ("loss", run.algorithm.loss_type.value),
     ]
     return facts
+
+
+def _warnings(run: RunConfig, newest: MetricsRecord) -> list[str]:
+    """What was wrong in the newest steps."""
+    names = [reward.name for reward in run.rewards]
+    found = StepsWithoutSignal.of_metrics(newest.values, step=newest.step, rewards=names)
+    if found is None or not found.is_told(total_steps=run.total_steps):
+        return []
+    return [f"{ConditionType.NO_LEARNING_SIGNAL}: {found.message}"]
 
 
 def _time(run: RunConfig, records: Sequence[MetricsRecord]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -142,8 +142,15 @@ def find_beginning(store: CheckpointStore, settings: TrainerSettings, *, reading
     other = find_other_checkpoint(
         resume, volumes_dir=settings.volumes_dir, output_dir=settings.output_dir, reading=reading
     )
-    state = RunState() if other.load is ResumeLoad.WEIGHTS else read_run_state(other.folder)
-    return Beginning(other.folder, state, other)
+    return Beginning(other.folder, state_from(other), other)
+
+
+def state_from(other: OtherCheckpoint) -> RunState:
+    """Where a run stands that begins with the checkpoint of another one. It may have other rewards, so steps
+    that teach nothing are counted anew."""
+    if other.load is ResumeLoad.WEIGHTS:
+        return RunState()
+    return replace(read_run_state(other.folder), without_signal={})
 
 
 def shapes_of(model: PreTrainedModel) -> dict[str, torch.Size]:

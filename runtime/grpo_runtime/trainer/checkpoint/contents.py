@@ -35,13 +35,15 @@ class RunState:
     """Where a run stands at a step boundary, beside weights and optimizer.
 
     `step` counts finished steps, `num_tokens` all prompt and completion tokens so far; `sampler` is the
-    sampler's own state, `learner` what a `LearnerState` holds.
+    sampler's own state, `learner` what a `LearnerState` holds. `without_signal` counts the newest steps in a
+    row that taught nothing, by their `Lack`.
     """
 
     step: int = 0
     num_tokens: int = 0
     sampler: dict[str, Any] | None = None
     learner: dict[str, Any] = field(default_factory=dict)
+    without_signal: dict[str, int] = field(default_factory=dict)
 
 
 def complete_checkpoint(
