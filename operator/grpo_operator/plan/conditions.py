@@ -59,6 +59,5 @@ def with_condition(
         observed_generation=generation,
     )
     others = {c.type: c for c in status.conditions} | {kind: new}
-    known = [kind for kind in ConditionType if kind in others]
-    ordered = (*known, *(kind for kind in others if kind not in known))
-    return status.model_copy(update={"conditions": tuple(others[kind] for kind in ordered)})
+    of_ours = [others.pop(kind) for kind in ConditionType if kind in others]
+    return status.model_copy(update={"conditions": (*of_ours, *others.values())})

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from trainer_pod import TrainerPod
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from grpo_api.contract.learning_signal import StepsWithoutSignal
 from grpo_api.contract.progress import TrainerState
 from grpo_runtime.model.tiny import write_tiny_model
 
@@ -52,6 +53,20 @@ def test_one_rank_learns_what_two_ranks_learn(two_ranks: Path, tmp_path: Path) -
     others = weights(two_ranks)
     for name, tensor in weights(tmp_path).items():
         torch.testing.assert_close(tensor, others[name], atol=1e-6, rtol=1e-5)
+
+
+def test_a_run_that_taught_nothing_ends_with_that_and_an_attempt_of_it_begins_with_that(
+    tmp_path: Path,
+) -> None:
+    never = [{"name": "never", "builtin": "regex", "pattern": "[0-9]{9}"}]
+    run = job(num_ranks=1, num_steps=2, rewards=never)
+    for attempt in (1, 2):  # the other one finds every step done
+        code, message = TrainerPod(tmp_path, run, attempt=attempt).end()
+        assert code == 0 and message.progress is not None
+        found = message.progress.no_learning_signal
+        assert found == StepsWithoutSignal(step=2, equal_rewards=2, rewards="never")
+    assert (tmp_path / "log-1-0").read_text().count("NoLearningSignal: nothing was learned from never") == 1
+    assert "NoLearningSignal" in (tmp_path / "output" / "report.html").read_text()
 
 
 def test_progress_says_that_rewards_are_waited_for_before_engines_are(tmp_path: Path) -> None:
