@@ -4,6 +4,7 @@ import importlib
 import importlib.machinery
 import importlib.util
 import inspect
+import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,11 @@ from types import ModuleType
 from typing import Any
 
 from grpo_runtime.errors import UserError
+
+FILE_MODULE = "grpo_runtime.process.user_file"
+"""What the code in a file is imported as, whatever the file is called: no other code has this name."""
+FILE_VARIABLE = "GRPO_USER_FILE"
+"""Tells child processes of the user's code which file that is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +57,7 @@ def load_function(path: str, *, field: str) -> Callable[..., Any]:
 
 
 def load_file(file: FunctionFile, *, field: str) -> Callable[..., Any]:
-    """The callable in a file.
+    """The callable in a file. Processes that its code starts by spawn find it too.
 
     Raises UserError, which names `field` of the spec, when the file or the function is missing, or when the
     file raises as it is run.
@@ -60,14 +66,9 @@ def load_file(file: FunctionFile, *, field: str) -> Callable[..., Any]:
     if not path.is_file():
         names = sorted(entry.name for entry in path.parent.glob("[!.]*")) if path.parent.is_dir() else []
         raise UserError(f"{field}: {place} is not there: the ConfigMap has {', '.join(names) or 'no key'}")
-    # the key may have any name, also without .py; the module's name must not be one that code could import
-    loader = importlib.machinery.SourceFileLoader("grpo_user_code", str(path))
-    spec = importlib.util.spec_from_loader(loader.name, loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[loader.name] = module
+    os.environ[FILE_VARIABLE] = str(path)
     try:
-        loader.exec_module(module)
+        module = run_file(path)
     except ModuleNotFoundError as error:
         raise UserError(
             f"{field}: {place} needs module {error.name}, which is not in this image: add it there"
@@ -75,6 +76,17 @@ def load_file(file: FunctionFile, *, field: str) -> Callable[..., Any]:
     except Exception as error:
         raise UserError(f"{field}: running {place} failed: {type(error).__name__}: {error}") from error
     return _function_of(module, file.function, place=place, field=field)
+
+
+def run_file(path: Path) -> ModuleType:
+    """The module FILE_MODULE, which is the code in the file at `path`. Raises what that code raises."""
+    loader = importlib.machinery.SourceFileLoader(FILE_MODULE, str(path))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[loader.name] = module
+    loader.exec_module(module)
+    return module
 
 
 def _function_of(module: ModuleType, attribute: str, *, place: str, field: str) -> Callable[..., Any]:
