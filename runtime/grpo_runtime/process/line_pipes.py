@@ -1,10 +1,13 @@
 """The pipes of a process that answers lines, and its first word: see `line_worker`, which starts it.
 
-The user's code may print and read: its stdout is the process's stderr, and its stdin is empty.
+The user's code may print and read: its stdout is the process's stderr, and its stdin is empty. An event loop
+reads the requests, so what the user's code has left running there goes on while the process waits for one.
 """
 
+import asyncio
 import json
 import os
+import sys
 from collections.abc import Callable
 from typing import Any, TextIO, TypeVar
 
@@ -15,9 +18,14 @@ MAX_REASON_CHARACTERS = 2000
 """The reason of a failure is cut to this length."""
 
 
-def private_pipes() -> tuple[TextIO, TextIO]:
-    """Move the protocol's pipes away from file descriptors 0 and 1, which any library may use."""
-    requests = os.fdopen(os.dup(0), "r", encoding="utf-8")
+async def private_pipes() -> tuple[asyncio.StreamReader, TextIO]:
+    """Move the protocol's pipes away from file descriptors 0 and 1, which any library may use. The running
+    event loop reads the requests."""
+    # a request may be as long as it is
+    requests = asyncio.StreamReader(limit=sys.maxsize)
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(requests), os.fdopen(os.dup(0), "rb", buffering=0)
+    )
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -43,7 +51,7 @@ def send(replies: TextIO, message: dict[str, Any]) -> None:
     replies.flush()
 
 
-def failure(error: Exception, *, trace: str) -> dict[str, Any]:
+def failure(error: BaseException, *, trace: str) -> dict[str, Any]:
     """The reply when the user's code has raised."""
     sentence = f"{type(error).__name__}: {error}"[:MAX_REASON_CHARACTERS]
     return {"error": sentence, "traceback": trace[-MAX_REASON_CHARACTERS:]}

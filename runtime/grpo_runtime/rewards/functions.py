@@ -12,7 +12,7 @@ from grpo_runtime.rewards.types import Unscorable
 
 
 def call_function(
-    function: Callable[..., Any], request: dict[str, Any]
+    function: Callable[..., Any], request: dict[str, Any], *, runner: asyncio.Runner
 ) -> tuple[list[Any], dict[str, list[float]]]:
     """What `function` returns for one request, and the values of each metric it logged.
 
@@ -21,8 +21,10 @@ def call_function(
     (global_step, max_steps), log_metric(name, value) and log_extra(column, values), and with prefills, which
     TRL does not have, as far as its signature takes them. What is given to log_extra, further columns of a
     table that TRL logs, is not kept. A completion is text, or a list with one assistant message where the
-    prompt is a chat. A coroutine is awaited. Raises what the function raises, and TypeError when it does not
-    return a reward for every completion.
+    prompt is a chat. A coroutine is awaited in the loop of `runner`, the same in every call: clients and
+    tasks of the function live on there.
+
+    Raises what the function raises, and MisfitError.
     """
     logged: dict[str, list[float]] = {}
     arguments = {
@@ -40,7 +42,7 @@ def call_function(
     }
     result = function(**accepted(function, arguments))
     if inspect.isawaitable(result):
-        result = asyncio.run(_awaited(result))
+        result = runner.run(_awaited(result))
     rewards = list(result)
     if len(rewards) != len(request["completions"]):
         raise TypeError(f"it returned {len(rewards)} rewards for {len(request['completions'])} completions")

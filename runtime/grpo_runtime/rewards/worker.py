@@ -3,8 +3,12 @@
 It is started as `python -m grpo_runtime.rewards.worker CONFIG PARENT`. CONFIG is what `process.worker_config`
 writes, and PARENT is the process that starts it: the worker ends when that one does. Its first line says
 whether it found the function; after that it answers every line with one line.
+
+It has one event loop. A function that is no coroutine is called outside of it, in the main thread, and may
+run a loop of its own.
 """
 
+import asyncio
 import json
 import sys
 import traceback
@@ -27,13 +31,15 @@ def main(arguments: list[str]) -> int:
     """Serve until the requests end; returns the exit code."""
     written_config, parent_pid = arguments
     die_with(int(parent_pid))
-    requests, replies = private_pipes()
     config = json.loads(written_config)
-    function = announce(replies, lambda: _function(config))
-    if function is None:
-        return 1
-    for line in requests:
-        send(replies, _reply(function, json.loads(line)))
+    # the loop comes before the user's module, which may begin a task as it is imported
+    with asyncio.Runner() as runner:
+        requests, replies = runner.run(private_pipes())
+        function = announce(replies, lambda: _function(config))
+        if function is None:
+            return 1
+        while line := runner.run(requests.readline()):
+            send(replies, _reply(function, json.loads(line), runner=runner))
     return 0
 
 
@@ -47,11 +53,14 @@ def _function(config: dict[str, Any]) -> Callable[..., Any]:
     return load_either(config["function"], config["code"], field=FIELD)
 
 
-def _reply(function: Callable[..., Any], request: dict[str, Any]) -> dict[str, Any]:
-    """The reply to one request. An exception of the user's code becomes a reply too."""
+def _reply(
+    function: Callable[..., Any], request: dict[str, Any], *, runner: asyncio.Runner
+) -> dict[str, Any]:
+    """The reply to one request. An exception of the user's code becomes a reply too, and so does the
+    cancellation of what it awaits."""
     try:
-        rewards, metrics = call_function(function, request)
-    except Exception as error:
+        rewards, metrics = call_function(function, request, runner=runner)
+    except (Exception, asyncio.CancelledError) as error:
         return failure(error, trace=traceback.format_exc())
     values, refused = [], []
     for index, reward in enumerate(rewards):

@@ -14,7 +14,9 @@ UserFunction = Callable[..., Coroutine[Any, Any, object]]
 
 
 class Rounds:
-    """A round ends when every completion waits for a turn, is done, or has failed."""
+    """A round ends when every completion waits for a turn, is done, or has failed. What the function does
+    beside that, such as a task that it has begun, goes on between two rounds; a completion that is done then
+    asks for it in the next one."""
 
     def __init__(self, function: UserFunction) -> None:
         self._function = function
@@ -23,7 +25,8 @@ class Rounds:
         self._busy: set[int] = set()
         self._ended: set[int] = set()
         self._asks: dict[int, dict[str, Any]] = {}
-        self._all_wait = asyncio.Event()
+        self._has_stopped = asyncio.Event()
+        """Set whenever a completion does nothing more in this round."""
 
     async def begin(self, given: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Start the function for the completions `given`; what is left of those before ends. Returns what
@@ -32,26 +35,27 @@ class Rounds:
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         self._turns, self._ended, self._asks = {}, set(), {}
-        self._all_wait.clear()
         self._busy = {one["rollout"] for one in given}
         self._tasks = {one["rollout"]: asyncio.create_task(self._run(one)) for one in given}
         return await self._round()
 
     async def resume(self, replies: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Go on with the turns that were asked for; a completion without one is cut."""
-        self._busy = {reply["rollout"] for reply in replies}
+        self._busy = {reply["rollout"] for reply in replies} - self._ended
         for reply in replies:
-            index = reply["rollout"]
+            index, turn = reply["rollout"], self._turns.pop(reply["rollout"])
             if reply["turn"] is None:
                 self._ended.add(index)
+                self._asks.pop(index, None)
                 self._tasks[index].cancel()
-            else:
-                self._turns.pop(index).set_result(Turn(**reply["turn"]))
+            elif not turn.done():  # otherwise the function has given it up since the last round
+                turn.set_result(Turn(**reply["turn"]))
         return await self._round()
 
     async def _round(self) -> list[dict[str, Any]]:
-        await self._all_wait.wait()
-        self._all_wait.clear()
+        while self._busy:
+            self._has_stopped.clear()
+            await self._has_stopped.wait()
         asks, self._asks = self._asks, {}
         return [asks[index] for index in sorted(asks)]
 
@@ -88,5 +92,4 @@ class Rounds:
         if index not in self._ended:
             self._asks[index] = {"rollout": index, **said}
         self._busy.discard(index)
-        if not self._busy:
-            self._all_wait.set()
+        self._has_stopped.set()

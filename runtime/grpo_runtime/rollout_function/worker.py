@@ -24,15 +24,15 @@ def main(arguments: list[str]) -> int:
     """Serve until the requests end; returns the exit code."""
     written_config, parent_pid = arguments
     die_with(int(parent_pid))
-    requests, replies = private_pipes()
     config = json.loads(written_config)
-    function = announce(replies, lambda: find_function(config))
-    if function is None:
-        return 1
+    # the loop comes before the user's module, which may begin a task as it is imported
     with asyncio.Runner() as runner:
+        requests, replies = runner.run(private_pipes())
+        function = announce(replies, lambda: find_function(config))
+        if function is None:
+            return 1
         rounds = Rounds(function)
-        for line in requests:
-            # between two lines every completion waits for its turn, so nothing has to run
+        while line := runner.run(requests.readline()):
             send(replies, {"asks": runner.run(_round(rounds, json.loads(line)))})
     return 0
 

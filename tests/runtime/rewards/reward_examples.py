@@ -5,6 +5,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -127,3 +128,101 @@ def meets_another(completions, *, folder, **_):
     while len(list(Path(folder[0]).iterdir())) < 2:
         time.sleep(0.01)
     return [float(os.getpid())] * len(completions)
+
+
+GATE = asyncio.Semaphore(1)
+
+
+async def one_at_a_time(completions, **_):
+    """Its semaphore is of the module, and calls wait for it."""
+
+    async def score(completion):
+        async with GATE:
+            await asyncio.sleep(0)
+            return float(len(completion))
+
+    return await asyncio.gather(*map(score, completions))
+
+
+QUEUE: asyncio.Queue[tuple[str, asyncio.Future[float]]] = asyncio.Queue()
+TASKS: list[asyncio.Task[None]] = []
+
+
+async def answer_queue():
+    while True:
+        completion, reward = await QUEUE.get()
+        reward.set_result(float(len(completion)))
+
+
+async def by_a_task_that_lives_on(completions, **_):
+    if not TASKS:
+        TASKS.append(asyncio.create_task(answer_queue()))
+    rewards = [asyncio.get_running_loop().create_future() for _ in completions]
+    for asked in zip(completions, rewards, strict=True):
+        QUEUE.put_nowait(asked)
+    return await asyncio.gather(*rewards)
+
+
+async def leaves_a_server(completions, **_):
+    """Gives its port as the reward; it answers whoever connects."""
+
+    async def answer(_, writer):
+        writer.write(b"here")
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    TASKS.append(asyncio.create_task(server.serve_forever()))
+    return [float(server.sockets[0].getsockname()[1])] * len(completions)
+
+
+async def awaits_what_is_cancelled_on_no(completions, **_):
+    if "no" in completions:
+        cancelled = asyncio.get_running_loop().create_future()
+        cancelled.cancel()
+        await cancelled
+    return [float(os.getpid())] * len(completions)
+
+
+def runs_a_loop_of_its_own(completions, **_):
+    assert threading.current_thread() is threading.main_thread()
+    return asyncio.run(slow_length(completions))
+
+
+def wants_solution(completions, solution):
+    return [1.0] * len(completions)
+
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    return 1.0
+
+
+def reads_solution(completions, **others):
+    return [
+        float(right == completion) for right, completion in zip(others["solution"], completions, strict=True)
+    ]
+
+
+def looks_up_completions(completions, **others):
+    return [{"yes": 1.0}[completion] for completion in completions]
+
+
+def scores_by_completion(completions, **_):
+    return {completion: 1.0 for completion in completions}
+
+
+def forgets_to_return(completions, **_):
+    completions.sort()
+
+
+def with_a_reason(completions, **_):
+    return [(1.0, "right")] * len(completions)
+
+
+def infinite(completions, **_):
+    return [float("-inf")] * len(completions)
+
+
+def logs_a_metric_of_the_run(completions, log_metric, **_):
+    log_metric("completions/mean_length", 3.0)
+    log_metric("completions/own_length", 4.0)
+    return [1.0] * len(completions)

@@ -1,5 +1,6 @@
 """A new built-in reward is a function and a row in the registry that names the options it needs."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -31,7 +32,8 @@ def test_a_reward_that_is_a_function_and_a_row_scores_completions(monkeypatch: p
         "step": 0,
         "total_steps": 1,
     }
-    assert call_function(function, request) == ([0.75, 0.0], {})
+    with asyncio.Runner() as runner:
+        assert call_function(function, request, runner=runner) == ([0.75, 0.0], {})
     assert not needs_answers(["shortness"])
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,37 @@ async def hangs_when_it_is_cut(conversation: Any) -> None:
     finally:
         if is_first_call():
             time.sleep(60)  # noqa: ASYNC251
+
+
+async def serve_in_the_second_turn(answer: Callable[..., Awaitable[None]]) -> None:
+    """Notes its port in CALLS."""
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    LEFT.append(asyncio.create_task(server.serve_forever()))
+    note(str(server.sockets[0].getsockname()[1]))
+
+
+async def answers_while_it_waits(conversation: Any) -> None:
+    async def answer(_: Any, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    await conversation.sample(max_tokens=1)
+    await serve_in_the_second_turn(answer)
+    await conversation.sample(max_tokens=1)
+
+
+async def gives_up_a_turn(conversation: Any) -> None:
+    """It ends while the turn is sampled, and only then hangs up."""
+    is_asked: asyncio.Future[asyncio.StreamWriter] = asyncio.get_running_loop().create_future()
+
+    async def answer(_: Any, writer: asyncio.StreamWriter) -> None:
+        is_asked.set_result(writer)
+
+    await conversation.sample(max_tokens=1)
+    await serve_in_the_second_turn(answer)
+    turn = asyncio.create_task(conversation.sample(max_tokens=1))
+    writer = await is_asked
+    turn.cancel()
+    writer.close()
 
 
 async def samples_twice_at_once(conversation: Any) -> None:

@@ -1,5 +1,6 @@
 """Completions of several turns, over an engine that is a fake: which token is whose, and to what bits."""
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from grpo_runtime.rollout_function.turns import FunctionOptions, RolloutFunction
 
 MAX_TOKENS = 8
 PAUSES = (0.0, 0.01)
+HUNG_SECONDS = 60.0
+"""For what comes in a moment, when it never comes."""
 TOKENIZER = char_tokenizer(max_length_tokens=64)
 DECODER = CompletionDecoder.of(TOKENIZER)
 PROMPT = Prompt(index=4, content="3+4", columns={"answer": "7"})
@@ -225,6 +228,38 @@ async def test_a_function_that_hangs_when_all_are_finished_costs_nothing(
     rollouts = await make("hangs_when_it_is_cut", engines=engines, max_turns=1, timeout_seconds=5)
     assert [len(rollout.completion_ids) for rollout in rollouts] == [1, 1]
     assert len(engines.calls) == 1
+
+
+class CallingEngines(CountingEngines):
+    """Connects to the server of the function while the second turn is sampled, until it hangs up."""
+
+    def __init__(self, port_file: Path) -> None:
+        super().__init__()
+        self._port_file = port_file
+
+    async def generate(
+        self,
+        requests: Sequence[GenerateRequest],
+        *,
+        on_finished: OnFinished | None = None,
+        stays_awake: bool = False,
+    ) -> list[Rollout]:
+        if len(self.calls) == 1:
+            async with asyncio.timeout(HUNG_SECONDS):
+                reader, writer = await asyncio.open_connection("127.0.0.1", int(self._port_file.read_text()))
+                assert await reader.read() == b""
+                writer.close()
+        return await super().generate(requests, on_finished=on_finished, stays_awake=stays_awake)
+
+
+@pytest.mark.parametrize("function", ["answers_while_it_waits", "gives_up_a_turn"])
+async def test_what_a_function_has_begun_goes_on_while_a_turn_is_sampled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, function: str
+) -> None:
+    monkeypatch.setenv("CALLS", str(tmp_path / "port"))
+    engines = CallingEngines(tmp_path / "port")
+    [rollout] = await make(function, engines=engines, of=[0])
+    assert rollout.completion_ids == (50, 50)
 
 
 @pytest.mark.parametrize(
