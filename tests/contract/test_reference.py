@@ -26,6 +26,7 @@ from grpo_runtime.algorithm.types import AdvantageOptions, Denominators, LossInp
 from grpo_runtime.colocated.rank_engine import PHASES
 from grpo_runtime.engine.routes import ROUTES, Access
 from grpo_runtime.report.completions import completion_metrics
+from grpo_runtime.report.metric_names import OWN_METRICS, is_own_metric
 from grpo_runtime.report.sync import sync_metrics
 from grpo_runtime.rollout.interface import Rollout, SyncReport
 from grpo_runtime.trainer.batch import make_batch
@@ -158,6 +159,14 @@ def test_every_path_is_explained_with_its_port_and_who_may_call_it() -> None:
 
 def test_every_metric_is_explained() -> None:
     assert sorted(first_cells("Metrics")) == sorted(metric_names())
+
+
+def test_every_metric_of_a_run_has_a_name_that_functions_may_not_log() -> None:
+    phases = {name for name in metric_names() if re.fullmatch("sync/.*_seconds", name)}
+    beside = {"sync/PHASE_seconds", "time", "engines/frozen"}
+    assert set(OWN_METRICS) - beside == metric_names() - phases
+    assert all(is_own_metric(name) for name in phases | {"rewards/mine/mean", "eval/rewards/mine/mean"})
+    assert not is_own_metric("own/solved")
 
 
 def metric_names() -> set[str]:

@@ -29,6 +29,11 @@ class PromptSampler:
         self._fingerprint = _fingerprint(prompts)
 
     @property
+    def first_row(self) -> Prompt:
+        """The first of the dataset, wherever the position is."""
+        return self._prompts[0]
+
+    @property
     def epoch(self) -> float:
         """Finished epochs, plus the fraction of the current one."""
         return self._epoch + self._position / len(self._prompts)

@@ -23,8 +23,10 @@ class Column:
 def column_of_reply(name: str, request: RewardRequest, reply: dict[str, Any]) -> Column:
     """What a reply of a worker says about the chunk `request`; `name` is that of the function."""
     if "error" in reply:
-        reason = f"{reply['error']}\n{reply['traceback']}"
-        return failed_column(name, request, reason=reason, kind=FailureKind.RAISED)
+        reason = f"{reply['error']}\n{reply['traceback']}".strip()
+        return failed_column(
+            name, request, reason=reason, kind=FailureKind.RAISED, is_misfit=reply["is_misfit"]
+        )
     assert len(reply["rewards"]) == len(request.completions)
     failures = []
     if refused := reply["refused"]:
@@ -36,16 +38,24 @@ def column_of_reply(name: str, request: RewardRequest, reply: dict[str, Any]) ->
                 reason=reason,
                 num_samples=len(refused),
                 sample=_sample(request, index),
+                is_misfit=reply["is_misfit"],
             )
         ]
     return Column(values=reply["rewards"], failures=tuple(failures), logged=reply["metrics"])
 
 
-def failed_column(name: str, request: RewardRequest, *, reason: str, kind: FailureKind) -> Column:
+def failed_column(
+    name: str, request: RewardRequest, *, reason: str, kind: FailureKind, is_misfit: bool = False
+) -> Column:
     """No reward for any completion of the chunk."""
     num_samples = len(request.completions)
     failure = RewardFailure(
-        name=name, kind=kind, reason=reason, num_samples=num_samples, sample=_sample(request, 0)
+        name=name,
+        kind=kind,
+        reason=reason,
+        num_samples=num_samples,
+        sample=_sample(request, 0),
+        is_misfit=is_misfit,
     )
     return Column(values=[None] * num_samples, failures=(failure,))
 

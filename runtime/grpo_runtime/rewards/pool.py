@@ -3,10 +3,12 @@
 import asyncio
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from grpo_runtime.rewards.chunk import Column
+from grpo_runtime.errors import UserError
+from grpo_runtime.report.metric_names import is_own_metric
+from grpo_runtime.rewards.chunk import Column, failed_column
 from grpo_runtime.rewards.service import ServiceClient
 from grpo_runtime.rewards.tolerance import Tolerance
 from grpo_runtime.rewards.types import (
@@ -24,6 +26,8 @@ _log = logging.getLogger(__name__)
 
 COUNTS = ("/failures", "/failed_calls")
 """Ends of the names of metrics that count failures; others are means."""
+TRIAL_TIMEOUT_SECONDS = 1200.0
+"""Other ranks wait while functions are tried, for at most half an hour."""
 ScoredChunk = tuple[Column, ...]
 """A column for each of the F functions."""
 
@@ -63,6 +67,8 @@ class RewardPool:
         self._callers: list[Caller] = [_caller(function) for function in functions]
         self._tolerances = [Tolerance(function, has_scored=has_scored) for function in functions]
         self._num_open = [0] * len(functions)
+        self._told: set[tuple[str, str]] = set()
+        """A function and a metric of it that was left out because its name is the run's."""
         self._tasks: set[asyncio.Task[ScoredChunk]] = set()
 
     async def __aenter__(self) -> "RewardPool":
@@ -75,6 +81,33 @@ class RewardPool:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    async def try_out(self, chunk: RewardRequest, *, timeout_seconds: float = TRIAL_TIMEOUT_SECONDS) -> None:
+        """Call each function of the user once, before the first step; services and models are not called. The
+        rewards count for nothing, and neither do failures. A call has its own deadline, and this one.
+
+        Raises UserError when a function does not fit the run. Whatever else fails is a warning: no policy has
+        made the completions of `chunk`, and what a function asks may not answer yet.
+        """
+        places = [place for place, function in enumerate(self._functions) if function.is_user_code]
+        columns = await asyncio.gather(
+            *(self._try_out(place, chunk, timeout_seconds=timeout_seconds) for place in places)
+        )
+        misfits = []
+        for place, column in zip(places, columns, strict=True):
+            name = self._functions[place].name
+            self._tell_own_names(name, column.logged)
+            for failure in column.failures:
+                if failure.is_misfit:
+                    misfits.append(f"reward {name} does not fit this job: {failure.reason}")
+                    continue
+                _log.warning(
+                    "reward function %s failed when it was tried before the first step, with %s: %s; the run "
+                    "goes on, because no policy has made this completion",
+                    *(name, failure.sample, failure.reason.partition("\n")[0]),
+                )
+        if misfits:
+            raise UserError("; ".join(misfits))
 
     def submit(self, chunk: RewardRequest) -> "asyncio.Task[ScoredChunk]":
         """Begin to score a chunk by all functions. What is not awaited ends with the pool."""
@@ -105,6 +138,8 @@ class RewardPool:
             num_samples = sum(len(column.values) for column in columns)
             judge = tolerance.judge_evaluation if is_evaluation else tolerance.judge
             judge(failures, num_samples=num_samples, step=step)
+            for column in columns:
+                self._tell_own_names(function.name, column.logged)
         return RewardMatrix(
             names=tuple(function.name for function in self._functions),
             values=tuple(
@@ -127,6 +162,17 @@ class RewardPool:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(caller.close() for caller in self._callers))
 
+    def _tell_own_names(self, function: str, logged: Iterable[str]) -> None:
+        """Tell once of each metric that `function` logged under a name of the run's."""
+        for name in logged:
+            if is_own_metric(name) and (function, name) not in self._told:
+                self._told.add((function, name))
+                _log.warning(
+                    "reward function %s calls log_metric with %s, which is a metric of the run itself: the "
+                    "value is left out; take another name, such as %s/%s",
+                    *(function, name, function, name.rpartition("/")[2]),
+                )
+
     async def _score(self, chunk: RewardRequest) -> ScoredChunk:
         calls = [asyncio.create_task(self._call(place, chunk)) for place in range(len(self._callers))]
         try:
@@ -139,6 +185,14 @@ class RewardPool:
             current = asyncio.current_task()
             assert current is not None
             self._tasks.discard(current)
+
+    async def _try_out(self, place: int, chunk: RewardRequest, *, timeout_seconds: float) -> Column:
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                return await self._call(place, chunk)
+        except TimeoutError:
+            name, reason = self._functions[place].name, f"it did not answer within {timeout_seconds:g} s"
+            return failed_column(name, chunk, reason=reason, kind=FailureKind.LOST)
 
     async def _call(self, place: int, chunk: RewardRequest) -> Column:
         self._num_open[place] += 1
@@ -157,7 +211,8 @@ def _metrics(name: str, columns: Sequence[Column]) -> dict[str, float]:
     logged: dict[str, list[float]] = {}
     for column in columns:
         for metric, values in column.logged.items():
-            logged.setdefault(metric, []).extend(values)
+            if not is_own_metric(metric):
+                logged.setdefault(metric, []).extend(values)
     means = {metric: sum(values) / len(values) for metric, values in logged.items()}
     failures = [failure for column in columns for failure in column.failures]
     return {metric: mean for metric, mean in means.items() if math.isfinite(mean)} | {

@@ -109,7 +109,8 @@ class ServiceClient:
             except TimeoutError:
                 reason = f"{self._service.url} did not answer within {self._timeout_seconds:g} s"
                 return failed_column(self._name, request, reason=reason, kind=FailureKind.LOST)
-        return column_of_reply(self._name, request, {"rewards": values, "refused": refused, "metrics": {}})
+        reply = {"rewards": values, "refused": refused, "metrics": {}, "is_misfit": False}
+        return column_of_reply(self._name, request, reply)
 
     @property
     def outage(self) -> Outage | None:

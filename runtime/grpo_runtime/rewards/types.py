@@ -11,6 +11,9 @@ from grpo_runtime.process.user_code import FunctionFile
 RewardCall = Callable[..., list[Any]]
 """TRL's convention: takes keyword arguments and returns a reward for every completion, None where it does not
 apply."""
+TRIAL_TEXT = "1"
+"""The completion that functions are tried with before the first step, as far as the tokenizer can write
+it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +87,11 @@ class RewardFunction:
     workers: int = 1
     """Processes that call it at the same time, or requests to a service."""
 
+    @property
+    def is_user_code(self) -> bool:
+        """Whether a worker process calls a function of the user."""
+        return self.function is not None or self.code is not None
+
 
 @dataclass(frozen=True, kw_only=True)
 class RewardRequest:
@@ -152,6 +160,9 @@ class RewardFailure:
     """Completions that have no reward because of it."""
     sample: dict[str, Any]
     """The first of them: its prompt and completion."""
+    is_misfit: bool = False
+    """Whether the function takes other arguments than a run has, or returns something else than a list of so
+    many numbers, so that no call of it can succeed."""
 
 
 @dataclass(frozen=True, kw_only=True)

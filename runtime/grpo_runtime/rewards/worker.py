@@ -19,7 +19,7 @@ from typing import Any
 from grpo_runtime.process.line_pipes import announce, failure, private_pipes, send
 from grpo_runtime.process.parent_death import die_with
 from grpo_runtime.process.user_code import load_either
-from grpo_runtime.rewards.functions import call_function, clean_reward
+from grpo_runtime.rewards.functions import MisfitError, NoNumberError, call_function, clean_reward
 from grpo_runtime.rewards.registry import make_builtin
 from grpo_runtime.rewards.types import BuiltinOptions, RewardModel
 
@@ -60,16 +60,19 @@ def _reply(
     cancellation of what it awaits."""
     try:
         rewards, metrics = call_function(function, request, runner=runner)
+    except MisfitError as error:
+        return {"error": str(error), "traceback": "", "is_misfit": True}
     except (Exception, asyncio.CancelledError) as error:
-        return failure(error, trace=traceback.format_exc())
-    values, refused = [], []
+        return failure(error, trace=traceback.format_exc()) | {"is_misfit": False}
+    values, refused, is_misfit = [], [], False
     for index, reward in enumerate(rewards):
         try:
             values.append(clean_reward(reward))
         except ValueError as error:
             values.append(None)
             refused.append([index, str(error)])
-    return {"rewards": values, "refused": refused, "metrics": metrics}
+            is_misfit |= isinstance(error, NoNumberError)
+    return {"rewards": values, "refused": refused, "metrics": metrics, "is_misfit": is_misfit}
 
 
 if __name__ == "__main__":

@@ -92,6 +92,9 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
         )
         reporter.progress.update(message=_waits_for_user_code(run_config))
         async with rewards as pool, _started_function(context) as rollout_function:
+            scorer = Scorer(pool, run_config, decoder=context.loaded.decoder)
+            position.at("tries the reward functions")
+            await scorer.try_out(sampler.first_row, step=context.state.step)
             # last, because an engine takes minutes to start, which a wrong dataset or reward should not cost
             reporter.progress.update(message=_waits_for_engines(run_config))
             position.at("starts or connects the engines")
@@ -106,7 +109,7 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
                     learner=context.learner,
                     engines=engines,
                     sampler=sampler,
-                    scorer=Scorer(pool, run_config, decoder=context.loaded.decoder),
+                    scorer=scorer,
                     reporter=reporter,
                     saver=saver,
                     journal=journal,

@@ -22,6 +22,7 @@ from grpo_runtime.process.user_code import FunctionFile
 from grpo_runtime.report.scoring import unscored_message
 from grpo_runtime.rewards.pool import COUNTS, RewardPool, ScoredChunk
 from grpo_runtime.rewards.types import (
+    TRIAL_TEXT,
     BuiltinOptions,
     OpenCalls,
     RewardFunction,
@@ -183,6 +184,20 @@ class Scorer:
             open_calls=self._pool.open_calls,
             of_what=f"the evaluation after step {step}" if self._is_evaluation else f"step {step + 1}",
         )
+
+    async def try_out(self, prompt: Prompt, *, step: int) -> None:
+        """Call each function of the user once with a group of completions of `prompt`: see
+        `RewardPool.try_out`. `step` steps are done."""
+        token_ids = tuple(self._decoder.tokenizer(TRIAL_TEXT, add_special_tokens=False)["input_ids"])
+        rollout = Rollout(
+            prompt_ids=(),
+            completion_ids=token_ids,
+            rollout_logprobs=(0.0,) * len(token_ids),
+            versions=(),
+            is_terminated=True,
+            engine="",
+        )
+        await self._pool.try_out(self._chunk(0, prompt, [rollout] * self._group_size, step=step))
 
     def _chunk(self, group: int, prompt: Prompt, rollouts: Sequence[Rollout], *, step: int) -> RewardRequest:
         """One group: functions compare completions of the same prompt, and one that is slow costs no other

@@ -217,7 +217,7 @@ async def test_each_value_that_is_no_reward_counts_as_not_scored() -> None:
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("too_few", "returned 1 rewards for 2 completions"), ("no_list", "'float' object is not iterable")],
+    [("too_few", "returned 1 rewards for 2 completions"), ("no_list", "returned a float for 2 completions")],
 )
 async def test_a_result_of_the_wrong_shape_gives_no_reward_to_any_completion(name: str, reason: str) -> None:
     matrix = await score(example(name), request("a", "b"))

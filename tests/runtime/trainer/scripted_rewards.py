@@ -7,11 +7,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+from grpo_runtime.rewards.types import TRIAL_TEXT
+
 
 def noted(
     *, prompts: Any, completions: list[str], answer: list[str], trainer_state: Any, log_metric: Any, **_: Any
 ) -> list[float | None]:
-    """The share of right characters; none for a completion that begins with an a."""
+    """The share of right characters; none for a completion that begins with an a. Its trial before the first
+    step is no call of a step."""
+    if set(completions) == {TRIAL_TEXT}:
+        return [0.0] * len(completions)
     step = trainer_state.global_step
     with Path(os.environ["SCRIPTED_LOG"]).open("a") as file:
         file.write(json.dumps({"scored": step, "prompts": prompts}) + "\n")
@@ -33,6 +38,10 @@ def held(*, completions: list[str], trainer_state: Any, **_: Any) -> list[float]
         Path(os.environ["HELD_MARK"]).touch()
         signal.pause()
     return [float(len(completion)) for completion in completions]
+
+
+def wants_a_column(*, completions: list[str], solution: list[str]) -> list[float]:
+    return [float(completion == right) for completion, right in zip(completions, solution, strict=True)]
 
 
 def raises_after_two_steps(*, completions: list[str], trainer_state: Any, **_: Any) -> list[float]:

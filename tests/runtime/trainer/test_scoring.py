@@ -23,11 +23,15 @@ ROLLOUTS = [Rollout((9,), (index, 1), (-1.0, -1.0), (), True, "fake") for index 
 
 
 class FakeDecoder:
+    def tokenizer(self, text: str, *, add_special_tokens: bool) -> dict[str, list[int]]:
+        assert not add_special_tokens
+        return {"input_ids": [len(text), 7]}
+
     def text(self, ids: tuple[int, ...]) -> str:
         return f"text {ids[0]}"
 
     def ending(self, ids: tuple[int, ...]) -> str:
-        return f"of {ids[0]}: <think>"
+        return "<think>"
 
 
 class FakePool:
@@ -49,6 +53,9 @@ class FakePool:
             return self.of_groups[0]
         self._is_second_scored.set()
         return self.of_groups[1]
+
+    async def try_out(self, chunk: RewardRequest) -> None:
+        self.requests.append(chunk)
 
     def open_calls(self) -> list[OpenCalls]:
         return [OpenCalls(name="accuracy", number=1)]
@@ -75,6 +82,22 @@ async def test_each_completion_is_scored_with_the_columns_of_its_own_prompt() ->
     assert first.completions + second.completions == [f"text {index}" for index in range(4)]
     assert first.prefills == second.prefills == ["<think>", "<think>"]
     assert (first.step, first.total_steps) == (3, 5)
+
+
+async def test_functions_are_tried_with_a_group_of_one_short_completion_of_a_prompt() -> None:
+    pool = FakePool()
+    await scorer(pool).try_out(PROMPTS[1], step=2)
+    assert pool.requests == [
+        RewardRequest(
+            prompts=["b=", "b="],
+            completions=["text 1", "text 1"],
+            completion_ids=[[1, 7], [1, 7]],
+            columns={"answer": ["b", "b"]},
+            group_ids=[0, 0],
+            step=2,
+            total_steps=5,
+        )
+    ]
 
 
 async def test_a_group_is_scored_as_soon_as_all_of_it_is_finished_and_only_once() -> None:

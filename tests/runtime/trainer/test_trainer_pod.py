@@ -168,6 +168,19 @@ def test_a_wrong_reward_function_ends_with_40_and_names_it(tmp_path: Path) -> No
     assert "no_such_module" in message.message
 
 
+def test_a_reward_function_that_wants_another_column_ends_with_40_before_engines_are_asked_for(
+    tmp_path: Path,
+) -> None:
+    rewards = [{"name": "mine", "function": "scripted_rewards:wants_a_column"}]
+    here = {"PYTHONPATH": str(Path(__file__).parent)}
+    pod = TrainerPod(tmp_path, job(num_ranks=1, rewards=rewards), environment=here)
+    code, message = pod.end()
+    assert (code, message.reason) == (40, "UserError")
+    assert "reward mine does not fit this job: it needs solution, which no call has" in message.message
+    assert message.progress is not None
+    assert message.progress.message == "starting the rewards mine"
+
+
 def test_a_run_that_fails_has_the_page_of_its_steps_and_the_error_that_ended_it(tmp_path: Path) -> None:
     rewards = [{"name": "mine", "function": "scripted_rewards:raises_after_two_steps"}]
     here = {"PYTHONPATH": str(Path(__file__).parent)}
