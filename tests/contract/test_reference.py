@@ -34,7 +34,7 @@ from grpo_runtime.trainer.checkpoint import saver
 from grpo_runtime.trainer.evaluation import FAILED, OF_COMPLETIONS, PREFIX, REWARD
 from grpo_runtime.trainer.journal.step import CHECKSUM, DIFFERS, REPLAYED
 from grpo_runtime.trainer.loss_options import loss_options
-from grpo_runtime.trainer.prompting import OVERLONG
+from grpo_runtime.trainer.prompting import OVERLONG, UNREADABLE
 from grpo_runtime.trainer.selection import DROPPED, GENERATED, ROUNDS
 from grpo_runtime.trainer.selection import REWARD as GENERATED_REWARD
 from grpo_runtime.trainer.step_parts import divide_step
@@ -189,7 +189,7 @@ def metric_names() -> set[str]:
         *(f"{learning_signal.PREFIX}{lack}" for lack in learning_signal.Lack),
         *(saver.WAITED, saver.SECONDS),
         *("rewards/NAME/failures", "rewards/NAME/failed_calls", "step", "attempt"),
-        *(REPLAYED, CHECKSUM, DIFFERS, OVERLONG),
+        *(REPLAYED, CHECKSUM, DIFFERS, OVERLONG, UNREADABLE),
         *evaluated(),
         *(f"engines/{name}" for name in ("desired", "known", "current")),
     }

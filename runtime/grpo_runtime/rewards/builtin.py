@@ -28,14 +28,21 @@ def char_accuracy(completion: str, answer: str) -> float:
     return sum(ours == theirs for ours, theirs in zip(completion, answer, strict=False)) / length
 
 
-def compared(score: Callable[[str, str], Any], *, answer_column: str) -> RewardCall:
+def compared(
+    score: Callable[[str, str], Any], *, answer_column: str, reads_prefill: bool = False
+) -> RewardCall:
     """A reward that compares every completion with the answer of its row, and counts the best of several
-    accepted ones; None where the row has none."""
+    accepted ones; None where the row has none. With `reads_prefill` a completion begins with what the prompt
+    has written of it."""
 
-    def call(*, completions: list[Any], **columns: list[Any]) -> list[Any]:
+    def call(*, completions: list[Any], prefills: list[str], **columns: list[Any]) -> list[Any]:
+        texts = [
+            (prefill if reads_prefill else "") + completion_text(completion)
+            for completion, prefill in zip(completions, prefills, strict=True)
+        ]
         return [
-            _best([score(completion_text(completion), text) for text in accepted_answers(answer)])
-            for completion, answer in zip(completions, columns[answer_column], strict=True)
+            _best([score(text, accepted) for accepted in accepted_answers(answer)])
+            for text, answer in zip(texts, columns[answer_column], strict=True)
         ]
 
     return call

@@ -26,19 +26,19 @@ def reasoning_gym(*, dataset_source: str, seed: int) -> RewardCall:
     def entry(url: str, index: int) -> dict[str, Any]:
         return make_entry(task_of(url), index)
 
-    def score(completion: Any, url: str, index: int) -> Any:
+    def score(text: str, url: str, index: int) -> Any:
         task = task_of(url)
         try:
-            return task.score_answer(final_answer(completion_text(completion)), entry(url, index))
+            return task.score_answer(final_answer(text), entry(url, index))
         except Exception as error:  # some scorers raise when they cannot read an answer
             return Unscorable(f"the scorer of {url} raised {type(error).__name__}: {error}")
 
-    def call(*, completions: list[Any], **columns: list[Any]) -> list[Any]:
+    def call(*, completions: list[Any], prefills: list[str], **columns: list[Any]) -> list[Any]:
         numbers = columns[ENTRY_INDEX]
         urls = columns.get(TASK_URL) or [dataset_source] * len(numbers)
         return [
-            score(completion, url, number)
-            for completion, url, number in zip(completions, urls, numbers, strict=True)
+            score(prefill + completion_text(completion), url, number)
+            for completion, prefill, url, number in zip(completions, prefills, urls, numbers, strict=True)
         ]
 
     return call

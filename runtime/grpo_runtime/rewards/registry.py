@@ -31,6 +31,9 @@ class Builtin:
     """The fields of BuiltinOptions that it needs."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment variables that its worker has to start with."""
+    accepts: Callable[[str], bool] | None = None
+    """Whether it gives 1 to a completion that repeats this answer. The trainer calls it for every answer of
+    the dataset, so it is quick and depends on the answer alone. None where every answer will do."""
 
 
 def _exact_match(**options: Any) -> RewardCall:
@@ -48,7 +51,13 @@ def _format() -> RewardCall:
 def _math_verify(**options: Any) -> RewardCall:
     from grpo_runtime.rewards.math_answers import math_verify
 
-    return compared(math_verify, **options)
+    return compared(math_verify, reads_prefill=True, **options)
+
+
+def _is_paid_for_itself(answer: str) -> bool:
+    from grpo_runtime.rewards.math_answers import is_paid_for_itself
+
+    return is_paid_for_itself(answer)
 
 
 def _reasoning_gym(**options: Any) -> RewardCall:
@@ -65,7 +74,7 @@ BUILTIN_REWARDS: dict[str, Builtin] = {
     "regex": Builtin(make=regex, options=("pattern",)),
     "format": Builtin(make=_format),
     "length": Builtin(make=length, options=("max_tokens", "overlong_tokens")),
-    "math_verify": Builtin(make=_math_verify, options=(_ANSWER,)),
+    "math_verify": Builtin(make=_math_verify, options=(_ANSWER,), accepts=_is_paid_for_itself),
     "reasoning_gym": Builtin(
         make=_reasoning_gym, options=("dataset_source", "seed"), environment=SAME_EVERYWHERE
     ),
@@ -87,3 +96,15 @@ def make_builtin(name: str, *, options: BuiltinOptions) -> RewardCall:
 def needs_answers(builtins: Iterable[str | None]) -> bool:
     """Whether one of these built-in rewards compares with the answer column; None is another function."""
     return any(name is not None and _ANSWER in BUILTIN_REWARDS[name].options for name in builtins)
+
+
+def refused_answers(answers: Iterable[str], *, builtins: Iterable[str | None]) -> dict[str, str]:
+    """Those of `answers` that one of these built-in rewards does not accept, each with the reward's name.
+    None is another function."""
+    checks = {name: BUILTIN_REWARDS[name].accepts for name in builtins if name is not None}
+    return {
+        answer: name
+        for answer in set(answers)
+        for name, accepts in checks.items()
+        if accepts is not None and not accepts(answer)
+    }

@@ -1,7 +1,7 @@
 """Rank 0: brings everything together that the loop needs, and closes it at the end."""
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -33,7 +33,7 @@ from grpo_runtime.trainer.ending import FINISH_SECONDS, closed_after_an_error, w
 from grpo_runtime.trainer.evaluation import Evaluation
 from grpo_runtime.trainer.journal.journal import JOURNAL, Journal, NoJournal
 from grpo_runtime.trainer.loop import Coordinator
-from grpo_runtime.trainer.prompting import usable_prompts
+from grpo_runtime.trainer.prompting import answerable_prompts, usable_prompts
 from grpo_runtime.trainer.rank_context import RankContext
 from grpo_runtime.trainer.scoring import Scorer, function_file, reward_functions
 from grpo_runtime.trainer.training_prompts import load_training_prompts
@@ -50,7 +50,7 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
     settings, run_config = context.settings, context.settings.run_config
     position = context.ranks.position
     position.at("reads the dataset")
-    sampler, num_overlong = _make_sampler(context)
+    sampler, left_out = _make_sampler(context)
     saver = Saver(
         context.store,
         model=context.loaded.model,
@@ -115,7 +115,7 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
                     journal=journal,
                     decoder=context.loaded.decoder,
                     uploads=uploads,
-                    num_overlong=num_overlong,
+                    left_out=left_out,
                     evaluation=_make_evaluation(context, evaluated, pool=pool),
                     rollout_function=rollout_function,
                 )
@@ -171,9 +171,9 @@ def _open_journal(context: RankContext) -> Journal | NoJournal:
     )
 
 
-def _make_sampler(context: RankContext) -> tuple[PromptSampler, int]:
+def _make_sampler(context: RankContext) -> tuple[PromptSampler, Mapping[str, int]]:
     """The prompts that can be used, all of them checked, at the position of the checkpoint, and how many were
-    left out."""
+    left out, by the metric of the reason."""
     run_config = context.settings.run_config
     found = context.prompts or load_training_prompts(
         context.settings, tokenizer=context.loaded.tokenizer, vocab_size=context.loaded.vocab_size
@@ -190,7 +190,7 @@ def _make_sampler(context: RankContext) -> tuple[PromptSampler, int]:
             raise UserError(
                 f"resumeFrom: {error}; with resumeFrom.load: Weights the data may be another"
             ) from error
-    return sampler, found.num_overlong
+    return sampler, found.left_out
 
 
 def _evaluated_prompts(context: RankContext) -> tuple[Prompt, ...]:
@@ -206,7 +206,7 @@ def _evaluated_prompts(context: RankContext) -> tuple[Prompt, ...]:
             needs_answers=needs_answers(reward.builtin for reward in run_config.rewards),
         )
         return usable_prompts(
-            found[: options.max_prompts],
+            answerable_prompts(found[: options.max_prompts], run_config=run_config, field="dataset.eval"),
             run_config=run_config,
             tokenizer=context.loaded.tokenizer,
             vocab_size=context.loaded.vocab_size,

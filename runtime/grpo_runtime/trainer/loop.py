@@ -29,7 +29,6 @@ from grpo_runtime.trainer.journal.journal import Journal, NoJournal
 from grpo_runtime.trainer.journal.step import Step
 from grpo_runtime.trainer.learner import Learner
 from grpo_runtime.trainer.probe import make_probe
-from grpo_runtime.trainer.prompting import OVERLONG
 from grpo_runtime.trainer.samples import samples_of
 from grpo_runtime.trainer.scoring import Scorer, advantage_options
 from grpo_runtime.trainer.step_results import Evaluated, Learned, Sampled, step_metrics
@@ -59,8 +58,8 @@ class Coordinator:
     journal: Journal | NoJournal
     decoder: CompletionDecoder
     uploads: ModelUploads = field(default_factory=ModelUploads)
-    num_overlong: int = 0
-    """Prompts that were left out of the dataset."""
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """How many prompts were left out of the dataset, by the metric of the reason."""
     evaluation: Evaluation | None = None
     rollout_function: RolloutFunction | None = None
     clock: Callable[[], float] = time.monotonic
@@ -212,7 +211,7 @@ class Coordinator:
             **step_metrics(sampled, learned, reward_names=self.scorer.names, measured=measured),
             **self.saver.take_metrics(),
             "num_tokens": float(state.num_tokens),
-            OVERLONG: float(self.num_overlong),
+            **{name: float(number) for name, number in self.left_out.items()},
             **{f"{PREFIX}{lack}": float(num) for lack, num in state.without_signal.items()},
         }
         self.ranks.position.at("reports the step")

@@ -1,6 +1,7 @@
 """The prompts that a run is trained on, and how many steps algorithm.epochs are with them."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -14,7 +15,7 @@ from grpo_runtime.errors import UserError
 from grpo_runtime.rewards.registry import needs_answers
 from grpo_runtime.settings import TrainerSettings
 from grpo_runtime.trainer.distributed import Ranks
-from grpo_runtime.trainer.prompting import usable_prompts
+from grpo_runtime.trainer.prompting import OVERLONG, UNREADABLE, answerable_prompts, usable_prompts
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,8 @@ class TrainingPrompts:
     """All that can be used, in the order of the dataset."""
 
     prompts: tuple[Prompt, ...]
-    num_overlong: int
-    """Left out because they leave no room for a completion."""
+    left_out: Mapping[str, int]
+    """How many were left out, by the metric of the reason."""
 
 
 def load_training_prompts(
@@ -37,10 +38,13 @@ def load_training_prompts(
         volumes_dir=settings.volumes_dir,
         needs_answers=needs_answers(reward.builtin for reward in run_config.rewards),
     )
+    field = "dataset.source"
+    answerable = answerable_prompts(found, run_config=run_config, field=field)
     prompts = usable_prompts(
-        found, run_config=run_config, tokenizer=tokenizer, vocab_size=vocab_size, field="dataset.source"
+        answerable, run_config=run_config, tokenizer=tokenizer, vocab_size=vocab_size, field=field
     )
-    return TrainingPrompts(prompts, len(found) - len(prompts))
+    left_out = {UNREADABLE: len(found) - len(answerable), OVERLONG: len(answerable) - len(prompts)}
+    return TrainingPrompts(prompts, left_out)
 
 
 def settle_total_steps(

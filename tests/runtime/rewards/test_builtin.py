@@ -54,9 +54,9 @@ def test_mathematics_is_compared_by_value(completion: str, answer: str, expected
 
 
 def test_an_answer_without_any_expression_makes_the_sample_fail_with_the_reason() -> None:
-    outcome = math_verify("42", "nobody knows")
+    outcome = math_verify("42", "nobody knows\n#### ")
     assert isinstance(outcome, Unscorable)
-    assert "the answer (nobody knows) holds no expression" in outcome.reason
+    assert "the answer (nobody knows\n#### ) holds no expression" in outcome.reason
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ async def test_the_problems_of_an_evaluation_are_scored_by_the_task_that_made_th
 
 
 async def test_math_verify_runs_in_the_worker_and_an_unreadable_answer_costs_only_its_sample() -> None:
-    rows = [{"prompt": "?", "answer": answer} for answer in (GSM8K_ANSWER, "nobody knows", "7")]
+    rows = [{"prompt": "?", "answer": answer} for answer in (GSM8K_ANSWER, "####", "7")]
     function = RewardFunction(name="right", builtin="math_verify", max_failure_share=0.5)
     async with RewardPool((function,)) as pool:
         matrix = pool.put_together([await pool.submit(request(rows, ["1072", "1072", "8"]))], step=0)

@@ -4,11 +4,11 @@ import logging
 
 import pytest
 
-from grpo_api.v1alpha1.spec import SamplingSpec
+from grpo_api.v1alpha1.spec import BuiltinReward, SamplingSpec
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.errors import UserError
 from grpo_runtime.model.char_tokenizer import char_tokenizer
-from grpo_runtime.trainer.prompting import make_requests, usable_prompts
+from grpo_runtime.trainer.prompting import answerable_prompts, make_requests, usable_prompts
 
 from ..conftest import run_config
 
@@ -66,6 +66,46 @@ def test_a_prompt_with_a_token_that_the_model_has_not_is_refused_with_row_and_to
             vocab_size=vocab_size,
             field="dataset.source",
         )
+
+
+def graded(*answers: str | None, field: str = "dataset.source") -> list[int]:
+    """The rows that are left of a dataset with these answers, whose job has math_verify."""
+    run = run_config()
+    reward = run.rewards[0].model_copy(update={"builtin": BuiltinReward.MATH_VERIFY})
+    prompts = tuple(
+        Prompt(index=index, content="x", columns={"answer": answer}) for index, answer in enumerate(answers)
+    )
+    with_it = run.model_copy(update={"rewards": (reward,)})
+    return [prompt.index for prompt in answerable_prompts(prompts, run_config=with_it, field=field)]
+
+
+def test_a_row_whose_answer_is_not_paid_for_itself_is_left_out_by_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    assert graded("6 - 5i", r"\frac{1}{2}}", None, "", "6 - 5i") == [0, 2, 4]
+    assert "dataset.source: 2 of 5 prompts are left out, because math_verify cannot read" in caplog.text
+    assert r"row 2 ('\\frac{1}{2}}'), row 4 ('')" in caplog.text
+
+
+def test_a_warning_names_the_first_five_rows_and_counts_all(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    assert graded("1", *[""] * 9) == [0]
+    assert "9 of 10 prompts" in caplog.text
+    assert "row 6 ('')" in caplog.text and "row 7" not in caplog.text
+
+
+def test_a_dataset_of_which_no_answer_can_be_read_is_refused_with_its_column() -> None:
+    with pytest.raises(
+        UserError,
+        match=r"no prompt of dataset\.eval is left: math_verify .* column answer of any of the 2 rows",
+    ):
+        graded("", "}", field="dataset.eval")
+
+
+def test_answers_are_left_alone_where_no_reward_reads_them() -> None:
+    prompts = (Prompt(index=0, content="x", columns={"answer": ""}),)
+    assert answerable_prompts(prompts, run_config=run_config(), field="dataset.source") == prompts
 
 
 def test_the_requests_have_the_tokens_of_the_chat_that_the_job_asks_for() -> None:

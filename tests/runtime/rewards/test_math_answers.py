@@ -1,0 +1,124 @@
+"""math_verify reads answer and completion in one way: it pays an answer for itself, and no near miss."""
+
+from pathlib import Path
+
+import pytest
+
+from grpo_runtime.rewards.math_answers import is_paid_for_itself, math_verify
+
+
+def written_forms() -> list[list[str]]:
+    """Answers as GSM8K, MATH and DeepScaleR write them, each with three near misses."""
+    lines = (Path(__file__).parent / "answer_forms.txt").read_text().splitlines()
+    return [line.replace(r"\n#", "\n#").split(" ;; ") for line in lines if not line.startswith("# ")]
+
+
+def expression_of(answer: str) -> str:
+    return answer.rpartition("####")[2].strip()
+
+
+def completions_of(expression: str) -> list[str]:
+    return [
+        rf"At first I had 7. So it is \boxed{{{expression}}}.",
+        f"<think>first 7</think><answer>{expression}</answer>",
+        f"${expression}$",
+    ]
+
+
+def test_there_are_two_hundred_forms_with_three_near_misses_each() -> None:
+    assert [len(form) for form in written_forms()] == [4] * 200
+
+
+def test_every_form_is_paid_for_itself_and_stays_in_the_dataset() -> None:
+    refused = [
+        answer
+        for answer, *_ in written_forms()
+        if {math_verify(text, answer) for text in completions_of(expression_of(answer))} != {1.0}
+        or not is_paid_for_itself(answer)
+    ]
+    assert refused == []
+
+
+def test_no_near_miss_of_a_form_is_paid() -> None:
+    paid = [
+        (answer, miss)
+        for answer, *misses in written_forms()
+        for miss in misses
+        if {math_verify(text, answer) for text in completions_of(miss)} != {0.0}
+    ]
+    assert paid == []
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer"),
+    [
+        ("The answer is 6 - 5i.", "6 - 5i"),
+        ("Final answer: east", r"\text{east}"),
+        ("After 2 tries I have found it.\nThe answer is $x \\le 3$.", r"x \le 3"),
+        ("I count 4, then 5.\n#### 5", "5"),
+        (r"\boxed{1} or \boxed{2}", "1, 2"),
+        (r"\boxed{1}\text{ and }\boxed{2}", "2, 1"),
+        (r"\boxed{x = 5}", "5"),
+        (r"\boxed{5}", "x = 5"),
+        (r"\boxed{18 - 8 = 10}", "10"),
+        (r"\boxed{(x, y) = (1, 2)}", "(1, 2)"),
+        (r"\boxed{y = 2, x = 1}", "x = 1, y = 2"),
+        (r"\boxed{x = \pm 2}", "2, -2"),
+        (r"\boxed{2i}", "(1 + i)^2"),
+        (r"\boxed{3 > x}", "x < 3"),
+        (r"\boxed{1 < x < 2}", "(1, 2)"),
+        (r"\boxed{\text{(B)}}", "B"),
+        (r"\boxed{50}", r"50\%"),
+        (r"\boxed{\frac{1}{2}}", r"50\%"),
+        (r"\boxed{5}", r"\$5"),
+        (r"\boxed{30}", r"30^\circ"),
+        (r"\boxed{3 \text{ million}}", "3000000"),
+        (r"\boxed{0.3333333}", r"\frac{1}{3}"),
+        (r"\boxed{x + 2 = 0}", "2x + 4 = 0"),
+        (r"\boxed{100000}", "1e5"),
+        (r"\boxed{pi/2}", r"\frac{\pi}{2}"),
+        (r"\boxed{\frac{10}{3}}", r"\frac{10}{3} \text{m}"),
+        (r"\boxed{\text{10:30 p.m.}}", "10:30 PM"),
+    ],
+)
+def test_another_way_to_write_the_same_is_paid(completion: str, answer: str) -> None:
+    assert math_verify(completion, answer) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer"),
+    [
+        (r"\boxed{1}, \boxed{2}, \boxed{3}", "2"),
+        ("<answer>1</answer><answer>2</answer>", "1"),
+        ("<answer>1 or 2</answer>", "2"),
+        (r"it was \boxed{5}. No, after long thought it is really something else entirely: \boxed{6}", "5"),
+        (r"\boxed{5", "5"),
+        (r"\boxed{}", "5"),
+        (r"\boxed{x^2 = 5}", "5"),
+        (r"\boxed{1, 1}", "1"),
+        (r"\boxed{2, 1}", "x = 1, y = 2"),
+        (r"\boxed{1 < x < 2}", r"\{1, 2\}"),
+        (r"\boxed{1, 2}", "(1, 2)"),
+        (r"\boxed{2 3}", "6"),
+        (r"\boxed{1 1/2}", "11/2"),
+        (r"\boxed{1 1/2}", "1/2"),
+        (r"\boxed{0.0000001}", "0.0000002"),
+        (r"\boxed{10^{-20}}", "10^{-21}"),
+        (r"\boxed{3 \text{ million}}", "3"),
+        (r"\boxed{seat}", "east"),
+        (r"\boxed{\gcd(a, b)}", r"\gcd(a, c)"),
+        (r"\boxed{9^{9^{9}}}", "5"),
+        (rf"\boxed{{{'(' * 900}5{')' * 900}}}", "(" * 900 + "6" + ")" * 900),
+        (r"\boxed{f'(x) = 3x^2}", "f(x) = 3x^2"),
+        ("x" * 100_000, "5"),
+    ],
+)
+def test_what_a_lenient_reading_would_take_for_the_answer_gets_nothing(completion: str, answer: str) -> None:
+    assert math_verify(completion, answer) == 0.0
+
+
+@pytest.mark.parametrize(
+    "answer", ["", "  ", "72 clips\n#### ", r"\frac{1}{2}}", r"\boxed{5", "5</answer>6", "$$"]
+)
+def test_an_answer_that_no_completion_can_give_is_not_paid_for_itself(answer: str) -> None:
+    assert not is_paid_for_itself(answer)
