@@ -19,6 +19,7 @@ from grpo_api.v1alpha1.spec import Mode
 from grpo_runtime.errors import UserError, VolumeFullError
 from grpo_runtime.local.attempts import AttemptOutcome, Next
 from grpo_runtime.local.context import LocalContext, Programs
+from grpo_runtime.local.data_check import check_before_start
 from grpo_runtime.local.describe import count, crowded, gpus_asked, local_problem
 from grpo_runtime.local.documents import Document, pick_job, read_documents
 from grpo_runtime.local.environments import inherited
@@ -138,6 +139,9 @@ def _run_in(
         if not num_gpus and (warning := crowded(job, num_cores=len(os.sched_getaffinity(0)))):
             screen.say(warning)
         try:
+            if not workspace.state().attempt and not check_before_start(context, stop_signals=stop_signals):
+                screen.say(f"stopped before anything began; {_resume_sentence(options)}")
+                return ExitCode.TERMINATED
             outcome = LocalJob(context, job.spec, screen, stop_signals=stop_signals).run()
         except EndedAtOnceError:
             screen.say(f"ended at once; {_resume_sentence(options)}")

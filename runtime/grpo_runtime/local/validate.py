@@ -4,23 +4,29 @@ GPUs only, whose memory is planned."""
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from grpo_api.problems import Problem, problems
+from grpo_api.resolve import resolve, volumes_of
 from grpo_api.source import Scheme, parse_source
 from grpo_api.v1alpha1.job import KIND, GRPOJob, parse_job
 from grpo_api.v1alpha1.spec import GRPOJobSpec
-from grpo_runtime.errors import UserError
+from grpo_runtime.errors import HubUnreachableError, UserError
 from grpo_runtime.local.describe import count, describe, gpus_asked
 from grpo_runtime.local.documents import Document, read_documents
 from grpo_runtime.local.memory import describe_memory
+from grpo_runtime.local.volume_folders import lay_out_volumes, parse_volume_flags
 from grpo_runtime.spec_checks import spec_problems
 
 
-def validate(paths: Sequence[Path], *, gpu_gib: float | None = None) -> int:
+def validate(
+    paths: Sequence[Path], *, gpu_gib: float | None = None, volumes: Sequence[str] | None = None
+) -> int:
     """Print what is wrong with each GRPOJob in the files, or what it would do.
 
-    With `gpu_gib`, the memory of each GPU, a job that does not fit is wrong, too. Returns 0 when each file
-    has a GRPOJob and nothing is wrong, else 1.
+    With `gpu_gib`, the memory of each GPU, a job that does not fit is wrong, too. With `volumes`, as in
+    `--volume`, data, tokenizer and reward functions are looked at. Returns 0 when each file has a GRPOJob and
+    nothing is wrong, else 1.
     """
     num_jobs, num_wrong = 0, 0
     for path in paths:
@@ -32,7 +38,11 @@ def validate(paths: Sequence[Path], *, gpu_gib: float | None = None) -> int:
             continue
         jobs = [document for document in documents if document.kind == KIND]
         num_jobs += len(jobs)
-        num_wrong += sum(not _is_valid(job, gpu_gib=gpu_gib) for job in jobs)
+        for job in jobs:
+            is_valid = _is_valid(job, gpu_gib=gpu_gib)
+            if is_valid and volumes is not None:
+                is_valid = _has_good_data(job, documents=documents, volumes=volumes)
+            num_wrong += not is_valid
         others = sorted({document.kind or "without a kind" for document in documents} - {KIND})
         if others:
             print(f"{path}: not looked at: {', '.join(others)}")
@@ -62,6 +72,23 @@ def _is_valid(document: Document, *, gpu_gib: float | None) -> bool:
     text, fits = describe_memory(job, gpu_gib=gpu_gib)
     print(text)
     return fits
+
+
+def _has_good_data(document: Document, *, documents: Sequence[Document], volumes: Sequence[str]) -> bool:
+    from grpo_runtime.trainer.data_check import check_data
+
+    run_config = resolve(parse_job(document.data))
+    with TemporaryDirectory() as folder:
+        volumes_dir = Path(folder) / "volumes"
+        try:
+            given = parse_volume_flags(volumes)
+            lay_out_volumes(volumes_of(run_config), given=given, documents=documents, into=volumes_dir)
+            num_prompts = check_data(run_config, volumes_dir=volumes_dir, cache_dir=Path(folder))
+        except (UserError, HubUnreachableError) as error:
+            print(f"  data: {error}")
+            return False
+    print(f"  data: {count(num_prompts, 'prompt')} for training; the reward functions were called once")
+    return True
 
 
 def _problems_beyond_the_api(job: GRPOJob) -> Iterator[Problem]:

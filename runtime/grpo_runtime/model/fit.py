@@ -3,22 +3,21 @@
 import logging
 from collections.abc import Sequence
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.errors import UserError
-from grpo_runtime.model.language_model import vocabulary_size
 
 logger = logging.getLogger(__name__)
 
 
-def require_fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, run_config: RunConfig) -> None:
+def require_fit(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, run_config: RunConfig) -> None:
     """Raise UserError when no completion could end, or when sequences may be longer than the model's
     positions. Warns of tokens that the tokenizer has and the model has not: prompts with one are refused.
 
     A padding token of that kind is replaced by the end of a sequence: what is padded is never looked at.
     """
-    size, source = vocabulary_size(model), run_config.model.source
+    size, source = int(config.get_text_config().vocab_size), run_config.model.source
     if tokenizer.eos_token_id >= size:
         raise UserError(
             f"model.source ({source}): eos_token of the tokenizer is token {tokenizer.eos_token_id}, and the "
@@ -33,7 +32,7 @@ def require_fit(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, run_
             "prompts must not have them",
             *(source, len(unknown), tokenizer.convert_ids_to_tokens(unknown[0]), unknown[0]),
         )
-    _require_positions(model, run_config)
+    _require_positions(config.get_text_config(), run_config)
 
 
 def unknown_token(token_ids: Sequence[int], *, vocab_size: int) -> int | None:
@@ -41,8 +40,7 @@ def unknown_token(token_ids: Sequence[int], *, vocab_size: int) -> int | None:
     return next((token for token in token_ids if token >= vocab_size), None)
 
 
-def _require_positions(model: PreTrainedModel, run_config: RunConfig) -> None:
-    config = model.config.get_text_config()
+def _require_positions(config: PreTrainedConfig, run_config: RunConfig) -> None:
     positions = getattr(config, "max_position_embeddings", None)
     rope = getattr(config, "rope_parameters", None) or {}
     # other ropes stretch the positions, each by a rule of its own, which vLLM knows

@@ -39,6 +39,18 @@ def materialise_model(model: ModelSpec, *, hub: HubSpec, volumes_dir: Path, into
     return existing_model(model.source, revision=model.revision, hub=hub, volumes_dir=volumes_dir)
 
 
+def tokenizer_folder(model: ModelSpec, *, hub: HubSpec, volumes_dir: Path, into: Path) -> Path:
+    """A directory with the configuration and the tokenizer of the model that `materialise_model` gives; the
+    weights of an `hf://` model are not downloaded. Raises UserError when there is no such model."""
+    source = parse_source(model.source)
+    if source.scheme is not Scheme.HUB:
+        return materialise_model(model, hub=hub, volumes_dir=volumes_dir, into=into).folder
+    files = [name for name in HUB_FILES if "safetensors" not in name]
+    return download(
+        "model", source.name, revision=model.revision, hub=hub, allow=files, ignore=NOT_HUB_FILES
+    ).folder
+
+
 def existing_model(
     url: str, *, revision: str | None, hub: HubSpec, volumes_dir: Path, field: str = "model.source"
 ) -> LocalModel:

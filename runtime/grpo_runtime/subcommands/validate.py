@@ -16,12 +16,17 @@ For a job with GPUs it also says what each of them will hold at most, from the m
 a file:// model, or of an hf:// model from the cache or the Hub. With --gpu-memory-gib a job that does not
 fit is refused, and the fields to change are named.
 
+With --data it also reads the data, encodes every prompt with the model's tokenizer, and calls each reward
+function once, and tells the first faults: no weights are loaded, no engine starts, and services and reward
+models are left alone. Claims and ConfigMaps that are not in the file are named by --volume, as for `run`.
+
 With --node it looks at the machine or the pod that it runs on: device files and their rights, driver,
 compiler, /dev/shm, memory of the GPUs, peer access, and NCCL between them; each with what to do. Files are
 then planned with the memory of the smallest GPU.
 
   grpo-runtime validate examples/copy-disaggregated.yaml my-job.yaml
   grpo-runtime validate --gpu-memory-gib 80 examples/gsm8k-disaggregated.yaml
+  grpo-runtime validate --data --volume claim/data=./data my-job.yaml
   grpo-runtime validate --node my-job.yaml
 """
 
@@ -29,6 +34,14 @@ then planned with the memory of the smallest GPU.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options and operands of `validate`."""
     parser.add_argument("files", type=Path, nargs="*", metavar="FILE", help="YAML with one GRPOJob or more")
+    parser.add_argument("--data", action="store_true", help="look at data, tokenizer and rewards, too")
+    parser.add_argument(
+        "--volume",
+        action="append",
+        default=[],
+        metavar="KIND/NAME=DIR",
+        help="a claim, ConfigMap or Secret of the job as a folder, for --data",
+    )
     parser.add_argument("--node", action="store_true", help="look at this node, too")
     parser.add_argument(
         "--gpu-memory-gib", type=float, metavar="N", help="memory of each GPU: refuse jobs that need more"
@@ -50,4 +63,5 @@ def execute(options: argparse.Namespace) -> int:
         found, smallest_gib = check_node()
         print("this node:", *found, sep="\n")
         gpu_gib, is_node_fine = gpu_gib or smallest_gib, not any(finding.fix for finding in found)
-    return max(validate(options.files, gpu_gib=gpu_gib), int(not is_node_fine))
+    volumes = options.volume if options.data else None
+    return max(validate(options.files, gpu_gib=gpu_gib, volumes=volumes), int(not is_node_fine))

@@ -14,7 +14,6 @@ from grpo_api.v1alpha1.spec import Mode
 from grpo_runtime.colocated.engine_share import num_colocated_engines
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.data.sampler import PromptSampler
-from grpo_runtime.data.source import load_evaluated_prompts
 from grpo_runtime.errors import UserError
 from grpo_runtime.export.at_the_end import ModelUploads
 from grpo_runtime.export.destinations import open_destinations
@@ -23,7 +22,6 @@ from grpo_runtime.report.run_file import keep_run_file
 from grpo_runtime.report.sinks import SINKS
 from grpo_runtime.report.trackers.registry import open_trackers
 from grpo_runtime.rewards.pool import RewardPool
-from grpo_runtime.rewards.registry import needs_answers
 from grpo_runtime.rollout.interface import Engines
 from grpo_runtime.rollout.sampling import sampling_checksum
 from grpo_runtime.rollout_function.turns import FunctionOptions, RolloutFunction
@@ -33,10 +31,9 @@ from grpo_runtime.trainer.ending import FINISH_SECONDS, closed_after_an_error, w
 from grpo_runtime.trainer.evaluation import Evaluation
 from grpo_runtime.trainer.journal.journal import JOURNAL, Journal, NoJournal
 from grpo_runtime.trainer.loop import Coordinator
-from grpo_runtime.trainer.prompting import answerable_prompts, usable_prompts
 from grpo_runtime.trainer.rank_context import RankContext
 from grpo_runtime.trainer.scoring import Scorer, function_file, reward_functions
-from grpo_runtime.trainer.training_prompts import load_training_prompts
+from grpo_runtime.trainer.training_prompts import load_evaluation_prompts, load_training_prompts
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +81,12 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
             is_kept=run_config.keeps_output,
         )
         uploads.require_access()
-        evaluated = _evaluated_prompts(context)
+        evaluated = load_evaluation_prompts(
+            run_config,
+            volumes_dir=settings.volumes_dir,
+            tokenizer=context.loaded.tokenizer,
+            vocab_size=context.loaded.vocab_size,
+        )
         journal = _open_journal(context)
         rewards = RewardPool(
             reward_functions(run_config, volumes_dir=settings.volumes_dir),
@@ -176,7 +178,10 @@ def _make_sampler(context: RankContext) -> tuple[PromptSampler, Mapping[str, int
     left out, by the metric of the reason."""
     run_config = context.settings.run_config
     found = context.prompts or load_training_prompts(
-        context.settings, tokenizer=context.loaded.tokenizer, vocab_size=context.loaded.vocab_size
+        run_config,
+        volumes_dir=context.settings.volumes_dir,
+        tokenizer=context.loaded.tokenizer,
+        vocab_size=context.loaded.vocab_size,
     )
     sampler = PromptSampler(
         found.prompts, seed=run_config.algorithm.seed, is_shuffled=run_config.dataset.shuffle
@@ -191,30 +196,6 @@ def _make_sampler(context: RankContext) -> tuple[PromptSampler, Mapping[str, int
                 f"resumeFrom: {error}; with resumeFrom.load: Weights the data may be another"
             ) from error
     return sampler, found.left_out
-
-
-def _evaluated_prompts(context: RankContext) -> tuple[Prompt, ...]:
-    """The prompts of dataset.eval, checked as those of training are; none without it."""
-    run_config = context.settings.run_config
-    options = run_config.dataset.eval
-    if options is None:
-        return ()
-    try:
-        found = load_evaluated_prompts(
-            run_config,
-            volumes_dir=context.settings.volumes_dir,
-            needs_answers=needs_answers(reward.builtin for reward in run_config.rewards),
-        )
-        return usable_prompts(
-            answerable_prompts(found[: options.max_prompts], run_config=run_config, field="dataset.eval"),
-            run_config=run_config,
-            tokenizer=context.loaded.tokenizer,
-            vocab_size=context.loaded.vocab_size,
-            field="dataset.eval",
-        )
-    except UserError as error:
-        # the sentences name the fields of a dataset, which the evaluation has too
-        raise UserError(f"dataset.eval: {error}") from error
 
 
 def _make_evaluation(

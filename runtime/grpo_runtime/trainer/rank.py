@@ -195,7 +195,7 @@ def _load(commits: ModelCommits, *, commit: str | None, into: Path, is_first: bo
     run_config = commits.settings.run_config
     model = _load_model(run_config, origin=origin, is_first=is_first)
     tokenizer = load_tokenizer(origin.folder)
-    require_fit(model, tokenizer, run_config)
+    require_fit(model.config, tokenizer, run_config)
     return LoadedModel(origin=origin, model=model, tokenizer=tokenizer)
 
 

@@ -1,16 +1,17 @@
-"""The prompts that a run is trained on, and how many steps algorithm.epochs are with them."""
+"""The prompts that a run is trained and evaluated on, and how many steps algorithm.epochs are with them."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from pathlib import Path
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.data.prompt import Prompt
-from grpo_runtime.data.source import load_prompts
+from grpo_runtime.data.source import load_evaluated_prompts, load_prompts
 from grpo_runtime.errors import UserError
 from grpo_runtime.rewards.registry import needs_answers
 from grpo_runtime.settings import TrainerSettings
@@ -28,14 +29,13 @@ class TrainingPrompts:
 
 
 def load_training_prompts(
-    settings: TrainerSettings, *, tokenizer: PreTrainedTokenizerBase, vocab_size: int
+    run_config: RunConfig, *, volumes_dir: Path, tokenizer: PreTrainedTokenizerBase, vocab_size: int
 ) -> TrainingPrompts:
     """Read and check every prompt of the dataset, for a model with `vocab_size` tokens. Raises UserError for
     one that cannot be used."""
-    run_config = settings.run_config
     found = load_prompts(
         run_config,
-        volumes_dir=settings.volumes_dir,
+        volumes_dir=volumes_dir,
         needs_answers=needs_answers(reward.builtin for reward in run_config.rewards),
     )
     field = "dataset.source"
@@ -45,6 +45,28 @@ def load_training_prompts(
     )
     left_out = {UNREADABLE: len(found) - len(answerable), OVERLONG: len(answerable) - len(prompts)}
     return TrainingPrompts(prompts, left_out)
+
+
+def load_evaluation_prompts(
+    run_config: RunConfig, *, volumes_dir: Path, tokenizer: PreTrainedTokenizerBase, vocab_size: int
+) -> tuple[Prompt, ...]:
+    """The prompts of dataset.eval, checked as those of training are; none without it."""
+    options, field = run_config.dataset.eval, "dataset.eval"
+    if options is None:
+        return ()
+    try:
+        found = load_evaluated_prompts(
+            run_config,
+            volumes_dir=volumes_dir,
+            needs_answers=needs_answers(reward.builtin for reward in run_config.rewards),
+        )
+        answerable = answerable_prompts(found[: options.max_prompts], run_config=run_config, field=field)
+        return usable_prompts(
+            answerable, run_config=run_config, tokenizer=tokenizer, vocab_size=vocab_size, field=field
+        )
+    except UserError as error:
+        # the sentences name the fields of a dataset, which the evaluation has too
+        raise UserError(f"dataset.eval: {error}") from error
 
 
 def settle_total_steps(
@@ -59,7 +81,12 @@ def settle_total_steps(
         return settings, None
     counted = None
     if ranks.rank == 0:
-        counted = load_training_prompts(settings, tokenizer=tokenizer, vocab_size=vocab_size)
+        counted = load_training_prompts(
+            settings.run_config,
+            volumes_dir=settings.volumes_dir,
+            tokenizer=tokenizer,
+            vocab_size=vocab_size,
+        )
     num_prompts = len(counted.prompts) if counted else 0
     num_prompts = int(ranks.broadcast(torch.tensor(num_prompts)))
     run_config = with_total_steps(settings.run_config, num_prompts=num_prompts)

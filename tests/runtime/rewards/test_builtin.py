@@ -23,7 +23,8 @@ GSM8K_ANSWER = "Natalia sold 48/2 = <<48/2=24>>24 clips in May.\nShe sold 48+24 
 
 
 def call(name: str, options: BuiltinOptions, **arguments: Any) -> list[Any]:
-    return make_builtin(name, options=options)(**arguments)
+    prefills = [""] * len(arguments["completions"])
+    return make_builtin(name, options=options)(**{"prefills": prefills, **arguments})
 
 
 @pytest.mark.parametrize(
@@ -89,6 +90,16 @@ def test_the_format_is_thinking_then_an_answer_and_nothing_else(text: str, expec
 )
 def test_what_the_prompt_has_opened_counts_as_written(prefill: str, text: str, expected: float) -> None:
     assert call("format", BuiltinOptions(), completions=[text], prefills=[prefill]) == [expected]
+
+
+def test_an_answer_that_the_prompt_has_begun_is_read_as_a_whole() -> None:
+    def scores(name: str, prefill: str, completion: str) -> list[Any]:
+        return call(name, BuiltinOptions(), completions=[completion], prefills=[prefill], answer=["42"])
+
+    assert scores("math_verify", "It is \\boxed{", "42}.") == [1.0]
+    assert scores("math_verify", "<answer>", "42</answer>") == [1.0]
+    assert scores("math_verify", "<think>", "41 or</think>42") == [1.0]
+    assert scores("exact_match", "It is ", "42") == [1.0]
 
 
 def test_of_several_accepted_answers_the_best_counts() -> None:

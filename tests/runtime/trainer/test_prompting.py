@@ -68,7 +68,7 @@ def test_a_prompt_with_a_token_that_the_model_has_not_is_refused_with_row_and_to
         )
 
 
-def graded(*answers: str | None, field: str = "dataset.source") -> list[int]:
+def graded(*answers: str | list[str] | None, field: str = "dataset.source") -> list[int]:
     """The rows that are left of a dataset with these answers, whose job has math_verify."""
     run = run_config()
     reward = run.rewards[0].model_copy(update={"builtin": BuiltinReward.MATH_VERIFY})
@@ -86,6 +86,10 @@ def test_a_row_whose_answer_is_not_paid_for_itself_is_left_out_by_name(
     assert graded("6 - 5i", r"\frac{1}{2}}", None, "", "6 - 5i") == [0, 2, 4]
     assert "dataset.source: 2 of 5 prompts are left out, because math_verify cannot read" in caplog.text
     assert r"row 2 ('\\frac{1}{2}}'), row 4 ('')" in caplog.text
+
+
+def test_a_row_stays_while_one_of_its_accepted_answers_can_be_read() -> None:
+    assert graded(["}", "3"], ["}", ""], "3") == [0, 2]
 
 
 def test_a_warning_names_the_first_five_rows_and_counts_all(caplog: pytest.LogCaptureFixture) -> None:

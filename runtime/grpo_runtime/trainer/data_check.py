@@ -1,0 +1,96 @@
+"""What a trainer finds wrong with the data, the tokenizer and the reward functions of a job, found without
+weights and engines.
+
+`python -m grpo_runtime.trainer.data_check` does it with the environment of a trainer pod.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from transformers import AutoConfig, PreTrainedTokenizerBase
+
+from grpo_api.contract.run_config import RunConfig
+from grpo_runtime.data.prompt import Prompt
+from grpo_runtime.errors import UserError
+from grpo_runtime.model.completion_decoder import CompletionDecoder
+from grpo_runtime.model.fit import require_fit
+from grpo_runtime.model.load import load_tokenizer
+from grpo_runtime.model.source import tokenizer_folder
+from grpo_runtime.process.failure import describe_failure
+from grpo_runtime.process.termination import write_termination_message
+from grpo_runtime.rewards.pool import RewardPool
+from grpo_runtime.settings import read_trainer_settings
+from grpo_runtime.trainer.scoring import Scorer, reward_functions
+from grpo_runtime.trainer.training_prompts import load_evaluation_prompts, load_training_prompts
+
+
+def check_data(run_config: RunConfig, *, volumes_dir: Path, cache_dir: Path) -> int:
+    """The number of prompts that can be trained on. Warnings tell what is left out. `cache_dir` is for a
+    model that is made.
+
+    Raises UserError with the first fault of the data and the first of the reward functions.
+    """
+    folder = tokenizer_folder(
+        run_config.model, hub=run_config.hub, volumes_dir=volumes_dir, into=cache_dir / "model"
+    )
+    tokenizer = load_tokenizer(folder)
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise UserError(f"the model in {folder} cannot be loaded: {error}") from error
+    require_fit(config, tokenizer, run_config)
+    vocab_size = int(config.get_text_config().vocab_size)
+    prompts: tuple[Prompt, ...] = ()
+    faults = []
+    try:
+        prompts = load_training_prompts(
+            run_config, volumes_dir=volumes_dir, tokenizer=tokenizer, vocab_size=vocab_size
+        ).prompts
+        load_evaluation_prompts(
+            run_config, volumes_dir=volumes_dir, tokenizer=tokenizer, vocab_size=vocab_size
+        )
+    except UserError as error:
+        faults.append(str(error))
+    try:
+        asyncio.run(_try_rewards(run_config, prompts, volumes_dir=volumes_dir, tokenizer=tokenizer))
+    except UserError as error:
+        faults.append(str(error))
+    if faults:
+        raise UserError("; ".join(faults))
+    return len(prompts)
+
+
+async def _try_rewards(
+    run_config: RunConfig,
+    prompts: tuple[Prompt, ...],
+    *,
+    volumes_dir: Path,
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    """Start the functions of this job's own code and the built-in ones, and call them with the first prompt.
+    Services and models are left alone."""
+    own = tuple(reward for reward in run_config.rewards if reward.service is None and reward.model is None)
+    of_own = run_config.model_copy(update={"rewards": own})
+    async with RewardPool(reward_functions(of_own, volumes_dir=volumes_dir)) as pool:
+        if prompts:
+            await Scorer(pool, of_own, decoder=CompletionDecoder.of(tokenizer)).try_out(prompts[0], step=0)
+
+
+def main(arguments: list[str]) -> int:
+    """Check, and write what is wrong to the termination log; returns the exit code."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--termination-log", type=Path, required=True)
+    options = parser.parse_args(arguments)
+    try:
+        settings = read_trainer_settings(os.environ)
+        check_data(settings.run_config, volumes_dir=settings.volumes_dir, cache_dir=settings.cache_dir)
+    except Exception as error:  # told by the exit code, as a trainer tells it
+        return write_termination_message(describe_failure(error), termination_log=options.termination_log)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
