@@ -33,6 +33,7 @@ from grpo_runtime.local.volume_folders import lay_out_volumes, parse_volume_flag
 from grpo_runtime.local.workspace import Workspace
 from grpo_runtime.report.metrics import METRICS_FILE
 from grpo_runtime.report.plot import plot_run
+from grpo_runtime.spec_checks import spec_problems
 from grpo_runtime.storage.volume_errors import volume_errors_named
 
 DEFAULT_OUTPUT = Path("grpo-runs")
@@ -162,10 +163,13 @@ def _block_stop_signals() -> set[signal.Signals]:
 
 def _parse(document: Document) -> GRPOJob:
     found = problems(document.data)
+    if not found:
+        job = parse_job(document.data)
+        found = list(spec_problems(rewards=job.spec.rewards, sampling=job.spec.sampling))
     if found:
         lines = "\n".join(f"  {problem}" for problem in found)
         raise UserError(f"{document.path}:{document.line}: {count(len(found), 'problem')}\n{lines}")
-    return parse_job(document.data)
+    return job
 
 
 def _require_vllm() -> None:
