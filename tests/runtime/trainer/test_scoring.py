@@ -91,6 +91,7 @@ async def test_functions_are_tried_with_a_group_of_one_short_completion_of_a_pro
         RewardRequest(
             prompts=["b=", "b="],
             completions=["text 1", "text 1"],
+            prefills=["<think>", "<think>"],
             completion_ids=[[1, 7], [1, 7]],
             columns={"answer": ["b", "b"]},
             group_ids=[0, 0],
