@@ -17,10 +17,12 @@ _CLI = (sys.executable, "-m", "grpo_runtime.cli")
 
 @dataclass(frozen=True)
 class Programs:
-    """The commands of the two roles, as in the containers of their pods."""
+    """The commands of the two roles, as in the containers of their pods, and of what looks at the data
+    before."""
 
     trainer: Sequence[str] = (*_CLI, "trainer")
     rollout: Sequence[str] = (*_CLI, "rollout")
+    data_check: Sequence[str] = (sys.executable, "-m", "grpo_runtime.trainer.data_check")
 
 
 @dataclass(frozen=True)

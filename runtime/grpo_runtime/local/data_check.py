@@ -1,7 +1,6 @@
 """Looks at the data, the tokenizer and the reward functions of a local job before its processes start."""
 
 import signal
-import sys
 import time
 
 from grpo_api.contract.exit_codes import ExitCode
@@ -28,11 +27,12 @@ def check_before_start(context: LocalContext, *, stop_signals: set[signal.Signal
         attempt=1,
         index=0,
         cache=context.fresh_cache(_NAME),
-        rollout_ports=(),
+        # of engines that do not run yet
+        rollout_ports=[0] * context.run_config.topology.rollout_replicas,
     )
     context.processes.start(
         _NAME,
-        [sys.executable, "-m", "grpo_runtime.trainer.data_check", "--termination-log", str(log)],
+        [*context.programs.data_check, "--termination-log", str(log)],
         {**context.environment, **environment},
         log=context.workspace.log(_NAME),
     )

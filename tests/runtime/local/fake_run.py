@@ -12,6 +12,7 @@ if __name__ == "__main__":
     programs = Programs(
         trainer=(sys.executable, str(folder / "fake_trainer_pod.py")),
         rollout=(sys.executable, str(folder / "fake_engine.py")),
+        data_check=("sh", "-c", os.environ.get("FAKE_DATA_CHECK", "true"), "data-check"),
     )
     file, output = map(Path, sys.argv[1:])
     command = ("grpo-runtime", "run", str(file), "--output", str(output))

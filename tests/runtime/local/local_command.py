@@ -46,7 +46,8 @@ def job_object(**spec: Any) -> dict[str, Any]:
 
 class LocalCommand:
     """One `grpo-runtime run` of a job with its output in `folder`; with fake roles unless `command` is
-    another. `gpus` are those of the machine.
+    another. `gpus` are those of the machine. `data_check` is a shell script with the arguments
+    `--termination-log FILE`.
 
     With `is_on_terminal` its standard streams are a terminal of its own, in which `type_control_c` types and
     which `close_terminal` closes. With `is_piped` they are a pipe whose reader `close_pipe` ends.
@@ -59,6 +60,7 @@ class LocalCommand:
         *,
         attempts: dict[int, Any] | None = None,
         engine: dict[int, int] | None = None,
+        data_check: str = "true",
         gpus: str = "",
         command: tuple[str, ...] = FAKE_RUN,
         is_on_terminal: bool = False,
@@ -75,6 +77,7 @@ class LocalCommand:
             "FAKE_ENGINE": json.dumps(engine or {}),
             "FAKE_ENGINES": str(self._engine_starts),
             "FAKE_GPUS": gpus,
+            "FAKE_DATA_CHECK": data_check,
         }
         arguments = [*command, str(file), str(self.output)]
         if is_on_terminal:

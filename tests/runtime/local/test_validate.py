@@ -360,3 +360,23 @@ def test_the_claim_of_weights_is_given_as_any_claim(tmp_path: Path) -> None:
     given = parse_volume_flags([f"claim/weights={tmp_path / 'given'}"])
     lay_out_volumes(needed, given=given, documents=[], into=into)
     assert (into / "weights/weights").resolve() == tmp_path / "given"
+
+
+def test_with_data_it_tells_what_a_trainer_would_find_in_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "claim").mkdir()
+    data = tmp_path / "claim" / "train.jsonl"
+    job = job_object(
+        dataset={"source": "pvc://data/train.jsonl"}, engine={"maxModelLen": 64}, sampling={"maxTokens": 8}
+    )
+    file = written(tmp_path, job)
+    command = ["validate", "--data", "--volume", f"claim/data={tmp_path}/claim", str(file)]
+    data.write_text('{"prompt": "a=", "answer": "a"}')
+    assert main(command) == 0
+    assert "data: 1 prompt for training; the reward functions were called once" in capsys.readouterr().out
+    data.write_text('{"prompt": "a=", "answer": {"text": "a"}}')
+    assert main(command) == 1
+    assert "data: dataset.answer: column answer of row 1 is an object" in capsys.readouterr().out
+    assert main(["validate", "--data", str(file)]) == 1
+    assert "say where it is with --volume claim/data=DIRECTORY" in capsys.readouterr().out

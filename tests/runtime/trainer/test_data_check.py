@@ -1,0 +1,71 @@
+"""Faults of data, tokenizer and reward functions are found without weights and engines."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pod_builder import run_config, trainer_environment
+
+from grpo_api.contract.progress import TerminationMessage
+from grpo_runtime.errors import UserError
+from grpo_runtime.trainer import data_check
+from grpo_runtime.trainer.data_check import check_data
+
+
+def source(folder: Path, *rows: dict[str, Any]) -> dict[str, str]:
+    path = folder / "train.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return {"source": f"file://{path}"}
+
+
+GOOD = {"prompt": "a=", "answer": "a"}
+
+
+def check(folder: Path, **spec: Any) -> int:
+    return check_data(run_config(**spec), volumes_dir=folder / "volumes", cache_dir=folder / "cache")
+
+
+def test_prompts_that_can_be_trained_on_are_counted(tmp_path: Path) -> None:
+    assert check(tmp_path, dataset=source(tmp_path, GOOD, GOOD, {**GOOD, "prompt": "a" * 999})) == 2
+
+
+def test_the_first_faults_of_data_and_rewards_are_told_together(tmp_path: Path) -> None:
+    rewards = [
+        {"name": "copy", "builtin": "exact_match"},
+        {"name": "mine", "function": "json:no_such_function"},
+    ]
+    with pytest.raises(UserError, match=r"^row 2 of the dataset has no usable prompt .*; .*no_such_function"):
+        check(tmp_path, dataset=source(tmp_path, GOOD, {"prompt": 7, "answer": "a"}), rewards=rewards)
+
+
+def test_a_function_that_does_not_fit_the_data_is_told(tmp_path: Path) -> None:
+    rewards = [{"name": "mine", "function": "shutil:copyfile"}]
+    with pytest.raises(UserError, match=r"reward mine does not fit this job: it needs src and dst.* answer"):
+        check(tmp_path, dataset=source(tmp_path, GOOD), rewards=rewards)
+
+
+def test_prompts_of_an_evaluation_are_looked_at_too(tmp_path: Path) -> None:
+    (tmp_path / "eval.jsonl").write_text(json.dumps({"prompt": "", "answer": "a"}))
+    evaluated = {"source": f"file://{tmp_path}/eval.jsonl", "everySteps": 1}
+    with pytest.raises(
+        UserError, match=r"^dataset\.eval: row 1 of the dataset has a prompt without any token"
+    ):
+        check(tmp_path, dataset={**source(tmp_path, GOOD), "eval": evaluated})
+
+
+def test_services_are_left_alone(tmp_path: Path) -> None:
+    rewards = [{"name": "judge", "service": {"url": "http://nobody.invalid/score"}}]
+    assert check(tmp_path, dataset=source(tmp_path, GOOD), rewards=rewards) == 1
+
+
+def test_a_process_of_its_own_ends_as_a_trainer_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_config(dataset=source(tmp_path, {"prompt": "a=", "answer": True}))
+    for name, value in trainer_environment(tmp_path / "pod", run).items():
+        monkeypatch.setenv(name, value)
+    log = tmp_path / "termination-log"
+    assert data_check.main(["--termination-log", str(log)]) == 40
+    written = TerminationMessage.model_validate_json(log.read_text())
+    assert "column answer of row 1 is the boolean true" in written.message
