@@ -50,8 +50,8 @@ class FakeApiServer(Client):
         self._clock = clock
         self.clock = ServerClock(wall=clock, monotonic=lambda: 0.0)
         self.refused: dict[str, errors.KubernetesError] = {}
-        self.unchangeable: set[Kind] = set()
-        """Kinds that exist and that this account may not change."""
+        self.unchangeable: dict[Kind, errors.KubernetesError] = {}
+        """What a change of an object that exists meets, by its kind."""
         self.before_answer: Callable[[Kind, KubeObject], object] = lambda kind, item: None
         self.is_collecting_garbage = True
         self.schema_of_jobs = job_schema()
@@ -158,7 +158,7 @@ class FakeApiServer(Client):
         if found is None:
             return await self.create(kind, namespace, body)
         if kind in self.unchangeable:
-            raise errors.Forbidden(f'{kind.plural} "{name}" is forbidden: cannot patch resource')
+            raise self.unchangeable[kind]
         if subresource:
             status = self._applied_status(found, body.get("status", {}), manager=manager)
             return self._store(kind, {**found, "status": status})

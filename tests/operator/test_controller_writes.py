@@ -3,8 +3,11 @@
 from datetime import datetime, timedelta
 from typing import Any
 
+import pytest
+
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.status import GRPOJobStatus
+from grpo_operator.cluster import errors
 from grpo_operator.cluster.kinds import JOBS, PODS
 from grpo_operator.controller import Controller
 from grpo_operator.observe.observed import Refusal
@@ -101,8 +104,11 @@ async def test_a_pod_that_is_stopped_stays_and_is_asked_once(running, client, ca
     assert client.num_writes == num_writes
 
 
-async def test_a_pod_that_may_not_be_stopped_is_deleted(running, client, cache):
+@pytest.mark.parametrize(
+    "refusal", [errors.Forbidden("cannot patch resource pods"), errors.Invalid("activeDeadlineSeconds")]
+)
+async def test_a_pod_that_cannot_be_stopped_is_deleted(running, client, cache, refusal):
     failed_beside_an_engine_that_is_not_ready(client, cache)
-    client.unchangeable.add(PODS)
+    client.unchangeable[PODS] = refusal
     await running.reconcile(KEY)
     assert pod_names(client, "rollout") == []

@@ -291,3 +291,24 @@ async def test_without_the_right_to_leases_the_error_names_the_fix(server: FakeL
 def test_the_margins_leave_time_between_the_end_of_one_leader_and_the_next():
     times = LeaseTimes()
     assert times.renew_deadline + times.retry < times.duration
+
+
+async def test_a_renewal_whose_answer_is_slow_counts_from_when_it_was_asked_for(
+    server: FakeLeases, time: FakeTime
+):
+    leader = candidate(server, time, "leader")
+    await leader.acquire()
+    write = server.apply
+
+    async def apply_slowly(*arguments: Any, **options: Any) -> KubeObject:
+        written = await write(*arguments, **options)
+        time.now += 6
+        server.failure = errors.Transient("the API server is away")
+        return written
+
+    server.apply = apply_slowly  # type: ignore[method-assign]
+    holding = asyncio.create_task(leader.hold())
+    await until(lambda: server.failure)
+    time.now += 5
+    with pytest.raises(LeadershipLostError, match="could not be renewed"):
+        await asyncio.wait_for(holding, 5)

@@ -70,3 +70,16 @@ async def test_a_call_that_is_given_up_leaves_no_generation_behind() -> None:
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
         assert fleet.generation() is None
+
+
+async def test_of_a_call_for_several_completions_each_counts() -> None:
+    engine, turns = FakeEngine("only"), asyncio.Queue[None]()
+    async with fleet_of(engine, max_in_flight=2) as fleet:
+        engine.vllm.during[GENERATE_PATH] = turns.get
+        work = asyncio.ensure_future(fleet.generate(requests(8)))
+        await until(lambda: fleet.generation() is not None)
+        turns.put_nowait(None)
+        await until(lambda: generation_of(fleet).num_done == 2)
+        for _ in range(3):
+            turns.put_nowait(None)
+        assert len(await work) == 8

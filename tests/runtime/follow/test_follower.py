@@ -249,6 +249,28 @@ async def test_a_request_that_arrives_while_the_weights_change_waits_and_names_t
     assert answers == [{VERSION_HEADER: b"1.2"}]
 
 
+async def test_an_answer_names_the_weights_that_its_request_began_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "token").write_text("secret\n")
+    monkeypatch.setenv(TOKEN_FILE, str(tmp_path / "token"))
+    monkeypatch.setattr(SERVED, "version", "1.1")
+    SERVED.may_begin.set()
+    answers = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        SERVED.version = "1.2"
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def send(message: Any) -> None:
+        answers.append(dict(message["headers"]))
+
+    headers = [(b"authorization", b"Bearer secret")]
+    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": headers}
+    await FollowGuard(app)(scope, receive_nothing, send)
+    assert answers == [{VERSION_HEADER: b"1.1"}]
+
+
 async def receive_nothing() -> Any:
     raise AssertionError("nothing is to be received")
 

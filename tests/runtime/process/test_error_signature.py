@@ -74,3 +74,14 @@ def test_what_may_pass_never_counts_also_as_a_cause(error: Exception) -> None:
 
 def test_a_request_to_end_is_no_error() -> None:
     assert error_signature(KeyboardInterrupt(), step=3) is None
+
+
+def test_an_error_while_another_one_was_handled_may_pass_as_that_one_may() -> None:
+    try:
+        try:
+            raise ConnectionResetError
+        except ConnectionResetError:
+            raise ValueError("wrong")  # noqa: B904 - without `from`, as much code has it
+    except ValueError as error:
+        assert error.__cause__ is None
+        assert error_signature(error, step=3) is None

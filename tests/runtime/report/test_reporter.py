@@ -302,6 +302,18 @@ def test_bytes_that_move_are_a_sign_of_life_and_a_volume_that_hangs_is_none(
     assert before.message == "a checkpoint is being written"
 
 
+def test_a_step_that_was_finished_ends_the_time_without_an_engine(
+    reporter_of: MakeReporter, tmp_path: Path
+) -> None:
+    now = 0.0
+    reporter, engines = reporter_of(clock=lambda: now), EngineCounts(desired=3, known=0, current=0)
+    reporter.report_waiting(engines)
+    finish(reporter, 1)
+    now += NO_ENGINE_SECONDS
+    reporter.report_waiting(engines)
+    assert progress(tmp_path).state is TrainerState.TRAINING
+
+
 def test_a_step_that_is_replayed_waits_for_no_engine(reporter_of: MakeReporter, tmp_path: Path) -> None:
     now = 0.0
     reporter, engines = reporter_of(clock=lambda: now), EngineCounts(desired=3, known=0, current=0)

@@ -309,6 +309,18 @@ async def test_an_outage_is_as_old_as_the_first_chunk_that_found_it() -> None:
         assert outage is not None and outage.seconds > now - second_began
 
 
+async def test_an_answer_that_is_an_error_of_the_service_ends_an_outage_too() -> None:
+    async with serving() as service:
+        service.script = [status(503), status(500, text="KeyError")]
+        judge = function(service.url)
+        assert judge.service is not None
+        client = ServiceClient(judge, judge.service, patience=QUICK)
+        await client.start()
+        await client.score(chunk("a"))
+        assert client.outage is None
+        await client.close()
+
+
 async def test_headers_come_from_the_secret_as_it_is_now_and_are_in_no_message(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

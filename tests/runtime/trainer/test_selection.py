@@ -105,3 +105,9 @@ def test_failures_of_rounds_add_up_and_what_was_logged_is_the_mean_of_all_comple
     merged = merge_scores([first, second])
     assert [value for (value,) in merged.values] == [1.0, 1.0, 1.0, 0.0]
     assert merged.metrics == {"rewards/a/failures": 3.0, "mine": 5.0, "other": 0.1}
+
+
+def test_a_reward_of_negative_weight_keeps_a_group_as_one_of_positive_weight_does() -> None:
+    found = torch.tensor([[1.0, 0.0], [1.0, 9.0]])
+    options = AdvantageOptions(group_size=2, weights=(1.0, -0.5), aggregation="normalize_then_sum")
+    assert differing_groups(found, options=options).tolist() == [True]
