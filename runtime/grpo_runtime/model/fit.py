@@ -12,12 +12,20 @@ logger = logging.getLogger(__name__)
 
 
 def require_fit(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, run_config: RunConfig) -> None:
-    """Raise UserError when no completion could end, or when sequences may be longer than the model's
-    positions. Warns of tokens that the tokenizer has and the model has not: prompts with one are refused.
+    """Raise UserError when no completion could end, when sequences may be longer than the model's positions,
+    or when the configuration has a padding token that the model has not. Warns of tokens that the tokenizer
+    has and the model has not: prompts with one are refused.
 
-    A padding token of that kind is replaced by the end of a sequence: what is padded is never looked at.
+    A padding token of the tokenizer alone is replaced by the end of a sequence, since what is padded is never
+    looked at.
     """
     size, source = int(config.get_text_config().vocab_size), run_config.model.source
+    padding = getattr(config.get_text_config(), "pad_token_id", None)
+    if padding is not None and padding >= size:
+        raise UserError(
+            f"model.source ({source}): config.json says pad_token_id {padding}, and the model has {size} "
+            "tokens: correct it there, or remove it"
+        )
     if tokenizer.eos_token_id >= size:
         raise UserError(
             f"model.source ({source}): eos_token of the tokenizer is token {tokenizer.eos_token_id}, and the "

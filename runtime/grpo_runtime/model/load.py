@@ -10,6 +10,7 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -130,6 +131,17 @@ def _make_savable(model: PreTrainedModel) -> None:
         config.validate(strict=True)
     except ValueError:
         config.do_sample = True
+
+
+def load_config(folder: Path) -> PreTrainedConfig:
+    """The configuration of the model in `folder`. Raises UserError when there is none."""
+    try:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
+    except (OSError, ValueError) as error:
+        raise UserError(f"the model in {folder} cannot be loaded: {error}") from error
+    return config
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:

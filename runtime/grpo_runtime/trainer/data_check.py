@@ -10,14 +10,14 @@ import os
 import sys
 from pathlib import Path
 
-from transformers import AutoConfig, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.errors import UserError
 from grpo_runtime.model.completion_decoder import CompletionDecoder
 from grpo_runtime.model.fit import require_fit
-from grpo_runtime.model.load import load_tokenizer
+from grpo_runtime.model.load import load_config, load_tokenizer
 from grpo_runtime.model.source import tokenizer_folder
 from grpo_runtime.process.failure import describe_failure
 from grpo_runtime.process.termination import write_termination_message
@@ -37,10 +37,7 @@ def check_data(run_config: RunConfig, *, volumes_dir: Path, cache_dir: Path) -> 
         run_config.model, hub=run_config.hub, volumes_dir=volumes_dir, into=cache_dir / "model"
     )
     tokenizer = load_tokenizer(folder)
-    try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise UserError(f"the model in {folder} cannot be loaded: {error}") from error
+    config = load_config(folder)
     require_fit(config, tokenizer, run_config)
     vocab_size = int(config.get_text_config().vocab_size)
     prompts: tuple[Prompt, ...] = ()

@@ -21,7 +21,7 @@ from grpo_runtime.colocated.engine_share import EngineShare
 from grpo_runtime.colocated.executor import EngineExecutor
 from grpo_runtime.errors import PeerLostError, UserError
 from grpo_runtime.model.fit import require_fit
-from grpo_runtime.model.load import DTYPES, empty_policy, load_policy, load_tokenizer
+from grpo_runtime.model.load import DTYPES, empty_policy, load_config, load_policy, load_tokenizer
 from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.model.lora import add_adapter
 from grpo_runtime.model.save import files_beside_weights
@@ -193,9 +193,9 @@ def _load(commits: ModelCommits, *, commit: str | None, into: Path, is_first: bo
     """The policy to start from, at `commit` where it is an `hf://` model with one."""
     origin = commits.materialise(commit=commit, into=into)
     run_config = commits.settings.run_config
-    model = _load_model(run_config, origin=origin, is_first=is_first)
     tokenizer = load_tokenizer(origin.folder)
-    require_fit(model.config, tokenizer, run_config)
+    require_fit(load_config(origin.folder), tokenizer, run_config)
+    model = _load_model(run_config, origin=origin, is_first=is_first)
     return LoadedModel(origin=origin, model=model, tokenizer=tokenizer)
 
 

@@ -40,6 +40,13 @@ def test_a_padding_token_that_the_model_has_not_is_replaced_by_the_end_of_a_sequ
     assert tokenizer.pad_token_id == tokenizer.eos_token_id
 
 
+def test_a_padding_token_of_the_configuration_that_the_model_has_not_is_refused() -> None:
+    with pytest.raises(
+        UserError, match=rf"config\.json says pad_token_id {TOKENIZER_SIZE}, .*: correct it there"
+    ):
+        require_fit(model(pad_token_id=TOKENIZER_SIZE), char_tokenizer(max_length_tokens=64), run_config())
+
+
 def test_an_end_that_the_model_has_not_is_refused() -> None:
     tokenizer = char_tokenizer(max_length_tokens=64)
     tokenizer.add_special_tokens({"eos_token": "[END]"})
