@@ -21,7 +21,10 @@ from grpo_runtime.weight_sync.network.nccl import NcclGroup, TorchNccl
 from grpo_runtime.weight_sync.stream.device import CudaDevice
 
 ADDRESS, SIZE, NUM_BUFFERS = "127.0.0.1", 1 << 20, 10
-MEETING_SECONDS, BUFFER_SECONDS = 6.0, 3.0
+ENOUGH_SECONDS = 60.0
+"""For what succeeds: an engine that is invited imports torch first."""
+ALONE_SECONDS, HUNG_SECONDS = 6.0, 3.0
+"""After which a meeting and a buffer that cannot succeed are given up."""
 Engine = subprocess.Popen[str]
 
 
@@ -30,11 +33,17 @@ def buffer(number: int) -> torch.Tensor:
 
 
 def member(
-    rank: int, store: Store, *, key: str, nccl_id: bytes = b"", invite: Invite = lambda nccl_id: None
+    rank: int,
+    store: Store,
+    *,
+    key: str,
+    nccl_id: bytes = b"",
+    invite: Invite = lambda nccl_id: None,
+    meeting_seconds: float = ENOUGH_SECONDS,
 ) -> NcclGroup:
     return NcclGroup(
         store,
-        Place(key, rank=rank, size=2, meeting_seconds=MEETING_SECONDS, nccl_id=nccl_id),
+        Place(key, rank=rank, size=2, meeting_seconds=meeting_seconds, nccl_id=nccl_id),
         own_address=ADDRESS,
         invite=invite,
         connect=TorchNccl,
@@ -45,7 +54,7 @@ def member(
 def engine(port: str, key: str, nccl_id: str, num_buffers: str) -> None:
     """Receives so many buffers, and waits."""
     info = GroupInitInfo(
-        address=ADDRESS, port=int(port), key=key, first_rank=1, size=2, meeting_seconds=MEETING_SECONDS
+        address=ADDRESS, port=int(port), key=key, first_rank=1, size=2, meeting_seconds=ENOUGH_SECONDS
     )
     group = member(1, find_store(info), key=key, nccl_id=base64.b64decode(nccl_id))
     print("met", flush=True)
@@ -77,28 +86,30 @@ def answer_of(engines: list[Engine]) -> str:
     return engines[-1].stdout.readline().strip()
 
 
-def send_all(group: NcclGroup, engines: list[Engine]) -> None:
+def send_all(group: NcclGroup, engines: list[Engine], *, buffer_seconds: float = ENOUGH_SECONDS) -> None:
     assert answer_of(engines) == "met"
     for number in range(NUM_BUFFERS):
-        group.broadcast(buffer(number).cuda(), timeout_seconds=BUFFER_SECONDS).wait()
+        group.broadcast(buffer(number).cuda(), timeout_seconds=buffer_seconds).wait()
         print("arrived", answer_of(engines), flush=True)
 
 
 def main(what: str) -> None:
-    store = host_store(ADDRESS, timeout_seconds=MEETING_SECONDS)
+    store = host_store(ADDRESS, timeout_seconds=ENOUGH_SECONDS)
     engines: list[Engine] = []
     began = time.monotonic()
     try:
         if what == "alone":
-            member(0, store, key="first-group-of-all")
+            member(0, store, key="first-group-of-all", meeting_seconds=ALONE_SECONDS)
         elif what == "lost":
             group = trainer("first-group-of-all", store=store, engines=engines)
             assert answer_of(engines) == "met"
             engines[0].kill()
+            began = time.monotonic()
             for number in range(NUM_BUFFERS):
-                group.broadcast(buffer(number), timeout_seconds=BUFFER_SECONDS).wait()
+                group.broadcast(buffer(number), timeout_seconds=HUNG_SECONDS).wait()
         elif what == "hangs":
-            send_all(trainer("first-group-of-all", store=store, engines=engines), engines)
+            group = trainer("first-group-of-all", store=store, engines=engines)
+            send_all(group, engines, buffer_seconds=HUNG_SECONDS)
     except GroupBrokenError as error:
         print(f"given up after {time.monotonic() - began:.1f} s: {error}", flush=True)
     if what != "hangs":
