@@ -120,7 +120,7 @@ def _end_of(token_ids: list[int], *, tokenizer: PreTrainedTokenizerBase) -> str:
     """The end-of-sequence token that a prompt ends with, white space behind it aside; empty where it ends
     with none. The only token of a prompt may be one that is also a beginning."""
     last = len(token_ids) - 1
-    while last > 0 and not tokenizer.decode(token_ids[last:]).strip():
+    while last > 0 and not str(tokenizer.decode(token_ids[last:])).strip():
         last -= 1
     if token_ids[last] != tokenizer.eos_token_id or (last == 0 and tokenizer.bos_token_id == token_ids[0]):
         return ""
