@@ -2,7 +2,7 @@
 
 import pytest
 
-from grpo_api.contract.learning_signal import STEPS_TOLD, Lack, StepsWithoutSignal, count_step
+from grpo_api.contract.learning_signal import STEPS_REPORTED, Lack, StepsWithoutSignal, count_step
 from grpo_api.contract.progress import Progress
 
 NAMES = ("accuracy", "format")
@@ -16,7 +16,7 @@ def after(*lacks: Lack | None) -> StepsWithoutSignal | None:
     return StepsWithoutSignal.of(counts, step=len(lacks), rewards=NAMES)
 
 
-def is_told(*lacks: Lack | None, total_steps: int = 1000) -> bool:
+def is_reported(*lacks: Lack | None, total_steps: int = 1000) -> bool:
     found = after(*lacks)
     progress = Progress(
         job_uid="uid", attempt=1, step=len(lacks), total_steps=total_steps, steps_without_signal=found
@@ -26,15 +26,15 @@ def is_told(*lacks: Lack | None, total_steps: int = 1000) -> bool:
 
 @pytest.mark.parametrize("lack", Lack)
 def test_people_are_told_after_ten_steps_in_a_row_that_taught_nothing(lack: Lack):
-    assert not is_told(*[lack] * 9)
-    assert is_told(*[lack] * 10) and is_told(*[lack] * 11)
-    assert not is_told(*[lack] * 9, None, lack)
-    assert is_told(None, *[lack] * 10)
+    assert not is_reported(*[lack] * 9)
+    assert is_reported(*[lack] * 10) and is_reported(*[lack] * 11)
+    assert not is_reported(*[lack] * 9, None, lack)
+    assert is_reported(None, *[lack] * 10)
 
 
 def test_steps_that_lacked_different_things_count_together():
-    mixed = [Lack.REWARD, Lack.DIFFERENCE, Lack.GRADIENT, *[Lack.DIFFERENCE] * (STEPS_TOLD - 3)]
-    assert is_told(*mixed)
+    mixed = [Lack.REWARD, Lack.DIFFERENCE, Lack.GRADIENT, *[Lack.DIFFERENCE] * (STEPS_REPORTED - 3)]
+    assert is_reported(*mixed)
     found = after(*mixed)
     assert found is not None and (found.num_steps, found.reason) == (10, "EqualRewards")
     assert "in 8 of them no two completions" in found.message
@@ -42,11 +42,11 @@ def test_steps_that_lacked_different_things_count_together():
 
 
 def test_a_short_run_is_told_at_its_end_where_no_step_had_anything_to_learn():
-    assert not is_told(Lack.REWARD, Lack.REWARD, total_steps=3)
-    assert is_told(Lack.REWARD, Lack.REWARD, Lack.REWARD, total_steps=3)
-    assert not is_told(None, Lack.REWARD, Lack.REWARD, total_steps=3)
+    assert not is_reported(Lack.REWARD, Lack.REWARD, total_steps=3)
+    assert is_reported(Lack.REWARD, Lack.REWARD, Lack.REWARD, total_steps=3)
+    assert not is_reported(None, Lack.REWARD, Lack.REWARD, total_steps=3)
     # while the prompts of algorithm.epochs are not counted
-    assert not is_told(Lack.REWARD, Lack.REWARD, total_steps=0)
+    assert not is_reported(Lack.REWARD, Lack.REWARD, total_steps=0)
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from grpo_api.contract.learning_signal import STEPS_TOLD, StepsWithoutSignal
+from grpo_api.contract.learning_signal import STEPS_REPORTED, StepsWithoutSignal
 from grpo_api.contract.progress import TrainerState
 from grpo_api.v1alpha1.status import ConditionStatus, ConditionType
 
 from .fake_cluster import FakeCluster, report, termination, termination_message
 
-LACKING = StepsWithoutSignal(step=14, no_reward=STEPS_TOLD, rewards="copy")
-FEWER = StepsWithoutSignal(step=13, no_reward=STEPS_TOLD - 1, rewards="copy")
+LACKING = StepsWithoutSignal(step=14, no_reward=STEPS_REPORTED, rewards="copy")
+FEWER = StepsWithoutSignal(step=13, no_reward=STEPS_REPORTED - 1, rewards="copy")
 
 
 def statuses(cluster: FakeCluster) -> list[ConditionStatus]:

@@ -10,7 +10,7 @@ from grpo_api.contract.reasons import Reason
 from grpo_api.model import ApiModel
 from grpo_api.text import ShortText
 
-STEPS_TOLD = 10
+STEPS_REPORTED = 10
 """After so many steps in a row without anything to learn people are told."""
 PREFIX = "steps_without_signal/"
 """What the metrics that count such steps begin with; the rest of a name is the Lack."""
@@ -80,9 +80,9 @@ class StepsWithoutSignal(ApiModel):
         """How many they are."""
         return self.no_reward + self.equal_rewards + self.zero_gradient
 
-    def is_told(self, *, total_steps: int) -> bool:
+    def is_reported(self, *, total_steps: int) -> bool:
         """Whether they are enough to tell people. Fewer are, where the run has ended and had no others."""
-        return self.num_steps >= STEPS_TOLD or self.num_steps == self.step == total_steps
+        return self.num_steps >= STEPS_REPORTED or self.num_steps == self.step == total_steps
 
     @property
     def reason(self) -> Reason:

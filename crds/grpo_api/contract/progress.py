@@ -107,7 +107,7 @@ class Progress(ApiModel):
     def no_learning_signal(self) -> StepsWithoutSignal | None:
         """The newest steps that taught nothing, where they are enough to tell people."""
         found = self.steps_without_signal
-        return found if found is not None and found.is_told(total_steps=self.total_steps) else None
+        return found if found is not None and found.is_reported(total_steps=self.total_steps) else None
 
     def said_of(self, engine: str) -> str:
         """The parts of the message that tell of this engine, as `engine NAME ` and what it is or does; empty

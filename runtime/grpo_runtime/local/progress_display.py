@@ -35,7 +35,7 @@ class ProgressDisplay:
         self._total = total_steps
         self._shown: tuple[int, str] = (0, "")
         """Attempt and message that were shown last."""
-        self._is_signal_told = False
+        self._is_signal_reported = False
         """Whether it was shown that the newest steps teach nothing."""
         self._resumed_attempt = 0
         """The last attempt whose resume was shown."""
@@ -55,9 +55,9 @@ class ProgressDisplay:
 
     def _show_signal(self, progress: Progress) -> None:
         found = progress.no_learning_signal
-        if found is not None and not self._is_signal_told:
+        if found is not None and not self._is_signal_reported:
             self._screen.say(f"{ConditionType.NO_LEARNING_SIGNAL}: {found.message}")
-        self._is_signal_told = found is not None
+        self._is_signal_reported = found is not None
 
     def _show_resume(self, progress: Progress) -> None:
         step, of = progress.resumed_from_step, ""

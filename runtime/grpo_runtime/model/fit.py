@@ -1,12 +1,12 @@
 """Whether a model, its tokenizer and a job go together, found out when they are loaded."""
 
 import logging
-from collections.abc import Sequence
 
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.errors import UserError
+from grpo_runtime.model.language_model import vocabulary_size
 
 logger = logging.getLogger(__name__)
 
@@ -19,7 +19,7 @@ def require_fit(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, ru
     A padding token of the tokenizer alone is replaced by the end of a sequence, since what is padded is never
     looked at.
     """
-    size, source = int(config.get_text_config().vocab_size), run_config.model.source
+    size, source = vocabulary_size(config), run_config.model.source
     padding = getattr(config.get_text_config(), "pad_token_id", None)
     if padding is not None and padding >= size:
         raise UserError(
@@ -41,11 +41,6 @@ def require_fit(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, ru
             *(source, len(unknown), tokenizer.convert_ids_to_tokens(unknown[0]), unknown[0]),
         )
     _require_positions(config.get_text_config(), run_config)
-
-
-def unknown_token(token_ids: Sequence[int], *, vocab_size: int) -> int | None:
-    """The first token that a model with so many entries in its vocabulary has not."""
-    return next((token for token in token_ids if token >= vocab_size), None)
 
 
 def _require_positions(config: PreTrainedConfig, run_config: RunConfig) -> None:

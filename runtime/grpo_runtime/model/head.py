@@ -92,7 +92,7 @@ def install_scoring_head(model: PreTrainedModel) -> ScoringHead:
 def require_same_logprobs(model: PreTrainedModel) -> None:
     """Raises UserError when a model, which has its weights and its scoring head, is of a family whose own
     forward pass makes other logits of the hidden states."""
-    ids = (torch.arange(_NUM_COMPARED + 1) % vocabulary_size(model)).to(model.device)
+    ids = (torch.arange(_NUM_COMPARED + 1) % vocabulary_size(model.config)).to(model.device)
     own = model(input_ids=ids[None, :-1], use_cache=False).logits[0].float().log_softmax(-1)
     expected = TokenLogprobs(own.gather(-1, ids[1:, None])[:, 0], torch.special.entr(own.exp()).sum(-1))
     hidden = last_hidden_states(model, ids[None, :-1])[0]

@@ -1,7 +1,7 @@
 """The part of a model that reads text, where the model takes pictures or sound beside it."""
 
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 
 def takes_only_text(model: PreTrainedModel) -> bool:
@@ -15,9 +15,9 @@ def language_model(model: PreTrainedModel) -> nn.Module:
     return found
 
 
-def vocabulary_size(model: PreTrainedModel) -> int:
-    """Entries of the vocabulary that `model` reads and writes."""
-    return int(model.config.get_text_config().vocab_size)
+def vocabulary_size(config: PreTrainedConfig) -> int:
+    """Entries of the vocabulary that a model with this configuration reads and writes."""
+    return int(config.get_text_config().vocab_size)
 
 
 def freeze_other_parts(model: PreTrainedModel) -> None:

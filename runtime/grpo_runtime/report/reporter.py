@@ -151,7 +151,7 @@ class Reporter:
         mismatch = mismatch_after(known, step=step, nats=self._compared_nats(values))
         if mismatch is not None and mismatch.step == step:
             logger.warning("%s", mismatch.message)
-        was_told = self.progress.latest.no_learning_signal is not None
+        was_reported = self.progress.latest.no_learning_signal is not None
         self.progress.update(
             step=step,
             mismatch=mismatch,
@@ -164,7 +164,7 @@ class Reporter:
             message=self._note,
         )
         no_signal = self.progress.latest.no_learning_signal
-        if no_signal is not None and not was_told:
+        if no_signal is not None and not was_reported:
             logger.warning("%s: %s", ConditionType.NO_LEARNING_SIGNAL, no_signal.message)
 
     def moves(self, message: str, *, num_bytes: int) -> None:

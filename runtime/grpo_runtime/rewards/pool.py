@@ -67,7 +67,7 @@ class RewardPool:
         self._callers: list[Caller] = [_caller(function) for function in functions]
         self._tolerances = [Tolerance(function, has_scored=has_scored) for function in functions]
         self._num_open = [0] * len(functions)
-        self._told: set[tuple[str, str]] = set()
+        self._warned: set[tuple[str, str]] = set()
         """A function and a metric of it that was left out because its name is the run's."""
         self._tasks: set[asyncio.Task[ScoredChunk]] = set()
 
@@ -96,7 +96,7 @@ class RewardPool:
         misfits = []
         for place, column in zip(places, columns, strict=True):
             name = self._functions[place].name
-            self._tell_own_names(name, column.logged)
+            self._warn_of_own_names(name, column.logged)
             for failure in column.failures:
                 if failure.is_misfit:
                     misfits.append(f"reward {name} does not fit this job: {failure.reason}")
@@ -139,7 +139,7 @@ class RewardPool:
             judge = tolerance.judge_evaluation if is_evaluation else tolerance.judge
             judge(failures, num_samples=num_samples, step=step)
             for column in columns:
-                self._tell_own_names(function.name, column.logged)
+                self._warn_of_own_names(function.name, column.logged)
         return RewardMatrix(
             names=tuple(function.name for function in self._functions),
             values=tuple(
@@ -162,11 +162,11 @@ class RewardPool:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(caller.close() for caller in self._callers))
 
-    def _tell_own_names(self, function: str, logged: Iterable[str]) -> None:
+    def _warn_of_own_names(self, function: str, logged: Iterable[str]) -> None:
         """Tell once of each metric that `function` logged under a name of the run's."""
         for name in logged:
-            if is_own_metric(name) and (function, name) not in self._told:
-                self._told.add((function, name))
+            if is_own_metric(name) and (function, name) not in self._warned:
+                self._warned.add((function, name))
                 _log.warning(
                     "reward function %s calls log_metric with %s, which is a metric of the run itself: the "
                     "value is left out; take another name, such as %s/%s",

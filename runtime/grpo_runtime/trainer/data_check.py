@@ -17,6 +17,7 @@ from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.errors import UserError
 from grpo_runtime.model.completion_decoder import CompletionDecoder
 from grpo_runtime.model.fit import require_fit
+from grpo_runtime.model.language_model import vocabulary_size
 from grpo_runtime.model.load import load_config, load_tokenizer
 from grpo_runtime.model.source import tokenizer_folder
 from grpo_runtime.process.failure import describe_failure
@@ -39,7 +40,7 @@ def check_data(run_config: RunConfig, *, volumes_dir: Path, cache_dir: Path) -> 
     tokenizer = load_tokenizer(folder)
     config = load_config(folder)
     require_fit(config, tokenizer, run_config)
-    vocab_size = int(config.get_text_config().vocab_size)
+    vocab_size = vocabulary_size(config)
     prompts: tuple[Prompt, ...] = ()
     faults = []
     try:

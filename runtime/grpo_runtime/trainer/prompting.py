@@ -10,7 +10,6 @@ from grpo_runtime.data.answers import accepted_answers
 from grpo_runtime.data.prompt import ChatOptions, OverlongPromptError, Prompt, encode_prompt
 from grpo_runtime.data.seeds import derive_seed
 from grpo_runtime.errors import UserError
-from grpo_runtime.model.fit import unknown_token
 from grpo_runtime.rewards.registry import needs_answers, refused_answers
 from grpo_runtime.rollout.interface import GenerateRequest
 
@@ -105,7 +104,7 @@ def usable_prompts(
 def _require_known(
     token_ids: Sequence[int], *, prompt: Prompt, tokenizer: PreTrainedTokenizerBase, vocab_size: int
 ) -> None:
-    unknown = unknown_token(token_ids, vocab_size=vocab_size)
+    unknown = next((token for token in token_ids if token >= vocab_size), None)
     if unknown is not None:
         name = tokenizer.convert_ids_to_tokens(unknown)
         raise UserError(

@@ -40,7 +40,7 @@ class LoadedModel:
     @property
     def vocab_size(self) -> int:
         """Entries of the model's vocabulary."""
-        return vocabulary_size(self.model)
+        return vocabulary_size(self.model.config)
 
     @property
     def decoder(self) -> CompletionDecoder:

@@ -221,12 +221,25 @@ async def test_an_engine_that_hangs_in_a_step_that_cannot_be_given_up_ends_the_f
     await engine.shutdown()
 
 
-async def test_a_request_that_arrives_while_the_weights_change_waits_and_names_the_new_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+COMPLETION = {
+    "type": "http",
+    "method": "POST",
+    "path": "/v1/completions",
+    "headers": [(b"authorization", b"Bearer secret")],
+}
+"""A request with the token of `guarded`."""
+
+
+@pytest.fixture
+def guarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment of a server with a token, which serves version 1.1."""
     (tmp_path / "token").write_text("secret\n")
     monkeypatch.setenv(TOKEN_FILE, str(tmp_path / "token"))
     monkeypatch.setattr(SERVED, "version", "1.1")
+
+
+@pytest.mark.usefixtures("guarded")
+async def test_a_request_that_arrives_while_the_weights_change_waits_and_names_the_new_ones() -> None:
     SERVED.may_begin.clear()
     asked, answers = asyncio.Event(), []
 
@@ -237,9 +250,7 @@ async def test_a_request_that_arrives_while_the_weights_change_waits_and_names_t
     async def send(message: Any) -> None:
         answers.append(dict(message["headers"]))
 
-    headers = [(b"authorization", b"Bearer secret")]
-    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": headers}
-    request = asyncio.ensure_future(FollowGuard(app)(scope, receive_nothing, send))
+    request = asyncio.ensure_future(FollowGuard(app)(COMPLETION, receive_nothing, send))
     # what is waited for here would have come at once
     await asyncio.wait([request, asyncio.ensure_future(asked.wait())], timeout=0.2)
     assert not asked.is_set()
@@ -249,12 +260,8 @@ async def test_a_request_that_arrives_while_the_weights_change_waits_and_names_t
     assert answers == [{VERSION_HEADER: b"1.2"}]
 
 
-async def test_an_answer_names_the_weights_that_its_request_began_with(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "token").write_text("secret\n")
-    monkeypatch.setenv(TOKEN_FILE, str(tmp_path / "token"))
-    monkeypatch.setattr(SERVED, "version", "1.1")
+@pytest.mark.usefixtures("guarded")
+async def test_an_answer_names_the_weights_that_its_request_began_with() -> None:
     SERVED.may_begin.set()
     answers = []
 
@@ -265,9 +272,7 @@ async def test_an_answer_names_the_weights_that_its_request_began_with(
     async def send(message: Any) -> None:
         answers.append(dict(message["headers"]))
 
-    headers = [(b"authorization", b"Bearer secret")]
-    scope = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": headers}
-    await FollowGuard(app)(scope, receive_nothing, send)
+    await FollowGuard(app)(COMPLETION, receive_nothing, send)
     assert answers == [{VERSION_HEADER: b"1.1"}]
 
 

@@ -2,7 +2,6 @@
 run."""
 
 import asyncio
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,12 +20,6 @@ from grpo_runtime.rewards.types import (
 )
 
 STEP = 3
-
-
-@pytest.fixture(autouse=True)
-def examples_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    folders = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, folders)))
 
 
 def example(name: str, *, workers: int = 1, timeout_seconds: float = 30.0) -> RewardFunction:

@@ -28,12 +28,6 @@ HUNG_SECONDS = 120.0
 """For what comes in a moment, when it never comes."""
 
 
-@pytest.fixture(autouse=True)
-def examples_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    folders = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, folders)))
-
-
 def example(name: str, *, timeout_seconds: float = 30.0) -> RewardFunction:
     return RewardFunction(name=name, function=f"reward_examples:{name}", timeout_seconds=timeout_seconds)
 

@@ -1,7 +1,6 @@
 """Each function is called once before the first step: what ends the run then, and what is only told."""
 
 import logging
-import os
 from pathlib import Path
 
 import pytest
@@ -9,12 +8,6 @@ import pytest
 from grpo_runtime.errors import UserError
 from grpo_runtime.rewards.pool import RewardPool
 from grpo_runtime.rewards.types import RewardFunction, RewardRequest, RewardService
-
-
-@pytest.fixture(autouse=True)
-def examples_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    folders = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, folders)))
 
 
 def example(name: str) -> RewardFunction:

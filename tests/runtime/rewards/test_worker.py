@@ -1,7 +1,6 @@
 """The process of a reward function: its event loop, and what the function may leave running there."""
 
 import asyncio
-import os
 import textwrap
 from pathlib import Path
 
@@ -13,12 +12,6 @@ from grpo_runtime.rewards.types import RewardFunction, RewardMatrix, RewardReque
 
 HUNG_SECONDS = 120.0
 """For what comes in a moment, when it never comes."""
-
-
-@pytest.fixture(autouse=True)
-def examples_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    folders = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, folders)))
 
 
 def example(name: str) -> RewardFunction:

@@ -96,21 +96,16 @@ supervisor._PEERS_MAY_FINISH_SECONDS = 600.0
 SHORT_WAIT_FOR_PEERS = LONG_WAIT_FOR_PEERS.replace("600.0", "2.0")
 
 
-def test_a_stop_shortens_the_time_that_ranks_have_after_one_has_failed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("grace_seconds", "before"), [(1.0, LONG_WAIT_FOR_PEERS), (600.0, SHORT_WAIT_FOR_PEERS)]
+)
+def test_a_stop_gives_no_more_time_to_ranks_that_have_some_after_one_has_failed(
+    tmp_path: Path, grace_seconds: float, before: str
+) -> None:
     stubborn = "trap 'touch $2/told' TERM; touch $2/up; while true; do sleep 0.1; done"
     failing = "until [ -e $2/up ]; do sleep 0.05; done; exit 40"
     script = f"if [ $LOCAL_RANK = 0 ]; then {stubborn}; else {failing}; fi"
-    supervisor = Supervisor(tmp_path, script, grace_seconds=1.0, before=LONG_WAIT_FOR_PEERS)
-    supervisor.wait_for(supervisor.run_dir / "told")
-    supervisor.process.send_signal(signal.SIGTERM)
-    supervisor.end()
-
-
-def test_a_stop_gives_no_more_time_to_ranks_that_have_some_after_one_has_failed(tmp_path: Path) -> None:
-    stubborn = "trap 'touch $2/told' TERM; touch $2/up; while true; do sleep 0.1; done"
-    failing = "until [ -e $2/up ]; do sleep 0.05; done; exit 40"
-    script = f"if [ $LOCAL_RANK = 0 ]; then {stubborn}; else {failing}; fi"
-    supervisor = Supervisor(tmp_path, script, grace_seconds=600.0, before=SHORT_WAIT_FOR_PEERS)
+    supervisor = Supervisor(tmp_path, script, grace_seconds=grace_seconds, before=before)
     supervisor.wait_for(supervisor.run_dir / "told")
     supervisor.process.send_signal(signal.SIGTERM)
     supervisor.end()

@@ -98,7 +98,7 @@ def _warnings(run: RunConfig, newest: MetricsRecord) -> list[str]:
     """What was wrong in the newest steps."""
     names = [reward.name for reward in run.rewards]
     found = StepsWithoutSignal.of_metrics(newest.values, step=newest.step, rewards=names)
-    if found is None or not found.is_told(total_steps=run.total_steps):
+    if found is None or not found.is_reported(total_steps=run.total_steps):
         return []
     return [f"{ConditionType.NO_LEARNING_SIGNAL}: {found.message}"]
 

@@ -51,7 +51,7 @@ class DDPStrategy:
     @property
     def vocab_size(self) -> int:
         """See `Strategy`."""
-        return vocabulary_size(self.policy.model)
+        return vocabulary_size(self.policy.model.config)
 
     @contextlib.contextmanager
     def micro_batch(self, *, is_last: bool) -> Iterator[None]:

@@ -76,7 +76,7 @@ class FSDP2Strategy:
     @property
     def vocab_size(self) -> int:
         """See `Strategy`."""
-        return vocabulary_size(self.policy.model)
+        return vocabulary_size(self.policy.model.config)
 
     @contextlib.contextmanager
     def micro_batch(self, *, is_last: bool) -> Iterator[None]:
