@@ -243,11 +243,30 @@ def test_a_message_in_several_texts_is_their_text() -> None:
     assert tokenizer.decode(token_ids) == "[hi you]"
 
 
-def test_a_message_without_text_that_the_template_joins_names_its_row() -> None:
-    tokenizer = char_tokenizer(max_length_tokens=64)
-    tokenizer.chat_template = "{{ 'user: ' + messages[0].content }}"
-    with pytest.raises(UserError, match=r"^row 5 .* refuses \(can only concatenate str"):
-        encode_prompt(prompt([{"role": "user", "content": None}]), tokenizer=tokenizer, max_prompt_tokens=64)
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (None, "null"),
+        (7, "a int"),
+        ([{"type": "text", "text": "hi"}, {"type": "image"}], r"a list with parts .* \(image, text\)"),
+    ],
+)
+def test_a_content_that_is_not_text_is_refused_with_row_and_message(content: Any, what: str) -> None:
+    chat = [{"role": "system", "content": "Sum."}, {"role": "user", "content": content}]
+    with pytest.raises(UserError, match=rf"^row 5 .*: message 2 \(user\) has a content that is {what}: make"):
+        encoded(chat)
+
+
+def test_a_message_that_calls_tools_may_have_no_text() -> None:
+    call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "add"}}]}
+    chat = [{"role": "user", "content": "1+1?"}, call, {"role": "tool", "content": "2"}]
+    template = "{% for m in messages %}{{ m.content or 'calls' }};{% endfor %}"
+    assert encoded(chat, template=template) == "1+1?;calls;2;"
+
+
+def test_a_template_that_fails_is_told_with_the_row() -> None:
+    with pytest.raises(UserError, match=r"^row 5 .* chat template refuses \(ZeroDivisionError: division by"):
+        encoded([{"role": "user", "content": "hi"}], template="{{ 1 / 0 }}")
 
 
 def test_a_chat_that_the_template_refuses_names_its_row() -> None:
@@ -333,15 +352,27 @@ CHATML = (
 )
 
 
-def encoded(content: Any, *, template: str = CHATML, post_processor: Any = None, **options: Any) -> str:
-    """The text of the encoded prompt, special tokens included."""
+def encoded(
+    content: Any,
+    *,
+    template: str = CHATML,
+    post_processor: Any = None,
+    ends: tuple[str, ...] = (),
+    **options: Any,
+) -> str:
+    """The text of the encoded prompt, special tokens included. `ends` are tokens that end a completion."""
     tokenizer = char_tokenizer(max_length_tokens=64)
     tokenizer.chat_template = template
     tokenizer.bos_token = "<|unk|>"
     if post_processor is not None:
         tokenizer.backend_tokenizer.post_processor = post_processor
+    tokenizer.add_tokens(list(ends))
     token_ids = encode_prompt(
-        prompt(content), tokenizer=tokenizer, max_prompt_tokens=64, chat_options=ChatOptions(**options)
+        prompt(content),
+        tokenizer=tokenizer,
+        max_prompt_tokens=64,
+        chat_options=ChatOptions(**options),
+        end_ids=frozenset(tokenizer.convert_tokens_to_ids(list(ends))),
     )
     return str(tokenizer.decode(token_ids))
 
@@ -372,6 +403,12 @@ def test_a_prompt_that_a_template_ends_with_the_end_of_a_turn_is_refused() -> No
         encoded([{"role": "user", "content": "hi"}], template=CHATML.partition("{% if")[0])
 
 
+def test_an_end_of_a_turn_that_is_not_the_tokenizers_end_is_refused_too() -> None:
+    template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}<|im_end|>\n{% endfor %}"
+    with pytest.raises(UserError, match=r"^row 5 .* ends with <\|im_end\|>, and completions would stand"):
+        encoded([{"role": "user", "content": "hi"}], template=template, ends=("<|im_end|>",))
+
+
 def test_an_end_that_the_tokenizer_writes_behind_every_text_is_left_out() -> None:
     assert encoded("hi", post_processor=around("<|unk|>", "<|eos|>")) == "<|unk|>hi"
 
@@ -384,15 +421,22 @@ def test_an_end_that_stands_in_the_text_is_refused() -> None:
 
 def test_a_beginning_that_stands_in_the_text_is_not_written_twice() -> None:
     adds_one = around("<|unk|>", "")
-    assert encoded("<|unk|>hi", post_processor=adds_one) == "<|unk|>hi"
-    assert encoded("hi", post_processor=adds_one) == "<|unk|>hi"
-    chat = [{"role": "user", "content": "<|unk|>hi"}]
-    assert encoded(chat, template="<|unk|>{{ messages[0].content }}") == "<|unk|>hi"
+    for text in ("hi", "<|unk|>hi", "<|unk|><|unk|>hi"):
+        assert encoded(text, post_processor=adds_one) == "<|unk|>hi"
 
 
-def test_a_system_prompt_that_the_template_refuses_is_named_by_its_field() -> None:
+def test_a_message_that_is_a_whole_templated_text_is_refused_with_the_field_to_set() -> None:
+    with pytest.raises(
+        UserError, match=r"^row 5 .* message 1 \(user\) has <\|unk\|>.*\.applyChatTemplate false"
+    ):
+        encoded("<|unk|><user>hi", is_applied_to_text=True)
+
+
+@pytest.mark.parametrize("sentence", ["No System role", "Only user and assistant roles are supported!"])
+def test_a_system_prompt_that_the_template_refuses_is_named_by_its_field(sentence: str) -> None:
     template = (
-        "{% if messages[0].role == 'system' %}{{ raise_exception('No System role') }}{% endif %}" + CHATML
+        f"{{% if messages[0].role == 'system' %}}{{{{ raise_exception('{sentence}') }}}}{{% endif %}}"
+        + CHATML
     )
     chat = [{"role": "user", "content": "hi"}]
     with pytest.raises(
@@ -401,6 +445,20 @@ def test_a_system_prompt_that_the_template_refuses_is_named_by_its_field() -> No
         encoded(chat, template=template, system_prompt="Sum.")
     with pytest.raises(UserError, match=r"^row 5 of the dataset"):
         encoded([{"role": "system", "content": "own"}, *chat], template=template, system_prompt="Sum.")
+
+
+def test_a_chat_that_is_refused_with_and_without_the_system_prompt_names_its_row() -> None:
+    with pytest.raises(UserError, match=r"^row 5 of the dataset .* refuses \(never\)"):
+        encoded(
+            [{"role": "user", "content": "hi"}],
+            template="{{ raise_exception('never') }}",
+            system_prompt="Sum.",
+        )
+
+
+def test_a_system_prompt_that_the_template_leaves_out_is_named_by_its_field() -> None:
+    with pytest.raises(UserError, match=r"^sampling\.systemPrompt: .* leaves a system message out: remove"):
+        encoded("hi", template="{{ messages[-1].content }}", is_applied_to_text=True, system_prompt="Sum.")
 
 
 @pytest.mark.parametrize(
@@ -416,10 +474,24 @@ def test_a_system_prompt_that_the_template_refuses_is_named_by_its_field() -> No
         ("Show your work in <think></think>, then <answer></answer>. A:", None, ""),
         ("Q: hi\nA: Let me think.\n<think>", None, "<think>"),
         ("Q: hi\nA: <answer>", None, "<answer>"),
+        (r"Q: hi A: The answer is \boxed{", None, r"\boxed{"),
+        ("Write <think></think>", None, ""),
+        ("Write <think></think>", "<bos>Write <think></think>", ""),
+        ("a question", "<user>a question<assistant><think></think>", "<think></think>"),
         (
             [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "So:"}],
             "<assistant>So:",
             "So:",
+        ),
+        (
+            [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "<think>\n"}],
+            "<assistant><think>",
+            "<think>",
+        ),
+        (
+            [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "\n<think>\n"}],
+            "<assistant>\n<think>\n",
+            "\n<think>\n",
         ),
     ],
 )
