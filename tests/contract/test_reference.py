@@ -34,7 +34,7 @@ from grpo_runtime.trainer.checkpoint import saver
 from grpo_runtime.trainer.evaluation import FAILED, OF_COMPLETIONS, PREFIX, REWARD
 from grpo_runtime.trainer.journal.step import CHECKSUM, DIFFERS, REPLAYED
 from grpo_runtime.trainer.loss_options import loss_options
-from grpo_runtime.trainer.prompting import OVERLONG, UNREADABLE
+from grpo_runtime.trainer.prompt_selection import OVERLONG, UNREADABLE
 from grpo_runtime.trainer.selection import DROPPED, GENERATED, ROUNDS
 from grpo_runtime.trainer.selection import REWARD as GENERATED_REWARD
 from grpo_runtime.trainer.step_parts import divide_step

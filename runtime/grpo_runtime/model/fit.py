@@ -2,7 +2,7 @@
 
 import logging
 
-from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.errors import UserError
@@ -11,43 +11,66 @@ from grpo_runtime.model.language_model import vocabulary_size
 logger = logging.getLogger(__name__)
 
 
-def require_fit(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, run_config: RunConfig) -> None:
-    """Raise UserError when no completion could end, when sequences may be longer than the model's positions,
-    or when the configuration has a padding token that the model has not. Warns of tokens that the tokenizer
-    has and the model has not: prompts with one are refused.
-
-    A padding token of the tokenizer alone is replaced by the end of a sequence, since what is padded is never
-    looked at.
-    """
-    size, source = vocabulary_size(config), run_config.model.source
-    padding = getattr(config.get_text_config(), "pad_token_id", None)
-    if padding is not None and padding >= size:
+def require_fit(
+    config: PreTrainedConfig,
+    generation_config: GenerationConfig,
+    tokenizer: PreTrainedTokenizerBase,
+    run_config: RunConfig,
+) -> None:
+    """Raise UserError when the model lacks a token that ends a completion, or the padding token of its own
+    configuration, and when sequences may be longer than its positions. Warns of tokens that the tokenizer has
+    and the model has not: prompts with one are refused."""
+    text_config, source = config.get_text_config(), run_config.model.source
+    size = vocabulary_size(config)
+    if unknown_padding := _unknown(getattr(text_config, "pad_token_id", None), size=size):
         raise UserError(
-            f"model.source ({source}): config.json says pad_token_id {padding}, and the model has {size} "
-            "tokens: correct it there, or remove it"
+            f"model.source ({source}): config.json says pad_token_id {unknown_padding[0]}, and the model has "
+            f"{size} tokens: correct it there, or remove it"
         )
-    if tokenizer.eos_token_id >= size:
+    for file, found in (("config.json", text_config), ("generation_config.json", generation_config)):
+        if unknown_ends := _unknown(getattr(found, "eos_token_id", None), size=size):
+            raise UserError(
+                f"model.source ({source}): {file} says eos_token_id {unknown_ends[0]}, and the model has "
+                f"{size} tokens, so that no completion could end with it: correct it there"
+            )
+    if _unknown(tokenizer.eos_token_id, size=size):
         raise UserError(
             f"model.source ({source}): eos_token of the tokenizer is token {tokenizer.eos_token_id}, and the "
             f"model has {size} tokens, so that no completion could end: take the model's own tokenizer, or "
             "resize the model's embeddings"
         )
-    if tokenizer.pad_token_id >= size:
-        tokenizer.pad_token = tokenizer.eos_token
     if unknown := sorted(token for token in tokenizer.get_vocab().values() if token >= size):
         logger.warning(
             "model.source (%s): the tokenizer has %d tokens that the model has not, the first is %s (%d): "
             "prompts must not have them",
             *(source, len(unknown), tokenizer.convert_ids_to_tokens(unknown[0]), unknown[0]),
         )
-    _require_positions(config.get_text_config(), run_config)
+    _require_positions(text_config, run_config)
+
+
+def replace_unknown_padding(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
+    """Pad with the end of a sequence where the model lacks the tokenizer's padding token: what is padded is
+    never looked at."""
+    if _unknown(tokenizer.pad_token_id, size=vocabulary_size(config)):
+        tokenizer.pad_token = tokenizer.eos_token
+
+
+def _unknown(token_ids: int | list[int] | None, *, size: int) -> list[int]:
+    """Those that a model with `size` tokens has not."""
+    every = token_ids if isinstance(token_ids, list) else [token_ids]
+    return [token for token in every if token is not None and token >= size]
+
+
+_UNSTRETCHED = {"su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling"}
+"""Ropes with a factor that max_position_embeddings has in it already, as in vLLM's
+`_get_and_verify_max_len`."""
 
 
 def _require_positions(config: PreTrainedConfig, run_config: RunConfig) -> None:
     positions = getattr(config, "max_position_embeddings", None)
     rope = getattr(config, "rope_parameters", None) or {}
-    # other ropes stretch the positions, each by a rule of its own, which vLLM knows
-    is_stretched = rope.get("rope_type", "default") != "default"
+    # the others, such as linear and dynamic, multiply the positions, which vLLM checks
+    is_stretched = "factor" in rope and rope.get("rope_type") not in _UNSTRETCHED
     length = run_config.engine.max_model_len
     if positions is not None and not is_stretched and length > positions:
         raise UserError(

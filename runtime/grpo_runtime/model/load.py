@@ -10,10 +10,12 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    GenerationConfig,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import GENERATION_CONFIG_NAME
 
 from grpo_api.v1alpha1.spec import Attention
 from grpo_runtime.errors import UserError
@@ -142,6 +144,17 @@ def load_config(folder: Path) -> PreTrainedConfig:
     except (OSError, ValueError) as error:
         raise UserError(f"the model in {folder} cannot be loaded: {error}") from error
     return config
+
+
+def load_generation_config(folder: Path, config: PreTrainedConfig) -> GenerationConfig:
+    """What the model in `folder` says about sampling, or `config` where it has no generation_config.json.
+    Raises UserError when that file cannot be read."""
+    if not (folder / GENERATION_CONFIG_NAME).is_file():
+        return GenerationConfig.from_model_config(config)
+    try:
+        return GenerationConfig.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise UserError(f"the model in {folder} cannot be loaded: {error}") from error
 
 
 def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:

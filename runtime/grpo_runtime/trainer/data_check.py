@@ -10,15 +10,13 @@ import os
 import sys
 from pathlib import Path
 
-from transformers import PreTrainedTokenizerBase
-
 from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.errors import UserError
 from grpo_runtime.model.completion_decoder import CompletionDecoder
 from grpo_runtime.model.fit import require_fit
 from grpo_runtime.model.language_model import vocabulary_size
-from grpo_runtime.model.load import load_config, load_tokenizer
+from grpo_runtime.model.load import load_config, load_generation_config, load_tokenizer
 from grpo_runtime.model.source import tokenizer_folder
 from grpo_runtime.process.failure import describe_failure
 from grpo_runtime.process.termination import write_termination_message
@@ -39,21 +37,20 @@ def check_data(run_config: RunConfig, *, volumes_dir: Path, cache_dir: Path) -> 
     )
     tokenizer = load_tokenizer(folder)
     config = load_config(folder)
-    require_fit(config, tokenizer, run_config)
-    vocab_size = vocabulary_size(config)
+    generation_config = load_generation_config(folder, config)
+    require_fit(config, generation_config, tokenizer, run_config)
+    decoder, vocab_size = CompletionDecoder.of(tokenizer, generation_config), vocabulary_size(config)
     prompts: tuple[Prompt, ...] = ()
     faults = []
     try:
         prompts = load_training_prompts(
-            run_config, volumes_dir=volumes_dir, tokenizer=tokenizer, vocab_size=vocab_size
+            run_config, volumes_dir=volumes_dir, decoder=decoder, vocab_size=vocab_size
         ).prompts
-        load_evaluation_prompts(
-            run_config, volumes_dir=volumes_dir, tokenizer=tokenizer, vocab_size=vocab_size
-        )
+        load_evaluation_prompts(run_config, volumes_dir=volumes_dir, decoder=decoder, vocab_size=vocab_size)
     except UserError as error:
         faults.append(str(error))
     try:
-        asyncio.run(_try_rewards(run_config, prompts, volumes_dir=volumes_dir, tokenizer=tokenizer))
+        asyncio.run(_try_rewards(run_config, prompts, volumes_dir=volumes_dir, decoder=decoder))
     except UserError as error:
         faults.append(str(error))
     if faults:
@@ -66,7 +63,7 @@ async def _try_rewards(
     prompts: tuple[Prompt, ...],
     *,
     volumes_dir: Path,
-    tokenizer: PreTrainedTokenizerBase,
+    decoder: CompletionDecoder,
 ) -> None:
     """Start the functions of this job's own code and the built-in ones, and call them with the first prompt.
     Services and models are left alone."""
@@ -74,7 +71,7 @@ async def _try_rewards(
     of_own = run_config.model_copy(update={"rewards": own})
     async with RewardPool(reward_functions(of_own, volumes_dir=volumes_dir)) as pool:
         if prompts:
-            await Scorer(pool, of_own, decoder=CompletionDecoder.of(tokenizer)).try_out(prompts[0], step=0)
+            await Scorer(pool, of_own, decoder=decoder).try_out(prompts[0], step=0)
 
 
 def main(arguments: list[str]) -> int:

@@ -84,7 +84,7 @@ async def lead(context: RankContext, *, run_dir: Path, connect: Connect, keep_al
         evaluated = load_evaluation_prompts(
             run_config,
             volumes_dir=settings.volumes_dir,
-            tokenizer=context.loaded.tokenizer,
+            decoder=context.loaded.decoder,
             vocab_size=context.loaded.vocab_size,
         )
         journal = _open_journal(context)
@@ -180,7 +180,7 @@ def _make_sampler(context: RankContext) -> tuple[PromptSampler, Mapping[str, int
     found = context.prompts or load_training_prompts(
         run_config,
         volumes_dir=context.settings.volumes_dir,
-        tokenizer=context.loaded.tokenizer,
+        decoder=context.loaded.decoder,
         vocab_size=context.loaded.vocab_size,
     )
     sampler = PromptSampler(

@@ -20,8 +20,15 @@ from grpo_api.v1alpha1.spec import Mode
 from grpo_runtime.colocated.engine_share import EngineShare
 from grpo_runtime.colocated.executor import EngineExecutor
 from grpo_runtime.errors import PeerLostError, UserError
-from grpo_runtime.model.fit import require_fit
-from grpo_runtime.model.load import DTYPES, empty_policy, load_config, load_policy, load_tokenizer
+from grpo_runtime.model.fit import replace_unknown_padding, require_fit
+from grpo_runtime.model.load import (
+    DTYPES,
+    empty_policy,
+    load_config,
+    load_generation_config,
+    load_policy,
+    load_tokenizer,
+)
 from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.model.lora import add_adapter
 from grpo_runtime.model.save import files_beside_weights
@@ -177,7 +184,7 @@ def _prepare(
     # only from here on is there anything to save; before, SIGTERM simply ends a rank that waits for others
     stop.listen()
     settings, prompts = settle_total_steps(
-        settings, ranks=ranks, tokenizer=loaded.tokenizer, vocab_size=loaded.vocab_size
+        settings, ranks=ranks, decoder=loaded.decoder, vocab_size=loaded.vocab_size
     )
     return make_rank_context(
         settings,
@@ -194,7 +201,9 @@ def _load(commits: ModelCommits, *, commit: str | None, into: Path, is_first: bo
     origin = commits.materialise(commit=commit, into=into)
     run_config = commits.settings.run_config
     tokenizer = load_tokenizer(origin.folder)
-    require_fit(load_config(origin.folder), tokenizer, run_config)
+    config = load_config(origin.folder)
+    require_fit(config, load_generation_config(origin.folder, config), tokenizer, run_config)
+    replace_unknown_padding(tokenizer, config)
     model = _load_model(run_config, origin=origin, is_first=is_first)
     return LoadedModel(origin=origin, model=model, tokenizer=tokenizer)
 

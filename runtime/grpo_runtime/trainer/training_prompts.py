@@ -7,16 +7,16 @@ from fractions import Fraction
 from pathlib import Path
 
 import torch
-from transformers import PreTrainedTokenizerBase
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.data.source import load_evaluated_prompts, load_prompts
 from grpo_runtime.errors import UserError
+from grpo_runtime.model.completion_decoder import CompletionDecoder
 from grpo_runtime.rewards.registry import needs_answers
 from grpo_runtime.settings import TrainerSettings
 from grpo_runtime.trainer.distributed import Ranks
-from grpo_runtime.trainer.prompting import OVERLONG, UNREADABLE, answerable_prompts, usable_prompts
+from grpo_runtime.trainer.prompt_selection import OVERLONG, UNREADABLE, answerable_prompts, usable_prompts
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class TrainingPrompts:
 
 
 def load_training_prompts(
-    run_config: RunConfig, *, volumes_dir: Path, tokenizer: PreTrainedTokenizerBase, vocab_size: int
+    run_config: RunConfig, *, volumes_dir: Path, decoder: CompletionDecoder, vocab_size: int
 ) -> TrainingPrompts:
     """Read and check every prompt of the dataset, for a model with `vocab_size` tokens. Raises UserError for
     one that cannot be used."""
@@ -41,14 +41,14 @@ def load_training_prompts(
     field = "dataset.source"
     answerable = answerable_prompts(found, run_config=run_config, field=field)
     prompts = usable_prompts(
-        answerable, run_config=run_config, tokenizer=tokenizer, vocab_size=vocab_size, field=field
+        answerable, run_config=run_config, decoder=decoder, vocab_size=vocab_size, field=field
     )
     left_out = {UNREADABLE: len(found) - len(answerable), OVERLONG: len(answerable) - len(prompts)}
     return TrainingPrompts(prompts, left_out)
 
 
 def load_evaluation_prompts(
-    run_config: RunConfig, *, volumes_dir: Path, tokenizer: PreTrainedTokenizerBase, vocab_size: int
+    run_config: RunConfig, *, volumes_dir: Path, decoder: CompletionDecoder, vocab_size: int
 ) -> tuple[Prompt, ...]:
     """The prompts of dataset.eval, checked as those of training are; none without it."""
     options, field = run_config.dataset.eval, "dataset.eval"
@@ -62,7 +62,7 @@ def load_evaluation_prompts(
         )
         answerable = answerable_prompts(found[: options.max_prompts], run_config=run_config, field=field)
         return usable_prompts(
-            answerable, run_config=run_config, tokenizer=tokenizer, vocab_size=vocab_size, field=field
+            answerable, run_config=run_config, decoder=decoder, vocab_size=vocab_size, field=field
         )
     except UserError as error:
         # the sentences name the fields of a dataset, which the evaluation has too
@@ -70,7 +70,7 @@ def load_evaluation_prompts(
 
 
 def settle_total_steps(
-    settings: TrainerSettings, *, ranks: Ranks, tokenizer: PreTrainedTokenizerBase, vocab_size: int
+    settings: TrainerSettings, *, ranks: Ranks, decoder: CompletionDecoder, vocab_size: int
 ) -> tuple[TrainerSettings, TrainingPrompts | None]:
     """The settings with the steps of the run written out on every rank, before anything depends on them; and
     the prompts where rank 0 had to count them.
@@ -84,7 +84,7 @@ def settle_total_steps(
         counted = load_training_prompts(
             settings.run_config,
             volumes_dir=settings.volumes_dir,
-            tokenizer=tokenizer,
+            decoder=decoder,
             vocab_size=vocab_size,
         )
     num_prompts = len(counted.prompts) if counted else 0
