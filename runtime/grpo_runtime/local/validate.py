@@ -77,13 +77,19 @@ def _is_valid(document: Document, *, gpu_gib: float | None) -> bool:
 def _has_good_data(document: Document, *, documents: Sequence[Document], volumes: Sequence[str]) -> bool:
     from grpo_runtime.trainer.data_check import check_data
 
-    run_config = resolve(parse_job(document.data))
+    job = parse_job(document.data)
+    run_config, has_engines = resolve(job), job.spec.rollout or job.spec.trainer
     with TemporaryDirectory() as folder:
         volumes_dir = Path(folder) / "volumes"
         try:
             given = parse_volume_flags(volumes)
             lay_out_volumes(volumes_of(run_config), given=given, documents=documents, into=volumes_dir)
-            num_prompts = check_data(run_config, volumes_dir=volumes_dir, cache_dir=Path(folder))
+            num_prompts = check_data(
+                run_config,
+                volumes_dir=volumes_dir,
+                cache_dir=Path(folder),
+                has_cpu_engines=not has_engines.has_gpus,
+            )
         except (UserError, HubUnreachableError) as error:
             print(f"  data: {error}")
             return False

@@ -61,6 +61,25 @@ def _unknown(token_ids: int | list[int] | None, *, size: int) -> list[int]:
     return [token for token in every if token is not None and token >= size]
 
 
+CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""Those that vLLM's attention on CPU has kernels for. A test compares them with vLLM's."""
+
+
+def require_cpu_heads(config: PreTrainedConfig) -> None:
+    """Raise UserError when engines without GPUs have no attention for the model's heads."""
+    text_config = config.get_text_config()
+    num_heads = getattr(text_config, "num_attention_heads", None)
+    if num_heads is None or getattr(text_config, "kv_lora_rank", None) is not None:
+        # it has no attention, or one whose heads have several sizes
+        return
+    size = getattr(text_config, "head_dim", None) or text_config.hidden_size // num_heads
+    if size not in CPU_HEAD_SIZES:
+        raise UserError(
+            f"model.source: the model's heads have head_dim {size}, for which vLLM has no attention on CPU: "
+            f"take a model with one of {', '.join(map(str, CPU_HEAD_SIZES))}, or run it on GPUs"
+        )
+
+
 _UNSTRETCHED = {"su", "longrope", "llama3", "yarn", "deepseek_yarn", "deepseek_llama_scaling"}
 """Ropes with a factor that max_position_embeddings has in it already, as in vLLM's
 `_get_and_verify_max_len`."""

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.data.prompt import Prompt
+from grpo_runtime.engine.arguments import is_cpu_build
 from grpo_runtime.errors import UserError
 from grpo_runtime.model.completion_decoder import CompletionDecoder
-from grpo_runtime.model.fit import require_fit
+from grpo_runtime.model.fit import require_cpu_heads, require_fit
 from grpo_runtime.model.language_model import vocabulary_size
 from grpo_runtime.model.load import load_config, load_generation_config, load_tokenizer
 from grpo_runtime.model.source import tokenizer_folder
@@ -26,11 +27,12 @@ from grpo_runtime.trainer.scoring import Scorer, reward_functions
 from grpo_runtime.trainer.training_prompts import load_evaluation_prompts, load_training_prompts
 
 
-def check_data(run_config: RunConfig, *, volumes_dir: Path, cache_dir: Path) -> int:
+def check_data(run_config: RunConfig, *, volumes_dir: Path, cache_dir: Path, has_cpu_engines: bool) -> int:
     """The number of prompts that can be trained on. Warnings tell what is left out. `cache_dir` is for a
     model that is made.
 
-    Raises UserError with the first fault of the data and the first of the reward functions.
+    Raises UserError with the first fault of the model's configuration, or with the first of the data and the
+    first of the reward functions.
     """
     folder = tokenizer_folder(
         run_config.model, hub=run_config.hub, volumes_dir=volumes_dir, into=cache_dir / "model"
@@ -39,6 +41,8 @@ def check_data(run_config: RunConfig, *, volumes_dir: Path, cache_dir: Path) -> 
     config = load_config(folder)
     generation_config = load_generation_config(folder, config)
     require_fit(config, generation_config, tokenizer, run_config)
+    if has_cpu_engines:
+        require_cpu_heads(config)
     decoder, vocab_size = CompletionDecoder.of(tokenizer, generation_config), vocabulary_size(config)
     prompts: tuple[Prompt, ...] = ()
     faults = []
@@ -81,7 +85,12 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     try:
         settings = read_trainer_settings(os.environ)
-        check_data(settings.run_config, volumes_dir=settings.volumes_dir, cache_dir=settings.cache_dir)
+        check_data(
+            settings.run_config,
+            volumes_dir=settings.volumes_dir,
+            cache_dir=settings.cache_dir,
+            has_cpu_engines=is_cpu_build(),
+        )
     except Exception as error:  # told by the exit code, as a trainer tells it
         return write_termination_message(describe_failure(error), termination_log=options.termination_log)
     return 0

@@ -73,6 +73,17 @@ def test_a_model_whose_heads_cpu_attention_has_no_kernel_for_is_refused_by_their
     assert "take a model with one of 32, 64," in sentence
 
 
+def test_the_sizes_of_heads_on_cpu_are_those_of_vllm() -> None:
+    from grpo_runtime.model.fit import CPU_HEAD_SIZES
+
+    ask = (
+        "from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend\n"
+        "print('SIZES', *CPUAttentionBackend.get_supported_head_sizes())"
+    )
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
+    assert f"SIZES {' '.join(map(str, CPU_HEAD_SIZES))}\n" in done.stdout
+
+
 def refusals(folder: Path, *arguments: str) -> list[str]:
     done = subprocess.run(
         [sys.executable, "-c", REFUSE, str(folder), *arguments], capture_output=True, text=True, check=False

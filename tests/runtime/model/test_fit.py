@@ -9,7 +9,7 @@ from transformers import GenerationConfig, PreTrainedConfig, PreTrainedTokenizer
 
 from grpo_runtime.errors import UserError
 from grpo_runtime.model.char_tokenizer import char_tokenizer
-from grpo_runtime.model.fit import replace_unknown_padding, require_fit
+from grpo_runtime.model.fit import replace_unknown_padding, require_cpu_heads, require_fit
 
 TOKENIZER_SIZE = len(char_tokenizer(max_length_tokens=64))
 
@@ -114,3 +114,12 @@ def test_positions_that_a_rope_stretches_are_left_to_vllm(rope_type: str) -> Non
 def test_positions_that_are_stretched_in_the_configuration_already_are_looked_at(rope_type: str) -> None:
     with pytest.raises(UserError, match=r"^engine\.maxModelLen "):
         fit(with_rope(rope_type))
+
+
+def test_heads_that_attention_on_cpu_has_no_kernel_for_are_refused_by_their_size() -> None:
+    with pytest.raises(
+        UserError, match=r"^model\.source: .* head_dim 8, .*: take a model with one of 32, 64,"
+    ):
+        require_cpu_heads(model())
+    require_cpu_heads(model(head_dim=64))
+    require_cpu_heads(model(kv_lora_rank=4))

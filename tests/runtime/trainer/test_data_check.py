@@ -9,6 +9,7 @@ from pod_builder import run_config, trainer_environment
 
 from grpo_api.contract.progress import TerminationMessage
 from grpo_runtime.errors import UserError
+from grpo_runtime.model.tiny import write_tiny_model
 from grpo_runtime.trainer import data_check
 from grpo_runtime.trainer.data_check import check_data
 
@@ -23,7 +24,12 @@ GOOD = {"prompt": "a=", "answer": "a"}
 
 
 def check(folder: Path, **spec: Any) -> int:
-    return check_data(run_config(**spec), volumes_dir=folder / "volumes", cache_dir=folder / "cache")
+    return check_data(
+        run_config(**spec),
+        volumes_dir=folder / "volumes",
+        cache_dir=folder / "cache",
+        has_cpu_engines=True,
+    )
 
 
 def test_prompts_that_can_be_trained_on_are_counted(tmp_path: Path) -> None:
@@ -52,6 +58,15 @@ def test_prompts_of_an_evaluation_are_looked_at_too(tmp_path: Path) -> None:
         UserError, match=r"^dataset\.eval: row 1 of the dataset has a prompt without any token"
     ):
         check(tmp_path, dataset={**source(tmp_path, GOOD), "eval": evaluated})
+
+
+def test_a_model_that_engines_on_cpu_cannot_run_is_told(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    write_tiny_model(model)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"head_dim": 16}))
+    with pytest.raises(UserError, match="heads have head_dim 16, for which vLLM has no attention on CPU"):
+        check(tmp_path, dataset=source(tmp_path, GOOD), model={"source": f"file://{model}"})
 
 
 def test_services_are_left_alone(tmp_path: Path) -> None:
