@@ -28,13 +28,15 @@ _OF_THE_RUNTIME = {
     "truncation": _LEAVES_OUT,
     "max_length": _LEAVES_OUT,
     "conversation": _IS_THE_PROMPT,
+    "conversations": _IS_THE_PROMPT,
     "messages": _IS_THE_PROMPT,
     "chat_template": "a template goes into sampling.chatTemplate",
     "tools": "describe tools in sampling.systemPrompt, or write them into sampling.chatTemplate",
+    "self": "Python has the name for itself, so give the variable another one",
     "documents": "write documents into the prompts, or into sampling.chatTemplate",
 }
-"""Names that are no variables of a template but arguments of transformers' `apply_chat_template`, and what
-holds without them."""
+"""Names that are no variables of a template but arguments of transformers' `apply_chat_template`, or of what
+that calls, and what holds without them."""
 
 
 def spec_problems(*, rewards: Sequence[RewardSpec], sampling: SamplingSpec) -> Iterator[Problem]:

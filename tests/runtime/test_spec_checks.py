@@ -4,6 +4,7 @@ import inspect
 
 import pytest
 from transformers import PreTrainedTokenizerBase
+from transformers.utils.chat_template_utils import render_jinja_template
 
 from grpo_api.v1alpha1.spec import RewardSpec, SamplingSpec
 from grpo_runtime.errors import UserError
@@ -68,8 +69,10 @@ def test_a_template_argument_with_a_meaning_of_its_own_is_refused_with_what_to_d
 
 
 def test_every_argument_of_transformers_that_a_template_does_not_see_is_refused() -> None:
-    own = inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters
-    names = {name for name, found in own.items() if name != "self" and found.kind is not found.VAR_KEYWORD}
-    arguments = {"chatTemplateArguments": dict.fromkeys(names | {"messages"}, True)}
+    calls = (PreTrainedTokenizerBase.apply_chat_template, render_jinja_template)
+    parameters = [one for call in calls for one in inspect.signature(call).parameters.values()]
+    names = {one.name for one in parameters if one.kind is not one.VAR_KEYWORD} | {"messages"}
+    arguments = {"chatTemplateArguments": dict.fromkeys(names, True)}
     problems = spec_problems(rewards=(), sampling=SamplingSpec.from_object(arguments))
-    assert {problem.field.rpartition(".")[2] for problem in problems} == names | {"messages"}
+    assert {problem.field.rpartition(".")[2] for problem in problems} == names
+    assert "self" in names
