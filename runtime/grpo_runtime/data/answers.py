@@ -1,5 +1,7 @@
 """The answer of a row, as built-in rewards compare with it."""
 
+import datetime
+import decimal
 import logging
 import math
 from collections.abc import Sequence
@@ -44,6 +46,18 @@ def _text_of(value: Any) -> str:
     if value is None:
         raise ValueError("has null in a list of accepted answers: remove it")
     raise ValueError("has a list in a list of accepted answers: make it one list")
+
+
+def require_answer_type(value: Any, *, column: str, row: int) -> None:
+    """Look at an answer as its file has it. Raises UserError for a time and for a decimal that is no number:
+    columns have them as text, in a form that no prompt asks for."""
+    for item in value if isinstance(value, list) else [value]:
+        is_time = isinstance(item, datetime.date | datetime.time | datetime.timedelta)
+        if is_time or (isinstance(item, decimal.Decimal) and not item.is_finite()):
+            raise UserError(
+                f"dataset.answer: column {column} of row {row} is a {type(item).__name__} ({item}): write "
+                "the text that completions should have, or null where there is no answer"
+            )
 
 
 def check_answers(prompts: Sequence[Prompt], *, column: str) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from grpo_api.v1alpha1.spec import DatasetSpec, HubSpec
+from grpo_runtime.data.values import shorten_floats
 from grpo_runtime.errors import UserError
 from grpo_runtime.storage.hub import download
 
@@ -69,9 +70,15 @@ def _read(folder: Path, *, dataset: DatasetSpec) -> list[dict[str, Any]]:
         if split not in splits:
             raise UserError(f"dataset.split ({split}) is not a split of {where}: it has {', '.join(splits)}")
         # a stream writes nothing, so the cache may be mounted read-only
-        return list(datasets.load_dataset(str(folder), dataset.subset, split=split, streaming=True))
+        stream = datasets.load_dataset(str(folder), dataset.subset, split=split, streaming=True)
+        rows = list(stream)
     except (datasets.exceptions.DatasetsError, OSError, ValueError, RuntimeError) as error:
         raise UserError(f"dataset.source ({where}) cannot be read: {error}") from error
+    # the feature of a list has that of its items; files without types have no features
+    items = {name: getattr(found, "feature", found) for name, found in (stream.features or {}).items()}
+    dtypes = {name: getattr(item, "dtype", "") for name, item in items.items()}
+    shorten_floats(rows, {name: dtype for name, dtype in dtypes.items() if dtype in ("float16", "float32")})
+    return rows
 
 
 @contextlib.contextmanager

@@ -33,6 +33,11 @@ def _row(line: str, *, where: str) -> dict[str, Any]:
         raise UserError(
             f"dataset.source: {where} is not JSON: {error.msg} at column {error.colno}"
         ) from error
+    except (ValueError, RecursionError) as error:
+        # a number of more than 4300 digits, and lists in lists in lists
+        raise UserError(
+            f"dataset.source: {where} cannot be read: {error}: shorten it or remove it"
+        ) from error
     if not isinstance(row, dict):
         raise UserError(f"dataset.source: {where} is a {type(row).__name__}, not an object with columns")
     return row

@@ -6,7 +6,7 @@ from typing import Any
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.source import Scheme, Source, parse_source
-from grpo_runtime.data.answers import check_answers
+from grpo_runtime.data.answers import check_answers, require_answer_type
 from grpo_runtime.data.hub import read_hub
 from grpo_runtime.data.jsonl import read_jsonl
 from grpo_runtime.data.parquet import read_parquet
@@ -56,11 +56,18 @@ def load_prompts(run_config: RunConfig, *, volumes_dir: Path, needs_answers: boo
     _require_column(dataset.prompt, names, field="dataset.prompt", source=dataset.source)
     if needs_answers:
         _require_column(dataset.answer, names, field="dataset.answer", source=dataset.source)
+    if needs_answers:
+        for number, row in enumerate(rows, start=1):
+            require_answer_type(row.get(dataset.answer), column=dataset.answer, row=number)
+    # everything but JSON Lines comes from columns of structs
+    has_structs = not dataset.source.endswith(".jsonl")
     others = [name for name in names if name != dataset.prompt]
     prompts = tuple(
         Prompt(
             index=index,
-            content=_content(row.get(dataset.prompt), column=dataset.prompt, row=index + 1),
+            content=_content(
+                row.get(dataset.prompt), column=dataset.prompt, row=index + 1, has_structs=has_structs
+            ),
             columns={name: plain(row.get(name), column=name, row=index + 1) for name in others},
         )
         for index, row in enumerate(rows)
@@ -101,21 +108,23 @@ def _require_column(name: str, names: list[str], *, field: str, source: str) -> 
         raise UserError(f"{field} ({name}) is not a column of {source}: it has {', '.join(sorted(names))}")
 
 
-def _content(value: Any, *, column: str, row: int) -> str | Messages:
+def _content(value: Any, *, column: str, row: int, has_structs: bool) -> str | Messages:
     if isinstance(value, str):
         return str(plain(value, column=column, row=row))
     if isinstance(value, list) and value and all(_is_message(item) for item in value):
-        return [_message(plain(item, column=column, row=row)) for item in value]
+        return [_message(plain(item, column=column, row=row), has_structs=has_structs) for item in value]
     raise UserError(
         f"row {row} of the dataset has no usable prompt in column {column}: it must be text, or a list of "
         "messages with role and content"
     )
 
 
-def _message(message: Row) -> Row:
-    """A message without keys that are null: Parquet gives every struct of a column the keys of all of them,
-    and templates ask whether a key such as tool_calls is there. A content of null stays."""
-    return {"content": message["content"], **_without_nulls(message)}
+def _message(message: Row, *, has_structs: bool) -> Row:
+    """A message without keys that are null, because templates ask whether a key such as tool_calls is there.
+    A content of null stays. Structs, as of Parquet, have the keys of all of their column, so what is null in
+    them is left out too; elsewhere it is an argument of a tool."""
+    found = {name: _without_nulls(item) if has_structs else item for name, item in message.items()}
+    return {name: item for name, item in found.items() if item is not None or name == "content"}
 
 
 def _without_nulls(value: Any) -> Any:

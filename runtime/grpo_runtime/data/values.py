@@ -2,6 +2,7 @@
 
 import datetime
 import decimal
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,21 @@ def plain(value: Any, *, column: str, row: int) -> Any:
             "given to reward functions: remove the column or make it text"
         )
     return _whole(text, column=column, row=row)
+
+
+def shorten_floats(rows: Sequence[dict[str, Any]], dtypes: Mapping[str, str]) -> None:
+    """Let each number in these columns be the float with the shortest text that means the same as its dtype,
+    float16 or float32: 0.1, and not 0.10000000149011612. Lists of numbers too."""
+    for name, dtype in dtypes.items():
+        float_type = np.dtype(dtype).type
+        for row in rows:
+            row[name] = _shortest(row[name], float_type=float_type)
+
+
+def _shortest(value: Any, *, float_type: Callable[[float], Any]) -> Any:
+    if isinstance(value, list):
+        return [_shortest(item, float_type=float_type) for item in value]
+    return None if value is None else float(str(float_type(value)))
 
 
 def _text_of(value: Any) -> str | None:

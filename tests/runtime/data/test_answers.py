@@ -2,11 +2,12 @@
 
 import logging
 import math
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from grpo_runtime.data.answers import accepted_answers, check_answers
+from grpo_runtime.data.answers import accepted_answers, check_answers, require_answer_type
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.errors import UserError
 
@@ -49,6 +50,14 @@ def test_an_answer_that_nothing_can_be_compared_with_is_refused_with_column_and_
     prompts = rows("fine", value)
     with pytest.raises(UserError, match=rf"^dataset\.answer: column gold of row 2 {sentence}"):
         check_answers(prompts, column="gold")
+
+
+def test_a_decimal_that_is_no_number_is_no_answer() -> None:
+    with pytest.raises(
+        UserError, match=r"^dataset\.answer: column gold of row 3 is a Decimal \(NaN\): write"
+    ):
+        require_answer_type(Decimal("NaN"), column="gold", row=3)
+    require_answer_type(Decimal("1.50"), column="gold", row=3)
 
 
 def rows(*answers: Any) -> list[Prompt]:

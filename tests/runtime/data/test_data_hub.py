@@ -97,6 +97,18 @@ def test_a_cache_that_another_process_filled_is_read_at_the_right_revision(
     assert questions(load("org/maths", subset="main", revision=COMMIT, is_offline=True)) == ["one", "three"]
 
 
+def test_a_number_of_a_narrow_float_is_the_one_that_was_written(cache: Path, tmp_path: Path) -> None:
+    columns = {
+        "question": ["a"],
+        "answer": pyarrow.array([0.1], pyarrow.float32()),
+        "accepted": pyarrow.array([[0.1]], pyarrow.list_(pyarrow.float32())),
+    }
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "data.parquet")
+    fill_cache(cache, "dataset", "org/floats", {"train.parquet": (tmp_path / "data.parquet").read_bytes()})
+    [prompt] = load("org/floats", is_offline=True)
+    assert prompt.columns == {"answer": 0.1, "accepted": [0.1]}
+
+
 def test_a_dataset_without_a_card_is_one_jsonl_file(cache: Path) -> None:
     rows = [{"question": "a", "answer": "1"}, {"question": "b", "answer": "2"}]
     content = "\n".join(json.dumps(row) for row in rows).encode()

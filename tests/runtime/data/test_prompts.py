@@ -89,6 +89,8 @@ def test_a_missing_prompt_column_is_refused_with_the_columns_there_are(tmp_path:
         ("\n\n", "is empty"),
         ('{"prompt": "a", "answer": "b"}\nnot json', "line 2 is not JSON"),
         ("[1, 2]", "line 1 is a list"),
+        ('{"prompt": "a"}\n' + "1" * 5000, "line 2 cannot be read: Exceeds the limit (4300 digits)"),
+        ("[" * 99999, "line 1 cannot be read: maximum recursion depth exceeded"),
         ('{"prompt": 7, "answer": "b"}', "row 1 of the dataset has no usable prompt"),
         ('{"prompt": [], "answer": "b"}', "row 1 of the dataset has no usable prompt"),
         ('{"prompt": "a", "answer": "b"}\n{"answer": "b"}', "row 2 of the dataset has no usable prompt"),
@@ -150,6 +152,38 @@ def test_times_and_decimals_of_a_parquet_file_reach_rewards_as_text(tmp_path: Pa
     assert load(f"file://{tmp_path}/data.parquet")[0].columns == {"answer": "1.5", "day": "2026-01-02"}
 
 
+@pytest.mark.parametrize(
+    ("answer", "what"),
+    [
+        (datetime.date(2026, 1, 2), "a date (2026-01-02)"),
+        (datetime.datetime(2026, 1, 2, 3), "a datetime (2026-01-02 03:00:00)"),
+        (datetime.time(3), "a time (03:00:00)"),
+        (datetime.timedelta(hours=1), "a timedelta (1:00:00)"),
+        ([datetime.date(2026, 1, 2)], "a date (2026-01-02)"),
+    ],
+)
+def test_a_time_is_no_answer(tmp_path: Path, answer: Any, what: str) -> None:
+    rows = [{"prompt": "a", "answer": None}, {"prompt": "a", "answer": answer}]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "data.parquet")
+    with pytest.raises(UserError) as refusal:
+        load(f"file://{tmp_path}/data.parquet")
+    assert f"dataset.answer: column answer of row 2 is {what}: write the text" in str(refusal.value)
+    assert len(load(f"file://{tmp_path}/data.parquet", builtin="format")) == 2
+
+
+@pytest.mark.parametrize("float_type", [pyarrow.float16(), pyarrow.float32()])
+def test_numbers_of_narrow_floats_are_the_ones_that_were_written(tmp_path: Path, float_type: Any) -> None:
+    columns = {
+        "prompt": ["a", "b"],
+        "answer": pyarrow.array([0.1, None], float_type),
+        "accepted": pyarrow.array([[0.1, 2.5], []], pyarrow.list_(float_type)),
+    }
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "data.parquet")
+    first, second = load(f"file://{tmp_path}/data.parquet")
+    assert first.columns == {"answer": 0.1, "accepted": [0.1, 2.5]}
+    assert second.columns == {"answer": None, "accepted": []}
+
+
 def test_a_column_that_reward_functions_cannot_get_is_refused_by_name(tmp_path: Path) -> None:
     rows = [{"prompt": "a", "answer": "b", "picture": b"\x89PNG"}]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "data.parquet")
@@ -202,6 +236,13 @@ def test_keys_that_a_message_has_as_null_are_not_there_for_a_template(tmp_path: 
     assert load(f"file://{tmp_path}/data.parquet")[0].content == chat
     with_nulls = [{"tool_calls": None, "name": None, **message} for message in chat]
     source = write(tmp_path / "data.jsonl", {"prompt": with_nulls, "answer": "2"})
+    assert load(source)[0].content == chat
+
+
+def test_an_argument_of_a_tool_that_is_null_in_a_line_of_json_stays_null(tmp_path: Path) -> None:
+    call = {"function": {"name": "find", "arguments": {"limit": None}}}
+    chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    source = write(tmp_path / "data.jsonl", {"prompt": chat, "answer": "2"})
     assert load(source)[0].content == chat
 
 
