@@ -1,21 +1,23 @@
 """Calls reward functions as TRL does. Runs in the worker process."""
 
 import asyncio
+import functools
 import inspect
 import math
-import re
-import traceback
-from collections.abc import Callable, Mapping, Sequence, Set
+import reprlib
+from collections.abc import Callable, Mapping, Set
 from types import SimpleNamespace
 from typing import Any
 
 from grpo_runtime.process.user_code import accepted
+from grpo_runtime.rewards.misfit import misfit_of, wrong_signature
 from grpo_runtime.rewards.types import Unscorable
 
 
 class MisfitError(TypeError):
-    """The function does not fit the run: it takes other arguments, or returns no list with a reward for every
-    completion. The message says what it takes or returns, and what to change."""
+    """The function does not fit the run: it takes other arguments, or completions of another form, or returns
+    no list with a reward for every completion. The message says what it takes or returns, and what to
+    change."""
 
 
 class NoNumberError(ValueError):
@@ -48,76 +50,23 @@ def call_function(
         "completion_ids": request["completion_ids"],
         "prefills": request["prefills"] or [""] * len(request["completions"]),
         "trainer_state": SimpleNamespace(global_step=request["step"], max_steps=request["total_steps"]),
-        "log_metric": lambda name, value: logged.setdefault(str(name), []).append(float(value)),
+        "log_metric": functools.partial(_log_metric, logged),
         "log_extra": _keep_no_column,
     }
     taken = accepted(function, arguments)
     try:
         inspect.signature(function).bind(**taken)
     except TypeError as error:
-        raise MisfitError(_wrong_signature(function, arguments, columns=request["columns"])) from error
+        raise MisfitError(wrong_signature(function, arguments, columns=request["columns"])) from error
     try:
         result = function(**taken)
         if inspect.isawaitable(result):
             result = runner.run(_awaited(result))
-    except KeyError as error:
-        if _is_missing_argument(error, function, arguments):
-            raise MisfitError(_missing([error.args[0]], arguments, columns=request["columns"])) from error
+    except (KeyError, TypeError, AttributeError) as error:
+        if sentence := misfit_of(error, function, arguments, columns=request["columns"]):
+            raise MisfitError(sentence) from error
         raise
     return _reward_list(result, num_completions=len(request["completions"])), logged
-
-
-def _wrong_signature(
-    function: Callable[..., Any], arguments: Mapping[str, Any], *, columns: Mapping[str, Any]
-) -> str:
-    """Why `function` cannot be called with `arguments`."""
-    parameters = inspect.signature(function).parameters.values()
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    missing = [
-        parameter.name
-        for parameter in parameters
-        if parameter.default is parameter.empty
-        and parameter.kind not in variadic
-        and parameter.name not in arguments
-    ]
-    if "solution_str" in missing:
-        return _like_verl(function, columns=columns)
-    if missing:
-        return _missing(missing, arguments, columns=columns)
-    signature = inspect.signature(function)
-    return f"its signature is {signature}, and it is called with keyword arguments: remove the / from it"
-
-
-def _missing(names: Sequence[str], arguments: Mapping[str, Any], *, columns: Mapping[str, Any]) -> str:
-    own = [name for name in arguments if name not in columns]
-    return (
-        f"it needs {' and '.join(names)}, which no call has: it can have {', '.join(own)}, and as columns of "
-        f"the data {', '.join(columns) or 'none'}: name one of these, or give the parameter a default"
-    )
-
-
-def _like_verl(function: Callable[..., Any], *, columns: Mapping[str, Any]) -> str:
-    """What to do with verl's `compute_score(data_source, solution_str, ground_truth, extra_info)`."""
-    name = getattr(function, "__name__", "compute_score")
-    return (
-        "it has the arguments of verl's compute_score, which scores one completion, and a function here gets "
-        "lists, as TRL's do: name one that calls it for each, such as `def reward(completions, answer, **_): "
-        f'return [{name}("", text, right, {{}}) for text, right in zip(completions, answer)]`, with a column '
-        f"of the data in place of answer (there are {', '.join(columns) or 'none'}), and "
-        f'text[0]["content"] in place of text where prompts are chats'
-    )
-
-
-def _is_missing_argument(error: KeyError, function: Callable[..., Any], arguments: Mapping[str, Any]) -> bool:
-    """Whether `error` comes of a line such as `others["solution"]`, where `others` are the further keyword
-    arguments of `function`. Any other KeyError is of its own data."""
-    parameters = inspect.signature(function).parameters.values()
-    others = [one.name for one in parameters if one.kind is inspect.Parameter.VAR_KEYWORD]
-    key = error.args[0] if error.args else None
-    if not others or not isinstance(key, str) or key in arguments:
-        return False
-    line = traceback.extract_tb(error.__traceback__)[-1].line or ""
-    return re.search(rf"\b{others[0]}(\[|\.pop\()\s*['\"]{re.escape(key)}['\"]", line) is not None
 
 
 def _reward_list(result: Any, *, num_completions: int) -> list[Any]:
@@ -137,6 +86,7 @@ def _reward_list(result: Any, *, num_completions: int) -> list[Any]:
 
 
 _FLOAT32_MAX = 3.4028234663852886e38
+_TOO_LARGE = "a reward is infinite, or too large for float32"
 
 
 def clean_reward(value: Any) -> float | None:
@@ -151,14 +101,32 @@ def clean_reward(value: Any) -> float | None:
         raise ValueError(value.reason)
     if isinstance(value, str | bytes):
         raise NoNumberError(f"a reward is {value!r}, which is text")
+    if inspect.isawaitable(value):
+        raise NoNumberError(
+            f"a reward is a {type(value).__name__}, not a number: await it in an async function"
+        )
     try:
         number = float(value)
+    except OverflowError as error:
+        raise ValueError(_TOO_LARGE) from error
     except Exception as error:
         # the user's object may have a __float__ that raises anything
         raise NoNumberError(f"a reward is a {type(value).__name__}, not a number") from error
     if abs(number) > _FLOAT32_MAX:
-        raise ValueError("a reward is infinite, or too large for float32")
+        raise ValueError(_TOO_LARGE)
     return None if math.isnan(number) else number
+
+
+def _log_metric(logged: dict[str, list[float]], name: str, value: Any) -> None:
+    """TRL's log_metric."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TypeError(
+            f"log_metric: the value of {name} is {reprlib.repr(value)}, not a number: give it a number, or leave the "
+            "call out where there is none"
+        ) from error
+    logged.setdefault(str(name), []).append(number)
 
 
 def _keep_no_column(column: str, values: list[Any]) -> None:

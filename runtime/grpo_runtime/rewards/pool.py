@@ -12,6 +12,7 @@ from grpo_runtime.rewards.chunk import Column, failed_column
 from grpo_runtime.rewards.service import ServiceClient
 from grpo_runtime.rewards.tolerance import Tolerance
 from grpo_runtime.rewards.types import (
+    OWN_ARGUMENTS,
     FailureKind,
     OpenCalls,
     Outage,
@@ -90,6 +91,12 @@ class RewardPool:
         made the completions of `chunk`, and what a function asks may not answer yet.
         """
         places = [place for place, function in enumerate(self._functions) if function.is_user_code]
+        if places and (hidden := sorted(OWN_ARGUMENTS & chunk.columns.keys())):
+            _log.warning(
+                "reward functions do not see the columns %s of the data, because arguments of the run have "
+                "these names: rename the columns if a function needs them",
+                ", ".join(hidden),
+            )
         columns = await asyncio.gather(
             *(self._try_out(place, chunk, timeout_seconds=timeout_seconds) for place in places)
         )

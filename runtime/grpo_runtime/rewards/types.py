@@ -11,6 +11,10 @@ from grpo_runtime.process.user_code import FunctionFile
 RewardCall = Callable[..., list[Any]]
 """TRL's convention: takes keyword arguments and returns a reward for every completion, None where it does not
 apply."""
+OWN_ARGUMENTS = frozenset(
+    {"prompts", "completions", "completion_ids", "prefills", "trainer_state", "log_metric", "log_extra"}
+)
+"""Keyword arguments that are of the run, whatever columns the data have."""
 TRIAL_TEXT = "1"
 """The completion that functions are tried with before the first step, as far as the tokenizer can write
 it."""

@@ -2,15 +2,17 @@
 options it needs."""
 
 import asyncio
+import json
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from grpo_runtime.errors import UserError
-from grpo_runtime.rewards.functions import MisfitError, call_function
+from grpo_runtime.rewards.functions import MisfitError, NoNumberError, call_function, clean_reward
 from grpo_runtime.rewards.registry import BUILTIN_REWARDS, Builtin, make_builtin, needs_answers
-from grpo_runtime.rewards.types import BuiltinOptions, RewardCall
+from grpo_runtime.rewards.types import OWN_ARGUMENTS, BuiltinOptions, RewardCall
 
 REQUEST: dict[str, Any] = {
     "prompts": ["a=", "b="],
@@ -53,6 +55,23 @@ def by_position(completions: list[str], /) -> list[float]:
     return [0.0] * len(completions)
 
 
+def by_a_list_of_positions(*completions: list[str]) -> list[float]:
+    return [0.0] * len(completions)
+
+
+def of_one(completion: str, answer: str) -> float:
+    return 0.0
+
+
+def of_a_batch(data_sources: Any, solution_strs: Any, ground_truths: Any, extra_infos: Any) -> list[float]:
+    return [0.0] * len(solution_strs)
+
+
+def measures_a_column(completions: list[str], **others: Any) -> Any:
+    right = others.get("solution")
+    return [float(text == one) for text, one in zip(completions, right, strict=True)]
+
+
 def compute_score(data_source: str, solution_str: str, ground_truth: str, extra_info: Any = None) -> float:
     return 0.0
 
@@ -73,6 +92,16 @@ def reads_a_key_of_its_own(completions: list[str], **others: Any) -> Any:
         ),
         (awaits_and_reads_it, "it needs solution, which no call has"),
         (by_position, "its signature is (completions: list[str], /) -> list[float], and it is called with"),
+        (by_a_list_of_positions, "is called with keyword arguments: remove the * from it"),
+        (
+            of_one,
+            "a function gets lists, all completions of a prompt in completions, and returns a list; it can",
+        ),
+        (
+            of_a_batch,
+            'return of_a_batch([""] * len(completions), [text for text in completions], answer, [{}] * len',
+        ),
+        (measures_a_column, "'NoneType' object is not iterable, and it needs solution, which no call has"),
         (
             compute_score,
             'return [compute_score("", text, right, {}) for text, right in zip(completions, answer)',
@@ -85,6 +114,104 @@ def test_a_function_that_wants_other_arguments_is_told_which_there_are(
     with asyncio.Runner() as runner, pytest.raises(MisfitError) as refusal:
         call_function(function, REQUEST, runner=runner)
     assert sentence in str(refusal.value)
+
+
+def reads_a_message(completions: Any, **_: Any) -> list[float]:
+    return [float(len(completions[0][0]["content"]))] * len(completions)
+
+
+def reads_an_attribute(completions: Any, **_: Any) -> list[float]:
+    return [float(len(one.content)) for one in completions]
+
+
+def reads_texts(completions: Any, **_: Any) -> list[float]:
+    return [float(re.search("x", one) is not None) for one in completions]
+
+
+def joins_texts(completions: Any, **_: Any) -> list[float]:
+    return [float(len(one + "x")) for one in completions]
+
+
+_CHATS = REQUEST | {"prompts": [[{"role": "user", "content": "a="}]] * 2}
+_TEXT = "a completion is a text, because prompts are texts; columns of the data are answer"
+_CHAT = 'a completion is a list with one message, whose text is completion[0]["content"], because prompts are'
+
+
+@pytest.mark.parametrize(
+    ("function", "request_of", "error", "form"),
+    [
+        (reads_a_message, REQUEST, "TypeError: string indices must be integers", _TEXT),
+        (reads_an_attribute, REQUEST, "AttributeError: 'str' object has no attribute 'content'", _TEXT),
+        (reads_an_attribute, _CHATS, "AttributeError: 'list' object has no attribute 'content'", _CHAT),
+        (reads_texts, _CHATS, "TypeError: expected string or bytes-like object, got 'list'", _CHAT),
+        (joins_texts, _CHATS, "TypeError: can only concatenate list", _CHAT),
+    ],
+)
+def test_a_function_for_completions_of_the_other_form_is_told_the_form(
+    function: Callable[..., Any], request_of: dict[str, Any], error: str, form: str
+) -> None:
+    with asyncio.Runner() as runner, pytest.raises(MisfitError) as refusal:
+        call_function(function, request_of, runner=runner)
+    assert f"it raised {error}" in str(refusal.value)
+    assert form in str(refusal.value)
+
+
+def reads_what_is_not_found(completions: list[str], **_: Any) -> list[float]:
+    return [float(re.search("y", one).group()) for one in completions]  # type: ignore[union-attr]
+
+
+def reads_json(completions: list[str], **others: Any) -> list[float]:
+    return [json.loads("1")["x"] for _ in completions if others.get("solution") is None]
+
+
+@pytest.mark.parametrize("function", [reads_what_is_not_found, reads_json])
+def test_an_error_that_may_be_of_a_completions_text_is_the_functions_own(
+    function: Callable[..., Any],
+) -> None:
+    with asyncio.Runner() as runner, pytest.raises((TypeError, AttributeError)) as refusal:
+        call_function(function, REQUEST, runner=runner)
+    assert not isinstance(refusal.value, MisfitError)
+
+
+def test_every_argument_of_the_run_is_one_that_hides_a_column() -> None:
+    seen: set[str] = set()
+
+    def function(completions: list[str], **others: Any) -> list[float]:
+        seen.update(others)
+        return [0.0] * len(completions)
+
+    with asyncio.Runner() as runner:
+        call_function(function, REQUEST, runner=runner)
+    assert seen | {"completions"} == OWN_ARGUMENTS | {"answer"}
+
+
+@pytest.mark.parametrize("value", [None, [1.0], {"acc": 1.0}, 10**400])
+def test_a_metric_that_is_no_number_is_named(value: Any) -> None:
+    def function(completions: list[str], log_metric: Callable[..., None]) -> None:
+        log_metric("acc", value)
+
+    with (
+        asyncio.Runner() as runner,
+        pytest.raises(TypeError, match=r"^log_metric: the value of acc is .*, not a"),
+    ):
+        call_function(function, REQUEST, runner=runner)
+
+
+async def later() -> float:
+    return 1.0
+
+
+def test_a_reward_that_is_not_awaited_is_told_so() -> None:
+    coroutine = later()
+    with pytest.raises(NoNumberError, match=r"^a reward is a coroutine, not a number: await it in an async"):
+        clean_reward(coroutine)
+    coroutine.close()
+
+
+def test_a_whole_number_beyond_every_float_is_too_large() -> None:
+    with pytest.raises(ValueError, match="too large for float32") as refusal:
+        clean_reward(10**400)
+    assert not isinstance(refusal.value, NoNumberError)
 
 
 def test_a_key_error_of_a_functions_own_data_is_its_own() -> None:

@@ -40,6 +40,7 @@ TRIAL = request("1", "1", answer="x")
         ("scores_by_completion", "it returned a dict for 2 completions"),
         ("too_few", "it returned 1 rewards for 2 completions"),
         ("with_a_reason", "a reward is a tuple, not a number"),
+        ("chat_length", "a completion is a text, because prompts are texts"),
     ],
 )
 async def test_a_function_that_does_not_fit_ends_the_run_before_its_first_step(
@@ -74,6 +75,15 @@ async def test_what_may_be_the_completions_own_fault_is_a_warning_and_counts_for
         if name != "infinite":
             matrix = pool.put_together([await pool.submit(request("yes"))], step=0)
             assert matrix.failures == ()
+
+
+async def test_columns_that_arguments_of_the_run_hide_are_told_by_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with RewardPool((example("length"),)) as pool:
+        await pool.try_out(request("1", answer="x", prompts="y", completions="z"))
+    [record] = caplog.records
+    assert "do not see the columns completions, prompts of the data" in record.getMessage()
 
 
 async def test_a_function_that_is_slow_in_its_trial_is_a_warning(
