@@ -123,8 +123,8 @@ def _log_metric(logged: dict[str, list[float]], name: str, value: Any) -> None:
         number = float(value)
     except (TypeError, ValueError, OverflowError) as error:
         raise TypeError(
-            f"log_metric: the value of {name} is {reprlib.repr(value)}, not a number: give it a number, or leave the "
-            "call out where there is none"
+            f"log_metric: the value of {name} is {reprlib.repr(value)}, not a number: give it a number, "
+            "or leave the call out where there is none"
         ) from error
     logged.setdefault(str(name), []).append(number)
 
