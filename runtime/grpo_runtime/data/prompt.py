@@ -226,7 +226,7 @@ def _fault_of(message: dict[str, Any], *, tokenizer: PreTrainedTokenizerBase) ->
     if content is None and message.get("tool_calls"):
         return ""
     if not isinstance(content, str):
-        what = "null" if content is None else f"a {type(content).__name__}"
+        what = "null" if content is None else f"no text ({type(content).__name__})"
         if isinstance(content, list):
             kinds = (part.get("type") if isinstance(part, dict) else part for part in content)
             what = f"a list with parts other than text ({', '.join(sorted({str(kind) for kind in kinds}))})"
