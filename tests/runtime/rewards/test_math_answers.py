@@ -1,5 +1,6 @@
 """math_verify reads answer and completion in one way: it pays an answer for itself, and no near miss."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,102 @@ def test_another_way_to_write_the_same_is_paid(completion: str, answer: str) -> 
 )
 def test_what_a_lenient_reading_would_take_for_the_answer_gets_nothing(completion: str, answer: str) -> None:
     assert math_verify(completion, answer) == 0.0
+
+
+@pytest.mark.parametrize(
+    "completion",
+    [
+        "**Answer**: 42",
+        "**Final Answer**: $42$",
+        "**Final Answer:** 42",
+        "The answer is **42**.",
+        "The final answer is: 42",
+        "The answer to the question is $42$.",
+        "## Final Answer\n\n42",
+        "`42`",
+        "<answer>**42**</answer>",
+        "A: 42",
+        "She answers 5.\nTotal: 42",
+        "To answer, add 1 and 41.\nTotal = 42",
+        "The answer is 42 because 6 times 7 is 42.",
+        "The answer is $42.",
+        "The answer is \\(42\\).",
+        "She has 42 apples.",
+        "<answer>She has 42 apples</answer>",
+        "<answer>The answer is 42</answer>",
+        "<answer>42 apples</answer>",
+        "The total of 40 and 2 is 42.",
+        "I take 6, and then 7.\nSo x = 42. I am sure of it.",
+        "**42**",
+        r"so \[ x = 42 \]",
+    ],
+)
+def test_a_sentence_states_its_answer_at_its_end(completion: str) -> None:
+    assert math_verify(completion, "42") == 1.0
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer"),
+    [
+        ("The answer is no.", "no"),
+        ("The answer is No", r"\text{no}"),
+        ("The answer is $1,234.", "1234"),
+        ("The answer is $1,234.50.", "1234.5"),
+        ("<answer>$1,234</answer>", "1234"),
+        ("The answer is 6 - 5i.", "6 - 5i"),
+        ("The answer is 2:3.", "2:3"),
+        ("The answer is 12 km/h.", "12 km/h"),
+        ("Answer: Alice and Bob", "Bob and Alice"),
+    ],
+)
+def test_a_sentence_states_words_money_and_lists_as_a_whole(completion: str, answer: str) -> None:
+    assert math_verify(completion, answer) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer"),
+    [
+        ("<answer>not 5</answer>", "5"),
+        ("<answer>more than 5</answer>", "5"),
+        ("<answer>5 or more</answer>", "5"),
+        ("<answer>it is more than 5</answer>", "5"),
+        ("<answer>The answer is not 5</answer>", "5"),
+        ("<answer>3 hours 20 minutes</answer>", "20"),
+        ("<answer>it takes from 3 to 5 hours</answer>", "5"),
+        ("The answer is not 5.", "5"),
+        ("The answer is 5 or more.", "5"),
+        ("The answer is at least 5.", "5"),
+        ("The answer is 5 or 6.", "5"),
+        ("The total is less than 5", "5"),
+        ("<answer>12 km/h</answer>", r"12\text{ m/s}"),
+        ("<answer>5 dm</answer>", "5 cm"),
+        ("<answer>400 nL</answer>", "400 mL"),
+        ("<answer>3 wk</answer>", "3 days"),
+        ("<answer>98.6^\\circ G</answer>", r"98.6^\circ F"),
+        ("The answer is 5.\nNo, wait. The answer is 6.", "5"),
+    ],
+)
+def test_a_sentence_that_denies_or_bounds_its_number_states_nothing(completion: str, answer: str) -> None:
+    assert math_verify(completion, answer) == 0.0
+
+
+@pytest.mark.parametrize(
+    "completion",
+    [
+        r"\boxed{9^{9^{9^9}}}",
+        r"\boxed{10^{10^{10}}}",
+        r"\boxed{((9^{99999})^{99999})^{99999}}",
+        r"\boxed{\prod_{k=1}^{100000000} k}",
+        r"\boxed{1000000!}",
+        r"\boxed{((9!)!)!}",
+        rf"\boxed{{{'(' * 500}5{')' * 500}}}",
+        rf"\boxed{{{'{' * 500}5{'}' * 500}}}",
+    ],
+)
+def test_what_takes_too_long_to_compute_is_refused_at_once(completion: str) -> None:
+    start = time.process_time()
+    assert math_verify(completion, "6") == 0.0
+    assert time.process_time() - start < 1
 
 
 @pytest.mark.parametrize(
