@@ -190,8 +190,11 @@ def _notations(gold: str, found: str) -> bool | None:
 
 
 def _sets(gold: str, found: str) -> bool | None:
-    # a set is no interval and no number, though the library compares them
-    return False if r"\{" in (enclosing_brackets(gold)[0], enclosing_brackets(found)[0]) else None
+    """A set is no interval and no number, and `[5]` is no 5, though the library compares them."""
+    for opens, inside, _ in map(enclosing_brackets, (gold, found)):
+        if opens == r"\{" or (opens == "[" and len(listed(inside).parts) == 1):
+            return False
+    return None
 
 
 def _inequalities(gold: str, found: str) -> bool | None:

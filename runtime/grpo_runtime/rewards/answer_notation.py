@@ -21,8 +21,9 @@ class Substitution(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def cleaned(text: str) -> str:
-    r"""The same answer in one notation: `\frac{1}{2}` for `\dfrac12`, `\text` for `\mathrm`, `1234` for `1,234`,
-    `(` for `\left(`, and no spaces that mean nothing. A `$` that is left is the currency."""
+    r"""The same answer in one notation: `\frac{1}{2}` for `\dfrac12`, `\text` for `\mathrm`, `1234` for
+    `1,234`, `(` for `\left(`, and no spaces that mean nothing. A `$` that is left is the currency."""
+    text = _SUPERSCRIPT.sub(lambda match: f"^{{{match[0].translate(_DIGIT_OF_SUPERSCRIPT)}}}", text)
     text = text.translate(_PLAIN_CHARACTERS).strip()
     # a $ that has no other is the currency
     if len(_DOLLAR.findall(text)) > 1 and text.startswith("$") and text.endswith("$"):
@@ -40,11 +41,11 @@ _DOLLAR = re.compile(r"(?<!\\)\$")
 _DOUBLE_BACKSLASH = re.compile(r"\\\\(?=[A-Za-z])")
 """In a matrix, it begins a row; elsewhere, it is a command of a text that was escaped twice."""
 
-_SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789", strict=True))
+_SUPERSCRIPT = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
+_DIGIT_OF_SUPERSCRIPT = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
 _PLAIN_CHARACTERS = str.maketrans(
     {
         **dict(zip("０１２３４５６７８９", "0123456789", strict=True)),
-        **{digit: f"^{{{plain}}}" for digit, plain in _SUPERSCRIPTS.items()},
         **{half: rf"\frac{{{top}}}{{{bottom}}}" for half, top, bottom in ("½12", "⅓13", "⅔23", "¼14", "¾34")},
         **dict.fromkeys("\u2212\u2013", "-"),
         **dict.fromkeys("\u2018\u2019", "'"),
@@ -75,6 +76,7 @@ _POWERS_OF_TEN = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _SCALE = "|".join(_POWERS_OF_TEN)
 _NUMBER_OF_THOUSANDS = r"[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)(?:\.\d+)?"
 _SHORT_UNIT = r"(?:cm|mm|km|dm|nm|kg|mg|ml|mL|nL|ft|lb|oz|hr|yd|mph|kph|am|pm|AM|PM)"
+_UNIT_OF_LETTERS = re.compile(r"[mgshlLCFKNJWVA](?:/[mgshlL])*(?:\^?\d)?")
 _ANY_WORD = re.compile(r"[^\W\d_]{2,}")
 _RELATIONS = {
     r"\leq": r"\le",
@@ -93,11 +95,11 @@ _RELATIONS = {
 def _words_of_text_command(match: re.Match[str]) -> str:
     r"""`\text` around words and units, and only its content where that is neither, such as `(B)` or `12`."""
     content = match[1].strip()
-    if content in ("and", "or"):
-        return f" {content} "
+    if content.strip(", ") in ("and", "or"):
+        return f" {content.strip(', ')} "
     before = match.string[: match.start()].rstrip()
-    is_unit = before[-1:].isdigit() or before.endswith("}")
-    return rf"\text{{{content}}}" if _ANY_WORD.search(content) or (is_unit and content) else f" {content} "
+    is_unit = (before[-1:].isdigit() or before.endswith("}")) and _UNIT_OF_LETTERS.fullmatch(content)
+    return rf"\text{{{content}}}" if _ANY_WORD.search(content) or is_unit else f" {content} "
 
 
 def _power_of_ten(match: re.Match[str]) -> str:
@@ -138,6 +140,7 @@ _SUBSTITUTIONS = tuple(
         ("styles", r"\\(?:bf|rm|it|sf|boldsymbol|bm)(?![A-Za-z])", " "),
         ("an underline", r"\\(?:underline|mathstrut)\s*\{([^{}]*)\}", r"\1"),
         ("numbers in a style", r"\\(?:math|text)(?:rm|it|bf|sf|normal)\s*\{\s*([^{}A-Za-z]+)\}", r"\1"),
+        ("a product of vectors", r"\\mathbf\s*\{\s*([A-Za-z])\s*\}(?=\s*\\times)", r"\\vec{\1}"),
         ("letters in a style", r"\\math(?:rm|it|bf|sf|cal)\s*\{\s*([A-Za-z])\s*\}", r" \1"),
         ("names of functions", r"\\operatorname\*?\s*\{\s*([A-Za-z]+)\s*\}", r"\\\1 "),
         (
@@ -145,15 +148,17 @@ _SUBSTITUTIONS = tuple(
             r"\\(?:mbox|hbox|text(?:sf|sc|bf|it|rm|normal)|math(?:rm|it|bf|sf))\s*(?=\{)",
             r"\\text",
         ),
+        ("braces of sets", r"\\([lr])brace(?![A-Za-z])", lambda match: r"\{" if match[1] == "l" else r"\}"),
+        ("colons", r"\\colon(?![A-Za-z])", ":"),
         # a currency stands before a number, or behind it
         ("the dollar in text", r"\\text\s*\{\s*\\?\$\s*\}", "$"),
         ("the dollar", r"\\\$\s*", "$"),
         ("the percent in text", r"\\text\s*\{\s*(?:\\?%|percent|pct)\s*\}|\s*\b(?:percent|pct)\b|\\%", "%"),
+        ("a sentence before its value", r"^\\text\s*\{[^{}]*\b[Aa]nswer(?:\s+is)?\s*:?(?=[\s}])", r"\\text{"),
         ("a number in text", r"\\text\s*\{\s*(\$?\d[\d.,/:]*)(?=[\s}])", r"\1\\text{"),
-        ("a sentence before its value", r"^\\text\s*\{[^{}]*\b(?:is|are|equals|[Aa]nswer:)\s*:?\s*\}", ""),
         (
             "degrees",
-            r"\s*\^\s*\{?\s*\\circ\s*\}?\s*(?:\\text\{\s*([CFK])\s*\}|([CFK])(?![A-Za-z]))?",
+            r"\s*(?:\^\s*\{?\s*\\circ\s*\}?|\\degree(?![A-Za-z]))\s*(?:\\text\{\s*([CFK])\s*\}|([CFK])(?![A-Za-z]))?",
             lambda match: rf"\text{{degree{match[1] or match[2] or ''}}}",
         ),
         ("other fractions", r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
@@ -161,7 +166,7 @@ _SUBSTITUTIONS = tuple(
         ("two short arguments", r"\\(frac|binom)\s*([0-9A-Za-z])\s*([0-9A-Za-z])", r"\\\1{\2}{\3}"),
         ("a short first argument", r"\\(frac|binom)\s*([0-9A-Za-z])\s*(?=\{)", r"\\\1{\2}"),
         ("a short last argument", r"(\\(?:frac|binom)\{[^{}]*\})\s*([0-9A-Za-z])", r"\1{\2}"),
-        ("a short argument", r"\\(sqrt|pmod|overline|vec)\s*([0-9A-Za-z])(?![A-Za-z])", r"\\\1{\2}"),
+        ("a short argument", r"\\(sqrt|pmod|overline|vec|mathbb)(?:\s*([0-9])|\s+([A-Za-z]))", r"\\\1{\2\3}"),
         ("a root in words", r"(?<![A-Za-z\\])sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
         ("plain functions", r"(?<![A-Za-z\\{])(pi|ln|log|sin|cos|tan)(?![A-Za-z])", r"\\\1 "),
         ("plain infinity", r"(?<![A-Za-z\\])infinity(?![A-Za-z])", r"\\infty"),
@@ -184,6 +189,8 @@ _SUBSTITUTIONS = tuple(
             r"(?<![\d.])(?P<whole>\d*)\.(?P<once>\d*)\\overline\{(?P<again>\d+)\}(?![\d.\\])",
             _repeating_decimal,
         ),
+        # the library reads 2(1/2) as two and a half
+        ("a product with a fraction", r"(?<=\d)\s*\((?=\s*\\frac)", r"\\cdot ("),
         (
             "a scale in text",
             rf"(?<=\d)\s*\\text\{{\s*(?P<scale>{_SCALE})\b(?P<rest>[^{{}}]*)\}}",
@@ -194,13 +201,14 @@ _SUBSTITUTIONS = tuple(
         ("text", r"\\text\s*\{([^{}]*)\}", _words_of_text_command),
         ("a unit at its number", rf"(?<=\d)(?={_SHORT_UNIT}(?![A-Za-z]))", " "),
         ("a sign of equality without left side", r"^\s*(?:=|\\approx(?![A-Za-z]))\s*", ""),
+        ("a plus sign of no sum", r"(^|[(\[,=])\s*\+", r"\1"),
         ("a mixed number", r"(?<![\d.])(\d+)\s+(\d+)\s*/\s*(\d+)(?!\d)", r"\1\\frac{\2}{\3}"),
         ("thousands or a pair", rf"^\s*\(\s*({_NUMBER_OF_THOUSANDS})\s*\)\s*$", _thousands_or_pair),
         # after brackets have lost their space, so that ( 5,100 ] stays an interval
         ("space in brackets", r"(?<=[(\[{])\s+", ""),
         (
             "thousands",
-            rf"(?:(?<=^)|(?<=[=\s<>+\-$€£¥₹])|(?<=[^\\]\{{)){_NUMBER_OF_THOUSANDS}",
+            rf"(?:^|(?<=[=\s<>+\-$€£¥₹])|(?<=[^\\]\{{)){_NUMBER_OF_THOUSANDS}",
             lambda match: match[0].replace(",", ""),
         ),
         ("an exponent of ten", r"(?<![\w.}])(\d+(?:\.\d+)?|\.\d+)[eE]([+-]?\d+)(?!\w)", r"\1\\cdot 10^{\2}"),

@@ -25,9 +25,9 @@ _SHORT_WORD = re.compile(
 _NO_ARITHMETIC = re.compile(
     # figures named by their points, remainders, vectors, lists that go on
     r"\\(?:angle|triangle|overline|overrightarrow|widehat|vec|hat|bar|parallel|perp|equiv|sim|cong|gcd|lcm"
-    r"|partial|nabla|to|colon|pmod|ldots|cdots|dots)(?![A-Za-z])|\.\.|\\dot\{|\\frac\{d(?:\^\{\d\})?\}\{d[a-z]"
+    r"|partial|nabla|to|pmod|ldots|cdots|dots)(?![A-Za-z])|\.\.|\\dot\{|\\frac\{d(?:\^\{\d\})?\}\{d[a-z]"
     # ratios and times, dates, numbers side by side and of another base, feet and inches, stray signs
-    r"|:|\d+/\d+/\d|\d\s+\d|(?:^|[^\w}])\d[0-9A-F]*_|^[0-9A-F]{2,}_|\)_|['\"%$€£¥₹]"
+    r"|:|\d+/\d+/\d|\d\s+\d|(?:^|[^\w}])\d[0-9A-F]*_|^[0-9A-F]{2,}_|\)_|^0x[0-9A-F]|['\"%$€£¥₹]"
     # sympy opens a bracket at infinity
     r"|\\infty\]|\[-\\infty"
 )
@@ -171,7 +171,7 @@ _ARGUMENT = r"(?:-?\d+|[A-Za-z])"
 _NAME = re.compile(
     # x_1, \theta, AB, Area
     rf"(?:[A-Za-z]|\\[A-Za-z]+|[A-Z]{{2,4}}|[A-Z][a-z]{{2,}}){_INDEX}|\\text\{{[^{{}}]*\}}{_INDEX}"
-    rf"|\\(?:angle|triangle|overline|vec|overrightarrow)\s*\{{?[A-Za-z]+\}}?|\|[A-Z]{{2}}\|"
+    rf"|m?\\(?:angle|triangle|overline|vec|overrightarrow)\s*\{{?[A-Za-z]+\}}?|\|[A-Z]{{2}}\|"
     # f(x), P(A \cap B), (x, y); n(n + 1) is a product
     rf"|(?:[fghpqrFGHPQRSTVAE]|\\[A-Za-z]+){_INDEX}\({_ARGUMENT}(?:,{_ARGUMENT})*\)|P\([^()=]*\)"
     rf"|\([A-Za-z](?:,[A-Za-z])*\)"

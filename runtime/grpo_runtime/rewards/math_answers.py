@@ -87,7 +87,10 @@ _ANSWER_IS = re.compile(
     re.MULTILINE,
 )
 _END_OF_SENTENCE = re.compile(r"(?<=[^\s.])[.!?](?=\s|$)\s*|\n+|,?\s+(?:because|since|as)\s")
-_VERB = re.compile(r".*(?:\b(?:is|are|was|were|be|has|have|had|equals?|gets?|makes?)\b:?|[:=])\s*", re.DOTALL)
+_VERB = re.compile(
+    r".*(?:\b(?:is|are|was|were|be|has|have|had|equals?|gets?|makes?)\b:?|(?<=[A-Za-z]):)\s*", re.DOTALL
+)
+_FIRST_WORDS = re.compile(r"(?:(?:[^\W\d_]{2,}|[AI])[,:]?\s+)+")
 _DENIED_OR_BOUNDED = re.compile(
     r"\b(?:not|cannot|no|more|less|fewer|or|than|least|most|between|to)\b|n't\b", re.IGNORECASE
 )
@@ -132,8 +135,12 @@ def _expression_in(sentence: str) -> str:
     if len(sentence) > _MAX_CHARACTERS:
         return ""
     after_verb = _VERB.sub("", sentence, count=1)
-    if _is_readable(after_verb):
-        return after_verb
+    if _DENIED_OR_BOUNDED.search(after_verb):
+        return ""
+    # 42 of "She has 42", x = 42 of "So x = 42"
+    stated = _FIRST_WORDS.sub("", after_verb, count=1)
+    if _is_readable(stated):
+        return stated
     if _DENIED_OR_BOUNDED.search(sentence):
         return ""
     found = parse(sentence, extraction_mode="first_match", parsing_timeout=TIMEOUT_SECONDS)

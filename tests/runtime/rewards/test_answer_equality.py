@@ -185,6 +185,10 @@ OTHER = {
     "what only looks alike": r"""
         \frac{d}{dx}f ;; \frac{d}{dy}f
         \vec{a}\times\vec{b} ;; \vec{b}\times\vec{a}
+        \mathbf{a}\times\mathbf{b} ;; \mathbf{b}\times\mathbf{a}
+        5 ;; [5] ;; \{5\} ;; 5\text{x} ;; 5 x ;; 5!
+        2\frac{1}{2} ;; 2(\frac{1}{2}) ;; 2\cdot\frac{1}{2} ;; 1
+        0xF1 ;; 0x1F
         2, 3, \ldots ;; 2, 3 ;; 2, 3, 4
         1, 2, ..., 10 ;; 2, ..., 10,1 ;; 1, 2, 10
         (-\infty,-1) \cup (3,\infty) ;; (-\infty,-1) \cup (3,\infty]

@@ -188,6 +188,10 @@ def test_a_sentence_states_words_money_and_lists_as_a_whole(completion: str, ans
         ("<answer>400 nL</answer>", "400 mL"),
         ("<answer>3 wk</answer>", "3 days"),
         ("<answer>98.6^\\circ G</answer>", r"98.6^\circ F"),
+        ("So x^2 = 5", "5"),
+        ("Therefore x+y = 5", "5"),
+        ("The ratio is 2:5", "5"),
+        ("The total is 5.\nThat is more than 4.", "5"),
         ("The answer is 5.\nNo, wait. The answer is 6.", "5"),
     ],
 )
