@@ -111,12 +111,13 @@ def _definitions(gold: str, found: str) -> bool | None:
     # a = b = c defines nothing
     if named(gold_value)[0] or named(found_value)[0]:
         return _are_all_equal(equal_sides(gold), equal_sides(found))
-    is_equation_without_name = any(
+    names = {gold_name, found_name}
+    if len(names - {""}) > 1 or any(
         not name and len(equal_sides(text)) > 1 for name, text in ((gold_name, gold), (found_name, found))
-    )
-    if is_equation_without_name or (gold_name and found_name and gold_name != found_name):
-        return are_equal_values(gold, found)
-    return are_equal(gold_value, found_value) or (gold_name == found_name and are_equal_values(gold, found))
+    ):
+        # x = y and y = x are equations
+        return not (is_notation(gold) or is_notation(found)) and are_equal_values(gold, found)
+    return are_equal(gold_value, found_value)
 
 
 def _measures(gold: str, found: str) -> bool | None:

@@ -186,7 +186,7 @@ _SUBSTITUTIONS = tuple(
         ("a short index or power", r"([_^])\s*([0-9A-Za-z])(?![0-9])", r"\1{\2}"),
         (
             "repeating decimals",
-            r"(?<![\d.])(?P<whole>\d*)\.(?P<once>\d*)\\overline\{(?P<again>\d+)\}(?![\d.\\])",
+            r"(?<![.!\w}])(?P<whole>\d*)\.(?P<once>\d*)\\overline\{(?P<again>\d+)\}(?![\d.\\])",
             _repeating_decimal,
         ),
         # the library reads 2(1/2) as two and a half

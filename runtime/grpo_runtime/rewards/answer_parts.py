@@ -46,6 +46,9 @@ def is_words(text: str) -> bool:
         return True
     if _ONLY_WORDS.fullmatch(text) is not None:
         return not _is_function(text)
+    if words and " " in text and words[0] in text.split():
+        # July 4
+        return True
     return _WITHOUT_LATEX.fullmatch(text) is not None and _SHORT_WORD.search(text) is not None
 
 

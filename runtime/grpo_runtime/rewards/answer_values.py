@@ -67,7 +67,7 @@ def is_rounded_to(exact: str, rounded: str) -> bool:
         return False
 
 
-_MAX_EXPONENT = 1_000_000
+_MAX_DIGITS_OF_POWERS = 1_000_000
 _EXPONENT = re.compile(r"\^\{?-?(\d+)")
 _POWER_OF_A_POWER = re.compile(r"\^\{[^{}]*\d\s*\^\{?\d|\d\^\d+\^\{?\d")
 _LONG_FACTORIAL = re.compile(r"\d{5,}!|!\)!")
@@ -78,7 +78,8 @@ def is_too_large(text: str) -> bool:
     """Whether a cleaned answer would take too long to compute: towers of powers and long sums. The text tells
     it, for no alarm stops the computation of one very large number."""
     exponents = math.prod(max(1, int(digits[:9])) for digits in _EXPONENT.findall(text))
-    return exponents > _MAX_EXPONENT or any(
+    longest_number = max(map(len, re.findall(r"\d+", text)), default=0)
+    return exponents * longest_number > _MAX_DIGITS_OF_POWERS or any(
         pattern.search(text) for pattern in (_POWER_OF_A_POWER, _LONG_FACTORIAL, _LONG_SUM)
     )
 

@@ -73,6 +73,7 @@ SAME = {
         1.41 ;; \sqrt{2} \approx 1.41 ;; x \approx 1.41
         ab = 12 ;; ba = 12 ;; 12 = ab
         a = b = c ;; a=b=c
+        x = y ;; y = x
         """,
     "percentages": r"""
         0.5 ;; 50\%
@@ -138,6 +139,7 @@ OTHER = {
         x = 1 \text{ and } y = 2 ;; x = 1 \text{ or } y = 2
         C, A, B ;; A, B, C
         no ;; on ;; not
+        July 4 ;; uJly 4 ;; July 5
         NE ;; EN ;; ne
         AB ;; BA ;; ab
         CA ;; AC
@@ -174,6 +176,7 @@ OTHER = {
         12 ;; ab = 12 ;; n(n+1) = 12 ;; |x| = 12 ;; 2x = 12 ;; \sin x = 12
         1 ;; x+y=1
         a = b = c ;; a = b = d ;; c
+        y = 2x + 1 ;; y = 1 2x + 1 ;; x = 2y + 1
         """,
     "percentages": r"""
         0.5 ;; 0.5\%

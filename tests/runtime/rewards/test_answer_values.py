@@ -50,7 +50,16 @@ def test_a_rounded_decimal_is_right_to_its_last_digit() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["9^{9^{9}}", r"10^{10^{10}}", "2^{99999999}", "(2^{9999})^{9999}", "99999!", "((9!)!)!"]
+    "text",
+    [
+        "9^{9^{9}}",
+        r"10^{10^{10}}",
+        "2^{99999999}",
+        "(2^{9999})^{9999}",
+        f"{'1' * 900}^{{99999}}",
+        "99999!",
+        "((9!)!)!",
+    ],
 )
 def test_towers_of_powers_and_factorials_are_too_large(text: str) -> None:
     assert is_too_large(text)
