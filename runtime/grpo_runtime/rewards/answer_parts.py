@@ -15,6 +15,7 @@ _FUNCTION = re.compile(
 )
 _LONG_WORD = re.compile(r"[^\W\d_]{3,}")
 _ANY_WORD = re.compile(r"[^\W\d_]{2,}")
+_WORD_OF_EQUATION = re.compile(r"[^\W\d_]{3,}|\b(?:so|we|it|he|is|of|to|in|by|as|if|or|my|at|on|be)\b", re.I)
 # abc in 2abc is a product, and in "abc" or "abc, def" it is none
 _ONLY_WORDS = re.compile(r"[^\W\d_]{2,}|(?=.*[^\W\d_]{3})[^\W\d_]+(?:[\s,.'&()-]+[^\W\d_]+)*[\s.,)]*")
 _WITHOUT_LATEX = re.compile(r"[^\\^_{}=<>]*")
@@ -58,9 +59,10 @@ def is_notation(text: str) -> bool:
 
 
 def has_words(text: str) -> bool:
-    """Whether a cleaned answer has a word of two letters or more that is no function."""
+    """Whether a cleaned answer has a word that is no function; `ab` in an equation is a product."""
+    pattern = _WORD_OF_EQUATION if "=" in text else _ANY_WORD
     bare = _COMMAND.sub(" ", _TEXT.sub(r" \1 ", text))
-    return any(not _is_function(word) for word in _ANY_WORD.findall(bare))
+    return any(not _is_function(word) for word in pattern.findall(bare))
 
 
 def _is_function(word: str) -> bool:

@@ -77,6 +77,7 @@ def _marked(text: str) -> _Marked:
 
 # What a sentence states
 
+_ONE_FORMULA = re.compile(r"\s*(?:\$[^$]+\$|\$\$[^$]+\$\$|\\\([^$]+\\\)|\\\[[^$]+\\\])\s*")
 _FOUR_WORDS = re.compile(r"[^\W\d_]+(?:\s+\S+){3}")
 _EMPHASIS = re.compile(r"(?<![\w*])\*\*(?=\S)(.+?)(?<=\S)\*\*(?![\w*])|`([^`\n]+)`")
 _ANSWER_IS = re.compile(
@@ -90,7 +91,7 @@ _END_OF_SENTENCE = re.compile(r"(?<=[^\s.])[.!?](?=\s|$)\s*|\n+|,?\s+(?:because|
 _VERB = re.compile(
     r".*(?:\b(?:is|are|was|were|be|has|have|had|equals?|gets?|makes?)\b:?|(?<=[A-Za-z]):)\s*", re.DOTALL
 )
-_FIRST_WORDS = re.compile(r"(?:(?:[^\W\d_]{2,}|[AI])[,:]?\s+)+")
+_FIRST_WORDS = re.compile(r"(?:(?:[^\W\d_]{2,}|[AI])[,:]?\s+(?!=)|[^\W\d_]{3,}\s+(?==))+")
 _DENIED_OR_BOUNDED = re.compile(
     r"\b(?:not|cannot|no|more|less|fewer|or|than|least|most|between|to)\b|n't\b", re.IGNORECASE
 )
@@ -99,6 +100,8 @@ _MAX_SENTENCES = 3
 
 def _is_prose(text: str, marked: _Marked) -> bool:
     """Whether sentences are read; in `<answer>` only what is one, for `not 5` and `5 or more` are none."""
+    if _ONE_FORMULA.fullmatch(text):
+        return False
     if _ANSWER_IS.search(text):
         return True
     if marked.is_tagged:

@@ -161,6 +161,8 @@ def test_a_sentence_states_its_answer_at_its_end(completion: str) -> None:
         ("The answer is 6 - 5i.", "6 - 5i"),
         ("The answer is 2:3.", "2:3"),
         ("The answer is 12 km/h.", "12 km/h"),
+        (r"$x > 3 \text{ or } x < -1$", r"x < -1 \text{ or } x > 3"),
+        (r"$\angle ABC = 42^\circ$", "42"),
         ("Answer: Alice and Bob", "Bob and Alice"),
     ],
 )
@@ -189,6 +191,8 @@ def test_a_sentence_states_words_money_and_lists_as_a_whole(completion: str, ans
         ("<answer>3 wk</answer>", "3 days"),
         ("<answer>98.6^\\circ G</answer>", r"98.6^\circ F"),
         ("So x^2 = 5", "5"),
+        ("ab = 5", "5"),
+        ("$ab = 5$", "5"),
         ("Therefore x+y = 5", "5"),
         ("The ratio is 2:5", "5"),
         ("The total is 5.\nThat is more than 4.", "5"),
