@@ -98,7 +98,8 @@ _UNIT = re.compile(
 )
 _NO_UNIT = re.compile(
     r"\b(?:or|and|to|more|less|than|least|most|not|no|mod|if|for|is|are|hundred|dozen|base|remainder"
-    r"|infinity|pi|sqrt|undefined|out|of|by)\b"
+    r"|infinity|pi|sqrt|undefined|out|of|by|plus|minus|but|negative|factorial|half|halves|thirds?|fourths?|fifths?"
+    r"|sixths?|eighths?|tenths?|hundredths?|thousandths?|wrong|rejected|approximately)\b|^\s*(?:squared|cubed)\b"
 )
 _CURRENCIES = {"$": "dollar", "€": "euro", "£": "pound", "¥": "yen", "₹": "rupee"}
 _CURRENCY_BEFORE = re.compile(r"(?P<sign>[-+]?)(?P<currency>[$€£¥₹])(?P<value>[^$€£¥₹]+)", re.DOTALL)

@@ -45,7 +45,7 @@ def are_equal_values(gold: str, found: str) -> bool:
     if is_too_large(gold) or is_too_large(found):
         return False
     try:
-        return timeout(TIMEOUT_SECONDS)(_are_equal)(gold, found)
+        return bool(timeout(TIMEOUT_SECONDS)(_are_equal)(gold, found))
     # the library raises Exception itself for what is no LaTeX of its grammar, and sympy what it likes for
     # values that have no difference
     except (Exception, TimeoutException):

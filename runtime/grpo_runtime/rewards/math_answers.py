@@ -87,14 +87,18 @@ _ANSWER_IS = re.compile(
     r"|^\W*(?i:(?:final\s+)?answer)\W*\n|^A:\s",
     re.MULTILINE,
 )
-_END_OF_SENTENCE = re.compile(r"(?<=[^\s.])[.!?](?=\s|$)\s*|\n+|,?\s+(?:because|since|as)\s")
+_END_OF_SENTENCE = re.compile(r"(?<=[^\s.])[.!](?=\s|$)\s*|\n+|,?\s+(?:because|since|as)\s")
 _VERB = re.compile(
     r".*(?:\b(?:is|are|was|were|be|has|have|had|equals?|gets?|makes?)\b:?|(?<=[A-Za-z]):)\s*", re.DOTALL
 )
 _FIRST_WORDS = re.compile(r"(?:(?:[^\W\d_]{2,}|[AI])[,:]?\s+(?!=)|[^\W\d_]{3,}\s+(?==))+")
 _DENIED_OR_BOUNDED = re.compile(
-    r"\b(?:not|cannot|no|more|less|fewer|or|than|least|most|between|to)\b|n't\b", re.IGNORECASE
+    r"\b(?:not|cannot|never|no|none|neither|wrong|incorrect|minus|negative|more|less|fewer|or|than|least|most"
+    r"|over|under|above|below|almost|nearly|between|to"
+    r"|squared|cubed|factorial|halves|thirds|fourths|fifths|tenths|hundredths)\b|n't\b",
+    re.IGNORECASE,
 )
+_DENIED_VERB = re.compile(r"(?:\b(?:not|cannot|never)|n't)\s+\w+\W*$", re.IGNORECASE)
 _MAX_SENTENCES = 3
 
 
@@ -138,7 +142,7 @@ def _expression_in(sentence: str) -> str:
     if len(sentence) > _MAX_CHARACTERS:
         return ""
     after_verb = _VERB.sub("", sentence, count=1)
-    if _DENIED_OR_BOUNDED.search(after_verb):
+    if _DENIED_OR_BOUNDED.search(after_verb) or _DENIED_VERB.search(sentence.removesuffix(after_verb)):
         return ""
     # 42 of "She has 42", x = 42 of "So x = 42"
     stated = _FIRST_WORDS.sub("", after_verb, count=1)

@@ -164,6 +164,7 @@ OTHER = {
         3 days ;; 3 wk
         98.6^\circ F ;; 98.6^\circ G ;; 98.6^\circ C
         5 ;; not 5 ;; more than 5 ;; 5 or more ;; 5" ;; 5' ;; \text{at least } 5
+        5 ;; 5 squared ;; 5 factorial ;; 5 halves ;; 5 tenths ;; 5\text{ plus} ;; -5 ;; 5 \text{ (rejected)}
         5'10" ;; 510 ;; 5'1" ;; 5:10
         \sin 30^\circ ;; \sin 30
         """,
