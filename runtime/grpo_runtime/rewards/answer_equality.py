@@ -65,11 +65,13 @@ def _lists(gold: str, found: str) -> bool | None:
     if gold_names != found_names and max(len(gold_names), len(found_names)) > 1:
         return False
     are_values = len(gold_names | found_names) <= 1 and all(_is_value(named(part)[1]) for part in parts)
-    if not are_values and (gold_list.connective == "or") != (found_list.connective == "or"):
+    connectives = {one.connective.replace("and", ",") for one in (gold_list, found_list)}
+    if not are_values and len(connectives) > 1:
         return False
     are_words = not are_values and all(is_words(part) or _is_letter(part) for part in parts)
     only_commas = gold_list.connective == found_list.connective == ","
-    if (are_words and only_commas) or any(_DOTS.fullmatch(part) for part in parts):
+    is_mixed = not are_values and " " in gold_list.connective
+    if is_mixed or (are_words and only_commas) or any(_DOTS.fullmatch(part) for part in parts):
         return _are_all_equal(gold_list.parts, found_list.parts)
     return _are_equal_in_any_order(gold_list.parts, found_list.parts)
 
@@ -111,13 +113,15 @@ def _definitions(gold: str, found: str) -> bool | None:
     # a = b = c defines nothing
     if named(gold_value)[0] or named(found_value)[0]:
         return _are_all_equal(equal_sides(gold), equal_sides(found))
-    names = {gold_name, found_name}
-    if len(names - {""}) > 1 or any(
-        not name and len(equal_sides(text)) > 1 for name, text in ((gold_name, gold), (found_name, found))
-    ):
+    has_two_names = bool(gold_name and found_name) and gold_name != found_name
+    if has_two_names or _is_nameless_equation(gold) or _is_nameless_equation(found):
         # x = y and y = x are equations
         return not (is_notation(gold) or is_notation(found)) and are_equal_values(gold, found)
     return are_equal(gold_value, found_value)
+
+
+def _is_nameless_equation(text: str) -> bool:
+    return not named(text)[0] and len(equal_sides(text)) > 1
 
 
 def _measures(gold: str, found: str) -> bool | None:

@@ -148,7 +148,7 @@ class Listed:
 
     parts: list[str]
     connective: str
-    """`or` or `and` where it is written, else a comma."""
+    """`or` or `and` where it is written, both in their order where both are, else a comma."""
 
 
 def listed(text: str) -> Listed:
@@ -158,7 +158,8 @@ def listed(text: str) -> Listed:
     written = [
         token for token, depth in zip(tokens, depths, strict=True) if depth == 0 and token in separators
     ]
-    connective = next((word for word in ("or", "and") if word in written), ",")
+    words = [word for word in written if word in ("and", "or")]
+    connective = " ".join(words) if len(set(words)) > 1 else next(iter(words), ",")
     return Listed([part for part in _split(text, separators) if part], connective)
 
 

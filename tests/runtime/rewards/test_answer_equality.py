@@ -133,6 +133,7 @@ OTHER = {
         """,
     "words": r"""
         x < -1 \text{ or } x > 3 ;; x < -1 \text{ and } x > 3 ;; x < -1, x > 3 ;; x < -1
+        x < 1 or x > 2 and x < 5 ;; x < 1 and x > 2 or x < 5 ;; x < 5 or x > 2 and x < 1
         A and B ;; A or B
         \text{A and B} ;; \text{A or B}
         1st and 3rd ;; 1st or 3rd

@@ -72,6 +72,7 @@ def test_commas_in_brackets_separate_no_parts() -> None:
 
 def test_a_list_has_the_connective_that_is_written() -> None:
     assert listed("1, 2 or 3") == Listed(["1", "2", "3"], "or")
+    assert listed("1 and 2 or 3") == Listed(["1", "2", "3"], "and or")
     assert listed("oranges and candor") == Listed(["oranges", "candor"], "and")
 
 
