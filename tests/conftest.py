@@ -42,7 +42,7 @@ LONGEST = [
     "weight_sync/test_vllm_nccl",
     "trainer/test_sharded_strategies",
     "trainer/test_trainer_pod",
-    "fleet/test_frozen_engines",
+    "fleet/test_hung_engines",
     "trainer/test_reading_rank",
     "trainer/test_gpu_memory",
     "weight_sync/test_slow_engines",

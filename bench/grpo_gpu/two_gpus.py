@@ -1,4 +1,4 @@
-"""NCCL from one GPU to another, and what becomes of a frozen engine."""
+"""NCCL from one GPU to another, and what becomes of a hung engine."""
 
 import asyncio
 import statistics
@@ -44,11 +44,11 @@ async def _losses(weights: SyntheticWeights) -> int:
         for receiver in receivers:
             await _make_room(receiver, weights)
             await receiver.call("make", backend=_BACKEND.name, layout=layout, device=_ENGINE)
-        frozen, new = receivers
-        sender = _sender(frozen)
+        hung, new = receivers
+        sender = _sender(hung)
         _require_none(await sender.init([_NAME]))
         _require_none(await sender.start([_NAME]))
-        frozen.freeze()
+        hung.freeze()
         start = time.monotonic()
         failures = await sender.update(_BACKEND.prepare(weights), engines=[_NAME])
         seconds, allowed = time.monotonic() - start, _TIMEOUT_SECONDS * 0.25 + 2 * ANSWER_SECONDS
@@ -56,7 +56,7 @@ async def _losses(weights: SyntheticWeights) -> int:
         if failures.keys() != {_NAME} or seconds > allowed:
             print(f"2. FAILED: {dict(failures)} after {seconds:.1f} s")
             return 1
-        print(f"2. a frozen engine is named after {seconds:.1f} s: {failures[_NAME]}")
+        print(f"2. a hung engine is named after {seconds:.1f} s: {failures[_NAME]}")
         sender = _sender(new)
         _require_none(await sender.init([_NAME]))
         _require_none(await sender.start([_NAME]))

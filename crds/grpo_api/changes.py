@@ -1,7 +1,7 @@
 """Which fields of a spec may change once its job exists.
 
-A field that may change has MAY_CHANGE in its `Annotated`; all others are frozen. The API server's rules, the
-frozen copy of a running job and the values that it follows are derived from the models here.
+A field that may change has MAY_CHANGE in its `Annotated`; all others are fixed. The API server's rules, the
+snapshot of a running job and the values that it follows are derived from the models here.
 """
 
 import json
@@ -38,10 +38,10 @@ class Transition:
         return {"rule": self.cel, "message": self.sentence, "fieldPath": self.field}
 
 
-def frozen_paths(model: type[ApiModel]) -> tuple[str, ...]:
-    """Paths of all frozen fields, in YAML's names. A section is one path, unless a part of it may change:
-    then its frozen fields have a path each."""
-    return tuple(_frozen_paths(model))
+def fixed_paths(model: type[ApiModel]) -> tuple[str, ...]:
+    """Paths of all fixed fields, in YAML's names. A section is one path, unless a part of it may change:
+    then its fixed fields have a path each."""
+    return tuple(_fixed_paths(model))
 
 
 def stays(path: str, *, is_optional: bool) -> Transition:
@@ -90,8 +90,8 @@ def _is_same(field: FieldInfo) -> str:
     )
 
 
-def frozen_part(value: ApiModel) -> dict[str, Any]:
-    """`value` as plain data without the fields that may change. Two specs with the same frozen part are the
+def fixed_part(value: ApiModel) -> dict[str, Any]:
+    """`value` as plain data without the fields that may change. Two specs with the same fixed part are the
     same run: one that leaves a field out, and one that has its default."""
     data = value.without_own_defaults()
     for name, field in type(value).model_fields.items():
@@ -99,16 +99,16 @@ def frozen_part(value: ApiModel) -> dict[str, Any]:
         if MAY_CHANGE in field.metadata:
             data.pop(key, None)
         elif key in data and isinstance(section, ApiModel):
-            data[key] = frozen_part(section)
+            data[key] = fixed_part(section)
     return data
 
 
-def with_changes(frozen: M, *, live: M) -> M:
-    """`frozen` with the values that `live` has in the fields that may change. A section that only one of them
-    has stays as in `frozen`, and where nothing has changed it is `frozen` itself."""
+def with_changes(snapshot: M, *, live: M) -> M:
+    """`snapshot` with the values that `live` has in the fields that may change. A section that only one of
+    them has stays as in `snapshot`, and where nothing has changed it is `snapshot` itself."""
     changes: dict[str, Any] = {}
-    for name, field in type(frozen).model_fields.items():
-        before, now = getattr(frozen, name), getattr(live, name)
+    for name, field in type(snapshot).model_fields.items():
+        before, now = getattr(snapshot, name), getattr(live, name)
         if MAY_CHANGE in field.metadata:
             if now != before:
                 changes[name] = now
@@ -116,16 +116,16 @@ def with_changes(frozen: M, *, live: M) -> M:
             section = with_changes(before, live=now)
             if section is not before:
                 changes[name] = section
-    return frozen.model_copy(update=changes) if changes else frozen
+    return snapshot.model_copy(update=changes) if changes else snapshot
 
 
-def _frozen_paths(model: type[ApiModel], prefix: str = "") -> Iterator[str]:
+def _fixed_paths(model: type[ApiModel], prefix: str = "") -> Iterator[str]:
     for field in model.model_fields.values():
         section = _section(field)
         if MAY_CHANGE in field.metadata:
             continue
         if section is not None and _has_changes(section):
-            yield from _frozen_paths(section, f"{prefix}{_key(field)}.")
+            yield from _fixed_paths(section, f"{prefix}{_key(field)}.")
         else:
             yield f"{prefix}{_key(field)}"
 

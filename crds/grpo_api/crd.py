@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from grpo_api.changes import frozen_paths, item_stays, names_stay, stays
+from grpo_api.changes import fixed_paths, item_stays, names_stay, stays
 from grpo_api.group import GROUP
 from grpo_api.rule import VALIDATIONS
 from grpo_api.schema import Schema, property_at, structural_schema
@@ -104,7 +104,7 @@ def _job_schema() -> Schema:
 def _spec_schema() -> Schema:
     schema = structural_schema(GRPOJobSpec)
     transitions = []
-    for path in frozen_paths(GRPOJobSpec):
+    for path in fixed_paths(GRPOJobSpec):
         is_optional = "default" not in property_at(schema, path) and path not in schema["required"]
         if path == "rewards":
             transitions.append(names_stay(path, key="name"))

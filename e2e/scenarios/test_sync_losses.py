@@ -72,19 +72,19 @@ def test_an_engine_that_freezes_is_missed_and_comes_back_while_the_other_trains_
     if phase == "init":
         container = joining(job, container)
     # in generation the server in front of the core goes on to answer
-    frozen = container.others() if phase == "generation" else container
-    with striking(phase, of=container, at=[frozen], number=signal.SIGSTOP) as strike:
+    hung = container.others() if phase == "generation" else container
+    with striking(phase, of=container, at=[hung], number=signal.SIGSTOP) as strike:
         at = strike.wait()
     try:
         found_seconds = job.require_missed(container.pod, phase, since=at)
         job.wait_for_current(1)
         if phase == "generation":
-            job.require_frozen(container.pod, "its engine core does not answer", since=at)
+            job.require_hung(container.pod, "its engine core does not answer", since=at)
         train_on(job, since=at)
     finally:
-        frozen.send(signal.SIGCONT)
+        hung.send(signal.SIGCONT)
     job.wait_for_both()
-    print_row("engine frozen", phase, since=at, found_seconds=found_seconds)
+    print_row("engine hung", phase, since=at, found_seconds=found_seconds)
     assert container.identifier in containers_of(job), "it was restarted instead"
     assert counted(job.status) == counted(before)
 

@@ -15,10 +15,10 @@ from grpo_operator.cluster.client import Client
 from grpo_operator.cluster.kinds import JOBS, PODS, SECRETS, KubeObject
 from grpo_operator.find_missing import find_missing
 from grpo_operator.observe.cache import Cache, Key
+from grpo_operator.observe.from_cache import UnreadableStatusError, job_and_pods, observe
 from grpo_operator.observe.held import version_of
 from grpo_operator.observe.memory import Memory
 from grpo_operator.observe.observed import JobView, Observed, Refusal
-from grpo_operator.observe.snapshot import UnreadableStatusError, job_and_pods, observe
 from grpo_operator.permissions import NO_PERMISSIONS, Permissions
 from grpo_operator.plan import make_plan
 from grpo_operator.settings import GIVE_BACK_TIMES, GiveBackTimes
@@ -157,7 +157,7 @@ class Controller:
         return await find_missing(client, cache, memory, key=key, observed=observed, now=now)
 
     def _observe_cache(self, key: Key, *, now: datetime) -> Observed | None:
-        """Update the memory from the cache, then take the snapshot. Raises UnreadableStatusError."""
+        """Update the memory from the cache, then observe the job. Raises UnreadableStatusError."""
         found = job_and_pods(self._cache, key)
         if found is None:
             return None

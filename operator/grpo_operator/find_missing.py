@@ -27,7 +27,7 @@ async def find_missing(
 ) -> bool:
     """Look for children that this process has seen, or that the status speaks of, and that the cache lacks.
 
-    True if one was found: the cache has it now, and another snapshot must be taken. What is not there is
+    True if one was found: the cache has it now, and the job must be observed again. What is not there is
     remembered, and asked for once; but a job that says RevisionLost waits for somebody to restore its
     ConfigMap, perhaps without labels, and has it asked for again from time to time.
     """
@@ -59,7 +59,7 @@ def _expected(observed: Observed) -> Iterator[ChildName]:
         return
     names = Names.of(job=job.name, uid=job.uid)
     yield CONFIG_MAPS, names.config(status.revision)
-    spec = observed.frozen_spec or job.spec
+    spec = observed.stored_spec or job.spec
     if spec is None:
         return
     num_nodes = spec.rollout.nodes_per_replica if spec.rollout else 1

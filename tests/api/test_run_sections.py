@@ -5,7 +5,7 @@ The tests declare one more section, the way RunSections declares the others, and
 
 from typing import Annotated, Any
 
-from grpo_api.changes import MAY_CHANGE, frozen_part, frozen_paths, with_changes
+from grpo_api.changes import MAY_CHANGE, fixed_part, fixed_paths, with_changes
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.model import ApiModel
 from grpo_api.resolve import resolve_into
@@ -70,26 +70,26 @@ def test_a_declared_section_is_in_the_schema_and_reaches_the_run_config() -> Non
     assert MoreRunConfig.from_object(config.to_object()) == config
 
 
-def test_a_declared_section_is_frozen_but_for_the_field_that_may_change() -> None:
-    assert "tracker.project" in frozen_paths(MoreSpec)
-    assert "tracker.everySteps" not in frozen_paths(MoreSpec)
-    frozen = job(tracker={"project": "maths"}).spec
-    assert frozen_part(frozen)["tracker"] == {"project": "maths"}
-    assert frozen_part(job(tracker={"project": "maths", "everySteps": 5}).spec) == frozen_part(frozen)
-    assert frozen_part(job(tracker={"project": "other"}).spec) != frozen_part(frozen)
+def test_a_declared_section_is_fixed_but_for_the_field_that_may_change() -> None:
+    assert "tracker.project" in fixed_paths(MoreSpec)
+    assert "tracker.everySteps" not in fixed_paths(MoreSpec)
+    snapshot = job(tracker={"project": "maths"}).spec
+    assert fixed_part(snapshot)["tracker"] == {"project": "maths"}
+    assert fixed_part(job(tracker={"project": "maths", "everySteps": 5}).spec) == fixed_part(snapshot)
+    assert fixed_part(job(tracker={"project": "other"}).spec) != fixed_part(snapshot)
 
 
 def test_a_reward_with_the_defaults_of_what_it_may_leave_out_is_the_same_run() -> None:
     def part(**reward: object) -> object:
-        return frozen_part(job(rewards=[{"name": "copy", "builtin": "char_accuracy", **reward}]).spec)
+        return fixed_part(job(rewards=[{"name": "copy", "builtin": "char_accuracy", **reward}]).spec)
 
     assert part(weight=1.0, timeoutSeconds=60, maxFailureShare=0.5) == part()
     assert part(weight=2.0) != part() != part(timeoutSeconds=61)
 
 
 def test_a_running_job_follows_the_field_that_may_change_and_no_other() -> None:
-    frozen = job(tracker={"project": "maths"}).spec
+    snapshot = job(tracker={"project": "maths"}).spec
     live = job(tracker={"project": "other", "everySteps": 5}, algorithm={"steps": 99}).spec
-    followed = with_changes(frozen, live=live)
+    followed = with_changes(snapshot, live=live)
     assert followed.tracker == TrackerSpec(project="maths", every_steps=5)
     assert followed.algorithm.steps == 10

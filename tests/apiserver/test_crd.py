@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from grpo_api.changes import frozen_paths, stays
+from grpo_api.changes import fixed_paths, stays
 from grpo_api.v1alpha1.job import parse_job
 from grpo_api.v1alpha1.spec import GRPOJobSpec, WeightSyncBackend
 from grpo_api.v1alpha1.spec.rollout import ROLLOUT_STAYS
@@ -147,8 +147,8 @@ def change_of(path: str) -> dict[str, Any]:
     return {"spec": change}
 
 
-@pytest.mark.parametrize("path", [path for path in frozen_paths(GRPOJobSpec) if path != "colocated"])
-def test_what_is_frozen_cannot_be_changed(path: str, job: str, jobs: Jobs):
+@pytest.mark.parametrize("path", [path for path in fixed_paths(GRPOJobSpec) if path != "colocated"])
+def test_what_is_fixed_cannot_be_changed(path: str, job: str, jobs: Jobs):
     refusal = jobs.try_patch(job, change_of(path))
     assert refusal is not None
     # a reward is compared by itself too
@@ -156,7 +156,7 @@ def test_what_is_frozen_cannot_be_changed(path: str, job: str, jobs: Jobs):
     assert said == {(f"spec.{path}", f'Invalid value: "object": {stays(path, is_optional=False).sentence}')}
 
 
-def test_what_starts_colocated_engines_is_frozen_too(jobs: Jobs):
+def test_what_starts_colocated_engines_is_fixed_too(jobs: Jobs):
     on_ray = next(case.job for case in GOOD if case.what == "engines as actors of Ray")
     name = "on-ray"
     jobs.create(merged(on_ray, {"metadata": {"name": name}}))
@@ -206,14 +206,14 @@ def test_a_colocated_job_has_no_replicas_to_scale(jobs: Jobs):
     assert answer.causes == {("spec.rollout", f'Invalid value: "object": {ROLLOUT_STAYS.sentence}')}
 
 
-def test_every_field_of_the_spec_is_frozen_or_known_to_change(job: str, jobs: Jobs):
+def test_every_field_of_the_spec_is_fixed_or_known_to_change(job: str, jobs: Jobs):
     spec = jobs.get(job)["spec"]
     fields = {section for section in spec if section not in ("rollout", "failurePolicy")}
     fields |= {f"{section}.{name}" for section in ("rollout", "failurePolicy") for name in spec[section]}
     live = {"rollout.replicas", "failurePolicy.maxRestarts", "stallTimeoutSeconds"}
     live |= {"startupDeadlineSeconds", "schedulingDeadlineSeconds"}
     # a job has it or rollout
-    assert fields | {"colocated"} == {*frozen_paths(GRPOJobSpec), *live}
+    assert fields | {"colocated"} == {*fixed_paths(GRPOJobSpec), *live}
 
 
 def test_the_status_keeps_all_that_the_operator_writes(job: str, jobs: Jobs):

@@ -18,7 +18,7 @@ SHORTEST = 100
 ONLY_DECLARES = ("interface", "types")
 """Stems of modules that others implement."""
 TOLD_BY = {
-    "crds/grpo_api/changes.py": "frozen_fields",
+    "crds/grpo_api/changes.py": "fixed_fields",
     "crds/grpo_api/contract/progress.py": "contract",
     "crds/grpo_api/contract/run_config.py": "run_sections",
     "crds/grpo_api/core_v1/generate.py": "core_v1",
@@ -36,12 +36,13 @@ TOLD_BY = {
     "crds/grpo_api/v1alpha1/spec/rewards.py": "bad_specs",
     "crds/grpo_api/v1alpha1/spec/sampling.py": "bad_specs",
     "crds/grpo_api/v1alpha1/spec/trainer.py": "bad_specs",
-    "operator/grpo_operator/children/frozen_job.py": "children",
+    "operator/grpo_operator/children/snapshot.py": "children",
     "operator/grpo_operator/children/trainer.py": "children",
     "operator/grpo_operator/plan/causes.py": "plan_failure",
     "operator/grpo_operator/plan/draft.py": "plan_events",
     "operator/grpo_operator/plan/facts.py": "conditions",
-    "operator/grpo_operator/plan/policies/freeze.py": "plan_start",
+    "operator/grpo_operator/plan/policies/snapshot.py": "plan_start",
+    "operator/grpo_operator/plan/policies/trainer.py": "plan_restarts",
     "runtime/grpo_runtime/colocated/child_engine.py": "recovering_engine",
     "runtime/grpo_runtime/colocated/child_process.py": "recovering_engine",
     "runtime/grpo_runtime/colocated/engine_child.py": "recovering_engine",

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from grpo_api.v1alpha1.spec import GRPOJobSpec
-from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.pod import COMPILED
 from grpo_operator.children.rollout import rollout_pod
+from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.children.trainer import trainer_pod
 
 EVERYTHING: dict[str, Any] = {
@@ -27,7 +27,7 @@ EVERYTHING: dict[str, Any] = {
 def pods(**engine: Any) -> list[dict[str, Any]]:
     """One of every role and mode, with every claim that a job can have beside those of `engine`."""
     colocated, disaggregated = (
-        FrozenJob.freeze(
+        JobSnapshot.take(
             namespace="default",
             job="job",
             uid="uid-1",
@@ -70,7 +70,7 @@ def test_a_claim_for_it_has_a_folder_of_the_job_in_every_pod_with_an_engine(name
         [mount] = [mount for mount in container["volumeMounts"] if mount["name"] == "compiled"]
         assert (
             mount["subPath"]
-            == FrozenJob.freeze(
+            == JobSnapshot.take(
                 namespace="default",
                 job="job",
                 uid="uid-1",

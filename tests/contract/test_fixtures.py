@@ -4,7 +4,7 @@ import json
 
 from grpo_api.contract.run_config import parse_run_config
 from grpo_api.v1alpha1.status import ConditionType, Phase
-from grpo_operator.observe.snapshot import job_view
+from grpo_operator.observe.from_cache import job_view
 
 from .write_fixtures import FIXTURES
 

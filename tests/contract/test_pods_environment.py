@@ -29,10 +29,10 @@ from grpo_api.source import Scheme, Source, VolumeKind
 from grpo_api.v1alpha1.job import parse_job
 from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_operator.children.config import config_map, pod_templates
-from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.pod import CONFIG_DIR, RUN_CONFIG_KEY
 from grpo_operator.children.rollout import rollout_pod
 from grpo_operator.children.shared import TOKEN_FILES, service
+from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.children.trainer import needs_service, trainer_pod
 from grpo_runtime.cli import main as runtime
 from grpo_runtime.fleet.settings import fleet_settings
@@ -51,15 +51,15 @@ EVERY_SOURCE = GRPOJobSpec.from_object(
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 
 
-def run_of(example: Path) -> FrozenJob:
+def run_of(example: Path) -> JobSnapshot:
     (found,) = (item for item in yaml.safe_load_all(example.read_text()) if item["kind"] == "GRPOJob")
     job = parse_job(found)
-    return FrozenJob.freeze(
+    return JobSnapshot.take(
         namespace="default", job=job.metadata.name, uid="uid-1", spec=job.spec, image="image"
     )
 
 
-def pods_of(run: FrozenJob) -> dict[str, dict]:
+def pods_of(run: JobSnapshot) -> dict[str, dict]:
     """One pod of each role the run has."""
     made = {"trainer": trainer_pod(run, attempt=1, index=0).body}
     if run.has_rollout:
@@ -76,7 +76,7 @@ def ours(pod: dict) -> set[str]:
 
 
 RUNS = {path.stem: run_of(path) for path in EXAMPLES} | {
-    "every source": FrozenJob.freeze(
+    "every source": JobSnapshot.take(
         namespace="default", job="sources", uid="uid-1", spec=EVERY_SOURCE, image="image"
     )
 }
@@ -84,22 +84,22 @@ DISAGGREGATED = {name: run for name, run in RUNS.items() if run.has_rollout}
 
 
 @pytest.fixture(params=RUNS.values(), ids=RUNS)
-def run(request: pytest.FixtureRequest) -> FrozenJob:
+def run(request: pytest.FixtureRequest) -> JobSnapshot:
     return request.param
 
 
 @pytest.fixture(params=DISAGGREGATED.values(), ids=DISAGGREGATED)
-def disaggregated(request: pytest.FixtureRequest) -> FrozenJob:
+def disaggregated(request: pytest.FixtureRequest) -> JobSnapshot:
     return request.param
 
 
-def test_a_trainer_pod_is_given_exactly_the_variables_of_the_contract(run: FrozenJob):
+def test_a_trainer_pod_is_given_exactly_the_variables_of_the_contract(run: JobSnapshot):
     colocated = RAY_ENV if run.spec.is_on_ray else COLOCATED_ENV
     expected = LIMITS_ENV | (TRAINER_ENV if run.has_rollout else colocated)
     assert ours(pods_of(run)["trainer"]) == expected
 
 
-def test_a_trainer_pod_of_a_later_attempt_is_given_what_is_known_by_then(run: FrozenJob):
+def test_a_trainer_pod_of_a_later_attempt_is_given_what_is_known_by_then(run: JobSnapshot):
     pods = [
         trainer_pod(run, attempt=2, index=0, micro_batch_tokens=known, checkpoint_step=known).body
         for known in (None, 512)
@@ -107,19 +107,19 @@ def test_a_trainer_pod_of_a_later_attempt_is_given_what_is_known_by_then(run: Fr
     assert ours(pods[1]) - ours(pods[0]) == LATER_TRAINER_ENV
 
 
-def test_a_rollout_pod_is_given_exactly_the_variables_of_the_contract(disaggregated: FrozenJob):
+def test_a_rollout_pod_is_given_exactly_the_variables_of_the_contract(disaggregated: JobSnapshot):
     has_several = disaggregated.nodes_per_engine > 1
     for node in range(disaggregated.nodes_per_engine):
         pod = rollout_pod(disaggregated, replica=0, incarnation=0, node=node).body
         assert ours(pod) == ROLLOUT_ENV | (NODE_OF_ENGINE_ENV if has_several else set())
 
 
-def test_the_run_config_of_every_example_is_read_back_as_it_was_written(run: FrozenJob):
+def test_the_run_config_of_every_example_is_read_back_as_it_was_written(run: JobSnapshot):
     written = config_map(run).body["data"][RUN_CONFIG_KEY]
     assert parse_run_config(written) == run.config
 
 
-def test_the_variables_point_to_what_is_mounted(run: FrozenJob):
+def test_the_variables_point_to_what_is_mounted(run: JobSnapshot):
     for pod in pods_of(run).values():
         variables = environment(pod)
         mounts = {m["mountPath"] for m in pod["spec"]["containers"][0]["volumeMounts"]}
@@ -135,7 +135,7 @@ def test_the_variables_point_to_what_is_mounted(run: FrozenJob):
 
 
 def test_each_attempt_waits_for_the_number_of_engines_that_was_asked_for_when_it_was_made(
-    disaggregated: FrozenJob, tmp_path: Path
+    disaggregated: JobSnapshot, tmp_path: Path
 ):
     assert disaggregated.spec.rollout is not None
     rollout = disaggregated.spec.rollout.model_copy(update={"replicas": 7})
@@ -150,15 +150,15 @@ def test_each_attempt_waits_for_the_number_of_engines_that_was_asked_for_when_it
         (tmp_path / name).write_text("a-token")
     places = {Env.RUN_CONFIG: str(tmp_path / RUN_CONFIG_KEY), Env.TOKENS_DIR: str(tmp_path)}
     waited_for = []
-    for frozen, attempt in ((disaggregated, 1), (scaled, 2)):
-        pod = trainer_pod(frozen, attempt=attempt, index=0).body
+    for snapshot, attempt in ((disaggregated, 1), (scaled, 2)):
+        pod = trainer_pod(snapshot, attempt=attempt, index=0).body
         settings = read_trainer_settings(environment(pod) | places)
         assert settings.run_config.topology.rollout_replicas == fleet_settings(settings).desired
         waited_for.append(fleet_settings(settings).desired)
     assert waited_for == [disaggregated.num_engines, 7]
 
 
-def test_containers_ports_and_probes_are_those_of_the_contract(disaggregated: FrozenJob):
+def test_containers_ports_and_probes_are_those_of_the_contract(disaggregated: JobSnapshot):
     trainer, engine = (pod["spec"]["containers"][0] for pod in pods_of(disaggregated).values())
     assert (trainer["name"], engine["name"]) == (endpoints.TRAINER_CONTAINER, endpoints.ROLLOUT_CONTAINER)
     assert trainer["readinessProbe"]["httpGet"] == {
@@ -173,7 +173,7 @@ def test_containers_ports_and_probes_are_those_of_the_contract(disaggregated: Fr
     assert TOKEN_FILES == (endpoints.DATA_TOKEN_FILE, endpoints.ADMIN_TOKEN_FILE)
 
 
-def test_no_failing_probe_of_a_trainer_pod_that_ends_it_asks_over_the_network(run: FrozenJob):
+def test_no_failing_probe_of_a_trainer_pod_that_ends_it_asks_over_the_network(run: JobSnapshot):
     (trainer,) = pods_of(run)["trainer"]["spec"]["containers"]
     assert "startupProbe" not in trainer
     assert trainer["livenessProbe"].keys() & {"exec", "httpGet", "tcpSocket", "grpc"} == {"exec"}
@@ -184,7 +184,7 @@ def test_no_failing_probe_of_a_trainer_pod_that_ends_it_asks_over_the_network(ru
     [(None, True), (0, True), (HEARTBEAT_SECONDS + 30, True), (HEARTBEAT_STALE_SECONDS + 5, False)],
 )
 def test_the_liveness_probe_fails_only_where_the_heartbeat_is_old(
-    run: FrozenJob, tmp_path: Path, age_seconds: float | None, is_alive: bool
+    run: JobSnapshot, tmp_path: Path, age_seconds: float | None, is_alive: bool
 ):
     (trainer,) = pods_of(run)["trainer"]["spec"]["containers"]
     file = tmp_path / "heartbeat"
@@ -203,7 +203,7 @@ def test_the_liveness_probe_fails_only_where_the_heartbeat_is_old(
     assert ("the supervisor gave no sign of life for 6" in done.stdout) is not is_alive
 
 
-def test_the_heartbeat_is_kept_in_memory_where_no_disk_can_hold_the_supervisor_up(run: FrozenJob):
+def test_the_heartbeat_is_kept_in_memory_where_no_disk_can_hold_the_supervisor_up(run: JobSnapshot):
     pod = pods_of(run)["trainer"]
     (trainer,) = pod["spec"]["containers"]
     folder = str(Path(environment(pod)[Env.HEARTBEAT_FILE]).parent)
@@ -213,7 +213,7 @@ def test_the_heartbeat_is_kept_in_memory_where_no_disk_can_hold_the_supervisor_u
 
 
 def test_the_runtime_understands_the_command_of_the_trainer_pod(
-    run: FrozenJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: JobSnapshot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.delenv(Env.ROLE, raising=False)
     program, *command = trainer_pod(run, attempt=1, index=0).body["spec"]["containers"][0]["command"]
@@ -224,7 +224,7 @@ def test_the_runtime_understands_the_command_of_the_trainer_pod(
     assert program == "grpo-runtime"
 
 
-def test_the_host_names_in_the_variables_are_those_of_the_services(run: FrozenJob):
+def test_the_host_names_in_the_variables_are_those_of_the_services(run: JobSnapshot):
     pods = pods_of(run)
     if run.has_rollout:
         assert environment(pods["trainer"])["GRPO_ROLLOUT_HOST"] == service(run, Role.ROLLOUT).name
@@ -237,6 +237,6 @@ def test_the_host_names_in_the_variables_are_those_of_the_services(run: FrozenJo
             assert pod["spec"]["subdomain"] == service(run, role).name
 
 
-def test_where_no_trainer_pod_has_a_name_the_processes_meet_where_a_local_job_does(run: FrozenJob):
+def test_where_no_trainer_pod_has_a_name_the_processes_meet_where_a_local_job_does(run: JobSnapshot):
     if not needs_service(run):
         assert environment(pods_of(run)["trainer"])["GRPO_MASTER_ADDR"] == LOOPBACK

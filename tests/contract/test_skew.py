@@ -5,11 +5,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from grpo_api.changes import frozen_part
+from grpo_api.changes import fixed_part
 from grpo_api.model import NOT_STORED
 from grpo_api.schema import property_at, structural_schema
 from grpo_api.v1alpha1.spec import AlgorithmSpec, GRPOJobSpec
-from grpo_operator.observe.snapshot import job_view
+from grpo_operator.observe.from_cache import job_view
 
 
 class NewerAlgorithm(AlgorithmSpec):
@@ -50,6 +50,6 @@ def test_a_newer_operator_reads_a_job_of_before_the_field_and_takes_it_for_the_s
     newer = NewerSpec.from_object(before.to_object())
     assert newer.algorithm.patience == 5
     assert newer.to_object() == before.to_object()
-    assert frozen_part(newer) == frozen_part(before)
+    assert fixed_part(newer) == fixed_part(before)
     asked_for = NewerSpec.from_object(stored(patience=5)["spec"])
     assert asked_for.to_object()["algorithm"]["patience"] == 5

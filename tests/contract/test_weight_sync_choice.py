@@ -1,4 +1,4 @@
-"""Which backend a job gets, and that its run and its frozen spec name it."""
+"""Which backend a job gets, and that its run and its stored spec name it."""
 
 import itertools
 from dataclasses import replace
@@ -17,8 +17,8 @@ from grpo_api.resolve import resolve
 from grpo_api.v1alpha1.job import parse_job
 from grpo_api.v1alpha1.spec import GRPOJobSpec, Mode, WeightSyncBackend
 from grpo_api.v1alpha1.status import WeightSyncStatus
-from grpo_operator.children.config import config_map, frozen_spec
-from grpo_operator.children.frozen_job import FrozenJob
+from grpo_operator.children.config import config_map, stored_spec
+from grpo_operator.children.snapshot import JobSnapshot
 from grpo_runtime.weight_sync.registry import Reach, all_backends, find_backend
 
 GPU = {"resources": {"limits": {"nvidia.com/gpu": 1}}}
@@ -218,8 +218,8 @@ def test_a_run_names_its_backend(job_spec: GRPOJobSpec, written: str, name: str)
     assert parse_run_config(run.model_dump_json(by_alias=True)).weight_sync_backend == name
 
 
-def frozen(job_spec: GRPOJobSpec) -> FrozenJob:
-    return FrozenJob.freeze(namespace="team", job="copy", uid="1", spec=job_spec, image="image")
+def snapshot_of(job_spec: GRPOJobSpec) -> JobSnapshot:
+    return JobSnapshot.take(namespace="team", job="copy", uid="1", spec=job_spec, image="image")
 
 
 @pytest.mark.parametrize(
@@ -232,11 +232,11 @@ def frozen(job_spec: GRPOJobSpec) -> FrozenJob:
         (spec(rollout=ROLLOUT | GPU, trainer=GPU, weightSync={"backend": "VllmNCCL"}), "VllmNCCL"),
     ],
 )
-def test_the_backend_of_a_frozen_job_is_read_back_as_it_was_chosen(
+def test_the_backend_of_a_started_job_is_read_back_as_it_was_chosen(
     job_spec: GRPOJobSpec, backend: str
 ) -> None:
-    run = frozen(job_spec)
-    read = frozen_spec(config_map(run).body)
+    run = snapshot_of(job_spec)
+    read = stored_spec(config_map(run).body)
     assert (run.spec.weight_sync.backend, read.weight_sync.backend) == (backend, backend)
     assert read == run.spec
     assert replace(run, spec=read).config == run.config

@@ -17,8 +17,8 @@ from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_api.v1alpha1.status import Condition, ConditionType, ErrorSignature, GRPOJobStatus
 from grpo_operator.children.child import Child
 from grpo_operator.children.config import pod_templates
-from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.names import Names, rollout_node, rollout_position, trainer_position
+from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.cluster.kinds import CONFIG_MAPS, NETWORK_POLICIES, PODS, SECRETS, SERVICES
 from grpo_operator.observe.engine_pods import as_engines
 from grpo_operator.observe.memory import Memory
@@ -54,9 +54,9 @@ def spec(**changes: Any) -> GRPOJobSpec:
     return GRPOJobSpec.from_object(short | changes)
 
 
-def run(**changes: Any) -> FrozenJob:
-    """A job of that spec as it was frozen when it started."""
-    return FrozenJob.freeze(namespace="default", job="copy", uid=UID, spec=spec(**changes), image=IMAGE)
+def run(**changes: Any) -> JobSnapshot:
+    """A job of that spec as it was when it started."""
+    return JobSnapshot.take(namespace="default", job="copy", uid=UID, spec=spec(**changes), image=IMAGE)
 
 
 def termination(
@@ -122,17 +122,17 @@ class FakeCluster:
         self.network_policies: dict[str, dict[str, Any]] = {}
         self.config_names: set[str] = set()
         self.num_secrets = 0
-        self.frozen_spec: GRPOJobSpec | None = None
+        self.stored_spec: GRPOJobSpec | None = None
         self.pod_templates: Mapping[str, Any] = {}
         self.progress: Progress | None = None
         self.failing_since: datetime | None = None
-        self.frozen_problem = ""
+        self.stored_problem = ""
         self.report_problem: ReasonMessage | None = None
         self.is_news = True
         self.liveness: Liveness | None = None
         self.silent_since: datetime | None = None
         self.absence = EngineAbsence()
-        self.frozen_since: dict[str, datetime] = {}
+        self.hung_since: dict[str, datetime] = {}
         self.refusal: Refusal | None = None
         self.memory = Memory()
         """Of the operator; a new one is what an operator has that starts anew."""
@@ -171,9 +171,9 @@ class FakeCluster:
             services=self.services,
             network_policies=self.network_policies,
             config_names=frozenset(self.config_names),
-            frozen_spec=self.frozen_spec,
+            stored_spec=self.stored_spec,
             pod_templates=self.pod_templates,
-            frozen_problem=self.frozen_problem,
+            stored_problem=self.stored_problem,
             remembered=replace(
                 self.memory.remember_pods(("default", "copy"), found, now=self.now),
                 report=TrainerReport(
@@ -184,7 +184,7 @@ class FakeCluster:
                     liveness=self.liveness,
                     silent_since=self.silent_since,
                     absence=self.absence,
-                    frozen_since=self.frozen_since,
+                    hung_since=self.hung_since,
                     is_written=not self.is_news,
                 ),
                 failing_since=self.failing_since,

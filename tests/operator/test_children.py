@@ -2,18 +2,18 @@
 
 import pytest
 
-from grpo_operator.children.config import config_map, frozen_spec
-from grpo_operator.children.frozen_job import FrozenJob
+from grpo_operator.children.config import config_map, stored_spec
 from grpo_operator.children.names import Names, rollout_node, rollout_position, trainer_position
 from grpo_operator.children.rollout import rollout_pod
+from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.children.trainer import trainer_pod
 from grpo_operator.cluster.kinds import KubeObject
 
 from .fake_cluster import IMAGE, UID, spec
 
 
-def run(name: str = "copy", **changes) -> FrozenJob:
-    return FrozenJob.freeze(namespace="default", job=name, uid=UID, spec=spec(**changes), image=IMAGE)
+def run(name: str = "copy", **changes) -> JobSnapshot:
+    return JobSnapshot.take(namespace="default", job=name, uid=UID, spec=spec(**changes), image=IMAGE)
 
 
 @pytest.mark.parametrize("job", ["copy", "a" * 63, "9-lives", "with.dots", "x" * 253])
@@ -118,9 +118,9 @@ def test_what_may_change_while_a_job_runs_does_not_change_its_revision():
     assert run(algorithm={"steps": 11}).revision != base.revision
 
 
-def test_the_frozen_spec_comes_back_as_it_was():
+def test_the_stored_spec_comes_back_as_it_was():
     made = run(trainer={"numNodes": 2})
-    assert frozen_spec(config_map(made).body) == made.spec
+    assert stored_spec(config_map(made).body) == made.spec
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from grpo_operator.cluster import errors
 from grpo_operator.cluster.kinds import CONFIG_MAPS, EVENTS, JOBS, PODS, SECRETS, Kind, KubeObject
 from grpo_operator.controller import Controller
 from grpo_operator.observe.cache import Cache
+from grpo_operator.observe.from_cache import job_and_pods
 from grpo_operator.observe.memory import Memory
-from grpo_operator.observe.snapshot import job_and_pods
 
 from .controlled_job import KEY, a_job, condition_of, controller_of, pod_names, status_of
 from .fake_api_server import FakeApiServer

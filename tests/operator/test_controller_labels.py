@@ -185,7 +185,7 @@ def change_spec(client: FakeApiServer, cache: Cache) -> None:
     cache.put(JOBS, client.objects(JOBS)[0])
 
 
-async def test_the_frozen_spec_is_found_in_a_config_map_without_labels(running, client, cache, unlabel):
+async def test_the_stored_spec_is_found_in_a_config_map_without_labels(running, client, cache, unlabel):
     (config,) = client.objects(CONFIG_MAPS)
     change_spec(client, cache)
     unlabel(CONFIG_MAPS, config["metadata"]["name"])
@@ -194,11 +194,11 @@ async def test_the_frozen_spec_is_found_in_a_config_map_without_labels(running, 
     client.remove(PODS, TRAINERS[0])
     client.show(cache)
     await look(running)
-    assert status_of(client)["attempt"] == 2  # the job is led on from what was frozen
+    assert status_of(client)["attempt"] == 2  # the job is led on from what was snapshot
     assert len(client.objects(CONFIG_MAPS)) == 1
 
 
-async def test_a_frozen_spec_that_only_the_cache_misses_is_not_lost(running, client, cache):
+async def test_a_stored_spec_that_only_the_cache_misses_is_not_lost(running, client, cache):
     (config,) = client.objects(CONFIG_MAPS)
     change_spec(client, cache)
     late = Cache()
@@ -211,7 +211,7 @@ async def test_a_frozen_spec_that_only_the_cache_misses_is_not_lost(running, cli
     assert condition_of(client, "Ready")["reason"] == "TrainerStarting"
 
 
-async def test_a_frozen_spec_that_the_api_server_misses_too_is_lost_and_ends_nothing(running, client, cache):
+async def test_a_stored_spec_that_the_api_server_misses_too_is_lost_and_ends_nothing(running, client, cache):
     (config,) = client.objects(CONFIG_MAPS)
     before = pod_names(client)
     change_spec(client, cache)
@@ -227,7 +227,7 @@ async def test_a_frozen_spec_that_the_api_server_misses_too_is_lost_and_ends_not
     assert condition_of(client, "Ready")["reason"] == "TrainerStarting"
 
 
-async def test_a_lost_frozen_spec_that_is_restored_without_labels_is_found_and_asked_for_once_a_minute(
+async def test_a_lost_stored_spec_that_is_restored_without_labels_is_found_and_asked_for_once_a_minute(
     client, cache
 ):
     now = NOW

@@ -5,13 +5,13 @@ from datetime import timedelta
 
 import pytest
 
-from grpo_operator.children.config import FROZEN_SPEC_KEY
+from grpo_operator.children.config import SPEC_KEY
 from grpo_operator.children.names import Names
 from grpo_operator.cluster import errors
 from grpo_operator.cluster.kinds import CONFIG_MAPS, JOBS, PODS
 from grpo_operator.controller import Controller
 from grpo_operator.observe.cache import Cache
-from grpo_operator.observe.snapshot import job_and_pods
+from grpo_operator.observe.from_cache import job_and_pods
 
 from .controlled_job import KEY, Clock, a_job, condition_of, controller_of, pod_names, run_pods
 from .fake_api_server import FakeApiServer
@@ -103,18 +103,18 @@ async def test_an_operator_that_starts_anew_finds_a_pod_of_an_engine_that_its_li
     assert pod_names(client, "rollout") == [FIRST, SECOND]
 
 
-@pytest.mark.parametrize("is_frozen_readable", [True, False])
+@pytest.mark.parametrize("is_stored_readable", [True, False])
 async def test_the_pods_of_an_engine_stay_one_where_the_spec_cannot_be_read(
-    starting, client, cache, is_frozen_readable
+    starting, client, cache, is_stored_readable
 ):
     await starting.reconcile(KEY)
     client.show(cache)
     (job,) = client.objects(JOBS)
     client.put(JOBS, job | {"spec": {**job["spec"], "ofAnotherRelease": {"field": 1}}})
-    if not is_frozen_readable:
+    if not is_stored_readable:
         for config in client.objects(CONFIG_MAPS):
-            if FROZEN_SPEC_KEY in config["data"]:
-                client.put(CONFIG_MAPS, config | {"data": {**config["data"], FROZEN_SPEC_KEY: "{}"}})
+            if SPEC_KEY in config["data"]:
+                client.put(CONFIG_MAPS, config | {"data": {**config["data"], SPEC_KEY: "{}"}})
     client.show(cache)
     await starting.reconcile(KEY)
     await starting.reconcile(KEY)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from grpo_operator.children.config import frozen_spec, pod_templates
+from grpo_operator.children.config import pod_templates, stored_spec
 from grpo_operator.cluster.kinds import CONFIG_MAPS, JOBS, PODS, WATCHED, Kind
 from grpo_operator.observe.cache import Cache
+from grpo_operator.observe.from_cache import job_view
 from grpo_operator.observe.held import hold
 from grpo_operator.observe.kept import kept
-from grpo_operator.observe.snapshot import job_view
 
 from .controlled_job import KEY, a_job, controller_of, run_pods
 from .fake_api_server import FakeApiServer
@@ -73,7 +73,7 @@ def test_few_of_the_parsed_specs_and_templates_are_held(of_a_job: dict[Kind, str
         for index in range(NUM_JOBS):
             assert job_view(another(of_a_job[JOBS], index)[0]).spec
             (config,) = another(of_a_job[CONFIG_MAPS], index)
-            frozen_spec(config)
+            stored_spec(config)
             pod_templates(config)
 
     assert held_bytes(read) < 2 * 1024**2

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from grpo_api.contract.engine_absence import LONGEST_GAP_SECONDS
-from grpo_api.contract.progress import EngineCounts, FrozenEngine
+from grpo_api.contract.progress import EngineCounts, HungEngine
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.status import GRPOJobStatus, WaitingForRoom
 from grpo_operator.observe.memory import OLD_SECONDS, UNREACHABLE_SECONDS, Memory
@@ -237,14 +237,14 @@ def test_what_a_trainer_said_that_was_given_back_does_not_hide_the_same_attempt_
     assert memory.remember_progress(KEY, report(step=0, heartbeat=1), now=seconds(90))
 
 
-def test_it_remembers_since_when_a_process_is_called_frozen_until_it_no_longer_is():
+def test_it_remembers_since_when_a_process_is_called_hung_until_it_no_longer_is():
     memory = Memory()
 
     def hear(at: float, *instances: str) -> Mapping[str, datetime]:
-        told = tuple(FrozenEngine(name="pod-0", instance=each, since=NOW, why="") for each in instances)
-        counts = EngineCounts(desired=2, known=2, current=2 - len(told), frozen=told or None)
+        told = tuple(HungEngine(name="pod-0", instance=each, since=NOW, why="") for each in instances)
+        counts = EngineCounts(desired=2, known=2, current=2 - len(told), hung=told or None)
         memory.remember_progress(KEY, report(heartbeat=int(at), engines=counts), now=seconds(at))
-        return memory.report(KEY, uid=UID, attempt=1).frozen_since
+        return memory.report(KEY, uid=UID, attempt=1).hung_since
 
     assert hear(1) == {}
     assert hear(2, "a") == {"a": seconds(2)}

@@ -7,8 +7,8 @@ import pytest
 
 from grpo_api.contract.volume_paths import weights_path
 from grpo_api.v1alpha1.spec.disk import DiskSpec
-from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.rollout import rollout_pod
+from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.children.trainer import trainer_pod
 
 from .fake_cluster import IMAGE, UID, spec
@@ -18,8 +18,8 @@ REWARD = {"name": "mine", "configMap": {"name": "code", "key": "reward.py", "fun
 
 def pods(**changes: Any) -> list[dict[str, Any]]:
     """The pod specs of a trainer pod and a rollout pod."""
-    frozen = FrozenJob.freeze(namespace="default", job="copy", uid=UID, spec=spec(**changes), image=IMAGE)
-    made = (trainer_pod(frozen, attempt=1, index=0), rollout_pod(frozen, replica=0, incarnation=0))
+    snapshot = JobSnapshot.take(namespace="default", job="copy", uid=UID, spec=spec(**changes), image=IMAGE)
+    made = (trainer_pod(snapshot, attempt=1, index=0), rollout_pod(snapshot, replica=0, incarnation=0))
     return [child.body["spec"] for child in made]
 
 
@@ -70,16 +70,16 @@ DISK = {"to": "pvc://weights/copy"}
 
 
 def test_the_claim_of_weights_is_written_by_the_first_trainer_pod_and_read_by_rollout_pods():
-    frozen = FrozenJob.freeze(
+    snapshot = JobSnapshot.take(
         namespace="default",
         job="copy",
         uid=UID,
         spec=spec(weightSync={"disk": DISK}, trainer={"numNodes": 2}),
         image=IMAGE,
     )
-    trainer, other = (trainer_pod(frozen, attempt=1, index=index).body["spec"] for index in (0, 1))
-    rollout = rollout_pod(frozen, replica=0, incarnation=0).body["spec"]
-    path = str(weights_path(DiskSpec(**DISK), job=frozen.config.job, volumes_dir=Path("/grpo/volumes")))
+    trainer, other = (trainer_pod(snapshot, attempt=1, index=index).body["spec"] for index in (0, 1))
+    rollout = rollout_pod(snapshot, replica=0, incarnation=0).body["spec"]
+    path = str(weights_path(DiskSpec(**DISK), job=snapshot.config.job, volumes_dir=Path("/grpo/volumes")))
     mount_path = path.removesuffix("/copy")
     volume, mount = mounted(trainer, mount_path)
     assert (volume["persistentVolumeClaim"], mount.get("readOnly")) == ({"claimName": "weights"}, None)
@@ -149,9 +149,9 @@ def test_the_secrets_of_uploads_and_trackers_are_files_of_the_first_trainer_pod_
     ]
     trackers = [{"name": "wandb", "secret": "wandb"}]
     made = spec(export=uploads, trackers=trackers, trainer={"numNodes": 2})
-    frozen = FrozenJob.freeze(namespace="default", job="copy", uid=UID, spec=made, image=IMAGE)
-    first, second = (trainer_pod(frozen, attempt=1, index=index).body["spec"] for index in (0, 1))
-    others = [second, rollout_pod(frozen, replica=0, incarnation=0).body["spec"]]
+    snapshot = JobSnapshot.take(namespace="default", job="copy", uid=UID, spec=made, image=IMAGE)
+    first, second = (trainer_pod(snapshot, attempt=1, index=index).body["spec"] for index in (0, 1))
+    others = [second, rollout_pod(snapshot, replica=0, incarnation=0).body["spec"]]
     folders = {mount["mountPath"]: mount for mount in mounts(first) if "/secrets/" in mount["mountPath"]}
     assert folders.keys() == {f"/grpo/volumes/secrets/{name}" for name in ("hub-write", "store", "wandb")}
     for path, mount in folders.items():
@@ -172,8 +172,8 @@ def test_the_headers_of_reward_services_are_files_of_the_first_trainer_pod_alone
     upload = {"to": "s3://models/run-1", "secret": "store"}
     for rollout in ({"replicas": 1}, None):
         made = spec(rewards=services, export=[upload], trainer={"numNodes": 2}, rollout=rollout)
-        frozen = FrozenJob.freeze(namespace="default", job="copy", uid=UID, spec=made, image=IMAGE)
-        first, second = (trainer_pod(frozen, attempt=1, index=index).body["spec"] for index in (0, 1))
+        snapshot = JobSnapshot.take(namespace="default", job="copy", uid=UID, spec=made, image=IMAGE)
+        first, second = (trainer_pod(snapshot, attempt=1, index=index).body["spec"] for index in (0, 1))
         paths = [mount["mountPath"] for mount in mounts(first) if "/secrets/" in mount["mountPath"]]
         assert sorted(paths) == ["/grpo/volumes/secrets/judge", "/grpo/volumes/secrets/store"]
         volume, mount = mounted(first, "/grpo/volumes/secrets/judge")

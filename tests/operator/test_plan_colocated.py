@@ -38,7 +38,7 @@ def test_the_mode_and_its_reason_are_written_down_at_the_start(job_spec: GRPOJob
 
 def test_a_job_keeps_its_mode_when_the_spec_no_longer_says_so():
     cluster = FakeCluster(colocated()).start()
-    cluster.frozen_spec = colocated(mode="Colocated")
+    cluster.stored_spec = colocated(mode="Colocated")
     cluster.spec, cluster.generation = spec(), 2  # past the API server, which refuses it
     cluster.settle()
     assert (cluster.status.mode, cluster.names("rollout")) == ("Colocated", [])

@@ -201,7 +201,7 @@ def test_both_deadlines_may_change_while_a_job_runs():
     cluster = short()
     cluster.settle()
     cluster.spec, cluster.generation = spec(startupDeadlineSeconds=50), 2
-    cluster.frozen_spec = spec(startupDeadlineSeconds=100)
+    cluster.stored_spec = spec(startupDeadlineSeconds=100)
     age_pods(cluster)
     later(cluster, 50)
     cluster.settle()

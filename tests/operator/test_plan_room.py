@@ -230,7 +230,7 @@ def test_an_operator_that_was_away_tries_to_make_the_pods_before_the_scheduling_
 
 def test_a_scheduling_deadline_may_be_set_while_the_job_waits():
     cluster = full()
-    cluster.frozen_spec = cluster.spec
+    cluster.stored_spec = cluster.spec
     cluster.spec, cluster.generation = spec(schedulingDeadlineSeconds=50), 2
     later(cluster, 50)
     assert cluster.condition(ConditionType.FAILED).reason == "SchedulingDeadlineExceeded"

@@ -9,12 +9,12 @@ import pytest
 from grpo_api.contract.progress import TrainerState
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.status import ConditionType, Phase
-from grpo_operator.children.config import FROZEN_SPEC_KEY, config_map
-from grpo_operator.children.frozen_job import FrozenJob
+from grpo_operator.children.config import SPEC_KEY, config_map
+from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.cluster.kinds import CONFIG_MAPS, JOBS
 from grpo_operator.observe.cache import Cache
+from grpo_operator.observe.from_cache import job_and_pods, job_view, observe
 from grpo_operator.observe.memory import Memory
-from grpo_operator.observe.snapshot import job_and_pods, job_view, observe
 
 from .fake_cluster import IMAGE, NOW, UID, FakeCluster, report, spec, termination, termination_message
 
@@ -79,14 +79,14 @@ def test_the_fix_is_said_also_where_there_is_no_room_for_every_field():
 
 
 def blocked() -> FakeCluster:
-    """A running job whose frozen spec this release cannot read."""
+    """A running job whose stored spec this release cannot read."""
     cluster = FakeCluster().start()
-    cluster.frozen_problem = 'ConfigMap copy-config: spec.foo: unknown field "spec.foo"'
+    cluster.stored_problem = 'ConfigMap copy-config: spec.foo: unknown field "spec.foo"'
     cluster.spec, cluster.generation = spec(algorithm={"steps": 99}), 2
     return cluster
 
 
-def test_a_job_whose_frozen_spec_cannot_be_read_is_left_alone_and_says_so():
+def test_a_job_whose_stored_spec_cannot_be_read_is_left_alone_and_says_so():
     cluster = blocked()
     before = dict(cluster.pods)
     running = cluster.condition(ConditionType.RUNNING)
@@ -104,7 +104,7 @@ def test_a_job_whose_frozen_spec_cannot_be_read_is_left_alone_and_says_so():
 def test_a_job_that_can_be_read_again_goes_on_as_before():
     cluster = blocked()
     cluster.settle()
-    cluster.frozen_problem, cluster.frozen_spec = "", spec()  # the operator of the right release is back
+    cluster.stored_problem, cluster.stored_spec = "", spec()  # the operator of the right release is back
     cluster.settle()
     assert cluster.condition(ConditionType.READY).reason == "TrainerStarting"
     cluster.progress = report()
@@ -112,7 +112,7 @@ def test_a_job_that_can_be_read_again_goes_on_as_before():
     assert cluster.condition(ConditionType.READY).status == "True"
 
 
-def test_a_job_whose_frozen_spec_cannot_be_read_is_complete_when_its_trainer_is_done():
+def test_a_job_whose_stored_spec_cannot_be_read_is_complete_when_its_trainer_is_done():
     cluster = blocked()
     cluster.settle()
     cluster.end(cluster.pod("trainer-a1-0"), termination(0))
@@ -120,17 +120,17 @@ def test_a_job_whose_frozen_spec_cannot_be_read_is_complete_when_its_trainer_is_
     assert cluster.status.phase == Phase.SUCCEEDED
 
 
-def test_a_frozen_spec_that_cannot_be_read_is_not_needed_while_the_live_one_is_the_same():
+def test_a_stored_spec_that_cannot_be_read_is_not_needed_while_the_live_one_is_the_same():
     cluster = FakeCluster().start()
-    cluster.frozen_problem = "ConfigMap copy-config: cut off"
+    cluster.stored_problem = "ConfigMap copy-config: cut off"
     assert cluster.plan().status == cluster.status
 
 
 def test_a_broken_config_map_is_observed_as_a_problem_and_not_raised():
     cache = Cache()
-    run = FrozenJob.freeze(namespace="default", job="copy", uid=UID, spec=spec(), image=IMAGE)
+    run = JobSnapshot.take(namespace="default", job="copy", uid=UID, spec=spec(), image=IMAGE)
     manifest = config_map(run).body
-    manifest["data"][FROZEN_SPEC_KEY] = '{"foo": 1}'
+    manifest["data"][SPEC_KEY] = '{"foo": 1}'
     manifest["metadata"] |= {"uid": "config", "resourceVersion": "5"}
     cache.put(CONFIG_MAPS, manifest)
     cache.put(JOBS, {**item(), "status": {"attempt": 1, "revision": run.revision}})
@@ -138,14 +138,14 @@ def test_a_broken_config_map_is_observed_as_a_problem_and_not_raised():
     job = job_and_pods(cache, key)
     assert job is not None
     found = observe(cache, job, Memory().remember_pods(key, job, now=NOW))
-    assert found is not None and found.frozen_spec is None
-    assert run.names.config(run.revision) in found.frozen_problem and "foo" in found.frozen_problem
+    assert found is not None and found.stored_spec is None
+    assert run.names.config(run.revision) in found.stored_problem and "foo" in found.stored_problem
 
 
 @pytest.mark.parametrize("problem", [UNKNOWN_FIELD, UNKNOWN_BOUND])
 def test_a_live_spec_that_cannot_be_read_any_more_does_not_stop_the_run_but_is_said(problem: str):
     cluster = FakeCluster().start()
-    cluster.frozen_spec = spec()
+    cluster.stored_spec = spec()
     cluster.progress = report()
     cluster.settle()
     cluster.spec, cluster.problem = None, problem
@@ -159,7 +159,7 @@ def test_a_live_spec_that_cannot_be_read_any_more_does_not_stop_the_run_but_is_s
 
 
 @pytest.mark.parametrize("problem", [UNKNOWN_FIELD, UNKNOWN_BOUND])
-def test_a_run_of_which_neither_the_live_nor_the_frozen_spec_can_be_read_is_left_alone(problem: str):
+def test_a_run_of_which_neither_the_live_nor_the_stored_spec_can_be_read_is_left_alone(problem: str):
     cluster = FakeCluster().start()
     cluster.spec, cluster.problem = None, problem
     before = dict(cluster.pods)
@@ -238,13 +238,13 @@ def test_what_a_trainer_of_a_newer_release_ends_with_is_read_without_its_new_fie
 
 
 def lost() -> FakeCluster:
-    """A running job whose spec was changed and of whose frozen one nothing is left."""
+    """A running job whose spec was changed and of whose stored one nothing is left."""
     cluster = FakeCluster().start()
     cluster.spec, cluster.generation = spec(algorithm={"steps": 99}), 2
     return cluster
 
 
-def test_a_run_whose_frozen_spec_is_lost_goes_on_and_says_what_is_missing():
+def test_a_run_whose_stored_spec_is_lost_goes_on_and_says_what_is_missing():
     cluster = lost()
     before = dict(cluster.pods)
     cluster.settle()

@@ -73,9 +73,9 @@ def test_a_trainer_that_ended_is_explained_by_how_it_ended_and_not_as_stalled():
 
 def test_the_stall_timeout_and_the_number_of_restarts_may_change_while_a_job_runs():
     cluster = stalled(60, failurePolicy={"maxRestarts": 0})
-    frozen = cluster.spec
+    snapshot = cluster.spec
     cluster.spec, cluster.generation = spec(stallTimeoutSeconds=61, failurePolicy={"maxRestarts": 1}), 2
-    cluster.frozen_spec = frozen
+    cluster.stored_spec = snapshot
     cluster.step()
     assert (cluster.status.attempt, cluster.status.observed_generation) == (1, 2)
     later(cluster, 61)

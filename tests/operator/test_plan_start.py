@@ -47,7 +47,7 @@ def test_a_pod_that_has_ended_knows_no_tokens():
     assert cluster.num_secrets == 2
 
 
-def test_what_was_frozen_is_in_the_status_with_the_first_write():
+def test_what_was_recorded_is_in_the_status_with_the_first_write():
     cluster = FakeCluster()
     plan = cluster.plan()
     assert (plan.status.attempt, plan.status.mode, plan.status.image) == (1, "Disaggregated", IMAGE)
@@ -180,7 +180,7 @@ def test_scaling_adds_and_removes_the_highest_replicas():
 def test_a_job_goes_on_under_a_release_that_fills_other_defaults_into_its_spec():
     cluster = FakeCluster().start()
     revision = cluster.status.revision
-    cluster.frozen_spec = cluster.spec = spec(checkpoint={"keep": 7})  # as the newer release reads it
+    cluster.stored_spec = cluster.spec = spec(checkpoint={"keep": 7})  # as the newer release reads it
     plan = cluster.plan()
     assert (plan.status, plan.create, plan.delete) == (cluster.status, (), ())
     cluster.end(cluster.pod("trainer-a1-0"), termination(1, "boom"))

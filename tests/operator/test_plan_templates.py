@@ -7,12 +7,12 @@ import pytest
 
 from grpo_api.contract.graces import TRAINER_GRACE_SECONDS
 from grpo_operator.children.config import TEMPLATES_KEY, config_map
-from grpo_operator.children.frozen_job import FrozenJob
+from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.cluster.kinds import CONFIG_MAPS, JOBS
 from grpo_operator.observe.cache import Cache
+from grpo_operator.observe.from_cache import job_and_pods, observe
 from grpo_operator.observe.memory import Memory
 from grpo_operator.observe.observed import Observed
-from grpo_operator.observe.snapshot import job_and_pods, observe
 
 from .controlled_job import KEY, a_job
 from .fake_cluster import IMAGE, NOW, UID, FakeCluster, spec, termination
@@ -93,12 +93,12 @@ def test_pods_from_stored_templates_equal_those_that_were_made_before_they_were_
     assert "${" not in before
 
 
-def stored() -> tuple[FrozenJob, dict[str, Any]]:
-    run = FrozenJob.freeze(namespace="default", job="copy", uid=UID, spec=spec(), image=IMAGE)
+def stored() -> tuple[JobSnapshot, dict[str, Any]]:
+    run = JobSnapshot.take(namespace="default", job="copy", uid=UID, spec=spec(), image=IMAGE)
     return run, config_map(run).body
 
 
-def observed(run: FrozenJob, *configs: dict[str, Any]) -> Observed:
+def observed(run: JobSnapshot, *configs: dict[str, Any]) -> Observed:
     cache = Cache()
     for number, manifest in enumerate(configs):
         meta = manifest["metadata"] | {"uid": f"config-{number}", "resourceVersion": "5"}
@@ -121,8 +121,8 @@ def test_a_config_map_without_templates_is_a_problem_and_nothing_is_made_from_a_
     run, manifest = stored()
     del manifest["data"][TEMPLATES_KEY]
     found = observed(run, manifest)
-    assert (found.frozen_spec, found.pod_templates) == (None, {})
-    assert f"key '{TEMPLATES_KEY}' is missing" in found.frozen_problem
+    assert (found.stored_spec, found.pod_templates) == (None, {})
+    assert f"key '{TEMPLATES_KEY}' is missing" in found.stored_problem
 
 
 @pytest.mark.parametrize("broken", ["{", "[]", '{"trainer": 1}'])
@@ -130,5 +130,5 @@ def test_templates_that_cannot_be_read_are_a_problem_and_nothing_is_made_from_a_
     run, manifest = stored()
     manifest["data"][TEMPLATES_KEY] = broken
     found = observed(run, manifest)
-    assert (found.frozen_spec, found.pod_templates) == (None, {})
-    assert manifest["metadata"]["name"] in found.frozen_problem
+    assert (found.stored_spec, found.pod_templates) == (None, {})
+    assert manifest["metadata"]["name"] in found.stored_problem

@@ -7,7 +7,7 @@ import pytest
 
 from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_api.v1alpha1.status import WeightSyncStatus
-from grpo_operator.children.config import FROZEN_SPEC_KEY
+from grpo_operator.children.config import SPEC_KEY
 from grpo_operator.children.pod import RUN_CONFIG_KEY
 from grpo_operator.cluster.kinds import CONFIG_MAPS
 
@@ -21,10 +21,10 @@ def on_gpus(**changes: Any) -> GRPOJobSpec:
 
 
 def backend_in_config_map(cluster: FakeCluster) -> tuple[str, str]:
-    """What the RunConfig and the frozen spec say that the next step would write."""
+    """What the RunConfig and the stored spec say that the next step would write."""
     (child,) = (child for child in cluster.plan().create if child.kind == CONFIG_MAPS)
     data = child.body["data"]
-    read = (json.loads(data[key])["weightSync"]["backend"] for key in (RUN_CONFIG_KEY, FROZEN_SPEC_KEY))
+    read = (json.loads(data[key])["weightSync"]["backend"] for key in (RUN_CONFIG_KEY, SPEC_KEY))
     in_run, in_spec = read
     return in_run, in_spec
 
@@ -50,7 +50,7 @@ def test_the_backend_and_its_reason_are_written_down_at_the_start(
 def test_what_was_chosen_stays_when_the_spec_no_longer_says_so() -> None:
     cluster = FakeCluster(spec()).start()
     before = cluster.status.weight_sync
-    cluster.frozen_spec = spec(mode="Disaggregated")
+    cluster.stored_spec = spec(mode="Disaggregated")
     cluster.spec, cluster.generation = on_gpus(), 2  # past the API server, which refuses it
     cluster.settle()
     assert cluster.status.weight_sync == before

@@ -10,13 +10,13 @@ import yaml
 from grpo_api.v1alpha1.job import parse_job
 from grpo_operator.apply.children import apply_children
 from grpo_operator.children.child import Child
-from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.restricted import problems_of_pod
 from grpo_operator.children.rollout import rollout_pod
+from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.children.trainer import trainer_pod
 from grpo_operator.cluster.kinds import PODS, KubeObject
 from grpo_operator.observe.cache import Cache
-from grpo_operator.observe.snapshot import job_and_pods
+from grpo_operator.observe.from_cache import job_and_pods
 
 from .controlled_job import KEY
 from .fake_api_server import FakeApiServer
@@ -26,9 +26,9 @@ EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 Alter = Callable[[KubeObject], Any]
 
 
-def pods_of(frozen: FrozenJob) -> list[Child]:
-    pods = [trainer_pod(frozen, attempt=1, index=0)]
-    return [*pods, rollout_pod(frozen, replica=0, incarnation=0)] if frozen.has_rollout else pods
+def pods_of(snapshot: JobSnapshot) -> list[Child]:
+    pods = [trainer_pod(snapshot, attempt=1, index=0)]
+    return [*pods, rollout_pod(snapshot, replica=0, incarnation=0)] if snapshot.has_rollout else pods
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=[path.stem for path in EXAMPLES])
@@ -37,8 +37,8 @@ def test_the_pods_of_every_example_may_be_made(path: Path) -> None:
     assert jobs
     for item in jobs:
         job = parse_job(item | {"metadata": item["metadata"] | {"uid": UID, "namespace": "default"}})
-        frozen = FrozenJob.freeze(namespace="default", job="x", uid=UID, spec=job.spec, image=IMAGE)
-        for pod in pods_of(frozen):
+        snapshot = JobSnapshot.take(namespace="default", job="x", uid=UID, spec=job.spec, image=IMAGE)
+        for pod in pods_of(snapshot):
             assert problems_of_pod(pod.body, allowed=pod.allowed) == []
 
 

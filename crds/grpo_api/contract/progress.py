@@ -28,14 +28,14 @@ class TrainerState(StrEnum):
     DONE = "Done"
 
 
-FROZEN_TOLD_SECONDS = 60.0
+HUNG_TOLD_SECONDS = 60.0
 """How long an engine must stand still before the trainer reports it by name. One that is only slow goes on
 sooner."""
-MAX_FROZEN_TOLD = 16
+MAX_HUNG_TOLD = 16
 """How many engines a report names at most, those that have stood still for longest: a report is bounded."""
 
 
-class FrozenEngine(ApiModel):
+class HungEngine(ApiModel):
     """An engine that stands still, or whose weight syncs end at their deadlines, since `since`."""
 
     name: ShortText
@@ -57,8 +57,8 @@ class EngineCounts(ApiModel):
     """Engines that have answered the trainer and are not lost."""
     current: Count = 0
     """Engines that hold the newest weights, verified, and are given prompts."""
-    frozen: Annotated[tuple[FrozenEngine, ...], Field(max_length=MAX_FROZEN_TOLD)] | None = None
-    """Engines that have stood still for `FROZEN_TOLD_SECONDS`, the longest first; None while none has."""
+    hung: Annotated[tuple[HungEngine, ...], Field(max_length=MAX_HUNG_TOLD)] | None = None
+    """Engines that have stood still for `HUNG_TOLD_SECONDS`, the longest first; None while none has."""
 
 
 class Progress(ApiModel):

@@ -12,8 +12,6 @@ class Reason(StrEnum):
     """Reasons in conditions, in status.lastFailure, in Events and in termination messages."""
 
     # While a job starts
-    NOT_STARTED = "NotStarted"
-    """The job has not been started yet."""
     CREATING_PODS = "CreatingPods"
     """Trainer pods are being created."""
     PODS_STARTING = "PodsStarting"

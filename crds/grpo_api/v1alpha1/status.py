@@ -236,11 +236,11 @@ class GRPOJobStatus(ApiModel):
     """The Python error that ended the attempt before this one: the same one again fails the job. Absent where
     it ended otherwise, or by an error that may pass."""
     revision: ShortText = ""
-    """Hash of everything that was frozen when the job started."""
+    """Hash of everything that was recorded when the job started."""
     config_digest: ShortText = ""
     """SHA-256 of the ConfigMap of the revision. From another one no pod is made."""
     image: Annotated[str, Field(max_length=512)] = ""
-    """Runtime image, frozen when the job started."""
+    """Runtime image, recorded when the job started."""
     image_id: Annotated[str, Field(max_length=512)] = ""
     """What its node calls the image that the first trainer pod ran. Where that is a digest in the repository
     of `image`, later pods get the image by it; else a pod that runs another image under the same name is not

@@ -68,17 +68,17 @@ class LossyJob:
         """Wait until the trainer has logged that an engine failed, in this phase where one is given. Returns
         after how many seconds it said that something is wrong with it, and fails when those are more than
         FOUND_SECONDS."""
-        signs = "did not get|has ended|is frozen|is Suspect|is Lost"
+        signs = "did not get|has ended|hangs|is Suspect|is Lost"
         missed = re.compile(rf"(\S+) .*(engine {engine} .*({signs})\b|a request failed)")
         if phase == "generation":
             # a signal that comes as the last sample is done is found by the pause after it
-            in_phase = "a request failed|is frozen|has ended|: pause: "
+            in_phase = "a request failed|hangs|has ended|: pause: "
         else:
             in_phase = f": {phase.partition(',')[0]}: " if phase else ""
 
         def found() -> list[re.Match[str]]:
             hits = [hit for hit in map(missed.match, self._log()) if hit and _time(hit) > since]
-            causes = "did not get|a request failed|is frozen|has ended"
+            causes = "did not get|a request failed|hangs|has ended"
             return hits if any(re.search(causes, hit.string) for hit in hits) else []
 
         hits = self.namespace.wait_until(found, f"{engine} to fail in {phase}", timeout_seconds=20)
@@ -87,12 +87,12 @@ class LossyJob:
         assert seconds <= FOUND_SECONDS, [hit.string for hit in hits]
         return seconds
 
-    def require_frozen(self, engine: str, why: str, *, since: float) -> None:
-        """Fail unless the trainer has logged that an engine is frozen, and why; or that it did not pause, as
+    def require_hung(self, engine: str, why: str, *, since: float) -> None:
+        """Fail unless the trainer has logged that an engine hangs, and why; or that it did not pause, as
         one does that froze when its last sample was done."""
-        signs = f"is frozen, .*: {why}|did not get weights .*: pause: "
-        frozen = re.compile(rf"(\S+) .*engine {engine} ({signs})")
-        assert any(_time(hit) > since for hit in map(frozen.match, self._log()) if hit), self._log()[-20:]
+        signs = f"hangs, .*: {why}|did not get weights .*: pause: "
+        hung = re.compile(rf"(\S+) .*engine {engine} ({signs})")
+        assert any(_time(hit) > since for hit in map(hung.match, self._log()) if hit), self._log()[-20:]
 
     def failed_syncs(self, *, since: float) -> list[str]:
         """What the trainer has logged of failed syncs since a time."""

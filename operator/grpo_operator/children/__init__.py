@@ -1,4 +1,4 @@
-"""The objects that a job owns, built from its frozen spec, and their names.
+"""The objects that a job owns, built from its stored spec, and their names.
 
 Pure. Whether and when they are created is decided in `plan`.
 """

@@ -1,4 +1,4 @@
-"""The immutable ConfigMap of a run: what its pods read, and what the operator froze when it started."""
+"""The immutable ConfigMap of a run: what its pods read, and what the operator recorded when it started."""
 
 import hashlib
 import json
@@ -9,33 +9,33 @@ from pydantic import TypeAdapter
 
 from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_operator.children.child import Child
-from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.pod import RUN_CONFIG_KEY
 from grpo_operator.children.rollout import rollout_template
+from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.children.template import Template
 from grpo_operator.children.trainer import trainer_template
 from grpo_operator.cluster.kinds import CONFIG_MAPS, KubeObject
 
-FROZEN_SPEC_KEY = "spec.json"
+SPEC_KEY = "spec.json"
 TEMPLATES_KEY = "pods.json"
 
 _TEMPLATES = TypeAdapter(dict[str, KubeObject])
 
 
-def config_map(frozen: FrozenJob) -> Child:
-    """The ConfigMap of a revision: the RunConfig for the pods, the frozen spec and the pod templates for the
+def config_map(snapshot: JobSnapshot) -> Child:
+    """The ConfigMap of a revision: the RunConfig for the pods, the stored spec and the pod templates for the
     operator."""
     return Child(
         CONFIG_MAPS,
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
-            "metadata": frozen.metadata(frozen.names.config(frozen.revision)),
+            "metadata": snapshot.metadata(snapshot.names.config(snapshot.revision)),
             "immutable": True,
             "data": {
-                RUN_CONFIG_KEY: frozen.run_config_text,
-                FROZEN_SPEC_KEY: json.dumps(frozen.spec.to_object()),
-                TEMPLATES_KEY: json.dumps(_templates(frozen)),
+                RUN_CONFIG_KEY: snapshot.run_config_text,
+                SPEC_KEY: json.dumps(snapshot.spec.to_object()),
+                TEMPLATES_KEY: json.dumps(_templates(snapshot)),
             },
         },
     )
@@ -47,9 +47,9 @@ def content_digest(config: KubeObject) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def frozen_spec(config: KubeObject) -> GRPOJobSpec:
+def stored_spec(config: KubeObject) -> GRPOJobSpec:
     """The spec a ConfigMap of ours was made from; raises pydantic's ValidationError when it is broken."""
-    return _read_spec(config["data"][FROZEN_SPEC_KEY])
+    return _read_spec(config["data"][SPEC_KEY])
 
 
 def pod_templates(config: KubeObject) -> Mapping[str, KubeObject]:
@@ -69,13 +69,13 @@ def _read_templates(text: str) -> Mapping[str, KubeObject]:
     return _TEMPLATES.validate_json(text)
 
 
-def _templates(frozen: FrozenJob) -> Mapping[str, KubeObject]:
+def _templates(snapshot: JobSnapshot) -> Mapping[str, KubeObject]:
     """Those of this release, each that the run needs."""
-    made: dict[str, KubeObject] = {Template.FIRST_TRAINER: trainer_template(frozen, is_first=True)}
-    if frozen.spec.trainer.num_nodes > 1:
-        made[Template.TRAINER] = trainer_template(frozen, is_first=False)
-    if frozen.has_rollout:
-        made[Template.ROLLOUT] = rollout_template(frozen)
-    if frozen.nodes_per_engine > 1:
-        made[Template.ROLLOUT_WORKER] = rollout_template(frozen, is_first=False)
+    made: dict[str, KubeObject] = {Template.FIRST_TRAINER: trainer_template(snapshot, is_first=True)}
+    if snapshot.spec.trainer.num_nodes > 1:
+        made[Template.TRAINER] = trainer_template(snapshot, is_first=False)
+    if snapshot.has_rollout:
+        made[Template.ROLLOUT] = rollout_template(snapshot)
+    if snapshot.nodes_per_engine > 1:
+        made[Template.ROLLOUT_WORKER] = rollout_template(snapshot, is_first=False)
     return made

@@ -12,7 +12,7 @@ from grpo_api.resolve import (
     weights_volumes_of,
 )
 from grpo_api.source import Volume, VolumeKind
-from grpo_operator.children.frozen_job import FrozenJob
+from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.cluster.kinds import KubeObject
 
 VOLUMES_DIR = "/grpo/volumes"
@@ -34,10 +34,10 @@ class Mount:
     is_read_only: bool = False
 
 
-def sources(frozen: FrozenJob) -> list[Mount]:
+def sources(snapshot: JobSnapshot) -> list[Mount]:
     """The claims and ConfigMaps of model, dataset and rewards, read-only, where the runtime looks."""
     found = []
-    for index, volume in enumerate(volumes_of(frozen.config)):
+    for index, volume in enumerate(volumes_of(snapshot.config)):
         name, path = f"source-{index}", f"{VOLUMES_DIR}/{volume.folder}"
         if volume.kind is VolumeKind.CLAIM:
             found.append(Mount(name, path, claim=volume.name, is_read_only=True))
@@ -46,49 +46,49 @@ def sources(frozen: FrozenJob) -> list[Mount]:
     return found
 
 
-def resumed(frozen: FrozenJob) -> list[Mount]:
+def resumed(snapshot: JobSnapshot) -> list[Mount]:
     """The claim with the checkpoint that the run begins with, read-only, where the runtime looks. The job's
     own checkpoints may be on the same claim, in a folder of their own."""
     return [
         Mount("resumed", f"{VOLUMES_DIR}/{volume.folder}", claim=volume.name, is_read_only=True)
-        for volume in resumed_volumes_of(frozen.config)
+        for volume in resumed_volumes_of(snapshot.config)
     ]
 
 
-def weights(frozen: FrozenJob, *, is_writer: bool) -> list[Mount]:
+def weights(snapshot: JobSnapshot, *, is_writer: bool) -> list[Mount]:
     """The claim that weights travel by, which only the first trainer pod writes to."""
     return [
         Mount(
             "source-weights", f"{VOLUMES_DIR}/{volume.folder}", claim=volume.name, is_read_only=not is_writer
         )
-        for volume in weights_volumes_of(frozen.config)
+        for volume in weights_volumes_of(snapshot.config)
     ]
 
 
-def weights_secrets(frozen: FrozenJob) -> list[Mount]:
+def weights_secrets(snapshot: JobSnapshot) -> list[Mount]:
     """The credentials of the bucket that weights travel by, for a pod that only reads them."""
-    return _secrets(weights_secrets_of(frozen.config))
+    return _secrets(weights_secrets_of(snapshot.config))
 
 
-def hub_cache(frozen: FrozenJob) -> list[Mount]:
+def hub_cache(snapshot: JobSnapshot) -> list[Mount]:
     """The claim with the Hub's cache. Offline nothing is written to it, so it may be a read-only claim."""
-    hub = frozen.spec.hub
+    hub = snapshot.spec.hub
     if hub.cache_claim is None:
         return []
     return [Mount("hub", HUB_DIR, claim=hub.cache_claim, is_read_only=hub.offline)]
 
 
-def compiled_cache(frozen: FrozenJob, *, path: str) -> list[Mount]:
+def compiled_cache(snapshot: JobSnapshot, *, path: str) -> list[Mount]:
     """The claim with what the job's engines compile, in a folder of this job. All its pods run one build of
     the image, so the folder fits every one of them."""
-    claim = frozen.spec.engine.compiled_cache_claim
-    return [Mount("compiled", path, claim=claim, sub_path=frozen.names.base)] if claim else []
+    claim = snapshot.spec.engine.compiled_cache_claim
+    return [Mount("compiled", path, claim=claim, sub_path=snapshot.names.base)] if claim else []
 
 
-def hub_token(frozen: FrozenJob) -> list[Mount]:
+def hub_token(snapshot: JobSnapshot) -> list[Mount]:
     """The Hub's access token, as a file that only the group of the pod's user may read. Every pod loads the
     model, so every pod has it. It goes from the user's Secret to the pod; the operator never sees it."""
-    name = frozen.spec.hub.token_secret
+    name = snapshot.spec.hub.token_secret
     if name is None:
         return []
     items = [{"key": HUB_TOKEN_KEY, "path": HUB_TOKEN_KEY}]
@@ -96,9 +96,9 @@ def hub_token(frozen: FrozenJob) -> list[Mount]:
     return [Mount("hub-token", HUB_TOKEN_DIR, {"secret": secret}, is_read_only=True)]
 
 
-def secrets(frozen: FrozenJob) -> list[Mount]:
+def secrets(snapshot: JobSnapshot) -> list[Mount]:
     """The credentials of reward services, uploads, trackers and the bucket of weights."""
-    run = frozen.config
+    run = snapshot.config
     return _secrets({*secrets_of(run), *credentials_of(run), *weights_secrets_of(run)})
 
 

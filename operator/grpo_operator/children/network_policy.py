@@ -4,17 +4,17 @@ from collections.abc import Sequence
 
 from grpo_api.contract import endpoints, labels
 from grpo_operator.children.child import Child
-from grpo_operator.children.frozen_job import FrozenJob
+from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.cluster.kinds import NETWORK_POLICIES, KubeObject
 
 
-def network_policy(frozen: FrozenJob, *, reports_from: Sequence[KubeObject] | None) -> Child:
+def network_policy(snapshot: JobSnapshot, *, reports_from: Sequence[KubeObject] | None) -> Child:
     """Ingress only, because the operator does not know where models and data come from.
 
     Inside the job every port is open: gloo and NCCL take any. From elsewhere only `reports_from` reach the
     port on which the supervisor serves progress and metrics, or everyone where that is None.
     """
-    members = {"podSelector": {"matchLabels": {labels.JOB_UID: frozen.uid}}}
+    members = {"podSelector": {"matchLabels": {labels.JOB_UID: snapshot.uid}}}
     reports = {"ports": [{"protocol": "TCP", "port": endpoints.TRAINER_PORT}]}
     readers = {} if reports_from is None else {"from": list(reports_from)}
     return Child(
@@ -22,7 +22,7 @@ def network_policy(frozen: FrozenJob, *, reports_from: Sequence[KubeObject] | No
         {
             "apiVersion": NETWORK_POLICIES.api_version,
             "kind": NETWORK_POLICIES.name,
-            "metadata": frozen.metadata(frozen.names.network_policy),
+            "metadata": snapshot.metadata(snapshot.names.network_policy),
             "spec": {
                 **members,
                 "policyTypes": ["Ingress"],

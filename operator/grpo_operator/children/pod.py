@@ -9,7 +9,6 @@ from grpo_api.contract.environment import Env, Role
 from grpo_api.contract.run_config import run_config_digest
 from grpo_api.v1alpha1.spec import GRPOJobSpec, ResourcesSpec
 from grpo_api.v1alpha1.spec.pod_template import PodTemplateSpec
-from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.mounts import (
     HUB_DIR,
     HUB_TOKEN_DIR,
@@ -23,6 +22,7 @@ from grpo_operator.children.mounts import (
     volumes_and_mounts,
 )
 from grpo_operator.children.overlay import own_mounts, with_overlay
+from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.children.template import Open
 from grpo_operator.cluster.kinds import KubeObject
 
@@ -62,7 +62,7 @@ def given_back_label(given_back: int) -> dict[str, str]:
 
 
 def pod_template(
-    frozen: FrozenJob,
+    snapshot: JobSnapshot,
     *,
     metadata: KubeObject,
     role: Role,
@@ -79,22 +79,22 @@ def pod_template(
         **COMPILED,
         Env.ROLE: role.value,
         Env.RUN_CONFIG: f"{CONFIG_DIR}/{RUN_CONFIG_KEY}",
-        Env.RUN_CONFIG_DIGEST: run_config_digest(frozen.run_config_text.encode()),
+        Env.RUN_CONFIG_DIGEST: run_config_digest(snapshot.run_config_text.encode()),
         Env.CACHE_DIR: CACHE_DIR,
         Env.VOLUMES_DIR: VOLUMES_DIR,
-        **_hub(frozen),
-        **({Env.TOKENS_DIR: TOKENS_DIR} if frozen.needs_tokens else {}),
+        **_hub(snapshot),
+        **({Env.TOKENS_DIR: TOKENS_DIR} if snapshot.needs_tokens else {}),
         **{str(name): value for name, value in environment.items()},
     }
-    overlay = pod_template_of(frozen.spec, role=role)
-    shared_memory = _shared_memory_limit(frozen.spec, role=role)
+    overlay = pod_template_of(snapshot.spec, role=role)
+    shared_memory = _shared_memory_limit(snapshot.spec, role=role)
     volumes, mounted = volumes_and_mounts(
         [
-            *_common_mounts(frozen, shared_memory=shared_memory),
-            *sources(frozen),
-            *hub_cache(frozen),
-            *hub_token(frozen),
-            *(compiled_cache(frozen, path=COMPILED_DIR) if _has_engines(frozen, role=role) else []),
+            *_common_mounts(snapshot, shared_memory=shared_memory),
+            *sources(snapshot),
+            *hub_cache(snapshot),
+            *hub_token(snapshot),
+            *(compiled_cache(snapshot, path=COMPILED_DIR) if _has_engines(snapshot, role=role) else []),
             *mounts,
             *own_mounts(overlay),
         ]
@@ -106,7 +106,7 @@ def pod_template(
         "spec": {
             "restartPolicy": restart_policy,
             "hostname": metadata["name"],
-            **({"subdomain": frozen.names.service(role)} if is_found_by_name else {}),
+            **({"subdomain": snapshot.names.service(role)} if is_found_by_name else {}),
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "securityContext": {
@@ -118,7 +118,7 @@ def pod_template(
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
             "tolerations": [_tolerated_briefly(taint) for taint in ("not-ready", "unreachable")],
-            **_pull_secrets(frozen),
+            **_pull_secrets(snapshot),
             "volumes": volumes,
             "containers": [
                 {
@@ -172,9 +172,9 @@ def http_probe(
     }
 
 
-def _has_engines(frozen: FrozenJob, *, role: Role) -> bool:
+def _has_engines(snapshot: JobSnapshot, *, role: Role) -> bool:
     """Whether pods of a role have engines in them."""
-    return role is Role.ROLLOUT or not frozen.has_rollout
+    return role is Role.ROLLOUT or not snapshot.has_rollout
 
 
 def _shared_memory_limit(spec: GRPOJobSpec, *, role: Role) -> str:
@@ -187,19 +187,19 @@ def _shared_memory_limit(spec: GRPOJobSpec, *, role: Role) -> str:
     return f"{1 + num_gpus if num_gpus > 1 else 1}Gi"
 
 
-def _common_mounts(frozen: FrozenJob, *, shared_memory: str) -> list[Mount]:
+def _common_mounts(snapshot: JobSnapshot, *, shared_memory: str) -> list[Mount]:
     """The RunConfig, the tokens and the writable directories of a pod."""
     config = {
-        "name": frozen.names.config(frozen.revision),
+        "name": snapshot.names.config(snapshot.revision),
         "items": [{"key": RUN_CONFIG_KEY, "path": RUN_CONFIG_KEY}],
     }
-    tokens = {"secretName": frozen.names.tokens, "defaultMode": 0o440}
+    tokens = {"secretName": snapshot.names.tokens, "defaultMode": 0o440}
     shm = {"medium": "Memory", "sizeLimit": shared_memory}
     return [
         Mount("config", CONFIG_DIR, {"configMap": config}, is_read_only=True),
         *(
             [Mount("tokens", TOKENS_DIR, {"secret": tokens}, is_read_only=True)]
-            if frozen.needs_tokens
+            if snapshot.needs_tokens
             else []
         ),
         Mount("cache", CACHE_DIR, {"emptyDir": {}}),
@@ -212,8 +212,8 @@ def _env_entries(variables: Mapping[str, str]) -> list[KubeObject]:
     return [{"name": str(name), "value": value} for name, value in sorted(variables.items())]
 
 
-def _hub(frozen: FrozenJob) -> dict[str, str]:
-    hub = frozen.spec.hub
+def _hub(snapshot: JobSnapshot) -> dict[str, str]:
+    hub = snapshot.spec.hub
     # `datasets` writes converted files and locks: they need a directory that is writable.
     cache = {"HF_HOME": HUB_DIR, "HF_DATASETS_CACHE": DATASETS_DIR} if hub.cache_claim else {}
     # a file, and not HF_TOKEN: every process inherits variables, and they end up in logs and crash reports
@@ -221,8 +221,8 @@ def _hub(frozen: FrozenJob) -> dict[str, str]:
     return cache | token | ({"HF_HUB_OFFLINE": "1"} if hub.offline else {})
 
 
-def _pull_secrets(frozen: FrozenJob) -> dict[str, list[KubeObject]]:
-    names = frozen.spec.image_pull_secrets
+def _pull_secrets(snapshot: JobSnapshot) -> dict[str, list[KubeObject]]:
+    names = snapshot.spec.image_pull_secrets
     return {"imagePullSecrets": [{"name": name} for name in names]} if names else {}
 
 

@@ -6,7 +6,6 @@ Where several make up one engine, none restarts alone: all of them are replaced.
 from grpo_api.contract import endpoints, labels
 from grpo_api.contract.environment import Env, Role
 from grpo_operator.children.child import Child
-from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.mounts import weights, weights_secrets
 from grpo_operator.children.pod import (
     given_back_label,
@@ -16,6 +15,7 @@ from grpo_operator.children.pod import (
     pod_template_of,
     resources,
 )
+from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.children.template import Open, Template, filled
 from grpo_operator.cluster.kinds import PODS, KubeObject
 
@@ -23,41 +23,41 @@ GRACE_SECONDS = 30
 
 
 def rollout_pod(
-    frozen: FrozenJob, *, replica: int, incarnation: int, node: int = 0, given_back: int = 0
+    snapshot: JobSnapshot, *, replica: int, incarnation: int, node: int = 0, given_back: int = 0
 ) -> Child:
     """A pod of a replica of a job that has rollout pods, from the template that the run started with. `node`
     is its index among those that make up the engine, `incarnation` grows with each replacement, and
     `given_back` is how often the job has given its nodes back."""
     kind = Template.ROLLOUT if node == 0 else Template.ROLLOUT_WORKER
-    template = frozen.templates.get(kind) or rollout_template(frozen, is_first=node == 0)
+    template = snapshot.templates.get(kind) or rollout_template(snapshot, is_first=node == 0)
     values = {
-        Open.NAME: frozen.names.rollout(replica=replica, incarnation=incarnation, node=node),
-        Open.IMAGE: frozen.image,
+        Open.NAME: snapshot.names.rollout(replica=replica, incarnation=incarnation, node=node),
+        Open.IMAGE: snapshot.image,
         Open.REPLICA: str(replica),
         Open.NODE_INDEX: str(node),
-        Open.FIRST_ROLLOUT: frozen.names.rollout(replica=replica, incarnation=incarnation),
+        Open.FIRST_ROLLOUT: snapshot.names.rollout(replica=replica, incarnation=incarnation),
     }
-    grace_seconds = grace_seconds_of(frozen.spec, role=Role.ROLLOUT) or GRACE_SECONDS
+    grace_seconds = grace_seconds_of(snapshot.spec, role=Role.ROLLOUT) or GRACE_SECONDS
     own_labels = given_back_label(given_back)
     pod = filled(template, values, labels=own_labels, grace_seconds=grace_seconds)
-    return Child(PODS, pod, allowed=pod_template_of(frozen.spec, role=Role.ROLLOUT))
+    return Child(PODS, pod, allowed=pod_template_of(snapshot.spec, role=Role.ROLLOUT))
 
 
-def rollout_template(frozen: FrozenJob, *, is_first: bool = True) -> KubeObject:
+def rollout_template(snapshot: JobSnapshot, *, is_first: bool = True) -> KubeObject:
     """What rollout pods are made from, in a job that has some. Of the pods of one engine only the first has a
     server; the others have workers, which meet at the first."""
-    assert frozen.spec.rollout is not None
-    name, has_several = Open.NAME.value, frozen.nodes_per_engine > 1
+    assert snapshot.spec.rollout is not None
+    name, has_several = Open.NAME.value, snapshot.nodes_per_engine > 1
     own_labels = {labels.REPLICA: Open.REPLICA.value}
     container: KubeObject = {
         "name": endpoints.ROLLOUT_CONTAINER,
         "command": ["grpo-runtime", "rollout"],
-        "resources": resources(frozen.spec.rollout.resources),
+        "resources": resources(snapshot.spec.rollout.resources),
         **(_server() if is_first else {}),
     }
     return pod_template(
-        frozen,
-        metadata=frozen.metadata(
+        snapshot,
+        metadata=snapshot.metadata(
             name,
             role=Role.ROLLOUT,
             extra=own_labels | ({labels.NODE_INDEX: Open.NODE_INDEX.value} if has_several else {}),
@@ -65,8 +65,8 @@ def rollout_template(frozen: FrozenJob, *, is_first: bool = True) -> KubeObject:
         role=Role.ROLLOUT,
         container=container,
         restart_policy="Never" if has_several else "Always",
-        environment={Env.INSTANCE: name, **(_node_environment(frozen) if has_several else {})},
-        mounts=[*weights(frozen, is_writer=False), *weights_secrets(frozen)],
+        environment={Env.INSTANCE: name, **(_node_environment(snapshot) if has_several else {})},
+        mounts=[*weights(snapshot, is_writer=False), *weights_secrets(snapshot)],
     )
 
 
@@ -80,9 +80,9 @@ def _server() -> KubeObject:
     }
 
 
-def _node_environment(frozen: FrozenJob) -> dict[Env, str]:
+def _node_environment(snapshot: JobSnapshot) -> dict[Env, str]:
     return {
-        Env.NODES_PER_REPLICA: str(frozen.nodes_per_engine),
+        Env.NODES_PER_REPLICA: str(snapshot.nodes_per_engine),
         Env.NODE_INDEX: Open.NODE_INDEX.value,
-        Env.MASTER_ADDR: f"{Open.FIRST_ROLLOUT.value}.{frozen.names.service(Role.ROLLOUT)}",
+        Env.MASTER_ADDR: f"{Open.FIRST_ROLLOUT.value}.{snapshot.names.service(Role.ROLLOUT)}",
     }

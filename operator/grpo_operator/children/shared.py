@@ -3,7 +3,7 @@
 from grpo_api.contract import endpoints
 from grpo_api.contract.environment import Role
 from grpo_operator.children.child import Child
-from grpo_operator.children.frozen_job import FrozenJob
+from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.cluster.kinds import SECRETS, SERVICES, KubeObject
 
 TOKEN_FILES = (endpoints.DATA_TOKEN_FILE, endpoints.ADMIN_TOKEN_FILE)
@@ -14,21 +14,21 @@ _PORTS = {
 }
 
 
-def tokens(frozen: FrozenJob) -> Child:
+def tokens(snapshot: JobSnapshot) -> Child:
     """The Secret, without its values: they are made when it is created and never read back."""
     return Child(
         SECRETS,
         {
             "apiVersion": "v1",
             "kind": "Secret",
-            "metadata": frozen.metadata(frozen.names.tokens),
+            "metadata": snapshot.metadata(snapshot.names.tokens),
             "type": "Opaque",
             "immutable": True,
         },
     )
 
 
-def service(frozen: FrozenJob, role: Role) -> Child:
+def service(snapshot: JobSnapshot, role: Role) -> Child:
     """The headless Service of a role. It resolves to pods that are not ready too: the trainer itself decides
     which engines it uses, and ranks must meet before their pods can be ready."""
     return Child(
@@ -36,11 +36,11 @@ def service(frozen: FrozenJob, role: Role) -> Child:
         {
             "apiVersion": "v1",
             "kind": "Service",
-            "metadata": frozen.metadata(frozen.names.service(role), role=role),
+            "metadata": snapshot.metadata(snapshot.names.service(role), role=role),
             "spec": {
                 "clusterIP": "None",
                 "publishNotReadyAddresses": True,
-                "selector": frozen.selector(role),
+                "selector": snapshot.selector(role),
                 "ports": [
                     {"name": name, "port": port, "targetPort": port, "protocol": "TCP"}
                     for name, port in _PORTS[role].items()

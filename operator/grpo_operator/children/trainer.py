@@ -5,7 +5,6 @@ from grpo_api.contract.environment import Env, Role
 from grpo_api.contract.graces import estimated_save_seconds, ranks_grace_seconds, trainer_grace_seconds
 from grpo_api.contract.heartbeat import HEARTBEAT_FILE, HEARTBEAT_STALE_SECONDS
 from grpo_operator.children.child import Child
-from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.mounts import Mount, resumed, secrets, weights
 from grpo_operator.children.pod import (
     OUTPUT_DIR,
@@ -16,6 +15,7 @@ from grpo_operator.children.pod import (
     pod_template_of,
     resources,
 )
+from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.children.template import Open, Template, filled
 from grpo_operator.cluster.kinds import PODS, KubeObject
 
@@ -23,7 +23,7 @@ _LOOPBACK = "127.0.0.1"
 
 
 def trainer_pod(
-    frozen: FrozenJob,
+    snapshot: JobSnapshot,
     *,
     attempt: int,
     index: int,
@@ -38,22 +38,22 @@ def trainer_pod(
     lowered, and `checkpoint_step` the step of the highest checkpoint on its claim, once there is one.
     `checkpoint_seconds` is how long its newest save took, if that was long; a job that `has_saved` and
     has none saves fast."""
-    estimated = None if has_saved else estimated_save_seconds(frozen.spec)
+    estimated = None if has_saved else estimated_save_seconds(snapshot.spec)
     grace_seconds = trainer_grace_seconds(
         checkpoint_seconds,
         estimated_seconds=estimated,
-        asked=grace_seconds_of(frozen.spec, role=Role.TRAINER),
+        asked=grace_seconds_of(snapshot.spec, role=Role.TRAINER),
     )
     kind = Template.FIRST_TRAINER if index == 0 else Template.TRAINER
-    template = frozen.templates.get(kind) or trainer_template(frozen, is_first=index == 0)
+    template = snapshot.templates.get(kind) or trainer_template(snapshot, is_first=index == 0)
     values = {
-        Open.NAME: frozen.names.trainer(attempt=attempt, index=index),
-        Open.IMAGE: frozen.image,
+        Open.NAME: snapshot.names.trainer(attempt=attempt, index=index),
+        Open.IMAGE: snapshot.image,
         Open.ATTEMPT: str(attempt),
         Open.NODE_INDEX: str(index),
-        Open.FIRST_TRAINER: frozen.names.trainer(attempt=attempt, index=0),
+        Open.FIRST_TRAINER: snapshot.names.trainer(attempt=attempt, index=0),
         Open.RANKS_GRACE: str(ranks_grace_seconds(grace_seconds)),
-        Open.ROLLOUT_REPLICAS: str(frozen.num_engines),
+        Open.ROLLOUT_REPLICAS: str(snapshot.num_engines),
     }
     own_labels = given_back_label(given_back)
     pod = filled(template, values, labels=own_labels, grace_seconds=grace_seconds)
@@ -61,8 +61,8 @@ def trainer_pod(
     later = {Env.MICRO_BATCH_TOKENS: micro_batch_tokens, Env.CHECKPOINT_STEP: checkpoint_step}
     # not open either: they may change between two attempts
     limits = {
-        Env.STALL_TIMEOUT_SECONDS: frozen.spec.stall_timeout_seconds,
-        Env.STARTUP_DEADLINE_SECONDS: frozen.spec.startup_deadline_seconds,
+        Env.STALL_TIMEOUT_SECONDS: snapshot.spec.stall_timeout_seconds,
+        Env.STARTUP_DEADLINE_SECONDS: snapshot.spec.startup_deadline_seconds,
     }
     [container] = pod["spec"]["containers"]
     container["env"] += [
@@ -70,29 +70,31 @@ def trainer_pod(
         for name, value in (limits | later).items()
         if value is not None
     ]
-    return Child(PODS, pod, allowed=pod_template_of(frozen.spec, role=Role.TRAINER))
+    return Child(PODS, pod, allowed=pod_template_of(snapshot.spec, role=Role.TRAINER))
 
 
-def needs_service(frozen: FrozenJob) -> bool:
+def needs_service(snapshot: JobSnapshot) -> bool:
     """Whether the trainer pods of a run find each other by name. The processes of a single pod meet inside
     it."""
-    return frozen.spec.trainer.num_nodes > 1
+    return snapshot.spec.trainer.num_nodes > 1
 
 
-def trainer_template(frozen: FrozenJob, *, is_first: bool) -> KubeObject:
+def trainer_template(snapshot: JobSnapshot, *, is_first: bool) -> KubeObject:
     """What trainer pods are made from; the first hosts the rendezvous, mounts the claim and uploads the
     model."""
-    service, has_others = frozen.names.service(Role.TRAINER), needs_service(frozen)
-    metadata = frozen.metadata(
+    service, has_others = snapshot.names.service(Role.TRAINER), needs_service(snapshot)
+    metadata = snapshot.metadata(
         Open.NAME.value,
         role=Role.TRAINER,
         extra={labels.ATTEMPT: Open.ATTEMPT.value, labels.NODE_INDEX: Open.NODE_INDEX.value},
     )
-    of_first = [*resumed(frozen), *secrets(frozen), *weights(frozen, is_writer=True)] if is_first else []
+    of_first = (
+        [*resumed(snapshot), *secrets(snapshot), *weights(snapshot, is_writer=True)] if is_first else []
+    )
     container: KubeObject = {
         "name": endpoints.TRAINER_CONTAINER,
         "command": ["grpo-runtime", "trainer", f"--grace-seconds={Open.RANKS_GRACE.value}"],
-        "resources": resources(frozen.spec.trainer.resources),
+        "resources": resources(snapshot.spec.trainer.resources),
         "ports": [
             {"name": "http", "containerPort": endpoints.TRAINER_PORT},
             {"name": "rendezvous", "containerPort": endpoints.RENDEZVOUS_PORT},
@@ -103,7 +105,7 @@ def trainer_template(frozen: FrozenJob, *, is_first: bool) -> KubeObject:
         ),
     }
     return pod_template(
-        frozen,
+        snapshot,
         metadata=metadata,
         role=Role.TRAINER,
         container=container,
@@ -114,9 +116,9 @@ def trainer_template(frozen: FrozenJob, *, is_first: bool) -> KubeObject:
             Env.NODE_INDEX: Open.NODE_INDEX.value,
             Env.MASTER_ADDR: f"{Open.FIRST_TRAINER.value}.{service}" if has_others else _LOOPBACK,
             Env.HEARTBEAT_FILE: HEARTBEAT_FILE,
-            **_rollout_environment(frozen),
+            **_rollout_environment(snapshot),
         },
-        mounts=[_output(frozen, is_first=is_first), *of_first],
+        mounts=[_output(snapshot, is_first=is_first), *of_first],
         is_found_by_name=has_others,
     )
 
@@ -141,22 +143,22 @@ def _liveness_probe() -> KubeObject:
     }
 
 
-def _rollout_environment(frozen: FrozenJob) -> dict[Env, str]:
+def _rollout_environment(snapshot: JobSnapshot) -> dict[Env, str]:
     """Where the engines are, and how many the attempt waits for: `kubectl scale` may have changed that since
     the RunConfig was made."""
-    if not frozen.has_rollout:
+    if not snapshot.has_rollout:
         return {}
     return {
-        Env.ROLLOUT_HOST: frozen.names.service(Role.ROLLOUT),
+        Env.ROLLOUT_HOST: snapshot.names.service(Role.ROLLOUT),
         Env.ROLLOUT_REPLICAS: Open.ROLLOUT_REPLICAS.value,
     }
 
 
-def _output(frozen: FrozenJob, *, is_first: bool) -> Mount:
+def _output(snapshot: JobSnapshot, *, is_first: bool) -> Mount:
     """The output directory: the claim for pod 0, a folder per job in it, and scratch space for the others,
     which have the claim too where the user says that it is shared."""
-    checkpoint = frozen.spec.checkpoint
+    checkpoint = snapshot.spec.checkpoint
     claim = checkpoint.claim_name
     if claim is None or not (is_first or checkpoint.shared):
         return Mount("output", OUTPUT_DIR, {"emptyDir": {}})
-    return Mount("output", OUTPUT_DIR, claim=claim, sub_path=frozen.names.base)
+    return Mount("output", OUTPUT_DIR, claim=claim, sub_path=snapshot.names.base)

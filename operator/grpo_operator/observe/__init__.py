@@ -1,4 +1,4 @@
-"""From what the cluster says to one frozen snapshot of a job.
+"""From what the cluster says to one immutable view of a job.
 
 The cache and the memory of this process, what a pod's status and Events mean, and what the trainer reports.
 What follows from it is decided in `plan`, which nothing here imports.

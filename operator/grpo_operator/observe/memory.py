@@ -104,9 +104,9 @@ class Memory:
             progress=progress,
             liveness=_liveness(report.liveness, has_changed=has_changed, now=now),
             absence=report.absence.updated(progress, now=now.timestamp()),
-            frozen_since={
-                engine.instance: report.frozen_since.get(engine.instance, now)
-                for engine in progress.engines.frozen or ()
+            hung_since={
+                engine.instance: report.hung_since.get(engine.instance, now)
+                for engine in progress.engines.hung or ()
             },
             is_written=report.is_written and known == progress,
         )

@@ -1,4 +1,4 @@
-"""One snapshot of a job and its children, as the planner sees them. Frozen; no client objects inside."""
+"""A job and its children at one moment, as the planner sees them. Immutable; no client objects inside."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -187,8 +187,8 @@ class TrainerReport:
     """When this process first got no answer; None while it answers."""
     absence: EngineAbsence = field(default_factory=EngineAbsence)
     """For how long its answers have told of no Current engine."""
-    frozen_since: Mapping[str, datetime] = field(default_factory=dict)
-    """Engines that its newest report calls frozen, by instance: since when this process has been told so."""
+    hung_since: Mapping[str, datetime] = field(default_factory=dict)
+    """Engines that its newest report calls hung, by instance: since when this process has been told so."""
     is_written: bool = False
     """Whether this process has written it into the status."""
     is_superseded: bool = False
@@ -303,13 +303,13 @@ class Observed:
     """Our NetworkPolicies by name."""
     config_names: frozenset[str] = frozenset()
     """Names of our ConfigMaps."""
-    frozen_spec: GRPOJobSpec | None = None
+    stored_spec: GRPOJobSpec | None = None
     """The spec of the revision in status, from its ConfigMap."""
     pod_templates: Mapping[str, KubeObject] = field(default_factory=dict)
     """The pod templates that the run started with; empty before they are stored."""
     config_digest: str = ""
     """Digest of the ConfigMap of the revision in status; empty where there is none."""
-    frozen_problem: str = ""
+    stored_problem: str = ""
     """Why that ConfigMap is there but cannot be read."""
     crd_problem: str = ""
     """What the CRD of the cluster lacks, and what to do about it; empty when it lacks nothing."""

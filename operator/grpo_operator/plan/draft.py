@@ -6,19 +6,42 @@ from datetime import datetime
 from enum import StrEnum
 
 from grpo_api.contract.reasons import ReasonMessage
-from grpo_api.v1alpha1.status import GRPOJobStatus
+from grpo_api.v1alpha1.status import ConditionType, GRPOJobStatus
 from grpo_operator.children.child import Child
-from grpo_operator.children.frozen_job import FrozenJob
+from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.cluster.kinds import PODS, Kind
-from grpo_operator.observe.observed import Observed, PodView
+from grpo_operator.observe.observed import JobView, Observed, PodView
+from grpo_operator.plan.conditions import is_true
 from grpo_operator.plan.facts import AttemptFacts
 
 
 class Stage(StrEnum):
-    """Where a job stands while it is planned."""
+    """Where a job stands while it is planned. `plan/__init__.py` says which policies run in each."""
 
+    NEW = "New"
+    """It has not started: there is no attempt and no snapshot."""
+    LEFT_ALONE = "LeftAlone"
+    """This operator leaves it as it is until a person has done something about it."""
     ACTIVE = "Active"
-    FINISHED = "Finished"
+    """It has an attempt, which waits, starts or trains."""
+    HELD_BACK = "HeldBack"
+    """It has given its nodes back, and makes the pods of its attempt again later."""
+    ENDED = "Ended"
+    """It is complete or has failed, which is final."""
+    DELETED = "Deleted"
+    """Its object is being deleted."""
+
+    @classmethod
+    def of(cls, job: JobView) -> "Stage":
+        """Where a job stands as it was observed."""
+        if job.is_deleting:
+            return cls.DELETED
+        if is_true(job.status, ConditionType.FINISHED):
+            return cls.ENDED
+        if job.status.attempt == 0:
+            return cls.NEW
+        waiting = job.status.waiting_for_room
+        return cls.HELD_BACK if waiting and waiting.held_back_until is not None else cls.ACTIVE
 
 
 @dataclass(frozen=True)
@@ -44,18 +67,17 @@ class Stop:
 class Draft:
     """A plan in the making.
 
-    `facts` are those of the attempt in `status`. `frozen` is None until a readable spec is frozen.
-    `waits_for` says what keeps trainer pods from being made, and `rollout_waits_for` what keeps a rollout
-    pod from being made. `early_end` says why a pod that others took away is not made again yet.
-    `given_up_engines` says by uid why engines that run are replaced. `left_alone` says why this operator
-    leaves the job as it is until a person has done something about it. `notes` are those of this operator
-    for the condition Ready.
+    `facts` are those of the attempt in `status`. `known_snapshot` says what the job runs; None where that is
+    not known. `waits_for` says what keeps trainer pods from being made, and `rollout_waits_for` what keeps a
+    rollout pod from being made. `early_end` says why a pod that others took away is not made again yet.
+    `given_up_engines` says by uid why engines that run are replaced. `left_alone` says why the job is in that
+    stage. `notes` are those of this operator for the condition Ready.
     """
 
     status: GRPOJobStatus
     facts: AttemptFacts
-    stage: Stage = Stage.ACTIVE
-    frozen: FrozenJob | None = None
+    stage: Stage
+    known_snapshot: JobSnapshot | None = None
     waits_for: str = ""
     rollout_waits_for: ReasonMessage | None = None
     early_end: ReasonMessage | None = None
@@ -71,23 +93,28 @@ class Draft:
     def begin(cls, observed: Observed, now: datetime) -> "Draft":
         """The draft that the first policy gets."""
         status = observed.job.status
-        return cls(status=status, facts=AttemptFacts.of(observed, now, frozen=None, status=status))
+        facts = AttemptFacts.of(observed, now, snapshot=None, status=status)
+        return cls(status=status, facts=facts, stage=Stage.of(observed.job))
+
+    @property
+    def snapshot(self) -> JobSnapshot:
+        """What the job runs. It is known of each that is active or held back."""
+        assert self.known_snapshot is not None
+        return self.known_snapshot
 
     @property
     def is_running(self) -> bool:
         """Whether the job is active and every trainer pod of its attempt runs, or has done its part."""
-        return self.stage is Stage.ACTIVE and self.facts.is_running and not self.is_held_back
-
-    @property
-    def is_held_back(self) -> bool:
-        """Whether the job has given its nodes back and does not make its pods again yet."""
-        waiting = self.status.waiting_for_room
-        return waiting is not None and waiting.held_back_until is not None
+        return self.stage is Stage.ACTIVE and self.facts.is_running
 
     def with_facts(self, observed: Observed, now: datetime) -> "Draft":
         """The same draft with the facts computed again, for a policy that changed the attempt."""
-        facts = AttemptFacts.of(observed, now, frozen=self.frozen, status=self.status)
+        facts = AttemptFacts.of(observed, now, snapshot=self.known_snapshot, status=self.status)
         return replace(self, facts=facts)
+
+    def leaving_alone(self, why: ReasonMessage) -> "Draft":
+        """The draft of a job that this operator leaves as it is."""
+        return replace(self, stage=Stage.LEFT_ALONE, left_alone=why)
 
     def with_status(self, **changes: object) -> "Draft":
         """The same draft with fields of the status changed."""

@@ -14,7 +14,7 @@ from grpo_api.contract.engine_absence import NO_ENGINE_SECONDS
 from grpo_api.contract.environment import Role
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.reasons import ReasonMessage
-from grpo_operator.children.frozen_job import FrozenJob
+from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.observe.observed import ContainerTermination, EngineView, Observed
 from grpo_operator.plan.blockers import is_unready_since
 from grpo_operator.plan.causes import Cause, cause_from_termination
@@ -25,7 +25,7 @@ from grpo_operator.plan.without_progress import has_worked
 _SHORTEST_WAIT_SECONDS = 5.0
 
 
-def engine_causes(draft: Draft, observed: Observed, frozen: FrozenJob) -> list[Cause]:
+def engine_causes(draft: Draft, observed: Observed, snapshot: JobSnapshot) -> list[Cause]:
     """Engines whose error ends the attempt: before the job's first step, or while the trainer has no engine
     at all and every engine has ended with such an error."""
     errors = _user_errors(draft.facts, observed)
@@ -33,12 +33,12 @@ def engine_causes(draft: Draft, observed: Observed, frozen: FrozenJob) -> list[C
     causes = [cause_from_termination(pod, end, role=Role.ROLLOUT, has_worked=worked) for pod, end in errors]
     if draft.facts.first_step is FirstStep.NOT_BEGUN and not worked:
         return causes
-    if not _has_no_engine(observed) or not _is_every_engine(errors, observed, frozen):
+    if not _has_no_engine(observed) or not _is_every_engine(errors, observed, snapshot):
         return []
     return [_without_engines(cause, observed) for cause in causes]
 
 
-def wake_when_no_engine(draft: Draft, observed: Observed, frozen: FrozenJob, now: datetime) -> Draft:
+def wake_when_no_engine(draft: Draft, observed: Observed, snapshot: JobSnapshot, now: datetime) -> Draft:
     """Plan again when such an engine may end the job: reports that tell the same as before cause no plan.
     Another engine that ends causes one by itself."""
     errors = _user_errors(draft.facts, observed)
@@ -46,7 +46,7 @@ def wake_when_no_engine(draft: Draft, observed: Observed, frozen: FrozenJob, now
         return draft
     since = observed.remembered.report.absence.since
     is_known = has_worked(draft.status) or draft.facts.first_step is FirstStep.BEGUN
-    if is_known and (since is None or not _is_every_engine(errors, observed, frozen)):
+    if is_known and (since is None or not _is_every_engine(errors, observed, snapshot)):
         return draft
     left = 0.0 if since is None else NO_ENGINE_SECONDS - (now.timestamp() - since)
     return draft.waking_after(max(_SHORTEST_WAIT_SECONDS, left))
@@ -55,10 +55,10 @@ def wake_when_no_engine(draft: Draft, observed: Observed, frozen: FrozenJob, now
 _Errors = list[tuple[EngineView, ContainerTermination]]
 
 
-def _is_every_engine(errors: _Errors, observed: Observed, frozen: FrozenJob) -> bool:
+def _is_every_engine(errors: _Errors, observed: Observed, snapshot: JobSnapshot) -> bool:
     """Whether no engine is left that may come back: all replicas have pods, all of them in `errors`."""
     in_error = {pod.uid: pod.position[0] for pod, _ in errors}
-    is_complete = set(range(frozen.num_engines)) <= set(in_error.values())
+    is_complete = set(range(snapshot.num_engines)) <= set(in_error.values())
     return is_complete and all(pod.uid in in_error for pod in observed.rollouts if pod.is_alive)
 
 

@@ -8,7 +8,7 @@ from enum import Enum
 from grpo_api.contract.progress import Progress
 from grpo_api.contract.retries import has_begun
 from grpo_api.v1alpha1.status import ConditionStatus, ConditionType, GRPOJobStatus, Phase
-from grpo_operator.children.frozen_job import FrozenJob
+from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.observe.observed import Observed, PodView
 from grpo_operator.plan.advice import with_advice
 from grpo_operator.plan.blockers import Blocker, engine_blocker, trainer_blocker
@@ -62,13 +62,13 @@ class AttemptFacts:
 
     @classmethod
     def of(
-        cls, observed: Observed, now: datetime, *, frozen: FrozenJob | None, status: GRPOJobStatus
+        cls, observed: Observed, now: datetime, *, snapshot: JobSnapshot | None, status: GRPOJobStatus
     ) -> "AttemptFacts":
         """The facts about the attempt in `status`, which a plan may have advanced beyond the observed one."""
         attempt = status.attempt
         gang = gang_of(observed, attempt=attempt)
-        missing = missing_of(gang, num_nodes=frozen.spec.trainer.num_nodes) if frozen else ()
-        is_whole = frozen is not None and not missing
+        missing = missing_of(gang, num_nodes=snapshot.spec.trainer.num_nodes) if snapshot else ()
+        is_whole = snapshot is not None and not missing
         is_running = is_whole and all(map(_runs, gang.values()))
         gang_room_at = _gang_room_at(gang.values()) if is_whole else None
         restarting = condition(status, ConditionType.RESTARTING)
@@ -83,10 +83,12 @@ class AttemptFacts:
             decided_at=restarting.last_transition_time if restarting and is_restarting else None,
             earlier=tuple(pod for pod in observed.trainers if pod.position[0] < attempt and not pod.is_over),
             gang_room_at=gang_room_at,
-            room_at=_room_at(observed, gang_room_at, has_rollout=frozen is not None and frozen.has_rollout),
+            room_at=_room_at(
+                observed, gang_room_at, has_rollout=snapshot is not None and snapshot.has_rollout
+            ),
             first_pod_at=min((pod.created_at for pod in gang.values() if pod.created_at), default=None),
             trainer_blocker=trainer_blocker(gang.values(), now),
-            engine_blocker=_engine_blocker(observed, status, frozen, now),
+            engine_blocker=_engine_blocker(observed, status, snapshot, now),
             last_progress=_last_progress(observed, attempt=attempt),
             new_progress=_new_progress(observed, gang.get(0), attempt=attempt),
         )
@@ -98,12 +100,12 @@ class AttemptFacts:
 
 
 def _engine_blocker(
-    observed: Observed, status: GRPOJobStatus, frozen: FrozenJob | None, now: datetime
+    observed: Observed, status: GRPOJobStatus, snapshot: JobSnapshot | None, now: datetime
 ) -> Blocker | None:
     found = engine_blocker(observed.rollouts, now)
-    if found is None or frozen is None:
+    if found is None or snapshot is None:
         return found
-    return replace(found, why=with_advice(found.why, status, frozen=frozen))
+    return replace(found, why=with_advice(found.why, status, snapshot=snapshot))
 
 
 def gang_of(observed: Observed, *, attempt: int) -> dict[int, PodView]:

@@ -15,11 +15,11 @@ _CRD = "; the GRPOJob CRD is older"
 
 
 def notes_of(draft: Draft, observed: Observed) -> str:
-    """What this operator has to note: it cannot read the live spec and goes on with the frozen one, or the
+    """What this operator has to note: it cannot read the live spec and goes on with its snapshot, or the
     CRD of the cluster is too old."""
-    if draft.stage is Stage.FINISHED:
+    if draft.stage is Stage.ENDED:
         return ""
-    spec_problem = observed.job.problem if draft.frozen is not None else ""
+    spec_problem = observed.job.problem if draft.known_snapshot is not None else ""
     of_spec = f"{_SPEC}, for it cannot be read: {spec_problem}" if spec_problem else ""
     of_crd = f"; {observed.crd_problem}" if observed.crd_problem else ""
     return of_spec + of_crd

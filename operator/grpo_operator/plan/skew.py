@@ -13,8 +13,8 @@ def unreadable_spec(problem: str) -> ReasonMessage:
     )
 
 
-def unreadable_frozen_spec(problem: str) -> ReasonMessage:
-    """The ConfigMap with the frozen spec cannot be read. The pods go on: they need no operator, and acting on
+def unreadable_snapshot(problem: str) -> ReasonMessage:
+    """The ConfigMap with the stored spec cannot be read. The pods go on: they need no operator, and acting on
     a guess could end them."""
     return ReasonMessage(
         Reason.SCHEMA_SKEW,
@@ -34,7 +34,7 @@ def changed_revision(config: str) -> ReasonMessage:
 
 
 def lost_revision(config: str) -> ReasonMessage:
-    """The frozen spec is gone and the live one is another. The pods go on; new ones cannot be made."""
+    """The stored spec is gone and the live one is another. The pods go on; new ones cannot be made."""
     return ReasonMessage(
         Reason.REVISION_LOST,
         f"ConfigMap {config} with the spec that this run started from is gone, and the spec was changed "

@@ -7,7 +7,7 @@ from grpo_api.contract.endpoints import TRAINER_CONTAINER
 from grpo_api.contract.environment import Role
 from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_api.contract.retries import has_begun
-from grpo_operator.children.frozen_job import FrozenJob
+from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.observe.observed import Observed
 from grpo_operator.plan.causes import Cause, Precedence
 from grpo_operator.plan.consequence import consequence_of
@@ -17,7 +17,7 @@ from grpo_operator.plan.last_failure import Place
 _SHORTEST_WAIT_SECONDS = 5.0
 
 
-def stalled_causes(draft: Draft, observed: Observed, frozen: FrozenJob) -> list[Cause]:
+def stalled_causes(draft: Draft, observed: Observed, snapshot: JobSnapshot) -> list[Cause]:
     """A trainer whose answers have stayed the same for `stallTimeoutSeconds`.
 
     A trainer that does not answer is not stalled: it may well work where this operator cannot reach it. One
@@ -27,13 +27,13 @@ def stalled_causes(draft: Draft, observed: Observed, frozen: FrozenJob) -> list[
     if liveness is None or progress is None or not has_begun(progress) or not draft.is_running:
         return []
     quiet_seconds = liveness.quiet_seconds
-    if quiet_seconds < frozen.spec.stall_timeout_seconds:
+    if quiet_seconds < snapshot.spec.stall_timeout_seconds:
         return []
     first = draft.facts.gang[0]
     doing = f"{progress.state.value}: {progress.message}" if progress.message else progress.state.value
     message = (
         f"the trainer has made no progress for {quiet_seconds:.0f} s "
-        f"(stallTimeoutSeconds is {frozen.spec.stall_timeout_seconds}): its last was at "
+        f"(stallTimeoutSeconds is {snapshot.spec.stall_timeout_seconds}): its last was at "
         f"{liveness.changed_at:%Y-%m-%dT%H:%M:%SZ} after step {progress.step} of "
         f"{progress.total_steps or '?'}, {doing}"
     )
@@ -47,10 +47,10 @@ def stalled_causes(draft: Draft, observed: Observed, frozen: FrozenJob) -> list[
     ]
 
 
-def wake_when_stalled(draft: Draft, observed: Observed, frozen: FrozenJob) -> Draft:
+def wake_when_stalled(draft: Draft, observed: Observed, snapshot: JobSnapshot) -> Draft:
     """Plan again at the time from which the trainer counts as stalled unless it makes progress."""
     liveness = observed.remembered.report.liveness
     if liveness is None or not draft.is_running:
         return draft
-    left = frozen.spec.stall_timeout_seconds - liveness.quiet_seconds
+    left = snapshot.spec.stall_timeout_seconds - liveness.quiet_seconds
     return draft.waking_after(max(_SHORTEST_WAIT_SECONDS, left))

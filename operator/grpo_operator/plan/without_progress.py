@@ -2,7 +2,7 @@
 
 from grpo_api.contract.retries import WithoutProgress
 from grpo_api.v1alpha1.status import GRPOJobStatus
-from grpo_operator.children.frozen_job import FrozenJob
+from grpo_operator.children.snapshot import JobSnapshot
 
 
 def without_progress(status: GRPOJobStatus) -> WithoutProgress:
@@ -19,10 +19,12 @@ def has_worked(status: GRPOJobStatus) -> bool:
     return status.highest_step > 0
 
 
-def with_committed(status: GRPOJobStatus, checkpoint_step: int | None, *, frozen: FrozenJob) -> GRPOJobStatus:
+def with_committed(
+    status: GRPOJobStatus, checkpoint_step: int | None, *, snapshot: JobSnapshot
+) -> GRPOJobStatus:
     """The status once this checkpoint is committed. One outside a claim is lost with its attempt and is no
     progress."""
-    if frozen.spec.checkpoint.claim_name is None:
+    if snapshot.spec.checkpoint.claim_name is None:
         return status
     return _with(status, without_progress(status).with_checkpoint(checkpoint_step))
 

@@ -15,7 +15,7 @@ from grpo_runtime.colocated.child_liveness import (
     first_signs,
     missed_report,
     reported,
-    why_frozen,
+    why_hung,
 )
 from grpo_runtime.colocated.child_messages import (
     decode_error,
@@ -47,7 +47,7 @@ class ChildEngine:
         """Start the child, whose first message this is, and wait until its engine is there. Raises what
         starting it and making the engine raised."""
         self.patience = 1.0
-        """How many times the usual limits it has before it counts as frozen."""
+        """How many times the usual limits it has before it counts as hung."""
         self._limits = limits
         self._lock = threading.Lock()
         self._reply: Future[Any] | None = None
@@ -183,7 +183,7 @@ class ChildEngine:
                     is_stopped = self._process.is_stopped
                     with self._lock:
                         self._signs = missed_report(self._signs, is_stopped=is_stopped, now=time.monotonic())
-                self._end_if_frozen()
+                self._end_if_hung()
         except (EOFError, OSError):
             self._has_ended()
         except Exception as error:
@@ -221,11 +221,11 @@ class ChildEngine:
         else:
             reply.set_result(message["answer"])
 
-    def _end_if_frozen(self) -> None:
+    def _end_if_hung(self) -> None:
         if not self._is_started or self._why_killed:
             return
         limits = self._limits.times(self.patience)
-        self._why_killed = why_frozen(self._signs, limits=limits, now=time.monotonic())
+        self._why_killed = why_hung(self._signs, limits=limits, now=time.monotonic())
         if self._why_killed:
             self._process.kill()
 

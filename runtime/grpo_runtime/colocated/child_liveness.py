@@ -1,4 +1,4 @@
-"""Whether the engine in a child process is frozen. Pure: `now` is a parameter.
+"""Whether the engine in a child process hangs. Pure: `now` is a parameter.
 
 A thread of the child reports once a second how many steps its engine has taken. That it reports at all shows
 that the process runs, and that the number rises while it samples, that the engine does.
@@ -23,7 +23,7 @@ class ChildLimits:
     """How long a child may show no sign (s): usually, in a call that moves memory or weights, while it
     starts, and while it may compile."""
 
-    frozen_after_seconds: float = 10.0
+    hung_after_seconds: float = 10.0
     call_seconds: float = 300.0
     start_seconds: float = 1800.0
     first_generation_seconds: float = 600.0
@@ -31,7 +31,7 @@ class ChildLimits:
 
     def times(self, factor: float) -> "ChildLimits":
         """Those of a child with so many times the usual patience."""
-        return replace(self, frozen_after_seconds=self.frozen_after_seconds * factor)
+        return replace(self, hung_after_seconds=self.hung_after_seconds * factor)
 
 
 @dataclass(frozen=True)
@@ -93,11 +93,11 @@ def missed_report(signs: ChildSigns, *, is_stopped: bool, now: float) -> ChildSi
     return replace(signs, process=signs.process.missed(), running=running)
 
 
-def why_frozen(signs: ChildSigns, *, limits: ChildLimits, now: float) -> str:
-    """What of the child stands still, as a sentence about it; empty when it is not frozen."""
-    if signs.running.is_overdue(now, limit_seconds=limits.frozen_after_seconds):
-        return f"its process has stood still for {limits.frozen_after_seconds:g} s"
-    usual = limits.first_generation_seconds if signs.may_compile else limits.frozen_after_seconds
+def why_hung(signs: ChildSigns, *, limits: ChildLimits, now: float) -> str:
+    """What of the child stands still, as a sentence about it; empty when it is not hung."""
+    if signs.running.is_overdue(now, limit_seconds=limits.hung_after_seconds):
+        return f"its process has stood still for {limits.hung_after_seconds:g} s"
+    usual = limits.first_generation_seconds if signs.may_compile else limits.hung_after_seconds
     if signs.process.is_overdue(now, limit_seconds=usual):
         return f"its process has stood still for {usual:g} s"
     limit = max(usual, LONGER_STEP_FACTOR * signs.steps.recent_gap)

@@ -33,7 +33,7 @@ MAX_FAILURES = 3
 class ReplaceableEngine(LocalEngine, Protocol):
     """A LocalEngine that can be lost: EngineError and WeightSyncError say that it is.
 
-    `patience` says how many times the usual time it has before it counts as frozen.
+    `patience` says how many times the usual time it has before it counts as hung.
     """
 
     patience: float

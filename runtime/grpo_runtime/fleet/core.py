@@ -72,13 +72,13 @@ class FleetCore:
     def counts(self) -> EngineCounts:
         """Engines by state, as of now."""
         members = self._roster.members()
-        frozen = membership.told_frozen(
+        hung = membership.told_hung(
             members,
             now=time.monotonic(),
-            told_after_seconds=self._settings.frozen_told_seconds,
+            told_after_seconds=self._settings.hung_told_seconds,
             clock_offset=self._clock_offset,
         )
-        return membership.count(members, desired=self._settings.desired, frozen=frozen)
+        return membership.count(members, desired=self._settings.desired, hung=hung)
 
     async def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> SyncReport:
         """Give every engine that can be reached the weights; see `Engines.sync`.
@@ -136,7 +136,7 @@ class FleetCore:
         return replace(
             found,
             given={labels.get(key, key): number for key, number in found.given.items()},
-            frozen={member.label: member.why_frozen for member in members if member.why_frozen},
+            hung={member.label: member.why_hung for member in members if member.why_hung},
         )
 
     def failed_syncs(self) -> Mapping[str, FailedSyncs]:
@@ -196,7 +196,7 @@ class FleetCore:
         limits = AnswerLimits(bundle.max_tokens or sampling.max_tokens, self._vocab_size)
         max_bytes = limits.max_bytes(num_samples=bundle.num_samples)
         # no deadline: how long a completion takes is the user's choice, and the watcher sees
-        # an engine that is dead or frozen
+        # an engine that is dead or hung
         with self._roster.sampling(member.instance):
             client = self._roster.client(member)
             answer = await client.generate(body, max_bytes=max_bytes, timeout_seconds=None)

@@ -100,7 +100,7 @@ class EngineClient:
     async def load(self, *, timeout_seconds: float) -> Load | None:
         """What its server has heard of the engine core's work; None when it counts nothing.
 
-        Of a frozen core these are the numbers from before.
+        Of a hung core these are the numbers from before.
         """
         # vLLM counts for each of its data-parallel cores
         query = f"?name[]={_NUM_TOKENS}&name[]={_NUM_RUNNING}"
@@ -124,7 +124,7 @@ class EngineClient:
         await self._admin("POST", routes.PAUSE_PATH + query, timeout_seconds=timeout_seconds)
 
     async def resume(self, *, timeout_seconds: float) -> None:
-        """Go on with the frozen requests and take new ones."""
+        """Go on with the paused requests and take new ones."""
         await self._admin("POST", routes.RESUME_PATH, timeout_seconds=timeout_seconds)
 
     async def admit(self, version: PolicyVersion, *, timeout_seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Whether an engine process is frozen: it exists and does nothing. Pure: `now` is a parameter.
+"""Whether an engine process hangs: it exists and does nothing. Pure: `now` is a parameter.
 
 A call for completions answers when they are done, so its silence says nothing, and engines are looked
 at instead. An engine is two processes, and each of four signs can be missing alone:
@@ -27,7 +27,7 @@ _WORK_LIMITS = 3
 class Limits:
     """How long a sign may be missing: usually, and of an engine that has sampled nothing yet."""
 
-    frozen_after_seconds: float
+    hung_after_seconds: float
     first_step_seconds: float
 
 
@@ -194,9 +194,9 @@ def warm(signs: Signs) -> Signs:
     return replace(signs, is_warm=True)
 
 
-def why_frozen(signs: Signs, *, limits: Limits, now: float) -> str:
-    """What of the engine stands still, as a sentence about it; empty when it is not frozen."""
-    usual = limits.frozen_after_seconds
+def why_hung(signs: Signs, *, limits: Limits, now: float) -> str:
+    """What of the engine stands still, as a sentence about it; empty when it is not hung."""
+    usual = limits.hung_after_seconds
     core_limit = usual if signs.is_warm else max(usual, limits.first_step_seconds)
     if signs.server.is_overdue(now, limit_seconds=usual):
         return "its server does not answer"

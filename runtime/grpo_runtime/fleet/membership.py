@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from grpo_api.contract.progress import MAX_FROZEN_TOLD, EngineCounts, FrozenEngine
+from grpo_api.contract.progress import MAX_HUNG_TOLD, EngineCounts, HungEngine
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.fleet.engine_client import Address, Identity
 
@@ -41,7 +41,7 @@ class Member:
 
     `version` is the weights it was last verified with. `num_failures` counts failed syncs since the last
     good one; the watcher starts no sync before `retry_at`. In the next `syncs_alone` syncs no other engine
-    waits for it. `why_frozen` says what of it stands still now.
+    waits for it. `why_hung` says what of it stands still now.
     `stuck_since` is when it first stood still without a good sync since then, and `why_stuck` what it last
     stood still in.
     """
@@ -55,7 +55,7 @@ class Member:
     num_failures: int = 0
     retry_at: float = 0.0
     syncs_alone: int = 0
-    why_frozen: str = ""
+    why_hung: str = ""
     stuck_since: float | None = None
     why_stuck: str = ""
 
@@ -77,7 +77,7 @@ def seen(member: Member, identity: Identity, *, newest: PolicyVersion | None, no
         )
     is_current = newest is not None and member.version == newest and identity.version == str(newest)
     state = MemberState.CURRENT if is_current else MemberState.STALE
-    found = replace(member, state=state, last_seen=now, why_frozen="")
+    found = replace(member, state=state, last_seen=now, why_hung="")
     # before there are weights no sync can show that it works again
     return found if newest is not None else _unstuck(found)
 
@@ -90,15 +90,15 @@ def unanswered(member: Member, *, now: float, lost_after_seconds: float) -> Memb
     return replace(member, state=MemberState.LOST if is_lost else MemberState.SUSPECT)
 
 
-def frozen(member: Member, why: str, *, now: float) -> Member:
-    """The member after it was found frozen: without its requests, and out of the fleet until a sync succeeds.
+def hung(member: Member, why: str, *, now: float) -> Member:
+    """The member after it was found hung: without its requests, and out of the fleet until a sync succeeds.
 
     It may go on as if nothing had been, with answers that nobody waits for any more.
     """
-    if member.why_frozen or _is_out(member):
+    if member.why_hung or _is_out(member):
         return member
     stuck = _stuck(failed_sync(member, now=now), why, now=now)
-    return replace(stuck, state=MemberState.SUSPECT, why_frozen=why)
+    return replace(stuck, state=MemberState.SUSPECT, why_hung=why)
 
 
 def _stuck(member: Member, why: str, *, now: float) -> Member:
@@ -112,10 +112,10 @@ def _unstuck(member: Member) -> Member:
 
 def unreachable(member: Member, *, now: float) -> Member:
     """The member after nobody has answered at its address for long: without its requests. Whether its process
-    has ended or its pod is gone, it is no longer frozen."""
-    if _is_out(member) and not member.why_frozen:
+    has ended or its pod is gone, it is no longer hung."""
+    if _is_out(member) and not member.why_hung:
         return member
-    return replace(_unstuck(failed_sync(member, now=now)), state=MemberState.SUSPECT, why_frozen="")
+    return replace(_unstuck(failed_sync(member, now=now)), state=MemberState.SUSPECT, why_hung="")
 
 
 def _is_out(member: Member) -> bool:
@@ -126,7 +126,7 @@ def _is_out(member: Member) -> bool:
 
 def died(member: Member) -> Member:
     """The member after its process was seen to be dead."""
-    return replace(_unstuck(member), state=MemberState.LOST, why_frozen="")
+    return replace(_unstuck(member), state=MemberState.LOST, why_hung="")
 
 
 def synced(member: Member, version: PolicyVersion, *, newest: PolicyVersion, now: float) -> Member:
@@ -184,7 +184,7 @@ def unhealthy(member: Member, *, now: float) -> Member:
 def will_answer(member: Member) -> bool:
     """Whether the member will still answer requests that it was given while it was Current.
 
-    One that is unhealthy, or whose sync failed, may stay paused with them; one that is frozen does not go on.
+    One that is unhealthy, or whose sync failed, may stay paused with them; one that hangs does not go on.
     """
     return member.state != MemberState.LOST and member.version is not None
 
@@ -201,18 +201,18 @@ def is_gone(member: Member, *, is_listed: bool) -> bool:
 
 def is_stuck(member: Member) -> bool:
     """Whether the member stands still, or has gone on and yet failed another sync."""
-    return member.stuck_since is not None and (member.why_frozen != "" or member.num_failures > 1)
+    return member.stuck_since is not None and (member.why_hung != "" or member.num_failures > 1)
 
 
-def told_frozen(
+def told_hung(
     members: list[Member], *, now: float, told_after_seconds: float, clock_offset: float
-) -> tuple[FrozenEngine, ...]:
+) -> tuple[HungEngine, ...]:
     """The members that have stood still for so long, the longest first. `clock_offset` is what makes seconds
     since 1970 of a time on the clock of `now`."""
     stuck = sorted((member.stuck_since or now, member.label, member.instance) for member in members)
     found = {member.instance: member for member in members if is_stuck(member)}
     return tuple(
-        FrozenEngine(
+        HungEngine(
             name=label[:_LONGEST_TEXT],
             instance=instance[:_LONGEST_TEXT],
             since=datetime.fromtimestamp(int(since + clock_offset), UTC),
@@ -220,14 +220,14 @@ def told_frozen(
         )
         for since, label, instance in stuck
         if instance in found and now - since >= told_after_seconds
-    )[:MAX_FROZEN_TOLD]
+    )[:MAX_HUNG_TOLD]
 
 
-def count(members: list[Member], *, desired: int, frozen: tuple[FrozenEngine, ...] = ()) -> EngineCounts:
+def count(members: list[Member], *, desired: int, hung: tuple[HungEngine, ...] = ()) -> EngineCounts:
     """Engines by what the status shows. `known` leaves out those that are lost, and addresses at which none
     has answered yet."""
     return EngineCounts(
-        frozen=frozen or None,
+        hung=hung or None,
         desired=desired,
         known=sum(member.state not in (MemberState.JOINING, MemberState.LOST) for member in members),
         current=sum(member.state == MemberState.CURRENT for member in members),

@@ -41,7 +41,7 @@ class Roster:
         """Of each instance."""
         self._num_calls: Counter[str] = Counter()
         """Calls for completions that an instance has not answered."""
-        self._limits = Limits(settings.frozen_after_seconds, settings.first_step_seconds)
+        self._limits = Limits(settings.hung_after_seconds, settings.first_step_seconds)
         self._changed = asyncio.Event()
         self._conflict: EngineConflictError | None = None
 
@@ -120,7 +120,7 @@ class Roster:
             self._looks.pop(address).result()
 
     def _judge(self) -> None:
-        """Take the engines out that are frozen."""
+        """Take the engines out that hang."""
         now = time.monotonic()
         members = {member.instance: member for member in self._members.values() if member.instance}
         self._signs = {
@@ -129,18 +129,18 @@ class Roster:
         for instance, member in members.items():
             if instance in self.busy:
                 self._signs[instance] = liveness.excused(self._signs[instance], now=now)
-            elif why := liveness.why_frozen(self._signs[instance], limits=self._limits, now=now):
+            elif why := liveness.why_hung(self._signs[instance], limits=self._limits, now=now):
                 self._take_out(member, why, has_refused=self._signs[instance].has_refused, now=now)
                 self._signs[instance] = liveness.taken_out(self._signs[instance], now=now)
 
-    def _take_out(self, member: Member, why_frozen: str, *, has_refused: bool, now: float) -> None:
-        """Give the requests of an engine to others. One that refuses calls is not frozen but has ended."""
+    def _take_out(self, member: Member, why_hung: str, *, has_refused: bool, now: float) -> None:
+        """Give the requests of an engine to others. One that refuses calls is not hung but has ended."""
         if has_refused:
             changed = membership.unreachable(member, now=now)
             state = "has ended or cannot be reached, its requests go to other engines"
         else:
-            changed = membership.frozen(member, why_frozen, now=now)
-            state = f"is frozen, its requests go to other engines: {why_frozen}"
+            changed = membership.hung(member, why_hung, now=now)
+            state = f"hangs, its requests go to other engines: {why_hung}"
         lost_after = self._settings.lost_after_seconds
         self._put(membership.unanswered(changed, now=now, lost_after_seconds=lost_after))
         if changed is not member:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from grpo_api.contract.concurrency_choice import SAMPLES_ON_CPU
-from grpo_api.contract.progress import FROZEN_TOLD_SECONDS
+from grpo_api.contract.progress import HUNG_TOLD_SECONDS
 from grpo_api.v1alpha1.spec import SamplingSpec
 from grpo_runtime.errors import UserError
 from grpo_runtime.fleet.discovery import parse_hosts
@@ -18,12 +18,12 @@ class FleetSettings:
     `sampling` is of completions to train on, and `evaluation` of the others; None where there are none.
     `start_wait_seconds`: how long the first sync waits for all desired engines before it takes those there.
     `empty_wait_seconds`: how long a sync or a step waits while there is no engine at all.
-    `frozen_after_seconds`: how long an engine may show no sign of life before its requests go elsewhere.
+    `hung_after_seconds`: how long an engine may show no sign of life before its requests go elsewhere.
     `first_step_seconds`: the same for the core of an engine that has sampled nothing yet and may compile.
-    `frozen_told_seconds`: how long an engine must stand still before the progress names it.
+    `hung_told_seconds`: how long an engine must stand still before the progress names it.
     `lost_after_seconds`: how long an engine may be silent before it is called lost.
     `probe_timeout_seconds`: how long one call of a look at an engine may take; two of them, and the time
-    between looks, must fit into `frozen_after_seconds`.
+    between looks, must fit into `hung_after_seconds`.
     `max_in_flight`: samples an engine is given at a time.
     `workers_per_engine`: processes of an engine that take the weights.
     `cores_per_engine`: schedulers of an engine, each with requests of its own.
@@ -39,9 +39,9 @@ class FleetSettings:
     sync_timeout_seconds: float
     start_wait_seconds: float = 120.0
     empty_wait_seconds: float = 900.0
-    frozen_after_seconds: float = 10.0
+    hung_after_seconds: float = 10.0
     first_step_seconds: float = 120.0
-    frozen_told_seconds: float = FROZEN_TOLD_SECONDS
+    hung_told_seconds: float = HUNG_TOLD_SECONDS
     lost_after_seconds: float = 60.0
     evaluation: SamplingSpec | None = None
     heartbeat_seconds: float = 1.0

@@ -20,14 +20,14 @@ def still_message(generation: Generation, *, step: int) -> str:
         places.append(f"{generation.num_waiting} not given to an engine yet")
     done = f"step {step}: {generation.num_done} of {generation.num_samples} samples are done"
     still = f"{done}, and none was finished in the last {seconds} s; open are {', '.join(places)}"
-    return still + frozen_message(generation)
+    return still + hung_message(generation)
 
 
-def frozen_message(generation: Generation) -> str:
-    """Which engines are frozen or are started again, as the end of a sentence; empty when none is."""
+def hung_message(generation: Generation) -> str:
+    """Which engines hang or are started again, as the end of a sentence; empty when none is."""
     lost = [f"engine {engine} is started again" for engine in generation.starting_again]
     if len(lost) > _MAX_ENGINES:
         lost = [f"{len(lost)} engines are started again"]
-    frozen = [f"engine {engine} is frozen: {why}" for engine, why in sorted(generation.frozen.items())]
-    more = [f"{len(frozen) - _MAX_ENGINES} other engines are frozen"] if len(frozen) > _MAX_ENGINES else []
-    return "".join(f"; {part}" for part in (*frozen[:_MAX_ENGINES], *more, *lost))
+    hung = [f"engine {engine} hangs: {why}" for engine, why in sorted(generation.hung.items())]
+    more = [f"{len(hung) - _MAX_ENGINES} other engines hang"] if len(hung) > _MAX_ENGINES else []
+    return "".join(f"; {part}" for part in (*hung[:_MAX_ENGINES], *more, *lost))

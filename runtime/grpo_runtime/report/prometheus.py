@@ -41,7 +41,7 @@ class PrometheusFile:
             "engines/desired": engines.desired,
             "engines/known": engines.known,
             "engines/current": engines.current,
-            "engines/frozen": len(engines.frozen or ()),
+            "engines/frozen": len(engines.hung or ()),
         }
         write_atomically(self._path, prometheus_text(metrics, labels=self._labels))
 

@@ -14,7 +14,7 @@ from grpo_api.contract.mismatch import MISMATCH_METRIC, mismatch_after
 from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
 from grpo_api.contract.run_config import JobRef
 from grpo_api.v1alpha1.status import ConditionType
-from grpo_runtime.report.generation import frozen_message, still_message
+from grpo_runtime.report.generation import hung_message, still_message
 from grpo_runtime.report.progress import ProgressFile, read_progress
 from grpo_runtime.report.sample import Sample
 from grpo_runtime.report.sink import OpenSink, SinkContext, StepRecord
@@ -99,9 +99,9 @@ class Reporter:
         state, message = self.progress.latest.state, ""
         if state is not TrainerState.TRAINING or seconds >= NO_ENGINE_SECONDS:
             state = TrainerState.WAITING_FOR_ROLLOUT
-        frozen = "" if generation is None else frozen_message(generation)
-        if state is TrainerState.WAITING_FOR_ROLLOUT or seconds >= STILL_SECONDS or frozen:
-            message = _no_engine_message(engines) + frozen
+        hung = "" if generation is None else hung_message(generation)
+        if state is TrainerState.WAITING_FOR_ROLLOUT or seconds >= STILL_SECONDS or hung:
+            message = _no_engine_message(engines) + hung
         self.progress.update(state=state, message=self._with_note(message), engines=engines)
 
     def _with_note(self, message: str) -> str:

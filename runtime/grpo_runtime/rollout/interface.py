@@ -117,7 +117,7 @@ class Generation:
     """Since a sample was finished last, or else since the call began."""
     given: Mapping[str, int]
     """Engine -> the samples it was given and has not finished."""
-    frozen: Mapping[str, str] = field(default_factory=dict)
+    hung: Mapping[str, str] = field(default_factory=dict)
     """Engine -> what of it stands still, so that its samples were given to others."""
     starting_again: tuple[str, ...] = ()
     """Engines beside their ranks that were lost, and that go on with their samples once they are started."""

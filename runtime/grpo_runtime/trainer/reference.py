@@ -17,8 +17,8 @@ from grpo_api.v1alpha1.spec import RefSyncSpec
 from grpo_runtime.model.lora import has_adapter, without_adapter
 from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.trainer.policy import Policy
-from grpo_runtime.trainer.strategy.frozen import FrozenPolicy
 from grpo_runtime.trainer.strategy.interface import Strategy
+from grpo_runtime.trainer.strategy.reference import ReferencePolicy
 
 
 class Reference(ABC):
@@ -59,33 +59,33 @@ class PolicyWithoutAdapter(Reference):
 class FixedReference(Reference):
     """A second model, which stays as it is; see `Reference`."""
 
-    def __init__(self, frozen: FrozenPolicy) -> None:
-        self._frozen = frozen
+    def __init__(self, policy: ReferencePolicy) -> None:
+        self._policy = policy
 
     def logprobs(self, token_ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """See `Reference`."""
-        return self._frozen.logprobs(token_ids, mask)
+        return self._policy.logprobs(token_ids, mask)
 
 
 class FollowingReference(FixedReference):
     """A second model that follows the policy: TR-DPO's soft update (arXiv:2404.09656); see `Reference`."""
 
-    def __init__(self, frozen: FrozenPolicy, sync: RefSyncSpec) -> None:
-        super().__init__(frozen)
+    def __init__(self, policy: ReferencePolicy, sync: RefSyncSpec) -> None:
+        super().__init__(policy)
         self._sync = sync
 
     def after_step(self, step: int) -> None:
         """See `Reference`."""
         if (step + 1) % self._sync.every_steps == 0:
-            self._frozen.follow(mix=self._sync.mix)
+            self._policy.follow(mix=self._sync.mix)
 
     def state(self) -> NamedTensors:
         """See `Reference`."""
-        return self._frozen.state()
+        return self._policy.state()
 
     def load(self, state: Mapping[str, torch.Tensor] | None) -> None:
         """See `Reference`."""
-        self._frozen.load(state)
+        self._policy.load(state)
 
 
 def copy_of(model: PreTrainedModel, *, dtype: torch.dtype) -> PreTrainedModel | None:
@@ -107,5 +107,5 @@ def make_reference(
     `copy_of` gave of `model`, which is the one that is trained; `sync` says how it follows that."""
     if copied is None:
         return PolicyWithoutAdapter(strategy, model)
-    frozen = strategy.spread_frozen(copied)
-    return FixedReference(frozen) if sync is None else FollowingReference(frozen, sync)
+    spread = strategy.spread_reference(copied)
+    return FixedReference(spread) if sync is None else FollowingReference(spread, sync)

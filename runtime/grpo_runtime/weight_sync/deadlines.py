@@ -1,6 +1,6 @@
 """How long each phase of a sync may take. Pure.
 
-One frozen engine must not hold all others until the deadline of the whole sync, which is minutes because a
+One hung engine must not hold all others until the deadline of the whole sync, which is minutes because a
 large model may take that long to load.
 """
 

@@ -32,7 +32,7 @@ from grpo_runtime.weight_sync.registry import SHARED_MEMORY
 REQUESTS = [GenerateRequest(prompt_ids=(1, 2), seed=seed + 2**60) for seed in range(4)]
 COMPLETIONS = [completion_of(request.seed) for request in REQUESTS]
 PROBE = Probe(token_ids=(1, 2, 3), logprobs=(-0.1, -2 / 3), tolerance=1e-4)
-LIMITS = ChildLimits(frozen_after_seconds=2.0, call_seconds=30.0, start_seconds=60.0)
+LIMITS = ChildLimits(hung_after_seconds=2.0, call_seconds=30.0, start_seconds=60.0)
 VERSION = PolicyVersion(attempt=1, step=3)
 
 
@@ -202,7 +202,7 @@ def test_an_engine_that_hangs_while_its_process_goes_on_is_replaced(
     assert not is_alive(one.pids[0])
 
 
-def test_an_engine_that_ended_and_left_a_process_of_its_own_is_not_called_frozen_and_that_one_ends_too(
+def test_an_engine_that_ended_and_left_a_process_of_its_own_is_not_called_hung_and_that_one_ends_too(
     rank: MakeRank, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = rank(start_process=as_a_rank_does())
@@ -242,7 +242,7 @@ def test_one_that_is_lost_again_and_again_ends_with_its_cause(rank: MakeRank) ->
     one.engine.sync(some_weights(), version=VERSION, probe=None)
     with pytest.raises(EngineError, match=r"lost 3 times without finishing a sample.*killed by SIGKILL"):
         one.engine.generate(REQUESTS)
-    # a slow one would not be called frozen as fast
+    # a slow one would not be called hung as fast
     assert [child.patience for child in one.children] == [1, 2, 4]
     assert not any(map(is_alive, one.pids))
 

@@ -38,7 +38,7 @@ def fleet_settings_of(*hosts: Address, **changes: Any) -> FleetSettings:
             "sampling": SamplingSpec(temperature=1.0, max_tokens=4),
             "sync_timeout_seconds": GIVE_UP_SECONDS,
             "empty_wait_seconds": GIVE_UP_SECONDS,
-            "frozen_after_seconds": GIVE_UP_SECONDS,
+            "hung_after_seconds": GIVE_UP_SECONDS,
             "first_step_seconds": GIVE_UP_SECONDS,
             "lost_after_seconds": GIVE_UP_SECONDS,
             "heartbeat_seconds": 0.05,

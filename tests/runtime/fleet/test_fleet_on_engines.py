@@ -226,7 +226,7 @@ async def test_a_fleet_whose_attempt_is_over_does_not_go_on(
     "is_server",
     [pytest.param(False, marks=pytest.mark.matrix, id="core"), pytest.param(True, id="server")],
 )
-async def test_an_engine_frozen_in_mid_step_is_synced_before_it_serves_again(
+async def test_an_engine_hung_in_mid_step_is_synced_before_it_serves_again(
     is_server: bool, engine: Any, second_engine: Any, attempts: Iterator[int], open_fleet: OpenFleet
 ) -> None:
     """With the limits of a real run."""
@@ -245,13 +245,13 @@ async def test_an_engine_frozen_in_mid_step_is_synced_before_it_serves_again(
     work = requests(160)
     before = facts(await fleet.generate(work))
 
-    frozen = [second_engine.process.pid] if is_server else second_engine.core_pids()
-    assert len(frozen) == 1
+    hung = [second_engine.process.pid] if is_server else second_engine.core_pids()
+    assert len(hung) == 1
     step = asyncio.ensure_future(fleet.generate(work))
     await _until(lambda: num_connections_to(second_engine.port) >= 4, seconds=30)
     assert not step.done()
     started = time.monotonic()
-    with stopped(frozen):
+    with stopped(hung):
         # 12 s, and what a busy machine adds
         await _until(lambda: fleet.counts().current == 1, seconds=20)
         assert facts(await step) == before

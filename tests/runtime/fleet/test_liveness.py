@@ -1,4 +1,4 @@
-"""Which engine is frozen, from what is seen of it once a second."""
+"""Which engine hangs, from what is seen of it once a second."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -17,10 +17,10 @@ from grpo_runtime.fleet.liveness import (
     taken_out,
     unanswered,
     warm,
-    why_frozen,
+    why_hung,
 )
 
-LIMITS = Limits(frozen_after_seconds=10, first_step_seconds=120)
+LIMITS = Limits(hung_after_seconds=10, first_step_seconds=120)
 VERSION = PolicyVersion(1, 1)
 SILENT = None
 """A look that the server does not answer."""
@@ -44,12 +44,12 @@ def warm_engine() -> Signs:
 def after(
     signs: Signs, looks: Iterable[Look | None], *, start: float = 0.0, version: PolicyVersion = VERSION
 ) -> tuple[Signs, float | None, str]:
-    """The signs after one look each second, and when and why the engine was first found frozen."""
+    """The signs after one look each second, and when and why the engine was first found hung."""
     at, why, now = None, "", start
     for look in looks:
         now += 1.0
         signs = unanswered(signs) if look is SILENT else looked(signs, look, version=version, now=now)
-        found = why_frozen(signs, limits=LIMITS, now=now)
+        found = why_hung(signs, limits=LIMITS, now=now)
         if found and not why:
             at, why = now - start, found
     return signs, at, why
@@ -63,7 +63,7 @@ def after(
         (STILL, "it has requests and generates nothing"),
     ],
 )
-def test_an_engine_of_which_one_part_stands_still_is_frozen_after_the_limit(
+def test_an_engine_of_which_one_part_stands_still_is_hung_after_the_limit(
     look: Look | None, sentence: str
 ) -> None:
     _, at, why = after(warm_engine(), repeat(look, 60))
@@ -84,7 +84,7 @@ def test_an_engine_of_which_one_part_stands_still_is_frozen_after_the_limit(
     ],
     ids=["idle", "paused", "answers on their way", "quick", "slow", "slow tokens", "answers now and then"],
 )
-def test_an_engine_that_is_idle_paused_or_only_slow_is_not_frozen(looks: Iterable[Look | None]) -> None:
+def test_an_engine_that_is_idle_paused_or_only_slow_is_not_hung(looks: Iterable[Look | None]) -> None:
     looks = list(looks)[:60]
     assert after(warm_engine(), looks)[1:] == (None, "")
 
@@ -129,7 +129,7 @@ def test_one_late_look_is_no_sign_however_late_it_is() -> None:
         signs = unanswered(warm_engine()) if look is SILENT else looked(
             warm_engine(), look, version=VERSION, now=60.0
         )  # fmt: skip
-        assert why_frozen(signs, limits=LIMITS, now=60.0) == ""
+        assert why_hung(signs, limits=LIMITS, now=60.0) == ""
 
 
 def test_an_engine_that_has_sampled_nothing_yet_may_compile_for_longer() -> None:
@@ -158,7 +158,7 @@ def test_a_weight_sync_is_no_time_in_which_an_engine_stands_still() -> None:
     signs = warm_engine()
     for now in range(1, 100):
         signs = excused(unanswered(signs), now=float(now))
-        assert why_frozen(signs, limits=LIMITS, now=float(now)) == ""
+        assert why_hung(signs, limits=LIMITS, now=float(now)) == ""
     assert after(signs, repeat(STUCK, 60), start=99.0)[1] == 11.0
 
 

@@ -15,7 +15,7 @@ from grpo_runtime.fleet.membership import (
     count,
     died,
     failed_sync,
-    frozen,
+    hung,
     is_gone,
     is_stuck,
     outdated,
@@ -23,7 +23,7 @@ from grpo_runtime.fleet.membership import (
     shares_syncs,
     stopped_in_sync,
     synced,
-    told_frozen,
+    told_hung,
     too_slow,
     unanswered,
     unhealthy,
@@ -86,19 +86,19 @@ def test_a_suspect_that_answers_goes_on_where_it_was() -> None:
     assert revoked.state == MemberState.STALE
 
 
-def test_a_frozen_member_loses_its_requests_and_is_stale_when_it_goes_on() -> None:
-    suspect = frozen(current(), "its server does not answer", now=3.0)
+def test_a_hung_member_loses_its_requests_and_is_stale_when_it_goes_on() -> None:
+    suspect = hung(current(), "its server does not answer", now=3.0)
     assert (suspect.state, will_answer(suspect)) == (MemberState.SUSPECT, False)
-    assert frozen(suspect, "its engine core does not answer", now=9.0) is suspect
+    assert hung(suspect, "its engine core does not answer", now=9.0) is suspect
     again = seen(suspect, identity(version=str(NEW)), newest=NEW, now=10.0)
-    assert (again.state, again.why_frozen) == (MemberState.STALE, "")
+    assert (again.state, again.why_hung) == (MemberState.STALE, "")
     # no sync waits for it at once: it may freeze again
     assert (again.num_failures, again.retry_at) == (1, 5.0)
 
 
 def test_what_has_not_answered_yet_or_is_lost_cannot_freeze() -> None:
     for member in (joining(), died(current())):
-        assert frozen(member, "its server does not answer", now=3.0) is member
+        assert hung(member, "its server does not answer", now=3.0) is member
 
 
 def test_an_address_that_never_answered_cannot_be_lost() -> None:
@@ -167,20 +167,20 @@ WHY = "its engine core does not answer"
 
 def told(*members: Member, now: float) -> list[tuple[str, str, float]]:
     """(name, why, since) of those that the progress names after a minute; its time 0 is 1000 s after 1970."""
-    found = told_frozen(list(members), now=now, told_after_seconds=60.0, clock_offset=1000.0)
+    found = told_hung(list(members), now=now, told_after_seconds=60.0, clock_offset=1000.0)
     return [(each.name, each.why, each.since.timestamp()) for each in found]
 
 
-def test_a_member_that_stays_frozen_is_named_after_a_minute_also_once_it_is_lost() -> None:
-    member = frozen(current(), WHY, now=3.0)
+def test_a_member_that_stays_hung_is_named_after_a_minute_also_once_it_is_lost() -> None:
+    member = hung(current(), WHY, now=3.0)
     assert told(member, now=62.9) == []
     assert told(member, now=63.0) == [("pod-0", WHY, 1003.0)]
     lost = unanswered(member, now=70.0, lost_after_seconds=60.0)
     assert (lost.state, told(lost, now=80.0)) == (MemberState.LOST, [("pod-0", WHY, 1003.0)])
 
 
-def test_a_frozen_member_that_goes_on_is_not_named_unless_its_next_sync_fails_too() -> None:
-    again = seen(frozen(current(), WHY, now=3.0), identity(), newest=NEW, now=10.0)
+def test_a_hung_member_that_goes_on_is_not_named_unless_its_next_sync_fails_too() -> None:
+    again = seen(hung(current(), WHY, now=3.0), identity(), newest=NEW, now=10.0)
     assert not is_stuck(again)
     failed = stopped_in_sync(again, "it did not finish a weight sync", now=30.0)
     assert told(failed, now=100.0) == [("pod-0", "it did not finish a weight sync", 1003.0)]
@@ -200,20 +200,18 @@ def test_a_member_whose_syncs_are_refused_does_not_stand_still() -> None:
 def test_before_there_are_weights_a_member_that_answers_again_works() -> None:
     member = seen(joining(), identity(), newest=None, now=1.0)
     for now in (3.0, 30.0):
-        member = seen(frozen(member, WHY, now=now), identity(), newest=None, now=now + 1)
+        member = seen(hung(member, WHY, now=now), identity(), newest=None, now=now + 1)
     assert not is_stuck(member)
 
 
 def test_a_process_that_has_ended_no_longer_stands_still() -> None:
-    stuck = frozen(current(), WHY, now=3.0)
+    stuck = hung(current(), WHY, now=3.0)
     assert told(died(stuck), unreachable(stuck, now=4.0), now=100.0) == []
     assert told(seen(stuck, identity(instance="b"), newest=NEW, now=4.0), now=100.0) == []
 
 
 def test_those_that_have_stood_still_for_longest_are_named_and_no_more_than_a_report_holds() -> None:
-    late = [
-        replace(frozen(current(), WHY, now=30.0 - i), name=f"pod-{i}", instance=str(i)) for i in range(20)
-    ]
+    late = [replace(hung(current(), WHY, now=30.0 - i), name=f"pod-{i}", instance=str(i)) for i in range(20)]
     names = [name for name, _, _ in told(*late, now=200.0)]
     assert names == [f"pod-{i}" for i in reversed(range(4, 20))]
 

@@ -7,9 +7,9 @@ import pytest
 
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import (
-    MAX_FROZEN_TOLD,
+    MAX_HUNG_TOLD,
     EngineCounts,
-    FrozenEngine,
+    HungEngine,
     Progress,
     TerminationMessage,
 )
@@ -50,19 +50,17 @@ def test_outside_a_container_the_sentence_and_the_exit_code_still_tell(
     assert second.startswith("no termination message written: ")
 
 
-def test_a_message_that_is_too_long_loses_the_frozen_engines_first() -> None:
-    frozen = tuple(
-        FrozenEngine(
-            name=f"pod-{i}", instance=f"{i}", since=datetime(2026, 11, 23, tzinfo=UTC), why="x" * 250
-        )
-        for i in range(MAX_FROZEN_TOLD)
+def test_a_message_that_is_too_long_loses_the_hung_engines_first() -> None:
+    hung = tuple(
+        HungEngine(name=f"pod-{i}", instance=f"{i}", since=datetime(2026, 11, 23, tzinfo=UTC), why="x" * 250)
+        for i in range(MAX_HUNG_TOLD)
     )
-    engines = EngineCounts(desired=16, known=16, current=0, frozen=frozen)
+    engines = EngineCounts(desired=16, known=16, current=0, hung=hung)
     progress = PROGRESS.model_copy(update={"engines": engines, "checkpoint_step": 7})
     long = termination_message(1, "boom", rank=0).model_copy(update={"progress": progress})
     cut = TerminationMessage.model_validate_json(bounded_json(long))
     assert cut.progress is not None
-    assert (cut.progress.checkpoint_step, cut.progress.engines.frozen) == (7, None)
+    assert (cut.progress.checkpoint_step, cut.progress.engines.hung) == (7, None)
 
 
 def test_a_message_that_is_too_long_loses_its_progress_and_then_text() -> None:

@@ -113,20 +113,20 @@ def test_many_engines_are_summed_up_and_what_waits_is_named() -> None:
     )
 
 
-def test_engines_that_are_frozen_are_named(reporter: Reporter, tmp_path: Path) -> None:
+def test_engines_that_are_hung_are_named(reporter: Reporter, tmp_path: Path) -> None:
     why = "its engine core does not answer"
-    found = replace(generation(20, 12.0, {"rollout-0": 12}), frozen={"rollout-1": why})
+    found = replace(generation(20, 12.0, {"rollout-0": 12}), hung={"rollout-1": why})
     assert said(reporter, tmp_path, found).message.endswith(
-        f"; open are 12 on rollout-0; engine rollout-1 is frozen: {why}"
+        f"; open are 12 on rollout-0; engine rollout-1 hangs: {why}"
     )
     reporter.report_waiting(
-        NONE_CURRENT, generation=replace(found, frozen={f"rollout-{index}": why for index in range(6)})
+        NONE_CURRENT, generation=replace(found, hung={f"rollout-{index}": why for index in range(6)})
     )
     message = reporter.progress.latest.message
     assert message.startswith(
         "no rollout engine has the newest weights: 2 of 2 engines have answered; engine rollout-0"
     )
-    assert message.endswith(f"; engine rollout-3 is frozen: {why}; 2 other engines are frozen")
+    assert message.endswith(f"; engine rollout-3 hangs: {why}; 2 other engines hang")
 
 
 def test_while_no_sample_finishes_no_report_is_a_sign_of_life(reporter: Reporter, tmp_path: Path) -> None:

@@ -94,12 +94,12 @@ def test_a_file_that_is_being_made_is_no_position(tmp_path: Path) -> None:
 
 def test_work_within_a_step_raises_the_heartbeat(tmp_path: Path) -> None:
     file = ProgressFile(tmp_path, Progress(job_uid="uid", attempt=1, total_steps=5))
-    file.update(step=2, message="engine a is frozen")
+    file.update(step=2, message="engine a hangs")
     for rank in (0, 1):
         own(tmp_path, local_rank=rank).at("computes gradients", work=4)
     progress = read_progress(tmp_path)
     assert progress is not None
-    assert (progress.heartbeat, progress.step, progress.message) == (9, 2, "engine a is frozen")
+    assert (progress.heartbeat, progress.step, progress.message) == (9, 2, "engine a hangs")
 
 
 def test_a_standstill_is_told_before_what_rank_0_said_last(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from grpo_api.contract.engine_absence import NO_ENGINE_SECONDS
 from grpo_api.contract.learning_signal import StepsWithoutSignal
 from grpo_api.contract.mismatch import MISMATCH_METRIC, STEPS_BELOW, Mismatch
-from grpo_api.contract.progress import EngineCounts, FrozenEngine, Progress, TrainerState
+from grpo_api.contract.progress import EngineCounts, HungEngine, Progress, TrainerState
 from grpo_api.contract.run_config import JobRef
 from grpo_runtime.report.metrics import METRICS_FILE, MetricsFile, MetricsRecord, read_metrics
 from grpo_runtime.report.progress import ProgressFile, read_progress
@@ -170,16 +170,14 @@ def test_engines_that_stand_still_are_named_and_otherwise_the_field_is_not_there
 ) -> None:
     """An operator of an earlier release cannot read a report with a field that it does not know."""
     reporter = reporter_of()
-    frozen = FrozenEngine(
-        name="pod-1", instance="a", since=datetime(2026, 11, 23, tzinfo=UTC), why="it hangs"
-    )
-    reporter.report_waiting(EngineCounts(desired=2, known=2, current=1, frozen=(frozen,)))
-    assert progress(tmp_path).engines.frozen == (frozen,)
+    hung = HungEngine(name="pod-1", instance="a", since=datetime(2026, 11, 23, tzinfo=UTC), why="it hangs")
+    reporter.report_waiting(EngineCounts(desired=2, known=2, current=1, hung=(hung,)))
+    assert progress(tmp_path).engines.hung == (hung,)
     reporter.finished_step(
         VALUES,
         step=1,
         policy_version="1.1",
-        engines=EngineCounts(desired=2, known=2, current=1, frozen=(frozen,)),
+        engines=EngineCounts(desired=2, known=2, current=1, hung=(hung,)),
     )
     assert "grpo_engines_frozen{" in (tmp_path / "run" / PROMETHEUS_FILE).read_text()
     reporter.report_waiting(EngineCounts(desired=2, known=2, current=2))

@@ -177,7 +177,7 @@ async def test_requests_in_both_cores_go_on_with_new_weights_after_a_sync(
         await sync.close()
 
 
-async def test_an_engine_with_one_frozen_core_is_found_and_synced_before_it_serves_again(
+async def test_an_engine_with_one_hung_core_is_found_and_synced_before_it_serves_again(
     two_cores: Any, attempt: int
 ) -> None:
     fleet = await fleet_of(
@@ -185,7 +185,7 @@ async def test_an_engine_with_one_frozen_core_is_found_and_synced_before_it_serv
         attempt=attempt,
         workers_per_engine=2,
         cores_per_engine=2,
-        frozen_after_seconds=3.0,
+        hung_after_seconds=3.0,
         probe_timeout_seconds=1.0,
         sampling=SamplingSpec(max_tokens=200),
     )
@@ -196,14 +196,14 @@ async def test_an_engine_with_one_frozen_core_is_found_and_synced_before_it_serv
     step = asyncio.ensure_future(fleet.generate(REQUESTS))
     while await num_tokens_of_cores(two_cores, attempt=attempt) == before:
         assert not step.done()
-    frozen = max(two_cores.core_pids())
-    os.kill(frozen, signal.SIGSTOP)
+    hung = max(two_cores.core_pids())
+    os.kill(hung, signal.SIGSTOP)
     try:
         # 5 s, and what a busy machine adds. The fleet has a thread of its own
         wait_until(lambda: fleet.counts().current == 0, "the engine is given no work", seconds=15)
         assert not step.done()
     finally:
-        os.kill(frozen, signal.SIGCONT)
+        os.kill(hung, signal.SIGCONT)
     assert [rollout.completion_ids for rollout in await step] == wanted
     assert fleet.num_stale_answers == 0
     await fleet.close()

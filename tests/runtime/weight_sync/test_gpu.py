@@ -266,7 +266,7 @@ LOSSES: list[tuple[Callable[..., object], dict[str, object]]] = [
         for phase in ("init", "start", "update", "transfer", "finish")
         for happens in (test_losses.kill, test_losses.freeze)
     ],
-    (test_losses.test_an_engine_that_was_frozen_in_a_transfer_keeps_its_weights_and_comes_back, {}),
+    (test_losses.test_an_engine_that_was_hung_in_a_transfer_keeps_its_weights_and_comes_back, {}),
     (test_losses.test_a_sender_that_was_succeeded_changes_nothing, {}),
     (test_losses.test_a_repeated_finish_changes_nothing, {}),
     (test_losses.test_a_transfer_that_is_given_up_in_the_middle_leaves_the_old_weights, {}),

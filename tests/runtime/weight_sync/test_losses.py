@@ -44,7 +44,7 @@ pytestmark = pytest.mark.at_once
 each_backend = pytest.mark.parametrize(
     "backend", [*SELECTED, *(pytest.param(name, marks=pytest.mark.matrix) for name in OTHERS)]
 )
-killed_or_frozen = pytest.mark.parametrize("happens", [kill, freeze], ids=["killed", "frozen"])
+killed_or_hung = pytest.mark.parametrize("happens", [kill, freeze], ids=["killed", "hung"])
 
 
 def sender_to(backend: str, engines: Engines) -> WeightSender[object]:
@@ -104,7 +104,7 @@ async def test_an_engine_that_joins_in_mid_step_gets_the_same_weights_and_then_s
 
 
 @each_backend
-@killed_or_frozen
+@killed_or_hung
 @pytest.mark.parametrize("phase", ["init", "start", "update", "transfer", "finish"])
 async def test_an_engine_that_is_lost_in_a_phase_is_named_and_the_others_get_the_weights(
     backend: str, phase: str, happens: Accident
@@ -114,7 +114,7 @@ async def test_an_engine_that_is_lost_in_a_phase_is_named_and_the_others_get_the
 
 
 @pytest.mark.parametrize("backend", OTHERS)
-@killed_or_frozen
+@killed_or_hung
 async def test_an_engine_that_is_lost_in_any_transfer_is_named_and_the_others_get_the_weights(
     backend: str, happens: Accident
 ) -> None:
@@ -127,11 +127,11 @@ async def test_an_engine_that_is_lost_in_any_transfer_is_named_and_the_others_ge
     ("phase", "happens"),
     [
         pytest.param("transfer", kill, id="transfer-killed"),
-        pytest.param("transfer", freeze, id="transfer-frozen"),
+        pytest.param("transfer", freeze, id="transfer-hung"),
         pytest.param("finish", kill, id="finish-killed"),
         pytest.param("init", kill, id="init-killed", marks=pytest.mark.matrix),
-        pytest.param("init", freeze, id="init-frozen", marks=pytest.mark.matrix),
-        pytest.param("finish", freeze, id="finish-frozen", marks=pytest.mark.matrix),
+        pytest.param("init", freeze, id="init-hung", marks=pytest.mark.matrix),
+        pytest.param("finish", freeze, id="finish-hung", marks=pytest.mark.matrix),
     ],
 )
 @pytest.mark.parametrize("worker", [0, pytest.param(1, marks=pytest.mark.matrix)])
@@ -173,7 +173,7 @@ async def lose_one(backend: str, engines: Engines, *, phase: str, happens: Accid
 
 
 @each_backend
-async def test_an_engine_that_was_frozen_in_a_transfer_keeps_its_weights_and_comes_back(backend: str) -> None:
+async def test_an_engine_that_was_hung_in_a_transfer_keeps_its_weights_and_comes_back(backend: str) -> None:
     async with engines_of_processes(backend, "ab") as engines:
         sender = sender_to(backend, engines)
         assert await sender.init(engines) == {}

@@ -86,7 +86,7 @@ async def test_it_keeps_of_the_contract(test: Callable[[str], Any]) -> None:
 
 
 @pytest.mark.at_once
-@pytest.mark.parametrize("happens", [kill, test_losses.freeze], ids=["killed", "frozen"])
+@pytest.mark.parametrize("happens", [kill, test_losses.freeze], ids=["killed", "hung"])
 @pytest.mark.parametrize("phase", ["init", "start", "update", "transfer", "finish"])
 async def test_an_engine_that_is_lost_in_a_phase_is_named_and_the_others_get_the_weights(
     phase: str, happens: test_losses.Accident
@@ -97,7 +97,7 @@ async def test_an_engine_that_is_lost_in_a_phase_is_named_and_the_others_get_the
 
 
 @pytest.mark.at_once
-async def test_an_engine_that_was_frozen_in_a_transfer_ends_at_the_latest_when_it_is_tried_again() -> None:
+async def test_an_engine_that_was_hung_in_a_transfer_ends_at_the_latest_when_it_is_tried_again() -> None:
     """Also where it had got all bytes by then: nobody has finished its update."""
     async with engines_of_processes(BACKEND, "ab") as engines:
         sender = sender_to(BACKEND, engines)

@@ -1,4 +1,4 @@
-"""Engines without vLLM whose workers are processes: they can be killed and frozen, and there may be several.
+"""Engines without vLLM whose workers are processes: they can be killed and hung, and there may be several.
 
 The verbs travel as JSON over pipes. An engine does a verb once all of its workers have, as vLLM's do.
 """

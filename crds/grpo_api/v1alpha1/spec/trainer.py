@@ -120,7 +120,7 @@ class TrainerSpec(ApiModel):
     threads_per_process: Annotated[int, Field(ge=1, le=512)] | None = None
     """CPU threads of each training process. Without it the cpu limit of the trainer divided by its processes;
     without such a limit its cpu request where it has GPUs, else 1. `grpo-runtime run` divides the cores of
-    the machine, unless OMP_NUM_THREADS is set. The number is frozen with the run, because a sum in another
+    the machine, unless OMP_NUM_THREADS is set. The number is fixed for the run, because a sum in another
     order has other last bits. A colocated engine on CPU has as many, one in a rollout pod has one."""
 
     pod_template: PodTemplateSpec | None = None

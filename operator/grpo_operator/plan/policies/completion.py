@@ -3,9 +3,9 @@
 from datetime import datetime
 
 from grpo_operator.observe.observed import Observed, PodView
-from grpo_operator.plan.draft import Draft, Stage
+from grpo_operator.plan.draft import Draft
+from grpo_operator.plan.ends import complete
 from grpo_operator.plan.facts import has_reported
-from grpo_operator.plan.outcome import complete
 
 TEARDOWN_SECONDS = 60.0
 """How long the other trainer pods may take to end by themselves after pod 0."""
@@ -14,8 +14,6 @@ TEARDOWN_SECONDS = 60.0
 def complete_when_done(draft: Draft, observed: Observed, now: datetime) -> Draft:
     """Exit code 0 of pod 0 means that the last step and its checkpoint are written: what happens to the
     others afterwards, or to an engine, changes nothing about the result."""
-    if draft.stage is not Stage.ACTIVE or draft.status.attempt == 0:
-        return draft
     first = draft.facts.first
     if _is_taken_away(draft) and _has_reported_the_end(draft):
         return _complete(draft, observed, now, how=", as the trainer reported before its pod was taken away")
@@ -47,17 +45,17 @@ def _has_reported_the_end(draft: Draft) -> bool:
     """Whether this attempt reported its last step, and where there is a claim also its last checkpoint, which
     it reports when everything is written. The status has the newest report of any operator. An attempt that
     begins with that checkpoint has reported it before it uploads: only the exit code says that it has."""
-    status, frozen = draft.status, draft.frozen
+    status, snapshot = draft.status, draft.known_snapshot
     if (
-        frozen is None
-        or frozen.spec.export
+        snapshot is None
+        or snapshot.spec.export
         or not has_reported(status, attempt=status.attempt)
         or status.total_steps == 0
         or status.step < status.total_steps
     ):
         return False
     is_saved = status.checkpoint_step is not None and status.checkpoint_step >= status.total_steps
-    return is_saved or frozen.spec.checkpoint.claim_name is None
+    return is_saved or snapshot.spec.checkpoint.claim_name is None
 
 
 def _teardown_left(first: PodView, now: datetime) -> float:

@@ -14,7 +14,7 @@ from grpo_operator.observe.observed import EngineView, Observed, PodView
 from grpo_operator.plan.blockers import Blocker
 from grpo_operator.plan.conditions import ConditionState, condition, is_true, with_condition
 from grpo_operator.plan.draft import Draft, Stage
-from grpo_operator.plan.frozen_engines import standstills
+from grpo_operator.plan.hung_engines import hung_engines
 from grpo_operator.plan.notes import notes_of, notes_to_write, split_notes, with_notes
 from grpo_operator.plan.termination import explain_termination
 
@@ -57,10 +57,10 @@ def _blocked_by(blocker: Blocker) -> ConditionState:
 
 
 def _running(draft: Draft, observed: Observed) -> ConditionState:
-    if draft.stage is Stage.FINISHED:
+    if draft.stage is Stage.ENDED:
         return _not_met(_how_it_ended(draft))
-    if draft.frozen is None:
-        return _not_frozen(draft, ConditionType.RUNNING)
+    if draft.left_alone is not None:
+        return _left_alone(draft, draft.left_alone, ConditionType.RUNNING)
     if draft.is_running:
         return ConditionState(True, Reason.TRAINER_RUNNING, "every trainer pod runs")
     return _not_running(draft, observed)
@@ -68,7 +68,8 @@ def _running(draft: Draft, observed: Observed) -> ConditionState:
 
 def _not_running(draft: Draft, observed: Observed) -> ConditionState:
     if draft.waits_for:
-        reason = Reason.WAITING_FOR_ROOM if draft.is_held_back else Reason.WAITING_FOR_EARLIER_ATTEMPT
+        is_held_back = draft.stage is Stage.HELD_BACK
+        reason = Reason.WAITING_FOR_ROOM if is_held_back else Reason.WAITING_FOR_EARLIER_ATTEMPT
         return ConditionState(False, reason, draft.waits_for)
     if draft.early_end and draft.facts.missing:
         return _not_met(draft.early_end)
@@ -78,14 +79,10 @@ def _not_running(draft: Draft, observed: Observed) -> ConditionState:
     return _starting(draft)
 
 
-def _not_frozen(draft: Draft, kind: ConditionType) -> ConditionState:
-    """A job whose spec cannot be read: what the condition said before stays, and Ready says why."""
+def _left_alone(draft: Draft, why: ReasonMessage, kind: ConditionType) -> ConditionState:
+    """Of a job that has started, what the condition said before stays, and Ready says why."""
     known = condition(draft.status, kind)
-    if draft.left_alone is None:
-        return ConditionState(False, Reason.NOT_STARTED)
-    if draft.status.attempt > 0 and known:
-        return ConditionState.of(known)
-    return _not_met(draft.left_alone)
+    return ConditionState.of(known) if draft.status.attempt > 0 and known else _not_met(why)
 
 
 def _starting(draft: Draft) -> ConditionState:
@@ -114,13 +111,13 @@ def _creating(
 
 
 def _rollout_ready(draft: Draft, observed: Observed) -> ConditionState:
-    if draft.stage is Stage.FINISHED:
+    if draft.stage is Stage.ENDED:
         return _given_back(observed)
-    if draft.frozen is None:
-        return _not_frozen(draft, ConditionType.ROLLOUT_READY)
-    if not draft.frozen.has_rollout:
+    if draft.left_alone is not None:
+        return _left_alone(draft, draft.left_alone, ConditionType.ROLLOUT_READY)
+    if not draft.snapshot.has_rollout:
         return _in_process(draft, observed)
-    found = standstills(draft, observed)
+    found = hung_engines(draft, observed)
     if found:
         more = f"; {len(found) - 1} more stand still" if len(found) > 1 else ""
         return ConditionState(False, Reason.ENGINE_FROZEN, found[0].message + more)
@@ -143,7 +140,7 @@ def _given_back(observed: Observed) -> ConditionState:
 
 def _admitted(draft: Draft, observed: Observed) -> ConditionState:
     """Engines in rollout pods."""
-    if draft.is_held_back:
+    if draft.stage is Stage.HELD_BACK:
         return ConditionState(False, Reason.WAITING_FOR_ROOM, draft.waits_for)
     rollout = draft.status.rollout
     if rollout.ready >= rollout.desired:
@@ -220,10 +217,10 @@ def _in_process(draft: Draft, observed: Observed) -> ConditionState:
 
 def _ready(draft: Draft, observed: Observed, running: ConditionState) -> ConditionState:
     """True while the trainer trains and after the job is complete. Without its notes."""
-    if draft.stage is Stage.FINISHED:
+    if draft.stage is Stage.ENDED:
         ended = _how_it_ended(draft)
         return ConditionState(is_true(draft.status, ConditionType.COMPLETE), ended.reason, ended.message)
-    if draft.left_alone:
+    if draft.left_alone is not None:
         return _not_met(draft.left_alone)
     if not running.is_met:
         return running
@@ -252,7 +249,8 @@ def _at_work(progress: Progress | None) -> ConditionState:
 
 def _restarting(draft: Draft, running: ConditionState) -> ConditionState:
     known = condition(draft.status, ConditionType.RESTARTING)
-    if draft.stage is Stage.ACTIVE and not running.is_met and known and known.status == ConditionStatus.TRUE:
+    is_active = draft.stage is not Stage.ENDED
+    if is_active and not running.is_met and known and known.status == ConditionStatus.TRUE:
         return ConditionState.of(known)
     return ConditionState(False, Reason.NOT_RESTARTING)
 
@@ -263,7 +261,8 @@ def _mismatch_high(draft: Draft) -> dict[ConditionType, ConditionState]:
     progress, kind = draft.facts.new_progress, ConditionType.MISMATCH_HIGH
     if progress is None:
         return {}
-    off = why_unbounded(draft.frozen.spec.sampling) if draft.frozen else None
+    snapshot = draft.known_snapshot
+    off = why_unbounded(snapshot.spec.sampling) if snapshot else None
     if off is not None:
         return {kind: ConditionState(False, Reason.LOGPROBS_NOT_COMPARED, off)}
     if progress.mismatch is not None:
@@ -293,7 +292,7 @@ def _no_learning_signal(draft: Draft) -> dict[ConditionType, ConditionState]:
 
 def _end(draft: Draft, kind: ConditionType) -> ConditionState:
     known = condition(draft.status, kind)
-    if draft.stage is Stage.FINISHED and known:
+    if draft.stage is Stage.ENDED and known:
         return ConditionState.of(known)
     return ConditionState(False, Reason.IN_PROGRESS)
 

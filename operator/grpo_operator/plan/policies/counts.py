@@ -4,7 +4,7 @@ from datetime import datetime
 
 from grpo_api.contract.environment import Role
 from grpo_api.v1alpha1.status import Phase, RoleStatus, RolloutStatus
-from grpo_operator.children.frozen_job import FrozenJob
+from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.observe.observed import Observed
 from grpo_operator.plan.draft import Draft, Stage
 
@@ -15,13 +15,13 @@ IN_TRAINER = "in trainer"
 def count_pods(draft: Draft, observed: Observed, now: datetime) -> Draft:
     """What `kubectl get` and `kubectl scale` read."""
     draft = draft.with_status(observed_generation=observed.job.generation)
-    frozen = draft.frozen
-    if frozen is None:
+    snapshot = draft.known_snapshot
+    if snapshot is None:
         return draft
     engines = [pod for pod in observed.rollouts if pod.is_alive]
-    is_active = draft.stage is Stage.ACTIVE
-    num_trainers = frozen.spec.trainer.num_nodes if is_active else 0
-    num_engines = frozen.num_engines if is_active else 0
+    is_active = draft.stage is not Stage.ENDED
+    num_trainers = snapshot.spec.trainer.num_nodes if is_active else 0
+    num_engines = snapshot.num_engines if is_active else 0
     trainers_ready = sum(pod.is_ready and not pod.is_deleting for pod in draft.facts.gang.values())
     engines_ready = sum(pod.is_ready for pod in engines)
     return draft.with_status(
@@ -32,24 +32,24 @@ def count_pods(draft: Draft, observed: Observed, now: datetime) -> Draft:
         rollout=RolloutStatus(
             desired=num_engines,
             ready=engines_ready,
-            summary=f"{engines_ready}/{num_engines}" if frozen.has_rollout else IN_TRAINER,
+            summary=f"{engines_ready}/{num_engines}" if snapshot.has_rollout else IN_TRAINER,
             replicas=len(engines),
             current=draft.status.rollout.current if draft.is_running else 0,
-            selector=_rollout_selector(frozen),
+            selector=_rollout_selector(snapshot),
         ),
     )
 
 
-def _rollout_selector(frozen: FrozenJob) -> str:
+def _rollout_selector(snapshot: JobSnapshot) -> str:
     """Empty where there is nothing to scale: an autoscaler then says that it cannot."""
-    labels = frozen.selector(Role.ROLLOUT) if frozen.has_rollout else {}
+    labels = snapshot.selector(Role.ROLLOUT) if snapshot.has_rollout else {}
     return ",".join(f"{key}={value}" for key, value in labels.items())
 
 
 def _phase(draft: Draft) -> Phase:
     if draft.is_running:
         return Phase.RUNNING
-    if not draft.facts.missing and not draft.is_held_back:
+    if not draft.facts.missing and draft.stage is not Stage.HELD_BACK:
         has_run = draft.status.phase is Phase.RUNNING
         return Phase.RUNNING if has_run else Phase.STARTING
     return Phase.RESTARTING if draft.status.attempt > 1 else Phase.PENDING

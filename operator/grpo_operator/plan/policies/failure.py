@@ -1,4 +1,5 @@
-"""Policy: a trainer pod that failed, was deleted or was lost ends the whole attempt."""
+"""Policies: a trainer pod that failed, was deleted or was lost ends the whole attempt; and a person may give
+up checkpoints that are gone."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -7,7 +8,7 @@ from grpo_api.contract.micro_batch_choice import lowered
 from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_api.contract.retries import repeated_error
 from grpo_api.v1alpha1.status import ConditionType, GRPOJobStatus, Phase
-from grpo_operator.children.frozen_job import FrozenJob
+from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.observe.observed import Observed, PodView
 from grpo_operator.plan.advice import with_advice
 from grpo_operator.plan.causes import (
@@ -21,10 +22,10 @@ from grpo_operator.plan.causes import (
 from grpo_operator.plan.conditions import ConditionState, with_condition
 from grpo_operator.plan.consequence import without_room
 from grpo_operator.plan.draft import Draft, Stage
+from grpo_operator.plan.ends import failed
 from grpo_operator.plan.engine_errors import engine_causes, wake_when_no_engine
 from grpo_operator.plan.facts import has_reported
 from grpo_operator.plan.last_failure import last_failure
-from grpo_operator.plan.outcome import failed
 from grpo_operator.plan.stall import stalled_causes, wake_when_stalled
 from grpo_operator.plan.without_progress import has_worked, with_end, without_progress
 
@@ -38,29 +39,27 @@ def end_attempt_on_failure(draft: Draft, observed: Observed, now: datetime) -> D
 
     What follows from a cause, and whether it counts, is decided in `consequence`.
     """
-    frozen = draft.frozen
-    if frozen is None:
-        return draft
-    cause = first_cause(_causes(draft, observed, frozen))
+    snapshot = draft.snapshot
+    cause = first_cause(_causes(draft, observed, snapshot))
     if cause is None:
-        draft = wake_when_no_engine(draft, observed, frozen, now)
-        return wake_when_stalled(draft, observed, frozen)
+        draft = wake_when_no_engine(draft, observed, snapshot, now)
+        return wake_when_stalled(draft, observed, snapshot)
     wait = _settling_left(draft, observed, cause, now)
     if wait > 0:
         return draft.waking_after(wait)
     if draft.status.waiting_for_room:
         rule = without_room(cause.consequence, exit_code=cause.exit_code, reason=cause.why.reason)
         cause = replace(cause, consequence=rule)
-    cause = replace(cause, why=with_advice(cause.why, draft.status, frozen=frozen))
+    cause = replace(cause, why=with_advice(cause.why, draft.status, snapshot=snapshot))
     failure = last_failure(
         cause.why, attempt=draft.status.attempt, place=cause.place, exit_code=cause.exit_code
     )
     draft = draft.with_status(last_failure=failure)
-    final = _why_final(draft.status, cause, max_restarts=frozen.spec.failure_policy.max_restarts)
+    final = _why_final(draft.status, cause, max_restarts=snapshot.spec.failure_policy.max_restarts)
     if final is not None:
         return failed(draft, observed, now, final)
     if cause.why.reason == Reason.GPU_OUT_OF_MEMORY:
-        draft = draft.with_status(micro_batch_tokens=lowered(frozen.config.micro_batch_tokens))
+        draft = draft.with_status(micro_batch_tokens=lowered(snapshot.config.micro_batch_tokens))
     return _next_attempt(draft, observed, cause, now)
 
 
@@ -78,24 +77,24 @@ def _why_final(status: GRPOJobStatus, cause: Cause, *, max_restarts: int) -> Rea
     return ReasonMessage(cause.why.reason, f"{used_up}: {cause.why.message}")
 
 
-def _causes(draft: Draft, observed: Observed, frozen: FrozenJob) -> list[Cause]:
+def _causes(draft: Draft, observed: Observed, snapshot: JobSnapshot) -> list[Cause]:
     """Everything wrong with the current attempt."""
     facts = draft.facts
-    if draft.stage is not Stage.ACTIVE or (facts.first and facts.first.is_done):
+    if facts.first and facts.first.is_done:
         return []
-    if draft.is_held_back:  # the operator itself deletes the pods
-        return engine_causes(draft, observed, frozen)
+    if draft.stage is Stage.HELD_BACK:  # the operator itself deletes the pods
+        return engine_causes(draft, observed, snapshot)
     missing = facts.missing if facts.was_complete else ()
-    vanished = (frozen.names.trainer(attempt=facts.attempt, index=index) for index in missing)
+    vanished = (snapshot.names.trainer(attempt=facts.attempt, index=index) for index in missing)
     return [
         *trainer_causes(
             (pod for pod in facts.gang.values() if not _is_going(pod, draft)),
             has_worked=has_worked(draft.status),
         ),
-        *engine_causes(draft, observed, frozen),
+        *engine_causes(draft, observed, snapshot),
         *vanished_causes(vanished),
         *([] if _has_met(draft) else other_build_causes(facts.gang.values(), draft.status)),
-        *stalled_causes(draft, observed, frozen),
+        *stalled_causes(draft, observed, snapshot),
     ]
 
 
@@ -121,9 +120,14 @@ def _next_attempt(draft: Draft, observed: Observed, cause: Cause, now: datetime)
         now=now,
         is_new_transition=True,
     )
-    changes = {"attempt": attempt, "phase": Phase.RESTARTING, "last_error": cause.error}
+    changes = {
+        "attempt": attempt,
+        "phase": Phase.RESTARTING,
+        "last_error": cause.error,
+        "waiting_for_room": None,
+    }
     status = status.model_copy(update=changes)
-    return replace(draft, status=status).with_facts(observed, now)
+    return replace(draft, status=status, stage=Stage.ACTIVE).with_facts(observed, now)
 
 
 def _settling_left(draft: Draft, observed: Observed, cause: Cause, now: datetime) -> float:
@@ -133,3 +137,15 @@ def _settling_left(draft: Draft, observed: Observed, cause: Cause, now: datetime
         return 0.0
     since = observed.remembered.failing_since
     return SETTLE_SECONDS if since is None else SETTLE_SECONDS - (now - since).total_seconds()
+
+
+def accept_loss(draft: Draft, observed: Observed, now: datetime) -> Draft:
+    """No attempt begins below the highest checkpoint that the status knows. Where one has ended because it is
+    missing, the annotation with its step has the next one begin, at once, with what is there."""
+    status, failure = draft.status, draft.status.last_failure
+    if draft.facts.gang or status.highest_checkpoint_step is None:
+        return draft
+    is_missing = failure is not None and failure.reason == Reason.CHECKPOINT_MISSING
+    if not is_missing or observed.job.accepted_loss != str(status.highest_checkpoint_step):
+        return draft
+    return draft.with_status(highest_checkpoint_step=None, checkpoint_step=None, disruptions_since_progress=0)

@@ -6,7 +6,7 @@ from datetime import datetime
 from grpo_api.contract.retries import has_made_a_step
 from grpo_api.v1alpha1.status import GRPOJobStatus
 from grpo_operator.observe.observed import Observed
-from grpo_operator.plan.draft import Draft, Stage
+from grpo_operator.plan.draft import Draft
 from grpo_operator.plan.without_progress import with_committed
 
 _LARGE = 1e9
@@ -16,15 +16,11 @@ def fold_progress(draft: Draft, observed: Observed, now: datetime) -> Draft:
     """Numbers for people are rounded strings. Without a new report the old numbers stay, and those of the
     last step also while an attempt that resumes has made none. A checkpoint beyond any before gives the
     restarts of failurePolicy.maxRestarts back."""
-    if draft.stage is not Stage.ACTIVE or draft.status.attempt == 0:
-        return draft
-    if draft.is_held_back:
-        return draft  # what a pod that was given back still reports is not about the pods that come
     progress = draft.facts.new_progress
     if progress is None:
         return draft
-    if draft.frozen is not None:
-        status = with_committed(draft.status, progress.checkpoint_step, frozen=draft.frozen)
+    if draft.known_snapshot is not None:
+        status = with_committed(draft.status, progress.checkpoint_step, snapshot=draft.known_snapshot)
         draft = replace(draft, status=status)
     resumed_from = draft.status.resumed_from
     if resumed_from is not None and progress.loaded_step is not None:

@@ -1,4 +1,4 @@
-"""Policy: what blocks a job now is its last failure, and stays so when it is overcome."""
+"""Policies: what blocks a job now is its last failure, and stays so when it is overcome."""
 
 from datetime import datetime
 
@@ -7,7 +7,7 @@ from grpo_api.contract.reasons import Reason
 from grpo_operator.children.names import rollout_position, trainer_position
 from grpo_operator.observe.observed import Observed, PodView
 from grpo_operator.plan.blockers import Blocker, seconds_until_unseen
-from grpo_operator.plan.draft import Draft, Stage
+from grpo_operator.plan.draft import Draft
 from grpo_operator.plan.last_failure import NOWHERE, Place, last_failure
 
 PATIENCE_SECONDS = 5.0
@@ -21,13 +21,7 @@ def record_blocker(draft: Draft, observed: Observed, now: datetime) -> Draft:
 
     What blocked the job before the current attempt was decided on must not hide why it was decided on.
     """
-    if draft.stage is not Stage.ACTIVE:
-        return draft
-    if draft.left_alone and draft.left_alone.reason is Reason.WAITING_FOR_RESUMED_JOB:
-        return draft  # as somebody asked for
-    if draft.left_alone:
-        return draft.with_status(last_failure=last_failure(draft.left_alone, attempt=draft.status.attempt))
-    if draft.frozen is None or draft.waits_for:
+    if draft.waits_for:
         return draft
     if draft.early_end:
         return draft.with_status(last_failure=last_failure(draft.early_end, attempt=draft.status.attempt))
@@ -36,6 +30,15 @@ def record_blocker(draft: Draft, observed: Observed, now: datetime) -> Draft:
         draft = draft.waking_after(wait)
     blocker = draft.facts.trainer_blocker or draft.facts.engine_blocker
     return _with_blocker(draft, blocker, now) if blocker else _with_refusal(draft, observed)
+
+
+def record_why_left_alone(draft: Draft, observed: Observed, now: datetime) -> Draft:
+    """Write why this operator leaves the job as it is into lastFailure. That it waits for another job is as
+    somebody asked for."""
+    why = draft.left_alone
+    if why is None or why.reason is Reason.WAITING_FOR_RESUMED_JOB:
+        return draft
+    return draft.with_status(last_failure=last_failure(why, attempt=draft.status.attempt))
 
 
 def _with_blocker(draft: Draft, blocker: Blocker, now: datetime) -> Draft:

@@ -1,6 +1,5 @@
 """Policy: a job that resumes from another one learns where its checkpoints are, and waits for its end."""
 
-from dataclasses import replace
 from datetime import datetime
 
 from grpo_api.contract.reasons import Reason, ReasonMessage
@@ -9,8 +8,8 @@ from grpo_api.v1alpha1.status import ResumedFrom
 from grpo_operator.children.names import Names
 from grpo_operator.observe.observed import Observed, OtherJob
 from grpo_operator.plan.draft import Draft, Stage
+from grpo_operator.plan.ends import failed
 from grpo_operator.plan.last_failure import last_failure
-from grpo_operator.plan.outcome import failed
 
 LOOK_AGAIN_SECONDS = 10.0
 """How often a job looks for another one, or for its end: the watch says nothing of that to this job."""
@@ -20,14 +19,13 @@ def resume_after_another(draft: Draft, observed: Observed, now: datetime) -> Dra
     """Before the first attempt. The place is in the status as soon as the other job is there: it may then be
     deleted, which ends it too."""
     spec = observed.job.spec
-    has_started = draft.status.attempt > 0 or draft.stage is not Stage.ACTIVE
-    if has_started or draft.left_alone or spec is None or spec.resume_from is None:
+    if spec is None or spec.resume_from is None:
         return draft
     resume = spec.resume_from
     if resume.source is not None:
         return draft.with_status(resumed_from=ResumedFrom(source=resume.source))
     draft = _with_place(draft, observed, resume, now)
-    if draft.left_alone or draft.stage is not Stage.ACTIVE:
+    if draft.stage is not Stage.NEW:
         return draft
     why = _why_not_over(observed.other_job, name=resume.job or "")
     return draft if why is None else _waiting(draft, why)
@@ -80,5 +78,5 @@ def _why_not_over(other: OtherJob | None, *, name: str) -> str | None:
 
 
 def _waiting(draft: Draft, why: str) -> Draft:
-    waiting = replace(draft, left_alone=ReasonMessage(Reason.WAITING_FOR_RESUMED_JOB, why))
+    waiting = draft.leaving_alone(ReasonMessage(Reason.WAITING_FOR_RESUMED_JOB, why))
     return waiting.waking_after(LOOK_AGAIN_SECONDS)

@@ -1,19 +1,23 @@
-"""Policy: every replica has a living rollout pod, or as many as make up its engine, once the trainer gang has
-nodes; a lost one is replaced at once, with all others of its engine."""
+"""Policies: every replica has a living rollout pod, or as many as make up its engine, once the trainer gang
+has nodes. A lost one is replaced at once, with all others of its engine, and one that hangs after a while."""
 
 from dataclasses import replace
 from datetime import datetime
 
+from grpo_api.contract.endpoints import ROLLOUT_CONTAINER
+from grpo_api.contract.environment import Role
 from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_operator.children.child import Child
-from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.children.names import rollout_place
 from grpo_operator.children.rollout import rollout_pod
+from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.observe.engine_pods import missing_members
 from grpo_operator.observe.image_build import other_build, pinned_image
 from grpo_operator.observe.observed import EngineView, Observed, Remembered
-from grpo_operator.plan.draft import Draft, Stage
+from grpo_operator.plan.draft import Draft
 from grpo_operator.plan.early_ends import early_end
+from grpo_operator.plan.hung_engines import hung_engines, seconds_until_replaced
+from grpo_operator.plan.last_failure import Place, last_failure
 
 OTHER_BUILD_SECONDS = 60.0
 """After a pod that ran another build of the image than the run, when the next one is tried."""
@@ -21,6 +25,25 @@ _MIN_REPLACE_AGE_SECONDS = 10.0
 """A pod that has ended is replaced at this age at the earliest."""
 _MAX_REPLACE_AGE_SECONDS = 160.0
 """The same for a pod that its node refused, like several before it."""
+
+
+def replace_hung(draft: Draft, observed: Observed, now: datetime) -> Draft:
+    """Give up the engine that has hung for longest, once that has lasted, with all its pods: `keep_replicas`
+    then deletes them and makes others. The cause is in lastFailure before they go. It takes nothing from the
+    job: the engine does no work, and its requests went to others when it was found."""
+    found = next(iter(hung_engines(draft, observed)), None)
+    if found is None:
+        return draft
+    wait = seconds_until_replaced(found, observed, now)
+    if wait > 0:
+        return draft.waking_after(wait)
+    failure = last_failure(
+        ReasonMessage(Reason.ENGINE_FROZEN, found.cause),
+        attempt=draft.status.attempt,
+        place=Place(Role.ROLLOUT, found.told.name, found.node, ROLLOUT_CONTAINER),
+    )
+    given_up = {found.engine.uid: found.cause}
+    return replace(draft.with_status(last_failure=failure), given_up_engines=given_up)
 
 
 def keep_replicas(draft: Draft, observed: Observed, now: datetime) -> Draft:
@@ -33,20 +56,18 @@ def keep_replicas(draft: Draft, observed: Observed, now: datetime) -> Draft:
     Nothing is created before every trainer pod has a node: engines without a trainer would only keep nodes
     from it, and from other jobs.
     """
-    frozen = draft.frozen
-    if draft.stage is not Stage.ACTIVE or frozen is None or draft.is_held_back:
-        return draft
+    snapshot = draft.snapshot
     can_create = draft.facts.gang_room_at is not None
     highest = observed.remembered.highest_incarnations
     kept = set()
-    for replica in range(frozen.num_engines):
+    for replica in range(snapshot.num_engines):
         engines = [engine for engine in observed.rollouts if engine.position[0] == replica]
         useful = [
             engine
             for engine in engines
             if engine.uid not in draft.given_up_engines
             and not _is_useless(engine, draft)
-            and not _has_lost_a_member(engine, frozen, observed.remembered)
+            and not _has_lost_a_member(engine, snapshot, observed.remembered)
         ]
         holder = _holder(useful, now)
         wait = _seconds_until_other_build_is_over(draft, observed, replica, now)
@@ -60,12 +81,12 @@ def keep_replicas(draft: Draft, observed: Observed, now: datetime) -> Draft:
             draft = replace(draft, rollout_waits_for=ended_early, early_end=ended_early).waking_after(seconds)
         elif holder is None and can_create:
             incarnation = highest.get(replica, -1) + 1
-            draft = draft.creating(*_pods_of(draft, frozen, replica=replica, incarnation=incarnation))
+            draft = draft.creating(*_pods_of(draft, snapshot, replica=replica, incarnation=incarnation))
         elif holder is not None:
             kept.add(holder.uid)
             if not holder.is_whole and holder.is_alive and can_create:
-                missing = missing_members(holder, frozen.names, num_nodes=frozen.nodes_per_engine)
-                made = _pods_of(draft, frozen, replica=replica, incarnation=holder.position[1])
+                missing = missing_members(holder, snapshot.names, num_nodes=snapshot.nodes_per_engine)
+                made = _pods_of(draft, snapshot, replica=replica, incarnation=holder.position[1])
                 draft = draft.creating(*(child for child in made if child.name in missing))
             wait = _seconds_until_replaced(holder, now)
             draft = draft.waking_after(wait) if wait > 0 else draft
@@ -74,16 +95,16 @@ def keep_replicas(draft: Draft, observed: Observed, now: datetime) -> Draft:
     return draft.deleting_pods(unneeded)
 
 
-def _pods_of(draft: Draft, frozen: FrozenJob, *, replica: int, incarnation: int) -> tuple[Child, ...]:
+def _pods_of(draft: Draft, snapshot: JobSnapshot, *, replica: int, incarnation: int) -> tuple[Child, ...]:
     return tuple(
         rollout_pod(
-            frozen,
+            snapshot,
             replica=replica,
             incarnation=incarnation,
             node=node,
             given_back=draft.status.given_back,
         )
-        for node in range(frozen.nodes_per_engine)
+        for node in range(snapshot.nodes_per_engine)
     )
 
 
@@ -93,13 +114,13 @@ def _is_useless(engine: EngineView, draft: Draft) -> bool:
     return not engine.is_ready and any(other_build(pod, draft.status) for pod in engine.pods)
 
 
-def _has_lost_a_member(engine: EngineView, frozen: FrozenJob, remembered: Remembered) -> bool:
+def _has_lost_a_member(engine: EngineView, snapshot: JobSnapshot, remembered: Remembered) -> bool:
     """Whether a pod of an engine is gone, and not only yet to be made: another cannot take its place among
     those that have met. It was there if this process has seen it. Of an engine that is older than this
     process nobody knows, and it counts as gone."""
     if engine.is_whole:
         return False
-    missing = missing_members(engine, frozen.names, num_nodes=frozen.nodes_per_engine)
+    missing = missing_members(engine, snapshot.names, num_nodes=snapshot.nodes_per_engine)
     return engine.position in remembered.found_engines or any(
         name in remembered.seen_pods for name in missing
     )

@@ -1,19 +1,26 @@
-"""Policy: an attempt waits for room for as long as it may, and keeps no nodes that are not enough for it."""
+"""Policies: an attempt waits for room for as long as it may, and keeps no nodes that are not enough for it.
 
+Without a gang scheduler two jobs can each get half of the GPUs and wait for the other half. One of them has
+to let go. How long it holds its nodes and then does without has jitter, so that two jobs neither let go nor
+come back together; it is derived from the job's uid and from how often it has given back, so that every
+operator comes to the same times.
+"""
+
+import hashlib
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from grpo_api.contract.reasons import Reason
 from grpo_api.v1alpha1.status import Condition, ConditionType, WaitingForRoom
-from grpo_operator.children.frozen_job import FrozenJob
 from grpo_operator.observe.observed import Observed, PodView
 from grpo_operator.plan.conditions import condition
-from grpo_operator.plan.deadline import fail_at_deadline, unmet
 from grpo_operator.plan.draft import Draft, Policy, Stage
+from grpo_operator.plan.ends import fail_at_deadline, unmet
 from grpo_operator.plan.facts import FirstStep, has_reported
-from grpo_operator.plan.giving_back import has_not_tried, jittered, seconds_to_hold
 from grpo_operator.plan.waiting_for_end import on_node, waiting_for_end
 from grpo_operator.settings import GiveBackTimes
+
+_LONGEST_HOLD_FACTOR = 4
 
 
 def wait_for_room(times: GiveBackTimes) -> Policy:
@@ -25,77 +32,26 @@ def wait_for_room(times: GiveBackTimes) -> Policy:
     that come after them. A job that may be training gives nothing back.
     """
 
-    def policy(draft: Draft, observed: Observed, now: datetime) -> Draft:
-        frozen = draft.frozen
-        if draft.status.attempt != observed.job.status.attempt or draft.stage is Stage.FINISHED:
-            draft = draft.with_status(waiting_for_room=None)
-        if draft.stage is Stage.FINISHED or frozen is None:
-            return draft
-        if draft.is_held_back:
-            draft = _held_back(draft, observed, frozen, now)
-        else:
-            draft = _waiting(draft, observed, frozen, now, times)
-        return draft.with_status(waiting_for_room=None) if draft.stage is Stage.FINISHED else draft
+    def wait(draft: Draft, observed: Observed, now: datetime) -> Draft:
+        return _waiting(draft, observed, now, times)
 
-    return policy
+    return wait
 
 
-def _waiting(
-    draft: Draft, observed: Observed, frozen: FrozenJob, now: datetime, times: GiveBackTimes
-) -> Draft:
-    """Pods are made or wait for nodes, or an earlier attempt must end first."""
-    is_pausing = bool(draft.waits_for) and not draft.facts.earlier
-    first_step = draft.facts.first_step
-    if draft.facts.room_at or first_step is FirstStep.BEGUN or is_pausing:
-        return draft.with_status(waiting_for_room=None)
-    if first_step is FirstStep.UNKNOWN:
-        return draft  # a trainer that has not answered yet: neither forget the wait nor act on it
-    known = draft.status.waiting_for_room or WaitingForRoom(since=now)
-    tried_at = None if draft.waits_for else known.tried_at or now
-    draft = draft.with_status(waiting_for_room=known.model_copy(update={"tried_at": tried_at}))
-    draft = _with_deadline(draft, observed, frozen, known.since, now)
-    if draft.stage is Stage.FINISHED or draft.waits_for:
-        return draft
-    left = seconds_to_hold(draft, observed, frozen, now, hold_seconds=times.hold_seconds)
-    if left is not None and left <= 0:
-        return _give_back(draft, observed, frozen, now, times)
-    return draft if left is None else draft.waking_after(left)
-
-
-def _give_back(
-    draft: Draft, observed: Observed, frozen: FrozenJob, now: datetime, times: GiveBackTimes
-) -> Draft:
-    waiting = draft.status.waiting_for_room or WaitingForRoom(since=now)
-    until = now + timedelta(seconds=jittered(times.hold_back_seconds, draft, frozen, purpose="hold back"))
-    # what this attempt reported was about pods that go now
-    is_own = has_reported(draft.status, attempt=draft.status.attempt)
-    draft = draft.with_status(
-        policy_version="" if is_own else draft.status.policy_version,
-        given_back=draft.status.given_back + 1,
-        waiting_for_room=waiting.model_copy(update={"held_back_until": until}),
-    )
-    message = (
-        f"not all pods that attempt {draft.status.attempt} needs found a node, so it gave the others' nodes "
-        f"back and makes its pods again at {until:%Y-%m-%dT%H:%M:%SZ}: {_what_was_missing(draft, observed)}"
-    )
-    draft = _deleting_given_back(draft, observed)
-    return replace(draft, waits_for=message).waking_after((until - now).total_seconds())
-
-
-def _held_back(draft: Draft, observed: Observed, frozen: FrozenJob, now: datetime) -> Draft:
+def hold_back(draft: Draft, observed: Observed, now: datetime) -> Draft:
     """Delete what is left of the pods that were given back. Once the time is over and their names are free,
     the trainer pods are made again."""
     waiting = draft.status.waiting_for_room
     assert waiting is not None and waiting.held_back_until is not None
-    draft = _with_deadline(draft, observed, frozen, waiting.since, now)
-    if draft.stage is Stage.FINISHED:
+    draft = _with_deadline(draft, observed, waiting.since, now)
+    if draft.stage is Stage.ENDED:
         return draft
     draft = _deleting_given_back(draft, observed)
     left = (waiting.held_back_until - now).total_seconds()
     ending = [pod for pod in draft.facts.gang.values() if _is_given_back(pod, draft)]
     if left <= 0 and not ending:
         tried = waiting.model_copy(update={"held_back_until": None, "tried_at": now})
-        return draft.with_status(waiting_for_room=tried)
+        return replace(draft.with_status(waiting_for_room=tried), stage=Stage.ACTIVE)
     if left > 0:
         known = condition(draft.status, ConditionType.RUNNING)
         message = (
@@ -106,6 +62,46 @@ def _held_back(draft: Draft, observed: Observed, frozen: FrozenJob, now: datetim
     which = f"trainer pod {pod.name}{on_node(pod)}, which was given back,"
     message = f"the pods are made again once {which} has ended"
     return waiting_for_end(draft, pod, now, message=message)
+
+
+def _waiting(draft: Draft, observed: Observed, now: datetime, times: GiveBackTimes) -> Draft:
+    """Pods are made or wait for nodes, or an earlier attempt must end first."""
+    is_pausing = bool(draft.waits_for) and not draft.facts.earlier
+    first_step = draft.facts.first_step
+    if draft.facts.room_at or first_step is FirstStep.BEGUN or is_pausing:
+        return draft.with_status(waiting_for_room=None)
+    if first_step is FirstStep.UNKNOWN:
+        return draft  # a trainer that has not answered yet: neither forget the wait nor act on it
+    known = draft.status.waiting_for_room or WaitingForRoom(since=now)
+    tried_at = None if draft.waits_for else known.tried_at or now
+    draft = draft.with_status(waiting_for_room=known.model_copy(update={"tried_at": tried_at}))
+    draft = _with_deadline(draft, observed, known.since, now)
+    if draft.stage is Stage.ENDED or draft.waits_for:
+        return draft
+    left = _seconds_to_hold(draft, observed, now, hold_seconds=times.hold_seconds)
+    if left is not None and left <= 0:
+        return _give_back(draft, observed, now, times)
+    return draft if left is None else draft.waking_after(left)
+
+
+def _give_back(draft: Draft, observed: Observed, now: datetime, times: GiveBackTimes) -> Draft:
+    waiting = draft.status.waiting_for_room or WaitingForRoom(since=now)
+    until = now + timedelta(seconds=_jittered(times.hold_back_seconds, draft, purpose="hold back"))
+    # what this attempt reported was about pods that go now
+    is_own = has_reported(draft.status, attempt=draft.status.attempt)
+    draft = draft.with_status(
+        policy_version="" if is_own else draft.status.policy_version,
+        given_back=draft.status.given_back + 1,
+        starting_since=None,
+        waiting_for_room=waiting.model_copy(update={"held_back_until": until}),
+    )
+    message = (
+        f"not all pods that attempt {draft.status.attempt} needs found a node, so it gave the others' nodes "
+        f"back and makes its pods again at {until:%Y-%m-%dT%H:%M:%SZ}: {_what_was_missing(draft, observed)}"
+    )
+    draft = _deleting_given_back(draft, observed)
+    held = replace(draft, stage=Stage.HELD_BACK, waits_for=message)
+    return held.waking_after((until - now).total_seconds())
 
 
 def _deleting_given_back(draft: Draft, observed: Observed) -> Draft:
@@ -127,18 +123,16 @@ def _what_was_missing(draft: Draft, observed: Observed) -> str:
     return "the scheduler gave no reason"
 
 
-def _with_deadline(
-    draft: Draft, observed: Observed, frozen: FrozenJob, since: datetime, now: datetime
-) -> Draft:
+def _with_deadline(draft: Draft, observed: Observed, since: datetime, now: datetime) -> Draft:
     """`schedulingDeadlineSeconds`, where it is set, from the time at which the attempt began to wait."""
-    deadline = frozen.spec.scheduling_deadline_seconds
+    deadline = draft.snapshot.spec.scheduling_deadline_seconds
     held_up = _why_no_room(draft, observed)
     if deadline is None or held_up is None:
         return draft
     left = deadline - (now - since).total_seconds()
     if left > 0:
         return draft.waking_after(left)
-    if not draft.is_held_back and has_not_tried(draft, observed, frozen):
+    if draft.stage is not Stage.HELD_BACK and _has_not_tried(draft, observed):
         return draft
     limit = f"schedulingDeadlineSeconds ({deadline})"
     missed = f"attempt {draft.status.attempt} has waited for room longer than {limit}"
@@ -151,5 +145,43 @@ def _why_no_room(draft: Draft, observed: Observed) -> Condition | None:
     """The condition that says what this attempt waits for."""
     if draft.status.attempt != observed.job.status.attempt:
         return None
-    has_gang = draft.facts.gang_room_at is not None and not draft.is_held_back
+    has_gang = draft.facts.gang_room_at is not None and draft.stage is not Stage.HELD_BACK
     return unmet(observed.job.status, ConditionType.ROLLOUT_READY if has_gang else ConditionType.RUNNING)
+
+
+def _seconds_to_hold(draft: Draft, observed: Observed, now: datetime, *, hold_seconds: float) -> float | None:
+    """How long this attempt, which lacks room, keeps the nodes that it has. None when it has none, and when
+    something else is to happen first: what is missing has not been tried, or a pod has failed."""
+    gang = draft.facts.gang.values()
+    engines = [pod for pod in observed.rollouts if pod.is_alive]
+    has_nodes = any(pod.scheduled_at for pod in (*gang, *engines))
+    if not has_nodes or any(pod.has_failed for pod in gang) or _has_not_tried(draft, observed):
+        return None
+    waiting = draft.status.waiting_for_room
+    first_node_at = min((pod.scheduled_at for pod in gang if pod.scheduled_at), default=None)
+    times = [waiting.tried_at if waiting else None, first_node_at or draft.facts.first_pod_at]
+    if draft.facts.gang_room_at:
+        first_engine_at = min((pod.created_at for pod in engines if pod.created_at), default=None)
+        times += [draft.facts.gang_room_at, first_engine_at]
+    since = max((at for at in times if at), default=now)
+    factor = min(2 ** min(draft.status.given_back, 8), _LONGEST_HOLD_FACTOR)
+    hold = _jittered(hold_seconds * factor, draft, purpose="hold")
+    return hold - (now - since).total_seconds()
+
+
+def _jittered(seconds: float, draft: Draft, *, purpose: str) -> int:
+    """Once to twice as long, different for each job and each time."""
+    key = f"{draft.snapshot.uid}/{draft.status.attempt}/{draft.status.given_back}/{purpose}"
+    fraction = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4]) / 2**32
+    return round(seconds + seconds * fraction)
+
+
+def _has_not_tried(draft: Draft, observed: Observed) -> bool:
+    """Whether this process has not yet tried to make or delete what is due. It may have been away for hours,
+    and must try before it draws a conclusion."""
+    facts = draft.facts
+    if facts.earlier:
+        return not all(pod.is_deleting for pod in facts.earlier)
+    num_engines = sum(pod.is_alive for pod in observed.rollouts)
+    has_no_engine_pods = facts.gang_room_at is not None and draft.snapshot.has_rollout and num_engines == 0
+    return (bool(facts.missing) or has_no_engine_pods) and observed.remembered.refusal is None

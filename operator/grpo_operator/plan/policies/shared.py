@@ -1,15 +1,17 @@
-"""Policy: what the pods share exists before they do."""
+"""Policies: what the pods share, and what protects them, exists before they do."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
 from grpo_api.contract.environment import Role
+from grpo_operator.children import network_policy as policies
 from grpo_operator.children.config import config_map, content_digest
 from grpo_operator.children.shared import is_up_to_date, service, tokens
 from grpo_operator.children.trainer import needs_service
-from grpo_operator.cluster.kinds import PODS
+from grpo_operator.cluster.kinds import PODS, KubeObject
 from grpo_operator.observe.observed import Observed
-from grpo_operator.plan.draft import Draft, Stage
+from grpo_operator.plan.draft import Draft, Policy
 
 _JUST_MADE_SECONDS = 10.0
 """How long the Secret is taken to be there because this process has made it."""
@@ -25,28 +27,44 @@ def provide_shared(draft: Draft, observed: Observed, now: datetime) -> Draft:
     again would give the new pods tokens that the running ones refuse, and nothing would say so. It is asked
     for, but for the job's first pods seconds after this process made it.
     """
-    frozen = draft.frozen
-    if draft.stage is not Stage.ACTIVE or frozen is None:
-        return draft
+    snapshot = draft.snapshot
     needed = []
-    if frozen.needs_tokens and any(child.kind == PODS for child in draft.create):
+    if snapshot.needs_tokens and any(child.kind == PODS for child in draft.create):
         has_living_pod = any(pod.is_alive for pod in (*observed.trainers, *observed.rollouts))
         if not (has_living_pod and _has_just_made_tokens(observed, now)):
-            needed.append(replace(tokens(frozen), is_expected=has_living_pod))
-    if frozen.names.config(frozen.revision) not in observed.config_names:
-        config = config_map(frozen)
+            needed.append(replace(tokens(snapshot), is_expected=has_living_pod))
+    if snapshot.names.config(snapshot.revision) not in observed.config_names:
+        config = config_map(snapshot)
         # the status is written before it: whatever is found later under this name is held to that
         draft = draft.with_status(config_digest=content_digest(config.body))
         needed.append(config)
-    is_needed = {Role.TRAINER: needs_service(frozen), Role.ROLLOUT: frozen.has_rollout}
+    is_needed = {Role.TRAINER: needs_service(snapshot), Role.ROLLOUT: snapshot.has_rollout}
     for role in Role:
-        desired = service(frozen, role)
+        desired = service(snapshot, role)
         found = observed.services.get(desired.name)
         if found is not None and not is_up_to_date(desired, found):
             needed.append(replace(desired, is_correction=True))
         elif found is None and is_needed[role]:
             needed.append(desired)
     return replace(draft, create=(*needed, *draft.create))
+
+
+def provide_network_policy(*, is_wanted: bool, reports_from: Sequence[KubeObject] | None) -> Policy:
+    """A policy that creates or corrects the job's NetworkPolicy, before the pods: only the job's own pods
+    reach its pods, except for reports. Where none is wanted it does nothing: one that exists stays until its
+    job goes."""
+
+    def provide(draft: Draft, observed: Observed, now: datetime) -> Draft:
+        if not is_wanted:
+            return draft
+        desired = policies.network_policy(draft.snapshot, reports_from=reports_from)
+        found = observed.network_policies.get(desired.name)
+        if found is not None and policies.is_up_to_date(desired, found):
+            return draft
+        child = replace(desired, is_correction=found is not None)
+        return replace(draft, create=(child, *draft.create))
+
+    return provide
 
 
 def _has_just_made_tokens(observed: Observed, now: datetime) -> bool:

@@ -8,8 +8,8 @@ from grpo_api.contract.retries import is_reading
 from grpo_api.v1alpha1.status import Condition, ConditionType
 from grpo_operator.observe.observed import Observed
 from grpo_operator.plan.conditions import is_true
-from grpo_operator.plan.deadline import fail_at_deadline, unmet
-from grpo_operator.plan.draft import Draft, Stage
+from grpo_operator.plan.draft import Draft
+from grpo_operator.plan.ends import fail_at_deadline, unmet
 from grpo_operator.plan.facts import FirstStep
 
 _READING_SECONDS = 60.0
@@ -19,21 +19,18 @@ _READING_SECONDS = 60.0
 def keep_startup_deadline(draft: Draft, observed: Observed, now: datetime) -> Draft:
     """`startupDeadlineSeconds` from the time at which every trainer pod and, in mode Disaggregated, a rollout
     pod first had nodes, or its checkpoint was last seen to be read. An attempt that waits for room is not
-    late. Not retried: what keeps pods with nodes from running for so long does not go away by making
-    others."""
-    frozen, attempt = draft.frozen, draft.status.attempt
-    if draft.stage is not Stage.ACTIVE or frozen is None:
-        return draft
+    late. No other attempt follows: its pods would find the same cause on the same nodes."""
+    attempt = draft.status.attempt
     draft = draft.with_status(starting_since=_starting_since(draft, observed))
     began_at = draft.status.starting_since
     if attempt != observed.job.status.attempt or draft.facts.room_at is None or began_at is None:
         return draft
-    if draft.is_held_back or draft.facts.first_step is not FirstStep.NOT_BEGUN:
+    if draft.facts.first_step is not FirstStep.NOT_BEGUN:
         return draft
     held_up = _why_no_step(draft, observed)
     if held_up is None:
         return draft
-    deadline = frozen.spec.startup_deadline_seconds
+    deadline = draft.snapshot.spec.startup_deadline_seconds
     left = deadline - (now - began_at).total_seconds()
     if left > 0:
         return draft.waking_after(min(left, _READING_SECONDS) if _reads(draft) else left)
@@ -44,12 +41,12 @@ def keep_startup_deadline(draft: Draft, observed: Observed, now: datetime) -> Dr
 
 
 def _starting_since(draft: Draft, observed: Observed) -> datetime | None:
-    """From when the deadline runs. An engine that is lost and gets another node does not begin it again, or
-    one that is lost again and again would keep the job for good; the wait for that node does not count, nor
-    does the time in which a checkpoint was read. A CRD that drops the field has it begin with the oldest
-    engine that is left."""
+    """From when the deadline runs. The time in which a lost engine waits for another node does not count, nor
+    does that in which a checkpoint is read. A lost engine does not start the deadline anew: otherwise a job
+    whose engine is lost again and again would never end. With a CRD that drops the field it runs from the
+    oldest engine that is left."""
     status, room_at = draft.status, draft.facts.room_at
-    if status.attempt != observed.job.status.attempt or draft.is_held_back:
+    if status.attempt != observed.job.status.attempt:
         return None
     if room_at is None:
         return status.starting_since

@@ -1,21 +1,49 @@
-"""Policy: the trainer pods of the current attempt exist."""
+"""Policies: the trainer pods of the current attempt exist, once no process of an earlier one is alive."""
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
+from grpo_api.contract.environment import Role
+from grpo_api.contract.graces import MAX_TRAINER_GRACE_SECONDS, TRAINER_GRACE_SECONDS
+from grpo_api.contract.retries import pause_seconds
+from grpo_api.v1alpha1.status import ConditionType
+from grpo_operator.children.pod import grace_seconds_of
 from grpo_operator.children.trainer import trainer_pod
 from grpo_operator.observe.observed import Observed
-from grpo_operator.plan.draft import Draft, Stage
+from grpo_operator.plan.conditions import condition
+from grpo_operator.plan.draft import Draft
 from grpo_operator.plan.early_ends import early_end
+from grpo_operator.plan.waiting_for_end import on_node, waiting_for_end
+from grpo_operator.plan.without_progress import without_progress
+
+
+def end_earlier_attempts(draft: Draft, observed: Observed, now: datetime) -> Draft:
+    """Stop older attempts, wait until their processes are gone, and pause after failures.
+
+    Pods of the attempt before that have ended stay for their logs until the next attempt is over.
+    """
+    attempt = draft.status.attempt
+    older = [pod for pod in observed.trainers if pod.position[0] < attempt]
+    unneeded = [pod for pod in older if not pod.is_over or pod.position[0] < attempt - 1]
+    draft = draft.deleting_pods(unneeded, grace_seconds=_grace_seconds(draft))
+    running = [pod for pod in older if not pod.is_over]
+    if running:
+        pod, attempt = running[0], running[0].position[0]
+        message = f"trainer pod {pod.name}{on_node(pod)} of attempt {attempt} must end first"
+        return waiting_for_end(draft, pod, now, message=message)
+    until = _pause_until(draft)
+    if until is not None and until > now:
+        left = (until - now).total_seconds()
+        return replace(draft, waits_for=_waits_until(draft, until)).waking_after(left)
+    return draft
 
 
 def keep_trainers(draft: Draft, observed: Observed, now: datetime) -> Draft:
     """Create the missing ones, unless something else must happen first."""
-    frozen = draft.frozen
-    if draft.stage is not Stage.ACTIVE or frozen is None or draft.waits_for:
+    if draft.waits_for:
         return draft
-    status = draft.status
-    names = (frozen.names.trainer(attempt=status.attempt, index=index) for index in draft.facts.missing)
+    snapshot, status = draft.snapshot, draft.status
+    names = (snapshot.names.trainer(attempt=status.attempt, index=index) for index in draft.facts.missing)
     for name in names:
         if (ended := early_end(observed, name, now)) is not None:
             why, seconds = ended
@@ -23,7 +51,7 @@ def keep_trainers(draft: Draft, observed: Observed, now: datetime) -> Draft:
     return draft.creating(
         *(
             trainer_pod(
-                frozen,
+                snapshot,
                 attempt=status.attempt,
                 index=index,
                 given_back=status.given_back,
@@ -34,4 +62,41 @@ def keep_trainers(draft: Draft, observed: Observed, now: datetime) -> Draft:
             )
             for index in draft.facts.missing
         )
+    )
+
+
+def _grace_seconds(draft: Draft) -> int:
+    """How long pods of an earlier attempt may take to end: as long as the save that may be in flight. Their
+    gang is not complete and begins no other, and it may hang."""
+    asked = grace_seconds_of(draft.snapshot.spec, role=Role.TRAINER)
+    needed = max(TRAINER_GRACE_SECONDS, draft.status.checkpoint_seconds or 0)
+    needed = min(needed, MAX_TRAINER_GRACE_SECONDS)  # whatever a trainer reports
+    return needed if asked is None else min(needed, asked)
+
+
+def _pause_until(draft: Draft) -> datetime | None:
+    """When the current attempt may start; None where it need not wait, or has started already.
+
+    From the status alone, so that an operator that restarts neither forgets the pause nor begins it again.
+    """
+    past, decided_at = without_progress(draft.status), draft.facts.decided_at
+    pause = pause_seconds(past.num_failures, num_disruptions=past.num_disruptions)
+    if pause == 0 or decided_at is None or draft.facts.gang:
+        return None
+    return decided_at + timedelta(seconds=pause)
+
+
+def _waits_until(draft: Draft, until: datetime) -> str:
+    """Why the attempt waits, and until when."""
+    past, restarting = without_progress(draft.status), condition(draft.status, ConditionType.RESTARTING)
+    ends = [
+        f"{times} {what if times == 1 else f'{what}s'}"
+        for times, what in ((past.num_disruptions, "disruption"), (past.num_failures, "failure"))
+        if times
+    ]
+    since = "" if past.checkpoint_step is None else f" since the checkpoint of step {past.checkpoint_step}"
+    in_a_row = f"in a row without a new checkpoint{since}"
+    return (
+        f"attempt {draft.status.attempt} starts at {until:%Y-%m-%dT%H:%M:%SZ}, because attempts before it "
+        f"ended {in_a_row}: {' and '.join(ends)}" + (f"; {restarting.message}" if restarting else "")
     )

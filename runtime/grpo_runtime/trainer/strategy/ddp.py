@@ -12,9 +12,9 @@ from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.trainer.distributed import Ranks, peer_errors
 from grpo_runtime.trainer.optimizer import PolicyOptimizer
 from grpo_runtime.trainer.policy import Policy, PolicyWeights
-from grpo_runtime.trainer.strategy.frozen import FrozenPolicy, on_every_rank
 from grpo_runtime.trainer.strategy.interface import TrainingState
 from grpo_runtime.trainer.strategy.placement import place
+from grpo_runtime.trainer.strategy.reference import ReferencePolicy, on_every_rank
 from grpo_runtime.weight_sync.source import WeightSource
 
 
@@ -71,10 +71,10 @@ class DDPStrategy:
         logprobs, entropies = self.policy(token_ids, mask)
         return logprobs, entropies
 
-    def spread_frozen(self, policy: Policy) -> FrozenPolicy:
+    def spread_reference(self, policy: Policy) -> ReferencePolicy:
         """See `Strategy`. Each rank has all of it."""
         place(policy, device=self.device, ranks=self._ranks)
-        return FrozenPolicy(
+        return ReferencePolicy(
             policy, trained=self.policy.trained_parameters(), spreading=on_every_rank(self._ranks)
         )
 

@@ -27,9 +27,9 @@ from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.trainer.distributed import Ranks, peer_errors
 from grpo_runtime.trainer.optimizer import PolicyOptimizer
 from grpo_runtime.trainer.policy import Policy, PolicyWeights
-from grpo_runtime.trainer.strategy.frozen import FrozenPolicy, Spreading
 from grpo_runtime.trainer.strategy.interface import TrainingState
 from grpo_runtime.trainer.strategy.placement import place
+from grpo_runtime.trainer.strategy.reference import ReferencePolicy, Spreading
 from grpo_runtime.trainer.strategy.shards import ShardGroup
 from grpo_runtime.weight_sync.source import WeightSource
 
@@ -97,7 +97,7 @@ class FSDP2Strategy:
         _sharded(self.policy).reshard()
         return found
 
-    def spread_frozen(self, policy: Policy) -> FrozenPolicy:
+    def spread_reference(self, policy: Policy) -> ReferencePolicy:
         """See `Strategy`. It is cut like the policy, and its last unit goes back after each pass."""
         self._cut(policy, (*decoder_layers(policy.model), policy))
         spreading = Spreading(
@@ -105,7 +105,7 @@ class FSDP2Strategy:
             take=lambda tensor, whole: self._state_shards.take(tensor, whole=whole),
             after_pass=_sharded(policy).reshard,
         )
-        return FrozenPolicy(policy, trained=self._trained, spreading=spreading)
+        return ReferencePolicy(policy, trained=self._trained, spreading=spreading)
 
     def backward(self, loss: torch.Tensor) -> None:
         """See `Strategy`."""

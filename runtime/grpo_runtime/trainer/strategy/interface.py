@@ -18,7 +18,7 @@ from grpo_api.v1alpha1.spec import OptimizerSpec
 from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.policy import Policy
-from grpo_runtime.trainer.strategy.frozen import FrozenPolicy
+from grpo_runtime.trainer.strategy.reference import ReferencePolicy
 from grpo_runtime.weight_sync.source import WeightSource
 
 
@@ -70,7 +70,7 @@ class Strategy(Protocol):
         """What `score` gives, without gradients and outside of `micro_batch`."""
         ...
 
-    def spread_frozen(self, policy: Policy) -> FrozenPolicy:
+    def spread_reference(self, policy: Policy) -> ReferencePolicy:
         """Spread a policy that is not trained, as this one is: rank 0 has its weights, elsewhere they may be
         on the meta device. All ranks call it at the same time. Raises UserError when the strategy cannot."""
         ...

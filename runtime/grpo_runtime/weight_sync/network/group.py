@@ -1,6 +1,6 @@
 """One group of the trainer and all workers of its engines, in which rank 0 gives each buffer to all others.
 
-A group breaks as a whole when one member dies, freezes or refuses. So it has a deadline far below that of the
+A group breaks as a whole when one member dies, hangs or refuses. So it has a deadline far below that of the
 sync; whoever broke it is left out, and the others form another group, under a key of its own, and get the
 same weights again.
 """

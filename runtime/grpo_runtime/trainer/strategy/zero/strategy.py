@@ -18,9 +18,9 @@ from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.trainer.distributed import Ranks, peer_errors
 from grpo_runtime.trainer.optimizer import MOMENTS, learning_rate, make_adamw, matrix_names
 from grpo_runtime.trainer.policy import Policy, PolicyWeights
-from grpo_runtime.trainer.strategy.frozen import FrozenPolicy, on_every_rank
 from grpo_runtime.trainer.strategy.interface import TrainingState
 from grpo_runtime.trainer.strategy.placement import place
+from grpo_runtime.trainer.strategy.reference import ReferencePolicy, on_every_rank
 from grpo_runtime.trainer.strategy.zero.engine import join_ranks, shard, start_engine
 from grpo_runtime.trainer.strategy.zero.settings import deepspeed_config
 from grpo_runtime.trainer.strategy.zero.tensors import PieceOfEach, PiecesOfAll, ZeroTensors
@@ -111,7 +111,7 @@ class ZeroStrategy:
             logprobs, entropies = self.policy(token_ids, mask)
         return logprobs, entropies
 
-    def spread_frozen(self, policy: Policy) -> FrozenPolicy:
+    def spread_reference(self, policy: Policy) -> ReferencePolicy:
         """See `Strategy`. ZeRO-1 and 2 leave weights whole on each rank, and so is this."""
         if self._stage == 3:
             raise UserError(
@@ -119,7 +119,7 @@ class ZeroStrategy:
                 "FSDP2, or train an adapter with model.lora"
             )
         place(policy, device=self.device, ranks=self._ranks)
-        return FrozenPolicy(policy, trained=self._parameters, spreading=on_every_rank(self._ranks))
+        return ReferencePolicy(policy, trained=self._parameters, spreading=on_every_rank(self._ranks))
 
     def backward(self, loss: torch.Tensor) -> None:
         """See `Strategy`."""

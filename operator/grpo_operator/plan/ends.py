@@ -1,15 +1,25 @@
-"""How a job ends at a deadline: with what it waited for, in its conditions and in lastFailure. Pure."""
+"""How a job ends: complete or failed, for good, and at a deadline with what it waited for. Pure."""
 
+from dataclasses import replace
 from datetime import datetime
 
 from grpo_api.contract.environment import Role
 from grpo_api.contract.reasons import Reason, ReasonMessage
-from grpo_api.v1alpha1.status import Condition, ConditionStatus, ConditionType, GRPOJobStatus
+from grpo_api.v1alpha1.status import Condition, ConditionStatus, ConditionType, GRPOJobStatus, Phase
 from grpo_operator.observe.observed import Observed
-from grpo_operator.plan.conditions import condition
-from grpo_operator.plan.draft import Draft
+from grpo_operator.plan.conditions import ConditionState, condition, with_condition
+from grpo_operator.plan.draft import Draft, Stage
 from grpo_operator.plan.last_failure import Place, last_failure
-from grpo_operator.plan.outcome import failed
+
+
+def complete(draft: Draft, observed: Observed, now: datetime, *, message: str) -> Draft:
+    """The job did what it was asked for."""
+    return _ended(draft, observed, now, ReasonMessage(Reason.COMPLETED, message), is_success=True)
+
+
+def failed(draft: Draft, observed: Observed, now: datetime, why: ReasonMessage) -> Draft:
+    """The job will not be tried again."""
+    return _ended(draft, observed, now, why, is_success=False)
 
 
 def unmet(status: GRPOJobStatus, kind: ConditionType) -> Condition | None:
@@ -32,6 +42,20 @@ def fail_at_deadline(
     return failed(draft, observed, now, ReasonMessage(reason, message))
 
 
+def _ended(draft: Draft, observed: Observed, now: datetime, why: ReasonMessage, *, is_success: bool) -> Draft:
+    status = draft.status
+    for kind, is_met in (
+        (ConditionType.COMPLETE, is_success),
+        (ConditionType.FAILED, not is_success),
+        (ConditionType.FINISHED, True),
+    ):
+        state = ConditionState(is_met, why.reason, why.message)
+        status = with_condition(status, kind, state, generation=observed.job.generation, now=now)
+    phase = Phase.SUCCEEDED if is_success else Phase.FAILED
+    changes = {"phase": phase, "completion_time": now, "waiting_for_room": None}
+    return replace(draft, status=status.model_copy(update=changes), stage=Stage.ENDED)
+
+
 def _place(draft: Draft, observed: Observed, held_up: Condition) -> Place:
     """The pod that held the attempt up: one that is blocked, or the engine or trainer that is waited for."""
     facts = draft.facts
@@ -40,8 +64,6 @@ def _place(draft: Draft, observed: Observed, held_up: Condition) -> Place:
     engine = next(engines, None) if held_up.type is ConditionType.ROLLOUT_READY else None
     earlier = next(iter(facts.earlier), None)
     pod = blocker.pod if blocker else engine or earlier or facts.first
-    if pod is None and draft.frozen:
-        return Place(Role.TRAINER, draft.frozen.names.trainer(attempt=facts.attempt, index=0))
     if pod is None:
-        return Place(Role.TRAINER)
+        return Place(Role.TRAINER, draft.snapshot.names.trainer(attempt=facts.attempt, index=0))
     return Place(Role.ROLLOUT if pod in observed.rollouts else Role.TRAINER, pod.name, pod.node)

@@ -1,11 +1,11 @@
-"""A job as it was frozen when it started: everything that its children are built from."""
+"""The snapshot of a job when it started: everything that its children are built from."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from grpo_api.changes import frozen_part
+from grpo_api.changes import fixed_part
 from grpo_api.contract import labels
 from grpo_api.contract.environment import Role
 from grpo_api.contract.run_config import RunConfig
@@ -18,11 +18,11 @@ from grpo_operator.cluster.kinds import KubeObject
 
 
 @dataclass(frozen=True)
-class FrozenJob:
-    """One job's frozen spec and image, with its names.
+class JobSnapshot:
+    """The spec and the image of one job as they were when it started, with its names.
 
-    `spec` names the mode and the weight-sync backend, never `Auto`. `revision` is the hash of what is
-    frozen.
+    `spec` names the mode and the weight-sync backend, never `Auto`. `revision` is the hash of
+    what must not change.
     """
 
     namespace: str
@@ -35,7 +35,7 @@ class FrozenJob:
     """The templates of its pods, as it started with them; empty before they are stored."""
 
     @classmethod
-    def freeze(
+    def take(
         cls,
         *,
         namespace: str,
@@ -45,16 +45,16 @@ class FrozenJob:
         image: str,
         backend: WeightSyncBackend | None = None,
         checkpoints: str | None = None,
-    ) -> "FrozenJob":
-        """Freeze the spec as it is now. What `Auto` means is decided here and never again: the frozen spec
-        names the mode and the weight-sync backend, whatever a later release would choose. `backend` is that
-        of a job which has started, and `checkpoints` where those are that `resumeFrom` names."""
-        frozen = with_backend(spec, (backend or backend_of(spec).backend).value)
-        frozen = frozen.model_copy(update={"mode": spec.resolved_mode})
-        if frozen.resume_from is not None and checkpoints is not None:
-            resume_from = frozen.resume_from.found_at(checkpoints)
-            frozen = frozen.model_copy(update={"resume_from": resume_from})
-        return cls(namespace, job, uid, frozen, image, _revision(frozen, uid=uid, image=image))
+    ) -> "JobSnapshot":
+        """The snapshot of the spec as it is now. What `Auto` means is decided here and never again: it names
+        the mode and the weight-sync backend, whatever a later release would choose. `backend` is that of
+        a job which has started, and `checkpoints` where those are that `resumeFrom` names."""
+        taken = with_backend(spec, (backend or backend_of(spec).backend).value)
+        taken = taken.model_copy(update={"mode": spec.resolved_mode})
+        if taken.resume_from is not None and checkpoints is not None:
+            resume_from = taken.resume_from.found_at(checkpoints)
+            taken = taken.model_copy(update={"resume_from": resume_from})
+        return cls(namespace, job, uid, taken, image, _revision(taken, uid=uid, image=image))
 
     @cached_property
     def names(self) -> Names:
@@ -134,4 +134,4 @@ class FrozenJob:
 
 
 def _revision(spec: GRPOJobSpec, *, uid: str, image: str) -> str:
-    return labels.short_hash(json.dumps([uid, image, frozen_part(spec)], sort_keys=True), 10)
+    return labels.short_hash(json.dumps([uid, image, fixed_part(spec)], sort_keys=True), 10)

@@ -13,9 +13,9 @@ from grpo_runtime.fleet.core import FleetCore
 
 pytestmark = pytest.mark.usefixtures("pod_environment")
 
-SOON = {"frozen_after_seconds": 0.5, "probe_timeout_seconds": 0.1}
-LATE = {"frozen_after_seconds": 2.0, "probe_timeout_seconds": 0.5}
-"""For engines that must not be taken for frozen, on a machine that has much else to do."""
+SOON = {"hung_after_seconds": 0.5, "probe_timeout_seconds": 0.1}
+LATE = {"hung_after_seconds": 2.0, "probe_timeout_seconds": 0.5}
+"""For engines that must not be taken for hung, on a machine that has much else to do."""
 
 
 def freeze_core(engine: FakeEngine) -> None:
@@ -42,7 +42,7 @@ async def freeze_in_a_step(fleet: FleetCore, engine: FakeEngine) -> "asyncio.Tas
 
 
 @pytest.mark.parametrize("freeze", [freeze_core, freeze_server, stop_sampling])
-async def test_the_requests_of_a_frozen_engine_go_to_the_others(
+async def test_the_requests_of_a_hung_engine_go_to_the_others(
     freeze: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert callable(freeze)
@@ -62,7 +62,7 @@ async def test_the_requests_of_a_frozen_engine_go_to_the_others(
         freeze(bad)
         assert seeds(await step) == list(range(100, 108))
         assert (fleet.num_resent, fleet.num_lost, fleet.num_stale_answers) == (4, 0, 0)
-        assert "engine bad is frozen, its requests go to other engines: it" in caplog.text
+        assert "engine bad hangs, its requests go to other engines: it" in caplog.text
 
 
 async def test_requests_whose_answers_are_lost_are_asked_for_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -72,7 +72,7 @@ async def test_requests_whose_answers_are_lost_are_asked_for_again(caplog: pytes
         bad.num_to_lose = 1
         assert seeds(await fleet.generate(requests(8))) == list(range(100, 108))
         assert (fleet.num_resent > 0, fleet.num_lost, fleet.num_stale_answers) == (True, 0, 0)
-        assert "engine bad is frozen, its requests go to other engines: it works on none" in caplog.text
+        assert "engine bad hangs, its requests go to other engines: it works on none" in caplog.text
         await until(lambda: fleet.counts().current == 2)
 
 
@@ -95,7 +95,7 @@ async def test_an_engine_that_thaws_is_synced_before_it_serves_again() -> None:
         assert fleet.workers().keys() == {instance}
         assert fleet.counts().known == 2
 
-        # training goes on, and nobody waits for the frozen one
+        # training goes on, and nobody waits for the hung one
         assert (await sync(fleet, step=1)).synced == ("good",)
         assert versions(await fleet.generate(requests(8))) == {"1.1"}
         bad.vllm.reached.clear()
@@ -107,33 +107,33 @@ async def test_an_engine_that_thaws_is_synced_before_it_serves_again() -> None:
         assert (fleet.num_lost, fleet.num_stale_answers) == (0, 0)
 
 
-async def test_the_progress_names_an_engine_that_stays_frozen_until_it_works_again() -> None:
+async def test_the_progress_names_an_engine_that_stays_hung_until_it_works_again() -> None:
     good, bad = FakeEngine("good"), FakeEngine("bad")
-    async with fleet_of(good, bad, **SOON, frozen_told_seconds=1.0) as fleet:
+    async with fleet_of(good, bad, **SOON, hung_told_seconds=1.0) as fleet:
         before = datetime.now(UTC) - timedelta(seconds=1)  # dates are whole seconds
         await (await freeze_in_a_step(fleet, bad))
-        assert fleet.counts().frozen is None
-        await until(lambda: fleet.counts().frozen is not None)
-        [told] = fleet.counts().frozen or ()
+        assert fleet.counts().hung is None
+        await until(lambda: fleet.counts().hung is not None)
+        [told] = fleet.counts().hung or ()
         assert (told.name, told.instance) == ("bad", await bad.instance())
         assert told.why == "its engine core does not answer"
         assert before < told.since < datetime.now(UTC)
         bad.thaw()
         await until(lambda: fleet.counts().current == 2)
-        assert fleet.counts().frozen is None
+        assert fleet.counts().hung is None
 
 
 async def test_the_progress_names_an_engine_that_freezes_in_the_middle_of_a_transfer() -> None:
     good, bad = FakeEngine("good"), FakeEngine("bad")
-    async with fleet_of(good, bad, **SOON, frozen_told_seconds=0.2, sync_timeout_seconds=0.5) as fleet:
+    async with fleet_of(good, bad, **SOON, hung_told_seconds=0.2, sync_timeout_seconds=0.5) as fleet:
 
         async def never() -> None:
             await asyncio.Event().wait()
 
         bad.vllm.during[UPDATE_PATH] = never
         assert (await sync(fleet, step=1)).synced == ("good",)
-        await until(lambda: fleet.counts().frozen is not None)
-        [told] = fleet.counts().frozen or ()
+        await until(lambda: fleet.counts().hung is not None)
+        [told] = fleet.counts().hung or ()
         assert told.name == "bad"
         assert told.why.startswith("it did not finish a weight sync: ")
 
@@ -157,7 +157,7 @@ async def test_an_engine_that_restarts_instead_of_thawing_is_synced() -> None:
         assert (bad.vllm.weight_version, fleet.num_lost) == ("1.0", 1)
 
 
-async def test_a_frozen_engine_is_lost_at_last() -> None:
+async def test_a_hung_engine_is_lost_at_last() -> None:
     good, bad = FakeEngine("good"), FakeEngine("bad")
     async with fleet_of(good, bad, **SOON, lost_after_seconds=1.0) as fleet:
         await (await freeze_in_a_step(fleet, bad))
@@ -165,9 +165,9 @@ async def test_a_frozen_engine_is_lost_at_last() -> None:
         assert fleet.num_lost == 1
 
 
-@pytest.mark.parametrize("is_frozen_before", [False, True])
-async def test_an_engine_that_has_ended_is_not_called_frozen(
-    is_frozen_before: bool, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("is_hung_before", [False, True])
+async def test_an_engine_that_has_ended_is_not_called_hung(
+    is_hung_before: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     good, bad = FakeEngine("good"), FakeEngine("bad")
     async with fleet_of(good, bad, **SOON) as fleet:
@@ -175,15 +175,15 @@ async def test_an_engine_that_has_ended_is_not_called_frozen(
         good.vllm.during[GENERATE_PATH] = may_go_on.wait
         step = asyncio.ensure_future(fleet.generate(requests(8)))
         await until(lambda: good.vllm.num_sampling > 0)
-        if is_frozen_before:
+        if is_hung_before:
             freeze_server(bad)
-            await until(lambda: "engine bad is frozen" in caplog.text)
+            await until(lambda: "engine bad hangs" in caplog.text)
         bad.hang_up()
         await until(lambda: "engine bad has ended or cannot be reached" in caplog.text)
         generation = fleet.generation()
-        assert generation is not None and generation.frozen == {}
+        assert generation is not None and generation.hung == {}
         assert caplog.text.count("engine bad has ended") == 1
-        assert caplog.text.count("engine bad is frozen") == int(is_frozen_before)
+        assert caplog.text.count("engine bad hangs") == int(is_hung_before)
         may_go_on.set()
         assert len(await step) == 8
 
@@ -196,7 +196,7 @@ async def test_a_step_waits_for_its_only_engine_to_thaw() -> None:
         assert not step.done()
         generation = fleet.generation()
         assert generation is not None
-        assert generation.frozen == {"only": "its engine core does not answer"}
+        assert generation.hung == {"only": "its engine core does not answer"}
         engine.thaw()
         assert len(await step) == 8
         assert fleet.num_stale_answers == 0

@@ -24,7 +24,7 @@ LIVE = {
     "schedulingDeadlineSeconds",
     "stallTimeoutSeconds",
 }
-"""All that may change while a job runs: a field that is new in the spec is frozen, or is named here."""
+"""All that may change while a job runs: a field that is new in the spec is snapshot, or is named here."""
 FIELDS = sorted(
     path
     for section, schema in SPEC["properties"].items()
@@ -72,7 +72,7 @@ def changed(spec: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("path", FIELDS)
-def test_every_field_is_frozen_or_known_to_change(path: str, stored: dict[str, Any]):
+def test_every_field_is_fixed_or_known_to_change(path: str, stored: dict[str, Any]):
     assert refused_fields(stored, stored) == []
     assert refused_fields(changed(stored, path), stored) == ([] if path in LIVE else [path])
 

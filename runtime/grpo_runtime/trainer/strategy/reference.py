@@ -34,7 +34,7 @@ def on_every_rank(ranks: Ranks) -> Spreading:
     return Spreading(whole=lambda tensor: tensor, take=take)
 
 
-class FrozenPolicy:
+class ReferencePolicy:
     """Scores tokens without gradients, on the device of the strategy that has spread it."""
 
     def __init__(

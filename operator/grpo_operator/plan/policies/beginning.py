@@ -1,12 +1,21 @@
-"""Policy: a job whose pods nothing but a NetworkPolicy protects waits for an operator that makes one."""
+"""Policies: what a job waits for before it begins. Each leaves it alone and says what a person can do; a job
+that has started goes on."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_operator.observe.observed import Observed
-from grpo_operator.plan.draft import Draft, Policy, Stage
+from grpo_operator.permissions import Permissions, not_permitted
+from grpo_operator.plan.draft import Draft, Policy
+from grpo_operator.plan.skew import unreadable_spec
+
+
+def wait_until_readable(draft: Draft, observed: Observed, now: datetime) -> Draft:
+    """The API server has accepted the spec, so another release can read it: nothing is wrong with the job."""
+    problem = observed.job.problem
+    return draft.leaving_alone(unreadable_spec(problem)) if problem else draft
 
 
 def require_network_policy(*, is_made: bool) -> Policy:
@@ -14,20 +23,20 @@ def require_network_policy(*, is_made: bool) -> Policy:
 
     The channels of vLLM between the pods of an engine, and those of Ray, carry pickles: whoever reaches them
     runs code there. vLLM's ask for no token, and Ray's token travels in the clear. A job that has started
-    goes on, with the NetworkPolicy that it got then.
+    has the NetworkPolicy that it got then.
     """
 
     def require(draft: Draft, observed: Observed, now: datetime) -> Draft:
         spec = observed.job.spec
-        has_started = draft.status.attempt > 0 or draft.stage is not Stage.ACTIVE
-        if is_made or has_started or spec is None or not (need := _need(spec)):
+        need = None if is_made or spec is None else _need(spec)
+        if need is None:
             return draft
         why = (
             f"{need.field} needs the job's NetworkPolicy, because {need.because}, and this operator makes "
             "none: start it with --network-policies=true (networkPolicies.jobs=true of the chart), or create "
             f"the job anew with {need.instead}"
         )
-        return replace(draft, left_alone=ReasonMessage(Reason.NETWORK_POLICIES_OFF, why))
+        return draft.leaving_alone(ReasonMessage(Reason.NETWORK_POLICIES_OFF, why))
 
     return require
 
@@ -55,3 +64,16 @@ def _need(spec: GRPOJobSpec) -> _Need | None:
             "colocated.executor Processes",
         )
     return None
+
+
+def require_permission(permissions: Permissions) -> Policy:
+    """The policy for an operator that allows jobs this much."""
+
+    def require(draft: Draft, observed: Observed, now: datetime) -> Draft:
+        refusals = not_permitted(observed.job.spec, permissions) if observed.job.spec else []
+        if not refusals:
+            return draft
+        why = f"{'; '.join(refusals)}. Or create the job anew without them"
+        return draft.leaving_alone(ReasonMessage(Reason.NOT_PERMITTED, why))
+
+    return require

@@ -4,11 +4,11 @@ from datetime import timedelta
 
 import pytest
 
-from grpo_api.contract.progress import EngineCounts, FrozenEngine
+from grpo_api.contract.progress import EngineCounts, HungEngine
 from grpo_api.v1alpha1.status import ConditionType, Phase
 from grpo_operator.observe.observed import Liveness
 from grpo_operator.plan.draft import Plan
-from grpo_operator.plan.frozen_engines import PAUSE_SECONDS, REPLACE_AFTER_SECONDS
+from grpo_operator.plan.hung_engines import PAUSE_SECONDS, REPLACE_AFTER_SECONDS
 
 from .fake_cluster import NOW, FakeCluster, report, spec, termination
 
@@ -19,13 +19,13 @@ CAUSE = f"its engine has stood still since 2026-11-21T12:00:00Z: {WHY}"
 def hear(cluster: FakeCluster, *engines: str, told_seconds: float, quiet_seconds: float = 0.0) -> Plan:
     """The trainer names these engines, which it did for the first time so long ago."""
     told = tuple(
-        FrozenEngine(name=cluster.pod(engine), instance=f"of-{engine}", since=NOW, why=WHY)
+        HungEngine(name=cluster.pod(engine), instance=f"of-{engine}", since=NOW, why=WHY)
         for engine in engines
     )
-    counts = EngineCounts(desired=2, known=2, current=2 - len(told), frozen=told or None)
+    counts = EngineCounts(desired=2, known=2, current=2 - len(told), hung=told or None)
     cluster.progress = report(attempt=cluster.status.attempt, engines=counts)
     since = cluster.now - timedelta(seconds=told_seconds)
-    cluster.frozen_since = {engine.instance: since for engine in told}
+    cluster.hung_since = {engine.instance: since for engine in told}
     changed_at = cluster.now - timedelta(seconds=quiet_seconds)
     cluster.liveness = Liveness(changed_at=changed_at, answered_at=cluster.now)
     return cluster.step()

@@ -1,4 +1,4 @@
-"""Engines that stand still, as the trainer reports them, and which of them is replaced. Pure.
+"""Engines that hang, as the trainer reports them, and which of them is replaced. Pure.
 
 Such an engine keeps its GPUs and does no work, and nothing in the cluster ends it as long as its server
 answers the kubelet. It may go on by itself, so it is given time; and its successor may stand still too, so
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from grpo_api.contract.progress import FrozenEngine
+from grpo_api.contract.progress import HungEngine
 from grpo_operator.observe.observed import EngineView, Observed
 from grpo_operator.plan.draft import Draft
 
@@ -27,11 +27,11 @@ _SHORTEST_WAIT_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class Standstill:
-    """An engine that stands still, with what the trainer says of it."""
+class Hung:
+    """An engine that hangs, with what the trainer says of it."""
 
     engine: EngineView
-    told: FrozenEngine
+    told: HungEngine
 
     @property
     def node(self) -> str:
@@ -49,24 +49,24 @@ class Standstill:
         return f"rollout pod {self.told.name}: {self.cause}"
 
 
-def standstills(draft: Draft, observed: Observed) -> tuple[Standstill, ...]:
-    """The engines that the newest report calls frozen, the longest first, whose pods run. One whose container
+def hung_engines(draft: Draft, observed: Observed) -> tuple[Hung, ...]:
+    """The engines that the newest report calls hung, the longest first, whose pods run. One whose container
     has been restarted since then is another process."""
     progress = draft.facts.last_progress
     if progress is None or not draft.is_running or not observed.remembered.report.is_answering:
         return ()
-    return tuple(_running_ones(progress.engines.frozen or (), observed))
+    return tuple(_running_ones(progress.engines.hung or (), observed))
 
 
-def _running_ones(told: tuple[FrozenEngine, ...], observed: Observed) -> Iterator[Standstill]:
-    first_told = observed.remembered.report.frozen_since
+def _running_ones(told: tuple[HungEngine, ...], observed: Observed) -> Iterator[Hung]:
+    first_told = observed.remembered.report.hung_since
     for each in told:
         for engine in observed.rollouts:
             if not engine.is_alive or engine.phase != "Running":
                 continue
             is_named = any(pod.name == each.name for pod in engine.pods)
             if is_named and not _has_restarted(engine, since=first_told.get(each.instance)):
-                yield Standstill(engine, each)
+                yield Hung(engine, each)
 
 
 def _has_restarted(engine: EngineView, *, since: datetime | None) -> bool:
@@ -74,10 +74,10 @@ def _has_restarted(engine: EngineView, *, since: datetime | None) -> bool:
     return bool(since and end and end.finished_at and end.finished_at > since)
 
 
-def seconds_until_replaced(found: Standstill, observed: Observed, now: datetime) -> float:
+def seconds_until_replaced(found: Hung, observed: Observed, now: datetime) -> float:
     """How long an engine that stands still keeps its place; 0 when it is to be replaced now."""
     report = observed.remembered.report
-    since = report.frozen_since.get(found.told.instance)
+    since = report.hung_since.get(found.told.instance)
     if since is None or report.liveness is None:
         return REPLACE_AFTER_SECONDS
     is_fresh = (now - report.liveness.changed_at).total_seconds() <= _FRESH_SECONDS

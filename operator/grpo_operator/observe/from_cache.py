@@ -1,4 +1,4 @@
-"""From the cache to one frozen snapshot of a job. Pure: the cache is read and nothing is changed."""
+"""A job and its children as they are observed: from the cache, which is read and not changed."""
 
 import json
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from grpo_api.problems import problems_of
 from grpo_api.v1alpha1.job import ObjectMeta
 from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_api.v1alpha1.status import GRPOJobStatus
-from grpo_operator.children.config import frozen_spec, pod_templates
+from grpo_operator.children.config import pod_templates, stored_spec
 from grpo_operator.children.names import Names, rollout_position, trainer_position
 from grpo_operator.cluster.kinds import KubeObject
 from grpo_operator.observe.cache import Cache, Key
@@ -33,7 +33,7 @@ def job_and_pods(cache: Cache, key: Key) -> JobAndPods | None:
     if item is None:
         return None
     job = job_view(item)
-    spec = job.spec or _frozen_of(job, _configs(cache, job)).spec
+    spec = job.spec or _stored_of(job, _configs(cache, job)).spec
     has_default_image = spec is not None and spec.image is None
     found = (
         pod_view(pod, cache.events(pod["metadata"]["uid"]), has_default_image=has_default_image)
@@ -53,10 +53,10 @@ def job_and_pods(cache: Cache, key: Key) -> JobAndPods | None:
 
 
 def observe(cache: Cache, found: JobAndPods, remembered: Remembered) -> Observed:
-    """The whole snapshot: `found`, the other children in the cache, and what the memory has of the job."""
+    """All of it: `found`, the other children in the cache, and what the memory has of the job."""
     job = found.job
     configs = _configs(cache, job)
-    frozen = _frozen_of(job, configs)
+    stored = _stored_of(job, configs)
     return Observed(
         job=job,
         trainers=found.trainers,
@@ -66,10 +66,10 @@ def observe(cache: Cache, found: JobAndPods, remembered: Remembered) -> Observed
             policy["metadata"]["name"]: policy for policy in cache.network_policies(job.identity)
         },
         config_names=frozenset(configs),
-        frozen_spec=frozen.spec,
-        pod_templates=frozen.templates,
-        config_digest=frozen.digest,
-        frozen_problem=frozen.problem,
+        stored_spec=stored.spec,
+        pod_templates=stored.templates,
+        config_digest=stored.digest,
+        stored_problem=stored.problem,
         crd_problem=cache.served_schema.problem,
         other_job=_other_job(cache, job),
         remembered=remembered,
@@ -148,7 +148,7 @@ def _configs(cache: Cache, job: JobView) -> dict[str, KubeObject]:
 
 
 @dataclass(frozen=True)
-class _Frozen:
+class _Stored:
     """What the ConfigMap of a run says. `problem` is why its spec or a template cannot be read."""
 
     digest: str = ""
@@ -157,26 +157,26 @@ class _Frozen:
     problem: str = ""
 
 
-def _frozen_of(job: JobView, configs: Mapping[str, KubeObject]) -> _Frozen:
+def _stored_of(job: JobView, configs: Mapping[str, KubeObject]) -> _Stored:
     """Nothing while the job has not started, and only the digest of a ConfigMap that is not the one that it
     started with: a user who may write ConfigMaps need not be allowed to make pods. `configs` are those of
     the job, by name."""
     names = Names.of(job=job.name, uid=job.uid)
     config = configs.get(names.config(job.status.revision)) if job.status.revision else None
     if config is None:
-        return _Frozen()
+        return _Stored()
     digest = config[DIGEST]
     if job.status.config_digest not in ("", digest):
-        return _Frozen(digest)
+        return _Stored(digest)
     read = "spec"
     try:
-        spec, read = frozen_spec(config), "pods"
-        return _Frozen(digest, spec, pod_templates(config))
+        spec, read = stored_spec(config), "pods"
+        return _Stored(digest, spec, pod_templates(config))
     except ValidationError as error:
         why = _problems_text(error, at=read)
     except KeyError as error:
         why = f"key {error} is missing"
-    return _Frozen(digest, problem=f"ConfigMap {config['metadata']['name']}: {why}")
+    return _Stored(digest, problem=f"ConfigMap {config['metadata']['name']}: {why}")
 
 
 def _problems_text(error: ValidationError, *, at: str) -> str:

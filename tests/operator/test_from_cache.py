@@ -8,9 +8,9 @@ import pytest
 from grpo_api.v1alpha1.status import Phase
 from grpo_operator.cluster.kinds import JOBS, PODS
 from grpo_operator.observe.cache import Cache
+from grpo_operator.observe.from_cache import job_and_pods, observe
 from grpo_operator.observe.memory import Memory
 from grpo_operator.observe.observed import OtherJob, Remembered
-from grpo_operator.observe.snapshot import job_and_pods, observe
 from grpo_operator.plan.termination import explain_termination
 
 from .controlled_job import KEY, a_job, pod_names, run_pods, status_of
