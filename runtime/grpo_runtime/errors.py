@@ -18,6 +18,8 @@ class KnownError(Exception):
     """Where it says more than the reason of the exit code."""
     is_superseded: ClassVar[bool] = False
     """Whether it says that a later attempt of the job has begun."""
+    is_effect: ClassVar[bool] = False
+    """Whether another process of the gang is the cause, because it is gone or does not answer."""
 
 
 class UserError(KnownError):
@@ -91,6 +93,7 @@ class PeerLostError(KnownError):
 
     exit_code = ExitCode.TRANSIENT
     reason = Reason.PEER_LOST
+    is_effect = True
 
 
 class CheckpointCorruptError(KnownError):

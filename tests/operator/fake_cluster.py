@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from grpo_api.contract import labels
-from grpo_api.contract.engine_absence import EngineAbsence
 from grpo_api.contract.progress import EngineCounts, Progress, TerminationMessage, TrainerState
 from grpo_api.contract.reasons import ReasonMessage
+from grpo_api.judge.engines import EngineAbsence
 from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_api.v1alpha1.status import Condition, ConditionType, ErrorSignature, GRPOJobStatus
 from grpo_operator.children.child import Child
@@ -73,9 +73,15 @@ def termination_message(
     *,
     progress: Progress | None = None,
     error: ErrorSignature | None = None,
+    is_effect: bool = False,
 ) -> str:
     written = TerminationMessage(
-        exit_code=exit_code, reason=reason, message=message, progress=progress, error=error
+        exit_code=exit_code,
+        reason=reason,
+        message=message,
+        progress=progress,
+        error=error,
+        is_effect=is_effect,
     )
     return written.model_dump_json(by_alias=True)
 

@@ -61,13 +61,14 @@ async def server() -> AsyncIterator[FakeApiServer]:
     await runner.cleanup()
 
 
-def write_kubeconfig(path: Path, *, server: str, token: str) -> None:
+def write_kubeconfig(path: Path, *, server: str, token: str, proxy: str | None = None) -> None:
+    cluster = {"server": server} | ({"proxy-url": proxy} if proxy else {})
     path.write_text(
         yaml.safe_dump(
             {
                 "current-context": "c",
                 "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
-                "clusters": [{"name": "k", "cluster": {"server": server}}],
+                "clusters": [{"name": "k", "cluster": cluster}],
                 "users": [{"name": "u", "user": {"token": token}}],
             }
         )
@@ -290,4 +291,16 @@ async def test_a_proxy_of_the_environment_is_used_but_for_the_addresses_it_exclu
     else:
         await client.get(PODS, "default", "p")
         assert server.seen
+    await client.close()
+
+
+async def test_the_proxy_of_the_kubeconfig_comes_before_that_of_the_environment(
+    server: FakeApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "")
+    write_kubeconfig(tmp_path / "config", server="http://127.0.0.1:1", token="first", proxy=server.address)
+    client = await Client.connect(kubeconfig=str(tmp_path / "config"))
+    await client.get(PODS, "default", "p")
+    assert server.seen
     await client.close()

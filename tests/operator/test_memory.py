@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
-from grpo_api.contract.engine_absence import LONGEST_GAP_SECONDS
 from grpo_api.contract.progress import EngineCounts, HungEngine
 from grpo_api.contract.reasons import ReasonMessage
+from grpo_api.judge.engines import LONGEST_GAP_SECONDS
 from grpo_api.v1alpha1.status import GRPOJobStatus, WaitingForRoom
 from grpo_operator.observe.memory import OLD_SECONDS, UNREACHABLE_SECONDS, Memory
 from grpo_operator.observe.observed import (

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from grpo_api.contract.engine_absence import NO_ENGINE_SECONDS, EngineAbsence
 from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
 from grpo_api.contract.reasons import ReasonMessage
+from grpo_api.judge.engines import NO_ENGINE_SECONDS, EngineAbsence
 from grpo_api.v1alpha1.status import ConditionType, Phase
 from grpo_operator.observe.memory import Memory
 

@@ -1,6 +1,6 @@
 """Engines that the trainer cannot give weights: their pods say nothing of it, so the conditions say why."""
 
-from grpo_api.contract.progress import EngineCounts, TrainerState
+from grpo_api.contract.progress import EngineCounts, EngineNote, TrainerState
 from grpo_api.v1alpha1.status import ConditionType
 from grpo_operator.plan.policies.conditions import ConditionState
 
@@ -18,10 +18,11 @@ def revoke(cluster: FakeCluster, *engines: str) -> list[str]:
 
 
 def conditions(
-    cluster: FakeCluster, message: str, *, state: TrainerState, current: int
+    cluster: FakeCluster, message: str, *, state: TrainerState, current: int, **told: str
 ) -> list[ConditionState]:
-    """RolloutReady and Ready after the trainer has said this."""
-    engines = EngineCounts(desired=2, known=2, current=current)
+    """RolloutReady and Ready after the trainer has said this, and of engines by name what is `told`."""
+    notes = tuple(EngineNote(name=name, text=text) for name, text in told.items())
+    engines = EngineCounts(desired=2, known=2, current=current, notes=notes or None)
     cluster.progress = report(state=state, message=message, engines=engines)
     cluster.step()
     kinds = (ConditionType.ROLLOUT_READY, ConditionType.READY)
@@ -34,7 +35,8 @@ def test_a_job_that_waits_for_engines_without_weights_says_why():
     found = "no rollout engine has the newest weights: 2 of 2 engines have answered"
     of_engine = f"engine {first} did not get weights 1.0: {WHY}"
     said = f"{of_engine}; {found}"
-    rollout, ready = conditions(cluster, said, state=TrainerState.WAITING_FOR_ROLLOUT, current=0)
+    waiting = TrainerState.WAITING_FOR_ROLLOUT
+    rollout, ready = conditions(cluster, said, state=waiting, current=0, **{first: of_engine})
     late = f"0/2 engines have been admitted: rollout pod {first} is not ready, and the trainer says: "
     assert rollout == ConditionState(False, "EnginesStarting", late + of_engine)
     assert ready == ConditionState(False, "WaitingForRollout", said)
@@ -45,7 +47,7 @@ def test_a_job_that_trains_without_one_of_its_engines_says_which_and_why():
     cluster = FakeCluster(spec(rollout={"replicas": 3})).start()
     _, second = revoke(cluster, "rollout-0-i0", "rollout-1-i0")
     said = f"engine {second} has failed 4 weight syncs, the last one of weights 1.3: {WHY}"
-    rollout, ready = conditions(cluster, said, state=TrainerState.TRAINING, current=1)
+    rollout, ready = conditions(cluster, said, state=TrainerState.TRAINING, current=1, **{second: said})
     late = f"1/3 engines have been admitted: rollout pod {second} is not ready, and the trainer says: {said}"
     assert rollout == ConditionState(False, "EnginesStarting", late)
     assert ready == ConditionState(True, "Training", said)
@@ -54,8 +56,8 @@ def test_a_job_that_trains_without_one_of_its_engines_says_which_and_why():
 def test_an_engine_of_which_the_trainer_says_nothing_is_looked_for_in_its_log():
     cluster = FakeCluster().start()
     (pod,) = revoke(cluster, "rollout-1-i0")
-    said = f"step 5: 3 of 8 samples are done; engine {pod}0 did not get weights 1.3: {WHY}"
-    rollout, _ = conditions(cluster, said, state=TrainerState.TRAINING, current=1)
+    of_another = {f"{pod}0": f"engine {pod}0 did not get weights 1.3: {WHY}"}
+    rollout, _ = conditions(cluster, "", state=TrainerState.TRAINING, current=1, **of_another)
     assert rollout.message == f"1/2 engines have been admitted: rollout pod {pod} is not ready, see its log"
 
 
@@ -63,7 +65,7 @@ def test_an_operator_that_begins_anew_leaves_what_the_trainer_said_of_an_engine_
     cluster = FakeCluster().start()
     (pod,) = revoke(cluster, "rollout-1-i0")
     said = f"engine {pod} has failed 4 weight syncs, the last one of weights 1.3: {WHY}"
-    before, _ = conditions(cluster, said, state=TrainerState.TRAINING, current=1)
+    before, _ = conditions(cluster, said, state=TrainerState.TRAINING, current=1, **{pod: said})
     late = f"engines have been admitted: rollout pod {pod} is not ready"
     assert before.message == f"1/2 {late}, and the trainer says: {said}"
 
@@ -73,7 +75,7 @@ def test_an_operator_that_begins_anew_leaves_what_the_trainer_said_of_an_engine_
 
     first = revoke(cluster, "rollout-0-i0")
     cluster.step()
-    assert cluster.condition(ConditionType.ROLLOUT_READY).message == f"0/2 {before.message[4:]}"
+    assert ConditionState.of(cluster.condition(ConditionType.ROLLOUT_READY)) == before
 
     cluster.change(*first, is_ready=True)
     after, _ = conditions(cluster, "", state=TrainerState.TRAINING, current=1)

@@ -17,9 +17,10 @@ def two_nodes(max_restarts: int = 3) -> FakeCluster:
 
 def test_the_cause_ranks_above_the_broken_pipe_it_led_to():
     cluster = two_nodes()
-    cluster.end(
-        cluster.pod("trainer-a1-0"), termination(1, "RuntimeError: Connection closed by peer", after=0)
+    broken = termination_message(
+        1, Reason.UNEXPECTED_ERROR, "RuntimeError: Connection closed by peer", is_effect=True
     )
+    cluster.end(cluster.pod("trainer-a1-0"), termination(1, broken, after=0))
     cluster.end(cluster.pod("trainer-a1-1"), termination(7, reason="OOMKilled", after=1))
     cluster.step()
     failure = cluster.status.last_failure
@@ -30,7 +31,7 @@ def test_the_cause_ranks_above_the_broken_pipe_it_led_to():
 
 def test_a_process_that_only_lost_a_peer_is_not_the_cause():
     cluster = two_nodes()
-    lost = termination_message(1, Reason.PEER_LOST, "rank 0 lost rank 1")
+    lost = termination_message(1, Reason.PEER_LOST, "rank 0 lost rank 1", is_effect=True)
     cluster.end(cluster.pod("trainer-a1-0"), termination(1, lost, after=0))
     cluster.end(cluster.pod("trainer-a1-1"), termination(1, "ZeroDivisionError", after=2))
     cluster.step()
@@ -41,7 +42,8 @@ def test_a_process_that_only_lost_a_peer_is_not_the_cause():
 def test_an_effect_is_not_acted_on_before_the_other_pods_had_time_to_report():
     cluster = two_nodes()
     cluster.failing_since = cluster.now
-    cluster.end(cluster.pod("trainer-a1-0"), termination(1, "Broken pipe"))
+    broken = termination_message(1, Reason.UNEXPECTED_ERROR, "Broken pipe", is_effect=True)
+    cluster.end(cluster.pod("trainer-a1-0"), termination(1, broken))
     plan = cluster.step()
     assert (cluster.status.attempt, plan.requeue_after) == (1, SETTLE_SECONDS)
     cluster.now += timedelta(seconds=SETTLE_SECONDS)
@@ -182,7 +184,7 @@ def test_an_hour_without_the_hub_uses_up_no_restart_and_names_the_hub_and_not_th
     refused = "the Hub cannot be reached: let the pods reach it; the last error: Connection refused"
     for attempt in (1, 2, 3):
         first, second = (cluster.pod(f"trainer-a{attempt}-{index}") for index in (0, 1))
-        lost = termination_message(75, Reason.PEER_LOST, "rank 0 is gone")
+        lost = termination_message(75, Reason.PEER_LOST, "rank 0 is gone", is_effect=True)
         cluster.end(second, termination(75, lost, after=0))
         told = termination_message(75, Reason.HUB_UNREACHABLE, refused)
         cluster.end(first, termination(75, told, after=1))
@@ -222,6 +224,16 @@ def test_a_pod_still_to_be_made_is_made_and_not_taken_for_lost():
     cluster.vanish(cluster.pod("trainer-a1-1"))  # a crash between two creations
     cluster.step()
     assert (cluster.status.attempt, cluster.names("trainer")) == (1, ["trainer-a1-0", "trainer-a1-1"])
+
+
+def test_of_a_container_that_wrote_nothing_the_end_of_its_log_is_told():
+    cluster = FakeCluster().start()
+    log = "\n".join(f"line {index}" for index in range(500)) + "\nthe last words"
+    cluster.end(cluster.pod("trainer-a1-0"), termination(137, log))
+    cluster.settle()
+    failure = cluster.status.last_failure
+    assert failure is not None and failure.message.endswith("the last words")
+    assert "the end of its log: " in failure.message and len(failure.message) < 1000
 
 
 def test_while_the_cause_is_not_known_yet_the_condition_does_not_say_that_pods_are_starting():

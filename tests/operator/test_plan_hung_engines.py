@@ -5,10 +5,10 @@ from datetime import timedelta
 import pytest
 
 from grpo_api.contract.progress import EngineCounts, HungEngine
+from grpo_api.judge.engines import PAUSE_SECONDS, REPLACE_AFTER_SECONDS
 from grpo_api.v1alpha1.status import ConditionType, Phase
 from grpo_operator.observe.observed import Liveness
 from grpo_operator.plan.draft import Plan
-from grpo_operator.plan.hung_engines import PAUSE_SECONDS, REPLACE_AFTER_SECONDS
 
 from .fake_cluster import NOW, FakeCluster, report, spec, termination
 

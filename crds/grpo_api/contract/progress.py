@@ -48,6 +48,19 @@ class HungEngine(ApiModel):
     """What of it stands still, as a sentence about it."""
 
 
+MAX_ENGINE_NOTES = 16
+"""Of how many engines a report tells something: a report is bounded."""
+
+
+class EngineNote(ApiModel):
+    """What the trainer tells of one engine: that it gets no weights, hangs or is started again."""
+
+    name: ShortText
+    """Its name, which in a cluster is that of its pod."""
+    text: Annotated[str, Field(max_length=1024)]
+    """A sentence, with the name."""
+
+
 class EngineCounts(ApiModel):
     """Rollout engines as the trainer sees them."""
 
@@ -59,6 +72,12 @@ class EngineCounts(ApiModel):
     """Engines that hold the newest weights, verified, and are given prompts."""
     hung: Annotated[tuple[HungEngine, ...], Field(max_length=MAX_HUNG_TOLD)] | None = None
     """Engines that have stood still for `HUNG_TOLD_SECONDS`, the longest first; None while none has."""
+    notes: Annotated[tuple[EngineNote, ...], Field(max_length=MAX_ENGINE_NOTES)] | None = None
+    """What there is to tell of single engines, the worst first; None while there is nothing."""
+
+    def told_of(self, engine: str) -> str:
+        """What there is to tell of this engine; empty where there is nothing."""
+        return "; ".join(note.text for note in self.notes or () if note.name == engine)
 
 
 class Progress(ApiModel):
@@ -109,11 +128,6 @@ class Progress(ApiModel):
         found = self.steps_without_signal
         return found if found is not None and found.is_reported(total_steps=self.total_steps) else None
 
-    def said_of(self, engine: str) -> str:
-        """The parts of the message that tell of this engine, as `engine NAME ` and what it is or does; empty
-        when none does. A part ends at the next semicolon."""
-        return "; ".join(part for part in self.message.split("; ") if f"engine {engine} " in part)
-
 
 class TerminationMessage(ApiModel):
     """What process 1 of a pod writes to /dev/termination-log, as JSON of at most 4,096 bytes."""
@@ -126,5 +140,8 @@ class TerminationMessage(ApiModel):
     """Local rank of the process that failed first."""
     error: ErrorSignature | None = None
     """The Python error that ended the process, unless it is one that may pass."""
+    is_effect: bool = False
+    """Whether the process ended because another one is gone or does not answer: whatever ended that one is
+    the cause."""
     progress: Progress | None = None
     """Left out when the message would become too long."""

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from grpo_api.contract.engine_absence import LONGEST_GAP_SECONDS
 from grpo_api.contract.progress import Progress
 from grpo_api.contract.reasons import Reason, ReasonMessage
-from grpo_api.contract.retries import signs_of_life
+from grpo_api.judge.clocks import signs_of_life
+from grpo_api.judge.engines import LONGEST_GAP_SECONDS
 from grpo_operator.backoff import Backoff
 from grpo_operator.children.names import rollout_place, rollout_position
 from grpo_operator.observe.cache import ChildName, Key

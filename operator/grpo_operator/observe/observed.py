@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from grpo_api.contract.engine_absence import EngineAbsence
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import Progress
 from grpo_api.contract.reasons import ReasonMessage
+from grpo_api.judge.engines import EngineAbsence
 from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_api.v1alpha1.status import GRPOJobStatus, Phase
 from grpo_operator.cluster.kinds import KubeObject

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from grpo_api.contract import labels
 from grpo_api.contract.reasons import Reason, ReasonMessage
+from grpo_api.judge.causes import OOM_KILLED
 from grpo_api.v1alpha1.status import GRPOJobStatus
 from grpo_operator.children.snapshot import JobSnapshot
-from grpo_operator.plan.termination import OOM_KILLED
 
 _OUT_OF_MEMORY = frozenset({OOM_KILLED, Reason.GPU_OUT_OF_MEMORY.value})
 

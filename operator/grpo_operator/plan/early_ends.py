@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 
 from grpo_api.contract.reasons import Reason, ReasonMessage
-from grpo_api.contract.retries import pause_seconds
+from grpo_api.judge.attempts import pause_seconds
 from grpo_operator.observe.observed import Observed
 
 

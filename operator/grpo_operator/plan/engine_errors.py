@@ -1,41 +1,42 @@
-"""When an engine that says that no retry can mend its error (exit code 40) ends the job. Pure.
+"""Engines in rollout pods that say that no retry can mend their error (exit code 40), as causes. Pure.
 
-Before the first step of a job it does: what is wrong with one engine is mostly wrong with all of them, and
-nobody should have to wait for a deadline to be told. Later the same spec has worked, and the engine's node or
-network may be at fault: the job goes on with the other engines, and this one is shown and started again. Then
-it ends the attempt, which is retried and counted, and only when the trainer has had no engine at all for a
-while and all of them say so: one that is slow, joins or waits for a node may come back.
+When they end a job is decided in `grpo_api.judge.engines`. One that ends nothing is shown and started again.
 """
 
 from dataclasses import replace
 from datetime import datetime
 
-from grpo_api.contract.engine_absence import NO_ENGINE_SECONDS
 from grpo_api.contract.environment import Role
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.reasons import ReasonMessage
+from grpo_api.judge.causes import Cause
+from grpo_api.judge.engines import NO_ENGINE_SECONDS, EngineAbsence, errors_end_job
 from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.observe.observed import ContainerTermination, EngineView, Observed
 from grpo_operator.plan.blockers import is_unready_since
-from grpo_operator.plan.causes import Cause, cause_from_termination
+from grpo_operator.plan.causes import cause_from_termination
 from grpo_operator.plan.draft import Draft
 from grpo_operator.plan.facts import AttemptFacts, FirstStep
+from grpo_operator.plan.last_failure import Place
 from grpo_operator.plan.without_progress import has_worked
 
 _SHORTEST_WAIT_SECONDS = 5.0
 
 
-def engine_causes(draft: Draft, observed: Observed, snapshot: JobSnapshot) -> list[Cause]:
-    """Engines whose error ends the attempt: before the job's first step, or while the trainer has no engine
-    at all and every engine has ended with such an error."""
+def engine_causes(draft: Draft, observed: Observed, snapshot: JobSnapshot) -> list[Cause[Place]]:
+    """Engines whose error ends the attempt."""
     errors = _user_errors(draft.facts, observed)
-    worked = has_worked(draft.status)
-    causes = [cause_from_termination(pod, end, role=Role.ROLLOUT, has_worked=worked) for pod, end in errors]
-    if draft.facts.first_step is FirstStep.NOT_BEGUN and not worked:
-        return causes
-    if not _has_no_engine(observed) or not _is_every_engine(errors, observed, snapshot):
+    worked, report = has_worked(draft.status), observed.remembered.report
+    is_before_first_step = draft.facts.first_step is FirstStep.NOT_BEGUN and not worked
+    if not errors_end_job(
+        num_errors=len(errors),
+        has_others=not _is_every_engine(errors, observed, snapshot),
+        is_before_first_step=is_before_first_step,
+        absence=report.absence if report.is_answering else EngineAbsence(),
+    ):
         return []
-    return [_without_engines(cause, observed) for cause in causes]
+    causes = [cause_from_termination(pod, end, role=Role.ROLLOUT, has_worked=worked) for pod, end in errors]
+    return causes if is_before_first_step else [_without_engines(cause, observed) for cause in causes]
 
 
 def wake_when_no_engine(draft: Draft, observed: Observed, snapshot: JobSnapshot, now: datetime) -> Draft:
@@ -87,13 +88,7 @@ def _is_of_attempt(termination: ContainerTermination, facts: AttemptFacts) -> bo
     return termination.finished_at >= facts.first_pod_at
 
 
-def _without_engines(cause: Cause, observed: Observed) -> Cause:
+def _without_engines(cause: Cause[Place], observed: Observed) -> Cause[Place]:
     seconds = observed.remembered.report.absence.seconds
     message = f"{cause.why.message} (and no engine has held the newest weights for {seconds:.0f} s)"
     return replace(cause, why=ReasonMessage(cause.why.reason, message))
-
-
-def _has_no_engine(observed: Observed) -> bool:
-    """Whether the trainer, which answers, has told of no Current engine for long enough."""
-    report = observed.remembered.report
-    return report.is_answering and report.absence.seconds >= NO_ENGINE_SECONDS

@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import Enum
 
 from grpo_api.contract.progress import Progress
-from grpo_api.contract.retries import has_begun
+from grpo_api.judge.clocks import has_begun
 from grpo_api.v1alpha1.status import ConditionStatus, ConditionType, GRPOJobStatus, Phase
 from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.observe.observed import Observed, PodView

@@ -10,20 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from grpo_api.contract.progress import HungEngine
+from grpo_api.judge import engines
 from grpo_operator.observe.observed import EngineView, Observed
 from grpo_operator.plan.draft import Draft
-
-REPLACE_AFTER_SECONDS = 240.0
-"""How long this process must have been told of an engine before its pod is replaced. The trainer tells of it
-after a minute. Together that is five minutes: a liveness probe restarts a server that hangs after one, and no
-engine that came back by itself took more than two (`first_step_seconds` of the fleet)."""
-PAUSE_SECONDS = 600.0
-"""How old the newest rollout pod of a job must be before another one is replaced: engines that stand still
-again and again cost one start in ten minutes, however many they are."""
-_FRESH_SECONDS = 15.0
-"""A report that has not changed for longer tells nothing of an engine: a trainer that computes reports
-nothing new, and meanwhile the engine may have gone on."""
-_SHORTEST_WAIT_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -79,12 +68,11 @@ def seconds_until_replaced(found: Hung, observed: Observed, now: datetime) -> fl
     report = observed.remembered.report
     since = report.hung_since.get(found.told.instance)
     if since is None or report.liveness is None:
-        return REPLACE_AFTER_SECONDS
-    is_fresh = (now - report.liveness.changed_at).total_seconds() <= _FRESH_SECONDS
+        return engines.REPLACE_AFTER_SECONDS
     made_at = (pod.created_at for engine in observed.rollouts for pod in engine.pods if pod.created_at)
     newest = max(made_at, default=None)
-    left = max(
-        REPLACE_AFTER_SECONDS - (report.liveness.changed_at - since).total_seconds(),
-        PAUSE_SECONDS - (now - newest).total_seconds() if newest else 0.0,
+    return engines.seconds_until_replaced(
+        told_seconds=(report.liveness.changed_at - since).total_seconds(),
+        quiet_seconds=(now - report.liveness.changed_at).total_seconds(),
+        newest_engine_seconds=(now - newest).total_seconds() if newest else None,
     )
-    return 0.0 if left <= 0 and is_fresh else max(_SHORTEST_WAIT_SECONDS, left)

@@ -5,19 +5,17 @@ What counts is its heartbeat. While completions are sampled, that rises only wit
 
 from grpo_api.contract.endpoints import TRAINER_CONTAINER
 from grpo_api.contract.environment import Role
-from grpo_api.contract.reasons import Reason, ReasonMessage
-from grpo_api.contract.retries import has_begun
+from grpo_api.judge.causes import COUNTED, Cause, Precedence
+from grpo_api.judge.clocks import has_begun, stalled
 from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.observe.observed import Observed
-from grpo_operator.plan.causes import Cause, Precedence
-from grpo_operator.plan.consequence import consequence_of
 from grpo_operator.plan.draft import Draft
 from grpo_operator.plan.last_failure import Place
 
 _SHORTEST_WAIT_SECONDS = 5.0
 
 
-def stalled_causes(draft: Draft, observed: Observed, snapshot: JobSnapshot) -> list[Cause]:
+def stalled_causes(draft: Draft, observed: Observed, snapshot: JobSnapshot) -> list[Cause[Place]]:
     """A trainer whose answers have stayed the same for `stallTimeoutSeconds`.
 
     A trainer that does not answer is not stalled: it may well work where this operator cannot reach it. One
@@ -27,24 +25,14 @@ def stalled_causes(draft: Draft, observed: Observed, snapshot: JobSnapshot) -> l
     if liveness is None or progress is None or not has_begun(progress) or not draft.is_running:
         return []
     quiet_seconds = liveness.quiet_seconds
-    if quiet_seconds < snapshot.spec.stall_timeout_seconds:
+    limit = snapshot.spec.stall_timeout_seconds
+    if quiet_seconds < limit:
         return []
     first = draft.facts.gang[0]
-    doing = f"{progress.state.value}: {progress.message}" if progress.message else progress.state.value
-    message = (
-        f"the trainer has made no progress for {quiet_seconds:.0f} s "
-        f"(stallTimeoutSeconds is {snapshot.spec.stall_timeout_seconds}): its last was at "
-        f"{liveness.changed_at:%Y-%m-%dT%H:%M:%SZ} after step {progress.step} of "
-        f"{progress.total_steps or '?'}, {doing}"
-    )
-    return [
-        Cause(
-            Precedence.CERTAIN,
-            ReasonMessage(Reason.TRAINER_STALLED, message),
-            Place(Role.TRAINER, first.name, first.node, TRAINER_CONTAINER),
-            consequence_of(None, is_disruption=False),
-        )
-    ]
+    at = f", the last sign of life at {liveness.changed_at:%Y-%m-%dT%H:%M:%SZ}"
+    why = stalled(progress, seconds=quiet_seconds, limit_seconds=limit, details=at)
+    place = Place(Role.TRAINER, first.name, first.node, TRAINER_CONTAINER)
+    return [Cause(Precedence.CERTAIN, why, place, COUNTED)]
 
 
 def wake_when_stalled(draft: Draft, observed: Observed, snapshot: JobSnapshot) -> Draft:

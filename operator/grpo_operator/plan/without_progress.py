@@ -1,6 +1,6 @@
 """What a status says about the attempts that ended since the job last made progress. Pure."""
 
-from grpo_api.contract.retries import WithoutProgress
+from grpo_api.judge.attempts import WithoutProgress
 from grpo_api.v1alpha1.status import GRPOJobStatus
 from grpo_operator.children.snapshot import JobSnapshot
 

@@ -149,7 +149,7 @@ def _run_in(
             return ENDED_AT_ONCE
         finally:
             workspace.remove_caches()
-    return _close(outcome, job, workspace, options, screen)
+    return _close(outcome, workspace, options, screen)
 
 
 def _block_stop_signals() -> set[signal.Signals]:
@@ -216,9 +216,7 @@ def _opening(job: GRPOJob, run_config: RunConfig, workspace: Workspace) -> str:
     )
 
 
-def _close(
-    outcome: AttemptOutcome, job: GRPOJob, workspace: Workspace, options: RunOptions, screen: Screen
-) -> int:
+def _close(outcome: AttemptOutcome, workspace: Workspace, options: RunOptions, screen: Screen) -> int:
     """Say how the job ended and where everything is; returns the exit code."""
     if outcome.next is Next.DONE:
         _show_result(workspace, screen)
@@ -228,18 +226,12 @@ def _close(
         what = "nothing was saved yet" if saved is None else f"saved: {saved}"
         screen.say(f"stopped, {what}; {_resume_sentence(options)}")
         return ExitCode.TERMINATED
-    assert outcome.cause is not None
-    termination, name = outcome.cause.termination, outcome.cause.name
-    if outcome.has_used_up_restarts:
-        limit = job.spec.failure_policy.max_restarts
-        screen.say(
-            f"attempt {workspace.state().attempt} failed and failurePolicy.maxRestarts ({limit}) is used up"
-        )
-    screen.say(
-        f"failed: {termination.reason} (exit code {termination.exit_code}): {termination.message}\n"
-        f"  log {_short(workspace.log(name))}"
-    )
-    return termination.exit_code
+    assert outcome.cause is not None and outcome.final is not None
+    why, ended = outcome.final, outcome.cause.ended
+    exit_code = ended.termination.exit_code
+    log = _short(workspace.log(ended.name))
+    screen.say(f"failed: {why.reason} (exit code {exit_code}): {why.message}\n  log {log}")
+    return exit_code
 
 
 def _show_result(workspace: Workspace, screen: Screen) -> None:

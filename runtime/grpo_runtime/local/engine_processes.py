@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from grpo_api.contract.exit_codes import ExitCode
+from grpo_api.judge.engines import is_short_run, restart_pause
 from grpo_api.v1alpha1.spec import Mode
-from grpo_runtime.local.attempts import engine_delay, is_short
 from grpo_runtime.local.context import LocalContext
 from grpo_runtime.local.environments import rollout_environment
 from grpo_runtime.local.gpus import seeing
@@ -83,8 +83,8 @@ class EngineProcesses:
         outcome = outcome_of(process_exit, termination_log=workspace.termination_log(name))
         engine.user_error = (now, outcome) if process_exit.exit_code == ExitCode.USER_ERROR else None
         lived = now - engine.started_at
-        engine.due_at = now + engine_delay(ran_seconds=lived, num_short_runs=engine.num_short_runs)
-        engine.num_short_runs = engine.num_short_runs + 1 if is_short(lived) else 0
+        engine.due_at = now + restart_pause(ran_seconds=lived, num_short_runs=engine.num_short_runs)
+        engine.num_short_runs = engine.num_short_runs + 1 if is_short_run(lived) else 0
         delay = engine.due_at - now
         self._context.say(
             f"{name} is started again{f' in {delay:.0f} s' if delay else ''}: "

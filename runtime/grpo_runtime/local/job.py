@@ -3,15 +3,14 @@
 import signal
 import time
 
-from grpo_api.contract.retries import WithoutProgress, has_made_a_step, pause_seconds
+from grpo_api.judge.attempts import WithoutProgress, pause_seconds
+from grpo_api.judge.clocks import has_made_a_step
 from grpo_api.v1alpha1.spec import GRPOJobSpec
 from grpo_api.v1alpha1.status import ErrorSignature
-from grpo_runtime.local.attempts import AttemptOutcome, Next, outcome_of_attempt, with_progress_of
+from grpo_runtime.local.attempts import AttemptOutcome, Next, outcome_of_attempt
 from grpo_runtime.local.context import LocalContext
-from grpo_runtime.local.deadlines import Deadlines
-from grpo_runtime.local.engine_errors import EngineErrorRule
 from grpo_runtime.local.engine_processes import EngineProcesses
-from grpo_runtime.local.process_outcome import ProcessOutcome
+from grpo_runtime.local.limits import AttemptLimits
 from grpo_runtime.local.process_table import ProcessExit
 from grpo_runtime.local.progress_display import ProgressDisplay
 from grpo_runtime.local.screen import Screen
@@ -79,21 +78,23 @@ class LocalJob:
         self._watch(attempt, began_at=began_at)
         self._display.update(attempt.progress)
         self._context.processes.end_orphans()
-        self._past = with_progress_of(self._past, attempt.progress)
+        self._past = self._past.with_progress(attempt.progress)
         if attempt.progress is not None and has_made_a_step(attempt.progress):
             self._has_worked = True
         outcome = outcome_of_attempt(
             attempt.outcomes,
-            num_failures=self._past.num_failures,
+            attempt=self._state.attempt,
+            past=self._past,
             max_restarts=self._spec.failure_policy.max_restarts,
             is_stop_requested=self._is_stop_requested,
             has_worked=self._has_worked,
             error_before=self._last_error,
         )
-        self._last_error = outcome.cause.termination.error if outcome.cause else None
-        if outcome.next is Next.RETRY:
-            self._past = self._past.with_end(is_counted=outcome.is_counted)
-            is_lowered = self._state.has_lowered_budget or outcome.needs_lower_budget
+        self._last_error = outcome.cause.error if outcome.cause else None
+        if outcome.next is Next.RETRY and outcome.cause is not None:
+            follows = outcome.cause.consequence
+            self._past = self._past.with_end(is_counted=follows.is_counted)
+            is_lowered = self._state.has_lowered_budget or follows.lowers_budget
             self._state = self._state.model_copy(update={"has_lowered_budget": is_lowered})
         self._state = self._state.model_copy(update={"is_done": outcome.next is Next.DONE})
         self._context.workspace.remember(self._state)
@@ -101,21 +102,17 @@ class LocalJob:
 
     def _watch(self, attempt: TrainerAttempt, *, began_at: float) -> None:
         """Return when all trainers of an attempt have ended; end them when it can no longer succeed."""
-        deadlines = Deadlines(self._spec, now=began_at)
-        engine_errors = EngineErrorRule(num_engines=len(self._engines.names), has_worked=self._has_worked)
+        limits = AttemptLimits(
+            self._spec, num_engines=len(self._engines.names), now=began_at, has_worked=self._has_worked
+        )
         while not attempt.is_over:
             self._turn(attempt)
             progress, now = attempt.progress, time.monotonic()
             num_current = progress.engines.current if progress else 0
             errors = self._engines.user_errors(since=began_at, num_current=num_current)
-            failed_engine = engine_errors.fatal(errors, progress, now=now)
-            missed = deadlines.missed(progress, now=now)
-            if self._is_stop_requested or attempt.is_over:
-                continue
-            if failed_engine is not None:
-                attempt.fail(failed_engine)
-            elif missed is not None:
-                attempt.fail(ProcessOutcome("trainer-0", missed))
+            cause = limits.exceeded(progress, errors, now=now)
+            if cause is not None and not (self._is_stop_requested or attempt.is_over):
+                attempt.fail(cause)
 
     def _pause(self, outcome: AttemptOutcome) -> AttemptOutcome | None:
         """Say why the next attempt follows, and wait before it if several in a row have failed.
@@ -126,7 +123,7 @@ class LocalJob:
         delay = pause_seconds(self._past.num_failures, num_disruptions=self._past.num_disruptions)
         self._screen.say(
             f"attempt {self._state.attempt + 1} follows{f' in {delay:.0f} s' if delay else ''} because: "
-            f"{outcome.cause.termination.message}; log {self._context.workspace.log(outcome.cause.name)}"
+            f"{outcome.cause.why.message}; log {self._context.workspace.log(outcome.cause.ended.name)}"
         )
         until = time.monotonic() + delay
         while time.monotonic() < until and not self._is_stop_requested:

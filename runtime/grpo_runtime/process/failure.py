@@ -1,6 +1,7 @@
 """From an exception to exit code, reason and message, and from a rank that failed to its supervisor."""
 
 import logging
+import re
 import signal
 import traceback
 from pathlib import Path
@@ -15,6 +16,10 @@ from grpo_runtime.storage.volume_errors import is_volume_full, why_unusable
 logger = logging.getLogger(__name__)
 
 _MAX_MESSAGE_CHARACTERS = 2000
+_BROKEN_CONNECTION = re.compile(
+    r"broken pipe|connection (reset|closed|refused)|closed by (the )?(remote )?peer|socket (timeout|closed)",
+    re.I,
+)
 
 
 def describe_failure(error: BaseException) -> TerminationMessage:
@@ -32,6 +37,7 @@ def describe_failure(error: BaseException) -> TerminationMessage:
         reason=own_reason or exit_policy(code).reason,
         message=text[:_MAX_MESSAGE_CHARACTERS],
         exit_code=code,
+        is_effect=_is_effect(error),
     )
 
 
@@ -81,6 +87,13 @@ def failure_path(run_dir: Path, local_rank: int) -> Path:
 
 def _abort_path(run_dir: Path, local_rank: int) -> Path:
     return run_dir / f"abort-{local_rank}.json"
+
+
+def _is_effect(error: BaseException) -> bool:
+    """Whether another process is the cause. A library tells of a connection that broke in its own words."""
+    if isinstance(error, KnownError):
+        return error.is_effect
+    return isinstance(error, ConnectionError) or _BROKEN_CONNECTION.search(str(error)) is not None
 
 
 def _exit_code(error: BaseException) -> ExitCode:

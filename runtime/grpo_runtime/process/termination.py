@@ -31,11 +31,11 @@ def write_termination_message(message: TerminationMessage, *, termination_log: P
 
 
 def bounded_json(message: TerminationMessage) -> str:
-    """The JSON of a termination message, within its limit: first the hung engines are left out, then the
-    progress, then text."""
+    """The JSON of a termination message, within its limit: first what is told of single engines is left out,
+    then the progress, then text."""
     text = _as_json(message)
     if _is_too_long(text) and message.progress is not None:
-        engines = message.progress.engines.model_copy(update={"hung": None})
+        engines = message.progress.engines.model_copy(update={"hung": None, "notes": None})
         progress = message.progress.model_copy(update={"engines": engines})
         message = message.model_copy(update={"progress": progress})
         text = _as_json(message)

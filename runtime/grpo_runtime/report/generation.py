@@ -1,5 +1,6 @@
 """The sentence about a generation that stands still: for some seconds no sample has been finished. Pure."""
 
+from grpo_runtime.report.engine_notes import stopped_message
 from grpo_runtime.report.still import STILL_SECONDS, rounded_down
 from grpo_runtime.rollout.interface import Generation
 
@@ -20,14 +21,4 @@ def still_message(generation: Generation, *, step: int) -> str:
         places.append(f"{generation.num_waiting} not given to an engine yet")
     done = f"step {step}: {generation.num_done} of {generation.num_samples} samples are done"
     still = f"{done}, and none was finished in the last {seconds} s; open are {', '.join(places)}"
-    return still + hung_message(generation)
-
-
-def hung_message(generation: Generation) -> str:
-    """Which engines hang or are started again, as the end of a sentence; empty when none is."""
-    lost = [f"engine {engine} is started again" for engine in generation.starting_again]
-    if len(lost) > _MAX_ENGINES:
-        lost = [f"{len(lost)} engines are started again"]
-    hung = [f"engine {engine} hangs: {why}" for engine, why in sorted(generation.hung.items())]
-    more = [f"{len(hung) - _MAX_ENGINES} other engines hang"] if len(hung) > _MAX_ENGINES else []
-    return "".join(f"; {part}" for part in (*hung[:_MAX_ENGINES], *more, *lost))
+    return still + stopped_message(generation)

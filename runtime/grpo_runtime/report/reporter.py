@@ -7,14 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from grpo_api.contract.engine_absence import NO_ENGINE_SECONDS
 from grpo_api.contract.graces import TRAINER_GRACE_SECONDS, trainer_grace_seconds
 from grpo_api.contract.learning_signal import StepsWithoutSignal
 from grpo_api.contract.mismatch import MISMATCH_METRIC, mismatch_after
-from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
+from grpo_api.contract.progress import EngineCounts, EngineNote, Progress, TrainerState
 from grpo_api.contract.run_config import JobRef
+from grpo_api.judge.engines import NO_ENGINE_SECONDS
 from grpo_api.v1alpha1.status import ConditionType
-from grpo_runtime.report.generation import hung_message, still_message
+from grpo_runtime.report.engine_notes import stopped, stopped_message, with_notes, without_weights_message
+from grpo_runtime.report.generation import still_message
 from grpo_runtime.report.progress import ProgressFile, read_progress
 from grpo_runtime.report.sample import Sample
 from grpo_runtime.report.sink import OpenSink, SinkContext, StepRecord
@@ -53,8 +54,8 @@ class Reporter:
         self._clock = clock
         self._without_engine_since: float | None = None
         """Since when no engine was current at any report; None while one is or none is needed."""
-        self._note = ""
-        """What people must know beside what rank 0 does, as the newest `report_waiting` said."""
+        self._without_weights: tuple[EngineNote, ...] = ()
+        """Engines that get no weights, as the newest `report_waiting` said."""
         known = read_progress(run_dir)
         heartbeat = known.heartbeat + 1 if known else 0
         self.progress = ProgressFile(run_dir, initial.model_copy(update={"heartbeat": heartbeat}))
@@ -67,7 +68,7 @@ class Reporter:
         *,
         generation: Generation | None = None,
         waits_for: str = "",
-        note: str = "",
+        without_weights: Sequence[EngineNote] = (),
     ) -> None:
         """Report that rank 0 waits: for an engine if none is current and one is needed, else for completions
         or rewards. `waits_for` says what of the latter takes long, if anything does.
@@ -76,9 +77,10 @@ class Reporter:
         that has lasted for NO_ENGINE_SECONDS, and what it waits for is said from STILL_SECONDS on.
 
         While completions are sampled, only one that was finished is a sign of life: rank 0 itself lives on
-        when all engines hang. `note` is a sentence that every report has until the next call.
+        when all engines hang. Engines `without_weights` are told of in every report until the next call.
         """
-        self._note = note
+        self._without_weights = tuple(without_weights)
+        engines = with_notes(engines, (*without_weights, *(stopped(generation) if generation else ())))
         num_done = generation.num_done if generation and engines.current else None
         is_still = num_done is not None and num_done == self._num_done
         self._num_done = num_done
@@ -99,14 +101,14 @@ class Reporter:
         state, message = self.progress.latest.state, ""
         if state is not TrainerState.TRAINING or seconds >= NO_ENGINE_SECONDS:
             state = TrainerState.WAITING_FOR_ROLLOUT
-        hung = "" if generation is None else hung_message(generation)
+        hung = "" if generation is None else stopped_message(generation)
         if state is TrainerState.WAITING_FOR_ROLLOUT or seconds >= STILL_SECONDS or hung:
             message = _no_engine_message(engines) + hung
         self.progress.update(state=state, message=self._with_note(message), engines=engines)
 
     def _with_note(self, message: str) -> str:
         # it comes first: a condition cuts the end of a long message off
-        return "; ".join(filter(None, (self._note, message)))
+        return "; ".join(filter(None, (without_weights_message(self._without_weights), message)))
 
     def _compared_nats(self, values: Mapping[str, float]) -> float | None:
         return values.get(MISMATCH_METRIC) if self._has_mismatch_bound else None
@@ -159,9 +161,9 @@ class Reporter:
             reward=values.get("reward"),
             policy_version=policy_version,
             tokens_per_second=values.get("tokens_per_second"),
-            engines=engines,
+            engines=with_notes(engines, self._without_weights),
             state=TrainerState.TRAINING,
-            message=self._note,
+            message=self._with_note(""),
         )
         no_signal = self.progress.latest.no_learning_signal
         if no_signal is not None and not was_reported:

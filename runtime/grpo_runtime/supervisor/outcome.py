@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import Progress, TerminationMessage, TrainerState
-from grpo_api.contract.reasons import Reason
+from grpo_api.judge.causes import Precedence, cause_of, first_cause
 from grpo_runtime.process.killed import was_killed_by
 from grpo_runtime.process.termination import termination_message
 from grpo_runtime.supervisor.rank_processes import RankExit
@@ -21,16 +21,14 @@ def decide_outcome(
 
     `failures` are the failures that ranks wrote, by local rank; `progress` is None on pods without rank 0.
 
-    A cause ranks above its consequences. A rank that only lost a peer, or that the supervisor killed, is
-    named only if no rank failed for a reason of its own; and not at all if the pod was asked to stop, because
-    its peers then stopped too.
+    The first cause is named. A rank that only lost a peer, or that the supervisor killed, is none if the pod
+    was asked to stop, because its peers then stopped too.
     """
     failed = [rank for rank in exits if rank.exit_code not in (ExitCode.DONE, ExitCode.TERMINATED)]
-    causes = [rank for rank in failed if not rank.is_ours and not _has_lost_a_peer(rank, failures)]
-    if causes:
-        return _outcome_of_rank(causes[0], failures)
-    if failed and not is_stop_requested:
-        return _outcome_of_rank(failed[0], failures)
+    ends = [(_end_of(rank, failures), rank.is_ours) for rank in failed]
+    cause = first_cause(cause_of(end, end, has_worked=False, is_ours=is_ours) for end, is_ours in ends)
+    if cause is not None and (cause.precedence is not Precedence.EFFECT or not is_stop_requested):
+        return cause.ended
     if failed:
         sentence = "asked to stop, but not all ranks reached a step boundary in time"
         return termination_message(ExitCode.TERMINATED, _with_progress(sentence, progress))
@@ -43,12 +41,7 @@ def decide_outcome(
     return termination_message(ExitCode.DONE, _with_progress("training is done", progress))
 
 
-def _has_lost_a_peer(rank: RankExit, failures: Mapping[int, TerminationMessage]) -> bool:
-    failure = failures.get(rank.local_rank)
-    return failure is not None and failure.reason == Reason.PEER_LOST
-
-
-def _outcome_of_rank(rank: RankExit, failures: Mapping[int, TerminationMessage]) -> TerminationMessage:
+def _end_of(rank: RankExit, failures: Mapping[int, TerminationMessage]) -> TerminationMessage:
     """The failure that the rank wrote, or what its exit code and signal say."""
     failure = failures.get(rank.local_rank)
     if failure is not None:

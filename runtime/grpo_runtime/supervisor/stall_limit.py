@@ -7,7 +7,7 @@ Otherwise the operator judges it: its limits may have changed since the pod was 
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import Progress, TerminationMessage
 from grpo_api.contract.reasons import Reason
-from grpo_api.contract.retries import has_begun, signs_of_life
+from grpo_api.judge.clocks import Clocks
 from grpo_runtime.settings import TrainerSettings
 
 HEARD_SECONDS = 120.0
@@ -20,8 +20,7 @@ class StallLimit:
     def __init__(self, settings: TrainerSettings, *, now: float) -> None:
         self._stall_seconds = settings.stall_timeout_seconds
         self._startup_seconds = settings.startup_deadline_seconds
-        self._alive_at = now
-        self._signs: tuple[object, ...] | None = None
+        self._clocks = Clocks.begin(now)
 
     def exceeded(
         self, progress: Progress | None, *, asked_at: float | None, now: float
@@ -30,16 +29,14 @@ class StallLimit:
         it is not."""
         if progress is None:
             return None  # a pod without rank 0
-        signs = signs_of_life(progress)
-        if signs != self._signs:
-            self._signs, self._alive_at = signs, now
-        has_started = has_begun(progress)
-        limit = self._stall_seconds if has_started else self._startup_seconds
+        self._clocks = self._clocks.updated(progress, now=now)
+        has_begun = self._clocks.has_begun
+        limit = self._stall_seconds if has_begun else self._startup_seconds
         is_judged = asked_at is not None and now - asked_at < HEARD_SECONDS
-        seconds = now - self._alive_at
+        seconds = now - self._clocks.alive_at
         if limit is None or is_judged or seconds < limit:
             return None
-        field = "stallTimeoutSeconds" if has_started else "startupDeadlineSeconds"
+        field = "stallTimeoutSeconds" if has_begun else "startupDeadlineSeconds"
         sentence = f"no sign of life for {seconds:.0f} s ({field} is {limit}), and no operator asks"
         return TerminationMessage(
             exit_code=ExitCode.TRANSIENT,

@@ -14,7 +14,7 @@ from grpo_runtime.data.sampler import PromptSampler
 from grpo_runtime.export.at_the_end import ModelUploads
 from grpo_runtime.model.completion_decoder import CompletionDecoder
 from grpo_runtime.report.completions import count_tokens
-from grpo_runtime.report.failed_syncs import failed_syncs_message
+from grpo_runtime.report.engine_notes import without_weights
 from grpo_runtime.report.reporter import Reporter
 from grpo_runtime.report.sample import Sample
 from grpo_runtime.rollout.interface import Engines, Generation, Rollout, SyncReport
@@ -272,8 +272,10 @@ class Coordinator:
 
     def _report_waiting(self, generation: Generation | None = None, *, waits_for: str = "") -> None:
         engines = self.engines.counts()
-        note = failed_syncs_message(self.engines.failed_syncs(), engines=engines)
-        self.reporter.report_waiting(engines, generation=generation, waits_for=waits_for, note=note)
+        notes = without_weights(self.engines.failed_syncs(), engines=engines)
+        self.reporter.report_waiting(
+            engines, generation=generation, waits_for=waits_for, without_weights=notes
+        )
 
     async def _export(self) -> None:
         """Write the trained policy, also when asked to stop: nothing else is left to do."""

@@ -176,3 +176,19 @@ def test_options_that_cannot_work_are_refused_with_the_reason(
     inputs = dataclasses.replace(batch(), **changes)
     with pytest.raises(ValueError, match=sentence):
         compute_loss(inputs, options=chosen, denominators=Denominators.of_mask(inputs.loss_mask))
+
+
+def test_the_off_policy_mask_measures_the_distance_from_the_sampler() -> None:
+    logprobs = torch.full((2, 3), -1.0)
+    inputs = LossInputs(
+        trainer_logprobs=logprobs.clone().requires_grad_(),
+        advantages=torch.tensor([-1.0, -1.0]),
+        loss_mask=torch.ones(2, 3, dtype=torch.bool),
+        old_logprobs=logprobs,  # no distance from the policy before the update
+        rollout_logprobs=torch.tensor([[-1.0] * 3, [-0.5] * 3]),
+    )
+    chosen = LossOptions(loss_type="grpo", off_policy_threshold=0.1)
+    compute_loss(inputs, options=chosen, denominators=Denominators.of_mask(inputs.loss_mask)).loss.backward()
+    gradient = inputs.trainer_logprobs.grad
+    assert gradient is not None
+    assert (gradient[0] != 0).all() and (gradient[1] == 0).all()

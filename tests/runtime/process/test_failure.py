@@ -11,6 +11,7 @@ from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.reasons import Reason
 from grpo_runtime.errors import (
     CheckpointCorruptError,
+    HubUnreachableError,
     PeerLostError,
     SupersededError,
     UserError,
@@ -38,6 +39,23 @@ from grpo_runtime.rollout.errors import EngineGoneError, RolloutLostError
 def test_every_kind_of_error_has_its_exit_code(error: Exception, code: int, reason: str) -> None:
     failure = describe_failure(error)
     assert (failure.exit_code, failure.reason) == (code, reason)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_effect"),
+    [
+        (PeerLostError("rank 1 is gone"), True),
+        (ConnectionResetError("reset"), True),
+        (RuntimeError("gloo: Connection closed by peer [10.0.0.2]:5341"), True),
+        (RuntimeError("[Rank 0] Broken pipe"), True),
+        (HubUnreachableError("the Hub cannot be reached: connection refused"), False),
+        (RuntimeError("the shapes differ"), False),
+        (TimeoutError("no answer"), False),
+    ],
+    ids=str,
+)
+def test_that_a_peer_is_gone_is_an_effect_of_what_ended_that_one(error: Exception, is_effect: bool) -> None:
+    assert describe_failure(error).is_effect is is_effect
 
 
 def test_an_unexpected_error_says_what_and_where() -> None:

@@ -50,7 +50,7 @@ def test_outside_a_container_the_sentence_and_the_exit_code_still_tell(
     assert second.startswith("no termination message written: ")
 
 
-def test_a_message_that_is_too_long_loses_the_hung_engines_first() -> None:
+def test_a_message_that_is_too_long_loses_what_it_tells_of_single_engines_first() -> None:
     hung = tuple(
         HungEngine(name=f"pod-{i}", instance=f"{i}", since=datetime(2026, 11, 23, tzinfo=UTC), why="x" * 250)
         for i in range(MAX_HUNG_TOLD)

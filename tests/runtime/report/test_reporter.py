@@ -10,11 +10,11 @@ import pytest
 from power_cut import PowerCuts
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from grpo_api.contract.engine_absence import NO_ENGINE_SECONDS
 from grpo_api.contract.learning_signal import StepsWithoutSignal
 from grpo_api.contract.mismatch import MISMATCH_METRIC, STEPS_BELOW, Mismatch
-from grpo_api.contract.progress import EngineCounts, HungEngine, Progress, TrainerState
+from grpo_api.contract.progress import EngineCounts, EngineNote, HungEngine, Progress, TrainerState
 from grpo_api.contract.run_config import JobRef
+from grpo_api.judge.engines import NO_ENGINE_SECONDS
 from grpo_runtime.report.metrics import METRICS_FILE, MetricsFile, MetricsRecord, read_metrics
 from grpo_runtime.report.progress import ProgressFile, read_progress
 from grpo_runtime.report.prometheus import PROMETHEUS_FILE
@@ -140,20 +140,22 @@ def test_a_weight_sync_is_no_wait_for_engines_until_it_has_lasted(
     assert progress(tmp_path).state is TrainerState.TRAINING
 
 
-def test_a_note_is_in_every_report_until_the_trainer_no_longer_has_it(
+def test_an_engine_without_weights_is_in_every_report_until_it_gets_them(
     reporter_of: MakeReporter, tmp_path: Path
 ) -> None:
     reporter, note = reporter_of(), "engine b has failed 2 weight syncs"
+    b = EngineNote(name="b", text=note)
     none, one = EngineCounts(desired=2, known=2, current=0), EngineCounts(desired=2, known=2, current=1)
 
     def said() -> tuple[str, str]:
         found = progress(tmp_path)
+        assert found.engines.told_of("b") == (note if note in found.message else "")
         return found.state, found.message
 
-    reporter.report_waiting(none, note=note)
+    reporter.report_waiting(none, without_weights=[b])
     waits = "no rollout engine has the newest weights: 2 of 2 engines have answered"
     assert said() == ("WaitingForRollout", f"{note}; {waits}")
-    reporter.report_waiting(one, note=note)
+    reporter.report_waiting(one, without_weights=[b])
     assert said() == ("Training", note)
     finish(reporter, 1)
     assert said() == ("Training", note)

@@ -14,7 +14,7 @@ def progress(step: int = 3, state: TrainerState = TrainerState.TRAINING) -> Prog
 
 
 LOST_A_PEER = TerminationMessage(
-    reason=Reason.PEER_LOST, message="connection closed by peer", exit_code=ExitCode.TRANSIENT
+    reason=Reason.PEER_LOST, message="rank 1 is gone", exit_code=ExitCode.TRANSIENT, is_effect=True
 )
 WRONG_REWARD = TerminationMessage(
     reason=Reason.USER_ERROR, message="rewards[0] raised KeyError", exit_code=ExitCode.USER_ERROR

@@ -83,7 +83,9 @@ def test_a_rank_that_crashed_just_before_the_kill_is_not_ours(tmp_path: Path) ->
     }
 
 
-PEER_LOST = json.dumps({"reason": Reason.PEER_LOST, "message": "rank 1 is gone", "exitCode": 75})
+PEER_LOST = json.dumps(
+    {"reason": Reason.PEER_LOST, "message": "rank 1 is gone", "exitCode": 75, "isEffect": True}
+)
 
 
 def test_a_rank_that_was_killed_from_outside_is_the_cause_and_not_the_one_that_lost_it(

@@ -7,7 +7,7 @@ from datetime import datetime
 from grpo_api.contract.mismatch import STEPS_BELOW, why_unbounded
 from grpo_api.contract.progress import EngineCounts, Progress
 from grpo_api.contract.reasons import Reason, ReasonMessage
-from grpo_api.contract.retries import WORKING_STATES
+from grpo_api.judge.clocks import WORKING_STATES
 from grpo_api.v1alpha1.status import ConditionStatus, ConditionType
 from grpo_operator.children.names import rollout_position
 from grpo_operator.observe.observed import EngineView, Observed, PodView
@@ -148,10 +148,7 @@ def _admitted(draft: Draft, observed: Observed) -> ConditionState:
     if draft.rollout_waits_for:
         return _not_met(draft.rollout_waits_for)
     engines = [pod for pod in observed.rollouts if pod.is_alive]
-    late = _a_late_one([engine for engine in engines if not engine.is_ready], draft, observed)
-    starting = ConditionState(
-        False, Reason.ENGINES_STARTING, f"{rollout.summary} engines have been admitted{late}"
-    )
+    starting = _engines_starting([engine for engine in engines if not engine.is_ready], draft, observed)
     is_missing = sum(pod.is_whole for pod in engines) < rollout.desired
     blocker = None if is_missing and observed.remembered.refusal else draft.facts.engine_blocker
     if blocker:
@@ -162,28 +159,23 @@ def _admitted(draft: Draft, observed: Observed) -> ConditionState:
     return _creating(draft, observed, ConditionType.ROLLOUT_READY, starting) if is_missing else starting
 
 
-def _a_late_one(late: Sequence[EngineView], draft: Draft, observed: Observed) -> str:
-    """One of the engines that are not ready, as the end of a sentence; empty when there is none. If the
-    trainer names one, what it says is the cause, which is not in the log of the pod."""
-    for engine in late:
-        is_late = f": rollout pod {engine.name} is not ready, and the trainer says: "
-        said = _said_of(engine, draft, observed, behind=is_late)
-        if said:
-            return is_late + said
-    if not late:
-        return ""
-    return f": rollout pod {late[0].name} is not ready, see its log{_why_made(late[0], draft)}"
-
-
-def _said_of(engine: EngineView, draft: Draft, observed: Observed, *, behind: str) -> str:
-    """What the trainer says of an engine. An operator that has just started has not heard it: until then it
-    is what the condition says of this attempt already, `behind` these words."""
-    progress = draft.facts.last_progress
-    if progress is not None:
-        return "; ".join(filter(None, (progress.said_of(pod.name) for pod in engine.pods)))
-    known = condition(observed.job.status, ConditionType.ROLLOUT_READY)
+def _engines_starting(late: Sequence[EngineView], draft: Draft, observed: Observed) -> ConditionState:
+    """How many engines have been admitted, with one of those that have not. What the trainer tells of it is
+    the cause, which is not in the log of its pod. An operator that has just started has not heard it: until
+    then the condition of this attempt stays as it is."""
+    progress, known = draft.facts.last_progress, condition(observed.job.status, ConditionType.ROLLOUT_READY)
     is_same_attempt = observed.job.status.attempt == draft.status.attempt
-    return known.message.partition(behind)[2] if known and is_same_attempt else ""
+    if progress is None and known and is_same_attempt and known.reason == Reason.ENGINES_STARTING:
+        return ConditionState.of(known)
+    message = f"{draft.status.rollout.summary} engines have been admitted"
+    engines = progress.engines if progress else EngineCounts()
+    told = ((engine, engines.told_of(pod.name)) for engine in late for pod in engine.pods)
+    first, text = next(((engine, text) for engine, text in told if text), (None, ""))
+    if first is not None:
+        message += f": rollout pod {first.name} is not ready, and the trainer says: {text}"
+    elif late:
+        message += f": rollout pod {late[0].name} is not ready, see its log{_why_made(late[0], draft)}"
+    return ConditionState(False, Reason.ENGINES_STARTING, message)
 
 
 def _why_made(pod: PodView, draft: Draft) -> str:

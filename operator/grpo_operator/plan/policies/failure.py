@@ -5,27 +5,20 @@ from dataclasses import replace
 from datetime import datetime
 
 from grpo_api.contract.micro_batch_choice import lowered
-from grpo_api.contract.reasons import Reason, ReasonMessage
-from grpo_api.contract.retries import repeated_error
-from grpo_api.v1alpha1.status import ConditionType, GRPOJobStatus, Phase
+from grpo_api.contract.reasons import Reason
+from grpo_api.judge.attempts import why_final
+from grpo_api.judge.causes import Cause, Precedence, first_cause
+from grpo_api.v1alpha1.status import ConditionType, Phase
 from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.observe.observed import Observed, PodView
 from grpo_operator.plan.advice import with_advice
-from grpo_operator.plan.causes import (
-    Cause,
-    Precedence,
-    first_cause,
-    other_build_causes,
-    trainer_causes,
-    vanished_causes,
-)
+from grpo_operator.plan.causes import other_build_causes, trainer_causes, vanished_causes
 from grpo_operator.plan.conditions import ConditionState, with_condition
-from grpo_operator.plan.consequence import without_room
 from grpo_operator.plan.draft import Draft, Stage
 from grpo_operator.plan.ends import failed
 from grpo_operator.plan.engine_errors import engine_causes, wake_when_no_engine
 from grpo_operator.plan.facts import has_reported
-from grpo_operator.plan.last_failure import last_failure
+from grpo_operator.plan.last_failure import Place, last_failure
 from grpo_operator.plan.stall import stalled_causes, wake_when_stalled
 from grpo_operator.plan.without_progress import has_worked, with_end, without_progress
 
@@ -37,7 +30,7 @@ an effect is taken for the cause, the other reports get this long to arrive."""
 def end_attempt_on_failure(draft: Draft, observed: Observed, now: datetime) -> Draft:
     """Record the cause; then fail the job, or go to the next attempt.
 
-    What follows from a cause, and whether it counts, is decided in `consequence`.
+    What follows from a cause, and whether it counts, is decided in `grpo_api.judge`.
     """
     snapshot = draft.snapshot
     cause = first_cause(_causes(draft, observed, snapshot))
@@ -48,36 +41,27 @@ def end_attempt_on_failure(draft: Draft, observed: Observed, now: datetime) -> D
     if wait > 0:
         return draft.waking_after(wait)
     if draft.status.waiting_for_room:
-        rule = without_room(cause.consequence, exit_code=cause.exit_code, reason=cause.why.reason)
-        cause = replace(cause, consequence=rule)
+        cause = cause.without_room()
     cause = replace(cause, why=with_advice(cause.why, draft.status, snapshot=snapshot))
     failure = last_failure(
-        cause.why, attempt=draft.status.attempt, place=cause.place, exit_code=cause.exit_code
+        cause.why, attempt=draft.status.attempt, place=cause.ended, exit_code=cause.exit_code
     )
     draft = draft.with_status(last_failure=failure)
-    final = _why_final(draft.status, cause, max_restarts=snapshot.spec.failure_policy.max_restarts)
+    final = why_final(
+        cause,
+        attempt=draft.status.attempt,
+        past=without_progress(draft.status),
+        max_restarts=snapshot.spec.failure_policy.max_restarts,
+        error_before=draft.status.last_error,
+    )
     if final is not None:
         return failed(draft, observed, now, final)
-    if cause.why.reason == Reason.GPU_OUT_OF_MEMORY:
+    if cause.consequence.lowers_budget:
         draft = draft.with_status(micro_batch_tokens=lowered(snapshot.config.micro_batch_tokens))
     return _next_attempt(draft, observed, cause, now)
 
 
-def _why_final(status: GRPOJobStatus, cause: Cause, *, max_restarts: int) -> ReasonMessage | None:
-    """Why no other attempt follows this cause; None where one does."""
-    if not cause.consequence.is_retried:
-        return cause.why
-    again = repeated_error(cause.error, before=status.last_error, message=cause.why.message)
-    past = without_progress(status)
-    if again is not None or not cause.consequence.is_counted or past.num_failures < max_restarts:
-        return again
-    used_up = f"attempt {status.attempt} failed and failurePolicy.maxRestarts ({max_restarts}) is used up"
-    if past.checkpoint_step is not None:
-        used_up += f" since the checkpoint of step {past.checkpoint_step}"
-    return ReasonMessage(cause.why.reason, f"{used_up}: {cause.why.message}")
-
-
-def _causes(draft: Draft, observed: Observed, snapshot: JobSnapshot) -> list[Cause]:
+def _causes(draft: Draft, observed: Observed, snapshot: JobSnapshot) -> list[Cause[Place]]:
     """Everything wrong with the current attempt."""
     facts = draft.facts
     if facts.first and facts.first.is_done:
@@ -110,7 +94,7 @@ def _has_met(draft: Draft) -> bool:
     return has_reported(draft.status, attempt=draft.status.attempt)
 
 
-def _next_attempt(draft: Draft, observed: Observed, cause: Cause, now: datetime) -> Draft:
+def _next_attempt(draft: Draft, observed: Observed, cause: Cause[Place], now: datetime) -> Draft:
     attempt = draft.status.attempt + 1
     status = with_condition(
         with_end(draft.status, is_counted=cause.consequence.is_counted),
@@ -130,7 +114,7 @@ def _next_attempt(draft: Draft, observed: Observed, cause: Cause, now: datetime)
     return replace(draft, status=status, stage=Stage.ACTIVE).with_facts(observed, now)
 
 
-def _settling_left(draft: Draft, observed: Observed, cause: Cause, now: datetime) -> float:
+def _settling_left(draft: Draft, observed: Observed, cause: Cause[Place], now: datetime) -> float:
     """Seconds to wait until all pods and nodes have reported, before this cause is acted on."""
     have_all_reported = all(pod.is_over and not pod.is_settling for pod in draft.facts.gang.values())
     if cause.precedence in {Precedence.CERTAIN, Precedence.DISRUPTION} or have_all_reported:

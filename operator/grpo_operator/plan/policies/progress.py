@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import datetime
 
-from grpo_api.contract.retries import has_made_a_step
+from grpo_api.judge.clocks import has_made_a_step
 from grpo_api.v1alpha1.status import GRPOJobStatus
 from grpo_operator.observe.observed import Observed
 from grpo_operator.plan.draft import Draft

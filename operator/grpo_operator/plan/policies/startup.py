@@ -4,7 +4,7 @@ says what it waited for."""
 from datetime import datetime, timedelta
 
 from grpo_api.contract.reasons import Reason
-from grpo_api.contract.retries import is_reading
+from grpo_api.judge.clocks import is_reading
 from grpo_api.v1alpha1.status import Condition, ConditionType
 from grpo_operator.observe.observed import Observed
 from grpo_operator.plan.conditions import is_true

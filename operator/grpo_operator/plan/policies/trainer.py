@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from grpo_api.contract.environment import Role
 from grpo_api.contract.graces import MAX_TRAINER_GRACE_SECONDS, TRAINER_GRACE_SECONDS
-from grpo_api.contract.retries import pause_seconds
+from grpo_api.judge.attempts import pause_seconds
 from grpo_api.v1alpha1.status import ConditionType
 from grpo_operator.children.pod import grace_seconds_of
 from grpo_operator.children.trainer import trainer_pod

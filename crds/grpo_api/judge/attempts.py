@@ -1,42 +1,17 @@
-"""Rules about attempts that the operator and local mode share: when one has begun, what is progress, whether
-another can help, and how long it waits. They are pure."""
+"""What follows the end of an attempt: whether another one can help, what it counts for, and how long it
+waits. Pure."""
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
-from grpo_api.contract.progress import Progress, TrainerState
+from grpo_api.contract.progress import Progress
 from grpo_api.contract.reasons import Reason, ReasonMessage
+from grpo_api.judge.causes import Cause
 from grpo_api.v1alpha1.status import ErrorSignature
-
-WORKING_STATES = frozenset({TrainerState.TRAINING, TrainerState.STOPPING, TrainerState.DONE})
-"""States of a trainer that makes steps, or has made them."""
 
 _FIRST_PAUSE_SECONDS = 5.0
 _LONGEST_PAUSE_SECONDS = 60.0
 _LONGEST_DISRUPTION_PAUSE_SECONDS = 600.0
-
-
-def has_begun(progress: Progress) -> bool:
-    """Whether this attempt has begun its first step. Before that it loads models and waits for engines, which
-    startupDeadlineSeconds limits and stallTimeoutSeconds does not."""
-    return progress.state in WORKING_STATES or has_made_a_step(progress)
-
-
-def has_made_a_step(progress: Progress) -> bool:
-    """Whether this attempt has finished a step of its own, beyond that of its checkpoint."""
-    return progress.step > (progress.resumed_from_step or 0)
-
-
-def signs_of_life(progress: Progress) -> tuple[object, ...]:
-    """What changes while a trainer makes progress: as long as all of it stays the same, it makes none."""
-    return progress.heartbeat, progress.step, progress.state
-
-
-def is_reading(progress: Progress) -> bool:
-    """Whether a trainer that has not begun reads its checkpoint: only that raises its heartbeat while it
-    starts. startupDeadlineSeconds runs from the last time that it rose, as reading takes as long as the
-    checkpoint is large."""
-    return progress.state is TrainerState.STARTING and progress.heartbeat > 0
 
 
 def newest_step(*steps: int | None) -> int | None:
@@ -101,3 +76,32 @@ class WithoutProgress:
             num_failures=self.num_failures + is_counted,
             num_disruptions=self.num_disruptions + (not is_counted),
         )
+
+    def with_progress(self, progress: Progress | None) -> Self:
+        """The counts once an attempt has ended whose last report was `progress`. The checkpoint that it began
+        with is no progress of its own: an earlier run may have saved it."""
+        if progress is None:
+            return self
+        known = newest_step(self.checkpoint_step, progress.resumed_from_step)
+        return replace(self, checkpoint_step=known).with_checkpoint(progress.checkpoint_step)
+
+
+def why_final(
+    cause: Cause[Any],
+    *,
+    attempt: int,
+    past: WithoutProgress,
+    max_restarts: int,
+    error_before: ErrorSignature | None,
+) -> ReasonMessage | None:
+    """Why no other attempt follows this cause, which ended `attempt`; None where one does. `error_before` is
+    what ended the attempt before it."""
+    if not cause.consequence.is_retried:
+        return cause.why
+    again = repeated_error(cause.error, before=error_before, message=cause.why.message)
+    if again is not None or not cause.consequence.is_counted or past.num_failures < max_restarts:
+        return again
+    used_up = f"attempt {attempt} failed and failurePolicy.maxRestarts ({max_restarts}) is used up"
+    if past.checkpoint_step is not None:
+        used_up += f" since the checkpoint of step {past.checkpoint_step}"
+    return ReasonMessage(cause.why.reason, f"{used_up}: {cause.why.message}")
