@@ -156,7 +156,7 @@ def _add_work_options(parser: argparse.ArgumentParser) -> None:
         f"{MIN_HOLD_BACK_SECONDS} (default: {HOLD_BACK_SECONDS})",
     )
     parser.add_argument(
-        "--health-port", type=int, metavar="PORT", help="serve GET /healthz here (default: not)"
+        "--health-port", type=int, metavar="PORT", help="serve GET /healthz and /metrics here (default: not)"
     )
     parser.add_argument(
         "--leader-elect",

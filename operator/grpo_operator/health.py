@@ -1,12 +1,14 @@
-"""The operator's own liveness endpoint: 200 while its looks at the cluster succeed."""
+"""What the operator serves: its liveness, 200 while its looks at the cluster succeed, and its metrics."""
 
 import socket
 import time
 from collections.abc import Callable
 
 from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 HEALTH_PATH = "/healthz"
+METRICS_PATH = "/metrics"
 
 
 class Health:
@@ -32,8 +34,8 @@ class Health:
         return self.silent_seconds < self._limit_seconds
 
 
-async def serve(health: Health, *, port: int) -> web.AppRunner:
-    """Serve `health` on all addresses; the caller cleans the runner up."""
+async def serve(health: Health, metrics: CollectorRegistry, *, port: int) -> web.AppRunner:
+    """Serve `health` and `metrics` on all addresses; the caller cleans the runner up."""
 
     async def answer(_: web.Request) -> web.Response:
         if health.is_alive:
@@ -42,8 +44,12 @@ async def serve(health: Health, *, port: int) -> web.AppRunner:
             status=503, text=f"no successful look at the cluster for {health.silent_seconds:.0f} s\n"
         )
 
+    async def answer_metrics(_: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(metrics), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
     app = web.Application()
     app.router.add_get(HEALTH_PATH, answer)
+    app.router.add_get(METRICS_PATH, answer_metrics)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     # the kubelet probes the pod's address, of whichever version of IP

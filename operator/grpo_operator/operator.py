@@ -17,6 +17,7 @@ from grpo_operator.cluster.lease import Lease, own_identity
 from grpo_operator.cluster.watch import watch
 from grpo_operator.controller import Controller
 from grpo_operator.health import Health, serve
+from grpo_operator.metrics import OperatorMetrics
 from grpo_operator.observe.cache import Cache, Key, job_key
 from grpo_operator.observe.held import Held
 from grpo_operator.observe.memory import Memory
@@ -93,7 +94,8 @@ class Operator:
         await self._first_resync()
         server = None
         if self._settings.health_port is not None:
-            server = await serve(self._health, port=self._settings.health_port)
+            metrics = OperatorMetrics(self._cache, self._queue).registry()
+            server = await serve(self._health, metrics, port=self._settings.health_port)
         try:
             if self._lease is None:
                 await self._work()

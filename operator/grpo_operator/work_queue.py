@@ -53,6 +53,11 @@ class WorkQueue:
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._failures: dict[Key, int] = {}
 
+    @property
+    def num_waiting(self) -> int:
+        """How many jobs wait for a worker."""
+        return len(self._waiting)
+
     def add(self, key: Key, urgency: Urgency | None = None) -> None:
         """Handle this job as soon as a worker is free; by default with the urgency that it has now."""
         wanted = self._urgency_of(key) if urgency is None else urgency

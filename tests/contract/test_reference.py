@@ -12,10 +12,11 @@ import grpo_runtime
 import grpo_runtime.fleet.engine_sync
 import grpo_runtime.trainer.loop
 import grpo_runtime.trainer.step_sampler
-from grpo_api.contract import endpoints, exit_codes, labels, learning_signal, retries
+from grpo_api.contract import endpoints, exit_codes, labels, learning_signal
 from grpo_api.contract.reasons import Reason
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.group import GROUP
+from grpo_api.judge import attempts
 from grpo_api.resolve import resolve_algorithm
 from grpo_api.v1alpha1.spec import AlgorithmSpec, KLSpec, LossType
 from grpo_api.v1alpha1.status import ConditionType
@@ -77,7 +78,7 @@ def test_every_condition_is_explained() -> None:
 
 
 def test_every_reason_of_ours_is_given_somewhere():
-    modules = (exit_codes, learning_signal, retries)
+    modules = (exit_codes, learning_signal, attempts)
     sources = [*SOURCES, *(Path(module.__file__) for module in modules)]
     given = {
         node.attr

@@ -3,6 +3,7 @@
 import socket
 
 from aiohttp import ClientSession
+from prometheus_client import CollectorRegistry
 
 from grpo_operator.health import HEALTH_PATH, Health, serve
 
@@ -33,7 +34,7 @@ def test_it_is_alive_until_the_limit_and_again_after_a_success() -> None:
 async def test_the_kubelet_is_told_for_how_long_no_look_has_succeeded() -> None:
     clock = Clock()
     health = Health(limit_seconds=LIMIT_SECONDS, monotonic=clock)
-    runner = await serve(health, port=0)
+    runner = await serve(health, CollectorRegistry(), port=0)
     try:
         [(_, port, *_)] = runner.addresses
         for address in ("127.0.0.1", "::1"):

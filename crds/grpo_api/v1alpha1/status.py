@@ -235,6 +235,9 @@ class GRPOJobStatus(ApiModel):
     last_error: ErrorSignature | None = None
     """The Python error that ended the attempt before this one: the same one again fails the job. Absent where
     it ended otherwise, or by an error that may pass."""
+    notes: Annotated[str, Field(max_length=1024)] = ""
+    """What must be known beside the conditions: that changes to the spec are not followed, or that the CRD is
+    older than the operator. Ready's message ends with it."""
     revision: ShortText = ""
     """Hash of everything that was recorded when the job started."""
     config_digest: ShortText = ""

@@ -15,7 +15,7 @@ from grpo_operator.plan.blockers import Blocker
 from grpo_operator.plan.conditions import ConditionState, condition, is_true, with_condition
 from grpo_operator.plan.draft import Draft, Stage
 from grpo_operator.plan.hung_engines import hung_engines
-from grpo_operator.plan.notes import notes_of, notes_to_write, split_notes, with_notes
+from grpo_operator.plan.notes import notes_of, notes_to_write, with_notes, without_notes
 from grpo_operator.plan.termination import explain_termination
 
 _UNREADABLE_REASONS = frozenset({Reason.SCHEMA_SKEW.value, Reason.REVISION_LOST.value})
@@ -29,8 +29,10 @@ _NO_PODS_REASONS = frozenset(
 def write_conditions(draft: Draft, observed: Observed, now: datetime) -> Draft:
     """Every condition is written the first time a job is seen and whenever it changes."""
     running = _running(draft, observed)
-    ready, notes = _ready(draft, observed, running), notes_of(draft, observed)
-    message = with_notes(ready.message, notes_to_write(notes, observed))
+    own_notes = notes_of(draft, observed)
+    notes = notes_to_write(own_notes, observed)
+    ready = _ready(draft, observed, running)
+    message = with_notes(ready.message, notes)
     states = {
         ConditionType.RUNNING: running,
         ConditionType.ROLLOUT_READY: _rollout_ready(draft, observed),
@@ -45,7 +47,7 @@ def write_conditions(draft: Draft, observed: Observed, now: datetime) -> Draft:
     status = draft.status
     for kind, state in states.items():
         status = with_condition(status, kind, state, generation=observed.job.generation, now=now)
-    return replace(draft.with_status(conditions=status.conditions), notes=notes)
+    return replace(draft.with_status(conditions=status.conditions, notes=notes), notes=own_notes)
 
 
 def _not_met(why: ReasonMessage) -> ConditionState:
@@ -222,7 +224,7 @@ def _ready(draft: Draft, observed: Observed, running: ConditionState) -> Conditi
     was_running = is_true(observed.job.status, ConditionType.RUNNING)
     is_same_attempt = was_running and observed.job.status.attempt == draft.status.attempt
     if not has_news and known and known.reason not in _UNREADABLE_REASONS and is_same_attempt:
-        message, _ = split_notes(known.message)
+        message = without_notes(known.message, observed.job.status.notes)
         return replace(ConditionState.of(known), message=message)
     return _not_met(report.problem) if report.problem else _at_work(new or draft.facts.last_progress)
 
