@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Self
 
+from grpo_api.source import Volume, VolumeKind
+from grpo_api.v1alpha1.spec import CodeRef
 from grpo_runtime.errors import UserError
 
 FILE_MODULE = "grpo_runtime.process.user_file"
@@ -28,6 +30,13 @@ class FunctionFile:
     function: str
     place: str
     """What error messages call the file: its key and ConfigMap."""
+
+    @classmethod
+    def of_spec(cls, code: CodeRef, *, volumes_dir: Path) -> Self:
+        """Where a function from a ConfigMap is mounted."""
+        folder = volumes_dir / Volume(VolumeKind.CONFIG_MAP, code.name).folder
+        place = f"key {code.key} of ConfigMap {code.name}"
+        return cls(path=folder / code.key, function=code.function, place=place)
 
 
 def load_either(function: str | None, file: Mapping[str, Any] | None, *, field: str) -> Callable[..., Any]:

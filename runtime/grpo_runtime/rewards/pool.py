@@ -9,7 +9,7 @@ from typing import Protocol
 from grpo_runtime.errors import UserError
 from grpo_runtime.report.metric_names import is_own_metric
 from grpo_runtime.rewards.chunk import Column, failed_column
-from grpo_runtime.rewards.service import ServiceClient
+from grpo_runtime.rewards.kinds import kind_of
 from grpo_runtime.rewards.tolerance import Tolerance
 from grpo_runtime.rewards.types import (
     OWN_ARGUMENTS,
@@ -21,7 +21,6 @@ from grpo_runtime.rewards.types import (
     RewardMatrix,
     RewardRequest,
 )
-from grpo_runtime.rewards.worker_group import WorkerGroup
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +64,7 @@ class RewardPool:
     def __init__(self, functions: tuple[RewardFunction, ...], *, has_scored: bool = False) -> None:
         """`has_scored` as for `Tolerance`."""
         self._functions = functions
-        self._callers: list[Caller] = [_caller(function) for function in functions]
+        self._callers: list[Caller] = [kind_of(function).caller(function) for function in functions]
         self._tolerances = [Tolerance(function, has_scored=has_scored) for function in functions]
         self._num_open = [0] * len(functions)
         self._warned: set[tuple[str, str]] = set()
@@ -90,7 +89,7 @@ class RewardPool:
         Raises UserError when a function does not fit the run. Whatever else fails is a warning: no policy has
         made the completions of `chunk`, and what a function asks may not answer yet.
         """
-        places = [place for place, function in enumerate(self._functions) if function.is_user_code]
+        places = [place for place, function in enumerate(self._functions) if kind_of(function).is_user_code]
         if places and (hidden := sorted(OWN_ARGUMENTS & chunk.columns.keys())):
             _log.warning(
                 "reward functions do not see the columns %s of the data, because arguments of the run have "
@@ -207,10 +206,6 @@ class RewardPool:
             return await self._callers[place].score(chunk)
         finally:
             self._num_open[place] -= 1
-
-
-def _caller(function: RewardFunction) -> Caller:
-    return WorkerGroup(function) if function.service is None else ServiceClient(function, function.service)
 
 
 def _metrics(name: str, columns: Sequence[Column]) -> dict[str, float]:

@@ -6,8 +6,6 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from grpo_runtime.process.user_code import FunctionFile
-
 RewardCall = Callable[..., list[Any]]
 """TRL's convention: takes keyword arguments and returns a reward for every completion, None where it does not
 apply."""
@@ -30,6 +28,23 @@ class BuiltinOptions:
     overlong_tokens: int = 0
     dataset_source: str = ""
     seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuiltinReward:
+    """A function that comes with the runtime."""
+
+    name: str
+    """In `registry.BUILTIN_REWARDS`."""
+    options: BuiltinOptions = field(default_factory=BuiltinOptions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportedFunction:
+    """A function of the user in the image."""
+
+    path: str
+    """`module:attribute`, importable where the trainer runs."""
 
 
 @dataclass(frozen=True)
@@ -66,22 +81,12 @@ class RewardModel:
 
 @dataclass(frozen=True, kw_only=True)
 class RewardFunction:
-    """One reward function of the run: exactly one of `builtin`, `function`, `code`, `service` and `model` is
-    set."""
+    """One reward function of the run."""
 
     name: str
     """Its name in metrics: rewards/NAME/mean."""
-    builtin: str | None = None
-    """A name in `registry.BUILTIN_REWARDS`."""
-    function: str | None = None
-    """`module:attribute`, importable where the trainer runs."""
-    code: FunctionFile | None = None
-    """Run in the worker process only."""
-    service: RewardService | None = None
-    model: RewardModel | None = None
-    """Loaded in the worker processes only."""
-    options: BuiltinOptions = field(default_factory=BuiltinOptions)
-    """Used with `builtin`."""
+    source: Any
+    """What it calls: the dataclass of its kind, see `kinds.REWARD_KINDS`."""
     timeout_seconds: float = 60.0
     """Deadline of one call, which scores one chunk."""
     max_failure_share: float = 1.0
@@ -90,11 +95,6 @@ class RewardFunction:
     """After so many steps in a row in which a call failed the run ends."""
     workers: int = 1
     """Processes that call it at the same time, or requests to a service."""
-
-    @property
-    def is_user_code(self) -> bool:
-        """Whether a worker process calls a function of the user."""
-        return self.function is not None or self.code is not None
 
 
 @dataclass(frozen=True, kw_only=True)

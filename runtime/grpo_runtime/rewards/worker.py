@@ -1,8 +1,8 @@
 """The worker process: one reward function, requests in and rewards out as JSON lines over its pipes.
 
-It is started as `python -m grpo_runtime.rewards.worker CONFIG PARENT`. CONFIG is what `process.worker_config`
-writes, and PARENT is the process that starts it: the worker ends when that one does. Its first line says
-whether it found the function; after that it answers every line with one line.
+It is started as `python -m grpo_runtime.rewards.worker CONFIG PARENT`. CONFIG is what
+`worker_group.worker_config` writes, and PARENT is the process that starts it: the worker ends when that one
+does. Its first line says whether it found the function; after that it answers every line with one line.
 
 It has one event loop. A function that is no coroutine is called outside of it, in the main thread, and may
 run a loop of its own.
@@ -13,18 +13,14 @@ import json
 import sys
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from grpo_runtime.process.line_pipes import announce, failure, private_pipes, send
 from grpo_runtime.process.parent_death import die_with
-from grpo_runtime.process.user_code import load_either
 from grpo_runtime.rewards.functions import MisfitError, NoNumberError, call_function, clean_reward
-from grpo_runtime.rewards.registry import make_builtin
-from grpo_runtime.rewards.types import BuiltinOptions, RewardModel
-
-FIELD = "rewards"
-"""Which errors name."""
+from grpo_runtime.rewards.kinds import REWARD_KINDS
 
 
 def main(arguments: list[str]) -> int:
@@ -44,13 +40,9 @@ def main(arguments: list[str]) -> int:
 
 
 def _function(config: dict[str, Any]) -> Callable[..., Any]:
-    if config["builtin"] is not None:
-        return make_builtin(config["builtin"], options=BuiltinOptions(**config["options"]))
-    if config["model"] is not None:
-        from grpo_runtime.rewards.classifier import load_classifier
-
-        return load_classifier(RewardModel(**config["model"] | {"folder": Path(config["model"]["folder"])}))
-    return load_either(config["function"], config["code"], field=FIELD)
+    kind = REWARD_KINDS[config["kind"]]
+    assert kind.load is not None  # others have no workers
+    return kind.load(TypeAdapter(kind.source).validate_python(config["source"]))
 
 
 def _reply(

@@ -2,10 +2,11 @@
 
 import asyncio
 import json
+from dataclasses import asdict
 
-from grpo_runtime.process.line_worker import LineWorker, WorkerFailedError
+from grpo_runtime.process.line_worker import START_TIMEOUT_SECONDS, LineWorker, WorkerFailedError
 from grpo_runtime.rewards.chunk import Column, column_of_reply, failed_column
-from grpo_runtime.rewards.process import reward_worker
+from grpo_runtime.rewards.kinds import kind_of, name_of
 from grpo_runtime.rewards.types import FailureKind, RewardFunction, RewardRequest
 
 
@@ -56,3 +57,22 @@ class WorkerGroup:
     async def close(self) -> None:
         """End every process."""
         await asyncio.gather(*(worker.close() for worker in self._workers))
+
+
+def reward_worker(function: RewardFunction, *, start_timeout_seconds: float | None = None) -> LineWorker:
+    """The process of one reward function, not yet started. It may take `start_timeout_seconds` to start, or
+    what is usual for its kind."""
+    kind = kind_of(function)
+    return LineWorker(
+        "grpo_runtime.rewards.worker",
+        worker_config(function),
+        what=f"rewards: starting {function.name}",
+        environment=kind.environment(function.source),
+        start_timeout_seconds=start_timeout_seconds or kind.start_timeout_seconds or START_TIMEOUT_SECONDS,
+    )
+
+
+def worker_config(function: RewardFunction) -> str:
+    """The first argument of a worker, as JSON."""
+    config = {"kind": name_of(kind_of(function)), "source": asdict(function.source)}
+    return json.dumps(config, default=str)

@@ -21,9 +21,10 @@ from grpo_runtime.model.load import load_config, load_generation_config, load_to
 from grpo_runtime.model.source import tokenizer_folder
 from grpo_runtime.process.failure import describe_failure
 from grpo_runtime.process.termination import write_termination_message
+from grpo_runtime.rewards.kinds import reward_functions
 from grpo_runtime.rewards.pool import RewardPool
 from grpo_runtime.settings import read_trainer_settings
-from grpo_runtime.trainer.scoring import Scorer, reward_functions
+from grpo_runtime.trainer.scoring import Scorer
 from grpo_runtime.trainer.training_prompts import load_evaluation_prompts, load_training_prompts
 
 

@@ -17,10 +17,12 @@ from grpo_runtime.data.sampler import PromptSampler
 from grpo_runtime.errors import UserError
 from grpo_runtime.export.at_the_end import ModelUploads
 from grpo_runtime.export.destinations import open_destinations
+from grpo_runtime.process.user_code import FunctionFile
 from grpo_runtime.report.reporter import Reporter
 from grpo_runtime.report.run_file import keep_run_file
 from grpo_runtime.report.sinks import SINKS
 from grpo_runtime.report.trackers.registry import open_trackers
+from grpo_runtime.rewards.kinds import reward_functions
 from grpo_runtime.rewards.pool import RewardPool
 from grpo_runtime.rollout.interface import Engines
 from grpo_runtime.rollout.sampling import sampling_checksum
@@ -32,7 +34,7 @@ from grpo_runtime.trainer.evaluation import Evaluation
 from grpo_runtime.trainer.journal.journal import JOURNAL, Journal, NoJournal
 from grpo_runtime.trainer.loop import Coordinator
 from grpo_runtime.trainer.rank_context import RankContext
-from grpo_runtime.trainer.scoring import Scorer, function_file, reward_functions
+from grpo_runtime.trainer.scoring import Scorer
 from grpo_runtime.trainer.training_prompts import load_evaluation_prompts, load_training_prompts
 
 logger = logging.getLogger(__name__)
@@ -147,7 +149,7 @@ async def _started_function(context: RankContext) -> AsyncIterator[RolloutFuncti
     code = found.config_map
     options = FunctionOptions(
         function=found.function,
-        file=None if code is None else function_file(code, volumes_dir=context.settings.volumes_dir),
+        file=None if code is None else FunctionFile.of_spec(code, volumes_dir=context.settings.volumes_dir),
         timeout_seconds=found.timeout_seconds,
         max_turns=found.max_turns,
         max_tokens=sampling.max_tokens,

@@ -6,30 +6,20 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
-from grpo_api.contract.resolved_sections import ResolvedReward
 from grpo_api.contract.run_config import RunConfig
-from grpo_api.source import Volume, VolumeKind
-from grpo_api.v1alpha1.spec import CodeRef, RewardServiceSpec
 from grpo_runtime.algorithm.types import AdvantageOptions
 from grpo_runtime.data.prompt import Prompt, prefill_of
 from grpo_runtime.model.completion_decoder import CompletionDecoder
-from grpo_runtime.model.source import existing_model
-from grpo_runtime.process.user_code import FunctionFile
 from grpo_runtime.report.scoring import unscored_message
 from grpo_runtime.rewards.pool import COUNTS, RewardPool, ScoredChunk
 from grpo_runtime.rewards.types import (
     TRIAL_TEXT,
-    BuiltinOptions,
     OpenCalls,
-    RewardFunction,
     RewardMatrix,
-    RewardModel,
     RewardRequest,
-    RewardService,
 )
 from grpo_runtime.rollout.interface import Rollout
 
@@ -214,78 +204,6 @@ class Scorer:
             is_evaluation=self._is_evaluation,
             total_steps=self._total_steps,
         )
-
-
-def reward_functions(run_config: RunConfig, *, volumes_dir: Path) -> tuple[RewardFunction, ...]:
-    """The reward functions that a run asks for. Downloads reward models of the Hub that are not in its cache.
-
-    Raises UserError when there is no model where a reward says."""
-    return tuple(
-        _reward_function(reward, run_config, volumes_dir=volumes_dir) for reward in run_config.rewards
-    )
-
-
-def _reward_function(reward: ResolvedReward, run_config: RunConfig, *, volumes_dir: Path) -> RewardFunction:
-    return RewardFunction(
-        name=reward.name,
-        builtin=None if reward.builtin is None else reward.builtin.value,
-        function=reward.function,
-        code=None if reward.config_map is None else function_file(reward.config_map, volumes_dir=volumes_dir),
-        service=None
-        if reward.service is None
-        else _service(reward.service, run_config, volumes_dir=volumes_dir),
-        model=None if reward.model is None else _model(reward, run_config, volumes_dir=volumes_dir),
-        options=BuiltinOptions(
-            answer_column=run_config.dataset.answer,
-            pattern=reward.pattern or "",
-            max_tokens=run_config.sampling.max_tokens,
-            overlong_tokens=reward.overlong_tokens or 0,
-            dataset_source=run_config.dataset.source,
-            seed=run_config.algorithm.seed,
-        ),
-        timeout_seconds=reward.timeout_seconds,
-        max_failure_share=reward.max_failure_share,
-        max_failing_steps=reward.max_failing_steps,
-        workers=reward.workers,
-    )
-
-
-def function_file(code: CodeRef, *, volumes_dir: Path) -> FunctionFile:
-    """Where a function from a ConfigMap is mounted."""
-    folder = volumes_dir / Volume(VolumeKind.CONFIG_MAP, code.name).folder
-    return FunctionFile(
-        path=folder / code.key,
-        function=code.function,
-        place=f"key {code.key} of ConfigMap {code.name}",
-    )
-
-
-def _service(service: RewardServiceSpec, run_config: RunConfig, *, volumes_dir: Path) -> RewardService:
-    secret = service.secret_volume
-    return RewardService(
-        url=service.url,
-        job=run_config.job.uid,
-        secret=service.headers_secret,
-        folder=None if secret is None else volumes_dir / secret.folder,
-    )
-
-
-def _model(reward: ResolvedReward, run_config: RunConfig, *, volumes_dir: Path) -> RewardModel:
-    model = reward.model
-    assert model is not None
-    return RewardModel(
-        folder=existing_model(
-            model.source,
-            revision=model.revision,
-            hub=run_config.hub,
-            volumes_dir=volumes_dir,
-            field=f"model.source of reward {reward.name}",
-        ).folder,
-        source=model.source,
-        dtype=model.dtype.value,
-        batch_size=model.batch_size,
-        num_threads=model.threads,
-    )
 
 
 def advantage_options(run_config: RunConfig) -> AdvantageOptions:

@@ -5,11 +5,13 @@ import asyncio
 import sys
 
 from grpo_runtime.rewards.pool import RewardPool
-from grpo_runtime.rewards.types import RewardFunction, RewardRequest
+from grpo_runtime.rewards.types import ImportedFunction, RewardFunction, RewardRequest
 
 
 async def main(pid_file: str) -> None:
-    function = RewardFunction(name="mine", function="reward_examples:writes_its_pid_and_hangs")
+    function = RewardFunction(
+        name="mine", source=ImportedFunction(path="reward_examples:writes_its_pid_and_hangs")
+    )
     request = RewardRequest(
         prompts=["a="],
         completions=["a"],

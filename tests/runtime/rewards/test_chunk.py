@@ -13,6 +13,7 @@ from grpo_runtime.rewards.pool import RewardPool
 from grpo_runtime.rewards.tolerance import Tolerance
 from grpo_runtime.rewards.types import (
     FailureKind,
+    ImportedFunction,
     RewardFailure,
     RewardFunction,
     RewardMatrix,
@@ -25,7 +26,7 @@ STEP = 3
 def example(name: str, *, workers: int = 1, timeout_seconds: float = 30.0) -> RewardFunction:
     return RewardFunction(
         name=name,
-        function=f"reward_examples:{name}",
+        source=ImportedFunction(path=f"reward_examples:{name}"),
         timeout_seconds=timeout_seconds,
         workers=workers,
         max_failure_share=0.5,
@@ -111,7 +112,7 @@ def failure(kind: FailureKind, num_samples: int = 4) -> RewardFailure:
     return RewardFailure(name="mine", kind=kind, reason="it hung\nhere", num_samples=num_samples, sample={})
 
 
-MINE = RewardFunction(name="mine", max_failure_share=0.5, max_failing_steps=3)
+MINE = RewardFunction(name="mine", source=None, max_failure_share=0.5, max_failing_steps=3)
 
 
 def test_one_call_without_an_answer_is_tolerated_also_where_a_step_has_no_other() -> None:

@@ -10,9 +10,9 @@ from transformers import AutoModelForSequenceClassification, LlamaConfig
 
 from grpo_runtime.errors import UserError
 from grpo_runtime.rewards.classifier import load_classifier
+from grpo_runtime.rewards.kinds import reward_functions
 from grpo_runtime.rewards.pool import RewardPool
 from grpo_runtime.rewards.types import RewardModel, RewardRequest
-from grpo_runtime.trainer.scoring import reward_functions
 
 PROMPTS = ["Repeat the letter a: ", "Repeat the letter b: ", "Repeat the letter a: "]
 COMPLETIONS = ["a", "the letters of the alphabet", "b b b"]
@@ -71,10 +71,9 @@ def test_a_completion_is_scored_behind_its_prompt_as_it_is_alone(folder: Path, b
 def test_a_model_computes_with_as_many_threads_as_the_run_says(folder: Path, tmp_path: Path) -> None:
     model = {"source": f"file://{folder}", "threads": 3}
     (judge,) = reward_functions(run_config(rewards=[{"name": "judge", "model": model}]), volumes_dir=tmp_path)
-    assert judge.model is not None
     num_threads = torch.get_num_threads()
     try:
-        load_classifier(judge.model)
+        load_classifier(judge.source)
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(num_threads)

@@ -17,7 +17,9 @@ from grpo_runtime.process.user_code import FunctionFile
 from grpo_runtime.rewards.pool import RewardPool
 from grpo_runtime.rewards.types import (
     BuiltinOptions,
+    BuiltinReward,
     FailureKind,
+    ImportedFunction,
     RewardFunction,
     RewardMatrix,
     RewardRequest,
@@ -29,7 +31,9 @@ HUNG_SECONDS = 120.0
 
 
 def example(name: str, *, timeout_seconds: float = 30.0) -> RewardFunction:
-    return RewardFunction(name=name, function=f"reward_examples:{name}", timeout_seconds=timeout_seconds)
+    return RewardFunction(
+        name=name, source=ImportedFunction(path=f"reward_examples:{name}"), timeout_seconds=timeout_seconds
+    )
 
 
 def request(*completions: str, prompts: list[Any] | None = None, **columns: list[Any]) -> RewardRequest:
@@ -62,19 +66,21 @@ def column(matrix: RewardMatrix, index: int = 0) -> list[float | None]:
     [("exact_match", [1.0, 0.0, 0.0, None]), ("char_accuracy", [1.0, 0.5, 0.8, None])],
 )
 async def test_built_in_rewards_compare_with_the_answer(builtin: str, expected: list[float | None]) -> None:
-    function = RewardFunction(name="correct", builtin=builtin)
+    function = RewardFunction(name="correct", source=BuiltinReward(name=builtin))
     asked = request("dddd", "dd", "dddde", "x", answer=["dddd", "dddd", "dddd", None])
     assert column(await score(function, asked)) == expected
 
 
 async def test_a_built_in_reward_reads_the_answer_from_the_column_the_dataset_names() -> None:
-    function = RewardFunction(name="a", builtin="exact_match", options=BuiltinOptions(answer_column="gold"))
+    function = RewardFunction(
+        name="a", source=BuiltinReward(name="exact_match", options=BuiltinOptions(answer_column="gold"))
+    )
     assert column(await score(function, request("8", "9", gold=[8, 8]))) == [1.0, 0.0]
 
 
 async def test_functions_are_asked_together_and_give_one_column_each() -> None:
     functions = (
-        RewardFunction(name="correct", builtin="exact_match"),
+        RewardFunction(name="correct", source=BuiltinReward(name="exact_match")),
         example("length"),
         example("slow_length"),
     )
@@ -231,7 +237,7 @@ async def test_a_result_of_the_wrong_shape_gives_no_reward_to_any_completion(nam
     ],
 )
 async def test_a_function_that_does_not_exist_fails_the_start_with_its_name(path: str, sentence: str) -> None:
-    pool = RewardPool((RewardFunction(name="mine", function=path),))
+    pool = RewardPool((RewardFunction(name="mine", source=ImportedFunction(path=path)),))
     with pytest.raises(UserError, match=r"^rewards") as refusal:
         await pool.__aenter__()
     assert sentence in str(refusal.value)
@@ -265,7 +271,7 @@ async def test_max_failure_share_is_about_the_failures_of_its_own_function() -> 
 def code_in(path: Path, text: str, *, function: str = "reward") -> RewardFunction:
     path.write_text(text)
     code = FunctionFile(path=path, function=function, place="key reward.py of ConfigMap mine")
-    return RewardFunction(name="mine", code=code)
+    return RewardFunction(name="mine", source=code)
 
 
 async def test_code_from_a_config_map_is_run_in_the_worker_and_nowhere_else(tmp_path: Path) -> None:
@@ -309,7 +315,7 @@ async def test_a_key_that_the_config_map_lacks_is_refused_with_the_keys_it_has(t
         path=tmp_path / "reward.py", function="reward", place="key reward.py of ConfigMap mine"
     )
     with pytest.raises(UserError, match=r"reward\.py of ConfigMap mine is not there: .* has rewards\.py"):
-        await score(RewardFunction(name="mine", code=code), request("a"))
+        await score(RewardFunction(name="mine", source=code), request("a"))
 
 
 async def test_a_step_larger_than_a_pipe_holds_goes_through() -> None:

@@ -7,11 +7,19 @@ import pytest
 
 from grpo_runtime.errors import UserError
 from grpo_runtime.rewards.pool import RewardPool
-from grpo_runtime.rewards.types import RewardFunction, RewardRequest, RewardService
+from grpo_runtime.rewards.types import (
+    BuiltinReward,
+    ImportedFunction,
+    RewardFunction,
+    RewardRequest,
+    RewardService,
+)
 
 
 def example(name: str) -> RewardFunction:
-    return RewardFunction(name="mine", function=f"reward_examples:{name}", timeout_seconds=30.0)
+    return RewardFunction(
+        name="mine", source=ImportedFunction(path=f"reward_examples:{name}"), timeout_seconds=30.0
+    )
 
 
 def request(*completions: str, **columns: str) -> RewardRequest:
@@ -97,8 +105,8 @@ async def test_a_function_that_is_slow_in_its_trial_is_a_warning(
 async def test_services_and_built_in_rewards_are_not_tried() -> None:
     service = RewardService(url="http://127.0.0.1:9", job="uid")
     functions = (
-        RewardFunction(name="judge", service=service),
-        RewardFunction(name="exact", builtin="exact_match"),
+        RewardFunction(name="judge", source=service),
+        RewardFunction(name="exact", source=BuiltinReward(name="exact_match")),
         example("length"),
     )
     async with RewardPool(functions) as pool:

@@ -19,6 +19,7 @@ from grpo_runtime.rewards.pool import RewardPool
 from grpo_runtime.rewards.service import Patience, ServiceClient
 from grpo_runtime.rewards.service_protocol import request_body
 from grpo_runtime.rewards.types import (
+    BuiltinReward,
     FailureKind,
     OpenCalls,
     Outage,
@@ -47,12 +48,11 @@ def chunk(*completions: str, **columns: list[Any]) -> RewardRequest:
 def function(url: str, *, folder: Path | None = None, **fields: Any) -> RewardFunction:
     secret = None if folder is None else "judge"
     service = RewardService(url=url, job="a-uid", secret=secret, folder=folder)
-    return RewardFunction(name="judge", service=service, **{"workers": 4, **fields})
+    return RewardFunction(name="judge", source=service, **{"workers": 4, **fields})
 
 
 async def ask(function: RewardFunction, *chunks: RewardRequest, patience: Patience = QUICK) -> list[Column]:
-    assert function.service is not None
-    client = ServiceClient(function, function.service, patience=patience)
+    client = ServiceClient(function, function.source, patience=patience)
     await client.start()
     try:
         return list(await asyncio.gather(*map(client.score, chunks)))
@@ -295,8 +295,8 @@ async def test_an_outage_is_as_old_as_the_first_chunk_that_found_it() -> None:
     async with serving() as service:
         service.script = [unavailable] * 20
         judge = function(service.url)
-        assert judge.service is not None
-        client = ServiceClient(judge, judge.service, patience=QUICK)
+        assert judge.source is not None
+        client = ServiceClient(judge, judge.source, patience=QUICK)
         await client.start()
         first = asyncio.ensure_future(client.score(chunk("aa")))
         for _ in range(4):
@@ -313,8 +313,8 @@ async def test_an_answer_that_is_an_error_of_the_service_ends_an_outage_too() ->
     async with serving() as service:
         service.script = [status(503), status(500, text="KeyError")]
         judge = function(service.url)
-        assert judge.service is not None
-        client = ServiceClient(judge, judge.service, patience=QUICK)
+        assert judge.source is not None
+        client = ServiceClient(judge, judge.source, patience=QUICK)
         await client.start()
         await client.score(chunk("a"))
         assert client.outage is None
@@ -398,7 +398,10 @@ async def test_a_column_that_json_cannot_hold_fails_its_chunk() -> None:
 
 async def test_a_service_is_a_column_beside_other_rewards() -> None:
     async with serving() as service:
-        functions = (RewardFunction(name="exact", builtin="exact_match"), function(service.url))
+        functions = (
+            RewardFunction(name="exact", source=BuiltinReward(name="exact_match")),
+            function(service.url),
+        )
         async with RewardPool(functions) as pool:
             scored = await asyncio.gather(*(pool.submit(chunk(text, answer=["aa"])) for text in ("aa", "b")))
             matrix = pool.put_together(scored, step=0)

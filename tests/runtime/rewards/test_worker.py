@@ -8,20 +8,22 @@ import pytest
 
 from grpo_runtime.process.user_code import FunctionFile
 from grpo_runtime.rewards.pool import RewardPool
-from grpo_runtime.rewards.types import RewardFunction, RewardMatrix, RewardRequest
+from grpo_runtime.rewards.types import ImportedFunction, RewardFunction, RewardMatrix, RewardRequest
 
 HUNG_SECONDS = 120.0
 """For what comes in a moment, when it never comes."""
 
 
 def example(name: str) -> RewardFunction:
-    return RewardFunction(name="mine", function=f"reward_examples:{name}", timeout_seconds=20.0)
+    return RewardFunction(
+        name="mine", source=ImportedFunction(path=f"reward_examples:{name}"), timeout_seconds=20.0
+    )
 
 
 def code_in(path: Path, text: str) -> RewardFunction:
     path.write_text(textwrap.dedent(text))
     code = FunctionFile(path=path, function="reward", place=f"key {path.name} of ConfigMap mine")
-    return RewardFunction(name="mine", code=code, timeout_seconds=60.0)
+    return RewardFunction(name="mine", source=code, timeout_seconds=60.0)
 
 
 async def score(pool: RewardPool, *completions: str, **columns: str) -> RewardMatrix:

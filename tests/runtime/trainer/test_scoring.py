@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,10 +9,9 @@ import torch
 from pod_builder import run_config
 
 from grpo_runtime.data.prompt import Prompt
-from grpo_runtime.process.user_code import FunctionFile
-from grpo_runtime.rewards.types import OpenCalls, RewardMatrix, RewardRequest, RewardService
+from grpo_runtime.rewards.types import OpenCalls, RewardMatrix, RewardRequest
 from grpo_runtime.rollout.interface import Rollout
-from grpo_runtime.trainer.scoring import Scorer, StepScoring, reward_functions
+from grpo_runtime.trainer.scoring import Scorer, StepScoring
 
 RUN = run_config(algorithm={"steps": 5, "promptsPerStep": 2, "groupSize": 2})
 PROMPTS = [
@@ -155,45 +153,3 @@ async def test_an_evaluation_is_told_apart_from_a_step(is_evaluation: bool) -> N
 async def test_functions_that_do_not_apply_are_no_failure() -> None:
     scores = await scorer(FakePool([None] * 2, [None] * 2)).begin(PROMPTS, step=0).scores(ROLLOUTS)
     assert scores.rewards.isnan().all()
-
-
-def test_every_reward_of_a_run_brings_its_deadline_its_share_and_what_its_function_needs(
-    tmp_path: Path,
-) -> None:
-    run = run_config(
-        algorithm={"steps": 5, "seed": 9},
-        sampling={"maxTokens": 100},
-        engine={"maxModelLen": 128},
-        rewards=[
-            {"name": "long", "builtin": "length", "overlongTokens": 20, "maxFailureShare": 0.25},
-            {"name": "boxed", "builtin": "regex", "pattern": "boxed"},
-            {"name": "mine", "configMap": {"name": "rewards", "key": "code.py", "function": "score"}},
-            {"name": "theirs", "function": "package.module:score", "timeoutSeconds": 5, "workers": 2},
-        ],
-    )
-    long, boxed, mine, theirs = reward_functions(run, volumes_dir=tmp_path)
-    assert (long.builtin, long.options.max_tokens, long.options.overlong_tokens) == ("length", 100, 20)
-    assert (long.max_failure_share, long.options.seed) == (0.25, 9)
-    assert boxed.options.pattern == "boxed"
-    assert mine.code == FunctionFile(
-        path=tmp_path / "configmaps" / "rewards" / "code.py",
-        function="score",
-        place="key code.py of ConfigMap rewards",
-    )
-    assert (theirs.function, theirs.timeout_seconds) == ("package.module:score", 5)
-    assert (theirs.workers, mine.workers, mine.max_failing_steps) == (2, 1, 10)
-
-
-def test_a_service_finds_its_secret_where_it_is_mounted(tmp_path: Path) -> None:
-    services = [{"url": "https://judge/score", "headersSecret": "judge"}, {"url": "http://plain"}]
-    rewards = [{"name": f"r{index}", "service": service} for index, service in enumerate(services)]
-    run = run_config(rewards=rewards)
-    judge, plain = reward_functions(run, volumes_dir=tmp_path)
-    assert judge.service == RewardService(
-        url="https://judge/score",
-        job=run.job.uid,
-        secret="judge",
-        folder=tmp_path / "secrets" / "judge",
-    )
-    assert plain.service == RewardService(url="http://plain", job=run.job.uid)
-    assert judge.workers == 16
