@@ -37,4 +37,4 @@ class HttpChannel:
         try:
             await self._client.weight_verb(path, body, timeout_seconds=self._timeout_seconds)
         except EngineError as error:
-            raise WeightSyncError(str(error)) from error
+            raise WeightSyncError.told_in(str(error)) from error

@@ -10,7 +10,7 @@ from typing import Any
 
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor, WorkerProc
 
-from grpo_runtime.weight_sync.interface import GroupBrokenError
+from grpo_runtime.weight_sync.interface import GroupBrokenError, WeightSyncError
 
 
 class AllAnswersExecutor(MultiprocExecutor):
@@ -46,7 +46,11 @@ class AllAnswersExecutor(MultiprocExecutor):
 
 def error_to_raise(errors: Sequence[Exception]) -> Exception:
     """Of the errors of one call the first that does not say that others are to blame, or else the first."""
-    return next((error for error in errors if not GroupBrokenError.is_said_by(error)), errors[0])
+    return next((error for error in errors if not _blames_others(error)), errors[0])
+
+
+def _blames_others(error: Exception) -> bool:
+    return isinstance(WeightSyncError.told_in(str(error)), GroupBrokenError)
 
 
 _OK = WorkerProc.ResponseStatus.SUCCESS

@@ -12,7 +12,7 @@ A new sender may `init` a receiver at any time: it replaces the connection of th
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
 
@@ -25,27 +25,35 @@ Failures = Mapping[str, Exception]
 """The engines that failed a verb, by name, and why. Empty when all of them did it."""
 
 
-WRONG_TAG = "the bytes received are not the bytes announced"
-"""What a receiver says of a stream that has another tag than it should."""
-
-
 class WeightSyncError(Exception):
     """A transfer failed. The receiver still has its old weights and takes another transfer."""
+
+    MARK: ClassVar[str] = ""
+    """Words that begin the message of this kind of error. An answer of vLLM holds the message of an error and
+    nothing else: by them the other end knows which one it was."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"{self.MARK}: {why}" if self.MARK else why)
+
+    @staticmethod
+    def told_in(answer: str) -> "WeightSyncError":
+        """The error that the answer of an engine tells of; its message is the answer."""
+        kind = next((kind for kind in _kinds(WeightSyncError) if kind.MARK and kind.MARK in answer), None)
+        error = WeightSyncError(answer) if kind is None else kind.__new__(kind, answer)
+        error.args = (answer,)
+        return error
+
+
+def _kinds(kind: type[WeightSyncError]) -> Iterator[type[WeightSyncError]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _kinds(each)
 
 
 class GroupBrokenError(WeightSyncError):
     """A transfer failed because of another member of its group, or nobody knows because of whom."""
 
     MARK = "the group of this transfer broke"
-    """How an engine says it: an answer of vLLM holds the message of an error and nothing else."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(f"{self.MARK}: {why}")
-
-    @classmethod
-    def is_said_by(cls, error: Exception) -> bool:
-        """Whether an engine's error says that others are to blame."""
-        return cls.MARK in str(error)
 
 
 class OverLimitError(GroupBrokenError):
@@ -61,15 +69,12 @@ class NeedsAllWeightsError(WeightSyncError):
     """A receiver was sent what changed, and does not have the weights that this changes."""
 
     MARK = "this engine must be given all weights"
-    """How an engine says it, as for GroupBrokenError."""
 
-    def __init__(self, why: str) -> None:
-        super().__init__(f"{self.MARK}: {why}")
 
-    @classmethod
-    def is_said_by(cls, error: Exception) -> bool:
-        """Whether an engine's error says that it would take all weights."""
-        return cls.MARK in str(error)
+class WrongTagError(WeightSyncError):
+    """A stream has another tag than it should."""
+
+    MARK = "the bytes received are not the bytes announced"
 
 
 class ModelBrokenError(Exception):

@@ -68,7 +68,7 @@ def blamed_for(errors: Failures, *, num_engines: int) -> Failures:
     with the trainer."""
     if num_engines == 1:
         return errors
-    return {name: error for name, error in errors.items() if not GroupBrokenError.is_said_by(error)}
+    return {name: error for name, error in errors.items() if not isinstance(error, GroupBrokenError)}
 
 
 def read_outcome(future: asyncio.Future[Any]) -> None:

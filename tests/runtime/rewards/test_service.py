@@ -328,9 +328,8 @@ async def test_headers_come_from_the_secret_as_it_is_now_and_are_in_no_message(
     (folder / "..data").mkdir()
     async with serving() as service:
         client_of = function(service.url, folder=folder, workers=1)
-        assert client_of.service is not None
         service.script = [status(503, text=TOKEN), status(403, text=f"no access with {TOKEN}")]
-        client = ServiceClient(client_of, client_of.service, patience=QUICK)
+        client = ServiceClient(client_of, client_of.source, patience=QUICK)
         await client.start()
         with caplog.at_level(logging.DEBUG):
             refused = await client.score(chunk("a"))

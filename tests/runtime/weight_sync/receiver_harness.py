@@ -338,7 +338,7 @@ class PipeChannel(CallChannel):
         print(json.dumps([verb, *arguments]), flush=True)
         outcome = json.loads(await asyncio.to_thread(sys.stdin.readline))
         if outcome:
-            raise WeightSyncError(outcome)
+            raise WeightSyncError.told_in(outcome)
 
 
 async def _break_off_in_mid_transfer(backend: str, *, by: Callable[[], object]) -> None:

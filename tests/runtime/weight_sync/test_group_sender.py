@@ -21,10 +21,12 @@ from grpo_runtime.weight_sync.interface import (
     Failures,
     GroupBrokenError,
     Info,
+    NeedsAllWeightsError,
     Peer,
     SenderSettings,
     TooSlowError,
     WeightSyncError,
+    WrongTagError,
 )
 from grpo_runtime.weight_sync.network.group import Invite
 from grpo_runtime.weight_sync.network.group_sender import GroupSender
@@ -257,3 +259,19 @@ async def test_an_engine_whose_company_is_gone_may_take_longer_than_several_may(
 async def test_an_engine_that_is_alone_because_nobody_is_to_blame_may_take_longer_too() -> None:
     way = Way(together=BREAKS, alone=iter([OVER_LIMIT, ARRIVES]))
     assert await update(way, "ab", deadlines=after_quick_syncs()) == {}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        WeightSyncError("refused"),
+        GroupBrokenError("a member is gone"),
+        NeedsAllWeightsError("it has others"),
+        WrongTagError("refused"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_the_answer_of_an_engine_tells_which_error_it_was(error: WeightSyncError) -> None:
+    answer = f'update: HTTP 500: {{"error": "Worker failed with error {error}"}}'
+    told = WeightSyncError.told_in(answer)
+    assert (type(told), str(told)) == (type(error), answer)

@@ -142,7 +142,7 @@ class EngineOfProcesses(CallChannel):
         )
         errors = [answer["error"] for answer in answers if "error" in answer]
         if errors:
-            raise WeightSyncError("; ".join(errors))
+            raise WeightSyncError.told_in("; ".join(errors))
         return [answer["ok"] for answer in answers]
 
 

@@ -8,7 +8,7 @@ from grpo_runtime.errors import SupersededError
 from grpo_runtime.weight_sync.disk.publisher import Published, Publisher
 from grpo_runtime.weight_sync.disk.stored_stream import StoredStream
 from grpo_runtime.weight_sync.disk.version_manifest import DamagedVersionError
-from grpo_runtime.weight_sync.interface import Peer, SenderSettings, WeightSyncError
+from grpo_runtime.weight_sync.interface import Peer, SenderSettings, WeightSyncError, WrongTagError
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 from grpo_runtime.weight_sync.stream.update_message import update_info
 
@@ -62,8 +62,7 @@ class StoreConnection:
                 await self.channel.update(info)
         except TimeoutError as error:
             raise WeightSyncError(f"the engine has not read {published.name} within {limit:g} s") from error
-        except WeightSyncError as error:
-            if DamagedVersionError.is_said_by(error):
-                self._publisher.check_again(weights)
+        except (DamagedVersionError, WrongTagError):
+            self._publisher.check_again(weights)
             raise
         self._deadlines.note("transfer", time.monotonic() - start)

@@ -8,7 +8,7 @@ from pydantic import Field, ValidationError
 from grpo_api.contract.run_config import JobRef
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.model import ApiModel
-from grpo_runtime.weight_sync.interface import WRONG_TAG, WeightSyncError
+from grpo_runtime.weight_sync.interface import WeightSyncError
 from grpo_runtime.weight_sync.source import TensorSpec
 from grpo_runtime.weight_sync.stream.manifest import DTYPES, WeightManifest, manifest_of
 
@@ -28,15 +28,6 @@ class DamagedVersionError(WeightSyncError):
     """The files of a version are not what its trainer wrote."""
 
     MARK = "this version is damaged in the store"
-    """How an engine says it: an answer of vLLM holds the message of an error and nothing else."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(f"{self.MARK}: {why}")
-
-    @classmethod
-    def is_said_by(cls, error: Exception) -> bool:
-        """Whether an engine's error speaks of the files."""
-        return cls.MARK in str(error) or WRONG_TAG in str(error)
 
 
 class StoredFile(ApiModel):

@@ -146,7 +146,7 @@ class GroupSender:
             # an engine that is alone keeps nobody waiting, unless this is to show whether it is slower
             limit = shared if len(engines) > 1 or self._was_over_limit else math.inf
             errors = await self._deliver_to(engines, weights, limit_seconds=limit)
-            lacking = {name for name, error in errors.items() if NeedsAllWeightsError.is_said_by(error)}
+            lacking = {name for name, error in errors.items() if isinstance(error, NeedsAllWeightsError)}
             weights.needs_all(lacking)
             blamed = {
                 name: error

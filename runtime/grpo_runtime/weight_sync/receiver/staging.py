@@ -14,13 +14,13 @@ import torch
 from pydantic import ValidationError
 
 from grpo_runtime.weight_sync.interface import (
-    WRONG_TAG,
     Info,
     Load,
     ModelBrokenError,
     NeedsAllWeightsError,
     ReceiverSettings,
     WeightSyncError,
+    WrongTagError,
 )
 from grpo_runtime.weight_sync.stream.changes import ChangeTable, exchange
 from grpo_runtime.weight_sync.stream.digest import TAG_BYTES, is_same_tag
@@ -284,6 +284,6 @@ class _CheckedStream:
         return self._tag
 
     def require_its_tag(self) -> None:
-        """Raises WeightSyncError."""
+        """Raises WrongTagError."""
         if not is_same_tag(self._digest.tag(), self._tag):
-            raise WeightSyncError(f"weight update refused: {WRONG_TAG}")
+            raise WrongTagError("the update is refused")
