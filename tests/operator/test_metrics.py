@@ -1,6 +1,7 @@
 """What the operator tells Prometheus of itself."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 from aiohttp import ClientSession
 
@@ -39,6 +40,8 @@ async def test_jobs_are_counted_by_phase_and_those_that_wait_for_a_worker():
     finally:
         await runner.cleanup()
     assert content_type == "text/plain"
+    documented = (Path(__file__).parents[2] / "docs/reference.md").read_text()
+    assert all(f"`{line.split()[2]}`" in documented for line in text.splitlines() if "# TYPE" in line)
     for line in (
         'grpo_operator_jobs{phase="Running"} 2.0',
         'grpo_operator_jobs{phase="Failed"} 1.0',

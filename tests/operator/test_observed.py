@@ -100,6 +100,6 @@ def test_a_trainer_answers_when_its_last_answer_came_and_could_be_read() -> None
 
 
 @pytest.mark.parametrize("phase", Phase)
-def test_another_job_is_finished_when_its_end_is_final(phase: Phase) -> None:
+def test_another_job_has_ended_when_its_end_is_final(phase: Phase) -> None:
     other = OtherJob(uid="uid", is_there=True, phase=phase)
-    assert other.is_finished == (phase in {Phase.SUCCEEDED, Phase.FAILED})
+    assert other.has_ended == (phase in {Phase.SUCCEEDED, Phase.FAILED})

@@ -221,7 +221,7 @@ class OtherJob:
     """A trainer pod of it whose processes may be alive; empty where there is none."""
 
     @property
-    def is_finished(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether it has ended, which is final."""
         return self.phase in (Phase.SUCCEEDED, Phase.FAILED)
 

@@ -62,9 +62,9 @@ def _why_not_over(other: OtherJob | None, *, name: str) -> str | None:
     """What the other job still does; None once it can write no more. One that is gone has ended."""
     if other is None:
         return None
-    if other.is_there and other.problem and not other.is_finished:
+    if other.is_there and other.problem and not other.has_ended:
         return f"resumeFrom.job: GRPOJob {name} cannot be read: {other.problem}"
-    if other.is_there and not other.is_finished:
+    if other.is_there and not other.has_ended:
         return (
             f"resumeFrom.job: GRPOJob {name} has not ended ({other.phase.value}): this job "
             "begins when it has ended or is deleted"
