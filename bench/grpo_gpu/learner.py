@@ -30,7 +30,7 @@ from grpo_runtime.trainer.policy import Policy
 from grpo_runtime.trainer.stop import StopRequest
 from grpo_runtime.trainer.strategy.registry import STRATEGIES
 
-PROMPT_SHARE = 4
+PROMPT_FRACTION = 4
 """One token in so many is of the prompt."""
 
 
@@ -176,7 +176,7 @@ def a_batch(load: Load) -> Batch:
     rollouts = []
     for length in load.lengths:
         tokens = torch.randint(load.shape.vocab_size, (length,), generator=generator).tolist()
-        num_prompt = max(1, length // PROMPT_SHARE)
+        num_prompt = max(1, length // PROMPT_FRACTION)
         completion = tuple(tokens[num_prompt:])
         rollouts.append(
             Rollout(tuple(tokens[:num_prompt]), completion, (logprob,) * len(completion), (), True, "none")

@@ -20,7 +20,7 @@ from grpo_runtime.rollout.interface import Rollout
 from grpo_runtime.trainer.batch import make_batch
 from grpo_runtime.trainer.checkpoint.contents import RunState, complete_checkpoint
 from grpo_runtime.trainer.checkpoint.host_copy import HostCopier
-from grpo_runtime.trainer.checkpoint.written_share import write_share
+from grpo_runtime.trainer.checkpoint.written_shard import write_shard
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.learner import Learner
 from grpo_runtime.trainer.policy import Policy
@@ -70,7 +70,7 @@ def measure(num_parameters: int, *, lora: ResolvedLora | None, ranks: Ranks, num
             folder = Path(name)
             with _seconds(saves):
                 copy = HostCopier(policy.model, strategy, rank=0, num_writers=1).copy()
-                share = write_share(folder, copy, model=policy.model, rank=0, num_writers=1)
+                share = write_shard(folder, copy, model=policy.model, rank=0, num_writers=1)
                 complete_checkpoint(
                     folder,
                     model=policy.model,

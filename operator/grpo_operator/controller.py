@@ -16,9 +16,9 @@ from grpo_operator.cluster.kinds import JOBS, PODS, SECRETS, KubeObject
 from grpo_operator.find_missing import find_missing
 from grpo_operator.observe.cache import Cache, Key
 from grpo_operator.observe.from_cache import UnreadableStatusError, job_and_pods, observe
-from grpo_operator.observe.held import version_of
-from grpo_operator.observe.memory import Memory
 from grpo_operator.observe.observed import JobView, Observed, Refusal
+from grpo_operator.observe.process_state import ProcessState
+from grpo_operator.observe.stored import version_of
 from grpo_operator.permissions import NO_PERMISSIONS, Permissions
 from grpo_operator.plan import make_plan
 from grpo_operator.settings import GIVE_BACK_TIMES, GiveBackTimes
@@ -38,7 +38,7 @@ class Controller:
         self,
         client: Client,
         cache: Cache,
-        memory: Memory,
+        state: ProcessState,
         *,
         runtime_image: str,
         has_network_policies: bool = True,
@@ -50,7 +50,7 @@ class Controller:
     ) -> None:
         self._client = client
         self._cache = cache
-        self._memory = memory
+        self._state = state
         self._runtime_image = runtime_image
         self._has_network_policies = has_network_policies
         self._reports_from = reports_from
@@ -85,15 +85,15 @@ class Controller:
             except errors.NotFound:
                 return None  # the watch event of its deletion is still to come
             if not is_written:
-                return self._memory.remember_conflict(key, chance=self._chance())
-        self._memory.mark_written(key, observed.remembered.report)
-        self._memory.mark_told(key, plan.notes)
+                return self._state.remember_conflict(key, chance=self._chance())
+        self._state.mark_written(key, observed.remembered.report)
+        self._state.mark_told(key, plan.notes)
         events = [
-            event for event in plan.events if self._memory.is_new_event(key, event.identity, uid=job.uid)
+            event for event in plan.events if self._state.is_new_event(key, event.identity, uid=job.uid)
         ]
         await write_events(self._client, job, events, now=now)
         is_one_gone = await delete_objects(self._client, self._cache, job, plan.delete)
-        self._memory.mark_deleted(key, [deletion.name for deletion in plan.delete])
+        self._state.mark_deleted(key, [deletion.name for deletion in plan.delete])
         await stop_pods(self._client, self._cache, job, plan.stop)
         held, has_made_pods = self._seconds_until_next_try(key, plan.create, now=now), False
         if not held:
@@ -102,11 +102,11 @@ class Controller:
                 return _AT_ONCE
             if refusal is None:
                 pods = [child.name for child in plan.create if child.kind == PODS]
-                self._memory.mark_made(key, pods, now=now)
+                self._state.mark_made(key, pods, now=now)
                 has_made_pods = bool(pods)
                 if any(child.kind == SECRETS and not child.is_expected for child in plan.create):
-                    self._memory.mark_tokens_made(key, now=now)
-            held = self._memory.seconds_until_next_try(key, now=now)
+                    self._state.mark_tokens_made(key, now=now)
+            held = self._state.seconds_until_next_try(key, now=now)
         waits = [
             _AT_ONCE if is_one_gone else None,
             _AFTER_MAKING_SECONDS if has_made_pods else None,
@@ -126,12 +126,12 @@ class Controller:
         is mostly there already."""
         first = {child.name for child in children if child.kind == SECRETS}
         first |= {child.name for child in [c for c in children if c.kind != SECRETS][:1]}
-        is_first = self._memory.refused_child(key) in first
-        return self._memory.seconds_until_next_try(key, now=now) if is_first else 0.0
+        is_first = self._state.refused_child(key) in first
+        return self._state.seconds_until_next_try(key, now=now) if is_first else 0.0
 
     def _remember_refusal(self, key: Key, refusal: Refusal | None, *, now: datetime) -> bool:
         """Whether the reason is another than before, which is logged."""
-        is_news = self._memory.remember_refusal(key, refusal, now=now, chance=self._chance())
+        is_news = self._state.remember_refusal(key, refusal, now=now, chance=self._chance())
         if is_news and refusal is not None:
             log.warning("%s/%s: %s; it is tried again, less and less often", *key, refusal.why.message)
         return is_news
@@ -139,7 +139,7 @@ class Controller:
     async def _observe(self, key: Key, *, now: datetime) -> Observed | None:
         """The job as it is, or None when there is nothing to do for us."""
         if self._cache.job(key) is None:
-            self._memory.forget(key)
+            self._state.forget(key)
             return None
         try:
             observed = self._observe_cache(key, now=now)
@@ -153,15 +153,16 @@ class Controller:
         return observed
 
     async def _find_missing(self, key: Key, observed: Observed, *, now: datetime) -> bool:
-        client, cache, memory = self._client, self._cache, self._memory
-        return await find_missing(client, cache, memory, key=key, observed=observed, now=now)
+        client, cache, state = self._client, self._cache, self._state
+        return await find_missing(client, cache, state, key=key, observed=observed, now=now)
 
     def _observe_cache(self, key: Key, *, now: datetime) -> Observed | None:
-        """Update the memory from the cache, then observe the job. Raises UnreadableStatusError."""
+        """Update what this process knows from the cache, then observe the job. Raises
+        UnreadableStatusError."""
         found = job_and_pods(self._cache, key)
         if found is None:
             return None
-        remembered = self._memory.remember_pods(key, found, now=now)
+        remembered = self._state.remember_pods(key, found, now=now)
         return observe(self._cache, found, remembered)
 
     async def _leave_to_newer_release(self, key: Key, message: str, *, now: datetime) -> None:

@@ -16,14 +16,14 @@ from grpo_operator.cluster.client import Client
 from grpo_operator.cluster.kinds import CONFIG_MAPS, PODS
 from grpo_operator.observe.cache import Cache, ChildName, Key, owner_uid
 from grpo_operator.observe.engine_pods import missing_members
-from grpo_operator.observe.memory import Memory
 from grpo_operator.observe.observed import JobView, Observed
+from grpo_operator.observe.process_state import ProcessState
 from grpo_operator.plan.conditions import condition, is_true
 from grpo_operator.plan.facts import has_all_trainers
 
 
 async def find_missing(
-    client: Client, cache: Cache, memory: Memory, *, key: Key, observed: Observed, now: datetime
+    client: Client, cache: Cache, state: ProcessState, *, key: Key, observed: Observed, now: datetime
 ) -> bool:
     """Look for children that this process has seen, or that the status speaks of, and that the cache lacks.
 
@@ -31,7 +31,7 @@ async def find_missing(
     remembered, and asked for once; but a job that says RevisionLost waits for somebody to restore its
     ConfigMap, perhaps without labels, and has it asked for again from time to time.
     """
-    missing = memory.missing_children(
+    missing = state.missing_children(
         key,
         shown=cache.child_names(observed.job.identity),
         expected=frozenset(_expected(observed)),
@@ -39,7 +39,7 @@ async def find_missing(
         now=now,
     )
     found = await asyncio.gather(
-        *(_find(client, cache, memory, observed.job, child, now=now) for child in missing)
+        *(_find(client, cache, state, observed.job, child, now=now) for child in missing)
     )
     return any(found)
 
@@ -73,7 +73,7 @@ def _expected(observed: Observed) -> Iterator[ChildName]:
 
 
 async def _find(
-    client: Client, cache: Cache, memory: Memory, job: JobView, child: ChildName, *, now: datetime
+    client: Client, cache: Cache, state: ProcessState, job: JobView, child: ChildName, *, now: datetime
 ) -> bool:
     """Whether the job has this child, and the cache shows it now. Its watch event may come before the
     answer."""
@@ -81,10 +81,10 @@ async def _find(
     try:
         found = await client.get(kind, job.namespace, name)
     except errors.NotFound:
-        memory.mark_gone((job.namespace, job.name), child, now=now)
+        state.mark_gone((job.namespace, job.name), child, now=now)
         return False
     if owner_uid(found) != job.uid:
-        memory.mark_gone((job.namespace, job.name), child, now=now)
+        state.mark_gone((job.namespace, job.name), child, now=now)
         return False
     cache.put(kind, found)
     return child in cache.child_names(job.identity)

@@ -19,11 +19,11 @@ from grpo_operator.controller import Controller
 from grpo_operator.health import Health, serve
 from grpo_operator.metrics import OperatorMetrics
 from grpo_operator.observe.cache import Cache, Key, job_key
-from grpo_operator.observe.held import Held
-from grpo_operator.observe.memory import Memory
 from grpo_operator.observe.pod_events import EventReader
+from grpo_operator.observe.process_state import ProcessState
 from grpo_operator.observe.progress_poller import Poller, choose_fetch
 from grpo_operator.observe.served_schema import ServedSchema, compare
+from grpo_operator.observe.stored import Stored
 from grpo_operator.settings import Settings
 from grpo_operator.urgency import Urgency, is_starting, urgency_of
 from grpo_operator.work_queue import WorkQueue
@@ -43,11 +43,11 @@ class Operator:
         self._client = client
         self._settings = settings
         self._cache = Cache()
-        memory = Memory()
+        state = ProcessState()
         self._controller = Controller(
             client,
             self._cache,
-            memory,
+            state,
             runtime_image=settings.runtime_image,
             has_network_policies=settings.has_network_policies,
             reports_from=settings.reports_from,
@@ -63,7 +63,7 @@ class Operator:
         )
         self._poller = Poller(
             self._cache,
-            memory,
+            state,
             choose_fetch(settings.progress, client, session),
             wake=self._queue.add,
             seconds=settings.poll_seconds,
@@ -224,7 +224,7 @@ class Operator:
             log.warning("%s", found.problem)
         self._cache.served_schema = found
 
-    async def _list(self, kind: Kind, namespace: str | None) -> Listing[Held]:
+    async def _list(self, kind: Kind, namespace: str | None) -> Listing[Stored]:
         try:
             return await self._client.list(kind, namespace, keep=partial(self._cache.keep, kind))
         except errors.NotFound as error:

@@ -7,7 +7,7 @@ import pytest
 from grpo_operator.cluster.kinds import JOBS
 from grpo_operator.controller import Controller
 from grpo_operator.observe.cache import Cache
-from grpo_operator.observe.memory import Memory
+from grpo_operator.observe.process_state import ProcessState
 
 from .controlled_job import KEY, a_job, controller_of, run_pods, status_of
 from .fake_api_server import FakeApiServer
@@ -29,13 +29,13 @@ def cache(client: FakeApiServer) -> Cache:
 
 
 @pytest.fixture
-def memory() -> Memory:
-    return Memory()
+def memory() -> ProcessState:
+    return ProcessState()
 
 
 @pytest.fixture
-def controller(client: Any, cache: Cache, memory: Memory) -> Controller:
-    return controller_of(client, cache, memory)
+def controller(client: Any, cache: Cache, state: ProcessState) -> Controller:
+    return controller_of(client, cache, state)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from grpo_api.v1alpha1.job import API_VERSION, KIND
 from grpo_operator.cluster.kinds import JOBS, PODS, KubeObject
 from grpo_operator.controller import Controller
 from grpo_operator.observe.cache import Cache
-from grpo_operator.observe.memory import Memory
+from grpo_operator.observe.process_state import ProcessState
 
 from .fake_api_server import FakeApiServer
 from .fake_cluster import IMAGE, NOW, UID, spec
@@ -34,12 +34,14 @@ def a_job(**more: Any) -> KubeObject:
 def controller_of(
     client: FakeApiServer,
     cache: Cache,
-    memory: Memory | None = None,
+    state: ProcessState | None = None,
     *,
     clock: Callable[[], datetime] = lambda: NOW,
 ) -> Controller:
     """An operator that sees what is in `cache`. Its clock stands still, unless a test moves it."""
-    return Controller(client, cache, memory or Memory(), runtime_image=IMAGE, clock=clock, chance=lambda: 0.5)
+    return Controller(
+        client, cache, state or ProcessState(), runtime_image=IMAGE, clock=clock, chance=lambda: 0.5
+    )
 
 
 async def look(controller: Controller, *, times: int = 3) -> None:

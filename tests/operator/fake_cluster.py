@@ -21,7 +21,6 @@ from grpo_operator.children.names import Names, rollout_node, rollout_position, 
 from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.cluster.kinds import CONFIG_MAPS, NETWORK_POLICIES, PODS, SECRETS, SERVICES
 from grpo_operator.observe.engine_pods import as_engines
-from grpo_operator.observe.memory import Memory
 from grpo_operator.observe.observed import (
     ContainerTermination,
     JobAndPods,
@@ -32,6 +31,7 @@ from grpo_operator.observe.observed import (
     Refusal,
     TrainerReport,
 )
+from grpo_operator.observe.process_state import ProcessState
 from grpo_operator.permissions import NO_PERMISSIONS
 from grpo_operator.plan import make_plan
 from grpo_operator.plan.draft import Plan
@@ -140,7 +140,7 @@ class FakeCluster:
         self.absence = EngineAbsence()
         self.hung_since: dict[str, datetime] = {}
         self.refusal: Refusal | None = None
-        self.memory = Memory()
+        self.state = ProcessState()
         """Of the operator; a new one is what an operator has that starts anew."""
         self.refused_pods: set[str] = set()
         """Names of pods that the API server does not take."""
@@ -181,7 +181,7 @@ class FakeCluster:
             pod_templates=self.pod_templates,
             stored_problem=self.stored_problem,
             remembered=replace(
-                self.memory.remember_pods(("default", "copy"), found, now=self.now),
+                self.state.remember_pods(("default", "copy"), found, now=self.now),
                 report=TrainerReport(
                     uid=self.uid,
                     attempt=self.status.attempt,
@@ -216,7 +216,7 @@ class FakeCluster:
             assert self.pods[deletion.name].uid == deletion.uid
             assert not self.pods[deletion.name].is_deleting, f"{deletion.name} is deleted twice"
             self.change(deletion.name, is_deleting=True)
-        self.memory.mark_deleted(("default", "copy"), [deletion.name for deletion in plan.delete])
+        self.state.mark_deleted(("default", "copy"), [deletion.name for deletion in plan.delete])
         for stop in plan.stop:
             assert self.pods[stop.name].uid == stop.uid
             self.change(stop.name, is_stopping=True)
@@ -224,7 +224,7 @@ class FakeCluster:
             if child.name not in self.refused_pods:
                 self._make(child)
         made = [child.name for child in plan.create if child.kind == PODS and child.name in self.pods]
-        self.memory.mark_made(("default", "copy"), made, now=self.now)
+        self.state.mark_made(("default", "copy"), made, now=self.now)
         return plan
 
     def settle(self) -> Plan:

@@ -1,4 +1,4 @@
-"""One reconcile of one job, on an API server in memory."""
+"""One reconcile of one job, on an API server in state."""
 
 from base64 import b64decode
 from datetime import timedelta
@@ -11,7 +11,7 @@ from grpo_operator.cluster.kinds import CONFIG_MAPS, EVENTS, JOBS, PODS, SECRETS
 from grpo_operator.controller import Controller
 from grpo_operator.observe.cache import Cache
 from grpo_operator.observe.from_cache import job_and_pods
-from grpo_operator.observe.memory import Memory
+from grpo_operator.observe.process_state import ProcessState
 
 from .controlled_job import KEY, a_job, condition_of, controller_of, pod_names, status_of
 from .fake_api_server import FakeApiServer
@@ -101,26 +101,26 @@ class Asked(FakeApiServer):
 async def test_the_secret_is_not_asked_for_in_the_seconds_after_it_was_made(
     seconds: int, is_restarted: bool, num_asked: int
 ):
-    client, cache, memory, now = Asked(), Cache(), Memory(), NOW
+    client, cache, state, now = Asked(), Cache(), ProcessState(), NOW
     client.put(JOBS, a_job())
     client.show(cache)
-    await controller_of(client, cache, memory, clock=lambda: now).reconcile(KEY)
+    await controller_of(client, cache, state, clock=lambda: now).reconcile(KEY)
     now += timedelta(seconds=seconds)
-    memory = Memory() if is_restarted else memory
-    await controller_of(client, cache, memory, clock=lambda: now).reconcile(KEY)
+    state = ProcessState() if is_restarted else state
+    await controller_of(client, cache, state, clock=lambda: now).reconcile(KEY)
     assert (len(pod_names(client, "rollout")), client.num_dry_runs) == (2, num_asked)
     client.remove(PODS, pod_names(client, "rollout-1")[0])
     client.show(cache)
-    await controller_of(client, cache, memory, clock=lambda: now).reconcile(KEY)
+    await controller_of(client, cache, state, clock=lambda: now).reconcile(KEY)
     assert (len(pod_names(client, "rollout")), client.num_dry_runs) == (2, num_asked + 1)
 
 
-async def test_a_secret_that_was_refused_has_not_been_made(client, cache, memory):
+async def test_a_secret_that_was_refused_has_not_been_made(client, cache, state):
     client.refused = {SECRETS.name: errors.Forbidden("exceeded quota: small")}
     for _ in range(2):
-        await controller_of(client, cache, memory).reconcile(KEY)
+        await controller_of(client, cache, state).reconcile(KEY)
     found = job_and_pods(cache, KEY)
-    assert found is not None and memory.remember_pods(KEY, found, now=NOW).tokens_made_at is None
+    assert found is not None and state.remember_pods(KEY, found, now=NOW).tokens_made_at is None
 
 
 async def test_two_different_tokens_are_made_for_each_job(controller, client):

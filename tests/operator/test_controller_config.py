@@ -12,7 +12,7 @@ from grpo_operator.children.pod import RUN_CONFIG_KEY
 from grpo_operator.cluster.kinds import CONFIG_MAPS, JOBS, PODS, KubeObject
 from grpo_operator.controller import Controller
 from grpo_operator.observe.cache import Cache
-from grpo_operator.observe.memory import Memory
+from grpo_operator.observe.process_state import ProcessState
 
 from .controlled_job import condition_of, controller_of, look, pod_names, run_pods, status_of
 from .fake_api_server import FakeApiServer
@@ -64,7 +64,7 @@ async def test_the_digest_is_in_the_status_before_the_config_map_is_there(
 
 @pytest.mark.parametrize("key", [TEMPLATES_KEY, "spec.json", RUN_CONFIG_KEY, "more"])
 async def test_from_another_config_map_no_pod_is_made_and_those_that_run_go_on(
-    running: Controller, client: FakeApiServer, cache: Cache, memory: Memory, key: str
+    running: Controller, client: FakeApiServer, cache: Cache, state: ProcessState, key: str
 ) -> None:
     [config] = client.objects(CONFIG_MAPS)
     text = with_own_image(client) if key == TEMPLATES_KEY else config["data"].get(key, "") + " "
@@ -81,7 +81,7 @@ async def test_from_another_config_map_no_pod_is_made_and_those_that_run_go_on(
     # a person does what the sentence says
     client.remove(CONFIG_MAPS, config["metadata"]["name"])
     client.show(cache)
-    later = controller_of(client, cache, memory, clock=lambda: NOW + timedelta(minutes=5))
+    later = controller_of(client, cache, state, clock=lambda: NOW + timedelta(minutes=5))
     await look(later)
     [made] = client.objects(CONFIG_MAPS)
     assert status_of(client)["configDigest"] == content_digest(made)
@@ -91,7 +91,7 @@ async def test_from_another_config_map_no_pod_is_made_and_those_that_run_go_on(
 
 
 async def test_one_that_comes_before_ours_is_not_used(
-    controller: Controller, client: FakeApiServer, cache: Cache, memory: Memory
+    controller: Controller, client: FakeApiServer, cache: Cache, state: ProcessState
 ) -> None:
     """Somebody knows its name, and is there between the status and the ConfigMap."""
     create = client.create
@@ -104,7 +104,7 @@ async def test_one_that_comes_before_ours_is_not_used(
     client.create = beaten
     await look(controller, times=1)
     assert pod_names(client) == []
-    await look(controller_of(client, cache, memory, clock=lambda: NOW + timedelta(minutes=5)))
+    await look(controller_of(client, cache, state, clock=lambda: NOW + timedelta(minutes=5)))
     assert pod_names(client) == []
     assert condition_of(client, "Ready")["reason"] == "RevisionChanged"
 

@@ -6,7 +6,7 @@ from grpo_operator.children.names import Names
 from grpo_operator.cluster import errors
 from grpo_operator.cluster.kinds import JOBS, PODS, SERVICES, KubeObject
 from grpo_operator.observe.cache import Cache
-from grpo_operator.observe.memory import Memory
+from grpo_operator.observe.process_state import ProcessState
 
 from .controlled_job import (
     KEY,
@@ -42,8 +42,8 @@ async def test_a_status_that_was_written_since_the_job_was_read_is_not_overwritt
 async def test_conflicts_in_a_row_are_spaced_out_until_a_write_succeeds(client, cache):
     client.put(JOBS, a_job())
     client.show(cache)
-    memory = Memory()
-    controller = controller_of(client, cache, memory)
+    state = ProcessState()
+    controller = controller_of(client, cache, state)
     client.refused["GRPOJob"] = errors.Conflict("the object has been modified")
     waits = [await controller.reconcile(KEY) for _ in range(12)]
     assert waits[:4] == [0.0, 0.2, 0.4, 0.8] and waits[-1] == 60.0
@@ -51,7 +51,7 @@ async def test_conflicts_in_a_row_are_spaced_out_until_a_write_succeeds(client, 
     await controller.reconcile(KEY)
     client.refused["GRPOJob"] = errors.Conflict("the object has been modified")
     cache.job(KEY)
-    memory.remember_progress(KEY, report(), now=NOW)
+    state.remember_progress(KEY, report(), now=NOW)
     assert await controller.reconcile(KEY) == 0.0
 
 

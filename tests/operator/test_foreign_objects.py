@@ -21,7 +21,7 @@ from grpo_operator.cluster.kinds import (
 )
 from grpo_operator.controller import Controller
 from grpo_operator.observe.cache import Cache
-from grpo_operator.observe.memory import Memory
+from grpo_operator.observe.process_state import ProcessState
 
 from .controlled_job import condition_of, controller_of, look, pod_names, status_of
 from .fake_api_server import FakeApiServer
@@ -124,7 +124,7 @@ async def test_a_pod_is_made_by_the_configuration_of_its_own_namespace(
 
 
 async def test_no_pod_is_made_by_a_configuration_that_is_being_deleted(
-    running: Controller, client: FakeApiServer, cache: Cache, memory: Memory
+    running: Controller, client: FakeApiServer, cache: Cache, state: ProcessState
 ) -> None:
     """As after `kubectl delete configmap`, while a finalizer of somebody keeps it."""
     [config] = client.objects(CONFIG_MAPS)
@@ -146,6 +146,6 @@ async def test_no_pod_is_made_by_a_configuration_that_is_being_deleted(
     client.remove(CONFIG_MAPS, config["metadata"]["name"])
     client.show(cache)
     # the next try of what was refused is due by then
-    await look(controller_of(client, cache, memory, clock=lambda: NOW + timedelta(minutes=5)), times=2)
+    await look(controller_of(client, cache, state, clock=lambda: NOW + timedelta(minutes=5)), times=2)
     assert [item["metadata"]["name"] for item in client.objects(CONFIG_MAPS)] == [config["metadata"]["name"]]
     assert len([name for name in pod_names(client) if "rollout-1" in name]) == 1

@@ -9,23 +9,23 @@ from grpo_api.v1alpha1.status import Phase
 from grpo_operator.cluster.kinds import JOBS, PODS
 from grpo_operator.observe.cache import Cache
 from grpo_operator.observe.from_cache import job_and_pods, observe
-from grpo_operator.observe.memory import Memory
 from grpo_operator.observe.observed import OtherJob, Remembered
+from grpo_operator.observe.process_state import ProcessState
 from grpo_operator.plan.termination import explain_termination
 
 from .controlled_job import KEY, a_job, pod_names, run_pods, status_of
 from .fake_cluster import NOW, spec
 
 
-def remembered(cache: Cache, memory: Memory) -> Remembered:
+def remembered(cache: Cache, state: ProcessState) -> Remembered:
     """What is remembered once the job in the cache has been looked at."""
     found = job_and_pods(cache, KEY)
     assert found is not None
-    return memory.remember_pods(KEY, found, now=NOW)
+    return state.remember_pods(KEY, found, now=NOW)
 
 
 async def test_a_pod_of_an_earlier_attempt_that_stays_for_its_logs_is_no_failure_of_the_current_one(
-    controller, client, cache, memory
+    controller, client, cache, state
 ):
     await controller.reconcile(KEY)
     run_pods(client)
@@ -33,11 +33,11 @@ async def test_a_pod_of_an_earlier_attempt_that_stays_for_its_logs_is_no_failure
     ended = {"name": "trainer", "state": {"terminated": {"exitCode": 1, "message": "boom"}}}
     client.put(PODS, failed | {"status": {"phase": "Failed", "containerStatuses": [ended]}})
     client.show(cache)
-    before = remembered(cache, memory)
+    before = remembered(cache, state)
     assert before.failing_since == NOW
     await controller.reconcile(KEY)
     assert (status_of(client)["attempt"], len(pod_names(client, "trainer"))) == (2, 2)
-    after = remembered(cache, memory)
+    after = remembered(cache, state)
     assert after.failing_since is None
 
 
@@ -96,42 +96,42 @@ def pod_of_first(phase: str) -> dict[str, Any]:
     return {"metadata": owned, "spec": {"containers": containers}, "status": {"phase": phase}}
 
 
-def other_job_in(cache: Cache, memory: Memory) -> OtherJob | None:
+def other_job_in(cache: Cache, state: ProcessState) -> OtherJob | None:
     found = job_and_pods(cache, KEY)
     assert found is not None
-    return observe(cache, found, memory.remember_pods(KEY, found, now=NOW)).other_job
+    return observe(cache, found, state.remember_pods(KEY, found, now=NOW)).other_job
 
 
-def test_the_job_that_is_resumed_is_the_one_of_its_name(memory):
-    assert other_job_in(cache_with(resuming_job()), memory) is None
+def test_the_job_that_is_resumed_is_the_one_of_its_name(state):
+    assert other_job_in(cache_with(resuming_job()), state) is None
     cache = cache_with(resuming_job(), first_job(status={"phase": "Failed", "step": 9}))
     found = OtherJob(OTHER_UID, is_there=True, claim_name="runs", phase=Phase.FAILED)
-    assert other_job_in(cache, memory) == found
+    assert other_job_in(cache, state) == found
     cache.put(PODS, pod_of_first("Running"))
-    assert other_job_in(cache, memory) == replace(found, living_trainer="first-1-trainer-a1-0")
+    assert other_job_in(cache, state) == replace(found, living_trainer="first-1-trainer-a1-0")
     cache.put(
         PODS, pod_of_first("Failed") | {"metadata": pod_of_first("")["metadata"] | {"resourceVersion": "10"}}
     )
-    assert other_job_in(cache, memory) == found
+    assert other_job_in(cache, state) == found
 
 
-def test_a_new_job_of_that_name_is_not_the_one_that_is_resumed(memory):
+def test_a_new_job_of_that_name_is_not_the_one_that_is_resumed(state):
     known = {"source": "pvc://runs/first", "job": "first", "jobUid": OTHER_UID}
     cache = cache_with(resuming_job(resumedFrom=known), first_job(uid="another"))
     cache.put(PODS, pod_of_first("Running"))
-    assert other_job_in(cache, memory) == OtherJob(
+    assert other_job_in(cache, state) == OtherJob(
         OTHER_UID, is_there=False, living_trainer="first-1-trainer-a1-0"
     )
 
 
-def test_a_job_that_has_started_looks_at_no_other(memory):
-    assert other_job_in(cache_with(resuming_job(attempt=1), first_job()), memory) is None
+def test_a_job_that_has_started_looks_at_no_other(state):
+    assert other_job_in(cache_with(resuming_job(attempt=1), first_job()), state) is None
 
 
-def test_a_resumed_job_of_another_release_is_told_as_it_is(memory):
+def test_a_resumed_job_of_another_release_is_told_as_it_is(state):
     unknown = first_job()
     unknown["spec"]["newer"] = 1
-    found = other_job_in(cache_with(resuming_job(), unknown), memory)
+    found = other_job_in(cache_with(resuming_job(), unknown), state)
     assert found is not None and (found.claim_name, "spec.newer" in found.problem) == (None, True)
-    found = other_job_in(cache_with(resuming_job(), first_job(status={"phase": "Newer"})), memory)
+    found = other_job_in(cache_with(resuming_job(), first_job(status={"phase": "Newer"})), state)
     assert found is not None and "run the newer release" in found.problem

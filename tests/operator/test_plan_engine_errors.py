@@ -10,7 +10,7 @@ from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.judge.engines import NO_ENGINE_SECONDS, EngineAbsence
 from grpo_api.v1alpha1.status import ConditionType, Phase
-from grpo_operator.observe.memory import Memory
+from grpo_operator.observe.process_state import ProcessState
 
 from .fake_cluster import NOW, UID, FakeCluster, report, spec, termination, termination_message
 
@@ -34,11 +34,11 @@ def end_with_40(cluster: FakeCluster, replica: int = 1, *, after: float = 0.0, *
 
 def hear(cluster: FakeCluster, reports: Iterable[tuple[float, Progress]]) -> None:
     """The trainer answers at these seconds; the cluster then knows what a memory makes of it."""
-    memory = Memory()
+    state = ProcessState()
     for seconds, progress in reports:
-        memory.remember_progress(KEY, progress, now=at(seconds))
+        state.remember_progress(KEY, progress, now=at(seconds))
         cluster.now = at(seconds)
-    heard = memory.report(KEY, uid=UID, attempt=cluster.status.attempt)
+    heard = state.report(KEY, uid=UID, attempt=cluster.status.attempt)
     cluster.progress, cluster.liveness, cluster.absence = heard.progress, heard.liveness, heard.absence
 
 

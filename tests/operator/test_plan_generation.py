@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from grpo_api.contract.progress import Progress
 from grpo_api.v1alpha1.status import Condition, ConditionType, Phase
-from grpo_operator.observe.memory import Memory
+from grpo_operator.observe.process_state import ProcessState
 
 from .fake_cluster import NOW, UID, FakeCluster, report, spec
 
@@ -16,7 +16,7 @@ class Trainer:
     """A trainer that is polled: the cluster gets what an operator's memory makes of its answers."""
 
     def __init__(self, cluster: FakeCluster) -> None:
-        self.memory = Memory()
+        self.state = ProcessState()
         self.num_plans = 0
         self._cluster = cluster
 
@@ -24,13 +24,13 @@ class Trainer:
         """Ready after this answer, which causes a plan only if it is news."""
         cluster = self._cluster
         cluster.now = NOW + timedelta(seconds=seconds)
-        is_news = self.memory.remember_progress(KEY, progress, now=cluster.now)
-        heard = self.memory.report(KEY, uid=UID, attempt=1)
+        is_news = self.state.remember_progress(KEY, progress, now=cluster.now)
+        heard = self.state.report(KEY, uid=UID, attempt=1)
         cluster.progress, cluster.liveness, cluster.is_news = heard.progress, heard.liveness, heard.is_news
         if is_news:
             self.num_plans += 1
             cluster.settle()
-            self.memory.mark_written(KEY, heard)
+            self.state.mark_written(KEY, heard)
         return cluster.condition(ConditionType.READY)
 
 

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.status import ConditionType, Phase
-from grpo_operator.observe.memory import Memory
 from grpo_operator.observe.observed import Refusal
+from grpo_operator.observe.process_state import ProcessState
 from grpo_operator.settings import HOLD_BACK_SECONDS, HOLD_SECONDS, GiveBackTimes
 
 from .fake_cluster import NOW, FakeCluster, spec, termination
@@ -66,7 +66,7 @@ def test_an_operator_killed_before_the_deletions_makes_them_when_it_returns():
     cluster = half_bound()
     cluster.now = NOW + timedelta(seconds=2 * HOLD_SECONDS)
     cluster.status = cluster.plan().status
-    cluster.memory, cluster.now = Memory(), cluster.now + timedelta(hours=1)
+    cluster.state, cluster.now = ProcessState(), cluster.now + timedelta(hours=1)
     plan = cluster.step()
     assert len(plan.delete) == 2
     assert (cluster.status.attempt, cluster.status.disruptions, cluster.status.given_back) == (1, 0, 1)

@@ -10,7 +10,7 @@ from grpo_api.contract.environment import Env, Role
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import EngineCounts, TrainerState
 from grpo_api.v1alpha1.status import ConditionType, Phase
-from grpo_operator.observe.memory import Memory
+from grpo_operator.observe.process_state import ProcessState
 from grpo_operator.plan import Plan
 
 from .fake_cluster import FakeCluster, report, spec, termination, termination_message
@@ -117,7 +117,7 @@ def test_an_operator_that_starts_anew_replaces_an_engine_that_lacks_a_pod(lost: 
     cluster = started() if is_running else a_cluster()
     cluster.settle()
     cluster.vanish(cluster.pod(lost))
-    cluster.memory = Memory()
+    cluster.state = ProcessState()
     cluster.step()
     assert cluster.names("rollout") == REPLACED
     cluster.vanish_deleted()
@@ -140,7 +140,7 @@ def test_an_operator_that_starts_anew_replaces_an_engine_that_could_not_be_made_
     cluster = a_cluster(replicas=1)
     cluster.refused_pods = {cluster.pod(f"rollout-0-i{incarnation}-1") for incarnation in range(5)}
     cluster.settle()
-    cluster.memory = Memory()
+    cluster.state = ProcessState()
     cluster.settle()
     cluster.vanish_deleted()
     cluster.settle()

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 from grpo_api.contract.reasons import ReasonMessage
 from grpo_api.v1alpha1.status import ConditionType, Phase
-from grpo_operator.observe.memory import Memory
 from grpo_operator.observe.observed import Refusal
+from grpo_operator.observe.process_state import ProcessState
 
 from .fake_cluster import NOW, FakeCluster, report, spec, termination
 
@@ -137,7 +137,7 @@ def test_an_operator_that_restarts_neither_forgets_nor_shortens_a_clock():
     waiting = cluster.status.waiting_for_room
     assert waiting is not None and waiting.since == NOW
     cluster.now = NOW + timedelta(seconds=500)
-    cluster.memory = Memory()
+    cluster.state = ProcessState()
     assert cluster.plan().status == cluster.status
     assert cluster.plan().requeue_after == 500.0
 

@@ -14,7 +14,7 @@ from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.cluster.kinds import CONFIG_MAPS, JOBS
 from grpo_operator.observe.cache import Cache
 from grpo_operator.observe.from_cache import job_and_pods, job_view, observe
-from grpo_operator.observe.memory import Memory
+from grpo_operator.observe.process_state import ProcessState
 
 from .fake_cluster import IMAGE, NOW, UID, FakeCluster, report, spec, termination, termination_message
 
@@ -137,7 +137,7 @@ def test_a_broken_config_map_is_observed_as_a_problem_and_not_raised():
     key = ("default", "copy")
     job = job_and_pods(cache, key)
     assert job is not None
-    found = observe(cache, job, Memory().remember_pods(key, job, now=NOW))
+    found = observe(cache, job, ProcessState().remember_pods(key, job, now=NOW))
     assert found is not None and found.stored_spec is None
     assert run.names.config(run.revision) in found.stored_problem and "foo" in found.stored_problem
 

@@ -11,8 +11,8 @@ from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.cluster.kinds import CONFIG_MAPS, JOBS
 from grpo_operator.observe.cache import Cache
 from grpo_operator.observe.from_cache import job_and_pods, observe
-from grpo_operator.observe.memory import Memory
 from grpo_operator.observe.observed import Observed
+from grpo_operator.observe.process_state import ProcessState
 
 from .controlled_job import KEY, a_job
 from .fake_cluster import IMAGE, NOW, UID, FakeCluster, spec, termination
@@ -107,7 +107,7 @@ def observed(run: JobSnapshot, *configs: dict[str, Any]) -> Observed:
     cache.put(JOBS, job | {"metadata": job["metadata"] | {"resourceVersion": "5"}})
     found = job_and_pods(cache, KEY)
     assert found is not None
-    return observe(cache, found, Memory().remember_pods(KEY, found, now=NOW))
+    return observe(cache, found, ProcessState().remember_pods(KEY, found, now=NOW))
 
 
 def test_the_templates_are_in_the_config_map_of_the_run():

@@ -12,7 +12,7 @@ from grpo_api.v1alpha1.status import GRPOJobStatus
 from grpo_operator.cluster import errors
 from grpo_operator.cluster.kinds import JOBS, PODS
 from grpo_operator.observe.cache import Cache
-from grpo_operator.observe.memory import Memory
+from grpo_operator.observe.process_state import ProcessState
 from grpo_operator.observe.progress_poller import MAX_BYTES, Poller
 
 from .fake_cluster import NOW, UID, FakeCluster, report
@@ -45,8 +45,8 @@ def woken() -> list[tuple[str, str]]:
 
 
 @pytest.fixture
-def memory() -> Memory:
-    return Memory()
+def memory() -> ProcessState:
+    return ProcessState()
 
 
 def a_pod(*, attempt: int = 1, phase: str = "Running") -> dict[str, Any]:
@@ -75,15 +75,15 @@ def cache() -> Cache:
 
 
 @pytest.fixture
-def poller(trainer: FakeTrainer, woken: list, memory: Memory, cache: Cache) -> Poller:
-    return Poller(cache, memory, trainer, wake=woken.append, seconds=1)
+def poller(trainer: FakeTrainer, woken: list, state: ProcessState, cache: Cache) -> Poller:
+    return Poller(cache, state, trainer, wake=woken.append, seconds=1)
 
 
 def answer(**changes: Any) -> bytes:
     return report(**changes).model_dump_json(by_alias=True).encode()
 
 
-async def test_news_wakes_the_job_and_the_same_again_does_not(poller, trainer, woken, memory):
+async def test_news_wakes_the_job_and_the_same_again_does_not(poller, trainer, woken, state):
     trainer.body = answer()
     await poller.poll(KEY)
     trainer.body = answer(heartbeat=9)
@@ -92,16 +92,16 @@ async def test_news_wakes_the_job_and_the_same_again_does_not(poller, trainer, w
     trainer.body = answer(step=5)
     await poller.poll(KEY)
     assert woken == [KEY, KEY]
-    found = memory.report(KEY, uid=UID, attempt=1).progress
+    found = state.report(KEY, uid=UID, attempt=1).progress
     assert found is not None and found.step == 5
 
 
-async def test_a_report_of_a_newer_runtime_is_read_without_its_new_fields(poller, trainer, woken, memory):
+async def test_a_report_of_a_newer_runtime_is_read_without_its_new_fields(poller, trainer, woken, state):
     newer = json.loads(answer(step=5))
     newer["engines"]["futureField"] = "x"
     trainer.body = json.dumps(newer | {"futureField": {"a": 1}}).encode()
     await poller.poll(KEY)
-    heard = memory.report(KEY, uid=UID, attempt=1)
+    heard = state.report(KEY, uid=UID, attempt=1)
     assert (heard.progress, heard.problem, woken) == (report(step=5), None, [KEY])
 
 
@@ -119,12 +119,12 @@ async def test_a_report_of_a_newer_runtime_is_read_without_its_new_fields(poller
     ],
 )
 async def test_an_answer_that_is_not_this_trainers_progress_changes_nothing(
-    poller, trainer, woken, memory, body
+    poller, trainer, woken, state, body
 ):
     trainer.body = body
     await poller.poll(KEY)
     assert woken == []
-    heard = memory.report(KEY, uid=UID, attempt=1)
+    heard = state.report(KEY, uid=UID, attempt=1)
     assert (heard.progress, heard.problem) == (None, None)
 
 
@@ -139,18 +139,18 @@ async def test_an_answer_that_is_not_this_trainers_progress_changes_nothing(
     ],
     ids=["not json", "a list", "deep", "too large", "another schema"],
 )
-async def test_an_answer_that_cannot_be_read_wakes_the_job_once(cache, memory, body, reason):
+async def test_an_answer_that_cannot_be_read_wakes_the_job_once(cache, state, body, reason):
     trainer, woken = FakeTrainer(), []
-    poller = Poller(cache, memory, trainer, wake=woken.append, seconds=1)
+    poller = Poller(cache, state, trainer, wake=woken.append, seconds=1)
     trainer.body = body
     await poller.poll(KEY)
     await poller.poll(KEY)
     assert woken == [KEY]
-    report_problem = memory.report(KEY, uid=UID, attempt=1).problem
+    report_problem = state.report(KEY, uid=UID, attempt=1).problem
     assert report_problem.reason == reason
     trainer.body = answer()
     await poller.poll(KEY)
-    assert (woken, memory.report(KEY, uid=UID, attempt=1).problem) == ([KEY, KEY], None)
+    assert (woken, state.report(KEY, uid=UID, attempt=1).problem) == ([KEY, KEY], None)
 
 
 @pytest.mark.parametrize(
@@ -164,15 +164,15 @@ async def test_an_answer_that_cannot_be_read_wakes_the_job_once(cache, memory, b
         ("tokensPerSecond", 1e300),
     ],
 )
-async def test_a_report_that_no_status_could_hold_is_unreadable(poller, trainer, memory, field, value):
+async def test_a_report_that_no_status_could_hold_is_unreadable(poller, trainer, state, field, value):
     trainer.body = json.dumps(report().to_object() | {field: value}).encode()
     await poller.poll(KEY)
-    heard = memory.report(KEY, uid=UID, attempt=1)
+    heard = state.report(KEY, uid=UID, attempt=1)
     assert (heard.progress, heard.problem.reason) == (None, "ProgressUnreadable")
     assert field in heard.problem.message
 
 
-async def test_the_largest_report_that_can_be_read_fits_into_a_status(poller, trainer, memory):
+async def test_the_largest_report_that_can_be_read_fits_into_a_status(poller, trainer, state):
     most = 2**53 - 1
     trainer.body = answer(
         **{"step": most, "total_steps": most, "heartbeat": most, "checkpoint_step": most},
@@ -180,46 +180,46 @@ async def test_the_largest_report_that_can_be_read_fits_into_a_status(poller, tr
     )
     await poller.poll(KEY)
     polling = FakeCluster().start()
-    polling.progress = memory.report(KEY, uid=UID, attempt=1).progress
+    polling.progress = state.report(KEY, uid=UID, attempt=1).progress
     polling.settle()
     assert GRPOJobStatus.from_object(polling.status.to_object()) == polling.status
     assert (polling.status.step, polling.status.policy_version) == (most, "1" * 253)
 
 
-async def test_a_report_of_another_release_names_both_versions_and_the_fix(poller, trainer, memory):
+async def test_a_report_of_another_release_names_both_versions_and_the_fix(poller, trainer, state):
     trainer.body = b'{"schemaVersion": 999}'
     await poller.poll(KEY)
-    message = memory.report(KEY, uid=UID, attempt=1).problem.message
+    message = state.report(KEY, uid=UID, attempt=1).problem.message
     assert "schemaVersion 999" in message and "runtime image of the same release" in message
 
 
 async def test_a_trainer_that_does_not_answer_is_a_report_problem_from_a_minute_on_until_it_does(
-    trainer, woken, memory, cache
+    trainer, woken, state, cache
 ):
     now = [NOW]
-    poller = Poller(cache, memory, trainer, wake=woken.append, seconds=1, clock=lambda: now[0])
+    poller = Poller(cache, state, trainer, wake=woken.append, seconds=1, clock=lambda: now[0])
     trainer.body = errors.Transient("connection refused")
     for seconds in (0, 59, 60, 62):
         now[0] = NOW + timedelta(seconds=seconds)
         await poller.poll(KEY)
-    report_problem = memory.report(KEY, uid=UID, attempt=1).problem
+    report_problem = state.report(KEY, uid=UID, attempt=1).problem
     assert (report_problem.reason, woken) == ("ProgressUnreachable", [KEY])
     assert "connection refused" in report_problem.message
     trainer.body = answer()
     await poller.poll(KEY)
-    assert (memory.report(KEY, uid=UID, attempt=1).problem, woken) == (None, [KEY, KEY])
+    assert (state.report(KEY, uid=UID, attempt=1).problem, woken) == (None, [KEY, KEY])
 
 
-async def test_a_job_without_a_running_trainer_is_not_asked(trainer, woken, memory):
+async def test_a_job_without_a_running_trainer_is_not_asked(trainer, woken, state):
     cache = Cache()
     meta = {"name": "copy", "namespace": "default", "uid": UID, "resourceVersion": "4"}
     cache.put(JOBS, {"metadata": meta, "status": {"attempt": 1}})
     cache.put(PODS, a_pod(phase="Pending"))
-    await Poller(cache, memory, trainer, wake=woken.append, seconds=1).poll(KEY)
+    await Poller(cache, state, trainer, wake=woken.append, seconds=1).poll(KEY)
     assert trainer.num_asked == 0
 
 
-async def test_the_first_trainer_of_the_current_attempt_is_asked_and_no_other(woken, memory, cache):
+async def test_the_first_trainer_of_the_current_attempt_is_asked_and_no_other(woken, state, cache):
     asked: list[str] = []
 
     async def fetch(pod: dict[str, Any]) -> bytes:
@@ -231,12 +231,12 @@ async def test_the_first_trainer_of_the_current_attempt_is_asked_and_no_other(wo
     second = a_pod(attempt=2)
     second["metadata"] |= {"name": "copy-abc123-trainer-a2-1", "uid": "pod-2-1"}
     cache.put(PODS, second)
-    await Poller(cache, memory, fetch, wake=woken.append, seconds=1).poll(KEY)
+    await Poller(cache, state, fetch, wake=woken.append, seconds=1).poll(KEY)
     assert asked == ["copy-abc123-trainer-a2-0"]
-    assert memory.report(KEY, uid=UID, attempt=2).progress is not None
+    assert state.report(KEY, uid=UID, attempt=2).progress is not None
 
 
-async def test_the_polls_of_many_jobs_are_spread_over_the_time_between_two(memory):
+async def test_the_polls_of_many_jobs_are_spread_over_the_time_between_two(state):
     asked: list[float] = []
     cache = Cache()
     for number in range(4):
@@ -252,7 +252,7 @@ async def test_the_polls_of_many_jobs_are_spread_over_the_time_between_two(memor
         asked.append(asyncio.get_running_loop().time())
         return answer()
 
-    polling = asyncio.create_task(Poller(cache, memory, ask, wake=lambda key: None, seconds=0.4).run())
+    polling = asyncio.create_task(Poller(cache, state, ask, wake=lambda key: None, seconds=0.4).run())
     async with asyncio.timeout(10):
         while len(asked) < 8:  # noqa: ASYNC110 - the poller has no event to wait for
             await asyncio.sleep(0.01)

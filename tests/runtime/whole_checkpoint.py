@@ -6,7 +6,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_runtime.trainer.checkpoint.contents import RunState, complete_checkpoint
 from grpo_runtime.trainer.checkpoint.host_copy import HostCopier
-from grpo_runtime.trainer.checkpoint.written_share import write_share
+from grpo_runtime.trainer.checkpoint.written_shard import write_shard
 from grpo_runtime.trainer.strategy.interface import Strategy
 
 
@@ -20,5 +20,5 @@ def write_checkpoint(
 ) -> None:
     """Copy, write and complete what the policy of `strategy` trains."""
     copy = HostCopier(model, strategy, rank=0, num_writers=1).copy()
-    share = write_share(folder, copy, model=model, rank=0, num_writers=1)
+    share = write_shard(folder, copy, model=model, rank=0, num_writers=1)
     complete_checkpoint(folder, model=model, tokenizer=tokenizer, state=state, shares=[share])

@@ -1,5 +1,5 @@
 """From what the cluster says to one immutable view of a job.
 
-The cache and the memory of this process, what a pod's status and Events mean, and what the trainer reports.
+The cache, the state of this process, what a pod's status and Events mean, and what the trainer reports.
 What follows from it is decided in `plan`, which nothing here imports.
 """

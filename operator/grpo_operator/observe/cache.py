@@ -14,8 +14,8 @@ from grpo_operator.cluster.kinds import (
     Kind,
     KubeObject,
 )
-from grpo_operator.observe.held import Held, Identity, hold, owner_of, place_of, version_of
 from grpo_operator.observe.served_schema import EVERYTHING
+from grpo_operator.observe.stored import Identity, Stored, owner_of, place_of, store, version_of
 
 _AFTER_ALL = sys.maxsize
 """A version after every state of an object."""
@@ -59,7 +59,7 @@ class Cache:
     """
 
     def __init__(self) -> None:
-        self._items: dict[Kind, dict[Key, Held]] = {kind: {} for kind in WATCHED}
+        self._items: dict[Kind, dict[Key, Stored]] = {kind: {} for kind in WATCHED}
         self._children: dict[Identity, set[ChildName]] = {}
         self._deleted: dict[str, int] = {}
         """Uid of a deleted object -> version at which it was deleted."""
@@ -71,17 +71,17 @@ class Cache:
         """Take in a state of an object. Returns False when a newer one is known."""
         if not self._is_newer(kind, place_of(item), uid=item["metadata"]["uid"], version=version_of(item)):
             return False
-        self._store(kind, hold(kind, item))
+        self._store(kind, store(kind, item))
         return True
 
-    def keep(self, kind: Kind, item: KubeObject) -> Held:
-        """What to hold of a listed object until `replace`: what is there already, if that is as new."""
+    def keep(self, kind: Kind, item: KubeObject) -> Stored:
+        """What to store of a listed object until `replace`: what is there already, if that is as new."""
         place = place_of(item)
         known = self._items[kind].get(place)
         if known is None or self._is_newer(
             kind, place, uid=item["metadata"]["uid"], version=version_of(item)
         ):
-            return hold(kind, item)
+            return store(kind, item)
         return known
 
     def _is_newer(self, kind: Kind, place: Key, *, uid: str, version: int) -> bool:
@@ -91,7 +91,7 @@ class Cache:
         known = self._items[kind].get(place)
         return known is None or known.version < version
 
-    def _store(self, kind: Kind, item: Held) -> None:
+    def _store(self, kind: Kind, item: Stored) -> None:
         if item.place in self._items[kind]:
             self._drop(kind, item.place)
         self._deleted.pop(item.uid, None)
@@ -115,7 +115,7 @@ class Cache:
             self._events.pop(uid, None)
 
     def replace(
-        self, kind: Kind, items: Iterable[Held], *, namespace: str | None, listed_at: int
+        self, kind: Kind, items: Iterable[Stored], *, namespace: str | None, listed_at: int
     ) -> set[Key]:
         """Take in a full list of a kind in a namespace (None: all). Returns the jobs that changed.
 
@@ -142,8 +142,8 @@ class Cache:
 
     def job(self, key: Key) -> KubeObject | None:
         """The job of this name."""
-        held = self._items[JOBS].get(key)
-        return held.read() if held else None
+        stored = self._items[JOBS].get(key)
+        return stored.read() if stored else None
 
     def job_keys(self) -> tuple[Key, ...]:
         """Every job there is."""
@@ -164,7 +164,9 @@ class Cache:
 
     def pending_pods(self) -> tuple[KubeObject, ...]:
         """Pods of all jobs that have not started yet."""
-        return tuple(held.read() for held in self._items[PODS].values() if held.phase in ("", "Pending"))
+        return tuple(
+            stored.read() for stored in self._items[PODS].values() if stored.phase in ("", "Pending")
+        )
 
     def put_events(self, pod: KubeObject, events: tuple[KubeObject, ...]) -> bool:
         """Take in the Events about a pod. Returns False when they say nothing new, or the pod is gone."""

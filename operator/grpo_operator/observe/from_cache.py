@@ -18,9 +18,9 @@ from grpo_operator.children.names import Names, rollout_position, trainer_positi
 from grpo_operator.cluster.kinds import KubeObject
 from grpo_operator.observe.cache import Cache, Key
 from grpo_operator.observe.engine_pods import as_engines
-from grpo_operator.observe.kept import DIGEST
 from grpo_operator.observe.observed import JobAndPods, JobView, Observed, OtherJob, Remembered
 from grpo_operator.observe.pod_view import pod_view
+from grpo_operator.observe.pruned import DIGEST
 
 
 class UnreadableStatusError(Exception):
@@ -53,7 +53,7 @@ def job_and_pods(cache: Cache, key: Key) -> JobAndPods | None:
 
 
 def observe(cache: Cache, found: JobAndPods, remembered: Remembered) -> Observed:
-    """All of it: `found`, the other children in the cache, and what the memory has of the job."""
+    """All of it: `found`, the other children in the cache, and what this process knows of the job."""
     job = found.job
     configs = _configs(cache, job)
     stored = _stored_of(job, configs)
@@ -148,7 +148,7 @@ def _configs(cache: Cache, job: JobView) -> dict[str, KubeObject]:
 
 
 @dataclass(frozen=True)
-class _Stored:
+class _StoredRun:
     """What the ConfigMap of a run says. `problem` is why its spec or a template cannot be read."""
 
     digest: str = ""
@@ -157,26 +157,26 @@ class _Stored:
     problem: str = ""
 
 
-def _stored_of(job: JobView, configs: Mapping[str, KubeObject]) -> _Stored:
+def _stored_of(job: JobView, configs: Mapping[str, KubeObject]) -> _StoredRun:
     """Nothing while the job has not started, and only the digest of a ConfigMap that is not the one that it
     started with: a user who may write ConfigMaps need not be allowed to make pods. `configs` are those of
     the job, by name."""
     names = Names.of(job=job.name, uid=job.uid)
     config = configs.get(names.config(job.status.revision)) if job.status.revision else None
     if config is None:
-        return _Stored()
+        return _StoredRun()
     digest = config[DIGEST]
     if job.status.config_digest not in ("", digest):
-        return _Stored(digest)
+        return _StoredRun(digest)
     read = "spec"
     try:
         spec, read = stored_spec(config), "pods"
-        return _Stored(digest, spec, pod_templates(config))
+        return _StoredRun(digest, spec, pod_templates(config))
     except ValidationError as error:
         why = _problems_text(error, at=read)
     except KeyError as error:
         why = f"key {error} is missing"
-    return _Stored(digest, problem=f"ConfigMap {config['metadata']['name']}: {why}")
+    return _StoredRun(digest, problem=f"ConfigMap {config['metadata']['name']}: {why}")
 
 
 def _problems_text(error: ValidationError, *, at: str) -> str:

@@ -11,8 +11,8 @@ from grpo_operator.cluster import errors
 from grpo_operator.cluster.client import Client
 from grpo_operator.cluster.kinds import EVENTS, PODS, KubeObject
 from grpo_operator.observe.cache import Cache, Key, job_key
-from grpo_operator.observe.kept import kept
 from grpo_operator.observe.pod_view import is_silent
+from grpo_operator.observe.pruned import pruned
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class EventReader:
                     EVENTS,
                     meta["namespace"],
                     fields=f"involvedObject.uid={meta['uid']}",
-                    keep=partial(kept, EVENTS),
+                    keep=partial(pruned, EVENTS),
                 )
         except errors.KubernetesError as error:
             # Without Events only the explanation is poorer, so everything else goes on.

@@ -19,7 +19,7 @@ from grpo_operator.cluster.client import Client
 from grpo_operator.cluster.configuration import is_in_cluster
 from grpo_operator.cluster.kinds import KubeObject
 from grpo_operator.observe.cache import Cache, Key
-from grpo_operator.observe.memory import Memory
+from grpo_operator.observe.process_state import ProcessState
 from grpo_operator.settings import ProgressRoute
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Poller:
     def __init__(
         self,
         cache: Cache,
-        memory: Memory,
+        state: ProcessState,
         fetch: Fetch,
         *,
         wake: Callable[[Key], None],
@@ -58,7 +58,7 @@ class Poller:
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._cache = cache
-        self._memory = memory
+        self._state = state
         self._fetch = fetch
         self._wake = wake
         self._seconds = seconds
@@ -93,20 +93,20 @@ class Poller:
         except errors.KubernetesError as error:
             log.debug("%s/%s: no progress from %s: %s", *key, pod["metadata"]["name"], error)
             now = self._clock()
-            if self._memory.remember_no_answer(key, str(error), uid=uid, attempt=attempt, now=now):
+            if self._state.remember_no_answer(key, str(error), uid=uid, attempt=attempt, now=now):
                 self._wake(key)
             return
         try:
             progress = read_progress(body)
         except UnreadableProgressError as error:
             problem = ReasonMessage(error.reason, f"the report of {pod['metadata']['name']} {error}")
-            if self._memory.remember_report_problem(key, problem, uid=uid, attempt=attempt):
+            if self._state.remember_report_problem(key, problem, uid=uid, attempt=attempt):
                 log.warning("%s/%s: %s", *key, problem.message)
                 self._wake(key)
             return
         # Addresses are reused: another job's trainer may answer on this one.
         is_ours = (progress.job_uid, progress.attempt) == (uid, attempt)
-        if is_ours and self._memory.remember_progress(key, progress, now=self._clock()):
+        if is_ours and self._state.remember_progress(key, progress, now=self._clock()):
             self._wake(key)
 
 

@@ -22,7 +22,7 @@ from grpo_runtime.colocated.child_messages import (
     decode_finished,
     encode_request,
 )
-from grpo_runtime.colocated.engine_process import EngineProcess, StartProcess
+from grpo_runtime.colocated.engine_process import ServingProcess, StartProcess
 from grpo_runtime.colocated.json_pipe import Message, receive, send
 from grpo_runtime.colocated.rank_engine import Completion, OnCompleted
 from grpo_runtime.rollout.errors import EngineError, EngineGoneError, EngineTimeoutError
@@ -60,7 +60,7 @@ class ChildEngine:
         self._is_started = False
         self._is_closing = False
         self._signs = first_signs(time.monotonic())
-        self._process: EngineProcess
+        self._process: ServingProcess
         is_running: Future[None] = Future()
         # the kernel ends a child with the thread that has started it: this one lives as long as the child
         self._watcher = threading.Thread(

@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 from typing import Protocol
 
 
-class EngineProcess(Protocol):
+class ServingProcess(Protocol):
     """A process that serves an engine: see `engine_child.serve`."""
 
     @property
@@ -41,7 +41,7 @@ class EngineProcess(Protocol):
 class StartedProcess:
     """A process, and the rank's end of the connection to it."""
 
-    process: EngineProcess
+    process: ServingProcess
     connection: Connection
 
 

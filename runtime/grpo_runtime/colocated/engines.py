@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from grpo_api.contract.progress import EngineCounts
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.colocated.engine_share import EngineShare
+from grpo_runtime.colocated.engine_slice import EngineSlice
 from grpo_runtime.colocated.messages import (
     GenerateCommand,
     Message,
@@ -40,7 +40,7 @@ from grpo_runtime.rollout.interface import (
     SyncReport,
     VersionSpan,
 )
-from grpo_runtime.shares import share
+from grpo_runtime.slices import slice_of
 from grpo_runtime.weight_sync.source import WeightSource
 
 
@@ -49,7 +49,7 @@ class ColocatedEngines:
 
     def __init__(
         self,
-        share: EngineShare,
+        engine_slice: EngineSlice,
         *,
         sync_timeout_seconds: float,
         num_finished: Callable[[], Sequence[int]],
@@ -59,7 +59,7 @@ class ColocatedEngines:
         """`num_finished` gives by rank how many samples of the running step its engine has finished, as the
         ranks told at their last meeting, and `is_starting_again` whether its engine was lost and does not
         serve yet."""
-        self._share = share
+        self._slice = engine_slice
         self._num_finished = num_finished
         self._is_starting_again = is_starting_again
         self._clock = clock
@@ -70,15 +70,15 @@ class ColocatedEngines:
         self._sync_timeout_seconds = sync_timeout_seconds
         self._version: PolicyVersion | None = None
         self._thread = ThreadPoolExecutor(
-            max_workers=1, thread_name_prefix="engine", initializer=share.enter_thread
+            max_workers=1, thread_name_prefix="engine", initializer=engine_slice.enter_thread
         )
         self._readers = ThreadPoolExecutor(
-            max_workers=max(1, share.channel.world_size - 1), thread_name_prefix="read-engine"
+            max_workers=max(1, engine_slice.channel.world_size - 1), thread_name_prefix="read-engine"
         )
 
     def counts(self) -> EngineCounts:
         """All engines are there from the start; they are current once they were verified."""
-        count = self._share.num_engines
+        count = self._slice.num_engines
         return EngineCounts(desired=count, known=count, current=count if self._version else 0)
 
     async def sync(self, weights: WeightSource, *, version: PolicyVersion, probe: Probe | None) -> SyncReport:
@@ -105,7 +105,7 @@ class ColocatedEngines:
         slowest = map(max, zip(*(sync.phase_seconds for sync in syncs), strict=True))
         return SyncReport(
             version=version,
-            synced=tuple(self._name(index) for index in range(self._share.num_engines)),
+            synced=tuple(self._name(index) for index in range(self._slice.num_engines)),
             failed={},
             num_bytes=syncs[0].num_bytes,
             phase_seconds=dict(zip(PHASES, slowest, strict=True)),
@@ -140,7 +140,7 @@ class ColocatedEngines:
             self._num_requests = 0
         rollouts: list[Rollout] = []
         for index, one in enumerate(sampled):
-            own = requests[share(len(requests), index=index, num_shares=self._share.num_engines)]
+            own = requests[slice_of(len(requests), index=index, num_slices=self._slice.num_engines)]
             rollouts += self._rollouts(own, one, engine=self._name(index))
         return rollouts
 
@@ -148,7 +148,7 @@ class ColocatedEngines:
         """See `Engines.generation`."""
         if self._num_requests == 0:
             return None
-        finished = self._num_finished()[:: self._share.ranks_per_engine]
+        finished = self._num_finished()[:: self._slice.ranks_per_engine]
         left = [max(0, len(part) - done) for part, done in zip(self._parts(), finished, strict=True)]
         num_done = self._num_requests - sum(left)
         if num_done != self._last_num_done:
@@ -174,25 +174,25 @@ class ColocatedEngines:
 
     def _lead_sync(self, command: SyncCommand, weights: WeightSource) -> list[RankSync]:
         """What every rank says of its sync, once all of them are done."""
-        broadcast_message(encode_command(command), channel=self._share.channel)
-        own = self._share.sync(command, weights=weights)
+        broadcast_message(encode_command(command), channel=self._slice.channel)
+        own = self._slice.sync(command, weights=weights)
         return [own, *(decode_sync(answer) for answer in self._answers())]
 
     def _lead_rest(self) -> None:
         """Return when all engines sleep."""
-        broadcast_message(encode_command(RestCommand()), channel=self._share.channel)
-        self._share.rest()
+        broadcast_message(encode_command(RestCommand()), channel=self._slice.channel)
+        self._slice.rest()
         self._answers()
 
     def _lead_generate(
         self, command: GenerateCommand, on_finished: OnFinished | None, parts: Sequence[range]
     ) -> list[Sampled]:
         """What every engine sampled, once all ranks are done. `parts` says which requests are whose."""
-        broadcast_message(encode_command(command), channel=self._share.channel)
+        broadcast_message(encode_command(command), channel=self._slice.channel)
         if on_finished is not None:
             return self._lead_streamed(command, on_finished, parts)
-        own = self._share.generate(command)
-        per_engine = self._share.ranks_per_engine
+        own = self._slice.generate(command)
+        per_engine = self._slice.ranks_per_engine
         # only the first rank of each engine returns completions; rank 0's are in `own`
         firsts = self._answers()[per_engine - 1 :: per_engine]
         return [own, *(decode_sampled(answer) for answer in firsts)]
@@ -202,7 +202,7 @@ class ColocatedEngines:
     ) -> list[Sampled]:
         """The same, when every completion is passed on as it finishes: what another engine says is read in a
         thread while that of this rank samples."""
-        channel, per_engine = self._share.channel, self._share.ranks_per_engine
+        channel, per_engine = self._slice.channel, self._slice.ranks_per_engine
 
         def pass_on(engine: int, index: int, sampled: Sampled) -> None:
             place = parts[engine][index]
@@ -214,13 +214,13 @@ class ColocatedEngines:
             return receive_streamed(own, channel=channel, rank=rank)
 
         answers = [self._readers.submit(read, rank) for rank in range(1, channel.world_size)]
-        own = self._share.generate(command, on_completed=functools.partial(pass_on, 0))
+        own = self._slice.generate(command, on_completed=functools.partial(pass_on, 0))
         firsts = [answer.result() for answer in answers][per_engine - 1 :: per_engine]
         return [own, *(decode_sampled(answer) for answer in firsts)]
 
     def _answers(self) -> list[Message]:
         """The answers of ranks 1, 2, ..."""
-        channel = self._share.channel
+        channel = self._slice.channel
         return [receive_message(channel=channel, rank=rank) for rank in range(1, channel.world_size)]
 
     def _rollouts(
@@ -242,8 +242,10 @@ class ColocatedEngines:
 
     def _parts(self) -> list[range]:
         """Which requests are whose, by engine."""
-        every, num_engines = range(self._num_requests), self._share.num_engines
-        return [every[share(len(every), index=index, num_shares=num_engines)] for index in range(num_engines)]
+        every, num_engines = range(self._num_requests), self._slice.num_engines
+        return [
+            every[slice_of(len(every), index=index, num_slices=num_engines)] for index in range(num_engines)
+        ]
 
     def _name(self, index: int) -> str:
         return f"engine-{index}"

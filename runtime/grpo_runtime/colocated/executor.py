@@ -5,7 +5,7 @@ It does so in a thread of its own, because the main thread goes on meeting the o
 
 import threading
 
-from grpo_runtime.colocated.engine_share import EngineShare
+from grpo_runtime.colocated.engine_slice import EngineSlice
 from grpo_runtime.colocated.messages import (
     DONE,
     GenerateCommand,
@@ -27,9 +27,9 @@ from grpo_runtime.weight_sync.source import WeightSource
 class EngineExecutor:
     """Executes the commands of rank 0 from now on."""
 
-    def __init__(self, share: EngineShare, *, weights: WeightSource) -> None:
+    def __init__(self, engine_slice: EngineSlice, *, weights: WeightSource) -> None:
         """`weights` is this rank's copy of the policy, which is the same on every rank."""
-        self._share = share
+        self._slice = engine_slice
         self._weights = weights
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -42,7 +42,7 @@ class EngineExecutor:
 
     def _run(self) -> None:
         try:
-            self._share.enter_thread()
+            self._slice.enter_thread()
             while True:
                 self._execute_next()
         except BaseException as error:
@@ -50,12 +50,12 @@ class EngineExecutor:
             self._failure = error
 
     def _execute_next(self) -> None:
-        channel = self._share.channel
+        channel = self._slice.channel
         command = decode_command(broadcast_message(None, channel=channel))
         if isinstance(command, SyncCommand):
-            answer = encode_sync(self._share.sync(command, weights=self._weights))
+            answer = encode_sync(self._slice.sync(command, weights=self._weights))
         elif isinstance(command, RestCommand):
-            self._share.rest()
+            self._slice.rest()
             answer = DONE
         else:
             answer = self._generate(command)
@@ -65,13 +65,13 @@ class EngineExecutor:
         """One rank of an engine gives its completions, but every rank answers when it is done: training must
         not begin while an engine still gives its memory back."""
         if not command.is_streamed:
-            sampled = self._share.generate(command)
-            return encode_sampled(sampled) if self._share.is_first else DONE
-        if not self._share.is_first:
-            self._share.generate(command)
+            sampled = self._slice.generate(command)
+            return encode_sampled(sampled) if self._slice.is_first else DONE
+        if not self._slice.is_first:
+            self._slice.generate(command)
             return encode_last(DONE)
 
         def pass_on(index: int, sampled: Sampled) -> None:
-            send_message(encode_completed(index, sampled), channel=self._share.channel)
+            send_message(encode_completed(index, sampled), channel=self._slice.channel)
 
-        return encode_last(encode_sampled(self._share.generate(command, on_completed=pass_on)))
+        return encode_last(encode_sampled(self._slice.generate(command, on_completed=pass_on)))

@@ -16,7 +16,7 @@ from vllm.inputs import tokens_input
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
 from grpo_api.contract.run_config import RunConfig
-from grpo_runtime.colocated.gpu_share import read_gpu_memory, share_of_gpu
+from grpo_runtime.colocated.gpu_fraction import fraction_of_gpu, read_gpu_memory
 from grpo_runtime.colocated.rank_engine import Completion, OnCompleted
 from grpo_runtime.engine.argument_parser import checked, parse_arguments
 from grpo_runtime.engine.arguments import in_process_arguments, is_cpu_build, with_user_arguments
@@ -61,7 +61,7 @@ class VllmChannel:
 class VllmEngine:
     """A `LocalEngine`. The ranks must have met before, because vLLM makes its process groups among them.
 
-    Raises UserError naming the argument when vLLM refuses the configuration, and as `share_of_gpu` does.
+    Raises UserError naming the argument when vLLM refuses the configuration, and as `fraction_of_gpu` does.
     """
 
     def __init__(self, run_config: RunConfig, *, model_dir: Path) -> None:
@@ -159,7 +159,7 @@ def _start(run_config: RunConfig, *, model_dir: Path) -> Any:
         run_config,
         model_dir=model_dir,
         is_cpu=is_cpu,
-        gpu_memory_utilization=0.0 if is_cpu else share_of_gpu(run_config, memory=read_gpu_memory()),
+        gpu_memory_utilization=0.0 if is_cpu else fraction_of_gpu(run_config, memory=read_gpu_memory()),
     )
     namespace = parse_arguments(arguments, add=EngineArgs.add_cli_args)
     engine_args = checked(lambda: EngineArgs.from_cli_args(namespace), given=given)

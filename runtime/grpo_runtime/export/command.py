@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.v1alpha1.spec import ExportSpec
 from grpo_runtime.errors import KnownError
-from grpo_runtime.export.credentials import Credentials
+from grpo_runtime.export.credentials import UploadCredentials
 from grpo_runtime.export.destinations import open_destination
 from grpo_runtime.export.files import files_of, is_model
 from grpo_runtime.export.upload import upload
@@ -55,7 +55,7 @@ def export(options: ExportOptions) -> int:
     try:
         files = files_of(nested if is_model(nested) else folder)
         name = None if options.credentials is None else str(options.credentials)
-        credentials = Credentials(name, options.credentials)
+        credentials = UploadCredentials(name, options.credentials)
         destination = open_destination(spec, credentials=credentials, field="--to")
         upload(files, destination=destination, progress=_Printed())
     except KnownError as error:

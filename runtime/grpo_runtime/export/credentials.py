@@ -8,14 +8,14 @@ from grpo_runtime.errors import UserError
 
 
 @dataclass(frozen=True)
-class Credentials:
+class UploadCredentials:
     """Those of a Secret whose keys are files in `folder`, or the user's own, where `folder` is None."""
 
     secret: str | None = None
     folder: Path | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, volume: Volume | None, *, volumes_dir: Path) -> "Credentials":
+    def of(cls, volume: Volume | None, *, volumes_dir: Path) -> "UploadCredentials":
         """Those of a Secret that is mounted below `volumes_dir`, or the user's own, where there is none or
         where a run on this machine has none there."""
         if volume is None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from grpo_api.v1alpha1.spec import ExportSpec
-from grpo_runtime.export.credentials import Credentials
+from grpo_runtime.export.credentials import UploadCredentials
 from grpo_runtime.export.destination import Destination
 
 
@@ -15,14 +15,14 @@ def open_destinations(specs: Sequence[ExportSpec], *, volumes_dir: Path) -> list
     return [
         open_destination(
             spec,
-            credentials=Credentials.of(spec.secret_volume, volumes_dir=volumes_dir),
+            credentials=UploadCredentials.of(spec.secret_volume, volumes_dir=volumes_dir),
             field=f"export[{index}].to",
         )
         for index, spec in enumerate(specs)
     ]
 
 
-def open_destination(spec: ExportSpec, *, credentials: Credentials, field: str) -> Destination:
+def open_destination(spec: ExportSpec, *, credentials: UploadCredentials, field: str) -> Destination:
     """The destination of `spec`; `field` is what messages call it."""
     # each library takes a part of a second to import, and few runs need both
     if spec.is_hub:

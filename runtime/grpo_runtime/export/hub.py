@@ -16,7 +16,7 @@ from huggingface_hub.hf_api import RepoFile
 
 from grpo_api.v1alpha1.spec import ExportSpec
 from grpo_runtime.errors import UserError, first_line
-from grpo_runtime.export.credentials import Credentials
+from grpo_runtime.export.credentials import UploadCredentials
 from grpo_runtime.export.destination import DestinationUnreachableError
 from grpo_runtime.export.files import LocalFile
 
@@ -29,7 +29,7 @@ _CONNECTION_ERRORS = (ConnectionError, TimeoutError, httpx2.TransportError)
 class HubDestination:
     """The branch `main` of a repository; see `Destination`."""
 
-    def __init__(self, spec: ExportSpec, *, credentials: Credentials, field: str) -> None:
+    def __init__(self, spec: ExportSpec, *, credentials: UploadCredentials, field: str) -> None:
         """Without credentials the token is looked for where `hf auth login` leaves it."""
         self.what = f"{field} ({spec.to})"
         self._secret = credentials.named(f"{field.removesuffix('.to')}.secret")

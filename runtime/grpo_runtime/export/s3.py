@@ -19,7 +19,7 @@ from obstore.store import S3Store
 from grpo_api.v1alpha1.spec import ExportSpec
 from grpo_runtime.errors import UserError
 from grpo_runtime.export.bucket_place import BucketPlace
-from grpo_runtime.export.credentials import Credentials
+from grpo_runtime.export.credentials import UploadCredentials
 from grpo_runtime.export.destination import DestinationUnreachableError
 from grpo_runtime.export.files import LocalFile
 
@@ -43,7 +43,7 @@ _BUSY = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_MANY_RE
 def open_bucket(
     place: BucketPlace,
     *,
-    credentials: Credentials,
+    credentials: UploadCredentials,
     timeout: timedelta = timedelta(seconds=60),
     num_retries: int = 0,
 ) -> S3Store:
@@ -81,7 +81,7 @@ class BucketErrors:
     TRANSLATED = (UserError, DestinationUnreachableError)
 
     def __init__(
-        self, place: BucketPlace, *, credentials: Credentials, field: str, access: str | None = None
+        self, place: BucketPlace, *, credentials: UploadCredentials, field: str, access: str | None = None
     ) -> None:
         """`field` is what messages call the place, and `access` says which credentials must be let do what,
         where they are not to read and write and those of the Secret that the field's section names."""
@@ -127,7 +127,7 @@ class S3Destination:
         self,
         spec: ExportSpec,
         *,
-        credentials: Credentials,
+        credentials: UploadCredentials,
         field: str,
         part_bytes: int = PART_BYTES,
         timeout: timedelta = timedelta(seconds=60),

@@ -21,7 +21,7 @@ from grpo_api.contract.exit_codes import ExitCode
 from grpo_runtime.engine.arguments import CPU_KV_CACHE_BYTES, engine_environment, is_cpu_build
 from grpo_runtime.errors import KnownError, UserError, VolumeFullError
 from grpo_runtime.export.bucket_place import BucketPlace
-from grpo_runtime.export.credentials import Credentials
+from grpo_runtime.export.credentials import UploadCredentials
 from grpo_runtime.follow.follower import Follower
 from grpo_runtime.follow.guard import SERVED, TOKEN_FILE, read_token
 from grpo_runtime.follow.versions import CheckedVersions
@@ -128,7 +128,7 @@ def _store_of(options: FollowOptions) -> VersionStore:
     if scheme != "s3" or not rest:
         raise UserError(f"--source {options.source} is no store: write file:///FOLDER or s3://BUCKET/PREFIX")
     name = None if options.credentials is None else str(options.credentials)
-    credentials = Credentials(name, options.credentials)
+    credentials = UploadCredentials(name, options.credentials)
     return store_in_bucket(
         BucketPlace(options.source, endpoint=options.endpoint, region=options.region),
         credentials=credentials,

@@ -18,7 +18,7 @@ from grpo_runtime.memory_plan.parts import GIB
 
 NCCL_SECONDS = 60.0
 """How long the GPUs of a node may take to find each other."""
-FREE_SHARE = 0.95
+FREE_FRACTION = 0.95
 """The share of a GPU's memory that must be free: a job plans with all of it."""
 SHM_BYTES_OF_GPU = GIB
 """What /dev/shm must have for each GPU where there are several: see `sharedMemory` in a job's pods."""
@@ -113,7 +113,7 @@ def _gpus() -> tuple[Finding, list[Gpu]]:
 
 def _memory(gpu: Gpu) -> Finding:
     text = f"{gpu.name}, {gpu.free_bytes / GIB:.1f} of {gpu.total_bytes / GIB:.1f} GiB are free"
-    is_free = gpu.free_bytes >= FREE_SHARE * gpu.total_bytes
+    is_free = gpu.free_bytes >= FREE_FRACTION * gpu.total_bytes
     fix = "" if is_free else "another process uses it: `nvidia-smi` on the node says which"
     return Finding(f"GPU {gpu.number}", text, fix)
 

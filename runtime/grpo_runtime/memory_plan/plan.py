@@ -9,7 +9,7 @@ from grpo_api.resolve import resolve
 from grpo_api.v1alpha1.job import GRPOJob
 from grpo_api.v1alpha1.spec import DeepSpeedSpec, Dtype, Mode, TrainerStrategy
 from grpo_runtime.algorithm.logprobs import CHUNK_LOGITS
-from grpo_runtime.colocated.gpu_share import SHARE_ASLEEP, SHARE_AWAKE
+from grpo_runtime.colocated.gpu_fraction import FRACTION_ASLEEP, FRACTION_AWAKE
 from grpo_runtime.engine.arguments import GPU_MEMORY_UTILIZATION
 from grpo_runtime.memory_plan.engine import EngineSizes, engine_bytes
 from grpo_runtime.memory_plan.formulas import (
@@ -151,7 +151,7 @@ class _TrainerPlanner:
         training = (*_training_parts(found), *asleep)
         generating: tuple[Part, ...] = (Part("trainer at rest", found.resting), *self.engine)
         if self.engine:
-            share = SHARE_ASLEEP if sleeps else SHARE_AWAKE
+            share = FRACTION_ASLEEP if sleeps else FRACTION_AWAKE
             generating = (*generating, _left_by(self.engine, share))
         always = (*self._reference(step), Part("weight sync", SYNC_BYTES), Part("CUDA", CUDA_BYTES))
         plans = (GpuPlan("trainer", (*parts, *always)) for parts in (training, generating))

@@ -15,8 +15,8 @@ from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.process.user_code import FunctionFile, load_file, load_function
 from grpo_runtime.rewards.registry import BUILTIN_REWARDS, make_builtin
 from grpo_runtime.rewards.types import (
+    BuiltinFunction,
     BuiltinOptions,
-    BuiltinReward,
     ImportedFunction,
     RewardFunction,
     RewardModel,
@@ -99,7 +99,7 @@ def _kind_of_spec(reward: ResolvedReward) -> RewardKind:
     return next(kind for name, kind in REWARD_KINDS.items() if getattr(reward, name) is not None)
 
 
-def _builtin(reward: ResolvedReward, run: RunOfRewards) -> BuiltinReward:
+def _builtin(reward: ResolvedReward, run: RunOfRewards) -> BuiltinFunction:
     assert reward.builtin is not None
     options = BuiltinOptions(
         answer_column=run.config.dataset.answer,
@@ -109,7 +109,7 @@ def _builtin(reward: ResolvedReward, run: RunOfRewards) -> BuiltinReward:
         dataset_source=run.config.dataset.source,
         seed=run.config.algorithm.seed,
     )
-    return BuiltinReward(name=reward.builtin.value, options=options)
+    return BuiltinFunction(name=reward.builtin.value, options=options)
 
 
 def _imported(reward: ResolvedReward, run: RunOfRewards) -> ImportedFunction:
@@ -168,7 +168,7 @@ def _load_model(model: RewardModel) -> Callable[..., Any]:
 
 REWARD_KINDS: dict[str, RewardKind] = {
     "builtin": RewardKind(
-        source=BuiltinReward,
+        source=BuiltinFunction,
         of_spec=_builtin,
         load=lambda builtin: make_builtin(builtin.name, options=builtin.options),
         environment=lambda builtin: BUILTIN_REWARDS[builtin.name].environment,

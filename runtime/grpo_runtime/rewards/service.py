@@ -12,7 +12,7 @@ import aiohttp
 from grpo_runtime.errors import RewardServiceUnreachableError, UserError, first_line
 from grpo_runtime.rewards.chunk import Column, column_of_reply, failed_column
 from grpo_runtime.rewards.service_protocol import (
-    BadAnswerError,
+    BadServiceAnswerError,
     authority_file,
     read_answer,
     request_body,
@@ -104,7 +104,7 @@ class ServiceClient:
             try:
                 answer = await self._post_with_patience(body, key=key)
                 values, refused = read_answer(answer, num_samples=len(request.completions))
-            except BadAnswerError as error:
+            except BadServiceAnswerError as error:
                 return failed_column(self._name, request, reason=str(error), kind=FailureKind.RAISED)
             except TimeoutError:
                 reason = f"{self._service.url} did not answer within {self._timeout_seconds:g} s"
@@ -146,7 +146,7 @@ class ServiceClient:
             pause = min(2 * pause, self._patience.longest_pause)
 
     async def _post(self, body: bytes, *, key: str) -> bytes:
-        """The body of an answer 200. Raises TimeoutError, _OutageError and BadAnswerError."""
+        """The body of an answer 200. Raises TimeoutError, _OutageError and BadServiceAnswerError."""
         assert self._session is not None
         secrets = service_headers(self._service)
         headers = {**secrets, "Content-Type": "application/json", "Idempotency-Key": key}
@@ -184,7 +184,9 @@ class ServiceClient:
         self._out_since = None
         if response.status != HTTPStatus.OK:
             said = without_secrets(answer[:2000].decode(errors="replace"), headers=secrets).strip()
-            raise BadAnswerError(f"HTTP {response.status} of {self._service.url}: {said[:300] or 'no text'}")
+            raise BadServiceAnswerError(
+                f"HTTP {response.status} of {self._service.url}: {said[:300] or 'no text'}"
+            )
         return answer
 
 
@@ -218,11 +220,11 @@ class _Silence:
 
 
 async def _bounded(response: aiohttp.ClientResponse) -> bytes:
-    """The body. Raises BadAnswerError when it is too long."""
+    """The body. Raises BadServiceAnswerError when it is too long."""
     pieces, length = [], 0
     async for piece in response.content.iter_any():
         length += len(piece)
         if length > MAX_ANSWER_BYTES:
-            raise BadAnswerError(f"its answer is longer than {MAX_ANSWER_BYTES} bytes")
+            raise BadServiceAnswerError(f"its answer is longer than {MAX_ANSWER_BYTES} bytes")
         pieces.append(piece)
     return b"".join(pieces)

@@ -16,7 +16,7 @@ AUTHORITY = "ca.crt"
 _FEWEST_SECRET_CHARACTERS = 4
 
 
-class BadAnswerError(Exception):
+class BadServiceAnswerError(Exception):
     """The answer of a service is no list of rewards. The message says why."""
 
 
@@ -45,17 +45,17 @@ def request_body(request: RewardRequest, *, name: str, job: str) -> tuple[bytes,
 def read_answer(body: bytes, *, num_samples: int) -> tuple[list[float | None], list[tuple[int, str]]]:
     """The rewards of an answer, [num_samples], and which of them were refused and why.
 
-    Raises BadAnswerError when it holds no list of so many rewards.
+    Raises BadServiceAnswerError when it holds no list of so many rewards.
     """
     try:
         answer = json.loads(body)
     except ValueError as error:
-        raise BadAnswerError(f"its answer is no JSON: {error}") from error
+        raise BadServiceAnswerError(f"its answer is no JSON: {error}") from error
     rewards = answer.get("rewards") if isinstance(answer, dict) else None
     if not isinstance(rewards, list):
-        raise BadAnswerError('its answer is no object with a list "rewards"')
+        raise BadServiceAnswerError('its answer is no object with a list "rewards"')
     if len(rewards) != num_samples:
-        raise BadAnswerError(f"it answered {len(rewards)} rewards for {num_samples} completions")
+        raise BadServiceAnswerError(f"it answered {len(rewards)} rewards for {num_samples} completions")
     values: list[float | None] = []
     refused = []
     for index, reward in enumerate(rewards):

@@ -31,7 +31,7 @@ class BuiltinOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuiltinReward:
+class BuiltinFunction:
     """A function that comes with the runtime."""
 
     name: str

@@ -93,7 +93,7 @@ async def serve_engine(
         listener.close()
 
 
-class EngineClient(AsyncLLM):
+class VllmClient(AsyncLLM):
     """vLLM's engine client, with two differences in what a weight sync calls."""
 
     async def pause_generation(self, *, mode: PauseMode = "abort", clear_cache: bool = True) -> None:
@@ -139,7 +139,7 @@ def _may_fork(config: VllmConfig) -> bool:
 
 @asynccontextmanager
 async def _started(args: Namespace, config: VllmConfig) -> AsyncIterator[AsyncLLM]:
-    client = EngineClient.from_vllm_config(
+    client = VllmClient.from_vllm_config(
         vllm_config=config,
         usage_context=UsageContext.OPENAI_API_SERVER,
         enable_log_requests=args.enable_log_requests,

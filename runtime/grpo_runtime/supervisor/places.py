@@ -25,7 +25,7 @@ _WAITS = "waits "
 _MAX_TOLD = 4
 
 
-class Place(ApiModel):
+class RankPlace(ApiModel):
     """One training process."""
 
     rank: int
@@ -51,7 +51,7 @@ class PlacesOfPod(ApiModel):
 
     attempt: int
     node_index: int
-    places: tuple[Place, ...]
+    places: tuple[RankPlace, ...]
 
 
 def places_of_pod(settings: TrainerSettings) -> PlacesOfPod:
@@ -61,13 +61,13 @@ def places_of_pod(settings: TrainerSettings) -> PlacesOfPod:
     return PlacesOfPod(attempt=settings.attempt, node_index=settings.node_index, places=places)
 
 
-def _places(run_dir: Path, *, first_rank: int) -> Iterator[Place]:
+def _places(run_dir: Path, *, first_rank: int) -> Iterator[RankPlace]:
     for local_rank, position in read_positions(run_dir).items():
         try:
             state = kernel_state(position.pid)
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended
-        yield Place(rank=first_rank + local_rank, state=state, doing=position.doing)
+        yield RankPlace(rank=first_rank + local_rank, state=state, doing=position.doing)
 
 
 def addresses_of(host: str) -> set[str]:

@@ -14,7 +14,7 @@ from grpo_runtime.colocated.child_environment import VISIBLE_DEVICES, child_envi
 from grpo_runtime.colocated.child_liveness import ChildLimits
 from grpo_runtime.colocated.child_process import spawned
 from grpo_runtime.colocated.engine_process import StartProcess
-from grpo_runtime.colocated.engine_share import EngineOfRank, EngineShare
+from grpo_runtime.colocated.engine_slice import EngineOfRank, EngineSlice
 from grpo_runtime.colocated.engines import ColocatedEngines
 from grpo_runtime.colocated.messages import Channel
 from grpo_runtime.colocated.rank_engine import RankEngine
@@ -37,14 +37,14 @@ StartEngine = Callable[[TrainerSettings], EngineOfRank]
 _CHILD = (sys.executable, "-m", "grpo_runtime.colocated.engine_child")
 
 
-def share_engine(
+def slice_engine(
     ranks: Ranks,
     settings: TrainerSettings,
     *,
     model_dir: Path,
     device: torch.device,
     start: StartEngine | None = None,
-) -> EngineShare:
+) -> EngineSlice:
     """Start this rank's engine, or its part of one: by `start`, or else as `engine.process` says. All ranks
     call this at the same time, and none of them meets the others meanwhile, because vLLM makes process groups
     of its own among them. `device` is this rank's.
@@ -52,7 +52,7 @@ def share_engine(
     The policy and its optimizer are on the device: what they leave free is what the engine can have.
 
     Raises UserError naming the argument when vLLM refuses `engine.args`, and as `find_usable_backend` and
-    `share_of_gpu` do.
+    `fraction_of_gpu` do.
     """
     channel, run_config = ranks.open_channel(), settings.run_config
     release_memory = functools.partial(release_cached_memory, device)
@@ -63,24 +63,26 @@ def share_engine(
         engine = _start_beside(run_config, start_process, model_dir=model_dir, release_memory=release_memory)
     else:
         engine = _start_within(run_config, model_dir=model_dir, release_memory=release_memory)
-    share = EngineShare(
+    engine_slice = EngineSlice(
         engine,
         channel,
         ranks_per_engine=run_config.engine.tensor_parallel_size,
         enter_thread=functools.partial(use_device, device),
     )
-    ranks.report_engine_state(num_finished=share.num_finished, is_starting_again=share.is_starting_again)
-    return share
+    ranks.report_engine_state(
+        num_finished=engine_slice.num_finished, is_starting_again=engine_slice.is_starting_again
+    )
+    return engine_slice
 
 
 def connect_colocated(
-    settings: TrainerSettings, *, ranks: Ranks, start_share: Callable[[], EngineShare]
+    settings: TrainerSettings, *, ranks: Ranks, start_slice: Callable[[], EngineSlice]
 ) -> Engines:
-    """The engines of all ranks, as rank 0 uses them. `start_share` is `share_engine` of this rank; the other
+    """The engines of all ranks, as rank 0 uses them. `start_slice` is `slice_engine` of this rank; the other
     ranks call theirs meanwhile."""
-    share = start_share()
+    engine_slice = start_slice()
     return ColocatedEngines(
-        share,
+        engine_slice,
         sync_timeout_seconds=settings.run_config.weight_sync.timeout_seconds,
         num_finished=lambda: ranks.num_finished,
         is_starting_again=lambda: ranks.is_starting_again,

@@ -8,7 +8,7 @@ from grpo_api.contract.run_config import RunConfig
 from grpo_api.v1alpha1.spec import Mode
 from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.trainer.batch import receive_batch
-from grpo_runtime.trainer.checkpoint.share_saver import ShareSaver
+from grpo_runtime.trainer.checkpoint.shard_saver import ShardSaver
 from grpo_runtime.trainer.commands import Command
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.ending import FINISH_SECONDS
@@ -18,7 +18,7 @@ from grpo_runtime.trainer.strategy.interface import Strategy
 from grpo_runtime.trainer.weight_digest import weight_digest
 
 
-class Follower:
+class FollowingRank:
     """Trains with rank 0, and takes part where whole tensors exist only while all ranks read them."""
 
     def __init__(
@@ -28,7 +28,7 @@ class Follower:
         ranks: Ranks,
         strategy: Strategy,
         learner: Learner,
-        saver: ShareSaver,
+        saver: ShardSaver,
         tokenizer: PreTrainedTokenizerBase,
     ) -> None:
         self._run_config = run_config
@@ -42,7 +42,7 @@ class Follower:
         """Execute commands from `step` on: True when every step is done, False when asked to stop.
 
         `on_tick` is called each time the ranks have met, and may raise. What kept this rank from writing its
-        share of a checkpoint is raised there too. Where it raises, a share in flight is still written, for
+        shard of a checkpoint is raised there too. Where it raises, a shard in flight is still written, for
         `FINISH_SECONDS`: rank 0 commits the checkpoint only with it.
         """
         try:
@@ -64,7 +64,7 @@ class Follower:
                 self._learner.update(receive_batch(ranks=self._ranks), step=step)
                 step += 1
             elif command is Command.SAVE:
-                self._ranks.position.at("copies its share of a checkpoint")
+                self._ranks.position.at("copies its shard of a checkpoint")
                 self._saver.save(step)
             elif command is Command.DIGEST:
                 weight_digest(self._strategy, ranks=self._ranks)

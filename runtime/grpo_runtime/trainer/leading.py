@@ -11,7 +11,7 @@ from grpo_api.contract.progress import EngineCounts, Progress, TrainerState
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.contract.versions import PolicyVersion
 from grpo_api.v1alpha1.spec import Mode
-from grpo_runtime.colocated.engine_share import num_colocated_engines
+from grpo_runtime.colocated.engine_slice import num_colocated_engines
 from grpo_runtime.data.prompt import Prompt
 from grpo_runtime.data.sampler import PromptSampler
 from grpo_runtime.errors import UserError

@@ -31,7 +31,7 @@ from grpo_runtime.trainer.learner import Learner
 from grpo_runtime.trainer.probe import make_probe
 from grpo_runtime.trainer.samples import samples_of
 from grpo_runtime.trainer.scoring import Scorer, advantage_options
-from grpo_runtime.trainer.step_results import Evaluated, Learned, Sampled, step_metrics
+from grpo_runtime.trainer.step_results import Evaluated, Learned, SampledStep, step_metrics
 from grpo_runtime.trainer.step_sampler import StepSampler, generator_of
 from grpo_runtime.trainer.stop import StopRequestedError
 from grpo_runtime.trainer.stopwatch import Stopwatch
@@ -105,7 +105,7 @@ class Coordinator:
             sync=self._sync,
         )
 
-    def _learn(self, sampled: Sampled, *, watch: Stopwatch) -> Learned:
+    def _learn(self, sampled: SampledStep, *, watch: Stopwatch) -> Learned:
         """Update the policy."""
         with watch.phase("train"):
             advantages = compute_advantages(
@@ -205,7 +205,7 @@ class Coordinator:
         )
 
     def _report(
-        self, state: RunState, sampled: Sampled, learned: Learned, measured: Mapping[str, float]
+        self, state: RunState, sampled: SampledStep, learned: Learned, measured: Mapping[str, float]
     ) -> None:
         values = {
             **step_metrics(sampled, learned, reward_names=self.scorer.names, measured=measured),
@@ -223,7 +223,7 @@ class Coordinator:
             samples=self._kept_samples(state.step, sampled, learned),
         )
 
-    def _kept_samples(self, step: int, sampled: Sampled, learned: Learned) -> list[Sample]:
+    def _kept_samples(self, step: int, sampled: SampledStep, learned: Learned) -> list[Sample]:
         """The completions for people, in a step that keeps them."""
         if not self.run_config.keeps_samples_of(step):
             return []

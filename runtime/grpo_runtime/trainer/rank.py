@@ -17,7 +17,7 @@ from transformers.utils.logging import disable_progress_bar
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.v1alpha1.spec import Mode
-from grpo_runtime.colocated.engine_share import EngineShare
+from grpo_runtime.colocated.engine_slice import EngineSlice
 from grpo_runtime.colocated.executor import EngineExecutor
 from grpo_runtime.errors import PeerLostError, UserError
 from grpo_runtime.model.fit import replace_unknown_padding, require_fit
@@ -39,11 +39,11 @@ from grpo_runtime.rollout.interface import Engines
 from grpo_runtime.settings import TrainerSettings, read_trainer_settings
 from grpo_runtime.spec_checks import check_spec
 from grpo_runtime.torch_threads import settle_num_threads
-from grpo_runtime.trainer.checkpoint.share_saver import ShareSaver
-from grpo_runtime.trainer.colocation import StartEngine, connect_colocated, share_engine
+from grpo_runtime.trainer.checkpoint.shard_saver import ShardSaver
+from grpo_runtime.trainer.colocation import StartEngine, connect_colocated, slice_engine
 from grpo_runtime.trainer.device import collective_backend, training_device
 from grpo_runtime.trainer.distributed import Ranks
-from grpo_runtime.trainer.following import Follower
+from grpo_runtime.trainer.following import FollowingRank
 from grpo_runtime.trainer.gpu_memory import gpu_memory_errors
 from grpo_runtime.trainer.leading import Connect, lead
 from grpo_runtime.trainer.model_commit import ModelCommits, commit_of_first_rank
@@ -101,8 +101,8 @@ def run_rank(
         position = OwnPosition.told_in(run_dir, local_rank=local_rank)
         context = _prepare(environment, run_dir=run_dir, make_strategy=make_strategy, position=position)
         keep_alive.append(context)
-        start_share = functools.partial(
-            share_engine,
+        start_slice = functools.partial(
+            slice_engine,
             context.ranks,
             context.settings,
             model_dir=context.loaded.origin.folder,
@@ -111,10 +111,10 @@ def run_rank(
         )
         with gpu_memory_errors(context.settings, num_steps=lambda: context.num_steps):
             if rank == 0:
-                connect = _connect(context, connect, start_share=start_share)
+                connect = _connect(context, connect, start_slice=start_slice)
                 is_done = asyncio.run(lead(context, run_dir=run_dir, connect=connect, keep_alive=keep_alive))
             else:
-                is_done = _follow(context, start_share=start_share, keep_alive=keep_alive)
+                is_done = _follow(context, start_slice=start_slice, keep_alive=keep_alive)
         context.ranks.leave()
     except StopRequestedError:
         # before the first step, where nothing is to be saved
@@ -222,20 +222,20 @@ def _load_model(run_config: RunConfig, *, origin: LocalModel, is_first: bool) ->
 
 
 def _connect(
-    context: RankContext, connect_pods: Connect | None, *, start_share: Callable[[], EngineShare]
+    context: RankContext, connect_pods: Connect | None, *, start_slice: Callable[[], EngineSlice]
 ) -> Connect:
     """What gives rank 0 its engines."""
     if context.settings.run_config.mode is Mode.COLOCATED:
-        return functools.partial(connect_colocated, ranks=context.ranks, start_share=start_share)
+        return functools.partial(connect_colocated, ranks=context.ranks, start_slice=start_slice)
     return connect_pods or functools.partial(connect_fleet, context.loaded)
 
 
 def _follow(
-    context: RankContext, *, start_share: Callable[[], EngineShare], keep_alive: list[object]
+    context: RankContext, *, start_slice: Callable[[], EngineSlice], keep_alive: list[object]
 ) -> bool:
     """Another rank, in mode Colocated with its own engine; True when every step is done."""
     run_config, ranks = context.settings.run_config, context.ranks
-    saver = ShareSaver(
+    saver = ShardSaver(
         context.store,
         model=context.loaded.model,
         strategy=context.strategy,
@@ -247,10 +247,10 @@ def _follow(
     on_tick = _nothing
     if run_config.mode is Mode.COLOCATED:
         ranks.position.at("starts its engine")
-        share = start_share()
-        keep_alive.append(share)
-        on_tick = EngineExecutor(share, weights=context.strategy.engine_weights()).check
-    follower = Follower(
+        engine_slice = start_slice()
+        keep_alive.append(engine_slice)
+        on_tick = EngineExecutor(engine_slice, weights=context.strategy.engine_weights()).check
+    follower = FollowingRank(
         run_config,
         ranks=ranks,
         strategy=context.strategy,

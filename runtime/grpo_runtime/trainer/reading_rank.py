@@ -10,7 +10,7 @@ import torch
 from grpo_runtime.process.background import in_thread
 from grpo_runtime.process.own_memory import GrowingMemory
 from grpo_runtime.report.starting import StartingReport
-from grpo_runtime.trainer.checkpoint.reading import Reading
+from grpo_runtime.trainer.checkpoint.reading import ReadProgress
 from grpo_runtime.trainer.commands import Command
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.stop import StopRequestedError
@@ -23,7 +23,7 @@ class ReadingRank:
     """Reads on rank 0, and reports how far it is in the progress of `run_dir`. Every rank has one."""
 
     def __init__(self, ranks: Ranks, *, run_dir: Path) -> None:
-        self.reading = Reading()
+        self.reading = ReadProgress()
         self._ranks = ranks
         self._report = StartingReport(run_dir) if ranks.rank == 0 else None
 

@@ -16,7 +16,7 @@ from grpo_runtime.trainer.selection import Selected
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sampled:
+class SampledStep:
     """The completions of a step, with their rewards."""
 
     recorded: Step
@@ -63,7 +63,7 @@ class Evaluated:
 
 
 def step_metrics(
-    sampled: Sampled, learned: Learned, *, reward_names: Sequence[str], measured: Mapping[str, float]
+    sampled: SampledStep, learned: Learned, *, reward_names: Sequence[str], measured: Mapping[str, float]
 ) -> dict[str, float]:
     """The metrics of a step by TRL's names; `measured` are its seconds, and what an evaluation found."""
     scores = sampled.scores

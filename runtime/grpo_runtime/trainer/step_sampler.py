@@ -26,7 +26,7 @@ from grpo_runtime.trainer.journal.step import Step
 from grpo_runtime.trainer.prompting import make_requests
 from grpo_runtime.trainer.scoring import Scorer, advantage_options
 from grpo_runtime.trainer.selection import Selection
-from grpo_runtime.trainer.step_results import Sampled
+from grpo_runtime.trainer.step_results import SampledStep
 from grpo_runtime.trainer.stopwatch import Stopwatch
 
 T = TypeVar("T")
@@ -55,7 +55,7 @@ class StepSampler:
     attend: Attend
     sync: Callable[[int], Awaitable[SyncReport]]
 
-    async def sample(self, step: int, *, watch: Stopwatch) -> Sampled:
+    async def sample(self, step: int, *, watch: Stopwatch) -> SampledStep:
         """The step that follows `step` finished ones, in one round or, with dynamic sampling, in several."""
         algorithm = self.run_config.algorithm
         dynamic = algorithm.dynamic_sampling
@@ -99,7 +99,7 @@ class StepSampler:
             await self._keep(recorded)
         if dynamic is not None:
             await self.attend(self.engines.rest())
-        return Sampled(recorded=recorded, sync=sync, selected=selection.selected())
+        return SampledStep(recorded=recorded, sync=sync, selected=selection.selected())
 
     async def _prepare_engines(self, recorded: Step) -> SyncReport | None:
         """Sync the engines, or let them rest when the journal has every sample of the round."""

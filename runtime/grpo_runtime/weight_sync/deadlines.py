@@ -14,7 +14,7 @@ SHORTEST_LAG_SECONDS = 30.0
 ANSWER_SECONDS = 4.0
 """What the answer of an engine may take longer than the buffer or the member that it waits for."""
 _TIMES_LONGER = 5.0
-_LONGEST_SHARE = 0.25
+_LONGEST_FRACTION = 0.25
 _FORGETTING = 0.5
 
 
@@ -60,7 +60,7 @@ class Deadlines:
         the last transfer. At most a quarter of the whole deadline, so that there is time left for another
         group."""
         wanted = max(SHORTEST_STALL_SECONDS, _TIMES_LONGER * (self._took("transfer") or 0.0))
-        return min(wanted, self.timeout_seconds * _LONGEST_SHARE)
+        return min(wanted, self.timeout_seconds * _LONGEST_FRACTION)
 
     def shared_seconds(self) -> float:
         """How long a transfer to several engines may take now, however steadily it goes on: ten seconds, or
@@ -70,7 +70,7 @@ class Deadlines:
         if took is None:
             return self.timeout_seconds
         wanted = max(SHORTEST_STALL_SECONDS, _TIMES_LONGER * took)
-        longest = max(self.timeout_seconds * _LONGEST_SHARE, 2 * took)
+        longest = max(self.timeout_seconds * _LONGEST_FRACTION, 2 * took)
         return min(wanted, longest, self.timeout_seconds)
 
     def meeting_seconds(self) -> float:
@@ -78,7 +78,7 @@ class Deadlines:
         three times as long, because a library finds its network then."""
         stall = self.stall_seconds()
         has_met = self._took("meeting") is not None
-        return stall if has_met else min(3 * stall, self.timeout_seconds * _LONGEST_SHARE)
+        return stall if has_met else min(3 * stall, self.timeout_seconds * _LONGEST_FRACTION)
 
     def _took(self, phase: str) -> float | None:
         times = [took[phase] for took in (self._took_now, self._took_before) if phase in took]

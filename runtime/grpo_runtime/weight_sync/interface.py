@@ -122,7 +122,7 @@ class SenderSettings:
         return self.deadlines.timeout_seconds
 
 
-class VllmEngine(Protocol):
+class VllmTransferEngine(Protocol):
     """vLLM's own transfer engine in one worker, with what a worker of vLLM calls. It is not safe to serve
     between `start_weight_update` and the end of `finish_weight_update`."""
 
@@ -173,7 +173,7 @@ class ReceiverSettings:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     worker: int = 0
     direct_load: DirectLoad | None = None
-    vllm_engine: Callable[[str], VllmEngine] | None = None
+    vllm_engine: Callable[[str], VllmTransferEngine] | None = None
 
     def layout_problems(self, sent: Mapping[str, tuple[int, ...]]) -> list[str]:
         """Sentences about how the tensors `sent` (shapes by name) differ from those of the engine's model."""

@@ -11,7 +11,7 @@ from fake_local_engine import FakeChannel, FakeLocalEngine, some_weights
 
 from grpo_api.contract.progress import EngineCounts
 from grpo_api.contract.versions import PolicyVersion
-from grpo_runtime.colocated.engine_share import EngineShare
+from grpo_runtime.colocated.engine_slice import EngineSlice
 from grpo_runtime.colocated.engines import ColocatedEngines
 from grpo_runtime.colocated.executor import EngineExecutor
 from grpo_runtime.colocated.rank_engine import PHASES, RankEngine
@@ -33,19 +33,19 @@ def start(
     fakes: list[FakeLocalEngine], *, ranks_per_engine: int = 1, sync_timeout_seconds: float = 5.0
 ) -> tuple[ColocatedEngines, list[EngineExecutor]]:
     """Rank 0's engines and the other ranks; `fakes` are one for each rank."""
-    shares = [
-        EngineShare(
+    slices = [
+        EngineSlice(
             RankEngine(fake, backend=IN_PROCESS, sleep_level=1, timeout_seconds=5.0),
             channel,
             ranks_per_engine=ranks_per_engine,
         )
         for fake, channel in zip(fakes, FakeChannel.of(len(fakes)), strict=True)
     ]
-    executors = [EngineExecutor(share, weights=some_weights()) for share in shares[1:]]
+    executors = [EngineExecutor(engine_slice, weights=some_weights()) for engine_slice in slices[1:]]
     engines = ColocatedEngines(
-        shares[0],
+        slices[0],
         sync_timeout_seconds=sync_timeout_seconds,
-        num_finished=lambda: [share.num_finished() for share in shares],
+        num_finished=lambda: [engine_slice.num_finished() for engine_slice in slices],
     )
     return engines, executors
 
@@ -59,7 +59,7 @@ def test_the_threads_that_use_an_engine_are_prepared_for_its_gpu() -> None:
         ready.set()
 
     first, second = (
-        EngineShare(
+        EngineSlice(
             RankEngine(fake, backend=IN_PROCESS, sleep_level=1, timeout_seconds=5.0),
             channel,
             ranks_per_engine=1,

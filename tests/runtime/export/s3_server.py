@@ -15,7 +15,7 @@ from polling import wait_until
 from grpo_api.v1alpha1.spec import ExportSpec
 from grpo_cluster.binaries import build_all
 from grpo_cluster.versions import VERSITYGW, program_path
-from grpo_runtime.export.credentials import Credentials
+from grpo_runtime.export.credentials import UploadCredentials
 from grpo_runtime.export.s3 import S3Destination
 
 ACCESS_KEY, SECRET_KEY = "AKIAGRPOTESTS", "a-secret-key-of-the-tests"
@@ -81,20 +81,24 @@ def served_bucket(folder: Path) -> Iterator[S3Server]:
         server.stop()
 
 
-def secret_in(folder: Path, keys: Mapping[str, str]) -> Credentials:
+def secret_in(folder: Path, keys: Mapping[str, str]) -> UploadCredentials:
     """The Secret `uploads` with these keys, as a pod has it."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, value in keys.items():
         (folder / name).write_text(f"{value}\n")
-    return Credentials("uploads", folder)
+    return UploadCredentials("uploads", folder)
 
 
-def s3_secret(folder: Path, *, secret_key: str = SECRET_KEY) -> Credentials:
+def s3_secret(folder: Path, *, secret_key: str = SECRET_KEY) -> UploadCredentials:
     return secret_in(folder, {"accessKeyId": ACCESS_KEY, "secretAccessKey": secret_key})
 
 
 def in_bucket(
-    server: S3Server, credentials: Credentials, *, to: str = f"s3://{BUCKET}/run-1", part_bytes: int = 1 << 25
+    server: S3Server,
+    credentials: UploadCredentials,
+    *,
+    to: str = f"s3://{BUCKET}/run-1",
+    part_bytes: int = 1 << 25,
 ) -> S3Destination:
     spec = ExportSpec(to=to, endpoint=server.endpoint, secret=credentials.secret)
     return S3Destination(spec, credentials=credentials, field="export[0].to", part_bytes=part_bytes)

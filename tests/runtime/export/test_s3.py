@@ -10,7 +10,7 @@ from s3_server import BUCKET, SECRET_KEY, S3Server, in_bucket, s3_secret, secret
 from grpo_runtime.cli import main
 from grpo_runtime.errors import UserError
 from grpo_runtime.export.at_the_end import ModelUploads
-from grpo_runtime.export.credentials import Credentials
+from grpo_runtime.export.credentials import UploadCredentials
 from grpo_runtime.export.destination import DestinationUnreachableError
 from grpo_runtime.export.files import files_of
 from grpo_runtime.export.upload import upload
@@ -19,7 +19,7 @@ FIVE_MIB = 5 * 1024 * 1024
 
 
 @pytest.fixture
-def secret(tmp_path: Path) -> Credentials:
+def secret(tmp_path: Path) -> UploadCredentials:
     return s3_secret(tmp_path / "secret")
 
 
@@ -38,7 +38,7 @@ def digests(model: Path) -> dict[str, str]:
 
 
 def test_every_file_arrives_with_its_digest_and_the_config_last(
-    s3: S3Server, secret: Credentials, model: Path
+    s3: S3Server, secret: UploadCredentials, model: Path
 ) -> None:
     progress = RecordedProgress()
     files = files_of(model)
@@ -56,7 +56,7 @@ def test_every_file_arrives_with_its_digest_and_the_config_last(
 
 
 def test_a_second_upload_sends_only_what_is_missing_or_differs(
-    s3: S3Server, secret: Credentials, model: Path
+    s3: S3Server, secret: UploadCredentials, model: Path
 ) -> None:
     upload(files_of(model), destination=in_bucket(s3, secret), progress=RecordedProgress())
     (model / "tokenizer.json").write_text('{"version": "1.1"}')
@@ -68,7 +68,7 @@ def test_a_second_upload_sends_only_what_is_missing_or_differs(
     assert again.num_bytes == sum(path.stat().st_size for path in changed)
 
 
-def test_a_store_that_is_away_is_waited_for(s3: S3Server, secret: Credentials, model: Path) -> None:
+def test_a_store_that_is_away_is_waited_for(s3: S3Server, secret: UploadCredentials, model: Path) -> None:
     s3.stop()
     pauses: list[float] = []
 
@@ -91,7 +91,7 @@ def test_a_store_that_is_away_is_waited_for(s3: S3Server, secret: Credentials, m
 
 
 def test_a_store_that_stays_away_ends_the_upload_with_an_error_that_is_tried_again(
-    s3: S3Server, secret: Credentials, model: Path
+    s3: S3Server, secret: UploadCredentials, model: Path
 ) -> None:
     s3.stop()
     with pytest.raises(DestinationUnreachableError, match=r"export\[0\]\.to .*cannot be reached"):
@@ -114,7 +114,7 @@ def test_a_refusal_names_the_field_and_the_fix_and_no_secret(
 
 
 def test_a_store_that_may_only_be_read_is_found_before_the_first_step(
-    s3: S3Server, secret: Credentials, model: Path
+    s3: S3Server, secret: UploadCredentials, model: Path
 ) -> None:
     s3.stop()
     s3.start(is_read_only=True)
@@ -126,7 +126,7 @@ def test_a_store_that_may_only_be_read_is_found_before_the_first_step(
     assert stored(s3) == {}
 
 
-def test_a_missing_bucket_is_named(s3: S3Server, secret: Credentials, model: Path) -> None:
+def test_a_missing_bucket_is_named(s3: S3Server, secret: UploadCredentials, model: Path) -> None:
     elsewhere = in_bucket(s3, secret, to="s3://no-such-bucket/run-1")
     with pytest.raises(UserError, match=r"the store has no bucket no-such-bucket .*: make it, or correct"):
         upload(files_of(model), destination=elsewhere, progress=RecordedProgress())
@@ -138,7 +138,7 @@ def test_a_secret_without_a_key_is_named(s3: S3Server, tmp_path: Path) -> None:
 
 
 def test_the_command_uploads_a_finished_run_by_hand(
-    s3: S3Server, secret: Credentials, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    s3: S3Server, secret: UploadCredentials, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "run").mkdir()
     model.rename(tmp_path / "run" / "model")

@@ -13,7 +13,7 @@ from s3_server import secret_in
 from grpo_api.v1alpha1.spec import ExportSpec
 from grpo_runtime.errors import UserError
 from grpo_runtime.export.at_the_end import ModelUploads
-from grpo_runtime.export.credentials import Credentials
+from grpo_runtime.export.credentials import UploadCredentials
 from grpo_runtime.export.destination import DestinationUnreachableError
 from grpo_runtime.export.files import files_of
 from grpo_runtime.export.hub import HubDestination
@@ -33,11 +33,11 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeUploadHub]:
 
 
 @pytest.fixture
-def secret(tmp_path: Path) -> Credentials:
+def secret(tmp_path: Path) -> UploadCredentials:
     return secret_in(tmp_path / "secret", {"token": TOKEN})
 
 
-def destination(credentials: Credentials, *, private: bool | None = None) -> HubDestination:
+def destination(credentials: UploadCredentials, *, private: bool | None = None) -> HubDestination:
     spec = ExportSpec(to=f"hf://{NAME}", secret=credentials.secret, private=private)
     return HubDestination(spec, credentials=credentials, field="export[1].to")
 
@@ -47,7 +47,7 @@ def contents(model: Path) -> dict[str, bytes]:
 
 
 def test_every_file_arrives_in_one_commit_of_a_new_private_repository(
-    hub: FakeUploadHub, secret: Credentials, model: Path
+    hub: FakeUploadHub, secret: UploadCredentials, model: Path
 ) -> None:
     progress = RecordedProgress()
     upload(files_of(model), destination=destination(secret, private=True), progress=progress)
@@ -58,7 +58,7 @@ def test_every_file_arrives_in_one_commit_of_a_new_private_repository(
 
 
 def test_an_upload_that_was_interrupted_before_its_commit_sends_no_large_file_again(
-    hub: FakeUploadHub, secret: Credentials, model: Path
+    hub: FakeUploadHub, secret: UploadCredentials, model: Path
 ) -> None:
     files = files_of(model)
     interrupted = destination(secret)
@@ -73,7 +73,7 @@ def test_an_upload_that_was_interrupted_before_its_commit_sends_no_large_file_ag
 
 
 def test_a_second_upload_commits_only_what_differs(
-    hub: FakeUploadHub, secret: Credentials, model: Path
+    hub: FakeUploadHub, secret: UploadCredentials, model: Path
 ) -> None:
     upload(files_of(model), destination=destination(secret), progress=RecordedProgress())
     upload(files_of(model), destination=destination(secret), progress=RecordedProgress())
@@ -85,7 +85,7 @@ def test_a_second_upload_commits_only_what_differs(
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "model.safetensors"])
 def test_a_file_of_the_same_length_with_other_bytes_is_not_the_one_that_was_sent(
-    hub: FakeUploadHub, secret: Credentials, model: Path, name: str
+    hub: FakeUploadHub, secret: UploadCredentials, model: Path, name: str
 ) -> None:
     upload(files_of(model), destination=destination(secret), progress=RecordedProgress())
     hub.repositories[NAME][name] = hub.repositories[NAME][name][::-1]
@@ -93,7 +93,7 @@ def test_a_file_of_the_same_length_with_other_bytes_is_not_the_one_that_was_sent
     assert held == {each: each != name for each in contents(model)}
 
 
-def test_a_hub_that_fails_is_tried_again(hub: FakeUploadHub, secret: Credentials, model: Path) -> None:
+def test_a_hub_that_fails_is_tried_again(hub: FakeUploadHub, secret: UploadCredentials, model: Path) -> None:
     hub.num_failures = 1
     pauses: list[float] = []
     upload(
@@ -108,7 +108,7 @@ def test_a_hub_that_fails_is_tried_again(hub: FakeUploadHub, secret: Credentials
 
 
 def test_a_hub_that_cannot_be_reached_may_be_later(
-    secret: Credentials, model: Path, monkeypatch: pytest.MonkeyPatch
+    secret: UploadCredentials, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving_uploads(FakeUploadHub()) as address:
         pass
@@ -143,7 +143,7 @@ def test_a_token_is_refused_with_a_sentence_without_it(
 
 @pytest.mark.parametrize("may_write", [True, False])
 def test_a_token_that_may_only_read_a_repository_that_is_there_is_found_before_the_first_step(
-    hub: FakeUploadHub, secret: Credentials, model: Path, may_write: bool
+    hub: FakeUploadHub, secret: UploadCredentials, model: Path, may_write: bool
 ) -> None:
     hub.repositories[NAME] = {"README.md": b"of somebody else"}
     hub.may_write = may_write
@@ -156,7 +156,9 @@ def test_a_token_that_may_only_read_a_repository_that_is_there_is_found_before_t
     assert hub.repositories == {NAME: {"README.md": b"of somebody else"}}
 
 
-def test_an_adapter_arrives_with_its_config(hub: FakeUploadHub, secret: Credentials, tmp_path: Path) -> None:
+def test_an_adapter_arrives_with_its_config(
+    hub: FakeUploadHub, secret: UploadCredentials, tmp_path: Path
+) -> None:
     adapter = tmp_path / "adapter"
     adapter.mkdir()
     for name in ("adapter_config.json", "adapter_model.safetensors", "tokenizer.json"):

@@ -12,7 +12,7 @@ from s3_server import BUCKET, S3Server, s3_secret, served_bucket
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.errors import UserError
 from grpo_runtime.export.bucket_place import BucketPlace
-from grpo_runtime.export.credentials import Credentials
+from grpo_runtime.export.credentials import UploadCredentials
 from grpo_runtime.follow.main import FollowOptions, open_versions
 from grpo_runtime.weight_sync.disk.publisher import Publisher
 from grpo_runtime.weight_sync.disk.store import FolderStore, StoreRefusedError, VersionStore
@@ -49,7 +49,7 @@ def publish(store: VersionStore, step: int) -> str:
     return publisher.published(copy).result(30).name
 
 
-def in_bucket(s3: S3Server, credentials: Credentials) -> VersionStore:
+def in_bucket(s3: S3Server, credentials: UploadCredentials) -> VersionStore:
     place = BucketPlace(URL, endpoint=s3.endpoint)
     return store_in_bucket(place, credentials=credentials, field="weightSync.disk.to")
 

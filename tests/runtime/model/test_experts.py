@@ -14,8 +14,8 @@ from grpo_bench.live_tensors import LiveTensors
 from grpo_runtime.model.load import load_policy, load_tokenizer, saved_parameters
 from grpo_runtime.model.local_model import LocalModel
 from grpo_runtime.trainer.checkpoint.contents import RunState, export_model, read_training_state, whole_model
-from grpo_runtime.trainer.checkpoint.host_copy import HostCopy
-from grpo_runtime.trainer.checkpoint.written_share import write_share
+from grpo_runtime.trainer.checkpoint.host_copy import CheckpointCopy
+from grpo_runtime.trainer.checkpoint.written_shard import write_shard
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy
 from grpo_runtime.trainer.strategy.ddp import DDPStrategy
@@ -110,7 +110,7 @@ def test_the_experts_of_one_layer_at_a_time_are_copied_for_a_checkpoint(folder: 
     of_layers = [name for name in copied if "experts" in name]
     num_layers = model.config.num_hidden_layers
     with LiveTensors(known=copied.values()) as live:
-        write_share(tmp_path, HostCopy(copied, {}, {}), model=model, rank=0, num_writers=1)
+        write_shard(tmp_path, CheckpointCopy(copied, {}, {}), model=model, rank=0, num_writers=1)
     assert num_layers == 2
     assert 0 < live.peak_bytes <= sum(copied[name].nbytes for name in of_layers) / num_layers
 

@@ -15,7 +15,7 @@ from pod_builder import run_config
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.v1alpha1.spec import TrackerName, TrackerSpec
-from grpo_runtime.export.credentials import Credentials
+from grpo_runtime.export.credentials import UploadCredentials
 from grpo_runtime.report.sink import SinkContext, StepRecord
 from grpo_runtime.report.trackers import delivery, registry
 from grpo_runtime.report.trackers.delivery import Delivery
@@ -204,7 +204,7 @@ def tracked(
         # the pattern of the field is for addresses of servers
         spec=TrackerSpec.model_construct(name=name, url=url, project=None, secret="tracker"),
         run_config=run,
-        credentials=Credentials("tracker", folder),
+        credentials=UploadCredentials("tracker", folder),
         context=SinkContext(
             job=run.job, output_dir=tmp_path / "output", run_dir=tmp_path / "run", start_step=0
         ),

@@ -18,8 +18,8 @@ from grpo_runtime.rewards.pool import RewardPool
 from grpo_runtime.rewards.registry import make_builtin
 from grpo_runtime.rewards.text import final_answer
 from grpo_runtime.rewards.types import (
+    BuiltinFunction,
     BuiltinOptions,
-    BuiltinReward,
     RewardFunction,
     RewardRequest,
     Unscorable,
@@ -171,7 +171,7 @@ async def test_a_reasoning_gym_task_is_scored_in_the_worker_by_its_own_scorer(ta
     rows = read_reasoning_gym(f"reasoning-gym://{task}", seed=7)[:4]
     function = RewardFunction(
         name="solved",
-        source=BuiltinReward(
+        source=BuiltinFunction(
             name="reasoning_gym", options=BuiltinOptions(dataset_source=f"reasoning-gym://{task}", seed=7)
         ),
     )
@@ -218,7 +218,7 @@ async def test_the_problems_of_an_evaluation_are_scored_by_the_task_that_made_th
 
 async def test_math_verify_runs_in_the_worker_and_an_unreadable_answer_costs_only_its_sample() -> None:
     rows = [{"prompt": "?", "answer": answer} for answer in (GSM8K_ANSWER, "####", "7")]
-    function = RewardFunction(name="right", source=BuiltinReward(name="math_verify"), max_failure_share=0.5)
+    function = RewardFunction(name="right", source=BuiltinFunction(name="math_verify"), max_failure_share=0.5)
     async with RewardPool((function,)) as pool:
         matrix = pool.put_together([await pool.submit(request(rows, ["1072", "1072", "8"]))], step=0)
     assert matrix.values == ((1.0,), (None,), (0.0,))

@@ -14,7 +14,7 @@ from grpo_runtime.rewards.chunk import Column
 from grpo_runtime.rewards.kinds import REWARD_KINDS, RewardKind, kind_of, reward_functions
 from grpo_runtime.rewards.pool import RewardPool
 from grpo_runtime.rewards.types import (
-    BuiltinReward,
+    BuiltinFunction,
     ImportedFunction,
     RewardFunction,
     RewardRequest,
@@ -37,7 +37,7 @@ def test_every_reward_of_a_run_brings_its_deadline_its_share_and_what_its_functi
         ],
     )
     long, boxed, mine, theirs = reward_functions(run, volumes_dir=tmp_path)
-    assert isinstance(long.source, BuiltinReward) and long.source.name == "length"
+    assert isinstance(long.source, BuiltinFunction) and long.source.name == "length"
     options = long.source.options
     assert (options.max_tokens, options.overlong_tokens, options.seed) == (100, 20, 9)
     assert long.max_failure_share == 0.25

@@ -16,8 +16,8 @@ from grpo_runtime.errors import UserError
 from grpo_runtime.process.user_code import FunctionFile
 from grpo_runtime.rewards.pool import RewardPool
 from grpo_runtime.rewards.types import (
+    BuiltinFunction,
     BuiltinOptions,
-    BuiltinReward,
     FailureKind,
     ImportedFunction,
     RewardFunction,
@@ -66,21 +66,21 @@ def column(matrix: RewardMatrix, index: int = 0) -> list[float | None]:
     [("exact_match", [1.0, 0.0, 0.0, None]), ("char_accuracy", [1.0, 0.5, 0.8, None])],
 )
 async def test_built_in_rewards_compare_with_the_answer(builtin: str, expected: list[float | None]) -> None:
-    function = RewardFunction(name="correct", source=BuiltinReward(name=builtin))
+    function = RewardFunction(name="correct", source=BuiltinFunction(name=builtin))
     asked = request("dddd", "dd", "dddde", "x", answer=["dddd", "dddd", "dddd", None])
     assert column(await score(function, asked)) == expected
 
 
 async def test_a_built_in_reward_reads_the_answer_from_the_column_the_dataset_names() -> None:
     function = RewardFunction(
-        name="a", source=BuiltinReward(name="exact_match", options=BuiltinOptions(answer_column="gold"))
+        name="a", source=BuiltinFunction(name="exact_match", options=BuiltinOptions(answer_column="gold"))
     )
     assert column(await score(function, request("8", "9", gold=[8, 8]))) == [1.0, 0.0]
 
 
 async def test_functions_are_asked_together_and_give_one_column_each() -> None:
     functions = (
-        RewardFunction(name="correct", source=BuiltinReward(name="exact_match")),
+        RewardFunction(name="correct", source=BuiltinFunction(name="exact_match")),
         example("length"),
         example("slow_length"),
     )

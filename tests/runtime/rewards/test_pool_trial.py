@@ -8,7 +8,7 @@ import pytest
 from grpo_runtime.errors import UserError
 from grpo_runtime.rewards.pool import RewardPool
 from grpo_runtime.rewards.types import (
-    BuiltinReward,
+    BuiltinFunction,
     ImportedFunction,
     RewardFunction,
     RewardRequest,
@@ -106,7 +106,7 @@ async def test_services_and_built_in_rewards_are_not_tried() -> None:
     service = RewardService(url="http://127.0.0.1:9", job="uid")
     functions = (
         RewardFunction(name="judge", source=service),
-        RewardFunction(name="exact", source=BuiltinReward(name="exact_match")),
+        RewardFunction(name="exact", source=BuiltinFunction(name="exact_match")),
         example("length"),
     )
     async with RewardPool(functions) as pool:

@@ -19,7 +19,7 @@ from grpo_runtime.rewards.pool import RewardPool
 from grpo_runtime.rewards.service import Patience, ServiceClient
 from grpo_runtime.rewards.service_protocol import request_body
 from grpo_runtime.rewards.types import (
-    BuiltinReward,
+    BuiltinFunction,
     FailureKind,
     OpenCalls,
     Outage,
@@ -398,7 +398,7 @@ async def test_a_column_that_json_cannot_hold_fails_its_chunk() -> None:
 async def test_a_service_is_a_column_beside_other_rewards() -> None:
     async with serving() as service:
         functions = (
-            RewardFunction(name="exact", source=BuiltinReward(name="exact_match")),
+            RewardFunction(name="exact", source=BuiltinFunction(name="exact_match")),
             function(service.url),
         )
         async with RewardPool(functions) as pool:

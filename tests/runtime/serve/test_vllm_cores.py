@@ -21,7 +21,7 @@ from grpo_runtime.serve.vllm_cpu_experts import (
     reduce_scatterv,
 )
 from grpo_runtime.serve.vllm_cpu_worker import PipelineStageWorker
-from grpo_runtime.serve.vllm_server import EngineClient, _ending_with_its_coordinator
+from grpo_runtime.serve.vllm_server import VllmClient, _ending_with_its_coordinator
 from grpo_runtime.weight_sync.interface import GroupBrokenError
 
 # importing vLLM takes as long as starting one
@@ -48,7 +48,7 @@ class Cores:
         return answer
 
 
-class ScriptedClient(EngineClient):
+class ScriptedClient(VllmClient):
     """It has started no process."""
 
     def __init__(self, *answers: list[str] | Exception) -> None:

@@ -15,8 +15,8 @@ from grpo_runtime.report.position import OwnPosition, position_path
 from grpo_runtime.settings import TrainerSettings, read_trainer_settings
 from grpo_runtime.supervisor.endpoint import Endpoint
 from grpo_runtime.supervisor.places import (
-    Place,
     PlacesOfPod,
+    RankPlace,
     addresses_of,
     ask_other_pods,
     describe,
@@ -38,11 +38,11 @@ def at(folder: Path, what: str, *, local_rank: int) -> None:
     OwnPosition(position_path(folder, local_rank)).at(what)
 
 
-def place(rank: int, doing: str = "waits for the other ranks", *, state: str = "S") -> Place:
-    return Place(rank=rank, state=state, doing=doing)
+def place(rank: int, doing: str = "waits for the other ranks", *, state: str = "S") -> RankPlace:
+    return RankPlace(rank=rank, state=state, doing=doing)
 
 
-def pod(index: int, *places: Place, attempt: int = 1) -> PlacesOfPod:
+def pod(index: int, *places: RankPlace, attempt: int = 1) -> PlacesOfPod:
     return PlacesOfPod(attempt=attempt, node_index=index, places=places)
 
 

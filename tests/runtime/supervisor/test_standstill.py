@@ -17,7 +17,7 @@ from grpo_runtime.process.kernel_state import kernel_state
 from grpo_runtime.report.position import OwnPosition, position_path, read_positions
 from grpo_runtime.report.progress import ProgressFile, read_progress
 from grpo_runtime.settings import TrainerSettings, read_trainer_settings
-from grpo_runtime.supervisor.places import Place, PlacesOfPod
+from grpo_runtime.supervisor.places import PlacesOfPod, RankPlace
 from grpo_runtime.supervisor.standstill import LONGER_FACTOR, PATIENCE_SECONDS, Standstill
 
 
@@ -109,7 +109,7 @@ def test_a_pod_whose_processes_have_not_begun_does_not_stand_still(pod: Pod) -> 
 
 def test_the_first_pod_learns_where_the_ranks_of_the_others_are(tmp_path: Path) -> None:
     pod = Pod(tmp_path, num_nodes=3, num_ranks=1)
-    stopped = Place(rank=2, state="T", doing="computes gradients")
+    stopped = RankPlace(rank=2, state="T", doing="computes gradients")
     pod.others = [PlacesOfPod(attempt=1, node_index=2, places=(stopped,))]
     pod.ranks[0].at("waits for the other ranks")
     pod.at(0.0)
@@ -126,7 +126,7 @@ def test_the_first_pod_learns_where_the_ranks_of_the_others_are(tmp_path: Path) 
 
 def test_what_other_pods_said_in_an_earlier_standstill_is_not_told_in_the_next(tmp_path: Path) -> None:
     pod = Pod(tmp_path, num_nodes=2, num_ranks=1)
-    stopped = Place(rank=1, state="T", doing="computes gradients")
+    stopped = RankPlace(rank=1, state="T", doing="computes gradients")
     pod.others = [PlacesOfPod(attempt=1, node_index=1, places=(stopped,))]
     pod.ranks[0].at("waits for the other ranks")
     pod.at(0.0)

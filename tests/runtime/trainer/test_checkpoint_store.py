@@ -12,7 +12,7 @@ from grpo_runtime.errors import (
     UserError,
 )
 from grpo_runtime.trainer.checkpoint.manifest import FileEntry, read_manifest
-from grpo_runtime.trainer.checkpoint.reading import Reading
+from grpo_runtime.trainer.checkpoint.reading import ReadProgress
 from grpo_runtime.trainer.checkpoint.store import CheckpointStore
 
 
@@ -157,7 +157,7 @@ def test_of_several_checkpoints_only_the_newest_is_read(tmp_path: Path) -> None:
     first = claimed(tmp_path, keep=3)
     for step in (2, 4, 6):
         newest = save(first, step)
-    reading = Reading()
+    reading = ReadProgress()
     assert claimed(tmp_path, attempt=2, keep=3).newest(reading=reading) is not None
     sizes = [path.stat().st_size for path in newest.rglob("*") if path.is_file()]
     assert reading.num_bytes == sum(sizes) - (newest / "manifest.json").stat().st_size

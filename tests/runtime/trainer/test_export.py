@@ -20,7 +20,7 @@ from grpo_runtime.model.tiny import write_tiny_model
 from grpo_runtime.trainer.checkpoint.contents import export_model, whole_model
 from grpo_runtime.trainer.checkpoint.merged_export import export_merged, merged_model
 from grpo_runtime.trainer.checkpoint.model_files import write_weights
-from grpo_runtime.trainer.checkpoint.written_share import INDEX
+from grpo_runtime.trainer.checkpoint.written_shard import INDEX
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.policy import MASTER_DTYPE, Policy
 from grpo_runtime.trainer.strategy.ddp import DDPStrategy

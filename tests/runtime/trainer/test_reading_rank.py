@@ -16,7 +16,7 @@ from grpo_runtime.local.ports import free_ports
 from grpo_runtime.process.own_memory import GrowingMemory
 from grpo_runtime.report.progress import ProgressFile, read_progress
 from grpo_runtime.report.starting import StartingReport
-from grpo_runtime.trainer.checkpoint.reading import Reading
+from grpo_runtime.trainer.checkpoint.reading import ReadProgress
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.reading_rank import ReadingRank
 from grpo_runtime.trainer.strategy.interface import TrainingState
@@ -71,7 +71,7 @@ def test_only_bytes_are_a_sign_of_life(tmp_path: Path) -> None:
 
 
 def test_a_message_says_what_is_read_and_changes_ten_times() -> None:
-    reading = Reading()
+    reading = ReadProgress()
     assert reading.message == ""
     reading.begin("checking it", total_bytes=5 * GB)
     messages = {reading.message}

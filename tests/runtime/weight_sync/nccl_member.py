@@ -3,7 +3,7 @@
 import sys
 
 from grpo_runtime.weight_sync.interface import GroupBrokenError
-from grpo_runtime.weight_sync.network.meeting import Place, host_store
+from grpo_runtime.weight_sync.network.meeting import MemberPlace, host_store
 from grpo_runtime.weight_sync.network.nccl import NcclGroup, TorchNccl
 from grpo_runtime.weight_sync.stream.device import device_of_rank
 
@@ -16,7 +16,7 @@ def main() -> int:
     device = device_of_rank()
     store = host_store("127.0.0.1", timeout_seconds=5.0)
     store.set(f"{KEY}/members/1", "")
-    place = Place(KEY, rank=0, size=2, meeting_seconds=5.0)
+    place = MemberPlace(KEY, rank=0, size=2, meeting_seconds=5.0)
     try:
         NcclGroup(
             store,

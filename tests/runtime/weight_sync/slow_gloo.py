@@ -7,7 +7,7 @@ from torch.distributed import Store
 
 from grpo_runtime.weight_sync.network.gloo import GlooGroup, GlooWork
 from grpo_runtime.weight_sync.network.group import Invite
-from grpo_runtime.weight_sync.network.meeting import Place
+from grpo_runtime.weight_sync.network.meeting import MemberPlace
 from grpo_runtime.weight_sync.registry import group_backend
 
 SECONDS_A_BUFFER = 1.2
@@ -21,7 +21,7 @@ class SlowGroup(GlooGroup):
         return super().broadcast(buffer, timeout_seconds=timeout_seconds)
 
 
-def _slow_in_company(store: Store, place: Place, *, own_address: str, invite: Invite) -> GlooGroup:
+def _slow_in_company(store: Store, place: MemberPlace, *, own_address: str, invite: Invite) -> GlooGroup:
     kind = GlooGroup if place.size == 2 else SlowGroup
     return kind(store, place, own_address=own_address, invite=invite)
 

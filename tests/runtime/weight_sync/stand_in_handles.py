@@ -9,7 +9,7 @@ from stand_in_nccl import StandInDevice
 
 from grpo_runtime.weight_sync.interface import WeightSyncError
 from grpo_runtime.weight_sync.local.ipc import Handle
-from grpo_runtime.weight_sync.stream.memory import Memory, map_memory, shared_memory
+from grpo_runtime.weight_sync.stream.memory import StreamMemory, map_memory, shared_memory
 
 
 class StandInHandles:
@@ -17,7 +17,7 @@ class StandInHandles:
 
     def __init__(self, device: StandInDevice) -> None:
         self._device = device
-        self._memory: dict[int, Memory] = {}
+        self._memory: dict[int, StreamMemory] = {}
 
     def prepare_exports(self) -> None:
         """Files need none."""

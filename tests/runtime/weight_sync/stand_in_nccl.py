@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 import torch
 
-from grpo_runtime.weight_sync.network.meeting import UNIQUE_ID_BYTES, Place
+from grpo_runtime.weight_sync.network.meeting import UNIQUE_ID_BYTES, MemberPlace
 from grpo_runtime.weight_sync.stream.memory import MEMORY_TO_SHARE, PRIVATE_MEMORY, private_memory
 
 _num_staged = itertools.count()
@@ -101,7 +101,7 @@ class StandInWork:
 class StandInNccl:
     """Over TCP sockets of rank 0 to all others; see `LibraryGroup`."""
 
-    def __init__(self, place: Place, *, device: StandInDevice) -> None:
+    def __init__(self, place: MemberPlace, *, device: StandInDevice) -> None:
         self._place = place
         self._device = device
         self._peers: list[socket.socket] = []

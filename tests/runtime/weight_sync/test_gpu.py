@@ -23,7 +23,7 @@ from weight_sources import FixedWeights
 from worker_processes import digest_of, engines_of_processes
 
 from grpo_runtime.weight_sync.interface import GroupBrokenError
-from grpo_runtime.weight_sync.network.meeting import UNIQUE_ID_BYTES, Place, host_store
+from grpo_runtime.weight_sync.network.meeting import UNIQUE_ID_BYTES, MemberPlace, host_store
 from grpo_runtime.weight_sync.network.nccl import NcclGroup, TorchNccl
 from grpo_runtime.weight_sync.registry import IPC, VLLM_NCCL
 from grpo_runtime.weight_sync.source import TensorSpec
@@ -143,7 +143,7 @@ def test_host_memory_is_locked_for_as_long_as_it_is_there() -> None:
         del memory
 
 
-def nccl_group(place: Place) -> NcclGroup:
+def nccl_group(place: MemberPlace) -> NcclGroup:
     store = host_store(ADDRESS, timeout_seconds=place.meeting_seconds)
     return NcclGroup(
         store,
@@ -157,7 +157,7 @@ def nccl_group(place: Place) -> NcclGroup:
 
 def test_nccl_with_one_rank_sends_what_is_on_the_gpu_and_on_the_host() -> None:
     for step in range(2):
-        group = nccl_group(Place(f"key-{step}", rank=0, size=1, meeting_seconds=60.0))
+        group = nccl_group(MemberPlace(f"key-{step}", rank=0, size=1, meeting_seconds=60.0))
         data = some_bytes(1_000_001)
         assert torch.equal(group.broadcast(data.cuda(), timeout_seconds=60.0).wait().cpu(), data)
         for _ in range(3):
@@ -169,7 +169,7 @@ def test_nccl_with_one_rank_sends_what_is_on_the_gpu_and_on_the_host() -> None:
 
 def test_a_group_of_nccl_whose_other_member_does_not_come_is_given_up() -> None:
     with pytest.raises(GroupBrokenError):
-        nccl_group(Place("key", rank=0, size=2, meeting_seconds=2.0))
+        nccl_group(MemberPlace("key", rank=0, size=2, meeting_seconds=2.0))
 
 
 def test_a_member_that_is_killed_before_nccl_meets_takes_nobody_along() -> None:
@@ -189,7 +189,7 @@ def test_nccl_has_an_id_for_vllms_engine_and_sends_its_chunks_with_one_rank() ->
     on_gpu = [(name, tensor.cuda()) for name, tensor in weights.items()]
     wanted = list(packed_chunks(weights.items(), chunk_bytes=2**20, device=on_cpu))
     with device.use():
-        group = TorchNcclToVllm(Place("key", rank=0, size=1, meeting_seconds=60.0), device=device)
+        group = TorchNcclToVllm(MemberPlace("key", rank=0, size=1, meeting_seconds=60.0), device=device)
         group.meet()
         assert len(group.unique_id() or b"") == UNIQUE_ID_BYTES
         for tensors in (on_gpu, weights.items()):

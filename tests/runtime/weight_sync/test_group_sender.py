@@ -30,7 +30,7 @@ from grpo_runtime.weight_sync.interface import (
 )
 from grpo_runtime.weight_sync.network.group import Invite
 from grpo_runtime.weight_sync.network.group_sender import GroupSender
-from grpo_runtime.weight_sync.network.meeting import Place
+from grpo_runtime.weight_sync.network.meeting import MemberPlace
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 
 pytestmark = pytest.mark.at_once
@@ -106,7 +106,7 @@ class Way:
         self._together, self._alone = together, alone
         self.group = Group(together)
 
-    def join(self, store: Store, place: Place, *, own_address: str, invite: Invite) -> Group:
+    def join(self, store: Store, place: MemberPlace, *, own_address: str, invite: Invite) -> Group:
         invite(b"")
         self.group = Group(self._together if place.size > 2 else next(self._alone))
         return self.group

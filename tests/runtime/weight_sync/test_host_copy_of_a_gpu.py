@@ -19,7 +19,7 @@ from grpo_runtime.weight_sync.stream.device_packing import host_copy
 from grpo_runtime.weight_sync.stream.digest import TAG_BYTES
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 from grpo_runtime.weight_sync.stream.manifest import BUFFERS_IN_FLIGHT, unpack
-from grpo_runtime.weight_sync.stream.memory import Memory, MemoryPool, private_memory
+from grpo_runtime.weight_sync.stream.memory import MemoryPool, StreamMemory, private_memory
 from grpo_runtime.weight_sync.stream.tags import POLY1305, make_digest
 
 SHAPES = st.lists(st.lists(st.integers(0, 9), max_size=3), max_size=8)
@@ -110,7 +110,7 @@ def test_the_memory_is_that_which_the_gpu_copies_to_by_itself_and_is_used_again(
     device = StandInDevice()
     made: list[int] = []
 
-    def locked(num_bytes: int) -> Memory:
+    def locked(num_bytes: int) -> StreamMemory:
         memory = private_memory(num_bytes)
         made.append(memory.stream.data_ptr())
         return memory

@@ -29,7 +29,7 @@ from grpo_runtime.weight_sync.interface import (
 from grpo_runtime.weight_sync.network.group_sender import GroupSender
 from grpo_runtime.weight_sync.network.meeting import (
     UNIQUE_ID_BYTES,
-    Place,
+    MemberPlace,
     host_store,
     parse_init_info,
 )
@@ -54,7 +54,7 @@ def member(
     invite: Callable[[bytes], None] = lambda nccl_id: None,
     connect: Connect = StandInNccl,
 ) -> NcclGroup:
-    place = Place("key", rank, size, meeting_seconds, nccl_id)
+    place = MemberPlace("key", rank, size, meeting_seconds, nccl_id)
     return NcclGroup(
         store, place, own_address=ADDRESS, invite=invite, connect=connect, device=StandInDevice()
     )
@@ -144,9 +144,9 @@ def test_an_engine_that_was_told_no_id_refuses_to_come() -> None:
 
 
 def test_the_id_is_where_torch_reads_it_and_only_with_the_engines() -> None:
-    assert _store_of_id(Place("key", 1, 2, 1.0, SOME_ID)).get("0") == SOME_ID
+    assert _store_of_id(MemberPlace("key", 1, 2, 1.0, SOME_ID)).get("0") == SOME_ID
     with pytest.raises(RuntimeError):
-        _store_of_id(Place("key", 0, 2, 0.1)).get("0")
+        _store_of_id(MemberPlace("key", 0, 2, 0.1)).get("0")
 
 
 async def test_a_trainer_that_cannot_begin_a_group_says_so_and_calls_no_engine() -> None:

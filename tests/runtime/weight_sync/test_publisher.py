@@ -20,7 +20,7 @@ from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.engine.routes import UPDATE_PATH
 from grpo_runtime.errors import SupersededError, VolumeFullError
 from grpo_runtime.weight_sync.disk.publisher import Publisher
-from grpo_runtime.weight_sync.disk.store import FolderStore, Reading, StoreError
+from grpo_runtime.weight_sync.disk.store import FolderStore, OpenFile, StoreError
 from grpo_runtime.weight_sync.disk.version_manifest import LATEST, parse_manifest
 from grpo_runtime.weight_sync.interface import Receiver, ReceiverSettings, WeightSyncError
 from grpo_runtime.weight_sync.registry import Backend, disk_backend
@@ -53,7 +53,7 @@ class TroubledStore(FolderStore):
             yield _Sink(sink, self.before_piece)
 
     @contextmanager
-    def reading(self, path: str) -> Iterator[Reading]:  # type: ignore[override]
+    def reading(self, path: str) -> Iterator[OpenFile]:  # type: ignore[override]
         self.num_readings += 1
         self.before_reading()
         with super().reading(path) as reading:

@@ -16,7 +16,7 @@ from torch.distributed import Store, TCPStore
 
 from grpo_runtime.weight_sync.interface import GroupBrokenError
 from grpo_runtime.weight_sync.network.group import Invite
-from grpo_runtime.weight_sync.network.meeting import GroupInitInfo, Place, find_store, host_store
+from grpo_runtime.weight_sync.network.meeting import GroupInitInfo, MemberPlace, find_store, host_store
 from grpo_runtime.weight_sync.network.nccl import NcclGroup, TorchNccl
 from grpo_runtime.weight_sync.stream.device import CudaDevice
 
@@ -43,7 +43,7 @@ def member(
 ) -> NcclGroup:
     return NcclGroup(
         store,
-        Place(key, rank=rank, size=2, meeting_seconds=meeting_seconds, nccl_id=nccl_id),
+        MemberPlace(key, rank=rank, size=2, meeting_seconds=meeting_seconds, nccl_id=nccl_id),
         own_address=ADDRESS,
         invite=invite,
         connect=TorchNccl,

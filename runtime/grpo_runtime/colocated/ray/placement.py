@@ -9,7 +9,7 @@ from dataclasses import dataclass
 NAMESPACE = "grpo"
 GROUP_NAME = "ranks"
 
-_NODE_SHARE = 0.001
+_NODE_FRACTION = 0.001
 """How much of a node's own resource a bundle takes: any number of bundles must fit."""
 _CPUS_OF_BUNDLE = 1.0
 ENGINE_GPUS = 0.5
@@ -38,7 +38,7 @@ def bundles(shape: RayShape) -> list[Resources]:
     ranks = range(shape.num_pods * shape.ranks_per_pod)
     gpus: Resources = {"GPU": 1.0} if shape.has_gpus else {}
     return [
-        {"CPU": _CPUS_OF_BUNDLE, **gpus, node_resource(rank // shape.ranks_per_pod): _NODE_SHARE}
+        {"CPU": _CPUS_OF_BUNDLE, **gpus, node_resource(rank // shape.ranks_per_pod): _NODE_FRACTION}
         for rank in ranks
     ]
 

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.v1alpha1.spec import TrackerSpec
-from grpo_runtime.export.credentials import Credentials
+from grpo_runtime.export.credentials import UploadCredentials
 from grpo_runtime.report.sink import SinkContext, StepRecord
 
 
@@ -34,7 +34,7 @@ class TrackedRun:
 
     spec: TrackerSpec
     run_config: RunConfig
-    credentials: Credentials
+    credentials: UploadCredentials
     context: SinkContext
 
     @property

@@ -7,7 +7,7 @@ from pathlib import Path
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.v1alpha1.spec import TrackerName, TrackerSpec
 from grpo_runtime.errors import UserError
-from grpo_runtime.export.credentials import Credentials
+from grpo_runtime.export.credentials import UploadCredentials
 from grpo_runtime.report.sink import MetricsSink, OpenSink, SinkContext
 from grpo_runtime.report.trackers.delivery import Delivery
 from grpo_runtime.report.trackers.interface import OpenTracker, TrackedRun
@@ -48,7 +48,7 @@ def _opener(index: int, spec: TrackerSpec, run_config: RunConfig, *, volumes_dir
             f"trackers[{index}].name ({spec.name.value}) needs a library that the image does not have "
             f"({error}): install grpo-runtime[{spec.name.value}] in it, or remove the tracker"
         ) from error
-    credentials = Credentials.of(spec.secret_volume, volumes_dir=volumes_dir)
+    credentials = UploadCredentials.of(spec.secret_volume, volumes_dir=volumes_dir)
 
     def open_sink(context: SinkContext) -> MetricsSink:
         tracked = TrackedRun(spec, run_config, credentials, context)

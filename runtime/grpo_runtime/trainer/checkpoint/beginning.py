@@ -21,9 +21,9 @@ from grpo_runtime.trainer.checkpoint.contents import (
     read_weights,
 )
 from grpo_runtime.trainer.checkpoint.other_run import OtherCheckpoint, find_other_checkpoint
-from grpo_runtime.trainer.checkpoint.reading import Reading
+from grpo_runtime.trainer.checkpoint.reading import ReadProgress
 from grpo_runtime.trainer.checkpoint.store import CheckpointStore
-from grpo_runtime.trainer.checkpoint.written_share import MODEL
+from grpo_runtime.trainer.checkpoint.written_shard import MODEL
 from grpo_runtime.trainer.strategy.interface import TrainingState
 
 logger = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ class Beginning:
         return saved
 
 
-def find_beginning(store: CheckpointStore, settings: TrainerSettings, *, reading: Reading) -> Beginning:
+def find_beginning(store: CheckpointStore, settings: TrainerSettings, *, reading: ReadProgress) -> Beginning:
     """The newest checkpoint of the run, or else the one of another run that `resumeFrom` names. `reading`
     tells meanwhile how much has been read.
 

@@ -23,7 +23,7 @@ from grpo_runtime.model.weights import saved_weights
 from grpo_runtime.storage.files import replaced_folder
 from grpo_runtime.trainer.checkpoint.manifest import FileEntry
 from grpo_runtime.trainer.checkpoint.model_files import write_weights
-from grpo_runtime.trainer.checkpoint.written_share import INDEX, MODEL, WrittenShare, index_of
+from grpo_runtime.trainer.checkpoint.written_shard import INDEX, MODEL, WrittenShard, index_of
 from grpo_runtime.trainer.policy import MASTER_DTYPE
 from grpo_runtime.trainer.strategy.interface import Strategy, TrainingState
 
@@ -52,15 +52,15 @@ def complete_checkpoint(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     state: RunState,
-    shares: Sequence[WrittenShare],
+    shards: Sequence[WrittenShard],
 ) -> dict[str, FileEntry]:
-    """Put everything a resume needs beside the tensors of `folder`, which ranks have written in `shares`;
+    """Put everything a resume needs beside the tensors of `folder`, which ranks have written in `shards`;
     transformers and vLLM can load its `model` directory. Returns the entries of all files with tensors."""
     save_beside_weights(model, tokenizer=tokenizer, into=folder / MODEL)
-    if len(shares) > 1:
-        (folder / MODEL / INDEX).write_text(json.dumps(index_of(shares), indent=1, sort_keys=True))
+    if len(shards) > 1:
+        (folder / MODEL / INDEX).write_text(json.dumps(index_of(shards), indent=1, sort_keys=True))
     (folder / STATE).write_text(json.dumps(asdict(state), indent=1, sort_keys=True))
-    return {name: entry for share in shares for name, entry in share.files.items()}
+    return {name: entry for shard in shards for name, entry in shard.files.items()}
 
 
 def read_run_state(folder: Path) -> RunState:

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 
 from grpo_runtime.locked_memory import locked_memory
 from grpo_runtime.model.weights import NamedTensors
-from grpo_runtime.trainer.checkpoint.shares import Shares
+from grpo_runtime.trainer.checkpoint.shards import Shards
 from grpo_runtime.trainer.reference import Reference
 from grpo_runtime.trainer.strategy.interface import Strategy
 
@@ -17,7 +17,7 @@ _MIN_LOCKED_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class HostCopy:
+class CheckpointCopy:
     """What one rank writes: weights by the names of the model's parameters, the optimizer's tensors, and
     weights of a reference policy that changes.
 
@@ -55,13 +55,13 @@ class HostCopier:
         self._num_writers = num_writers
         self._memory: dict[str, torch.Tensor] = {}
 
-    def copy(self) -> HostCopy:
+    def copy(self) -> CheckpointCopy:
         """Copy the strategy's tensors as they are now. All ranks of a sharded strategy call it at the same
         time. The copy before must not be read any more."""
         is_saved = self._names().__contains__
         weights = ((name, tensor) for name, tensor in self._strategy.model_state() if is_saved(name))
         followed = iter(()) if self._reference is None else self._reference.state()
-        found = HostCopy(
+        found = CheckpointCopy(
             model=dict(self._copied("model", weights)),
             optimizer=dict(self._copied("optimizer", self._strategy.optimizer_state())),
             reference=dict(self._copied("reference", followed)),
@@ -76,9 +76,9 @@ class HostCopier:
         return {name for name, _ in named} - set(self._model._keys_to_ignore_on_save or ())
 
     def _copied(self, kind: str, tensors: NamedTensors) -> Iterator[tuple[str, torch.Tensor]]:
-        shares = Shares(self._num_writers)
+        shards = Shards(self._num_writers)
         for name, tensor in tensors:
-            if shares.owner_of_next(tensor.nbytes) == self._rank:
+            if shards.owner_of_next(tensor.nbytes) == self._rank:
                 memory = self._memory_for(f"{kind}/{name}", tensor)
                 memory.copy_(tensor.detach(), non_blocking=True)
                 yield name, memory

@@ -8,7 +8,7 @@ import torch
 from huggingface_hub import split_torch_state_dict_into_shards
 
 from grpo_runtime.trainer.checkpoint.tensor_file import write_tensors
-from grpo_runtime.trainer.checkpoint.written_share import INDEX
+from grpo_runtime.trainer.checkpoint.written_shard import INDEX
 
 
 def write_weights(

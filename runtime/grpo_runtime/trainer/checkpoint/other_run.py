@@ -20,7 +20,7 @@ from grpo_runtime.trainer.checkpoint.manifest import (
     damage_of,
     read_manifest,
 )
-from grpo_runtime.trainer.checkpoint.reading import Reading
+from grpo_runtime.trainer.checkpoint.reading import ReadProgress
 from grpo_runtime.trainer.checkpoint.store import CHECKPOINTS, age_of, is_committed
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class ChosenCheckpoint(ApiModel):
 
 
 def find_other_checkpoint(
-    resume: ResumeFromSpec, *, volumes_dir: Path, output_dir: Path, reading: Reading | None = None
+    resume: ResumeFromSpec, *, volumes_dir: Path, output_dir: Path, reading: ReadProgress | None = None
 ) -> OtherCheckpoint:
     """The checkpoint that this run began with in an earlier attempt, or else the newest whole one, or the one
     of `resume.step`. Which one it is stays in `output_dir`. `reading` tells meanwhile how much has been read.
@@ -73,7 +73,7 @@ def find_other_checkpoint(
         folders,
         step=chosen.step if chosen else resume.step,
         chosen=chosen,
-        reading=reading or Reading(),
+        reading=reading or ReadProgress(),
     )
     found = ChosenCheckpoint(job_uid=manifest.job_uid, attempt=manifest.attempt, step=manifest.step)
     output_dir.mkdir(parents=True, exist_ok=True)
@@ -91,7 +91,7 @@ def _checkpoints_in(place: Path) -> Iterator[Path]:
 
 
 def _newest_whole(
-    folders: list[Path], *, step: int | None, chosen: ChosenCheckpoint | None, reading: Reading
+    folders: list[Path], *, step: int | None, chosen: ChosenCheckpoint | None, reading: ReadProgress
 ) -> tuple[Path, Manifest]:
     """The newest checkpoint that is whole; of `step`, and the `chosen` one, where these are given."""
     readable, damaged = [], []

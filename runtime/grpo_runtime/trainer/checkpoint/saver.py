@@ -20,12 +20,12 @@ from grpo_runtime.trainer.checkpoint.contents import (
     export_model,
     whole_model,
 )
-from grpo_runtime.trainer.checkpoint.host_copy import HostCopier, HostCopy
+from grpo_runtime.trainer.checkpoint.host_copy import CheckpointCopy, HostCopier
 from grpo_runtime.trainer.checkpoint.manifest import FileEntry
 from grpo_runtime.trainer.checkpoint.merged_export import MERGED_FOLDER, export_merged, merged_model
-from grpo_runtime.trainer.checkpoint.share_channel import ShareChannel
+from grpo_runtime.trainer.checkpoint.shard_channel import ShardChannel
 from grpo_runtime.trainer.checkpoint.store import CheckpointStore
-from grpo_runtime.trainer.checkpoint.written_share import write_share
+from grpo_runtime.trainer.checkpoint.written_shard import write_shard
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.reference import Reference
 from grpo_runtime.trainer.strategy.interface import Strategy
@@ -72,7 +72,7 @@ class Saver:
         reference: Reference | None = None,
     ) -> None:
         """`newest_step` is the step of the newest checkpoint that is there already, `origin` the model that
-        the policy started from. With `is_shared` every rank writes its share. With `exports_merged`
+        the policy started from. With `is_shared` every rank writes its shard. With `exports_merged`
         an adapter is also exported within the whole model. All ranks make their savers at the same time."""
         self.newest_step = newest_step
         self.newest_seconds: float | None = None
@@ -88,7 +88,7 @@ class Saver:
         self._copier = HostCopier(
             model, strategy, rank=ranks.rank, num_writers=self._num_writers, reference=reference
         )
-        self._channel = ShareChannel(ranks) if is_shared else None
+        self._channel = ShardChannel(ranks) if is_shared else None
         self._in_flight: _SaveInFlight | None = None
         self._waited_seconds = 0.0
         self._metrics: dict[str, float] = {}
@@ -173,11 +173,11 @@ class Saver:
     def _count_written(self, num_bytes: int) -> None:
         self.num_bytes_written += num_bytes
 
-    def _commit(self, copy: HostCopy, state: RunState, *, started: float) -> float:
+    def _commit(self, copy: CheckpointCopy, state: RunState, *, started: float) -> float:
         """Write, hash and commit the copy, in a thread. Returns the seconds since `started`."""
 
         def write(folder: Path) -> dict[str, FileEntry]:
-            own = write_share(
+            own = write_shard(
                 folder,
                 copy,
                 model=self._model,
@@ -187,7 +187,7 @@ class Saver:
             )
             others = self._channel.receive() if self._channel else []
             return complete_checkpoint(
-                folder, model=self._model, tokenizer=self._tokenizer, state=state, shares=[own, *others]
+                folder, model=self._model, tokenizer=self._tokenizer, state=state, shards=[own, *others]
             )
 
         copied_seconds = time.monotonic() - started

@@ -24,7 +24,7 @@ from grpo_runtime.trainer.checkpoint.manifest import (
     entry_of,
     read_manifest,
 )
-from grpo_runtime.trainer.checkpoint.reading import Reading
+from grpo_runtime.trainer.checkpoint.reading import ReadProgress
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class CheckpointStore:
             _remove(leftover)
 
     def newest(
-        self, *, saved_step: int | None = None, reading: Reading | None = None
+        self, *, saved_step: int | None = None, reading: ReadProgress | None = None
     ) -> tuple[Path, Manifest] | None:
         """The newest whole checkpoint; newer ones, which are damaged, are renamed out of the way. None when
         none was committed.
@@ -77,7 +77,7 @@ class CheckpointStore:
         newer one is there, nor was put aside, CheckpointCorruptError when some were committed but none is
         whole, and UserError when the directory holds another job's.
         """
-        reading = reading or Reading()
+        reading = reading or ReadProgress()
         for path, manifest in self._newest_first():
             reading.begin(f"checking the checkpoint of step {manifest.step}", total_bytes=manifest.num_bytes)
             problem = damage_of(path, manifest, on_bytes=reading.add)

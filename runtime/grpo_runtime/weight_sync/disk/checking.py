@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import torch
 
-from grpo_runtime.weight_sync.disk.store import FolderStore, Reading, VersionStore
+from grpo_runtime.weight_sync.disk.store import FolderStore, OpenFile, VersionStore
 from grpo_runtime.weight_sync.disk.version_manifest import (
     MANIFEST,
     DamagedVersionError,
@@ -62,7 +62,7 @@ def tag_of(store: VersionStore, name: str, manifest: VersionManifest, *, key: by
     return digest.tag()
 
 
-def _pass_on(reading: Reading, known: StoredFile, *, what: str, to: Callable[[memoryview], None]) -> None:
+def _pass_on(reading: OpenFile, known: StoredFile, *, what: str, to: Callable[[memoryview], None]) -> None:
     if reading.num_bytes != known.num_bytes:
         raise DamagedVersionError(f"{what} has {reading.num_bytes} bytes and not {known.num_bytes}")
     digest, piece = hashlib.sha256(), bytearray(min(_PIECE_BYTES, known.num_bytes))

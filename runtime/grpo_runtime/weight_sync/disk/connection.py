@@ -12,7 +12,7 @@ from grpo_runtime.weight_sync.interface import Peer, SenderSettings, WeightSyncE
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 from grpo_runtime.weight_sync.stream.update_message import update_info
 
-_LONGEST_SHARE = 0.5
+_LONGEST_FRACTION = 0.5
 """Of the whole deadline, so that what is waited for here ends before it."""
 
 
@@ -43,7 +43,7 @@ class StoreConnection:
 
     async def _published(self, weights: HostCopy) -> Published:
         """The version, which is there unless it is written again just now: the engine is paused meanwhile."""
-        patience = _LONGEST_SHARE * self._deadlines.timeout_seconds
+        patience = _LONGEST_FRACTION * self._deadlines.timeout_seconds
         try:
             async with asyncio.timeout(patience):
                 return await self._publisher.wait_until_published(weights, stall_seconds=patience)

@@ -37,7 +37,7 @@ class Sink(Protocol):
         ...
 
 
-class Reading(Protocol):
+class OpenFile(Protocol):
     """A file that is read from its beginning on."""
 
     @property
@@ -77,7 +77,7 @@ class VersionStore(Protocol):
         """Replace a small file beside the folders, in one step."""
         ...
 
-    def reading(self, path: str) -> AbstractContextManager[Reading]:
+    def reading(self, path: str) -> AbstractContextManager[OpenFile]:
         """A file of a committed folder. Raises MissingError when there is none."""
         ...
 
@@ -248,7 +248,7 @@ class _FileSink:
 
 
 class _FileReading:
-    """See `Reading`."""
+    """See `OpenFile`."""
 
     def __init__(self, descriptor: int, *, what: str) -> None:
         self._descriptor = descriptor
@@ -256,7 +256,7 @@ class _FileReading:
         self.num_bytes = os.fstat(descriptor).st_size
 
     def read_into(self, target: memoryview) -> None:
-        """See `Reading`."""
+        """See `OpenFile`."""
         filled = 0
         while filled < len(target):
             try:

@@ -10,7 +10,7 @@ from grpo_api.contract.volume_paths import weights_folder, weights_path
 from grpo_api.v1alpha1.spec.disk import DiskSpec
 from grpo_runtime.errors import KnownError, UserError
 from grpo_runtime.export.bucket_place import BucketPlace
-from grpo_runtime.export.credentials import Credentials
+from grpo_runtime.export.credentials import UploadCredentials
 from grpo_runtime.process.background import in_thread
 from grpo_runtime.settings import TrainerSettings, read_rollout_settings
 from grpo_runtime.weight_sync.disk.publisher import ModelFiles, Publisher
@@ -80,7 +80,7 @@ def store_of(run_config: RunConfig, *, volumes_dir: Path) -> VersionStore:
     """The folder on a claim, or the place in a bucket. Raises UserError when the Secret lacks a key."""
     disk = _disk_of(run_config)
     if disk.is_bucket:
-        credentials = Credentials.of(disk.secret_volume, volumes_dir=volumes_dir)
+        credentials = UploadCredentials.of(disk.secret_volume, volumes_dir=volumes_dir)
         bucket = BucketPlace(disk.to).bucket
         url = f"s3://{bucket}/{weights_folder(disk, job=run_config.job)}"
         place = BucketPlace(url, endpoint=disk.endpoint, region=disk.region)
@@ -90,7 +90,7 @@ def store_of(run_config: RunConfig, *, volumes_dir: Path) -> VersionStore:
 
 
 def store_in_bucket(
-    place: BucketPlace, *, credentials: Credentials, field: str, access: str | None = None
+    place: BucketPlace, *, credentials: UploadCredentials, field: str, access: str | None = None
 ) -> VersionStore:
     """A place in a bucket; `field` is what messages call it, and `access` what they ask for when access is
     refused. Raises UserError when the Secret lacks a key."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import ExitStack
 
-from grpo_runtime.weight_sync.disk.store import MissingError, Reading, StoreError, VersionStore
+from grpo_runtime.weight_sync.disk.store import MissingError, OpenFile, StoreError, VersionStore
 from grpo_runtime.weight_sync.disk.version_manifest import (
     MANIFEST,
     DamagedVersionError,
@@ -70,9 +70,9 @@ class VersionReader:
             except StoreError as error:
                 raise WeightSyncError(f"weights cannot be read: {error}") from error
 
-    def _pieces(self, files: ExitStack) -> Iterator[tuple[Reading, int]]:
+    def _pieces(self, files: ExitStack) -> Iterator[tuple[OpenFile, int]]:
         """What follows what in the stream: from where, and how many bytes."""
-        opened: dict[str, Reading] = {}
+        opened: dict[str, OpenFile] = {}
         zeros = _Zeros()
         for entry, stored in zip(self.stream.tensors, self._manifest.tensors, strict=True):
             if stored.file not in opened:
@@ -81,10 +81,10 @@ class VersionReader:
             yield zeros, entry.end - entry.offset - entry.num_bytes
         yield _Bytes(self._tag), len(self._tag)
 
-    def _open(self, first: StoredTensor, files: ExitStack) -> Reading:
+    def _open(self, first: StoredTensor, files: ExitStack) -> OpenFile:
         """A file, at its first tensor."""
         path, known = f"{self._name}/{first.file}", self._manifest.files[first.file]
-        reading: Reading = files.enter_context(self._store.reading(path))
+        reading: OpenFile = files.enter_context(self._store.reading(path))
         if reading.num_bytes != known.num_bytes:
             raise DamagedVersionError(
                 f"{self._store.what}/{path} has {reading.num_bytes} bytes and not {known.num_bytes}, as its "
@@ -113,7 +113,7 @@ class _Zeros:
     num_bytes = 0
 
     def read_into(self, target: memoryview) -> None:
-        """See `Reading`."""
+        """See `OpenFile`."""
         target[:] = bytes(len(target))
 
 
@@ -125,6 +125,6 @@ class _Bytes:
         self._left = data
 
     def read_into(self, target: memoryview) -> None:
-        """See `Reading`."""
+        """See `OpenFile`."""
         target[:] = self._left[: len(target)]
         self._left = self._left[len(target) :]

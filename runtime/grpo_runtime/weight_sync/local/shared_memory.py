@@ -18,7 +18,7 @@ from grpo_runtime.weight_sync.source import WeightSource
 from grpo_runtime.weight_sync.stream.device import Device
 from grpo_runtime.weight_sync.stream.device_packing import host_copy
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
-from grpo_runtime.weight_sync.stream.memory import MEMORY_TO_SHARE, Memory, map_memory
+from grpo_runtime.weight_sync.stream.memory import MEMORY_TO_SHARE, StreamMemory, map_memory
 
 
 def shared_copy(source: WeightSource, device: Device | None) -> HostCopy:
@@ -67,7 +67,7 @@ class SharedMemoryReceiver:
 
     def __init__(self) -> None:
         self._trainer = TrainerSocket()
-        self._memory: Memory | None = None
+        self._memory: StreamMemory | None = None
 
     def init(self, info: Info) -> None:
         """Come to the socket of the trainer that wrote `info`."""
@@ -117,7 +117,7 @@ class SharedMemoryReceiver:
         self._trainer.close()
 
 
-def _is_same(memory: Memory, file: FileIO, *, num_bytes: int) -> bool:
+def _is_same(memory: StreamMemory, file: FileIO, *, num_bytes: int) -> bool:
     """Whether this file is what is mapped already."""
     if memory.file is None or len(memory.stream) != num_bytes:
         return False

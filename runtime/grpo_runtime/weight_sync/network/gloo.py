@@ -12,7 +12,7 @@ from torch.distributed import BroadcastOptions, PrefixStore, ProcessGroupGloo, S
 from grpo_runtime.errors import first_line
 from grpo_runtime.weight_sync.interface import GroupBrokenError
 from grpo_runtime.weight_sync.network.group import Invite
-from grpo_runtime.weight_sync.network.meeting import Place
+from grpo_runtime.weight_sync.network.meeting import MemberPlace
 
 _REST_SECONDS = 1.0
 """A group is let go of so long after its last work."""
@@ -21,7 +21,7 @@ _REST_SECONDS = 1.0
 class GlooGroup:
     """The members that met at a place; see `Communicator`."""
 
-    def __init__(self, store: Store, place: Place, *, own_address: str, invite: Invite) -> None:
+    def __init__(self, store: Store, place: MemberPlace, *, own_address: str, invite: Invite) -> None:
         """Meet the others. Raises GroupBrokenError when one of them does not come."""
         invite(b"")
         options = ProcessGroupGloo._Options()  # type: ignore[attr-defined] # not in stubs

@@ -14,7 +14,7 @@ from torch.distributed import Store
 
 from grpo_runtime.weight_sync.interface import Info, WeightSyncError
 from grpo_runtime.weight_sync.network.address import local_address_towards
-from grpo_runtime.weight_sync.network.meeting import Place, find_store, parse_init_info
+from grpo_runtime.weight_sync.network.meeting import MemberPlace, find_store, parse_init_info
 from grpo_runtime.weight_sync.stream.manifest import BUFFERS_IN_FLIGHT
 from grpo_runtime.weight_sync.stream.memory import HOST, Staging
 
@@ -50,7 +50,7 @@ Invite = Callable[[bytes], None]
 class Join(Protocol):
     """Meets the other members at the store."""
 
-    def __call__(self, store: Store, place: Place, *, own_address: str, invite: Invite) -> Communicator:
+    def __call__(self, store: Store, place: MemberPlace, *, own_address: str, invite: Invite) -> Communicator:
         """Blocks until all are there. The trainer calls `invite` once they may come, and before it waits for
         them. Raises GroupBrokenError when one does not come in time."""
         ...

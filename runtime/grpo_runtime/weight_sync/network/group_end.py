@@ -14,7 +14,7 @@ from torch.distributed import Store
 
 from grpo_runtime.weight_sync.interface import GroupBrokenError, OverLimitError, WeightSyncError
 from grpo_runtime.weight_sync.network.group import Communicator, Join, broadcast_all
-from grpo_runtime.weight_sync.network.meeting import Place
+from grpo_runtime.weight_sync.network.meeting import MemberPlace
 from grpo_runtime.weight_sync.together import read_outcome
 
 _T = TypeVar("_T")
@@ -57,7 +57,7 @@ class GroupEnd:
             invited.cancel()
         raise WeightSyncError("the trainer is in the group before the engines may come")
 
-    def join(self, join: Join, store: Store, place: Place, *, own_address: str) -> None:
+    def join(self, join: Join, store: Store, place: MemberPlace, *, own_address: str) -> None:
         """Meet the engines. Blocks."""
         communicator = join(store, place, own_address=own_address, invite=self._invitation.set_result)
         with self._leaving:

@@ -25,7 +25,7 @@ from grpo_runtime.weight_sync.interface import (
 from grpo_runtime.weight_sync.network.address import local_address_towards
 from grpo_runtime.weight_sync.network.group import Join
 from grpo_runtime.weight_sync.network.group_end import GroupEnd
-from grpo_runtime.weight_sync.network.meeting import GroupInitInfo, Place, host_store
+from grpo_runtime.weight_sync.network.meeting import GroupInitInfo, MemberPlace, host_store
 from grpo_runtime.weight_sync.sparse.sparse_weights import SparseWeights
 from grpo_runtime.weight_sync.stream.host_copy import HostCopy
 from grpo_runtime.weight_sync.stream.update_message import update_info
@@ -258,7 +258,7 @@ class GroupSender:
         addresses = await group.in_thread(lambda: [local_address_towards(host) for host in hosts])
         store = await group.in_thread(partial(self._host, addresses[0], timeout_seconds=limit))
         size = 1 + sum(peer.num_workers for peer in engines.values())
-        place = Place(key=group.key, rank=0, size=size, meeting_seconds=limit)
+        place = MemberPlace(key=group.key, rank=0, size=size, meeting_seconds=limit)
         joining = group.in_thread(partial(group.join, self._join, store, place, own_address=addresses[0]))
         nccl_id = await group.invitation(joining)
         calls: dict[str, Awaitable[None]] = {}

@@ -23,7 +23,7 @@ UniqueId = Annotated[str, Field(pattern=r"^[A-Za-z0-9+/]{171}=$")]
 
 
 @dataclass(frozen=True)
-class Place:
+class MemberPlace:
     """One member's place in a group of `size`. `key` is that of the group: no other group has it. `nccl_id`
     is NCCL's id of it, where the group is one of NCCL and the rank is not 0, which makes the id."""
 
@@ -48,10 +48,10 @@ class GroupInitInfo(BaseModel):
     nccl_unique_id_b64: Annotated[UniqueId | None, Field(repr=False)] = None
     """Only in a group of NCCL."""
 
-    def place(self, *, worker: int) -> Place:
+    def place(self, *, worker: int) -> MemberPlace:
         """The place of this worker of the engine."""
         nccl_id = base64.b64decode(self.nccl_unique_id_b64 or "")
-        return Place(self.key, self.first_rank + worker, self.size, self.meeting_seconds, nccl_id)
+        return MemberPlace(self.key, self.first_rank + worker, self.size, self.meeting_seconds, nccl_id)
 
 
 def parse_init_info(info: Info) -> GroupInitInfo:

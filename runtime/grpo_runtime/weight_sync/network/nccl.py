@@ -37,7 +37,7 @@ from grpo_runtime.errors import first_line
 from grpo_runtime.process.background import in_thread
 from grpo_runtime.weight_sync.interface import GroupBrokenError, WeightSyncError
 from grpo_runtime.weight_sync.network.group import Invite
-from grpo_runtime.weight_sync.network.meeting import Place
+from grpo_runtime.weight_sync.network.meeting import MemberPlace
 from grpo_runtime.weight_sync.network.watchdog import Watchdog
 from grpo_runtime.weight_sync.stream.device import CudaDevice, Device
 from grpo_runtime.weight_sync.stream.manifest import BUFFERS_IN_FLIGHT
@@ -90,7 +90,7 @@ class LibraryGroup(Protocol):
 class Connect(Protocol):
     """Makes a member of a group, which has not begun to connect."""
 
-    def __call__(self, place: Place, *, device: Any) -> LibraryGroup: ...
+    def __call__(self, place: MemberPlace, *, device: Any) -> LibraryGroup: ...
 
 
 class NcclGroup:
@@ -103,7 +103,7 @@ class NcclGroup:
     def __init__(
         self,
         store: Store,
-        place: Place,
+        place: MemberPlace,
         *,
         own_address: str,
         invite: Invite,
@@ -217,7 +217,7 @@ class NcclWork:
 class TorchNccl:
     """NCCL through torch; see `LibraryGroup`."""
 
-    def __init__(self, place: Place, *, device: CudaDevice) -> None:
+    def __init__(self, place: MemberPlace, *, device: CudaDevice) -> None:
         from torch.distributed import ProcessGroupNCCL  # not in every build of torch
 
         options = ProcessGroupNCCL.Options()
@@ -281,7 +281,7 @@ def id_while_meeting(group: LibraryGroup, met: Future[None], *, ends_at: float) 
     raise GroupBrokenError("NCCL has made no id for the group")
 
 
-def _store_of_id(place: Place) -> HashStore:
+def _store_of_id(place: MemberPlace) -> HashStore:
     """A store of this member alone, with the id of the group where that is known."""
     ids = HashStore()
     ids.set_timeout(timedelta(seconds=place.meeting_seconds))
@@ -290,7 +290,7 @@ def _store_of_id(place: Place) -> HashStore:
     return ids
 
 
-def _come_together(store: Store, place: Place) -> None:
+def _come_together(store: Store, place: MemberPlace) -> None:
     """Wait until all members are at the store, whose deadline is that of the meeting."""
     store.set(str(place.rank), "")
     store.wait([str(rank) for rank in range(place.size)], timedelta(seconds=place.meeting_seconds))

@@ -10,7 +10,7 @@ import torch
 
 from grpo_runtime.locked_memory import locked_memory
 from grpo_runtime.weight_sync.interface import WeightSyncError
-from grpo_runtime.weight_sync.stream.memory import Memory, MemoryPool, Staging, nameless_file
+from grpo_runtime.weight_sync.stream.memory import MemoryPool, Staging, StreamMemory, nameless_file
 
 _FREE_BYTES_LEFT = 2**30
 """What stays free beside staged weights, for the engine that loads them."""
@@ -44,7 +44,7 @@ class Device(Staging, Protocol):
         ...
 
     def empty(self, num_bytes: int) -> torch.Tensor:
-        """Memory of the device (uint8 [num_bytes])."""
+        """StreamMemory of the device (uint8 [num_bytes])."""
         ...
 
     def holds(self, tensor: torch.Tensor) -> bool:
@@ -60,15 +60,15 @@ class Device(Staging, Protocol):
         ...
 
 
-def registered_memory(num_bytes: int) -> Memory:
+def registered_memory(num_bytes: int) -> StreamMemory:
     """Host memory that the GPU copies to and from by itself."""
-    return Memory(locked_memory(num_bytes))
+    return StreamMemory(locked_memory(num_bytes))
 
 
-def registered_shared_memory(num_bytes: int) -> Memory:
+def registered_shared_memory(num_bytes: int) -> StreamMemory:
     """Such memory that another process sees once it is handed the file."""
     file = nameless_file(num_bytes)
-    return Memory(locked_memory(num_bytes, file=file), file)
+    return StreamMemory(locked_memory(num_bytes, file=file), file)
 
 
 REGISTERED_MEMORY = MemoryPool(registered_memory)

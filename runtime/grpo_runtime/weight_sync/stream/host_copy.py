@@ -13,7 +13,7 @@ from grpo_runtime.weight_sync.interface import WeightSyncError
 from grpo_runtime.weight_sync.source import WeightSource, read_tensors
 from grpo_runtime.weight_sync.stream.digest import KEY_BYTES, TAG_BYTES
 from grpo_runtime.weight_sync.stream.manifest import WeightManifest, manifest_of
-from grpo_runtime.weight_sync.stream.memory import PRIVATE_MEMORY, Memory, MemoryPool
+from grpo_runtime.weight_sync.stream.memory import PRIVATE_MEMORY, MemoryPool, StreamMemory
 from grpo_runtime.weight_sync.stream.packing import CpuPacking, Packing
 from grpo_runtime.weight_sync.stream.tags import make_digest
 
@@ -152,6 +152,6 @@ class HostCopy:
                 self._changed.notify_all()
 
 
-def _give_back(pool: MemoryPool, memory: Memory, is_reusable: threading.Event) -> None:
+def _give_back(pool: MemoryPool, memory: StreamMemory, is_reusable: threading.Event) -> None:
     if is_reusable.is_set():
         pool.give_back(memory)

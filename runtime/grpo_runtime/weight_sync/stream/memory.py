@@ -1,4 +1,4 @@
-"""Memory for a stream of weights: of this process alone, or shared with others on this machine."""
+"""StreamMemory for a stream of weights: of this process alone, or shared with others on this machine."""
 
 import mmap
 import os
@@ -12,7 +12,7 @@ import torch
 
 
 @dataclass(frozen=True)
-class Memory:
+class StreamMemory:
     """`stream` is uint8 [num_bytes], on the CPU. `file` is what another process maps to see the same bytes;
     None where none can. It has no name, and is gone once nobody holds it."""
 
@@ -24,7 +24,7 @@ class Staging(Protocol):
     """Where an engine keeps weights that it has not loaded yet."""
 
     def staging_memory(self, num_bytes: int) -> torch.Tensor:
-        """Memory for so many bytes (uint8 [num_bytes])."""
+        """StreamMemory for so many bytes (uint8 [num_bytes])."""
         ...
 
     def needed_on_host(self, num_bytes: int) -> int:
@@ -33,7 +33,7 @@ class Staging(Protocol):
 
 
 class HostStaging:
-    """Memory of the host; see `Staging`."""
+    """StreamMemory of the host; see `Staging`."""
 
     def staging_memory(self, num_bytes: int) -> torch.Tensor:
         """See `Staging`."""
@@ -51,31 +51,31 @@ class MemoryPool:
     """Keeps the memory that was used last: a page that is touched for the first time costs more than the
     bytes that are copied to it."""
 
-    def __init__(self, make: Callable[[int], Memory]) -> None:
+    def __init__(self, make: Callable[[int], StreamMemory]) -> None:
         self._make = make
         # no lock: what gives memory back may be the garbage collector, in the middle of anything
-        self._spare: deque[Memory] = deque(maxlen=1)
+        self._spare: deque[StreamMemory] = deque(maxlen=1)
 
-    def take(self, num_bytes: int) -> Memory:
-        """Memory of this size, with any contents."""
+    def take(self, num_bytes: int) -> StreamMemory:
+        """StreamMemory of this size, with any contents."""
         try:
             memory = self._spare.pop()
         except IndexError:
             return self._make(num_bytes)
         return memory if len(memory.stream) == num_bytes else self._make(num_bytes)
 
-    def give_back(self, memory: Memory) -> None:
+    def give_back(self, memory: StreamMemory) -> None:
         """Keep this for the next one who asks, instead of what was kept before."""
         self._spare.append(memory)
 
 
-def private_memory(num_bytes: int) -> Memory:
-    """Memory of this process."""
-    return Memory(torch.empty(num_bytes, dtype=torch.uint8))
+def private_memory(num_bytes: int) -> StreamMemory:
+    """StreamMemory of this process."""
+    return StreamMemory(torch.empty(num_bytes, dtype=torch.uint8))
 
 
-def shared_memory(num_bytes: int) -> Memory:
-    """Memory that another process sees once it is handed the file."""
+def shared_memory(num_bytes: int) -> StreamMemory:
+    """StreamMemory that another process sees once it is handed the file."""
     return map_memory(nameless_file(num_bytes), num_bytes=num_bytes)
 
 
@@ -86,9 +86,9 @@ def nameless_file(num_bytes: int) -> FileIO:
     return file
 
 
-def map_memory(file: FileIO, *, num_bytes: int) -> Memory:
+def map_memory(file: FileIO, *, num_bytes: int) -> StreamMemory:
     """The memory behind a file that this process was handed. Raises ValueError when it is smaller."""
-    return Memory(torch.frombuffer(mmap.mmap(file.fileno(), num_bytes), dtype=torch.uint8), file)
+    return StreamMemory(torch.frombuffer(mmap.mmap(file.fileno(), num_bytes), dtype=torch.uint8), file)
 
 
 PRIVATE_MEMORY = MemoryPool(private_memory)

@@ -24,7 +24,7 @@ from torch.distributed import AllreduceOptions
 from grpo_runtime.process.background import in_thread
 from grpo_runtime.weight_sync.interface import GroupBrokenError, Peer, SenderSettings, WeightSyncError
 from grpo_runtime.weight_sync.network.group import broadcast_all
-from grpo_runtime.weight_sync.network.meeting import Place
+from grpo_runtime.weight_sync.network.meeting import MemberPlace
 from grpo_runtime.weight_sync.network.nccl import (
     TORCH_SECONDS,
     Connect,
@@ -83,7 +83,7 @@ class VllmNcclConnection:
         self._key = secrets.token_urlsafe(24)
         with self._leaving_what_breaks():
             limit = self._deadlines.meeting_seconds()
-            place = Place(self._key, rank=0, size=self._size, meeting_seconds=limit)
+            place = MemberPlace(self._key, rank=0, size=self._size, meeting_seconds=limit)
             group = await self._in_thread(partial(self._enter, place))
             ends_at = time.monotonic() + limit
             met = group.begin_to_meet(timeout_seconds=limit)
@@ -135,7 +135,7 @@ class VllmNcclConnection:
             self._leave()
             raise
 
-    def _enter(self, place: Place) -> "_Group":
+    def _enter(self, place: MemberPlace) -> "_Group":
         """Make the group. Blocks. Raises GroupBrokenError when it has been left meanwhile."""
         group = _Group(self._connect, place, self._device)
         with self._leaving:
@@ -161,7 +161,7 @@ class VllmNcclConnection:
 class _Group:
     """Rank 0 of a group with one engine; see `Communicator`. Its calls block up to their deadlines."""
 
-    def __init__(self, connect: Connect, place: Place, device: Device) -> None:
+    def __init__(self, connect: Connect, place: MemberPlace, device: Device) -> None:
         self._device = device
         with device.use():
             self._library = connect(place, device=device)

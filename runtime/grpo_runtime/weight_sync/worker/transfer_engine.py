@@ -31,7 +31,7 @@ from grpo_runtime.weight_sync.interface import (
     DirectLoad,
     ModelBrokenError,
     ReceiverSettings,
-    VllmEngine,
+    VllmTransferEngine,
     WeightSyncError,
 )
 from grpo_runtime.weight_sync.receiver.engine_end import end_engine
@@ -52,19 +52,19 @@ class InitInfo(WeightTransferInitInfo):
         self.info = info
 
 
-class UpdateInfo(WeightTransferUpdateInfo):
+class TransferUpdateInfo(WeightTransferUpdateInfo):
     """What came with an update; the receiver parses it."""
 
     def __init__(self, **info: Any) -> None:
         self.info = info
 
 
-class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
+class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, TransferUpdateInfo]):
     """vLLM's four phases over the Receiver of the backend that is named in the engine's weight transfer
     config."""
 
     init_info_cls = InitInfo
-    update_info_cls = UpdateInfo
+    update_info_cls = TransferUpdateInfo
     supports_draft_weight_update = False
 
     def __init__(
@@ -120,7 +120,7 @@ class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         with _ending_with_a_broken_model():
             self._receiver.update(update_info)
 
-    def receive_weights(self, update_info: UpdateInfo) -> None:
+    def receive_weights(self, update_info: TransferUpdateInfo) -> None:
         """The part of `update_weights` that vLLM asks an engine to have."""
         self.update_weights(update_info.info)
 
@@ -147,7 +147,7 @@ class StagedWeightTransferEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         needed = num_bytes * parallel.local_world_size * parallel.data_parallel_size_local
         return num_bytes == 0 or needed + KEPT_FREE_BYTES <= free_memory()
 
-    def _engine_of_vllm(self, name: str) -> VllmEngine:
+    def _engine_of_vllm(self, name: str) -> VllmTransferEngine:
         """vLLM's own engine of that name, for the same model."""
         config = WeightTransferConfig(backend=name)
         return WeightTransferEngineFactory.create_engine(config, self.vllm_config, self.device, self.model)

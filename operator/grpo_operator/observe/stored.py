@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 
 from grpo_operator.cluster.kinds import JOBS, Kind, KubeObject
-from grpo_operator.observe.kept import kept
+from grpo_operator.observe.pruned import pruned
 
 Identity = tuple[str, str]
 """(namespace, uid) of a job. An owner reference holds within a namespace only, and the API server does not
@@ -18,7 +18,7 @@ check it: anybody may name any uid as the owner of an object in a namespace of h
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class Stored:
     """A state of an object."""
 
     place: tuple[str, str]
@@ -38,21 +38,21 @@ class Held:
         return (self.place[0], self.job[1]) if self.job else None
 
     def read(self) -> KubeObject:
-        """The object as it was kept. Nobody else has this copy."""
+        """The object as it was pruned. Nobody else has this copy."""
         found: KubeObject = json.loads(self.text)
         return found
 
 
-def hold(kind: Kind, item: KubeObject) -> Held:
-    """What to hold of an object."""
+def store(kind: Kind, item: KubeObject) -> Stored:
+    """What to store of an object."""
     owner = owner_of(item)
-    return Held(
+    return Stored(
         place=place_of(item),
         uid=sys.intern(item["metadata"]["uid"]),
         version=version_of(item),
         job=(sys.intern(owner["name"]), sys.intern(owner["uid"])) if owner else None,
         phase=sys.intern(item.get("status", {}).get("phase", "")),
-        text=json.dumps(kept(kind, item), separators=(",", ":")),
+        text=json.dumps(pruned(kind, item), separators=(",", ":")),
     )
 
 

@@ -9,7 +9,7 @@ from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.colocated.messages import Channel, GenerateCommand, Sampled, SyncCommand
 from grpo_runtime.colocated.rank_engine import Completion, OnCompleted, RankSync
 from grpo_runtime.rollout.interface import GenerateRequest, Probe
-from grpo_runtime.shares import share
+from grpo_runtime.slices import slice_of
 from grpo_runtime.weight_sync.source import WeightSource
 
 
@@ -37,7 +37,7 @@ class EngineOfRank(Protocol):
     ) -> list[Completion]: ...
 
 
-class EngineShare:
+class EngineSlice:
     """What one rank holds: an engine, or with tensor parallelism a part of one.
 
     Ranks [k * ranks_per_engine, (k + 1) * ranks_per_engine) hold engine k, as vLLM itself groups them.
@@ -89,7 +89,7 @@ class EngineShare:
         `on_completed` gets each as it finishes, with the index among the engine's requests.
         """
         index = self.channel.rank // self.ranks_per_engine
-        own = command.requests[share(len(command.requests), index=index, num_shares=self.num_engines)]
+        own = command.requests[slice_of(len(command.requests), index=index, num_slices=self.num_engines)]
 
         def pass_on(index: int, completion: Completion) -> None:
             assert on_completed is not None

@@ -8,8 +8,8 @@ from grpo_api.contract.endpoints import ROLLOUT_CONTAINER, TRAINER_CONTAINER
 from grpo_operator.children.pod import RUN_CONFIG_KEY
 from grpo_operator.cluster.kinds import CONFIG_MAPS, JOBS, PODS
 from grpo_operator.observe.cache import Cache
-from grpo_operator.observe.kept import kept
 from grpo_operator.observe.pod_view import is_silent, pod_view
+from grpo_operator.observe.pruned import pruned
 
 MANAGED = [{"manager": "grpo-operator", "fieldsV1": {"f:spec": {}}}]
 
@@ -17,7 +17,7 @@ MANAGED = [{"manager": "grpo-operator", "fieldsV1": {"f:spec": {}}}]
 def test_of_a_jobs_annotations_only_the_one_that_is_read_is_kept() -> None:
     annotations = {"grpo.dev/accept-checkpoint-loss": "720", "kubectl.kubernetes.io/last-applied": "x" * 99}
     job = {"metadata": {"name": "copy", "annotations": annotations}, "spec": {}}
-    assert kept(JOBS, job)["metadata"]["annotations"] == {"grpo.dev/accept-checkpoint-loss": "720"}
+    assert pruned(JOBS, job)["metadata"]["annotations"] == {"grpo.dev/accept-checkpoint-loss": "720"}
 
 
 def a_pod(**status: Any) -> dict[str, Any]:
@@ -108,8 +108,8 @@ PODS_OF_ALL_KINDS = (
     "pod", PODS_OF_ALL_KINDS, ids=["runs", "evicted", "ended", "not pulled", "unseen", "no folder"]
 )
 def test_a_pod_looks_the_same_to_all_who_read_it(pod):
-    assert pod_view(kept(PODS, pod), ()) == pod_view(pod, ())
-    assert is_silent(kept(PODS, pod)) == is_silent(pod)
+    assert pod_view(pruned(PODS, pod), ()) == pod_view(pod, ())
+    assert is_silent(pruned(PODS, pod)) == is_silent(pod)
 
 
 def test_what_is_read_of_these_pods_is_there():
@@ -127,7 +127,7 @@ def test_what_is_read_of_these_pods_is_there():
 
 
 def test_what_nobody_reads_of_a_pod_is_not_kept():
-    found = kept(PODS, a_pod())
+    found = pruned(PODS, a_pod())
     assert "managedFields" not in found["metadata"]
     assert sorted(found["spec"]) == ["containers", "nodeName", "restartPolicy"]
     assert found["spec"]["containers"] == [{"name": ROLLOUT_CONTAINER, "image": "runtime:1"}]
@@ -145,12 +145,12 @@ def test_a_job_keeps_its_spec_and_its_status():
         "spec": {"algorithm": {"steps": 10}, "rewards": [{"name": "copy"}]},
         "status": {"attempt": 1, "conditions": [{"type": "Ready"}]},
     }
-    assert kept(JOBS, job) == {**job, "metadata": {"name": "copy", "generation": 2}}
+    assert pruned(JOBS, job) == {**job, "metadata": {"name": "copy", "generation": 2}}
 
 
 def test_of_a_config_map_only_what_the_pods_read_is_left_out():
     config = {"metadata": {"name": "c"}, "data": {RUN_CONFIG_KEY: "{}", "spec.json": "{}", "pods.json": "{}"}}
-    assert kept(CONFIG_MAPS, config)["data"] == {"spec.json": "{}", "pods.json": "{}"}
+    assert pruned(CONFIG_MAPS, config)["data"] == {"spec.json": "{}", "pods.json": "{}"}
     assert RUN_CONFIG_KEY in config["data"]  # what it is made from is not touched
 
 
@@ -167,4 +167,4 @@ def test_the_cache_keeps_no_more():
     pod["metadata"]["ownerReferences"] = [owner]
     cache.put(PODS, pod)
     (found,) = cache.pods(("default", "j1"))
-    assert found == kept(PODS, pod)
+    assert found == pruned(PODS, pod)

@@ -7,17 +7,17 @@ from transformers import PreTrainedModel
 
 from grpo_runtime.process.background import in_thread
 from grpo_runtime.storage.volume_errors import volume_errors_named
-from grpo_runtime.trainer.checkpoint.host_copy import HostCopier, HostCopy
-from grpo_runtime.trainer.checkpoint.share_channel import ShareChannel
+from grpo_runtime.trainer.checkpoint.host_copy import CheckpointCopy, HostCopier
+from grpo_runtime.trainer.checkpoint.shard_channel import ShardChannel
 from grpo_runtime.trainer.checkpoint.store import CheckpointStore
-from grpo_runtime.trainer.checkpoint.written_share import write_share
+from grpo_runtime.trainer.checkpoint.written_shard import write_shard
 from grpo_runtime.trainer.distributed import Ranks
 from grpo_runtime.trainer.reference import Reference
 from grpo_runtime.trainer.strategy.interface import Strategy
 
 
-class ShareSaver:
-    """Joins the gather of tensors that are sharded, and with `is_shared` writes this rank's share of all."""
+class ShardSaver:
+    """Joins the gather of tensors that are sharded, and with `is_shared` writes this rank's shard of all."""
 
     def __init__(
         self,
@@ -39,11 +39,11 @@ class ShareSaver:
         self._copier = HostCopier(
             model, strategy, rank=ranks.rank, num_writers=self._num_writers, reference=reference
         )
-        self._channel = ShareChannel(ranks) if is_shared else None
+        self._channel = ShardChannel(ranks) if is_shared else None
         self._in_flight: Future[None] | None = None
 
     def save(self, step: int) -> None:
-        """Copy this rank's share, and begin to write it. Rank 0 has committed the checkpoint before."""
+        """Copy this rank's shard, and begin to write it. Rank 0 has committed the checkpoint before."""
         if self._in_flight is not None:
             self._in_flight.result()
         copy, channel = self._copier.copy(), self._channel
@@ -53,22 +53,22 @@ class ShareSaver:
             )
 
     def check(self) -> None:
-        """Raise what kept this rank from writing its share."""
+        """Raise what kept this rank from writing its shard."""
         if self._in_flight is not None and self._in_flight.done():
             self._in_flight.result()
 
     def finish(self, *, timeout_seconds: float) -> None:
-        """Let the share in flight be written, for so long, on a rank that ends for another reason."""
+        """Let the shard in flight be written, for so long, on a rank that ends for another reason."""
         if self._in_flight is not None:
             wait([self._in_flight], timeout=timeout_seconds)
 
-    def _write(self, copy: HostCopy, *, step: int, channel: ShareChannel) -> None:
+    def _write(self, copy: CheckpointCopy, *, step: int, channel: ShardChannel) -> None:
         with volume_errors_named(self._output_dir):
-            share = write_share(
+            shard = write_shard(
                 self._store.unfinished(step),
                 copy,
                 model=self._model,
                 rank=self._ranks.rank,
                 num_writers=self._num_writers,
             )
-        channel.send(share)
+        channel.send(shard)

@@ -12,8 +12,8 @@ from grpo_operator.children.config import pod_templates, stored_spec
 from grpo_operator.cluster.kinds import CONFIG_MAPS, JOBS, PODS, WATCHED, Kind
 from grpo_operator.observe.cache import Cache
 from grpo_operator.observe.from_cache import job_view
-from grpo_operator.observe.held import hold
-from grpo_operator.observe.kept import kept
+from grpo_operator.observe.pruned import pruned
+from grpo_operator.observe.stored import store
 
 from .controlled_job import KEY, a_job, controller_of, run_pods
 from .fake_api_server import FakeApiServer
@@ -63,7 +63,7 @@ def test_a_job_in_the_cache_takes_little_more_than_its_text(of_a_job: dict[Kind,
                     cache.put(kind, item)
 
     taken = held_bytes(fill) / NUM_JOBS
-    size = sum(len(json.dumps(kept(kind, i))) for kind, t in of_a_job.items() for i in json.loads(t))
+    size = sum(len(json.dumps(pruned(kind, i))) for kind, t in of_a_job.items() for i in json.loads(t))
     assert len(cache.job_keys()) == NUM_JOBS
     assert size < taken < size + 8 * 1024
 
@@ -84,8 +84,8 @@ def test_what_is_held_reads_as_what_was_kept_and_can_be_ordered_without_reading_
 ):
     for kind, text in of_a_job.items():
         for item in json.loads(text):
-            held, meta = hold(kind, item), item["metadata"]
-            assert held.read() == kept(kind, item)
+            held, meta = store(kind, item), item["metadata"]
+            assert held.read() == pruned(kind, item)
             assert (held.place, held.uid) == (("default", meta["name"]), meta["uid"])
             assert held.version == int(meta["resourceVersion"])
             assert held.job == (None if kind == JOBS else ("copy", UID))
@@ -99,4 +99,4 @@ def test_what_one_reader_does_to_an_object_no_other_sees(of_a_job: dict[Kind, st
     found = cache.job(KEY)
     assert found is not None
     found["spec"].clear()
-    assert cache.job(KEY) == kept(JOBS, job)
+    assert cache.job(KEY) == pruned(JOBS, job)

@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint as files: all from one rank, or from each rank its share."""
+"""The tensors of a checkpoint as files: all from one rank, or from each rank its shard."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,7 +11,7 @@ from grpo_runtime.model.adapter_files import WEIGHTS as ADAPTER_WEIGHTS
 from grpo_runtime.model.adapter_files import adapter_tensors
 from grpo_runtime.model.lora import has_adapter
 from grpo_runtime.model.weights import WeightsByName
-from grpo_runtime.trainer.checkpoint.host_copy import HostCopy
+from grpo_runtime.trainer.checkpoint.host_copy import CheckpointCopy
 from grpo_runtime.trainer.checkpoint.manifest import FileEntry
 from grpo_runtime.trainer.checkpoint.tensor_file import write_tensors
 
@@ -20,7 +20,7 @@ INDEX = "model.safetensors.index.json"
 """Tells transformers and vLLM which weight is in which of several files."""
 
 
-class WrittenShare(ApiModel):
+class WrittenShard(ApiModel):
     """What one rank has written. It is sent to rank 0."""
 
     files: dict[str, FileEntry]
@@ -30,15 +30,15 @@ class WrittenShare(ApiModel):
     num_weight_bytes: int
 
 
-def write_share(
+def write_shard(
     folder: Path,
-    copy: HostCopy,
+    copy: CheckpointCopy,
     *,
     model: PreTrainedModel,
     rank: int,
     num_writers: int,
     on_bytes: Callable[[int], None] = lambda _: None,
-) -> WrittenShare:
+) -> WrittenShard:
     """Write what this rank has copied to the unfinished checkpoint in `folder`; it is on disk then.
 
     `model` only tells what transformers calls the weights, and peft those of an adapter, which has one
@@ -63,16 +63,16 @@ def write_share(
         if tensors:
             name = f"{kind}{suffix}.safetensors"
             files[name] = write_tensors(folder / name, tensors, on_bytes=on_bytes)
-    return WrittenShare(
+    return WrittenShard(
         files=files,
         weights=dict.fromkeys(weights, model_file),
         num_weight_bytes=sum(weight.nbytes for weight in weights.values()),
     )
 
 
-def index_of(shares: Sequence[WrittenShare]) -> dict[str, Any]:
+def index_of(shards: Sequence[WrittenShard]) -> dict[str, Any]:
     """The content of `INDEX`."""
     return {
-        "metadata": {"total_size": sum(share.num_weight_bytes for share in shares)},
-        "weight_map": {name: file for share in shares for name, file in share.weights.items()},
+        "metadata": {"total_size": sum(shard.num_weight_bytes for shard in shards)},
+        "weight_map": {name: file for shard in shards for name, file in shard.weights.items()},
     }

@@ -1,7 +1,7 @@
 """Which rank writes which tensor of a checkpoint. Pure."""
 
 
-class Shares:
+class Shards:
     """Divides tensors over ranks by bytes. Each goes whole to the rank that has the fewest so far, the lowest
     of several, so every rank that asks in the same order gets the same answers."""
 

@@ -1,9 +1,9 @@
-from grpo_runtime.trainer.checkpoint.shares import Shares
+from grpo_runtime.trainer.checkpoint.shards import Shards
 
 
 def owners(sizes: list[int], *, num_ranks: int) -> list[int]:
-    shares = Shares(num_ranks)
-    return [shares.owner_of_next(size) for size in sizes]
+    shards = Shards(num_ranks)
+    return [shards.owner_of_next(size) for size in sizes]
 
 
 def test_one_rank_writes_everything() -> None:

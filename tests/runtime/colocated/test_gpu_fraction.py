@@ -4,7 +4,7 @@ import pytest
 from pod_builder import run_config
 
 from grpo_api.contract.run_config import RunConfig
-from grpo_runtime.colocated.gpu_share import GpuMemory, share_of_gpu
+from grpo_runtime.colocated.gpu_fraction import GpuMemory, fraction_of_gpu
 from grpo_runtime.errors import UserError
 
 GIB = 2**30
@@ -32,21 +32,21 @@ def test_an_engine_takes_a_part_of_what_is_free_and_less_of_it_when_it_never_sle
     free: float, sleep_level: int, share: float
 ) -> None:
     run = run_with(sleep_level=sleep_level)
-    assert share_of_gpu(run, memory=GpuMemory(free=int(free * GIB), total=80 * GIB)) == share
+    assert fraction_of_gpu(run, memory=GpuMemory(free=int(free * GIB), total=80 * GIB)) == share
 
 
 def test_a_share_that_is_named_is_taken_of_the_whole_gpu() -> None:
     run = run_with(gpu_memory_utilization=0.3)
-    assert share_of_gpu(run, memory=GpuMemory(free=24 * GIB, total=80 * GIB)) == 0.3
+    assert fraction_of_gpu(run, memory=GpuMemory(free=24 * GIB, total=80 * GIB)) == 0.3
 
 
 def test_what_may_be_named_is_rounded_down_too() -> None:
     run = run_with(gpu_memory_utilization=0.375)
     with pytest.raises(UserError, match=r"below 0.374"):
-        share_of_gpu(run, memory=GpuMemory(free=int(29.99 * GIB), total=80 * GIB))
+        fraction_of_gpu(run, memory=GpuMemory(free=int(29.99 * GIB), total=80 * GIB))
 
 
 def test_a_share_that_is_not_free_is_refused_with_the_numbers() -> None:
     run = run_with(gpu_memory_utilization=0.6)
     with pytest.raises(UserError, match=r"\(0.6\) asks for 48.0 GiB .* leave 30.0 GiB free: .* below 0.375"):
-        share_of_gpu(run, memory=GpuMemory(free=30 * GIB, total=80 * GIB))
+        fraction_of_gpu(run, memory=GpuMemory(free=30 * GIB, total=80 * GIB))

@@ -13,7 +13,7 @@ from grpo_operator.children.pod import RUN_CONFIG_KEY
 from grpo_operator.cluster.kinds import CONFIG_MAPS, JOBS, PODS, Kind, KubeObject
 
 DIGEST = "contentDigest"
-"""Where the digest of all that a ConfigMap holds is kept: the largest part of it is left out."""
+"""Where the digest of all that a ConfigMap holds is pruned: the largest part of it is left out."""
 
 _LEFT_OUT_OF_METADATA = ("managedFields", "annotations", "selfLink", "generateName")
 _POD_SPEC = ("nodeName", "restartPolicy", "imagePullSecrets", "schedulerName", "activeDeadlineSeconds")
@@ -23,7 +23,7 @@ _MOUNTED = ("volumes", "volumeMounts")
 _POD_STATUS = ("phase", "reason", "message", "podIP", "conditions", "containerStatuses")
 
 
-def kept(kind: Kind, item: KubeObject) -> KubeObject:
+def pruned(kind: Kind, item: KubeObject) -> KubeObject:
     """An object without what nobody reads. What is left of it is not copied."""
     found = {key: value for key, value in item.items() if key != "metadata"}
     found["metadata"] = _without(item["metadata"], _LEFT_OUT_OF_METADATA)

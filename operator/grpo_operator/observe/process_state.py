@@ -1,6 +1,6 @@
 """What one operator process remembers about a job between two reconciles.
 
-A new process starts with an empty memory and loses no decision by it: what was decided is in the status, and
+A new process starts with an empty state and loses no decision by it: what was decided is in the status, and
 clocks that run against a job start again, so they never run out early.
 """
 
@@ -77,7 +77,7 @@ class _Entry:
     """(uid of the job, reason, key) of each."""
 
 
-class Memory:
+class ProcessState:
     """What the trainers reported and when, when failures were first seen, what the API server refused."""
 
     def __init__(self) -> None:

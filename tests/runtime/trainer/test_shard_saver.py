@@ -19,12 +19,12 @@ from grpo_runtime.model.weights import NamedTensors
 from grpo_runtime.process.background import in_thread
 from grpo_runtime.trainer.checkpoint.contents import RunState, complete_checkpoint, read_training_state
 from grpo_runtime.trainer.checkpoint.host_copy import HostCopier
-from grpo_runtime.trainer.checkpoint.share_saver import ShareSaver
+from grpo_runtime.trainer.checkpoint.shard_saver import ShardSaver
 from grpo_runtime.trainer.checkpoint.store import CheckpointStore
-from grpo_runtime.trainer.checkpoint.written_share import write_share
+from grpo_runtime.trainer.checkpoint.written_shard import write_shard
 from grpo_runtime.trainer.commands import Command
 from grpo_runtime.trainer.distributed import Ranks
-from grpo_runtime.trainer.following import Follower
+from grpo_runtime.trainer.following import FollowingRank
 from grpo_runtime.trainer.reference import Reference
 from grpo_runtime.trainer.stop import StopRequest
 
@@ -38,9 +38,9 @@ class FullStore(CheckpointStore):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_rank_that_cannot_write_its_share_says_so_in_its_main_thread(ranks: Ranks, tmp_path: Path) -> None:
+def test_a_rank_that_cannot_write_its_shard_says_so_in_its_main_thread(ranks: Ranks, tmp_path: Path) -> None:
     strategy = StillStrategy(tmp_path / "tiny")
-    saver = ShareSaver(
+    saver = ShardSaver(
         FullStore(tmp_path, job_uid="uid", attempt=1, keep=1),
         model=strategy.model,
         strategy=strategy,  # type: ignore[arg-type]
@@ -83,13 +83,13 @@ class LosingRanks(Ranks):
         raise PeerLostError("another rank is gone")
 
 
-def test_a_rank_that_fails_still_writes_its_share_of_a_checkpoint_in_flight(
+def test_a_rank_that_fails_still_writes_its_shard_of_a_checkpoint_in_flight(
     ranks: Ranks, tmp_path: Path
 ) -> None:
     strategy, target, losing = StillStrategy(tmp_path / "tiny"), GatedStore(tmp_path / "all"), LosingRanks()
     parts: dict[str, Any] = {"strategy": strategy, "ranks": losing}
-    saver = ShareSaver(target, model=strategy.model, output_dir=tmp_path, is_shared=True, **parts)
-    follower = Follower(run_config(), learner=Mock(), saver=saver, tokenizer=strategy.tokenizer, **parts)
+    saver = ShardSaver(target, model=strategy.model, output_dir=tmp_path, is_shared=True, **parts)
+    follower = FollowingRank(run_config(), learner=Mock(), saver=saver, tokenizer=strategy.tokenizer, **parts)
     files: list[str] = []
 
     def follow() -> None:
@@ -140,10 +140,10 @@ class StillReference(Reference):
         yield from self._weights
 
 
-def test_each_rank_writes_its_share_of_a_reference_policy_that_changes(tmp_path: Path) -> None:
+def test_each_rank_writes_its_shard_of_a_reference_policy_that_changes(tmp_path: Path) -> None:
     strategy = StillStrategy(tmp_path / "tiny")
     reference = StillReference(strategy)
-    shares = []
+    shards = []
     for rank in (0, 1):
         copy = HostCopier(
             strategy.model,
@@ -152,15 +152,15 @@ def test_each_rank_writes_its_share_of_a_reference_policy_that_changes(tmp_path:
             num_writers=2,
             reference=reference,
         ).copy()
-        written = write_share(tmp_path, copy, model=strategy.model, rank=rank, num_writers=2)
+        written = write_shard(tmp_path, copy, model=strategy.model, rank=rank, num_writers=2)
         assert f"reference-0000{rank + 1}-of-00002.safetensors" in written.files
-        shares.append(written)
+        shards.append(written)
     complete_checkpoint(
         tmp_path,
         model=strategy.model,
         tokenizer=strategy.tokenizer,
         state=RunState(step=1),
-        shares=shares,
+        shards=shards,
     )
     found = read_training_state(tmp_path).reference
     expected = dict(reference.state())

@@ -1,8 +1,8 @@
 """How much of its GPU a colocated engine takes.
 
-vLLM takes a share of the whole GPU, and does not start where less is free. What an engine takes it needs
+vLLM takes a fraction of the whole GPU, and does not start where less is free. What an engine takes it needs
 whenever it is awake, and then policy, gradient buckets and optimizer are there too. So it starts after them,
-and its share follows from what they leave free.
+and its fraction follows from what they leave free.
 """
 
 import math
@@ -13,9 +13,9 @@ import torch
 from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.errors import UserError
 
-SHARE_ASLEEP = 0.8
+FRACTION_ASLEEP = 0.8
 """Of what is free. The rest is for CUDA graphs, for collective operations and for weights on their way."""
-SHARE_AWAKE = 0.4
+FRACTION_AWAKE = 0.4
 """Of what is free, for an engine that never sleeps: the trainer needs as much for activations."""
 _GIB = 2**30
 
@@ -34,16 +34,16 @@ def read_gpu_memory() -> GpuMemory:
     return GpuMemory(free=free, total=total)
 
 
-def share_of_gpu(run_config: RunConfig, *, memory: GpuMemory) -> float:
-    """The share of the whole GPU that an engine takes which starts now, rounded down to thousandths.
+def fraction_of_gpu(run_config: RunConfig, *, memory: GpuMemory) -> float:
+    """The fraction of the whole GPU that an engine takes which starts now, rounded down to thousandths.
 
     Raises UserError when `engine.gpuMemoryUtilization` asks for more than is free.
     """
     named = run_config.engine.gpu_memory_utilization
     most = _rounded_down(memory.free / memory.total)
     if named is None:
-        share = SHARE_ASLEEP if run_config.engine.sleep_level > 0 else SHARE_AWAKE
-        return _rounded_down(share * memory.free / memory.total)
+        fraction = FRACTION_ASLEEP if run_config.engine.sleep_level > 0 else FRACTION_AWAKE
+        return _rounded_down(fraction * memory.free / memory.total)
     if named > most:
         total, free = memory.total / _GIB, memory.free / _GIB
         raise UserError(
@@ -54,5 +54,5 @@ def share_of_gpu(run_config: RunConfig, *, memory: GpuMemory) -> float:
     return named
 
 
-def _rounded_down(share: float) -> float:
-    return max(1, math.floor(share * 1000)) / 1000
+def _rounded_down(fraction: float) -> float:
+    return max(1, math.floor(fraction * 1000)) / 1000
