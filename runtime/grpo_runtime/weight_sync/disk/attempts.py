@@ -10,7 +10,7 @@ _MARKER = re.compile(r"attempt-(\d{6,12})")
 
 
 class AttemptMarkers:
-    """The markers of one job. Those of a job that had the place before count for nothing, but one that has
+    """The markers of one job. Markers of a job that used the folder before are ignored, but one that has
     put its own over ours began later."""
 
     def __init__(self, store: VersionStore, *, job: JobRef, attempt: int) -> None:
