@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from grpo_api.contract.exit_codes import EXIT_POLICIES, exit_policy
+from grpo_api.contract.exit_codes import exit_policy
 from grpo_api.contract.progress import TerminationMessage
-from grpo_api.contract.reasons import Reason
+from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_api.judge.causes import (
     COUNTED,
     FINAL,
@@ -15,7 +15,9 @@ from grpo_api.judge.causes import (
     Consequence,
     Precedence,
     cause_of,
+    certain,
     consequence_of,
+    disruption,
     first_cause,
 )
 from grpo_api.v1alpha1.status import ErrorSignature
@@ -120,10 +122,6 @@ def test_the_first_cause_goes_by_rank_then_by_time_then_by_order():
     assert first_cause([]) is None
 
 
-def test_every_code_has_a_precedence():
-    assert {cause(end(code), "a").precedence for code in EXIT_POLICIES} <= set(Precedence)
-
-
 def test_only_an_unexpected_error_can_repeat_itself():
     bug = ErrorSignature(type="TypeError", where="mine.reward:3")
     assert cause(end(1, error=bug), "a").error == bug
@@ -135,3 +133,10 @@ def test_an_attempt_that_never_had_room_does_not_count_that_it_gave_up():
     assert not cause(end(43), "a").without_room().consequence.is_counted
     assert not cause(end(75, Reason.PEER_LOST, is_effect=True), "a").without_room().consequence.is_counted
     assert cause(end(1), "a").without_room().consequence.is_counted
+
+
+def test_a_disruption_does_not_count_and_what_hung_does():
+    why = ReasonMessage("Evicted", "the node was low on memory")
+    taken, hung = disruption(why, "a", exit_code=137), certain(why, "a", exit_code=0)
+    assert (taken.precedence, taken.consequence, taken.exit_code) == (Precedence.DISRUPTION, NOT_COUNTED, 137)
+    assert (hung.precedence, hung.consequence, hung.exit_code) == (Precedence.CERTAIN, COUNTED, 0)

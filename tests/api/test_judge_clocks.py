@@ -1,5 +1,7 @@
 """What reports show of an attempt, and from when its clocks run."""
 
+from datetime import UTC, datetime
+
 import pytest
 
 from grpo_api.contract.progress import Progress, TrainerState
@@ -58,9 +60,10 @@ def test_any_sign_of_life_begins_the_quiet_time_anew_and_a_new_message_is_none()
 
 def test_a_stall_says_how_long_the_limit_and_what_the_trainer_did():
     waits = report(TrainerState.TRAINING, step=3).model_copy(update={"message": "no engine answers"})
-    why = stalled(waits, seconds=61.4, limit_seconds=60, details=", all saved")
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    why = stalled(waits, seconds=61.4, limit_seconds=60, last_sign_at=at)
     assert why.reason == "TrainerStalled"
     assert why.message == (
-        "the trainer has made no progress for 61 s (stallTimeoutSeconds is 60) after step 3 of 9, all saved: "
-        "Training: no engine answers"
+        "the trainer has made no progress for 61 s (stallTimeoutSeconds is 60) after step 3 of 9; it reports "
+        "since 2026-01-01T00:00:00Z: Training: no engine answers"
     )

@@ -133,6 +133,9 @@ class FakeCluster:
         self.progress: Progress | None = None
         self.failing_since: datetime | None = None
         self.stored_problem = ""
+        self.crd_problem = ""
+        self.told_notes: str | None = None
+        """Notes that the operator has written into Ready."""
         self.report_problem: ReasonMessage | None = None
         self.is_news = True
         self.liveness: Liveness | None = None
@@ -180,6 +183,7 @@ class FakeCluster:
             stored_spec=self.stored_spec,
             pod_templates=self.pod_templates,
             stored_problem=self.stored_problem,
+            crd_problem=self.crd_problem,
             remembered=replace(
                 self.state.remember_pods(("default", "copy"), found, now=self.now),
                 report=TrainerReport(
@@ -195,6 +199,7 @@ class FakeCluster:
                 ),
                 failing_since=self.failing_since,
                 refusal=self.refusal,
+                told_notes=self.told_notes,
             ),
         )
 

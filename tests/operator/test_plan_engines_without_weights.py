@@ -75,7 +75,8 @@ def test_an_operator_that_begins_anew_leaves_what_the_trainer_said_of_an_engine_
 
     first = revoke(cluster, "rollout-0-i0")
     cluster.step()
-    assert ConditionState.of(cluster.condition(ConditionType.ROLLOUT_READY)) == before
+    counted_anew = f"0/2 engines have been admitted: rollout pod {first[0]} is not ready, see its log"
+    assert cluster.condition(ConditionType.ROLLOUT_READY).message == counted_anew
 
     cluster.change(*first, is_ready=True)
     after, _ = conditions(cluster, "", state=TrainerState.TRAINING, current=1)

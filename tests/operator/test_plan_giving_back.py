@@ -8,7 +8,7 @@ from grpo_operator.observe.observed import Refusal
 from grpo_operator.observe.process_state import ProcessState
 from grpo_operator.settings import HOLD_BACK_SECONDS, HOLD_SECONDS, GiveBackTimes
 
-from .fake_cluster import NOW, FakeCluster, spec, termination
+from .fake_cluster import NOW, FakeCluster, report, spec, termination
 from .partly_bound import NO_GPU, give_back, half_bound, without_engines
 
 
@@ -204,3 +204,15 @@ def test_a_job_that_completes_or_fails_waits_for_nothing_any_more():
     failed = cluster.condition(ConditionType.FAILED)
     assert failed.reason == "SchedulingDeadlineExceeded" and NO_GPU.message in failed.message
     assert cluster.status.waiting_for_room is None
+
+
+def test_a_pod_that_was_given_back_reports_nothing_for_a_job_whose_snapshot_is_lost():
+    cluster = half_bound()
+    give_back(cluster)
+    cluster.stored_problem = "ConfigMap copy-config: cut off"
+    cluster.spec = spec(algorithm={"steps": 11})
+    cluster.stored_spec = None
+    cluster.progress = report(step=4, policy_version="1.4")
+    cluster.step()
+    assert cluster.condition(ConditionType.READY).reason == "SchemaSkew"
+    assert (cluster.status.step, cluster.status.policy_version) == (0, "")

@@ -50,6 +50,9 @@ class HungEngine(ApiModel):
 
 MAX_ENGINE_NOTES = 16
 """Of how many engines a report tells something: a report is bounded."""
+LONGEST_ENGINE_NAME = 253
+LONGEST_ENGINE_NOTE = 1024
+"""Characters of what a report tells of one of them."""
 
 
 class EngineNote(ApiModel):
@@ -57,7 +60,7 @@ class EngineNote(ApiModel):
 
     name: ShortText
     """Its name, which in a cluster is that of its pod."""
-    text: Annotated[str, Field(max_length=1024)]
+    text: Annotated[str, Field(max_length=LONGEST_ENGINE_NOTE)]
     """A sentence, with the name."""
 
 

@@ -76,7 +76,8 @@ class Cause(Generic[Ended]):
 
 
 def first_cause(causes: Iterable[Cause[Ended]]) -> Cause[Ended] | None:
-    """The cause to show and to act on: by precedence, then by time, then the first of those given."""
+    """The cause to show and to act on: by precedence, then by time, then the first of those given. Callers
+    give those first that others may follow from."""
     return min(causes, key=lambda cause: (cause.precedence, cause.ended_at or _LATEST), default=None)
 
 
@@ -99,6 +100,21 @@ def cause_of(
         ended_at,
         end.error if end.exit_code == ExitCode.UNEXPECTED and not _is_out_of_memory(end) else None,
     )
+
+
+def disruption(
+    why: ReasonMessage, ended: Ended, *, exit_code: int | None = None, ended_at: datetime | None = None
+) -> Cause[Ended]:
+    """The cluster or a person took it away: another attempt follows, which does not count."""
+    return Cause(Precedence.DISRUPTION, why, ended, NOT_COUNTED, exit_code, ended_at)
+
+
+def certain(
+    why: ReasonMessage, ended: Ended, *, exit_code: int | None = None, ended_at: datetime | None = None
+) -> Cause[Ended]:
+    """It hung, or used more than its own limit, whatever its exit code: another attempt follows, which
+    counts."""
+    return Cause(Precedence.CERTAIN, why, ended, COUNTED, exit_code, ended_at)
 
 
 def consequence_of(end: TerminationMessage, *, has_worked: bool) -> Consequence:

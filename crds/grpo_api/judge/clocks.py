@@ -5,6 +5,7 @@ Until an attempt begins its first step, startupDeadlineSeconds limits it; from t
 """
 
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Self
 
 from grpo_api.contract.progress import Progress, TrainerState
@@ -70,12 +71,14 @@ class Clocks:
         return replace(self, starting_since=starting_since, alive_at=now, progress=progress)
 
 
-def stalled(progress: Progress, *, seconds: float, limit_seconds: int, details: str = "") -> ReasonMessage:
-    """Why a trainer that has begun counts as failed: it has made no progress for so long. `details` follow
-    the step that it has made."""
+def stalled(
+    progress: Progress, *, seconds: float, limit_seconds: int, last_sign_at: datetime | None = None
+) -> ReasonMessage:
+    """Why a trainer that has begun counts as failed: it has made no progress for so long."""
     doing = f"{progress.state.value}: {progress.message}" if progress.message else progress.state.value
+    since = f" since {last_sign_at:%Y-%m-%dT%H:%M:%SZ}" if last_sign_at else ""
     message = (
         f"the trainer has made no progress for {seconds:.0f} s (stallTimeoutSeconds is {limit_seconds}) "
-        f"after step {progress.step} of {progress.total_steps or '?'}{details}: {doing}"
+        f"after step {progress.step} of {progress.total_steps or '?'}; it reports{since}: {doing}"
     )
     return ReasonMessage(Reason.TRAINER_STALLED, message)

@@ -28,7 +28,7 @@ from grpo_operator.plan.policies.record_blocker import record_blocker, record_wh
 from grpo_operator.plan.policies.release import give_up_pods, release_pods
 from grpo_operator.plan.policies.resume import resume_after_another
 from grpo_operator.plan.policies.rollout import keep_replicas, replace_hung
-from grpo_operator.plan.policies.room import hold_back, wait_for_room
+from grpo_operator.plan.policies.room import wait_for_room
 from grpo_operator.plan.policies.shared import provide_network_policy, provide_shared
 from grpo_operator.plan.policies.snapshot import begin, keep_snapshot, pin_image
 from grpo_operator.plan.policies.startup import keep_startup_deadline
@@ -71,7 +71,7 @@ def life_cycle(
         (keep_snapshot, during(active, held_back, ended)),
         # one build of the image for all pods of the run
         (pin_image, during(active, held_back)),
-        # the trainer's newest numbers; what it said of pods that were given back is not about those that come
+        # the trainer's newest numbers
         (fold_progress, during(left_alone, active)),
         # pod 0 has done every step
         (complete_when_done, during(left_alone, active, held_back)),
@@ -80,12 +80,11 @@ def life_cycle(
         # an attempt gets to its first step in time
         (keep_startup_deadline, during(active)),
         # checkpoints that are gone are given up by a person only
-        (accept_loss, during(active, held_back)),
+        (accept_loss, during(left_alone, active, held_back)),
         # older attempts go before the current one comes
         (end_earlier_attempts, during(active, held_back)),
         # a gang that is not complete gives its nodes back, and comes again later
-        (hold_back, during(held_back)),
-        (wait_for_room(give_back), during(active)),
+        (wait_for_room(give_back), during(active, held_back)),
         # the gang of the current attempt
         (keep_trainers, during(active)),
         # an engine that hangs gives its place up

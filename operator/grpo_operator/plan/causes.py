@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from grpo_api.contract.environment import Role
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.reasons import Reason, ReasonMessage
-from grpo_api.judge.causes import COUNTED, NOT_COUNTED, Cause, Precedence, cause_of
+from grpo_api.judge.causes import Cause, Precedence, cause_of, certain, disruption
 from grpo_api.v1alpha1.status import GRPOJobStatus
 from grpo_operator.observe.image_build import other_build
 from grpo_operator.observe.observed import ContainerTermination, PodView
@@ -25,7 +25,7 @@ def trainer_causes(pods: Iterable[PodView], *, has_worked: bool) -> list[Cause[P
 def vanished_causes(names: Iterable[str]) -> list[Cause[Place]]:
     """Trainer pods that existed, and of which nothing is left."""
     return [
-        _disruption(
+        disruption(
             ReasonMessage(
                 Reason.POD_DELETED, f"trainer pod {name} is gone: it was deleted or its node was removed"
             ),
@@ -39,7 +39,7 @@ def other_build_causes(pods: Iterable[PodView], status: GRPOJobStatus) -> list[C
     """Trainer pods that run another build of the image than the run."""
     found = ((pod, other_build(pod, status)) for pod in pods)
     return [
-        _disruption(ReasonMessage(Reason.IMAGE_CHANGED, f"trainer {why}"), _place(pod, Role.TRAINER))
+        disruption(ReasonMessage(Reason.IMAGE_CHANGED, f"trainer {why}"), _place(pod, Role.TRAINER))
         for pod, why in found
         if why is not None
     ]
@@ -54,9 +54,14 @@ def _cause_of(pod: PodView, *, has_worked: bool) -> Cause[Place]:
         return own
     if pod.disruption:
         why = ReasonMessage(pod.disruption.reason, f"trainer pod {pod.name}: {pod.disruption.message}")
-        if pod.has_exceeded_own_limit:
-            return _own_eviction(pod, why)
-        return _disruption(why, _place(pod, Role.TRAINER, pod.termination), pod.termination)
+        # one that used more storage than its own limit; its exit code says nothing, as its node stopped it
+        kind = certain if pod.has_exceeded_own_limit else disruption
+        return kind(
+            why,
+            _place(pod, Role.TRAINER, pod.termination),
+            exit_code=pod.termination.exit_code if pod.termination else None,
+            ended_at=pod.termination.finished_at if pod.termination else None,
+        )
     return own or _failed_without_termination(pod)
 
 
@@ -75,36 +80,11 @@ def cause_from_termination(
     return cause_of(end, place, has_worked=has_worked, ended_at=termination.finished_at)
 
 
-def _own_eviction(pod: PodView, why: ReasonMessage) -> Cause[Place]:
-    """The pod used more storage than its own limit. Its exit code says nothing: its node stopped it."""
-    return Cause(
-        Precedence.CERTAIN,
-        why,
-        _place(pod, Role.TRAINER, pod.termination),
-        COUNTED,
-        pod.termination.exit_code if pod.termination else None,
-        pod.termination.finished_at if pod.termination else None,
-    )
-
-
 def _failed_without_termination(pod: PodView) -> Cause[Place]:
     """The node gave the pod up before or while it started its container."""
     problem = pod.start_problem or ReasonMessage(Reason.POD_FAILED, "its node reported no reason")
     why = ReasonMessage(problem.reason, f"trainer pod {pod.name} failed without running: {problem.message}")
-    return _disruption(why, _place(pod, Role.TRAINER))
-
-
-def _disruption(
-    why: ReasonMessage, place: Place, termination: ContainerTermination | None = None
-) -> Cause[Place]:
-    return Cause(
-        Precedence.DISRUPTION,
-        why,
-        place,
-        NOT_COUNTED,
-        termination.exit_code if termination else None,
-        termination.finished_at if termination else None,
-    )
+    return disruption(why, _place(pod, Role.TRAINER))
 
 
 def _place(pod: PodView, role: Role, termination: ContainerTermination | None = None) -> Place:

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from grpo_api.v1alpha1.status import Condition, ConditionStatus, ConditionType, GRPOJobStatus
 
-_LONGEST_MESSAGE = 1024
+LONGEST_MESSAGE = 1024
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def with_condition(
         type=kind,
         status=value,
         reason=state.reason,
-        message=state.message[:_LONGEST_MESSAGE],
+        message=state.message[:LONGEST_MESSAGE],
         last_transition_time=since,
         observed_generation=generation,
     )

@@ -6,9 +6,8 @@ its own once, and leaves it as it finds it until there is something else to note
 """
 
 from grpo_operator.observe.observed import Observed
+from grpo_operator.plan.conditions import LONGEST_MESSAGE
 from grpo_operator.plan.draft import Draft, Stage
-
-_LONGEST = 1024
 
 
 def notes_of(draft: Draft, observed: Observed) -> str:
@@ -18,12 +17,15 @@ def notes_of(draft: Draft, observed: Observed) -> str:
         return ""
     problem = observed.job.problem if draft.known_snapshot is not None else ""
     of_spec = f"changes to the spec are not followed, for it cannot be read: {problem}" if problem else ""
-    return "; ".join(filter(None, (of_spec, observed.crd_problem)))[:_LONGEST]
+    return "; ".join(filter(None, (of_spec, observed.crd_problem)))[:LONGEST_MESSAGE]
 
 
 def notes_to_write(own: str, observed: Observed) -> str:
-    """What status.notes gets: our own notes, or the stored ones once we have written ours."""
-    return own if observed.remembered.told_notes != own else observed.job.status.notes
+    """What status.notes gets: our own notes, or the stored ones once we have written ours. A CRD that drops
+    the field stores none, and lacks what there is to note."""
+    stored = observed.job.status.notes
+    is_dropped = not stored and observed.crd_problem != ""
+    return own if observed.remembered.told_notes != own or is_dropped else stored
 
 
 def with_notes(message: str, notes: str) -> str:
@@ -32,5 +34,12 @@ def with_notes(message: str, notes: str) -> str:
 
 
 def without_notes(message: str, notes: str) -> str:
-    """What Ready says by itself."""
-    return "" if message == notes else message.removesuffix(f"; {notes}")
+    """What Ready says by itself. A condition cuts a long message, and with it the notes at its end."""
+    if not notes:
+        return message
+    if message == notes:
+        return ""
+    end = f"; {notes}"
+    lengths = range(len(end), 1, -1) if len(message) >= LONGEST_MESSAGE else [len(end)]
+    found = next((length for length in lengths if message.endswith(end[:length])), 0)
+    return message[: len(message) - found]

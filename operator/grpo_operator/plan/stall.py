@@ -5,7 +5,7 @@ What counts is its heartbeat. While completions are sampled, that rises only wit
 
 from grpo_api.contract.endpoints import TRAINER_CONTAINER
 from grpo_api.contract.environment import Role
-from grpo_api.judge.causes import COUNTED, Cause, Precedence
+from grpo_api.judge.causes import Cause, certain
 from grpo_api.judge.clocks import has_begun, stalled
 from grpo_operator.children.snapshot import JobSnapshot
 from grpo_operator.observe.observed import Observed
@@ -29,10 +29,9 @@ def stalled_causes(draft: Draft, observed: Observed, snapshot: JobSnapshot) -> l
     if quiet_seconds < limit:
         return []
     first = draft.facts.gang[0]
-    at = f", the last sign of life at {liveness.changed_at:%Y-%m-%dT%H:%M:%SZ}"
-    why = stalled(progress, seconds=quiet_seconds, limit_seconds=limit, details=at)
+    why = stalled(progress, seconds=quiet_seconds, limit_seconds=limit, last_sign_at=liveness.changed_at)
     place = Place(Role.TRAINER, first.name, first.node, TRAINER_CONTAINER)
-    return [Cause(Precedence.CERTAIN, why, place, COUNTED)]
+    return [certain(why, place)]
 
 
 def wake_when_stalled(draft: Draft, observed: Observed, snapshot: JobSnapshot) -> Draft:

@@ -119,7 +119,7 @@ class EngineClient:
         return Load(num_tokens=found[_NUM_TOKENS], num_running=found[_NUM_RUNNING])
 
     async def pause(self, *, timeout_seconds: float) -> None:
-        """Freeze requests in flight and forget every cached key and value."""
+        """Pause requests in flight and forget every cached key and value."""
         query = "?mode=keep&clear_cache=true"
         await self._admin("POST", routes.PAUSE_PATH + query, timeout_seconds=timeout_seconds)
 

@@ -42,20 +42,20 @@ class AttemptLimits:
         )
         if is_fatal:
             return engine_errors[0]
-        missed = self._missed(progress, now=now)
+        missed = self._missed(now=now)
         return None if missed is None else ProcessOutcome("trainer-0", missed)
 
-    def _missed(self, progress: Progress | None, *, now: float) -> TerminationMessage | None:
+    def _missed(self, *, now: float) -> TerminationMessage | None:
         """Which deadline was missed. An attempt that began no step is not retried, because the next one would
         fail in the same way; a stall is retried and counted."""
-        clocks = self._clocks
+        clocks, progress = self._clocks, self._clocks.progress
         if progress is not None and clocks.has_begun:
             seconds = now - clocks.alive_at
-            if seconds <= self._stall_seconds:
+            if seconds < self._stall_seconds:
                 return None
             why = stalled(progress, seconds=seconds, limit_seconds=self._stall_seconds)
             return TerminationMessage(exit_code=ExitCode.TRANSIENT, reason=why.reason, message=why.message)
-        if now - clocks.starting_since <= self._startup_seconds:
+        if now - clocks.starting_since < self._startup_seconds:
             return None
         held_up = f": {progress.message}" if progress and progress.message else ""
         return TerminationMessage(

@@ -25,7 +25,7 @@ from grpo_runtime.report.run_file import RUN_CONFIG_FILE
 from grpo_runtime.storage.files import write_atomically
 from grpo_runtime.storage.volume_errors import volume_errors_named
 
-_UNFROZEN = "topology.rolloutReplicas"
+_MAY_CHANGE = "topology.rolloutReplicas"
 """The field of a RunConfig that may change while a job runs, here as in a cluster."""
 
 
@@ -180,7 +180,7 @@ class Workspace:
         changed = [
             f"{field} was {before.get(field, 'not set')!r} and is now {now.get(field, 'not set')!r}"
             for field in sorted(before.keys() | now.keys())
-            if before.get(field) != now.get(field) and field != _UNFROZEN
+            if before.get(field) != now.get(field) and field != _MAY_CHANGE
         ]
         if changed:
             raise UserError(

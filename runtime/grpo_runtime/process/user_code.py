@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from grpo_api.source import Volume, VolumeKind
-from grpo_api.v1alpha1.spec import CodeRef
 from grpo_runtime.errors import UserError
+
+if TYPE_CHECKING:  # workers need nothing of the spec
+    from grpo_api.v1alpha1.spec import CodeRef
 
 FILE_MODULE = "grpo_runtime.process.user_file"
 """What the code in a file is imported as, whatever the file is called: no other code has this name."""
@@ -32,8 +33,10 @@ class FunctionFile:
     """What error messages call the file: its key and ConfigMap."""
 
     @classmethod
-    def of_spec(cls, code: CodeRef, *, volumes_dir: Path) -> Self:
+    def of_spec(cls, code: "CodeRef", *, volumes_dir: Path) -> Self:
         """Where a function from a ConfigMap is mounted."""
+        from grpo_api.source import Volume, VolumeKind
+
         folder = volumes_dir / Volume(VolumeKind.CONFIG_MAP, code.name).folder
         place = f"key {code.key} of ConfigMap {code.name}"
         return cls(path=folder / code.key, function=code.function, place=place)

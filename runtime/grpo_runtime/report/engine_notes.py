@@ -2,7 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
-from grpo_api.contract.progress import MAX_ENGINE_NOTES, EngineCounts, EngineNote
+from grpo_api.contract.progress import (
+    LONGEST_ENGINE_NAME,
+    LONGEST_ENGINE_NOTE,
+    MAX_ENGINE_NOTES,
+    EngineCounts,
+    EngineNote,
+)
 from grpo_runtime.rollout.interface import FailedSyncs, Generation
 
 _MAX_FAILED = 2
@@ -22,7 +28,7 @@ def without_weights(failed: Mapping[str, FailedSyncs], *, engines: EngineCounts)
         ((label, syncs) for label, syncs in failed.items() if syncs.num >= least),
         key=lambda item: (-item[1].num, item[0]),
     )
-    return tuple(EngineNote(name=label, text=_failed(label, syncs)) for label, syncs in told)
+    return tuple(_note(label, _failed(label, syncs)) for label, syncs in told)
 
 
 def without_weights_message(notes: Sequence[EngineNote]) -> str:
@@ -38,14 +44,8 @@ def without_weights_message(notes: Sequence[EngineNote]) -> str:
 
 def stopped(generation: Generation) -> tuple[EngineNote, ...]:
     """Engines that hang, with what of them does, and those that are started again."""
-    hung = (
-        EngineNote(name=engine, text=f"engine {engine} hangs: {why}")
-        for engine, why in sorted(generation.hung.items())
-    )
-    again = (
-        EngineNote(name=engine, text=f"engine {engine} is started again")
-        for engine in generation.starting_again
-    )
+    hung = (_note(engine, f"engine {engine} hangs: {why}") for engine, why in sorted(generation.hung.items()))
+    again = (_note(engine, f"engine {engine} is started again") for engine in generation.starting_again)
     return (*hung, *again)
 
 
@@ -66,6 +66,11 @@ def stopped_message(generation: Generation) -> str:
 def with_notes(engines: EngineCounts, notes: Sequence[EngineNote]) -> EngineCounts:
     """The counts with what is told of single engines, as many as a report may name."""
     return engines.model_copy(update={"notes": tuple(notes[:MAX_ENGINE_NOTES]) or None})
+
+
+def _note(engine: str, text: str) -> EngineNote:
+    """As much of it as a report may hold."""
+    return EngineNote(name=engine[:LONGEST_ENGINE_NAME], text=text[:LONGEST_ENGINE_NOTE])
 
 
 def _failed(label: str, syncs: FailedSyncs) -> str:

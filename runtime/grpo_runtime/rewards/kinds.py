@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from grpo_api.contract.resolved_sections import ResolvedReward
-from grpo_api.contract.run_config import RunConfig
 from grpo_runtime.process.user_code import FunctionFile, load_file, load_function
 from grpo_runtime.rewards.registry import BUILTIN_REWARDS, make_builtin
 from grpo_runtime.rewards.types import (
@@ -23,7 +21,9 @@ from grpo_runtime.rewards.types import (
     RewardService,
 )
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # workers need nothing of the spec
+    from grpo_api.contract.resolved_sections import ResolvedReward
+    from grpo_api.contract.run_config import RunConfig
     from grpo_runtime.rewards.pool import Caller
 
 FIELD = "rewards"
@@ -37,7 +37,7 @@ half an hour."""
 class RunOfRewards:
     """What a kind may need of the run: its configuration, and where volumes are mounted."""
 
-    config: RunConfig
+    config: "RunConfig"
     volumes_dir: Path
 
 
@@ -53,7 +53,7 @@ class RewardKind:
 
     source: type
     """The dataclass that says what it calls, which is `RewardFunction.source`."""
-    of_spec: Callable[[ResolvedReward, RunOfRewards], Any]
+    of_spec: "Callable[[ResolvedReward, RunOfRewards], Any]"
     """That of a reward of the job. Raises UserError when what it names is not there."""
     caller: Callable[[RewardFunction], "Caller"] = _in_workers
     load: Callable[[Any], Callable[..., Any]] | None = None
@@ -66,7 +66,7 @@ class RewardKind:
     """Environment variables that a worker has to start with."""
 
 
-def reward_functions(run_config: RunConfig, *, volumes_dir: Path) -> tuple[RewardFunction, ...]:
+def reward_functions(run_config: "RunConfig", *, volumes_dir: Path) -> tuple[RewardFunction, ...]:
     """The reward functions that a run asks for. Downloads reward models of the Hub that are not in its cache.
 
     Raises UserError when there is no model where a reward says."""
@@ -94,12 +94,12 @@ def name_of(kind: RewardKind) -> str:
     return next(name for name, row in REWARD_KINDS.items() if row is kind)
 
 
-def _kind_of_spec(reward: ResolvedReward) -> RewardKind:
+def _kind_of_spec(reward: "ResolvedReward") -> RewardKind:
     """The schema has exactly one of these fields set."""
     return next(kind for name, kind in REWARD_KINDS.items() if getattr(reward, name) is not None)
 
 
-def _builtin(reward: ResolvedReward, run: RunOfRewards) -> BuiltinFunction:
+def _builtin(reward: "ResolvedReward", run: RunOfRewards) -> BuiltinFunction:
     assert reward.builtin is not None
     options = BuiltinOptions(
         answer_column=run.config.dataset.answer,
@@ -112,17 +112,17 @@ def _builtin(reward: ResolvedReward, run: RunOfRewards) -> BuiltinFunction:
     return BuiltinFunction(name=reward.builtin.value, options=options)
 
 
-def _imported(reward: ResolvedReward, run: RunOfRewards) -> ImportedFunction:
+def _imported(reward: "ResolvedReward", run: RunOfRewards) -> ImportedFunction:
     assert reward.function is not None
     return ImportedFunction(path=reward.function)
 
 
-def _file(reward: ResolvedReward, run: RunOfRewards) -> FunctionFile:
+def _file(reward: "ResolvedReward", run: RunOfRewards) -> FunctionFile:
     assert reward.config_map is not None
     return FunctionFile.of_spec(reward.config_map, volumes_dir=run.volumes_dir)
 
 
-def _service(reward: ResolvedReward, run: RunOfRewards) -> RewardService:
+def _service(reward: "ResolvedReward", run: RunOfRewards) -> RewardService:
     service = reward.service
     assert service is not None
     secret = service.secret_volume
@@ -140,7 +140,7 @@ def _service_caller(function: RewardFunction) -> "Caller":
     return ServiceClient(function, function.source)
 
 
-def _model(reward: ResolvedReward, run: RunOfRewards) -> RewardModel:
+def _model(reward: "ResolvedReward", run: RunOfRewards) -> RewardModel:
     from grpo_runtime.model.source import existing_model
 
     model = reward.model

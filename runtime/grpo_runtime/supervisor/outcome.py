@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from grpo_api.contract.exit_codes import ExitCode
 from grpo_api.contract.progress import Progress, TerminationMessage, TrainerState
+from grpo_api.contract.reasons import Reason
 from grpo_api.judge.causes import Precedence, cause_of, first_cause
 from grpo_runtime.process.killed import was_killed_by
 from grpo_runtime.process.termination import termination_message
@@ -26,7 +27,16 @@ def decide_outcome(
     """
     failed = [rank for rank in exits if rank.exit_code not in (ExitCode.DONE, ExitCode.TERMINATED)]
     ends = [(_end_of(rank, failures), rank.is_ours) for rank in failed]
-    cause = first_cause(cause_of(end, end, has_worked=False, is_ours=is_ours) for end, is_ours in ends)
+    cause = first_cause(
+        # a broken connection may also be one to something outside the pod
+        cause_of(
+            end.model_copy(update={"is_effect": end.reason == Reason.PEER_LOST}),
+            end,
+            has_worked=False,
+            is_ours=is_ours,
+        )
+        for end, is_ours in ends
+    )
     if cause is not None and (cause.precedence is not Precedence.EFFECT or not is_stop_requested):
         return cause.ended
     if failed:

@@ -30,17 +30,17 @@ class Deadlines:
         spec = parse_job(job_object(startupDeadlineSeconds=100, stallTimeoutSeconds=30)).spec
         self._limits = AttemptLimits(spec, num_engines=0, now=0.0)
 
-    def missed(self, progress: Progress, *, now: float) -> TerminationMessage | None:
+    def missed(self, progress: Progress | None, *, now: float) -> TerminationMessage | None:
         found = self._limits.exceeded(progress, now=now)
         return found.termination if found else None
 
 
 def test_an_attempt_that_begins_no_step_in_time_fails_with_what_held_it_up() -> None:
     clocks = Deadlines()
-    for now in range(0, 101, 20):
+    for now in range(0, 100, 20):
         waiting = report(TrainerState.WAITING_FOR_ROLLOUT, heartbeat=now, message="no engine")
         assert clocks.missed(waiting, now=now) is None
-    missed = clocks.missed(waiting.model_copy(update={"heartbeat": 999}), now=101)
+    missed = clocks.missed(waiting.model_copy(update={"heartbeat": 999}), now=100)
     assert missed is not None
     assert (missed.reason, missed.message) == (
         "StartupDeadlineExceeded",
@@ -54,8 +54,8 @@ def test_the_time_in_which_a_checkpoint_is_read_does_not_count() -> None:
     for now in range(0, 400, 40):
         reading = report(TrainerState.STARTING, heartbeat=now, message="checking the checkpoint")
         assert clocks.missed(reading, now=now) is None
-    assert clocks.missed(reading, now=460) is None
-    missed = clocks.missed(reading, now=461)
+    assert clocks.missed(reading, now=459) is None
+    missed = clocks.missed(reading, now=460)
     assert missed is not None and missed.message.endswith("(100): checking the checkpoint")
 
 
@@ -73,8 +73,16 @@ def test_the_stall_clock_runs_from_the_report_that_says_work_has_begun() -> None
     assert clocks.missed(report(TrainerState.STARTING, heartbeat=1), now=1) is None
     training = report(TrainerState.TRAINING, heartbeat=2)
     assert clocks.missed(training, now=90) is None
-    assert clocks.missed(training, now=120) is None
-    missed = clocks.missed(training, now=121)
+    assert clocks.missed(training, now=119) is None
+    missed = clocks.missed(training, now=120)
+    assert missed is not None and missed.reason == "TrainerStalled"
+
+
+def test_a_report_that_is_missing_once_does_not_begin_the_start_anew() -> None:
+    clocks = Deadlines()
+    assert clocks.missed(report(TrainerState.TRAINING, heartbeat=1), now=90) is None
+    assert clocks.missed(None, now=110) is None
+    missed = clocks.missed(None, now=120)
     assert missed is not None and missed.reason == "TrainerStalled"
 
 
@@ -82,8 +90,8 @@ def test_a_heartbeat_that_stands_still_is_a_stall_which_is_retried() -> None:
     clocks = Deadlines()
     training = report(TrainerState.TRAINING, heartbeat=1)
     assert clocks.missed(training, now=10) is None
-    assert clocks.missed(training, now=40) is None
-    missed = clocks.missed(training, now=41)
+    assert clocks.missed(training, now=39) is None
+    missed = clocks.missed(training, now=40)
     assert missed is not None and missed.reason == "TrainerStalled"
     assert exit_policy(missed.exit_code).is_retried
     assert clocks.missed(report(TrainerState.TRAINING, heartbeat=2), now=500) is None

@@ -68,3 +68,5 @@ def test_a_report_tells_of_a_bounded_number_of_engines() -> None:
     assert len(notes) == 40
     assert len(with_notes(NONE_CURRENT, notes).notes or ()) == MAX_ENGINE_NOTES
     assert with_notes(NONE_CURRENT, ()).notes is None
+    [long] = without_weights({"e" * 2000: failed(1)}, engines=NONE_CURRENT)
+    assert (len(long.name), len(long.text)) == (253, 1024)

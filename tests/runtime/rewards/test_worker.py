@@ -1,6 +1,8 @@
 """The process of a reward function: its event loop, and what the function may leave running there."""
 
 import asyncio
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
@@ -87,3 +89,10 @@ async def test_a_call_whose_await_is_cancelled_fails_and_the_process_goes_on() -
         assert failed.values == ((None,),)
         assert failed.failures[0].reason.startswith("CancelledError")
         assert await score(pool, "a") == before
+
+
+def test_a_worker_imports_nothing_of_the_spec() -> None:
+    """Each function has a process, and each of them would take the time."""
+    code = "import sys, grpo_runtime.rewards.worker; print('grpo_api.v1alpha1.spec' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert found.stdout.strip() == "False"

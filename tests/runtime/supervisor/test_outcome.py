@@ -75,3 +75,20 @@ def test_a_requested_stop_is_143_even_when_ranks_had_to_be_killed() -> None:
 def test_a_failure_of_its_own_shows_also_when_a_stop_was_requested() -> None:
     outcome = outcome_of(RankExit(0, 40), failures={0: WRONG_REWARD}, is_stop_requested=True)
     assert outcome.exit_code == 40
+
+
+def test_a_connection_that_broke_to_something_outside_the_pod_is_a_cause() -> None:
+    refused = TerminationMessage(
+        reason=Reason.UNEXPECTED_ERROR,
+        message="RuntimeError: Connection refused",
+        exit_code=1,
+        is_effect=True,
+    )
+    aborted = RankExit(1, 134, signal_number=6)
+    outcome = outcome_of(RankExit(0, 1), aborted, failures={0: refused})
+    assert outcome == refused.model_copy(update={"rank": 0})
+
+
+def test_an_error_of_the_user_ranks_above_an_error_before_it() -> None:
+    outcome = outcome_of(RankExit(1, 1), RankExit(0, 40), failures={0: WRONG_REWARD})
+    assert outcome == WRONG_REWARD.model_copy(update={"rank": 0})

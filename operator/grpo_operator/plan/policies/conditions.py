@@ -31,7 +31,7 @@ def write_conditions(draft: Draft, observed: Observed, now: datetime) -> Draft:
     running = _running(draft, observed)
     own_notes = notes_of(draft, observed)
     notes = notes_to_write(own_notes, observed)
-    ready = _ready(draft, observed, running)
+    ready = _ready(draft, observed, running, own_notes=own_notes)
     message = with_notes(ready.message, notes)
     states = {
         ConditionType.RUNNING: running,
@@ -121,7 +121,7 @@ def _rollout_ready(draft: Draft, observed: Observed) -> ConditionState:
         return _in_process(draft, observed)
     found = hung_engines(draft, observed)
     if found:
-        more = f"; {len(found) - 1} more stand still" if len(found) > 1 else ""
+        more = f"; {len(found) - 1} more hang" if len(found) > 1 else ""
         return ConditionState(False, Reason.ENGINE_FROZEN, found[0].message + more)
     return _admitted(draft, observed)
 
@@ -164,12 +164,14 @@ def _admitted(draft: Draft, observed: Observed) -> ConditionState:
 def _engines_starting(late: Sequence[EngineView], draft: Draft, observed: Observed) -> ConditionState:
     """How many engines have been admitted, with one of those that have not. What the trainer tells of it is
     the cause, which is not in the log of its pod. An operator that has just started has not heard it: until
-    then the condition of this attempt stays as it is."""
+    then the condition of this attempt stays as it is, as long as the same engine is late."""
+    message = f"{draft.status.rollout.summary} engines have been admitted"
     progress, known = draft.facts.last_progress, condition(observed.job.status, ConditionType.ROLLOUT_READY)
     is_same_attempt = observed.job.status.attempt == draft.status.attempt
     if progress is None and known and is_same_attempt and known.reason == Reason.ENGINES_STARTING:
-        return ConditionState.of(known)
-    message = f"{draft.status.rollout.summary} engines have been admitted"
+        starts = (f"{message}: rollout pod {engine.name} " for engine in late)
+        if any(known.message.startswith(start) for start in starts):
+            return ConditionState.of(known)
     engines = progress.engines if progress else EngineCounts()
     told = ((engine, engines.told_of(pod.name)) for engine in late for pod in engine.pods)
     first, text = next(((engine, text) for engine, text in told if text), (None, ""))
@@ -209,7 +211,7 @@ def _in_process(draft: Draft, observed: Observed) -> ConditionState:
     return ConditionState(False, Reason.ENGINES_STARTING, message)
 
 
-def _ready(draft: Draft, observed: Observed, running: ConditionState) -> ConditionState:
+def _ready(draft: Draft, observed: Observed, running: ConditionState, *, own_notes: str) -> ConditionState:
     """True while the trainer trains and after the job is complete. Without its notes."""
     if draft.stage is Stage.ENDED:
         ended = _how_it_ended(draft)
@@ -224,7 +226,7 @@ def _ready(draft: Draft, observed: Observed, running: ConditionState) -> Conditi
     was_running = is_true(observed.job.status, ConditionType.RUNNING)
     is_same_attempt = was_running and observed.job.status.attempt == draft.status.attempt
     if not has_news and known and known.reason not in _UNREADABLE_REASONS and is_same_attempt:
-        message = without_notes(known.message, observed.job.status.notes)
+        message = without_notes(known.message, observed.job.status.notes or own_notes)
         return replace(ConditionState.of(known), message=message)
     return _not_met(report.problem) if report.problem else _at_work(new or draft.facts.last_progress)
 

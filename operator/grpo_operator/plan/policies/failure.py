@@ -71,11 +71,11 @@ def _causes(draft: Draft, observed: Observed, snapshot: JobSnapshot) -> list[Cau
     missing = facts.missing if facts.was_complete else ()
     vanished = (snapshot.names.trainer(attempt=facts.attempt, index=index) for index in missing)
     return [
+        *engine_causes(draft, observed, snapshot),
         *trainer_causes(
             (pod for pod in facts.gang.values() if not _is_going(pod, draft)),
             has_worked=has_worked(draft.status),
         ),
-        *engine_causes(draft, observed, snapshot),
         *vanished_causes(vanished),
         *([] if _has_met(draft) else other_build_causes(facts.gang.values(), draft.status)),
         *stalled_causes(draft, observed, snapshot),

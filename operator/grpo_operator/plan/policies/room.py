@@ -33,12 +33,14 @@ def wait_for_room(times: GiveBackTimes) -> Policy:
     """
 
     def wait(draft: Draft, observed: Observed, now: datetime) -> Draft:
+        if draft.stage is Stage.HELD_BACK:
+            return _held_back(draft, observed, now)
         return _waiting(draft, observed, now, times)
 
     return wait
 
 
-def hold_back(draft: Draft, observed: Observed, now: datetime) -> Draft:
+def _held_back(draft: Draft, observed: Observed, now: datetime) -> Draft:
     """Delete what is left of the pods that were given back. Once the time is over and their names are free,
     the trainer pods are made again."""
     waiting = draft.status.waiting_for_room
@@ -51,7 +53,7 @@ def hold_back(draft: Draft, observed: Observed, now: datetime) -> Draft:
     ending = [pod for pod in draft.facts.gang.values() if _is_given_back(pod, draft)]
     if left <= 0 and not ending:
         tried = waiting.model_copy(update={"held_back_until": None, "tried_at": now})
-        return replace(draft.with_status(waiting_for_room=tried), stage=Stage.ACTIVE)
+        return replace(draft.with_status(waiting_for_room=tried, starting_since=None), stage=Stage.ACTIVE)
     if left > 0:
         known = condition(draft.status, ConditionType.RUNNING)
         message = (
