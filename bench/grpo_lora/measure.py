@@ -76,7 +76,7 @@ def measure(num_parameters: int, *, lora: ResolvedLora | None, ranks: Ranks, num
                     model=policy.model,
                     tokenizer=char_tokenizer(max_length_tokens=64),
                     state=RunState(step=step + 1),
-                    shares=[share],
+                    shards=[share],
                 )
             folder_bytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     return Figures(

@@ -101,6 +101,7 @@ def full_status() -> GRPOJobStatus:
             exit_code=137,
             message="it wanted more memory than its limit",
         ),
+        notes="the GRPOJob CRD is older",
         revision="0123abcd",
         image="registry.example.com/runtime:1",
         image_id="registry.example.com/runtime@sha256:0123",

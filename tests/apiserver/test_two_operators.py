@@ -90,12 +90,13 @@ def test_two_operators_without_a_lease_lead_a_job_through_its_life_as_one_would(
     kubelet.end(trainer, exit_code=1, message="boom")
     (trainer,) = wait_for_pods(namespace, "trainer", 1, attempt=2)
     kubelet.run(trainer)
-    lost = namespace.pods("rollout")[0].metadata.name
-    namespace.core.delete_namespaced_pod(lost, namespace.name)
+    lost = namespace.pods("rollout")[0].metadata
+    namespace.core.delete_namespaced_pod(lost.name, namespace.name)
     wait_until(
         "the engine is replaced",
         lambda: (
-            len(found := namespace.pods("rollout")) == 2 and lost not in {pod.metadata.name for pod in found}
+            len(found := namespace.pods("rollout")) == 2
+            and lost.uid not in {pod.metadata.uid for pod in found}
         ),
     )
     for pod in namespace.pods("rollout"):
@@ -109,9 +110,10 @@ def test_two_operators_without_a_lease_lead_a_job_through_its_life_as_one_would(
     assert (status["attempt"], status["restarts"], status["disruptions"]) == (2, 1, 0)
 
     # two attempts of the trainer, two engines and one replacement. Each was made once, but for an engine that
-    # one of them took away at the end while the other had not heard of the end yet, and made it again
-    assert len(set(history.pods)) == 5
-    assert len(history.pods) <= 6
+    # one of them took away at the end while the other had not heard of the end yet, and made it again. One
+    # that had not looked at the lost engine while it was there gives its name to the replacement
+    assert 4 <= len(set(history.pods)) <= 5
+    assert 5 <= len(history.pods) <= 6
     # no state came back after it was left, but for two engines that were one for a moment, and there were no
     # more of them than things that happened
     states = [json.dumps(status, sort_keys=True) for status in history.statuses]

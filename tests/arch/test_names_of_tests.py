@@ -38,7 +38,6 @@ TOLD_BY = {
     "crds/grpo_api/v1alpha1/spec/trainer.py": "bad_specs",
     "operator/grpo_operator/children/snapshot.py": "children",
     "operator/grpo_operator/children/trainer.py": "children",
-    "operator/grpo_operator/plan/causes.py": "plan_failure",
     "operator/grpo_operator/plan/draft.py": "plan_events",
     "operator/grpo_operator/plan/facts.py": "conditions",
     "operator/grpo_operator/plan/policies/snapshot.py": "plan_start",
