@@ -130,8 +130,8 @@ def test_when_max_restarts_is_used_up_the_cause_and_its_log_are_named(tmp_path: 
     command = LocalCommand(tmp_path, job_object(failurePolicy={"maxRestarts": 1}), attempts=failing)
     assert command.end() == 1
     screen = command.screen()
-    assert "attempt 2 failed and failurePolicy.maxRestarts (1) is used up" in screen
-    assert "failed: FakeReason (exit code 1): the fake was told to fail" in screen
+    used_up = "attempt 2 failed and failurePolicy.maxRestarts (1) is used up since the checkpoint of step 0"
+    assert f"failed: FakeReason (exit code 1): {used_up}: the fake was told to fail" in screen
     assert f"log {command.output}/logs/trainer-0.log" in screen
 
 

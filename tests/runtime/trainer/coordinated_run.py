@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from grpo_api.contract.progress import EngineCounts
+from grpo_api.contract.progress import EngineCounts, EngineNote
 from grpo_api.contract.run_config import RunConfig
 from grpo_api.contract.versions import PolicyVersion
 from grpo_runtime.data.prompt import Prompt
@@ -19,6 +19,7 @@ from grpo_runtime.export.at_the_end import ModelUploads
 from grpo_runtime.model.completion_decoder import CompletionDecoder
 from grpo_runtime.model.load import load_policy, load_tokenizer
 from grpo_runtime.model.tiny import write_tiny_model
+from grpo_runtime.report.engine_notes import without_weights_message
 from grpo_runtime.report.position import OwnPosition
 from grpo_runtime.rollout.interface import (
     FailedSyncs,
@@ -198,11 +199,11 @@ class RecordingReporter:
         *,
         generation: Generation | None = None,
         waits_for: str = "",
-        note: str = "",
+        without_weights: Sequence[EngineNote] = (),
     ) -> None:
         assert engines.known == 1
         self.waits.append(waits_for)
-        self.notes.append(note)
+        self.notes.append(without_weights_message(without_weights))
         self.num_current.append(engines.current)
 
     def begins_round(self, *, needs_engines: bool) -> None:
