@@ -29,7 +29,7 @@ def cache(client: FakeApiServer) -> Cache:
 
 
 @pytest.fixture
-def memory() -> ProcessState:
+def state() -> ProcessState:
     return ProcessState()
 
 

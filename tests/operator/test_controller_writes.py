@@ -36,9 +36,9 @@ def write_as_another_operator(client: Any, **changes: Any) -> None:
 
 
 async def test_a_report_that_was_written_is_not_written_again_over_that_of_another_operator(
-    running, client, cache, memory
+    running, client, cache, state
 ):
-    memory.remember_progress(KEY, report(tokens_per_second=1.0), now=NOW)
+    state.remember_progress(KEY, report(tokens_per_second=1.0), now=NOW)
     await running.reconcile(KEY)
     assert status_of(client)["tokensPerSecond"] == "1"
     write_as_another_operator(client, tokensPerSecond="9")
@@ -48,9 +48,9 @@ async def test_a_report_that_was_written_is_not_written_again_over_that_of_anoth
 
 
 async def test_a_report_from_before_a_conflict_is_not_written_over_what_another_operator_wrote(
-    running, client, memory
+    running, client, state
 ):
-    memory.remember_progress(KEY, report(tokens_per_second=1.0), now=NOW)
+    state.remember_progress(KEY, report(tokens_per_second=1.0), now=NOW)
     write_as_another_operator(
         client, step=4, progress="4/10", policyVersion="1.4", tokensPerSecond="9", reward="0.5"
     )
@@ -59,24 +59,24 @@ async def test_a_report_from_before_a_conflict_is_not_written_over_what_another_
     assert status_of(client)["tokensPerSecond"] == "9"
 
 
-async def test_every_time_in_a_status_is_a_whole_second(client, cache, memory):
+async def test_every_time_in_a_status_is_a_whole_second(client, cache, state):
     """As Kubernetes writes them, and as `kubectl wait` and others read them."""
     exact = NOW + timedelta(microseconds=123_456)
-    controller = Controller(client, cache, memory, runtime_image=IMAGE, clock=lambda: exact)
+    controller = Controller(client, cache, state, runtime_image=IMAGE, clock=lambda: exact)
     await controller.reconcile(KEY)
     status = GRPOJobStatus.from_object(status_of(client))
     times: list[datetime | None] = [status.start_time, *(c.last_transition_time for c in status.conditions)]
     assert set(times) == {NOW}
 
 
-async def test_what_is_remembered_of_a_job_goes_when_the_job_is_gone(running, client, cache, memory):
-    memory.remember_refusal(
+async def test_what_is_remembered_of_a_job_goes_when_the_job_is_gone(running, client, cache, state):
+    state.remember_refusal(
         KEY, Refusal("a-pod", ReasonMessage("QuotaExceeded", "does not fit")), now=NOW, chance=0.5
     )
     client.remove(JOBS, "copy")
     client.show(cache)
     assert await running.reconcile(KEY) is None
-    assert memory.remember_refusal(KEY, None, now=NOW, chance=0.5) is False  # none is known any more
+    assert state.remember_refusal(KEY, None, now=NOW, chance=0.5) is False  # none is known any more
 
 
 def failed_beside_an_engine_that_is_not_ready(client: Any, cache: Any) -> str:

@@ -45,7 +45,7 @@ def woken() -> list[tuple[str, str]]:
 
 
 @pytest.fixture
-def memory() -> ProcessState:
+def state() -> ProcessState:
     return ProcessState()
 
 
