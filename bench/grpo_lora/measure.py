@@ -70,13 +70,13 @@ def measure(num_parameters: int, *, lora: ResolvedLora | None, ranks: Ranks, num
             folder = Path(name)
             with _seconds(saves):
                 copy = HostCopier(policy.model, strategy, rank=0, num_writers=1).copy()
-                share = write_shard(folder, copy, model=policy.model, rank=0, num_writers=1)
+                shard = write_shard(folder, copy, model=policy.model, rank=0, num_writers=1)
                 complete_checkpoint(
                     folder,
                     model=policy.model,
                     tokenizer=char_tokenizer(max_length_tokens=64),
                     state=RunState(step=step + 1),
-                    shards=[share],
+                    shards=[shard],
                 )
             folder_bytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     return Figures(

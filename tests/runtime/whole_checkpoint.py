@@ -20,5 +20,5 @@ def write_checkpoint(
 ) -> None:
     """Copy, write and complete what the policy of `strategy` trains."""
     copy = HostCopier(model, strategy, rank=0, num_writers=1).copy()
-    share = write_shard(folder, copy, model=model, rank=0, num_writers=1)
-    complete_checkpoint(folder, model=model, tokenizer=tokenizer, state=state, shares=[share])
+    shard = write_shard(folder, copy, model=model, rank=0, num_writers=1)
+    complete_checkpoint(folder, model=model, tokenizer=tokenizer, state=state, shards=[shard])

@@ -35,10 +35,9 @@ MAIN_OUTPUT = Path(os.environ["GRPO_RUN_CONFIG"]).parent
 STOP = threading.Event()
 
 
-def end(code: int, reason: str, message: str) -> None:
-    LOG.write_text(
-        json.dumps({"schemaVersion": 1, "reason": reason, "message": message, "exitCode": code, "rank": 0})
-    )
+def end(code: int, reason: str, message: str, *, is_effect: bool = False) -> None:
+    written = {"schemaVersion": 1, "reason": reason, "message": message, "exitCode": code, "rank": 0}
+    LOG.write_text(json.dumps({**written, "isEffect": is_effect}))
     sys.exit(code)
 
 
@@ -103,7 +102,7 @@ if INDEX == 0:
 if PLAN.get("peer_exit"):
     while not (MAIN_OUTPUT / "checkpoints" / "LATEST").exists():  # the last thing trainer 0 does
         time.sleep(0.01)
-    end(PLAN["peer_exit"], "PeerLost", "another node is gone")
+    end(PLAN["peer_exit"], "PeerLost", "another node is gone", is_effect=True)
 if PLAN:
     STOP.wait()
 end(143 if STOP.is_set() else 0, "Terminated" if STOP.is_set() else "Done", "")
