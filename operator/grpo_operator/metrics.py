@@ -29,7 +29,7 @@ class OperatorMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Each metric with its value now."""
         jobs = GaugeMetricFamily("grpo_operator_jobs", "GRPOJobs by phase.", labels=["phase"])
-        found = Counter(map(self._phase, self._cache.job_keys()))
+        found = Counter(phase or Phase.PENDING.value for phase in self._cache.job_phases())
         for phase in Phase:
             jobs.add_metric([phase.value], found[phase.value])
         yield jobs
@@ -38,8 +38,3 @@ class OperatorMetrics(Collector):
             "GRPOJobs that wait for a worker of the operator.",
             value=self._queue.num_waiting,
         )
-
-    def _phase(self, key: tuple[str, str]) -> str:
-        """That of a job; one without a status is Pending."""
-        job = self._cache.job(key) or {}
-        return str(job.get("status", {}).get("phase", Phase.PENDING.value))

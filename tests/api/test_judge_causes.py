@@ -9,7 +9,6 @@ from grpo_api.contract.progress import TerminationMessage
 from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_api.judge.causes import (
     COUNTED,
-    FINAL,
     NOT_COUNTED,
     Cause,
     Consequence,
@@ -22,6 +21,7 @@ from grpo_api.judge.causes import (
 )
 from grpo_api.v1alpha1.status import ErrorSignature
 
+FINAL = Consequence(is_retried=False, is_counted=False)
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -87,10 +87,10 @@ def test_a_gpu_that_was_out_of_memory_lowers_the_budget_where_another_attempt_fo
 
 
 def cause(
-    ended: TerminationMessage, name: str, *, after: float | None = None, is_ours: bool = False
+    ended: TerminationMessage, name: str, *, after: float | None = None, is_effect: bool | None = None
 ) -> Cause[str]:
     at = None if after is None else NOW + timedelta(seconds=after)
-    return cause_of(ended, name, has_worked=False, is_ours=is_ours, ended_at=at)
+    return cause_of(ended, name, has_worked=False, is_effect=is_effect, ended_at=at)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,13 @@ def test_causes_rank_above_errors_and_those_above_effects(ended: TerminationMess
 
 
 def test_a_process_that_we_ended_is_an_effect():
-    assert cause(end(137), "a", is_ours=True).precedence is Precedence.EFFECT
+    assert cause(end(137), "a", is_effect=True).precedence is Precedence.EFFECT
+
+
+def test_who_knows_better_decides_whether_another_process_is_to_blame():
+    broken = end(1, is_effect=True)
+    assert cause(broken, "a").precedence is Precedence.EFFECT
+    assert cause(broken, "a", is_effect=False).precedence is Precedence.ERROR
 
 
 def test_the_first_cause_goes_by_rank_then_by_time_then_by_order():

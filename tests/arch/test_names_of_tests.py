@@ -46,7 +46,6 @@ TOLD_BY = {
     "runtime/grpo_runtime/colocated/child_process.py": "recovering_engine",
     "runtime/grpo_runtime/colocated/engine_child.py": "recovering_engine",
     "runtime/grpo_runtime/colocated/messages.py": "colocated_engines",
-    "runtime/grpo_runtime/data/source.py": "prompts",
     "runtime/grpo_runtime/errors.py": "failure",
     "runtime/grpo_runtime/export/hub.py": "upload",
     "runtime/grpo_runtime/follow/main.py": "follower",

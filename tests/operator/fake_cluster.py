@@ -59,6 +59,22 @@ def run(**changes: Any) -> JobSnapshot:
     return JobSnapshot.take(namespace="default", job="copy", uid=UID, spec=spec(**changes), image=IMAGE)
 
 
+def job_view(**changes: Any) -> JobView:
+    """A job that has not started, but for `changes`."""
+    fresh: dict[str, Any] = {
+        "namespace": "default",
+        "name": "copy",
+        "uid": UID,
+        "generation": 1,
+        "resource_version": "1",
+        "is_deleting": False,
+        "spec": spec(),
+        "problem": "",
+        "status": GRPOJobStatus(),
+    }
+    return JobView(**fresh | changes)
+
+
 def termination(
     exit_code: int, message: str = "", *, reason: str = "", after: float = 0.0
 ) -> ContainerTermination:

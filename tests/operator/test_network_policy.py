@@ -10,24 +10,14 @@ from grpo_api.contract.labels import JOB_UID
 from grpo_api.v1alpha1.status import ConditionType, Phase
 from grpo_operator.children.child import Child
 from grpo_operator.cluster.kinds import NETWORK_POLICIES, PODS, KubeObject
-from grpo_operator.observe.observed import JobView, Observed
+from grpo_operator.observe.observed import Observed
 from grpo_operator.plan import make_plan
 
-from .fake_cluster import IMAGE, NOW, UID, FakeCluster, GRPOJobStatus, spec
+from .fake_cluster import IMAGE, NOW, UID, FakeCluster, job_view, spec
 
 
 def observed(**more: Any) -> Observed:
-    job = JobView(
-        namespace="default",
-        name="copy",
-        uid=UID,
-        generation=1,
-        resource_version="1",
-        is_deleting=False,
-        spec=spec(),
-        problem="",
-        status=GRPOJobStatus(),
-    )
+    job = job_view()
     return Observed(job=job, **more)
 
 

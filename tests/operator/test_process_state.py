@@ -19,7 +19,7 @@ from grpo_operator.observe.observed import (
 from grpo_operator.observe.process_state import OLD_SECONDS, UNREACHABLE_SECONDS, ProcessState
 from grpo_operator.plan.draft import EventDraft
 
-from .fake_cluster import NOW, UID, report
+from .fake_cluster import NOW, UID, job_view, report
 
 KEY = ("default", "copy")
 
@@ -222,17 +222,7 @@ def test_what_a_trainer_said_that_was_given_back_does_not_hide_the_same_attempt_
     state = ProcessState()
     state.remember_progress(KEY, report(step=0, heartbeat=500), now=NOW)
     held_back = WaitingForRoom(since=NOW, held_back_until=seconds(60))
-    job = JobView(
-        namespace="default",
-        name="copy",
-        uid=UID,
-        generation=1,
-        resource_version="1",
-        is_deleting=False,
-        spec=None,
-        problem="",
-        status=GRPOJobStatus(attempt=1, waiting_for_room=held_back),
-    )
+    job = job_view(spec=None, status=GRPOJobStatus(attempt=1, waiting_for_room=held_back))
     assert state.remember_pods(KEY, JobAndPods(job=job), now=NOW).report.progress is None
     assert state.remember_progress(KEY, report(step=0, heartbeat=1), now=seconds(90))
 

@@ -50,7 +50,6 @@ class Consequence:
 
 COUNTED = Consequence(is_retried=True, is_counted=True)
 NOT_COUNTED = Consequence(is_retried=True, is_counted=False)
-FINAL = Consequence(is_retried=False, is_counted=False)
 
 
 @dataclass(frozen=True)
@@ -86,13 +85,13 @@ def cause_of(
     ended: Ended,
     *,
     has_worked: bool,
-    is_ours: bool = False,
+    is_effect: bool | None = None,
     ended_at: datetime | None = None,
 ) -> Cause[Ended]:
-    """A process that ended in this way as a cause. `has_worked` as in `exit_policy`; `is_ours` says that we
-    ended it because of another one."""
+    """A process that ended in this way as a cause. `has_worked` as in `exit_policy`; `is_effect` is given by
+    who knows whether another process is to blame, and else what the process says itself counts."""
     return Cause(
-        _precedence_of(end, is_ours=is_ours),
+        _precedence_of(end, is_effect=is_effect),
         ReasonMessage(end.reason, end.message),
         ended,
         consequence_of(end, has_worked=has_worked),
@@ -135,13 +134,14 @@ def consequence_of(end: TerminationMessage, *, has_worked: bool) -> Consequence:
     )
 
 
-def _precedence_of(end: TerminationMessage, *, is_ours: bool) -> Precedence:
-    if is_ours:
+def _precedence_of(end: TerminationMessage, *, is_effect: bool | None) -> Precedence:
+    if is_effect:
         return Precedence.EFFECT
     if _is_out_of_memory(end) or not _policy_of(end, has_worked=False).is_retried:
         return Precedence.CERTAIN
-    is_effect = end.is_effect or end.exit_code == ExitCode.TERMINATED
-    return Precedence.EFFECT if is_effect else Precedence.ERROR
+    lost_a_peer = end.is_effect if is_effect is None else False
+    was_asked_to_stop = end.exit_code == ExitCode.TERMINATED
+    return Precedence.EFFECT if lost_a_peer or was_asked_to_stop else Precedence.ERROR
 
 
 def _policy_of(end: TerminationMessage, *, has_worked: bool) -> ExitPolicy:

@@ -252,3 +252,8 @@ class GRPOJobStatus(ApiModel):
     """When the first pods were created."""
     completion_time: datetime | None = None
     """When the job ended."""
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether the job has given its nodes back and does not make its pods again yet."""
+        return self.waiting_for_room is not None and self.waiting_for_room.held_back_until is not None

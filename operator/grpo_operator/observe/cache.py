@@ -149,6 +149,10 @@ class Cache:
         """Every job there is."""
         return tuple(self._items[JOBS])
 
+    def job_phases(self) -> tuple[str, ...]:
+        """The phase of each job; empty of one without a status."""
+        return tuple(stored.phase for stored in self._items[JOBS].values())
+
     def children(self, job: Identity, kind: Kind) -> tuple[KubeObject, ...]:
         """Objects of a kind that a job controls, by name."""
         names = sorted(name for child_kind, name in self._children.get(job, ()) if child_kind == kind)

@@ -212,8 +212,7 @@ class ProcessState:
         """Take in how a job and its pods look now, and return everything that is remembered about the job."""
         job, attempt = found.job, found.job.status.attempt
         self._begin(key, uid=job.uid)
-        waiting = job.status.waiting_for_room
-        if waiting and waiting.held_back_until:
+        if job.status.is_held_back:
             # The same attempt comes again with processes that count their heartbeats from the start.
             self._entry(key).report = TrainerReport(uid=job.uid, attempt=attempt)
         is_failing = any(pod.has_failed for pod in found.trainers if pod.position[0] == attempt)

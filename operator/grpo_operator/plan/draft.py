@@ -40,8 +40,7 @@ class Stage(StrEnum):
             return cls.ENDED
         if job.status.attempt == 0:
             return cls.NEW
-        waiting = job.status.waiting_for_room
-        return cls.HELD_BACK if waiting and waiting.held_back_until is not None else cls.ACTIVE
+        return cls.HELD_BACK if job.status.is_held_back else cls.ACTIVE
 
 
 @dataclass(frozen=True)

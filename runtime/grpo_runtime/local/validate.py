@@ -78,7 +78,7 @@ def _has_good_data(document: Document, *, documents: Sequence[Document], volumes
     from grpo_runtime.trainer.data_check import check_data
 
     job = parse_job(document.data)
-    run_config, has_engines = resolve(job), job.spec.rollout or job.spec.trainer
+    run_config, engine_section = resolve(job), job.spec.rollout or job.spec.trainer
     with TemporaryDirectory() as folder:
         volumes_dir = Path(folder) / "volumes"
         try:
@@ -88,7 +88,7 @@ def _has_good_data(document: Document, *, documents: Sequence[Document], volumes
                 run_config,
                 volumes_dir=volumes_dir,
                 cache_dir=Path(folder),
-                has_cpu_engines=not has_engines.has_gpus,
+                has_cpu_engines=not engine_section.has_gpus,
             )
         except (UserError, HubUnreachableError) as error:
             print(f"  data: {error}")

@@ -8,23 +8,25 @@ worker has one kind only.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from grpo_runtime.process.user_code import FunctionFile, load_file, load_function
+from grpo_runtime.rewards.chunk import Column
 from grpo_runtime.rewards.registry import BUILTIN_REWARDS, make_builtin
 from grpo_runtime.rewards.types import (
     BuiltinFunction,
     BuiltinOptions,
     ImportedFunction,
+    Outage,
     RewardFunction,
     RewardModel,
+    RewardRequest,
     RewardService,
 )
 
 if TYPE_CHECKING:  # workers need nothing of the spec
     from grpo_api.contract.resolved_sections import ResolvedReward
     from grpo_api.contract.run_config import RunConfig
-    from grpo_runtime.rewards.pool import Caller
 
 FIELD = "rewards"
 """Which errors name."""
@@ -41,7 +43,28 @@ class RunOfRewards:
     volumes_dir: Path
 
 
-def _in_workers(function: RewardFunction) -> "Caller":
+class Caller(Protocol):
+    """Calls one reward function, wherever it is."""
+
+    @property
+    def outage(self) -> Outage | None:
+        """That of the service behind it, if there is one."""
+        ...
+
+    async def start(self) -> None:
+        """Make ready for the first call. Raises UserError when there is no such function."""
+        ...
+
+    async def score(self, request: RewardRequest) -> Column:
+        """The rewards of a chunk."""
+        ...
+
+    async def close(self) -> None:
+        """End what was started."""
+        ...
+
+
+def _in_workers(function: RewardFunction) -> Caller:
     from grpo_runtime.rewards.worker_group import WorkerGroup
 
     return WorkerGroup(function)
@@ -55,7 +78,7 @@ class RewardKind:
     """The dataclass that says what it calls, which is `RewardFunction.source`."""
     of_spec: "Callable[[ResolvedReward, RunOfRewards], Any]"
     """That of a reward of the job. Raises UserError when what it names is not there."""
-    caller: Callable[[RewardFunction], "Caller"] = _in_workers
+    caller: Callable[[RewardFunction], Caller] = _in_workers
     load: Callable[[Any], Callable[..., Any]] | None = None
     """The function to call, in a worker process; None of a kind that needs none. Raises UserError."""
     is_user_code: bool = False
@@ -134,7 +157,7 @@ def _service(reward: "ResolvedReward", run: RunOfRewards) -> RewardService:
     )
 
 
-def _service_caller(function: RewardFunction) -> "Caller":
+def _service_caller(function: RewardFunction) -> Caller:
     from grpo_runtime.rewards.service import ServiceClient
 
     return ServiceClient(function, function.source)

@@ -4,18 +4,16 @@ import asyncio
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 from grpo_runtime.errors import UserError
 from grpo_runtime.report.metric_names import is_own_metric
 from grpo_runtime.rewards.chunk import Column, failed_column
-from grpo_runtime.rewards.kinds import kind_of
+from grpo_runtime.rewards.kinds import Caller, kind_of
 from grpo_runtime.rewards.tolerance import Tolerance
 from grpo_runtime.rewards.types import (
     OWN_ARGUMENTS,
     FailureKind,
     OpenCalls,
-    Outage,
     RewardFailure,
     RewardFunction,
     RewardMatrix,
@@ -30,27 +28,6 @@ TRIAL_TIMEOUT_SECONDS = 1200.0
 """Other ranks wait while functions are tried, for at most half an hour."""
 ScoredChunk = tuple[Column, ...]
 """A column for each of the F functions."""
-
-
-class Caller(Protocol):
-    """Calls one reward function, wherever it is."""
-
-    @property
-    def outage(self) -> Outage | None:
-        """That of the service behind it, if there is one."""
-        ...
-
-    async def start(self) -> None:
-        """Make ready for the first call. Raises UserError when there is no such function."""
-        ...
-
-    async def score(self, request: RewardRequest) -> Column:
-        """The rewards of a chunk."""
-        ...
-
-    async def close(self) -> None:
-        """End what was started."""
-        ...
 
 
 class RewardPool:

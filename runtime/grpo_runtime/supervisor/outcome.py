@@ -28,13 +28,8 @@ def decide_outcome(
     failed = [rank for rank in exits if rank.exit_code not in (ExitCode.DONE, ExitCode.TERMINATED)]
     ends = [(_end_of(rank, failures), rank.is_ours) for rank in failed]
     cause = first_cause(
-        # a broken connection may also be one to something outside the pod
-        cause_of(
-            end.model_copy(update={"is_effect": end.reason == Reason.PEER_LOST}),
-            end,
-            has_worked=False,
-            is_ours=is_ours,
-        )
+        # a connection that broke may also be one to something outside the pod
+        cause_of(end, end, has_worked=False, is_effect=is_ours or end.reason == Reason.PEER_LOST)
         for end, is_ours in ends
     )
     if cause is not None and (cause.precedence is not Precedence.EFFECT or not is_stop_requested):

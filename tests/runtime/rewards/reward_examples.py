@@ -10,6 +10,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+REQUEST: dict[str, Any] = {
+    "prompts": ["a=", "b="],
+    "completions": ["x", "xxxx"],
+    "completion_ids": [[1], [1, 1, 1, 1]],
+    "prefills": [],
+    "columns": {"answer": ["x", "y"]},
+    "step": 0,
+    "total_steps": 1,
+}
+"""A call of one of them for two completions."""
 NOT_A_FUNCTION = 7
 
 

@@ -6,21 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from reward_examples import REQUEST
 
 from grpo_runtime.errors import UserError
 from grpo_runtime.rewards.functions import NoNumberError, call_function, clean_reward
 from grpo_runtime.rewards.registry import BUILTIN_REWARDS, Builtin, make_builtin, needs_answers
 from grpo_runtime.rewards.types import OWN_ARGUMENTS, BuiltinOptions, RewardCall
-
-REQUEST: dict[str, Any] = {
-    "prompts": ["a=", "b="],
-    "completions": ["x", "xxxx"],
-    "completion_ids": [[1], [1, 1, 1, 1]],
-    "prefills": [],
-    "columns": {"answer": ["x", "y"]},
-    "step": 0,
-    "total_steps": 1,
-}
 
 
 def shortness(*, max_tokens: int) -> RewardCall:

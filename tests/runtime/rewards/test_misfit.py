@@ -7,18 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from reward_examples import REQUEST
 
 from grpo_runtime.rewards.functions import MisfitError, call_function
-
-REQUEST: dict[str, Any] = {
-    "prompts": ["a=", "b="],
-    "completions": ["x", "xxxx"],
-    "completion_ids": [[1], [1, 1, 1, 1]],
-    "prefills": [],
-    "columns": {"answer": ["x", "y"]},
-    "step": 0,
-    "total_steps": 1,
-}
 
 
 def takes_it_out(completions: list[str], **others: Any) -> Any:

@@ -8,7 +8,7 @@ from grpo_api.contract.mismatch import STEPS_BELOW, why_unbounded
 from grpo_api.contract.progress import EngineCounts, Progress
 from grpo_api.contract.reasons import Reason, ReasonMessage
 from grpo_api.judge.clocks import WORKING_STATES
-from grpo_api.v1alpha1.status import ConditionStatus, ConditionType
+from grpo_api.v1alpha1.status import Condition, ConditionStatus, ConditionType
 from grpo_operator.children.names import rollout_position
 from grpo_operator.observe.observed import EngineView, Observed, PodView
 from grpo_operator.plan.blockers import Blocker
@@ -48,6 +48,12 @@ def write_conditions(draft: Draft, observed: Observed, now: datetime) -> Draft:
     for kind, state in states.items():
         status = with_condition(status, kind, state, generation=observed.job.generation, now=now)
     return replace(draft.with_status(conditions=status.conditions, notes=notes), notes=own_notes)
+
+
+def _known_of_attempt(draft: Draft, observed: Observed, kind: ConditionType) -> Condition | None:
+    """What a condition says already of the attempt that is planned."""
+    is_same_attempt = observed.job.status.attempt == draft.status.attempt
+    return condition(observed.job.status, kind) if is_same_attempt else None
 
 
 def _not_met(why: ReasonMessage) -> ConditionState:
@@ -105,9 +111,8 @@ def _creating(
     refusal = observed.remembered.refusal
     if refusal:
         return _not_met(refusal.why)
-    known = condition(observed.job.status, kind)
-    is_same_attempt = observed.job.status.attempt == draft.status.attempt
-    if known is None or known.status != ConditionStatus.FALSE or not is_same_attempt:
+    known = _known_of_attempt(draft, observed, kind)
+    if known is None or known.status != ConditionStatus.FALSE:
         return otherwise
     return otherwise if known.reason in _NO_PODS_REASONS else ConditionState.of(known)
 
@@ -166,9 +171,9 @@ def _engines_starting(late: Sequence[EngineView], draft: Draft, observed: Observ
     the cause, which is not in the log of its pod. An operator that has just started has not heard it: until
     then the condition of this attempt stays as it is, as long as the same engine is late."""
     message = f"{draft.status.rollout.summary} engines have been admitted"
-    progress, known = draft.facts.last_progress, condition(observed.job.status, ConditionType.ROLLOUT_READY)
-    is_same_attempt = observed.job.status.attempt == draft.status.attempt
-    if progress is None and known and is_same_attempt and known.reason == Reason.ENGINES_STARTING:
+    progress = draft.facts.last_progress
+    known = _known_of_attempt(draft, observed, ConditionType.ROLLOUT_READY)
+    if progress is None and known and known.reason == Reason.ENGINES_STARTING:
         starts = (f"{message}: rollout pod {engine.name} " for engine in late)
         if any(known.message.startswith(start) for start in starts):
             return ConditionState.of(known)
@@ -198,9 +203,8 @@ def _in_process(draft: Draft, observed: Observed) -> ConditionState:
     That they lack the newest weights for a moment between two steps does not change the condition."""
     if not draft.is_running:
         return ConditionState(False, Reason.TRAINER_NOT_RUNNING, "the engines are in the trainer's processes")
-    known = condition(observed.job.status, ConditionType.ROLLOUT_READY)
-    is_same_attempt = observed.job.status.attempt == draft.status.attempt
-    if is_same_attempt and known and known.reason == Reason.IN_PROCESS:
+    known = _known_of_attempt(draft, observed, ConditionType.ROLLOUT_READY)
+    if known and known.reason == Reason.IN_PROCESS:
         return ConditionState.of(known)
     progress = draft.facts.last_progress
     engines = progress.engines if progress else EngineCounts()
@@ -221,11 +225,10 @@ def _ready(draft: Draft, observed: Observed, running: ConditionState, *, own_not
     if not running.is_met:
         return running
     report, new = observed.remembered.report, draft.facts.new_progress
-    known = condition(observed.job.status, ConditionType.READY)
+    known = _known_of_attempt(draft, observed, ConditionType.READY)
     has_news = new is not None or (report.is_news and report.problem is not None)
     was_running = is_true(observed.job.status, ConditionType.RUNNING)
-    is_same_attempt = was_running and observed.job.status.attempt == draft.status.attempt
-    if not has_news and known and known.reason not in _UNREADABLE_REASONS and is_same_attempt:
+    if not has_news and known and known.reason not in _UNREADABLE_REASONS and was_running:
         message = without_notes(known.message, observed.job.status.notes or own_notes)
         return replace(ConditionState.of(known), message=message)
     return _not_met(report.problem) if report.problem else _at_work(new or draft.facts.last_progress)

@@ -16,8 +16,7 @@ def fold_progress(draft: Draft, observed: Observed, now: datetime) -> Draft:
     """Numbers for people are rounded strings. Without a new report the old numbers stay, and those of the
     last step also while an attempt that resumes has made none. A checkpoint beyond any before gives the
     restarts of failurePolicy.maxRestarts back."""
-    waiting = draft.status.waiting_for_room
-    if waiting is not None and waiting.held_back_until is not None:
+    if draft.status.is_held_back:
         return draft  # a report of a pod that was given back says nothing of the pods that come
     progress = draft.facts.new_progress
     if progress is None:
